@@ -1,0 +1,125 @@
+//! Rings and the wake protocol of a lane.
+//!
+//! A lane has two ends; each end writes one byte ring and reads the other. The lane's memory is shared
+//! with a peer that may be hostile ([`Storage`]); each end's own state ([`TxState`], [`RxState`]) lives
+//! where only the holders of that end can write. The kernel's part, a connected `AF_UNIX` stream socket
+//! (the *anchor*) on which single bytes (*bells*) travel, is the [`Bells`] trait. This crate knows no
+//! descriptors, forbids `unsafe`, and is modelled with loom (`tests/loom.rs`).
+//!
+//! # Who writes what
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | front(e): cursor = tail and base | e, under its tx lock | both |
+//! | front(e): head | e, under its rx lock | both |
+//! | front(e): flags | e, under its tx lock | both |
+//! | read_wake(e) | set by e under its rx lock; cleared by the peer | peer |
+//! | write_wake(e) | set by e under its tx lock; cleared by the peer | peer |
+//! | `TxState`, `RxState` of e | e, under the lock of that direction | e |
+//!
+//! # Ring
+//!
+//! 1. `tail` and `head` count bytes, modulo 2^32; a ring is at most 2^24 bytes, so `tail - head` is exact.
+//! 2. The byte with count `c` stands at position `(c - base) mod ring_bytes`. The producer may move `base`
+//!    (*rewind*) only while it knows the ring to be empty; `tail` and `base` travel in one word, so the
+//!    consumer never pairs an old one with a new one. Rewinding keeps small traffic on the same lines.
+//! 3. The producer writes bytes, then publishes the cursor (release). The consumer reads the cursor
+//!    (acquire), then bytes, then publishes its head (release); the producer reads the head (acquire)
+//!    before it reuses space.
+//! 4. A peer's word is read once; `tail - head > ring_bytes` is impossible and a [`Fault`].
+//! 5. A holder that dies before it publishes has done nothing: whoever takes the lock next goes on from
+//!    the last published state.
+//!
+//! # Waking a reader
+//!
+//! A wake word is `generation << 1 | armed`.
+//!
+//! 1. A reader about to sleep *arms*: it counts the bells in its socket, stores a new armed generation,
+//!    takes out the bells it counted (all but one when the ring still holds data), fences, and looks at
+//!    the cursor again. Only if there is nothing new it sleeps on the anchor.
+//! 2. A writer publishes its cursor, fences, and looks at the peer's read wake word. If it is armed, it
+//!    sends a bell, *then* clears the word by compare-and-swap on the value it saw. A writer that dies
+//!    between the two leaves the word armed: the next one rings again. A reader that arms anew meanwhile
+//!    has changed the generation, the swap fails, and the word stays armed.
+//! 3. By the two fences either the reader sees the data or the writer sees the armed word.
+//! 4. Arming stores before it drains, and drains only what it counted before: whoever dies in between
+//!    leaves an armed word or a queued bell, never silence. Bells are taken out under the rx lock only.
+//! 5. At most three bells are outstanding: the kept one, the one for the present generation, and one from
+//!    a writer that raced with arming or died.
+//!
+//! # Waking a writer
+//!
+//! 1. A writer about to sleep *plugs* the anchor: it sends bells until the kernel no longer calls the
+//!    socket writable (four, by the send buffer chosen for anchors). Then it arms its write wake word,
+//!    fences, and looks at the peer's head again. Only if there is no room it sleeps for `POLLOUT`.
+//! 2. A reader that has made room looks at the word, with a fence before if the ring had been at least
+//!    half full (a writer that arms has seen it full, so the consumption that crosses the half sees the
+//!    word, or the writer sees the room). If it is armed and a quarter of the ring is free, the reader
+//!    takes out all bells but one, which makes the kernel report `POLLOUT`, then clears the word as above.
+//!    One bell stays, because sleepers of the reader's own side may not have seen it yet.
+//!
+//! So the kernel's view of a quiet connection is never less ready than the truth: a bell is queued or the
+//! word is armed whenever somebody may sleep.
+#![cfg_attr(not(loom), no_std)]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod reader;
+mod state;
+mod storage;
+mod writer;
+
+pub use beeline_shm::{End, INLINE_BYTES, LaneMemory, RING_BYTES_MAX, RING_BYTES_MIN, Sink, Source};
+pub use reader::{Reader, Since};
+pub use state::{RxState, TxState};
+pub use storage::{BellFault, Bells, Storage, Wake};
+pub use writer::Writer;
+
+/// Something the peer cannot have done by the rules, or its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The peer's cursor is further ahead than its ring is long.
+    CursorBeyondRing,
+    /// The peer claims to have read what was never written.
+    HeadBeyondTail,
+    /// A byte on the anchor that is no bell.
+    BadBell,
+    /// The anchor reports that the peer is gone.
+    Gone,
+}
+
+impl From<BellFault> for Fault {
+    fn from(fault: BellFault) -> Self {
+        match fault {
+            BellFault::Gone => Fault::Gone,
+            BellFault::BadBell => Fault::BadBell,
+        }
+    }
+}
+
+/// Whether a caller may sleep on the anchor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Armed {
+    /// Nothing to do: sleeping is safe, a bell will come.
+    Sleep,
+    /// There is something to do already.
+    Ready,
+}
+
+/// Flags of a front. They are set after the last cursor they speak about.
+pub mod flags {
+    /// No byte will follow the cursor: `shutdown(SHUT_WR)` or close.
+    pub const FIN: u32 = 1;
+    /// The end is closed: it will read no more, either.
+    pub const CLOSED: u32 = 2;
+    /// The end was closed with data unread, or aborted by `SO_LINGER` zero.
+    pub const RESET: u32 = 4;
+    /// The server's end has taken the hello.
+    pub const TAKEN: u32 = 8;
+    /// The end gives the lane back for reuse by the client that made it.
+    pub const RELEASED: u32 = 16;
+    /// Where the number of the CPU that the end last ran on begins (16 bits).
+    pub const CPU_SHIFT: u32 = 16;
+}

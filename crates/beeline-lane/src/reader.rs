@@ -1,0 +1,196 @@
+//! The reading half of an end.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_shm::{End, Sink};
+
+use crate::state::{RxState, TxState};
+use crate::storage::{Bells, Storage, Wake};
+use crate::writer::{enough_room, next_generation};
+use crate::{Armed, Fault};
+
+/// Bytes copied between two publications of the head: a blocked writer goes on while the rest of a
+/// long read is still being copied.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// What counts as news for somebody about to sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Since {
+    /// Any unread byte (level-triggered).
+    Read,
+    /// A byte after this tail (edge-triggered).
+    Tail(u32),
+}
+
+/// The reading half of one end. The caller holds the end's rx lock for as long as it has one.
+pub struct Reader<'a, S> {
+    storage: &'a S,
+    end: End,
+    state: &'a RxState,
+    tx: &'a TxState,
+}
+
+impl<'a, S: Storage> Reader<'a, S> {
+    /// The reader of `end`; `tx` is the same end's writing state, which reads feed with the peer's head.
+    #[inline]
+    pub fn new(storage: &'a S, end: End, state: &'a RxState, tx: &'a TxState) -> Self {
+        Self { storage, end, state, tx }
+    }
+
+    /// Unread bytes, and the position of the first.
+    #[inline]
+    fn look(&self) -> Result<(u32, u32), Fault> {
+        let cursor = self.storage.cursor(self.end.peer());
+        let (tail, base) = ((cursor >> 32) as u32, cursor as u32);
+        let head = self.state.head.load(Relaxed);
+        let unread = tail.wrapping_sub(head);
+        if unread > self.storage.ring_bytes() {
+            return Err(Fault::CursorBeyondRing);
+        }
+        // The peer's head shares a line with its cursor, so knowing it costs nothing here and saves the
+        // next write a look. The writer checks it.
+        self.tx.head_hint.store(self.storage.head(self.end.peer()), Relaxed);
+        Ok((unread, head.wrapping_sub(base)))
+    }
+
+    /// Unread bytes.
+    ///
+    /// # Errors
+    /// [`Fault::CursorBeyondRing`].
+    #[inline]
+    pub fn unread(&self) -> Result<u32, Fault> {
+        Ok(self.look()?.0)
+    }
+
+    /// The peer's tail, for [`Since::Tail`].
+    #[inline]
+    pub fn tail(&self) -> u32 {
+        (self.storage.cursor(self.end.peer()) >> 32) as u32
+    }
+
+    /// Reads what is there, up to the size of `sink`. Returns 0 when there is nothing.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer. What was read before is consumed.
+    #[inline]
+    pub fn read(&self, mut sink: Sink<'_>, bells: &impl Bells) -> Result<usize, Fault> {
+        let room = sink.len();
+        loop {
+            let (unread, position) = self.look()?;
+            let part = sink.split_front(CHUNK_BYTES.min(unread as usize));
+            let length = part.len() as u32;
+            if length == 0 {
+                break;
+            }
+            self.storage.copy_out(self.end.peer(), position, part);
+            self.consumed(unread, length, bells)?;
+        }
+        Ok(self.account(room.wrapping_sub(sink.len())))
+    }
+
+    /// Drops up to `count` unread bytes, as `MSG_TRUNC` does on TCP. Returns how many.
+    ///
+    /// # Errors
+    /// As for [`Reader::read`].
+    pub fn skip(&self, count: usize, bells: &impl Bells) -> Result<usize, Fault> {
+        let (unread, _) = self.look()?;
+        let length = count.min(unread as usize);
+        if length != 0 {
+            self.consumed(unread, length as u32, bells)?;
+        }
+        Ok(self.account(length))
+    }
+
+    /// Copies unread bytes from `offset` on without consuming them. Returns how many.
+    ///
+    /// # Errors
+    /// [`Fault::CursorBeyondRing`].
+    pub fn peek(&self, offset: usize, mut sink: Sink<'_>) -> Result<usize, Fault> {
+        let (unread, position) = self.look()?;
+        let part = sink.split_front((unread as usize).saturating_sub(offset));
+        let length = part.len();
+        if length != 0 {
+            self.storage.copy_out(self.end.peer(), position.wrapping_add(offset as u32), part);
+        }
+        Ok(length)
+    }
+
+    /// Publishes that `length` of `unread` bytes were read, and tells a writer that waits for room.
+    #[inline]
+    fn consumed(&self, unread: u32, length: u32, bells: &impl Bells) -> Result<(), Fault> {
+        let head = self.state.head.load(Relaxed).wrapping_add(length);
+        self.state.head.store(head, Relaxed);
+        self.storage.set_head(self.end, head);
+        if unread >= self.storage.ring_bytes() >> 1 {
+            // Pairs with the fence in `Writer::arm`.
+            self.storage.full_fence();
+        }
+        self.wake_writer(unread.wrapping_sub(length), bells)
+    }
+
+    /// Lets the kernel report room to a writer that asked for it. `unread` bytes are left in the ring.
+    #[inline]
+    fn wake_writer(&self, unread: u32, bells: &impl Bells) -> Result<(), Fault> {
+        let wake = self.storage.wake(self.end.peer(), Wake::Write);
+        if wake & 1 == 0 || !enough_room(self.storage.ring_bytes(), unread) {
+            return Ok(());
+        }
+        let queued = bells.queued()?;
+        self.take_bells(queued.saturating_sub(1), bells)?;
+        self.state.bells_queued.store(1, Relaxed);
+        self.storage.clear_wake(self.end.peer(), Wake::Write, wake);
+        Ok(())
+    }
+
+    #[inline]
+    fn account(&self, length: usize) -> usize {
+        self.state.bytes.store(self.state.bytes.load(Relaxed).wrapping_add(length as u64), Relaxed);
+        length
+    }
+
+    fn take_bells(&self, count: u32, bells: &impl Bells) -> Result<(), Fault> {
+        if count != 0 {
+            bells.drain(count)?;
+            self.state.bells.store(self.state.bells.load(Relaxed).wrapping_add(count), Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether there is news.
+    fn news(&self, since: Since) -> Result<(bool, u32), Fault> {
+        let (unread, _) = self.look()?;
+        let news = match since {
+            Since::Read => unread != 0,
+            Since::Tail(tail) => self.state.head.load(Relaxed).wrapping_add(unread) != tail,
+        };
+        Ok((news, unread))
+    }
+
+    /// Prepares to sleep until there is news.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer.
+    pub fn arm(&self, since: Since, bells: &impl Bells) -> Result<Armed, Fault> {
+        let (news, unread) = self.news(since)?;
+        if news {
+            return Ok(Armed::Ready);
+        }
+        let last = self.state.read_wake.load(Relaxed);
+        let rung = last & 1 == 1 && self.storage.wake(self.end, Wake::Read) != last;
+        let keep = u32::from(unread != 0);
+        let mut surplus = 0;
+        if rung || self.state.bells_queued.load(Relaxed) != 0 {
+            let queued = bells.queued()?;
+            surplus = queued.saturating_sub(keep);
+            self.state.bells_queued.store(queued.wrapping_sub(surplus), Relaxed);
+        }
+        let wake = next_generation(last);
+        self.state.read_wake.store(wake, Relaxed);
+        self.storage.set_wake(self.end, Wake::Read, wake);
+        self.take_bells(surplus, bells)?;
+        // Pairs with the fence in `Writer::wake_reader`.
+        self.storage.full_fence();
+        self.wake_writer(unread, bells)?;
+        Ok(if self.news(since)?.0 { Armed::Ready } else { Armed::Sleep })
+    }
+}

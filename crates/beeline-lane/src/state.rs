@@ -1,0 +1,85 @@
+//! The state of one end, shared by its holders and never by the peer.
+//!
+//! All fields are atomics only because several processes map them; the lock of each direction serialises
+//! their use, so relaxed accesses suffice.
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// What an end knows as a writer. Valid when zeroed.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct TxState {
+    /// Bytes written, modulo 2^32.
+    pub(crate) tail: AtomicU32,
+    /// Count of the byte at position 0 of the ring.
+    pub(crate) base: AtomicU32,
+    /// The last peer head that was checked.
+    pub(crate) head_seen: AtomicU32,
+    /// A peer head that a read of this end came by; unchecked.
+    pub(crate) head_hint: AtomicU32,
+    /// The last value stored into the write wake word.
+    pub(crate) write_wake: AtomicU32,
+    /// Bells sent.
+    pub(crate) bells: AtomicU32,
+    /// Bytes written since the connection began.
+    pub(crate) bytes: AtomicU64,
+}
+
+/// What an end knows as a reader. Valid when zeroed.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct RxState {
+    /// Bytes read, modulo 2^32.
+    pub(crate) head: AtomicU32,
+    /// The last value stored into the read wake word.
+    pub(crate) read_wake: AtomicU32,
+    /// Whether bells may be queued on the anchor beyond what the wake word tells.
+    pub(crate) bells_queued: AtomicU32,
+    /// Bells taken out.
+    pub(crate) bells: AtomicU32,
+    /// Bytes read since the connection began.
+    pub(crate) bytes: AtomicU64,
+}
+
+impl TxState {
+    /// Bytes written since the connection began.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Bells sent since the connection began.
+    #[must_use]
+    pub fn bells(&self) -> u32 {
+        self.bells.load(Relaxed)
+    }
+}
+
+impl RxState {
+    /// Bytes read since the connection began.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Bells taken out since the connection began.
+    #[must_use]
+    pub fn bells(&self) -> u32 {
+        self.bells.load(Relaxed)
+    }
+
+    /// Remembers that the kernel reported the anchor readable, so that the next arming takes bells out.
+    pub fn note_bell(&self) {
+        self.bells_queued.store(1, Relaxed);
+    }
+
+    /// Bytes read, modulo 2^32: with a cursor's tail, tells whether there is more.
+    #[must_use]
+    #[inline]
+    pub fn head(&self) -> u32 {
+        self.head.load(Relaxed)
+    }
+}

@@ -1,0 +1,138 @@
+//! What the protocol needs from memory and from the kernel.
+
+use beeline_shm::{End, LaneMemory, Sink, Source, full_fence};
+
+/// The two wake words of an end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wake {
+    /// "Ring when there is data."
+    Read,
+    /// "Tell me when there is room."
+    Write,
+}
+
+/// A lane's memory, as in `beeline_shm::LaneMemory`. Cursors and heads are loaded with acquire and stored
+/// with release semantics; wake words are relaxed and ordered by [`Storage::full_fence`].
+pub trait Storage {
+    /// Bytes in each ring; a power of two.
+    fn ring_bytes(&self) -> u32;
+    /// The cursor of `end`: tail in the upper half, base in the lower.
+    fn cursor(&self, end: End) -> u64;
+    /// Publishes the cursor of `end`.
+    fn set_cursor(&self, end: End, cursor: u64);
+    /// The head of `end`: bytes it has read.
+    fn head(&self, end: End) -> u32;
+    /// Publishes the head of `end`.
+    fn set_head(&self, end: End, head: u32);
+    /// A wake word of `end`.
+    fn wake(&self, end: End, wake: Wake) -> u32;
+    /// Stores a wake word of `end`.
+    fn set_wake(&self, end: End, wake: Wake, value: u32);
+    /// Clears the armed bit of a wake word of `end` if the word is still `seen`.
+    fn clear_wake(&self, end: End, wake: Wake, seen: u32);
+    /// Copies `source` into the ring that `end` writes.
+    fn copy_in(&self, end: End, position: u32, source: Source<'_>);
+    /// Fills `sink` from the ring that `end` writes.
+    fn copy_out(&self, end: End, position: u32, sink: Sink<'_>);
+    /// Orders earlier stores before later loads.
+    fn full_fence(&self);
+}
+
+/// What can go wrong with bells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BellFault {
+    /// The peer's end of the anchor is closed.
+    Gone,
+    /// The peer sent something else than bells.
+    BadBell,
+}
+
+/// The anchor, as a counter of bells in each direction.
+pub trait Bells {
+    /// Queues one bell for the peer. A queue too full to take it counts as rung: the peer is readable.
+    ///
+    /// # Errors
+    /// [`BellFault::Gone`].
+    fn ring(&self) -> Result<(), BellFault>;
+
+    /// Bells queued for us.
+    ///
+    /// # Errors
+    /// [`BellFault::Gone`].
+    fn queued(&self) -> Result<u32, BellFault>;
+
+    /// Takes out `count` bells; fewer if fewer are there.
+    ///
+    /// # Errors
+    /// Any [`BellFault`].
+    fn drain(&self, count: u32) -> Result<(), BellFault>;
+
+    /// Queues bells for the peer until the kernel no longer reports the anchor writable.
+    ///
+    /// # Errors
+    /// [`BellFault::Gone`].
+    fn plug(&self) -> Result<(), BellFault>;
+}
+
+impl Storage for LaneMemory {
+    #[inline]
+    fn ring_bytes(&self) -> u32 {
+        LaneMemory::ring_bytes(self)
+    }
+    #[inline]
+    fn cursor(&self, end: End) -> u64 {
+        LaneMemory::cursor(self, end)
+    }
+    #[inline]
+    fn set_cursor(&self, end: End, cursor: u64) {
+        LaneMemory::set_cursor(self, end, cursor);
+    }
+    #[inline]
+    fn head(&self, end: End) -> u32 {
+        LaneMemory::head(self, end)
+    }
+    #[inline]
+    fn set_head(&self, end: End, head: u32) {
+        LaneMemory::set_head(self, end, head);
+    }
+    #[inline]
+    fn wake(&self, end: End, wake: Wake) -> u32 {
+        self.wake_word(end, wake).load(core::sync::atomic::Ordering::Relaxed)
+    }
+    #[inline]
+    fn set_wake(&self, end: End, wake: Wake, value: u32) {
+        self.wake_word(end, wake).store(value, core::sync::atomic::Ordering::Relaxed);
+    }
+    #[inline]
+    fn clear_wake(&self, end: End, wake: Wake, seen: u32) {
+        use core::sync::atomic::Ordering::Relaxed;
+        let _ = self.wake_word(end, wake).compare_exchange(seen, seen & !1, Relaxed, Relaxed);
+    }
+    #[inline]
+    fn copy_in(&self, end: End, position: u32, source: Source<'_>) {
+        LaneMemory::copy_in(self, end, position, source);
+    }
+    #[inline]
+    fn copy_out(&self, end: End, position: u32, sink: Sink<'_>) {
+        LaneMemory::copy_out(self, end, position, sink);
+    }
+    #[inline]
+    fn full_fence(&self) {
+        full_fence();
+    }
+}
+
+/// Selects a wake word of real lane memory.
+trait WakeWord {
+    fn wake_word(&self, end: End, wake: Wake) -> &core::sync::atomic::AtomicU32;
+}
+
+impl WakeWord for LaneMemory {
+    #[inline]
+    fn wake_word(&self, end: End, wake: Wake) -> &core::sync::atomic::AtomicU32 {
+        match wake {
+            Wake::Read => self.read_wake(end),
+            Wake::Write => self.write_wake(end),
+        }
+    }
+}

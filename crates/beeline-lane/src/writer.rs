@@ -1,0 +1,184 @@
+//! The writing half of an end.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_shm::{End, INLINE_BYTES, Source};
+
+use crate::state::TxState;
+use crate::storage::{Bells, Storage, Wake};
+use crate::{Armed, Fault};
+
+/// Bytes copied between two publications of the cursor: a long message reaches a waiting reader while
+/// its rest is still being copied, and the reader's copy overlaps ours.
+const CHUNK_BYTES: usize = 32 * 1024;
+
+/// When the ring's used part grows into a new unit of this size, the producer looks whether it could
+/// rewind instead: quiet connections stay within few pages at one line transfer per page.
+const FOOTPRINT_BYTES: u32 = 2048;
+
+/// The writing half of one end. The caller holds the end's tx lock for as long as it has one.
+pub struct Writer<'a, S> {
+    storage: &'a S,
+    end: End,
+    state: &'a TxState,
+}
+
+impl<'a, S: Storage> Writer<'a, S> {
+    /// The writer of `end`.
+    #[inline]
+    pub fn new(storage: &'a S, end: End, state: &'a TxState) -> Self {
+        Self { storage, end, state }
+    }
+
+    /// Writes as much of `source` as there is room for, publishing as it goes and waking a sleeping
+    /// reader. Returns the bytes taken; 0 means full.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer. What was published before stays published.
+    #[inline]
+    pub fn write(&self, mut source: Source<'_>, bells: &impl Bells) -> Result<usize, Fault> {
+        let total = source.len();
+        let mut tail = self.state.tail.load(Relaxed);
+        let mut base = self.state.base.load(Relaxed);
+        while !source.is_empty() {
+            let free = self.prepare(tail, &mut base, source.len())?;
+            if free == 0 {
+                break;
+            }
+            let part = source.split_front(CHUNK_BYTES.min(free as usize));
+            let length = part.len() as u32;
+            self.storage.copy_in(self.end, tail.wrapping_sub(base), part);
+            tail = tail.wrapping_add(length);
+            self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(base));
+            // A holder that dies here has published; `recover` brings the state up to the cursor.
+            self.state.tail.store(tail, Relaxed);
+            self.wake_reader(bells)?;
+        }
+        let taken = total.wrapping_sub(source.len());
+        self.state.bytes.store(self.state.bytes.load(Relaxed).wrapping_add(taken as u64), Relaxed);
+        Ok(taken)
+    }
+
+    /// Chooses where the next bytes go, rewinding when the ring is known to be empty. Returns the free
+    /// bytes of the ring.
+    #[inline]
+    fn prepare(&self, tail: u32, base: &mut u32, wanted: usize) -> Result<u32, Fault> {
+        let ring = self.storage.ring_bytes();
+        let hint = self.state.head_hint.load(Relaxed);
+        let mut used = tail.wrapping_sub(hint);
+        if used != 0 {
+            let seen = self.state.head_seen.load(Relaxed);
+            used = tail.wrapping_sub(seen);
+            let position = tail.wrapping_sub(*base);
+            let grows = position & FOOTPRINT_BYTES.wrapping_sub(1) < wanted.min(FOOTPRINT_BYTES as usize) as u32;
+            if grows || used as usize > (ring as usize).saturating_sub(wanted) {
+                used = self.used(tail)?;
+            }
+        }
+        if used == 0 {
+            self.state.head_seen.store(tail, Relaxed);
+            // Small messages begin in the front's own cache line, larger ones on the next.
+            let position = if wanted <= INLINE_BYTES as usize { 0 } else { INLINE_BYTES };
+            *base = tail.wrapping_sub(position);
+            self.state.base.store(*base, Relaxed);
+        }
+        Ok(ring.saturating_sub(used))
+    }
+
+    /// Bytes written and not yet read by the peer, from one fresh and checked load of its head.
+    #[inline]
+    fn used(&self, tail: u32) -> Result<u32, Fault> {
+        let head = self.storage.head(self.end.peer());
+        let used = tail.wrapping_sub(head);
+        let before = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
+        if used > before {
+            return Err(Fault::HeadBeyondTail);
+        }
+        self.state.head_seen.store(head, Relaxed);
+        Ok(used)
+    }
+
+    /// Rings the peer if it asked for it. Called after a cursor was published.
+    #[inline]
+    fn wake_reader(&self, bells: &impl Bells) -> Result<(), Fault> {
+        // Pairs with the fence in `Reader::arm`.
+        self.storage.full_fence();
+        let wake = self.storage.wake(self.end.peer(), Wake::Read);
+        if wake & 1 == 0 {
+            return Ok(());
+        }
+        bells.ring()?;
+        self.storage.clear_wake(self.end.peer(), Wake::Read, wake);
+        self.state.bells.store(self.state.bells.load(Relaxed).wrapping_add(1), Relaxed);
+        Ok(())
+    }
+
+    /// Bytes the peer has not read yet.
+    ///
+    /// # Errors
+    /// [`Fault::HeadBeyondTail`].
+    pub fn unread(&self) -> Result<u32, Fault> {
+        self.used(self.state.tail.load(Relaxed))
+    }
+
+    /// Whether a poller should be told that there is room: a quarter of the ring is free.
+    ///
+    /// # Errors
+    /// [`Fault::HeadBeyondTail`].
+    #[inline]
+    pub fn writable(&self) -> Result<bool, Fault> {
+        let tail = self.state.tail.load(Relaxed);
+        let used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
+        if enough_room(self.storage.ring_bytes(), used) {
+            return Ok(true);
+        }
+        Ok(enough_room(self.storage.ring_bytes(), self.used(tail)?))
+    }
+
+    /// Prepares to sleep until there is room.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer.
+    pub fn arm(&self, bells: &impl Bells) -> Result<Armed, Fault> {
+        if self.writable()? {
+            return Ok(Armed::Ready);
+        }
+        bells.plug()?;
+        let wake = next_generation(self.state.write_wake.load(Relaxed));
+        self.state.write_wake.store(wake, Relaxed);
+        self.storage.set_wake(self.end, Wake::Write, wake);
+        // Pairs with the fence in `Reader::wake_writer`.
+        self.storage.full_fence();
+        Ok(if self.writable()? { Armed::Ready } else { Armed::Sleep })
+    }
+
+    /// Brings the state up to what was published, after a holder may have died with the lock held. The
+    /// cursor is our own, but it stands where the peer can write, so it is believed only if it lies
+    /// within one ring of what we know.
+    ///
+    /// # Errors
+    /// [`Fault::HeadBeyondTail`] when the front does not hold what this end can have written.
+    pub fn recover(&self) -> Result<(), Fault> {
+        let cursor = self.storage.cursor(self.end);
+        let (tail, base) = ((cursor >> 32) as u32, cursor as u32);
+        let ahead = tail.wrapping_sub(self.state.tail.load(Relaxed));
+        if ahead > self.storage.ring_bytes() {
+            return Err(Fault::HeadBeyondTail);
+        }
+        if ahead != 0 {
+            self.state.tail.store(tail, Relaxed);
+            self.state.base.store(base, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Whether `used` bytes leave a quarter of a ring free.
+pub(crate) fn enough_room(ring_bytes: u32, used: u32) -> bool {
+    used <= ring_bytes.wrapping_sub(ring_bytes >> 2)
+}
+
+/// The armed wake word of the generation after `wake`.
+pub(crate) fn next_generation(wake: u32) -> u32 {
+    (wake | 1).wrapping_add(2)
+}

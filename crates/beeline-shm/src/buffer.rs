@@ -1,0 +1,127 @@
+//! App buffers: where bytes come from and go to.
+//!
+//! An app's other threads may write its buffer while we copy, so a `&[u8]` of it would be a lie. `Source`
+//! and `Sink` carry a pointer and a length and can only be copied from or to.
+
+use core::marker::PhantomData;
+
+/// Bytes to be sent, somewhere in the app's memory.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    pointer: *const u8,
+    length: usize,
+    lifetime: PhantomData<&'a u8>,
+}
+
+/// Room for bytes to be received, somewhere in the app's memory.
+pub struct Sink<'a> {
+    pointer: *mut u8,
+    length: usize,
+    lifetime: PhantomData<&'a mut u8>,
+}
+
+impl<'a> Source<'a> {
+    /// A source over an app's buffer.
+    ///
+    /// # Safety
+    /// `pointer` must be readable for `length` bytes for `'a`, as the app promised with its call.
+    #[must_use]
+    pub unsafe fn from_raw(pointer: *const u8, length: usize) -> Self {
+        Self { pointer, length, lifetime: PhantomData }
+    }
+
+    /// Bytes left.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether nothing is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Takes the first `count` bytes off the front.
+    #[must_use]
+    pub fn split_front(&mut self, count: usize) -> Source<'a> {
+        let count = count.min(self.length);
+        let front = Source { length: count, ..*self };
+        // SAFETY: count <= length, so the pointer stays within (or one past) the buffer.
+        self.pointer = unsafe { self.pointer.add(count) };
+        self.length -= count;
+        front
+    }
+
+    pub(crate) fn pointer(&self) -> *const u8 {
+        self.pointer
+    }
+}
+
+impl<'a> From<&'a [u8]> for Source<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self { pointer: bytes.as_ptr(), length: bytes.len(), lifetime: PhantomData }
+    }
+}
+
+impl<'a> Sink<'a> {
+    /// A sink over an app's buffer.
+    ///
+    /// # Safety
+    /// `pointer` must be writable for `length` bytes for `'a`, as the app promised with its call.
+    #[must_use]
+    pub unsafe fn from_raw(pointer: *mut u8, length: usize) -> Self {
+        Self { pointer, length, lifetime: PhantomData }
+    }
+
+    /// Room left, in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether no room is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Takes the first `count` bytes of room off the front.
+    #[must_use]
+    pub fn split_front(&mut self, count: usize) -> Sink<'a> {
+        let count = count.min(self.length);
+        let front = Sink { pointer: self.pointer, length: count, lifetime: PhantomData };
+        // SAFETY: count <= length, so the pointer stays within (or one past) the buffer.
+        self.pointer = unsafe { self.pointer.add(count) };
+        self.length -= count;
+        front
+    }
+
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        self.pointer
+    }
+
+    /// Fills from a slice (for storages that are not memory, such as models).
+    pub fn fill_from(&mut self, bytes: &[u8]) {
+        let front = self.split_front(bytes.len());
+        // SAFETY: `front` is writable for its length, which is at most bytes.len(); a borrowed slice and
+        // an exclusively borrowed or app-promised buffer do not overlap.
+        unsafe { crate::copy::copy(bytes.as_ptr(), front.pointer, front.length) };
+    }
+}
+
+impl Source<'_> {
+    /// Takes bytes off the front into a slice (for storages that are not memory, such as models).
+    pub fn drain_into(&mut self, bytes: &mut [u8]) {
+        let front = self.split_front(bytes.len());
+        // SAFETY: `front` is readable for its length, which is at most bytes.len(); an exclusively
+        // borrowed slice does not overlap it.
+        unsafe { crate::copy::copy(front.pointer, bytes.as_mut_ptr(), front.length) };
+    }
+}
+
+impl<'a> From<&'a mut [u8]> for Sink<'a> {
+    fn from(bytes: &'a mut [u8]) -> Self {
+        Self { pointer: bytes.as_mut_ptr(), length: bytes.len(), lifetime: PhantomData }
+    }
+}

@@ -1,0 +1,291 @@
+//! The memory of a lane: layout and access.
+//!
+//! ```text
+//! 0x0000  reserved, zero
+//! 0x0100  wake line of end 0 (client):  read_wake u32, write_wake u32
+//! 0x0180  wake line of end 1 (server):  the same
+//! 0x0200  front of end 0: cursor u64, head u32, flags u32, then ring 0 (client to server)
+//!   +16   ring 0, ring_bytes long; its first 48 bytes share the front's cache line
+//! R+4096  front of end 1: the same, then ring 1 (server to client)
+//! 2R+8192 end
+//! ```
+//!
+//! A *front* is written by its own end alone, its wake line is set by its own end and cleared by the
+//! peer. Everything an end says in steady state (how far it has written, how far it has read, the first
+//! bytes of a small message) sits in one cache line, so that a small message costs one line transfer, and
+//! its acknowledgement travels with the reply. The wake words are apart because they rarely change: a
+//! sender reads the receiver's at each send, and it stays in the sender's cache.
+//!
+//! An idle connection holds two pages: wake lines, front 0 and the first 3.5 KiB of ring 0 in one, front 1
+//! and the first 4 KiB of ring 1 in the other.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::buffer::{Sink, Source};
+use crate::memfd::{self, FileId, MemfdFault};
+use crate::sys::{self, Errno};
+
+/// Smallest ring, in bytes per direction.
+pub const RING_BYTES_MIN: u32 = 1 << 16;
+/// Largest ring, in bytes per direction.
+pub const RING_BYTES_MAX: u32 = 1 << 24;
+/// Bytes of a ring that share the cache line of its front.
+pub const INLINE_BYTES: u32 = 48;
+
+const WAKE_LINES: [usize; 2] = [0x100, 0x180];
+const FRONT_CLIENT: usize = 0x200;
+const FRONT_BYTES: usize = 16;
+const PAGE_BYTES: usize = 4096;
+
+/// Size of a lane's memory file for rings of `ring_bytes` in each direction.
+#[must_use]
+pub const fn lane_bytes(ring_bytes: u32) -> usize {
+    2 * (ring_bytes as usize + PAGE_BYTES)
+}
+
+/// The two ends of a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum End {
+    /// The end that connected.
+    Client = 0,
+    /// The end that accepted.
+    Server = 1,
+}
+
+impl End {
+    /// The other end.
+    #[must_use]
+    #[inline]
+    pub fn peer(self) -> End {
+        match self {
+            End::Client => End::Server,
+            End::Server => End::Client,
+        }
+    }
+}
+
+/// Why lane memory could not be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapError {
+    /// The received file is not what it must be.
+    Fault(MemfdFault),
+    /// The kernel refused.
+    Os(Errno),
+}
+
+/// The mapped memory of one lane. Cheap to copy; unmapped only by [`LaneMemory::unmap`].
+#[derive(Clone, Copy)]
+pub struct LaneMemory {
+    base: *mut u8,
+    ring_bytes: u32,
+}
+
+// SAFETY: every access goes through atomics or the copy routine, which tolerate concurrent writers; who
+// may call what is the business of the lane protocol, not of memory safety.
+unsafe impl Send for LaneMemory {}
+// SAFETY: as for Send.
+unsafe impl Sync for LaneMemory {}
+
+impl LaneMemory {
+    /// Makes the memory of a new lane. Returns it with its memfd, which the caller owns.
+    ///
+    /// # Errors
+    /// Those of memfd_create(2), ftruncate(2), fcntl(2) and mmap(2).
+    pub fn create(ring_bytes: u32) -> Result<(LaneMemory, i32), Errno> {
+        let fd = memfd::create(c"beeline-lane", lane_bytes(ring_bytes))?;
+        match sys::map_shared(fd, lane_bytes(ring_bytes)) {
+            Ok(base) => Ok((LaneMemory { base, ring_bytes }, fd)),
+            Err(errno) => {
+                let _ = sys::close(fd);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Maps a memfd received from a peer, after checking it. The caller keeps the descriptor.
+    ///
+    /// # Errors
+    /// [`MapError::Fault`] when the file is not a sealed tmpfs memfd of exactly the right size,
+    /// [`MapError::Os`] when mmap(2) fails.
+    pub fn adopt(fd: i32, ring_bytes: u32) -> Result<(LaneMemory, FileId), MapError> {
+        let id = memfd::check(fd, lane_bytes(ring_bytes)).map_err(MapError::Fault)?;
+        let base = sys::map_shared(fd, lane_bytes(ring_bytes)).map_err(MapError::Os)?;
+        Ok((LaneMemory { base, ring_bytes }, id))
+    }
+
+    /// Unmaps the lane.
+    ///
+    /// # Safety
+    /// No copy of this value may be used afterwards.
+    pub unsafe fn unmap(self) {
+        // SAFETY: `base` is a mapping of this length, and the caller gives up all its users.
+        unsafe { sys::unmap(self.base, lane_bytes(self.ring_bytes)) }
+    }
+
+    /// Bytes in each direction's ring; a power of two.
+    #[must_use]
+    #[inline]
+    pub fn ring_bytes(&self) -> u32 {
+        self.ring_bytes
+    }
+
+    /// Address of the mapping, as an identity.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.base as usize
+    }
+
+    #[inline]
+    fn front(&self, end: End) -> usize {
+        match end {
+            End::Client => FRONT_CLIENT,
+            End::Server => self.ring_bytes as usize + PAGE_BYTES,
+        }
+    }
+
+    #[inline]
+    fn word32(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset + 4 <= lane_bytes(self.ring_bytes) && offset.is_multiple_of(4));
+        // SAFETY: offsets are the layout's constants, in bounds and aligned; atomics may be shared with
+        // any writer; the mapping lives as long as `self` may be used (see `unmap`).
+        unsafe { &*self.base.add(offset).cast::<AtomicU32>() }
+    }
+
+    #[inline]
+    fn word64(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset + 8 <= lane_bytes(self.ring_bytes) && offset.is_multiple_of(8));
+        // SAFETY: as for `word32`.
+        unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
+    }
+
+    /// How far `end` has written: see the lane protocol for the packing.
+    #[must_use]
+    #[inline]
+    pub fn cursor(&self, end: End) -> u64 {
+        self.word64(self.front(end)).load(Ordering::Acquire)
+    }
+
+    /// Publishes what `end` has written.
+    #[inline]
+    pub fn set_cursor(&self, end: End, cursor: u64) {
+        self.word64(self.front(end)).store(cursor, Ordering::Release);
+    }
+
+    /// How many bytes `end` has read.
+    #[must_use]
+    #[inline]
+    pub fn head(&self, end: End) -> u32 {
+        self.word32(self.front(end) + 8).load(Ordering::Acquire)
+    }
+
+    /// Publishes how many bytes `end` has read.
+    #[inline]
+    pub fn set_head(&self, end: End, head: u32) {
+        self.word32(self.front(end) + 8).store(head, Ordering::Release);
+    }
+
+    /// The flag word of `end`.
+    #[must_use]
+    #[inline]
+    pub fn flags(&self, end: End) -> u32 {
+        self.word32(self.front(end) + 12).load(Ordering::Acquire)
+    }
+
+    /// Stores the flag word of `end`.
+    #[inline]
+    pub fn set_flags(&self, end: End, flags: u32) {
+        self.word32(self.front(end) + 12).store(flags, Ordering::Release);
+    }
+
+    /// The word by which `end`, as a reader, asks for a doorbell.
+    #[must_use]
+    #[inline]
+    pub fn read_wake(&self, end: End) -> &AtomicU32 {
+        self.word32(WAKE_LINES[end as usize])
+    }
+
+    /// The word by which `end`, as a writer, asks to be told of room.
+    #[must_use]
+    #[inline]
+    pub fn write_wake(&self, end: End) -> &AtomicU32 {
+        self.word32(WAKE_LINES[end as usize] + 4)
+    }
+
+    /// Copies `source` into `end`'s ring at `position`, reduced to the ring.
+    #[inline]
+    pub fn copy_in(&self, end: End, position: u32, mut source: Source<'_>) {
+        let ring = self.front(end) + FRONT_BYTES;
+        let offset = (position & (self.ring_bytes - 1)) as usize;
+        let until_wrap = self.ring_bytes as usize - offset;
+        let front = source.split_front(until_wrap);
+        let rest = source.split_front(offset);
+        // SAFETY: offset < ring_bytes and each part is cut to what fits, so both targets lie within this
+        // ring, which lies within the mapping; app memory does not overlap our mapping.
+        unsafe {
+            crate::copy::copy(front.pointer(), self.base.add(ring + offset), front.len());
+            if !rest.is_empty() {
+                crate::copy::copy(rest.pointer(), self.base.add(ring), rest.len());
+            }
+        }
+    }
+
+    /// Copies from `end`'s ring at `position`, reduced to the ring, until `sink` is full.
+    #[inline]
+    pub fn copy_out(&self, end: End, position: u32, mut sink: Sink<'_>) {
+        let ring = self.front(end) + FRONT_BYTES;
+        let offset = (position & (self.ring_bytes - 1)) as usize;
+        let until_wrap = self.ring_bytes as usize - offset;
+        let front = sink.split_front(until_wrap);
+        let rest = sink.split_front(offset);
+        // SAFETY: as for `copy_in`, in the other direction.
+        unsafe {
+            crate::copy::copy(self.base.add(ring + offset), front.pointer(), front.len());
+            if !rest.is_empty() {
+                crate::copy::copy(self.base.add(ring), rest.pointer(), rest.len());
+            }
+        }
+    }
+
+    /// Makes the lane as new: all words zero. Only the owner of a lane that nobody uses may do this.
+    pub fn reset(&self) {
+        for end in [End::Client, End::Server] {
+            self.set_cursor(end, 0);
+            self.set_head(end, 0);
+            self.set_flags(end, 0);
+            self.read_wake(end).store(0, Ordering::Relaxed);
+            self.write_wake(end).store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_wrap_and_do_not_touch_each_other() {
+        let (lane, fd) = LaneMemory::create(RING_BYTES_MIN).unwrap();
+        let bytes: std::vec::Vec<u8> = (0..1000u32).map(|i| i as u8).collect();
+        for end in [End::Client, End::Server] {
+            let position = RING_BYTES_MIN - 300;
+            lane.copy_in(end, position, Source::from(&bytes[..]));
+            let mut back = [0u8; 1000];
+            lane.copy_out(end, position, Sink::from(&mut back[..]));
+            assert_eq!(&back[..], &bytes[..]);
+        }
+        for end in [End::Client, End::Server] {
+            assert_eq!((lane.cursor(end), lane.head(end), lane.flags(end)), (0, 0, 0));
+        }
+        let (again, _) = LaneMemory::adopt(fd, RING_BYTES_MIN).unwrap();
+        lane.set_cursor(End::Server, 7);
+        assert_eq!(again.cursor(End::Server), 7);
+        assert!(matches!(LaneMemory::adopt(fd, RING_BYTES_MIN * 2), Err(MapError::Fault(MemfdFault::Size))));
+        // SAFETY: neither mapping is used afterwards.
+        unsafe {
+            again.unmap();
+            lane.unmap();
+        }
+        sys::close(fd).unwrap();
+    }
+}

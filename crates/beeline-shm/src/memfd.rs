@@ -1,0 +1,110 @@
+//! Sealed memory files (`memfd_create(2)`).
+//!
+//! A memfd that crosses a process boundary is sealed `SHRINK | GROW | SEAL`: its size can never change,
+//! so a mapping of the checked size cannot fault beyond its end. Punching holes stays possible for a
+//! peer; on tmpfs a hole reads as zeroes and faults in a fresh page, which is a wrong value and not a
+//! SIGBUS. That is why the file-system type is checked, too: hugetlbfs memfds carry the same seals and
+//! do raise SIGBUS.
+
+use crate::sys::{self, Errno, call};
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// What is wrong with a memfd that somebody sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemfdFault {
+    /// It does not carry exactly the seals `SHRINK | GROW | SEAL`, or is no memfd at all.
+    Seals,
+    /// It does not live on tmpfs.
+    FileSystem,
+    /// Its size is not the expected one.
+    Size,
+}
+
+/// Identity of a memory file: device and inode number, unique while the file lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileId {
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+}
+
+/// Makes a sealed, close-on-exec memfd of `length` bytes.
+///
+/// # Errors
+/// Those of memfd_create(2), ftruncate(2) and fcntl(2).
+pub fn create(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
+    let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
+    // SAFETY: `name` is a NUL-terminated string that outlives the call.
+    let fd = unsafe { call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags, 0, 0, 0, 0]) }? as i32;
+    // SAFETY: plain numbers.
+    let sized = unsafe { call(libc::SYS_ftruncate, [fd as usize, length, 0, 0, 0, 0]) }.and_then(|_| {
+        let args = [fd as usize, libc::F_ADD_SEALS as usize, SEALS as usize, 0, 0, 0];
+        // SAFETY: plain numbers.
+        unsafe { call(libc::SYS_fcntl, args) }
+    });
+    match sized {
+        Ok(_) => Ok(fd),
+        Err(errno) => {
+            let _ = sys::close(fd);
+            Err(errno)
+        }
+    }
+}
+
+/// Checks a memfd that came from another process. `F_GET_SEALS` goes first because it never blocks,
+/// whatever kind of file the descriptor turns out to be (`fstat` on FUSE may).
+///
+/// # Errors
+/// The first property that does not hold.
+pub fn check(fd: i32, length: usize) -> Result<FileId, MemfdFault> {
+    // SAFETY: plain numbers.
+    let seals = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0]) };
+    if seals != Ok(SEALS as usize) {
+        return Err(MemfdFault::Seals);
+    }
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut file_system: libc::statfs = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes one `struct statfs` into a live local of that type.
+    let ok = unsafe { call(libc::SYS_fstatfs, [fd as usize, (&raw mut file_system) as usize, 0, 0, 0, 0]) };
+    if ok.is_err() || file_system.f_type as i64 != TMPFS_MAGIC {
+        return Err(MemfdFault::FileSystem);
+    }
+    match identify(fd) {
+        Ok((id, size)) if size == length as u64 => Ok(id),
+        _ => Err(MemfdFault::Size),
+    }
+}
+
+/// Identity and size in bytes of an open file, `fstat(2)`.
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn identify(fd: i32) -> Result<(FileId, u64), Errno> {
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes one `struct stat` into a live local of that type.
+    unsafe { call(libc::SYS_fstat, [fd as usize, (&raw mut stat) as usize, 0, 0, 0, 0]) }?;
+    Ok((FileId { device: stat.st_dev, inode: stat.st_ino }, stat.st_size as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memfd_of_ours_passes_the_check_and_others_fail() {
+        let fd = create(c"test", 8192).unwrap();
+        assert!(check(fd, 8192).is_ok());
+        assert_eq!(check(fd, 4096), Err(MemfdFault::Size));
+        sys::close(fd).unwrap();
+        // SAFETY: a NUL-terminated literal and plain numbers.
+        let unsealed =
+            unsafe { call(libc::SYS_memfd_create, [c"plain".as_ptr() as usize, 0, 0, 0, 0, 0]) }.unwrap() as i32;
+        assert_eq!(check(unsealed, 0), Err(MemfdFault::Seals));
+        sys::close(unsealed).unwrap();
+        assert_eq!(check(0, 0), Err(MemfdFault::Seals));
+    }
+}

@@ -1,0 +1,61 @@
+//! The memory of a side: one page shared by the holders of one end of a lane, never shown to the peer.
+
+use crate::memfd;
+use crate::sys::{self, Errno};
+
+const SIDE_BYTES: usize = 4096;
+
+/// One mapped side page, zeroed when made. Inherited by `fork` as shared memory.
+#[derive(Clone, Copy)]
+pub struct SideMemory {
+    base: *mut u8,
+}
+
+// SAFETY: the page is only ever handed out as a `&T` of atomics.
+unsafe impl Send for SideMemory {}
+// SAFETY: as for Send.
+unsafe impl Sync for SideMemory {}
+
+impl SideMemory {
+    /// Makes a zeroed side page.
+    ///
+    /// # Errors
+    /// Those of memfd_create(2), ftruncate(2), fcntl(2) and mmap(2).
+    pub fn create() -> Result<SideMemory, Errno> {
+        let fd = memfd::create(c"beeline-side", SIDE_BYTES)?;
+        let base = sys::map_shared(fd, SIDE_BYTES);
+        let _ = sys::close(fd);
+        Ok(SideMemory { base: base? })
+    }
+
+    /// The page as a `T`.
+    ///
+    /// # Safety
+    /// `T` must consist of atomics only and be valid when zeroed. The reference must not be used after
+    /// [`SideMemory::unmap`].
+    #[must_use]
+    pub unsafe fn as_ref<T: Sync>(&self) -> &'static T {
+        const { assert!(size_of::<T>() <= SIDE_BYTES && align_of::<T>() <= SIDE_BYTES) };
+        // SAFETY: the page is mapped, aligned and large enough (checked above); the caller vouches for
+        // the rest.
+        unsafe { &*self.base.cast::<T>() }
+    }
+
+    /// Zeroes the page for its next use.
+    ///
+    /// # Safety
+    /// Nobody may use the page meanwhile.
+    pub unsafe fn clear(&self) {
+        // SAFETY: the whole page is ours by the caller's word.
+        unsafe { core::ptr::write_bytes(self.base, 0, SIDE_BYTES) }
+    }
+
+    /// Unmaps the page.
+    ///
+    /// # Safety
+    /// No reference from [`SideMemory::as_ref`] may be used afterwards.
+    pub unsafe fn unmap(self) {
+        // SAFETY: forwarded from the caller.
+        unsafe { sys::unmap(self.base, SIDE_BYTES) }
+    }
+}

@@ -1,0 +1,95 @@
+//! System calls without libc.
+//!
+//! Inside an app, libc's wrappers are the names we interpose; calling them would recurse, be a
+//! cancellation point in the wrong place, and touch `errno`. These functions enter the kernel directly
+//! and report errors by value.
+
+use core::arch::asm;
+
+/// A kernel error number (always positive), as in errno(3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+/// Result of a system call that returns a non-negative number.
+pub type SysResult = Result<usize, Errno>;
+
+/// Enters the kernel with six arguments; unused ones are zero.
+///
+/// # Safety
+/// The arguments must be valid for system call `number`: pointers live and of the size the kernel
+/// expects, and the call must not break invariants of code that is not aware of it.
+#[inline]
+pub unsafe fn syscall6(number: libc::c_long, args: [usize; 6]) -> isize {
+    let ret: isize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the kernel's x86-64 convention; rcx and r11 are clobbered by `syscall`; the caller
+    // vouches for number and arguments.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => ret,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+            in("r10") args[3], in("r8") args[4], in("r9") args[5],
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the kernel's arm64 convention; the caller vouches for number and arguments.
+    unsafe {
+        asm!("svc 0", in("x8") number as isize, inlateout("x0") args[0] as isize => ret,
+            in("x1") args[1], in("x2") args[2], in("x3") args[3],
+            in("x4") args[4], in("x5") args[5], options(nostack));
+    }
+    ret
+}
+
+/// [`syscall6`] with the kernel's error convention decoded.
+///
+/// # Safety
+/// As for [`syscall6`].
+#[inline]
+pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> SysResult {
+    // SAFETY: forwarded from the caller.
+    let ret = unsafe { syscall6(number, args) };
+    if (-4095..0).contains(&ret) { Err(Errno(ret.unsigned_abs() as i32)) } else { Ok(ret as usize) }
+}
+
+/// `close(2)`. The descriptor is gone whatever the result.
+pub fn close(fd: i32) -> SysResult {
+    // SAFETY: closing a number touches no memory.
+    unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }
+}
+
+/// Thread id of the caller, `gettid(2)`.
+pub fn gettid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall6(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
+/// Process id of the caller, `getpid(2)`.
+pub fn getpid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall6(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// `mmap(2)`: a shared mapping of `length` bytes of `fd` from offset 0.
+pub fn map_shared(fd: i32, length: usize) -> Result<*mut u8, Errno> {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: a fresh mapping at an address the kernel chooses; nothing existing is replaced.
+    unsafe { call(libc::SYS_mmap, [0, length, prot, libc::MAP_SHARED as usize, fd as usize, 0]) }
+        .map(|address| address as *mut u8)
+}
+
+/// `mmap(2)`: `length` bytes of zeroed private memory, not yet resident.
+pub fn map_private(length: usize) -> Result<*mut u8, Errno> {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    // SAFETY: a fresh mapping at an address the kernel chooses; nothing existing is replaced.
+    unsafe { call(libc::SYS_mmap, [0, length, prot, flags, usize::MAX, 0]) }.map(|address| address as *mut u8)
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// Nothing may use `[base, base + length)` afterwards.
+pub unsafe fn unmap(base: *mut u8, length: usize) {
+    // SAFETY: the caller gives the range up.
+    let _ = unsafe { call(libc::SYS_munmap, [base as usize, length, 0, 0, 0, 0]) };
+}
