@@ -1,0 +1,481 @@
+//! The options: one table, read by the library, the command line, the manual and the tests.
+//!
+//! 1. An option is `key=value`; several are separated by commas, with no spaces around them.
+//!    Numbers are decimal and carry their unit in the key (`spin_ns_max`, `ring_bytes`).
+//! 2. The library reads them from the environment variable [`ENVIRONMENT`]. A guest does not stop
+//!    its host over a typing error: what it cannot understand it leaves at its default, and tells
+//!    the first such place. The command line refuses the same text instead.
+//! 3. The last value of a key counts, so a later list overrides an earlier one.
+
+use core::fmt;
+
+/// The environment variable that carries options into the library.
+pub const ENVIRONMENT: &str = "BEELINE_OPTIONS";
+
+/// What values an option takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `on` or `off`.
+    Switch,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A number within these bounds, both included.
+    Number {
+        /// The least value.
+        min: u64,
+        /// The greatest value.
+        max: u64,
+    },
+    /// A power of two within these bounds, both included.
+    PowerOfTwo {
+        /// The least value.
+        min: u64,
+        /// The greatest value.
+        max: u64,
+    },
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Switch => f.write_str("on or off"),
+            Kind::Choice(words) => {
+                f.write_str("one of ")?;
+                for (index, word) in words.iter().enumerate() {
+                    if index > 0 {
+                        f.write_str(", ")?;
+                    }
+                    f.write_str(word)?;
+                }
+                Ok(())
+            }
+            Kind::Number { min, max } => write!(f, "a number from {min} to {max}"),
+            Kind::PowerOfTwo { min, max } => write!(f, "a power of two from {min} to {max}"),
+        }
+    }
+}
+
+/// The value of an option of any kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// `on` or `off`.
+    Switch(bool),
+    /// A word.
+    Choice(&'static str),
+    /// A number.
+    Number(u64),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Switch(true) => f.write_str("on"),
+            Value::Switch(false) => f.write_str("off"),
+            Value::Choice(word) => f.write_str(word),
+            Value::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionSpec {
+    /// The key.
+    pub key: &'static str,
+    /// What values it takes.
+    pub kind: Kind,
+    /// What it is when nobody says anything.
+    pub default: Value,
+    /// What it does, for people.
+    pub sentence: &'static str,
+}
+
+/// What is wrong with one option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionError {
+    /// There is no `=` in it.
+    NoEquals,
+    /// No option has this key.
+    UnknownKey,
+    /// The option does not take this value.
+    BadValue(&'static str, Kind),
+}
+
+impl fmt::Display for OptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OptionError::NoEquals => f.write_str("an option is written key=value"),
+            OptionError::UnknownKey => f.write_str("there is no option of this name"),
+            OptionError::BadValue(key, kind) => write!(f, "{key} must be {kind}"),
+        }
+    }
+}
+
+impl core::error::Error for OptionError {}
+
+/// The first part of a list of options that could not be understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseError {
+    /// Where it begins, in bytes from the start of the list.
+    pub offset: usize,
+    /// What is wrong with it.
+    pub error: OptionError,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at byte {}: {}", self.offset, self.error)
+    }
+}
+
+impl core::error::Error for ParseError {}
+
+/// A type that an option can have.
+trait OptionType: Copy {
+    fn read(text: &[u8], kind: Kind) -> Option<Self>;
+    fn value(self) -> Value;
+}
+
+impl OptionType for bool {
+    fn read(text: &[u8], _: Kind) -> Option<Self> {
+        match text {
+            b"on" => Some(true),
+            b"off" => Some(false),
+            _ => None,
+        }
+    }
+
+    fn value(self) -> Value {
+        Value::Switch(self)
+    }
+}
+
+impl OptionType for u64 {
+    fn read(text: &[u8], kind: Kind) -> Option<Self> {
+        // Digits only: `parse` alone would also take a plus sign.
+        if !text.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        let number: u64 = core::str::from_utf8(text).ok()?.parse().ok()?;
+        let allowed = match kind {
+            Kind::Number { min, max } => (min..=max).contains(&number),
+            Kind::PowerOfTwo { min, max } => {
+                number.is_power_of_two() && (min..=max).contains(&number)
+            }
+            Kind::Switch | Kind::Choice(_) => false,
+        };
+        allowed.then_some(number)
+    }
+
+    fn value(self) -> Value {
+        Value::Number(self)
+    }
+}
+
+macro_rules! choice {
+    ($(#[$meta:meta])* pub enum $name:ident { $( $(#[$doc:meta])* $variant:ident = $word:literal, )+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $( $(#[$doc])* $variant, )+ }
+
+        impl $name {
+            /// The words for the variants.
+            pub const WORDS: &'static [&'static str] = &[ $( $word, )+ ];
+
+            /// The word for this variant.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self { $( $name::$variant => $word, )+ }
+            }
+        }
+
+        impl OptionType for $name {
+            fn read(text: &[u8], _: Kind) -> Option<Self> {
+                $( if text == $word.as_bytes() { return Some($name::$variant); } )+
+                None
+            }
+
+            fn value(self) -> Value {
+                Value::Choice(self.word())
+            }
+        }
+    };
+}
+
+choice! {
+    /// How a call waits for a lane to have news.
+    pub enum Wait {
+        /// Spin for a bounded, adaptive time, then sleep.
+        Lazy = "lazy",
+        /// Spin on: lowest latency, a whole CPU.
+        Poll = "poll",
+        /// Sleep at once: no CPU spent on hope.
+        Sleep = "wait",
+    }
+}
+
+choice! {
+    /// Which connections may use lanes.
+    pub enum Policy {
+        /// All that can be carried faithfully.
+        Default = "default",
+        /// Only those that no packet filter or sandbox rule for TCP could concern.
+        Strict = "strict",
+    }
+}
+
+choice! {
+    /// Whether lanes may be shared with processes of other users.
+    pub enum ForeignUid {
+        /// Where the kernel has `SO_PASSRIGHTS` (6.16), which makes it safe.
+        Auto = "auto",
+        /// Always.
+        On = "on",
+        /// Never.
+        Off = "off",
+    }
+}
+
+macro_rules! tunables {
+    ( $( $key:ident : $kind_of:ty = $default:expr, $kind:expr, $sentence:literal; )+ ) => {
+        /// All options with their values.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Tunables {
+            $( #[doc = $sentence] pub $key: $kind_of, )+
+        }
+
+        impl Tunables {
+            /// What holds when nobody says anything.
+            pub const DEFAULT: Tunables = Tunables { $( $key: $default, )+ };
+
+            /// Sets one option.
+            ///
+            /// # Errors
+            /// When there is no such option or it does not take the value; nothing changes then.
+            pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), OptionError> {
+                $(
+                    if key == stringify!($key).as_bytes() {
+                        self.$key = <$kind_of as OptionType>::read(value, $kind)
+                            .ok_or(OptionError::BadValue(stringify!($key), $kind))?;
+                        return Ok(());
+                    }
+                )+
+                Err(OptionError::UnknownKey)
+            }
+
+            /// The value of one option.
+            #[must_use]
+            pub fn get(&self, key: &str) -> Option<Value> {
+                match key {
+                    $( stringify!($key) => Some(OptionType::value(self.$key)), )+
+                    _ => None,
+                }
+            }
+        }
+
+        impl OptionSpec {
+            /// The table, sorted as a reader would want it.
+            #[must_use]
+            pub fn all() -> [OptionSpec; OPTIONS_COUNT] {
+                [ $( OptionSpec {
+                    key: stringify!($key),
+                    kind: $kind,
+                    default: OptionType::value(Tunables::DEFAULT.$key),
+                    sentence: $sentence,
+                }, )+ ]
+            }
+        }
+
+        /// How many options there are.
+        pub const OPTIONS_COUNT: usize = [ $( stringify!($key), )+ ].len();
+    };
+}
+
+tunables! {
+    accelerate: bool = true, Kind::Switch,
+        "Use lanes at all; off passes every call through to the kernel.";
+    wait: Wait = Wait::Lazy, Kind::Choice(Wait::WORDS),
+        "How a call waits: lazy spins while that pays and then sleeps, poll spins on, wait sleeps at once.";
+    spin_ns_max: u64 = 50_000, Kind::Number { min: 0, max: 10_000_000 },
+        "The longest a lazy call spins before it sleeps.";
+    ring_bytes: u64 = 1_048_576, Kind::PowerOfTwo { min: 65_536, max: 16_777_216 },
+        "The size of each direction's ring; memory is used only as far as a stream fills it.";
+    door_backlog: u64 = 256, Kind::Number { min: 1, max: 4096 },
+        "How many clients may wait at a door; more of them go over TCP.";
+    pool_lanes_max: u64 = 16, Kind::Number { min: 0, max: 1024 },
+        "How many closed lanes are kept for the next connection to the same peer.";
+    policy: Policy = Policy::Default, Kind::Choice(Policy::WORDS),
+        "Which connections may use lanes; strict keeps those that packet filters or sandboxes could concern on TCP.";
+    trust_root_listeners: bool = false, Kind::Switch,
+        "Trust the door of a listener that root made and a less privileged user serves, whoever that user is.";
+    foreign_uid: ForeignUid = ForeignUid::Auto, Kind::Choice(ForeignUid::WORDS),
+        "Share lanes with processes of other users; auto does so where the kernel makes it safe.";
+    stats: bool = true, Kind::Switch,
+        "Keep a statistics file that beeline stat reads.";
+}
+
+impl Default for Tunables {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Tunables {
+    /// Reads a list of options over the defaults. What cannot be understood is left out, and the
+    /// first such place is returned.
+    #[must_use]
+    pub fn parse_env(list: &[u8]) -> (Self, Option<ParseError>) {
+        let mut tunables = Self::DEFAULT;
+        let error = tunables.apply(list);
+        (tunables, error)
+    }
+
+    /// Reads a list of options over the present values, like [`Tunables::parse_env`].
+    pub fn apply(&mut self, list: &[u8]) -> Option<ParseError> {
+        let mut first_error = None;
+        let mut offset = 0_usize;
+        for part in list.split(|&byte| byte == b',') {
+            // Empty parts are allowed: lists are glued together with commas.
+            if !part.is_empty()
+                && let Err(error) = self.apply_one(part)
+                && first_error.is_none()
+            {
+                first_error = Some(ParseError { offset, error });
+            }
+            // Part and comma lie within a slice, so the sum cannot reach beyond isize::MAX.
+            offset = offset.saturating_add(part.len()).saturating_add(1);
+        }
+        first_error
+    }
+
+    /// Reads one `key=value`.
+    ///
+    /// # Errors
+    /// When it cannot be understood; nothing changes then.
+    pub fn apply_one(&mut self, option: &[u8]) -> Result<(), OptionError> {
+        let equals = option
+            .iter()
+            .position(|&byte| byte == b'=')
+            .ok_or(OptionError::NoEquals)?;
+        let (key, value) = option
+            .split_at_checked(equals)
+            .ok_or(OptionError::NoEquals)?;
+        self.set(key, value.get(1..).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{format, string::ToString};
+
+    #[test]
+    fn nothing_said_means_the_defaults() {
+        assert_eq!(Tunables::parse_env(b""), (Tunables::DEFAULT, None));
+        assert_eq!(Tunables::parse_env(b",,"), (Tunables::DEFAULT, None));
+    }
+
+    #[test]
+    fn every_option_takes_its_own_default() {
+        for spec in OptionSpec::all() {
+            let text = format!("{}={}", spec.key, spec.default);
+            assert_eq!(
+                Tunables::parse_env(text.as_bytes()),
+                (Tunables::DEFAULT, None),
+                "{text}"
+            );
+            assert_eq!(Tunables::DEFAULT.get(spec.key), Some(spec.default));
+        }
+        assert_eq!(Tunables::DEFAULT.get("nonsense"), None);
+    }
+
+    #[test]
+    fn every_value_a_kind_allows_comes_back_and_its_neighbours_are_refused() {
+        for spec in OptionSpec::all() {
+            let mut good = std::vec::Vec::new();
+            let mut bad: std::vec::Vec<std::string::String> = std::vec![
+                "".into(),
+                "maybe".into(),
+                "-1".into(),
+                "+1".into(),
+                " on".into(),
+                "0x10".into()
+            ];
+            match spec.kind {
+                Kind::Switch => good.extend(["on".to_string(), "off".to_string()]),
+                Kind::Choice(words) => good.extend(words.iter().map(ToString::to_string)),
+                Kind::Number { min, max } => {
+                    good.extend([min.to_string(), max.to_string()]);
+                    bad.push((max + 1).to_string());
+                    bad.extend(min.checked_sub(1).map(|n| n.to_string()));
+                }
+                Kind::PowerOfTwo { min, max } => {
+                    good.extend([min.to_string(), max.to_string()]);
+                    bad.extend([
+                        (min / 2).to_string(),
+                        (max * 2).to_string(),
+                        (min + 1).to_string(),
+                    ]);
+                }
+            }
+            for value in good {
+                let mut tunables = Tunables::DEFAULT;
+                assert_eq!(tunables.set(spec.key.as_bytes(), value.as_bytes()), Ok(()));
+                assert_eq!(tunables.get(spec.key).unwrap().to_string(), value);
+            }
+            for value in bad {
+                let mut tunables = Tunables::DEFAULT;
+                assert_eq!(
+                    tunables.set(spec.key.as_bytes(), value.as_bytes()),
+                    Err(OptionError::BadValue(spec.key, spec.kind)),
+                    "{}={value}",
+                    spec.key
+                );
+                assert_eq!(tunables, Tunables::DEFAULT);
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_value_counts() {
+        let (tunables, error) = Tunables::parse_env(b"wait=poll,spin_ns_max=7,wait=wait");
+        assert_eq!(error, None);
+        assert_eq!((tunables.wait, tunables.spin_ns_max), (Wait::Sleep, 7));
+    }
+
+    #[test]
+    fn the_first_error_is_told_and_the_rest_still_counts() {
+        let (tunables, error) = Tunables::parse_env(b"accelerate=off,colour=red,wait,stats=off");
+        assert_eq!(
+            error,
+            Some(ParseError {
+                offset: 15,
+                error: OptionError::UnknownKey
+            })
+        );
+        assert!(!tunables.accelerate && !tunables.stats);
+        assert_eq!(
+            Tunables::parse_env(b"wait").1.unwrap().error,
+            OptionError::NoEquals
+        );
+    }
+
+    #[test]
+    fn keys_carry_their_unit_and_sentences_end() {
+        for spec in OptionSpec::all() {
+            assert!(spec.sentence.ends_with('.'), "{}", spec.key);
+            assert!(
+                spec.key
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b == b'_')
+            );
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_survived(list: std::vec::Vec<u8>) {
+            let _ = Tunables::parse_env(&list);
+        }
+    }
+}
