@@ -1,0 +1,71 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Runs small socket programs on kernel TCP and on Beeline and compares what they see.
+#[derive(Debug, Parser)]
+#[command(version, after_help = "Examples:
+  semantics                                    all cases, with the libbeeline.so beside this program
+  semantics --filter epoll/ --show             the cases whose name contains epoll/, with their traces
+  semantics --native-only                      every case twice on kernel TCP: are the cases deterministic?
+  semantics random --seed 7 --ops 500          one random sequence of operations
+  semantics random --count 200                 two hundred sequences, each with its own seed")]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// Run only cases whose name contains this
+    #[arg(long, global = true)]
+    pub filter: Option<String>,
+
+    /// List the cases that would run
+    #[arg(long)]
+    pub list: bool,
+
+    /// The library to test [default: BEELINE_LIBRARY, or libbeeline.so beside this program]
+    #[arg(long, global = true)]
+    pub library: Option<PathBuf>,
+
+    /// Compare kernel TCP with kernel TCP: every case must be deterministic
+    #[arg(long, global = true)]
+    pub native_only: bool,
+
+    /// Cases that run at the same time
+    #[arg(long, global = true, default_value_t = 2)]
+    pub jobs: usize,
+
+    /// Seconds after which a case has failed
+    #[arg(long, global = true, default_value_t = 60)]
+    pub timeout: u64,
+
+    /// Print the kernel's trace of each case
+    #[arg(long, global = true)]
+    pub show: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compare random sequences of operations
+    Random {
+        /// The first seed [default: from the clock]
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Operations in one sequence
+        #[arg(long, default_value_t = 300)]
+        ops: usize,
+        /// How many sequences, with seeds that follow one another
+        #[arg(long, default_value_t = 1)]
+        count: u64,
+    },
+    /// Run one case in this process (used by the runner)
+    #[command(hide = true)]
+    Child {
+        program: String,
+        #[arg(long)]
+        trace: PathBuf,
+        /// For two programs: which of them are interposed
+        #[arg(long)]
+        interposed: Option<String>,
+    },
+}

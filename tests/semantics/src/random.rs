@@ -1,0 +1,3 @@
+//! Random sequences of operations.
+
+pub fn run(_seed: u64, _ops: usize) {}
