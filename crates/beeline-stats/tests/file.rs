@@ -24,7 +24,7 @@ struct File {
 
 fn new_file() -> Box<File> {
     // SAFETY: all fields are integer atomics, for which all-zero bytes are valid.
-    unsafe { Box::<File>::new_zeroed().assume_init() }
+    Box::new(unsafe { std::mem::zeroed() })
 }
 
 fn bytes_of(file: &File) -> Vec<u8> {

@@ -1,0 +1,233 @@
+//! Hello: the first message on an anchor, from the client to whoever serves the door.
+//!
+//! It is one `sendmsg` of [`HELLO_BYTES`] bytes with the lane's memfd attached (`SCM_RIGHTS`), or with
+//! nothing attached when it takes up a lane that the server has mapped already. Every number is
+//! little-endian.
+//!
+//! | offset | bytes | field | rule |
+//! |---|---|---|---|
+//! | 0 | 8 | magic | `BEEHELLO` |
+//! | 8 | 2 | version | [`VERSION`] |
+//! | 10 | 2 | flags | only [`FLAG_REUSE`] |
+//! | 12 | 4 | ring bytes | a power of two from 64 KiB to 16 MiB |
+//! | 16 | 8 | lane bytes | [`lane_bytes`] of the ring bytes |
+//! | 24 | 4 | generation | how often the lane was used before: 0 exactly when it is new |
+//! | 28 | 4 | pid | of the client, for people only: nothing is decided by it |
+//! | 32 | 8 | lane inode | of the lane's memfd; finds a known lane, and is checked against the descriptor of a new one |
+//! | 40 | 24 | reserved | zero |
+//!
+//! The addresses of the connection are not in it: the server reads them from the name of the
+//! client's anchor, which the kernel vouches for (see [`crate::names`]).
+
+use crate::bytes::{Writer, array_at};
+use beeline_stats::Poison;
+
+/// The size of a hello.
+pub const HELLO_BYTES: usize = 64;
+
+/// The version of everything two processes must agree on: hello, lane layout and wake protocol.
+pub const VERSION: u16 = 1;
+
+/// [`Hello::flags`]: no descriptor is attached, the lane is one that the server knows.
+pub const FLAG_REUSE: u16 = 1;
+
+/// The one byte of a doorbell. It says "look again" and nothing else.
+pub const BELL: u8 = 0xBE;
+
+/// The smallest ring.
+pub const RING_BYTES_MIN: u32 = 64 << 10;
+
+/// The greatest ring.
+pub const RING_BYTES_MAX: u32 = 16 << 20;
+
+/// What a lane holds besides its two rings: cursors and wake words.
+pub const LANE_OVERHEAD_BYTES: u64 = 8192;
+
+const MAGIC: [u8; 8] = *b"BEEHELLO";
+
+/// The size of a lane's memfd: two rings and their cursors.
+#[must_use]
+pub const fn lane_bytes(ring_bytes: u32) -> u64 {
+    // At most 2^33 + 2^13: widening first, it cannot overflow.
+    (ring_bytes as u64)
+        .wrapping_mul(2)
+        .wrapping_add(LANE_OVERHEAD_BYTES)
+}
+
+/// A hello whose every field has been checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Whether it takes up a lane that the server knows, so that no descriptor is attached.
+    pub reuse: bool,
+    /// The size of each ring.
+    pub ring_bytes: u32,
+    /// How often the lane was used before; 0 exactly when it is new.
+    pub generation: u32,
+    /// The client's process id, for people only.
+    pub pid_hint: u32,
+    /// The inode of the lane's memfd.
+    pub lane_inode: u64,
+}
+
+impl Hello {
+    /// The size of the lane's memfd.
+    #[must_use]
+    pub const fn lane_bytes(&self) -> u64 {
+        lane_bytes(self.ring_bytes)
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HELLO_BYTES] {
+        let flags = if self.reuse { FLAG_REUSE } else { 0 };
+        Writer::new()
+            .put(&MAGIC)
+            .put(&VERSION.to_le_bytes())
+            .put(&flags.to_le_bytes())
+            .put(&self.ring_bytes.to_le_bytes())
+            .put(&self.lane_bytes().to_le_bytes())
+            .put(&self.generation.to_le_bytes())
+            .put(&self.pid_hint.to_le_bytes())
+            .put(&self.lane_inode.to_le_bytes())
+            .put(&[0; 24])
+            .finish()
+    }
+
+    /// Checks a message.
+    ///
+    /// # Errors
+    /// What no correct client would have sent.
+    pub fn decode(message: &[u8]) -> Result<Self, Poison> {
+        let message: &[u8; HELLO_BYTES] = message.try_into().map_err(|_| Poison::HelloShort)?;
+        if !message.starts_with(&MAGIC) {
+            return Err(Poison::HelloMagic);
+        }
+        // The version decides the meaning of all that follows, so it is looked at first.
+        if u16::from_le_bytes(at(message, 8)) != VERSION {
+            return Err(Poison::HelloVersion);
+        }
+        let reuse = match u16::from_le_bytes(at(message, 10)) {
+            0 => false,
+            FLAG_REUSE => true,
+            _ => return Err(Poison::HelloFlags),
+        };
+        let ring_bytes = u32::from_le_bytes(at(message, 12));
+        if !ring_bytes.is_power_of_two() || !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring_bytes)
+        {
+            return Err(Poison::HelloRingBytes);
+        }
+        if u64::from_le_bytes(at(message, 16)) != lane_bytes(ring_bytes) {
+            return Err(Poison::HelloSize);
+        }
+        let generation = u32::from_le_bytes(at(message, 24));
+        if reuse != (generation != 0) {
+            return Err(Poison::HelloFlags);
+        }
+        if at::<24>(message, 40) != [0; 24] {
+            return Err(Poison::HelloReserved);
+        }
+        Ok(Self {
+            reuse,
+            ring_bytes,
+            generation,
+            pid_hint: u32::from_le_bytes(at(message, 28)),
+            lane_inode: u64::from_le_bytes(at(message, 32)),
+        })
+    }
+}
+
+/// A field of a whole message. Offsets are constants below [`HELLO_BYTES`], so the default never
+/// shows; a test changes each byte and sees it noticed.
+fn at<const N: usize>(message: &[u8; HELLO_BYTES], offset: usize) -> [u8; N] {
+    array_at(message, offset).unwrap_or([0; N])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    const NEW: Hello = Hello {
+        reuse: false,
+        ring_bytes: 1 << 20,
+        generation: 0,
+        pid_hint: 4242,
+        lane_inode: 99,
+    };
+
+    fn changed(offset: usize, bytes: &[u8]) -> Result<Hello, Poison> {
+        let mut message = NEW.encode();
+        message[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Hello::decode(&message)
+    }
+
+    #[test]
+    fn each_field_has_its_poison() {
+        assert_eq!(Hello::decode(&NEW.encode()), Ok(NEW));
+        assert_eq!(Hello::decode(&NEW.encode()[..63]), Err(Poison::HelloShort));
+        assert_eq!(Hello::decode(&[]), Err(Poison::HelloShort));
+        assert_eq!(Hello::decode(&[0; 65]), Err(Poison::HelloShort));
+        assert_eq!(changed(0, b"b"), Err(Poison::HelloMagic));
+        assert_eq!(changed(8, &[2]), Err(Poison::HelloVersion));
+        assert_eq!(changed(10, &[2]), Err(Poison::HelloFlags));
+        assert_eq!(changed(10, &[1]), Err(Poison::HelloFlags));
+        assert_eq!(changed(24, &[1]), Err(Poison::HelloFlags));
+        assert_eq!(changed(16, &[1]), Err(Poison::HelloSize));
+        for ring in [
+            0,
+            1,
+            RING_BYTES_MIN / 2,
+            RING_BYTES_MIN + 1,
+            RING_BYTES_MAX * 2,
+            u32::MAX,
+        ] {
+            assert_eq!(
+                changed(12, &ring.to_le_bytes()),
+                Err(Poison::HelloRingBytes)
+            );
+        }
+        for reserved in 40..64 {
+            assert_eq!(changed(reserved, &[1]), Err(Poison::HelloReserved));
+        }
+    }
+
+    #[test]
+    fn ring_sizes_agree_with_the_options() {
+        let spec = beeline_stats::tunables::OptionSpec::all()
+            .into_iter()
+            .find(|spec| spec.key == "ring_bytes")
+            .unwrap();
+        assert_eq!(
+            spec.kind,
+            beeline_stats::tunables::Kind::PowerOfTwo {
+                min: RING_BYTES_MIN.into(),
+                max: RING_BYTES_MAX.into()
+            }
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn hellos_lead_back_to_themselves(generation in 0..3_u32, shift in 16..=24_u32, pid_hint: u32, lane_inode: u64) {
+            let hello = Hello {
+                reuse: generation != 0, ring_bytes: 1 << shift, generation, pid_hint, lane_inode,
+            };
+            prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        }
+
+        #[test]
+        fn what_decodes_is_what_would_be_sent(offset in 0..64_usize, byte: u8) {
+            let mut message = NEW.encode();
+            message[offset] = byte;
+            if let Ok(hello) = Hello::decode(&message) {
+                prop_assert_eq!(hello.encode(), message);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes: Vec<u8>) {
+            let _ = Hello::decode(&bytes);
+        }
+    }
+}
