@@ -1,0 +1,299 @@
+//! What can be asked of the instrument on its command line, and of the worker processes it makes of itself.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+const EXAMPLES: &str = "\
+Examples:
+  beeline bench                          everything, five alternating rounds
+  beeline bench --quick                  the same rows in about half a minute
+  beeline bench --only ping --rounds 9   the ping-pong rows only
+  beeline bench --check --save run.json  compare with the floors, keep the raw samples";
+
+/// Measure Beeline against TCP loopback, AF_UNIX and the machine's own limits, in one alternating run.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
+
+    #[command(flatten)]
+    pub options: BenchOptions,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum BenchCommand {
+    /// One end of one workload. The instrument starts these itself.
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct BenchOptions {
+    /// Short samples, three rounds: a first impression in about half a minute
+    #[arg(long)]
+    pub quick: bool,
+
+    /// How often each workload is run over each transport
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: Option<u32>,
+
+    /// Only workloads whose name contains PATTERN (may be given several times; see --list)
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+
+    /// Show the names of the workloads and exit
+    #[arg(long)]
+    pub list: bool,
+
+    /// How long one sample takes, in milliseconds
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub duration: Option<u64>,
+
+    /// Columns to measure
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = Transport::ALL)]
+    pub transports: Vec<Transport>,
+
+    /// libbeeline.so to measure (default: the one that belongs to this program)
+    #[arg(long, value_name = "PATH")]
+    pub library: Option<PathBuf>,
+
+    /// Options handed to the library, as BEELINE_OPTIONS
+    #[arg(long, value_name = "KEY=VALUE,…")]
+    pub options: Option<String>,
+
+    /// The two CPUs to pin the client and the server to (default: two cores of one NUMA node)
+    #[arg(long, value_name = "A,B", value_parser = parse_cpus)]
+    pub cpus: Option<(usize, usize)>,
+
+    /// Add a pass that times every single round trip and reports p50, p99 and p99.9
+    #[arg(long)]
+    pub histogram: bool,
+
+    /// Leave out UCX and libfabric even when they are installed
+    #[arg(long)]
+    pub no_foreign: bool,
+
+    /// Print the results as JSON, with raw samples and the machine's description
+    #[arg(long)]
+    pub json: bool,
+
+    /// Store the same JSON in FILE
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+
+    /// Compare with what Beeline must reach; exit code 1 when a line fails
+    #[arg(long)]
+    pub check: bool,
+
+    /// Fail when a Beeline sample was not carried by Beeline, instead of marking it
+    #[arg(long)]
+    pub require_accelerated: bool,
+}
+
+/// What carries the bytes of a sample.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Kernel TCP over 127.0.0.1
+    Tcp,
+    /// AF_UNIX stream sockets
+    Unix,
+    /// The TCP program, with libbeeline.so loaded
+    Beeline,
+}
+
+impl Transport {
+    pub const ALL: [Transport; 3] = [Transport::Tcp, Transport::Unix, Transport::Beeline];
+
+    /// The word for this transport on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Unix => "unix",
+            Transport::Beeline => "beeline",
+        }
+    }
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Server,
+    Client,
+}
+
+/// The programs a worker can be. Each has a server and a client half.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// One message back and forth, blocking calls
+    Pingpong,
+    /// The same with `epoll_wait` before every `recv`, non-blocking sockets
+    PingpongEpoll,
+    /// The client sends as fast as it can, the server receives
+    Stream,
+    /// Both ends do both at once, from one thread
+    Duplex,
+    /// Connect, one byte each way, close
+    Connect,
+    /// Many connections in one epoll loop, a request outstanding on each
+    Crowd,
+    /// One busy connection, first alone, then among many idle ones
+    Busy,
+    /// Connections that say nothing
+    Idle,
+}
+
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct WorkerArgs {
+    #[arg(long)]
+    pub role: Role,
+    #[arg(long)]
+    pub program: Program,
+    /// `tcp` or `unix`: the address family that the program itself uses
+    #[arg(long)]
+    pub transport: Transport,
+    /// Where the server listens; only for clients
+    #[arg(long)]
+    pub address: Option<String>,
+    #[arg(long)]
+    pub cpu: Option<usize>,
+    #[arg(long, default_value_t = 8)]
+    pub message_bytes: usize,
+    #[arg(long, default_value_t = 1)]
+    pub connections: usize,
+    #[arg(long, default_value_t = 100)]
+    pub duration_ms: u64,
+    /// Instead of a duration: exactly so many messages (to count system calls)
+    #[arg(long)]
+    pub messages: Option<u64>,
+    /// Wait for a line on standard input before the measured part
+    #[arg(long)]
+    pub start_together: bool,
+    /// Time each round trip on its own
+    #[arg(long)]
+    pub histogram: bool,
+}
+
+impl WorkerArgs {
+    pub fn new(program: Program) -> Self {
+        WorkerArgs {
+            role: Role::Server,
+            program,
+            transport: Transport::Tcp,
+            address: None,
+            cpu: None,
+            message_bytes: 8,
+            connections: 1,
+            duration_ms: 100,
+            messages: None,
+            start_together: false,
+            histogram: false,
+        }
+    }
+
+    pub fn duration(&self) -> Duration {
+        Duration::from_millis(self.duration_ms)
+    }
+
+    /// The arguments that parse back into `self`.
+    pub fn to_args(&self) -> Vec<OsString> {
+        let mut args: Vec<OsString> = vec!["worker".into()];
+        let mut flag = |name: &str, value: String| {
+            args.push(name.into());
+            args.push(value.into());
+        };
+        flag("--role", value_name(self.role));
+        flag("--program", value_name(self.program));
+        flag("--transport", value_name(self.transport));
+        flag("--message-bytes", self.message_bytes.to_string());
+        flag("--connections", self.connections.to_string());
+        flag("--duration-ms", self.duration_ms.to_string());
+        if let Some(address) = &self.address {
+            flag("--address", address.clone());
+        }
+        if let Some(cpu) = self.cpu {
+            flag("--cpu", cpu.to_string());
+        }
+        if let Some(messages) = self.messages {
+            flag("--messages", messages.to_string());
+        }
+        if self.start_together {
+            args.push("--start-together".into());
+        }
+        if self.histogram {
+            args.push("--histogram".into());
+        }
+        args
+    }
+}
+
+fn value_name(value: impl ValueEnum) -> String {
+    value
+        .to_possible_value()
+        .map(|v| v.get_name().to_owned())
+        .unwrap_or_default()
+}
+
+fn parse_cpus(text: &str) -> Result<(usize, usize), String> {
+    let (a, b) = text
+        .split_once(',')
+        .ok_or("expected two CPU numbers, as in 0,1")?;
+    let number = |s: &str| s.trim().parse::<usize>().map_err(|e| format!("{s}: {e}"));
+    Ok((number(a)?, number(b)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn worker_arguments_survive_the_command_line() {
+        let mut worker = WorkerArgs::new(Program::PingpongEpoll);
+        worker.role = Role::Client;
+        worker.address = Some("@name".into());
+        worker.cpu = Some(1);
+        worker.messages = Some(7);
+        worker.histogram = true;
+        let line = std::iter::once(OsString::from("bench")).chain(worker.to_args());
+        let parsed = Cli::try_parse_from(line).unwrap().bench;
+        let Some(BenchCommand::Worker(parsed)) = parsed.command else {
+            panic!("not a worker");
+        };
+        assert_eq!(parsed, worker);
+    }
+
+    #[test]
+    fn all_transports_are_measured_by_default() {
+        let cli = Cli::try_parse_from(["bench", "--quick"]).unwrap();
+        assert_eq!(cli.bench.options.transports, Transport::ALL);
+    }
+
+    #[test]
+    fn cpus_are_a_pair() {
+        assert_eq!(parse_cpus("0, 3"), Ok((0, 3)));
+        assert!(parse_cpus("0").is_err());
+        assert!(parse_cpus("a,b").is_err());
+    }
+}

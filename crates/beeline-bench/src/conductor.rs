@@ -1,0 +1,325 @@
+//! Starts workers, follows what they report, and gets rid of them whatever happens.
+//!
+//! A worker dies with the conductor: the kernel kills it (`PR_SET_PDEATHSIG`) when the thread that started it ends, so
+//! workers are started from the main thread only. A worker that stops reporting is killed after a time limit, and the
+//! failure becomes a line of the report instead of a hang.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getpid, getppid};
+
+use crate::args::{Role, Transport, WorkerArgs};
+use crate::worker::{Event, Outcome};
+
+/// How this program is started again as a worker.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    program: PathBuf,
+    /// The words before `worker`: `bench` when mounted in the CLI.
+    prefix: Vec<String>,
+    /// What is preloaded for the Beeline column.
+    library: Option<PathBuf>,
+    /// BEELINE_OPTIONS for the Beeline column.
+    options: Option<String>,
+}
+
+/// A tool that watches a worker's system calls.
+pub struct Tracer<'a> {
+    pub strace: &'a Path,
+    pub summary: &'a Path,
+}
+
+impl Launcher {
+    pub fn new(prefix: &[&str], library: Option<PathBuf>, options: Option<String>) -> Result<Self> {
+        Ok(Launcher {
+            program: std::env::current_exe().context("cannot find this program's own file")?,
+            prefix: prefix.iter().map(|&word| word.to_owned()).collect(),
+            library,
+            options,
+        })
+    }
+
+    /// Starts a worker for a column of the report.
+    pub fn start(
+        &self,
+        column: Transport,
+        args: &WorkerArgs,
+        tracer: Option<&Tracer>,
+    ) -> Result<Worker> {
+        let mut args = args.clone();
+        // The Beeline column is the TCP program.
+        args.transport = match column {
+            Transport::Unix => Transport::Unix,
+            Transport::Tcp | Transport::Beeline => Transport::Tcp,
+        };
+        let mut environment: Vec<(&str, String)> = Vec::new();
+        if column == Transport::Beeline {
+            let library = self.library.as_ref().context("there is no libbeeline.so")?;
+            environment.push(("LD_PRELOAD", library.display().to_string()));
+            if let Some(options) = &self.options {
+                environment.push(("BEELINE_OPTIONS", options.clone()));
+            }
+        }
+        let mut command = match tracer {
+            None => Command::new(&self.program),
+            Some(tracer) => {
+                let mut command = Command::new(tracer.strace);
+                command.args(["-f", "-c", "-U", "name,calls", "-o"]);
+                command.arg(tracer.summary);
+                for (name, value) in &environment {
+                    command.arg("-E").arg(format!("{name}={value}"));
+                }
+                command.arg("--").arg(&self.program);
+                command
+            }
+        };
+        command.args(&self.prefix).args(args.to_args());
+        command.env_remove("LD_PRELOAD");
+        if tracer.is_none() {
+            command.envs(environment);
+        }
+        let name = format!("{:?} {:?} over {column}", args.program, args.role);
+        Worker::start(command, name.to_lowercase())
+    }
+
+    /// Runs the two ends of a workload: the server first, then a client that is told its address.
+    pub fn pair(
+        &self,
+        column: Transport,
+        args: &WorkerArgs,
+        cpus: Option<(usize, usize)>,
+    ) -> Result<Pair> {
+        let server_args = WorkerArgs {
+            role: Role::Server,
+            cpu: cpus.map(|c| c.1),
+            ..args.clone()
+        };
+        let mut server = self.start(column, &server_args, None)?;
+        let client_args = WorkerArgs {
+            role: Role::Client,
+            cpu: cpus.map(|c| c.0),
+            address: Some(server.ready()?),
+            ..args.clone()
+        };
+        let client = self.start(column, &client_args, None)?;
+        Ok(Pair { client, server })
+    }
+}
+
+/// Two workers that talk to each other.
+pub struct Pair {
+    pub client: Worker,
+    pub server: Worker,
+}
+
+impl Pair {
+    /// Waits for the results of both.
+    pub fn finish(mut self) -> Result<(Outcome, Outcome)> {
+        let client = self.client.result();
+        // The client's error is the cause when it fails; the server then only misses it.
+        let client = client.map_err(|e| match self.server.failure() {
+            Some(server) => anyhow!("{e}; {server}"),
+            None => e,
+        })?;
+        Ok((client, self.server.result()?))
+    }
+}
+
+/// A worker process. Killed and collected when dropped.
+pub struct Worker {
+    name: String,
+    child: Child,
+    input: ChildStdin,
+    events: Receiver<Event>,
+    complaint: Receiver<String>,
+    patience: Duration,
+}
+
+impl Worker {
+    fn start(mut command: Command, name: String) -> Result<Self> {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        die_with_parent(&mut command);
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+        let input = child.stdin.take().context("no pipe")?;
+        let output = child.stdout.take().context("no pipe")?;
+        let mut errors = child.stderr.take().context("no pipe")?;
+        let (event_out, events) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(|line| line.ok()) {
+                // Lines that are no events are not ours: a tool in between may talk.
+                if let Ok(event) = serde_json::from_str(&line)
+                    && event_out.send(event).is_err()
+                {
+                    break;
+                }
+            }
+        });
+        let (complaint_out, complaint) = channel();
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = errors.read_to_end(&mut bytes);
+            let _ = complaint_out.send(String::from_utf8_lossy(&bytes).into_owned());
+        });
+        Ok(Worker {
+            name,
+            child,
+            input,
+            events,
+            complaint,
+            patience: Duration::from_secs(20),
+        })
+    }
+
+    /// Allows more time between two events.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// The address of a server, once it listens.
+    pub fn ready(&mut self) -> Result<String> {
+        match self.event()? {
+            Event::Ready { address } => Ok(address),
+            other => bail!("{}: {other:?} instead of an address", self.name),
+        }
+    }
+
+    /// Waits until the worker has reached a point.
+    pub fn reach(&mut self, wanted: &str) -> Result<()> {
+        match self.event()? {
+            Event::At { point } if point == wanted => Ok(()),
+            other => bail!("{}: {other:?} instead of {wanted}", self.name),
+        }
+    }
+
+    /// Lets the worker go on from the point it reached.
+    pub fn go_on(&mut self) -> Result<()> {
+        self.input
+            .write_all(b"\n")
+            .with_context(|| format!("{} is gone", self.name))
+    }
+
+    /// The last event, and the end of the process.
+    pub fn result(&mut self) -> Result<Outcome> {
+        let outcome = match self.event()? {
+            Event::Result(outcome) => outcome,
+            other => bail!("{}: {other:?} instead of a result", self.name),
+        };
+        let status = self.child.wait()?;
+        if !status.success() {
+            bail!("{} ended with {status} after its result", self.name);
+        }
+        Ok(outcome)
+    }
+
+    /// What went wrong if the worker has ended by itself with an error.
+    fn failure(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        (!status.success()).then(|| self.describe_end())
+    }
+
+    fn event(&mut self) -> Result<Event> {
+        match self.events.recv_timeout(self.patience) {
+            Ok(event) => Ok(event),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!(
+                    "{} said nothing for {} s",
+                    self.name,
+                    self.patience.as_secs()
+                )
+            }
+            Err(RecvTimeoutError::Disconnected) => bail!("{}", self.describe_end()),
+        }
+    }
+
+    fn describe_end(&mut self) -> String {
+        let status = match self.child.wait() {
+            Ok(status) => status.to_string(),
+            Err(e) => e.to_string(),
+        };
+        let complaint = self
+            .complaint
+            .recv_timeout(Duration::from_secs(1))
+            .unwrap_or_default();
+        let last = complaint.lines().rev().find(|l| !l.trim().is_empty());
+        match last {
+            Some(line) => format!("{}: {} ({status})", self.name, line.trim()),
+            None => format!("{}: {status}", self.name),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Makes the kernel kill the command when this process dies.
+pub fn die_with_parent(command: &mut Command) {
+    let parent = getpid();
+    let set = move || {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        // The parent may have died before the line above.
+        if getppid() != parent {
+            return Err(std::io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec; it makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(set) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_fails_tells_why() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo 'no luck' >&2; exit 3"]);
+        let mut worker = Worker::start(command, "tester".into()).unwrap();
+        let error = worker.result().unwrap_err().to_string();
+        assert!(error.contains("tester: no luck"), "{error}");
+        assert!(error.contains('3'), "{error}");
+    }
+
+    #[test]
+    fn a_silent_worker_is_given_up() {
+        let mut command = Command::new("sleep");
+        command.arg("600");
+        let mut worker = Worker::start(command, "sleeper".into()).unwrap();
+        worker.set_patience(Duration::from_millis(20));
+        let error = worker.result().unwrap_err().to_string();
+        assert!(error.contains("said nothing"), "{error}");
+    }
+
+    #[test]
+    fn strange_lines_are_passed_over() {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            r#"echo hello; echo '{"event":"ready","address":"a:1"}'; read x; echo '{"event":"result","values":{}}'"#,
+        ]);
+        let mut worker = Worker::start(command, "talker".into()).unwrap();
+        assert_eq!(worker.ready().unwrap(), "a:1");
+        worker.go_on().unwrap();
+        assert_eq!(worker.result().unwrap(), Outcome::default());
+    }
+}

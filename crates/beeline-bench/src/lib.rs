@@ -1,0 +1,326 @@
+//! The instrument: Beeline against TCP loopback, AF_UNIX and the machine's own limits.
+//!
+//! How a number comes about:
+//!
+//! 1. Every sample is made by two fresh processes ([`worker`]) that use plain sockets, pinned to one CPU each when
+//!    there are two. They are the same program for every column; for Beeline the library is preloaded, nothing else.
+//! 2. Rounds go over all workloads and, within a workload, over all transports, beginning with another transport each
+//!    round: what the machine does meanwhile hits all columns alike. The limits are measured in every round, too.
+//! 3. A round's figure comes from batches of a millisecond or more, timed with CLOCK_MONOTONIC; throughput is measured
+//!    where the bytes arrive. The table shows medians over the rounds.
+//! 4. Raw samples and the machine's description go into the JSON. A sample that failed is an error in the report and
+//!    in the exit code, never a silent gap.
+//!
+//! What the workloads do exactly: TCP sockets have TCP_NODELAY set; receivers of streams offer a buffer of 64 KiB or one
+//! message, whichever is larger; requests in the connection crowds are 64 B, answered by as many.
+
+mod args;
+mod check;
+mod conductor;
+mod foreign;
+mod limits;
+mod machine;
+mod memory;
+mod output;
+mod poller;
+mod report;
+mod socket;
+mod stats;
+mod suite;
+mod syscalls;
+mod timing;
+mod worker;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+pub use args::{BenchArgs, BenchCommand, BenchOptions, Transport};
+
+use conductor::Launcher;
+use foreign::Foreign;
+use machine::{Machine, choose_cpus};
+use report::{Column, Limit, Results};
+use suite::{Reading, Suite, WORKLOADS, Workload};
+
+/// Runs `bench`. `mount` holds the words that lead to it on the command line of the program that it is part of
+/// (`["bench"]` in the CLI): the instrument starts that program again for its workers.
+///
+/// The exit code is 0, or 1 when a sample failed or `--check` found a floor that was not reached.
+///
+/// # Errors
+/// When the run cannot begin or its output cannot be written.
+pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
+    match &args.command {
+        Some(BenchCommand::Worker(worker)) => {
+            worker::run(worker)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        None => measure(&args.options, mount),
+    }
+}
+
+fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
+    if options.list {
+        for workload in WORKLOADS {
+            println!("{:<16} {}", workload.name, workload.rows[0].title);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let plan = Plan::new(options, mount)?;
+    let machine = Machine::describe()?;
+    let results = plan.execute();
+    let verdicts = if options.check {
+        check::judge(&results)
+    } else {
+        Vec::new()
+    };
+    let document = output::document(
+        &machine,
+        &plan.settings(),
+        &plan.workloads,
+        &results,
+        &verdicts,
+    );
+    if let Some(path) = &options.save {
+        let text = serde_json::to_string_pretty(&document)?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&document)?);
+    } else {
+        output::print(
+            &machine,
+            &plan.settings(),
+            &plan.workloads,
+            &results,
+            &verdicts,
+        );
+    }
+    let failed = !results.errors().is_empty() || verdicts.iter().any(|v| !v.pass);
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// What is going to be run.
+struct Plan {
+    suite: Suite,
+    workloads: Vec<&'static Workload>,
+    columns: Vec<Transport>,
+    foreign: Vec<Foreign>,
+    rounds: u32,
+    library: Option<PathBuf>,
+    options: Option<String>,
+}
+
+impl Plan {
+    fn new(options: &BenchOptions, mount: &[&str]) -> Result<Self> {
+        let mut columns = options.transports.clone();
+        columns.sort();
+        columns.dedup();
+        let library = match columns.contains(&Transport::Beeline) {
+            true => Some(find_library(options.library.as_deref())?),
+            false => None,
+        };
+        let (rounds, duration, idle) = match options.quick {
+            true => (3, 100, 2),
+            false => (5, 400, 10),
+        };
+        let workloads: Vec<_> = WORKLOADS
+            .iter()
+            .filter(|w| {
+                options.only.is_empty() || options.only.iter().any(|p| w.name.contains(p.as_str()))
+            })
+            .filter(|w| options.histogram || !w.is_histogram())
+            .collect();
+        if workloads.is_empty() {
+            bail!("no workload has such a name; --list shows them");
+        }
+        let cpus = match options.cpus {
+            Some(cpus) => Some(cpus),
+            None => choose_cpus()?,
+        };
+        Ok(Plan {
+            suite: Suite {
+                launcher: Launcher::new(mount, library.clone(), options.options.clone())?,
+                cpus,
+                duration: Duration::from_millis(options.duration.unwrap_or(duration)),
+                idle_duration: Duration::from_secs(idle),
+            },
+            workloads,
+            columns,
+            foreign: match options.no_foreign {
+                true => Vec::new(),
+                false => Foreign::installed(),
+            },
+            rounds: options.rounds.unwrap_or(rounds),
+            library,
+            options: options.options.clone(),
+        })
+    }
+
+    fn settings(&self) -> output::Settings {
+        output::Settings {
+            version: env!("CARGO_PKG_VERSION"),
+            rounds: self.rounds,
+            sample_ms: self.suite.duration.as_millis() as u64,
+            idle_seconds: self.suite.idle_duration.as_secs(),
+            cpus: self.suite.cpus,
+            library: self.library.clone(),
+            library_options: self.options.clone(),
+        }
+    }
+
+    fn execute(&self) -> Results {
+        let mut results = Results::default();
+        let bar = progress_bar(self.steps());
+        for round in 0..self.rounds {
+            self.measure_limits(&bar, &mut results);
+            for workload in self
+                .workloads
+                .iter()
+                .filter(|w| round == 0 || !w.runs_once())
+            {
+                self.run_workload(workload, round, &bar, &mut results);
+            }
+        }
+        bar.finish_and_clear();
+        results
+    }
+
+    fn steps(&self) -> u64 {
+        let each_round = |w: &&&Workload| !w.runs_once();
+        let repeated = self.workloads.iter().filter(each_round).count() as u64;
+        let once = self.workloads.len() as u64 - repeated;
+        u64::from(self.rounds) * (repeated + 1) + once
+    }
+
+    fn run_workload(
+        &self,
+        workload: &'static Workload,
+        round: u32,
+        bar: &ProgressBar,
+        results: &mut Results,
+    ) {
+        let mut order = self.columns.clone();
+        order.rotate_left(round as usize % self.columns.len());
+        if workload.runs_side_by_side() {
+            bar.set_message(workload.name);
+            for (column, readings) in self.suite.run_side_by_side(workload, &order) {
+                record(workload, column, readings, results);
+            }
+        } else {
+            for column in order {
+                bar.set_message(format!("{} over {column}", workload.name));
+                record(workload, column, self.suite.run(workload, column), results);
+            }
+        }
+        for foreign in &self.foreign {
+            for row in workload.rows {
+                let Some(reading) = foreign.measure(row.id, self.suite.cpus) else {
+                    continue;
+                };
+                bar.set_message(format!("{} over {}", workload.name, foreign.name()));
+                match reading {
+                    Ok(value) => results.add(row.id, foreign.column(), value, Vec::new()),
+                    Err(e) => results.add_error(row.id, foreign.column(), format!("{e:#}")),
+                }
+            }
+        }
+        bar.inc(1);
+    }
+
+    /// The limits of this round, once for each kind that some row wants.
+    fn measure_limits(&self, bar: &ProgressBar, results: &mut Results) {
+        bar.set_message("the machine's limits");
+        let rows = || self.workloads.iter().flat_map(|w| w.rows);
+        for limit in [Limit::HandOver, Limit::Memcpy64K, Limit::Memcpy1M] {
+            if !rows().any(|row| row.limit == Some(limit)) {
+                continue;
+            }
+            let Some(value) = self.limit(limit).transpose() else {
+                continue;
+            };
+            for row in rows().filter(|row| row.limit == Some(limit)) {
+                match &value {
+                    Ok(value) => results.add(row.id, Column::Limit, *value, Vec::new()),
+                    Err(e) => results.add_error(row.id, Column::Limit, format!("{e:#}")),
+                }
+            }
+        }
+        bar.inc(1);
+    }
+
+    /// `None` for the hand-over where there are no two CPUs to hand over between.
+    fn limit(&self, limit: Limit) -> Result<Option<f64>> {
+        let duration = self.suite.duration / 4;
+        let cpu = match self.suite.cpus {
+            Some((first, _)) => first,
+            None => *machine::allowed_cpus()?.first().context("no CPU")?,
+        };
+        match (limit, self.suite.cpus) {
+            (Limit::HandOver, None) => Ok(None),
+            (Limit::HandOver, Some(cpus)) => limits::hand_over_ns(cpus, duration).map(Some),
+            (Limit::Memcpy64K, _) => {
+                limits::memcpy_bytes_per_second(cpu, 64 << 10, duration).map(Some)
+            }
+            (Limit::Memcpy1M, _) => {
+                limits::memcpy_bytes_per_second(cpu, 1 << 20, duration).map(Some)
+            }
+        }
+    }
+}
+
+fn record(
+    workload: &'static Workload,
+    column: Transport,
+    readings: Result<Vec<Reading>>,
+    results: &mut Results,
+) {
+    match readings {
+        Ok(readings) => {
+            for reading in readings {
+                results.add(reading.row, column.into(), reading.value, reading.samples);
+            }
+        }
+        Err(e) => {
+            for row in workload.rows {
+                results.add_error(row.id, column.into(), format!("{}: {e:#}", workload.name));
+            }
+        }
+    }
+}
+
+/// A bar on standard error, drawn only on a terminal.
+fn progress_bar(steps: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {eta} left  {msg}");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// The library that belongs to this program: beside it (a build tree) or in `../lib/beeline` (an installation).
+fn find_library(wanted: Option<&std::path::Path>) -> Result<PathBuf> {
+    const NAME: &str = "libbeeline.so";
+    if let Some(path) = wanted {
+        // LD_PRELOAD takes a name without a slash for one to be searched, so the path is made whole.
+        return path
+            .canonicalize()
+            .with_context(|| format!("there is no library {}", path.display()));
+    }
+    let program = std::env::current_exe()?;
+    let directory = program.parent().context("this program has no directory")?;
+    [directory.join(NAME), directory.join("../lib/beeline").join(NAME)]
+        .into_iter()
+        .find_map(|path| path.canonicalize().ok())
+        .with_context(|| {
+            format!(
+                "{NAME} is neither beside {} nor in ../lib/beeline; give --library PATH, or leave the column out with --transports tcp,unix",
+                program.display()
+            )
+        })
+}

@@ -1,0 +1,143 @@
+//! Taking times without the clock showing in them: CLOCK_MONOTONIC (std's `Instant`) around batches that are long
+//! enough for the clock call to vanish.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+/// A batch is made at least this long before anything is recorded.
+const BATCH_AT_LEAST: Duration = Duration::from_millis(1);
+
+/// What one measured loop took.
+#[derive(Debug, Default)]
+pub struct Batches {
+    /// Nanoseconds for each operation, batch by batch.
+    pub ns_per_op: Vec<f64>,
+    /// Operations done in the recorded batches.
+    pub ops: u64,
+    /// Time of all recorded batches.
+    pub elapsed: Duration,
+}
+
+/// Runs `batch(n)`, which does `n` operations, for `duration`, after a warm-up of an eighth of it during which the
+/// batch grows until it is long enough to be timed.
+pub fn measure(duration: Duration, mut batch: impl FnMut(u64) -> Result<()>) -> Result<Batches> {
+    let mut size = 1;
+    let warm_up = Instant::now();
+    loop {
+        let start = Instant::now();
+        batch(size)?;
+        let long_enough = start.elapsed() >= BATCH_AT_LEAST.min(duration / 8);
+        if !long_enough {
+            size *= 2;
+        } else if warm_up.elapsed() >= duration / 8 {
+            break;
+        }
+    }
+    let mut batches = Batches::default();
+    while batches.elapsed < duration {
+        let start = Instant::now();
+        batch(size)?;
+        let took = start.elapsed();
+        batches.ns_per_op.push(took.as_nanos() as f64 / size as f64);
+        batches.ops += size;
+        batches.elapsed += took;
+    }
+    Ok(batches)
+}
+
+/// Measures a flow (bytes received, requests answered) whose end is not known beforehand. The first `warm_up` does not
+/// count.
+pub struct Flow {
+    begin: Option<Instant>,
+    warm_up: Duration,
+    total: u64,
+    mark: Option<(Instant, u64)>,
+    last: Option<(Instant, u64)>,
+    /// Units per second, piece by piece.
+    pub rates: Vec<f64>,
+}
+
+impl Flow {
+    pub fn new(warm_up: Duration) -> Self {
+        Flow {
+            begin: None,
+            warm_up,
+            total: 0,
+            mark: None,
+            last: None,
+            rates: Vec::new(),
+        }
+    }
+
+    /// Notes that so much has passed in all. Reads the clock: not to be called for each message.
+    pub fn note(&mut self, total: u64) {
+        let now = Instant::now();
+        let begin = *self.begin.get_or_insert(now);
+        self.total = total;
+        match self.last {
+            None if now - begin >= self.warm_up => {
+                self.mark = Some((now, total));
+                self.last = self.mark;
+            }
+            Some((then, before)) if now - then >= 4 * BATCH_AT_LEAST => {
+                self.rates
+                    .push((total - before) as f64 / (now - then).as_secs_f64());
+                self.last = Some((now, total));
+            }
+            _ => {}
+        }
+    }
+
+    /// Units per second from the end of the warm-up to the last recorded piece, or `None` when it was too short.
+    pub fn rate(&self) -> Option<f64> {
+        let (from, before) = self.mark?;
+        let (until, after) = self.last?;
+        let seconds = (until - from).as_secs_f64();
+        (seconds > 0.0).then(|| (after - before) as f64 / seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_recorded_operations_are_counted() {
+        let mut done = 0u64;
+        let batches = measure(Duration::from_millis(4), |n| {
+            done += n;
+            (0..n).for_each(|i| {
+                std::hint::black_box(i);
+            });
+            Ok(())
+        })
+        .unwrap();
+        assert!(batches.ops > 0 && batches.ops < done);
+        assert!(batches.elapsed >= Duration::from_millis(4));
+        assert!(!batches.ns_per_op.is_empty());
+    }
+
+    #[test]
+    fn flow_without_time_has_no_rate() {
+        let mut flow = Flow::new(Duration::from_secs(3600));
+        flow.note(1);
+        flow.note(2);
+        assert_eq!(flow.rate(), None);
+    }
+
+    #[test]
+    fn flow_counts_only_after_the_warm_up() {
+        let mut flow = Flow::new(Duration::ZERO);
+        flow.note(1_000_000);
+        let begin = Instant::now();
+        let mut total = 1_000_000;
+        while flow.rates.is_empty() {
+            total += 1;
+            flow.note(total);
+        }
+        let bound = (total - 1_000_000) as f64 / (4 * BATCH_AT_LEAST).as_secs_f64();
+        assert!(flow.rate().unwrap() <= bound);
+        assert!(begin.elapsed() >= 4 * BATCH_AT_LEAST);
+    }
+}

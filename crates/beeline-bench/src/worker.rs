@@ -1,0 +1,163 @@
+//! A worker: one end of one workload, in a process of its own.
+//!
+//! The worker is an ordinary socket program. It knows TCP and AF_UNIX and nothing of Beeline; for the Beeline column
+//! the conductor starts the TCP program with `LD_PRELOAD`. It talks to the conductor with lines: one JSON [`Event`] a
+//! line on standard output, an empty line on standard input for "go on".
+
+mod connect;
+mod crowd;
+mod echo;
+mod pingpong;
+mod stream;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+
+use anyhow::{Context, Result, bail};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::args::{Program, Role, WorkerArgs};
+use crate::socket::Listener;
+
+/// What a worker tells the conductor.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Event {
+    /// A server listens here.
+    Ready { address: String },
+    /// A point has been reached; the worker waits for a line.
+    At { point: String },
+    /// What was measured. The last event.
+    Result(Outcome),
+}
+
+/// Figures of one worker.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+pub struct Outcome {
+    /// Named figures.
+    pub values: BTreeMap<String, f64>,
+    /// The pieces that the main figure is the median or mean of.
+    #[serde(default)]
+    pub samples: Vec<f64>,
+}
+
+impl Outcome {
+    pub fn of(name: &str, value: f64, samples: Vec<f64>) -> Self {
+        Outcome {
+            values: BTreeMap::from([(name.to_owned(), value)]),
+            samples,
+        }
+    }
+}
+
+/// Runs the worker to its end.
+pub fn run(args: &WorkerArgs) -> Result<()> {
+    // Also when a tracer stands between the conductor and this process.
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    raise_fd_limit()?;
+    if let Some(cpu) = args.cpu {
+        pin(cpu)?;
+    }
+    let outcome = match args.role {
+        Role::Server => serve(args)?,
+        Role::Client => drive(args)?,
+    };
+    tell(&Event::Result(outcome))
+}
+
+fn serve(args: &WorkerArgs) -> Result<Outcome> {
+    let listener = Listener::bind(args.transport)?;
+    tell(&Event::Ready {
+        address: listener.address()?,
+    })?;
+    match args.program {
+        Program::Pingpong => pingpong::serve(args, &listener),
+        Program::Stream => stream::serve(args, &listener),
+        Program::Duplex => stream::serve_duplex(args, &listener),
+        Program::Connect => connect::serve(&listener),
+        Program::PingpongEpoll | Program::Crowd | Program::Busy | Program::Idle => {
+            echo::serve(args, &listener)
+        }
+    }
+}
+
+fn drive(args: &WorkerArgs) -> Result<Outcome> {
+    let address = args
+        .address
+        .as_deref()
+        .context("a client needs --address")?;
+    match args.program {
+        Program::Pingpong => pingpong::drive(args, address),
+        Program::PingpongEpoll => pingpong::drive_epoll(args, address),
+        Program::Stream => stream::drive(args, address),
+        Program::Duplex => stream::drive_duplex(args, address),
+        Program::Connect => connect::drive(args, address),
+        Program::Crowd => crowd::drive(args, address),
+        Program::Busy => crowd::drive_busy(args, address),
+        Program::Idle => crowd::drive_idle(args, address),
+    }
+}
+
+/// Says one line to the conductor.
+fn tell(event: &Event) -> Result<()> {
+    let mut line = serde_json::to_string(event)?;
+    line.push('\n');
+    let mut out = std::io::stdout().lock();
+    out.write_all(line.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Reports a point and waits until the conductor says to go on.
+fn pause(point: &str) -> Result<()> {
+    tell(&Event::At {
+        point: point.to_owned(),
+    })?;
+    let mut line = String::new();
+    if std::io::stdin().lock().read_line(&mut line)? == 0 {
+        bail!("the conductor is gone");
+    }
+    Ok(())
+}
+
+/// A thousand connections need more than the usual soft limit of 1,024 leaves; servers raise it like this.
+fn raise_fd_limit() -> Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let wanted = hard.min(65_536);
+    if soft < wanted {
+        setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn pin(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("cannot run on CPU {cpu}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_survive_the_pipe() {
+        let events = [
+            Event::Ready {
+                address: "127.0.0.1:1".into(),
+            },
+            Event::At {
+                point: "idle".into(),
+            },
+            Event::Result(Outcome::of("ns", 12.5, vec![1.0])),
+        ];
+        for event in events {
+            let line = serde_json::to_string(&event).unwrap();
+            assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! One message there and back. Half of it is the one-way latency.
+
+use std::net::TcpStream;
+use std::time::Instant;
+
+use anyhow::{Result, bail, ensure};
+use hdrhistogram::Histogram;
+
+use super::{Outcome, pause};
+use crate::args::WorkerArgs;
+use crate::poller::Poller;
+use crate::socket::{Listener, connect, receive, send_small};
+use crate::timing::measure;
+
+/// Echoes until the client closes; blocking calls.
+pub fn serve(args: &WorkerArgs, listener: &Listener) -> Result<Outcome> {
+    let stream = listener.accept()?;
+    let mut buffer = vec![0; args.message_bytes];
+    let mut messages = 0u64;
+    while receive_all(&stream, &mut buffer)? {
+        send_small(&stream, &buffer)?;
+        messages += 1;
+    }
+    Ok(Outcome::of("messages", messages as f64, Vec::new()))
+}
+
+/// Blocking round trips.
+pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
+    let stream = connect(address)?;
+    let mut exchange = Exchange::new(args.message_bytes);
+    measure_trips(args, || {
+        exchange.send(&stream)?;
+        ensure!(
+            receive_all(&stream, &mut exchange.reply)?,
+            "closed by the server"
+        );
+        exchange.check()
+    })
+}
+
+/// Round trips with `epoll_wait` before every `recv`, on a non-blocking socket.
+pub fn drive_epoll(args: &WorkerArgs, address: &str) -> Result<Outcome> {
+    let stream = connect(address)?;
+    stream.set_nonblocking(true)?;
+    let mut poller = Poller::new(1)?;
+    poller.add(&stream, 0)?;
+    let mut exchange = Exchange::new(args.message_bytes);
+    measure_trips(args, || trip_epoll(&stream, &mut poller, &mut exchange))
+}
+
+/// One round trip through an epoll set that may hold other, quiet connections.
+pub fn trip_epoll(stream: &TcpStream, poller: &mut Poller, exchange: &mut Exchange) -> Result<()> {
+    exchange.send(stream)?;
+    let mut filled = 0;
+    while filled < exchange.reply.len() {
+        poller.wait()?;
+        match receive(stream, &mut exchange.reply[filled..])? {
+            Some(0) => bail!("closed by the server"),
+            Some(count) => filled += count,
+            None => {}
+        }
+    }
+    exchange.check()
+}
+
+/// A numbered message and its echo.
+pub struct Exchange {
+    number: u64,
+    request: Vec<u8>,
+    pub reply: Vec<u8>,
+}
+
+impl Exchange {
+    pub fn new(message_bytes: usize) -> Self {
+        assert!(message_bytes >= 8, "a message holds its number");
+        Exchange {
+            number: 0,
+            request: vec![0; message_bytes],
+            reply: vec![0; message_bytes],
+        }
+    }
+
+    fn send(&mut self, stream: &TcpStream) -> Result<()> {
+        self.number += 1;
+        self.request[..8].copy_from_slice(&self.number.to_ne_bytes());
+        send_small(stream, &self.request)
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(self.reply == self.request, "the echo is not what was sent");
+        Ok(())
+    }
+}
+
+/// Fills `buffer`. `false` at the end of the stream; an end inside a message is an error.
+fn receive_all(stream: &TcpStream, buffer: &mut [u8]) -> Result<bool> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match receive(stream, &mut buffer[filled..])? {
+            Some(0) if filled == 0 => return Ok(false),
+            Some(0) => bail!("the stream ends inside a message"),
+            Some(count) => filled += count,
+            None => bail!("a blocking socket would block"),
+        }
+    }
+    Ok(true)
+}
+
+/// Times round trips the way the arguments ask for. Reports one-way nanoseconds.
+fn measure_trips(args: &WorkerArgs, mut trip: impl FnMut() -> Result<()>) -> Result<Outcome> {
+    if args.start_together {
+        trip()?;
+        pause("start")?;
+    }
+    if let Some(messages) = args.messages {
+        for _ in 0..messages {
+            trip()?;
+        }
+        return Ok(Outcome::default());
+    }
+    if args.histogram {
+        return measure_each(args, trip);
+    }
+    let batches = measure(args.duration(), |n| {
+        for _ in 0..n {
+            trip()?;
+        }
+        Ok(())
+    })?;
+    let one_way: Vec<f64> = batches.ns_per_op.iter().map(|ns| ns / 2.0).collect();
+    let mut outcome = Outcome::of(
+        "one_way_ns",
+        crate::stats::median(&one_way).unwrap_or(f64::NAN),
+        one_way,
+    );
+    let rate = batches.ops as f64 / batches.elapsed.as_secs_f64();
+    outcome.values.insert("trips_per_second".into(), rate);
+    Ok(outcome)
+}
+
+/// The clock is read for each round trip (some 25 ns that are part of the figure), so that the tail can be seen.
+fn measure_each(args: &WorkerArgs, mut trip: impl FnMut() -> Result<()>) -> Result<Outcome> {
+    let mut histogram = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
+    let begin = Instant::now();
+    let mut before = begin;
+    loop {
+        trip()?;
+        let now = Instant::now();
+        let since_begin = now - begin;
+        if since_begin >= args.duration() / 8 {
+            histogram.saturating_record((now - before).as_nanos() as u64 / 2);
+        }
+        before = now;
+        if since_begin >= args.duration() + args.duration() / 8 {
+            break;
+        }
+    }
+    let mut outcome = Outcome::default();
+    for (name, quantile) in [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)] {
+        let value = histogram.value_at_quantile(quantile) as f64;
+        outcome.values.insert(name.into(), value);
+    }
+    Ok(outcome)
+}

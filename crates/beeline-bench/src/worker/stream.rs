@@ -1,0 +1,263 @@
+//! Bulk data: sends of one size as fast as they go. The receiver measures, so nothing counts that only went into a
+//! buffer, and it tells the sender at the end how much came, so nothing is lost unnoticed.
+
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Outcome;
+use crate::args::WorkerArgs;
+use crate::poller::Poller;
+use crate::socket::{Listener, Pattern, connect, receive, send};
+use crate::timing::Flow;
+
+/// Receive buffers are what a program would take: at least this, and room for one message.
+const RECEIVE_BYTES: usize = 64 * 1024;
+/// The receiver looks at the clock after this many bytes or calls.
+const CLOCK_BYTES: u64 = 256 * 1024;
+const CLOCK_CALLS: u32 = 64;
+
+/// What comes in on one connection.
+struct Inflow {
+    buffer: Vec<u8>,
+    pattern: Pattern,
+    total: u64,
+    noted: u64,
+    calls: u32,
+    flow: Flow,
+}
+
+impl Inflow {
+    fn new(args: &WorkerArgs) -> Self {
+        Inflow {
+            buffer: vec![0; args.message_bytes.max(RECEIVE_BYTES)],
+            pattern: Pattern::new(args.message_bytes),
+            total: 0,
+            noted: 0,
+            calls: 0,
+            flow: Flow::new(args.duration() / 8),
+        }
+    }
+
+    /// One `recv`. `Some(0)` is the end, `None` would block.
+    #[inline]
+    fn receive(&mut self, stream: &TcpStream) -> Result<Option<usize>> {
+        let count = receive(stream, &mut self.buffer)?;
+        if let Some(count) = count {
+            self.pattern.check(self.total, &self.buffer[..count])?;
+            self.total += count as u64;
+            self.calls += 1;
+            if self.calls >= CLOCK_CALLS || self.total - self.noted >= CLOCK_BYTES {
+                self.flow.note(self.total);
+                self.noted = self.total;
+                self.calls = 0;
+            }
+        }
+        Ok(count)
+    }
+
+    fn outcome(self, args: &WorkerArgs) -> Result<Outcome> {
+        if args.messages.is_some() {
+            return Ok(Outcome::default());
+        }
+        let rate = self.flow.rate().context("the stream was too short")?;
+        Ok(Outcome::of("bytes_per_second", rate, self.flow.rates))
+    }
+}
+
+/// Receives until the end and answers with the number of bytes.
+pub fn serve(args: &WorkerArgs, listener: &Listener) -> Result<Outcome> {
+    let stream = listener.accept()?;
+    let mut inflow = Inflow::new(args);
+    while inflow.receive(&stream)? != Some(0) {}
+    send(&stream, &inflow.total.to_ne_bytes())?;
+    inflow.outcome(args)
+}
+
+/// Sends, blocking.
+pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
+    let stream = connect(address)?;
+    let pattern = Pattern::new(args.message_bytes);
+    let mut clock = SendClock::new(args);
+    let mut sent = 0u64;
+    while clock.goes_on() {
+        let mut rest = pattern.message();
+        while !rest.is_empty() {
+            let count = send(&stream, rest)?.context("a blocking send would block")?;
+            rest = &rest[count..];
+        }
+        sent += args.message_bytes as u64;
+    }
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = [0; 8];
+    std::io::Read::read_exact(&mut &stream, &mut answer)?;
+    let received = u64::from_ne_bytes(answer);
+    ensure!(
+        received == sent,
+        "{sent} bytes were sent and {received} received"
+    );
+    Ok(Outcome::default())
+}
+
+/// Both ends of the two-way stream: receive what is there, send what fits, wait in epoll (edge-triggered) when neither
+/// goes. The server stops sending when the client has.
+fn duplex(args: &WorkerArgs, stream: &TcpStream, is_server: bool) -> Result<Outcome> {
+    stream.set_nonblocking(true)?;
+    let mut poller = Poller::new(1)?;
+    poller.add_edge_both(stream, 0)?;
+    let mut inflow = Inflow::new(args);
+    let pattern = inflow.pattern.clone();
+    let mut clock = SendClock::new(args);
+    let mut sent = 0u64;
+    let mut rest: &[u8] = &[];
+    let (mut sending, mut receiving) = (true, true);
+    while sending || receiving {
+        let mut moved = false;
+        if receiving {
+            match inflow.receive(stream)? {
+                Some(0) => receiving = false,
+                Some(_) => moved = true,
+                None => {}
+            }
+        }
+        if sending {
+            if rest.is_empty() {
+                let stop = if is_server {
+                    !receiving
+                } else {
+                    !clock.goes_on()
+                };
+                if stop {
+                    stream.shutdown(Shutdown::Write)?;
+                    sending = false;
+                    continue;
+                }
+                rest = pattern.message();
+            }
+            match send(stream, rest)? {
+                Some(0) => bail!("a send took nothing"),
+                Some(count) => {
+                    rest = &rest[count..];
+                    sent += count as u64;
+                    moved = true;
+                }
+                None => {}
+            }
+        }
+        if !moved && (sending || receiving) {
+            // The last message must go out after the peer's end was seen: both edges are behind us then.
+            if !receiving && rest.is_empty() {
+                continue;
+            }
+            poller.wait()?;
+        }
+    }
+    let (total, mut outcome) = (inflow.total, inflow.outcome(args)?);
+    outcome.values.insert("bytes_sent".into(), sent as f64);
+    outcome.values.insert("bytes_received".into(), total as f64);
+    Ok(outcome)
+}
+
+pub fn serve_duplex(args: &WorkerArgs, listener: &Listener) -> Result<Outcome> {
+    duplex(args, &listener.accept()?, true)
+}
+
+pub fn drive_duplex(args: &WorkerArgs, address: &str) -> Result<Outcome> {
+    duplex(args, &connect(address)?, false)
+}
+
+/// Says how long to send, reading the clock once in a batch of sends that takes about a tenth of a millisecond.
+struct SendClock {
+    until: u64,
+    sent: u64,
+    next_look: u64,
+    batch: u64,
+    last_look: Instant,
+    end: Instant,
+}
+
+impl SendClock {
+    fn new(args: &WorkerArgs) -> Self {
+        let now = Instant::now();
+        SendClock {
+            until: args.messages.unwrap_or(u64::MAX),
+            sent: 0,
+            next_look: 1,
+            batch: 1,
+            last_look: now,
+            end: now + args.duration() + args.duration() / 4,
+        }
+    }
+
+    /// To be asked before each message.
+    #[inline]
+    fn goes_on(&mut self) -> bool {
+        self.sent += 1;
+        if self.sent > self.until {
+            return false;
+        }
+        self.sent < self.next_look || self.until != u64::MAX || self.look()
+    }
+
+    #[cold]
+    fn look(&mut self) -> bool {
+        let now = Instant::now();
+        if now - self.last_look < Duration::from_micros(100) {
+            self.batch *= 2;
+        } else {
+            self.batch = (self.batch / 2).max(1);
+        }
+        self.last_look = now;
+        self.next_look = self.sent + self.batch;
+        now < self.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Program, Transport};
+
+    #[test]
+    fn a_fixed_number_of_messages_is_exact() {
+        let mut args = WorkerArgs::new(Program::Stream);
+        args.messages = Some(1000);
+        let mut clock = SendClock::new(&args);
+        assert_eq!((0..2000).filter(|_| clock.goes_on()).count(), 1000);
+    }
+
+    fn both_ends(program: Program, transport: Transport) -> (Outcome, Outcome) {
+        let mut args = WorkerArgs::new(program);
+        args.message_bytes = 1024;
+        args.duration_ms = 40;
+        let listener = Listener::bind(transport).unwrap();
+        let address = listener.address().unwrap();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| match program {
+                Program::Duplex => serve_duplex(&args, &listener),
+                _ => serve(&args, &listener),
+            });
+            let client = match program {
+                Program::Duplex => drive_duplex(&args, &address),
+                _ => drive(&args, &address),
+            };
+            (client.unwrap(), server.join().unwrap().unwrap())
+        })
+    }
+
+    #[test]
+    fn one_way_stream_arrives_whole() {
+        let (_, server) = both_ends(Program::Stream, Transport::Tcp);
+        assert!(server.values["bytes_per_second"] > 0.0);
+    }
+
+    #[test]
+    fn two_way_stream_arrives_whole_and_ends() {
+        for transport in [Transport::Tcp, Transport::Unix] {
+            let (client, server) = both_ends(Program::Duplex, transport);
+            assert_eq!(client.values["bytes_sent"], server.values["bytes_received"]);
+            assert_eq!(client.values["bytes_received"], server.values["bytes_sent"]);
+        }
+    }
+}
