@@ -15,6 +15,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getppid};
 
+use crate::acceleration::Carried;
 use crate::args::{Role, Transport, WorkerArgs};
 use crate::worker::{Event, Outcome};
 
@@ -86,7 +87,10 @@ impl Launcher {
             command.envs(environment);
         }
         let name = format!("{:?} {:?} over {column}", args.program, args.role);
-        Worker::start(command, name.to_lowercase())
+        let mut worker = Worker::start(command, name.to_lowercase())?;
+        worker.is_accelerated =
+            column == Transport::Beeline && args.role == Role::Client && tracer.is_none();
+        Ok(worker)
     }
 
     /// Runs the two ends of a workload: the server first, then a client that is told its address.
@@ -135,8 +139,11 @@ impl Pair {
 /// A worker process. Killed and collected when dropped.
 pub struct Worker {
     name: String,
+    /// Whether it is a client with the library loaded.
+    is_accelerated: bool,
     child: Child,
-    input: ChildStdin,
+    /// Closed to let the worker end.
+    input: Option<ChildStdin>,
     events: Receiver<Event>,
     complaint: Receiver<String>,
     patience: Duration,
@@ -152,7 +159,7 @@ impl Worker {
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
-        let input = child.stdin.take().context("no pipe")?;
+        let input = Some(child.stdin.take().context("no pipe")?);
         let output = child.stdout.take().context("no pipe")?;
         let mut errors = child.stderr.take().context("no pipe")?;
         let (event_out, events) = channel();
@@ -174,6 +181,7 @@ impl Worker {
         });
         Ok(Worker {
             name,
+            is_accelerated: false,
             child,
             input,
             events,
@@ -209,20 +217,33 @@ impl Worker {
 
     /// Lets the worker go on from the point it reached.
     pub fn go_on(&mut self) -> Result<()> {
-        self.input
+        let input = self.input.as_mut().context("the worker was let go")?;
+        input
             .write_all(b"\n")
             .with_context(|| format!("{} is gone", self.name))
     }
 
-    /// The last event, and the end of the process.
+    /// The last event, what the library's statistics say then, and the end of the process.
     pub fn result(&mut self) -> Result<Outcome> {
-        let outcome = match self.event()? {
+        let mut outcome = match self.event()? {
             Event::Result(outcome) => outcome,
             other => bail!("{}: {other:?} instead of a result", self.name),
         };
+        if self.is_accelerated {
+            outcome.carried = Carried::of_client(self.pid());
+        }
+        drop(self.input.take());
+        // Standard error ends with the process: waiting for it is waiting for the end, with a limit.
+        let complaint = match self.complaint.recv_timeout(self.patience) {
+            Err(RecvTimeoutError::Timeout) => bail!("{} does not end", self.name),
+            received => received.unwrap_or_default(),
+        };
         let status = self.child.wait()?;
         if !status.success() {
-            bail!("{} ended with {status} after its result", self.name);
+            bail!(
+                "after its result, {}",
+                self.describe_end(&status.to_string(), &complaint)
+            );
         }
         Ok(outcome)
     }
@@ -230,7 +251,7 @@ impl Worker {
     /// What went wrong if the worker has ended by itself with an error.
     fn failure(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok()??;
-        (!status.success()).then(|| self.describe_end())
+        (!status.success()).then(|| self.explain_end())
     }
 
     fn event(&mut self) -> Result<Event> {
@@ -243,21 +264,22 @@ impl Worker {
                     self.patience.as_secs()
                 )
             }
-            Err(RecvTimeoutError::Disconnected) => bail!("{}", self.describe_end()),
+            Err(RecvTimeoutError::Disconnected) => bail!("{}", self.explain_end()),
         }
     }
 
-    fn describe_end(&mut self) -> String {
+    /// Why a worker has ended that should not have.
+    fn explain_end(&mut self) -> String {
         let status = match self.child.wait() {
             Ok(status) => status.to_string(),
             Err(e) => e.to_string(),
         };
-        let complaint = self
-            .complaint
-            .recv_timeout(Duration::from_secs(1))
-            .unwrap_or_default();
-        let last = complaint.lines().rev().find(|l| !l.trim().is_empty());
-        match last {
+        let complaint = self.complaint.recv_timeout(Duration::from_secs(1));
+        self.describe_end(&status, &complaint.unwrap_or_default())
+    }
+
+    fn describe_end(&self, status: &str, complaint: &str) -> String {
+        match complaint.lines().rev().find(|l| !l.trim().is_empty()) {
             Some(line) => format!("{}: {} ({status})", self.name, line.trim()),
             None => format!("{}: {status}", self.name),
         }

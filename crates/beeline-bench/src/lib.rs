@@ -14,6 +14,7 @@
 //! What the workloads do exactly: TCP sockets have TCP_NODELAY set; receivers of streams offer a buffer of 64 KiB or one
 //! message, whichever is larger; requests in the connection crowds are 64 B, answered by as many.
 
+mod acceleration;
 mod args;
 mod check;
 mod conductor;
@@ -31,15 +32,17 @@ mod syscalls;
 mod timing;
 mod worker;
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub use args::{BenchArgs, BenchCommand, BenchOptions, Transport};
 
+use acceleration::Carried;
 use conductor::Launcher;
 use foreign::Foreign;
 use machine::{Machine, choose_cpus};
@@ -113,6 +116,7 @@ struct Plan {
     rounds: u32,
     library: Option<PathBuf>,
     options: Option<String>,
+    require_accelerated: bool,
 }
 
 impl Plan {
@@ -148,6 +152,7 @@ impl Plan {
                 cpus,
                 duration: Duration::from_millis(options.duration.unwrap_or(duration)),
                 idle_duration: Duration::from_secs(idle),
+                carried: RefCell::default(),
             },
             workloads,
             columns,
@@ -158,6 +163,7 @@ impl Plan {
             rounds: options.rounds.unwrap_or(rounds),
             library,
             options: options.options.clone(),
+            require_accelerated: options.require_accelerated,
         })
     }
 
@@ -209,12 +215,13 @@ impl Plan {
         if workload.runs_side_by_side() {
             bar.set_message(workload.name);
             for (column, readings) in self.suite.run_side_by_side(workload, &order) {
-                record(workload, column, readings, results);
+                self.record(workload, column, readings, results);
             }
         } else {
             for column in order {
                 bar.set_message(format!("{} over {column}", workload.name));
-                record(workload, column, self.suite.run(workload, column), results);
+                let readings = self.suite.run(workload, column);
+                self.record(workload, column, readings, results);
             }
         }
         for foreign in &self.foreign {
@@ -230,6 +237,41 @@ impl Plan {
             }
         }
         bar.inc(1);
+    }
+
+    fn record(
+        &self,
+        workload: &'static Workload,
+        column: Transport,
+        mut readings: Result<Vec<Reading>>,
+        results: &mut Results,
+    ) {
+        let carried = self.suite.take_carried();
+        if self.require_accelerated
+            && let Some(complaint) = carried.complaint()
+            && readings.is_ok()
+        {
+            readings = Err(anyhow!(complaint));
+        }
+        if carried != Carried::default() {
+            results
+                .carried
+                .entry(workload.name)
+                .or_default()
+                .add(&carried);
+        }
+        match readings {
+            Ok(readings) => {
+                for reading in readings {
+                    results.add(reading.row, column.into(), reading.value, reading.samples);
+                }
+            }
+            Err(e) => {
+                for row in workload.rows {
+                    results.add_error(row.id, column.into(), format!("{}: {e:#}", workload.name));
+                }
+            }
+        }
     }
 
     /// The limits of this round, once for each kind that some row wants.
@@ -268,26 +310,6 @@ impl Plan {
             }
             (Limit::Memcpy1M, _) => {
                 limits::memcpy_bytes_per_second(cpu, 1 << 20, duration).map(Some)
-            }
-        }
-    }
-}
-
-fn record(
-    workload: &'static Workload,
-    column: Transport,
-    readings: Result<Vec<Reading>>,
-    results: &mut Results,
-) {
-    match readings {
-        Ok(readings) => {
-            for reading in readings {
-                results.add(reading.row, column.into(), reading.value, reading.samples);
-            }
-        }
-        Err(e) => {
-            for row in workload.rows {
-                results.add_error(row.id, column.into(), format!("{}: {e:#}", workload.name));
             }
         }
     }

@@ -64,6 +64,7 @@ pub fn document(
         "machine": machine,
         "settings": settings,
         "rows": rows,
+        "carried": results.carried,
         "check": verdicts,
     })
 }
@@ -102,6 +103,11 @@ pub fn print(
     println!("{}", table(workloads, results, colours));
     for (column, error) in results.errors() {
         println!("failed, {}: {error}", column.title());
+    }
+    for (workload, carried) in &results.carried {
+        if let Some(complaint) = carried.complaint() {
+            println!("note, {workload}: {complaint}");
+        }
     }
     for verdict in verdicts {
         println!("{}", verdict_line(verdict, colours));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::acceleration::Carried;
 use crate::args::Transport;
 use crate::stats::{median, spread};
 
@@ -154,6 +155,8 @@ impl Cell {
 /// Everything measured, by row and column.
 #[derive(Debug, Default)]
 pub struct Results {
+    /// How the connections of each workload's Beeline column were carried.
+    pub carried: BTreeMap<&'static str, Carried>,
     cells: BTreeMap<&'static str, BTreeMap<Column, Cell>>,
 }
 

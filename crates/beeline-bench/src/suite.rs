@@ -2,10 +2,12 @@
 //!
 //! A workload runs once a round over each transport; each run gives readings for one or more rows of the report.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::acceleration::Carried;
 use crate::args::{Program, Role, Transport, WorkerArgs};
 use crate::conductor::{Launcher, Pair};
 use crate::memory::{Resident, cpu_seconds};
@@ -177,6 +179,7 @@ pub struct Suite {
     pub cpus: Option<(usize, usize)>,
     pub duration: Duration,
     pub idle_duration: Duration,
+    pub carried: RefCell<Carried>,
 }
 
 impl Suite {
@@ -192,7 +195,7 @@ impl Suite {
         let rows = workload.rows;
         match workload.kind {
             Kind::Latency(program) => {
-                let (client, _) = self.pair(column, &self.args(program))?.finish()?;
+                let (client, _) = self.run_pair(column, &self.args(program))?;
                 let value = figure(&client, "one_way_ns")?;
                 Ok(vec![Reading::with(rows[0].id, value, client.samples)])
             }
@@ -201,7 +204,7 @@ impl Suite {
                     histogram: true,
                     ..self.args(program)
                 };
-                let (client, _) = self.pair(column, &args)?.finish()?;
+                let (client, _) = self.run_pair(column, &args)?;
                 let names = ["p50_ns", "p99_ns", "p999_ns"];
                 rows.iter()
                     .zip(names)
@@ -213,7 +216,7 @@ impl Suite {
                 message_bytes,
             } => self.stream(&rows[0], column, program, message_bytes),
             Kind::Connect => {
-                let (client, _) = self.pair(column, &self.args(Program::Connect))?.finish()?;
+                let (client, _) = self.run_pair(column, &self.args(Program::Connect))?;
                 let value = figure(&client, "connections_per_second")?;
                 Ok(vec![Reading::with(rows[0].id, value, client.samples)])
             }
@@ -223,7 +226,7 @@ impl Suite {
                     message_bytes: 64,
                     ..self.args(Program::Crowd)
                 };
-                let (client, _) = self.pair(column, &args)?.finish()?;
+                let (client, _) = self.run_pair(column, &args)?;
                 let value = figure(&client, "requests_per_second")?;
                 Ok(vec![Reading::with(rows[0].id, value, client.samples)])
             }
@@ -253,6 +256,22 @@ impl Suite {
         }
     }
 
+    /// Starts both ends and waits for their results.
+    fn run_pair(&self, column: Transport, args: &WorkerArgs) -> Result<(Outcome, Outcome)> {
+        self.finish(self.pair(column, args)?)
+    }
+
+    fn finish(&self, pair: Pair) -> Result<(Outcome, Outcome)> {
+        let (client, server) = pair.finish()?;
+        self.carried.borrow_mut().add(&client.carried);
+        Ok((client, server))
+    }
+
+    /// How the connections since the last question were carried, as far as the library was loaded.
+    pub fn take_carried(&self) -> Carried {
+        self.carried.take()
+    }
+
     fn pair(&self, column: Transport, args: &WorkerArgs) -> Result<Pair> {
         self.launcher.pair(column, args, self.cpus)
     }
@@ -268,7 +287,7 @@ impl Suite {
             message_bytes,
             ..self.args(program)
         };
-        let (client, server) = self.pair(column, &args)?.finish()?;
+        let (client, server) = self.run_pair(column, &args)?;
         let mut rate = figure(&server, "bytes_per_second")?;
         let mut samples = server.samples.clone();
         if program == Program::Duplex {
@@ -301,7 +320,7 @@ impl Suite {
         pair.client.reach("open")?;
         let each = Resident::of(&pids)?.growth_per(&before, idle);
         pair.client.go_on()?;
-        let (client, _) = pair.finish()?;
+        let (client, _) = self.finish(pair)?;
         let values = [
             figure(&client, "alone_ns")?,
             figure(&client, "among_ns")?,
@@ -333,7 +352,7 @@ impl Suite {
         }
         let rates = pairs
             .into_iter()
-            .map(|pair| figure(&pair.finish()?.0, "trips_per_second"))
+            .map(|pair| figure(&self.finish(pair)?.0, "trips_per_second"))
             .collect::<Result<Vec<f64>>>()?;
         let share = smallest_share(&rates).context("no pair did anything")?;
         Ok(vec![
@@ -373,7 +392,7 @@ impl Suite {
             let used = cpu_seconds(pair.server.pid())? - before;
             let each_10s = used * 1e3 * 10.0 / since.elapsed().as_secs_f64();
             pair.client.go_on()?;
-            pair.finish()?;
+            self.finish(pair)?;
             Ok(vec![Reading::new(rows[0].id, each_10s)])
         };
         started

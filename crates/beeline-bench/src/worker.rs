@@ -20,6 +20,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use crate::acceleration::Carried;
 use crate::args::{Program, Role, WorkerArgs};
 use crate::socket::Listener;
 
@@ -43,6 +44,9 @@ pub struct Outcome {
     /// The pieces that the main figure is the median or mean of.
     #[serde(default)]
     pub samples: Vec<f64>,
+    /// What the library's statistics said at the end; added by the conductor.
+    #[serde(skip)]
+    pub carried: Carried,
 }
 
 impl Outcome {
@@ -50,6 +54,7 @@ impl Outcome {
         Outcome {
             values: BTreeMap::from([(name.to_owned(), value)]),
             samples,
+            carried: Carried::default(),
         }
     }
 }
@@ -66,7 +71,9 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
         Role::Server => serve(args)?,
         Role::Client => drive(args)?,
     };
-    tell(&Event::Result(outcome))
+    tell(&Event::Result(outcome))?;
+    // The library's statistics are looked at before the process ends.
+    wait_for_word().map(|_| ())
 }
 
 fn serve(args: &WorkerArgs) -> Result<Outcome> {
@@ -117,11 +124,16 @@ fn pause(point: &str) -> Result<()> {
     tell(&Event::At {
         point: point.to_owned(),
     })?;
-    let mut line = String::new();
-    if std::io::stdin().lock().read_line(&mut line)? == 0 {
+    if !wait_for_word()? {
         bail!("the conductor is gone");
     }
     Ok(())
+}
+
+/// Waits for a line from the conductor. `false` when it has closed the pipe.
+fn wait_for_word() -> Result<bool> {
+    let mut line = String::new();
+    Ok(std::io::stdin().lock().read_line(&mut line)? > 0)
 }
 
 /// A thousand connections need more than the usual soft limit of 1,024 leaves; servers raise it like this.
