@@ -139,8 +139,9 @@ pub struct StatsHeader {
     pub reasons_len: AtomicU32,
     /// [`Poison::COUNT`] of the writer.
     pub poisons_len: AtomicU32,
-    /// Zero.
-    pub reserved: AtomicU32,
+    /// The inode of the process's pid namespace (`/proc/self/ns/pid`), 0 if unknown. Whoever tidies up
+    /// judges only processes of its own namespace dead. Stored before [`StatsHeader::publish`].
+    pub pid_namespace: AtomicU32,
     /// The program's name, padded with zeros.
     pub program: [AtomicU8; PROGRAM_BYTES],
     /// What [`Counter`] lists.
@@ -394,7 +395,7 @@ macro_rules! assert_offsets {
 assert_offsets!(StatsHeader {
     magic = 0, version = 8, header_bytes = 12, pid = 16, uid = 20, start_ticks = 24,
     created_unix_ns = 32, slots_high_water = 40, slot_bytes = 44, counters_len = 48,
-    reasons_len = 52, poisons_len = 56, reserved = 60, program = 64, counters = 128,
+    reasons_len = 52, poisons_len = 56, pid_namespace = 60, program = 64, counters = 128,
     reasons_client = 640, reasons_server = 1152, poisons = 1664, reserved_tail = 2176,
 } size HEADER_BYTES);
 

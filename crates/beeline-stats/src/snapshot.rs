@@ -108,6 +108,12 @@ impl<'a> Snapshot<'a> {
         self.header_u32(offset_of!(StatsHeader, pid))
     }
 
+    /// The inode of the process's pid namespace as the process wrote it, 0 if unknown.
+    #[must_use]
+    pub fn pid_namespace(&self) -> u32 {
+        self.header_u32(offset_of!(StatsHeader, pid_namespace))
+    }
+
     /// The user id, as the process wrote it.
     #[must_use]
     pub fn uid(&self) -> u32 {

@@ -1,0 +1,225 @@
+//! The command line: what can be asked for. What it means is in the commands' own modules.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use beeline_stats::tunables::{Kind, OptionSpec};
+use clap::{Args, Parser, Subcommand};
+
+/// Sockets at the speed of shared memory, with nothing changed but the command in front.
+#[derive(Parser, Debug)]
+#[command(name = "beeline", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  beeline run redis-server                 start a server
+  beeline run redis-benchmark -t get       and a client: they talk through shared memory
+  beeline stat                             which connections are accelerated, and why others are not";
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a program with Beeline
+    Run(RunArgs),
+    /// Show what processes that run with Beeline are doing
+    Stat(StatArgs),
+    /// Measure Beeline against TCP, AF_UNIX and the machine's own limits
+    Bench(Box<beeline_bench::BenchArgs>),
+    /// Write manual pages, shell completions or the reference of options and reasons
+    #[command(hide = true)]
+    Generate(GenerateArgs),
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  beeline run redis-server --port 7000
+  beeline run --profile latency ./server
+  beeline run --option wait=poll --option ring_bytes=262144 -- ./server --verbose
+  beeline run --option accelerate=off ./client     the same, over kernel TCP
+
+Exit codes:
+  The program replaces beeline, so its exit code, its signals and its process id are its own.
+  125  Beeline failed before the program was started
+  126  the program cannot be executed
+  127  the program was not found";
+
+#[derive(Args, Debug)]
+#[command(after_help = RUN_EXAMPLES, after_long_help = run_long_help())]
+pub struct RunArgs {
+    /// A profile: latency, throughput, lowcpu, one of your own, or the path of a TOML file
+    #[arg(short, long, value_name = "PROFILE")]
+    pub profile: Option<String>,
+
+    /// Set an option (may be given several times; see --help for the list)
+    #[arg(short, long = "option", value_name = "KEY=VALUE")]
+    pub options: Vec<OsString>,
+
+    /// The library to load (default: the one that belongs to this program)
+    #[arg(long, value_name = "PATH")]
+    pub library: Option<PathBuf>,
+
+    /// Do not warn about programs that cannot be accelerated
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM",
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
+}
+
+fn run_long_help() -> String {
+    use std::fmt::Write;
+    let mut help = String::from("Options of the library:\n");
+    for spec in OptionSpec::all() {
+        let _ = writeln!(help, "  {}={}", spec.key, spec.default);
+        for line in wrapped(spec.sentence, 86) {
+            let _ = writeln!(help, "      {line}");
+        }
+        if !matches!(spec.kind, Kind::Switch) {
+            let _ = writeln!(help, "      ({})", spec.kind);
+        }
+    }
+    help.push_str(
+        "\nWhere options come from, the later winning: the profile, the environment variable \
+         BEELINE_OPTIONS\n(key=value,key=value), --option.\n\n",
+    );
+    help + RUN_EXAMPLES
+}
+
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is a first line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.len() + 1 + word.len() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+const STAT_EXAMPLES: &str = "\
+Examples:
+  beeline stat                 your processes, or everybody's if you are root
+  beeline stat 4711            one process, with its connections
+  beeline stat --watch         again each second, with rates
+  beeline stat --json | jq '.processes[].reasons'";
+
+#[derive(Args, Debug)]
+#[command(after_help = STAT_EXAMPLES)]
+pub struct StatArgs {
+    /// A process id, or all
+    #[arg(value_name = "PID", default_value = "all", value_parser = parse_selection)]
+    pub selection: Selection,
+
+    /// Print JSON instead of a table; with --watch one object a line
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show it again every SECONDS, with rates
+    #[arg(
+        short,
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        value_parser = parse_interval
+    )]
+    pub watch: Option<std::time::Duration>,
+
+    /// Where the directories of the users are
+    #[arg(long, hide = true, default_value = "/dev/shm")]
+    pub root: PathBuf,
+}
+
+/// Which processes to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selection {
+    All,
+    Pid(u32),
+}
+
+fn parse_selection(text: &str) -> Result<Selection, String> {
+    if text == "all" {
+        return Ok(Selection::All);
+    }
+    match text.parse() {
+        Ok(pid) if pid > 0 => Ok(Selection::Pid(pid)),
+        _ => Err("it is neither a process id nor `all`".into()),
+    }
+}
+
+fn parse_interval(text: &str) -> Result<std::time::Duration, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => {
+            Ok(std::time::Duration::from_secs_f64(seconds))
+        }
+        _ => Err("it is not a number of seconds from 0.1 to 86400".into()),
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct GenerateArgs {
+    #[command(subcommand)]
+    pub what: Generate,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Generate {
+    /// Manual pages, one for each command, into a directory
+    Man { directory: PathBuf },
+    /// Completions for a shell, to standard output
+    Completions { shell: clap_complete::Shell },
+    /// Options, reasons and counters as Markdown, to standard output
+    Reference,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_follows_the_program_is_the_programs_own() {
+        let cli = Cli::parse_from([
+            "beeline", "run", "-p", "latency", "ls", "-p", "--json", "--",
+        ]);
+        let Command::Run(run) = cli.command else {
+            panic!("not run")
+        };
+        assert_eq!(run.profile.as_deref(), Some("latency"));
+        assert_eq!(run.command, ["ls", "-p", "--json", "--"]);
+        let cli = Cli::parse_from(["beeline", "run", "--", "-odd", "--", "x"]);
+        let Command::Run(run) = cli.command else {
+            panic!("not run")
+        };
+        assert_eq!(run.command, ["-odd", "--", "x"]);
+    }
+
+    #[test]
+    fn long_help_names_every_option() {
+        let help = run_long_help();
+        for spec in OptionSpec::all() {
+            assert!(help.contains(spec.key), "{}", spec.key);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `beeline`: run unmodified programs over shared memory, and see how they do.
+//!
+//! Each command is a module that gets its parsed arguments and returns an exit code. Errors travel as
+//! [`anyhow::Error`] to this file, which prints them and picks the code: a [`Failure`] carries its own.
+
+mod cli;
+mod elf;
+mod generate;
+mod inherited;
+mod library;
+mod output;
+mod profile;
+mod program;
+mod run;
+mod stat;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{Cli, Command};
+
+/// An error with an exit code of its own.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// `beeline run` itself failed; the program was not started. The numbers 125, 126 and 127 are
+    /// those of env(1) and nohup(1).
+    const OURS: u8 = 125;
+    const NOT_EXECUTABLE: u8 = 126;
+    const NOT_FOUND: u8 = 127;
+
+    fn error(code: u8, message: impl Into<String>) -> anyhow::Error {
+        Self {
+            code,
+            message: message.into(),
+        }
+        .into()
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+fn main() -> ExitCode {
+    let (result, default_code) = match Cli::parse().command {
+        Command::Run(arguments) => match run::run(&arguments) {
+            Ok(never) => match never {},
+            Err(error) => (Err(error), Failure::OURS),
+        },
+        Command::Stat(arguments) => (stat::run(&arguments), 1),
+        Command::Bench(arguments) => (beeline_bench::run(*arguments, &["bench"]), 2),
+        Command::Generate(arguments) => (generate::run(&arguments), 1),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("beeline: {error:#}");
+            let code = error
+                .downcast_ref::<Failure>()
+                .map_or(default_code, |failure| failure.code);
+            ExitCode::from(code)
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! `beeline stat`: what processes that run with Beeline are doing, and why connections are on TCP.
+
+mod collect;
+mod process;
+mod table;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use collect::Collected;
+use serde::Serialize;
+
+use crate::cli::{Selection, StatArgs};
+use crate::output;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    /// Of this document's form.
+    version: u32,
+    unix_ns: u64,
+    #[serde(flatten)]
+    collected: &'a Collected,
+}
+
+pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
+    let clears = arguments.watch.is_some() && !arguments.json && std::io::stdout().is_terminal();
+    let mut before: Option<(Instant, Collected)> = None;
+    loop {
+        let now = Instant::now();
+        let collected = Collected::of(&arguments.root, arguments.selection)?;
+        let mut text = if arguments.json {
+            json(&collected, arguments.watch.is_some())?
+        } else {
+            let rates = before
+                .as_ref()
+                .map(|(then, before)| (before, now.duration_since(*then)));
+            let hint = arguments.watch.is_some() && rates.is_none();
+            let mut text = table::render(&collected, arguments.selection, rates);
+            if hint {
+                text.push_str("\nRates follow.\n");
+            }
+            text
+        };
+        if clears {
+            // Cursor home, clear to the end of the screen.
+            text.insert_str(0, "\x1b[H\x1b[2J");
+        }
+        let missing = collected.processes.is_empty() && arguments.selection != Selection::All;
+        let is_read = output::print(&text)?;
+        for unreadable in &collected.unreadable {
+            eprintln!(
+                "beeline: {} is left out: {}",
+                unreadable.path, unreadable.why
+            );
+        }
+        let Some(interval) = arguments.watch else {
+            return Ok(ExitCode::from(u8::from(missing)));
+        };
+        if missing || !is_read {
+            return Ok(ExitCode::from(u8::from(missing && before.is_none())));
+        }
+        before = Some((now, collected));
+        std::thread::sleep(interval);
+    }
+}
+
+fn json(collected: &Collected, one_line: bool) -> anyhow::Result<String> {
+    let since_1970 = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let document = Document {
+        version: 1,
+        unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
+        collected,
+    };
+    let text = if one_line {
+        serde_json::to_string(&document)?
+    } else {
+        serde_json::to_string_pretty(&document)?
+    };
+    Ok(text + "\n")
+}

@@ -1,0 +1,236 @@
+//! Finding statistics files, and tidying up after processes that are gone.
+//!
+//! 1. Only directories and files of the user whose number the directory has in its name are looked at,
+//!    and no symbolic link is followed. Root may look at everybody's; what it reads there is other
+//!    users' data, and it takes nothing away from them.
+//! 2. A file is stale when its process is gone: no process has that number, or the one that has it
+//!    started at another time. That is judged for processes of this pid namespace only.
+//! 3. Stale files of one's own are removed. A process that is killed cannot do it itself.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use beeline_stats::Snapshot;
+use beeline_stats::layout::{FILE_BYTES_MAX, FileName, start_ticks_from_proc_stat};
+use serde::Serialize;
+
+use super::process::Process;
+use crate::cli::Selection;
+
+/// What was found.
+#[derive(Serialize)]
+pub struct Collected {
+    pub processes: Vec<Process>,
+    pub unreadable: Vec<Unreadable>,
+    /// Whether other users' processes were looked for too.
+    pub all_users: bool,
+}
+
+/// A file or directory that is there and cannot be used.
+#[derive(Serialize)]
+pub struct Unreadable {
+    pub path: String,
+    pub why: String,
+}
+
+/// How long a file without a header is left alone: its process may be about to write it.
+const GRACE: Duration = Duration::from_secs(60);
+
+impl Collected {
+    pub fn of(root: &Path, selection: Selection) -> anyhow::Result<Self> {
+        // SAFETY: the call takes no pointers and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        let mut collected = Self {
+            processes: Vec::new(),
+            unreadable: Vec::new(),
+            all_users: user == 0,
+        };
+        let namespace = pid_namespace();
+        let users = if user == 0 { users(root)? } else { vec![user] };
+        for uid in users {
+            let path = root.join(format!("beeline-{uid}"));
+            match open_directory(&path, uid) {
+                Ok(directory) => collected.add_directory(&Place {
+                    directory,
+                    path,
+                    uid,
+                    is_own: uid == user,
+                    namespace,
+                    selection,
+                }),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => collected.leave_out(&path, error),
+            }
+        }
+        collected
+            .processes
+            .sort_by_key(|process| (process.uid, process.pid, process.start_ticks));
+        Ok(collected)
+    }
+
+    fn leave_out(&mut self, path: &Path, why: impl std::fmt::Display) {
+        self.unreadable.push(Unreadable {
+            path: path.display().to_string(),
+            why: why.to_string(),
+        });
+    }
+
+    fn add_directory(&mut self, place: &Place) {
+        let entries = match fs::read_dir(place.inside("")) {
+            Ok(entries) => entries,
+            Err(error) => return self.leave_out(&place.path, error),
+        };
+        for entry in entries.flatten() {
+            // Other names are not ours to judge.
+            let Some(name) = FileName::parse(entry.file_name().as_bytes()) else {
+                continue;
+            };
+            match place.selection {
+                Selection::Pid(pid) if pid != name.pid => {}
+                Selection::All | Selection::Pid(_) => match place.read(name) {
+                    Ok(process) => self.processes.extend(process),
+                    Err(why) => self.leave_out(&place.path.join(name.text().as_str()), why),
+                },
+            }
+        }
+    }
+}
+
+/// A directory of one user, opened and checked.
+struct Place {
+    directory: File,
+    path: PathBuf,
+    uid: u32,
+    is_own: bool,
+    namespace: Option<u32>,
+    selection: Selection,
+}
+
+impl Place {
+    /// A path within the very directory that was checked, whatever has its name by now.
+    fn inside(&self, name: &str) -> PathBuf {
+        Path::new("/proc/self/fd")
+            .join(self.directory.as_raw_fd().to_string())
+            .join(name)
+    }
+
+    /// Reads one file. `Ok(None)` when there is nothing to show: the process is gone or just starting.
+    fn read(&self, name: FileName) -> Result<Option<Process>, String> {
+        let path = self.inside(name.text().as_str());
+        let file = match open_file(&path) {
+            Ok(file) => file,
+            // Its process has just ended and removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+                return Err("it is a symbolic link".into());
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        let metadata = file.metadata().map_err(|error| error.to_string())?;
+        if !metadata.is_file() {
+            return Err("it is not a file".into());
+        }
+        if metadata.uid() != self.uid {
+            return Err("it belongs to another user".into());
+        }
+        let mut bytes = Vec::new();
+        (&file)
+            .take(FILE_BYTES_MAX as u64)
+            .read_to_end(&mut bytes)
+            .map_err(|error| error.to_string())?;
+        let snapshot = Snapshot::parse(&bytes);
+        let namespace = match &snapshot {
+            Ok(snapshot) if snapshot.pid_namespace() != 0 => Some(snapshot.pid_namespace()),
+            _ => self.namespace,
+        };
+        let is_elsewhere = namespace != self.namespace;
+        if !is_elsewhere && is_gone(name) {
+            if self.is_own && (snapshot.is_ok() || is_older_than(&metadata, GRACE)) {
+                // If it cannot be removed, the next one who looks will try again.
+                let _ = fs::remove_file(&path);
+            }
+            return Ok(None);
+        }
+        let snapshot = match snapshot {
+            Ok(snapshot) => snapshot,
+            Err(_) if !is_older_than(&metadata, GRACE) && bytes.iter().all(|&byte| byte == 0) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        if snapshot.pid() != name.pid || snapshot.start_ticks() != name.start_ticks {
+            return Err("its header is that of another process".into());
+        }
+        Ok(Some(Process::of(&snapshot, self.uid, is_elsewhere)))
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        // Non-blocking, because it may turn out to be a pipe.
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)
+}
+
+fn open_directory(path: &Path, uid: u32) -> io::Result<File> {
+    let directory = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY)
+        .open(path)?;
+    let metadata = directory.metadata()?;
+    if metadata.uid() != uid {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(io::Error::other("other users may write to it"));
+    }
+    Ok(directory)
+}
+
+/// The users that have a directory.
+fn users(root: &Path) -> anyhow::Result<Vec<u32>> {
+    let entries =
+        fs::read_dir(root).with_context(|| format!("cannot look into {}", root.display()))?;
+    Ok(entries
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let uid = name.to_str()?.strip_prefix("beeline-")?;
+            uid.parse()
+                .ok()
+                .filter(|number: &u32| number.to_string() == uid)
+        })
+        .collect())
+}
+
+/// Whether the process is gone for certain.
+fn is_gone(name: FileName) -> bool {
+    match fs::read(format!("/proc/{}/stat", name.pid)) {
+        Ok(stat) => {
+            start_ticks_from_proc_stat(&stat).is_some_and(|start| start != name.start_ticks)
+        }
+        Err(error) => {
+            error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+        }
+    }
+}
+
+fn is_older_than(metadata: &Metadata, age: Duration) -> bool {
+    metadata
+        .modified()
+        .ok()
+        .and_then(|modified| modified.elapsed().ok())
+        .is_some_and(|elapsed| elapsed > age)
+}
+
+fn pid_namespace() -> Option<u32> {
+    let metadata = fs::metadata("/proc/self/ns/pid").ok()?;
+    u32::try_from(metadata.ino()).ok()
+}

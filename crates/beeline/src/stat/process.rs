@@ -1,0 +1,160 @@
+//! One process's statistics in the form in which they are shown: totals over closed and open
+//! connections, and only those reasons that have happened.
+
+use std::collections::BTreeMap;
+
+use beeline_stats::{Connection, Counter, Poison, Reason, Role, Snapshot};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub struct Process {
+    pub pid: u32,
+    pub uid: u32,
+    /// Its name, with everything escaped that could change a terminal.
+    pub program: String,
+    pub start_ticks: u64,
+    pub since_unix_ns: u64,
+    /// Its number is one of another pid namespace, such as a container.
+    pub other_pid_namespace: bool,
+    /// Connections that use lanes, since the start and now.
+    pub accelerated: u64,
+    pub accelerated_open: u64,
+    /// Connections on TCP since the start.
+    pub fallen_back: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub doorbells_sent: u64,
+    pub doorbells_drained: u64,
+    pub sleeps: u64,
+    pub reasons: Vec<Cause>,
+    pub poisons: Vec<Cause>,
+    /// As the process counts them: bytes and doorbells of closed connections only.
+    pub counters: BTreeMap<&'static str, u64>,
+    pub connections: Vec<OpenConnection>,
+}
+
+/// A reason with how often it has happened.
+#[derive(Serialize)]
+pub struct Cause {
+    pub name: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    pub count: u64,
+    pub sentence: &'static str,
+}
+
+#[derive(Serialize)]
+pub struct OpenConnection {
+    pub fd: i32,
+    pub role: &'static str,
+    pub local: String,
+    pub remote: String,
+    pub peer_pid: u32,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub doorbells_sent: u64,
+    pub doorbells_drained: u64,
+    pub sleeps: u64,
+    pub spins_paid: u64,
+    pub opened_unix_ns: u64,
+    pub lane_inode: u64,
+}
+
+impl Process {
+    pub fn of(snapshot: &Snapshot<'_>, uid: u32, other_pid_namespace: bool) -> Self {
+        let connections: Vec<OpenConnection> =
+            snapshot.connections().map(OpenConnection::from).collect();
+        // Sums saturate: the numbers are the process's own, and it may write what it likes.
+        let with_open = |counter, of: fn(&OpenConnection) -> u64| {
+            connections
+                .iter()
+                .map(of)
+                .fold(snapshot.counter(counter), u64::saturating_add)
+        };
+        let sum = |first, second| {
+            snapshot
+                .counter(first)
+                .saturating_add(snapshot.counter(second))
+        };
+        let reasons = [Role::Client, Role::Server].into_iter().flat_map(|role| {
+            Reason::ALL.iter().map(move |reason| Cause {
+                name: reason.name(),
+                role: Some(role_name(role)),
+                count: snapshot.reason(role, *reason),
+                sentence: reason.sentence(),
+            })
+        });
+        let poisons = Poison::ALL.iter().map(|poison| Cause {
+            name: poison.name(),
+            role: None,
+            count: snapshot.poison(*poison),
+            sentence: poison.sentence(),
+        });
+        Self {
+            pid: snapshot.pid(),
+            uid,
+            program: String::from_utf8_lossy(snapshot.program())
+                .chars()
+                .flat_map(char::escape_debug)
+                .collect(),
+            start_ticks: snapshot.start_ticks(),
+            since_unix_ns: snapshot.created_unix_ns(),
+            other_pid_namespace,
+            accelerated: sum(
+                Counter::ConnectionsAcceleratedClient,
+                Counter::ConnectionsAcceleratedServer,
+            ),
+            accelerated_open: connections.len() as u64,
+            fallen_back: sum(
+                Counter::ConnectionsFallenBackClient,
+                Counter::ConnectionsFallenBackServer,
+            ),
+            bytes_sent: with_open(Counter::BytesSent, |open| open.bytes_sent),
+            bytes_received: with_open(Counter::BytesReceived, |open| open.bytes_received),
+            doorbells_sent: with_open(Counter::DoorbellsSent, |open| open.doorbells_sent),
+            doorbells_drained: with_open(Counter::DoorbellsDrained, |open| open.doorbells_drained),
+            sleeps: snapshot.counter(Counter::Sleeps),
+            reasons: happened(reasons),
+            poisons: happened(poisons),
+            counters: Counter::ALL
+                .iter()
+                .map(|counter| (counter.name(), snapshot.counter(*counter)))
+                .collect(),
+            connections,
+        }
+    }
+}
+
+/// Those that have happened, the most frequent first.
+fn happened(causes: impl Iterator<Item = Cause>) -> Vec<Cause> {
+    let mut causes: Vec<Cause> = causes.filter(|cause| cause.count > 0).collect();
+    causes.sort_by_key(|cause| std::cmp::Reverse(cause.count));
+    causes
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Client => "client",
+        Role::Server => "server",
+    }
+}
+
+impl From<Connection> for OpenConnection {
+    fn from(connection: Connection) -> Self {
+        Self {
+            fd: connection.fd,
+            role: role_name(connection.role),
+            local: connection.local.to_string(),
+            remote: connection.remote.to_string(),
+            peer_pid: connection.peer_pid,
+            bytes_sent: connection.tx_bytes,
+            bytes_received: connection.rx_bytes,
+            doorbells_sent: connection.tx_bells,
+            doorbells_drained: connection.rx_bells,
+            sleeps: connection.sleeps,
+            spins_paid: connection.spins_paid,
+            opened_unix_ns: connection.opened_unix_ns,
+            lane_inode: connection.lane_inode,
+        }
+    }
+}

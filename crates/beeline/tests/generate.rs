@@ -1,0 +1,58 @@
+//! What packages and the documentation are made from.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{beeline, stdout};
+
+#[test]
+fn manual_pages_are_written_for_each_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let status = beeline()
+        .args(["generate", "man"])
+        .arg(directory.path())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    for page in ["beeline.1", "beeline-run.1", "beeline-stat.1"] {
+        let text = std::fs::read_to_string(directory.path().join(page)).unwrap();
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+    let run = std::fs::read_to_string(directory.path().join("beeline-run.1")).unwrap();
+    assert!(run.contains("ring_bytes"));
+}
+
+#[test]
+fn completions_are_written_for_each_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = beeline()
+            .args(["generate", "completions", shell])
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        assert!(stdout(&output).contains("profile"), "{shell}");
+    }
+}
+
+#[test]
+fn the_reference_lists_every_table() {
+    let output = beeline().args(["generate", "reference"]).output().unwrap();
+    for entry in [
+        "`spin_ns_max`",
+        "`no_door`",
+        "`bad_bell_byte`",
+        "`bytes_sent`",
+    ] {
+        assert!(stdout(&output).contains(entry), "{entry}");
+    }
+}
+
+#[test]
+fn the_version_is_told() {
+    let output = beeline().arg("--version").output().unwrap();
+    assert_eq!(
+        stdout(&output),
+        format!("beeline {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}

@@ -1,0 +1,396 @@
+//! `beeline stat` with statistics files of every kind, in a directory of the test's own.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::Output;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use beeline_stats::layout::{
+    ConnectionSlot, FileName, HEADER_BYTES, Opening, SLOT_BYTES, StatsHeader,
+    start_ticks_from_proc_stat,
+};
+use beeline_stats::{Counter, Poison, Reason, Role};
+use common::{beeline, stderr, stdout};
+use tempfile::TempDir;
+
+/// Stands for `/dev/shm`, with the directory of the user who runs the test.
+struct Root {
+    root: TempDir,
+    user: PathBuf,
+}
+
+impl Root {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let user = root.path().join(format!("beeline-{}", own_uid()));
+        fs::create_dir(&user).unwrap();
+        fs::set_permissions(&user, fs::Permissions::from_mode(0o700)).unwrap();
+        Self { root, user }
+    }
+
+    fn put(&self, name: FileName, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.user.join(name.text().as_str());
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn stat(&self, arguments: &[&str]) -> Output {
+        beeline()
+            .args(["stat", "--root"])
+            .arg(self.root.path())
+            .args(arguments)
+            .output()
+            .unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> serde_json::Value {
+        let output = self.stat(&[&["--json"], arguments].concat());
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+fn own_uid() -> u32 {
+    fs::metadata("/proc/self").unwrap().uid()
+}
+
+/// The running test itself: a process that is alive for certain.
+fn alive() -> FileName {
+    FileName {
+        pid: std::process::id(),
+        start_ticks: start_ticks_from_proc_stat(&fs::read("/proc/self/stat").unwrap()).unwrap(),
+    }
+}
+
+/// The same process id at another time: gone for certain.
+fn gone() -> FileName {
+    FileName {
+        start_ticks: alive().start_ticks + 1,
+        ..alive()
+    }
+}
+
+#[repr(C)]
+struct Content {
+    header: StatsHeader,
+    slots: [ConnectionSlot; 2],
+}
+
+fn content(name: FileName, fill: impl FnOnce(&Content)) -> Vec<u8> {
+    // SAFETY: all fields are integer atomics, for which all-zero bytes are valid.
+    let content: Content = unsafe { std::mem::zeroed() };
+    fill(&content);
+    content.header.publish(name, own_uid(), 1, b"redis-server");
+    // SAFETY: the structure has no padding, and nobody changes it while it is copied.
+    unsafe { std::slice::from_raw_parts((&raw const content).cast::<u8>(), size_of::<Content>()) }
+        .to_vec()
+}
+
+fn busy(content: &Content) {
+    content
+        .header
+        .add(Counter::ConnectionsAcceleratedServer, 12);
+    content.header.add(Counter::BytesSent, 1000);
+    content.header.add(Counter::DoorbellsSent, 5);
+    content.header.add(Counter::Sleeps, 3);
+    content.header.fell_back(Role::Client, Reason::NoDoor);
+    content.header.fell_back(Role::Client, Reason::NoDoor);
+    content.header.fell_back(Role::Server, Reason::CameOverTcp);
+    content.header.poisoned(Poison::BadBellByte);
+    assert!(content.slots[1].try_take());
+    content.slots[1].open(&Opening {
+        fd: 9,
+        role: Role::Server,
+        local: "127.0.0.1:6379".parse().unwrap(),
+        remote: "127.0.0.1:24000".parse().unwrap(),
+        peer_pid: 4711,
+        opened_unix_ns: 1,
+        lane_inode: 77,
+    });
+    content.slots[1].tx_bytes.store(24, Ordering::Relaxed);
+    content.header.raise_high_water(2);
+}
+
+#[test]
+fn no_process_is_a_clear_message_and_no_error() {
+    let root = Root::new();
+    let output = root.stat(&[]);
+    assert!(stdout(&output).contains("runs with Beeline. Start one with `beeline run PROGRAM`."));
+    assert_eq!((stderr(&output), output.status.code()), ("", Some(0)));
+    fs::remove_dir(&root.user).unwrap();
+    let output = root.stat(&["all"]);
+    assert!(stdout(&output).contains("Start one with"));
+    assert_eq!((stderr(&output), output.status.code()), ("", Some(0)));
+    assert_eq!(root.json(&[])["processes"], serde_json::json!([]));
+}
+
+#[test]
+fn an_unknown_process_is_exit_code_1() {
+    let root = Root::new();
+    let output = root.stat(&["4194304"]);
+    assert!(stdout(&output).starts_with("Process 4194304 does not run with Beeline"));
+    assert_eq!(output.status.code(), Some(1));
+    for wrong in ["0", "-1", "redis", ""] {
+        assert_eq!(
+            root.stat(&["--", wrong]).status.code(),
+            Some(2),
+            "{wrong:?}"
+        );
+    }
+}
+
+#[test]
+fn a_process_is_shown_with_its_reasons() {
+    let root = Root::new();
+    root.put(alive(), content(alive(), busy));
+    let output = root.stat(&[]);
+    let text = stdout(&output);
+    let row = text.lines().nth(1).unwrap();
+    let pid = alive().pid.to_string();
+    let words: Vec<&str> = row.split_whitespace().collect();
+    let expected = [
+        &pid,
+        "redis-server",
+        "12",
+        "1",
+        "3",
+        "1.00",
+        "KiB",
+        "0",
+        "B",
+        "5",
+        "3",
+    ];
+    assert_eq!(words, expected, "{text}");
+    assert!(
+        text.contains("2  no_door as client: The listener has no door"),
+        "{text}"
+    );
+    assert!(text.contains("1  came_over_tcp as server: "), "{text}");
+    assert!(text.contains("1  bad_bell_byte: "), "{text}");
+    assert!(!text.contains("127.0.0.1:24000"), "{text}");
+    let output = root.stat(&[&pid]);
+    assert!(
+        stdout(&output).contains("127.0.0.1:24000"),
+        "{}",
+        stdout(&output)
+    );
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn json_has_everything() {
+    let root = Root::new();
+    root.put(alive(), content(alive(), busy));
+    let json = root.json(&[]);
+    let process = &json["processes"][0];
+    assert_eq!(process["pid"], alive().pid);
+    assert_eq!(process["program"], "redis-server");
+    assert_eq!(process["accelerated"], 12);
+    assert_eq!(process["accelerated_open"], 1);
+    assert_eq!(process["fallen_back"], 3);
+    assert_eq!(process["bytes_sent"], 1024);
+    assert_eq!(process["counters"]["bytes_sent"], 1000);
+    assert_eq!(process["counters"]["doors_opened"], 0);
+    assert_eq!(process["reasons"][0]["name"], "no_door");
+    assert_eq!(process["reasons"][0]["role"], "client");
+    assert_eq!(process["reasons"][0]["count"], 2);
+    assert_eq!(process["poisons"][0]["name"], "bad_bell_byte");
+    assert_eq!(process["connections"][0]["local"], "127.0.0.1:6379");
+    assert_eq!(process["connections"][0]["peer_pid"], 4711);
+}
+
+#[test]
+fn files_of_processes_that_are_gone_are_removed() {
+    let root = Root::new();
+    let stale = root.put(gone(), content(gone(), busy));
+    let kept = root.put(alive(), content(alive(), busy));
+    let foreign = FileName {
+        start_ticks: 1,
+        ..alive()
+    };
+    let elsewhere = root.put(
+        foreign,
+        content(foreign, |content| {
+            content.header.pid_namespace.store(1, Ordering::Relaxed)
+        }),
+    );
+    let other = root.user.join("notes.txt");
+    fs::write(&other, "mine").unwrap();
+    let json = root.json(&[]);
+    assert_eq!(json["processes"].as_array().unwrap().len(), 2, "{json}");
+    assert!(!stale.exists());
+    assert!(kept.exists() && other.exists());
+    // Process ids of another namespace say nothing here.
+    assert!(elsewhere.exists());
+    assert_eq!(json["processes"][0]["other_pid_namespace"], true);
+}
+
+#[test]
+fn files_that_are_just_being_made_are_left_alone() {
+    let root = Root::new();
+    let empty = root.put(alive(), "");
+    let zeros = root.put(gone(), vec![0; HEADER_BYTES]);
+    let output = root.stat(&[]);
+    assert_eq!(stderr(&output), "");
+    assert!(empty.exists() && zeros.exists());
+    let long_ago = SystemTime::now() - Duration::from_secs(3600);
+    for file in [&empty, &zeros] {
+        File::options()
+            .write(true)
+            .open(file)
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+    }
+    let output = root.stat(&[]);
+    assert!(
+        stderr(&output).contains("it is shorter than a header"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(empty.exists(), "its process is alive");
+    assert!(!zeros.exists(), "its process is gone");
+}
+
+#[test]
+fn damaged_files_are_left_out_and_told() {
+    let good = content(alive(), busy);
+    let with = |offset: usize, bytes: &[u8]| {
+        let mut damaged = good.clone();
+        damaged[offset..offset + bytes.len()].copy_from_slice(bytes);
+        damaged
+    };
+    for (damaged, why) in [
+        (with(0, b"X"), "it does not begin with the magic number"),
+        (with(8, &[9]), "it has version 9"),
+        (with(44, &[1]), "the sizes in its header are impossible"),
+        (
+            with(16, &[0, 0, 0, 0]),
+            "its header is that of another process",
+        ),
+        (
+            good[..HEADER_BYTES - 1].to_vec(),
+            "it is shorter than a header",
+        ),
+        (b"hello".to_vec(), "it is shorter than a header"),
+    ] {
+        let root = Root::new();
+        root.put(alive(), damaged);
+        let output = root.stat(&[]);
+        assert!(stderr(&output).contains(why), "{why}: {}", stderr(&output));
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(root.json(&[])["unreadable"][0]["why"].as_str().unwrap(), {
+            stderr(&output)
+                .trim_end()
+                .split(" is left out: ")
+                .nth(1)
+                .unwrap()
+        });
+    }
+}
+
+#[test]
+fn impossible_numbers_are_shown_without_harm() {
+    let root = Root::new();
+    let mut bytes = content(alive(), busy);
+    // All counters and the second slot's numbers as large as can be, and more slots than there are.
+    bytes[128..HEADER_BYTES].fill(0xff);
+    bytes[40..44].fill(0xff);
+    let slot = HEADER_BYTES + SLOT_BYTES;
+    bytes[slot + 48..slot + 112].fill(0xff);
+    bytes[64..73].copy_from_slice(b"\x1b[31m\xff\n\tx");
+    root.put(alive(), bytes);
+    for arguments in [&[][..], &[alive().pid.to_string().as_str()]] {
+        let output = root.stat(arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(!stdout(&output).contains('\x1b'), "{:?}", stdout(&output));
+        assert!(stdout(&output).contains("16.0 EiB"));
+    }
+    root.json(&[]);
+}
+
+#[test]
+fn links_pipes_and_open_directories_are_refused() {
+    let root = Root::new();
+    let target = root.root.path().join("elsewhere");
+    fs::write(&target, content(alive(), busy)).unwrap();
+    let link = root.user.join(alive().text().as_str());
+    symlink(&target, &link).unwrap();
+    let output = root.stat(&[]);
+    assert!(
+        stderr(&output).contains("it is a symbolic link"),
+        "{}",
+        stderr(&output)
+    );
+
+    fs::remove_file(&link).unwrap();
+    let path = std::ffi::CString::new(link.to_str().unwrap()).unwrap();
+    // SAFETY: the pointer is to a C string.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    let output = root.stat(&[]);
+    assert!(
+        stderr(&output).contains("it is not a file"),
+        "{}",
+        stderr(&output)
+    );
+
+    fs::remove_file(&link).unwrap();
+    fs::set_permissions(&root.user, fs::Permissions::from_mode(0o777)).unwrap();
+    let output = root.stat(&[]);
+    assert!(
+        stderr(&output).contains("other users may write to it"),
+        "{}",
+        stderr(&output)
+    );
+
+    fs::remove_dir(&root.user).unwrap();
+    symlink("/tmp", &root.user).unwrap();
+    let output = root.stat(&[]);
+    assert!(
+        stderr(&output).contains("is left out"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_directory_of_another_user_is_refused() {
+    let root = Root::new();
+    if std::os::unix::fs::chown(&root.user, Some(own_uid() + 1), None).is_err() {
+        eprintln!("skipped: only root can give a directory away");
+        return;
+    }
+    let output = root.stat(&[]);
+    assert!(
+        stderr(&output).contains("it belongs to another user"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn watching_ends_when_nobody_reads() {
+    let root = Root::new();
+    root.put(alive(), content(alive(), busy));
+    let mut child = beeline()
+        .args(["stat", "--watch=0.1", "--json", "--root"])
+        .arg(root.root.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    for _ in 0..2 {
+        let json: serde_json::Value =
+            serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(json["processes"][0]["pid"], alive().pid);
+    }
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
