@@ -1,11 +1,35 @@
 //! All cases, by group.
 
+mod accept;
 mod connect;
+mod data;
+mod epoll;
+mod flags;
+mod ready;
+mod signals;
+mod states;
+mod vectors;
+mod waiters;
+mod waking;
 
 use crate::case::{Case, Group};
 use crate::variant::Variant;
 
-const GROUPS: &[Group] = &[connect::GROUP];
+const GROUPS: &[Group] = &[
+    connect::GROUP,
+    accept::GROUP,
+    data::GROUP,
+    flags::GROUP,
+    vectors::GROUP,
+    states::GROUP,
+    ready::GROUP,
+    epoll::GROUP,
+    waking::GROUP,
+    signals::GROUP,
+];
+
+/// A signal handler that does nothing.
+extern "C" fn ignore_signal(_: i32) {}
 
 /// A case with the variant it runs under.
 pub struct Instance {

@@ -160,3 +160,23 @@ pub fn drain(fd: Fd, seed: u64, length: u64) {
     }
     trace!("{} drained, all bytes came: {}, all bytes right: {right}", fd.name, got == length);
 }
+
+/// Like [`fill`], until the connection stays full: what is on its way through the kernel when the first EAGAIN comes
+/// makes room once more when it has arrived.
+pub fn fill_firmly(fd: Fd, seed: u64) -> u64 {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut sent: u64 = 0;
+    loop {
+        fill_stream(seed, sent, &mut buffer);
+        let ret = sys::send(fd.raw, &buffer, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        if ret.is_ok() {
+            sent += ret.value as u64;
+            continue;
+        }
+        let mut entry = [libc::pollfd { fd: fd.raw, events: libc::POLLOUT, revents: 0 }];
+        if sys::poll(&mut entry, 300).value == 0 {
+            trace!("{} is full: {ret}", fd.name);
+            return sent;
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The flags of send and recv.
+
+use crate::case::axes::{FAMILY, MODE, ONCE};
+use crate::case::{Case, Group};
+use crate::trace;
+use crate::traced::*;
+use crate::variant::Variant;
+use beeline_testkit::sys;
+
+pub const GROUP: Group = Group {
+    name: "flags",
+    cases: &[
+        Case::new("peek", FAMILY | MODE, peek),
+        Case::new("peek_across_sends", FAMILY | MODE, peek_across_sends),
+        Case::new("peek_at_the_end", FAMILY | MODE, peek_at_the_end),
+        Case::new("waitall_when_all_is_there", FAMILY | MODE, waitall_when_all_is_there),
+        Case::new("waitall_waits", FAMILY, waitall_waits),
+        Case::new("waitall_cut_by_end", FAMILY | MODE, waitall_cut_by_end),
+        Case::new("waitall_when_nonblocking", FAMILY, waitall_when_nonblocking),
+        Case::new("waitall_and_peek", ONCE, waitall_and_peek),
+        Case::new("trunc_throws_away", FAMILY | MODE, trunc_throws_away),
+        Case::new("trunc_and_peek", FAMILY, trunc_and_peek),
+        Case::new("dontwait", FAMILY, dontwait),
+        Case::new("more_then_rest", FAMILY | MODE, more_then_rest),
+        Case::new("unknown_flags", ONCE, unknown_flags),
+        Case::new("errqueue", ONCE, errqueue),
+        Case::new("peek_by_recvmsg", FAMILY, peek_by_recvmsg),
+    ],
+};
+
+fn peek(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"look twice", 0);
+    await_queued(server, 10);
+    recv(server, 4, libc::MSG_PEEK);
+    recv(server, 100, libc::MSG_PEEK);
+    fionread(server);
+    poll_now(server);
+    recv(server, 4, 0);
+    recv(server, 100, libc::MSG_PEEK);
+    recv(server, 100, 0);
+    recv(server, 100, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+}
+
+fn peek_across_sends(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"first", 0);
+    await_queued(server, 5);
+    recv(server, 100, libc::MSG_PEEK);
+    send(client, b"second", 0);
+    await_queued(server, 11);
+    recv(server, 100, libc::MSG_PEEK);
+    recv(server, 7, 0);
+    recv(server, 100, libc::MSG_PEEK);
+    recv(server, 100, 0);
+}
+
+fn peek_at_the_end(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"end", 0);
+    close(client);
+    await_hangup(server);
+    recv(server, 10, libc::MSG_PEEK);
+    recv(server, 10, 0);
+    recv(server, 10, libc::MSG_PEEK);
+    recv(server, 10, 0);
+}
+
+fn waitall_when_all_is_there(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"0123456789", 0);
+    await_queued(server, 10);
+    recv(server, 10, libc::MSG_WAITALL);
+}
+
+fn waitall_waits(v: Variant) {
+    let (client, server) = v.pair();
+    let main = sys::thread_id();
+    send(client, b"01234", 0);
+    let thread = std::thread::spawn(move || {
+        trace::set_actor("thread");
+        for part in ["56", "789", "the rest"] {
+            await_asleep(main);
+            send(client, part.as_bytes(), 0);
+        }
+    });
+    recv(server, 10, libc::MSG_WAITALL);
+    let _ = thread.join();
+    await_queued(server, 8);
+    recv(server, 10, 0);
+}
+
+fn waitall_cut_by_end(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"abc", 0);
+    shutdown(client, libc::SHUT_WR);
+    await_hangup(server);
+    recv(server, 10, libc::MSG_WAITALL);
+    recv(server, 10, libc::MSG_WAITALL);
+}
+
+fn waitall_when_nonblocking(v: Variant) {
+    let v = Variant { nonblocking: true, ..v };
+    let (client, server) = v.pair();
+    recv(server, 10, libc::MSG_WAITALL);
+    send(client, b"abc", 0);
+    await_queued(server, 3);
+    recv(server, 10, libc::MSG_WAITALL);
+    recv(server, 10, libc::MSG_WAITALL);
+}
+
+fn waitall_and_peek(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"0123456789", 0);
+    await_queued(server, 10);
+    recv(server, 10, libc::MSG_WAITALL | libc::MSG_PEEK);
+    recv(server, 4, libc::MSG_WAITALL | libc::MSG_PEEK);
+    recv(server, 10, libc::MSG_WAITALL);
+}
+
+fn trunc_throws_away(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"0123456789", 0);
+    await_queued(server, 10);
+    recv(server, 4, libc::MSG_TRUNC);
+    recv(server, 2, 0);
+    let mut untouched = *b"untouched";
+    let ret = sys::recv(server.raw, &mut untouched[..3], libc::MSG_TRUNC);
+    trace!("recv {ret}, buffer {}", shown(&untouched));
+    trace!("null buffer {}", sys::recv_at(server.raw, 0, 1, libc::MSG_TRUNC));
+    recv(server, 2, libc::MSG_DONTWAIT);
+}
+
+fn trunc_and_peek(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"0123456789", 0);
+    await_queued(server, 10);
+    recv(server, 4, libc::MSG_TRUNC | libc::MSG_PEEK);
+    recv(server, 40, libc::MSG_TRUNC | libc::MSG_PEEK);
+    recv(server, 40, 0);
+}
+
+fn dontwait(v: Variant) {
+    let (client, server) = v.pair();
+    recv(server, 4, libc::MSG_DONTWAIT);
+    send(client, b"x", libc::MSG_DONTWAIT);
+    await_queued(server, 1);
+    recv(server, 4, libc::MSG_DONTWAIT);
+    recv(server, 4, libc::MSG_DONTWAIT);
+    recvmsg(server, &[4], libc::MSG_DONTWAIT);
+    fcntl(server, libc::F_GETFL, "F_GETFL", 0);
+}
+
+fn more_then_rest(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"head ", libc::MSG_MORE);
+    send(client, b"tail", 0);
+    await_queued(server, 9);
+    recv(server, 100, 0);
+}
+
+fn unknown_flags(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"x", libc::MSG_CONFIRM);
+    send(client, b"y", libc::MSG_DONTROUTE);
+    send(client, b"z", libc::MSG_EOR);
+    await_queued(server, 3);
+    recv(server, 1, libc::MSG_WAITFORONE);
+    recv(server, 1, libc::MSG_CMSG_CLOEXEC);
+    recv(server, 1, libc::MSG_DONTROUTE);
+}
+
+fn errqueue(v: Variant) {
+    let (client, server) = v.pair();
+    recv(server, 16, libc::MSG_ERRQUEUE);
+    send(client, b"x", 0);
+    await_queued(server, 1);
+    recv(server, 16, libc::MSG_ERRQUEUE);
+    recv(server, 16, 0);
+}
+
+fn peek_by_recvmsg(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"gather me", 0);
+    await_queued(server, 9);
+    recvmsg(server, &[3, 0, 20], libc::MSG_PEEK);
+    recvmsg(server, &[3, 0, 20], 0);
+}

@@ -1,0 +1,190 @@
+//! readv, writev, sendmsg, recvmsg, sendmmsg, recvmmsg.
+
+use crate::case::axes::{FAMILY, MODE, ONCE};
+use crate::case::{Case, Group};
+use crate::trace;
+use crate::traced::*;
+use crate::variant::Variant;
+use beeline_testkit::sys::{self, Pieces};
+
+pub const GROUP: Group = Group {
+    name: "vectors",
+    cases: &[
+        Case::new("gather_and_scatter", FAMILY | MODE, gather_and_scatter),
+        Case::new("empty_pieces", FAMILY | MODE, empty_pieces),
+        Case::new("count_zero", FAMILY, count_zero),
+        Case::new("count_negative_or_too_large", ONCE, count_negative_or_too_large),
+        Case::new("thousand_pieces", ONCE, thousand_pieces),
+        Case::new("null_pieces", ONCE, null_pieces),
+        Case::new("sendmsg_and_recvmsg", FAMILY | MODE, sendmsg_and_recvmsg),
+        Case::new("recvmsg_fields", FAMILY, recvmsg_fields),
+        Case::new("readv_at_the_end", FAMILY | MODE, readv_at_the_end),
+        Case::new("sendmmsg_then_recv", FAMILY | MODE, sendmmsg_then_recv),
+        Case::new("recvmmsg_takes_what_is_there", FAMILY | MODE, recvmmsg_takes_what_is_there),
+        Case::new("recvmmsg_at_the_end", FAMILY, recvmmsg_at_the_end),
+        Case::new("recvmmsg_errors", ONCE, recvmmsg_errors),
+        Case::new("writev_after_peer_left", FAMILY, writev_after_peer_left),
+    ],
+};
+
+fn gather_and_scatter(v: Variant) {
+    let (client, server) = v.pair();
+    writev(client, &[b"one", b"two", b"three"]);
+    await_queued(server, 11);
+    readv(server, &[4, 4, 100]);
+    writev(server, &[b"a"]);
+    await_queued(client, 1);
+    readv(client, &[1]);
+}
+
+fn empty_pieces(v: Variant) {
+    let (client, server) = v.pair();
+    writev(client, &[b"", b"ab", b"", b"cd", b""]);
+    await_queued(server, 4);
+    readv(server, &[0, 1, 0, 2, 0, 5]);
+    writev(client, &[b"", b""]);
+    poll_now(server);
+    readv(server, &[0, 0]);
+}
+
+fn count_zero(v: Variant) {
+    let (client, server) = v.pair();
+    writev(client, &[]);
+    readv(server, &[]);
+    sendmsg(client, &[], 0);
+    recvmsg(server, &[], libc::MSG_DONTWAIT);
+    send(client, b"x", 0);
+    await_queued(server, 1);
+    readv(server, &[]);
+    recvmsg(server, &[], 0);
+    recv(server, 4, 0);
+}
+
+fn count_negative_or_too_large(v: Variant) {
+    let (client, server) = v.pair();
+    let pieces = Pieces::of_data(&[b"x"]);
+    let place = pieces.vectors.as_ptr() as usize;
+    trace!("writev -1: {}", sys::writev_at(client.raw, place, -1));
+    trace!("readv -1: {}", sys::readv_at(server.raw, place, -1));
+    let many: Vec<&[u8]> = vec![b"x"; 1025];
+    writev(client, &many[..1024]);
+    writev(client, &many);
+    sendmsg(client, &many, libc::MSG_NOSIGNAL);
+    await_queued(server, 1024);
+    readv(server, &[1; 1025]);
+    recvmsg(server, &[1; 1025], libc::MSG_DONTWAIT);
+    readv(server, &[1; 1024]);
+    let lengths_above_limit = [usize::MAX / 2, usize::MAX / 2].map(|iov_len| libc::iovec {
+        iov_base: pieces.vectors[0].iov_base,
+        iov_len,
+    });
+    trace!("sum too large: {}", sys::writev_at(client.raw, lengths_above_limit.as_ptr() as usize, 2));
+}
+
+fn thousand_pieces(v: Variant) {
+    let (client, server) = v.pair();
+    let data: Vec<Vec<u8>> = (0..1000_usize).map(|at| vec![at as u8; at % 7]).collect();
+    let pieces: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+    let total: usize = data.iter().map(Vec::len).sum();
+    writev(client, &pieces);
+    await_queued(server, total as i32);
+    let lengths: Vec<i64> = (0..1000).map(|at| at % 5).collect();
+    readv(server, &lengths);
+    recv(server, 10_000, libc::MSG_DONTWAIT);
+}
+
+fn null_pieces(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"0123456789", 0);
+    await_queued(server, 10);
+    readv(server, &[-3]);
+    recvmsg(server, &[-3], 0);
+    readv(server, &[0, -2]);
+    fionread(server);
+    recv(server, 10, 0);
+}
+
+fn sendmsg_and_recvmsg(v: Variant) {
+    let (client, server) = v.pair();
+    sendmsg(client, &[b"head", b"", b"body"], 0);
+    await_queued(server, 8);
+    recvmsg(server, &[2, 100], 0);
+    sendmsg(server, &[b"answer"], libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+    await_queued(client, 6);
+    recvmsg(client, &[100], libc::MSG_WAITALL | libc::MSG_DONTWAIT);
+    close(server);
+    await_hangup(client);
+    recvmsg(client, &[100], 0);
+}
+
+fn recvmsg_fields(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"abcdef", 0);
+    await_queued(server, 6);
+    recvmsg(server, &[2], 0);
+    recvmsg(server, &[2], libc::MSG_PEEK);
+    recvmsg(server, &[2], libc::MSG_TRUNC);
+    recvmsg(server, &[8], libc::MSG_CMSG_CLOEXEC);
+    recvmsg(server, &[8], libc::MSG_DONTWAIT);
+}
+
+fn readv_at_the_end(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"abc", 0);
+    shutdown(client, libc::SHUT_WR);
+    await_hangup(server);
+    readv(server, &[2, 2]);
+    readv(server, &[2, 2]);
+}
+
+fn sendmmsg_then_recv(v: Variant) {
+    let (client, server) = v.pair();
+    let mut messages = [Pieces::of_data(&[b"first ", b"message "]), Pieces::of_data(&[]), Pieces::of_data(&[b"second"])];
+    let (ret, lengths) = sys::sendmmsg(client.raw, &mut messages, 0);
+    trace!("sendmmsg {ret} {lengths:?}");
+    await_queued(server, 20);
+    recv(server, 100, 0);
+}
+
+fn recvmmsg_takes_what_is_there(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"0123456789", 0);
+    await_queued(server, 10);
+    let mut messages = [4, 3, 8].map(|length| Pieces::of_lengths(&[length]));
+    let (ret, lengths) = sys::recvmmsg(server.raw, &mut messages, libc::MSG_WAITFORONE, -1);
+    let data: Vec<String> =
+        messages.iter().zip(&lengths).map(|(pieces, length)| shown(&pieces.taken(*length as usize))).collect();
+    trace!("recvmmsg {ret} {lengths:?} {data:?}");
+    let (ret, _) = sys::recvmmsg(server.raw, &mut messages, libc::MSG_DONTWAIT, -1);
+    trace!("recvmmsg {ret}");
+}
+
+fn recvmmsg_at_the_end(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"012345", 0);
+    close(client);
+    await_hangup(server);
+    let mut messages = [4, 4, 4, 4].map(|length| Pieces::of_lengths(&[length]));
+    let (ret, lengths) = sys::recvmmsg(server.raw, &mut messages, 0, -1);
+    trace!("recvmmsg {ret} {lengths:?}");
+}
+
+fn recvmmsg_errors(v: Variant) {
+    let (_client, server) = v.pair();
+    let mut messages = [Pieces::of_lengths(&[4])];
+    trace!("nothing there: {}", sys::recvmmsg(server.raw, &mut messages, libc::MSG_DONTWAIT, -1).0);
+    trace!("bad fd: {}", sys::recvmmsg(199, &mut messages, 0, -1).0);
+    trace!("no messages: {}", sys::recvmmsg(server.raw, &mut [], libc::MSG_DONTWAIT, -1).0);
+    trace!("no messages to send: {}", sys::sendmmsg(server.raw, &mut [], 0).0);
+}
+
+fn writev_after_peer_left(v: Variant) {
+    let (client, server) = v.pair();
+    close(server);
+    await_hangup(client);
+    sys::sigaction(libc::SIGPIPE, super::ignore_signal, 0);
+    writev(client, &[b"one", b"two"]);
+    await_events(client, libc::POLLHUP);
+    writev(client, &[b"one", b"two"]);
+    sendmsg(client, &[b"one"], libc::MSG_NOSIGNAL);
+}
