@@ -1,0 +1,45 @@
+# What people type. Each target installs what a bare Debian 12 machine with Rust lacks, and says so.
+
+CARGO ?= cargo
+export CARGO_TERM_COLOR ?= auto
+
+.PHONY: help all demo test bench check loom install clean deps-build deps-test deps-demo
+
+help:
+	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
+	@echo 'make test     all tests: units, models, semantics against the kernel, real programs'
+	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
+	@echo 'make all      build the command and the library into target/release'
+	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'
+
+all: deps-build
+	$(CARGO) build --release --workspace
+
+demo: deps-demo all
+	target/release/beeline bench demo
+
+test: deps-test
+	ci/test.sh
+
+bench: all
+	target/release/beeline bench
+
+# The lane's models alone (also part of `make test`).
+loom:
+	ci/loom.sh
+
+PREFIX ?= /usr/local
+install: all
+	ci/install.sh '$(DESTDIR)$(PREFIX)'
+
+clean:
+	$(CARGO) clean
+
+deps-build:
+	@ci/packages.sh build
+
+deps-test:
+	@ci/packages.sh build test
+
+deps-demo:
+	@ci/packages.sh build demo

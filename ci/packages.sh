@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that the named purposes need and that are missing, and says so.
+# Services that packages would start are kept from starting.
+set -euo pipefail
+
+declare -A packages=(
+    [build]="gcc libc6-dev"
+    [test]="gcc libc6-dev strace python3-minimal redis-server redis-tools iperf3 memcached nginx-light curl procps iproute2"
+    [demo]="redis-server redis-tools iperf3 netpipe-tcp sockperf procps"
+)
+
+missing=()
+for purpose in "$@"; do
+    for package in ${packages[$purpose]}; do
+        case "$(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null || true)" in
+            ii*) ;;
+            *) missing+=("$package") ;;
+        esac
+    done
+done
+# nginx-light is one of several packages with the same program.
+if command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ]; then
+    missing=("${missing[@]/nginx-light/}")
+fi
+mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sed '/^$/d' | sort -u)
+[ "${#missing[@]}" -eq 0 ] && exit 0
+
+echo "Installing Debian packages: ${missing[*]}" >&2
+sudo=()
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "Please install them as root: apt-get install ${missing[*]}" >&2; exit 1; }
+    sudo=(sudo)
+fi
+# policy-rc.d is Debian's way to keep a package's service from starting at installation.
+guard=/usr/sbin/policy-rc.d
+made_guard=no
+if [ ! -e "$guard" ]; then
+    printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee "$guard" >/dev/null
+    "${sudo[@]}" chmod 755 "$guard"
+    made_guard=yes
+fi
+cleanup() { if [ "$made_guard" = yes ]; then "${sudo[@]}" rm -f "$guard"; fi; }
+trap cleanup EXIT
+"${sudo[@]}" apt-get update -qq
+"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+echo "Installed." >&2

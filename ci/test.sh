@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# All tests, from fast to slow. Prints each step with its time; stops at the first failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() {
+    local start=$SECONDS
+    printf '\n== %s\n' "$1"
+    shift
+    "$@"
+    printf '== done in %s s\n' "$((SECONDS - start))"
+}
+
+step "format and lints" ci/lint.sh
+step "release build" cargo build --release --workspace
+step "unit and integration tests" cargo test --release --workspace
+step "models of the lane (loom)" ci/loom.sh
+step "socket semantics: the kernel is the oracle" target/release/semantics --library target/release/libbeeline.so
+step "random operations against the kernel" target/release/semantics random --library target/release/libbeeline.so --ops 20000
+step "real programs" tests/apps/run.sh
