@@ -97,6 +97,12 @@ impl<'a> Sink<'a> {
         front
     }
 
+    /// The same room for a shorter time.
+    #[must_use]
+    pub fn again(&mut self) -> Sink<'_> {
+        Sink { pointer: self.pointer, length: self.length, lifetime: PhantomData }
+    }
+
     pub(crate) fn pointer(&self) -> *mut u8 {
         self.pointer
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0x0000  reserved, zero
-//! 0x0100  wake line of end 0 (client):  read_wake u32, write_wake u32
+//! 0x0100  wake line of end 0 (client):  read_wake u32, write_wake u32, cpu u32
 //! 0x0180  wake line of end 1 (server):  the same
 //! 0x0200  front of end 0: cursor u64, head u32, flags u32, then ring 0 (client to server)
 //!   +16   ring 0, ring_bytes long; its first 48 bytes share the front's cache line
@@ -114,6 +114,16 @@ impl LaneMemory {
         Ok((LaneMemory { base, ring_bytes }, id))
     }
 
+    /// The lane at an address that [`LaneMemory::address`] told.
+    ///
+    /// # Safety
+    /// The lane of `ring_bytes` must still be mapped there.
+    #[must_use]
+    #[inline]
+    pub unsafe fn from_parts(address: usize, ring_bytes: u32) -> LaneMemory {
+        LaneMemory { base: address as *mut u8, ring_bytes }
+    }
+
     /// Unmaps the lane.
     ///
     /// # Safety
@@ -212,6 +222,13 @@ impl LaneMemory {
         self.word32(WAKE_LINES[end as usize] + 4)
     }
 
+    /// The CPU, plus one, that `end` last woke up on; 0 if it has not said.
+    #[must_use]
+    #[inline]
+    pub fn cpu(&self, end: End) -> &AtomicU32 {
+        self.word32(WAKE_LINES[end as usize] + 8)
+    }
+
     /// Copies `source` into `end`'s ring at `position`, reduced to the ring.
     #[inline]
     pub fn copy_in(&self, end: End, position: u32, mut source: Source<'_>) {
@@ -255,6 +272,7 @@ impl LaneMemory {
             self.set_flags(end, 0);
             self.read_wake(end).store(0, Ordering::Relaxed);
             self.write_wake(end).store(0, Ordering::Relaxed);
+            self.cpu(end).store(0, Ordering::Relaxed);
         }
     }
 }

@@ -41,6 +41,15 @@ impl SideMemory {
         unsafe { &*self.base.cast::<T>() }
     }
 
+    /// The page at an address that a reference from [`SideMemory::as_ref`] told.
+    ///
+    /// # Safety
+    /// The page must still be mapped there.
+    #[must_use]
+    pub unsafe fn from_address(address: usize) -> SideMemory {
+        SideMemory { base: address as *mut u8 }
+    }
+
     /// Zeroes the page for its next use.
     ///
     /// # Safety

@@ -1,0 +1,354 @@
+//! Descriptions: what this process knows about an open file description.
+//!
+//! A [`Desc`] is private to the process; several fds of the process may lead to one (`dup`). What the
+//! holders of a connection in different processes must agree on is in the side it points to.
+//!
+//! # Life
+//!
+//! 1. `kind` says what the description is. It changes only while both locks are held.
+//! 2. An operation takes `tx` or `rx`, then checks that the fd still leads here ([`crate::table::lane_tx`]).
+//!    Holding either lock keeps the lane and the side mapped.
+//! 3. An operation that sleeps first pins the description and lets its locks go. After the sleep it checks
+//!    again: the fd may have been closed, or have become something else.
+//! 4. Closing the last fd makes the kind `Closed`; sleepers find that when they wake. When the last pin is
+//!    gone, too, the lane is given back and the description returns to its slab.
+
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use beeline_lane::{End, LaneMemory, Reader, Writer};
+use beeline_stats::layout::ConnectionSlot;
+
+use crate::lock::{Guard, Lock, Taken};
+use crate::side::{OptionValue, SideState};
+use crate::slab::{Slab, Stable};
+
+/// What a description is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Kind {
+    /// Not in use.
+    Free = 0,
+    /// A TCP socket that this process made and that may yet become something else.
+    Tcp = 1,
+    /// A listening TCP socket, perhaps with a door.
+    Listener = 2,
+    /// A connection over a lane; the fd is its anchor.
+    Lane = 3,
+    /// An epoll set.
+    Epoll = 4,
+    /// An anchor whose lane this process cannot use; every operation fails with `ECONNRESET`.
+    Orphan = 5,
+    /// Closed by the app; some sleeping operation still holds it.
+    Closed = 6,
+}
+
+/// Options set before there is a connection.
+#[derive(Default)]
+pub struct Draft {
+    /// `SO_RCVTIMEO`, as in the side.
+    pub rcv_timeout_ns: AtomicU64,
+    /// `SO_SNDTIMEO`, as in the side.
+    pub snd_timeout_ns: AtomicU64,
+    /// `SO_RCVLOWAT`, as in the side.
+    pub rcv_lowat: AtomicU32,
+    /// `SO_LINGER`, as in the side.
+    pub linger: AtomicU32,
+    /// The first reason why this socket must stay on TCP, as `Reason as u16 + 1`; 0 for none.
+    pub blocked_by: AtomicU16,
+    /// Integer options, as in the side.
+    pub options: [OptionValue; 16],
+}
+
+/// See the module.
+#[repr(C, align(128))]
+pub struct Desc {
+    kind: AtomicU32,
+    /// Whether other processes may hold this end: then the side's locks are taken, too.
+    pub shared: AtomicBool,
+    /// Which end of the lane this is.
+    end: AtomicU8,
+    tx_lock: Lock,
+    rx_lock: Lock,
+    lane: AtomicUsize,
+    ring_bytes: AtomicU32,
+    /// How long a wait for this connection may spin, in nanoseconds ([`crate::wait`]).
+    pub spin_ns: AtomicU32,
+    /// Waits since the last probe of whether spinning pays again.
+    pub spins_skipped: AtomicU32,
+    side: AtomicPtr<SideState>,
+    /// Sends since the last look at the kernel.
+    pub sends: AtomicU32,
+    /// Times a send found the ring full: each is the beginning of an `EPOLLOUT` edge.
+    pub fulls: AtomicU32,
+    /// Receives in a row that found nothing.
+    pub eagains: AtomicU32,
+    /// Where the connection's figures go; null if it has no slot.
+    pub slot: AtomicPtr<ConnectionSlot>,
+    /// An fd of this process that leads here.
+    pub fd: AtomicI32,
+    /// Fds of this process that lead here.
+    pub refs: AtomicU32,
+    /// Sleeping operations.
+    pub pins: AtomicU32,
+    /// Entries of epoll sets that lead here.
+    pub entries: AtomicU32,
+    /// `forks` of the process when the socket was made: a fork since then may share it.
+    pub born: AtomicU32,
+    /// `AF_INET` or `AF_INET6`.
+    pub family: AtomicU32,
+    /// Options set before the connection.
+    pub draft: Draft,
+    /// The listener's state, for [`Kind::Listener`].
+    pub listener: AtomicPtr<crate::meet::Listener>,
+    /// The set, for [`Kind::Epoll`].
+    pub set: AtomicPtr<crate::epoll::Set>,
+    /// The client's lane as its pool knows it, for giving it back.
+    pub pooled: AtomicPtr<crate::meet::PooledLane>,
+    next_free: AtomicPtr<Desc>,
+}
+
+// SAFETY: every field is an atomic for which zero is valid.
+unsafe impl Stable for Desc {
+    fn next_free(&self) -> &AtomicPtr<Self> {
+        &self.next_free
+    }
+}
+
+/// All descriptions of the process.
+pub static DESCS: Slab<Desc> = Slab::new();
+
+/// A description with its writing direction locked.
+pub struct TxGuard {
+    /// The description.
+    pub desc: &'static Desc,
+    /// The lane's memory.
+    pub lane: LaneMemory,
+    /// The side.
+    pub side: &'static SideState,
+    _outer: Guard<'static>,
+    inner: Option<Guard<'static>>,
+}
+
+/// A description with its reading direction locked.
+pub struct RxGuard {
+    /// The description.
+    pub desc: &'static Desc,
+    /// The lane's memory.
+    pub lane: LaneMemory,
+    /// The side.
+    pub side: &'static SideState,
+    _outer: Guard<'static>,
+    _inner: Option<Guard<'static>>,
+}
+
+impl Desc {
+    /// What the description is.
+    #[must_use]
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        match self.kind.load(Acquire) {
+            1 => Kind::Tcp,
+            2 => Kind::Listener,
+            3 => Kind::Lane,
+            4 => Kind::Epoll,
+            5 => Kind::Orphan,
+            6 => Kind::Closed,
+            _ => Kind::Free,
+        }
+    }
+
+    /// Whether it is a lane.
+    #[must_use]
+    #[inline]
+    pub fn is_lane(&self) -> bool {
+        self.kind.load(Acquire) == Kind::Lane as u32
+    }
+
+    /// Changes what the description is, under both locks.
+    pub fn become_kind(&self, kind: Kind) {
+        let _tx = self.tx_lock.lock();
+        let _rx = self.rx_lock.lock();
+        self.kind.store(kind as u32, Release);
+    }
+
+    /// Makes the description a lane. Its fields are published with the kind.
+    pub fn become_lane(&self, lane: LaneMemory, side: &'static SideState, end: End) {
+        let _tx = self.tx_lock.lock();
+        let _rx = self.rx_lock.lock();
+        self.lane.store(lane.address(), Relaxed);
+        self.ring_bytes.store(lane.ring_bytes(), Relaxed);
+        self.side.store(core::ptr::from_ref(side).cast_mut(), Relaxed);
+        self.end.store(end as u8, Relaxed);
+        self.shared.store(false, Relaxed);
+        self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
+        self.spins_skipped.store(0, Relaxed);
+        self.sends.store(0, Relaxed);
+        self.eagains.store(0, Relaxed);
+        self.fulls.store(0, Relaxed);
+        self.kind.store(Kind::Lane as u32, Release);
+    }
+
+    /// The lane's memory. Only for lanes.
+    #[must_use]
+    #[inline]
+    pub fn lane(&self) -> LaneMemory {
+        // SAFETY: `become_lane` stored the address and size of one mapping, which stays mapped while the
+        // description is a lane; callers hold a lock or a pin.
+        unsafe { LaneMemory::from_parts(self.lane.load(Relaxed), self.ring_bytes.load(Relaxed)) }
+    }
+
+    /// The side. Only for lanes.
+    #[must_use]
+    #[inline]
+    pub fn side(&self) -> &'static SideState {
+        // SAFETY: `become_lane` stored a reference that lives while the description is a lane; callers
+        // hold a lock or a pin.
+        unsafe { &*self.side.load(Relaxed) }
+    }
+
+    /// Which end of the lane this is.
+    #[must_use]
+    #[inline]
+    pub fn end(&self) -> End {
+        if self.end.load(Relaxed) == 0 { End::Client } else { End::Server }
+    }
+
+    /// Locks the writing direction. `None` if this is not a lane.
+    #[inline]
+    pub fn lock_tx(&'static self) -> Option<TxGuard> {
+        let outer = self.tx_lock.lock();
+        if !self.is_lane() {
+            return None;
+        }
+        let (lane, side) = (self.lane(), self.side());
+        let inner = if self.shared.load(Relaxed) { Some(side.tx_lock.lock()) } else { None };
+        let guard = TxGuard { desc: self, lane, side, _outer: outer, inner };
+        if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited) && guard.writer().recover().is_err() {
+            crate::io::poison(self, beeline_stats::Poison::HeadBeyondTail);
+        }
+        Some(guard)
+    }
+
+    /// Locks the reading direction. `None` if this is not a lane.
+    #[inline]
+    pub fn lock_rx(&'static self) -> Option<RxGuard> {
+        let outer = self.rx_lock.lock();
+        if !self.is_lane() {
+            return None;
+        }
+        let (lane, side) = (self.lane(), self.side());
+        let inner = if self.shared.load(Relaxed) { Some(side.rx_lock.lock()) } else { None };
+        let inherited = inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited);
+        let guard = RxGuard { desc: self, lane, side, _outer: outer, _inner: inner };
+        if inherited && guard.reader().recover(&crate::io::Anchor(self.fd.load(Relaxed))).is_err() {
+            crate::io::poison(self, beeline_stats::Poison::CursorBeyondRing);
+        }
+        Some(guard)
+    }
+
+    /// Waits until no operation of this process is inside, and keeps others out: for `fork` and close.
+    pub fn lock_both(&'static self) -> (Guard<'static>, Guard<'static>) {
+        (self.tx_lock.lock(), self.rx_lock.lock())
+    }
+
+    /// Makes the description `Closed`. Both locks are held.
+    pub(crate) fn mark_closed(&self) {
+        self.kind.store(Kind::Closed as u32, Release);
+    }
+
+    /// Counts a send that found the ring full.
+    pub fn note_full(&self) {
+        self.fulls.fetch_add(1, Relaxed);
+    }
+
+    /// In the child of a `fork`: no other thread of this process holds the locks.
+    pub fn reset_after_fork(&self) {
+        self.tx_lock.reset();
+        self.rx_lock.reset();
+        self.pins.store(0, Relaxed);
+        self.slot.store(core::ptr::null_mut(), Relaxed);
+    }
+
+    /// Keeps the description while its holder sleeps.
+    pub fn pin(&'static self) -> Pin {
+        self.pins.fetch_add(1, Relaxed);
+        Pin(self)
+    }
+
+    /// Gives the lane and the description back if nothing leads here any more.
+    pub(crate) fn give_if_unused(&'static self) {
+        if self.refs.load(Acquire) != 0 || self.pins.load(Acquire) != 0 {
+            return;
+        }
+        let was = {
+            let _both = self.lock_both();
+            self.kind.swap(Kind::Free as u32, Release)
+        };
+        if was == Kind::Free as u32 {
+            return;
+        }
+        if self.lane.load(Relaxed) != 0 {
+            crate::meet::retire_lane(self);
+            self.lane.store(0, Relaxed);
+        }
+        DESCS.give(self);
+    }
+
+    /// Prepares a description from the slab for its next use.
+    pub fn begin(&self, kind: Kind, fd: i32, family: u32, born: u32) {
+        self.shared.store(false, Relaxed);
+        self.fd.store(fd, Relaxed);
+        self.refs.store(0, Relaxed);
+        self.pins.store(0, Relaxed);
+        self.entries.store(0, Relaxed);
+        self.born.store(born, Relaxed);
+        self.family.store(family, Relaxed);
+        self.draft.clear();
+        self.slot.store(core::ptr::null_mut(), Relaxed);
+        self.listener.store(core::ptr::null_mut(), Relaxed);
+        self.set.store(core::ptr::null_mut(), Relaxed);
+        self.pooled.store(core::ptr::null_mut(), Relaxed);
+        self.become_kind(kind);
+    }
+}
+
+impl Draft {
+    fn clear(&self) {
+        self.rcv_timeout_ns.store(0, Relaxed);
+        self.snd_timeout_ns.store(0, Relaxed);
+        self.rcv_lowat.store(0, Relaxed);
+        self.linger.store(0, Relaxed);
+        self.blocked_by.store(0, Relaxed);
+        self.options.iter().for_each(|option| option.key.store(0, Relaxed));
+    }
+}
+
+/// A pinned description.
+pub struct Pin(&'static Desc);
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if self.0.pins.fetch_sub(1, Release) == 1 {
+            self.0.give_if_unused();
+        }
+    }
+}
+
+impl TxGuard {
+    /// The lane's writer.
+    #[inline]
+    pub fn writer(&self) -> Writer<'_, LaneMemory> {
+        Writer::new(&self.lane, self.desc.end(), &self.side.tx)
+    }
+}
+
+impl RxGuard {
+    /// The lane's reader.
+    #[inline]
+    pub fn reader(&self) -> Reader<'_, LaneMemory> {
+        Reader::new(&self.lane, self.desc.end(), &self.side.rx, &self.side.tx)
+    }
+}

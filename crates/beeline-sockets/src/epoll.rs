@@ -1,0 +1,299 @@
+//! `epoll`: kernel sets whose lanes are watched by the kernel when cold and by us when hot.
+//!
+//! # Rules
+//!
+//! 1. Every fd the app adds is added to the kernel's set, with the app's data. For a lane that is its anchor,
+//!    watched for bells and ends (and for room only while the ring is full). So a cold lane costs nothing, and
+//!    a wait in the kernel sees everything at once.
+//! 2. A kernel event for a lane is a hint: the lane becomes *hot*, and a hot lane is judged by its ring. Hot
+//!    lanes are in a list that each wait looks through. A lane that was looked at [`IDLE_LOOKS`] times in
+//!    vain is armed and cold again.
+//! 3. Before a thread sleeps in the kernel, all hot lanes of the set are armed. While some thread sleeps so, a
+//!    wait that returns arms what stays behind, so that the sleeper learns what comes next.
+//! 4. What becomes ready without a bell (a member added or modified while its ring has data) wakes sleepers
+//!    through the *waker*: a descriptor that is always readable and that one `EPOLL_CTL_MOD` shows to one
+//!    sleeper once.
+//! 5. A dead anchor would be reported by the kernel for ever, whatever was asked. It is taken out of the kernel's
+//!    set; its state is final and stays with the hot list.
+//! 6. Edges: data is an edge when the peer's tail has moved since the last report; room is one when a send has
+//!    found the ring full since; a change of state is one. As in the kernel, an edge reports the whole mask.
+//! 7. The kernel is asked, without waiting, at each wait; only a set that has been busy for
+//!    [`BUSY_WAITS`] waits in a row asks once in [`LOOK_TICKS`], so that hot lanes cannot starve the rest.
+
+mod control;
+mod set;
+mod wait;
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::Armed;
+
+use crate::desc::{Desc, Kind};
+use crate::io;
+use crate::poll::arm_lane;
+use crate::table;
+
+pub use control::{create, ctl, forget, listener_gained, put_back, take_out};
+pub use set::Set;
+pub use wait::{pwait, pwait2, wait};
+
+use set::{Entry, NIL, SETS};
+
+/// Looks in vain after which a hot lane becomes cold.
+const IDLE_LOOKS: u32 = 256;
+/// Busy waits in a row after which the kernel is no longer asked each time.
+const BUSY_WAITS: u32 = 64;
+/// Time between two looks at the kernel of a busy set, in ticks of the time-stamp counter: about 120 us.
+const LOOK_TICKS: u64 = 250_000;
+/// Depth to which nested sets are followed; the kernel allows 5 (`EP_MAX_NESTS`).
+const NESTS_MAX: u32 = 5;
+
+const EPOLLIN: u32 = libc::EPOLLIN as u32;
+const EPOLLOUT: u32 = libc::EPOLLOUT as u32;
+const EPOLLRDHUP: u32 = libc::EPOLLRDHUP as u32;
+const EPOLLERR: u32 = libc::EPOLLERR as u32;
+const EPOLLHUP: u32 = libc::EPOLLHUP as u32;
+const EPOLLRDNORM: u32 = libc::EPOLLRDNORM as u32;
+const EPOLLWRNORM: u32 = libc::EPOLLWRNORM as u32;
+const EPOLLET: u32 = libc::EPOLLET as u32;
+const EPOLLONESHOT: u32 = libc::EPOLLONESHOT as u32;
+
+/// The set that a description of kind `Epoll` stands for.
+fn set_of(desc: &Desc) -> Option<&'static Set> {
+    if desc.kind() != Kind::Epoll {
+        return None;
+    }
+    // SAFETY: null or an object of a slab, which is never unmapped.
+    unsafe { desc.set.load(Relaxed).as_ref() }
+}
+
+/// What a hot entry has to report, and the marks to set when it is reported. 0 if nothing.
+fn judge(set: &Set, fd: i32, entry: &Entry, depth: u32) -> u32 {
+    if entry.fired.load(Relaxed) {
+        return 0;
+    }
+    let Some(desc) = entry.desc() else { return 0 };
+    let interest = entry.events.load(Relaxed) | EPOLLERR | EPOLLHUP;
+    match desc.kind() {
+        Kind::Lane => {}
+        Kind::Epoll => {
+            let ready = set_of(desc).is_some_and(|inner| !core::ptr::eq(inner, set) && any_ready(inner, depth + 1));
+            return if ready { (EPOLLIN | EPOLLRDNORM) & interest } else { 0 };
+        }
+        _ => return 0,
+    }
+    let mask = io::poll_mask(desc) as u16 as u32;
+    let report = mask & interest;
+    if report == 0 || entry.events.load(Relaxed) & EPOLLET == 0 {
+        return report;
+    }
+    let state = mask & !(EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM);
+    let edge = entry.fresh.load(Relaxed)
+        || state & interest & !entry.seen_state.load(Relaxed) != 0
+        || interest & (EPOLLIN | EPOLLRDNORM) != 0 && tail(desc) != entry.seen_tail.load(Relaxed)
+        || interest & (EPOLLOUT | EPOLLWRNORM) != 0
+            && mask & EPOLLOUT != 0
+            && desc.fulls.load(Relaxed) != entry.seen_fulls.load(Relaxed);
+    let _ = fd;
+    if edge { report } else { 0 }
+}
+
+/// Notes that a lane's present state was reported.
+fn reported(entry: &Entry, desc: &Desc, tail: u32, mask: u32) {
+    entry.fresh.store(false, Relaxed);
+    entry.seen_tail.store(tail, Relaxed);
+    if mask & EPOLLOUT != 0 || entry.events.load(Relaxed) & EPOLLOUT == 0 {
+        entry.seen_fulls.store(desc.fulls.load(Relaxed), Relaxed);
+    }
+    entry.seen_state.store(mask & !(EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM), Relaxed);
+    if entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
+        entry.fired.store(true, Relaxed);
+    }
+}
+
+/// The peer's tail.
+fn tail(desc: &Desc) -> u32 {
+    (desc.lane().cursor(desc.end().peer()) >> 32) as u32
+}
+
+/// Whether some hot member of a set has something to report.
+fn any_ready(set: &Set, depth: u32) -> bool {
+    if depth > NESTS_MAX {
+        return false;
+    }
+    let Some(_guard) = set.lock.try_lock() else { return false };
+    let mut fd = set.hot_first.load(Relaxed);
+    while let Some(entry) = set.find(fd) {
+        if judge(set, fd, entry, depth) != 0 {
+            return true;
+        }
+        fd = entry.next.load(Relaxed);
+    }
+    false
+}
+
+/// Whether a set, watched by poll(2), select(2) or another set, has hot members with something to report.
+pub fn has_ready(desc: &Desc) -> bool {
+    set_of(desc).is_some_and(|set| any_ready(set, 0))
+}
+
+/// Arms all hot members of a set that somebody is about to wait for through the kernel.
+pub fn cool(desc: &Desc) -> Armed {
+    let Some(set) = set_of(desc) else { return Armed::Sleep };
+    cool_set(desc.fd.load(Relaxed), set, 0)
+}
+
+/// Arms the hot lanes of a set; those that have nothing to report become cold. Ready if one has something.
+fn cool_set(epfd: i32, set: &Set, depth: u32) -> Armed {
+    if depth > NESTS_MAX {
+        return Armed::Sleep;
+    }
+    let _guard = set.lock.lock();
+    let mut fd = set.hot_first.load(Relaxed);
+    let mut armed = Armed::Sleep;
+    while let Some(entry) = set.find(fd) {
+        let next = entry.next.load(Relaxed);
+        if cool_entry(epfd, set, fd, entry, depth) == Armed::Ready {
+            armed = Armed::Ready;
+        }
+        fd = next;
+    }
+    armed
+}
+
+/// Arms what a thread leaves behind in a set on which others sleep: what has been reported and not yet dealt
+/// with counts from now on, so that sleepers hear of what comes after it.
+fn cool_behind(epfd: i32, set: &Set) -> Armed {
+    let _guard = set.lock.lock();
+    let mut fd = set.hot_first.load(Relaxed);
+    let mut armed = Armed::Sleep;
+    while let Some(entry) = set.find(fd) {
+        let next = entry.next.load(Relaxed);
+        if cool_entry(epfd, set, fd, entry, 0) == Armed::Ready {
+            armed = Armed::Ready;
+            if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
+                let fd = open_fd(fd, desc);
+                if let Some(guard) = table::lane_rx(fd) {
+                    let since = beeline_lane::Since::Tail(guard.reader().tail());
+                    // A fault is found again by whoever reads.
+                    let _ = guard.reader().arm(since, &io::Anchor(fd));
+                }
+            }
+        }
+        fd = next;
+    }
+    armed
+}
+
+/// Arms one hot entry. The set is locked.
+fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed {
+    let Some(desc) = entry.desc() else { return Armed::Sleep };
+    match desc.kind() {
+        Kind::Epoll => {
+            let Some(inner) = set_of(desc) else { return Armed::Sleep };
+            if core::ptr::eq(inner, set) {
+                return Armed::Sleep;
+            }
+            return cool_set(fd, inner, depth + 1);
+        }
+        Kind::Lane if !entry.fired.load(Relaxed) => {}
+        _ => return Armed::Sleep,
+    }
+    if judge(set, fd, entry, depth) != 0 {
+        return Armed::Ready;
+    }
+    if entry.dead.load(Relaxed) || desc.side().is(crate::side::state::PEER_CLOSED | crate::side::state::RESET) {
+        bury(epfd, fd, entry);
+        return Armed::Sleep;
+    }
+    let interest = entry.events.load(Relaxed);
+    if arm_entry(epfd, fd, entry, desc, interest) == Armed::Ready && judge(set, fd, entry, depth) != 0 {
+        return Armed::Ready;
+    }
+    set.make_cold(fd, entry);
+    Armed::Sleep
+}
+
+/// Arms a lane for what an entry asks, by level or from the last report on.
+fn arm_entry(epfd: i32, fd: i32, entry: &Entry, desc: &'static Desc, interest: u32) -> Armed {
+    let out = interest & (EPOLLOUT | EPOLLWRNORM) != 0 && !io::writable_hint(desc, desc.side());
+    if out && !entry.kernel_out.swap(true, Relaxed) {
+        watch(epfd, libc::EPOLL_CTL_MOD, fd, entry);
+    }
+    let fd = open_fd(fd, desc);
+    if interest & EPOLLET == 0 {
+        let events = interest & (EPOLLIN | EPOLLRDNORM) | if out { EPOLLOUT } else { 0 };
+        return arm_lane(fd, desc, events as i16);
+    }
+    if interest & (EPOLLIN | EPOLLRDNORM) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
+        let since = beeline_lane::Since::Tail(entry.seen_tail.load(Relaxed));
+        let armed = table::lane_rx(fd).map(|guard| guard.reader().arm(since, &io::Anchor(fd)));
+        match armed {
+            Some(Ok(Armed::Sleep)) => {}
+            Some(Ok(Armed::Ready)) | None => return Armed::Ready,
+            Some(Err(failure)) => {
+                io::fault(fd, desc, failure, 0);
+                return Armed::Ready;
+            }
+        }
+    }
+    if out { arm_lane(fd, desc, libc::POLLOUT) } else { Armed::Sleep }
+}
+
+/// An fd under which the description's anchor is open: the registered one may have been closed while a
+/// duplicate keeps the registration alive.
+fn open_fd(fd: i32, desc: &'static Desc) -> i32 {
+    if table::leads_to(fd, desc) { fd } else { desc.fd.load(Relaxed) }
+}
+
+/// Tells the kernel what to watch an entry's fd for.
+fn watch(epfd: i32, operation: i32, fd: i32, entry: &Entry) -> bool {
+    let mut events = entry.events.load(Relaxed);
+    let lane = entry.desc().is_some_and(Desc::is_lane);
+    if lane {
+        if events & EPOLLRDNORM != 0 {
+            events |= EPOLLIN;
+        }
+        // One-shot is ours to keep: the kernel's would end the watch at the first bell.
+        events &= !(EPOLLONESHOT | EPOLLWRNORM | EPOLLRDNORM);
+        if !entry.kernel_out.load(Relaxed) {
+            events &= !EPOLLOUT;
+        }
+        if events & EPOLLIN != 0 {
+            events |= EPOLLRDHUP;
+        }
+        if operation == libc::EPOLL_CTL_MOD {
+            events &= !(libc::EPOLLEXCLUSIVE as u32);
+        }
+    }
+    let event = libc::epoll_event { events, u64: entry.data.load(Relaxed) };
+    crate::kernel::epoll_ctl(epfd, operation, fd, Some(event)).is_ok()
+}
+
+/// Takes a dead anchor out of the kernel's set.
+fn bury(epfd: i32, fd: i32, entry: &Entry) {
+    if !entry.dead.swap(true, Relaxed) {
+        let _ = crate::kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+    }
+}
+
+/// The last fd of an epoll set is being closed.
+pub fn close_set(desc: &'static Desc) {
+    let Some(set) = set_of(desc) else { return };
+    {
+        let _guard = set.lock.lock();
+        set.for_each_entry(|fd, entry| set.remove(fd, entry));
+        set.hot_first.store(NIL, Relaxed);
+        set.hot_last.store(NIL, Relaxed);
+    }
+    control::unlink(set);
+    desc.set.store(core::ptr::null_mut(), Relaxed);
+    desc.become_kind(Kind::Closed);
+    SETS.give(set);
+}
+
+/// In the child of a `fork`: no other thread holds any lock or sleeps.
+pub fn reset_after_fork() {
+    SETS.reset_after_fork();
+    control::reset_after_fork();
+}

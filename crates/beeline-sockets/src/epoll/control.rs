@@ -1,0 +1,326 @@
+//! Making sets and changing their members.
+
+use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
+
+use super::set::{Entry, SETS, Set};
+use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, judge, set_of, watch};
+use crate::desc::{DESCS, Desc, Kind};
+use crate::lock::Lock;
+use crate::{Errno, Outcome, kernel, life, meet, table};
+
+/// `EFD_CLOEXEC | EFD_NONBLOCK` of eventfd2(2).
+const EVENTFD_FLAGS: usize = 0o2_004_000;
+/// The data of the waker's events; no app chooses it by accident.
+pub(super) const WAKER_DATA: u64 = 0xBEE1_1E5A_3C96_D2F7;
+
+/// All sets in use, linked through `next_set`.
+static ALL: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+static ALL_LOCK: Lock = Lock::new();
+/// A descriptor that is always readable; -1 until it is needed.
+static WAKER: AtomicI32 = AtomicI32::new(-1);
+
+/// `epoll_create1(2)`.
+pub fn create(flags: i32) -> Outcome {
+    // SAFETY: plain numbers.
+    let made = unsafe { beeline_shm::sys::call(libc::SYS_epoll_create1, [flags as usize, 0, 0, 0, 0, 0]) };
+    let fd = match made {
+        Ok(fd) => fd as i32,
+        Err(errno) => return Outcome::Fail(errno),
+    };
+    meet::fd_reborn(fd);
+    // Without memory the set is the kernel's alone; lanes then look to it as their anchors do.
+    if let (Some(desc), Some(set)) = (DESCS.take(), SETS.take()) {
+        set.begin(desc);
+        desc.begin(Kind::Epoll, fd, 0, life::forks());
+        desc.set.store(core::ptr::from_ref(set).cast_mut(), Relaxed);
+        let _guard = ALL_LOCK.lock();
+        set.next_set.store(ALL.load(Relaxed), Relaxed);
+        ALL.store(core::ptr::from_ref(set).cast_mut(), Relaxed);
+        let _ = table::set(fd, Some(desc));
+    }
+    Outcome::Done(fd as isize)
+}
+
+/// `epoll_ctl(2)`.
+///
+/// # Safety
+/// `event` must be null or valid, as for epoll_ctl(2).
+pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_event) -> Outcome {
+    let Some(set) = table::get(epfd).and_then(set_of) else { return Outcome::Kernel };
+    let event = match (operation, event as usize) {
+        (libc::EPOLL_CTL_DEL, _) => None,
+        (_, 0..4096) => return Outcome::fail(libc::EFAULT),
+        // SAFETY: valid by the caller's word; the struct is packed, so it is read as a whole.
+        _ => Some(unsafe { event.read_unaligned() }),
+    };
+    if operation == libc::EPOLL_CTL_ADD {
+        meet::adopt_listener(fd);
+    }
+    let desc = table::get(fd);
+    if let Some(listener) = desc.filter(|desc| desc.kind() == Kind::Listener) {
+        meet::open_door(listener);
+    }
+    let outcome = {
+        let _guard = set.lock.lock();
+        change(epfd, set, operation, fd, event, desc)
+    };
+    match outcome {
+        Ok(ready) => {
+            if ready && set.sleepers.load(Relaxed) != 0 {
+                wake_sleeper(epfd, set);
+            }
+            Outcome::OK
+        }
+        Err(errno) => Outcome::Fail(errno),
+    }
+}
+
+/// Applies one change to the kernel's set and to ours. Tells whether the member has something to report.
+fn change(
+    epfd: i32,
+    set: &Set,
+    operation: i32,
+    fd: i32,
+    event: Option<libc::epoll_event>,
+    desc: Option<&'static Desc>,
+) -> Result<bool, Errno> {
+    let mut old = set.find(fd);
+    // A member whose fd was closed behind our back, or now leads elsewhere.
+    if let Some(entry) = old
+        && !core::ptr::eq(
+            entry.desc().map_or(core::ptr::null(), core::ptr::from_ref),
+            desc.map_or(core::ptr::null(), core::ptr::from_ref),
+        )
+    {
+        set.remove(fd, entry);
+        old = None;
+    }
+    match (operation, event) {
+        (libc::EPOLL_CTL_DEL, _) => {
+            let dead = old.is_some_and(|entry| entry.dead.load(Relaxed));
+            let result = kernel::epoll_ctl(epfd, operation, fd, None);
+            if let Some(entry) = old {
+                hidden_of(entry, |hidden| {
+                    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+                });
+                set.remove(fd, entry);
+            }
+            if dead { Ok(false) } else { result.map(|_| false) }
+        }
+        (libc::EPOLL_CTL_ADD, Some(event)) => {
+            if old.is_some() {
+                // Errors in the kernel's order: a bad descriptor or event first.
+                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
+                return Err(Errno(libc::EEXIST));
+            }
+            let lane = desc.is_some_and(Desc::is_lane);
+            if !lane {
+                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
+            }
+            let Some(entry) = set.insert(fd, event.events, event.u64, desc) else {
+                return if lane { Err(Errno(libc::ENOMEM)) } else { Ok(false) };
+            };
+            if lane && !watch(epfd, operation, fd, entry) {
+                set.remove(fd, entry);
+                // Asked again with the app's own event, the kernel says what is wrong.
+                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
+                let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+                return Err(Errno(libc::EINVAL));
+            }
+            hidden_of(entry, |hidden| watch_hidden(epfd, entry, hidden));
+            Ok(settle(set, fd, entry))
+        }
+        (libc::EPOLL_CTL_MOD, Some(event)) => {
+            let Some(entry) = old else {
+                return kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false);
+            };
+            let exclusive = libc::EPOLLEXCLUSIVE as u32;
+            if (event.events | entry.events.load(Relaxed)) & exclusive != 0 {
+                return Err(Errno(libc::EINVAL));
+            }
+            if entry.desc().is_some_and(Desc::is_lane) {
+                set.modify(fd, entry, event.events, event.u64);
+                entry.kernel_out.store(false, Relaxed);
+                if !entry.dead.load(Relaxed) && !watch(epfd, operation, fd, entry) {
+                    return Err(Errno(libc::ENOENT));
+                }
+            } else {
+                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
+                set.modify(fd, entry, event.events, event.u64);
+                hidden_of(entry, |hidden| {
+                    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+                    watch_hidden(epfd, entry, hidden);
+                });
+            }
+            Ok(settle(set, fd, entry))
+        }
+        (_, Some(event)) => kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false),
+        (_, None) => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// A new or changed member is looked at by the next wait. Tells whether it has something to report.
+fn settle(set: &Set, fd: i32, entry: &Entry) -> bool {
+    let Some(desc) = entry.desc() else { return false };
+    if !matches!(desc.kind(), Kind::Lane | Kind::Epoll) {
+        return false;
+    }
+    set.make_hot(fd, entry);
+    judge(set, fd, entry, 0) != 0
+}
+
+/// Calls `f` with the further descriptors of a listener: its door and clients that have not said hello.
+fn hidden_of(entry: &Entry, mut f: impl FnMut(i32)) {
+    if let Some(desc) = entry.desc().filter(|desc| desc.kind() == Kind::Listener) {
+        let mut hidden = [0i32; 20];
+        let count = meet::listener_fds(desc, &mut hidden);
+        hidden.iter().take(count).for_each(|fd| f(*fd));
+    }
+}
+
+/// Lets the kernel watch a listener's further descriptor under the listener's own data.
+fn watch_hidden(epfd: i32, entry: &Entry, hidden: i32) {
+    let interest = entry.events.load(Relaxed);
+    if interest & EPOLLIN != 0 {
+        // Level and edge as asked. One shot for the pair is kept by `wait`.
+        let events = interest & (EPOLLIN | EPOLLET | libc::EPOLLEXCLUSIVE as u32 | EPOLLONESHOT);
+        let event = libc::epoll_event { events, u64: entry.data.load(Relaxed) };
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, hidden, Some(event));
+    }
+}
+
+/// One member of a pair has fired once: the other is not to fire, either.
+pub(super) fn disarm_pair(epfd: i32, fd: i32, entry: &Entry) {
+    entry.fired.store(true, Relaxed);
+    let event = libc::epoll_event { events: EPOLLONESHOT, u64: entry.data.load(Relaxed) };
+    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event));
+    hidden_of(entry, |hidden| {
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+    });
+}
+
+/// Wakes one thread that sleeps in the kernel on `set`.
+pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
+    let Some(waker) = waker() else { return };
+    let event = libc::epoll_event { events: EPOLLIN | EPOLLONESHOT, u64: WAKER_DATA };
+    let operation =
+        if set.has_waker.swap(true, Relaxed) { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
+    if kernel::epoll_ctl(epfd, operation, waker, Some(event)).is_err() {
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, waker, Some(event));
+    }
+}
+
+/// The always-readable descriptor, made at first use.
+fn waker() -> Option<i32> {
+    let present = WAKER.load(Relaxed);
+    if present >= 0 {
+        return Some(present);
+    }
+    // SAFETY: plain numbers; the counter starts at one, so the descriptor is readable from the start.
+    let fd = unsafe { beeline_shm::sys::call(libc::SYS_eventfd2, [1, EVENTFD_FLAGS, 0, 0, 0, 0]) }.ok()? as i32;
+    let fd = kernel::hide(fd);
+    match WAKER.compare_exchange(-1, fd, Relaxed, Relaxed) {
+        Ok(_) => Some(fd),
+        Err(other) => {
+            kernel::close_hidden(fd);
+            Some(other)
+        }
+    }
+}
+
+/// Calls `f` with every set that watches `fd` as `desc`.
+fn sets_with(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, &Entry)) {
+    if desc.entries.load(Relaxed) == 0 {
+        return;
+    }
+    let _all = ALL_LOCK.lock();
+    // SAFETY: linked sets are objects of a slab, which are never unmapped.
+    let mut next: Option<&'static Set> = unsafe { ALL.load(Relaxed).as_ref() };
+    while let Some(set) = next {
+        let _guard = set.lock.lock();
+        if let Some(owner) = set.owner()
+            && let Some(entry) = set.find(fd)
+            && entry.desc().is_some_and(|found| core::ptr::eq(found, desc))
+        {
+            f(owner.fd.load(Relaxed), set, entry);
+        }
+        // SAFETY: as above.
+        next = unsafe { set.next_set.load(Relaxed).as_ref() };
+    }
+}
+
+/// `fd` is about to be closed: it leaves all sets of this process. The kernel drops a member by itself only
+/// when the last holder of the file is gone, which for us includes other processes.
+pub fn forget(fd: i32, desc: &'static Desc) {
+    sets_with(fd, desc, |epfd, set, entry| {
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+        hidden_of(entry, |hidden| {
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+        });
+        set.remove(fd, entry);
+    });
+}
+
+/// The file under `fd` is about to be replaced: the kernel's registrations of the old one are taken out.
+pub fn take_out(fd: i32, desc: &'static Desc) {
+    sets_with(fd, desc, |epfd, _, entry| {
+        if !entry.dead.load(Relaxed) {
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+        }
+    });
+}
+
+/// The file under `fd` has been replaced, and the description is what it will be: it goes back into its sets.
+pub fn put_back(fd: i32, desc: &'static Desc) {
+    sets_with(fd, desc, |epfd, set, entry| {
+        entry.dead.store(false, Relaxed);
+        entry.kernel_out.store(false, Relaxed);
+        entry.fresh.store(true, Relaxed);
+        if !entry.fired.load(Relaxed) || desc.is_lane() {
+            watch(epfd, libc::EPOLL_CTL_ADD, fd, entry);
+        }
+        if settle(set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
+            wake_sleeper(epfd, set);
+        }
+        if !desc.is_lane() {
+            set.make_cold(fd, entry);
+        }
+    });
+}
+
+/// A listener has one more descriptor whose readability means its own.
+pub fn listener_gained(listener: &'static Desc, hidden: i32) {
+    let fd = listener.fd.load(Relaxed);
+    sets_with(fd, listener, |epfd, _, entry| watch_hidden(epfd, entry, hidden));
+}
+
+/// Takes a set out of the list of all sets.
+pub(super) fn unlink(set: &'static Set) {
+    let _guard = ALL_LOCK.lock();
+    let mut link = &ALL;
+    loop {
+        let next = link.load(Relaxed);
+        if next.is_null() {
+            return;
+        }
+        if core::ptr::eq(next, set) {
+            link.store(set.next_set.load(Relaxed), Relaxed);
+            return;
+        }
+        // SAFETY: linked sets are objects of a slab, which are never unmapped.
+        link = unsafe { &(*next).next_set };
+    }
+}
+
+/// See [`super::reset_after_fork`].
+pub(super) fn reset_after_fork() {
+    ALL_LOCK.reset();
+    // SAFETY: as in `unlink`; the child has one thread.
+    let mut next = unsafe { ALL.load(Relaxed).as_ref() };
+    while let Some(set) = next {
+        set.lock.reset();
+        set.sleepers.store(0, Relaxed);
+        // SAFETY: as above.
+        next = unsafe { set.next_set.load(Relaxed).as_ref() };
+    }
+}

@@ -1,0 +1,274 @@
+//! The table of an epoll set: which fds it watches, by fd and by the app's data.
+//!
+//! The kernel holds the truth about a set; this table holds what the kernel cannot know. Entries live in chunks
+//! indexed by fd, so that the table grows with the fds in use. The kernel is given the app's own `data`
+//! unchanged (processes may share a set whose later members only one of them knows), so events come back by
+//! data: a hash chain finds the entries that have it.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use beeline_shm::sys;
+
+use crate::desc::Desc;
+use crate::lock::Lock;
+use crate::slab::{Slab, Stable};
+
+const CHUNK_FDS: usize = 256;
+const CHUNKS: usize = 4096;
+const BUCKETS: usize = 1024;
+/// No fd: end of a chain or list.
+pub(super) const NIL: i32 = -1;
+
+/// One watched fd. Changed only under the set's lock.
+#[derive(Default)]
+#[repr(C)]
+pub struct Entry {
+    /// Whether the entry is in use.
+    pub used: AtomicBool,
+    /// Whether it is in the hot list.
+    pub hot: AtomicBool,
+    /// `EPOLLONESHOT` has fired.
+    pub fired: AtomicBool,
+    /// The kernel no longer watches the anchor: it is dead and would report so for ever.
+    pub dead: AtomicBool,
+    /// Whether the kernel watches the anchor for `EPOLLOUT`.
+    pub kernel_out: AtomicBool,
+    /// Whether the present state has not been reported yet (edge-triggered).
+    pub fresh: AtomicBool,
+    /// What the app asked for.
+    pub events: AtomicU32,
+    /// What the app wants back.
+    pub data: AtomicU64,
+    /// What the fd leads to; null for fds that are the kernel's alone.
+    pub desc: AtomicPtr<Desc>,
+    /// The peer's tail at the last report (edge-triggered).
+    pub seen_tail: AtomicU32,
+    /// The description's `fulls` at the last report (edge-triggered).
+    pub seen_fulls: AtomicU32,
+    /// The mask without data and room at the last report (edge-triggered).
+    pub seen_state: AtomicU32,
+    /// The call that reported the entry last.
+    pub call: AtomicU32,
+    /// Looks in a row that found nothing.
+    pub idle_looks: AtomicU32,
+    /// Next in the hash chain.
+    pub chain: AtomicI32,
+    /// Neighbours in the hot list.
+    pub next: AtomicI32,
+    /// See `next`.
+    pub previous: AtomicI32,
+}
+
+type Chunk = [Entry; CHUNK_FDS];
+
+/// One epoll set of this process.
+#[repr(C)]
+pub struct Set {
+    /// Serialises everything here; not held in system calls that wait.
+    pub lock: Lock,
+    /// Threads of this process that sleep in the kernel on this set.
+    pub sleepers: AtomicU32,
+    /// Whether the waker is a member of the kernel's set.
+    pub has_waker: AtomicBool,
+    /// Entries that are lanes, listeners or sets.
+    pub ours: AtomicU32,
+    /// First of the hot list.
+    pub hot_first: AtomicI32,
+    /// Last of the hot list.
+    pub hot_last: AtomicI32,
+    /// Number of the last call that waited.
+    pub calls: AtomicU32,
+    /// Waits in a row that found hot connections.
+    pub busy_waits: AtomicU32,
+    /// Time stamp of the last look at the kernel.
+    pub last_look: AtomicU64,
+    /// The set's spin budget.
+    pub spin_ns: AtomicU32,
+    /// See [`crate::wait::Budget`].
+    pub spins_skipped: AtomicU32,
+    buckets: [AtomicI32; BUCKETS],
+    chunks: [AtomicPtr<Chunk>; CHUNKS],
+    owner: AtomicPtr<Desc>,
+    next_free: AtomicPtr<Set>,
+    /// Next of all sets in use.
+    pub next_set: AtomicPtr<Set>,
+}
+
+// SAFETY: all fields are atomics for which zero is valid.
+unsafe impl Stable for Set {
+    fn next_free(&self) -> &AtomicPtr<Self> {
+        &self.next_free
+    }
+}
+
+/// All sets of the process.
+pub static SETS: Slab<Set> = Slab::new();
+
+impl Set {
+    /// Makes a set from the slab empty.
+    pub fn begin(&self, owner: &'static Desc) {
+        self.owner.store(core::ptr::from_ref(owner).cast_mut(), Relaxed);
+        self.for_each_entry(|_, entry| entry.used.store(false, Relaxed));
+        self.sleepers.store(0, Relaxed);
+        self.has_waker.store(false, Relaxed);
+        self.ours.store(0, Relaxed);
+        self.hot_first.store(NIL, Relaxed);
+        self.hot_last.store(NIL, Relaxed);
+        self.busy_waits.store(0, Relaxed);
+        self.last_look.store(0, Relaxed);
+        self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
+        self.spins_skipped.store(0, Relaxed);
+        self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));
+    }
+
+    /// The description that stands for the set.
+    pub fn owner(&self) -> Option<&'static Desc> {
+        // SAFETY: null or an object of a slab, which is never unmapped.
+        unsafe { self.owner.load(Relaxed).as_ref() }
+    }
+
+    /// The entry of `fd`, if it is in use.
+    pub fn find(&self, fd: i32) -> Option<&Entry> {
+        self.place(fd).filter(|entry| entry.used.load(Relaxed))
+    }
+
+    /// The place of `fd`, if its chunk exists.
+    fn place(&self, fd: i32) -> Option<&Entry> {
+        let fd = usize::try_from(fd).ok()?;
+        // SAFETY: null or a chunk that is never unmapped.
+        let chunk = unsafe { self.chunks.get(fd / CHUNK_FDS)?.load(Relaxed).as_ref() }?;
+        chunk.get(fd % CHUNK_FDS)
+    }
+
+    /// Adds `fd`. `None` without memory.
+    pub fn insert(&self, fd: i32, events: u32, data: u64, desc: Option<&'static Desc>) -> Option<&Entry> {
+        if self.place(fd).is_none() {
+            let chunk = sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>();
+            self.chunks.get(usize::try_from(fd).ok()? / CHUNK_FDS)?.store(chunk, Relaxed);
+        }
+        let entry = self.place(fd)?;
+        entry.hot.store(false, Relaxed);
+        entry.dead.store(false, Relaxed);
+        entry.kernel_out.store(false, Relaxed);
+        entry.desc.store(desc.map_or(core::ptr::null_mut(), |desc| core::ptr::from_ref(desc).cast_mut()), Relaxed);
+        entry.used.store(true, Relaxed);
+        entry.renew(events, data);
+        self.chain_in(fd, entry);
+        if let Some(desc) = desc {
+            desc.entries.fetch_add(1, Relaxed);
+            self.ours.fetch_add(1, Relaxed);
+        }
+        Some(entry)
+    }
+
+    /// Gives an entry new events and data, as `EPOLL_CTL_MOD` does.
+    pub fn modify(&self, fd: i32, entry: &Entry, events: u32, data: u64) {
+        self.chain_out(fd, entry);
+        entry.renew(events, data);
+        self.chain_in(fd, entry);
+    }
+
+    /// Removes `fd`.
+    pub fn remove(&self, fd: i32, entry: &Entry) {
+        self.make_cold(fd, entry);
+        self.chain_out(fd, entry);
+        entry.used.store(false, Relaxed);
+        if let Some(desc) = entry.desc() {
+            desc.entries.fetch_sub(1, Relaxed);
+            self.ours.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Puts an entry at the end of the hot list.
+    pub fn make_hot(&self, fd: i32, entry: &Entry) {
+        entry.idle_looks.store(0, Relaxed);
+        if entry.hot.swap(true, Relaxed) {
+            return;
+        }
+        let last = self.hot_last.swap(fd, Relaxed);
+        entry.previous.store(last, Relaxed);
+        entry.next.store(NIL, Relaxed);
+        match self.find(last) {
+            Some(before) => before.next.store(fd, Relaxed),
+            None => self.hot_first.store(fd, Relaxed),
+        }
+    }
+
+    /// Takes an entry out of the hot list.
+    pub fn make_cold(&self, _fd: i32, entry: &Entry) {
+        if !entry.hot.swap(false, Relaxed) {
+            return;
+        }
+        let (previous, next) = (entry.previous.load(Relaxed), entry.next.load(Relaxed));
+        match self.find(previous) {
+            Some(before) => before.next.store(next, Relaxed),
+            None => self.hot_first.store(next, Relaxed),
+        }
+        match self.find(next) {
+            Some(after) => after.previous.store(previous, Relaxed),
+            None => self.hot_last.store(previous, Relaxed),
+        }
+    }
+
+    /// Calls `f` for every entry with this data.
+    pub fn with_data(&self, data: u64, mut f: impl FnMut(i32, &Entry)) {
+        let mut fd = self.bucket(data).load(Relaxed);
+        while let Some(entry) = self.find(fd) {
+            let next = entry.chain.load(Relaxed);
+            if entry.data.load(Relaxed) == data {
+                f(fd, entry);
+            }
+            fd = next;
+        }
+    }
+
+    /// Calls `f` for every place in use.
+    pub fn for_each_entry(&self, mut f: impl FnMut(i32, &Entry)) {
+        for (index, chunk) in self.chunks.iter().enumerate() {
+            // SAFETY: null or a chunk that is never unmapped.
+            let Some(chunk) = (unsafe { chunk.load(Relaxed).as_ref() }) else { continue };
+            for (offset, entry) in chunk.iter().enumerate() {
+                if entry.used.load(Relaxed) {
+                    f((index * CHUNK_FDS + offset) as i32, entry);
+                }
+            }
+        }
+    }
+
+    fn bucket(&self, data: u64) -> &AtomicI32 {
+        let hash = data.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54;
+        &self.buckets[hash as usize % BUCKETS]
+    }
+
+    fn chain_in(&self, fd: i32, entry: &Entry) {
+        let bucket = self.bucket(entry.data.load(Relaxed));
+        entry.chain.store(bucket.swap(fd, Relaxed), Relaxed);
+    }
+
+    fn chain_out(&self, fd: i32, entry: &Entry) {
+        let mut link = self.bucket(entry.data.load(Relaxed));
+        while link.load(Relaxed) != fd {
+            match self.find(link.load(Relaxed)) {
+                Some(other) => link = &other.chain,
+                None => return,
+            }
+        }
+        link.store(entry.chain.load(Relaxed), Relaxed);
+    }
+}
+
+impl Entry {
+    /// What the fd leads to.
+    pub fn desc(&self) -> Option<&'static Desc> {
+        // SAFETY: null or an object of a slab, which is never unmapped.
+        unsafe { self.desc.load(Relaxed).as_ref() }
+    }
+
+    fn renew(&self, events: u32, data: u64) {
+        self.events.store(events, Relaxed);
+        self.data.store(data, Relaxed);
+        self.fired.store(false, Relaxed);
+        self.fresh.store(true, Relaxed);
+        self.idle_looks.store(0, Relaxed);
+    }
+}

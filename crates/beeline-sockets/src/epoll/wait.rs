@@ -1,0 +1,385 @@
+//! Waiting on a set.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::Armed;
+use beeline_stats::Counter;
+use libc::epoll_event;
+
+use super::control::{WAKER_DATA, disarm_pair, wake_sleeper};
+use super::set::{Entry, Set};
+use super::{
+    BUSY_WAITS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS, bury, cool_behind, cool_entry, cool_set, judge,
+    open_fd, reported, set_of, tail,
+};
+use crate::desc::Kind;
+use crate::io::{self, Next};
+use crate::poll::deadline;
+use crate::wait::{Budget, Patience, Spun, Woken};
+use crate::{Errno, Outcome, kernel, meet, stats, table};
+
+/// `epoll_wait(2)`.
+///
+/// # Safety
+/// `events` must be writable for `max` events, as for epoll_wait(2).
+pub unsafe fn wait(epfd: i32, events: *mut epoll_event, max: i32, timeout_ms: i32) -> Outcome {
+    // SAFETY: forwarded from the caller.
+    unsafe { pwait(epfd, events, max, timeout_ms, core::ptr::null()) }
+}
+
+/// `epoll_pwait(2)`.
+///
+/// # Safety
+/// As for [`wait`]; `mask` must be null or a valid signal set.
+pub unsafe fn pwait(epfd: i32, events: *mut epoll_event, max: i32, timeout_ms: i32, mask: *const u8) -> Outcome {
+    let deadline = match timeout_ms {
+        ..0 => Deadline::Never,
+        0 => Deadline::Now,
+        _ => Deadline::After(timeout_ms as u64 * 1_000_000),
+    };
+    // SAFETY: forwarded from the caller.
+    unsafe { run(epfd, events, max, deadline, mask) }
+}
+
+/// `epoll_pwait2(2)`.
+///
+/// # Safety
+/// As for [`pwait`]; `timeout` must be null or valid.
+pub unsafe fn pwait2(
+    epfd: i32,
+    events: *mut epoll_event,
+    max: i32,
+    timeout: *const libc::timespec,
+    mask: *const u8,
+) -> Outcome {
+    // SAFETY: null or valid by the caller's word.
+    let deadline = match deadline(unsafe { timeout.as_ref() }) {
+        Ok(None) => Deadline::Never,
+        Ok(Some(0)) => Deadline::Now,
+        Ok(Some(at)) => Deadline::At(at),
+        Err(errno) => return Outcome::Fail(errno),
+    };
+    // SAFETY: forwarded from the caller.
+    unsafe { run(epfd, events, max, deadline, mask) }
+}
+
+/// Until when a call waits. The clock is read only by a call that really waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Deadline {
+    Never,
+    Now,
+    After(u64),
+    At(u64),
+}
+
+/// # Safety
+/// As for [`pwait`].
+unsafe fn run(epfd: i32, events: *mut epoll_event, max: i32, deadline: Deadline, mask: *const u8) -> Outcome {
+    let Some(set) = table::get(epfd).and_then(set_of) else { return Outcome::Kernel };
+    if max <= 0 || max as usize > i32::MAX as usize / size_of::<epoll_event>() || (events as usize) < 4096 {
+        return Outcome::Kernel;
+    }
+    // SAFETY: null or a valid signal set by the caller's word; the kernel's is the first 8 bytes.
+    let mask = unsafe { mask.cast::<u64>().as_ref() };
+    let mut call = Call { epfd, set, events, max: max as usize, filled: 0, number: 0 };
+    match call.wait(deadline, mask) {
+        Ok(count) => Outcome::Done(count as isize),
+        Err(errno) => Outcome::Fail(errno),
+    }
+}
+
+/// One call that waits.
+struct Call {
+    epfd: i32,
+    set: &'static Set,
+    events: *mut epoll_event,
+    max: usize,
+    filled: usize,
+    /// Tells this call's reports from those of others; 0 before the first harvest.
+    number: u32,
+}
+
+impl Call {
+    fn wait(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
+        self.harvest();
+        if self.filled == 0 || self.look_is_due() {
+            self.look()?;
+        }
+        if self.filled != 0 || deadline == Deadline::Now {
+            return Ok(self.leave());
+        }
+        let mut patience = Patience::until(match deadline {
+            Deadline::Never => None,
+            Deadline::Now => Some(0),
+            Deadline::After(wait_ns) => Some(kernel::now_ns().saturating_add(wait_ns)),
+            Deadline::At(at) => Some(at),
+        });
+        self.set.busy_waits.store(0, Relaxed);
+        loop {
+            if mask.is_none() && !self.is_cold() {
+                match self.spin(&patience) {
+                    Spun::News => {
+                        self.harvest();
+                        if self.filled != 0 {
+                            return Ok(self.leave());
+                        }
+                        continue;
+                    }
+                    Spun::Signal => {
+                        if patience.signal().is_some() {
+                            return Err(Errno(libc::EINTR));
+                        }
+                    }
+                    Spun::Nothing => {}
+                }
+            }
+            self.set.sleepers.fetch_add(1, Relaxed);
+            let slept = self.sleep(&mut patience, mask);
+            self.set.sleepers.fetch_sub(1, Relaxed);
+            match slept {
+                Some(Woken::Ready(count)) => {
+                    self.translate(count);
+                    self.harvest();
+                }
+                None => self.harvest(),
+                Some(Woken::TimedOut) => return Ok(0),
+                // epoll_wait(2) is never restarted after a handler (signal(7)).
+                Some(Woken::Signal { .. }) => return Err(Errno(libc::EINTR)),
+                Some(Woken::Failed(errno)) => return Err(errno),
+            }
+            if self.filled != 0 {
+                return Ok(self.leave());
+            }
+        }
+    }
+
+    /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.
+    fn sleep(&mut self, patience: &mut Patience, mask: Option<&u64>) -> Option<Woken> {
+        if cool_set(self.epfd, self.set, 0) == Armed::Ready {
+            return None;
+        }
+        let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);
+        let (epfd, events, max) = (self.epfd, self.events, self.max as i32);
+        Some(patience.sleep_with(|timeout| {
+            // SAFETY: `events` is writable for `max` events by the caller's word; `timeout` is this thread's own;
+            // `mask` is null or live.
+            unsafe { kernel::epoll_pwait2(epfd, events, max, timeout, mask) }
+        }))
+    }
+
+    fn is_cold(&self) -> bool {
+        self.set.find(self.set.hot_first.load(Relaxed)).is_none()
+    }
+
+    /// Whether a wait that has something to report should look at the kernel, too.
+    fn look_is_due(&self) -> bool {
+        let waits = self.set.busy_waits.load(Relaxed);
+        if waits < BUSY_WAITS {
+            self.set.busy_waits.store(waits + 1, Relaxed);
+            return self.filled < self.max;
+        }
+        self.filled < self.max && ticks().wrapping_sub(self.set.last_look.load(Relaxed)) > LOOK_TICKS
+    }
+
+    /// Asks the kernel without waiting.
+    fn look(&mut self) -> Result<(), Errno> {
+        if self.set.busy_waits.load(Relaxed) >= BUSY_WAITS {
+            stats::count(Counter::EpollKernelLooks, 1);
+        }
+        self.set.last_look.store(ticks(), Relaxed);
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: filled <= max, so the rest of the app's array is writable for that many events.
+        let count = unsafe {
+            let rest = self.events.add(self.filled);
+            kernel::epoll_pwait2(self.epfd, rest, (self.max - self.filled) as i32, &raw const zero, core::ptr::null())
+        }?;
+        if count != 0 && self.translate(count) {
+            self.harvest();
+        }
+        Ok(())
+    }
+
+    /// Goes through `count` kernel events behind the filled part of the app's array: those of lanes only make
+    /// the lanes hot, the others stay. Tells whether a lane became hot.
+    fn translate(&mut self, count: usize) -> bool {
+        let mut heated = false;
+        let begin = self.filled;
+        for index in begin..begin + count {
+            // SAFETY: the kernel has just filled these places; the struct is packed, so it is read whole.
+            let event = unsafe { self.events.add(index).read_unaligned() };
+            if self.is_for_app(event, &mut heated) {
+                self.push(event);
+            }
+        }
+        heated
+    }
+
+    /// Whether a kernel event goes to the app as it is.
+    fn is_for_app(&self, event: epoll_event, heated: &mut bool) -> bool {
+        if event.u64 == WAKER_DATA {
+            *heated = true;
+            return false;
+        }
+        let guard = self.set.lock.lock();
+        let mut known = false;
+        let mut foreign = false;
+        // Lanes whose anchor has news: those are told without the set's lock.
+        let mut news: [(i32, i16); 4] = [(-1, 0); 4];
+        let mut told = 0;
+        self.set.with_data(event.u64, |fd, entry| {
+            known = true;
+            match entry.desc().map(|desc| (desc, desc.kind())) {
+                Some((desc, Kind::Lane)) => {
+                    self.set.make_hot(fd, entry);
+                    *heated = true;
+                    if event.events & EPOLLIN != 0 {
+                        desc.side().rx.note_bell();
+                    }
+                    let grave = event.events & !(EPOLLIN | libc::EPOLLOUT as u32);
+                    if grave != 0 && told < news.len() {
+                        news[told] = (fd, grave as i16);
+                        told += 1;
+                    }
+                    if event.events & (EPOLLHUP | EPOLLERR) != 0 {
+                        bury(self.epfd, fd, entry);
+                    }
+                }
+                Some((desc, Kind::Listener)) => {
+                    foreign |= self.listener_fires(fd, entry, desc, event);
+                }
+                _ => foreign = true,
+            }
+        });
+        drop(guard);
+        for (fd, revents) in news.into_iter().take(told) {
+            if let Some(desc) = table::get(fd).filter(|desc| desc.is_lane()) {
+                let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
+            }
+        }
+        foreign || !known
+    }
+
+    /// Whether an event of a listener's pair goes to the app: not if its twin is reported already, the door
+    /// rang in vain, or one shot was fired.
+    fn listener_fires(&self, fd: i32, entry: &Entry, desc: &'static crate::desc::Desc, event: epoll_event) -> bool {
+        let twin = (0..self.filled).any(|index| {
+            // SAFETY: places below `filled` were written by us or the kernel.
+            let other = unsafe { self.events.add(index).read_unaligned() };
+            other.u64 == event.u64 && other.events & EPOLLIN != 0
+        });
+        if twin || entry.fired.load(Relaxed) {
+            return false;
+        }
+        let listening = || kernel::poll_now(fd, libc::POLLIN) != 0;
+        if event.events & EPOLLIN != 0 && !meet::door_ready(desc) && !listening() {
+            return false;
+        }
+        if entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
+            disarm_pair(self.epfd, fd, entry);
+        }
+        true
+    }
+
+    /// Reports what hot members have to say, as far as there is room. Each is looked at once; those that are
+    /// reported go to the end of the list, so that a short array does not starve the rest.
+    fn harvest(&mut self) {
+        let set = self.set;
+        let guard = set.lock.lock();
+        if self.number == 0 {
+            self.number = set.calls.load(Relaxed).wrapping_add(1).max(1);
+            set.calls.store(self.number, Relaxed);
+        }
+        let mut fd = set.hot_first.load(Relaxed);
+        let last = set.hot_last.load(Relaxed);
+        while let Some(entry) = set.find(fd) {
+            if self.filled == self.max {
+                break;
+            }
+            let next = if fd == last { super::NIL } else { entry.next.load(Relaxed) };
+            self.gather(fd, entry);
+            fd = next;
+        }
+        drop(guard);
+    }
+
+    #[inline]
+    fn gather(&mut self, fd: i32, entry: &Entry) {
+        let set = self.set;
+        let Some(desc) = entry.desc() else { return };
+        let lane = desc.is_lane();
+        // Before the mask: what arrives in between is an edge of its own.
+        let tail = if lane { tail(desc) } else { 0 };
+        let report = judge(set, fd, entry, 0);
+        if report == 0 {
+            let looks = entry.idle_looks.load(Relaxed) + 1;
+            entry.idle_looks.store(looks, Relaxed);
+            if looks > IDLE_LOOKS {
+                entry.idle_looks.store(0, Relaxed);
+                cool_entry(self.epfd, set, fd, entry, 0);
+            }
+            return;
+        }
+        entry.idle_looks.store(0, Relaxed);
+        if entry.call.swap(self.number, Relaxed) == self.number {
+            // A second harvest of one call.
+            return;
+        }
+        if lane {
+            reported(entry, desc, tail, report);
+        }
+        self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
+        set.make_cold(fd, entry);
+        set.make_hot(fd, entry);
+    }
+
+    fn push(&mut self, event: epoll_event) {
+        // SAFETY: filled < max wherever this is called: harvest checks, and translate only moves events down.
+        unsafe { self.events.add(self.filled).write_unaligned(event) };
+        self.filled += 1;
+    }
+
+    fn spin(&self, patience: &Patience) -> Spun {
+        let set = self.set;
+        let budget = Budget { spin_ns: &set.spin_ns, skipped: &set.spins_skipped };
+        let mut rounds = 0u32;
+        budget.spin(patience, || {
+            rounds += 1;
+            // The kernel's own events must not wait for the end of a spin.
+            if rounds.is_multiple_of(256) && kernel::poll_now(self.epfd, libc::POLLIN) != 0 {
+                return true;
+            }
+            let Some(_guard) = set.lock.try_lock() else { return false };
+            let mut fd = set.hot_first.load(Relaxed);
+            while let Some(entry) = set.find(fd) {
+                if judge(set, fd, entry, 0) != 0 {
+                    return true;
+                }
+                fd = entry.next.load(Relaxed);
+            }
+            false
+        })
+    }
+
+    /// Ends the call: if other threads sleep on the set, what stays hot is armed for them.
+    fn leave(&mut self) -> usize {
+        if self.set.sleepers.load(Relaxed) != 0 {
+            let armed = cool_behind(self.epfd, self.set);
+            if armed == Armed::Ready && self.filled == self.max {
+                // There was more than this call had room for: as the kernel does, wake the next thread.
+                wake_sleeper(self.epfd, self.set);
+            }
+        }
+        self.filled
+    }
+}
+
+/// A cheap clock: the time-stamp counter where there is one, nanoseconds elsewhere.
+fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: rdtsc has no preconditions on x86-64 Linux in user mode.
+    unsafe {
+        core::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    kernel::now_ns()
+}

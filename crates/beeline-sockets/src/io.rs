@@ -1,0 +1,270 @@
+//! Sending and receiving on lanes, and how a connection ends.
+//!
+//! # Errors in TCP's terms
+//!
+//! | what happened | `recv` after the data is read | `send` |
+//! |---|---|---|
+//! | peer shut down or closed, all of our bytes read | 0 | goes on; after a close the first one still succeeds, then `EPIPE` |
+//! | peer closed with our bytes unread, or aborted | `ECONNRESET` once, then 0 | `ECONNRESET` once, then `EPIPE` |
+//! | peer killed | as closed, judged by the cursors | the same |
+//! | the peer broke the protocol | `ECONNRESET` once, then 0 | `ECONNRESET` once, then `EPIPE` |
+//!
+//! The anchor only ever says "gone"; what that means is computed from the fronts ([`gone`]).
+
+mod anchor;
+mod receive;
+mod send;
+mod transfer;
+
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use beeline_lane::{Fault, Storage, Wake, flags};
+use beeline_stats::Poison;
+
+pub use anchor::Anchor;
+pub use receive::{readv, recv, recvfrom, recvmmsg, recvmsg};
+pub use send::{send, sendmmsg, sendmsg, sendto, writev};
+pub use transfer::{sendfile, splice};
+
+use crate::desc::{Desc, Kind};
+use crate::side::{SideState, state};
+use crate::{Outcome, kernel, stats, table};
+
+/// What a blocked or failing operation does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// Look at the connection again.
+    Again,
+    /// The connection is now a plain TCP socket under the same fd.
+    Kernel,
+}
+
+/// Adopts what the peer's front says about its end: FIN, close, reset. Cheap: the flag word shares a line with
+/// the peer's cursor.
+#[inline]
+pub(crate) fn observe(desc: &Desc, side: &SideState) {
+    let lane = desc.lane();
+    let theirs = lane.flags(desc.end().peer());
+    if theirs & !(flags::TAKEN | flags::RELEASED) != 0 {
+        adopt(side, theirs);
+    }
+    if theirs & flags::TAKEN != 0 && !side.is(state::TAKEN) {
+        side.mark(state::TAKEN);
+    }
+}
+
+#[cold]
+fn adopt(side: &SideState, theirs: u32) {
+    if theirs & flags::RESET != 0 {
+        reset(side, libc::ECONNRESET);
+    } else if theirs & flags::CLOSED != 0 {
+        side.mark(state::PEER_FIN | state::PEER_CLOSED);
+    } else if theirs & flags::FIN != 0 {
+        side.mark(state::PEER_FIN);
+    }
+}
+
+/// Resets the connection: both directions are dead, and `errno` is pending. As in TCP, a reset that follows
+/// the peer's FIN is `EPIPE`.
+pub(crate) fn reset(side: &SideState, errno: i32) {
+    let fin = side.is(state::PEER_FIN);
+    if side.mark(state::RESET | state::PEER_CLOSED) & state::RESET != 0 {
+        side.error.store(if fin { libc::EPIPE } else { errno }, Relaxed);
+    }
+}
+
+/// The anchor reported that the peer's end is closed. `just_sent` bytes of ours were published by the call
+/// that noticed, so they do not count as left unread by a peer that died before.
+///
+/// No lock may be held.
+#[cold]
+pub(crate) fn gone(fd: i32, desc: &'static Desc, just_sent: u32) -> Next {
+    let side = desc.side();
+    observe(desc, side);
+    if !side.is(state::TAKEN) && desc.end() == beeline_lane::End::Client && !side.is(state::PEER_CLOSED) {
+        // The door died before anybody took the hello: nothing we sent was read.
+        if crate::meet::late_fallback(fd, desc) {
+            return Next::Kernel;
+        }
+        reset(side, libc::ECONNRESET);
+        return Next::Again;
+    }
+    if !side.is(state::PEER_CLOSED) {
+        // Closed without a word: killed. TCP would have sent RST if the peer had left bytes unread.
+        let lane = desc.lane();
+        let unread = side.tx.tail().wrapping_sub(lane.head(desc.end().peer()));
+        if unread > just_sent {
+            reset(side, libc::ECONNRESET);
+        }
+        side.mark(state::PEER_FIN | state::PEER_CLOSED);
+    }
+    Next::Again
+}
+
+/// What a kernel look at an anchor said. No lock may be held.
+pub(crate) fn kernel_said(fd: i32, desc: &'static Desc, revents: i16) -> Next {
+    let side = desc.side();
+    if revents & libc::POLLIN != 0 {
+        side.rx.note_bell();
+    }
+    observe(desc, side);
+    let hup = revents & (libc::POLLHUP | libc::POLLERR) != 0;
+    // Both halves shut down also reads as HUP; then nothing is left to learn.
+    if hup && !(side.is(state::SHUT_WR) && side.is(state::PEER_FIN)) {
+        return gone(fd, desc, 0);
+    }
+    if revents & libc::POLLRDHUP != 0 {
+        side.mark(state::PEER_FIN);
+    }
+    Next::Again
+}
+
+/// Answers a fault of the peer found while `desc` was locked; the locks are dropped before.
+#[cold]
+pub(crate) fn fault(fd: i32, desc: &'static Desc, fault: Fault, just_sent: u32) -> Next {
+    let poison = match fault {
+        Fault::Gone => return gone(fd, desc, just_sent),
+        Fault::CursorBeyondRing => Poison::CursorBeyondRing,
+        Fault::HeadBeyondTail => Poison::HeadBeyondTail,
+        Fault::BadBell => Poison::BadBellByte,
+    };
+    self::poison(desc, poison);
+    Next::Again
+}
+
+/// Ends a connection whose peer did something impossible, for this end and visibly for the peer.
+#[cold]
+pub fn poison(desc: &'static Desc, poison: Poison) {
+    let side = desc.side();
+    if side.mark(state::POISONED) == 0 {
+        return;
+    }
+    stats::poisoned(poison);
+    reset(side, libc::ECONNRESET);
+    let lane = desc.lane();
+    let end = desc.end();
+    lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::FIN | flags::CLOSED | flags::RESET);
+    let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
+}
+
+/// Whether the receiving half is over, once the ring is empty.
+#[inline]
+pub(crate) fn receive_over(side: &SideState) -> bool {
+    side.is(state::PEER_FIN | state::RESET | state::SHUT_RD)
+}
+
+/// Unread bytes without the lock: a hint, as another reader may be at work. Nonsense counts as some.
+#[inline]
+pub(crate) fn unread_hint(desc: &Desc, side: &SideState) -> u32 {
+    let cursor = desc.lane().cursor(desc.end().peer());
+    ((cursor >> 32) as u32).wrapping_sub(side.rx.head())
+}
+
+/// Whether `send` would take bytes, without the lock.
+#[inline]
+pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
+    let lane = desc.lane();
+    let used = side.tx.tail().wrapping_sub(lane.head(desc.end().peer()));
+    let ring = lane.ring_bytes();
+    used <= ring - (ring >> 2) || used > ring
+}
+
+/// poll(2)'s events of a lane, as tcp_poll() computes them (Linux net/ipv4/tcp.c).
+pub(crate) fn poll_mask(desc: &Desc) -> i16 {
+    let side = desc.side();
+    observe(desc, side);
+    let mut mask = 0;
+    if side.error.load(Relaxed) != 0 {
+        mask |= libc::POLLERR;
+    }
+    let receive_shut = side.is(state::PEER_FIN | state::RESET | state::SHUT_RD);
+    let send_shut = side.is(state::SHUT_WR | state::RESET);
+    if receive_shut && send_shut {
+        mask |= libc::POLLHUP;
+    }
+    if receive_shut {
+        mask |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
+    } else if unread_hint(desc, side) >= low_water(desc, side) {
+        mask |= libc::POLLIN | libc::POLLRDNORM;
+    }
+    if send_shut || writable_hint(desc, side) {
+        mask |= libc::POLLOUT | libc::POLLWRNORM;
+    }
+    mask
+}
+
+/// `SO_RCVLOWAT`, no more than half the ring, as TCP bounds it by half the buffer.
+pub(crate) fn low_water(desc: &Desc, side: &SideState) -> u32 {
+    side.rcv_lowat.load(Relaxed).clamp(1, desc.lane().ring_bytes() / 2)
+}
+
+/// `shutdown(2)`.
+pub fn shutdown(fd: i32, how: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    match desc.kind() {
+        Kind::Listener => return crate::meet::shutdown_listener(desc, how),
+        Kind::Orphan => return Outcome::fail(libc::ENOTCONN),
+        Kind::Lane => {}
+        _ => return Outcome::Kernel,
+    }
+    if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
+        return Outcome::fail(libc::EINVAL);
+    }
+    let Some(guard) = table::lane_tx(fd) else { return Outcome::Kernel };
+    let side = guard.side;
+    observe(desc, side);
+    if side.is(state::RESET) || side.is(state::SHUT_WR) && side.is(state::PEER_CLOSED) {
+        return Outcome::fail(libc::ENOTCONN);
+    }
+    if how != libc::SHUT_WR {
+        side.mark(state::SHUT_RD);
+    }
+    if how != libc::SHUT_RD && side.mark(state::SHUT_WR) != 0 {
+        let end = desc.end();
+        guard.lane.set_flags(end, guard.lane.flags(end) | flags::FIN);
+        drop(guard);
+        // After the flag: whoever the kernel wakes finds it.
+        let _ = kernel::shutdown(fd, libc::SHUT_WR);
+    } else {
+        drop(guard);
+    }
+    // Waiters of our own side must look again, as kernel TCP wakes them.
+    if how != libc::SHUT_WR {
+        wake_own_readers(fd, desc);
+    }
+    Outcome::OK
+}
+
+/// Wakes sleepers of this end after `SHUT_RD`: the anchor's read side is shut down, too, which the kernel
+/// reports to all of them.
+fn wake_own_readers(fd: i32, desc: &'static Desc) {
+    if desc.pins.load(Relaxed) != 0 || desc.shared.load(Relaxed) {
+        let _ = kernel::shutdown(fd, libc::SHUT_RD);
+    }
+}
+
+/// Tells the peer that this process gives up the end, and makes the description `Closed`. Called when the last
+/// fd is about to be closed; the anchor is still open. If another process holds the end, only this process's
+/// use of it ends.
+pub fn close_lane(desc: &'static Desc) {
+    let both = desc.lock_both();
+    if !desc.is_lane() {
+        return;
+    }
+    let (lane, side, end) = (desc.lane(), desc.side(), desc.end());
+    if side.holders.fetch_sub(1, AcqRel) <= 1 {
+        observe(desc, side);
+        let unread = unread_hint(desc, side) != 0 && !side.is(state::SHUT_RD);
+        let mut ours = lane.flags(end) | flags::FIN | flags::CLOSED;
+        if unread || side.linger.load(Relaxed) == 1 {
+            ours |= flags::RESET;
+        }
+        lane.set_flags(end, ours);
+        // Makes the peer's next send look at its anchor, which will be closed by then.
+        let armed = lane.wake(end, Wake::Read) | 1;
+        lane.set_wake(end, Wake::Read, armed.wrapping_add(2));
+        lane.full_fence();
+    }
+    desc.mark_closed();
+    drop(both);
+}

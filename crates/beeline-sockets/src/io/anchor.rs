@@ -1,0 +1,162 @@
+//! Bells on a real anchor.
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+use beeline_lane::{BellFault, Bells};
+use beeline_wire::hello::BELL;
+
+use crate::Errno;
+use crate::kernel;
+
+/// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
+const RIGHTS_MAX: usize = 253;
+/// More bells than any plug needs.
+const PLUG_MAX: u32 = 32;
+
+/// The anchor of a lane, by the fd under which the app called us.
+#[derive(Clone, Copy)]
+pub struct Anchor(pub i32);
+
+impl Bells for Anchor {
+    fn ring(&self) -> Result<(), BellFault> {
+        match kernel::send(self.0, &[BELL], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            // A full queue is a readable peer.
+            Ok(_) | Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR)) => Ok(()),
+            Err(_) => Err(BellFault::Gone),
+        }
+    }
+
+    fn queued(&self) -> Result<u32, BellFault> {
+        let mut bytes = 0;
+        kernel::ioctl_int(self.0, libc::FIONREAD, &mut bytes).map_err(|_| BellFault::Gone)?;
+        Ok(bytes as u32)
+    }
+
+    fn drain(&self, count: u32) -> Result<(), BellFault> {
+        let mut left = count as usize;
+        while left != 0 {
+            let mut bytes = [0u8; 64];
+            let part = left.min(bytes.len());
+            let got = receive(self.0, &mut bytes[..part])?;
+            if got == 0 {
+                return Ok(());
+            }
+            if bytes[..got].iter().any(|byte| *byte != BELL) {
+                return Err(BellFault::BadBell);
+            }
+            left -= got;
+        }
+        Ok(())
+    }
+
+    fn plug(&self) -> Result<(), BellFault> {
+        set_send_buffer(self.0, small_send_buffer());
+        for _ in 0..PLUG_MAX {
+            if kernel::poll_now(self.0, libc::POLLOUT) & libc::POLLOUT == 0 {
+                return Ok(());
+            }
+            self.ring()?;
+        }
+        Ok(())
+    }
+
+    fn unplug(&self) {
+        set_send_buffer(self.0, LARGE_SEND_BUFFER);
+    }
+}
+
+/// A send buffer that no number of bells fills: the default of `net.core.wmem_default`.
+const LARGE_SEND_BUFFER: i32 = 212_992 / 2;
+/// What a one-byte message is charged for on kernels that do not tell: x86-64 since Linux 6.3.
+const USUAL_CHARGE: i32 = 768;
+
+fn set_send_buffer(fd: i32, bytes: i32) {
+    let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes);
+}
+
+/// The `SO_SNDBUF` with which a socket is writable while at most three bells are queued.
+///
+/// A unix socket is writable while four times what it is charged for its queued messages fits its buffer
+/// (Linux net/unix/af_unix.c, unix_writable()), and the kernel doubles what setsockopt(2) asks: seven charges lie
+/// in the middle between three bells (six) and four (eight). The charge is asked of the kernel once.
+fn small_send_buffer() -> i32 {
+    static BYTES: AtomicI32 = AtomicI32::new(0);
+    let known = BYTES.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let bytes = 7 * charge_of_a_bell().filter(|charge| (288..1 << 20).contains(charge)).unwrap_or(USUAL_CHARGE);
+    BYTES.store(bytes, Relaxed);
+    bytes
+}
+
+/// What the kernel charges a sender for one queued bell.
+fn charge_of_a_bell() -> Option<i32> {
+    let mut pair = [-1i32; 2];
+    let kind = (libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as usize;
+    let args = [libc::AF_UNIX as usize, kind, 0, pair.as_mut_ptr() as usize, 0, 0];
+    // SAFETY: room for the two descriptors.
+    unsafe { beeline_shm::sys::call(libc::SYS_socketpair, args) }.ok()?;
+    let mut charge = 0;
+    let sent = kernel::send(pair[0], &[BELL], libc::MSG_DONTWAIT);
+    let told = kernel::ioctl_int(pair[0], libc::TIOCOUTQ, &mut charge);
+    pair.iter().for_each(|fd| {
+        let _ = beeline_shm::sys::close(*fd);
+    });
+    (sent.is_ok() && told.is_ok()).then_some(charge)
+}
+
+/// Receives bytes with room for every descriptor a hostile peer may have attached: what does not fit the
+/// kernel would drop itself, and dropping a socket with a long linger blocks.
+fn receive(fd: i32, bytes: &mut [u8]) -> Result<usize, BellFault> {
+    // SAFETY: computes a size.
+    const SPACE: usize = unsafe { libc::CMSG_SPACE((RIGHTS_MAX * size_of::<i32>()) as u32) } as usize;
+    #[repr(align(8))]
+    struct Control(MaybeUninit<[u8; SPACE]>);
+    let mut control = Control(MaybeUninit::uninit());
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = SPACE as _;
+    // SAFETY: iovec, buffer and control space are live and of the lengths given.
+    match unsafe { kernel::recvmsg(fd, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) } {
+        Ok(got) => {
+            if message.msg_controllen != 0 {
+                disarm_rights(&message);
+                return Err(BellFault::BadBell);
+            }
+            Ok(got)
+        }
+        Err(Errno(libc::EAGAIN | libc::EINTR)) => Ok(0),
+        Err(_) => Err(BellFault::Gone),
+    }
+}
+
+/// Closes all descriptors that came with a message, lingering cleared first so that no close can block.
+pub(crate) fn disarm_rights(message: &libc::msghdr) {
+    // SAFETY: the kernel filled in the control data of this message; the CMSG walk stays within it.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(control) = header.as_ref() {
+            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header).cast::<i32>();
+                let bytes = (control.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                for index in 0..bytes / size_of::<i32>() {
+                    disarm(data.add(index).read_unaligned());
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}
+
+/// Closes a descriptor received from a stranger.
+pub(crate) fn disarm(fd: i32) {
+    let off = libc::linger { l_onoff: 0, l_linger: 0 };
+    let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &off);
+    let _ = beeline_shm::sys::close(fd);
+}

@@ -1,0 +1,395 @@
+//! `recv` and its family.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::{Armed, Since, Sink};
+
+use super::send::{Waited, bogus, check_iovecs, not_a_lane, sane};
+use super::{Anchor, Next, fault, kernel_said, low_water, observe, receive_over};
+use crate::desc::{Desc, RxGuard};
+use crate::side::{SideState, state};
+use crate::wait::{Patience, Spun, Woken};
+use crate::{Outcome, kernel, table};
+
+/// `recv(2)`, and `read(2)` with `flags` 0.
+///
+/// # Safety
+/// `buffer` must be writable for `length` bytes, as for recv(2).
+#[inline]
+pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    if bogus(buffer as usize, length) && flags & libc::MSG_TRUNC == 0 {
+        return Outcome::fail(libc::EFAULT);
+    }
+    // SAFETY: forwarded from the caller.
+    let sink = unsafe { Sink::from_raw(buffer, length) };
+    receive_parts(fd, desc, flags, length, core::iter::once(sink))
+}
+
+/// `recvfrom(2)`: a connected stream reports no address.
+///
+/// # Safety
+/// As for [`recv`]; `address_length` must be null or valid.
+pub unsafe fn recvfrom(
+    fd: i32,
+    buffer: *mut u8,
+    length: usize,
+    flags: i32,
+    address: *mut libc::sockaddr,
+    address_length: *mut u32,
+) -> Outcome {
+    // SAFETY: forwarded from the caller.
+    let outcome = unsafe { recv(fd, buffer, length, flags) };
+    if matches!(outcome, Outcome::Done(_)) && !address.is_null() && !address_length.is_null() {
+        // SAFETY: valid by the caller's word.
+        unsafe { *address_length = 0 };
+    }
+    outcome
+}
+
+/// `readv(2)`.
+///
+/// # Safety
+/// `parts` must point to `count` iovecs whose buffers are writable, as for readv(2).
+pub unsafe fn readv(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
+    // SAFETY: forwarded from the caller.
+    unsafe { receive_iovecs(fd, parts, count as usize, 0) }
+}
+
+/// `recvmsg(2)`. A stream has no ancillary data and no address here; both lengths come back 0.
+///
+/// # Safety
+/// `message` must be valid as for recvmsg(2).
+pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    // SAFETY: valid unless it is nonsense, which the check refuses.
+    let Some(header) = (unsafe { sane(message.cast_const()) }) else { return Outcome::fail(libc::EFAULT) };
+    // SAFETY: the message's iovecs are valid by the caller's word.
+    let outcome = unsafe { receive_iovecs(fd, header.msg_iov, header.msg_iovlen as usize, flags) };
+    if let Outcome::Done(_) = outcome {
+        // SAFETY: a valid message by the caller's word.
+        unsafe {
+            (*message).msg_namelen = 0;
+            (*message).msg_controllen = 0;
+            (*message).msg_flags = 0;
+        }
+    }
+    outcome
+}
+
+/// `recvmmsg(2)`. The timeout is looked at after each message, as the kernel does.
+///
+/// # Safety
+/// `messages` must point to `count` valid entries and `timeout` be null or valid, as for recvmmsg(2).
+pub unsafe fn recvmmsg(
+    fd: i32,
+    messages: *mut libc::mmsghdr,
+    count: u32,
+    flags: i32,
+    timeout: *mut libc::timespec,
+) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    // SAFETY: null or valid by the caller's word.
+    let deadline = unsafe { timeout.as_ref() }.map(|timeout| {
+        kernel::now_ns().saturating_add(timeout.tv_sec as u64 * 1_000_000_000 + timeout.tv_nsec as u64)
+    });
+    let mut done = 0;
+    let mut flags = flags;
+    for index in 0..count.min(1024) as usize {
+        // SAFETY: entry `index` of `count`.
+        let entry = unsafe { &mut *messages.add(index) };
+        // SAFETY: by the caller's word.
+        match unsafe { recvmsg(fd, &raw mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
+            Outcome::Done(got) => entry.msg_len = got as u32,
+            other if done == 0 => return other,
+            _ => break,
+        }
+        done += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if entry.msg_len == 0 || deadline.is_some_and(|deadline| kernel::now_ns() >= deadline) {
+            break;
+        }
+    }
+    Outcome::Done(done)
+}
+
+/// # Safety
+/// As for [`readv`].
+unsafe fn receive_iovecs(fd: i32, parts: *const libc::iovec, count: usize, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    // SAFETY: by the caller's word; `check_iovecs` refuses nonsense.
+    let (parts, total) = match unsafe { check_iovecs(parts, count) } {
+        Ok(checked) => checked,
+        Err(outcome) => return outcome,
+    };
+    // SAFETY: each iovec's buffer is writable by the caller's word.
+    let sinks = parts.iter().map(|part| unsafe { Sink::from_raw(part.iov_base.cast(), part.iov_len) });
+    receive_parts(fd, desc, flags, total, sinks)
+}
+
+/// Receives into the sinks one after the other as one call.
+#[inline]
+fn receive_parts<'a>(
+    fd: i32,
+    desc: &'static Desc,
+    flags: i32,
+    total: usize,
+    mut sinks: impl Iterator<Item = Sink<'a>>,
+) -> Outcome {
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        return no_queue(flags);
+    }
+    let peeking = flags & libc::MSG_PEEK != 0;
+    let anchor = Anchor(fd);
+    let mut got = 0usize;
+    let mut present = Sink::from(&mut [][..]);
+    let mut patience: Option<Patience> = None;
+    loop {
+        let Some(guard) = table::lane_rx(fd) else {
+            return if got != 0 { Outcome::Done(got as isize) } else { Outcome::Kernel };
+        };
+        let side = guard.side;
+        let before = got;
+        let mut failed = None;
+        while got < total {
+            if present.is_empty() {
+                match sinks.next() {
+                    Some(sink) => present = sink,
+                    None => break,
+                }
+                continue;
+            }
+            let room = present.len();
+            let moved = if peeking {
+                guard.reader().peek(got, present.split_front(room))
+            } else if flags & libc::MSG_TRUNC != 0 {
+                guard.reader().skip(room, &anchor)
+            } else {
+                read_some(&guard, &mut present, &anchor)
+            };
+            match moved {
+                Ok(0) => break,
+                Ok(count) => {
+                    got += count;
+                    if peeking && count < room {
+                        break;
+                    }
+                    if flags & libc::MSG_TRUNC != 0 && !peeking {
+                        let _ = present.split_front(count);
+                    }
+                }
+                Err(failure) => {
+                    failed = Some(failure);
+                    break;
+                }
+            }
+        }
+        if !peeking {
+            account(&guard, got - before);
+        }
+        if let Some(failure) = failed {
+            drop(guard);
+            if got != 0 {
+                return Outcome::Done(got as isize);
+            }
+            if fault(fd, desc, failure, 0) == Next::Kernel {
+                return Outcome::Kernel;
+            }
+            continue;
+        }
+        let target = if flags & libc::MSG_WAITALL != 0 { total } else { total.min(low_water(desc, side) as usize) };
+        if got >= target && (got != 0 || total == 0) {
+            return Outcome::Done(got as isize);
+        }
+        // Nothing, or less than wanted. The flags are set after the last cursor: having seen them, one more
+        // look at the cursor tells whether the ring is drained.
+        let was_over = receive_over(side);
+        observe(desc, side);
+        if receive_over(side) {
+            if !was_over && !peeking {
+                continue;
+            }
+            drop(guard);
+            return over(side, got);
+        }
+        let pending = side.error.load(Relaxed) != 0;
+        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0;
+        if pending || nonblocking {
+            if got != 0 {
+                return Outcome::Done(got as isize);
+            }
+            if pending {
+                return Outcome::fail(side.take_error());
+            }
+            return match empty(fd, desc, guard) {
+                Some(outcome) => outcome,
+                None => continue,
+            };
+        }
+        let since = if peeking { Since::Tail(guard.reader().tail()) } else { Since::Read };
+        let timeout = side.rcv_timeout_ns.load(Relaxed);
+        drop(guard);
+        let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
+        match wait_readable(fd, desc, since, patience) {
+            Waited::Again => {
+                if peeking {
+                    // A peek starts over, so that its buffers are filled from the first unread byte.
+                    if got != 0 {
+                        return Outcome::Done(got as isize);
+                    }
+                }
+            }
+            Waited::Kernel => return if got != 0 { Outcome::Done(got as isize) } else { Outcome::Kernel },
+            Waited::Stop(_) if got != 0 => return Outcome::Done(got as isize),
+            Waited::Stop(outcome) => return outcome,
+        }
+    }
+}
+
+#[inline]
+fn read_some(guard: &RxGuard, present: &mut Sink<'_>, anchor: &Anchor) -> Result<usize, beeline_lane::Fault> {
+    let count = guard.reader().read(present.again(), anchor)?;
+    let _ = present.split_front(count);
+    Ok(count)
+}
+
+/// Urgent data and error queues are always empty on a lane.
+#[cold]
+fn no_queue(flags: i32) -> Outcome {
+    if flags & libc::MSG_ERRQUEUE != 0 { Outcome::fail(libc::EAGAIN) } else { Outcome::fail(libc::EINVAL) }
+}
+
+/// What `recv` returns when nothing will come any more: the order of tcp_recvmsg_locked().
+#[cold]
+fn over(side: &SideState, got: usize) -> Outcome {
+    if got != 0 || side.is(state::PEER_FIN) {
+        return Outcome::Done(got as isize);
+    }
+    match side.take_error() {
+        0 => Outcome::Done(0),
+        errno => Outcome::fail(errno),
+    }
+}
+
+/// A non-blocking `recv` that found nothing: from now on the kernel's view must tell about new data, as the app
+/// may wait by means that pass no hook of ours. An app that asks again and again without waiting is spared
+/// the bells: it will ask again.
+#[inline]
+fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
+    let eagains = desc.eagains.load(Relaxed).wrapping_add(1);
+    desc.eagains.store(eagains, Relaxed);
+    if desc.entries.load(Relaxed) != 0 || eagains % EAGAINS_PER_ARM != 1 {
+        return Some(Outcome::fail(libc::EAGAIN));
+    }
+    let armed = guard.reader().arm(Since::Read, &Anchor(fd));
+    drop(guard);
+    match armed {
+        Ok(Armed::Sleep) => {
+            // An anchor that died tells only through the kernel.
+            let revents = kernel::poll_now(fd, libc::POLLRDHUP);
+            if revents != 0 {
+                return match kernel_said(fd, desc, revents) {
+                    Next::Kernel => Some(Outcome::Kernel),
+                    Next::Again => None,
+                };
+            }
+            Some(Outcome::fail(libc::EAGAIN))
+        }
+        Ok(Armed::Ready) => None,
+        Err(failure) => match fault(fd, desc, failure, 0) {
+            Next::Kernel => Some(Outcome::Kernel),
+            Next::Again => None,
+        },
+    }
+}
+
+/// Empty answers in a row between two armings.
+const EAGAINS_PER_ARM: u32 = 1024;
+
+#[inline]
+fn account(guard: &RxGuard, bytes: usize) {
+    if bytes == 0 {
+        return;
+    }
+    guard.desc.eagains.store(0, Relaxed);
+    // SAFETY: null, or a slot of the mapped statistics file, which stays mapped.
+    if let Some(slot) = unsafe { guard.desc.slot.load(Relaxed).as_ref() } {
+        slot.rx_bytes.store(slot.rx_bytes.load(Relaxed).wrapping_add(bytes as u64), Relaxed);
+        slot.rx_bells.store(u64::from(guard.side.rx.bells()), Relaxed);
+    }
+}
+
+/// Waits until there is something to read, or something else to tell.
+#[cold]
+fn wait_readable(fd: i32, desc: &'static Desc, since: Since, patience: &mut Patience) -> Waited {
+    let pin = desc.pin();
+    let side = desc.side();
+    let lane = desc.lane();
+    let peer = desc.end().peer();
+    if !desc.shares_cpu() {
+        let known = match since {
+            Since::Read => side.rx.head(),
+            Since::Tail(tail) => tail,
+        };
+        let flags = lane.flags(peer);
+        let spun = desc
+            .budget()
+            .spin(patience, || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags);
+        match spun {
+            Spun::News => return Waited::Again,
+            Spun::Signal => {
+                if let Some(woken) = patience.signal()
+                    && let Some(waited) = Waited::from_sleep(woken, patience)
+                {
+                    return waited;
+                }
+            }
+            Spun::Nothing => {}
+        }
+    }
+    let armed = match table::lane_rx(fd) {
+        Some(guard) => guard.reader().arm(since, &Anchor(fd)),
+        None => return Waited::Kernel,
+    };
+    match armed {
+        Ok(Armed::Ready) => return Waited::Again,
+        Ok(Armed::Sleep) => {}
+        Err(failure) => {
+            return match fault(fd, desc, failure, 0) {
+                Next::Kernel => Waited::Kernel,
+                Next::Again => Waited::Again,
+            };
+        }
+    }
+    observe(desc, side);
+    if receive_over(side) {
+        return Waited::Again;
+    }
+    let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
+    let woken = patience.sleep(&mut fds, None);
+    desc.publish_cpu();
+    let waited = match (woken, Waited::from_sleep(woken, patience)) {
+        (_, Some(waited)) => waited,
+        (Woken::Ready(_), None) => match kernel_said(fd, desc, fds[0].revents) {
+            Next::Kernel => Waited::Kernel,
+            Next::Again => Waited::Again,
+        },
+        _ => Waited::Again,
+    };
+    drop(pin);
+    waited
+}

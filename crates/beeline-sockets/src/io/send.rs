@@ -1,0 +1,435 @@
+//! `send` and its family.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::{Armed, Fault, Source};
+
+use super::{Anchor, Next, fault, kernel_said, reset, writable_hint};
+use crate::desc::{Desc, Kind, TxGuard};
+use crate::side::{SideState, state};
+use crate::wait::{Patience, Spun, Woken};
+use crate::{Outcome, kernel, table};
+
+/// Sends between two looks at the kernel while everything seems well: a reader that was killed while it
+/// polled leaves no armed word that would tell.
+const SENDS_PER_LOOK: u32 = 2048;
+
+/// `send(2)`, and `write(2)` with `flags` 0.
+///
+/// # Safety
+/// `buffer` must be readable for `length` bytes, as for send(2).
+#[inline]
+pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    if bogus(buffer as usize, length) {
+        return Outcome::fail(libc::EFAULT);
+    }
+    // SAFETY: forwarded from the caller.
+    let source = unsafe { Source::from_raw(buffer, length) };
+    send_parts(fd, desc, flags, length, core::iter::once(source))
+}
+
+/// `sendto(2)`: a connected stream ignores the address.
+///
+/// # Safety
+/// As for [`send`].
+pub unsafe fn sendto(
+    fd: i32,
+    buffer: *const u8,
+    length: usize,
+    flags: i32,
+    _address: *const libc::sockaddr,
+    _address_length: u32,
+) -> Outcome {
+    // SAFETY: forwarded from the caller.
+    unsafe { send(fd, buffer, length, flags) }
+}
+
+/// `writev(2)`.
+///
+/// # Safety
+/// `parts` must point to `count` iovecs whose buffers are readable, as for writev(2).
+pub unsafe fn writev(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
+    // SAFETY: forwarded from the caller.
+    unsafe { send_iovecs(fd, parts, count as usize, 0) }
+}
+
+/// `sendmsg(2)`. Ancillary data has no meaning on TCP and is ignored, as the kernel does for types it does not
+/// know at this level.
+///
+/// # Safety
+/// `message` must be valid as for sendmsg(2).
+pub unsafe fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    // SAFETY: valid unless it is nonsense, which the check refuses.
+    let Some(message) = (unsafe { sane(message) }) else { return Outcome::fail(libc::EFAULT) };
+    // SAFETY: the message's iovecs are valid by the caller's word.
+    unsafe { send_iovecs(fd, message.msg_iov, message.msg_iovlen as usize, flags) }
+}
+
+/// `sendmmsg(2)`.
+///
+/// # Safety
+/// `messages` must point to `count` valid entries, as for sendmmsg(2).
+pub unsafe fn sendmmsg(fd: i32, messages: *mut libc::mmsghdr, count: u32, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    let mut done = 0;
+    for index in 0..count.min(1024) as usize {
+        // SAFETY: entry `index` of `count`.
+        let entry = unsafe { &mut *messages.add(index) };
+        // SAFETY: by the caller's word.
+        match unsafe { sendmsg(fd, &raw const entry.msg_hdr, flags) } {
+            Outcome::Done(sent) => entry.msg_len = sent as u32,
+            other if done == 0 => return other,
+            _ => break,
+        }
+        done += 1;
+    }
+    Outcome::Done(done)
+}
+
+/// # Safety
+/// As for [`writev`].
+unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usize, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    // SAFETY: by the caller's word; `check_iovecs` refuses nonsense.
+    let parts = match unsafe { check_iovecs(parts, count) } {
+        Ok((parts, _)) => parts,
+        Err(outcome) => return outcome,
+    };
+    let total = parts.iter().map(|part| part.iov_len).sum();
+    // SAFETY: each iovec's buffer is readable by the caller's word.
+    let sources = parts.iter().map(|part| unsafe { Source::from_raw(part.iov_base.cast(), part.iov_len) });
+    send_parts(fd, desc, flags, total, sources)
+}
+
+/// Checks an iovec array as the kernel does: `EINVAL` for a count beyond `IOV_MAX` or lengths beyond `SSIZE_MAX`,
+/// `EFAULT` for addresses that cannot be an app's.
+///
+/// # Safety
+/// `parts` must point to `count` iovecs unless it is nonsense.
+pub(super) unsafe fn check_iovecs<'a>(
+    parts: *const libc::iovec,
+    count: usize,
+) -> Result<(&'a [libc::iovec], usize), Outcome> {
+    if count > libc::UIO_MAXIOV as usize {
+        return Err(Outcome::fail(libc::EINVAL));
+    }
+    if count == 0 {
+        return Ok((&[], 0));
+    }
+    if bogus(parts as usize, 1) {
+        return Err(Outcome::fail(libc::EFAULT));
+    }
+    // SAFETY: by the caller's word.
+    let parts = unsafe { core::slice::from_raw_parts(parts, count) };
+    let mut total = 0usize;
+    for part in parts {
+        total = match total.checked_add(part.iov_len) {
+            Some(total) if total <= isize::MAX as usize => total,
+            _ => return Err(Outcome::fail(libc::EINVAL)),
+        };
+        if bogus(part.iov_base as usize, part.iov_len) {
+            return Err(Outcome::fail(libc::EFAULT));
+        }
+    }
+    Ok((parts, total))
+}
+
+/// # Safety
+/// `message` must be valid unless it is nonsense.
+pub(super) unsafe fn sane<'a, T>(message: *const T) -> Option<&'a T> {
+    if bogus(message as usize, 1) {
+        return None;
+    }
+    // SAFETY: by the caller's word.
+    unsafe { message.as_ref() }
+}
+
+/// Whether an address cannot belong to an app: the kernel would answer `EFAULT`. The first page is never
+/// mapped, and the upper half of the address space is the kernel's.
+#[inline]
+pub(super) fn bogus(address: usize, length: usize) -> bool {
+    length != 0 && (address < 4096 || address > isize::MAX as usize - length.min(isize::MAX as usize))
+}
+
+#[cold]
+pub(super) fn not_a_lane(desc: &Desc) -> Outcome {
+    if desc.kind() == Kind::Orphan { Outcome::fail(libc::ECONNRESET) } else { Outcome::Kernel }
+}
+
+/// Sends the sources one after the other as one call.
+#[inline]
+fn send_parts<'a>(
+    fd: i32,
+    desc: &'static Desc,
+    flags: i32,
+    total: usize,
+    mut sources: impl Iterator<Item = Source<'a>>,
+) -> Outcome {
+    if flags & libc::MSG_OOB != 0 {
+        return Outcome::fail(libc::EOPNOTSUPP);
+    }
+    let anchor = Anchor(fd);
+    let mut sent = 0usize;
+    let mut present = Source::from(&[][..]);
+    let mut patience: Option<Patience> = None;
+    loop {
+        let Some(guard) = table::lane_tx(fd) else { return changed(sent) };
+        let side = guard.side;
+        if side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0 {
+            drop(guard);
+            return broken(side, sent, flags);
+        }
+        let (before, tail) = (sent, side.tx.tail());
+        let failed = loop {
+            if present.is_empty() {
+                match sources.next() {
+                    Some(source) => present = source,
+                    None => break None,
+                }
+                continue;
+            }
+            match guard.writer().write(present, &anchor) {
+                Ok(0) => break None,
+                Ok(count) => {
+                    let _ = present.split_front(count);
+                    sent += count;
+                }
+                Err(failure) => break Some(failure),
+            }
+        };
+        let published = side.tx.tail().wrapping_sub(tail);
+        account(&guard, published);
+        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0;
+        if let Some(failure) = failed {
+            drop(guard);
+            // `write` could not say what it had published before it failed; the tail can.
+            sent = before + published as usize;
+            match after_fault(fd, desc, failure, published, sent, total) {
+                Some(outcome) => return outcome,
+                None => continue,
+            }
+        }
+        if sent == total {
+            let look = sends_since_look(desc);
+            drop(guard);
+            if look {
+                let revents = kernel::poll_now(fd, 0);
+                if revents != 0 {
+                    kernel_said(fd, desc, revents);
+                }
+            }
+            return Outcome::Done(sent as isize);
+        }
+        if nonblocking {
+            desc.note_full();
+            if sent != 0 {
+                return Outcome::Done(sent as isize);
+            }
+            // Whoever watches the anchor through the kernel now must see it full, unless a wait of ours
+            // will look after it.
+            if desc.entries.load(Relaxed) == 0 {
+                let armed = guard.writer().arm(&anchor);
+                drop(guard);
+                match armed {
+                    Ok(Armed::Sleep) => {}
+                    Ok(Armed::Ready) => continue,
+                    Err(failure) => {
+                        fault(fd, desc, failure, 0);
+                        continue;
+                    }
+                }
+            }
+            return Outcome::fail(libc::EAGAIN);
+        }
+        let timeout = side.snd_timeout_ns.load(Relaxed);
+        drop(guard);
+        let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
+        match wait_writable(fd, desc, patience) {
+            Waited::Again => {}
+            Waited::Kernel => return changed(sent),
+            Waited::Stop(_) if sent != 0 => return Outcome::Done(sent as isize),
+            Waited::Stop(outcome) => return outcome,
+        }
+    }
+}
+
+/// After a fault in `write`: decides what the call returns, or that it goes on. `sent` bytes of the call are in
+/// the ring, `published` of them since the lock was taken.
+#[cold]
+fn after_fault(
+    fd: i32,
+    desc: &'static Desc,
+    failure: Fault,
+    published: u32,
+    sent: usize,
+    total: usize,
+) -> Option<Outcome> {
+    if fault(fd, desc, failure, published) == Next::Kernel {
+        return Some(changed(sent));
+    }
+    let side = desc.side();
+    if failure == Fault::Gone && !side.is(state::RESET) {
+        // TCP takes the first send after the peer's close, and is reset for it.
+        reset(side, libc::ECONNRESET);
+        return Some(Outcome::Done(total as isize));
+    }
+    None
+}
+
+/// The fd no longer leads to a lane: closed by another thread, or started over on TCP.
+#[cold]
+fn changed(sent: usize) -> Outcome {
+    if sent != 0 { Outcome::Done(sent as isize) } else { Outcome::Kernel }
+}
+
+/// The errno of a send on a dead connection, with SIGPIPE where TCP raises it (sk_stream_error()).
+#[cold]
+fn broken(side: &SideState, sent: usize, flags: i32) -> Outcome {
+    if sent != 0 {
+        return Outcome::Done(sent as isize);
+    }
+    let errno = match side.take_error() {
+        0 => libc::EPIPE,
+        errno => errno,
+    };
+    if errno == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+        raise_sigpipe();
+    }
+    Outcome::fail(errno)
+}
+
+fn raise_sigpipe() {
+    let args = [
+        beeline_shm::sys::getpid() as usize,
+        crate::thread::tid() as usize,
+        libc::SIGPIPE as usize,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: plain numbers; the signal goes to this very thread, as the kernel's would.
+    let _ = unsafe { beeline_shm::sys::call(libc::SYS_tgkill, args) };
+}
+
+#[inline]
+fn account(guard: &TxGuard, bytes: u32) {
+    // SAFETY: null, or a slot of the mapped statistics file, which stays mapped.
+    if let Some(slot) = unsafe { guard.desc.slot.load(Relaxed).as_ref() } {
+        slot.tx_bytes.store(slot.tx_bytes.load(Relaxed).wrapping_add(u64::from(bytes)), Relaxed);
+        slot.tx_bells.store(u64::from(guard.side.tx.bells()), Relaxed);
+    }
+}
+
+#[inline]
+fn sends_since_look(desc: &Desc) -> bool {
+    let sends = desc.sends.load(Relaxed) + 1;
+    if sends < SENDS_PER_LOOK {
+        desc.sends.store(sends, Relaxed);
+        return false;
+    }
+    desc.sends.store(0, Relaxed);
+    true
+}
+
+/// How a wait ended.
+pub(super) enum Waited {
+    /// Look at the connection again.
+    Again,
+    /// The connection is now plain TCP.
+    Kernel,
+    /// Give this to the app, unless some bytes were moved before.
+    Stop(Outcome),
+}
+
+impl Waited {
+    /// What a sleep's end means for a call that the kernel restarts if it has no timeout.
+    pub(super) fn from_sleep(woken: Woken, patience: &Patience) -> Option<Waited> {
+        match woken {
+            Woken::Ready(_) => None,
+            Woken::TimedOut => Some(Waited::Stop(Outcome::fail(libc::EAGAIN))),
+            // signal(7): socket calls with a timeout are never restarted.
+            Woken::Signal { restart: true } if !patience.is_bounded() => Some(Waited::Again),
+            Woken::Signal { .. } => Some(Waited::Stop(Outcome::fail(libc::EINTR))),
+            Woken::Failed(errno) => Some(Waited::Stop(Outcome::Fail(errno))),
+        }
+    }
+}
+
+/// Waits until there is room, or something else to tell.
+#[cold]
+fn wait_writable(fd: i32, desc: &'static Desc, patience: &mut Patience) -> Waited {
+    let pin = desc.pin();
+    let side = desc.side();
+    if !desc.shares_cpu() {
+        let spun = desc.budget().spin(patience, || {
+            writable_hint(desc, side) || desc.lane().flags(desc.end().peer()) & beeline_lane::flags::CLOSED != 0
+        });
+        match spun {
+            Spun::News => {
+                super::observe(desc, side);
+                if side.is(state::PEER_CLOSED) && !writable_hint(desc, side) {
+                    reset(side, libc::ECONNRESET);
+                }
+                return Waited::Again;
+            }
+            Spun::Signal => {
+                if let Some(woken) = patience.signal()
+                    && let Some(waited) = Waited::from_sleep(woken, patience)
+                {
+                    return waited;
+                }
+            }
+            Spun::Nothing => {}
+        }
+    }
+    let armed = match table::lane_tx(fd) {
+        Some(guard) => guard.writer().arm(&Anchor(fd)),
+        None => return Waited::Kernel,
+    };
+    match armed {
+        Ok(Armed::Ready) => return Waited::Again,
+        Ok(Armed::Sleep) => {}
+        Err(failure) => {
+            return match fault(fd, desc, failure, 0) {
+                Next::Kernel => Waited::Kernel,
+                Next::Again => {
+                    if side.is(state::PEER_CLOSED) {
+                        reset(side, libc::ECONNRESET);
+                    }
+                    Waited::Again
+                }
+            };
+        }
+    }
+    let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+    let woken = patience.sleep(&mut fds, None);
+    desc.publish_cpu();
+    let waited = match Waited::from_sleep(woken, patience) {
+        Some(waited) => waited,
+        None => match kernel_said(fd, desc, fds[0].revents) {
+            Next::Kernel => Waited::Kernel,
+            Next::Again => {
+                if side.is(state::PEER_CLOSED) {
+                    reset(side, libc::ECONNRESET);
+                }
+                Waited::Again
+            }
+        },
+    };
+    drop(pin);
+    waited
+}

@@ -1,0 +1,326 @@
+//! `poll`, `select` and their kin over any mix of lanes, listeners, epoll sets and the kernel's fds.
+//!
+//! 1. Lanes are judged by their rings, everything else by one ppoll(2) with no wait; a call always looks at
+//!    all of them, so that it reports what the kernel would report.
+//! 2. If nothing is ready, a call spins over its lanes as a blocking `recv` would.
+//! 3. Then every lane is armed for what is asked of it, and the call sleeps in ppoll(2) on the anchors, the
+//!    listeners with their doors, and the rest. What wakes it is only a hint; it looks at everything again.
+
+mod scratch;
+mod select;
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::{Armed, Since};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
+
+pub use select::{pselect, select};
+
+use crate::desc::{Desc, Kind};
+use crate::io::{self, Anchor, Next};
+use crate::side::state;
+use crate::wait::{Patience, Spun, Woken};
+use crate::{Errno, Outcome, epoll, kernel, meet, table};
+use scratch::Scratch;
+
+/// Events that poll(2) reports whether asked or not.
+const ALWAYS: i16 = POLLERR | POLLHUP | POLLNVAL;
+/// Descriptors a listener may add to a wait: its door and clients that have not said hello.
+const LISTENER_FDS: usize = 20;
+
+/// `poll(2)`.
+///
+/// # Safety
+/// `fds` must point to `count` entries, as for poll(2).
+pub unsafe fn poll(fds: *mut pollfd, count: u64, timeout_ms: i32) -> Outcome {
+    let deadline = match timeout_ms {
+        ..0 => None,
+        // A deadline in the past: no wait, and no look at the clock.
+        0 => Some(0),
+        _ => Some(kernel::now_ns() + timeout_ms as u64 * 1_000_000),
+    };
+    // SAFETY: forwarded from the caller.
+    unsafe { wait(fds, count, deadline, None) }
+}
+
+/// `ppoll(2)`.
+///
+/// # Safety
+/// `fds` must point to `count` entries; `timeout` and `mask` must be null or valid, as for ppoll(2).
+pub unsafe fn ppoll(fds: *mut pollfd, count: u64, timeout: *const libc::timespec, mask: *const u8) -> Outcome {
+    // SAFETY: null or valid by the caller's word; the kernel's signal set is the first 8 bytes.
+    let (timeout, mask) = unsafe { (timeout.as_ref(), mask.cast::<u64>().as_ref()) };
+    let deadline = match deadline(timeout) {
+        Ok(deadline) => deadline,
+        Err(errno) => return Outcome::Fail(errno),
+    };
+    // SAFETY: forwarded from the caller.
+    unsafe { wait(fds, count, deadline, mask) }
+}
+
+/// The deadline that a relative timeout means; `Some(0)` for no wait.
+pub(crate) fn deadline(timeout: Option<&libc::timespec>) -> Result<Option<u64>, Errno> {
+    let Some(timeout) = timeout else { return Ok(None) };
+    if timeout.tv_sec < 0 || !(0..1_000_000_000).contains(&timeout.tv_nsec) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let wait = (timeout.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(timeout.tv_nsec as u64);
+    Ok(Some(if wait == 0 { 0 } else { kernel::now_ns().saturating_add(wait) }))
+}
+
+/// # Safety
+/// `fds` must point to `count` entries.
+unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option<&u64>) -> Outcome {
+    if count == 0 || count > 1 << 20 || (fds as usize) < 4096 {
+        return Outcome::Kernel;
+    }
+    // SAFETY: by the caller's word.
+    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    let mut listeners = 0;
+    let mut ours = 0;
+    for entry in fds.iter() {
+        match table::get(entry.fd).map(Desc::kind) {
+            Some(Kind::Lane | Kind::Epoll | Kind::Orphan) => ours += 1,
+            Some(Kind::Listener) => listeners += 1,
+            _ => listeners += usize::from(meet::adopt_listener(entry.fd)),
+        }
+    }
+    if ours + listeners == 0 {
+        return Outcome::Kernel;
+    }
+    let Some(mut scratch) = Scratch::new(fds.len() + listeners * LISTENER_FDS) else {
+        return Outcome::fail(libc::ENOMEM);
+    };
+    scan(fds, scratch.slice(), deadline, mask)
+}
+
+/// The wait itself. `shadow` is what the kernel gets to see; it has room for all listeners' descriptors.
+pub(crate) fn scan(fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u64>, mask: Option<&u64>) -> Outcome {
+    let mut patience = Patience::until(deadline);
+    loop {
+        match look(fds, shadow) {
+            Err(errno) => return Outcome::Fail(errno),
+            Ok(0) => {}
+            Ok(ready) => return Outcome::Done(ready),
+        }
+        if deadline == Some(0) {
+            return Outcome::OK;
+        }
+        // A call with its own signal mask must have it in force while it waits, which only the kernel can do.
+        if mask.is_none() {
+            match spin(fds, &patience) {
+                Spun::News => continue,
+                Spun::Signal => return Outcome::fail(libc::EINTR),
+                Spun::Nothing => {}
+            }
+        }
+        if arm(fds) == Armed::Ready {
+            continue;
+        }
+        let used = fill(fds, shadow, true);
+        match patience.sleep(&mut shadow[..used], mask) {
+            Woken::Ready(_) => heard(fds, shadow),
+            Woken::TimedOut => {
+                return match look(fds, shadow) {
+                    Ok(ready) => Outcome::Done(ready),
+                    Err(errno) => Outcome::Fail(errno),
+                };
+            }
+            // poll(2) and select(2) are never restarted after a handler (signal(7)).
+            Woken::Signal { .. } => return Outcome::fail(libc::EINTR),
+            Woken::Failed(errno) => return Outcome::Fail(errno),
+        }
+    }
+}
+
+/// Fills in `revents` of all entries without waiting. Returns how many have some.
+fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
+    let mut foreign = false;
+    for entry in fds.iter_mut() {
+        entry.revents = 0;
+        match judge(entry) {
+            Some(revents) => entry.revents = revents,
+            None => foreign |= entry.fd >= 0,
+        }
+    }
+    if foreign {
+        let used = fill(fds, shadow, false);
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a live timeout, no mask.
+        unsafe { kernel::ppoll(&mut shadow[..used], &raw const zero, core::ptr::null()) }?;
+        merge(fds, shadow);
+    }
+    Ok(fds.iter().filter(|entry| entry.revents != 0).count() as isize)
+}
+
+/// What we know about an entry without the kernel; `None` for the kernel's fds and for listeners.
+fn judge(entry: &pollfd) -> Option<i16> {
+    let desc = table::get(entry.fd)?;
+    match desc.kind() {
+        Kind::Lane => Some(io::poll_mask(desc) & (entry.events | ALWAYS)),
+        Kind::Orphan => Some((POLLIN | POLLOUT | POLLERR | POLLHUP) & (entry.events | ALWAYS)),
+        // Hot connections of a set are invisible to the kernel; its other members are not.
+        Kind::Epoll if epoll::has_ready(desc) => Some((POLLIN | POLLRDNORM) & entry.events),
+        _ => None,
+    }
+}
+
+/// Lays out what the kernel is asked: place `i` for entry `i`, then the listeners' further descriptors. Lanes
+/// take part only in a sleep.
+fn fill(fds: &[pollfd], shadow: &mut [pollfd], sleeping: bool) -> usize {
+    let (places, mut extra) = shadow.split_at_mut(fds.len());
+    let mut used = fds.len();
+    for (entry, place) in fds.iter().zip(places) {
+        *place = pollfd { fd: entry.fd, events: entry.events, revents: 0 };
+        let Some(desc) = table::get(entry.fd) else { continue };
+        match desc.kind() {
+            Kind::Lane if sleeping => match anchor_events(desc, entry.events) {
+                Some(events) => place.events = events,
+                None => place.fd = -1,
+            },
+            Kind::Lane | Kind::Orphan => place.fd = -1,
+            Kind::Listener if entry.events & (POLLIN | POLLRDNORM) != 0 => {
+                let mut hidden = [0i32; LISTENER_FDS];
+                let count = meet::listener_fds(desc, &mut hidden).min(extra.len());
+                let (mine, rest) = core::mem::take(&mut extra).split_at_mut(count);
+                for (place, fd) in mine.iter_mut().zip(hidden) {
+                    *place = pollfd { fd, events: POLLIN, revents: 0 };
+                }
+                extra = rest;
+                used += count;
+            }
+            _ => {}
+        }
+    }
+    used
+}
+
+/// What to ask of an anchor when a lane is asked for `events`; `None` when the anchor has nothing to tell any
+/// more. Writability is asked for only when the ring is full, because an anchor with a bell in it and room in the
+/// ring is writable to both. A half-close that is known already would end every sleep at once.
+fn anchor_events(desc: &Desc, events: i16) -> Option<i16> {
+    let side = desc.side();
+    if side.is(state::PEER_CLOSED | state::RESET) {
+        return None;
+    }
+    let mut ask = 0;
+    if events & (POLLIN | POLLRDNORM | POLLRDHUP) != 0 && !side.is(state::PEER_FIN) {
+        ask |= POLLRDHUP | (events & POLLIN);
+        if events & POLLRDNORM != 0 {
+            ask |= POLLIN;
+        }
+    }
+    if events & (POLLOUT | POLLWRNORM) != 0 && !io::writable_hint(desc, side) {
+        ask |= POLLOUT;
+    }
+    Some(ask)
+}
+
+/// Takes the kernel's answers over for the entries it was asked about. A door or a client in it makes its
+/// listener readable.
+fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
+    let (places, extra) = shadow.split_at(fds.len());
+    let mut extra = extra.iter();
+    for (entry, place) in fds.iter_mut().zip(places) {
+        let Some(desc) = table::get(entry.fd) else {
+            entry.revents |= place.revents;
+            continue;
+        };
+        match desc.kind() {
+            Kind::Lane | Kind::Orphan => {}
+            Kind::Listener if entry.events & (POLLIN | POLLRDNORM) != 0 => {
+                entry.revents |= place.revents;
+                let mut hidden = [0i32; LISTENER_FDS];
+                let count = meet::listener_fds(desc, &mut hidden);
+                let rung = extra.by_ref().take(count).filter(|place| place.revents & POLLIN != 0).count();
+                if rung != 0 && meet::door_ready(desc) {
+                    entry.revents |= (POLLIN | POLLRDNORM) & entry.events;
+                }
+            }
+            _ => entry.revents |= place.revents,
+        }
+    }
+}
+
+/// After a sleep: passes on what the kernel said about anchors.
+fn heard(fds: &[pollfd], shadow: &[pollfd]) {
+    for (entry, place) in fds.iter().zip(shadow) {
+        let Some(desc) = table::get(entry.fd) else { continue };
+        if desc.is_lane() {
+            desc.publish_cpu();
+            if place.revents != 0 {
+                // A connection that became TCP is found to be one at the next look.
+                let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
+            }
+        }
+    }
+}
+
+/// Spins over the lanes among the entries with the largest of their budgets.
+fn spin(fds: &[pollfd], patience: &Patience) -> Spun {
+    let lane = |entry: &pollfd| table::get(entry.fd).filter(|desc| desc.is_lane());
+    let Some(best) = fds.iter().filter_map(lane).max_by_key(|desc| desc.spin_ns.load(Relaxed)) else {
+        return Spun::Nothing;
+    };
+    if best.shares_cpu() {
+        return Spun::Nothing;
+    }
+    best.budget().spin(patience, || {
+        fds.iter().any(|entry| lane(entry).is_some_and(|desc| io::poll_mask(desc) & (entry.events | ALWAYS) != 0))
+    })
+}
+
+/// Arms all lanes for what is asked of them.
+fn arm(fds: &[pollfd]) -> Armed {
+    for entry in fds {
+        let Some(desc) = table::get(entry.fd) else { continue };
+        let armed = match desc.kind() {
+            Kind::Lane => arm_lane(entry.fd, desc, entry.events),
+            Kind::Epoll => epoll::cool(desc),
+            _ => Armed::Sleep,
+        };
+        if armed == Armed::Ready {
+            return Armed::Ready;
+        }
+    }
+    Armed::Sleep
+}
+
+/// Arms one lane for `events`. A fault counts as news: the next look shows what it means.
+pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Armed {
+    let side = desc.side();
+    if events & (POLLIN | POLLRDNORM) != 0 {
+        // Below the low-water mark there is data that is no news.
+        let armed = match table::lane_rx(fd) {
+            None => return Armed::Ready,
+            Some(guard) => {
+                let since =
+                    if io::low_water(desc, side) > 1 { Since::Tail(guard.reader().tail()) } else { Since::Read };
+                guard.reader().arm(since, &Anchor(fd))
+            }
+        };
+        match armed {
+            Ok(Armed::Sleep) => {}
+            Ok(Armed::Ready) => return Armed::Ready,
+            Err(failure) => {
+                io::fault(fd, desc, failure, 0);
+                return Armed::Ready;
+            }
+        }
+    }
+    if events & (POLLOUT | POLLWRNORM) != 0 {
+        let armed = match table::lane_tx(fd) {
+            None => return Armed::Ready,
+            Some(guard) => guard.writer().arm(&Anchor(fd)),
+        };
+        match armed {
+            Ok(Armed::Sleep) => {}
+            Ok(Armed::Ready) => return Armed::Ready,
+            Err(failure) => {
+                io::fault(fd, desc, failure, 0);
+                return Armed::Ready;
+            }
+        }
+    }
+    if io::poll_mask(desc) & (events | ALWAYS) != 0 { Armed::Ready } else { Armed::Sleep }
+}

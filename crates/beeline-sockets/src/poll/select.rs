@@ -1,0 +1,175 @@
+//! `select` and `pselect`, by way of `poll`.
+
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM, fd_set, pollfd};
+
+use super::scratch::Scratch;
+use super::{LISTENER_FDS, deadline, scan};
+use crate::desc::{Desc, Kind};
+use crate::{Outcome, kernel, meet, table};
+
+/// What makes an fd readable, writable and exceptional to select(2) (Linux fs/select.c).
+const READ: i16 = POLLIN | POLLRDNORM | POLLHUP | POLLERR;
+const WRITE: i16 = POLLOUT | POLLWRNORM | POLLERR;
+const EXCEPT: i16 = POLLPRI;
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// The three sets of a call, as words.
+struct Sets {
+    words: [*mut u64; 3],
+    fds: usize,
+}
+
+impl Sets {
+    fn has(&self, set: usize, fd: usize) -> bool {
+        let words = self.words[set];
+        // SAFETY: the caller of `select` vouched for `fds` bits in each set that is not null.
+        !words.is_null() && unsafe { *words.add(fd / WORD_BITS) } & 1 << (fd % WORD_BITS) != 0
+    }
+
+    fn put(&self, set: usize, fd: usize, on: bool) {
+        let words = self.words[set];
+        if words.is_null() {
+            return;
+        }
+        // SAFETY: as in `has`.
+        let word = unsafe { &mut *words.add(fd / WORD_BITS) };
+        let bit = 1 << (fd % WORD_BITS);
+        *word = if on { *word | bit } else { *word & !bit };
+    }
+
+    fn wanted(&self, fd: usize) -> [bool; 3] {
+        [self.has(0, fd), self.has(1, fd), self.has(2, fd)]
+    }
+
+    fn members(&self) -> impl Iterator<Item = usize> {
+        (0..self.fds).filter(|fd| self.wanted(*fd) != [false; 3])
+    }
+}
+
+/// `select(2)`. Linux leaves the time that was not slept in `timeout`.
+///
+/// # Safety
+/// The sets must be null or hold `count` bits; `timeout` must be null or valid, as for select(2).
+pub unsafe fn select(
+    count: i32,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut libc::timeval,
+) -> Outcome {
+    // SAFETY: null or valid by the caller's word.
+    let given = unsafe { timeout.as_mut() };
+    let relative = match &given {
+        Some(time) if time.tv_sec < 0 || time.tv_usec < 0 => return Outcome::Kernel,
+        Some(time) => Some(libc::timespec {
+            tv_sec: time.tv_sec + time.tv_usec / 1_000_000,
+            tv_nsec: time.tv_usec % 1_000_000 * 1_000,
+        }),
+        None => None,
+    };
+    let start = kernel::now_ns();
+    // SAFETY: forwarded from the caller.
+    let outcome = unsafe { run(count, [read, write, except], relative.as_ref(), None) };
+    if outcome != Outcome::Kernel
+        && let (Some(time), Some(relative)) = (given, relative)
+    {
+        let total = relative.tv_sec as u64 * 1_000_000_000 + relative.tv_nsec as u64;
+        let left_us = total.saturating_sub(kernel::now_ns() - start) / 1_000;
+        (time.tv_sec, time.tv_usec) = ((left_us / 1_000_000) as i64, (left_us % 1_000_000) as i64);
+    }
+    outcome
+}
+
+/// `pselect(2)`.
+///
+/// # Safety
+/// As for [`select`]; `mask` must be null or a valid signal set.
+pub unsafe fn pselect(
+    count: i32,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const libc::timespec,
+    mask: *const u8,
+) -> Outcome {
+    // SAFETY: null or valid by the caller's word.
+    let (timeout, mask) = unsafe { (timeout.as_ref(), mask.cast::<u64>().as_ref()) };
+    // SAFETY: forwarded from the caller.
+    unsafe { run(count, [read, write, except], timeout, mask) }
+}
+
+/// # Safety
+/// The sets must be null or hold `count` bits.
+unsafe fn run(count: i32, sets: [*mut fd_set; 3], timeout: Option<&libc::timespec>, mask: Option<&u64>) -> Outcome {
+    if !(1..=1 << 20).contains(&count) {
+        return Outcome::Kernel;
+    }
+    let sets = Sets { words: sets.map(|set| set.cast()), fds: count as usize };
+    let (mut members, mut ours, mut listeners) = (0, 0, 0);
+    for fd in sets.members() {
+        members += 1;
+        match table::get(fd as i32).map(Desc::kind) {
+            Some(Kind::Lane | Kind::Epoll | Kind::Orphan) => ours += 1,
+            Some(Kind::Listener) => listeners += 1,
+            _ => listeners += usize::from(meet::adopt_listener(fd as i32)),
+        }
+    }
+    if ours + listeners == 0 {
+        return Outcome::Kernel;
+    }
+    let deadline = match deadline(timeout) {
+        Ok(deadline) => deadline,
+        Err(errno) => return Outcome::Fail(errno),
+    };
+    let Some(mut scratch) = Scratch::new(2 * members + listeners * LISTENER_FDS) else {
+        return Outcome::fail(libc::ENOMEM);
+    };
+    let (fds, shadow) = scratch.slice().split_at_mut(members);
+    for (entry, fd) in fds.iter_mut().zip(sets.members()) {
+        let [read, write, except] = sets.wanted(fd);
+        let events = i16::from(read) * (POLLIN | POLLRDNORM)
+            | i16::from(write) * (POLLOUT | POLLWRNORM)
+            | i16::from(except) * POLLPRI;
+        *entry = pollfd { fd: fd as i32, events, revents: 0 };
+    }
+    // poll(2) reports hang-ups that select(2) was not asked for; a call that only got those goes on waiting.
+    loop {
+        match scan(fds, shadow, deadline, mask) {
+            Outcome::Done(_) => {}
+            other => return other,
+        }
+        if fds.iter().any(|entry| entry.revents & POLLNVAL != 0) {
+            return Outcome::fail(libc::EBADF);
+        }
+        let timed_out = fds.iter().all(|entry| entry.revents == 0);
+        let bits = answer(&sets, fds);
+        if bits != 0 || timed_out || deadline == Some(0) {
+            clear_unready(&sets, fds);
+            return Outcome::Done(bits);
+        }
+        // Only unasked hang-ups: nobody can wait for those, so leave such fds out.
+        fds.iter_mut().filter(|entry| entry.revents != 0).for_each(|entry| entry.fd = -1 - entry.fd);
+    }
+}
+
+/// How many bits select(2) would return.
+fn answer(sets: &Sets, fds: &[pollfd]) -> isize {
+    let bits = |entry: &pollfd| {
+        let fd = if entry.fd < 0 { -1 - entry.fd } else { entry.fd } as usize;
+        let wanted = sets.wanted(fd);
+        [READ, WRITE, EXCEPT].iter().zip(wanted).filter(|(mask, wanted)| *wanted && entry.revents & **mask != 0).count()
+    };
+    fds.iter().map(bits).sum::<usize>() as isize
+}
+
+/// Leaves only the ready bits in the sets.
+fn clear_unready(sets: &Sets, fds: &[pollfd]) {
+    for entry in fds {
+        let fd = if entry.fd < 0 { -1 - entry.fd } else { entry.fd } as usize;
+        for (set, mask) in [READ, WRITE, EXCEPT].into_iter().enumerate() {
+            if sets.has(set, fd) {
+                sets.put(set, fd, entry.revents & mask != 0);
+            }
+        }
+    }
+}

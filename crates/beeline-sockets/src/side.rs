@@ -1,0 +1,184 @@
+//! The side: the state of one end of a lane, shared by its holders and never shown to the peer.
+//!
+//! Valid when zeroed. Everything is atomic because several processes may map it; what several fields must
+//! agree on is changed under `tx_lock` or `rx_lock`. A holder that turns hostile after a privilege drop can
+//! spoil this connection, and nothing else: no field is a pointer or an index that is used unchecked.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use beeline_lane::{RxState, TxState};
+
+use crate::lock::Lock;
+
+/// Options an app may set on one connection and read back.
+pub const OPTIONS: usize = 32;
+
+/// See the module.
+#[repr(C)]
+pub struct SideState {
+    /// The writing direction.
+    pub tx: TxState,
+    /// Serialises writers of different processes.
+    pub tx_lock: Lock,
+    /// The reading direction.
+    pub rx: RxState,
+    /// Serialises readers of different processes.
+    pub rx_lock: Lock,
+    /// Processes that hold this end.
+    pub holders: AtomicU32,
+    /// `O_NONBLOCK` of the description.
+    pub nonblock: AtomicU32,
+    /// What was shut down and what the peer did: bits of [`state`].
+    pub state: AtomicU32,
+    /// `SO_ERROR`.
+    pub error: AtomicI32,
+    /// `SO_RCVLOWAT` in bytes; 0 and 1 mean the same.
+    pub rcv_lowat: AtomicU32,
+    /// `SO_LINGER`: 0 off, otherwise seconds + 1.
+    pub linger: AtomicU32,
+    /// `SO_RCVTIMEO` in nanoseconds; 0 means none.
+    pub rcv_timeout_ns: AtomicU64,
+    /// `SO_SNDTIMEO` in nanoseconds; 0 means none.
+    pub snd_timeout_ns: AtomicU64,
+    /// `AF_INET` or `AF_INET6`: the family in which the app sees its addresses.
+    pub family: AtomicU32,
+    /// This end's address.
+    pub local: Address,
+    /// The peer's address.
+    pub remote: Address,
+    /// Integer options, by level and name.
+    pub options: [OptionValue; OPTIONS],
+}
+
+/// Bits of [`SideState::state`].
+pub mod state {
+    /// `shutdown(SHUT_RD)` here.
+    pub const SHUT_RD: u32 = 1;
+    /// `shutdown(SHUT_WR)` here.
+    pub const SHUT_WR: u32 = 2;
+    /// The peer will send no more.
+    pub const PEER_FIN: u32 = 4;
+    /// The peer's end is closed.
+    pub const PEER_CLOSED: u32 = 8;
+    /// The connection was reset: both directions are dead.
+    pub const RESET: u32 = 16;
+    /// The peer broke the rules; the connection was reset for it.
+    pub const POISONED: u32 = 32;
+    /// The server has taken this client's hello.
+    pub const TAKEN: u32 = 64;
+}
+
+/// One stored option; `key` is `level << 16 | name`, 0 for a free place.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct OptionValue {
+    /// `level << 16 | name`.
+    pub key: AtomicU32,
+    /// The value as `getsockopt` returns it.
+    pub value: AtomicI32,
+}
+
+/// An address in shared memory.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Address {
+    family: AtomicU16,
+    port: AtomicU16,
+    scope: AtomicU32,
+    octets: [AtomicU32; 4],
+}
+
+impl Address {
+    /// Stores an address.
+    pub fn set(&self, address: SocketAddr) {
+        let (family, octets, scope) = match address {
+            SocketAddr::V4(v4) => (4, v4.ip().to_ipv6_mapped().octets(), 0),
+            SocketAddr::V6(v6) => (6, v6.ip().octets(), v6.scope_id()),
+        };
+        let bits = u128::from_be_bytes(octets);
+        for (index, word) in self.octets.iter().enumerate() {
+            word.store((bits >> (32 * index)) as u32, Relaxed);
+        }
+        self.port.store(address.port(), Relaxed);
+        self.scope.store(scope, Relaxed);
+        self.family.store(family, Relaxed);
+    }
+
+    /// Loads an address; the unspecified IPv4 one if none was stored.
+    #[must_use]
+    pub fn get(&self) -> SocketAddr {
+        let bits = self
+            .octets
+            .iter()
+            .enumerate()
+            .fold(0u128, |bits, (index, word)| bits | u128::from(word.load(Relaxed)) << (32 * index));
+        let ip = Ipv6Addr::from(bits);
+        let port = self.port.load(Relaxed);
+        if self.family.load(Relaxed) == 6 {
+            return core::net::SocketAddrV6::new(ip, port, 0, self.scope.load(Relaxed)).into();
+        }
+        SocketAddr::new(IpAddr::V4(ip.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED)), port)
+    }
+}
+
+impl SideState {
+    /// Whether any of `bits` is set in the state.
+    #[must_use]
+    #[inline]
+    pub fn is(&self, bits: u32) -> bool {
+        self.state.load(Relaxed) & bits != 0
+    }
+
+    /// Sets state bits; returns the bits that were new.
+    pub fn mark(&self, bits: u32) -> u32 {
+        bits & !self.state.fetch_or(bits, Relaxed)
+    }
+
+    /// Takes the pending error, as `SO_ERROR` does; 0 if there is none.
+    pub fn take_error(&self) -> i32 {
+        if self.error.load(Relaxed) == 0 { 0 } else { self.error.swap(0, Relaxed) }
+    }
+
+    /// A stored option.
+    #[must_use]
+    pub fn option(&self, level: i32, name: i32) -> Option<i32> {
+        let key = option_key(level, name);
+        self.options.iter().find(|slot| slot.key.load(Relaxed) == key).map(|slot| slot.value.load(Relaxed))
+    }
+
+    /// Stores an option. `false` when there is no place left.
+    pub fn set_option(&self, level: i32, name: i32, value: i32) -> bool {
+        let key = option_key(level, name);
+        for slot in &self.options {
+            let holds = slot.key.load(Relaxed);
+            if holds == key || holds == 0 {
+                slot.value.store(value, Relaxed);
+                slot.key.store(key, Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn option_key(level: i32, name: i32) -> u32 {
+    (level as u32) << 16 | (name as u32 & 0xFFFF)
+}
+
+const _: () = assert!(size_of::<SideState>() <= 4096);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_as_stored() {
+        for text in ["127.0.0.1:80", "[::1]:65535", "[fe80::1%7]:9", "0.0.0.0:0", "[::ffff:1.2.3.4]:5"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let stored = Address::default();
+            stored.set(address);
+            assert_eq!(stored.get(), address);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The fd table: which fds of this process lead to which description.
+//!
+//! Two levels, filled as fds are used, so that its size follows the numbers in use and not the limit. An
+//! fd without an entry is the kernel's business alone. A lookup is two loads.
+//!
+//! Entries change under `LOCK`; lookups take no lock. An operation that found a description through an fd
+//! locks it and looks the fd up again: if another thread has closed it meanwhile, the second look shows.
+
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use beeline_shm::sys;
+
+use crate::desc::{Desc, RxGuard, TxGuard};
+use crate::lock::Lock;
+
+const CHUNK_FDS: usize = 1024;
+const CHUNKS: usize = 4096;
+
+type Chunk = [AtomicPtr<Desc>; CHUNK_FDS];
+
+static ROOT: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
+static LOCK: Lock = Lock::new();
+
+/// The description that `fd` leads to, if it is one of ours.
+#[must_use]
+#[inline]
+pub fn get(fd: i32) -> Option<&'static Desc> {
+    let desc = entry(fd)?.load(Ordering::Acquire);
+    // SAFETY: entries are null or point to objects of a slab, which are never unmapped.
+    unsafe { desc.as_ref() }
+}
+
+/// The lane that `fd` leads to, with its writing direction locked.
+#[must_use]
+#[inline]
+pub fn lane_tx(fd: i32) -> Option<TxGuard> {
+    let desc = get(fd)?;
+    if !desc.is_lane() {
+        return None;
+    }
+    let guard = desc.lock_tx()?;
+    leads_to(fd, desc).then_some(guard)
+}
+
+/// The lane that `fd` leads to, with its reading direction locked.
+#[must_use]
+#[inline]
+pub fn lane_rx(fd: i32) -> Option<RxGuard> {
+    let desc = get(fd)?;
+    if !desc.is_lane() {
+        return None;
+    }
+    let guard = desc.lock_rx()?;
+    leads_to(fd, desc).then_some(guard)
+}
+
+/// Whether `fd` leads to `desc`.
+#[must_use]
+#[inline]
+pub fn leads_to(fd: i32, desc: &'static Desc) -> bool {
+    get(fd).is_some_and(|found| core::ptr::eq(found, desc))
+}
+
+/// Makes `fd` lead to `desc` (or to nothing), counting references. Returns what it led to before; the
+/// caller settles that one's last reference.
+///
+/// Returns `Err` when there is no memory for the entry; nothing has changed then.
+#[allow(clippy::result_unit_err)]
+pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>, ()> {
+    let _guard = LOCK.lock();
+    let entry = match (entry(fd), desc) {
+        (Some(entry), _) => entry,
+        (None, None) => return Ok(None),
+        (None, Some(_)) => grow(fd).ok_or(())?,
+    };
+    let new = desc.map_or(core::ptr::null_mut(), |desc| core::ptr::from_ref(desc).cast_mut());
+    let old = entry.swap(new, Ordering::AcqRel);
+    if let Some(desc) = desc {
+        desc.refs.fetch_add(1, Ordering::Relaxed);
+        desc.fd.store(fd, Ordering::Relaxed);
+    }
+    // SAFETY: as in `get`.
+    let old: Option<&'static Desc> = unsafe { old.as_ref() };
+    if let Some(old) = old {
+        let left = old.refs.fetch_sub(1, Ordering::AcqRel) - 1;
+        if left != 0 && old.fd.load(Ordering::Relaxed) == fd
+            && let Some(other) = find(old)
+        {
+            old.fd.store(other, Ordering::Relaxed);
+        }
+    }
+    Ok(old)
+}
+
+/// Calls `f` for every fd that leads somewhere.
+pub fn for_each(mut f: impl FnMut(i32, &'static Desc)) {
+    for (index, chunk) in ROOT.iter().enumerate() {
+        // SAFETY: null or a chunk that is never unmapped.
+        let Some(chunk) = (unsafe { chunk.load(Ordering::Acquire).as_ref() }) else { continue };
+        for (offset, entry) in chunk.iter().enumerate() {
+            // SAFETY: as in `get`.
+            if let Some(desc) = unsafe { entry.load(Ordering::Acquire).as_ref() } {
+                f((index * CHUNK_FDS + offset) as i32, desc);
+            }
+        }
+    }
+}
+
+/// Some fd that leads to `desc`.
+fn find(desc: &'static Desc) -> Option<i32> {
+    let mut found = None;
+    for_each(|fd, other| {
+        if core::ptr::eq(desc, other) {
+            found = Some(fd);
+        }
+    });
+    found
+}
+
+/// In the child of a `fork`: nobody holds the table's lock.
+pub fn reset_after_fork() {
+    LOCK.reset();
+}
+
+#[inline]
+fn entry(fd: i32) -> Option<&'static AtomicPtr<Desc>> {
+    let fd = usize::try_from(fd).ok()?;
+    let chunk = ROOT.get(fd / CHUNK_FDS)?.load(Ordering::Acquire);
+    // SAFETY: null or a chunk that is never unmapped.
+    unsafe { chunk.as_ref() }.map(|chunk| &chunk[fd % CHUNK_FDS])
+}
+
+fn grow(fd: i32) -> Option<&'static AtomicPtr<Desc>> {
+    let root = ROOT.get(usize::try_from(fd).ok()? / CHUNK_FDS)?;
+    let chunk = sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>();
+    root.store(chunk, Ordering::Release);
+    entry(fd)
+}

@@ -1,0 +1,268 @@
+//! Waiting: a bounded spin, then sleep, and signals noticed in both.
+//!
+//! Interrupts when idle, polling when busy. A wait for a connection spins first if that has paid lately:
+//!
+//! 1. Each connection has a budget. A spin that ends with news doubles it up to `spin_ns_max`; one that ends
+//!    with nothing halves it. A connection whose budget fell to nothing spins again, briefly, once in
+//!    [`PROBE_EVERY`] waits.
+//! 2. There is no spin when both ends last woke on the same CPU: the peer could not run meanwhile.
+//! 3. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
+//!    work than CPUs, and the spin ends.
+//! 4. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
+
+use core::sync::atomic::{Ordering::Relaxed, compiler_fence};
+
+use beeline_lane::End;
+use beeline_stats::{Counter, tunables::Wait};
+
+use crate::Errno;
+use crate::desc::Desc;
+use crate::kernel;
+use crate::stats;
+use crate::thread;
+
+/// A budget below this is none.
+const SPIN_NS_MIN: u32 = 1_000;
+/// Budget of a probe.
+const PROBE_NS: u32 = 4_000;
+/// Waits without a spin between two probes.
+const PROBE_EVERY: u32 = 32;
+/// Checks between two looks at the clock.
+const CHECKS_PER_LOOK: u32 = 64;
+/// A gap between two looks at the clock that means another task ran here.
+const GAP_NS: u64 = 20_000;
+/// "For ever" for the kernel: it saturates.
+const FOREVER: libc::timespec = libc::timespec { tv_sec: 1 << 32, tv_nsec: 0 };
+
+/// How a sleep ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// That many fds have events.
+    Ready(usize),
+    /// The deadline passed.
+    TimedOut,
+    /// A handler of the app ran. `restart` tells whether all that ran were installed with `SA_RESTART`.
+    Signal {
+        /// Whether calls that the kernel would restart go on.
+        restart: bool,
+    },
+    /// The system call failed.
+    Failed(Errno),
+}
+
+/// How a spin ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spun {
+    /// There is news.
+    News,
+    /// There is none; sleep.
+    Nothing,
+    /// A handler of the app ran.
+    Signal,
+}
+
+/// One blocking call: until when it waits, and which signals it has seen.
+pub struct Patience {
+    deadline_ns: Option<u64>,
+    handled: u32,
+    interrupted: u32,
+}
+
+impl Patience {
+    /// A call that begins now and waits until `deadline_ns` on `CLOCK_MONOTONIC`, or for ever.
+    #[must_use]
+    pub fn until(deadline_ns: Option<u64>) -> Self {
+        thread::with(|thread| Self {
+            deadline_ns,
+            handled: thread.handled.load(Relaxed),
+            interrupted: thread.interrupted.load(Relaxed),
+        })
+    }
+
+    /// A call that begins now with a timeout in nanoseconds; 0 means none (`SO_RCVTIMEO`).
+    #[must_use]
+    pub fn timeout(timeout_ns: u64) -> Self {
+        Self::until((timeout_ns != 0).then(|| kernel::now_ns().saturating_add(timeout_ns)))
+    }
+
+    /// Whether the call has a deadline.
+    #[must_use]
+    pub fn is_bounded(&self) -> bool {
+        self.deadline_ns.is_some()
+    }
+
+    /// Whether a handler ran since the call began or last asked; if so, forgets it and tells whether
+    /// the kernel would restart a call that restarts.
+    pub fn signal(&mut self) -> Option<Woken> {
+        thread::with(|thread| {
+            let (handled, interrupted) = (thread.handled.load(Relaxed), thread.interrupted.load(Relaxed));
+            if handled == self.handled {
+                return None;
+            }
+            let restart = interrupted == self.interrupted;
+            (self.handled, self.interrupted) = (handled, interrupted);
+            Some(Woken::Signal { restart })
+        })
+    }
+
+    /// Whether a handler ran since the call began.
+    #[inline]
+    fn signalled(&self) -> bool {
+        thread::with(|thread| thread.handled.load(Relaxed) != self.handled)
+    }
+
+    /// Sleeps in ppoll(2). No lock may be held.
+    pub fn sleep(&mut self, fds: &mut [libc::pollfd], mask: Option<&u64>) -> Woken {
+        let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);
+        self.sleep_with(|timeout| {
+            // SAFETY: `timeout` is this thread's own, `mask` null or live.
+            unsafe { kernel::ppoll(fds, timeout, mask) }
+        })
+    }
+
+    /// Sleeps in a system call that takes a timeout by pointer. A handler that runs before the kernel has
+    /// read the timeout sets it to zero (see [`thread`]).
+    pub fn sleep_with(&mut self, call: impl FnOnce(*const libc::timespec) -> beeline_shm::sys::SysResult) -> Woken {
+        let timeout = match self.deadline_ns {
+            None => FOREVER,
+            Some(deadline) => {
+                let left = deadline.saturating_sub(kernel::now_ns());
+                libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
+            }
+        };
+        stats::count(Counter::Sleeps, 1);
+        let result = thread::with(|thread| {
+            // SAFETY: only this thread and its own handlers use its `timeout`.
+            unsafe { thread.timeout.get().write_volatile(timeout) };
+            compiler_fence(core::sync::atomic::Ordering::SeqCst);
+            thread.sleeping.store(true, Relaxed);
+            compiler_fence(core::sync::atomic::Ordering::SeqCst);
+            if self.signalled() {
+                thread.sleeping.store(false, Relaxed);
+                return Err(Errno(libc::EINTR));
+            }
+            let result = call(thread.timeout.get());
+            thread.sleeping.store(false, Relaxed);
+            result
+        });
+        match result {
+            Ok(0) => self.signal().unwrap_or(Woken::TimedOut),
+            Ok(count) => Woken::Ready(count),
+            // A handler that was not installed through us ran: the kernel's default holds.
+            Err(Errno(libc::EINTR)) => self.signal().unwrap_or(Woken::Signal { restart: false }),
+            Err(errno) => Woken::Failed(errno),
+        }
+    }
+}
+
+/// [`Patience::sleep`] for a call that does not spin.
+pub fn sleep(fds: &mut [libc::pollfd], deadline_ns: Option<u64>, mask: Option<&u64>) -> Woken {
+    Patience::until(deadline_ns).sleep(fds, mask)
+}
+
+/// The adaptive budget of one waiter: a connection or an epoll set.
+pub struct Budget<'a> {
+    /// Present budget in nanoseconds.
+    pub spin_ns: &'a core::sync::atomic::AtomicU32,
+    /// Waits since the last spin.
+    pub skipped: &'a core::sync::atomic::AtomicU32,
+}
+
+impl Budget<'_> {
+    /// Nanoseconds that the coming wait may spin.
+    fn grant(&self) -> u64 {
+        let config = crate::config();
+        match config.wait {
+            Wait::Poll => return u64::MAX,
+            Wait::Sleep => return 0,
+            Wait::Lazy => {}
+        }
+        let budget = self.spin_ns.load(Relaxed);
+        if budget >= SPIN_NS_MIN {
+            return u64::from(budget).min(config.spin_ns_max);
+        }
+        let skipped = self.skipped.load(Relaxed) + 1;
+        self.skipped.store(skipped, Relaxed);
+        if skipped < PROBE_EVERY {
+            return 0;
+        }
+        self.skipped.store(0, Relaxed);
+        u64::from(PROBE_NS).min(config.spin_ns_max)
+    }
+
+    fn paid(&self) {
+        let max = crate::config().spin_ns_max as u32;
+        let budget = self.spin_ns.load(Relaxed);
+        if budget < max {
+            self.spin_ns.store(budget.max(SPIN_NS_MIN).saturating_mul(2).min(max), Relaxed);
+        }
+    }
+
+    fn failed(&self) {
+        let halved = self.spin_ns.load(Relaxed) / 2;
+        self.spin_ns.store(if halved < SPIN_NS_MIN { 0 } else { halved }, Relaxed);
+    }
+
+    /// Spins until `news` or the budget is spent. `news` is called often and must be cheap.
+    pub fn spin(&self, patience: &Patience, mut news: impl FnMut() -> bool) -> Spun {
+        let grant = self.grant();
+        if grant == 0 {
+            return Spun::Nothing;
+        }
+        let mut start = 0;
+        let mut last = 0;
+        loop {
+            for _ in 0..CHECKS_PER_LOOK {
+                if news() {
+                    // A spin that never looked at the clock was too short to be worth an account.
+                    if start != 0 {
+                        self.paid();
+                        stats::count(Counter::SpinsPaid, 1);
+                    }
+                    return Spun::News;
+                }
+            }
+            if patience.signalled() {
+                return Spun::Signal;
+            }
+            let now = kernel::now_ns();
+            if start == 0 {
+                (start, last) = (now, now);
+            }
+            let preempted = now - last > GAP_NS && grant != u64::MAX;
+            let expired = now - start >= grant || patience.deadline_ns.is_some_and(|deadline| now >= deadline);
+            if preempted || expired {
+                self.failed();
+                stats::count(Counter::SpinsFailed, 1);
+                return Spun::Nothing;
+            }
+            last = now;
+            if now - start > 2_000 {
+                // Beyond the first microseconds a pause costs little latency and saves power.
+                core::hint::spin_loop();
+            }
+        }
+    }
+}
+
+impl Desc {
+    /// This connection's spin budget.
+    #[must_use]
+    pub fn budget(&self) -> Budget<'_> {
+        Budget { spin_ns: &self.spin_ns, skipped: &self.spins_skipped }
+    }
+
+    /// Whether both ends last woke on one CPU, so that a spin would only keep the peer from running.
+    #[must_use]
+    pub fn shares_cpu(&self) -> bool {
+        let lane = self.lane();
+        let ours = lane.cpu(self.end()).load(Relaxed);
+        ours != 0 && ours == lane.cpu(self.end().peer()).load(Relaxed)
+    }
+
+    /// Tells the peer which CPU this end runs on. Called after a sleep.
+    pub fn publish_cpu(&self) {
+        let end: End = self.end();
+        self.lane().cpu(end).store(kernel::cpu() + 1, Relaxed);
+    }
+}
