@@ -179,7 +179,19 @@ fn is_glibc_loader(path: &[u8]) -> bool {
 /// leaves `LD_PRELOAD` out: new user or group, or capabilities for somebody who is not root.
 fn raises_privileges(file: &Path, metadata: &Metadata) -> Option<&'static str> {
     // SAFETY: these calls take no pointers and cannot fail.
-    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let (uid, euid, gid, egid) = unsafe {
+        (
+            libc::getuid(),
+            libc::geteuid(),
+            libc::getgid(),
+            libc::getegid(),
+        )
+    };
+    // The kernel compares what the program will have with the real user and group of now
+    // (`cap_bprm_creds_from_file`).
+    if euid != uid || egid != gid {
+        return Some("would run with the rights of another user or group");
+    }
     // SAFETY: likewise; the call only asks.
     let no_new_privileges = unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) } == 1;
     if no_new_privileges || is_nosuid(file) {

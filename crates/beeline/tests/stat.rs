@@ -120,7 +120,9 @@ fn busy(content: &Content) {
 fn no_process_is_a_clear_message_and_no_error() {
     let root = Root::new();
     let output = root.stat(&[]);
-    assert!(stdout(&output).contains("runs with Beeline. Start one with `beeline run PROGRAM`."));
+    assert!(
+        stdout(&output).contains("uses TCP with Beeline. Start one with `beeline run PROGRAM`.")
+    );
     assert_eq!((stderr(&output), output.status.code()), ("", Some(0)));
     fs::remove_dir(&root.user).unwrap();
     let output = root.stat(&["all"]);

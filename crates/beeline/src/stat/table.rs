@@ -32,7 +32,9 @@ pub fn render(collected: &Collected, selection: Selection, before: Option<Before
 fn nothing(collected: &Collected, selection: Selection) -> String {
     match selection {
         Selection::Pid(pid) => {
-            format!("Process {pid} does not run with Beeline, or is not yours to look at.\n")
+            format!(
+                "Process {pid} does not run with Beeline, has not used TCP yet, or is not yours to look at.\n"
+            )
         }
         Selection::All => {
             let whose = if collected.all_users {
@@ -40,7 +42,7 @@ fn nothing(collected: &Collected, selection: Selection) -> String {
             } else {
                 "No process of yours"
             };
-            format!("{whose} runs with Beeline. Start one with `beeline run PROGRAM`.\n")
+            format!("{whose} uses TCP with Beeline. Start one with `beeline run PROGRAM`.\n")
         }
     }
 }
