@@ -29,10 +29,7 @@ pub(crate) struct Writer<const N: usize> {
 
 impl<const N: usize> Writer<N> {
     pub(crate) const fn new() -> Self {
-        Self {
-            bytes: [0; N],
-            len: 0,
-        }
+        Self { bytes: [0; N], len: 0 }
     }
 
     #[must_use]

@@ -129,11 +129,7 @@ impl ListenerQuery {
             Some(source) => (source.port(), padded(source.ip())),
             None => (0, [0; 16]),
         };
-        let family = if destination.is_ipv4() {
-            AF_INET
-        } else {
-            AF_INET6
-        };
+        let family = if destination.is_ipv4() { AF_INET } else { AF_INET6 };
         Writer::new()
             // struct nlmsghdr
             .u32(QUERY_BYTES as u32)
@@ -164,12 +160,7 @@ impl ListenerQuery {
     ///
     /// # Errors
     /// [`LookupError`] says why there is no listener.
-    pub fn decode(
-        &self,
-        datagram: &[u8],
-        sequence: u32,
-        port_id: u32,
-    ) -> Result<Listener, LookupError> {
+    pub fn decode(&self, datagram: &[u8], sequence: u32, port_id: u32) -> Result<Listener, LookupError> {
         let answer = match find_reply(datagram, sequence, port_id, BY_FAMILY) {
             Reply::Message(answer) => answer,
             Reply::Refused(errno) => return Err(LookupError::Refused(errno)),
@@ -210,16 +201,7 @@ fn read_answer(answer: &[u8]) -> Option<(u8, Listener)> {
     if cookie == 0 || cookie == u64::MAX {
         return None;
     }
-    Some((
-        state,
-        Listener {
-            cookie,
-            uid: u32_at(answer, 64)?,
-            interface,
-            inode: u32_at(answer, 68)?,
-            local,
-        },
-    ))
+    Some((state, Listener { cookie, uid: u32_at(answer, 64)?, interface, inode: u32_at(answer, 68)?, local }))
 }
 
 /// An address in the 16 bytes that sock_diag has for it, zeros behind an IPv4 address.
@@ -274,20 +256,14 @@ mod tests {
             ("[::1]:5", Some("[fe80::1%3]:6")),
             ("[::1]:5", Some("1.2.3.4:5")),
         ] {
-            let query = ListenerQuery::new(
-                destination.parse().unwrap(),
-                source.map(|source| source.parse().unwrap()),
-            );
+            let query = ListenerQuery::new(destination.parse().unwrap(), source.map(|source| source.parse().unwrap()));
             assert_eq!(query.write(9).len(), QUERY_BYTES);
         }
     }
 
     #[test]
     fn a_question_has_the_listener_as_its_source() {
-        let query = ListenerQuery::new(
-            "[::ffff:1.2.3.4]:5".parse().unwrap(),
-            Some("4.3.2.1:6".parse().unwrap()),
-        );
+        let query = ListenerQuery::new("[::ffff:1.2.3.4]:5".parse().unwrap(), Some("4.3.2.1:6".parse().unwrap()));
         let bytes = query.encode(9);
         assert_eq!(bytes[16], AF_INET);
         assert_eq!(bytes[24..28], [0, 5, 0, 6]);
@@ -348,35 +324,22 @@ mod tests {
         for (offset, value) in [(44, [0; 8]), (44, [0xff; 8])] {
             let mut answer = answer(TCP_LISTEN, 80);
             answer[offset..offset + 8].copy_from_slice(&value);
-            assert_eq!(
-                decode(message(BY_FAMILY, 9, 77, &answer)),
-                LookupError::Malformed
-            );
+            assert_eq!(decode(message(BY_FAMILY, 9, 77, &answer)), LookupError::Malformed);
         }
         let mut family = answer(TCP_LISTEN, 80);
         family[0] = 1;
-        assert_eq!(
-            decode(message(BY_FAMILY, 9, 77, &family)),
-            LookupError::Malformed
-        );
+        assert_eq!(decode(message(BY_FAMILY, 9, 77, &family)), LookupError::Malformed);
     }
 
     #[test]
     fn cut_answers_are_malformed() {
         let bytes = message(BY_FAMILY, 9, 77, &answer(TCP_LISTEN, 80));
         for cut in 1..bytes.len() {
-            assert_eq!(
-                query().decode(&bytes[..cut], 9, 77),
-                Err(LookupError::Malformed),
-                "cut to {cut} bytes"
-            );
+            assert_eq!(query().decode(&bytes[..cut], 9, 77), Err(LookupError::Malformed), "cut to {cut} bytes");
         }
         let mut no_progress = bytes;
         no_progress[..4].copy_from_slice(&[0; 4]);
-        assert_eq!(
-            query().decode(&no_progress, 9, 77),
-            Err(LookupError::Malformed)
-        );
+        assert_eq!(query().decode(&no_progress, 9, 77), Err(LookupError::Malformed));
     }
 
     proptest! {

@@ -49,9 +49,7 @@ const MAGIC: [u8; 8] = *b"BEEHELLO";
 #[must_use]
 pub const fn lane_bytes(ring_bytes: u32) -> u64 {
     // At most 2^33 + 2^13: widening first, it cannot overflow.
-    (ring_bytes as u64)
-        .wrapping_mul(2)
-        .wrapping_add(LANE_OVERHEAD_BYTES)
+    (ring_bytes as u64).wrapping_mul(2).wrapping_add(LANE_OVERHEAD_BYTES)
 }
 
 /// A hello whose every field has been checked.
@@ -112,8 +110,7 @@ impl Hello {
             _ => return Err(Poison::HelloFlags),
         };
         let ring_bytes = u32::from_le_bytes(at(message, 12));
-        if !ring_bytes.is_power_of_two() || !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring_bytes)
-        {
+        if !ring_bytes.is_power_of_two() || !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring_bytes) {
             return Err(Poison::HelloRingBytes);
         }
         if u64::from_le_bytes(at(message, 16)) != lane_bytes(ring_bytes) {
@@ -148,13 +145,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    const NEW: Hello = Hello {
-        reuse: false,
-        ring_bytes: 1 << 20,
-        generation: 0,
-        pid_hint: 4242,
-        lane_inode: 99,
-    };
+    const NEW: Hello = Hello { reuse: false, ring_bytes: 1 << 20, generation: 0, pid_hint: 4242, lane_inode: 99 };
 
     fn changed(offset: usize, bytes: &[u8]) -> Result<Hello, Poison> {
         let mut message = NEW.encode();
@@ -174,18 +165,8 @@ mod tests {
         assert_eq!(changed(10, &[1]), Err(Poison::HelloFlags));
         assert_eq!(changed(24, &[1]), Err(Poison::HelloFlags));
         assert_eq!(changed(16, &[1]), Err(Poison::HelloSize));
-        for ring in [
-            0,
-            1,
-            RING_BYTES_MIN / 2,
-            RING_BYTES_MIN + 1,
-            RING_BYTES_MAX * 2,
-            u32::MAX,
-        ] {
-            assert_eq!(
-                changed(12, &ring.to_le_bytes()),
-                Err(Poison::HelloRingBytes)
-            );
+        for ring in [0, 1, RING_BYTES_MIN / 2, RING_BYTES_MIN + 1, RING_BYTES_MAX * 2, u32::MAX] {
+            assert_eq!(changed(12, &ring.to_le_bytes()), Err(Poison::HelloRingBytes));
         }
         for reserved in 40..64 {
             assert_eq!(changed(reserved, &[1]), Err(Poison::HelloReserved));
@@ -194,16 +175,11 @@ mod tests {
 
     #[test]
     fn ring_sizes_agree_with_the_options() {
-        let spec = beeline_stats::tunables::OptionSpec::all()
-            .into_iter()
-            .find(|spec| spec.key == "ring_bytes")
-            .unwrap();
+        let spec =
+            beeline_stats::tunables::OptionSpec::all().into_iter().find(|spec| spec.key == "ring_bytes").unwrap();
         assert_eq!(
             spec.kind,
-            beeline_stats::tunables::Kind::PowerOfTwo {
-                min: RING_BYTES_MIN.into(),
-                max: RING_BYTES_MAX.into()
-            }
+            beeline_stats::tunables::Kind::PowerOfTwo { min: RING_BYTES_MIN.into(), max: RING_BYTES_MAX.into() }
         );
     }
 

@@ -29,10 +29,7 @@ pub struct NameBuf {
 }
 
 impl NameBuf {
-    const EMPTY: Self = Self {
-        bytes: [0; NAME_BYTES_MAX],
-        len: 0,
-    };
+    const EMPTY: Self = Self { bytes: [0; NAME_BYTES_MAX], len: 0 };
 
     /// The bytes that follow the leading NUL in `sun_path`.
     #[must_use]
@@ -113,11 +110,7 @@ impl Endpoint {
             SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
                 Some(ip) => SocketAddr::V4(SocketAddrV4::new(ip, v6.port())),
                 None => {
-                    let scope = if has_scope(*v6.ip()) {
-                        v6.scope_id()
-                    } else {
-                        0
-                    };
+                    let scope = if has_scope(*v6.ip()) { v6.scope_id() } else { 0 };
                     SocketAddr::V6(SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope))
                 }
             },
@@ -258,18 +251,12 @@ mod tests {
     use std::vec::Vec;
 
     fn name(client: &str, server: &str) -> ConnName {
-        ConnName {
-            client: Endpoint::new(client.parse().unwrap()),
-            server: Endpoint::new(server.parse().unwrap()),
-        }
+        ConnName { client: Endpoint::new(client.parse().unwrap()), server: Endpoint::new(server.parse().unwrap()) }
     }
 
     #[test]
     fn names_look_as_the_module_says() {
-        assert_eq!(
-            DoorName::encode(0xabc).as_bytes(),
-            b"beeline/1/door/0000000000000abc"
-        );
+        assert_eq!(DoorName::encode(0xabc).as_bytes(), b"beeline/1/door/0000000000000abc");
         assert_eq!(
             name("127.0.0.1:80", "10.0.0.255:65535").encode().as_bytes(),
             b"beeline/1/conn/47f0000010050/40a0000ffffff"
@@ -290,23 +277,14 @@ mod tests {
 
     #[test]
     fn one_value_has_one_form() {
-        assert_eq!(
-            Endpoint::new("[::ffff:1.2.3.4]:5".parse().unwrap()),
-            Endpoint::new("1.2.3.4:5".parse().unwrap())
-        );
+        assert_eq!(Endpoint::new("[::ffff:1.2.3.4]:5".parse().unwrap()), Endpoint::new("1.2.3.4:5".parse().unwrap()));
         assert_eq!(
             Endpoint::new("[2001:db8::1%3]:5".parse().unwrap()),
             Endpoint::new("[2001:db8::1]:5".parse().unwrap())
         );
-        assert_ne!(
-            Endpoint::new("[fe80::1%3]:5".parse().unwrap()),
-            Endpoint::new("[fe80::1%4]:5".parse().unwrap())
-        );
+        assert_ne!(Endpoint::new("[fe80::1%3]:5".parse().unwrap()), Endpoint::new("[fe80::1%4]:5".parse().unwrap()));
         let flow = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 5, 9, 9);
-        assert_eq!(
-            Endpoint::new(flow.into()).address(),
-            "[::1]:5".parse().unwrap()
-        );
+        assert_eq!(Endpoint::new(flow.into()).address(), "[::1]:5".parse().unwrap());
     }
 
     #[test]
@@ -351,10 +329,8 @@ mod tests {
                 ip[8..].copy_from_slice(&low);
                 SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope).into()
             }),
-            any::<([u8; 4], u16)>().prop_map(|(ip, port)| SocketAddr::new(
-                IpAddr::V6(Ipv4Addr::from(ip).to_ipv6_mapped()),
-                port
-            )),
+            any::<([u8; 4], u16)>()
+                .prop_map(|(ip, port)| SocketAddr::new(IpAddr::V6(Ipv4Addr::from(ip).to_ipv6_mapped()), port)),
         ]
     }
 

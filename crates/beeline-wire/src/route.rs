@@ -98,9 +98,7 @@ impl RouteQuery {
     /// Asks for a destination; its port does not matter.
     #[must_use]
     pub fn new(destination: SocketAddr) -> Self {
-        Self {
-            destination: Endpoint::new(destination),
-        }
+        Self { destination: Endpoint::new(destination) }
     }
 
     /// The message to send to port id 0 of a `NETLINK_ROUTE` socket.
@@ -117,9 +115,7 @@ impl RouteQuery {
         };
         let scope_bytes: u8 = if scope == 0 { 0 } else { 8 };
         // At most 28 + 4 + 16 + 8 = 56, far from the limit of u8.
-        let len = 32_u8
-            .saturating_add(address_bytes)
-            .saturating_add(scope_bytes);
+        let len = 32_u8.saturating_add(address_bytes).saturating_add(scope_bytes);
         let writer = Writer::<QUERY_BYTES_MAX>::new()
             // struct nlmsghdr
             .u32(u32::from(len))
@@ -137,15 +133,8 @@ impl RouteQuery {
             IpAddr::V4(v4) => writer.put(&v4.octets()),
             IpAddr::V6(v6) => writer.put(&v6.octets()),
         };
-        let writer = if scope == 0 {
-            writer
-        } else {
-            writer.u16(8).u16(RTA_OIF).u32(scope)
-        };
-        QueryBuf {
-            len: writer.len(),
-            bytes: writer.finish(),
-        }
+        let writer = if scope == 0 { writer } else { writer.u16(8).u16(RTA_OIF).u32(scope) };
+        QueryBuf { len: writer.len(), bytes: writer.finish() }
     }
 
     /// Reads the answer out of one datagram.
@@ -155,12 +144,7 @@ impl RouteQuery {
     ///
     /// # Errors
     /// [`RouteError`] says why there is no route.
-    pub fn decode(
-        &self,
-        datagram: &[u8],
-        sequence: u32,
-        port_id: u32,
-    ) -> Result<Route, RouteError> {
+    pub fn decode(&self, datagram: &[u8], sequence: u32, port_id: u32) -> Result<Route, RouteError> {
         match find_reply(datagram, sequence, port_id, NEW_ROUTE) {
             Reply::Message(answer) => self.read_answer(answer).ok_or(RouteError::Malformed),
             Reply::Refused(errno) => Err(RouteError::Refused(errno)),
@@ -174,13 +158,7 @@ impl RouteQuery {
         let (header, list) = answer.split_at_checked(ROUTE_BYTES)?;
         let destination = self.destination.address().ip();
         let family = u8_at(header, 0)?;
-        if family
-            != if destination.is_ipv4() {
-                AF_INET
-            } else {
-                AF_INET6
-            }
-        {
+        if family != if destination.is_ipv4() { AF_INET } else { AF_INET6 } {
             return None;
         }
         let kind = match u8_at(header, 7)? {
@@ -188,11 +166,7 @@ impl RouteQuery {
             RTN_UNICAST => RouteKind::Unicast,
             other => RouteKind::Other(other),
         };
-        let mut route = Route {
-            kind,
-            source: None,
-            interface: 0,
-        };
+        let mut route = Route { kind, source: None, interface: 0 };
         for attribute in attributes(list) {
             match attribute? {
                 (RTA_DST, value) if address(family, value)? != destination => return None,
@@ -257,29 +231,15 @@ mod tests {
     fn answers_are_read() {
         let bytes = answer(
             RTN_LOCAL,
-            &[
-                (RTA_DST, &[10, 0, 0, 1]),
-                (RTA_OIF, &3_u32.to_ne_bytes()),
-                (RTA_PREFSRC, &[10, 0, 0, 2]),
-                (99, b"x"),
-            ],
+            &[(RTA_DST, &[10, 0, 0, 1]), (RTA_OIF, &3_u32.to_ne_bytes()), (RTA_PREFSRC, &[10, 0, 0, 2]), (99, b"x")],
         );
         assert_eq!(
             query("10.0.0.1:0").decode(&bytes, 9, 77),
-            Ok(Route {
-                kind: RouteKind::Local,
-                source: Some("10.0.0.2".parse().unwrap()),
-                interface: 3
-            })
+            Ok(Route { kind: RouteKind::Local, source: Some("10.0.0.2".parse().unwrap()), interface: 3 })
         );
-        assert_eq!(
-            query("10.0.0.1:0").decode(&bytes, 8, 77),
-            Err(RouteError::Unanswered)
-        );
+        assert_eq!(query("10.0.0.1:0").decode(&bytes, 8, 77), Err(RouteError::Unanswered));
         for (number, kind) in [(1, RouteKind::Unicast), (3, RouteKind::Other(3))] {
-            let route = query("10.0.0.1:0")
-                .decode(&answer(number, &[]), 9, 77)
-                .unwrap();
+            let route = query("10.0.0.1:0").decode(&answer(number, &[]), 9, 77).unwrap();
             assert_eq!(route.kind, kind);
         }
     }

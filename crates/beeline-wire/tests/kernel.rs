@@ -1,11 +1,6 @@
 //! The kernel is the oracle: real netlink sockets, real listeners, and their own `SO_COOKIE`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::collections::BTreeSet;
 use std::io;
@@ -39,11 +34,7 @@ impl Netlink {
                 | libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len)
         };
         assert_eq!(result, 0, "{}", io::Error::last_os_error());
-        Self {
-            socket,
-            port_id: address.nl_pid,
-            sequence: 1,
-        }
+        Self { socket, port_id: address.nl_pid, sequence: 1 }
     }
 
     fn ask(&mut self, question: impl FnOnce(u32) -> Vec<u8>) -> Vec<u8> {
@@ -53,23 +44,14 @@ impl Netlink {
         let socket = self.socket.as_raw_fd();
         // SAFETY: the pointer is to that many bytes.
         let sent = unsafe { libc::send(socket, question.as_ptr().cast(), question.len(), 0) };
-        assert_eq!(
-            sent,
-            question.len() as isize,
-            "{}",
-            io::Error::last_os_error()
-        );
+        assert_eq!(sent, question.len() as isize, "{}", io::Error::last_os_error());
         // SAFETY: the pointer is to that many bytes.
         let length = unsafe { libc::recv(socket, reply.as_mut_ptr().cast(), reply.len(), 0) };
         reply.truncate(usize::try_from(length).unwrap());
         reply
     }
 
-    fn listener(
-        &mut self,
-        destination: SocketAddr,
-        source: Option<SocketAddr>,
-    ) -> Result<Listener, LookupError> {
+    fn listener(&mut self, destination: SocketAddr, source: Option<SocketAddr>) -> Result<Listener, LookupError> {
         let query = ListenerQuery::new(destination, source);
         let reply = self.ask(|sequence| query.encode(sequence).to_vec());
         query.decode(&reply, self.sequence, self.port_id)
@@ -92,15 +74,7 @@ fn cookie(socket: &impl AsRawFd) -> u64 {
     let target = (&raw mut cookie).cast();
     let socket = socket.as_raw_fd();
     // SAFETY: the pointers are to a u64 and to its size, which is the size of this option.
-    let result = unsafe {
-        libc::getsockopt(
-            socket,
-            libc::SOL_SOCKET,
-            libc::SO_COOKIE,
-            target,
-            &raw mut len,
-        )
-    };
+    let result = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_COOKIE, target, &raw mut len) };
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
     cookie
 }
@@ -146,19 +120,11 @@ fn with_address(call: AddressCall, socket: &OwnedFd, address: SocketAddr) -> io:
             unsafe { call(socket, (&raw const raw).cast(), size_of_val(&raw) as u32) }
         }
     };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn listen(address: SocketAddr, options: &[(i32, i32, i32)]) -> TcpListener {
-    let family = if address.is_ipv4() {
-        libc::AF_INET
-    } else {
-        libc::AF_INET6
-    };
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let socket = stream_socket(family, options);
     with_address(libc::bind, &socket, address).unwrap();
     // SAFETY: no pointers are passed.
@@ -247,12 +213,7 @@ fn the_exact_listener_wins_over_the_wildcard() {
 fn the_member_of_a_reuseport_group_is_the_one_that_gets_the_connection() {
     let first = listen(at("127.0.0.1", 0), &REUSE);
     let server = first.local_addr().unwrap();
-    let group = [
-        first,
-        listen(server, &REUSE),
-        listen(server, &REUSE),
-        listen(server, &REUSE),
-    ];
+    let group = [first, listen(server, &REUSE), listen(server, &REUSE), listen(server, &REUSE)];
     for listener in &group {
         listener.set_nonblocking(true).unwrap();
     }
@@ -271,6 +232,33 @@ fn the_member_of_a_reuseport_group_is_the_one_that_gets_the_connection() {
         seen.insert(foretold);
     }
     assert!(seen.len() > 1, "all 32 clients went to one member of four");
+}
+
+/// Kernel note A9: without the interface in the question such a listener is not found at all, so it
+/// gets no door by accident.
+#[test]
+fn a_listener_bound_to_a_device_is_found_only_through_it() {
+    let socket = stream_socket(libc::AF_INET, &[]);
+    let name = c"lo";
+    let len = name.to_bytes_with_nul().len() as u32;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
+    // SAFETY: the pointer is to that many bytes.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, name.as_ptr().cast(), len) };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    with_address(libc::bind, &socket, at("127.0.0.1", 0)).unwrap();
+    // SAFETY: no pointers are passed.
+    assert_eq!(unsafe { libc::listen(socket.as_raw_fd(), 4) }, 0);
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr().unwrap();
+    // SAFETY: the pointer is to a C string.
+    let interface = unsafe { libc::if_nametoindex(name.as_ptr()) };
+
+    let mut diag = diag();
+    assert_eq!(diag.listener(address, None), Err(LookupError::Refused(libc::ENOENT)));
+    let query = ListenerQuery::new(address, None).on_interface(interface);
+    let reply = diag.ask(|sequence| query.encode(sequence).to_vec());
+    let found = query.decode(&reply, diag.sequence, diag.port_id).unwrap();
+    assert_eq!((found.cookie, found.interface), (cookie(&listener), interface));
 }
 
 #[test]
@@ -328,10 +316,7 @@ fn an_address_kept_for_documentation_is_not_local() {
     match Netlink::new(libc::NETLINK_ROUTE).route("192.0.2.1:0") {
         Ok(route) => assert_ne!(route.kind, RouteKind::Local),
         Err(RouteError::Refused(errno)) => {
-            assert!(
-                [libc::ENETUNREACH, libc::EHOSTUNREACH].contains(&errno),
-                "{errno}"
-            );
+            assert!([libc::ENETUNREACH, libc::EHOSTUNREACH].contains(&errno), "{errno}");
         }
         Err(error) => panic!("{error}"),
     }
