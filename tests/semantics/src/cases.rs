@@ -3,11 +3,20 @@
 mod accept;
 mod connect;
 mod data;
+mod descriptors;
+mod duo;
 mod epoll;
+mod epoll_sets;
 mod flags;
+mod fork;
+mod listeners;
+mod names;
+mod options;
 mod ready;
 mod signals;
 mod states;
+mod threads;
+mod timeouts;
 mod vectors;
 mod waiters;
 mod waking;
@@ -21,11 +30,20 @@ const GROUPS: &[Group] = &[
     data::GROUP,
     flags::GROUP,
     vectors::GROUP,
+    names::GROUP,
+    options::GROUP,
+    descriptors::GROUP,
+    listeners::GROUP,
     states::GROUP,
     ready::GROUP,
     epoll::GROUP,
+    epoll_sets::GROUP,
     waking::GROUP,
     signals::GROUP,
+    timeouts::GROUP,
+    threads::GROUP,
+    fork::GROUP,
+    duo::GROUP,
 ];
 
 /// A signal handler that does nothing.

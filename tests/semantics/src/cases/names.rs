@@ -1,0 +1,141 @@
+//! getsockname and getpeername.
+
+use crate::case::axes::{ALL_FAMILIES, FAMILY, ONCE};
+use crate::case::{Case, Group};
+use crate::trace;
+use crate::traced::*;
+use crate::variant::{Variant, port_of};
+use beeline_testkit::sys::{self, RawAddress};
+use std::net::SocketAddr;
+
+pub const GROUP: Group = Group {
+    name: "names",
+    cases: &[
+        Case::new("both_sides_agree", ALL_FAMILIES, both_sides_agree),
+        Case::new("cut_to_room", FAMILY, cut_to_room),
+        Case::new("bad_pointers", ONCE, bad_pointers),
+        Case::new("unconnected", ALL_FAMILIES, unconnected),
+        Case::new("after_the_peer_closed", FAMILY, after_the_peer_closed),
+        Case::new("after_shutdown", FAMILY, after_shutdown),
+        Case::new("many_clients_differ", FAMILY, many_clients_differ),
+        Case::new("in_duplicates_and_children", FAMILY, in_duplicates_and_children),
+        Case::new("client_port_is_not_free", FAMILY, client_port_is_not_free),
+    ],
+};
+
+fn own(fd: Fd) -> Option<SocketAddr> {
+    sys::getsockname(fd.raw, 128).1.decode()
+}
+
+fn peer(fd: Fd) -> Option<SocketAddr> {
+    sys::getpeername(fd.raw, 128).1.decode()
+}
+
+fn both_sides_agree(v: Variant) {
+    let listener = v.listener();
+    let (client, server) = v.pair_on(listener);
+    let ip = |address: Option<SocketAddr>| address.map(|a| a.ip());
+    let port = |address: Option<SocketAddr>| address.map(|a| a.port());
+    trace!("client {:?} -> {:?}", ip(own(client)), ip(peer(client)));
+    trace!("server {:?} -> {:?}", ip(own(server)), ip(peer(server)));
+    trace!("client's port is the server's peer: {}", port(own(client)) == port(peer(server)));
+    trace!("server's port is the client's peer: {}", port(own(server)) == port(peer(client)));
+    trace!("server's port is the listener's: {}", port(own(server)) == Some(port_of(listener)));
+    trace!("client's port is set: {}", port(own(client)).is_some_and(|port| port >= 1024));
+    trace!("own name stays: {}", own(client) == own(client) && peer(server) == peer(server));
+}
+
+fn cut_to_room(v: Variant) {
+    let (client, server) = v.pair();
+    for room in [0, 1, 2, 8, 15, 16, 17, 27, 28, 29, 128] {
+        for fd in [client, server] {
+            let (ret, name) = sys::getsockname(fd.raw, room);
+            trace!("getsockname({}, {room}) = {ret} length {} family {}", fd.name, name.length, name.storage.ss_family);
+            let (ret, name) = sys::getpeername(fd.raw, room);
+            trace!("getpeername({}, {room}) = {ret} length {} family {}", fd.name, name.length, name.storage.ss_family);
+        }
+    }
+}
+
+fn bad_pointers(v: Variant) {
+    let (client, _server) = v.pair();
+    let mut length: u32 = 128;
+    let mut room = RawAddress::default();
+    let (length_at, room_at) = (&raw mut length as usize, &raw mut room.storage as usize);
+    trace!("null address {}", sys::getsockname_at(client.raw, 0, length_at));
+    trace!("null length {}", sys::getsockname_at(client.raw, room_at, 0));
+    trace!("null address {}", sys::getpeername_at(client.raw, 0, length_at));
+    trace!("null length {}", sys::getpeername_at(client.raw, room_at, 0));
+    length = -1_i32 as u32;
+    trace!("negative length {}", sys::getsockname_at(client.raw, room_at, length_at));
+    trace!("negative length {}", sys::getpeername_at(client.raw, room_at, length_at));
+    trace!("bad fd {}", sys::getsockname(199, 128).0);
+    trace!("bad fd {}", sys::getpeername(199, 128).0);
+    let (_, ends) = sys::pipe2(0);
+    trace!("pipe {}", sys::getsockname(ends[0], 128).0);
+}
+
+fn unconnected(v: Variant) {
+    let fresh = v.client();
+    trace!("fresh {:?}", own(fresh));
+    trace!("fresh peer {}", sys::getpeername(fresh.raw, 128).0);
+    let bound = v.bound();
+    trace!("bound {:?}", own(bound).map(|a| a.ip()));
+    trace!("bound peer {}", sys::getpeername(bound.raw, 128).0);
+    let listener = v.listener();
+    trace!("listener {:?}", own(listener).map(|a| a.ip()));
+    trace!("listener peer {}", sys::getpeername(listener.raw, 128).0);
+}
+
+fn after_the_peer_closed(v: Variant) {
+    let (client, server) = v.pair();
+    let (before, before_peer) = (own(client), peer(client));
+    close(server);
+    await_hangup(client);
+    trace!("same own name: {}", own(client) == before);
+    trace!("same peer name: {}", peer(client) == before_peer);
+    trace!("getpeername {}", sys::getpeername(client.raw, 128).0);
+}
+
+fn after_shutdown(v: Variant) {
+    let (client, server) = v.pair();
+    let before = peer(client);
+    shutdown(client, libc::SHUT_RDWR);
+    await_hangup(server);
+    trace!("getpeername {} same {}", sys::getpeername(client.raw, 128).0, peer(client) == before);
+    shutdown(server, libc::SHUT_RDWR);
+    await_events(client, libc::POLLHUP);
+    trace!("getpeername {}", sys::getpeername(server.raw, 128).0);
+    trace!("getsockname {}", sys::getsockname(server.raw, 128).0);
+}
+
+fn many_clients_differ(v: Variant) {
+    let listener = v.listener();
+    let pairs: Vec<(Fd, Fd)> = (0..20).map(|_| v.pair_on(listener)).collect();
+    let ports: std::collections::BTreeSet<u16> =
+        pairs.iter().filter_map(|(client, _)| own(*client)).map(|a| a.port()).collect();
+    trace!("different ports: {}", ports.len());
+    let agree = pairs.iter().all(|(client, server)| own(*client).map(|a| a.port()) == peer(*server).map(|a| a.port()));
+    trace!("all agree: {agree}");
+}
+
+fn in_duplicates_and_children(v: Variant) {
+    let (client, server) = v.pair();
+    let twin = dup(server, "twin");
+    trace!("twin: {}", own(twin) == own(server) && peer(twin) == peer(server));
+    let (before, before_peer) = (own(client), peer(client));
+    let child = sys::fork(|| {
+        trace::set_actor("child");
+        trace!("child: {}", own(client) == before && peer(client) == before_peer);
+        0
+    });
+    trace!("child: {}", sys::wait_for(child));
+}
+
+fn client_port_is_not_free(v: Variant) {
+    // While the connection stands nobody else can bind the client's address.
+    let (client, _server) = v.pair();
+    let Some(address) = own(client) else { return };
+    let rival = v.named_client("rival");
+    bind(rival, &RawAddress::new(address));
+}

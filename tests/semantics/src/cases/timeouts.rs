@@ -1,0 +1,158 @@
+//! SO_RCVTIMEO and SO_SNDTIMEO.
+
+use crate::case::axes::{FAMILY, ONCE};
+use crate::case::{Case, Group};
+use crate::trace;
+use crate::traced::*;
+use crate::variant::Variant;
+use beeline_testkit::sys;
+use std::time::{Duration, Instant};
+
+pub const GROUP: Group = Group {
+    name: "timeouts",
+    cases: &[
+        Case::new("receive", FAMILY, receive),
+        Case::new("receive_by_every_call", ONCE, receive_by_every_call),
+        Case::new("receive_data_in_time", FAMILY, receive_data_in_time),
+        Case::new("waitall_with_a_part", FAMILY, waitall_with_a_part),
+        Case::new("send_when_full", FAMILY, send_when_full),
+        Case::new("large_send_in_part", ONCE, large_send_in_part),
+        Case::new("accept_timeout", FAMILY, accept_timeout),
+        Case::new("set_while_connected_then_cleared", ONCE, set_then_cleared),
+        Case::new("peek_timeout", ONCE, peek_timeout),
+    ],
+};
+
+fn timed(what: &str, ms: u64, call: impl FnOnce()) {
+    let start = Instant::now();
+    call();
+    trace!("{what} took its time: {}", start.elapsed() >= Duration::from_millis(ms - 1));
+}
+
+fn receive(v: Variant) {
+    let (client, server) = v.pair();
+    set_timeout(server, libc::SO_RCVTIMEO, "SO_RCVTIMEO", 40);
+    timed("recv", 40, || {
+        recv(server, 8, 0);
+    });
+    send(client, b"x", 0);
+    await_queued(server, 1);
+    recv(server, 8, 0);
+    timed("recv", 40, || {
+        recv(server, 8, 0);
+    });
+    close(client);
+    await_hangup(server);
+    recv(server, 8, 0);
+}
+
+fn receive_by_every_call(v: Variant) {
+    let (_client, server) = v.pair();
+    set_timeout(server, libc::SO_RCVTIMEO, "SO_RCVTIMEO", 20);
+    timed("read", 20, || {
+        read(server, 8);
+    });
+    timed("readv", 20, || {
+        readv(server, &[1, 2]);
+    });
+    timed("recvmsg", 20, || {
+        recvmsg(server, &[1, 2], 0);
+    });
+    timed("recvfrom", 20, || {
+        trace!("recvfrom {}", sys::recvfrom(server.raw, &mut [0; 4], 0).0);
+    });
+    timed("waitall", 20, || {
+        recv(server, 8, libc::MSG_WAITALL);
+    });
+    // Waiting for readiness has its own time.
+    poll(&[(server, libc::POLLIN)], 5);
+}
+
+fn receive_data_in_time(v: Variant) {
+    let (client, server) = v.pair();
+    set_timeout(server, libc::SO_RCVTIMEO, "SO_RCVTIMEO", 30_000);
+    let main = sys::thread_id();
+    let thread = std::thread::spawn(move || {
+        trace::set_actor("thread");
+        await_asleep(main);
+        send(client, b"in time", 0);
+    });
+    recv(server, 16, 0);
+    let _ = thread.join();
+}
+
+fn waitall_with_a_part(v: Variant) {
+    let (client, server) = v.pair();
+    set_timeout(server, libc::SO_RCVTIMEO, "SO_RCVTIMEO", 40);
+    send(client, b"half", 0);
+    await_queued(server, 4);
+    timed("recv", 40, || {
+        recv(server, 8, libc::MSG_WAITALL);
+    });
+    fionread(server);
+}
+
+fn send_when_full(v: Variant) {
+    let (client, server) = v.pair();
+    set_timeout(client, libc::SO_SNDTIMEO, "SO_SNDTIMEO", 40);
+    let sent = fill_firmly(client, 4);
+    timed("send", 40, || {
+        send(client, b"no room", 0);
+    });
+    drain(server, 4, sent);
+    await_writable(client);
+    send(client, b"room", 0);
+    await_queued(server, 4);
+    recv(server, 8, 0);
+}
+
+fn large_send_in_part(v: Variant) {
+    let (client, server) = v.pair();
+    set_timeout(client, libc::SO_SNDTIMEO, "SO_SNDTIMEO", 300);
+    let mut data = vec![0; 64 << 20];
+    beeline_testkit::rng::fill_stream(6, 0, &mut data);
+    let ret = sys::send(client.raw, &data, 0);
+    trace!("in part: {}", ret.value > 0 && ret.size() < data.len());
+    drain(server, 6, ret.value as u64);
+    fionread(server);
+}
+
+fn accept_timeout(v: Variant) {
+    let listener = v.listener();
+    set_timeout(listener, libc::SO_RCVTIMEO, "SO_RCVTIMEO", 40);
+    timed("accept", 40, || {
+        accept(listener, "none");
+    });
+    let client = v.client();
+    connect(client, &v.address_of(listener));
+    await_readable(listener);
+    let server = accept(listener, "server");
+    trace::write_note(format_args!("pair"));
+    // A new connection inherits the time.
+    timed("recv", 40, || {
+        recv(server, 8, 0);
+    });
+}
+
+fn set_then_cleared(v: Variant) {
+    let (client, server) = v.pair();
+    set_timeout(server, libc::SO_RCVTIMEO, "SO_RCVTIMEO", 10);
+    recv(server, 8, 0);
+    set_timeout(server, libc::SO_RCVTIMEO, "SO_RCVTIMEO", 0);
+    let main = sys::thread_id();
+    let thread = std::thread::spawn(move || {
+        trace::set_actor("thread");
+        await_asleep(main);
+        send(client, b"patience", 0);
+    });
+    recv(server, 16, 0);
+    let _ = thread.join();
+}
+
+fn peek_timeout(v: Variant) {
+    let (_client, server) = v.pair();
+    set_timeout(server, libc::SO_RCVTIMEO, "SO_RCVTIMEO", 20);
+    timed("peek", 20, || {
+        recv(server, 8, libc::MSG_PEEK);
+    });
+}
