@@ -1,0 +1,24 @@
+//! The calls, by what they are about.
+
+mod data;
+mod fds;
+mod process;
+mod ready;
+mod signals;
+mod sockets;
+mod stdio;
+#[cfg(target_arch = "x86_64")]
+mod syscall;
+
+/// Finds libc's functions behind all tables.
+pub fn resolve_all() {
+    for table in [data::REALS, fds::REALS, process::REALS, ready::REALS, signals::REALS, sockets::REALS, stdio::REALS] {
+        for real in table {
+            real.resolve();
+        }
+    }
+    process::resolve();
+    #[cfg(target_arch = "x86_64")]
+    syscall::resolve();
+    signals::resolve();
+}

@@ -1,0 +1,71 @@
+//! Sending and receiving.
+//!
+//! `pread`, `pwrite`, `tee`, `vmsplice` and `copy_file_range` need no hook: the kernel refuses them on an anchor
+//! as it does on a TCP socket.
+
+use beeline_sockets::{Outcome, io};
+use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, timespec};
+
+use crate::real::hooks;
+
+/// Whether a call with an offset is one without: for preadv2(2), -1 means the current position, which is all
+/// that a socket has.
+fn at_present(offset: off_t, flags: c_int, f: impl FnOnce() -> Outcome) -> Outcome {
+    if offset == -1 && flags == 0 { f() } else { Outcome::Kernel }
+}
+
+hooks! {
+    fn read | __read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd] =>
+        io::recv(fd, buffer.cast(), length, 0);
+
+    fn write | __write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd] =>
+        io::send(fd, buffer.cast(), length, 0);
+
+    fn readv: (fd: c_int, parts: *const iovec, count: c_int) -> isize [fd] => io::readv(fd, parts, count);
+
+    fn writev: (fd: c_int, parts: *const iovec, count: c_int) -> isize [fd] => io::writev(fd, parts, count);
+
+    fn preadv2 | preadv64v2: (fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> isize [fd] =>
+        at_present(offset, flags, || io::readv(fd, parts, count));
+
+    fn pwritev2 | pwritev64v2: (fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> isize [fd] =>
+        at_present(offset, flags, || io::writev(fd, parts, count));
+
+    fn recv: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize [fd] =>
+        io::recv(fd, buffer.cast(), length, flags);
+
+    fn send | __send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd] =>
+        io::send(fd, buffer.cast(), length, flags);
+
+    fn recvfrom: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> isize [fd] =>
+        io::recvfrom(fd, buffer.cast(), length, flags, address, address_length);
+
+    fn sendto: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int, address: *const sockaddr, address_length: socklen_t) -> isize [fd] =>
+        io::sendto(fd, buffer.cast(), length, flags, address, address_length);
+
+    fn recvmsg: (fd: c_int, message: *mut msghdr, flags: c_int) -> isize [fd] => io::recvmsg(fd, message, flags);
+
+    fn sendmsg: (fd: c_int, message: *const msghdr, flags: c_int) -> isize [fd] => io::sendmsg(fd, message, flags);
+
+    fn recvmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int [fd] =>
+        io::recvmmsg(fd, messages, count, flags, timeout);
+
+    fn sendmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int [fd] =>
+        io::sendmmsg(fd, messages, count, flags);
+
+    // The checked forms that _FORTIFY_SOURCE calls. When the check fails, libc's own ends the program.
+    fn __read_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize) -> isize [fd] =>
+        if length > room { Outcome::Kernel } else { io::recv(fd, buffer.cast(), length, 0) };
+
+    fn __recv_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize, flags: c_int) -> isize [fd] =>
+        if length > room { Outcome::Kernel } else { io::recv(fd, buffer.cast(), length, flags) };
+
+    fn __recvfrom_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> isize [fd] =>
+        if length > room { Outcome::Kernel } else { io::recvfrom(fd, buffer.cast(), length, flags, address, address_length) };
+
+    fn sendfile | sendfile64: (to: c_int, from: c_int, offset: *mut off_t, count: usize) -> isize [to] =>
+        io::sendfile(to, from, offset, count);
+
+    fn splice: (from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize, flags: c_uint) -> isize [from] =>
+        io::splice(from, to);
+}

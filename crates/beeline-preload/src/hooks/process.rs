@@ -1,0 +1,201 @@
+//! Making and ending processes.
+//!
+//! `fork` is covered by its own handlers (pthread_atfork(3)). `posix_spawn`, `system` and `popen` make a
+//! child without them: it shares what is open then, so a socket that is not yet connected may have another
+//! holder afterwards, and only that must be known.
+
+use core::sync::atomic::AtomicPtr;
+
+use beeline_sockets::life;
+use libc::{FILE, c_char, c_int, c_void, pid_t};
+
+use crate::real::Real;
+
+macro_rules! counted {
+    ($( fn $name:ident($($argument:ident : $type:ty),*) -> $result:ty, or $failure:expr; )+) => {
+        #[allow(non_upper_case_globals)]
+        mod reals {
+            $( pub static $name: $crate::real::Real = $crate::real::real_named!($name); )+
+        }
+
+        /// libc's functions behind this table.
+        pub static REALS: &[&Real] = &[$( &reals::$name, )+ &EXIT, &EXIT_C99, &FORK];
+
+        $(
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+                life::count_fork();
+                let real = reals::$name.address();
+                if real.is_null() {
+                    crate::real::fail(libc::ENOSYS);
+                    return $failure;
+                }
+                // SAFETY: libc's function of this name has this type.
+                let real: unsafe extern "C-unwind" fn($($type),*) -> $result =
+                    unsafe { core::mem::transmute(real) };
+                // SAFETY: the app's arguments, passed on.
+                unsafe { real($($argument),*) }
+            }
+        )+
+    };
+}
+
+counted! {
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int, or libc::ENOSYS;
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int, or libc::ENOSYS;
+    fn system(command: *const c_char) -> c_int, or -1;
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE, or core::ptr::null_mut();
+}
+
+pub(super) static EXIT: Real = crate::real::real_named!(_exit);
+static EXIT_C99: Real = crate::real::real_named!(_Exit);
+static FORK: Real = crate::real::real_named!(_Fork);
+
+pub(super) unsafe fn leave(real: &Real, status: c_int) -> ! {
+    beeline_sockets::stats::remove_file();
+    let real = real.address();
+    if !real.is_null() {
+        // SAFETY: libc's function of this name has this type.
+        let real: unsafe extern "C" fn(c_int) -> ! = unsafe { core::mem::transmute(real) };
+        // SAFETY: a plain number.
+        unsafe { real(status) }
+    }
+    std::process::abort()
+}
+
+/// _exit(2): runs no destructors, so what ours do is done here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    // SAFETY: forwarded.
+    unsafe { leave(&EXIT, status) }
+}
+
+/// _Exit(3), the same.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: forwarded.
+    unsafe { leave(&EXIT_C99, status) }
+}
+
+/// _Fork(3): a fork that runs no fork handlers, so ours are run here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> pid_t {
+    let accelerated = life::may_accelerate();
+    if accelerated {
+        life::around_fork_prepare();
+    }
+    let real = FORK.address();
+    let pid = if real.is_null() {
+        crate::real::fail(libc::ENOSYS) as pid_t
+    } else {
+        // SAFETY: libc's function of this name has this type.
+        let real: unsafe extern "C" fn() -> pid_t = unsafe { core::mem::transmute(real) };
+        // SAFETY: no arguments.
+        unsafe { real() }
+    };
+    if accelerated {
+        if pid == 0 { life::around_fork_child() } else { life::around_fork_parent() }
+    }
+    pid
+}
+
+static VFORK: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static CLONE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Finds the functions behind the stubs.
+pub fn resolve() {
+    for (name, place) in [(c"vfork", &VFORK), (c"clone", &CLONE)] {
+        place.store(Real::new(name).resolve(), core::sync::atomic::Ordering::Release);
+    }
+}
+
+/// Counts and jumps to libc's function with every register as it was. If libc's is not known yet (a `vfork`
+/// in another library's constructor), it is found first.
+macro_rules! stub {
+    ($name:ident, $place:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "lock inc dword ptr [rip + {forks}]",
+                "lock inc dword ptr [rip + {vforks}]",
+                "mov rax, [rip + {real}]",
+                "test rax, rax",
+                "jz 2f",
+                "jmp rax",
+                "2:",
+                // Six registers carry arguments; seven pushes keep the stack aligned for the call.
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "push rax",
+                "call {resolve}",
+                "pop rax",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "jmp [rip + {real}]",
+                forks = sym life::FORKS,
+                vforks = sym life::VFORKS,
+                real = sym $place,
+                resolve = sym resolve_c,
+            )
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "adrp x16, {forks}",
+                "add x16, x16, :lo12:{forks}",
+                "2: ldxr w17, [x16]",
+                "add w17, w17, #1",
+                "stxr w15, w17, [x16]",
+                "cbnz w15, 2b",
+                "adrp x16, {vforks}",
+                "add x16, x16, :lo12:{vforks}",
+                "3: ldxr w17, [x16]",
+                "add w17, w17, #1",
+                "stxr w15, w17, [x16]",
+                "cbnz w15, 3b",
+                "adrp x16, {real}",
+                "ldr x16, [x16, :lo12:{real}]",
+                "cbnz x16, 4f",
+                "stp x29, x30, [sp, #-80]!",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "bl {resolve}",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x4, x5, [sp, #48]",
+                "ldp x6, x7, [sp, #64]",
+                "ldp x29, x30, [sp], #80",
+                "adrp x16, {real}",
+                "ldr x16, [x16, :lo12:{real}]",
+                "4: br x16",
+                forks = sym life::FORKS,
+                vforks = sym life::VFORKS,
+                real = sym $place,
+                resolve = sym resolve_c,
+            )
+        }
+    };
+}
+
+unsafe extern "C" fn resolve_c() {
+    resolve();
+}
+
+stub!(vfork, VFORK);
+stub!(__vfork, VFORK);
+stub!(clone, CLONE);

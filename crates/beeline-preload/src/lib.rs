@@ -1,0 +1,41 @@
+//! `libbeeline.so`: the table of interposed calls.
+//!
+//! The dynamic linker resolves an app's socket calls to the functions of this library. Each is thin: it asks
+//! `beeline-sockets` and does what the answer says. What a call means is written there.
+//!
+//! 1. A table ([`hooks`]) makes the functions. Everything a row exports is resolved in libc when the library
+//!    starts, because `dlsym` later might be called from a signal handler or a `vfork` child.
+//! 2. A call on an fd that is not ours costs a look-up of two loads and a jump.
+//! 3. errno is written when a call fails and at no other time.
+//! 4. Hooks are `C-unwind` and call the real function directly: a thread that is cancelled in it unwinds
+//!    through them. Nothing in them has a destructor that must run then.
+//! 5. `vfork`, `clone` and `syscall` are stubs in assembly that leave no frame: they may return twice, or on
+//!    another stack.
+
+#![allow(clippy::missing_safety_doc)]
+
+mod hooks;
+mod real;
+
+use core::ffi::c_int;
+
+/// What the dynamic linker calls when the library is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: unsafe extern "C" fn(c_int, *const *const u8, *const *const u8) = {
+    unsafe extern "C" fn start(_: c_int, _: *const *const u8, _: *const *const u8) {
+        hooks::resolve_all();
+        beeline_sockets::life::start();
+    }
+    start
+};
+
+/// What it calls when the process ends with `exit`.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: unsafe extern "C" fn() = {
+    unsafe extern "C" fn end() {
+        beeline_sockets::stats::remove_file();
+    }
+    end
+};

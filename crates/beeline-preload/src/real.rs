@@ -1,0 +1,120 @@
+//! libc's own functions behind the names we export.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+/// A function of libc, found when the library starts, or at the first call if that comes earlier.
+pub struct Real {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+    resolving: AtomicBool,
+}
+
+impl Real {
+    /// The function called `name`.
+    pub const fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicPtr::new(core::ptr::null_mut()), resolving: AtomicBool::new(false) }
+    }
+
+    /// Its address; null if this libc has no such function.
+    #[inline]
+    pub fn address(&self) -> *mut c_void {
+        let address = self.address.load(Relaxed);
+        if address.is_null() { self.resolve() } else { address }
+    }
+
+    /// Finds the function in the libraries that come after this one.
+    #[cold]
+    pub fn resolve(&self) -> *mut c_void {
+        // An allocator under dlsym may call us again; it is told that there is no such function, which it
+        // will survive, as it would not survive the recursion.
+        if self.resolving.swap(true, Acquire) {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: libc's per-thread errno, which dlsym may change; the name is NUL-terminated.
+        let address = unsafe {
+            let errno = libc::__errno_location();
+            let kept = *errno;
+            let address = libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr());
+            *errno = kept;
+            address
+        };
+        self.address.store(address, Release);
+        self.resolving.store(false, Release);
+        address
+    }
+}
+
+/// Fails a call.
+#[cold]
+pub fn fail(errno: i32) -> isize {
+    // SAFETY: libc's per-thread errno.
+    unsafe { *libc::__errno_location() = errno };
+    -1
+}
+
+/// Makes the functions of a table, and `reals`, where libc's own are.
+///
+/// `fn name | alias: (arguments) -> result [fd] => outcome;`: `[fd]` names the argument that must not be an
+/// anchor if the kernel is to get the call; `[]` if there is none.
+macro_rules! hooks {
+    ($( fn $($name:ident)|+: $arguments:tt -> $result:tt $guard:tt => $outcome:expr; )*) => {
+        #[allow(non_upper_case_globals)]
+        mod reals {
+            $($( pub static $name: $crate::real::Real = $crate::real::real_named!($name); )+)*
+        }
+
+        /// libc's functions behind this table.
+        pub static REALS: &[&$crate::real::Real] = &[$($( &reals::$name, )+)*];
+
+        $($( $crate::real::hook! { $name $arguments $result, $guard, $outcome } )+)*
+    };
+}
+
+macro_rules! real_named {
+    ($name:ident) => {
+        $crate::real::Real::new(match core::ffi::CStr::from_bytes_with_nul(
+            concat!(stringify!($name), "\0").as_bytes(),
+        ) {
+            Ok(name) => name,
+            Err(_) => c"",
+        })
+    };
+}
+
+macro_rules! hook {
+    ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$($fd:ident)?], $outcome:expr) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+            // Some of the entry points are safe functions.
+            #[allow(unused_unsafe)]
+            // SAFETY: the app's arguments, which are what the function's manual page asks for.
+            let outcome: beeline_sockets::Outcome = unsafe { $outcome };
+            match outcome {
+                beeline_sockets::Outcome::Done(value) => value as $result,
+                beeline_sockets::Outcome::Fail(errno) => $crate::real::fail(errno.0) as $result,
+                beeline_sockets::Outcome::Kernel => {
+                    $(
+                        if let Some(errno) = beeline_sockets::life::refusal($fd) {
+                            return $crate::real::fail(errno.0) as $result;
+                        }
+                    )?
+                    let real = reals::$name.address();
+                    if real.is_null() {
+                        return $crate::real::fail(libc::ENOSYS) as $result;
+                    }
+                    // SAFETY: libc's function of this name has this type.
+                    let real: unsafe extern "C-unwind" fn($($type),*) -> $result =
+                        unsafe { core::mem::transmute(real) };
+                    // SAFETY: the app's arguments, passed on.
+                    unsafe { real($($argument),*) }
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {hook, hooks, real_named};

@@ -1,0 +1,192 @@
+//! Life in the app's process: start, options, forks, and what happens to fd numbers.
+//!
+//! # Who the process is
+//!
+//! 1. [`start`] runs once, from the library's constructor or from the first call that makes something of
+//!    ours, whichever is earlier: another library's constructor may open sockets before ours has run.
+//! 2. `OWNER` is the process that the tables in this memory describe. A `vfork` child runs in that memory
+//!    with fds of its own, so a call that would change the tables is made by the kernel alone there
+//!    ([`is_guest_of_parent`]). To ask for the process id costs a system call, which only processes that
+//!    have ever called `vfork` or `clone` pay.
+//!
+//! # Changes
+//!
+//! What leads from fd numbers to descriptions changes under [`changing`]: it is outermost in the lock order,
+//! and a `fork` holds it from before to after, so that a child never inherits half a change.
+
+mod control;
+mod fds;
+mod fork;
+mod hidden;
+mod scan;
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use beeline_shm::sys;
+use beeline_stats::Tunables;
+
+use crate::desc::Kind;
+use crate::lock::Lock;
+use crate::{Errno, Outcome, table};
+
+pub use control::{fcntl, ioctl};
+pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
+pub use fork::{Changing, around_fork_child, around_fork_parent, around_fork_prepare, changing};
+pub use hidden::{hidden_add, hidden_remove, is_hidden};
+
+/// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
+pub static FORKS: AtomicU32 = AtomicU32::new(0);
+/// `vfork` and `clone` calls so far, counted likewise.
+pub static VFORKS: AtomicU32 = AtomicU32::new(0);
+
+static OWNER: AtomicU32 = AtomicU32::new(0);
+static STARTED: AtomicBool = AtomicBool::new(false);
+static STARTING: Lock = Lock::new();
+
+struct Config {
+    ready: AtomicBool,
+    lock: Lock,
+    tunables: UnsafeCell<Tunables>,
+}
+
+// SAFETY: `tunables` is written once, under `lock` and before `ready` is stored, and only read afterwards.
+unsafe impl Sync for Config {}
+
+static CONFIG: Config =
+    Config { ready: AtomicBool::new(false), lock: Lock::new(), tunables: UnsafeCell::new(Tunables::DEFAULT) };
+
+/// The options of this process. Read from the environment once: the app may clear it later.
+#[must_use]
+#[inline]
+pub fn config() -> &'static Tunables {
+    if !CONFIG.ready.load(Acquire) {
+        read_config();
+    }
+    // SAFETY: `ready` was seen, so nobody writes any more.
+    unsafe { &*CONFIG.tunables.get() }
+}
+
+#[cold]
+fn read_config() {
+    let _guard = CONFIG.lock.lock();
+    if !CONFIG.ready.load(Relaxed) {
+        let tunables = environment(b"BEELINE_OPTIONS=").map_or(Tunables::DEFAULT, |list| Tunables::parse_env(list).0);
+        // SAFETY: the lock is held and nobody reads before `ready` is stored.
+        unsafe { CONFIG.tunables.get().write(tunables) };
+        CONFIG.ready.store(true, Release);
+    }
+}
+
+unsafe extern "C" {
+    static environ: *const *const libc::c_char;
+}
+
+/// The value of an environment variable; `name` ends in `=`. The list is walked by hand because `getenv` may
+/// be interposed by the app, as shells do.
+fn environment(name: &[u8]) -> Option<&'static [u8]> {
+    // SAFETY: libc's variable; its value is null or a null-terminated array of strings, which nobody changes
+    // while the process starts.
+    unsafe {
+        let mut entry = environ;
+        if entry.is_null() {
+            return None;
+        }
+        while !(*entry).is_null() {
+            let text = core::ffi::CStr::from_ptr(*entry).to_bytes();
+            if let Some(value) = text.strip_prefix(name) {
+                return Some(value);
+            }
+            entry = entry.add(1);
+        }
+    }
+    None
+}
+
+/// Prepares the process: options, fork handlers, anchors inherited over `exec`. Later calls do nothing.
+pub fn start() {
+    if !STARTED.load(Acquire) {
+        start_now();
+    }
+}
+
+#[cold]
+fn start_now() {
+    {
+        let _guard = STARTING.lock();
+        if STARTED.load(Relaxed) {
+            return;
+        }
+        OWNER.store(sys::getpid(), Relaxed);
+        let _ = config();
+        scan::mark_inherited_anchors();
+        STARTED.store(true, Release);
+    }
+    if config().accelerate {
+        // Outside the lock: pthread_atfork allocates, and an allocator may call us.
+        fork::install_handlers();
+    }
+}
+
+/// Whether anything is to be accelerated here and now; starts the process if that has not happened yet.
+/// False in a `vfork` child. To be asked before something of ours is made: a socket, a listener, an epoll set.
+#[must_use]
+#[inline]
+pub fn may_accelerate() -> bool {
+    start();
+    config().accelerate && !is_guest_of_parent()
+}
+
+/// Forks, vforks and spawns of the process so far.
+#[must_use]
+#[inline]
+pub fn forks() -> u32 {
+    FORKS.load(Relaxed)
+}
+
+/// Counts a process that libc is about to make behind our back (`posix_spawn`, `system`, `popen`).
+pub fn count_fork() {
+    FORKS.fetch_add(1, Relaxed);
+}
+
+/// The process that the tables describe.
+pub(crate) fn owner() -> u32 {
+    OWNER.load(Relaxed)
+}
+
+/// Whether this is a `vfork` child (or a `clone` that no fork handler saw), which must not touch the tables.
+#[must_use]
+#[inline]
+pub fn is_guest_of_parent() -> bool {
+    VFORKS.load(Relaxed) != 0 && sys::getpid() != owner()
+}
+
+/// What the kernel must not be asked to do with `fd`, although nobody claimed the call: an anchor never
+/// sees an app's bytes.
+#[must_use]
+#[inline]
+pub fn refusal(fd: i32) -> Option<Errno> {
+    refusal_of(table::get(fd)?.kind())
+}
+
+#[cold]
+fn refusal_of(kind: Kind) -> Option<Errno> {
+    match kind {
+        Kind::Orphan => Some(Errno(libc::ECONNRESET)),
+        // The moment between the end of a lane and the close of its anchor, seen by another thread.
+        Kind::Closed => Some(Errno(libc::EBADF)),
+        _ => None,
+    }
+}
+
+/// The kernel's own answer to a system call, for an entry point that has decided to pass it on.
+///
+/// # Safety
+/// As for [`sys::call`].
+pub(crate) unsafe fn raw(number: libc::c_long, args: [usize; 6]) -> Outcome {
+    // SAFETY: forwarded.
+    unsafe { sys::call(number, args) }.into()
+}

@@ -1,0 +1,108 @@
+//! `fcntl` and `ioctl`.
+//!
+//! File status flags belong to the description, and so to the anchor, which keeps them over `fork` and
+//! `exec`; a lane's `O_NONBLOCK` stands in its side as well, where operations look. Signals on readiness
+//! (`O_ASYNC`) work with an anchor as far as doorbells go, which is not always; a socket that asks for them
+//! before it is connected stays on TCP.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_stats::Reason;
+
+use super::fds::{dup_from, hidden_refusal, note_nonblock};
+use super::raw;
+use crate::desc::{Desc, Kind};
+use crate::{Outcome, kernel, options, table};
+
+// asm-generic/sockios.h and linux/sockios.h
+const SIOCATMARK: u64 = 0x8905;
+const SIOCOUTQNSD: u64 = 0x894B;
+
+/// `fcntl(2)`.
+///
+/// # Safety
+/// `argument` must be what the command takes, as for fcntl(2).
+pub unsafe fn fcntl(fd: i32, command: i32, argument: usize) -> Outcome {
+    let Some(desc) = table::get(fd) else {
+        // Loops that ask which fds are open shall not see ours.
+        return hidden_refusal(fd).unwrap_or(Outcome::Kernel);
+    };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => dup_from(fd, command, argument),
+        libc::F_SETFL => set_flags(fd, desc, argument),
+        _ => Outcome::Kernel,
+    }
+}
+
+fn set_flags(fd: i32, desc: &'static Desc, flags: usize) -> Outcome {
+    let outcome = kernel::fcntl(fd, libc::F_SETFL, flags).into();
+    if let Outcome::Done(_) = outcome {
+        note_flags(desc, flags as i32 & libc::O_NONBLOCK != 0, flags as i32 & libc::O_ASYNC != 0);
+    }
+    outcome
+}
+
+fn note_flags(desc: &'static Desc, nonblock: bool, asynchronous: bool) {
+    match desc.kind() {
+        Kind::Lane => note_nonblock(desc, nonblock),
+        Kind::Tcp | Kind::Listener if asynchronous => options::block(desc, Reason::AsyncIo),
+        _ => {}
+    }
+}
+
+/// `ioctl(2)`.
+///
+/// # Safety
+/// `argument` must be what the request takes, as for ioctl(2).
+pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
+    let Some(desc) = table::get(fd) else { return hidden_refusal(fd).unwrap_or(Outcome::Kernel) };
+    // The kernel looks at 32 bits of the request, and libc's callers sign-extend.
+    let request = request & 0xFFFF_FFFF;
+    let kind = desc.kind();
+    if request == libc::FIONBIO || request == libc::FIOASYNC {
+        // SAFETY: forwarded from the caller.
+        let outcome = unsafe { raw(libc::SYS_ioctl, [fd as usize, request as usize, argument, 0, 0, 0]) };
+        if let Outcome::Done(_) = outcome {
+            // SAFETY: the kernel has just read an int there.
+            let on = unsafe { (argument as *const i32).read_unaligned() } != 0;
+            if request == libc::FIOASYNC {
+                note_async(desc, on);
+            } else if kind == Kind::Lane {
+                note_nonblock(desc, on);
+            }
+        }
+        return outcome;
+    }
+    if kind != Kind::Lane {
+        return Outcome::Kernel;
+    }
+    let value = match request {
+        libc::FIONREAD => table::lane_rx(fd).map(|guard| guard.reader().unread()),
+        libc::TIOCOUTQ => table::lane_tx(fd).map(|guard| guard.writer().unread()),
+        SIOCATMARK | SIOCOUTQNSD => Some(Ok(0)),
+        // The rest of the socket requests ask about the network, which an AF_UNIX socket does not know.
+        0x8900..=0x8BFF => {
+            let family = desc.side().family.load(Relaxed) as i32;
+            return options::with_template(family, |template| {
+                // SAFETY: forwarded from the caller.
+                unsafe { raw(libc::SYS_ioctl, [template as usize, request as usize, argument, 0, 0, 0]) }
+            });
+        }
+        _ => return Outcome::Kernel,
+    };
+    let Some(value) = value else { return Outcome::Kernel };
+    if argument < 4096 {
+        return Outcome::fail(libc::EFAULT);
+    }
+    // A peer that lies about its cursors is found out by the next operation; there is nothing to read.
+    let value = value.map_or(0, |bytes| bytes as i32);
+    // SAFETY: the caller promised room for an int.
+    unsafe { (argument as *mut i32).write_unaligned(value) };
+    Outcome::OK
+}
+
+fn note_async(desc: &'static Desc, on: bool) {
+    if on && matches!(desc.kind(), Kind::Tcp | Kind::Listener) {
+        options::block(desc, Reason::AsyncIo);
+    }
+}

@@ -1,0 +1,228 @@
+//! `close` and `dup` in all their forms.
+//!
+//! A number that leads to a description is settled before the kernel closes it: afterwards another thread
+//! may have it again. `SO_LINGER` with a time does not make `close` wait on a lane: what was sent is in the
+//! peer's memory already, which is all that TCP waits for (the acknowledgement, not the reading).
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use beeline_shm::sys;
+
+use super::hidden::{is_hidden, next_hidden};
+use super::{changing, is_guest_of_parent, raw};
+use crate::desc::{Desc, Kind};
+use crate::{Errno, Outcome, epoll, io, kernel, meet, stats, table};
+
+/// `close(2)`.
+pub fn close(fd: i32) -> Outcome {
+    match table::get(fd) {
+        None if is_hidden(fd) && !is_guest_of_parent() => Outcome::fail(libc::EBADF),
+        None => Outcome::Kernel,
+        Some(_) => close_ours(fd),
+    }
+}
+
+fn close_ours(fd: i32) -> Outcome {
+    if is_guest_of_parent() {
+        return sys::close(fd).into();
+    }
+    let (settled, result) = {
+        let _changing = changing();
+        let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+        let anchored = matches!(desc.kind(), Kind::Lane | Kind::Orphan | Kind::Epoll);
+        let settled = settle(fd, desc, None);
+        // An anchor is closed with the change, so that no other thread mistakes its number for a plain
+        // socket. A TCP socket may linger in its close and goes last.
+        (settled, anchored.then(|| sys::close(fd)))
+    };
+    let result = result.unwrap_or_else(|| sys::close(fd));
+    settled.finish();
+    result.into()
+}
+
+/// A description that an fd no longer leads to.
+#[must_use]
+struct Settled {
+    /// The description, if that was its last fd.
+    last: Option<&'static Desc>,
+}
+
+impl Settled {
+    /// Gives the description back, once the kernel has closed the fd.
+    fn finish(self) {
+        if let Some(desc) = self.last {
+            desc.give_if_unused();
+        }
+    }
+}
+
+/// Makes `fd`, which leads to `desc`, lead to `next`. If it was the last fd, `desc` ends. The kernel's close
+/// is still to come. The caller holds [`changing`].
+fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
+    epoll::forget(fd, desc);
+    let last = desc.refs.load(Acquire) <= 1;
+    if last {
+        match desc.kind() {
+            Kind::Lane => io::close_lane(desc),
+            Kind::Listener => meet::close_listener(desc),
+            Kind::Epoll => epoll::close_set(desc),
+            _ => {}
+        }
+    }
+    // Cannot fail: the entry exists.
+    let _ = table::set(fd, next);
+    if last {
+        stats::close_slot(desc);
+        desc.become_kind(Kind::Closed);
+    }
+    Settled { last: last.then_some(desc) }
+}
+
+/// `dup(2)`.
+pub fn dup(fd: i32) -> Outcome {
+    duplicate(fd, || {
+        // SAFETY: a plain number.
+        unsafe { sys::call(libc::SYS_dup, [fd as usize, 0, 0, 0, 0, 0]) }
+    })
+}
+
+/// `fcntl(2)` with `F_DUPFD` or `F_DUPFD_CLOEXEC`.
+pub(super) fn dup_from(fd: i32, command: i32, lowest: usize) -> Outcome {
+    duplicate(fd, || kernel::fcntl(fd, command, lowest))
+}
+
+fn duplicate(fd: i32, make: impl FnOnce() -> sys::SysResult) -> Outcome {
+    if table::get(fd).is_none() || is_guest_of_parent() {
+        return if is_hidden(fd) && !is_guest_of_parent() { Outcome::fail(libc::EBADF) } else { Outcome::Kernel };
+    }
+    let _changing = changing();
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    let new = match make() {
+        Ok(new) => new as i32,
+        Err(errno) => return Outcome::Fail(errno),
+    };
+    if table::set(new, Some(desc)).is_err() {
+        let _ = sys::close(new);
+        return Outcome::fail(libc::EMFILE);
+    }
+    Outcome::Done(new as isize)
+}
+
+/// `dup2(2)`.
+pub fn dup2(from: i32, to: i32) -> Outcome {
+    if from == to {
+        return Outcome::Kernel;
+    }
+    replace(from, to, 0)
+}
+
+/// `dup3(2)`.
+pub fn dup3(from: i32, to: i32, flags: i32) -> Outcome {
+    if from == to || flags & !libc::O_CLOEXEC != 0 {
+        return Outcome::Kernel;
+    }
+    replace(from, to, flags)
+}
+
+fn replace(from: i32, to: i32, flags: i32) -> Outcome {
+    let hidden = is_hidden(from) || is_hidden(to);
+    if table::get(from).is_none() && table::get(to).is_none() && !hidden || is_guest_of_parent() {
+        return Outcome::Kernel;
+    }
+    if hidden {
+        // The number is taken by a descriptor of ours. The kernel's word for a number that cannot be had.
+        return Outcome::fail(libc::EBADF);
+    }
+    let (settled, result) = {
+        let _changing = changing();
+        // What the kernel would refuse changes nothing.
+        if let Err(errno) = kernel::fcntl(from, libc::F_GETFD, 0) {
+            return Outcome::Fail(errno);
+        }
+        if !within_limit(to) {
+            return Outcome::fail(libc::EBADF);
+        }
+        let source = table::get(from);
+        let settled = match table::get(to) {
+            Some(target) if source.is_some_and(|source| core::ptr::eq(source, target)) => None,
+            Some(target) => Some(settle(to, target, source)),
+            None => {
+                if table::set(to, source).is_err() {
+                    return Outcome::fail(libc::EMFILE);
+                }
+                None
+            }
+        };
+        (settled, kernel::dup3(from, to, flags))
+    };
+    if let Some(settled) = settled {
+        settled.finish();
+    }
+    result.into()
+}
+
+/// Whether the kernel would accept `fd` as a target of dup2(2).
+fn within_limit(fd: i32) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
+    // SAFETY: a live rlimit for the old value, none for the new one.
+    let asked = unsafe { sys::call(libc::SYS_prlimit64, args) };
+    fd >= 0 && (asked.is_err() || (fd as u64) < limit.rlim_cur)
+}
+
+/// `close_range(2)`.
+pub fn close_range(first: u32, last: u32, flags: i32) -> Outcome {
+    if first > last || flags != 0 || is_guest_of_parent() {
+        // Close-on-exec is what hidden fds are already, and an unshared table is the child's of a vfork.
+        return Outcome::Kernel;
+    }
+    // A kernel without the call must not find half of the work done.
+    // SAFETY: plain numbers; no fd has this one.
+    if let Err(errno) = unsafe { sys::call(libc::SYS_close_range, [u32::MAX as usize, u32::MAX as usize, 0, 0, 0, 0]) } {
+        return Outcome::Fail(errno);
+    }
+    table::for_each(|fd, _| {
+        if (first..=last).contains(&(fd as u32)) {
+            let _ = close_ours(fd);
+        }
+    });
+    let mut from = first;
+    loop {
+        let hidden = next_hidden(from, last);
+        let to = hidden.map_or(Some(last), |fd| fd.checked_sub(1));
+        if let Some(to) = to
+            && from <= to
+        {
+            let args = [from as usize, to as usize, 0, 0, 0, 0];
+            // SAFETY: plain numbers; the range holds no fd of ours.
+            if let Outcome::Fail(errno) = unsafe { raw(libc::SYS_close_range, args) } {
+                return Outcome::Fail(errno);
+            }
+        }
+        match hidden.and_then(|fd| fd.checked_add(1)) {
+            Some(next) if next <= last => from = next,
+            _ => return Outcome::OK,
+        }
+    }
+}
+
+/// `closefrom(3)`.
+pub fn closefrom(lowest: i32) -> Outcome {
+    match close_range(lowest.max(0) as u32, u32::MAX, 0) {
+        Outcome::Fail(Errno(libc::ENOSYS)) => Outcome::Kernel,
+        outcome => outcome,
+    }
+}
+
+/// Whether a file descriptor number of the app is closed to it because it is ours.
+pub(super) fn hidden_refusal(fd: i32) -> Option<Outcome> {
+    (is_hidden(fd) && !is_guest_of_parent()).then_some(Outcome::fail(libc::EBADF))
+}
+
+/// The non-blocking mode of a lane follows the anchor's.
+pub(super) fn note_nonblock(desc: &'static Desc, nonblock: bool) {
+    let _both = desc.lock_both();
+    if desc.is_lane() {
+        desc.side().nonblock.store(u32::from(nonblock), Relaxed);
+    }
+}

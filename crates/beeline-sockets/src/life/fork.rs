@@ -1,0 +1,133 @@
+//! `fork`: what parent and child must agree on.
+//!
+//! Before: every lane is marked as shared, so that from now on its operations take the side's locks as well,
+//! and the side counts one holder more. After, in the child: locks that other threads of the parent held are
+//! free, because those threads do not exist here; locks in sides stay as they are, because their owners do.
+//!
+//! The forking thread holds [`CHANGE`] meanwhile. Fork handlers of the app may run between ours and call us:
+//! they find that the thread is the one that forks, and pass.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{AcqRel, Relaxed},
+};
+
+use beeline_shm::sys;
+use beeline_stats::Counter;
+
+use super::{CONFIG, FORKS, OWNER, STARTING};
+use crate::desc::{DESCS, Kind};
+use crate::lock::{Guard, Lock};
+use crate::{epoll, meet, signals, stats, table, thread};
+
+static CHANGE: Lock = Lock::new();
+/// The thread that holds [`CHANGE`], 0 if none.
+static CHANGER: AtomicU32 = AtomicU32::new(0);
+
+struct Held(UnsafeCell<Option<Changing>>);
+
+// SAFETY: used by the thread that holds `CHANGE` for a fork, and by nobody else.
+unsafe impl Sync for Held {}
+
+static HELD: Held = Held(UnsafeCell::new(None));
+
+/// Permission to change what fd numbers lead to.
+#[must_use]
+pub struct Changing {
+    guard: Option<Guard<'static>>,
+}
+
+/// Keeps other changes and forks out for as long as the result lives. Taken before any other lock; nests.
+pub fn changing() -> Changing {
+    let tid = thread::tid();
+    if CHANGER.load(Relaxed) == tid {
+        return Changing { guard: None };
+    }
+    let guard = CHANGE.lock();
+    CHANGER.store(tid, Relaxed);
+    Changing { guard: Some(guard) }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        if self.guard.is_some() {
+            CHANGER.store(0, Relaxed);
+        }
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+    ) -> i32;
+}
+
+unsafe extern "C" fn prepare() {
+    around_fork_prepare();
+}
+
+unsafe extern "C" fn parent() {
+    around_fork_parent();
+}
+
+unsafe extern "C" fn child() {
+    around_fork_child();
+}
+
+pub(super) fn install_handlers() {
+    static INSTALLED: AtomicBool = AtomicBool::new(false);
+    if !INSTALLED.swap(true, AcqRel) {
+        // SAFETY: the handlers are functions of a library that is never unloaded (it has TLS in use and is
+        // preloaded).
+        unsafe { pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    }
+}
+
+/// Before a `fork`.
+pub fn around_fork_prepare() {
+    FORKS.fetch_add(1, Relaxed);
+    stats::count_if_open(Counter::Forks);
+    let guard = changing();
+    meet::purge_pools();
+    table::for_each(|fd, desc| {
+        // Once for each description, not for each fd.
+        if desc.kind() != Kind::Lane || desc.fd.load(Relaxed) != fd {
+            return;
+        }
+        let _both = desc.lock_both();
+        if desc.is_lane() {
+            desc.shared.store(true, Relaxed);
+            desc.side().holders.fetch_add(1, AcqRel);
+        }
+    });
+    // SAFETY: this thread holds the lock.
+    unsafe { *HELD.0.get() = Some(guard) };
+}
+
+/// After a `fork`, in the parent; also when it has failed.
+pub fn around_fork_parent() {
+    // SAFETY: this thread holds the lock since `around_fork_prepare`.
+    drop(unsafe { (*HELD.0.get()).take() });
+}
+
+/// After a `fork`, in the child.
+pub fn around_fork_child() {
+    OWNER.store(sys::getpid(), Relaxed);
+    CHANGE.reset();
+    CONFIG.lock.reset();
+    STARTING.reset();
+    table::reset_after_fork();
+    DESCS.reset_after_fork();
+    table::for_each(|_, desc| desc.reset_after_fork());
+    // Ends the section, and delivers a signal that was put off in it: its mask must not stay.
+    // SAFETY: this thread held the lock in the parent, and no other thread exists.
+    drop(unsafe { (*HELD.0.get()).take() });
+    thread::reset_after_fork();
+    signals::reset_after_fork();
+    stats::reset_after_fork();
+    meet::reset_after_fork();
+    epoll::reset_after_fork();
+}
