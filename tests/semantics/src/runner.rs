@@ -163,6 +163,9 @@ impl Runner<'_> {
         if kernel.ending != Ending::Exit(0) {
             bail!("    on kernel TCP the program ended with {:?}\n{}", kernel.ending, last_lines(&kernel));
         }
+        if let Some(note) = kernel.trace.notes.iter().find(|note| note.contains("in vain")) {
+            bail!("    on kernel TCP: {note}\n{}", last_lines(&kernel));
+        }
         if let Some(line) = kernel.trace.lines.iter().find(|line| line.contains("waited in vain")) {
             bail!("    on kernel TCP: {line}\n{}", last_lines(&kernel));
         }
