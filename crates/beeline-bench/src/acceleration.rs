@@ -10,12 +10,12 @@ use beeline_stats::{Counter, Reason, Role, Snapshot};
 use nix::unistd::{Pid, geteuid};
 use serde::Serialize;
 
-/// How the connections that clients made were carried.
+/// How connections were carried.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Carried {
-    /// Connections made over a lane.
+    /// Over a lane.
     pub accelerated: u64,
-    /// Connections made over TCP, by reason.
+    /// Over TCP, by reason.
     pub fallen_back: BTreeMap<&'static str, u64>,
     /// Processes that had the library preloaded and left no statistics.
     pub without_statistics: u64,
@@ -24,26 +24,32 @@ pub struct Carried {
 impl Carried {
     /// Asks for a client that has the library preloaded and still lives.
     pub fn of_client(pid: Pid) -> Carried {
-        let unknown = Carried {
-            without_statistics: 1,
-            ..Carried::default()
-        };
+        Carried::of(pid, Role::Client)
+    }
+
+    /// Asks for a server that has the library preloaded and still lives.
+    pub fn of_server(pid: Pid) -> Carried {
+        Carried::of(pid, Role::Server)
+    }
+
+    fn of(pid: Pid, role: Role) -> Carried {
+        let unknown = Carried { without_statistics: 1, ..Carried::default() };
         read(pid)
-            .and_then(|bytes| Some(Carried::from_snapshot(&Snapshot::parse(&bytes).ok()?)))
+            .and_then(|bytes| Some(Carried::from_snapshot(&Snapshot::parse(&bytes).ok()?, role)))
             .unwrap_or(unknown)
     }
 
-    fn from_snapshot(snapshot: &Snapshot) -> Carried {
+    fn from_snapshot(snapshot: &Snapshot, role: Role) -> Carried {
+        let accelerated = match role {
+            Role::Client => Counter::ConnectionsAcceleratedClient,
+            Role::Server => Counter::ConnectionsAcceleratedServer,
+        };
         let fallen_back = Reason::ALL
             .iter()
-            .map(|&reason| (reason.name(), snapshot.reason(Role::Client, reason)))
+            .map(|&reason| (reason.name(), snapshot.reason(role, reason)))
             .filter(|&(_, count)| count > 0)
             .collect();
-        Carried {
-            accelerated: snapshot.counter(Counter::ConnectionsAcceleratedClient),
-            fallen_back,
-            without_statistics: 0,
-        }
+        Carried { accelerated: snapshot.counter(accelerated), fallen_back, without_statistics: 0 }
     }
 
     pub fn add(&mut self, other: &Carried) {
@@ -58,7 +64,7 @@ impl Carried {
     pub fn complaint(&self) -> Option<String> {
         if self.without_statistics > 0 {
             return Some(format!(
-                "{} processes left no statistics, so it is not known whether they were accelerated",
+                "without statistics in {} processes, so it is not known what carried them",
                 self.without_statistics
             ));
         }
@@ -66,11 +72,7 @@ impl Carried {
         if fallen_back == 0 {
             return None;
         }
-        let reasons: Vec<String> = self
-            .fallen_back
-            .iter()
-            .map(|(reason, count)| format!("{reason} {count}"))
-            .collect();
+        let reasons: Vec<String> = self.fallen_back.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         Some(format!(
             "{fallen_back} of {} connections used TCP ({})",
             fallen_back + self.accelerated,
@@ -79,20 +81,18 @@ impl Carried {
     }
 }
 
+/// A counter of a process, when it has statistics.
+pub fn counter_of(pid: Pid, counter: Counter) -> Option<u64> {
+    Some(Snapshot::parse(&read(pid)?).ok()?.counter(counter))
+}
+
 /// A copy of the statistics file of a process.
 fn read(pid: Pid) -> Option<Vec<u8>> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let name = FileName {
-        pid: u32::try_from(pid.as_raw()).ok()?,
-        start_ticks: start_ticks_from_proc_stat(&stat)?,
-    };
+    let name = FileName { pid: u32::try_from(pid.as_raw()).ok()?, start_ticks: start_ticks_from_proc_stat(&stat)? };
     let path = file_path(geteuid().as_raw(), name);
     let mut bytes = Vec::new();
-    File::open(Path::new(path.as_str()))
-        .ok()?
-        .take(FILE_BYTES_MAX as u64)
-        .read_to_end(&mut bytes)
-        .ok()?;
+    File::open(Path::new(path.as_str())).ok()?.take(FILE_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
@@ -102,27 +102,15 @@ mod tests {
 
     #[test]
     fn all_accelerated_is_no_complaint() {
-        let carried = Carried {
-            accelerated: 3,
-            ..Carried::default()
-        };
+        let carried = Carried { accelerated: 3, ..Carried::default() };
         assert_eq!(carried.complaint(), None);
     }
 
     #[test]
     fn fallbacks_are_told_with_their_reasons() {
-        let mut carried = Carried {
-            accelerated: 3,
-            ..Carried::default()
-        };
-        carried.add(&Carried {
-            fallen_back: BTreeMap::from([("door_full", 2)]),
-            ..Carried::default()
-        });
-        assert_eq!(
-            carried.complaint().as_deref(),
-            Some("2 of 5 connections used TCP (door_full 2)")
-        );
+        let mut carried = Carried { accelerated: 3, ..Carried::default() };
+        carried.add(&Carried { fallen_back: BTreeMap::from([("door_full", 2)]), ..Carried::default() });
+        assert_eq!(carried.complaint().as_deref(), Some("2 of 5 connections used TCP (door_full 2)"));
     }
 
     #[test]

@@ -26,9 +26,59 @@ pub struct BenchArgs {
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum BenchCommand {
+    /// Real programs over TCP and over Beeline: Redis, iperf3, NetPIPE, sockperf and the quick bench
+    Demo(DemoOptions),
     /// One end of one workload. The instrument starts these itself.
     #[command(hide = true)]
     Worker(WorkerArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct DemoOptions {
+    /// Only these: redis, iperf3, netpipe, sockperf, bench (may be given several times)
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+
+    /// Leave the choice of CPUs to the scheduler
+    #[arg(long)]
+    pub no_pin: bool,
+
+    /// The `beeline` to run programs with (default: this program, or the one beside it)
+    #[arg(long, value_name = "PATH")]
+    pub beeline: Option<PathBuf>,
+
+    /// libbeeline.so to use (default: the one that belongs to `beeline`)
+    #[arg(long, value_name = "PATH")]
+    pub library: Option<PathBuf>,
+
+    /// Print the results as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl DemoOptions {
+    /// The bench that ends the demo.
+    pub fn bench(&self) -> BenchOptions {
+        BenchOptions {
+            quick: true,
+            rounds: None,
+            only: Vec::new(),
+            // Counting system calls takes strace, and longer than a demo should.
+            except: vec!["syscalls".into()],
+            list: false,
+            duration: None,
+            transports: vec![Transport::Tcp, Transport::Beeline],
+            library: self.library.clone(),
+            options: None,
+            cpus: None,
+            histogram: false,
+            no_foreign: true,
+            json: self.json,
+            save: None,
+            check: false,
+            require_accelerated: false,
+        }
+    }
 }
 
 #[derive(Args, Clone, Debug)]
@@ -44,6 +94,10 @@ pub struct BenchOptions {
     /// Only workloads whose name contains PATTERN (may be given several times; see --list)
     #[arg(long, value_name = "PATTERN")]
     pub only: Vec<String>,
+
+    /// Leave out workloads whose name contains PATTERN
+    #[arg(long, value_name = "PATTERN")]
+    pub except: Vec<String>,
 
     /// Show the names of the workloads and exit
     #[arg(long)]
@@ -237,16 +291,11 @@ impl WorkerArgs {
 }
 
 fn value_name(value: impl ValueEnum) -> String {
-    value
-        .to_possible_value()
-        .map(|v| v.get_name().to_owned())
-        .unwrap_or_default()
+    value.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
 }
 
 fn parse_cpus(text: &str) -> Result<(usize, usize), String> {
-    let (a, b) = text
-        .split_once(',')
-        .ok_or("expected two CPU numbers, as in 0,1")?;
+    let (a, b) = text.split_once(',').ok_or("expected two CPU numbers, as in 0,1")?;
     let number = |s: &str| s.trim().parse::<usize>().map_err(|e| format!("{s}: {e}"));
     Ok((number(a)?, number(b)?))
 }

@@ -78,13 +78,7 @@ impl Figure {
 
 macro_rules! floor {
     ($row:literal, $what:literal, $figure:expr, $bound:ident $value:literal $unit:literal) => {
-        Floor {
-            row: $row,
-            what: $what,
-            unit: $unit,
-            bound: Bound::$bound($value),
-            figure: $figure,
-        }
+        Floor { row: $row, what: $what, unit: $unit, bound: Bound::$bound($value), figure: $figure }
     };
 }
 
@@ -134,11 +128,7 @@ mod tests {
 
     #[test]
     fn floors_name_rows_that_exist() {
-        let exists = |id: &str| {
-            WORKLOADS
-                .iter()
-                .any(|w| w.rows.iter().any(|row| row.id == id))
-        };
+        let exists = |id: &str| WORKLOADS.iter().any(|w| w.rows.iter().any(|row| row.id == id));
         for floor in FLOORS {
             assert!(exists(floor.row), "{}", floor.row);
             if let Figure::OverRow(other) = floor.figure {

@@ -5,18 +5,17 @@
 //! failure becomes a line of the report instead of a hang.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use nix::sys::signal::Signal;
-use nix::unistd::{Pid, getpid, getppid};
+use nix::unistd::Pid;
 
 use crate::acceleration::Carried;
 use crate::args::{Role, Transport, WorkerArgs};
+use crate::process::die_with_parent;
 use crate::worker::{Event, Outcome};
 
 /// How this program is started again as a worker.
@@ -48,12 +47,7 @@ impl Launcher {
     }
 
     /// Starts a worker for a column of the report.
-    pub fn start(
-        &self,
-        column: Transport,
-        args: &WorkerArgs,
-        tracer: Option<&Tracer>,
-    ) -> Result<Worker> {
+    pub fn start(&self, column: Transport, args: &WorkerArgs, tracer: Option<&Tracer>) -> Result<Worker> {
         let mut args = args.clone();
         // The Beeline column is the TCP program.
         args.transport = match column {
@@ -88,30 +82,16 @@ impl Launcher {
         }
         let name = format!("{:?} {:?} over {column}", args.program, args.role);
         let mut worker = Worker::start(command, name.to_lowercase())?;
-        worker.is_accelerated =
-            column == Transport::Beeline && args.role == Role::Client && tracer.is_none();
+        worker.is_accelerated = column == Transport::Beeline && args.role == Role::Client && tracer.is_none();
         Ok(worker)
     }
 
     /// Runs the two ends of a workload: the server first, then a client that is told its address.
-    pub fn pair(
-        &self,
-        column: Transport,
-        args: &WorkerArgs,
-        cpus: Option<(usize, usize)>,
-    ) -> Result<Pair> {
-        let server_args = WorkerArgs {
-            role: Role::Server,
-            cpu: cpus.map(|c| c.1),
-            ..args.clone()
-        };
+    pub fn pair(&self, column: Transport, args: &WorkerArgs, cpus: Option<(usize, usize)>) -> Result<Pair> {
+        let server_args = WorkerArgs { role: Role::Server, cpu: cpus.map(|c| c.1), ..args.clone() };
         let mut server = self.start(column, &server_args, None)?;
-        let client_args = WorkerArgs {
-            role: Role::Client,
-            cpu: cpus.map(|c| c.0),
-            address: Some(server.ready()?),
-            ..args.clone()
-        };
+        let client_args =
+            WorkerArgs { role: Role::Client, cpu: cpus.map(|c| c.0), address: Some(server.ready()?), ..args.clone() };
         let client = self.start(column, &client_args, None)?;
         Ok(Pair { client, server })
     }
@@ -151,14 +131,10 @@ pub struct Worker {
 
 impl Worker {
     fn start(mut command: Command, name: String) -> Result<Self> {
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         die_with_parent(&mut command);
-        let mut child = command
-            .spawn()
-            .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+        let mut child =
+            command.spawn().with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
         let input = Some(child.stdin.take().context("no pipe")?);
         let output = child.stdout.take().context("no pipe")?;
         let mut errors = child.stderr.take().context("no pipe")?;
@@ -179,15 +155,7 @@ impl Worker {
             let _ = errors.read_to_end(&mut bytes);
             let _ = complaint_out.send(String::from_utf8_lossy(&bytes).into_owned());
         });
-        Ok(Worker {
-            name,
-            is_accelerated: false,
-            child,
-            input,
-            events,
-            complaint,
-            patience: Duration::from_secs(20),
-        })
+        Ok(Worker { name, is_accelerated: false, child, input, events, complaint, patience: Duration::from_secs(20) })
     }
 
     /// Allows more time between two events.
@@ -218,9 +186,7 @@ impl Worker {
     /// Lets the worker go on from the point it reached.
     pub fn go_on(&mut self) -> Result<()> {
         let input = self.input.as_mut().context("the worker was let go")?;
-        input
-            .write_all(b"\n")
-            .with_context(|| format!("{} is gone", self.name))
+        input.write_all(b"\n").with_context(|| format!("{} is gone", self.name))
     }
 
     /// The last event, what the library's statistics say then, and the end of the process.
@@ -240,10 +206,7 @@ impl Worker {
         };
         let status = self.child.wait()?;
         if !status.success() {
-            bail!(
-                "after its result, {}",
-                self.describe_end(&status.to_string(), &complaint)
-            );
+            bail!("after its result, {}", self.describe_end(&status.to_string(), &complaint));
         }
         Ok(outcome)
     }
@@ -258,11 +221,7 @@ impl Worker {
         match self.events.recv_timeout(self.patience) {
             Ok(event) => Ok(event),
             Err(RecvTimeoutError::Timeout) => {
-                bail!(
-                    "{} said nothing for {} s",
-                    self.name,
-                    self.patience.as_secs()
-                )
+                bail!("{} said nothing for {} s", self.name, self.patience.as_secs())
             }
             Err(RecvTimeoutError::Disconnected) => bail!("{}", self.explain_end()),
         }
@@ -291,21 +250,6 @@ impl Drop for Worker {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Makes the kernel kill the command when this process dies.
-pub fn die_with_parent(command: &mut Command) {
-    let parent = getpid();
-    let set = move || {
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-        // The parent may have died before the line above.
-        if getppid() != parent {
-            return Err(std::io::ErrorKind::BrokenPipe.into());
-        }
-        Ok(())
-    };
-    // SAFETY: the closure runs between fork and exec; it makes two system calls and allocates nothing.
-    unsafe { command.pre_exec(set) };
 }
 
 #[cfg(test)]

@@ -4,16 +4,14 @@
 //! - UCX: `ucx_perftest`, tag-matching API, POSIX shared memory (`UCX_TLS=posix`).
 //! - libfabric: `fi_pingpong`, message API on the `shm` provider. It has no one-way stream.
 
-use std::io::Read;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
-use crate::conductor::die_with_parent;
+use crate::process::{Guard, find, free_port, run_on, wait_for_listener};
 use crate::report::Column;
-use crate::syscalls::find;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Foreign {
@@ -24,15 +22,8 @@ pub enum Foreign {
 /// What is measured for a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Test {
-    Latency {
-        bytes: usize,
-        trips: u32,
-    },
-    Stream {
-        bytes: usize,
-        messages: u32,
-        in_messages: bool,
-    },
+    Latency { bytes: usize, trips: u32 },
+    Stream { bytes: usize, messages: u32, in_messages: bool },
 }
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -74,16 +65,9 @@ impl Foreign {
 
 impl Test {
     fn of(row: &str) -> Option<Test> {
-        let stream = |bytes, messages, in_messages| Test::Stream {
-            bytes,
-            messages,
-            in_messages,
-        };
+        let stream = |bytes, messages, in_messages| Test::Stream { bytes, messages, in_messages };
         match row {
-            "pingpong" => Some(Test::Latency {
-                bytes: 8,
-                trips: 300_000,
-            }),
+            "pingpong" => Some(Test::Latency { bytes: 8, trips: 300_000 }),
             "stream-64" => Some(stream(64, 1_000_000, true)),
             "stream-1k" => Some(stream(1024, 500_000, true)),
             "stream-64k" => Some(stream(65_536, 50_000, false)),
@@ -93,128 +77,54 @@ impl Test {
     }
 }
 
-fn ucx(program: &PathBuf, test: Test, cpus: (usize, usize)) -> Result<f64> {
+fn ucx(program: &Path, test: Test, cpus: (usize, usize)) -> Result<f64> {
     let port = free_port()?;
     let command = |cpu: usize| {
         let mut command = Command::new(program);
         command.env("UCX_TLS", "posix,self");
-        command.args(["-p", &port, "-c", &cpu.to_string()]);
+        command.args(["-p", &port.to_string(), "-c", &cpu.to_string()]);
         command
     };
     let mut client = command(cpus.0);
     let (name, bytes, count) = match test {
         Test::Latency { bytes, trips } => ("tag_lat", bytes, trips),
-        Test::Stream {
-            bytes, messages, ..
-        } => ("tag_bw", bytes, messages),
+        Test::Stream { bytes, messages, .. } => ("tag_bw", bytes, messages),
     };
     client.args(["127.0.0.1", "-f", "-t", name]);
     client.args(["-s", &bytes.to_string(), "-n", &count.to_string()]);
-    let text = run_pair(command(cpus.1), client, &port)?;
+    let text = run_pair(command(cpus.1), client, port)?;
     let last = parse_ucx(&text).with_context(|| format!("ucx_perftest said {text:?}"))?;
     Ok(match test {
         // Microseconds, one way.
         Test::Latency { .. } => last.latency_us * 1e3,
-        Test::Stream {
-            in_messages: true, ..
-        } => last.messages_per_second,
+        Test::Stream { in_messages: true, .. } => last.messages_per_second,
         Test::Stream { bytes, .. } => last.messages_per_second * bytes as f64,
     })
 }
 
-fn libfabric(program: &PathBuf, bytes: usize, trips: u32, cpus: (usize, usize)) -> Result<f64> {
+fn libfabric(program: &Path, bytes: usize, trips: u32, cpus: (usize, usize)) -> Result<f64> {
     let port = free_port()?;
-    let command = |cpu: usize, flag: &str| {
-        let mut command = Command::new("taskset");
-        command.arg("-c").arg(cpu.to_string()).arg(program);
+    let command = |cpu: usize, flag: &str| -> Result<Command> {
+        let mut command = Command::new(program);
         command.args(["-p", "shm", "-e", "rdm", "-I", &trips.to_string()]);
-        command.args(["-S", &bytes.to_string(), flag, &port]);
-        command
+        command.args(["-S", &bytes.to_string(), flag, &port.to_string()]);
+        run_on(&mut command, cpu)?;
+        Ok(command)
     };
-    let mut client = command(cpus.0, "-P");
+    let mut client = command(cpus.0, "-P")?;
     client.arg("127.0.0.1");
-    let text = run_pair(command(cpus.1, "-B"), client, &port)?;
+    let text = run_pair(command(cpus.1, "-B")?, client, port)?;
     let us = parse_pingpong(&text).with_context(|| format!("fi_pingpong said {text:?}"))?;
     Ok(us * 1e3)
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> Result<String> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    Ok(listener.local_addr()?.port().to_string())
-}
-
 /// Starts the server, waits until it listens, and returns what the client prints.
-fn run_pair(server: Command, client: Command, port: &str) -> Result<String> {
-    let _server = Guard::start(server, Stdio::null())?;
-    wait_for_listener(port.parse()?)?;
-    let mut client = Guard::start(client, Stdio::piped())?;
-    let deadline = Instant::now() + PATIENCE;
-    while client.0.try_wait()?.is_none() {
-        if Instant::now() > deadline {
-            bail!("no result within {} s", PATIENCE.as_secs());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let mut text = String::new();
-    let output = client.0.stdout.as_mut().context("no pipe")?;
-    output.read_to_string(&mut text)?;
-    Ok(text)
-}
-
-/// Waits until some socket listens on the port, without connecting: these servers serve one client.
-pub fn wait_for_listener(port: u16) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_listening(port)? {
-        if Instant::now() > deadline {
-            bail!("nobody listens on port {port}");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
-fn is_listening(port: u16) -> Result<bool> {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
-    Ok(tables.iter().any(|table| {
-        let text = std::fs::read_to_string(table).unwrap_or_default();
-        text.lines().any(|line| listens(line, port))
-    }))
-}
-
-/// Whether a line of /proc/net/tcp is a listener (state 0A) on the port.
-fn listens(line: &str, port: u16) -> bool {
-    let mut words = line.split_whitespace().skip(1);
-    let (local, state) = (words.next(), words.nth(1));
-    let hex_port = local.and_then(|l| l.rsplit(':').next());
-    state == Some("0A") && hex_port.is_some_and(|p| u16::from_str_radix(p, 16) == Ok(port))
-}
-
-/// A process that ends with this value.
-struct Guard(Child);
-
-impl Guard {
-    fn start(mut command: Command, output: Stdio) -> Result<Guard> {
-        command
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(Stdio::null());
-        command.env_remove("LD_PRELOAD");
-        die_with_parent(&mut command);
-        let name = command.get_program().to_string_lossy().into_owned();
-        Ok(Guard(
-            command
-                .spawn()
-                .with_context(|| format!("cannot start {name}"))?,
-        ))
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn run_pair(server: Command, client: Command, port: u16) -> Result<String> {
+    let mut server = Guard::start(server, false)?;
+    wait_for_listener(&mut server, port, PATIENCE)?;
+    let output = Guard::start(client, true)?.output(PATIENCE)?;
+    ensure!(output.status.success(), "{output}");
+    Ok(output.text)
 }
 
 #[derive(Debug, PartialEq)]
@@ -232,10 +142,7 @@ fn parse_ucx(text: &str) -> Option<UcxLine> {
             .map(|word| word.parse().ok())
             .collect::<Option<_>>()?;
         match words[..] {
-            [_, _, _, latency_us, _, _, _, messages_per_second] => Some(UcxLine {
-                latency_us,
-                messages_per_second,
-            }),
+            [_, _, _, latency_us, _, _, _, messages_per_second] => Some(UcxLine { latency_us, messages_per_second }),
             _ => None,
         }
     })
@@ -257,15 +164,10 @@ mod tests {
 
     #[test]
     fn ucx_output() {
-        let text = "| Test | # iterations |\nFinal:    300000   0.656   0.693   0.700   11.00   12.00   1442125   1442126\n";
+        let text =
+            "| Test | # iterations |\nFinal:    300000   0.656   0.693   0.700   11.00   12.00   1442125   1442126\n";
         let line = parse_ucx(text).unwrap();
-        assert_eq!(
-            line,
-            UcxLine {
-                latency_us: 0.7,
-                messages_per_second: 1_442_126.0
-            }
-        );
+        assert_eq!(line, UcxLine { latency_us: 0.7, messages_per_second: 1_442_126.0 });
         assert_eq!(parse_ucx("nothing"), None);
     }
 
@@ -274,13 +176,5 @@ mod tests {
         let text = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n8       100k    =100k    1.5m        0.08s     19.05       0.42       2.38\n";
         assert_eq!(parse_pingpong(text), Some(0.42));
         assert_eq!(parse_pingpong(""), None);
-    }
-
-    #[test]
-    fn listening_lines() {
-        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1";
-        assert!(listens(line, 0x1F90));
-        assert!(!listens(line, 80));
-        assert!(!listens(&line.replace(" 0A ", " 01 "), 0x1F90));
     }
 }

@@ -60,11 +60,8 @@ pub fn hand_over_ns(cpus: (usize, usize), duration: Duration) -> Result<f64> {
             stop.store(true, Ordering::Relaxed);
             Ok(median(&batches?.ns_per_op).unwrap_or(f64::NAN) / 2.0)
         });
-        let ns = drive
-            .join()
-            .map_err(|_| anyhow::anyhow!("the hand-over thread died"))?;
-        echo.join()
-            .map_err(|_| anyhow::anyhow!("the hand-over thread died"))??;
+        let ns = drive.join().map_err(|_| anyhow::anyhow!("the hand-over thread died"))?;
+        echo.join().map_err(|_| anyhow::anyhow!("the hand-over thread died"))??;
         ns
     })
 }
@@ -84,9 +81,7 @@ pub fn memcpy_bytes_per_second(cpu: usize, block_bytes: usize, duration: Duratio
             })?;
             Ok(block_bytes as f64 * 1e9 / median(&batches.ns_per_op).unwrap_or(f64::NAN))
         });
-        copier
-            .join()
-            .map_err(|_| anyhow::anyhow!("the memcpy thread died"))?
+        copier.join().map_err(|_| anyhow::anyhow!("the memcpy thread died"))?
     })
 }
 

@@ -39,16 +39,11 @@ impl Machine {
             cpus: allowed_cpus()?.len(),
             kernel: names.release().to_string_lossy().into_owned(),
             architecture: names.machine().to_string_lossy().into_owned(),
-            hypervisor: field(&cpuinfo, "flags")
-                .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+            hypervisor: field(&cpuinfo, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
             governor: line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             l2_cache: line_of("/sys/devices/system/cpu/cpu0/cache/index2/size"),
             memory_bytes: meminfo_bytes("MemTotal").unwrap_or(0),
-            load_before: loads
-                .split(' ')
-                .next()
-                .and_then(|l| l.parse().ok())
-                .unwrap_or(f64::NAN),
+            load_before: loads.split(' ').next().and_then(|l| l.parse().ok()).unwrap_or(f64::NAN),
         })
     }
 
@@ -76,9 +71,7 @@ impl Machine {
 /// The CPUs this process may run on.
 pub fn allowed_cpus() -> Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(0)).context("sched_getaffinity")?;
-    Ok((0..CpuSet::count())
-        .filter(|&cpu| set.is_set(cpu).unwrap_or(false))
-        .collect())
+    Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
 }
 
 /// Two CPUs to run the two ends on: different cores, the same package if possible. `None` with one CPU.
@@ -91,11 +84,7 @@ pub fn choose_cpus() -> Result<Option<(usize, usize)>> {
     let package = |cpu: usize| topology(cpu, "physical_package_id");
     let another_core = |&&cpu: &&usize| (core(cpu), package(cpu)) != (core(first), package(first));
     let near = |cpu: &&usize| another_core(cpu) && package(**cpu) == package(first);
-    let second = rest
-        .iter()
-        .find(near)
-        .or_else(|| rest.iter().find(another_core))
-        .or_else(|| rest.first());
+    let second = rest.iter().find(near).or_else(|| rest.iter().find(another_core)).or_else(|| rest.first());
     Ok(second.map(|&cpu| (first, cpu)))
 }
 

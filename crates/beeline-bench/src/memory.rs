@@ -66,21 +66,9 @@ mod tests {
 
     #[test]
     fn growth_is_shared_out() {
-        let before = Resident {
-            user_bytes: 1000.0,
-            kernel_bytes: 50.0,
-        };
-        let after = Resident {
-            user_bytes: 3000.0,
-            kernel_bytes: 40.0,
-        };
+        let before = Resident { user_bytes: 1000.0, kernel_bytes: 50.0 };
+        let after = Resident { user_bytes: 3000.0, kernel_bytes: 40.0 };
         let each = after.growth_per(&before, 10);
-        assert_eq!(
-            each,
-            Resident {
-                user_bytes: 200.0,
-                kernel_bytes: 0.0
-            }
-        );
+        assert_eq!(each, Resident { user_bytes: 200.0, kernel_bytes: 0.0 });
     }
 }

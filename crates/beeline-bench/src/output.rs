@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use crate::check::Verdict;
 use crate::machine::Machine;
 use crate::report::{Column, Results, Row, three_digits};
-use crate::suite::Workload;
 
 /// How the run was made.
 #[derive(Serialize, Debug)]
@@ -30,13 +29,12 @@ pub struct Settings {
 pub fn document(
     machine: &Machine,
     settings: &Settings,
-    workloads: &[&Workload],
+    rows: &[Row],
     results: &Results,
     verdicts: &[Verdict],
 ) -> Value {
-    let rows: Vec<Value> = workloads
+    let rows: Vec<Value> = rows
         .iter()
-        .flat_map(|w| w.rows)
         .filter_map(|row| {
             let cells = results.row(row.id)?;
             let columns: serde_json::Map<String, Value> = cells
@@ -77,14 +75,7 @@ fn column_key(column: Column) -> String {
 }
 
 /// The table, errors and verdicts on standard output.
-pub fn print(
-    machine: &Machine,
-    settings: &Settings,
-    workloads: &[&Workload],
-    results: &Results,
-    verdicts: &[Verdict],
-) {
-    let colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+pub fn print(machine: &Machine, settings: &Settings, rows: &[Row], results: &Results, verdicts: &[Verdict]) {
     println!("{}", machine.line());
     let pinned = match settings.cpus {
         Some((client, server)) => format!("client on CPU {client}, server on CPU {server}"),
@@ -95,12 +86,23 @@ pub fn print(
         settings.version, settings.rounds, settings.sample_ms
     );
     if machine.load_before > 0.5 {
-        println!(
-            "The machine was not quiet before the run (load {:.2}).",
-            machine.load_before
-        );
+        println!("The machine was not quiet before the run (load {:.2}).", machine.load_before);
     }
-    println!("{}", table(workloads, results, colours));
+    print_results(rows, results);
+    for verdict in verdicts {
+        println!("{}", verdict_line(verdict, colours()));
+    }
+}
+
+/// Whether standard output wants colours.
+fn colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+/// The table with what is to be said about it.
+pub fn print_results(rows: &[Row], results: &Results) {
+    let colours = colours();
+    println!("{}", table(rows, results, colours));
     for (column, error) in results.errors() {
         println!("failed, {}: {error}", column.title());
     }
@@ -109,12 +111,9 @@ pub fn print(
             println!("note, {workload}: {complaint}");
         }
     }
-    for verdict in verdicts {
-        println!("{}", verdict_line(verdict, colours));
-    }
 }
 
-fn table(workloads: &[&Workload], results: &Results, colours: bool) -> Table {
+fn table(rows: &[Row], results: &Results, colours: bool) -> Table {
     let columns = results.columns();
     let with_ratio = columns.contains(&Column::Beeline) && columns.contains(&Column::Tcp);
     let mut table = Table::new();
@@ -132,7 +131,7 @@ fn table(workloads: &[&Workload], results: &Results, colours: bool) -> Table {
         }
     }
     table.set_header(header);
-    for row in workloads.iter().flat_map(|w| w.rows) {
+    for row in rows {
         if results.row(row.id).is_none() {
             continue;
         }
@@ -164,11 +163,7 @@ fn ratio(times: Option<f64>) -> TableCell {
     match times {
         None => TableCell::new(""),
         Some(times) => {
-            let colour = if times >= 1.0 {
-                Color::Green
-            } else {
-                Color::Red
-            };
+            let colour = if times >= 1.0 { Color::Green } else { Color::Red };
             right(three_digits(times)).fg(colour)
         }
     }
@@ -190,8 +185,5 @@ fn verdict_line(verdict: &Verdict, colours: bool) -> String {
         Some(value) => three_digits(value),
         None => "nothing".into(),
     };
-    format!(
-        "{word}  {}: {measured}, wanted {}",
-        verdict.what, verdict.wanted
-    )
+    format!("{word}  {}: {measured}, wanted {}", verdict.what, verdict.wanted)
 }

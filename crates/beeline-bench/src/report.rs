@@ -56,10 +56,7 @@ impl Unit {
 
     /// Whether "so many times better" says something.
     fn has_ratio(self) -> bool {
-        !matches!(
-            self,
-            Unit::Share | Unit::MillisecondsPer10s | Unit::PerMessage | Unit::Bytes
-        )
+        !matches!(self, Unit::Share | Unit::MillisecondsPer10s | Unit::PerMessage | Unit::Bytes)
     }
 
     /// A number for people, about three digits.
@@ -173,12 +170,14 @@ impl Results {
         self.cell_mut(row, column).errors.push(error);
     }
 
+    /// Takes over the rows of another run.
+    pub fn append(&mut self, other: Results) {
+        self.carried.extend(other.carried);
+        self.cells.extend(other.cells);
+    }
+
     fn cell_mut(&mut self, row: &'static str, column: Column) -> &mut Cell {
-        self.cells
-            .entry(row)
-            .or_default()
-            .entry(column)
-            .or_default()
+        self.cells.entry(row).or_default().entry(column).or_default()
     }
 
     pub fn cell(&self, row: &str, column: Column) -> Option<&Cell> {
@@ -196,20 +195,12 @@ impl Results {
         }
         let beeline = self.median(row.id, Column::Beeline)?;
         let tcp = self.median(row.id, Column::Tcp)?;
-        Some(if row.unit.more_is_better() {
-            beeline / tcp
-        } else {
-            tcp / beeline
-        })
+        Some(if row.unit.more_is_better() { beeline / tcp } else { tcp / beeline })
     }
 
     /// Columns that hold anything, in their order.
     pub fn columns(&self) -> Vec<Column> {
-        let mut columns: Vec<Column> = self
-            .cells
-            .values()
-            .flat_map(|row| row.keys().copied())
-            .collect();
+        let mut columns: Vec<Column> = self.cells.values().flat_map(|row| row.keys().copied()).collect();
         columns.sort();
         columns.dedup();
         columns
@@ -240,12 +231,7 @@ impl Results {
 mod tests {
     use super::*;
 
-    const ROW: Row = Row {
-        id: "r",
-        title: "r",
-        unit: Unit::Nanoseconds,
-        limit: None,
-    };
+    const ROW: Row = Row { id: "r", title: "r", unit: Unit::Nanoseconds, limit: None };
 
     #[test]
     fn numbers_for_people() {
@@ -264,18 +250,9 @@ mod tests {
         results.add("r", Column::Tcp, 200.0, vec![]);
         results.add("r", Column::Beeline, 100.0, vec![]);
         assert_eq!(results.times_tcp(&ROW), Some(2.0));
-        let rate = Row {
-            unit: Unit::PerSecond,
-            ..ROW
-        };
+        let rate = Row { unit: Unit::PerSecond, ..ROW };
         assert_eq!(results.times_tcp(&rate), Some(0.5));
-        assert_eq!(
-            results.times_tcp(&Row {
-                unit: Unit::Share,
-                ..ROW
-            }),
-            None
-        );
+        assert_eq!(results.times_tcp(&Row { unit: Unit::Share, ..ROW }), None);
     }
 
     #[test]

@@ -120,17 +120,9 @@ pub struct Pattern {
 
 impl Pattern {
     pub fn new(message_bytes: usize) -> Self {
-        assert!(
-            message_bytes.is_power_of_two(),
-            "message sizes are powers of two"
-        );
-        let bytes = (0..message_bytes)
-            .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 13) as u8)
-            .collect();
-        Pattern {
-            bytes,
-            mask: message_bytes as u64 - 1,
-        }
+        assert!(message_bytes.is_power_of_two(), "message sizes are powers of two");
+        let bytes = (0..message_bytes).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect();
+        Pattern { bytes, mask: message_bytes as u64 - 1 }
     }
 
     pub fn message(&self) -> &[u8] {
@@ -144,10 +136,7 @@ impl Pattern {
         if let [first, .., last] = received {
             let end = offset + received.len() as u64 - 1;
             if *first != at(offset) || *last != at(end) {
-                bail!(
-                    "wrong bytes in {} received at offset {offset}",
-                    received.len()
-                );
+                bail!("wrong bytes in {} received at offset {offset}", received.len());
             }
         }
         Ok(())

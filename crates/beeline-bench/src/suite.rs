@@ -26,19 +26,11 @@ pub struct Reading {
 
 impl Reading {
     fn new(row: &'static str, value: f64) -> Self {
-        Reading {
-            row,
-            value,
-            samples: Vec::new(),
-        }
+        Reading { row, value, samples: Vec::new() }
     }
 
     fn with(row: &'static str, value: f64, samples: Vec<f64>) -> Self {
-        Reading {
-            row,
-            value,
-            samples,
-        }
+        Reading { row, value, samples }
     }
 }
 
@@ -52,42 +44,21 @@ pub struct Workload {
 enum Kind {
     Latency(Program),
     Histogram(Program),
-    Stream {
-        program: Program,
-        message_bytes: usize,
-    },
+    Stream { program: Program, message_bytes: usize },
     Connect,
-    Crowd {
-        connections: usize,
-    },
-    Busy {
-        idle: usize,
-    },
-    Pairs {
-        pairs: usize,
-    },
-    Idle {
-        connections: usize,
-    },
+    Crowd { connections: usize },
+    Busy { idle: usize },
+    Pairs { pairs: usize },
+    Idle { connections: usize },
     SystemCalls,
 }
 
 macro_rules! row {
     ($id:literal, $title:literal, $unit:ident) => {
-        Row {
-            id: $id,
-            title: $title,
-            unit: Unit::$unit,
-            limit: None,
-        }
+        Row { id: $id, title: $title, unit: Unit::$unit, limit: None }
     };
     ($id:literal, $title:literal, $unit:ident, $limit:ident) => {
-        Row {
-            id: $id,
-            title: $title,
-            unit: Unit::$unit,
-            limit: Some(Limit::$limit),
-        }
+        Row { id: $id, title: $title, unit: Unit::$unit, limit: Some(Limit::$limit) }
     };
 }
 
@@ -167,6 +138,11 @@ impl Workload {
         matches!(self.kind, Kind::Idle { .. } | Kind::SystemCalls)
     }
 
+    /// Whether the workload runs under strace.
+    pub fn needs_strace(&self) -> bool {
+        self.kind == Kind::SystemCalls
+    }
+
     /// Whether all transports can run at the same time without disturbing each other.
     pub fn runs_side_by_side(&self) -> bool {
         matches!(self.kind, Kind::Idle { .. })
@@ -184,10 +160,7 @@ pub struct Suite {
 
 impl Suite {
     fn args(&self, program: Program) -> WorkerArgs {
-        WorkerArgs {
-            duration_ms: self.duration.as_millis() as u64,
-            ..WorkerArgs::new(program)
-        }
+        WorkerArgs { duration_ms: self.duration.as_millis() as u64, ..WorkerArgs::new(program) }
     }
 
     /// Runs a workload over one transport.
@@ -200,32 +173,19 @@ impl Suite {
                 Ok(vec![Reading::with(rows[0].id, value, client.samples)])
             }
             Kind::Histogram(program) => {
-                let args = WorkerArgs {
-                    histogram: true,
-                    ..self.args(program)
-                };
+                let args = WorkerArgs { histogram: true, ..self.args(program) };
                 let (client, _) = self.run_pair(column, &args)?;
                 let names = ["p50_ns", "p99_ns", "p999_ns"];
-                rows.iter()
-                    .zip(names)
-                    .map(|(row, name)| Ok(Reading::new(row.id, figure(&client, name)?)))
-                    .collect()
+                rows.iter().zip(names).map(|(row, name)| Ok(Reading::new(row.id, figure(&client, name)?))).collect()
             }
-            Kind::Stream {
-                program,
-                message_bytes,
-            } => self.stream(&rows[0], column, program, message_bytes),
+            Kind::Stream { program, message_bytes } => self.stream(&rows[0], column, program, message_bytes),
             Kind::Connect => {
                 let (client, _) = self.run_pair(column, &self.args(Program::Connect))?;
                 let value = figure(&client, "connections_per_second")?;
                 Ok(vec![Reading::with(rows[0].id, value, client.samples)])
             }
             Kind::Crowd { connections } => {
-                let args = WorkerArgs {
-                    connections,
-                    message_bytes: 64,
-                    ..self.args(Program::Crowd)
-                };
+                let args = WorkerArgs { connections, message_bytes: 64, ..self.args(Program::Crowd) };
                 let (client, _) = self.run_pair(column, &args)?;
                 let value = figure(&client, "requests_per_second")?;
                 Ok(vec![Reading::with(rows[0].id, value, client.samples)])
@@ -249,10 +209,7 @@ impl Suite {
     ) -> Vec<(Transport, Result<Vec<Reading>>)> {
         match workload.kind {
             Kind::Idle { connections } => self.idle(workload.rows, columns, connections),
-            _ => columns
-                .iter()
-                .map(|&column| (column, self.run(workload, column)))
-                .collect(),
+            _ => columns.iter().map(|&column| (column, self.run(workload, column))).collect(),
         }
     }
 
@@ -276,17 +233,8 @@ impl Suite {
         self.launcher.pair(column, args, self.cpus)
     }
 
-    fn stream(
-        &self,
-        row: &Row,
-        column: Transport,
-        program: Program,
-        message_bytes: usize,
-    ) -> Result<Vec<Reading>> {
-        let args = WorkerArgs {
-            message_bytes,
-            ..self.args(program)
-        };
+    fn stream(&self, row: &Row, column: Transport, program: Program, message_bytes: usize) -> Result<Vec<Reading>> {
+        let args = WorkerArgs { message_bytes, ..self.args(program) };
         let (client, server) = self.run_pair(column, &args)?;
         let mut rate = figure(&server, "bytes_per_second")?;
         let mut samples = server.samples.clone();
@@ -308,10 +256,7 @@ impl Suite {
     }
 
     fn busy(&self, rows: &[Row], column: Transport, idle: usize) -> Result<Vec<Reading>> {
-        let args = WorkerArgs {
-            connections: idle + 1,
-            ..self.args(Program::Busy)
-        };
+        let args = WorkerArgs { connections: idle + 1, ..self.args(Program::Busy) };
         let mut pair = self.pair(column, &args)?;
         let pids = [pair.client.pid(), pair.server.pid()];
         pair.client.reach("alone")?;
@@ -321,17 +266,8 @@ impl Suite {
         let each = Resident::of(&pids)?.growth_per(&before, idle);
         pair.client.go_on()?;
         let (client, _) = self.finish(pair)?;
-        let values = [
-            figure(&client, "alone_ns")?,
-            figure(&client, "among_ns")?,
-            each.user_bytes,
-            each.kernel_bytes,
-        ];
-        Ok(rows
-            .iter()
-            .zip(values)
-            .map(|(row, value)| Reading::new(row.id, value))
-            .collect())
+        let values = [figure(&client, "alone_ns")?, figure(&client, "among_ns")?, each.user_bytes, each.kernel_bytes];
+        Ok(rows.iter().zip(values).map(|(row, value)| Reading::new(row.id, value)).collect())
     }
 
     fn pairs(&self, rows: &[Row], column: Transport, count: usize) -> Result<Vec<Reading>> {
@@ -341,9 +277,7 @@ impl Suite {
             duration_ms: 2 * self.duration.as_millis() as u64,
             ..self.args(Program::Pingpong)
         };
-        let mut pairs = (0..count)
-            .map(|_| self.pair(column, &args))
-            .collect::<Result<Vec<_>>>()?;
+        let mut pairs = (0..count).map(|_| self.pair(column, &args)).collect::<Result<Vec<_>>>()?;
         for pair in &mut pairs {
             pair.client.reach("start")?;
         }
@@ -355,23 +289,12 @@ impl Suite {
             .map(|pair| figure(&self.finish(pair)?.0, "trips_per_second"))
             .collect::<Result<Vec<f64>>>()?;
         let share = smallest_share(&rates).context("no pair did anything")?;
-        Ok(vec![
-            Reading::with(rows[0].id, rates.iter().sum(), rates),
-            Reading::new(rows[1].id, share),
-        ])
+        Ok(vec![Reading::with(rows[0].id, rates.iter().sum(), rates), Reading::new(rows[1].id, share)])
     }
 
     /// CPU time of servers that have nothing to do, over all transports in the same seconds.
-    fn idle(
-        &self,
-        rows: &[Row],
-        columns: &[Transport],
-        connections: usize,
-    ) -> Vec<(Transport, Result<Vec<Reading>>)> {
-        let args = WorkerArgs {
-            connections,
-            ..self.args(Program::Idle)
-        };
+    fn idle(&self, rows: &[Row], columns: &[Transport], connections: usize) -> Vec<(Transport, Result<Vec<Reading>>)> {
+        let args = WorkerArgs { connections, ..self.args(Program::Idle) };
         let begin = |column: Transport| -> Result<(Pair, f64)> {
             let mut pair = self.pair(column, &args)?;
             pair.client.reach("idle")?;
@@ -395,19 +318,12 @@ impl Suite {
             self.finish(pair)?;
             Ok(vec![Reading::new(rows[0].id, each_10s)])
         };
-        started
-            .into_iter()
-            .map(|(c, pair)| (c, end(pair)))
-            .collect()
+        started.into_iter().map(|(c, pair)| (c, end(pair))).collect()
     }
 }
 
 fn figure(outcome: &Outcome, name: &str) -> Result<f64> {
-    outcome
-        .values
-        .get(name)
-        .copied()
-        .with_context(|| format!("a worker did not report {name}"))
+    outcome.values.get(name).copied().with_context(|| format!("a worker did not report {name}"))
 }
 
 /// The fixed-size runs under the tracer.

@@ -4,21 +4,18 @@
 //! system call but nothing else: a path without system calls runs at its own speed, which is the case to be shown.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::args::{Program, Role, Transport, WorkerArgs};
 use crate::conductor::{Launcher, Pair, Tracer};
+use crate::process::find;
 use crate::suite::fixed;
 
 /// System calls of both ends per message, for ping-pong, ping-pong through epoll, and 64 B sends.
-pub fn measure(
-    launcher: &Launcher,
-    cpus: Option<(usize, usize)>,
-    column: Transport,
-) -> Result<[f64; 3]> {
+pub fn measure(launcher: &Launcher, cpus: Option<(usize, usize)>, column: Transport) -> Result<[f64; 3]> {
     let strace = find("strace").context("strace is not installed")?;
     // Only the accelerated path is quick under the tracer.
     let many = match column {
@@ -43,7 +40,7 @@ fn total(
     cpus: Option<(usize, usize)>,
     column: Transport,
     args: WorkerArgs,
-    strace: &std::path::Path,
+    strace: &Path,
 ) -> Result<u64> {
     let directory = tempfile::tempdir()?;
     let (at_client, at_server) = (directory.path().join("c"), directory.path().join("s"));
@@ -53,17 +50,9 @@ fn total(
         worker.set_patience(Duration::from_secs(60));
         anyhow::Ok(worker)
     };
-    let server_args = WorkerArgs {
-        cpu: cpus.map(|c| c.1),
-        ..args.clone()
-    };
+    let server_args = WorkerArgs { cpu: cpus.map(|c| c.1), ..args.clone() };
     let mut server = start(&server_args, &at_server)?;
-    let client_args = WorkerArgs {
-        role: Role::Client,
-        cpu: cpus.map(|c| c.0),
-        address: Some(server.ready()?),
-        ..args
-    };
+    let client_args = WorkerArgs { role: Role::Client, cpu: cpus.map(|c| c.0), address: Some(server.ready()?), ..args };
     let client = start(&client_args, &at_client)?;
     Pair { client, server }.finish()?;
     let calls = |path: &PathBuf| -> Result<u64> {
@@ -88,13 +77,6 @@ fn parse_summary(text: &str) -> Result<u64> {
         Some(sum) => Ok(sum),
         None => bail!("the summary of strace holds no calls"),
     }
-}
-
-/// Looks for a program in PATH.
-pub fn find(program: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .map(|directory| directory.join(program))
-        .find(|path| path.is_file())
 }
 
 #[cfg(test)]

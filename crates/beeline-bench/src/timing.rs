@@ -60,14 +60,7 @@ pub struct Flow {
 
 impl Flow {
     pub fn new(warm_up: Duration) -> Self {
-        Flow {
-            begin: None,
-            warm_up,
-            total: 0,
-            mark: None,
-            last: None,
-            rates: Vec::new(),
-        }
+        Flow { begin: None, warm_up, total: 0, mark: None, last: None, rates: Vec::new() }
     }
 
     /// Notes that so much has passed in all. Reads the clock: not to be called for each message.
@@ -81,8 +74,7 @@ impl Flow {
                 self.last = self.mark;
             }
             Some((then, before)) if now - then >= 4 * BATCH_AT_LEAST => {
-                self.rates
-                    .push((total - before) as f64 / (now - then).as_secs_f64());
+                self.rates.push((total - before) as f64 / (now - then).as_secs_f64());
                 self.last = Some((now, total));
             }
             _ => {}

@@ -51,11 +51,7 @@ pub struct Outcome {
 
 impl Outcome {
     pub fn of(name: &str, value: f64, samples: Vec<f64>) -> Self {
-        Outcome {
-            values: BTreeMap::from([(name.to_owned(), value)]),
-            samples,
-            carried: Carried::default(),
-        }
+        Outcome { values: BTreeMap::from([(name.to_owned(), value)]), samples, carried: Carried::default() }
     }
 }
 
@@ -78,25 +74,18 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
 
 fn serve(args: &WorkerArgs) -> Result<Outcome> {
     let listener = Listener::bind(args.transport)?;
-    tell(&Event::Ready {
-        address: listener.address()?,
-    })?;
+    tell(&Event::Ready { address: listener.address()? })?;
     match args.program {
         Program::Pingpong => pingpong::serve(args, &listener),
         Program::Stream => stream::serve(args, &listener),
         Program::Duplex => stream::serve_duplex(args, &listener),
         Program::Connect => connect::serve(&listener),
-        Program::PingpongEpoll | Program::Crowd | Program::Busy | Program::Idle => {
-            echo::serve(args, &listener)
-        }
+        Program::PingpongEpoll | Program::Crowd | Program::Busy | Program::Idle => echo::serve(args, &listener),
     }
 }
 
 fn drive(args: &WorkerArgs) -> Result<Outcome> {
-    let address = args
-        .address
-        .as_deref()
-        .context("a client needs --address")?;
+    let address = args.address.as_deref().context("a client needs --address")?;
     match args.program {
         Program::Pingpong => pingpong::drive(args, address),
         Program::PingpongEpoll => pingpong::drive_epoll(args, address),
@@ -121,9 +110,7 @@ fn tell(event: &Event) -> Result<()> {
 
 /// Reports a point and waits until the conductor says to go on.
 fn pause(point: &str) -> Result<()> {
-    tell(&Event::At {
-        point: point.to_owned(),
-    })?;
+    tell(&Event::At { point: point.to_owned() })?;
     if !wait_for_word()? {
         bail!("the conductor is gone");
     }
@@ -159,12 +146,8 @@ mod tests {
     #[test]
     fn events_survive_the_pipe() {
         let events = [
-            Event::Ready {
-                address: "127.0.0.1:1".into(),
-            },
-            Event::At {
-                point: "idle".into(),
-            },
+            Event::Ready { address: "127.0.0.1:1".into() },
+            Event::At { point: "idle".into() },
             Event::Result(Outcome::of("ns", 12.5, vec![1.0])),
         ];
         for event in events {

@@ -16,10 +16,7 @@ pub fn serve(listener: &Listener) -> Result<Outcome> {
     let mut byte = [0];
     while byte[0] != LAST {
         let stream = listener.accept()?;
-        ensure!(
-            receive(&stream, &mut byte)? == Some(1),
-            "no byte came on a new connection"
-        );
+        ensure!(receive(&stream, &mut byte)? == Some(1), "no byte came on a new connection");
         send_small(&stream, &byte)?;
         connections += 1;
     }
@@ -31,10 +28,7 @@ pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
         let stream = connect(address)?;
         send_small(&stream, &[word])?;
         let mut byte = [0];
-        ensure!(
-            receive(&stream, &mut byte)? == Some(1) && byte[0] == word,
-            "wrong answer on a new connection"
-        );
+        ensure!(receive(&stream, &mut byte)? == Some(1) && byte[0] == word, "wrong answer on a new connection");
         Ok(())
     };
     let batches = measure(args.duration(), |n| (0..n).try_for_each(|_| visit(AGAIN)))?;

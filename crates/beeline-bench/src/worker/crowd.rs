@@ -33,11 +33,7 @@ pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
             let stream = &streams[poller.token(i) as usize];
             match receive(stream, &mut reply)? {
                 Some(count) => {
-                    ensure!(
-                        count == request.len(),
-                        "a reply of {count} bytes to {} bytes",
-                        request.len()
-                    );
+                    ensure!(count == request.len(), "a reply of {count} bytes to {} bytes", request.len());
                     replies += 1;
                     if going_on {
                         send_small(stream, &request)?;
@@ -64,9 +60,8 @@ pub fn drive_busy(args: &WorkerArgs, address: &str) -> Result<Outcome> {
     let busy = open(1, address, &mut poller, 0)?;
     let mut exchange = Exchange::new(args.message_bytes);
     let mut latency = |poller: &mut Poller| -> Result<f64> {
-        let batches = measure(args.duration(), |n| {
-            (0..n).try_for_each(|_| trip_epoll(&busy[0], poller, &mut exchange))
-        })?;
+        let batches =
+            measure(args.duration(), |n| (0..n).try_for_each(|_| trip_epoll(&busy[0], poller, &mut exchange)))?;
         Ok(median(&batches.ns_per_op).context("no sample")? / 2.0)
     };
     let alone = latency(&mut poller)?;

@@ -30,10 +30,7 @@ pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
     let mut exchange = Exchange::new(args.message_bytes);
     measure_trips(args, || {
         exchange.send(&stream)?;
-        ensure!(
-            receive_all(&stream, &mut exchange.reply)?,
-            "closed by the server"
-        );
+        ensure!(receive_all(&stream, &mut exchange.reply)?, "closed by the server");
         exchange.check()
     })
 }
@@ -73,11 +70,7 @@ pub struct Exchange {
 impl Exchange {
     pub fn new(message_bytes: usize) -> Self {
         assert!(message_bytes >= 8, "a message holds its number");
-        Exchange {
-            number: 0,
-            request: vec![0; message_bytes],
-            reply: vec![0; message_bytes],
-        }
+        Exchange { number: 0, request: vec![0; message_bytes], reply: vec![0; message_bytes] }
     }
 
     fn send(&mut self, stream: &TcpStream) -> Result<()> {
@@ -128,11 +121,7 @@ fn measure_trips(args: &WorkerArgs, mut trip: impl FnMut() -> Result<()>) -> Res
         Ok(())
     })?;
     let one_way: Vec<f64> = batches.ns_per_op.iter().map(|ns| ns / 2.0).collect();
-    let mut outcome = Outcome::of(
-        "one_way_ns",
-        crate::stats::median(&one_way).unwrap_or(f64::NAN),
-        one_way,
-    );
+    let mut outcome = Outcome::of("one_way_ns", crate::stats::median(&one_way).unwrap_or(f64::NAN), one_way);
     let rate = batches.ops as f64 / batches.elapsed.as_secs_f64();
     outcome.values.insert("trips_per_second".into(), rate);
     Ok(outcome)

@@ -93,10 +93,7 @@ pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
     let mut answer = [0; 8];
     std::io::Read::read_exact(&mut &stream, &mut answer)?;
     let received = u64::from_ne_bytes(answer);
-    ensure!(
-        received == sent,
-        "{sent} bytes were sent and {received} received"
-    );
+    ensure!(received == sent, "{sent} bytes were sent and {received} received");
     Ok(Outcome::default())
 }
 
@@ -123,11 +120,7 @@ fn duplex(args: &WorkerArgs, stream: &TcpStream, is_server: bool) -> Result<Outc
         }
         if sending {
             if rest.is_empty() {
-                let stop = if is_server {
-                    !receiving
-                } else {
-                    !clock.goes_on()
-                };
+                let stop = if is_server { !receiving } else { !clock.goes_on() };
                 if stop {
                     stream.shutdown(Shutdown::Write)?;
                     sending = false;
