@@ -35,28 +35,40 @@
 //! A wake word is `generation << 1 | armed`.
 //!
 //! 1. A reader about to sleep *arms*: it counts the bells in its socket, stores a new armed generation,
-//!    takes out the bells it counted (all but one when the ring still holds data), fences, and looks at
-//!    the cursor again. Only if there is nothing new it sleeps on the anchor.
+//!    fences, and looks at the cursor again. Only if there is nothing new it takes out the bells it counted
+//!    (all but one when the ring still holds data) and sleeps on the anchor.
 //! 2. A writer publishes its cursor, fences, and looks at the peer's read wake word. If it is armed, it
 //!    sends a bell, *then* clears the word by compare-and-swap on the value it saw. A writer that dies
 //!    between the two leaves the word armed: the next one rings again. A reader that arms anew meanwhile
 //!    has changed the generation, the swap fails, and the word stays armed.
 //! 3. By the two fences either the reader sees the data or the writer sees the armed word.
-//! 4. Arming stores before it drains, and drains only what it counted before: whoever dies in between
-//!    leaves an armed word or a queued bell, never silence. Bells are taken out under the rx lock only.
+//! 4. Bells are taken out only after a look at the ring that came after arming, only those counted before
+//!    it, and under the rx lock: whoever dies in between, or finds news and never reads it, leaves an
+//!    armed word or a queued bell to the others that sleep, never silence.
 //! 5. At most three bells are outstanding: the kept one, the one for the present generation, and one from
 //!    a writer that raced with arming or died.
 //!
 //! # Waking a writer
 //!
-//! 1. A writer about to sleep *plugs* the anchor: it sends bells until the kernel no longer calls the
-//!    socket writable (four, by the send buffer chosen for anchors). Then it arms its write wake word,
-//!    fences, and looks at the peer's head again. Only if there is no room it sleeps for `POLLOUT`.
-//! 2. A reader that has made room looks at the word, with a fence before if the ring had been at least
-//!    half full (a writer that arms has seen it full, so the consumption that crosses the half sees the
-//!    word, or the writer sees the room). If it is armed and a quarter of the ring is free, the reader
-//!    takes out all bells but one, which makes the kernel report `POLLOUT`, then clears the word as above.
-//!    One bell stays, because sleepers of the reader's own side may not have seen it yet.
+//! 1. A writer about to sleep makes the anchor's send buffer large, sends four bells, stores an armed word,
+//!    fences, and looks at the peer's head again. Only if there is no room it *plugs*: it makes the send
+//!    buffer so small that three bells leave the socket writable and four do not, and sleeps for `POLLOUT`.
+//!    Plugging is the last step and cannot go wrong: if the reader has taken the bells out meanwhile, the
+//!    socket stays writable. Until then it is writable, too, so that neither a writer that finds room nor
+//!    one that dies leaves a plugged socket and no armed word to siblings that sleep.
+//! 2. A writer that finds the anchor plugged and the word still armed joins its siblings' sleep as it is:
+//!    a large buffer would wake them for nothing, and they it.
+//! 3. A reader that has made room looks at the word, with a fence before for each eighth of the ring it has
+//!    read. If the word is armed and a quarter of the ring is free, the reader takes out all bells but one,
+//!    which makes the kernel report `POLLOUT`, then clears the word as above. One bell stays, because
+//!    sleepers of the reader's own side may not have seen it yet. A writer that arms has seen less than a
+//!    quarter free; by the fences it is told at the latest when three eighths are.
+//! 4. A reader that arms while a writer must wait for room leaves all bells queued: taking them out would
+//!    make the writer wake up, find no room and plug again, for ever.
+//!
+//! What a dead end had published stays to be read. [`Fault::Gone`] is the end of bells, not of bytes: whoever
+//! learns it looks at the flags, then at the cursor (the reverse of the order in which the peer stored them),
+//! and reads what is there.
 //!
 //! So the kernel's view of a quiet connection is never less ready than the truth: a bell is queued or the
 //! word is armed whenever somebody may sleep.
@@ -73,7 +85,7 @@ mod writer;
 
 pub use beeline_shm::{End, INLINE_BYTES, LaneMemory, RING_BYTES_MAX, RING_BYTES_MIN, Sink, Source};
 pub use reader::{Reader, Since};
-pub use state::{RxState, TxState};
+pub use state::{BEGIN_ARMED, RxState, TxState};
 pub use storage::{BellFault, Bells, Storage, Wake};
 pub use writer::Writer;
 
@@ -120,6 +132,4 @@ pub mod flags {
     pub const TAKEN: u32 = 8;
     /// The end gives the lane back for reuse by the client that made it.
     pub const RELEASED: u32 = 16;
-    /// Where the number of the CPU that the end last ran on begins (16 bits).
-    pub const CPU_SHIFT: u32 = 16;
 }

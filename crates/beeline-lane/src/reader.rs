@@ -118,14 +118,26 @@ impl<'a, S: Storage> Reader<'a, S> {
     /// Publishes that `length` of `unread` bytes were read, and tells a writer that waits for room.
     #[inline]
     fn consumed(&self, unread: u32, length: u32, bells: &impl Bells) -> Result<(), Fault> {
-        let head = self.state.head.load(Relaxed).wrapping_add(length);
+        let before = self.state.head.load(Relaxed);
+        let head = before.wrapping_add(length);
         self.state.head.store(head, Relaxed);
         self.storage.set_head(self.end, head);
-        if unread >= self.storage.ring_bytes() >> 1 {
+        // A fence for each eighth of a ring that is read. What `unread` says must not decide, because
+        // the writer may have filled the ring and armed since we looked.
+        if (before ^ head) & !(self.storage.ring_bytes() >> 3).wrapping_sub(1) != 0 {
             // Pairs with the fence in `Writer::arm`.
             self.storage.full_fence();
         }
-        self.wake_writer(unread.wrapping_sub(length), bells)
+        match self.wake_writer(unread.wrapping_sub(length), bells) {
+            // Nobody is left to wait for room, and the bytes are read all the same.
+            Err(Fault::Gone) => Ok(()),
+            told => told,
+        }
+    }
+
+    /// Whether the peer's writer waits for more room than it would find.
+    fn writer_must_wait(&self, unread: u32) -> bool {
+        self.storage.wake(self.end.peer(), Wake::Write) & 1 == 1 && !enough_room(self.storage.ring_bytes(), unread)
     }
 
     /// Lets the kernel report room to a writer that asked for it. `unread` bytes are left in the ring.
@@ -169,28 +181,46 @@ impl<'a, S: Storage> Reader<'a, S> {
     /// Prepares to sleep until there is news.
     ///
     /// # Errors
-    /// A [`Fault`] of the peer.
+    /// A [`Fault`] of the peer. After [`Fault::Gone`], what the peer had published is still to be read.
     pub fn arm(&self, since: Since, bells: &impl Bells) -> Result<Armed, Fault> {
-        let (news, unread) = self.news(since)?;
-        if news {
+        if self.news(since)?.0 {
             return Ok(Armed::Ready);
         }
         let last = self.state.read_wake.load(Relaxed);
         let rung = last & 1 == 1 && self.storage.wake(self.end, Wake::Read) != last;
-        let keep = u32::from(unread != 0);
-        let mut surplus = 0;
+        let mut queued = 0;
         if rung || self.state.bells_queued.load(Relaxed) != 0 {
-            let queued = bells.queued()?;
-            surplus = queued.saturating_sub(keep);
-            self.state.bells_queued.store(queued.wrapping_sub(surplus), Relaxed);
+            queued = bells.queued()?;
+            self.state.bells_queued.store(queued, Relaxed);
         }
         let wake = next_generation(last);
         self.state.read_wake.store(wake, Relaxed);
         self.storage.set_wake(self.end, Wake::Read, wake);
-        self.take_bells(surplus, bells)?;
         // Pairs with the fence in `Writer::wake_reader`.
         self.storage.full_fence();
+        let (news, unread) = self.news(since)?;
+        if news {
+            return Ok(Armed::Ready);
+        }
+        // Taking bells away from a writer that has to wait would only make it plug again.
+        if queued != 0 && !self.writer_must_wait(unread) {
+            let keep = u32::from(unread != 0);
+            self.take_bells(queued.saturating_sub(keep), bells)?;
+            self.state.bells_queued.store(keep.min(queued), Relaxed);
+        }
         self.wake_writer(unread, bells)?;
-        Ok(if self.news(since)?.0 { Armed::Ready } else { Armed::Sleep })
+        Ok(Armed::Sleep)
+    }
+
+    /// Goes on after a holder that may have died with the lock held: what it took out of the ring is
+    /// published, and bells that it may have left are counted at the next arming.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer.
+    pub fn recover(&self, bells: &impl Bells) -> Result<(), Fault> {
+        self.storage.set_head(self.end, self.state.head.load(Relaxed));
+        self.state.bells_queued.store(1, Relaxed);
+        self.storage.full_fence();
+        self.wake_writer(self.unread()?, bells)
     }
 }

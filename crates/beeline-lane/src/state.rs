@@ -44,11 +44,21 @@ pub struct RxState {
     pub(crate) bytes: AtomicU64,
 }
 
+/// The read wake words of a lane at the beginning of a connection: generation 0, armed.
+pub const BEGIN_ARMED: u32 = 1;
+
 impl TxState {
     /// Bytes written since the connection began.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
+    }
+
+    /// Bytes written, modulo 2^32: with a peer's head, tells how much room there is.
+    #[must_use]
+    #[inline]
+    pub fn tail(&self) -> u32 {
+        self.tail.load(Relaxed)
     }
 
     /// Bells sent since the connection began.
@@ -69,6 +79,12 @@ impl RxState {
     #[must_use]
     pub fn bells(&self) -> u32 {
         self.bells.load(Relaxed)
+    }
+
+    /// Begins a connection with the read wake word armed, so that the first bytes ring. The words in the
+    /// lane are stored by whoever makes the connection, before the peer learns of it.
+    pub fn begin_armed(&self) {
+        self.read_wake.store(BEGIN_ARMED, Relaxed);
     }
 
     /// Remembers that the kernel reported the anchor readable, so that the next arming takes bells out.

@@ -67,11 +67,16 @@ pub trait Bells {
     /// Any [`BellFault`].
     fn drain(&self, count: u32) -> Result<(), BellFault>;
 
-    /// Queues bells for the peer until the kernel no longer reports the anchor writable.
-    ///
-    /// # Errors
-    /// [`BellFault::Gone`].
-    fn plug(&self) -> Result<(), BellFault>;
+    /// Makes the kernel report the anchor writable only while at most three bells are queued for the
+    /// peer, by a small send buffer.
+    fn plug(&self);
+
+    /// Whether the kernel reports the anchor as not writable.
+    fn plugged(&self) -> bool;
+
+    /// Makes the kernel report the anchor writable whatever is queued, by a large send buffer, as it does
+    /// before the first [`Bells::plug`], and wakes those who sleep for it.
+    fn unplug(&self);
 }
 
 impl Storage for LaneMemory {

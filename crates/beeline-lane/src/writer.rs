@@ -16,6 +16,9 @@ const CHUNK_BYTES: usize = 32 * 1024;
 /// rewind instead: quiet connections stay within few pages at one line transfer per page.
 const FOOTPRINT_BYTES: u32 = 2048;
 
+/// Bells that make a plugged anchor not writable, whatever else is queued.
+const PLUG_BELLS: u32 = 4;
+
 /// The writing half of one end. The caller holds the end's tx lock for as long as it has one.
 pub struct Writer<'a, S> {
     storage: &'a S,
@@ -64,19 +67,16 @@ impl<'a, S: Storage> Writer<'a, S> {
     #[inline]
     fn prepare(&self, tail: u32, base: &mut u32, wanted: usize) -> Result<u32, Fault> {
         let ring = self.storage.ring_bytes();
-        let hint = self.state.head_hint.load(Relaxed);
-        let mut used = tail.wrapping_sub(hint);
-        if used != 0 {
-            let seen = self.state.head_seen.load(Relaxed);
-            used = tail.wrapping_sub(seen);
-            let position = tail.wrapping_sub(*base);
-            let grows = position & FOOTPRINT_BYTES.wrapping_sub(1) < wanted.min(FOOTPRINT_BYTES as usize) as u32;
-            if grows || used as usize > (ring as usize).saturating_sub(wanted) {
-                used = self.used(tail)?;
-            }
+        let mut used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
+        let position = tail.wrapping_sub(*base);
+        let grows = position & FOOTPRINT_BYTES.wrapping_sub(1) < wanted.min(FOOTPRINT_BYTES as usize) as u32;
+        // The hint is only a reason to look: one that a read left behind 2^32 bytes ago equals the tail,
+        // too, and rewinding a ring that is not empty would give the peer wrong bytes.
+        let hinted = self.state.head_hint.load(Relaxed) == tail;
+        if hinted || grows || used as usize > (ring as usize).saturating_sub(wanted) {
+            used = self.used(tail)?;
         }
         if used == 0 {
-            self.state.head_seen.store(tail, Relaxed);
             // Small messages begin in the front's own cache line, larger ones on the next.
             let position = if wanted <= INLINE_BYTES as usize { 0 } else { INLINE_BYTES };
             *base = tail.wrapping_sub(position);
@@ -121,6 +121,21 @@ impl<'a, S: Storage> Writer<'a, S> {
         self.used(self.state.tail.load(Relaxed))
     }
 
+    /// Copies bytes that the peer has not read, from `offset` on, out of the ring again: for a connection
+    /// that begins anew elsewhere. Returns how many; 0 at the end.
+    ///
+    /// # Errors
+    /// [`Fault::HeadBeyondTail`].
+    pub fn copy_back(&self, offset: u32, mut sink: beeline_shm::Sink<'_>) -> Result<usize, Fault> {
+        let tail = self.state.tail.load(Relaxed);
+        let unread = self.used(tail)?;
+        let part = sink.split_front(unread.saturating_sub(offset) as usize);
+        let length = part.len();
+        let from = tail.wrapping_sub(unread).wrapping_add(offset);
+        self.storage.copy_out(self.end, from.wrapping_sub(self.state.base.load(Relaxed)), part);
+        Ok(length)
+    }
+
     /// Whether a poller should be told that there is room: a quarter of the ring is free.
     ///
     /// # Errors
@@ -143,13 +158,27 @@ impl<'a, S: Storage> Writer<'a, S> {
         if self.writable()? {
             return Ok(Armed::Ready);
         }
-        bells.plug()?;
-        let wake = next_generation(self.state.write_wake.load(Relaxed));
-        self.state.write_wake.store(wake, Relaxed);
-        self.storage.set_wake(self.end, Wake::Write, wake);
-        // Pairs with the fence in `Reader::wake_writer`.
+        // A sibling that sleeps has plugged the anchor for us, too, if the reader has not undone it yet.
+        let word = self.storage.wake(self.end, Wake::Write);
+        let joined = word & 1 == 1 && word == self.state.write_wake.load(Relaxed) && bells.plugged();
+        if !joined {
+            bells.unplug();
+            for _ in 0..PLUG_BELLS {
+                bells.ring()?;
+            }
+            let wake = next_generation(self.state.write_wake.load(Relaxed));
+            self.state.write_wake.store(wake, Relaxed);
+            self.storage.set_wake(self.end, Wake::Write, wake);
+        }
+        // Pairs with the fence in `Reader::consumed`.
         self.storage.full_fence();
-        Ok(if self.writable()? { Armed::Ready } else { Armed::Sleep })
+        if self.writable()? {
+            return Ok(Armed::Ready);
+        }
+        if !joined {
+            bells.plug();
+        }
+        Ok(Armed::Sleep)
     }
 
     /// Brings the state up to what was published, after a holder may have died with the lock held. The

@@ -11,9 +11,6 @@ use crate::kernel;
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
 const RIGHTS_MAX: usize = 253;
-/// More bells than any plug needs.
-const PLUG_MAX: u32 = 32;
-
 /// The anchor of a lane, by the fd under which the app called us.
 #[derive(Clone, Copy)]
 pub struct Anchor(pub i32);
@@ -50,15 +47,12 @@ impl Bells for Anchor {
         Ok(())
     }
 
-    fn plug(&self) -> Result<(), BellFault> {
+    fn plug(&self) {
         set_send_buffer(self.0, small_send_buffer());
-        for _ in 0..PLUG_MAX {
-            if kernel::poll_now(self.0, libc::POLLOUT) & libc::POLLOUT == 0 {
-                return Ok(());
-            }
-            self.ring()?;
-        }
-        Ok(())
+    }
+
+    fn plugged(&self) -> bool {
+        kernel::poll_now(self.0, libc::POLLOUT) & libc::POLLOUT == 0
     }
 
     fn unplug(&self) {
