@@ -12,6 +12,7 @@ use crate::variant::port_of;
 use crate::{random, trace};
 use anyhow::{Context, Result, bail};
 use beeline_testkit::preload;
+use beeline_testkit::statistics::Carried;
 use beeline_testkit::sys::{self, RawAddress};
 use beeline_testkit::watch::Ending;
 use std::io::{BufRead, BufReader, Write};
@@ -62,7 +63,21 @@ pub fn run(program: &str, trace_file: &Path, interposed: Option<&str>) -> Result
         }
         other => bail!("unknown kind of program {other:?}"),
     }
+    note_statistics();
     Ok(())
+}
+
+/// Tells the runner how the connections of this process were carried.
+fn note_statistics() {
+    if let Some(carried) = Carried::of(std::process::id()) {
+        trace::write_note(format_args!("accelerated {}", carried.accelerated));
+        for (reason, count) in carried.fallen_back {
+            trace::write_note(format_args!("fell back: {reason} {count}"));
+        }
+        for (poison, count) in carried.poisoned {
+            trace::write_note(format_args!("poisoned: {poison} {count}"));
+        }
+    }
 }
 
 fn find(name: &str) -> Result<Instance> {

@@ -19,6 +19,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Further runs on kernel TCP before a random sequence counts as different.
+const KERNEL_RUNS_MORE: usize = 3;
+
 /// One comparison to make.
 struct Job {
     name: String,
@@ -171,6 +174,9 @@ impl Runner<'_> {
         }
         let other_name = if self.library.is_some() { "beeline" } else { "kernel again" };
         let other = self.run_one(&format!("{at}-other"), job, self.library.as_deref())?;
+        if self.library.is_some() && self.kernel_can_do_that_too(at, job, &kernel, &other)? {
+            return Ok(());
+        }
         if let Some(text) = difference("kernel", &kernel.trace, other_name, &other.trace) {
             bail!("{text}    ({other_name} ended with {:?})\n{}", other.ending, other.errors);
         }
@@ -181,6 +187,21 @@ impl Runner<'_> {
             check_path(&other)?;
         }
         Ok(())
+    }
+
+    /// About one random sequence in two thousand differs between two runs on kernel TCP (an edge more or less, when an
+    /// acknowledgement is late). What one of several kernel runs shows as well is right.
+    fn kernel_can_do_that_too(&self, at: usize, job: &Job, kernel: &Run, other: &Run) -> Result<bool> {
+        if !job.program.starts_with("random:") || kernel.trace.first_difference(&other.trace).is_none() {
+            return Ok(false);
+        }
+        for again in 0..KERNEL_RUNS_MORE {
+            let more = self.run_one(&format!("{at}-kernel-{again}"), job, None)?;
+            if more.trace.first_difference(&other.trace).is_none() && more.ending == other.ending {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn run_one(&self, name: &str, job: &Job, library: Option<&Path>) -> Result<Run> {
@@ -213,7 +234,20 @@ fn last_lines(run: &Run) -> String {
     format!("{lines}{}", run.errors)
 }
 
-/// Whether the connections that should have been accelerated were.
-fn check_path(_run: &Run) -> Result<()> {
-    Ok(())
+/// Whether the connections that should have been accelerated were: at least one end of each is counted in the process
+/// that tells (the other may belong to a child of it), and none fell back.
+fn check_path(run: &Run) -> Result<()> {
+    let pairs = run.trace.notes.iter().filter(|note| *note == "pair").count();
+    let counted: Vec<usize> =
+        run.trace.notes.iter().filter_map(|note| note.strip_prefix("accelerated ")?.parse().ok()).collect();
+    if pairs > 0 && counted.iter().sum::<usize>() < pairs {
+        let told: String =
+            run.trace.notes.iter().filter(|note| *note != "pair").map(|note| format!("    {note}\n")).collect();
+        let told = if counted.is_empty() { "    no statistics: is the library loaded?\n".to_owned() } else { told };
+        bail!("    equal, but not accelerated: {pairs} connections expected on lanes\n{told}");
+    }
+    match run.trace.notes.iter().find(|note| note.starts_with("fell back") || note.starts_with("poisoned")) {
+        Some(note) if pairs > 0 => bail!("    equal, but not all accelerated: {note}"),
+        _ => Ok(()),
+    }
 }

@@ -280,8 +280,7 @@ fn bound_client(v: Variant) {
 
 fn dissolve_by_af_unspec(v: Variant) {
     let (client, server) = v.pair();
-    let mut nobody = RawAddress::default();
-    nobody.length = 16;
+    let nobody = RawAddress { length: 16, ..RawAddress::default() };
     connect(client, &nobody);
     await_hangup(server);
     poll_now(server);

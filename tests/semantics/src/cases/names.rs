@@ -66,9 +66,10 @@ fn bad_pointers(v: Variant) {
     trace!("null length {}", sys::getsockname_at(client.raw, room_at, 0));
     trace!("null address {}", sys::getpeername_at(client.raw, 0, length_at));
     trace!("null length {}", sys::getpeername_at(client.raw, room_at, 0));
-    length = -1_i32 as u32;
-    trace!("negative length {}", sys::getsockname_at(client.raw, room_at, length_at));
-    trace!("negative length {}", sys::getpeername_at(client.raw, room_at, length_at));
+    let mut negative: i32 = -1;
+    let negative_at = &raw mut negative as usize;
+    trace!("negative length {}", sys::getsockname_at(client.raw, room_at, negative_at));
+    trace!("negative length {}", sys::getpeername_at(client.raw, room_at, negative_at));
     trace!("bad fd {}", sys::getsockname(199, 128).0);
     trace!("bad fd {}", sys::getpeername(199, 128).0);
     let (_, ends) = sys::pipe2(0);

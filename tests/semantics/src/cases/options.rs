@@ -236,8 +236,9 @@ fn bad_pointers(v: Variant) {
     }
     trace!("set null: {}", sys::setsockopt_at(client.raw, SOCKET, libc::SO_KEEPALIVE, 0, 4));
     trace!("set unmapped: {}", sys::setsockopt_at(client.raw, TCP, libc::TCP_NODELAY, 16, 4));
-    length = -1_i32 as u32;
-    trace!("negative length: {}", sys::getsockopt_at(client.raw, SOCKET, libc::SO_KEEPALIVE, value_at, length_at));
+    let mut negative: i32 = -1;
+    let negative_at = &raw mut negative as usize;
+    trace!("negative length: {}", sys::getsockopt_at(client.raw, SOCKET, libc::SO_KEEPALIVE, value_at, negative_at));
 }
 
 fn unknown_options(v: Variant) {

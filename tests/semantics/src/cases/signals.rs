@@ -469,7 +469,7 @@ fn sigpipe_counts(v: Variant) {
     await_hangup(client);
     send(client, b"one", 0);
     await_events(client, libc::POLLHUP);
-    let mut counted = |what: &str| trace!("{what}: SIGPIPE {}", HANDLED.swap(0, Ordering::SeqCst));
+    let counted = |what: &str| trace!("{what}: SIGPIPE {}", HANDLED.swap(0, Ordering::SeqCst));
     send(client, b"two", libc::MSG_NOSIGNAL);
     counted("send without signal");
     send(client, b"three", 0);

@@ -126,21 +126,6 @@ pub fn receive_stream(fd: Fd, seed: u64, length: u64, chunk_max: usize) {
     trace!("{} received {got} bytes, hash {:016x}{end}", fd.name, hash.0);
 }
 
-/// Writes until the connection takes no more; returns how much it took. How much that is differs between kernels too.
-pub fn fill(fd: Fd, seed: u64) -> u64 {
-    let mut buffer = vec![0; 64 * 1024];
-    let mut sent: u64 = 0;
-    loop {
-        fill_stream(seed, sent, &mut buffer);
-        let ret = sys::send(fd.raw, &buffer, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-        if !ret.is_ok() {
-            trace!("{} filled up: {ret}", fd.name);
-            return sent;
-        }
-        sent += ret.value as u64;
-    }
-}
-
 /// Reads what is there (exactly `length` bytes of stream `seed` are expected) and says whether it was right.
 pub fn drain(fd: Fd, seed: u64, length: u64) {
     let mut buffer = vec![0; 64 * 1024];
@@ -161,8 +146,8 @@ pub fn drain(fd: Fd, seed: u64, length: u64) {
     trace!("{} drained, all bytes came: {}, all bytes right: {right}", fd.name, got == length);
 }
 
-/// Like [`fill`], until the connection stays full: what is on its way through the kernel when the first EAGAIN comes
-/// makes room once more when it has arrived.
+/// Writes until the connection takes no more and stays full (what is on its way through the kernel at the first EAGAIN
+/// makes room once more when it has arrived); returns how much it took. How much that is differs between kernels too.
 pub fn fill_firmly(fd: Fd, seed: u64) -> u64 {
     let mut buffer = vec![0; 64 * 1024];
     let mut sent: u64 = 0;
