@@ -5,12 +5,15 @@ use std::path::PathBuf;
 
 /// Runs small socket programs on kernel TCP and on Beeline and compares what they see.
 #[derive(Debug, Parser)]
-#[command(version, after_help = "Examples:
+#[command(
+    version,
+    after_help = "Examples:
   semantics                                    all cases, with the libbeeline.so beside this program
   semantics --filter epoll/ --show             the cases whose name contains epoll/, with their traces
   semantics --native-only                      every case twice on kernel TCP: are the cases deterministic?
   semantics random --seed 7 --ops 500          one random sequence of operations
-  semantics random --count 200                 two hundred sequences, each with its own seed")]
+  semantics random --count 200                 two hundred sequences, each with its own seed"
+)]
 pub struct Options {
     #[command(subcommand)]
     pub command: Option<Command>,

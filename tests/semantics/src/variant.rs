@@ -1,7 +1,7 @@
 //! The settings that one case is run under, and the connections that fit them.
 
-use crate::traced::Fd;
 use crate::trace;
+use crate::traced::Fd;
 use beeline_testkit::sys::{self, RawAddress};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

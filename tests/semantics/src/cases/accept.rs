@@ -111,10 +111,9 @@ fn address_cut_to_room(v: Variant) {
 fn bad_address_pointers(v: Variant) {
     let listener = v.listener();
     let mut length = 128_u32;
-    for (what, address, length_place) in [
-        ("address without length", &raw mut length as usize, 0),
-        ("unmapped length", &raw mut length as usize, 8),
-    ] {
+    for (what, address, length_place) in
+        [("address without length", &raw mut length as usize, 0), ("unmapped length", &raw mut length as usize, 8)]
+    {
         let client = v.client();
         connect(client, &v.address_of(listener));
         await_readable(listener);

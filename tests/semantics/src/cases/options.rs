@@ -230,7 +230,9 @@ fn bad_pointers(v: Variant) {
     let mut length: u32 = 4;
     let mut value: u32 = 0;
     let (length_at, value_at) = (&raw mut length as usize, &raw mut value as usize);
-    for (what, pointer, place) in [("value null", 0, length_at), ("length null", value_at, 0), ("both unmapped", 16, 16)] {
+    for (what, pointer, place) in
+        [("value null", 0, length_at), ("length null", value_at, 0), ("both unmapped", 16, 16)]
+    {
         trace!("get, {what}: {}", sys::getsockopt_at(client.raw, SOCKET, libc::SO_KEEPALIVE, pointer, place));
         trace!("get tcp, {what}: {}", sys::getsockopt_at(client.raw, TCP, libc::TCP_NODELAY, pointer, place));
     }

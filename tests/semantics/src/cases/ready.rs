@@ -232,7 +232,8 @@ fn select_count_limits(v: Variant) {
     let (client, server) = v.pair();
     send(server, b"x", 0);
     await_readable(client);
-    let sets = || sys::Sets { read: sys::FdSet::of(&[client.raw]), write: sys::FdSet::of(&[]), except: sys::FdSet::of(&[]) };
+    let sets =
+        || sys::Sets { read: sys::FdSet::of(&[client.raw]), write: sys::FdSet::of(&[]), except: sys::FdSet::of(&[]) };
     trace!("count just below: {}", sys::select(client.raw, &mut sets(), 0).0);
     trace!("count just right: {}", sys::select(client.raw + 1, &mut sets(), 0).0);
     trace!("count 1024: {}", sys::select(1024, &mut sets(), 0).0);
@@ -247,7 +248,8 @@ fn select_leaves_time(v: Variant) {
     let (client, server) = v.pair();
     send(server, b"x", 0);
     await_readable(client);
-    let mut sets = sys::Sets { read: sys::FdSet::of(&[client.raw]), write: sys::FdSet::of(&[]), except: sys::FdSet::of(&[]) };
+    let mut sets =
+        sys::Sets { read: sys::FdSet::of(&[client.raw]), write: sys::FdSet::of(&[]), except: sys::FdSet::of(&[]) };
     let (ret, left) = sys::select(1024, &mut sets, 10_000);
     trace!("ready: {ret}, time left: {}", left > 5000 && left <= 10_000);
     recv(client, 1, 0);
@@ -262,7 +264,8 @@ fn select_clears_sets_on_timeout(v: Variant) {
     let (ret, _) = sys::select(1024, &mut sets, 10);
     let left = fds.iter().any(|fd| sets.read.has(*fd) || sets.except.has(*fd));
     trace!("{ret}, something left: {left}");
-    let mut sets = sys::Sets { read: sys::FdSet::of(&[client.raw, 150]), write: sys::FdSet::of(&[]), except: sys::FdSet::of(&[]) };
+    let mut sets =
+        sys::Sets { read: sys::FdSet::of(&[client.raw, 150]), write: sys::FdSet::of(&[]), except: sys::FdSet::of(&[]) };
     let (ret, _) = sys::select(1024, &mut sets, 10);
     trace!("{ret}, sets stay as they were: {} {}", sets.read.has(client.raw), sets.read.has(150));
 }

@@ -178,7 +178,8 @@ fn wait_poll(fd: Fd) {
 }
 
 fn wait_select(fd: Fd) {
-    let mut sets = sys::Sets { read: sys::FdSet::of(&[fd.raw]), write: sys::FdSet::of(&[]), except: sys::FdSet::of(&[]) };
+    let mut sets =
+        sys::Sets { read: sys::FdSet::of(&[fd.raw]), write: sys::FdSet::of(&[]), except: sys::FdSet::of(&[]) };
     sys::select(fd.raw + 1, &mut sets, -1);
 }
 

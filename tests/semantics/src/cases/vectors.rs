@@ -74,10 +74,8 @@ fn count_negative_or_too_large(v: Variant) {
     readv(server, &[1; 1025]);
     recvmsg(server, &[1; 1025], libc::MSG_DONTWAIT);
     readv(server, &[1; 1024]);
-    let lengths_above_limit = [usize::MAX / 2, usize::MAX / 2].map(|iov_len| libc::iovec {
-        iov_base: pieces.vectors[0].iov_base,
-        iov_len,
-    });
+    let lengths_above_limit =
+        [usize::MAX / 2, usize::MAX / 2].map(|iov_len| libc::iovec { iov_base: pieces.vectors[0].iov_base, iov_len });
     trace!("sum too large: {}", sys::writev_at(client.raw, lengths_above_limit.as_ptr() as usize, 2));
 }
 
@@ -139,7 +137,8 @@ fn readv_at_the_end(v: Variant) {
 
 fn sendmmsg_then_recv(v: Variant) {
     let (client, server) = v.pair();
-    let mut messages = [Pieces::of_data(&[b"first ", b"message "]), Pieces::of_data(&[]), Pieces::of_data(&[b"second"])];
+    let mut messages =
+        [Pieces::of_data(&[b"first ", b"message "]), Pieces::of_data(&[]), Pieces::of_data(&[b"second"])];
     let (ret, lengths) = sys::sendmmsg(client.raw, &mut messages, 0);
     trace!("sendmmsg {ret} {lengths:?}");
     await_queued(server, 20);

@@ -12,7 +12,9 @@ impl Model {
     /// One random operation.
     pub fn step(&mut self, number: usize) {
         let open = self.open_ends();
-        if open.is_empty() || (self.rng.chance(12) && self.slots.iter().any(|slot| !slot.ends[0].is_open() && !slot.ends[1].is_open())) {
+        if open.is_empty()
+            || (self.rng.chance(12) && self.slots.iter().any(|slot| !slot.ends[0].is_open() && !slot.ends[1].is_open()))
+        {
             return self.open_connection();
         }
         let (slot, side) = *self.rng.pick(&open);
@@ -176,9 +178,13 @@ impl Model {
     fn control_step(&mut self, fd: Fd) {
         let set = self.sets[self.rng.below(SETS)];
         let mut events = 0;
-        for (bit, one_in) in
-            [(libc::EPOLLIN, 1), (libc::EPOLLOUT, 2), (libc::EPOLLRDHUP, 2), (libc::EPOLLET, 2), (libc::EPOLLONESHOT, 6)]
-        {
+        for (bit, one_in) in [
+            (libc::EPOLLIN, 1),
+            (libc::EPOLLOUT, 2),
+            (libc::EPOLLRDHUP, 2),
+            (libc::EPOLLET, 2),
+            (libc::EPOLLONESHOT, 6),
+        ] {
             if self.rng.chance(one_in) {
                 events |= bit;
             }
