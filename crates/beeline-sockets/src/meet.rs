@@ -1,0 +1,251 @@
+//! How two ends meet: sockets, listeners and their doors, connecting and accepting.
+//!
+//! # The protocol of a connection
+//!
+//! ```text
+//! client                                             server
+//! ------                                             ------
+//!                                                    listen: door made, shut
+//!                                                    first accept, poll, epoll_ctl: door open
+//! which listener would take it? (sock_diag)
+//! anchor bound to the connection's name
+//! anchor connected to the listener's door
+//! whose door is it? (SO_PEERCRED, sock_diag)
+//! lane made or taken from the pool
+//! hello, with the lane's memfd          ---------->
+//! anchor put under the app's fd
+//! the app writes into the ring                       accept: name, user, hello, lane checked
+//!                                       <----------  TAKEN: from now on nothing changes any more
+//! ```
+//!
+//! Until the hello is sent, any failure leaves the app's TCP socket as it was, and the kernel connects it.
+//! Between hello and TAKEN the server's death or refusal shows on the anchor, and the client begins again over
+//! TCP with what lies in its ring ([`late_fallback`]): since the hello was not taken, nobody has read a byte of
+//! it. After TAKEN the connection lives and dies with the lane.
+//!
+//! # Rooms
+//!
+//! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `ports` and the
+//! names of anchors reserve the client's address; `calibrate` fits anchors to this kernel; `hello_io` moves the
+//! hello; `pool` keeps lanes and sides; `listener`, `door`, `turnstile` and `accept` are the server's part;
+//! `connect` and `late` the client's.
+//!
+//! # Locks
+//!
+//! `life::changing` is held while fds change their meaning, that is from the anchor's birth to its place in the
+//! table; so a `fork` copies no half-made connection. Then a listener's lock, then a description's, then the
+//! innermost ones of `lookup` and `pool`. Nothing is waited for with any of them held: every call that is made
+//! then returns at once.
+
+mod accept;
+mod calibrate;
+mod connect;
+mod door;
+mod hello_io;
+mod late;
+mod listener;
+mod lookup;
+mod pool;
+mod ports;
+mod proc;
+mod trust;
+mod turnstile;
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use beeline_lane::{End, flags};
+use beeline_shm::sys;
+
+use crate::desc::{DESCS, Desc, Draft, Kind};
+use crate::kernel::{self, SockAddr};
+use crate::side::{SideState, state};
+use crate::{Errno, Outcome, epoll, io, life, stats, table};
+
+pub use accept::{accept4, door_ready};
+pub use connect::connect;
+pub use door::open_door;
+pub use late::late_fallback;
+pub use listener::{Listener, adopt_listener, close_listener, listen, listener_fds, shutdown_listener};
+pub use pool::PooledLane;
+
+/// `socket(2)`.
+pub fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
+    if !life::may_accelerate() {
+        return Outcome::Kernel;
+    }
+    let fd = match kernel::socket(domain, kind, protocol) {
+        Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => kernel::socket(domain, kind, protocol),
+        result => result,
+    };
+    let fd = match fd {
+        Ok(fd) => fd as i32,
+        Err(errno) => return Outcome::Fail(errno),
+    };
+    let _changing = life::changing();
+    forget_stale(fd);
+    let is_internet = domain == libc::AF_INET || domain == libc::AF_INET6;
+    let is_stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
+    let is_tcp = protocol == 0 || protocol == libc::IPPROTO_TCP;
+    // Without a description the socket is simply the kernel's.
+    if is_internet
+        && is_stream
+        && is_tcp
+        && let Some(desc) = DESCS.take()
+    {
+        desc.begin(Kind::Tcp, fd, domain as u32, crate::forks());
+        if table::set(fd, Some(desc)).is_err() {
+            desc.give_if_unused();
+        }
+    }
+    Outcome::Done(fd as isize)
+}
+
+/// `bind(2)`.
+///
+/// # Safety
+/// `address` and `length` as for bind(2).
+pub unsafe fn bind(fd: i32, address: *const libc::sockaddr, length: u32) -> Outcome {
+    match table::get(fd).map(Desc::kind) {
+        Some(Kind::Lane | Kind::Orphan) => Outcome::fail(libc::EINVAL),
+        Some(_) => {
+            lookup::forget();
+            // SAFETY: forwarded from the caller.
+            unsafe { sys::call(libc::SYS_bind, [fd as usize, address as usize, length as usize, 0, 0, 0]) }.into()
+        }
+        None => Outcome::Kernel,
+    }
+}
+
+/// `getsockname(2)`.
+///
+/// # Safety
+/// `address` and `length` as for getsockname(2).
+pub unsafe fn getsockname(fd: i32, address: *mut libc::sockaddr, length: *mut u32) -> Outcome {
+    // SAFETY: forwarded from the caller.
+    unsafe { name(fd, address, length, |side| Ok(side.local.get())) }
+}
+
+/// `getpeername(2)`.
+///
+/// # Safety
+/// `address` and `length` as for getpeername(2).
+pub unsafe fn getpeername(fd: i32, address: *mut libc::sockaddr, length: *mut u32) -> Outcome {
+    // SAFETY: forwarded from the caller.
+    unsafe {
+        name(fd, address, length, |side| {
+            // The kernel forgets the peer of a connection that is over: reset, or closed in both directions.
+            let over = side.is(state::RESET) || side.is(state::SHUT_WR) && side.is(state::PEER_FIN);
+            if over { Err(Errno(libc::ENOTCONN)) } else { Ok(side.remote.get()) }
+        })
+    }
+}
+
+/// # Safety
+/// `address` and `length` as for getsockname(2).
+unsafe fn name(
+    fd: i32,
+    address: *mut libc::sockaddr,
+    length: *mut u32,
+    which: impl FnOnce(&SideState) -> Result<core::net::SocketAddr, Errno>,
+) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    match desc.kind() {
+        Kind::Lane => {}
+        Kind::Orphan => return Outcome::fail(libc::ENOTCONN),
+        _ => return Outcome::Kernel,
+    }
+    let Some(guard) = table::lane_rx(fd) else { return Outcome::Kernel };
+    io::observe(desc, guard.side);
+    let found = match which(guard.side) {
+        Ok(found) => SockAddr::internet(found, guard.side.family.load(Relaxed) as i32),
+        Err(errno) => return Outcome::Fail(errno),
+    };
+    drop(guard);
+    // SAFETY: by the caller's word; read before it is used for a length.
+    unsafe {
+        if length.is_null() || address.is_null() {
+            return Outcome::fail(libc::EFAULT);
+        }
+        if (*length).cast_signed() < 0 {
+            return Outcome::fail(libc::EINVAL);
+        }
+        found.to_app(address, length);
+    }
+    Outcome::OK
+}
+
+/// The kernel has given `fd` to something new. If it led to a description, the app closed it behind our back.
+pub fn fd_reborn(fd: i32) {
+    if table::get(fd).is_some() && !life::is_guest_of_parent() {
+        let _changing = life::changing();
+        forget_stale(fd);
+    }
+}
+
+/// Ends what `fd` led to, which the kernel has closed already. The caller holds `life::changing`.
+fn forget_stale(fd: i32) {
+    let Some(desc) = table::get(fd) else { return };
+    epoll::forget(fd, desc);
+    let last = desc.refs.load(Acquire) <= 1;
+    if last {
+        match desc.kind() {
+            Kind::Lane => io::close_lane(desc),
+            Kind::Listener => close_listener(desc),
+            Kind::Epoll => epoll::close_set(desc),
+            _ => {}
+        }
+    }
+    let _ = table::set(fd, None);
+    if last {
+        stats::close_slot(desc);
+        desc.become_kind(Kind::Closed);
+        desc.give_if_unused();
+    }
+}
+
+/// Hands over to a connection what was set on the socket before.
+fn carry_draft(draft: &Draft, side: &SideState) {
+    side.rcv_timeout_ns.store(draft.rcv_timeout_ns.load(Relaxed), Relaxed);
+    side.snd_timeout_ns.store(draft.snd_timeout_ns.load(Relaxed), Relaxed);
+    side.rcv_lowat.store(draft.rcv_lowat.load(Relaxed), Relaxed);
+    side.linger.store(draft.linger.load(Relaxed), Relaxed);
+    for (target, source) in side.options.iter().zip(&draft.options) {
+        target.value.store(source.value.load(Relaxed), Relaxed);
+        target.key.store(source.key.load(Relaxed), Relaxed);
+    }
+}
+
+/// The last user of a lane in this process is gone: pools or unmaps the lane and its side.
+pub fn retire_lane(desc: &'static Desc) {
+    let side = desc.side();
+    let alone = !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
+    // SAFETY: null, or an object of a slab, which is never unmapped.
+    if let Some(lane) = unsafe { desc.pooled.swap(core::ptr::null_mut(), Relaxed).as_ref() } {
+        if side.is(state::POISONED) || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0 {
+            lane.spoil();
+        }
+        pool::retire(lane, desc.end(), alone);
+    }
+    pool::retire_side(side, alone);
+}
+
+/// Before a `fork`: idle lanes go, so that the child has none of them, and listeners get what a crowd needs.
+/// The caller holds `life::changing`.
+pub fn purge_pools() {
+    pool::purge();
+    listener::prepare_fork();
+}
+
+/// Gives up descriptors that are only there for speed. Returns whether there were any: the call that ran into
+/// the limit may be tried again.
+pub fn release_descriptors() -> bool {
+    pool::release_descriptors()
+}
+
+/// In the child of a `fork`.
+pub fn reset_after_fork() {
+    lookup::reset_after_fork();
+    pool::reset_after_fork();
+    ports::reset_after_fork();
+    listener::reset_after_fork();
+}

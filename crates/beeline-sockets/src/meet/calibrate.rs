@@ -1,0 +1,117 @@
+//! The send buffer of an anchor, chosen so that the kernel's writability means what lanes need.
+//!
+//! A lane counts on this: an anchor is writable with up to three bells on their way and not writable with
+//! four ([`beeline_lane`], "Waking a writer"). Linux calls an `AF_UNIX` stream socket writable while
+//! `4 * (bells * T + 1) <= sk_sndbuf` (`unix_writable` in net/unix/af_unix.c), where `T` is the true size of
+//! a message of one byte. `T` differs between kernels, so it is asked of the one we run on: `SIOCOUTQ` of a
+//! sender is `bells * T`. `setsockopt` doubles what it is given, so `7 * T` makes `sk_sndbuf = 14 * T`, the
+//! middle of the interval `12 * T + 4 ..= 16 * T + 3` that is right. The choice is then tried out; a kernel
+//! that behaves otherwise gets no lanes.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use beeline_shm::sys::{self, call};
+use beeline_wire::BELL;
+
+use crate::kernel;
+
+const UNKNOWN: u32 = 0;
+const UNSUPPORTED: u32 = u32::MAX;
+/// `sk_sndbuf` is never below this (`SOCK_MIN_SNDBUF`), so a smaller message would need more bells.
+const TRUE_SIZE_MIN: u32 = 288;
+const TRUE_SIZE_MAX: u32 = 1 << 20;
+
+/// What `SO_SNDBUF` is set to.
+static SEND_BUFFER: AtomicU32 = AtomicU32::new(UNKNOWN);
+
+/// Gives an anchor its send buffer. False when this kernel cannot do what lanes need.
+#[must_use]
+pub(super) fn prepare(anchor: i32) -> bool {
+    let known = match SEND_BUFFER.load(Relaxed) {
+        UNKNOWN => {
+            // Two threads that measure at once find the same.
+            let measured = measure().unwrap_or(UNSUPPORTED);
+            SEND_BUFFER.store(measured, Relaxed);
+            measured
+        }
+        known => known,
+    };
+    known != UNSUPPORTED && kernel::setsockopt(anchor, libc::SOL_SOCKET, libc::SO_SNDBUF, &(known as i32)).is_ok()
+}
+
+/// Measures on a pair of sockets of our own.
+fn measure() -> Option<u32> {
+    let mut pair = [-1i32; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let args = [libc::AF_UNIX as usize, kind as usize, 0, (&raw mut pair) as usize, 0, 0];
+    // SAFETY: room for two descriptors.
+    unsafe { call(libc::SYS_socketpair, args) }.ok()?;
+    let [ours, theirs] = pair;
+    let found = choose(ours).filter(|_| holds(ours, theirs));
+    let _ = sys::close(ours);
+    let _ = sys::close(theirs);
+    found
+}
+
+/// Sends one bell and sets the buffer by what it weighs.
+fn choose(ours: i32) -> Option<u32> {
+    ring(ours)?;
+    let mut weight = 0;
+    kernel::ioctl_int(ours, libc::TIOCOUTQ, &mut weight).ok()?;
+    let wanted = send_buffer(u32::try_from(weight).ok()?)?;
+    kernel::setsockopt(ours, libc::SOL_SOCKET, libc::SO_SNDBUF, &(wanted as i32)).ok()?;
+    let set: i32 = kernel::getsockopt(ours, libc::SOL_SOCKET, libc::SO_SNDBUF).ok()?;
+    fits(weight as u32, u32::try_from(set).ok()?).then_some(wanted)
+}
+
+/// What to ask for, given the true size of a bell.
+fn send_buffer(true_size: u32) -> Option<u32> {
+    (TRUE_SIZE_MIN..=TRUE_SIZE_MAX).contains(&true_size).then(|| true_size.saturating_mul(7))
+}
+
+/// Whether the buffer that the kernel then reports is right: an administrator may have bounded it.
+fn fits(true_size: u32, reported: u32) -> bool {
+    let (least, most) = (true_size.saturating_mul(12), true_size.saturating_mul(16));
+    (least.saturating_add(4)..most.saturating_add(4)).contains(&reported)
+}
+
+/// Tries the buffer out on a pair in which one bell is queued already.
+fn holds(ours: i32, theirs: i32) -> bool {
+    let writable = || kernel::poll_now(ours, libc::POLLOUT) & libc::POLLOUT != 0;
+    for _ in 1..3 {
+        if !writable() || ring(ours).is_none() {
+            return false;
+        }
+    }
+    if !writable() || ring(ours).is_none() || writable() {
+        return false;
+    }
+    let mut queued = 0;
+    let mut bells = [0u8; 3];
+    kernel::ioctl_int(theirs, libc::FIONREAD, &mut queued).is_ok()
+        && queued == 4
+        && kernel::recv(theirs, &mut bells, libc::MSG_DONTWAIT) == Ok(3)
+        && writable()
+}
+
+fn ring(fd: i32) -> Option<()> {
+    (kernel::send(fd, &[BELL], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == Ok(1)).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_kernel_can_be_calibrated() {
+        let value = measure().unwrap();
+        assert!(value >= 7 * TRUE_SIZE_MIN);
+    }
+
+    #[test]
+    fn buffers_at_the_edges_are_told_apart() {
+        assert!(!fits(768, 9219) && fits(768, 9220) && fits(768, 12291) && !fits(768, 12292));
+        assert_eq!(send_buffer(768), Some(5376));
+        assert_eq!((send_buffer(287), send_buffer((1 << 20) + 1)), (None, None));
+    }
+}

@@ -1,0 +1,462 @@
+//! `connect(2)`.
+//!
+//! The app's TCP socket stays untouched until a lane stands ready beside it; only then the anchor is put under
+//! the app's fd, in all its duplicates at once. Every condition that is not met, and every failure before, is a
+//! [`Reason`], and the kernel connects the TCP socket.
+//!
+//! # What the app sees
+//!
+//! As on loopback TCP: a blocking call returns 0; a non-blocking one fails with `EINPROGRESS`, the socket is
+//! writable at once, a second call returns 0 and a third fails with `EISCONN`.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use beeline_lane::{BEGIN_ARMED, End};
+use beeline_shm::sys;
+use beeline_stats::tunables::Policy;
+use beeline_stats::{Counter, Reason, Role};
+use beeline_wire::{ConnName, DoorName, Endpoint, Hello};
+
+use super::lookup::{self, Target};
+use super::pool::{self, Offer, PooledLane};
+use super::{calibrate, door, hello_io, ports, trust};
+use crate::desc::{Desc, Kind};
+use crate::kernel::{self, SockAddr};
+use crate::side::{SideState, state};
+use crate::{Errno, Outcome, epoll, life, stats, table};
+
+/// `draft.blocked_by` while a thread is in here.
+const BUSY: u16 = u16::MAX;
+/// `draft.blocked_by` once the kernel has been asked to connect.
+const SETTLED: u16 = Reason::ConnectPending as u16 + 1;
+/// Addresses tried.
+const PORTS_MAX: usize = 64;
+const TCP_CLOSE: u8 = 7;
+
+/// `connect(2)`.
+///
+/// # Safety
+/// `address` and `length` as for connect(2).
+pub unsafe fn connect(fd: i32, address: *const libc::sockaddr, length: u32) -> Outcome {
+    let Some(desc) = table::get(fd) else {
+        // SAFETY: forwarded from the caller.
+        unsafe { count_stranger(fd, address, length) };
+        return Outcome::Kernel;
+    };
+    match desc.kind() {
+        Kind::Tcp => {}
+        // SAFETY: forwarded from the caller.
+        Kind::Lane => return unsafe { again(fd, desc, address, length) },
+        Kind::Orphan => return Outcome::fail(libc::EISCONN),
+        _ => return Outcome::Kernel,
+    }
+    // SAFETY: forwarded from the caller.
+    let destination = unsafe { SockAddr::from_app(address, length) }.and_then(|address| address.to_internet());
+    let Some(destination) = destination.filter(|destination| suits(desc, destination)) else {
+        // Whatever is wrong with it, or AF_UNSPEC: the kernel knows.
+        return Outcome::Kernel;
+    };
+    if !life::may_accelerate() {
+        return Outcome::Kernel;
+    }
+    match claim(fd, desc) {
+        Claim::Ours => {}
+        Claim::Settled => return Outcome::Kernel,
+        Claim::Blocked(reason) => return settle(desc, reason),
+    }
+    match attempt(fd, desc, destination) {
+        Ok(nonblocking) => {
+            stats::count(Counter::ConnectionsAcceleratedClient, 1);
+            if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
+        }
+        Err(reason) => settle(desc, reason),
+    }
+}
+
+/// Leaves the socket to the kernel for good.
+fn settle(desc: &Desc, reason: Reason) -> Outcome {
+    desc.draft.blocked_by.store(SETTLED, Relaxed);
+    stats::fell_back(Role::Client, reason);
+    Outcome::Kernel
+}
+
+/// Counts a TCP connection over a socket that we do not know.
+///
+/// # Safety
+/// `address` and `length` as for connect(2).
+unsafe fn count_stranger(fd: i32, address: *const libc::sockaddr, length: u32) {
+    // SAFETY: forwarded from the caller.
+    let internet = unsafe { SockAddr::from_app(address, length) }.and_then(|address| address.to_internet()).is_some();
+    if internet && kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) {
+        stats::fell_back(Role::Client, Reason::UnknownSocket);
+    }
+}
+
+/// A call on a socket that is connected over a lane.
+///
+/// # Safety
+/// `address` and `length` as for connect(2).
+unsafe fn again(fd: i32, desc: &'static Desc, address: *const libc::sockaddr, length: u32) -> Outcome {
+    // SAFETY: readable by the caller's word.
+    let family = if address.is_null() || length < 2 { -1 } else { i32::from(unsafe { (*address).sa_family }) };
+    if family == libc::AF_UNSPEC {
+        // Disconnecting and connecting elsewhere is beyond what a lane can do.
+        return Outcome::fail(libc::EOPNOTSUPP);
+    }
+    let Some(guard) = table::lane_tx(fd) else { return Outcome::Kernel };
+    crate::io::observe(desc, guard.side);
+    if guard.side.state.fetch_and(!state::CONNECTING, AcqRel) & state::CONNECTING == 0 {
+        return Outcome::fail(libc::EISCONN);
+    }
+    match guard.side.take_error() {
+        0 => Outcome::OK,
+        errno => Outcome::fail(errno),
+    }
+}
+
+/// Whether the kernel would take this destination for a socket of this family.
+fn suits(desc: &Desc, destination: &SocketAddr) -> bool {
+    let is_v4 = desc.family.load(Relaxed) == libc::AF_INET as u32;
+    is_v4 == destination.is_ipv4() && destination.port() != 0
+}
+
+enum Claim {
+    Ours,
+    Settled,
+    Blocked(Reason),
+}
+
+/// Sees to it that one thread at a time connects a socket, and that the kernel has not begun to.
+fn claim(fd: i32, desc: &Desc) -> Claim {
+    let word = &desc.draft.blocked_by;
+    let seen = match word.compare_exchange(0, BUSY, Acquire, Relaxed) {
+        Ok(_) => return Claim::Ours,
+        Err(seen) => seen,
+    };
+    match seen {
+        BUSY => Claim::Settled,
+        // A blocking attempt has failed, and the program tries once more on the same socket.
+        SETTLED if is_closed(fd) => match word.compare_exchange(SETTLED, BUSY, Acquire, Relaxed) {
+            Ok(_) => Claim::Ours,
+            Err(_) => Claim::Settled,
+        },
+        SETTLED => Claim::Settled,
+        _ => Claim::Blocked(door::blocked_by(desc).unwrap_or(Reason::Internal)),
+    }
+}
+
+/// Whether a blocking TCP socket is not connected, nor about to be.
+fn is_closed(fd: i32) -> bool {
+    let blocking = kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK == 0);
+    // The first byte of struct tcp_info is the state.
+    blocking && kernel::getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).is_ok_and(|info| info[0] == TCP_CLOSE)
+}
+
+/// Both ends' addresses as far as they are known before a port is chosen.
+struct Route {
+    destination: SocketAddr,
+    source: IpAddr,
+    /// The port of an explicit bind.
+    bound_port: Option<u16>,
+    /// Whether the app chose address or port.
+    explicit: bool,
+}
+
+/// Connects over a lane. Returns whether the socket is non-blocking.
+fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool, Reason> {
+    if crate::config().policy == Policy::Strict {
+        return Err(Reason::PolicyStrict);
+    }
+    if desc.born.load(Relaxed) != crate::forks() {
+        return Err(Reason::SharedBeforeConnect);
+    }
+    if (0..=2).contains(&fd) {
+        return Err(Reason::StdioDescriptor);
+    }
+    if door::address_space_is_limited() {
+        return Err(Reason::AddressSpaceLimited);
+    }
+    let mode = kernel::fcntl(fd, libc::F_GETFL, 0).map_err(|_| Reason::Internal)? as i32;
+    if mode & libc::O_ASYNC != 0 {
+        return Err(Reason::AsyncIo);
+    }
+    let nonblocking = mode & libc::O_NONBLOCK != 0;
+    let route = route(fd, desc, destination)?;
+    let (door, name, target) = knock(&route)?;
+    // From here on the anchor is `door`'s to close.
+    enter(fd, desc, door, &name, &route, target, nonblocking).map(|()| nonblocking)
+}
+
+/// Where the connection goes and where it comes from.
+fn route(fd: i32, desc: &Desc, destination: SocketAddr) -> Result<Route, Reason> {
+    let bound = kernel::getsockname(fd).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
+    let bound_ip = Endpoint::new(bound).address().ip();
+    let chosen_ip = (!bound_ip.is_unspecified()).then_some(bound_ip);
+    let mut destination = Endpoint::new(destination).address();
+    if destination.ip().is_ipv4() && desc.family.load(Relaxed) == libc::AF_INET6 as u32 {
+        let only = kernel::getsockopt::<i32>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+        if only != Ok(0) {
+            // The kernel has an error for this.
+            return Err(Reason::NotLocal);
+        }
+    }
+    if destination.ip().is_unspecified() {
+        // Linux connects to the bound address, or to loopback.
+        destination.set_ip(match (chosen_ip, destination) {
+            (Some(ip), _) => ip,
+            (None, SocketAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
+            (None, SocketAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    let local = lookup::local(destination)?;
+    let source = chosen_ip.unwrap_or(local.source);
+    if source.is_ipv4() != destination.is_ipv4() {
+        return Err(Reason::ExplicitBindUnsupported);
+    }
+    let bound_port = (bound.port() != 0).then_some(bound.port());
+    if source == destination.ip() && bound_port == Some(destination.port()) {
+        return Err(Reason::SelfConnect);
+    }
+    Ok(Route { destination, source, bound_port, explicit: chosen_ip.is_some() || bound_port.is_some() })
+}
+
+impl Route {
+    /// The client's address with this port, in the destination's scope if that matters.
+    fn client(&self, port: u16) -> SocketAddr {
+        match (self.source, self.destination) {
+            (IpAddr::V6(ip), SocketAddr::V6(destination)) => SocketAddrV6::new(ip, port, 0, destination.scope_id()).into(),
+            (ip, _) => SocketAddr::new(ip, port),
+        }
+    }
+}
+
+/// An anchor that closes itself unless it is given away.
+struct Anchor(i32);
+
+impl Anchor {
+    fn new() -> Result<Anchor, Reason> {
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let made = match kernel::socket(libc::AF_UNIX, kind, 0) {
+            Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => kernel::socket(libc::AF_UNIX, kind, 0),
+            made => made,
+        };
+        match made {
+            Ok(fd) => Ok(Anchor(fd as i32)),
+            Err(Errno(libc::EMFILE | libc::ENFILE)) => Err(Reason::DescriptorsShort),
+            Err(Errno(libc::EPERM | libc::EACCES)) => Err(Reason::SystemCallDenied),
+            Err(_) => Err(Reason::MemoryShort),
+        }
+    }
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        let _ = sys::close(self.0);
+    }
+}
+
+/// Reserves an address, finds the listener, and connects to its door.
+fn knock(route: &Route) -> Result<(Anchor, ConnName, Target), Reason> {
+    let mut name = None;
+    let mut target = None;
+    let mut anchor = None;
+    for _ in 0..PORTS_MAX {
+        let port = match route.bound_port {
+            Some(port) => port,
+            None => ports::next().ok_or(Reason::AddressInUse)?,
+        };
+        let client = route.client(port);
+        if client.ip() == route.destination.ip() && port == route.destination.port() {
+            continue;
+        }
+        let found = lookup::listener(route.destination, client)?;
+        if lookup::is_doorless(route.destination, found.cookie) {
+            return Err(Reason::NoDoor);
+        }
+        let candidate = ConnName { client: Endpoint::new(client), server: Endpoint::new(route.destination) };
+        let socket = match anchor.take() {
+            Some(socket) => socket,
+            None => Anchor::new()?,
+        };
+        let address = SockAddr::abstract_unix(candidate.encode().as_bytes()).ok_or(Reason::Internal)?;
+        match kernel::bind(socket.0, &address) {
+            Ok(_) => {
+                (anchor, name, target) = (Some(socket), Some(candidate), Some(found));
+                break;
+            }
+            Err(Errno(libc::EADDRINUSE)) if route.bound_port.is_none() => anchor = Some(socket),
+            Err(Errno(libc::EADDRINUSE)) => return Err(Reason::AddressInUse),
+            Err(_) => return Err(Reason::Internal),
+        }
+    }
+    let (Some(anchor), Some(name), Some(target)) = (anchor, name, target) else { return Err(Reason::AddressInUse) };
+    if !calibrate::prepare(anchor.0) {
+        return Err(Reason::KernelUnsupported);
+    }
+    trust::refuse_rights(anchor.0);
+    let target = enter_door(&anchor, &name, route, target)?;
+    Ok((anchor, name, target))
+}
+
+/// Connects to the door, and proves that it is the listener's own.
+fn enter_door(anchor: &Anchor, name: &ConnName, route: &Route, target: Target) -> Result<Target, Reason> {
+    let door = SockAddr::abstract_unix(DoorName::encode(target.cookie).as_bytes()).ok_or(Reason::Internal)?;
+    match kernel::connect(anchor.0, &door) {
+        Ok(_) => {}
+        Err(Errno(libc::EAGAIN)) => return Err(Reason::DoorFull),
+        Err(Errno(libc::EPERM | libc::EACCES)) => return Err(Reason::SystemCallDenied),
+        Err(_) => {
+            lookup::note_doorless(route.destination);
+            return Err(Reason::NoDoor);
+        }
+    }
+    let uid = trust::peer_uid(anchor.0).ok_or(Reason::DoorNotTrusted)?;
+    if !trust::may_share(uid) {
+        return Err(Reason::ForeignUser);
+    }
+    // A remembered answer is a little old. It will do for our own user and for root, who could do to us what
+    // they like; anybody else must own the port now that the connection stands.
+    let target = if uid == trust::euid() || uid == 0 && trust::may_serve(uid, target.uid) {
+        target
+    } else {
+        let now = lookup::listener_now(route.destination, name.client.address())?;
+        if now.cookie != target.cookie {
+            return Err(Reason::DoorNotTrusted);
+        }
+        now
+    };
+    if trust::may_serve(uid, target.uid) { Ok(target) } else { Err(Reason::DoorNotTrusted) }
+}
+
+/// Says hello and puts the anchor in the TCP socket's place.
+fn enter(
+    fd: i32,
+    desc: &'static Desc,
+    anchor: Anchor,
+    name: &ConnName,
+    route: &Route,
+    target: Target,
+    nonblocking: bool,
+) -> Result<(), Reason> {
+    let _changing = life::changing();
+    if !table::leads_to(fd, desc) {
+        return Err(Reason::Internal);
+    }
+    let side = pool::side().map_err(memory_reason)?;
+    let offer = match pool::client_lane(target.cookie) {
+        Ok(offer) => offer,
+        Err(errno) => {
+            pool::retire_side(side, true);
+            return Err(memory_reason(errno));
+        }
+    };
+    let memory = offer.lane.memory();
+    for end in [End::Client, End::Server] {
+        memory.read_wake(end).store(BEGIN_ARMED, Relaxed);
+    }
+    fill_side(side, desc, name, nonblocking);
+    let lane = match say_hello(&anchor, offer) {
+        Ok(lane) => lane,
+        Err(reason) => {
+            pool::retire_side(side, true);
+            return Err(reason);
+        }
+    };
+    if !nonblocking {
+        let _ = kernel::fcntl(anchor.0, libc::F_SETFL, 0);
+    }
+    if route.explicit {
+        hold(fd, lane);
+    }
+    each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+    if !put_under(fd, desc, anchor.0) {
+        each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+        // The server finds a client that has left.
+        lane.spoil();
+        pool::retire(lane, End::Client, false);
+        pool::retire_side(side, true);
+        return Err(Reason::Internal);
+    }
+    desc.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
+    desc.become_lane(memory, side, End::Client);
+    each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+    stats::open_slot(desc);
+    Ok(())
+}
+
+fn memory_reason(errno: Errno) -> Reason {
+    match errno.0 {
+        libc::EMFILE | libc::ENFILE => Reason::DescriptorsShort,
+        libc::EPERM | libc::EACCES | libc::ENOSYS => Reason::SystemCallDenied,
+        _ => Reason::MemoryShort,
+    }
+}
+
+fn fill_side(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool) {
+    super::carry_draft(&desc.draft, side);
+    side.holders.store(1, Relaxed);
+    side.nonblock.store(u32::from(nonblocking), Relaxed);
+    side.family.store(desc.family.load(Relaxed), Relaxed);
+    side.local.set(name.client.address());
+    side.remote.set(name.server.address());
+    side.rx.begin_armed();
+    if nonblocking {
+        side.mark(state::CONNECTING);
+    }
+}
+
+fn say_hello(anchor: &Anchor, offer: Offer) -> Result<&'static PooledLane, Reason> {
+    let hello = Hello {
+        reuse: false,
+        ring_bytes: offer.lane.memory().ring_bytes(),
+        generation: 0,
+        pid_hint: sys::getpid(),
+        lane_inode: offer.lane.inode(),
+    };
+    match hello_io::send(anchor.0, &hello, offer.memfd) {
+        Ok(()) => Ok(offer.sent()),
+        Err(errno) => {
+            offer.withdraw();
+            Err(match errno.0 {
+                libc::ETOOMANYREFS => Reason::RightsShort,
+                libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN => Reason::DoorDied,
+                libc::EPERM | libc::EACCES => Reason::SystemCallDenied,
+                _ => Reason::Internal,
+            })
+        }
+    }
+}
+
+/// Keeps the TCP socket, which holds the port that the app chose.
+fn hold(fd: i32, lane: &PooledLane) {
+    if let Ok(copy) = kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) {
+        lane.hold(kernel::hide(copy as i32));
+    }
+}
+
+/// Puts `file` under every fd that leads to `desc`, close-on-exec where the fd was. False when nothing was done.
+/// Epoll registrations must be taken out before.
+pub(super) fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
+    let mut done = false;
+    each_fd(fd, desc, |fd| {
+        let flags = match kernel::fcntl(fd, libc::F_GETFD, 0) {
+            Ok(flags) if flags as i32 & libc::FD_CLOEXEC != 0 => libc::O_CLOEXEC,
+            _ => 0,
+        };
+        done |= kernel::dup3(file, fd, flags).is_ok();
+    });
+    done
+}
+
+/// Calls `f` for every fd that leads to `desc`, of which `fd` is one.
+pub(super) fn each_fd(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32)) {
+    if desc.refs.load(Acquire) <= 1 {
+        return f(fd);
+    }
+    table::for_each(|fd, other| {
+        if core::ptr::eq(desc, other) {
+            f(fd);
+        }
+    });
+}

@@ -1,0 +1,401 @@
+//! A listening TCP socket and what stands beside it.
+//!
+//! # Who holds what
+//!
+//! A listener may be shared by processes (a pre-forked crowd). Each has a [`Listener`] of its own; what they
+//! must agree on is in a [`Share`], a page that exists from the first `fork` on. Locks and the door itself are
+//! the kernel's, so that a process that dies at any instruction leaves nothing behind.
+//!
+//! | what | where |
+//! |---|---|
+//! | the TCP queue, `O_NONBLOCK`, `SO_RCVTIMEO` | the TCP socket, shared as ever |
+//! | the door and its queue | an `AF_UNIX` listener, inherited by `fork`, closed by `exec` |
+//! | whether the door is open, how many processes serve it | [`Share`], or this process alone |
+//! | clients taken from the door that have not said hello | the process that took them |
+//!
+//! A client in the last line is not lost when its process dies: as long as nobody has taken its hello, it
+//! begins again over TCP.
+
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use beeline_shm::{SideMemory, memfd, sys};
+use beeline_stats::{Reason, Role};
+
+use super::{door, lookup};
+use crate::desc::{DESCS, Desc, Kind};
+use crate::lock::Lock;
+use crate::side::Address;
+use crate::slab::{Slab, Stable};
+use crate::{Errno, Outcome, kernel, life, stats, table};
+
+/// Clients of one process that have connected to the door and said nothing yet.
+pub(super) const PENDING_MAX: usize = 16;
+
+/// A descriptor in an atomic; none when zeroed.
+#[derive(Default)]
+pub(super) struct FdCell(AtomicI32);
+
+impl FdCell {
+    /// Holds none.
+    pub(super) const EMPTY: Self = Self(AtomicI32::new(0));
+
+    pub(super) fn get(&self) -> Option<i32> {
+        self.0.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    pub(super) fn set(&self, fd: Option<i32>) {
+        self.0.store(fd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+    }
+
+    pub(super) fn take(&self) -> Option<i32> {
+        self.0.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+}
+
+/// A client that has connected to the door and said nothing yet.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct Pending {
+    /// Its anchor, hidden.
+    pub anchor: FdCell,
+    /// Since when, on `CLOCK_MONOTONIC`.
+    pub since_ns: AtomicU64,
+}
+
+/// What the processes that share a listener agree on.
+#[repr(C)]
+pub(super) struct Share {
+    /// Processes that serve the door.
+    pub servers: AtomicU32,
+    /// Whether the door is open.
+    pub open: AtomicU32,
+}
+
+/// See the module. Valid when zeroed.
+#[repr(C)]
+pub struct Listener {
+    /// Guards the door and the pending clients in this process.
+    pub(super) lock: Lock,
+    /// The door, hidden.
+    pub(super) door: FdCell,
+    /// `SO_COOKIE` of the TCP socket.
+    pub(super) cookie: AtomicU64,
+    /// Whether this process serves the door.
+    pub(super) serving: AtomicU32,
+    /// Whether the door is open, while there is no share.
+    pub(super) open: AtomicU32,
+    /// The user that called `listen`, plus one: the door's credentials are this user's.
+    pub(super) euid: AtomicU32,
+    /// Whether the door's queue was given its size when the door was made.
+    pub(super) sized: AtomicU32,
+    /// `forks` of the process when the listener was made.
+    pub(super) born: AtomicU32,
+    /// When a door was last tried to be made.
+    pub(super) tried_ns: AtomicU64,
+    /// Why there is no door, as `Reason as u16 + 1`; 0 when there is one.
+    pub(super) doorless: AtomicU32,
+    /// Counts accepts: door and TCP queue take turns in being looked at first.
+    pub(super) turn: AtomicU32,
+    /// The address listened on.
+    pub(super) local: Address,
+    /// A memory file: the turnstile's lock, and the share's memory. Hidden.
+    pub(super) turnstile: FdCell,
+    /// Threads of this process that are through the turnstile.
+    pub(super) inside: AtomicU32,
+    pub(super) share: AtomicPtr<Share>,
+    /// How many of the following are in use.
+    pub(super) waiting: AtomicU32,
+    pub(super) pending: [Pending; PENDING_MAX],
+    next_free: AtomicPtr<Listener>,
+}
+
+// SAFETY: every field is an atomic or consists of atomics for which zero is valid.
+unsafe impl Stable for Listener {
+    fn next_free(&self) -> &AtomicPtr<Self> {
+        &self.next_free
+    }
+}
+
+static LISTENERS: Slab<Listener> = Slab::new();
+
+impl Listener {
+    /// The listener's state behind a description.
+    pub(super) fn of(desc: &Desc) -> Option<&'static Listener> {
+        if desc.kind() != Kind::Listener {
+            return None;
+        }
+        // SAFETY: null or an object of a slab, which is never unmapped.
+        unsafe { desc.listener.load(Relaxed).as_ref() }
+    }
+
+    fn begin(&self, cookie: u64, local: SocketAddr) {
+        self.door.set(None);
+        self.cookie.store(cookie, Relaxed);
+        self.serving.store(0, Relaxed);
+        self.open.store(0, Relaxed);
+        self.sized.store(0, Relaxed);
+        self.born.store(crate::forks(), Relaxed);
+        self.tried_ns.store(0, Relaxed);
+        self.doorless.store(0, Relaxed);
+        self.local.set(local);
+        self.turnstile.set(None);
+        self.inside.store(0, Relaxed);
+        self.share.store(core::ptr::null_mut(), Relaxed);
+        self.waiting.store(0, Relaxed);
+        self.pending.iter().for_each(|pending| pending.anchor.set(None));
+    }
+
+    /// Whether a `fork` since the listener was made may have given it to another process.
+    pub(super) fn is_shared(&self) -> bool {
+        self.born.load(Relaxed) != crate::forks()
+    }
+
+    pub(super) fn shared_state(&self) -> Option<&'static Share> {
+        // SAFETY: null or a mapped page, unmapped only when the listener is closed.
+        unsafe { self.share.load(Relaxed).as_ref() }
+    }
+
+    /// Whether the door is open for traffic.
+    pub(super) fn is_open(&self) -> bool {
+        self.shared_state().map_or(&self.open, |share| &share.open).load(Relaxed) != 0
+    }
+
+    pub(super) fn set_open(&self, open: bool) {
+        self.shared_state().map_or(&self.open, |share| &share.open).store(u32::from(open), Relaxed);
+    }
+
+    /// Why there is no door.
+    pub(super) fn doorless_because(&self) -> Option<Reason> {
+        let index = self.doorless.load(Relaxed).checked_sub(1)?;
+        Reason::ALL.get(index as usize).copied()
+    }
+
+    /// Notes why there is no door; counted once for each new reason.
+    pub(super) fn set_doorless(&self, reason: Reason) {
+        let value = (reason as u32).saturating_add(1);
+        if self.doorless.swap(value, Relaxed) != value {
+            stats::fell_back(Role::Server, reason);
+        }
+    }
+}
+
+/// `listen(2)`.
+pub fn listen(fd: i32, backlog: i32) -> Outcome {
+    if !life::may_accelerate() {
+        return Outcome::Kernel;
+    }
+    let _changing = life::changing();
+    let known = table::get(fd).map(|desc| (desc, desc.kind()));
+    if let Some((_, Kind::Lane)) = known {
+        return Outcome::fail(libc::EINVAL);
+    }
+    if let Err(errno) = kernel::listen(fd, backlog) {
+        return Outcome::Fail(errno);
+    }
+    lookup::forget();
+    match known {
+        Some((desc, Kind::Tcp)) => {
+            become_listener(fd, desc);
+        }
+        // Again, after a shutdown: the door was closed then.
+        Some((desc, Kind::Listener)) => {
+            if let Some(listener) = Listener::of(desc)
+                && listener.door.get().is_none()
+            {
+                door::make(fd, desc, listener);
+            }
+        }
+        None => {
+            adopt(fd);
+        }
+        Some(_) => {}
+    }
+    Outcome::OK
+}
+
+/// Makes a listener of a description whose socket listens now, with a door that is still shut.
+fn become_listener(fd: i32, desc: &'static Desc) -> bool {
+    let cookie: Result<u64, Errno> = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
+    let local = kernel::getsockname(fd).ok().and_then(|name| name.to_internet());
+    let (Ok(cookie), Some(local)) = (cookie, local) else { return false };
+    let Some(listener) = LISTENERS.take() else { return false };
+    listener.begin(cookie, local);
+    desc.listener.store(core::ptr::from_ref(listener).cast_mut(), Relaxed);
+    desc.become_kind(Kind::Listener);
+    door::make(fd, desc, listener);
+    true
+}
+
+/// Takes over a listener that was not made under our eyes: inherited, received, or made by libc itself.
+/// The caller holds `life::changing`.
+fn adopt(fd: i32) -> Option<&'static Desc> {
+    let option = |name| kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, name).ok();
+    if option(libc::SO_ACCEPTCONN)? != 1 || option(libc::SO_PROTOCOL)? != libc::IPPROTO_TCP {
+        return None;
+    }
+    let family = option(libc::SO_DOMAIN)?;
+    if family != libc::AF_INET && family != libc::AF_INET6 {
+        return None;
+    }
+    let cookie: u64 = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok()?;
+    if let Some(known) = find(cookie) {
+        // One more number for a listener we have: duplicated behind our back.
+        table::set(fd, Some(known)).ok()?;
+        return Some(known);
+    }
+    let desc = DESCS.take()?;
+    desc.begin(Kind::Tcp, fd, family as u32, crate::forks());
+    if table::set(fd, Some(desc)).is_err() || !become_listener(fd, desc) {
+        let _ = table::set(fd, None);
+        desc.give_if_unused();
+        return None;
+    }
+    Some(desc)
+}
+
+fn find(cookie: u64) -> Option<&'static Desc> {
+    let mut found = None;
+    table::for_each(|_, desc| {
+        if Listener::of(desc).is_some_and(|listener| listener.cookie.load(Relaxed) == cookie) {
+            found = Some(desc);
+        }
+    });
+    found
+}
+
+/// Fds of low number that were looked at once: one bit each.
+static SEEN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+/// Whether `fd`, about to be polled, turns out to be a listener inherited from another program. Each number is
+/// asked about once; listeners that come later, by `SCM_RIGHTS`, are met at their first `accept`.
+pub fn adopt_listener(fd: i32) -> bool {
+    let Some(word) = usize::try_from(fd).ok().and_then(|fd| SEEN.get(fd / 64)) else { return false };
+    let bit = 1u64 << (fd & 63);
+    if word.load(Relaxed) & bit != 0 || word.fetch_or(bit, Relaxed) & bit != 0 {
+        return false;
+    }
+    table::get(fd).is_none() && life::may_accelerate() && adopt_now(fd).is_some()
+}
+
+/// The listener behind an fd that an app accepts on, if it is one that we can serve.
+pub(super) fn adopt_now(fd: i32) -> Option<&'static Desc> {
+    let _changing = life::changing();
+    match table::get(fd) {
+        None => adopt(fd),
+        Some(desc) if desc.kind() == Kind::Listener => Some(desc),
+        // A bound socket on which libc itself, or a system call of the app's own, has called listen.
+        Some(desc) if desc.kind() == Kind::Tcp => {
+            let listens = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
+            (listens && become_listener(fd, desc)).then_some(desc)
+        }
+        Some(_) => None,
+    }
+}
+
+/// The hidden descriptors to poll beside the TCP socket: the door and the clients that have said nothing yet.
+/// Returns how many.
+pub fn listener_fds(desc: &'static Desc, out: &mut [i32; 20]) -> usize {
+    super::open_door(desc);
+    let Some(listener) = Listener::of(desc) else { return 0 };
+    let _guard = listener.lock.lock();
+    let mut count = 0;
+    let pending = listener.pending.iter().filter_map(|pending| pending.anchor.get());
+    for (place, fd) in out.iter_mut().zip(listener.door.get().into_iter().chain(pending)) {
+        *place = fd;
+        count += 1;
+    }
+    count
+}
+
+/// `shutdown(2)` of a listener: it takes no connections any more, whoever holds it.
+pub fn shutdown_listener(desc: &'static Desc, how: i32) -> Outcome {
+    if how == libc::SHUT_WR || !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
+        return Outcome::Kernel;
+    }
+    let fd = desc.fd.load(Relaxed);
+    let result = kernel::shutdown(fd, how);
+    if result.is_ok()
+        && let Some(listener) = Listener::of(desc)
+    {
+        lookup::forget();
+        let _guard = listener.lock.lock();
+        door::close(listener, true);
+    }
+    result.into()
+}
+
+/// The last fd of this process that leads to the listener is about to be closed. The caller holds
+/// `life::changing`.
+pub fn close_listener(desc: &'static Desc) {
+    let Some(listener) = Listener::of(desc) else { return };
+    lookup::forget();
+    {
+        let _guard = listener.lock.lock();
+        desc.listener.store(core::ptr::null_mut(), Relaxed);
+        door::close(listener, false);
+        if let Some(fd) = listener.turnstile.take() {
+            kernel::close_hidden(fd);
+        }
+        let share = listener.share.swap(core::ptr::null_mut(), Relaxed);
+        if !share.is_null() {
+            // SAFETY: the page was mapped by `prepare_fork` and the listener was its only user here.
+            unsafe { SideMemory::from_address(share as usize).unmap() };
+        }
+    }
+    LISTENERS.give(listener);
+}
+
+/// Before a `fork`: what parent and child must agree on gets its memory. The caller holds `life::changing`.
+pub(super) fn prepare_fork() {
+    table::for_each(|fd, desc| {
+        if let Some(listener) = Listener::of(desc)
+            && desc.fd.load(Relaxed) == fd
+            && listener.turnstile.get().is_none()
+        {
+            share(listener);
+        }
+    });
+}
+
+fn share(listener: &'static Listener) {
+    // Without the memory the crowd still works: its members only cannot take turns.
+    let Ok(fd) = memfd::create(c"beeline-listener", 4096) else { return };
+    let Ok(base) = sys::map_shared(fd, 4096) else {
+        let _ = sys::close(fd);
+        return;
+    };
+    let _guard = listener.lock.lock();
+    let open = listener.is_open();
+    listener.turnstile.set(Some(kernel::hide(fd)));
+    listener.share.store(base.cast(), Relaxed);
+    if let Some(share) = listener.shared_state() {
+        share.servers.store(listener.serving.load(Relaxed), Relaxed);
+        share.open.store(u32::from(open), Relaxed);
+    }
+}
+
+/// In the child of a `fork`: clients that the parent has taken from the door are the parent's, and this process
+/// serves no door yet.
+pub(super) fn reset_after_fork() {
+    LISTENERS.reset_after_fork();
+    table::for_each(|_, desc| {
+        let Some(listener) = Listener::of(desc) else { return };
+        listener.lock.reset();
+        listener.serving.store(0, Relaxed);
+        listener.inside.store(0, Relaxed);
+        listener.waiting.store(0, Relaxed);
+        for pending in &listener.pending {
+            if let Some(anchor) = pending.anchor.take() {
+                kernel::close_hidden(anchor);
+            }
+        }
+    });
+}
+
+/// A listener that stands alone.
+#[cfg(test)]
+pub(super) fn blank() -> Listener {
+    // SAFETY: every field is an atomic or consists of atomics for which zero is valid.
+    unsafe { core::mem::zeroed() }
+}

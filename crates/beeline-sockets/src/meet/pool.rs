@@ -1,0 +1,456 @@
+//! Lanes and side pages, made once and used again.
+//!
+//! A fresh memory file with its mapping and first page faults costs about as much as the rest of a
+//! connection, so closed lanes are kept for the next connection between the same two processes.
+//!
+//! # When a lane may be used again
+//!
+//! Whoever has a lane mapped can read what passes through it, so a lane never serves a connection with
+//! somebody who was not party to the one before.
+//!
+//! 1. The client made the lane. It keeps the lane's memfd, and offers the lane again only at the door of the
+//!    same listener, only after it has closed its own end, and only when the server has marked its end
+//!    [`flags::RELEASED`].
+//! 2. The server marks its end when its last user is gone, unless the listener has ever been shared by a
+//!    `fork` or the process has forked since it mapped the lane: then another process may have it mapped.
+//! 3. Before a `fork` all idle lanes are unmapped, so that the child has none of them.
+//! 4. The memfd travels with every hello. The server recognises a lane that it still has mapped by the
+//!    memfd's identity and maps any other, so that neither end depends on what the other has kept.
+//!
+//! A hostile client may change a lane while the server believes it to be idle, or offer it twice. It spoils
+//! its own connections.
+//!
+//! # Limits
+//!
+//! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first. A client keeps at
+//! most as many memfds, which are hidden descriptors; the lanes of further connections are unmapped when
+//! they close. When descriptors run short all of them are closed.
+
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use beeline_lane::{End, LaneMemory, flags};
+use beeline_shm::memfd::FileId;
+use beeline_shm::{Errno, SideMemory, memfd, sys};
+use beeline_stats::Counter;
+
+use crate::lock::Lock;
+use crate::side::SideState;
+use crate::slab::{Slab, Stable};
+use crate::{kernel, stats};
+
+/// Side pages kept for the next connection.
+const SIDES_MAX: u32 = 64;
+
+/// A lane that this process has mapped: in use by a connection, or idle.
+#[repr(C)]
+pub struct PooledLane {
+    address: AtomicUsize,
+    ring_bytes: AtomicU32,
+    /// `forks` of the process when the lane was mapped.
+    forks: AtomicU32,
+    /// 1 when the lane may be used again, as far as this end is concerned.
+    reusable: AtomicU32,
+    /// Client: the lane's memfd, plus one; 0 when it is not kept.
+    memfd: AtomicI32,
+    /// Client: the TCP socket that holds the port of an explicit bind, plus one; 0 for none.
+    holder: AtomicI32,
+    /// Client: cookie of the listener.
+    cookie: AtomicU64,
+    /// Identity of the memory file.
+    device: AtomicU64,
+    inode: AtomicU64,
+    next: AtomicPtr<PooledLane>,
+    next_free: AtomicPtr<PooledLane>,
+}
+
+// SAFETY: every field is an atomic for which zero is valid.
+unsafe impl Stable for PooledLane {
+    fn next_free(&self) -> &AtomicPtr<Self> {
+        &self.next_free
+    }
+}
+
+static LANES: Slab<PooledLane> = Slab::new();
+
+/// Guards the lists.
+static LOCK: Lock = Lock::new();
+/// Idle lanes of which this process was the client, the last used first.
+static CLIENT: List = List::new();
+/// Idle lanes of which this process was the server, the last used first.
+static SERVER: List = List::new();
+/// Lanes in use whose memfd is kept.
+static BUSY: List = List::new();
+/// Idle side pages, linked through their first words.
+static SIDES: AtomicUsize = AtomicUsize::new(0);
+static SIDES_COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A list of lanes; used under [`LOCK`].
+struct List {
+    first: AtomicPtr<PooledLane>,
+    count: AtomicU32,
+}
+
+impl List {
+    const fn new() -> Self {
+        Self { first: AtomicPtr::new(core::ptr::null_mut()), count: AtomicU32::new(0) }
+    }
+
+    fn push(&self, lane: &'static PooledLane) {
+        lane.next.store(self.first.load(Relaxed), Relaxed);
+        self.first.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
+        self.count.fetch_add(1, Relaxed);
+    }
+
+    /// Takes out the first lane that `wanted` accepts.
+    fn take(&self, mut wanted: impl FnMut(&'static PooledLane) -> bool) -> Option<&'static PooledLane> {
+        let mut link = &self.first;
+        // SAFETY: links are null or lead to objects of a slab, which are never unmapped.
+        while let Some(lane) = unsafe { link.load(Relaxed).as_ref() } {
+            if wanted(lane) {
+                link.store(lane.next.load(Relaxed), Relaxed);
+                self.count.fetch_sub(1, Relaxed);
+                return Some(lane);
+            }
+            link = &lane.next;
+        }
+        None
+    }
+
+    /// Takes out the last, which is the oldest.
+    fn take_oldest(&self) -> Option<&'static PooledLane> {
+        self.take(|lane| lane.next.load(Relaxed).is_null())
+    }
+
+    fn is_full(&self) -> bool {
+        u64::from(self.count.load(Relaxed)) >= crate::config().pool_lanes_max
+    }
+}
+
+impl PooledLane {
+    /// The mapped memory.
+    pub(super) fn memory(&self) -> LaneMemory {
+        // SAFETY: a record in use or idle describes one live mapping.
+        unsafe { LaneMemory::from_parts(self.address.load(Relaxed), self.ring_bytes.load(Relaxed)) }
+    }
+
+    /// The inode of the memory file.
+    pub(super) fn inode(&self) -> u64 {
+        self.inode.load(Relaxed)
+    }
+
+    /// Keeps the socket that holds the port of an explicit bind until the lane's end.
+    pub(super) fn hold(&self, socket: i32) {
+        self.holder.store(socket.saturating_add(1), Relaxed);
+    }
+
+    /// The lane must not be used again.
+    pub(super) fn spoil(&self) {
+        self.reusable.store(0, Relaxed);
+    }
+
+    /// No process but this one has the lane mapped on this end.
+    fn is_private(&self) -> bool {
+        self.forks.load(Relaxed) == crate::forks()
+    }
+
+    fn fill(&self, memory: LaneMemory, id: FileId) {
+        self.address.store(memory.address(), Relaxed);
+        self.ring_bytes.store(memory.ring_bytes(), Relaxed);
+        self.forks.store(crate::forks(), Relaxed);
+        self.reusable.store(1, Relaxed);
+        self.memfd.store(0, Relaxed);
+        self.holder.store(0, Relaxed);
+        self.cookie.store(0, Relaxed);
+        self.device.store(id.device, Relaxed);
+        self.inode.store(id.inode, Relaxed);
+        self.next.store(core::ptr::null_mut(), Relaxed);
+    }
+
+    fn close_memfd(&self) {
+        if let Some(fd) = self.memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
+            kernel::close_hidden(fd);
+        }
+    }
+
+    /// Unmaps the lane and gives the record back.
+    fn discard(&'static self) {
+        self.close_memfd();
+        // SAFETY: the lane is in no list and no connection uses it.
+        unsafe { self.memory().unmap() };
+        LANES.give(self);
+    }
+}
+
+/// A client's lane, ready to be offered, with the memfd to send.
+pub(super) struct Offer {
+    pub lane: &'static PooledLane,
+    pub memfd: i32,
+}
+
+/// A lane for a connection to the listener `cookie`: a used one, or a new one. All its words are zero.
+///
+/// # Errors
+/// Those of memfd_create(2), ftruncate(2) and mmap(2).
+pub(super) fn client_lane(cookie: u64) -> Result<Offer, Errno> {
+    let used = {
+        let _guard = LOCK.lock();
+        CLIENT.take(|lane| {
+            lane.cookie.load(Relaxed) == cookie && lane.memory().flags(End::Server) & flags::RELEASED != 0
+        })
+    };
+    if let Some(lane) = used {
+        lane.memory().reset();
+        stats::count(Counter::LanesReused, 1);
+        return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1) });
+    }
+    let ring_bytes = crate::config().ring_bytes as u32;
+    let (memory, memfd) = LaneMemory::create(ring_bytes)?;
+    let Some(lane) = LANES.take() else {
+        // SAFETY: the fresh mapping has no user.
+        unsafe { memory.unmap() };
+        let _ = sys::close(memfd);
+        return Err(Errno(libc::ENOMEM));
+    };
+    lane.fill(memory, memfd::identify(memfd).map(|(id, _)| id).unwrap_or_default());
+    lane.cookie.store(cookie, Relaxed);
+    stats::count(Counter::LanesCreated, 1);
+    Ok(Offer { lane, memfd })
+}
+
+impl Offer {
+    /// The hello was sent: the memfd is kept for the next one, or closed. Returns the lane.
+    pub(super) fn sent(self) -> &'static PooledLane {
+        let Offer { lane, memfd } = self;
+        let kept = lane.memfd.load(Relaxed) != 0;
+        let room = {
+            let _guard = LOCK.lock();
+            let in_use = BUSY.count.load(Relaxed).saturating_add(CLIENT.count.load(Relaxed));
+            u64::from(in_use) < crate::config().pool_lanes_max
+        };
+        if kept || room {
+            if !kept {
+                lane.memfd.store(kernel::hide(memfd).saturating_add(1), Relaxed);
+            }
+            let _guard = LOCK.lock();
+            BUSY.push(lane);
+        } else {
+            let _ = sys::close(memfd);
+        }
+        lane
+    }
+
+    /// The hello could not be sent.
+    pub(super) fn withdraw(self) {
+        let Offer { lane, memfd } = self;
+        if lane.memfd.load(Relaxed) == 0 {
+            let _ = sys::close(memfd);
+        }
+        lane.discard();
+    }
+}
+
+/// The idle lane of this identity, if this process, as a server, has it mapped.
+pub(super) fn server_known(id: FileId, ring_bytes: u32) -> Option<&'static PooledLane> {
+    let _guard = LOCK.lock();
+    SERVER.take(|lane| {
+        lane.inode.load(Relaxed) == id.inode
+            && lane.device.load(Relaxed) == id.device
+            && lane.ring_bytes.load(Relaxed) == ring_bytes
+    })
+}
+
+/// A record for a lane that this process, as a server, has just mapped.
+pub(super) fn server_lane(memory: LaneMemory, id: FileId) -> Option<&'static PooledLane> {
+    let lane = LANES.take()?;
+    lane.fill(memory, id);
+    stats::count(Counter::LanesCreated, 1);
+    Some(lane)
+}
+
+/// The connection over this lane is over: keeps the lane or unmaps it. `alone` tells whether no other process
+/// ever shared the end.
+pub(super) fn retire(lane: &'static PooledLane, end: End, alone: bool) {
+    if let Some(holder) = lane.holder.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
+        kernel::close_hidden(holder);
+    }
+    let keep = alone && lane.is_private() && lane.reusable.load(Relaxed) == 1;
+    let surplus = match end {
+        End::Client => {
+            let _guard = LOCK.lock();
+            BUSY.take(|busy| core::ptr::eq(busy, lane));
+            // Without its memfd a lane cannot be offered again.
+            keep_idle(&CLIENT, lane, keep && lane.memfd.load(Relaxed) != 0)
+        }
+        End::Server => {
+            let _guard = LOCK.lock();
+            let surplus = keep_idle(&SERVER, lane, keep);
+            if surplus.is_none_or(|other| !core::ptr::eq(other, lane)) {
+                // Only now: a client that sees it may offer the lane at once.
+                let memory = lane.memory();
+                memory.set_flags(End::Server, memory.flags(End::Server) | flags::RELEASED);
+            }
+            surplus
+        }
+    };
+    if let Some(lane) = surplus {
+        lane.discard();
+    }
+}
+
+/// Puts `lane` into `list` if it is to be kept. Returns the lane to discard, if any.
+fn keep_idle(list: &List, lane: &'static PooledLane, keep: bool) -> Option<&'static PooledLane> {
+    if !keep || crate::config().pool_lanes_max == 0 {
+        return Some(lane);
+    }
+    let oldest = if list.is_full() { list.take_oldest() } else { None };
+    list.push(lane);
+    oldest
+}
+
+/// Unmaps all idle lanes and side pages and closes all memfds: before a `fork`.
+pub(super) fn purge() {
+    release_descriptors();
+    loop {
+        let lane = {
+            let _guard = LOCK.lock();
+            SERVER.take(|_| true)
+        };
+        let Some(lane) = lane else { break };
+        lane.discard();
+    }
+    while let Some(page) = take_side() {
+        // SAFETY: an idle page has no user.
+        unsafe { page.unmap() };
+    }
+}
+
+/// Closes all memfds, because descriptors are short. Returns whether there were any.
+pub(super) fn release_descriptors() -> bool {
+    let mut any = false;
+    loop {
+        let idle = {
+            let _guard = LOCK.lock();
+            CLIENT.take(|_| true)
+        };
+        let Some(lane) = idle else { break };
+        lane.discard();
+        any = true;
+    }
+    loop {
+        let _guard = LOCK.lock();
+        let Some(lane) = BUSY.take(|_| true) else { break };
+        lane.close_memfd();
+        any = true;
+    }
+    any
+}
+
+/// In the child of a `fork`: nobody holds the locks.
+pub(super) fn reset_after_fork() {
+    LOCK.reset();
+    LANES.reset_after_fork();
+}
+
+/// A zeroed side page, and the side on it.
+///
+/// # Errors
+/// Those of memfd_create(2), ftruncate(2) and mmap(2).
+pub(super) fn side() -> Result<&'static SideState, Errno> {
+    let page = match take_side() {
+        Some(page) => {
+            // SAFETY: an idle page has no user.
+            unsafe { page.clear() };
+            page
+        }
+        None => SideMemory::create()?,
+    };
+    // SAFETY: a side consists of atomics only and is valid when zeroed; it is unmapped in `retire_side` only.
+    Ok(unsafe { page.as_ref::<SideState>() })
+}
+
+/// The side has no user in this process any more. `alone` tells whether it never had one in another.
+pub(super) fn retire_side(side: &'static SideState, alone: bool) {
+    // SAFETY: a side stands at the start of its page, which is mapped.
+    let page = unsafe { SideMemory::from_address(core::ptr::from_ref(side) as usize) };
+    if alone && SIDES_COUNT.load(Relaxed) < SIDES_MAX {
+        let _guard = LOCK.lock();
+        link_of(page).store(SIDES.load(Relaxed), Relaxed);
+        SIDES.store(core::ptr::from_ref(side) as usize, Relaxed);
+        SIDES_COUNT.fetch_add(1, Relaxed);
+        return;
+    }
+    // SAFETY: the caller gives up the last use.
+    unsafe { page.unmap() };
+}
+
+fn take_side() -> Option<SideMemory> {
+    let _guard = LOCK.lock();
+    let address = SIDES.load(Relaxed);
+    if address == 0 {
+        return None;
+    }
+    // SAFETY: the list holds mapped pages only.
+    let page = unsafe { SideMemory::from_address(address) };
+    SIDES.store(link_of(page).load(Relaxed), Relaxed);
+    SIDES_COUNT.fetch_sub(1, Relaxed);
+    Some(page)
+}
+
+/// The first word of an idle page: the address of the next one.
+fn link_of(page: SideMemory) -> &'static AtomicUsize {
+    // SAFETY: an atomic that is valid when zeroed; the page is idle, so the word is the list's.
+    unsafe { page.as_ref::<AtomicUsize>() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lists are the process's, and tests run in threads.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn a_client_lane_comes_back_only_when_released_and_for_the_same_listener() {
+        let _turn = ONE_AT_A_TIME.lock();
+        purge();
+        let lane = client_lane(7).unwrap().sent();
+        retire(lane, End::Client, true);
+        let other = client_lane(7).unwrap().sent();
+        assert!(!core::ptr::eq(lane, other), "not released yet");
+        lane.memory().set_flags(End::Server, flags::RELEASED);
+        let stranger = client_lane(8).unwrap().sent();
+        assert!(!core::ptr::eq(lane, stranger), "another listener");
+        let again = client_lane(7).unwrap();
+        assert!(core::ptr::eq(lane, again.lane));
+        assert_eq!(again.lane.memory().flags(End::Server), 0);
+        for lane in [again.sent(), other, stranger] {
+            lane.spoil();
+            retire(lane, End::Client, true);
+        }
+    }
+
+    #[test]
+    fn descriptors_are_given_back_when_short() {
+        let _turn = ONE_AT_A_TIME.lock();
+        purge();
+        let offer = client_lane(9).unwrap();
+        let lane = offer.sent();
+        assert_ne!(lane.memfd.load(Relaxed), 0);
+        assert!(release_descriptors());
+        assert_eq!(lane.memfd.load(Relaxed), 0);
+        retire(lane, End::Client, true);
+        assert!(!release_descriptors(), "a lane without its memfd is not kept");
+    }
+
+    #[test]
+    fn sides_are_zeroed_for_their_next_use() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let first = side().unwrap();
+        first.mark(1);
+        retire_side(first, true);
+        let second = side().unwrap();
+        assert!(core::ptr::eq(first, second));
+        assert_eq!(second.state.load(Relaxed), 0);
+        retire_side(second, false);
+    }
+}

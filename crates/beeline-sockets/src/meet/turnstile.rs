@@ -1,0 +1,88 @@
+//! One process of a crowd at a time.
+//!
+//! Processes that share a blocking listener must not sit in the TCP `accept` while the door has a client, and
+//! there is no `accept` that does not block on a blocking listener. So a process looks whether the TCP queue
+//! has a connection, and takes it, with nobody else between the two: it goes through a turnstile, which is a
+//! record lock (fcntl(2), `F_SETLKW`) on a memory file that parent and children share. The kernel gives the
+//! lock back when its holder dies, and a signal interrupts the wait for it.
+//!
+//! A process waits for connections with the turnstile held: the others sleep behind it, and each connection
+//! wakes one of them, as `accept` on a TCP listener does. Record locks belong to a process, so its threads go
+//! through together; among themselves they are kept apart by the listener's lock.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_shm::sys::{SysResult, call};
+
+use super::listener::Listener;
+use crate::{Errno, wait};
+
+/// This thread is through the turnstile, or there is none.
+#[must_use]
+pub(super) struct Passed {
+    listener: Option<&'static Listener>,
+}
+
+/// Why a thread did not get through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Held {
+    /// A handler of the app ran.
+    Signal,
+    /// Another process is inside, and this call has a deadline.
+    Elsewhere,
+}
+
+/// Goes through the turnstile of a listener, if it is shared. A call that must not wait beyond a deadline does
+/// not wait here at all.
+///
+/// # Errors
+/// [`Held`].
+pub(super) fn pass(listener: &'static Listener, patience: &wait::Patience) -> Result<Passed, Held> {
+    let Some(file) = listener.turnstile.get().filter(|_| listener.is_shared()) else {
+        return Ok(Passed { listener: None });
+    };
+    loop {
+        {
+            let _guard = listener.lock.lock();
+            let inside = listener.inside.load(Relaxed);
+            if inside != 0 || record_lock(file, libc::F_SETLK, libc::F_WRLCK).is_ok() {
+                listener.inside.store(inside.saturating_add(1), Relaxed);
+                return Ok(Passed { listener: Some(listener) });
+            }
+        }
+        if patience.is_bounded() {
+            return Err(Held::Elsewhere);
+        }
+        match record_lock(file, libc::F_SETLKW, libc::F_WRLCK) {
+            // Another thread of this process may give the lock back meanwhile: ask again, inside.
+            Ok(_) => {}
+            Err(Errno(libc::EINTR)) => return Err(Held::Signal),
+            // No lock to be had (ENOLCK, or the file is gone): then there are no turns.
+            Err(_) => return Ok(Passed { listener: None }),
+        }
+    }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        let Some(listener) = self.listener else { return };
+        let _guard = listener.lock.lock();
+        let inside = listener.inside.load(Relaxed).saturating_sub(1);
+        listener.inside.store(inside, Relaxed);
+        if inside == 0
+            && let Some(file) = listener.turnstile.get()
+        {
+            let _ = record_lock(file, libc::F_SETLK, libc::F_UNLCK);
+        }
+    }
+}
+
+/// fcntl(2) with a lock over the whole file.
+fn record_lock(file: i32, command: i32, kind: i32) -> SysResult {
+    // SAFETY: all-zero is a valid value of this plain C struct, and means "from the start to the end".
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = kind as i16;
+    lock.l_whence = libc::SEEK_SET as i16;
+    // SAFETY: a live lock description.
+    unsafe { call(libc::SYS_fcntl, [file as usize, command as usize, (&raw mut lock) as usize, 0, 0, 0]) }
+}
