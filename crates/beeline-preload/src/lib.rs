@@ -7,8 +7,9 @@
 //!    starts, because `dlsym` later might be called from a signal handler or a `vfork` child.
 //! 2. A call on an fd that is not ours costs a look-up of two loads and a jump.
 //! 3. errno is written when a call fails and at no other time.
-//! 4. Hooks are `C-unwind` and call the real function directly: a thread that is cancelled in it unwinds
-//!    through them. Nothing in them has a destructor that must run then.
+//! 4. A thread that is cancelled in a real function unwinds through our frames. That works because the library
+//!    is built with `panic = "abort"`: such frames have unwind tables but no landing pads, so libc's forced
+//!    unwinding passes them by. (`extern "C-unwind"` would not do: there rustc adds pads that end the program.)
 //! 5. `vfork`, `clone` and `syscall` are stubs in assembly that leave no frame: they may return twice, or on
 //!    another stack.
 

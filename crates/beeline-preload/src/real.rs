@@ -88,7 +88,7 @@ macro_rules! real_named {
 macro_rules! hook {
     ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$($fd:ident)?], $outcome:expr) => {
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
             // Some of the entry points are safe functions.
             #[allow(unused_unsafe)]
             // SAFETY: the app's arguments, which are what the function's manual page asks for.
@@ -107,7 +107,7 @@ macro_rules! hook {
                         return $crate::real::fail(libc::ENOSYS) as $result;
                     }
                     // SAFETY: libc's function of this name has this type.
-                    let real: unsafe extern "C-unwind" fn($($type),*) -> $result =
+                    let real: unsafe extern "C" fn($($type),*) -> $result =
                         unsafe { core::mem::transmute(real) };
                     // SAFETY: the app's arguments, passed on.
                     unsafe { real($($argument),*) }

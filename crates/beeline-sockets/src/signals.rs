@@ -233,7 +233,7 @@ fn bit(signal: i32) -> u64 {
 /// `sigset(3)`. The value is the old handler, or `SIG_HOLD` if the signal was blocked.
 #[must_use]
 pub fn sigset(signal: i32, handler: usize) -> Outcome {
-    if !is_wrapped_kind(signal) || handler == libc::SIG_ERR || handler == SIG_HOLD {
+    if !is_wrapped_kind(signal) || handler == libc::SIG_ERR {
         return Outcome::Kernel;
     }
     // SAFETY: all-zero is a valid value of this plain C struct.
@@ -241,12 +241,17 @@ pub fn sigset(signal: i32, handler: usize) -> Outcome {
     // SAFETY: as above.
     let mut old: libc::sigaction = unsafe { core::mem::zeroed() };
     action.sa_sigaction = handler;
-    // SAFETY: live structs.
-    match unsafe { sigaction(signal, &raw const action, &raw mut old) } {
+    let (new, how) = if handler == SIG_HOLD {
+        (core::ptr::null(), libc::SIG_BLOCK)
+    } else {
+        (&raw const action, libc::SIG_UNBLOCK)
+    };
+    // SAFETY: live structs or null.
+    match unsafe { sigaction(signal, new, &raw mut old) } {
         Outcome::Done(_) => {}
         outcome => return outcome,
     }
-    match change_mask(libc::SIG_UNBLOCK, bit(signal)) {
+    match change_mask(how, bit(signal)) {
         Ok(mask) if mask & bit(signal) != 0 => Outcome::Done(SIG_HOLD as isize),
         Ok(_) => Outcome::Done(old.sa_sigaction as isize),
         Err(errno) => Outcome::Fail(errno),
@@ -318,7 +323,7 @@ unsafe extern "C" fn trampoline(signal: i32, info: *mut libc::siginfo_t, context
     // The kernel passes all three arguments to any handler, and one that takes only the first ignores the rest.
     // SAFETY: what the app installed as a handler for this signal.
     unsafe {
-        let handler: unsafe extern "C-unwind" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+        let handler: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
             core::mem::transmute(handler);
         handler(signal, info, context);
     }

@@ -23,7 +23,7 @@ macro_rules! counted {
 
         $(
             #[unsafe(no_mangle)]
-            pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+            pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 life::count_fork();
                 let real = reals::$name.address();
                 if real.is_null() {
@@ -31,7 +31,7 @@ macro_rules! counted {
                     return $failure;
                 }
                 // SAFETY: libc's function of this name has this type.
-                let real: unsafe extern "C-unwind" fn($($type),*) -> $result =
+                let real: unsafe extern "C" fn($($type),*) -> $result =
                     unsafe { core::mem::transmute(real) };
                 // SAFETY: the app's arguments, passed on.
                 unsafe { real($($argument),*) }

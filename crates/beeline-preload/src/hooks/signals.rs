@@ -40,13 +40,13 @@ static SIGINTERRUPT: crate::real::Real = crate::real::real_named!(siginterrupt);
 
 /// siginterrupt(3): libc changes the kernel's registration under our hands, and we note what it did.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
+pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
     let real = SIGINTERRUPT.address();
     if real.is_null() {
         return crate::real::fail(libc::ENOSYS) as c_int;
     }
     // SAFETY: libc's function of this name has this type.
-    let real: unsafe extern "C-unwind" fn(c_int, c_int) -> c_int = unsafe { core::mem::transmute(real) };
+    let real: unsafe extern "C" fn(c_int, c_int) -> c_int = unsafe { core::mem::transmute(real) };
     // SAFETY: plain numbers.
     let result = unsafe { real(signal, interrupts) };
     if result == 0 {

@@ -22,29 +22,29 @@ pub static REALS: &[&Real] = &[&FDOPEN];
 
 #[repr(C)]
 struct Functions {
-    read: unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> isize,
-    write: unsafe extern "C-unwind" fn(*mut c_void, *const c_char, size_t) -> isize,
+    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> isize,
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> isize,
     seek: *const c_void,
-    close: unsafe extern "C-unwind" fn(*mut c_void) -> c_int,
+    close: unsafe extern "C" fn(*mut c_void) -> c_int,
 }
 
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
-unsafe extern "C-unwind" fn read(cookie: *mut c_void, buffer: *mut c_char, length: size_t) -> isize {
+unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, length: size_t) -> isize {
     // SAFETY: stdio's own buffer.
     unsafe { data::read(cookie as c_int, buffer.cast(), length) }
 }
 
-unsafe extern "C-unwind" fn write(cookie: *mut c_void, buffer: *const c_char, length: size_t) -> isize {
+unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, length: size_t) -> isize {
     // SAFETY: stdio's own buffer.
     let written = unsafe { data::write(cookie as c_int, buffer.cast(), length) };
     // stdio asks for 0 where write(2) returns -1.
     written.max(0)
 }
 
-unsafe extern "C-unwind" fn close(cookie: *mut c_void) -> c_int {
+unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     // SAFETY: a plain number.
     unsafe { fds::close(cookie as c_int) }
 }
@@ -54,7 +54,7 @@ const FILENO_OFFSET: usize = 112;
 
 /// fdopen(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     if let Some(desc) = table::get(fd) {
         match desc.kind() {
             Kind::Lane => {
@@ -79,7 +79,7 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
         return core::ptr::null_mut();
     }
     // SAFETY: libc's function of this name has this type.
-    let real: unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE = unsafe { core::mem::transmute(real) };
+    let real: unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE = unsafe { core::mem::transmute(real) };
     // SAFETY: the app's arguments, passed on.
     unsafe { real(fd, mode) }
 }

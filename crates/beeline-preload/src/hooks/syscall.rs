@@ -33,7 +33,7 @@ macro_rules! numbers {
             bits
         };
 
-        unsafe extern "C-unwind" fn dispatch(
+        unsafe extern "C" fn dispatch(
             number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize,
         ) -> c_long {
             match number {

@@ -1,0 +1,635 @@
+/* A program that does not know what it is loaded with: each case exits with 0 if it saw what libc and the
+   kernel promise. `pair()` makes a TCP connection to itself, which the library may carry over a lane. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                          \
+    do {                                                                                          \
+        if (!(condition)) {                                                                       \
+            int e_ = errno;                                                                       \
+            fprintf(stderr, "%s:%d: %s (errno %d %s)\n", __func__, __LINE__, #condition, e_, strerror(e_)); \
+            _exit(1);                                                                             \
+        }                                                                                         \
+    } while (0)
+
+/* The kernel's answer, past any hook. */
+static long raw(long number, long a, long b, long c, long d, long e) {
+    long result;
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
+    return result;
+}
+
+static int is_lane(int fd) {
+    int domain = 0;
+    socklen_t length = sizeof domain;
+    raw(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, (long)&domain, (long)&length);
+    return domain == AF_UNIX;
+}
+
+static int listener(struct sockaddr_in *address) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0);
+    memset(address, 0, sizeof *address);
+    address->sin_family = AF_INET;
+    address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)address, sizeof *address) == 0);
+    CHECK(listen(fd, 16) == 0);
+    socklen_t length = sizeof *address;
+    CHECK(getsockname(fd, (struct sockaddr *)address, &length) == 0);
+    return fd;
+}
+
+static void pair(int ends[2]) {
+    struct sockaddr_in address;
+    int door = listener(&address);
+    /* A door opens at the first look at the listener. */
+    struct pollfd look = {door, POLLIN, 0};
+    CHECK(poll(&look, 1, 0) == 0);
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(ends[0] >= 0);
+    CHECK(connect(ends[0], (struct sockaddr *)&address, sizeof address) == 0);
+    ends[1] = accept(door, NULL, NULL);
+    CHECK(ends[1] >= 0);
+    CHECK(close(door) == 0);
+    if (getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(ends[0]) && is_lane(ends[1]));
+}
+
+static void says(int from, int to, const char *text) {
+    char buffer[64];
+    size_t length = strlen(text);
+    CHECK(write(from, text, length) == (ssize_t)length);
+    CHECK(recv(to, buffer, length, MSG_WAITALL) == (ssize_t)length);
+    CHECK(memcmp(buffer, text, length) == 0);
+}
+
+/* ---- options ---- */
+
+static void options_behave(void) {
+    int ends[2];
+    pair(ends);
+    int fd = ends[0], value = 1, read_back;
+    socklen_t length;
+#define GET(level, name) (length = sizeof read_back, read_back = -1, getsockopt(fd, level, name, &read_back, &length))
+#define SET(level, name, v) (value = (v), setsockopt(fd, level, name, &value, sizeof value))
+    CHECK(GET(SOL_SOCKET, SO_TYPE) == 0 && read_back == SOCK_STREAM && length == 4);
+    CHECK(GET(SOL_SOCKET, SO_DOMAIN) == 0 && read_back == AF_INET);
+    CHECK(GET(SOL_SOCKET, SO_PROTOCOL) == 0 && read_back == IPPROTO_TCP);
+    CHECK(GET(SOL_SOCKET, SO_ACCEPTCONN) == 0 && read_back == 0);
+    CHECK(GET(SOL_SOCKET, SO_ERROR) == 0 && read_back == 0);
+    CHECK(GET(IPPROTO_TCP, TCP_NODELAY) == 0 && read_back == 0);
+    CHECK(SET(IPPROTO_TCP, TCP_NODELAY, 7) == 0);
+    CHECK(GET(IPPROTO_TCP, TCP_NODELAY) == 0 && read_back == 1);
+    CHECK(SET(IPPROTO_TCP, TCP_KEEPIDLE, 0) == -1 && errno == EINVAL);
+    CHECK(SET(IPPROTO_TCP, TCP_KEEPIDLE, 77) == 0);
+    CHECK(GET(IPPROTO_TCP, TCP_KEEPIDLE) == 0 && read_back == 77);
+    CHECK(SET(SOL_SOCKET, SO_SNDBUF, 20000) == 0);
+    CHECK(GET(SOL_SOCKET, SO_SNDBUF) == 0 && read_back == 40000);
+    CHECK(SET(SOL_SOCKET, SO_ERROR, 1) == -1 && errno == ENOPROTOOPT);
+    CHECK(SET(SOL_SOCKET, 9999, 1) == -1 && errno == ENOPROTOOPT);
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, 3) == -1 && errno == EINVAL);
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, NULL, 4) == -1 && errno == EFAULT);
+    CHECK(SET(IPPROTO_IP, IP_TOS, 0x10) == 0);
+    unsigned char byte = 0;
+    length = 1;
+    CHECK(getsockopt(fd, IPPROTO_IP, IP_TOS, &byte, &length) == 0 && length == 1 && byte == 0x10);
+    length = (socklen_t)-1;
+    CHECK(getsockopt(fd, SOL_SOCKET, SO_TYPE, &read_back, &length) == -1 && errno == EINVAL);
+    length = 2;
+    read_back = 0;
+    CHECK(getsockopt(fd, SOL_SOCKET, SO_TYPE, &read_back, &length) == 0 && length == 2 && read_back == 1);
+
+    struct timeval time = {1, 500000}, time_back;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+    length = sizeof time_back;
+    CHECK(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time_back, &length) == 0 && length == sizeof time_back);
+    CHECK(time_back.tv_sec == 1 && time_back.tv_usec == 500000);
+    time.tv_usec = 1000000;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == -1 && errno == EDOM);
+    struct linger linger = {1, 5}, linger_back;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
+    length = sizeof linger_back;
+    CHECK(getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger_back, &length) == 0);
+    CHECK(linger_back.l_onoff == 1 && linger_back.l_linger == 5);
+    CHECK(GET(SOL_SOCKET, SO_RCVLOWAT) == 0 && read_back == 1);
+    CHECK(SET(SOL_SOCKET, SO_RCVLOWAT, 100) == 0 && GET(SOL_SOCKET, SO_RCVLOWAT) == 0 && read_back == 100);
+
+    struct tcp_info info;
+    length = sizeof info;
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_state == 1 && info.tcpi_snd_mss > 500);
+    char name[16] = {0};
+    length = sizeof name;
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0 && name[0]);
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4) == 0);
+    length = sizeof name;
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0 && strcmp(name, "reno") == 0);
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "nonsense", 8) == -1 && errno == ENOENT);
+    struct ucred cred;
+    length = sizeof cred;
+    CHECK(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &length) == 0 && cred.pid == 0);
+    says(ends[0], ends[1], "still talking");
+}
+
+static void listener_options_are_inherited(void) {
+    struct sockaddr_in address;
+    int door = listener(&address), on = 1;
+    CHECK(setsockopt(door, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
+    CHECK(setsockopt(door, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) == 0);
+    struct pollfd look = {door, POLLIN, 0};
+    CHECK(poll(&look, 1, 0) == 0);
+    int client = socket(AF_INET, SOCK_STREAM, 0);
+    struct timeval time = {0, 100000};
+    CHECK(setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+    CHECK(connect(client, (struct sockaddr *)&address, sizeof address) == 0);
+    int server = accept(door, NULL, NULL), value = 0;
+    socklen_t length = sizeof value;
+    CHECK(getsockopt(server, IPPROTO_TCP, TCP_NODELAY, &value, &length) == 0 && value == 1);
+    CHECK(getsockopt(server, SOL_SOCKET, SO_KEEPALIVE, &value, &length) == 0 && value == 1);
+    char byte;
+    CHECK(recv(client, &byte, 1, 0) == -1 && errno == EAGAIN);
+}
+
+static void ioctls_behave(void) {
+    int ends[2], value, on = 1;
+    pair(ends);
+    CHECK(write(ends[0], "12345", 5) == 5);
+    struct pollfd look = {ends[1], POLLIN, 0};
+    CHECK(poll(&look, 1, 5000) == 1);
+    CHECK(ioctl(ends[1], FIONREAD, &value) == 0 && value == 5);
+    CHECK(ioctl(ends[1], SIOCATMARK, &value) == 0 && value == 0);
+    CHECK(ioctl(ends[1], FIONBIO, &on) == 0);
+    CHECK(fcntl(ends[1], F_GETFL) & O_NONBLOCK);
+    char buffer[8];
+    CHECK(read(ends[1], buffer, 8) == 5);
+    CHECK(read(ends[1], buffer, 8) == -1 && errno == EAGAIN);
+    on = 0;
+    CHECK(ioctl(ends[1], FIONBIO, &on) == 0);
+    CHECK(!(fcntl(ends[1], F_GETFL) & O_NONBLOCK));
+    CHECK(ioctl(ends[0], TIOCOUTQ, &value) == 0 && value == 0);
+    CHECK(ioctl(ends[0], FIONREAD, NULL) == -1 && errno == EFAULT);
+    CHECK(isatty(ends[0]) == 0);
+    CHECK(lseek(ends[0], 0, SEEK_CUR) == -1 && errno == ESPIPE);
+    CHECK(pread(ends[0], buffer, 1, 0) == -1 && errno == ESPIPE);
+}
+
+/* ---- descriptors ---- */
+
+static void duplicates_share_the_connection(void) {
+    int ends[2];
+    pair(ends);
+    int copy = dup(ends[0]);
+    int high = fcntl(ends[0], F_DUPFD_CLOEXEC, 100);
+    CHECK(copy >= 0 && high >= 100 && (fcntl(high, F_GETFD) & FD_CLOEXEC));
+    says(copy, ends[1], "by copy");
+    CHECK(close(ends[0]) == 0);
+    says(high, ends[1], "by high");
+    CHECK(dup2(high, ends[0]) == ends[0]);
+    says(ends[1], ends[0], "back again");
+    CHECK(close(copy) == 0 && close(high) == 0);
+    says(ends[0], ends[1], "one left");
+    /* The last one is replaced by another file: the peer sees the end. */
+    int null = open("/dev/null", O_RDWR);
+    CHECK(dup2(null, ends[0]) == ends[0]);
+    char byte;
+    CHECK(read(ends[1], &byte, 1) == 0);
+    CHECK(write(ends[0], "x", 1) == 1);
+    CHECK(dup2(-1, ends[1]) == -1 && errno == EBADF);
+    CHECK(dup2(null, 1 << 28) == -1 && errno == EBADF);
+    CHECK(dup3(null, null, 0) == -1 && errno == EINVAL);
+    CHECK(dup2(null, null) == null);
+    CHECK(fcntl(ends[1], F_GETFD) >= 0);
+    CHECK(close(ends[1]) == 0);
+    CHECK(close(ends[1]) == -1 && errno == EBADF);
+}
+
+static void closing_everything_leaves_the_library_alive(void) {
+    int ends[2];
+    pair(ends);
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    for (int fd = 3; fd < (int)limit.rlim_cur && fd < 5000; fd++)
+        if (fd != ends[0] && fd != ends[1]) close(fd);
+    says(ends[0], ends[1], "after a loop");
+    int next[2];
+    pair(next);
+    says(next[0], next[1], "a new pair");
+    CHECK(close_range(3, ~0U, CLOSE_RANGE_CLOEXEC) == 0);
+    says(next[0], next[1], "marked");
+    CHECK(close_range(3, ~0U, 0) == 0);
+    CHECK(write(next[0], "x", 1) == -1 && errno == EBADF);
+    pair(next);
+    says(next[0], next[1], "after close_range");
+    closefrom(3);
+    CHECK(fcntl(next[0], F_GETFD) == -1 && errno == EBADF);
+    pair(next);
+    says(next[0], next[1], "after closefrom");
+    CHECK(next[0] < 16 && next[1] < 16);
+}
+
+static void an_error_keeps_errno_and_success_does_not_touch_it(void) {
+    int ends[2];
+    pair(ends);
+    errno = 4242;
+    char byte;
+    CHECK(write(ends[0], "x", 1) == 1 && errno == 4242);
+    CHECK(read(ends[1], &byte, 1) == 1 && errno == 4242);
+    CHECK(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0 && errno == 4242);
+    int copy = dup(ends[0]);
+    CHECK(copy >= 0 && errno == 4242);
+    CHECK(close(copy) == 0 && errno == 4242);
+    CHECK(read(ends[1], &byte, 1) == -1 && errno == EAGAIN);
+}
+
+/* ---- processes ---- */
+
+static int status_of(pid_t child) {
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static void fork_shares_a_connection(void) {
+    int ends[2];
+    pair(ends);
+    says(ends[0], ends[1], "before");
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        close(ends[1]);
+        CHECK(write(ends[0], "child", 5) == 5);
+        _exit(7);
+    }
+    CHECK(close(ends[0]) == 0);
+    char buffer[16];
+    CHECK(recv(ends[1], buffer, 5, MSG_WAITALL) == 5 && memcmp(buffer, "child", 5) == 0);
+    CHECK(read(ends[1], buffer, 1) == 0);
+    CHECK(status_of(child) == 7);
+}
+
+static void fork_by_number_is_a_fork(void) {
+    int ends[2];
+    pair(ends);
+    for (int way = 0; way < 3; way++) {
+        pid_t child = way == 0 ? syscall(SYS_fork) : way == 1 ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : _Fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            CHECK(getpid() == raw(SYS_getpid, 0, 0, 0, 0, 0) || way != 2);
+            CHECK(write(ends[0], "numbered", 8) == 8);
+            _exit(3);
+        }
+        char buffer[16];
+        CHECK(recv(ends[1], buffer, 8, MSG_WAITALL) == 8);
+        CHECK(status_of(child) == 3);
+        says(ends[0], ends[1], "parent goes on");
+    }
+}
+
+static void a_vfork_child_changes_nothing_here(void) {
+    int ends[2];
+    pair(ends);
+    pid_t child = vfork();
+    if (child == 0) {
+        close(ends[0]);
+        dup2(ends[1], 50);
+        close_range(3, ~0U, 0);
+        socket(AF_INET, SOCK_STREAM, 0);
+        _exit(5);
+    }
+    CHECK(child > 0 && status_of(child) == 5);
+    says(ends[0], ends[1], "unharmed");
+    CHECK(fcntl(50, F_GETFD) == -1);
+    child = vfork();
+    if (child == 0) {
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(127);
+    }
+    CHECK(status_of(child) == 0);
+    says(ends[1], ends[0], "still");
+    int more[2];
+    pair(more);
+    says(more[0], more[1], "new one");
+}
+
+static void spawned_programs_run(void) {
+    int ends[2];
+    pair(ends);
+    CHECK(system("exit 9") == 9 << 8);
+    FILE *pipe = popen("echo hello", "r");
+    char line[32];
+    CHECK(pipe && fgets(line, sizeof line, pipe) && strcmp(line, "hello\n") == 0 && pclose(pipe) == 0);
+    pid_t child;
+    char *arguments[] = {"true", NULL}, *nothing[] = {NULL};
+    CHECK(posix_spawn(&child, "/bin/true", NULL, NULL, arguments, nothing) == 0 && status_of(child) == 0);
+    CHECK(posix_spawnp(&child, "true", NULL, NULL, arguments, nothing) == 0 && status_of(child) == 0);
+    says(ends[0], ends[1], "done");
+}
+
+static int cloned(void *argument) {
+    return *(int *)argument;
+}
+
+static void clone_on_another_stack_works(void) {
+    static char stack[65536] __attribute__((aligned(64)));
+    int answer = 33;
+    pid_t child = clone(cloned, stack + sizeof stack, SIGCHLD | CLONE_VM | CLONE_VFORK, &answer);
+    CHECK(child > 0 && status_of(child) == 33);
+    int ends[2];
+    pair(ends);
+    says(ends[0], ends[1], "after clone");
+}
+
+/* A program that inherits one end over exec: no byte may reach the anchor. */
+static void exec_of_an_end_resets_it(void) {
+    int ends[2];
+    pair(ends);
+    if (!is_lane(ends[0])) return;
+    pid_t child = fork();
+    if (child == 0) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", ends[0]);
+        execl("/proc/self/exe", "guest", "inherited", number, (char *)NULL);
+        _exit(126);
+    }
+    CHECK(status_of(child) == 0);
+}
+
+static int inherited(int fd) {
+    char byte = 'x';
+    CHECK(is_lane(fd));
+    CHECK(write(fd, &byte, 1) == -1 && errno == ECONNRESET);
+    CHECK(read(fd, &byte, 1) == -1 && errno == ECONNRESET);
+    CHECK(close(fd) == 0);
+    CHECK(close(fd) == -1 && errno == EBADF);
+    return 0;
+}
+
+/* ---- signals ---- */
+
+static volatile sig_atomic_t count;
+static volatile siginfo_t last;
+
+static void note(int signal) {
+    (void)signal;
+    count++;
+}
+
+static void note_info(int signal, siginfo_t *info, void *context) {
+    (void)signal;
+    (void)context;
+    last = *info;
+    count++;
+}
+
+static void handlers_read_back_as_installed(void) {
+    struct sigaction action = {0}, old;
+    CHECK(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
+    action.sa_sigaction = note_info;
+    action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
+    sigaddset(&action.sa_mask, SIGUSR2);
+    CHECK(sigaction(SIGUSR1, &action, &old) == 0 && old.sa_handler == SIG_DFL);
+    CHECK(sigaction(SIGUSR1, NULL, &old) == 0);
+    CHECK(old.sa_sigaction == note_info && (old.sa_flags & ~0x04000000) == (SA_SIGINFO | SA_RESTART | SA_ONSTACK));
+    CHECK(sigismember(&old.sa_mask, SIGUSR2) == 1);
+    CHECK(signal(SIGUSR1, note) == (sighandler_t)(void *)note_info);
+    CHECK(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == note && !(old.sa_flags & SA_SIGINFO) && (old.sa_flags & SA_RESTART));
+    CHECK(sigismember(&old.sa_mask, SIGUSR1) == 1);
+    CHECK(signal(SIGUSR1, SIG_IGN) == note);
+    CHECK(signal(SIGUSR1, SIG_DFL) == SIG_IGN);
+    CHECK(signal(SIGUSR1, note) == SIG_DFL);
+    CHECK(sysv_signal(SIGUSR1, note) == note);
+    CHECK(sigaction(SIGUSR1, NULL, &old) == 0 && (old.sa_flags & SA_RESETHAND) && (old.sa_flags & SA_NODEFER) && !(old.sa_flags & SA_RESTART));
+    CHECK(signal(SIGKILL, note) == SIG_ERR && errno == EINVAL);
+    CHECK(signal(99, note) == SIG_ERR && errno == EINVAL);
+    CHECK(sigaction(0, &action, NULL) == -1 && errno == EINVAL);
+    CHECK(signal(SIGSEGV, note) == SIG_DFL && signal(SIGSEGV, SIG_DFL) == note);
+    CHECK(siginterrupt(SIGUSR1, 1) == 0);
+    CHECK(signal(SIGUSR1, note) == note);
+    CHECK(sigaction(SIGUSR1, NULL, &old) == 0 && !(old.sa_flags & SA_RESTART));
+    CHECK(siginterrupt(SIGUSR1, 0) == 0);
+    CHECK(sigaction(SIGUSR1, NULL, &old) == 0 && (old.sa_flags & SA_RESTART));
+    CHECK(sigset(SIGUSR2, note) == SIG_DFL);
+    CHECK(sigset(SIGUSR2, SIG_HOLD) == note);
+    CHECK(sigset(SIGUSR2, SIG_DFL) == SIG_HOLD);
+}
+
+static void handlers_run_with_what_was_sent(void) {
+    struct sigaction action = {0};
+    action.sa_sigaction = note_info;
+    action.sa_flags = SA_SIGINFO;
+    CHECK(sigaction(SIGRTMIN + 1, &action, NULL) == 0);
+    union sigval value = {.sival_int = 1234};
+    CHECK(sigqueue(getpid(), SIGRTMIN + 1, value) == 0);
+    CHECK(count == 1 && last.si_value.sival_int == 1234 && last.si_code == SI_QUEUE && last.si_pid == getpid());
+    action.sa_flags = SA_RESETHAND;
+    action.sa_handler = note;
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    struct sigaction old;
+    raise(SIGUSR1);
+    CHECK(count == 2 && sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
+    pid_t child = fork();
+    if (child == 0) {
+        raise(SIGUSR1);
+        _exit(0);
+    }
+    CHECK(status_of(child) == 1000 + SIGUSR1);
+}
+
+static sigjmp_buf out;
+
+static void jump(int signal) {
+    siglongjmp(out, signal);
+}
+
+static void a_handler_may_jump_out_of_a_call(void) {
+    int ends[2];
+    pair(ends);
+    signal(SIGALRM, jump);
+    for (int turn = 0; turn < 20; turn++) {
+        if (sigsetjmp(out, 1) == 0) {
+            struct itimerval soon = {{0, 0}, {0, 2000}};
+            CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+            char byte;
+            CHECK(read(ends[0], &byte, 1) == 99);
+        }
+        says(ends[1], ends[0], "after the jump");
+    }
+}
+
+/* Signals hit calls of ours at every instruction; none is lost and no byte either. */
+static void a_storm_of_signals_loses_nothing(void) {
+    int ends[2];
+    pair(ends);
+    signal(SIGUSR1, note);
+
+    enum { SIGNALS = 20000 };
+    pid_t child = fork();
+    if (child == 0) {
+        pid_t parent = getppid();
+        for (int i = 0; i < SIGNALS; i++) {
+            union sigval value = {.sival_int = i};
+            while (sigqueue(parent, SIGRTMIN + 2, value) != 0) sched_yield();
+        }
+        _exit(0);
+    }
+
+    char sent = 0, got;
+    int status, done = 0;
+    while (!done) {
+        for (int i = 0; i < 100; i++, sent++) {
+            CHECK(write(ends[0], &sent, 1) == 1);
+            CHECK(read(ends[1], &got, 1) == 1 && got == sent);
+            int copy = dup(ends[0]);
+            CHECK(copy >= 0 && close(copy) == 0);
+        }
+        done = waitpid(child, &status, WNOHANG) == child;
+    }
+    CHECK(count == SIGNALS);
+}
+
+static void storm(void) {
+    struct sigaction action = {0};
+    action.sa_sigaction = note_info;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    CHECK(sigaction(SIGRTMIN + 2, &action, NULL) == 0);
+    a_storm_of_signals_loses_nothing();
+    sigset_t mask;
+    CHECK(sigprocmask(SIG_BLOCK, NULL, &mask) == 0);
+    for (int signal = 1; signal < 32; signal++) CHECK(sigismember(&mask, signal) == 0);
+}
+
+/* ---- threads and stdio ---- */
+
+static void *reads_for_ever(void *argument) {
+    char byte;
+    if (read(*(int *)argument, &byte, 1) == 77) return NULL;
+    return "returned";
+}
+
+static void a_blocked_thread_can_be_cancelled(void) {
+    int pipe_ends[2];
+    CHECK(pipe(pipe_ends) == 0);
+    pthread_t thread;
+    void *result;
+    CHECK(pthread_create(&thread, NULL, reads_for_ever, &pipe_ends[0]) == 0);
+    CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+    CHECK(result == PTHREAD_CANCELED);
+}
+
+static void stdio_talks_over_a_connection(void) {
+    int ends[2];
+    pair(ends);
+    FILE *out = fdopen(ends[0], "w"), *in = fdopen(ends[1], "r");
+    CHECK(out && in && fileno(out) == ends[0] && fileno(in) == ends[1]);
+    CHECK(fprintf(out, "%d %s\n", 42, "words") > 0 && fflush(out) == 0);
+    char line[64];
+    CHECK(fgets(line, sizeof line, in) && strcmp(line, "42 words\n") == 0);
+    CHECK(fputs("last", out) >= 0 && fclose(out) == 0);
+    CHECK(fread(line, 1, sizeof line, in) == 4 && feof(in) && fclose(in) == 0);
+    CHECK(fcntl(ends[0], F_GETFD) == -1 && fcntl(ends[1], F_GETFD) == -1);
+}
+
+static void calls_by_number_are_the_same_calls(void) {
+    int ends[2];
+    pair(ends);
+    char buffer[8];
+    CHECK(syscall(SYS_write, ends[0], "abc", 3) == 3);
+    CHECK(syscall(SYS_recvfrom, ends[1], buffer, 8, 0, NULL, NULL) == 3);
+    struct pollfd look = {ends[1], POLLIN | POLLOUT, 0};
+    CHECK(syscall(SYS_poll, &look, 1, 0) == 1 && look.revents == POLLOUT);
+    int copy = syscall(SYS_dup, ends[0]);
+    says(copy, ends[1], "copy");
+    CHECK(syscall(SYS_close, copy) == 0 && syscall(SYS_close, copy) == -1 && errno == EBADF);
+    CHECK(syscall(SYS_getpid) == getpid());
+    errno = 0;
+    CHECK(syscall(9999) == -1 && errno == ENOSYS);
+    CHECK(syscall(SYS_gettid) == getpid());
+    CHECK(syscall(SYS_openat, -1, "nowhere", 0, 0) == -1 && errno == EBADF);
+}
+
+static void vectors_with_no_offset_are_reads(void) {
+    int ends[2];
+    pair(ends);
+    char a[2], b[2];
+    struct iovec parts[] = {{a, 2}, {b, 2}};
+    CHECK(write(ends[0], "wxyz", 4) == 4);
+    CHECK(preadv2(ends[1], parts, 2, -1, 0) == 4 && a[0] == 'w' && b[1] == 'z');
+    CHECK(pwritev2(ends[1], parts, 2, -1, 0) == 4);
+    char back[4];
+    CHECK(recv(ends[0], back, 4, MSG_WAITALL) == 4 && memcmp(back, "wxyz", 4) == 0);
+    CHECK(preadv(ends[1], parts, 2, 0) == -1 && errno == ESPIPE);
+}
+
+/* Leaves the statistics file for the test to look at: says when it may, then waits to be told. */
+static void pauses(void) {
+    int ends[2];
+    pair(ends);
+    says(ends[0], ends[1], "counted");
+    puts("ready");
+    fflush(stdout);
+    char line[8];
+    CHECK(fgets(line, sizeof line, stdin) != NULL);
+}
+
+#define CASE(name) {#name, name}
+static const struct {
+    const char *name;
+    void (*run)(void);
+} CASES[] = {
+    CASE(options_behave),
+    CASE(listener_options_are_inherited),
+    CASE(ioctls_behave),
+    CASE(duplicates_share_the_connection),
+    CASE(closing_everything_leaves_the_library_alive),
+    CASE(an_error_keeps_errno_and_success_does_not_touch_it),
+    CASE(fork_shares_a_connection),
+    CASE(fork_by_number_is_a_fork),
+    CASE(a_vfork_child_changes_nothing_here),
+    CASE(spawned_programs_run),
+    CASE(clone_on_another_stack_works),
+    CASE(exec_of_an_end_resets_it),
+    CASE(handlers_read_back_as_installed),
+    CASE(handlers_run_with_what_was_sent),
+    CASE(a_handler_may_jump_out_of_a_call),
+    CASE(storm),
+    CASE(a_blocked_thread_can_be_cancelled),
+    CASE(stdio_talks_over_a_connection),
+    CASE(calls_by_number_are_the_same_calls),
+    CASE(vectors_with_no_offset_are_reads),
+    CASE(pauses),
+};
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "inherited") == 0) return inherited(atoi(argv[2]));
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        if (argc == 1) puts(CASES[i].name);
+        else if (strcmp(argv[1], CASES[i].name) == 0) {
+            CASES[i].run();
+            return 0;
+        }
+    }
+    return argc == 1 ? 0 : 64;
+}

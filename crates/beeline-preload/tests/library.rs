@@ -1,0 +1,210 @@
+//! The library as other programs meet it: what it exports, and that they cannot tell.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use beeline_testkit::preload;
+use beeline_testkit::watch::{Ending, Group};
+
+/// After this long a program hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The release build, which is what users load: `cargo test` builds its own with unwinding, which the library
+/// is not made for.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        if std::env::var_os(preload::LIBRARY_VARIABLE).is_some() {
+            return preload::find_library().expect("the named library");
+        }
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--release", "--package", "beeline-preload", "--target-dir"])
+            .arg(target())
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .expect("cargo runs");
+        assert!(status.success());
+        target().join("release/libbeeline.so")
+    })
+}
+
+/// The target directory: this program lies two levels below it.
+fn target() -> PathBuf {
+    let program = std::env::current_exe().expect("own path");
+    program.ancestors().nth(3).expect("target/<profile>/deps/<program>").to_path_buf()
+}
+
+fn guest() -> &'static Path {
+    static GUEST: OnceLock<PathBuf> = OnceLock::new();
+    GUEST.get_or_init(|| {
+        let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guest");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest/guest.c");
+        let status = Command::new("cc")
+            .args(["-Wall", "-Wextra", "-Wno-deprecated-declarations", "-O1", "-pthread", "-o"])
+            .arg(&program)
+            .arg(source)
+            .status()
+            .expect("a C compiler");
+        assert!(status.success());
+        program
+    })
+}
+
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().expect(program);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_library_exports_the_listed_calls_and_nothing_else() {
+    let path = library().to_str().expect("a plain path");
+    let table = output("nm", &["--dynamic", "--defined-only", path]);
+    let exported: BTreeSet<_> = table.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    let listed: BTreeSet<_> = include_str!("exports.txt").lines().collect();
+    assert_eq!(exported, listed);
+}
+
+#[test]
+fn the_library_has_no_text_relocations_and_needs_only_libc() {
+    let path = library().to_str().expect("a plain path");
+    let dynamic = output("readelf", &["--dynamic", "--wide", path]);
+    assert!(!dynamic.contains("TEXTREL"), "{dynamic}");
+    for needed in dynamic.lines().filter(|line| line.contains("(NEEDED)")) {
+        assert!(["libc.so", "ld-linux", "libgcc_s"].iter().any(|known| needed.contains(known)), "{needed}");
+    }
+}
+
+/// Runs a case of the guest; `None` for the kernel alone.
+fn run(case: &str, library: Option<&Path>) -> Result<(), String> {
+    let mut command = Command::new(guest());
+    command.arg(case).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    preload::apply(&mut command, library);
+    if library.is_some() {
+        command.env("GUEST_EXPECTS_LANES", "1");
+    }
+    let mut group = Group::start(&mut command).map_err(|error| error.to_string())?;
+    let (_, _, stderr) = group.pipes();
+    let ending = group.finish(LIMIT).map_err(|error| error.to_string())?;
+    if ending == Ending::Exit(0) {
+        return Ok(());
+    }
+    let mut said = String::new();
+    stderr.map(|mut stderr| stderr.read_to_string(&mut said));
+    Err(format!("{case}: {ending:?}: {said}"))
+}
+
+macro_rules! cases {
+    ($($case:ident)+) => {
+        $(
+            #[test]
+            fn $case() {
+                run(stringify!($case), None).expect("what the case expects is what the kernel does");
+                run(stringify!($case), Some(library())).expect("a program cannot tell");
+            }
+        )+
+
+        #[test]
+        fn every_case_of_the_guest_is_run() {
+            let listed: BTreeSet<_> = [$(stringify!($case),)+ "pauses"].into();
+            let cases = output(guest().to_str().expect("a plain path"), &[]);
+            assert_eq!(listed, cases.lines().collect());
+        }
+    };
+}
+
+cases! {
+    options_behave
+    listener_options_are_inherited
+    ioctls_behave
+    duplicates_share_the_connection
+    closing_everything_leaves_the_library_alive
+    an_error_keeps_errno_and_success_does_not_touch_it
+    fork_shares_a_connection
+    fork_by_number_is_a_fork
+    a_vfork_child_changes_nothing_here
+    spawned_programs_run
+    clone_on_another_stack_works
+    exec_of_an_end_resets_it
+    handlers_read_back_as_installed
+    handlers_run_with_what_was_sent
+    a_handler_may_jump_out_of_a_call
+    storm
+    a_blocked_thread_can_be_cancelled
+    stdio_talks_over_a_connection
+    calls_by_number_are_the_same_calls
+    vectors_with_no_offset_are_reads
+}
+
+#[test]
+fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
+    let mut command = Command::new(guest());
+    command.arg("pauses").stdin(Stdio::piped()).stdout(Stdio::piped());
+    preload::apply(&mut command, Some(library()));
+    let mut group = Group::start(&mut command).expect("the guest starts");
+    let pid = group.id();
+    let (stdin, stdout, _) = group.pipes();
+    let mut line = String::new();
+    BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
+    assert_eq!(line, "ready\n");
+    // SAFETY: no arguments, no effect.
+    let uid = unsafe { libc::geteuid() };
+    let directory = beeline_stats::layout::directory_path(uid);
+    let find = || {
+        let entries = std::fs::read_dir(directory.as_str()).expect("the directory is there");
+        entries.flatten().map(|entry| entry.path()).find(|path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{pid}.")))
+        })
+    };
+    let path = find().expect("the guest has a file");
+    let bytes = std::fs::read(path).expect("the file can be read");
+    let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
+    assert_eq!(snapshot.program(), b"guest");
+    assert_eq!(snapshot.counter(beeline_stats::Counter::ConnectionsAcceleratedClient), 1);
+    assert_eq!(snapshot.counter(beeline_stats::Counter::ConnectionsAcceleratedServer), 1);
+    stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
+    assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
+    assert_eq!(find(), None);
+}
+
+/// Programs that do nothing with TCP behave as ever and leave no statistics.
+#[test]
+fn common_programs_run_unchanged() {
+    let scripts = [
+        "ls / | wc -l",
+        "echo a | cat | tr a b",
+        "bash -c '(exit 3); echo $?; { sleep 0.01; echo late; } & wait; cat <(echo inner)'",
+        "perl -e 'print join(\",\", map { $_ * 2 } 1..3), \"\\n\"'",
+        "python3 -c 'import subprocess, threading; print(subprocess.run([\"echo\", \"x\"], capture_output=True).stdout)'",
+        "git --version",
+        "find /etc -maxdepth 1 -name passwd -exec basename {} ';'",
+        "tar -cf - /etc/passwd 2>/dev/null | tar -tf -",
+        "env -u LD_PRELOAD true && echo fine",
+    ];
+    for script in scripts {
+        let run = |library| {
+            let mut command = Command::new("bash");
+            command.args(["-c", script]);
+            preload::apply(&mut command, library);
+            let output = command.output().expect("bash runs");
+            (output.status.code(), output.stdout, output.stderr)
+        };
+        assert_eq!(run(Some(library())), run(None), "{script}");
+    }
+}
+
+#[test]
+fn switched_off_the_library_passes_everything_through() {
+    for case in ["fork_shares_a_connection", "handlers_read_back_as_installed", "options_behave"] {
+        let status = Command::new(guest())
+            .arg(case)
+            .env("LD_PRELOAD", library())
+            .env("BEELINE_OPTIONS", "accelerate=off")
+            .status()
+            .expect("the guest runs");
+        assert!(status.success(), "{case}");
+    }
+}
