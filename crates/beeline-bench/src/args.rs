@@ -17,13 +17,16 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
+    /// Something else than a plain run.
     #[command(subcommand)]
     pub command: Option<BenchCommand>,
 
+    /// The options of a plain run.
     #[command(flatten)]
     pub options: BenchOptions,
 }
 
+/// What the instrument does beside a plain run.
 #[derive(Subcommand, Clone, Debug)]
 pub enum BenchCommand {
     /// Real programs over TCP and over Beeline: Redis, iperf3, NetPIPE, sockperf and the quick bench
@@ -33,6 +36,7 @@ pub enum BenchCommand {
     Worker(WorkerArgs),
 }
 
+/// Options of the demo.
 #[derive(Args, Clone, Debug)]
 pub struct DemoOptions {
     /// Only these: redis, iperf3, netpipe, sockperf, bench (may be given several times)
@@ -81,6 +85,7 @@ impl DemoOptions {
     }
 }
 
+/// Options of a plain run.
 #[derive(Args, Clone, Debug)]
 pub struct BenchOptions {
     /// Short samples, three rounds: a first impression in about half a minute

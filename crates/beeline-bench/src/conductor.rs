@@ -82,6 +82,7 @@ impl Launcher {
         }
         let name = format!("{:?} {:?} over {column}", args.program, args.role);
         let mut worker = Worker::start(command, name.to_lowercase())?;
+        worker.patience += 4 * args.duration();
         worker.is_accelerated = column == Transport::Beeline && args.role == Role::Client && tracer.is_none();
         Ok(worker)
     }
@@ -155,7 +156,15 @@ impl Worker {
             let _ = errors.read_to_end(&mut bytes);
             let _ = complaint_out.send(String::from_utf8_lossy(&bytes).into_owned());
         });
-        Ok(Worker { name, is_accelerated: false, child, input, events, complaint, patience: Duration::from_secs(20) })
+        Ok(Worker {
+            name,
+            is_accelerated: false,
+            child,
+            input,
+            events,
+            complaint, // Samples without an event in between are well below this, unless a user asks for longer ones.
+            patience: Duration::from_secs(10),
+        })
     }
 
     /// Allows more time between two events.

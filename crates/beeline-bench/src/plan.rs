@@ -130,6 +130,10 @@ impl Plan {
             }
         } else {
             for column in order {
+                // What has failed once is not waited for again.
+                if results.has_failed(workload.rows, column.into()) {
+                    continue;
+                }
                 bar.set_message(format!("{} over {column}", workload.name));
                 let readings = self.suite.run(workload, column);
                 self.record(workload, column, readings, results);
@@ -137,6 +141,9 @@ impl Plan {
         }
         for foreign in &self.foreign {
             for row in workload.rows {
+                if results.has_failed(std::slice::from_ref(row), foreign.column()) {
+                    continue;
+                }
                 let Some(reading) = foreign.measure(row.id, self.suite.cpus) else {
                     continue;
                 };
@@ -204,7 +211,7 @@ impl Plan {
 
     /// `None` for the hand-over where there are no two CPUs to hand over between.
     fn limit(&self, limit: Limit) -> Result<Option<f64>> {
-        let duration = self.suite.duration / 4;
+        let duration = (self.suite.duration / 4).min(Duration::from_millis(500));
         let cpu = match self.suite.cpus {
             Some((first, _)) => first,
             None => *machine::allowed_cpus()?.first().context("no CPU")?,

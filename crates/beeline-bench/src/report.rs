@@ -184,6 +184,11 @@ impl Results {
         self.cells.get(row)?.get(&column)
     }
 
+    /// Whether an error stands in any of these rows.
+    pub fn has_failed(&self, rows: &[Row], column: Column) -> bool {
+        rows.iter().filter_map(|row| self.cell(row.id, column)).any(|cell| !cell.errors.is_empty())
+    }
+
     pub fn median(&self, row: &str, column: Column) -> Option<f64> {
         self.cell(row, column)?.median()
     }

@@ -49,10 +49,13 @@ pub fn measure(duration: Duration, mut batch: impl FnMut(u64) -> Result<()>) -> 
 /// Measures a flow (bytes received, requests answered) whose end is not known beforehand. The first `warm_up` does not
 /// count.
 pub struct Flow {
-    begin: Option<Instant>,
     warm_up: Duration,
-    total: u64,
+    begin: Option<Instant>,
+    /// The end of the warm-up.
     mark: Option<(Instant, u64)>,
+    /// The end of the last piece.
+    piece: Option<(Instant, u64)>,
+    /// The last note.
     last: Option<(Instant, u64)>,
     /// Units per second, piece by piece.
     pub rates: Vec<f64>,
@@ -60,28 +63,28 @@ pub struct Flow {
 
 impl Flow {
     pub fn new(warm_up: Duration) -> Self {
-        Flow { begin: None, warm_up, total: 0, mark: None, last: None, rates: Vec::new() }
+        Flow { warm_up, begin: None, mark: None, piece: None, last: None, rates: Vec::new() }
     }
 
     /// Notes that so much has passed in all. Reads the clock: not to be called for each message.
     pub fn note(&mut self, total: u64) {
         let now = Instant::now();
         let begin = *self.begin.get_or_insert(now);
-        self.total = total;
-        match self.last {
+        self.last = Some((now, total));
+        match self.piece {
             None if now - begin >= self.warm_up => {
-                self.mark = Some((now, total));
-                self.last = self.mark;
+                self.mark = self.last;
+                self.piece = self.last;
             }
             Some((then, before)) if now - then >= 4 * BATCH_AT_LEAST => {
                 self.rates.push((total - before) as f64 / (now - then).as_secs_f64());
-                self.last = Some((now, total));
+                self.piece = self.last;
             }
             _ => {}
         }
     }
 
-    /// Units per second from the end of the warm-up to the last recorded piece, or `None` when it was too short.
+    /// Units per second from the end of the warm-up to the last note, or `None` when that was no time.
     pub fn rate(&self) -> Option<f64> {
         let (from, before) = self.mark?;
         let (until, after) = self.last?;

@@ -1,0 +1,119 @@
+//! The instrument as a program: what it prints, and that it leaves nothing behind.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_beeline-bench"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    bench(arguments).output().unwrap()
+}
+
+#[test]
+fn every_workload_gives_figures_for_every_column() {
+    let arguments = [
+        "--transports",
+        "tcp,unix",
+        "--rounds",
+        "1",
+        "--duration",
+        "30",
+        "--quick",
+        "--no-foreign",
+        "--histogram",
+        "--except",
+        "syscalls",
+        "--json",
+    ];
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["schema"], "beeline-bench/1");
+    assert!(document["machine"]["kernel"].is_string());
+    let rows = document["rows"].as_array().unwrap();
+    assert!(rows.len() > 20);
+    for row in rows {
+        for column in ["tcp", "unix"] {
+            let median = row["columns"][column]["median"].as_f64();
+            assert!(median.is_some_and(|m| m >= 0.0), "{} over {column}: {median:?}", row["id"]);
+        }
+    }
+    let stream = rows.iter().find(|row| row["id"] == "stream-64k").unwrap();
+    assert!(!stream["columns"]["tcp"]["samples"][0].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_table_without_a_terminal_has_no_escape_codes() {
+    let output =
+        run(&["--transports", "unix", "--only", "pingpong", "--rounds", "1", "--duration", "5", "--no-foreign"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("8 B ping-pong"), "{text}");
+    assert!(!text.contains('\x1b'));
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn a_library_that_is_not_there_is_an_error_before_anything_runs() {
+    let output = run(&["--library", "/no/such/libbeeline.so"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("/no/such/libbeeline.so"), "{text}");
+}
+
+#[test]
+fn an_unknown_workload_is_an_error() {
+    let output = run(&["--transports", "tcp", "--only", "no-such-workload"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn workers_end_with_the_conductor() {
+    let mut conductor = bench(&["--transports", "unix", "--only", "pingpong", "--duration", "600000", "--no-foreign"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let workers = wait_for(|| Some(children(&conductor)).filter(|pids| pids.len() == 2));
+    // SIGKILL: nothing of the conductor's own can run any more.
+    conductor.kill().unwrap();
+    conductor.wait().unwrap();
+    wait_for(|| workers.iter().all(|pid| !runs(*pid)).then_some(()));
+}
+
+fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "it does not happen");
+        std::thread::yield_now();
+    }
+}
+
+/// Processes whose parent is this one.
+fn children(parent: &Child) -> BTreeSet<u32> {
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|&pid| fields(pid).get(1).is_some_and(|ppid| *ppid == parent.id().to_string())).collect()
+}
+
+/// The fields of /proc/PID/stat from the state on.
+fn fields(pid: u32) -> Vec<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let rest = stat.rsplit(')').next().unwrap_or_default();
+    rest.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Whether a process exists and is no zombie: nobody may be there to collect an orphan.
+fn runs(pid: u32) -> bool {
+    fields(pid).first().is_some_and(|state| state != "Z" && state != "X")
+}
