@@ -3,13 +3,14 @@
 //! A program is named on the command line:
 //! - `case:GROUP/NAME@VARIANT`: a case in this process, or the coordinator of its two programs;
 //! - `server:GROUP/NAME@VARIANT` and `client:PORT:GROUP/NAME@VARIANT`: one role;
-//! - `random:SEED:OPS`: a random sequence.
+//! - `random:SEED:OPS`: a random sequence;
+//! - the programs of [`crate::hostile`].
 
 use crate::case::Body;
 use crate::cases::{self, Instance};
 use crate::traced::Fd;
 use crate::variant::port_of;
-use crate::{random, trace};
+use crate::{hostile, random, trace};
 use anyhow::{Context, Result, bail};
 use beeline_testkit::preload;
 use beeline_testkit::statistics::Carried;
@@ -61,6 +62,7 @@ pub fn run(program: &str, trace_file: &Path, interposed: Option<&str>) -> Result
             let (seed, ops) = name.split_once(':').context("random without a length")?;
             random::run(seed.parse()?, ops.parse()?);
         }
+        kind if hostile::run_program(kind, name)? => {}
         other => bail!("unknown kind of program {other:?}"),
     }
     note_statistics();
@@ -108,6 +110,14 @@ fn report(role: &str, mut child: Child) -> Result<()> {
     let ending: Ending = child.wait()?.into();
     crate::trace!("{role} ended: {ending:?}");
     Ok(())
+}
+
+/// A child that runs `program` and records nothing.
+#[must_use]
+pub fn program(program: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["child", program, "--trace", "/dev/null"]);
+    command
 }
 
 /// A descriptor that no process has open.

@@ -5,12 +5,15 @@
 //! trace ([`trace`]); the two traces must be equal, line by line. So there are no expected results in this program: what
 //! Linux does is right by definition, and a surprise of the kernel is a surprise in both traces.
 //!
+//! Peers that break the rules have no counterpart on kernel TCP; what must hold is stated in [`hostile`].
+//!
 //! `semantics random` compares seeded sequences of operations in the same way ([`random`]).
 
 mod case;
 mod cases;
 mod child;
 mod compare;
+mod hostile;
 mod options;
 mod random;
 mod runner;

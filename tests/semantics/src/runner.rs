@@ -7,6 +7,7 @@ use crate::case::{Body, Path as ExpectedPath};
 use crate::cases::{self, Instance};
 use crate::child::{self, PAIR_LIBRARY_VARIABLE};
 use crate::compare::difference;
+use crate::hostile;
 use crate::options::{Command as Verb, Options};
 use crate::trace::Trace;
 use anyhow::{Context, Result, bail};
@@ -49,7 +50,13 @@ pub fn main(options: &Options) -> Result<bool> {
             return Ok(true);
         }
         Some(Verb::Random { seed, ops, count }) => random_jobs(*seed, *ops, *count),
-        None => case_jobs(cases::instances()),
+        None => {
+            let mut jobs = case_jobs(cases::instances());
+            if !options.native_only {
+                jobs.extend(hostile_jobs());
+            }
+            jobs
+        }
     };
     let wanted = |job: &Job| options.filter.as_ref().is_none_or(|filter| job.name.contains(filter.as_str()));
     let jobs: Vec<Job> = jobs.into_iter().filter(wanted).collect();
@@ -89,6 +96,16 @@ fn case_jobs(instances: Vec<Instance>) -> Vec<Job> {
         }
     }
     jobs
+}
+
+fn hostile_jobs() -> Vec<Job> {
+    let job = |name: String| Job {
+        program: format!("hostile:{name}"),
+        name,
+        interposed: Some("server"),
+        path: ExpectedPath::Any,
+    };
+    hostile::names().into_iter().map(job).collect()
 }
 
 fn random_jobs(seed: Option<u64>, ops: usize, count: u64) -> Vec<Job> {
@@ -158,6 +175,13 @@ impl Runner<'_> {
     }
 
     fn compare(&self, at: usize, job: &Job) -> Result<()> {
+        if job.program.starts_with("hostile:") {
+            let run = self.run_one(&format!("{at}-other"), job, self.library.as_deref())?;
+            return match run.ending {
+                Ending::Exit(0) => Ok(()),
+                ending => bail!("    ended with {ending:?}\n{}", run.errors),
+            };
+        }
         let kernel = self.run_one(&format!("{at}-kernel"), job, None)?;
         if self.options.show {
             let lines: String = kernel.trace.lines.iter().map(|line| format!("      {line}\n")).collect();

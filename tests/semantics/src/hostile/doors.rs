@@ -1,0 +1,184 @@
+//! Clients that lie about who they are or say nothing, and doors that belong to somebody else.
+
+use super::{Case, PATIENCE, Target, servers};
+use crate::child;
+use anyhow::{Context, Result, ensure};
+use beeline_testkit::hostile::{Client, Lane, open_descriptors, squat};
+use beeline_testkit::watch::{Ending, Group};
+use beeline_testkit::{preload, sys};
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::process::Stdio;
+
+const RING: u32 = 1 << 16;
+
+/// Some user that is neither root nor we.
+const STRANGER: u32 = 54_321;
+
+pub const CASES: &[Case] = &[
+    Case { name: "silent_client", body: silent_client },
+    Case { name: "silent_clients_by_the_hundred", body: silent_clients_by_the_hundred },
+    Case { name: "silent_client_speaks_late", body: silent_client_speaks_late },
+    Case { name: "client_without_a_name", body: client_without_a_name },
+    Case { name: "client_with_a_strange_name", body: client_with_a_strange_name },
+    Case {
+        name: "client_claims_a_foreign_address",
+        body: |target| claims(target, "8.8.8.8:4000", "hello_address_foreign"),
+    },
+    Case { name: "client_claims_another_family", body: |target| claims(target, "[::1]:4000", "hello_name_mismatch") },
+    Case { name: "client_claims_port_zero", body: |target| claims(target, "127.0.0.1:0", "hello_name_mismatch") },
+    Case { name: "client_names_another_server", body: client_names_another_server },
+    Case { name: "address_can_be_claimed_once", body: address_can_be_claimed_once },
+    Case { name: "strangers_client", body: strangers_client },
+    Case { name: "door_name_squatted_by_a_stranger", body: squatted_by_a_stranger },
+];
+
+fn silent_client(target: &mut Target) -> Result<()> {
+    let _silent = target.client()?;
+    target.visit()?;
+    target.expect_honest_service("beside a silent client")
+}
+
+fn silent_clients_by_the_hundred(target: &mut Target) -> Result<()> {
+    let baseline = open_descriptors(target.process.id());
+    let silent: Vec<Client> = (0..200).filter_map(|_| target.client().ok()).collect();
+    ensure!(!silent.is_empty(), "no silent client came in");
+    target.expect_honest_service("beside many silent clients")?;
+    drop(silent);
+    // Hidden descriptors that the honest visits left (lanes, threads) stay below this.
+    target.expect_descriptors(baseline + 20)
+}
+
+fn silent_client_speaks_late(target: &mut Target) -> Result<()> {
+    let client = target.client()?;
+    target.visit()?;
+    target.visit()?;
+    let lane = Lane::correct(RING)?;
+    let before = target.carried()?.accelerated;
+    client.say_hello(&lane)?;
+    target.expect_within("the late hello is taken", |target| Ok(target.carried()?.accelerated > before))
+}
+
+fn client_without_a_name(target: &mut Target) -> Result<()> {
+    let client = Client::unnamed(target.cookie)?;
+    let lane = Lane::correct(RING)?;
+    client.say_hello(&lane)?;
+    target.visit()?;
+    target.expect_poison("hello_unnamed", 1)?;
+    ensure!(client.is_sent_away(), "it is still connected");
+    Ok(())
+}
+
+fn client_with_a_strange_name(target: &mut Target) -> Result<()> {
+    let own = std::process::id();
+    for name in [format!("strange-{own}"), format!("beeline/1/conn/{own}"), format!("beeline/2/conn/{own}")] {
+        let client = Client::with_name(target.cookie, name.as_bytes())?;
+        client.say_hello(&Lane::correct(RING)?)?;
+        target.visit()?;
+        ensure!(client.is_sent_away(), "{name} is still connected");
+    }
+    Ok(())
+}
+
+fn claims(target: &mut Target, address: &str, poison: &str) -> Result<()> {
+    let client = Client::claiming(target.cookie, address.parse()?, target.address)?;
+    client.say_hello(&Lane::correct(RING)?)?;
+    target.visit()?;
+    target.expect_poison(poison, 1)?;
+    ensure!(client.is_sent_away(), "it is still connected");
+    Ok(())
+}
+
+fn client_names_another_server(target: &mut Target) -> Result<()> {
+    let other = SocketAddr::new(target.address.ip(), target.address.port().wrapping_add(1));
+    let claim = target.claim();
+    let client = Client::claiming(target.cookie, claim, other)?;
+    client.say_hello(&Lane::correct(RING)?)?;
+    target.visit()?;
+    target.expect_poison("hello_name_mismatch", 1)?;
+    ensure!(client.is_sent_away(), "it is still connected");
+    Ok(())
+}
+
+fn address_can_be_claimed_once(target: &mut Target) -> Result<()> {
+    let claim = target.claim();
+    let _first = Client::claiming(target.cookie, claim, target.address)?;
+    let second = Client::claiming(target.cookie, claim, target.address);
+    ensure!(second.is_err(), "two clients have the same address");
+    Ok(())
+}
+
+fn is_root() -> bool {
+    // SAFETY: no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Runs `body` as another user, in a child; false when it failed.
+fn as_stranger(body: impl FnOnce() -> Result<()>) -> bool {
+    let child = sys::fork(|| {
+        // SAFETY: integers only.
+        let changed = unsafe { libc::setgid(STRANGER) == 0 && libc::setuid(STRANGER) == 0 };
+        i32::from(!changed || body().is_err())
+    });
+    sys::wait_for(child) == "exit 0"
+}
+
+fn strangers_client(target: &mut Target) -> Result<()> {
+    // Another user's correct hello is taken or declined, by option and kernel; nothing else may happen.
+    if !is_root() {
+        return Ok(());
+    }
+    let (cookie, claim, server) = (target.cookie, target.claim(), target.address);
+    let served = as_stranger(|| {
+        let client = Client::claiming(cookie, claim, server)?;
+        client.say_hello(&Lane::correct(RING)?)?;
+        servers::ask(server, PATIENCE)
+    });
+    ensure!(served, "another user could not even use TCP");
+    Ok(())
+}
+
+fn squatted_by_a_stranger(target: &mut Target) -> Result<()> {
+    // A stranger takes the name of a door before the listener's owner does: the server stays without a door, and no
+    // client gives the stranger its bytes.
+    if !is_root() {
+        return Ok(());
+    }
+    let mut command = child::program("serve_later:");
+    preload::apply(&mut command, Some(&target.library));
+    let mut process = Group::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+    let (input, output, _) = process.pipes();
+    let mut output = BufReader::new(output.context("output")?);
+    let mut line = String::new();
+    output.read_line(&mut line)?;
+    let cookie: u64 = line.trim().parse()?;
+    let (_, [told, tell]) = sys::pipe2(0);
+    let squatter = sys::fork(|| {
+        // SAFETY: integers only.
+        unsafe { libc::setuid(STRANGER) };
+        let Ok(door) = squat(cookie) else { return 1 };
+        sys::write(tell, b"x");
+        // Whoever comes in is a client that has been fooled.
+        let mut entry = [libc::pollfd { fd: door.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        sys::poll(&mut entry, 60_000);
+        let guest = sys::accept(door.as_raw_fd());
+        let mut hello = [0; 64];
+        let said = sys::recv(guest.value as i32, &mut hello, 0);
+        // Connecting is how a client finds out whose door it is; saying hello would be the mistake.
+        if said.value > 0 { 2 } else { 0 }
+    });
+    sys::read(told, &mut [0]);
+    writeln!(input.context("input")?, "listen")?;
+    line.clear();
+    output.read_line(&mut line)?;
+    let address: SocketAddr = line.trim().parse()?;
+    let mut client = child::program(&format!("any_path:{address}"));
+    preload::apply(&mut client, Some(&target.library));
+    let ending = Group::start(&mut client)?.finish(PATIENCE)?;
+    ensure!(ending == Ending::Exit(0), "the client ended with {ending:?}");
+    sys::kill(squatter.value as i32, libc::SIGTERM);
+    let how = sys::wait_for(squatter);
+    ensure!(how == "exit 0" || how == "signal SIGTERM", "the squatter got a hello: {how}");
+    Ok(())
+}
