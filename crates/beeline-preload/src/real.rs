@@ -106,8 +106,8 @@ macro_rules! hook {
                     if real.is_null() {
                         return $crate::real::fail(libc::ENOSYS) as $result;
                     }
-                    // SAFETY: libc's function of this name has this type.
                     let real: unsafe extern "C" fn($($type),*) -> $result =
+                        // SAFETY: libc's function of this name has this type.
                         unsafe { core::mem::transmute(real) };
                     // SAFETY: the app's arguments, passed on.
                     unsafe { real($($argument),*) }

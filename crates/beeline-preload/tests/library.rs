@@ -137,6 +137,10 @@ cases! {
     stdio_talks_over_a_connection
     calls_by_number_are_the_same_calls
     vectors_with_no_offset_are_reads
+    formatted_output_arrives
+    a_passed_end_is_never_a_clean_end
+    a_child_that_closes_leaves_the_parents_set_alone
+    threads_go_on_while_the_process_forks
 }
 
 #[test]

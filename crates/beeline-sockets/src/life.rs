@@ -18,7 +18,8 @@ mod control;
 mod fds;
 mod fork;
 mod hidden;
-mod scan;
+mod orphan;
+mod rights;
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
@@ -29,14 +30,17 @@ use core::sync::atomic::{
 use beeline_shm::sys;
 use beeline_stats::Tunables;
 
-use crate::desc::Kind;
+use crate::desc::{Desc, Kind};
 use crate::lock::Lock;
 use crate::{Errno, Outcome, table};
 
 pub use control::{fcntl, ioctl};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
 pub use fork::{Changing, around_fork_child, around_fork_parent, around_fork_prepare, changing};
+pub(crate) use hidden::hidden_count;
 pub use hidden::{hidden_add, hidden_remove, is_hidden};
+pub(crate) use orphan::orphan_used;
+pub use rights::{received, sends};
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 pub static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -122,7 +126,7 @@ fn start_now() {
         }
         OWNER.store(sys::getpid(), Relaxed);
         let _ = config();
-        scan::mark_inherited_anchors();
+        orphan::mark_inherited();
         STARTED.store(true, Release);
     }
     if config().accelerate {
@@ -169,13 +173,13 @@ pub fn is_guest_of_parent() -> bool {
 #[must_use]
 #[inline]
 pub fn refusal(fd: i32) -> Option<Errno> {
-    refusal_of(table::get(fd)?.kind())
+    refusal_of(table::get(fd)?)
 }
 
 #[cold]
-fn refusal_of(kind: Kind) -> Option<Errno> {
-    match kind {
-        Kind::Orphan => Some(Errno(libc::ECONNRESET)),
+fn refusal_of(desc: &Desc) -> Option<Errno> {
+    match desc.kind() {
+        Kind::Orphan => Some(orphan_used(desc)),
         // The moment between the end of a lane and the close of its anchor, seen by another thread.
         Kind::Closed => Some(Errno(libc::EBADF)),
         _ => None,

@@ -8,12 +8,12 @@
 //! On a socket that may yet become a lane, options go to the kernel, which judges them, and into the draft.
 //! An option that a lane could not honour keeps the socket on TCP ([`block`]).
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
 
-use crate::desc::{Desc, Draft, Kind};
+use crate::desc::{Desc, Kind};
 use crate::side::{OptionValue, SideState, state};
 use crate::{Errno, Outcome, kernel, life, table};
 
@@ -367,7 +367,7 @@ fn store(options: &[OptionValue], level: i32, name: i32, value: i32) -> bool {
 /// A string option takes four places, under names that no option has: the option's own plus `0x8000`,
 /// `0x9000`, `0xA000` and `0xB000`.
 fn name_part(name: i32, part: usize) -> i32 {
-    name | 0x8000 + 0x1000 * part as i32
+    name | (0x8000 + 0x1000 * part as i32)
 }
 
 fn store_name(options: &[OptionValue], level: i32, name: i32, text: &[u8; 16]) -> bool {
@@ -581,18 +581,6 @@ unsafe fn info(side: &SideState, target: Target) -> Outcome {
         }
         Outcome::OK
     })
-}
-
-/// Copies the draft of an unconnected socket or a listener to the side of a connection that begins.
-pub fn inherit(draft: &Draft, side: &SideState) {
-    side.rcv_timeout_ns.store(draft.rcv_timeout_ns.load(Relaxed), Relaxed);
-    side.snd_timeout_ns.store(draft.snd_timeout_ns.load(Relaxed), Relaxed);
-    side.rcv_lowat.store(draft.rcv_lowat.load(Relaxed), Relaxed);
-    side.linger.store(draft.linger.load(Relaxed), Relaxed);
-    for (target, source) in side.options.iter().zip(&draft.options) {
-        target.value.store(source.value.load(Relaxed), Relaxed);
-        target.key.store(source.key.load(Acquire), Relaxed);
-    }
 }
 
 #[cfg(test)]

@@ -161,6 +161,7 @@ fn create() -> Result<&'static StatsHeader, Errno> {
     // process; zero is a valid header.
     let header = unsafe { &*base.cast::<StatsHeader>() };
     header.pid_namespace.store(pid_namespace(), Relaxed);
+    header.add(Counter::HiddenFds, u64::from(life::hidden_count()));
     header.publish(name, uid, unix_ns(), program_name(stat));
     Ok(header)
 }
@@ -250,15 +251,18 @@ pub fn count(counter: Counter, amount: u64) {
     header().add(counter, amount);
 }
 
-/// Takes from a counter that goes up and down.
-pub fn uncount(counter: Counter, amount: u64) {
-    header().subtract(counter, amount);
-}
-
-/// Counts one, if there is a file already: for what every process does.
+/// Counts one, if there is a file already: for what every process does, and for what the file takes over
+/// when it is made.
 pub fn count_if_open(counter: Counter) {
     if !HEADER.load(Acquire).is_null() {
-        count(counter, 1);
+        header().add(counter, 1);
+    }
+}
+
+/// Takes one from a counter that goes up and down, likewise.
+pub fn uncount_if_open(counter: Counter) {
+    if !HEADER.load(Acquire).is_null() {
+        header().subtract(counter, 1);
     }
 }
 

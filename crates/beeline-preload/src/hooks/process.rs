@@ -30,8 +30,8 @@ macro_rules! counted {
                     crate::real::fail(libc::ENOSYS);
                     return $failure;
                 }
-                // SAFETY: libc's function of this name has this type.
                 let real: unsafe extern "C" fn($($type),*) -> $result =
+                    // SAFETY: libc's function of this name has this type.
                     unsafe { core::mem::transmute(real) };
                 // SAFETY: the app's arguments, passed on.
                 unsafe { real($($argument),*) }

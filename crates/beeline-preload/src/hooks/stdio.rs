@@ -2,8 +2,9 @@
 //!
 //! libc's streams read and write with system calls of their own, past any hook. For a lane the app gets a
 //! stream whose reading and writing we do ([fopencookie(3)]); libc buffers, formats and locks as ever. A socket
-//! that is not connected yet stays on TCP when a stream is made of it. `dprintf` on a lane is not covered: it
-//! writes past us without leaving a trace beforehand.
+//! that is not connected yet stays on TCP when a stream is made of it.
+//!
+//! `dprintf` formats into memory first and sends that.
 
 use core::ffi::c_void;
 
@@ -16,9 +17,11 @@ use super::{data, fds};
 use crate::real::Real;
 
 static FDOPEN: Real = crate::real::real_named!(fdopen);
+static VDPRINTF: Real = crate::real::real_named!(vdprintf);
+static VDPRINTF_CHK: Real = crate::real::real_named!(__vdprintf_chk);
 
 /// libc's functions behind this table.
-pub static REALS: &[&Real] = &[&FDOPEN];
+pub static REALS: &[&Real] = &[&FDOPEN, &VDPRINTF, &VDPRINTF_CHK];
 
 #[repr(C)]
 struct Functions {
@@ -29,6 +32,7 @@ struct Functions {
 }
 
 unsafe extern "C" {
+    fn vasprintf(text: *mut *mut c_char, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
@@ -83,3 +87,128 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     // SAFETY: the app's arguments, passed on.
     unsafe { real(fd, mode) }
 }
+
+// A `va_list` parameter is a pointer on the machines that are supported: to one element of an array on x86-64,
+// to a copy of a structure on aarch64.
+
+/// vdprintf(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+    if is_ours(fd) {
+        // SAFETY: forwarded.
+        return unsafe { format_and_send(fd, format, arguments) };
+    }
+    let real = VDPRINTF.address();
+    if real.is_null() {
+        return crate::real::fail(libc::ENOSYS) as c_int;
+    }
+    let real: unsafe extern "C" fn(c_int, *const c_char, *mut c_void) -> c_int =
+        // SAFETY: libc's function of this name has this type.
+        unsafe { core::mem::transmute(real) };
+    // SAFETY: the app's arguments, passed on.
+    unsafe { real(fd, format, arguments) }
+}
+
+/// What _FORTIFY_SOURCE makes of vdprintf; its check is of the format, which libc's own does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __vdprintf_chk(
+    fd: c_int,
+    flag: c_int,
+    format: *const c_char,
+    arguments: *mut c_void,
+) -> c_int {
+    if is_ours(fd) {
+        // SAFETY: forwarded.
+        return unsafe { format_and_send(fd, format, arguments) };
+    }
+    let real = VDPRINTF_CHK.address();
+    if real.is_null() {
+        return crate::real::fail(libc::ENOSYS) as c_int;
+    }
+    let real: unsafe extern "C" fn(c_int, c_int, *const c_char, *mut c_void) -> c_int =
+        // SAFETY: libc's function of this name has this type.
+        unsafe { core::mem::transmute(real) };
+    // SAFETY: the app's arguments, passed on.
+    unsafe { real(fd, flag, format, arguments) }
+}
+
+fn is_ours(fd: c_int) -> bool {
+    table::get(fd).is_some_and(|desc| matches!(desc.kind(), Kind::Lane | Kind::Orphan))
+}
+
+unsafe fn format_and_send(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+    let mut text: *mut c_char = core::ptr::null_mut();
+    // SAFETY: the app's format and arguments.
+    let length = unsafe { vasprintf(&raw mut text, format, arguments) };
+    let mut sent = 0;
+    while sent < length {
+        // SAFETY: `text` holds `length` bytes.
+        let taken = unsafe { data::write(fd, text.add(sent as usize).cast(), (length - sent) as usize) };
+        if taken <= 0 {
+            break;
+        }
+        sent += taken as c_int;
+    }
+    if length >= 0 {
+        // SAFETY: vasprintf allocated it. The errno of a failed write survives.
+        unsafe {
+            let errno = *libc::__errno_location();
+            libc::free(text.cast());
+            *libc::__errno_location() = errno;
+        }
+    }
+    if sent == length { length } else { -1 }
+}
+
+/// A variadic function that hands its arguments on as a `va_list`: stable Rust cannot define one. By the
+/// System V ABI for x86-64 (3.5.7) the registers are saved first, vector ones if `al` says that there are any;
+/// `va_list` is { offset of the next integer register, of the next vector register, rest on the stack, save
+/// area }.
+#[cfg(target_arch = "x86_64")]
+macro_rules! variadic {
+    ($name:ident, $named_bytes:literal, $list_register:literal, $target:ident) => {
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "sub rsp, 216",
+                ".cfi_adjust_cfa_offset 216",
+                "mov [rsp], rdi",
+                "mov [rsp + 8], rsi",
+                "mov [rsp + 16], rdx",
+                "mov [rsp + 24], rcx",
+                "mov [rsp + 32], r8",
+                "mov [rsp + 40], r9",
+                "test al, al",
+                "jz 2f",
+                "movaps [rsp + 48], xmm0",
+                "movaps [rsp + 64], xmm1",
+                "movaps [rsp + 80], xmm2",
+                "movaps [rsp + 96], xmm3",
+                "movaps [rsp + 112], xmm4",
+                "movaps [rsp + 128], xmm5",
+                "movaps [rsp + 144], xmm6",
+                "movaps [rsp + 160], xmm7",
+                "2:",
+                concat!("mov dword ptr [rsp + 176], ", $named_bytes),
+                "mov dword ptr [rsp + 180], 48",
+                "lea rax, [rsp + 224]",
+                "mov [rsp + 184], rax",
+                "mov [rsp + 192], rsp",
+                concat!("lea ", $list_register, ", [rsp + 176]"),
+                "call {target}",
+                "add rsp, 216",
+                ".cfi_adjust_cfa_offset -216",
+                "ret",
+                ".cfi_endproc",
+                target = sym $target,
+            )
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+variadic!(dprintf, "16", "rdx", vdprintf);
+#[cfg(target_arch = "x86_64")]
+variadic!(__dprintf_chk, "24", "rcx", __vdprintf_chk);

@@ -583,6 +583,127 @@ static void vectors_with_no_offset_are_reads(void) {
     CHECK(preadv(ends[1], parts, 2, 0) == -1 && errno == ESPIPE);
 }
 
+static void formatted_output_arrives(void) {
+    int ends[2];
+    pair(ends);
+    char got[128], want[128];
+    int length = snprintf(want, sizeof want, "%d %s %c %.3f %ld %d %d %g", 1, "two", '3', 4.5, 5L, 6, 7, 8.25);
+    CHECK(dprintf(ends[0], "%d %s %c %.3f %ld %d %d %g", 1, "two", '3', 4.5, 5L, 6, 7, 8.25) == length);
+    CHECK(recv(ends[1], got, length, MSG_WAITALL) == length && memcmp(got, want, length) == 0);
+    int pipe_ends[2];
+    CHECK(pipe(pipe_ends) == 0);
+    CHECK(dprintf(pipe_ends[1], "%d %s %c %.3f %ld %d %d %g", 1, "two", '3', 4.5, 5L, 6, 7, 8.25) == length);
+    CHECK(read(pipe_ends[0], got, sizeof got) == length && memcmp(got, want, length) == 0);
+    CHECK(dprintf(-1, "x") == -1 && errno == EBADF);
+}
+
+static int pass(int through, int fd, int receive) {
+    char byte = 'r', control[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    if (receive) {
+        CHECK(recvmsg(through, &message, 0) == 1);
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+        return fd;
+    }
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    CHECK(sendmsg(through, &message, 0) == 1);
+    return 0;
+}
+
+/* A connection cannot be handed over yet, but nobody may take what happens for a stream that ended well. */
+static void a_passed_end_is_never_a_clean_end(void) {
+    int ends[2], unix_ends[2], pipe_ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_ends) == 0 && pipe(pipe_ends) == 0);
+    pass(unix_ends[0], pipe_ends[1], 0);
+    int copy = pass(unix_ends[1], 0, 1);
+    char got;
+    CHECK(write(copy, "p", 1) == 1 && read(pipe_ends[0], &got, 1) == 1 && got == 'p');
+    pair(ends);
+    if (!is_lane(ends[0])) return;
+    pass(unix_ends[0], ends[0], 0);
+    CHECK(close(ends[0]) == 0);
+    int received = pass(unix_ends[1], 0, 1);
+    char byte = 'x';
+    CHECK(write(received, &byte, 1) == -1 && errno == ECONNRESET);
+    CHECK(read(received, &byte, 1) == -1 && errno == ECONNRESET);
+    CHECK(close(received) == 0);
+    CHECK(read(ends[1], &byte, 1) == -1 && errno == ECONNRESET);
+}
+
+/* The kernel keeps a member of a set for as long as any process holds the file. */
+static void a_child_that_closes_leaves_the_parents_set_alone(void) {
+    int ends[2];
+    pair(ends);
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = ends[1]};
+    CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends[1]);
+        close(set);
+        close(ends[0]);
+        _exit(0);
+    }
+    CHECK(status_of(child) == 0);
+    child = fork();
+    if (child == 0) {
+        CHECK(write(ends[0], "x", 1) == 1);
+        _exit(0);
+    }
+    CHECK(status_of(child) == 0);
+    CHECK(epoll_wait(set, &event, 1, 5000) == 1 && event.data.fd == ends[1]);
+}
+
+static volatile int stop;
+
+static void *plays(void *argument) {
+    int ends[2];
+    (void)argument;
+    pair(ends);
+    for (unsigned char byte = 0; !stop; byte++) {
+        unsigned char got;
+        CHECK(write(ends[0], &byte, 1) == 1);
+        CHECK(read(ends[1], &got, 1) == 1 && got == byte);
+        if (byte % 64 == 0) {
+            int copy = dup(ends[0]);
+            CHECK(copy >= 0 && close(ends[0]) == 0);
+            ends[0] = copy;
+        }
+        if (byte == 255) {
+            CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+            pair(ends);
+        }
+    }
+    return NULL;
+}
+
+static void threads_go_on_while_the_process_forks(void) {
+    /* A socket that is made before a fork and connected after it may have another holder, and stays on TCP. */
+    unsetenv("GUEST_EXPECTS_LANES");
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, plays, NULL) == 0);
+    for (int i = 0; i < 200; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            int ends[2];
+            alarm(30);
+            pair(ends);
+            says(ends[0], ends[1], "child's own");
+            for (int fd = 3; fd < 40; fd++) close(fd);
+            _exit(0);
+        }
+        CHECK(status_of(child) == 0);
+    }
+    stop = 1;
+    for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
 /* Leaves the statistics file for the test to look at: says when it may, then waits to be told. */
 static void pauses(void) {
     int ends[2];
@@ -619,6 +740,10 @@ static const struct {
     CASE(stdio_talks_over_a_connection),
     CASE(calls_by_number_are_the_same_calls),
     CASE(vectors_with_no_offset_are_reads),
+    CASE(formatted_output_arrives),
+    CASE(a_passed_end_is_never_a_clean_end),
+    CASE(a_child_that_closes_leaves_the_parents_set_alone),
+    CASE(threads_go_on_while_the_process_forks),
     CASE(pauses),
 };
 

@@ -25,7 +25,7 @@ pub fn hidden_add(fd: i32) {
         && word.fetch_or(bit, Relaxed) & bit == 0
     {
         COUNT.fetch_add(1, Relaxed);
-        stats::count(Counter::HiddenFds, 1);
+        stats::count_if_open(Counter::HiddenFds);
     }
 }
 
@@ -35,8 +35,13 @@ pub fn hidden_remove(fd: i32) {
         && word.fetch_and(!bit, Relaxed) & bit != 0
     {
         COUNT.fetch_sub(1, Relaxed);
-        stats::uncount(Counter::HiddenFds, 1);
+        stats::uncount_if_open(Counter::HiddenFds);
     }
+}
+
+/// How many are ours.
+pub(crate) fn hidden_count() -> u32 {
+    COUNT.load(Relaxed)
 }
 
 /// Whether `fd` is ours.

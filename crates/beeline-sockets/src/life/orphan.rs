@@ -1,22 +1,30 @@
-//! Anchors that this program inherited over `exec`.
+//! Anchors without their lanes: inherited over `exec`, or received from another process.
 //!
-//! Their lanes are mapped in no process of this image any more, so nothing can be sent or received. Until
-//! such an end can be handed over, it fails like a connection that was reset, and above all no byte of the
-//! app ever reaches the anchor, where it would be taken for a doorbell.
+//! The lane is not mapped here, so nothing can be sent or received. Until such an end can be handed over, it
+//! fails like a connection that was reset, and above all no byte of the app ever reaches the anchor, where it
+//! would be taken for a doorbell.
+//!
+//! An orphan may be a mere leak: the process that it came from goes on using the connection, and nobody shall
+//! notice. But once it is used here, the peer must not take its close for a clean end: it is sent a byte that
+//! is no doorbell, which resets the connection ([`orphan_used`]).
+
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_shm::sys;
 use beeline_wire::ConnName;
 
-use crate::desc::{DESCS, Kind};
-use crate::{kernel, table};
+use crate::desc::{DESCS, Desc, Kind};
+use crate::{Errno, kernel, table};
 
 /// Bytes asked of getdents64(2) at a time.
 const BUFFER_BYTES: usize = 2048;
+/// Anything but [`beeline_wire::BELL`].
+const NO_BELL: u8 = !beeline_wire::BELL;
 
 #[repr(C, align(8))]
 struct Buffer([u8; BUFFER_BYTES]);
 
-pub(super) fn mark_inherited_anchors() {
+pub(super) fn mark_inherited() {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let args = [libc::AT_FDCWD as usize, c"/proc/self/fd".as_ptr() as usize, flags as usize, 0, 0, 0];
     // SAFETY: a NUL-terminated literal and plain numbers.
@@ -38,16 +46,33 @@ pub(super) fn mark_inherited_anchors() {
             }
             if let Some(fd) = rest.get(19..length).and_then(number)
                 && fd as usize != directory
-                && is_anchor(fd)
-                && let Some(desc) = DESCS.take()
             {
-                desc.begin(Kind::Orphan, fd, 0, 0);
-                let _ = table::set(fd, Some(desc));
+                mark(fd);
             }
             rest = rest.get(length..).unwrap_or_default();
         }
     }
     let _ = sys::close(directory as i32);
+}
+
+/// Makes `fd` an orphan if it is an anchor. The table has no entry for it.
+pub(super) fn mark(fd: i32) {
+    if is_anchor(fd)
+        && let Some(desc) = DESCS.take()
+    {
+        desc.begin(Kind::Orphan, fd, 0, 0);
+        let _ = table::set(fd, Some(desc));
+    }
+}
+
+/// An orphan was to be read or written: the peer learns that this end does not work. The error to report.
+#[cold]
+pub(crate) fn orphan_used(desc: &Desc) -> Errno {
+    // `shared` has no other meaning without a lane.
+    if !desc.shared.swap(true, Relaxed) {
+        let _ = kernel::send(desc.fd.load(Relaxed), &[NO_BELL], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    }
+    Errno(libc::ECONNRESET)
 }
 
 /// The decimal number at the start of a NUL-terminated name; `None` for other names.
