@@ -63,7 +63,7 @@
 //!    which makes the kernel report `POLLOUT`, then clears the word as above. One bell stays, because
 //!    sleepers of the reader's own side may not have seen it yet. A writer that arms has seen less than a
 //!    quarter free; by the fences it is told at the latest when three eighths are.
-//! 4. A reader that arms while a writer must wait for room leaves all bells queued: taking them out would
+//! 4. A reader that arms while a writer must wait for room leaves four bells queued: taking them out would
 //!    make the writer wake up, find no room and plug again, for ever.
 //!
 //! What a dead end had published stays to be read. [`Fault::Gone`] is the end of bells, not of bytes: whoever

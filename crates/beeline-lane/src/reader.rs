@@ -1,12 +1,12 @@
 //! The reading half of an end.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use beeline_shm::{End, Sink};
 
 use crate::state::{RxState, TxState};
 use crate::storage::{Bells, Storage, Wake};
-use crate::writer::{enough_room, next_generation};
+use crate::writer::{PLUG_BELLS, enough_room, next_generation};
 use crate::{Armed, Fault};
 
 /// Bytes copied between two publications of the head: a blocked writer goes on while the rest of a
@@ -47,9 +47,9 @@ impl<'a, S: Storage> Reader<'a, S> {
         if unread > self.storage.ring_bytes() {
             return Err(Fault::CursorBeyondRing);
         }
-        // The peer's head shares a line with its cursor, so knowing it costs nothing here and saves the
-        // next write a look. The writer checks it.
-        self.tx.head_hint.store(self.storage.head(self.end.peer()), Relaxed);
+        // The echo shares a line with the cursor, so knowing it costs nothing here and saves the next write a look
+        // at the peer's head, which is in a line of its own.
+        self.tx.echo_seen.store(self.storage.echo(self.end.peer()), Release);
         Ok((unread, head.wrapping_sub(base)))
     }
 
@@ -156,7 +156,8 @@ impl<'a, S: Storage> Reader<'a, S> {
 
     #[inline]
     fn account(&self, length: usize) -> usize {
-        self.state.bytes.store(self.state.bytes.load(Relaxed).wrapping_add(length as u64), Relaxed);
+        // Orders our copying before whatever the peer does on hearing the echo of this count.
+        self.state.bytes.store(self.state.bytes.load(Relaxed).wrapping_add(length as u64), Release);
         length
     }
 
@@ -202,9 +203,13 @@ impl<'a, S: Storage> Reader<'a, S> {
         if news {
             return Ok(Armed::Ready);
         }
-        // Taking bells away from a writer that has to wait would only make it plug again.
-        if queued != 0 && !self.writer_must_wait(unread) {
-            let keep = u32::from(unread != 0);
+        if queued != 0 {
+            let keep = match self.writer_must_wait(unread) {
+                // Taking the plug away would only make the writer plug again. More bells than that are taken
+                // out even so: a full queue would swallow the next one, and with it an edge.
+                true => PLUG_BELLS,
+                false => u32::from(unread != 0),
+            };
             self.take_bells(queued.saturating_sub(keep), bells)?;
             self.state.bells_queued.store(keep.min(queued), Relaxed);
         }

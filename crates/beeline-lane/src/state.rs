@@ -18,10 +18,10 @@ pub struct TxState {
     pub(crate) base: AtomicU32,
     /// The last peer head that was checked.
     pub(crate) head_seen: AtomicU32,
-    /// A peer head that a read of this end came by; unchecked.
-    pub(crate) head_hint: AtomicU32,
     /// The last value stored into the write wake word.
     pub(crate) write_wake: AtomicU32,
+    /// An echo that a read of this end came by: what the peer had read when it last sent, modulo 2^48; unchecked.
+    pub(crate) echo_seen: AtomicU64,
     /// Bells sent.
     pub(crate) bells: AtomicU32,
     /// Bytes written since the connection began.
@@ -48,6 +48,15 @@ pub struct RxState {
 pub const BEGIN_ARMED: u32 = 1;
 
 impl TxState {
+    /// As after `count` bytes, all of them read: lets tests begin where the counters wrap.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn starting_at(count: u64) -> Self {
+        let at = || AtomicU32::new(count as u32);
+        let bytes = || AtomicU64::new(count);
+        Self { tail: at(), base: at(), head_seen: at(), echo_seen: bytes(), bytes: bytes(), ..Self::default() }
+    }
+
     /// Bytes written since the connection began.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -69,6 +78,13 @@ impl TxState {
 }
 
 impl RxState {
+    /// As after `count` bytes: lets tests begin where the counters wrap.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn starting_at(count: u64) -> Self {
+        Self { head: AtomicU32::new(count as u32), bytes: AtomicU64::new(count), ..Self::default() }
+    }
+
     /// Bytes read since the connection began.
     #[must_use]
     pub fn bytes(&self) -> u64 {

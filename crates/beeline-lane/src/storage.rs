@@ -24,6 +24,11 @@ pub trait Storage {
     fn head(&self, end: End) -> u32;
     /// Publishes the head of `end`.
     fn set_head(&self, end: End, head: u32);
+    /// How many bytes `end` had read, modulo 2^48, when it last sent.
+    fn echo(&self, end: End) -> u64;
+    /// Stores how many bytes `end` has read, modulo 2^48, with release semantics: a peer may see it before the
+    /// cursor that follows, and reuses the space of those bytes.
+    fn set_echo(&self, end: End, read: u64);
     /// A wake word of `end`.
     fn wake(&self, end: End, wake: Wake) -> u32;
     /// Stores a wake word of `end`.
@@ -99,6 +104,14 @@ impl Storage for LaneMemory {
     #[inline]
     fn set_head(&self, end: End, head: u32) {
         LaneMemory::set_head(self, end, head);
+    }
+    #[inline]
+    fn echo(&self, end: End) -> u64 {
+        LaneMemory::echo(self, end)
+    }
+    #[inline]
+    fn set_echo(&self, end: End, read: u64) {
+        LaneMemory::set_echo(self, end, read);
     }
     #[inline]
     fn wake(&self, end: End, wake: Wake) -> u32 {

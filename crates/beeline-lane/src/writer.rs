@@ -1,10 +1,10 @@
 //! The writing half of an end.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use beeline_shm::{End, INLINE_BYTES, Source};
 
-use crate::state::TxState;
+use crate::state::{RxState, TxState};
 use crate::storage::{Bells, Storage, Wake};
 use crate::{Armed, Fault};
 
@@ -16,21 +16,25 @@ const CHUNK_BYTES: usize = 32 * 1024;
 /// rewind instead: quiet connections stay within few pages at one line transfer per page.
 const FOOTPRINT_BYTES: u32 = 2048;
 
+/// Counts in a front's status are this long.
+const COUNT_MASK: u64 = (1 << 48) - 1;
+
 /// Bells that make a plugged anchor not writable, whatever else is queued.
-const PLUG_BELLS: u32 = 4;
+pub(crate) const PLUG_BELLS: u32 = 4;
 
 /// The writing half of one end. The caller holds the end's tx lock for as long as it has one.
 pub struct Writer<'a, S> {
     storage: &'a S,
     end: End,
     state: &'a TxState,
+    rx: &'a RxState,
 }
 
 impl<'a, S: Storage> Writer<'a, S> {
-    /// The writer of `end`.
+    /// The writer of `end`; `rx` is the same end's reading state, which writes echo to the peer.
     #[inline]
-    pub fn new(storage: &'a S, end: End, state: &'a TxState) -> Self {
-        Self { storage, end, state }
+    pub fn new(storage: &'a S, end: End, state: &'a TxState, rx: &'a RxState) -> Self {
+        Self { storage, end, state, rx }
     }
 
     /// Writes as much of `source` as there is room for, publishing as it goes and waking a sleeping
@@ -43,8 +47,14 @@ impl<'a, S: Storage> Writer<'a, S> {
         let total = source.len();
         let mut tail = self.state.tail.load(Relaxed);
         let mut base = self.state.base.load(Relaxed);
+        let bytes = self.state.bytes.load(Relaxed);
+        // An echo of all we ever wrote means that the ring is empty. The counts are 48 bits long because a reply
+        // may lie unread for long: no stale one comes by again within 2^48 bytes. The tail is compared, too, as
+        // a holder that died may have left `bytes` behind it.
+        let echoed = self.state.echo_seen.load(Acquire) == bytes & COUNT_MASK && bytes as u32 == tail;
+        self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
         while !source.is_empty() {
-            let free = self.prepare(tail, &mut base, source.len())?;
+            let free = self.prepare(tail, &mut base, source.len(), echoed && source.len() == total)?;
             if free == 0 {
                 break;
             }
@@ -58,23 +68,25 @@ impl<'a, S: Storage> Writer<'a, S> {
             self.wake_reader(bells)?;
         }
         let taken = total.wrapping_sub(source.len());
-        self.state.bytes.store(self.state.bytes.load(Relaxed).wrapping_add(taken as u64), Relaxed);
+        self.state.bytes.store(bytes.wrapping_add(taken as u64), Relaxed);
         Ok(taken)
     }
 
     /// Chooses where the next bytes go, rewinding when the ring is known to be empty. Returns the free
     /// bytes of the ring.
     #[inline]
-    fn prepare(&self, tail: u32, base: &mut u32, wanted: usize) -> Result<u32, Fault> {
+    fn prepare(&self, tail: u32, base: &mut u32, wanted: usize, empty: bool) -> Result<u32, Fault> {
         let ring = self.storage.ring_bytes();
-        let mut used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
-        let position = tail.wrapping_sub(*base);
-        let grows = position & FOOTPRINT_BYTES.wrapping_sub(1) < wanted.min(FOOTPRINT_BYTES as usize) as u32;
-        // The hint is only a reason to look: one that a read left behind 2^32 bytes ago equals the tail,
-        // too, and rewinding a ring that is not empty would give the peer wrong bytes.
-        let hinted = self.state.head_hint.load(Relaxed) == tail;
-        if hinted || grows || used as usize > (ring as usize).saturating_sub(wanted) {
-            used = self.used(tail)?;
+        let mut used = 0;
+        if empty {
+            self.state.head_seen.store(tail, Relaxed);
+        } else {
+            used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
+            let position = tail.wrapping_sub(*base);
+            let grows = position & FOOTPRINT_BYTES.wrapping_sub(1) < wanted.min(FOOTPRINT_BYTES as usize) as u32;
+            if grows || used as usize > (ring as usize).saturating_sub(wanted) {
+                used = self.used(tail)?;
+            }
         }
         if used == 0 {
             // Small messages begin in the front's own cache line, larger ones on the next.

@@ -1,22 +1,27 @@
 //! The memory of a lane: layout and access.
 //!
 //! ```text
-//! 0x0000  reserved, zero
-//! 0x0100  wake line of end 0 (client):  read_wake u32, write_wake u32, cpu u32
-//! 0x0180  wake line of end 1 (server):  the same
-//! 0x0200  front of end 0: cursor u64, head u32, flags u32, then ring 0 (client to server)
+//! 0x0000  head line of end 0 (client): head u32
+//! 0x0080  head line of end 1 (server): the same
+//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32
+//! 0x0180  wake line of end 1: the same
+//! 0x0200  front of end 0: cursor u64, status u64, then ring 0 (client to server)
 //!   +16   ring 0, ring_bytes long; its first 48 bytes share the front's cache line
 //! R+4096  front of end 1: the same, then ring 1 (server to client)
 //! 2R+8192 end
 //! ```
 //!
-//! A *front* is written by its own end alone, its wake line is set by its own end and cleared by the
-//! peer. Everything an end says in steady state (how far it has written, how far it has read, the first
-//! bytes of a small message) sits in one cache line, so that a small message costs one line transfer, and
-//! its acknowledgement travels with the reply. The wake words are apart because they rarely change: a
-//! sender reads the receiver's at each send, and it stays in the sender's cache.
+//! Fronts and head lines are written by their own end alone; a wake line is set by its own end and cleared by
+//! the peer.
 //!
-//! An idle connection holds two pages: wake lines, front 0 and the first 3.5 KiB of ring 0 in one, front 1
+//! A *front* is what an end says while it sends: how far it has written, its flags, an *echo* of how far it had
+//! read by then, and the first bytes of a small message, all in one cache line. So a small message costs one line
+//! transfer, and its acknowledgement travels with the reply. The *head* proper is stored at each read, in a
+//! line that nobody watches: stored into the front, it would take the line away from the peer, which looks at
+//! the front while it waits for the reply (measured: 420 ns instead of 130 ns one way). The wake words are
+//! apart because they rarely change: a sender reads the receiver's at each send, and it stays in its cache.
+//!
+//! An idle connection holds two pages: heads, wake lines, front 0 and the first 3.5 KiB of ring 0 in one, front 1
 //! and the first 4 KiB of ring 1 in the other.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -32,9 +37,13 @@ pub const RING_BYTES_MAX: u32 = 1 << 24;
 /// Bytes of a ring that share the cache line of its front.
 pub const INLINE_BYTES: u32 = 48;
 
+const HEAD_LINES: [usize; 2] = [0x000, 0x080];
 const WAKE_LINES: [usize; 2] = [0x100, 0x180];
 const FRONT_CLIENT: usize = 0x200;
 const FRONT_BYTES: usize = 16;
+/// In a front's status: the flags below, the echo above.
+const FLAG_BITS: u32 = 16;
+const FLAGS: u64 = (1 << FLAG_BITS) - 1;
 const PAGE_BYTES: usize = 4096;
 
 /// Size of a lane's memory file for rings of `ring_bytes` in each direction.
@@ -186,26 +195,43 @@ impl LaneMemory {
     #[must_use]
     #[inline]
     pub fn head(&self, end: End) -> u32 {
-        self.word32(self.front(end) + 8).load(Ordering::Acquire)
+        self.word32(HEAD_LINES[end as usize]).load(Ordering::Acquire)
     }
 
     /// Publishes how many bytes `end` has read.
     #[inline]
     pub fn set_head(&self, end: End, head: u32) {
-        self.word32(self.front(end) + 8).store(head, Ordering::Release);
+        self.word32(HEAD_LINES[end as usize]).store(head, Ordering::Release);
     }
 
-    /// The flag word of `end`.
+    /// How many bytes `end` had read, modulo 2^48, when it last sent.
+    #[must_use]
+    #[inline]
+    pub fn echo(&self, end: End) -> u64 {
+        self.word64(self.front(end) + 8).load(Ordering::Acquire) >> FLAG_BITS
+    }
+
+    /// Stores how many bytes `end` has read, modulo 2^48. Only `end` calls this, under its tx lock.
+    #[inline]
+    pub fn set_echo(&self, end: End, read: u64) {
+        let status = self.word64(self.front(end) + 8);
+        let flags = status.load(Ordering::Relaxed) & FLAGS;
+        status.store(read << FLAG_BITS | flags, Ordering::Release);
+    }
+
+    /// The flags of `end`, 16 bits.
     #[must_use]
     #[inline]
     pub fn flags(&self, end: End) -> u32 {
-        self.word32(self.front(end) + 12).load(Ordering::Acquire)
+        (self.word64(self.front(end) + 8).load(Ordering::Acquire) & FLAGS) as u32
     }
 
-    /// Stores the flag word of `end`.
+    /// Stores the flags of `end`, 16 bits. Only `end` calls this, under its tx lock.
     #[inline]
     pub fn set_flags(&self, end: End, flags: u32) {
-        self.word32(self.front(end) + 12).store(flags, Ordering::Release);
+        let status = self.word64(self.front(end) + 8);
+        let echo = status.load(Ordering::Relaxed) & !FLAGS;
+        status.store(echo | u64::from(flags) & FLAGS, Ordering::Release);
     }
 
     /// The word by which `end`, as a reader, asks for a doorbell.
@@ -235,6 +261,11 @@ impl LaneMemory {
         let ring = self.front(end) + FRONT_BYTES;
         let offset = (position & (self.ring_bytes - 1)) as usize;
         let until_wrap = self.ring_bytes as usize - offset;
+        if source.len() <= until_wrap {
+            // SAFETY: offset + length <= ring_bytes, so the target lies within this ring, which lies within
+            // the mapping; app memory does not overlap our mapping.
+            return unsafe { crate::copy::copy(source.pointer(), self.base.add(ring + offset), source.len()) };
+        }
         let front = source.split_front(until_wrap);
         let rest = source.split_front(offset);
         // SAFETY: offset < ring_bytes and each part is cut to what fits, so both targets lie within this
@@ -253,6 +284,10 @@ impl LaneMemory {
         let ring = self.front(end) + FRONT_BYTES;
         let offset = (position & (self.ring_bytes - 1)) as usize;
         let until_wrap = self.ring_bytes as usize - offset;
+        if sink.len() <= until_wrap {
+            // SAFETY: as for `copy_in`, in the other direction.
+            return unsafe { crate::copy::copy(self.base.add(ring + offset), sink.pointer(), sink.len()) };
+        }
         let front = sink.split_front(until_wrap);
         let rest = sink.split_front(offset);
         // SAFETY: as for `copy_in`, in the other direction.
@@ -269,6 +304,7 @@ impl LaneMemory {
         for end in [End::Client, End::Server] {
             self.set_cursor(end, 0);
             self.set_head(end, 0);
+            self.set_echo(end, 0);
             self.set_flags(end, 0);
             self.read_wake(end).store(0, Ordering::Relaxed);
             self.write_wake(end).store(0, Ordering::Relaxed);

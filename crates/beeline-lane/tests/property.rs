@@ -1,0 +1,331 @@
+//! Writer and reader on real lane memory against a `VecDeque<u8>`.
+//!
+//! Both ends are driven from one thread by arbitrary lists of calls; a failing list is shrunk and printed.
+//! The kernel is a pair of counters ([`Anchor`]).
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects, unsafe_code)]
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use beeline_lane::{
+    Armed, BellFault, Bells, End, LaneMemory, Reader, RxState, Since, Sink, Source, Storage, TxState, Wake, Writer,
+};
+use proptest::prelude::*;
+
+const ENDS: [End; 2] = [End::Client, End::Server];
+
+/// The anchor's two ends: bells queued for each, and whose send buffer is small.
+#[derive(Default)]
+struct Wires {
+    queued: [Cell<u32>; 2],
+    small: [Cell<bool>; 2],
+}
+
+struct Anchor<'a>(&'a Wires, End);
+
+impl Anchor<'_> {
+    fn writable(&self) -> bool {
+        !self.0.small[self.1 as usize].get() || self.0.queued[self.1.peer() as usize].get() <= 3
+    }
+    fn readable(&self) -> bool {
+        self.0.queued[self.1 as usize].get() > 0
+    }
+}
+
+impl Bells for Anchor<'_> {
+    fn ring(&self) -> Result<(), BellFault> {
+        let queued = &self.0.queued[self.1.peer() as usize];
+        queued.set(queued.get() + 1);
+        Ok(())
+    }
+    fn queued(&self) -> Result<u32, BellFault> {
+        Ok(self.0.queued[self.1 as usize].get())
+    }
+    fn drain(&self, count: u32) -> Result<(), BellFault> {
+        let queued = &self.0.queued[self.1 as usize];
+        queued.set(queued.get().saturating_sub(count));
+        Ok(())
+    }
+    fn plug(&self) {
+        self.0.small[self.1 as usize].set(true);
+    }
+    fn plugged(&self) -> bool {
+        !self.writable()
+    }
+    fn unplug(&self) {
+        self.0.small[self.1 as usize].set(false);
+    }
+}
+
+/// One direction as the test sees it: what is in the ring, and who has gone to sleep when.
+#[derive(Default)]
+struct Stream {
+    bytes: VecDeque<u8>,
+    written: u64,
+    /// The tail that the sleeping reader knows.
+    reader_sleeps: Option<u32>,
+    reader_is_edge_triggered: bool,
+    writer_sleeps: bool,
+}
+
+struct Lane {
+    memory: LaneMemory,
+    fd: i32,
+    tx: [TxState; 2],
+    rx: [RxState; 2],
+    wires: Wires,
+    /// By the end that writes.
+    streams: [Stream; 2],
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // SAFETY: the only copy of the mapping ends with us.
+        unsafe { self.memory.unmap() };
+        beeline_shm::sys::close(self.fd).unwrap();
+    }
+}
+
+impl Lane {
+    fn new(ring_bytes: u32, starts: [u32; 2]) -> Lane {
+        let (memory, fd) = LaneMemory::create(ring_bytes).unwrap();
+        for end in ENDS {
+            let start = starts[end as usize];
+            memory.set_cursor(end, u64::from(start) << 32 | u64::from(start));
+            memory.set_head(end.peer(), start);
+            memory.set_echo(end.peer(), u64::from(start));
+        }
+        Lane {
+            memory,
+            fd,
+            tx: starts.map(|start| TxState::starting_at(start.into())),
+            rx: [RxState::starting_at(starts[1].into()), RxState::starting_at(starts[0].into())],
+            wires: Wires::default(),
+            streams: Default::default(),
+        }
+    }
+
+    fn writer(&self, end: End) -> Writer<'_, LaneMemory> {
+        Writer::new(&self.memory, end, &self.tx[end as usize], &self.rx[end as usize])
+    }
+
+    fn reader(&self, end: End) -> Reader<'_, LaneMemory> {
+        Reader::new(&self.memory, end, &self.rx[end as usize], &self.tx[end as usize])
+    }
+
+    fn anchor(&self, end: End) -> Anchor<'_> {
+        Anchor(&self.wires, end)
+    }
+
+    /// `end` writes `length` bytes of its stream.
+    fn write(&mut self, end: End, length: usize) {
+        let stream = &self.streams[end as usize];
+        let bytes: Vec<u8> = (stream.written..).map(|at| (at * 7 + (at >> 8)) as u8).take(length).collect();
+        let room = self.memory.ring_bytes() as usize - stream.bytes.len();
+        let written = self.writer(end).write(Source::from(&bytes[..]), &self.anchor(end)).unwrap();
+        assert_eq!(written, length.min(room));
+        let stream = &mut self.streams[end as usize];
+        stream.bytes.extend(&bytes[..written]);
+        stream.written += written as u64;
+    }
+
+    fn read(&mut self, end: End, length: usize) {
+        let mut buffer = vec![0xA5; length];
+        let read = self.reader(end).read(Sink::from(&mut buffer[..]), &self.anchor(end)).unwrap();
+        let stream = &mut self.streams[end.peer() as usize];
+        assert_eq!(read, length.min(stream.bytes.len()));
+        assert!(stream.bytes.drain(..read).eq(buffer[..read].iter().copied()));
+        assert!(buffer[read..].iter().all(|byte| *byte == 0xA5));
+    }
+
+    fn peek(&self, end: End, offset: usize, length: usize) {
+        let mut buffer = vec![0xA5; length];
+        let peeked = self.reader(end).peek(offset, Sink::from(&mut buffer[..])).unwrap();
+        let stream = &self.streams[end.peer() as usize].bytes;
+        assert_eq!(peeked, length.min(stream.len().saturating_sub(offset)));
+        assert!(stream.iter().skip(offset).take(peeked).eq(&buffer[..peeked]));
+        assert!(buffer[peeked..].iter().all(|byte| *byte == 0xA5));
+    }
+
+    fn skip(&mut self, end: End, length: usize) {
+        let skipped = self.reader(end).skip(length, &self.anchor(end)).unwrap();
+        let stream = &mut self.streams[end.peer() as usize].bytes;
+        assert_eq!(skipped, length.min(stream.len()));
+        drop(stream.drain(..skipped));
+    }
+
+    /// The reader of `end` is woken if it should be, arms and goes to sleep if it may.
+    fn arm_reader(&mut self, end: End, edge_triggered: bool) {
+        if self.anchor(end).readable() {
+            self.rx[end as usize].note_bell();
+        }
+        let tail = self.reader(end).tail();
+        let known = self.streams[end.peer() as usize].reader_sleeps.unwrap_or(tail);
+        let since = if edge_triggered { Since::Tail(known) } else { Since::Read };
+        let armed = self.reader(end).arm(since, &self.anchor(end)).unwrap();
+        let stream = &mut self.streams[end.peer() as usize];
+        let news = if edge_triggered { known != tail } else { !stream.bytes.is_empty() };
+        assert_eq!(armed == Armed::Ready, news);
+        stream.reader_sleeps = (armed == Armed::Sleep).then_some(tail);
+        stream.reader_is_edge_triggered = edge_triggered;
+        if armed == Armed::Sleep && stream.bytes.is_empty() {
+            assert!(!self.anchor(end).readable(), "a level-triggered sleeper would spin");
+        }
+    }
+
+    fn arm_writer(&mut self, end: End) {
+        let armed = self.writer(end).arm(&self.anchor(end)).unwrap();
+        let ring = self.memory.ring_bytes() as usize;
+        let stream = &mut self.streams[end as usize];
+        assert_eq!(armed == Armed::Ready, stream.bytes.len() <= ring - ring / 4);
+        stream.writer_sleeps = armed == Armed::Sleep;
+        if stream.writer_sleeps {
+            assert!(!self.anchor(end).writable(), "a sleeper would spin");
+        }
+    }
+
+    /// What must hold after each call.
+    fn check(&self) {
+        let ring = self.memory.ring_bytes() as usize;
+        for end in ENDS {
+            let stream = &self.streams[end as usize];
+            let unread = stream.bytes.len();
+            assert_eq!(self.reader(end.peer()).unread().unwrap() as usize, unread);
+            assert_eq!(self.writer(end).unread().unwrap() as usize, unread);
+            let tail = self.reader(end.peer()).tail();
+            if let Some(known) = stream.reader_sleeps {
+                let news = if stream.reader_is_edge_triggered { known != tail && unread != 0 } else { unread != 0 };
+                assert!(!news || self.anchor(end.peer()).readable(), "a reader sleeps beside news");
+            }
+            assert!(
+                !stream.writer_sleeps || unread > ring - ring * 3 / 8 || self.anchor(end).writable(),
+                "a writer sleeps beside room"
+            );
+            let queued = self.wires.queued[end.peer() as usize].get();
+            let armed_ever = self.memory.wake(end, Wake::Write) != 0;
+            assert!(queued <= if armed_ever { 7 } else { 3 }, "{queued} bells");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Call {
+    Write(usize),
+    Read(usize),
+    Peek(usize, usize),
+    Skip(usize),
+    ArmReader { edge_triggered: bool },
+    ArmWriter,
+}
+
+/// Lengths of small messages, of chunks, and of more than a ring.
+fn length() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => 0..200usize, 2 => 0..10_000usize, 1 => 30_000..34_000usize, 1 => 0..300_000usize]
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    prop_oneof![
+        6 => length().prop_map(Call::Write),
+        5 => length().prop_map(Call::Read),
+        1 => (length(), length()).prop_map(|(offset, length)| Call::Peek(offset, length)),
+        1 => length().prop_map(Call::Skip),
+        2 => any::<bool>().prop_map(|edge_triggered| Call::ArmReader { edge_triggered }),
+        2 => Just(Call::ArmWriter),
+    ]
+}
+
+/// Counters at the beginning, in the middle and just before they wrap.
+fn start() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), any::<u32>(), (0..300_000u32).prop_map(|before| 0u32.wrapping_sub(before))]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_calls_give_what_a_queue_gives(
+        ring_bytes in prop_oneof![Just(1u32 << 16), Just(1 << 17), Just(1 << 20)],
+        starts in [start(), start()],
+        calls in prop::collection::vec((any::<bool>(), call()), 1..250),
+    ) {
+        let mut lane = Lane::new(ring_bytes, starts);
+        for (server, call) in calls {
+            let end = ENDS[usize::from(server)];
+            match call {
+                Call::Write(length) => lane.write(end, length),
+                Call::Read(length) => lane.read(end, length),
+                Call::Peek(offset, length) => lane.peek(end, offset, length),
+                Call::Skip(length) => lane.skip(end, length),
+                Call::ArmReader { edge_triggered } => lane.arm_reader(end, edge_triggered),
+                Call::ArmWriter => lane.arm_writer(end),
+            }
+            lane.check();
+        }
+    }
+}
+
+/// A stream that goes on long enough to use every position and to wrap the counters.
+#[test]
+fn counters_wrap_in_the_middle_of_a_stream() {
+    let mut lane = Lane::new(1 << 16, [u32::MAX - 100_000, u32::MAX - 7]);
+    for round in 0..2_000usize {
+        for end in ENDS {
+            lane.write(end, round * 37 % 5_000);
+            lane.read(end.peer(), round * 31 % 6_000);
+            lane.check();
+        }
+    }
+}
+
+/// An echo from the last time round of the 32-bit counters is not taken for one of now: the ring is not
+/// empty, and nothing is rewound.
+#[test]
+fn an_echo_from_the_last_wrap_rewinds_nothing() {
+    let mut lane = Lane::new(1 << 16, [5, 0]);
+    // The client has written a whole turn of the counter and 5 bytes; the echo it saw last is 105.
+    lane.tx[0] = TxState::starting_at((1 << 32) + 5);
+    lane.memory.set_echo(End::Server, 105);
+    assert_eq!(lane.reader(End::Client).unread(), Ok(0));
+    lane.write(End::Client, 100);
+    lane.write(End::Client, 100);
+    lane.read(End::Server, 200);
+}
+
+#[test]
+fn small_questions_and_answers_stay_in_the_first_line() {
+    let mut lane = Lane::new(1 << 20, [0, 0]);
+    for _ in 0..10_000 {
+        for end in ENDS {
+            lane.write(end, 48);
+            let cursor = lane.memory.cursor(end);
+            assert_eq!(((cursor >> 32) as u32).wrapping_sub(cursor as u32), 48);
+            lane.read(end.peer(), 48);
+        }
+    }
+}
+
+/// An edge-triggered reader that has no use for data sleeps beside a writer that waits for room. Neither
+/// may wake the other again and again.
+#[test]
+fn an_edge_triggered_reader_leaves_a_plug_alone() {
+    let mut lane = Lane::new(1 << 16, [0, 0]);
+    lane.write(End::Client, 1 << 16);
+    lane.arm_writer(End::Client);
+    lane.arm_reader(End::Server, true);
+    lane.arm_reader(End::Server, true);
+    assert!(!lane.anchor(End::Client).writable());
+    lane.read(End::Server, 1 << 15);
+    assert!(lane.anchor(End::Client).writable());
+}
+
+#[test]
+fn bytes_that_a_writer_wants_back_are_copied_unchanged() {
+    let mut lane = Lane::new(1 << 16, [u32::MAX - 40, 0]);
+    lane.write(End::Client, 100);
+    lane.read(End::Server, 30);
+    let mut buffer = [0; 100];
+    let count = lane.writer(End::Client).copy_back(10, Sink::from(&mut buffer[..])).unwrap();
+    assert_eq!(count, 60);
+    assert!(lane.streams[0].bytes.iter().skip(10).eq(&buffer[..60]));
+}
