@@ -54,17 +54,23 @@ pub fn create(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
     }
 }
 
+/// Whether a descriptor that came from another process is a memfd with the right seals. Never blocks.
+///
+/// # Errors
+/// [`MemfdFault::Seals`].
+pub fn check_seals(fd: i32) -> Result<(), MemfdFault> {
+    // SAFETY: plain numbers.
+    let seals = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0]) };
+    if seals == Ok(SEALS as usize) { Ok(()) } else { Err(MemfdFault::Seals) }
+}
+
 /// Checks a memfd that came from another process. `F_GET_SEALS` goes first because it never blocks,
 /// whatever kind of file the descriptor turns out to be (`fstat` on FUSE may).
 ///
 /// # Errors
 /// The first property that does not hold.
 pub fn check(fd: i32, length: usize) -> Result<FileId, MemfdFault> {
-    // SAFETY: plain numbers.
-    let seals = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0]) };
-    if seals != Ok(SEALS as usize) {
-        return Err(MemfdFault::Seals);
-    }
+    check_seals(fd)?;
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut file_system: libc::statfs = unsafe { core::mem::zeroed() };
     // SAFETY: the kernel writes one `struct statfs` into a live local of that type.

@@ -17,10 +17,11 @@
 //!    changes its path. A client that is sent away before begins again over TCP.
 
 use core::net::SocketAddr;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::sys;
+use beeline_stats::tunables::Wait;
 use beeline_stats::{Counter, Poison, Reason, Role};
 use beeline_wire::{ConnName, Endpoint};
 
@@ -116,7 +117,9 @@ fn eventually(fd: i32, desc: &'static Desc, listener: &'static Listener, flags: 
         };
         let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 1 + 20];
         let count = fill(fd, desc, &mut fds);
-        match patience.sleep(fds.get_mut(..count).unwrap_or_default(), None) {
+        let fds = fds.get_mut(..count).unwrap_or_default();
+        let came = passed.is_some() && spin(desc, &patience, fds);
+        match if came { Woken::Ready(1) } else { patience.sleep(fds, None) } {
             Woken::Ready(_) => {}
             Woken::TimedOut => return Err(Errno(libc::EAGAIN)),
             Woken::Failed(errno) => return Err(errno),
@@ -127,7 +130,7 @@ fn eventually(fd: i32, desc: &'static Desc, listener: &'static Listener, flags: 
         if !table::leads_to(fd, desc) || Listener::of(desc).is_none_or(|now| !core::ptr::eq(now, listener)) {
             return Err(Errno(libc::EBADF));
         }
-        let [tcp, hidden @ ..] = &fds;
+        let [tcp, hidden @ ..] = fds else { return Err(Errno(libc::EBADF)) };
         let rung = hidden.iter().any(|place| place.revents != 0);
         if rung && (door_first || tcp.revents == 0)
             && let Some(accepted) = from_door(desc, listener, flags, peer)?
@@ -150,6 +153,53 @@ fn eventually(fd: i32, desc: &'static Desc, listener: &'static Listener, flags: 
         if rung && let Some(accepted) = from_door(desc, listener, flags, peer)? {
             return Ok(accepted);
         }
+    }
+}
+
+/// Looks again and again for a while, if that has paid lately: a client that connects as soon as it was served
+/// is there before this thread would have gone to sleep, and waking up costs more than all the rest of a
+/// connection. The account is kept as for a connection's waits (see [`crate::wait`]), but a look is a system
+/// call here.
+fn spin(desc: &Desc, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
+    /// A budget below this is none.
+    const LEAST_NS: u64 = 2_000;
+    /// Waits without a spin between two probes, and the budget of a probe.
+    const PROBE_EVERY: u32 = 32;
+    const PROBE_NS: u64 = 10_000;
+    /// Another task ran here meanwhile: there is more work than CPUs.
+    const GAP_NS: u64 = 20_000;
+    let most = crate::config().spin_ns_max;
+    let mut budget = match crate::config().wait {
+        Wait::Sleep => return false,
+        Wait::Poll => most,
+        Wait::Lazy => u64::from(desc.spin_ns.load(Relaxed)).min(most),
+    };
+    if budget < LEAST_NS {
+        if desc.spins_skipped.fetch_add(1, Relaxed) % PROBE_EVERY != PROBE_EVERY - 1 {
+            return false;
+        }
+        budget = PROBE_NS.min(most);
+    }
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let start = kernel::now_ns();
+    let mut last = start;
+    loop {
+        // SAFETY: a live timeout, no mask. The kernel may write the timeout back, and it is zero already.
+        let ready = unsafe { kernel::ppoll(fds, &raw const zero, core::ptr::null()) };
+        if ready != Ok(0) {
+            let more = budget.max(LEAST_NS).saturating_mul(2).min(most);
+            desc.spin_ns.store(more as u32, Relaxed);
+            stats::count(Counter::SpinsPaid, 1);
+            return ready.is_ok();
+        }
+        let now = kernel::now_ns();
+        let preempted = now.saturating_sub(last) > GAP_NS;
+        if preempted || now.saturating_sub(start) >= budget || patience.signalled() {
+            desc.spin_ns.store((budget / 2) as u32, Relaxed);
+            stats::count(Counter::SpinsFailed, 1);
+            return false;
+        }
+        last = now;
     }
 }
 
@@ -400,7 +450,7 @@ fn lane_of(anchor: i32) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
         keep_reserve();
     }
     match found {
-        Err(Refusal::DescriptorsShort) => Err(refused(Reason::DescriptorsShort)),
+        Err(Refusal::Reason(reason)) => Err(refused(reason)),
         found => found,
     }
 }
@@ -410,7 +460,7 @@ fn map(received: &hello_io::Received) -> Result<(&'static PooledLane, LaneMemory
         stats::count(Counter::LanesReused, 1);
         return Ok((known, known.memory()));
     }
-    let memory = hello_io::map(received).map_err(refused)?;
+    let memory = hello_io::map(received)?;
     match pool::server_lane(memory, received.id) {
         Some(lane) => Ok((lane, memory)),
         None => {
@@ -424,11 +474,19 @@ fn map(received: &hello_io::Received) -> Result<(&'static PooledLane, LaneMemory
 /// Sees to it that a memfd can arrive: a hello whose descriptor finds no room is lost. Returns whether the
 /// reserve was given up for it.
 fn make_room(anchor: i32) -> bool {
+    /// New descriptors get the lowest free number, so below this one there is room. An app that lowers its limit
+    /// afterwards may lose a hello: that client begins again over TCP.
+    static ROOMY_BELOW: AtomicI32 = AtomicI32::new(0);
+    if anchor < ROOMY_BELOW.load(Relaxed) {
+        return false;
+    }
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
     // SAFETY: a live rlimit for the old value, none for the new one.
     let _ = unsafe { sys::call(libc::SYS_prlimit64, args) };
-    if (anchor as u64).saturating_add(SCARCE) < limit.rlim_cur {
+    let roomy = limit.rlim_cur.saturating_sub(SCARCE).min(1 << 20) as i32;
+    ROOMY_BELOW.store(roomy, Relaxed);
+    if anchor < roomy {
         return false;
     }
     if let Ok(probe) = kernel::fcntl(anchor, libc::F_DUPFD_CLOEXEC, 0) {

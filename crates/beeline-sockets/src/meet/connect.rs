@@ -174,18 +174,41 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     if (0..=2).contains(&fd) {
         return Err(Reason::StdioDescriptor);
     }
-    if door::address_space_is_limited() {
-        return Err(Reason::AddressSpaceLimited);
-    }
     let mode = kernel::fcntl(fd, libc::F_GETFL, 0).map_err(|_| Reason::Internal)? as i32;
     if mode & libc::O_ASYNC != 0 {
         return Err(Reason::AsyncIo);
     }
     let nonblocking = mode & libc::O_NONBLOCK != 0;
     let route = route(fd, desc, destination)?;
-    let (door, name, target) = knock(&route)?;
-    // From here on the anchor is `door`'s to close.
-    enter(fd, desc, door, &name, &route, target, nonblocking).map(|()| nonblocking)
+    let (anchor, name, target) = reserve(&route)?;
+    let _changing = life::changing();
+    if !table::leads_to(fd, desc) {
+        return Err(Reason::Internal);
+    }
+    // Everything is at hand before the server learns of us: between connecting to its door and saying hello
+    // there is as little as can be.
+    let side = pool::side().map_err(memory_reason)?;
+    let lane = prepare(side, desc, &name, target, nonblocking).and_then(|offer| {
+        let trusted = enter_door(&anchor, &name, &route, target);
+        match trusted {
+            Ok(()) => say_hello(&anchor, offer),
+            Err(reason) => {
+                offer.withdraw();
+                Err(reason)
+            }
+        }
+    });
+    let lane = match lane {
+        Ok(lane) => lane,
+        Err(reason) => {
+            pool::retire_side(side, true);
+            return Err(reason);
+        }
+    };
+    if route.explicit {
+        hold(fd, lane);
+    }
+    install(fd, desc, &anchor, lane, side, nonblocking).map(|()| nonblocking)
 }
 
 /// Where the connection goes and where it comes from.
@@ -256,10 +279,8 @@ impl Drop for Anchor {
     }
 }
 
-/// Reserves an address, finds the listener, and connects to its door.
-fn knock(route: &Route) -> Result<(Anchor, ConnName, Target), Reason> {
-    let mut name = None;
-    let mut target = None;
+/// Finds the listener, and reserves an address by binding an anchor to the connection's name.
+fn reserve(route: &Route) -> Result<(Anchor, ConnName, Target), Reason> {
     let mut anchor = None;
     for _ in 0..PORTS_MAX {
         let port = match route.bound_port {
@@ -270,37 +291,43 @@ fn knock(route: &Route) -> Result<(Anchor, ConnName, Target), Reason> {
         if client.ip() == route.destination.ip() && port == route.destination.port() {
             continue;
         }
-        let found = lookup::listener(route.destination, client)?;
-        if lookup::is_doorless(route.destination, found.cookie) {
+        let target = lookup::listener(route.destination, client)?;
+        if lookup::is_doorless(route.destination, target.cookie) {
             return Err(Reason::NoDoor);
         }
-        let candidate = ConnName { client: Endpoint::new(client), server: Endpoint::new(route.destination) };
+        let name = ConnName { client: Endpoint::new(client), server: Endpoint::new(route.destination) };
+        let address = SockAddr::abstract_unix(name.encode().as_bytes()).ok_or(Reason::Internal)?;
         let socket = match anchor.take() {
             Some(socket) => socket,
             None => Anchor::new()?,
         };
-        let address = SockAddr::abstract_unix(candidate.encode().as_bytes()).ok_or(Reason::Internal)?;
         match kernel::bind(socket.0, &address) {
-            Ok(_) => {
-                (anchor, name, target) = (Some(socket), Some(candidate), Some(found));
-                break;
-            }
+            Ok(_) => return Ok((socket, name, target)),
             Err(Errno(libc::EADDRINUSE)) if route.bound_port.is_none() => anchor = Some(socket),
             Err(Errno(libc::EADDRINUSE)) => return Err(Reason::AddressInUse),
             Err(_) => return Err(Reason::Internal),
         }
     }
-    let (Some(anchor), Some(name), Some(target)) = (anchor, name, target) else { return Err(Reason::AddressInUse) };
+    Err(Reason::AddressInUse)
+}
+
+/// Fills the side and finds a lane for it.
+fn prepare(side: &SideState, desc: &Desc, name: &ConnName, target: Target, nonblocking: bool) -> Result<Offer, Reason> {
+    fill_side(side, desc, name, nonblocking);
+    let offer = pool::client_lane(target.cookie).map_err(memory_reason)?;
+    let memory = offer.lane.memory();
+    for end in [End::Client, End::Server] {
+        memory.read_wake(end).store(BEGIN_ARMED, Relaxed);
+    }
+    Ok(offer)
+}
+
+/// Connects to the door, and proves that it is the listener's own.
+fn enter_door(anchor: &Anchor, name: &ConnName, route: &Route, target: Target) -> Result<(), Reason> {
     if !calibrate::prepare(anchor.0) {
         return Err(Reason::KernelUnsupported);
     }
     trust::refuse_rights(anchor.0);
-    let target = enter_door(&anchor, &name, route, target)?;
-    Ok((anchor, name, target))
-}
-
-/// Connects to the door, and proves that it is the listener's own.
-fn enter_door(anchor: &Anchor, name: &ConnName, route: &Route, target: Target) -> Result<Target, Reason> {
     let door = SockAddr::abstract_unix(DoorName::encode(target.cookie).as_bytes()).ok_or(Reason::Internal)?;
     match kernel::connect(anchor.0, &door) {
         Ok(_) => {}
@@ -317,76 +344,51 @@ fn enter_door(anchor: &Anchor, name: &ConnName, route: &Route, target: Target) -
     }
     // A remembered answer is a little old. It will do for our own user and for root, who could do to us what
     // they like; anybody else must own the port now that the connection stands.
-    let target = if uid == trust::euid() || uid == 0 && trust::may_serve(uid, target.uid) {
-        target
+    let owner = if uid == 0 || uid == trust::euid() {
+        target.uid
     } else {
         let now = lookup::listener_now(route.destination, name.client.address())?;
         if now.cookie != target.cookie {
             return Err(Reason::DoorNotTrusted);
         }
-        now
+        now.uid
     };
-    if trust::may_serve(uid, target.uid) { Ok(target) } else { Err(Reason::DoorNotTrusted) }
+    if trust::may_serve(uid, owner) { Ok(()) } else { Err(Reason::DoorNotTrusted) }
 }
 
-/// Says hello and puts the anchor in the TCP socket's place.
-fn enter(
+/// Puts the anchor in the TCP socket's place.
+fn install(
     fd: i32,
     desc: &'static Desc,
-    anchor: Anchor,
-    name: &ConnName,
-    route: &Route,
-    target: Target,
+    anchor: &Anchor,
+    lane: &'static PooledLane,
+    side: &'static SideState,
     nonblocking: bool,
 ) -> Result<(), Reason> {
-    let _changing = life::changing();
-    if !table::leads_to(fd, desc) {
-        return Err(Reason::Internal);
-    }
-    let side = pool::side().map_err(memory_reason)?;
-    let offer = match pool::client_lane(target.cookie) {
-        Ok(offer) => offer,
-        Err(errno) => {
-            pool::retire_side(side, true);
-            return Err(memory_reason(errno));
-        }
-    };
-    let memory = offer.lane.memory();
-    for end in [End::Client, End::Server] {
-        memory.read_wake(end).store(BEGIN_ARMED, Relaxed);
-    }
-    fill_side(side, desc, name, nonblocking);
-    let lane = match say_hello(&anchor, offer) {
-        Ok(lane) => lane,
-        Err(reason) => {
-            pool::retire_side(side, true);
-            return Err(reason);
-        }
-    };
     if !nonblocking {
         let _ = kernel::fcntl(anchor.0, libc::F_SETFL, 0);
     }
-    if route.explicit {
-        hold(fd, lane);
-    }
     each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-    if !put_under(fd, desc, anchor.0) {
-        each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
-        // The server finds a client that has left.
-        lane.spoil();
-        pool::retire(lane, End::Client, false);
-        pool::retire_side(side, true);
-        return Err(Reason::Internal);
+    let done = put_under(fd, desc, anchor.0);
+    if done {
+        desc.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
+        desc.become_lane(lane.memory(), side, End::Client);
+        stats::open_slot(desc);
     }
-    desc.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
-    desc.become_lane(memory, side, End::Client);
     each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
-    stats::open_slot(desc);
-    Ok(())
+    if done {
+        return Ok(());
+    }
+    // The server finds a client that has left.
+    lane.spoil();
+    pool::retire(lane, End::Client, false);
+    pool::retire_side(side, true);
+    Err(Reason::Internal)
 }
 
 fn memory_reason(errno: Errno) -> Reason {
     match errno.0 {
+        libc::ERANGE => Reason::AddressSpaceLimited,
         libc::EMFILE | libc::ENFILE => Reason::DescriptorsShort,
         libc::EPERM | libc::EACCES | libc::ENOSYS => Reason::SystemCallDenied,
         _ => Reason::MemoryShort,
@@ -411,7 +413,7 @@ fn say_hello(anchor: &Anchor, offer: Offer) -> Result<&'static PooledLane, Reaso
         reuse: false,
         ring_bytes: offer.lane.memory().ring_bytes(),
         generation: 0,
-        pid_hint: sys::getpid(),
+        pid_hint: life::owner(),
         lane_inode: offer.lane.inode(),
     };
     match hello_io::send(anchor.0, &hello, offer.memfd) {

@@ -109,8 +109,8 @@ pub(super) enum Refusal {
     Gone,
     /// The client broke the rules.
     Poison(Poison),
-    /// There was no room for the descriptor in our table; the hello is lost.
-    DescriptorsShort,
+    /// We could not take it.
+    Reason(Reason),
 }
 
 /// Takes a hello.
@@ -135,7 +135,7 @@ pub(super) fn receive(anchor: i32) -> Result<Received, Refusal> {
         (Ok(hello), Some(memfd)) if !hello.reuse => return admit(hello, memfd),
         (Ok(_), Some(_)) => Refusal::Poison(Poison::HelloFlags),
         (Err(poison), _) => Refusal::Poison(poison),
-        (Ok(_), None) if message.msg_flags & libc::MSG_CTRUNC != 0 => Refusal::DescriptorsShort,
+        (Ok(_), None) if message.msg_flags & libc::MSG_CTRUNC != 0 => Refusal::Reason(Reason::DescriptorsShort),
         (Ok(_), None) if message.msg_controllen == 0 => Refusal::Poison(Poison::HelloNoLane),
         (Ok(_), None) => Refusal::Poison(Poison::HelloExtraFds),
     };
@@ -157,11 +157,17 @@ fn sole_descriptor(message: &libc::msghdr) -> Option<i32> {
     }
 }
 
+/// Checks as much as tells whether we know the lane; [`map`] checks the rest of one that we do not know.
 fn admit(hello: Hello, memfd: i32) -> Result<Received, Refusal> {
-    let fault = match memfd::check(memfd, hello.lane_bytes() as usize) {
-        Ok(id) if id.inode == hello.lane_inode => return Ok(Received { hello, memfd, id }),
+    let checked = match memfd::check_seals(memfd) {
+        Ok(()) => memfd::identify(memfd).map_err(|_| Poison::HelloSize),
+        Err(fault) => Err(poison_of(fault)),
+    };
+    let fault = match checked {
+        Ok((_, size)) if size != hello.lane_bytes() => Poison::HelloSize,
+        Ok((id, _)) if id.inode == hello.lane_inode => return Ok(Received { hello, memfd, id }),
         Ok(_) => Poison::HelloLaneUnknown,
-        Err(fault) => poison_of(fault),
+        Err(poison) => poison,
     };
     disarm(memfd);
     Err(Refusal::Poison(fault))
@@ -178,11 +184,12 @@ fn poison_of(fault: MemfdFault) -> Poison {
 /// Maps the lane of a hello.
 ///
 /// # Errors
-/// Why the connection cannot be taken.
-pub(super) fn map(received: &Received) -> Result<LaneMemory, Reason> {
+/// [`Refusal`].
+pub(super) fn map(received: &Received) -> Result<LaneMemory, Refusal> {
     match LaneMemory::adopt(received.memfd, received.hello.ring_bytes) {
         Ok((memory, _)) => Ok(memory),
-        Err(MapError::Fault(_) | MapError::Os(_)) => Err(Reason::MapFailed),
+        Err(MapError::Fault(fault)) => Err(Refusal::Poison(poison_of(fault))),
+        Err(MapError::Os(_)) => Err(Refusal::Reason(Reason::MapFailed)),
     }
 }
 

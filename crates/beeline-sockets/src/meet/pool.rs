@@ -50,6 +50,8 @@ pub struct PooledLane {
     forks: AtomicU32,
     /// 1 when the lane may be used again, as far as this end is concerned.
     reusable: AtomicU32,
+    /// Client: 1 when a server has had the lane.
+    served: AtomicU32,
     /// Client: the lane's memfd, plus one; 0 when it is not kept.
     memfd: AtomicI32,
     /// Client: the TCP socket that holds the port of an explicit bind, plus one; 0 for none.
@@ -78,6 +80,8 @@ static LOCK: Lock = Lock::new();
 static CLIENT: List = List::new();
 /// Idle lanes of which this process was the server, the last used first.
 static SERVER: List = List::new();
+/// At most one lane that was made for a connection that then went over TCP. Nobody else has ever seen it.
+static SPARE: List = List::new();
 /// Lanes in use whose memfd is kept.
 static BUSY: List = List::new();
 /// Idle side pages, linked through their first words.
@@ -158,6 +162,7 @@ impl PooledLane {
         self.ring_bytes.store(memory.ring_bytes(), Relaxed);
         self.forks.store(crate::forks(), Relaxed);
         self.reusable.store(1, Relaxed);
+        self.served.store(0, Relaxed);
         self.memfd.store(0, Relaxed);
         self.holder.store(0, Relaxed);
         self.cookie.store(0, Relaxed);
@@ -190,18 +195,20 @@ pub(super) struct Offer {
 /// A lane for a connection to the listener `cookie`: a used one, or a new one. All its words are zero.
 ///
 /// # Errors
-/// Those of memfd_create(2), ftruncate(2) and mmap(2).
+/// Those of memfd_create(2), ftruncate(2) and mmap(2); `ERANGE` when the process limits its address space.
 pub(super) fn client_lane(cookie: u64) -> Result<Offer, Errno> {
     let used = {
         let _guard = LOCK.lock();
-        CLIENT.take(|lane| {
-            lane.cookie.load(Relaxed) == cookie && lane.memory().flags(End::Server) & flags::RELEASED != 0
-        })
+        let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
+        CLIENT.take(|lane| lane.cookie.load(Relaxed) == cookie && released(lane)).or_else(|| SPARE.take(|_| true))
     };
     if let Some(lane) = used {
         lane.memory().reset();
-        stats::count(Counter::LanesReused, 1);
+        lane.cookie.store(cookie, Relaxed);
         return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1) });
+    }
+    if super::door::address_space_is_limited() {
+        return Err(Errno(libc::ERANGE));
     }
     let ring_bytes = crate::config().ring_bytes as u32;
     let (memory, memfd) = LaneMemory::create(ring_bytes)?;
@@ -213,7 +220,6 @@ pub(super) fn client_lane(cookie: u64) -> Result<Offer, Errno> {
     };
     lane.fill(memory, memfd::identify(memfd).map(|(id, _)| id).unwrap_or_default());
     lane.cookie.store(cookie, Relaxed);
-    stats::count(Counter::LanesCreated, 1);
     Ok(Offer { lane, memfd })
 }
 
@@ -222,6 +228,8 @@ impl Offer {
     pub(super) fn sent(self) -> &'static PooledLane {
         let Offer { lane, memfd } = self;
         let kept = lane.memfd.load(Relaxed) != 0;
+        let used = lane.served.swap(1, Relaxed) != 0;
+        stats::count(if used { Counter::LanesReused } else { Counter::LanesCreated }, 1);
         let room = {
             let _guard = LOCK.lock();
             let in_use = BUSY.count.load(Relaxed).saturating_add(CLIENT.count.load(Relaxed));
@@ -239,13 +247,28 @@ impl Offer {
         lane
     }
 
-    /// The hello could not be sent.
+    /// The hello was not sent: the lane is there for the next connection.
     pub(super) fn withdraw(self) {
         let Offer { lane, memfd } = self;
         if lane.memfd.load(Relaxed) == 0 {
-            let _ = sys::close(memfd);
+            lane.memfd.store(kernel::hide(memfd).saturating_add(1), Relaxed);
         }
-        lane.discard();
+        let surplus = {
+            let _guard = LOCK.lock();
+            if lane.served.load(Relaxed) != 0 {
+                // As its last server left it.
+                lane.memory().set_flags(End::Server, flags::RELEASED);
+                keep_idle(&CLIENT, lane, lane.is_private())
+            } else if SPARE.count.load(Relaxed) == 0 && lane.is_private() {
+                SPARE.push(lane);
+                None
+            } else {
+                Some(lane)
+            }
+        };
+        if let Some(lane) = surplus {
+            lane.discard();
+        }
     }
 }
 
@@ -330,7 +353,7 @@ pub(super) fn release_descriptors() -> bool {
     loop {
         let idle = {
             let _guard = LOCK.lock();
-            CLIENT.take(|_| true)
+            CLIENT.take(|_| true).or_else(|| SPARE.take(|_| true))
         };
         let Some(lane) = idle else { break };
         lane.discard();
@@ -349,6 +372,9 @@ pub(super) fn release_descriptors() -> bool {
 pub(super) fn reset_after_fork() {
     LOCK.reset();
     LANES.reset_after_fork();
+    // Pages that other threads gave back between `purge` and the fork: the parent will use them again.
+    SIDES.store(0, Relaxed);
+    SIDES_COUNT.store(0, Relaxed);
 }
 
 /// A zeroed side page, and the side on it.

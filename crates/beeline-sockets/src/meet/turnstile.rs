@@ -28,12 +28,12 @@ pub(super) struct Passed {
 pub(super) enum Held {
     /// A handler of the app ran.
     Signal,
-    /// Another process is inside, and this call has a deadline.
+    /// Another process is inside, and this call has more to watch than the turnstile.
     Elsewhere,
 }
 
-/// Goes through the turnstile of a listener, if it is shared. A call that must not wait beyond a deadline does
-/// not wait here at all.
+/// Goes through the turnstile of a listener, if it is shared. A call that has a deadline, or clients of its own
+/// that have yet to say hello, does not wait here.
 ///
 /// # Errors
 /// [`Held`].
@@ -50,7 +50,8 @@ pub(super) fn pass(listener: &'static Listener, patience: &wait::Patience) -> Re
                 return Ok(Passed { listener: Some(listener) });
             }
         }
-        if patience.is_bounded() {
+        // A client that only this process can serve must not wait for the others to let it in.
+        if patience.is_bounded() || listener.waiting.load(Relaxed) != 0 {
             return Err(Held::Elsewhere);
         }
         match record_lock(file, libc::F_SETLKW, libc::F_WRLCK) {
