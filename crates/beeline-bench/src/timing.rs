@@ -50,7 +50,7 @@ pub fn measure(duration: Duration, mut batch: impl FnMut(u64) -> Result<()>) -> 
 /// count.
 pub struct Flow {
     warm_up: Duration,
-    begin: Option<Instant>,
+    begin: Option<(Instant, u64)>,
     /// The end of the warm-up.
     mark: Option<(Instant, u64)>,
     /// The end of the last piece.
@@ -69,7 +69,7 @@ impl Flow {
     /// Notes that so much has passed in all. Reads the clock: not to be called for each message.
     pub fn note(&mut self, total: u64) {
         let now = Instant::now();
-        let begin = *self.begin.get_or_insert(now);
+        let (begin, _) = *self.begin.get_or_insert((now, total));
         self.last = Some((now, total));
         match self.piece {
             None if now - begin >= self.warm_up => {
@@ -84,12 +84,13 @@ impl Flow {
         }
     }
 
-    /// Units per second from the end of the warm-up to the last note, or `None` when that was no time.
+    /// Units per second from the end of the warm-up to the last note. Where the machine was so busy that no note came
+    /// between, the warm-up counts, too; `None` when there was no time at all.
     pub fn rate(&self) -> Option<f64> {
-        let (from, before) = self.mark?;
         let (until, after) = self.last?;
-        let seconds = (until - from).as_secs_f64();
-        (seconds > 0.0).then(|| (after - before) as f64 / seconds)
+        let starts = [self.mark, self.begin];
+        let (from, before) = starts.into_iter().flatten().find(|(from, _)| *from < until)?;
+        Some((after - before) as f64 / (until - from).as_secs_f64())
     }
 }
 
@@ -116,9 +117,19 @@ mod tests {
     #[test]
     fn flow_without_time_has_no_rate() {
         let mut flow = Flow::new(Duration::from_secs(3600));
-        flow.note(1);
-        flow.note(2);
         assert_eq!(flow.rate(), None);
+        flow.note(1);
+        assert_eq!(flow.rate(), None);
+    }
+
+    #[test]
+    fn flow_that_never_left_the_warm_up_has_the_rate_of_all() {
+        let mut flow = Flow::new(Duration::from_secs(3600));
+        flow.note(1);
+        while flow.rate().is_none() {
+            flow.note(2);
+        }
+        assert!(flow.rate().unwrap() > 0.0);
     }
 
     #[test]

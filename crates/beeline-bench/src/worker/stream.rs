@@ -53,6 +53,9 @@ impl Inflow {
                 self.noted = self.total;
                 self.calls = 0;
             }
+            if count == 0 && self.flow.rate().is_none() {
+                self.flow.note(self.total);
+            }
         }
         Ok(count)
     }
