@@ -84,6 +84,9 @@ impl<'a, S: Storage> Reader<'a, S> {
             }
             self.storage.copy_out(self.end.peer(), position, part);
             self.consumed(unread, length, bells)?;
+            if sink.is_empty() || length < unread.min(CHUNK_BYTES as u32) {
+                break;
+            }
         }
         Ok(self.account(room.wrapping_sub(sink.len())))
     }

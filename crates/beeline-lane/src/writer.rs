@@ -72,6 +72,36 @@ impl<'a, S: Storage> Writer<'a, S> {
         Ok(taken)
     }
 
+    /// Writes all of a small `source` if there is room for it and the reader is awake; otherwise changes nothing
+    /// that the peer can see and returns `false`, and [`Writer::write`] does it.
+    ///
+    /// A reader that falls asleep in between is rung as ever. A peer that turns out to be gone then is not
+    /// reported: to the app it took the bytes before it went.
+    #[inline]
+    pub fn write_small(&self, source: Source<'_>, bells: &impl Bells) -> bool {
+        let tail = self.state.tail.load(Relaxed);
+        let bytes = self.state.bytes.load(Relaxed);
+        let mut base = self.state.base.load(Relaxed);
+        let length = source.len();
+        let echoed = self.state.echo_seen.load(Acquire) == bytes & COUNT_MASK && bytes as u32 == tail;
+        match self.prepare(tail, &mut base, length, echoed) {
+            Ok(free) if free as usize >= length && length != 0 => {}
+            _ => return false,
+        }
+        if self.storage.wake(self.end.peer(), Wake::Read) & 1 != 0 {
+            return false;
+        }
+        let next = tail.wrapping_add(length as u32);
+        self.storage.copy_in(self.end, tail.wrapping_sub(base), source);
+        self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
+        self.storage.set_cursor(self.end, u64::from(next) << 32 | u64::from(base));
+        self.state.tail.store(next, Relaxed);
+        self.state.bytes.store(bytes.wrapping_add(length as u64), Relaxed);
+        // A peer that is gone is found by the next call that sends, waits or reads.
+        let _ = self.wake_reader(bells);
+        true
+    }
+
     /// Chooses where the next bytes go, rewinding when the ring is known to be empty. Returns the free
     /// bytes of the ring.
     #[inline]

@@ -26,23 +26,27 @@ impl<'a> Source<'a> {
     /// # Safety
     /// `pointer` must be readable for `length` bytes for `'a`, as the app promised with its call.
     #[must_use]
+    #[inline]
     pub unsafe fn from_raw(pointer: *const u8, length: usize) -> Self {
         Self { pointer, length, lifetime: PhantomData }
     }
 
     /// Bytes left.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
     /// Whether nothing is left.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
     /// Takes the first `count` bytes off the front.
+    #[inline]
     #[must_use]
     pub fn split_front(&mut self, count: usize) -> Source<'a> {
         let count = count.min(self.length);
@@ -53,12 +57,14 @@ impl<'a> Source<'a> {
         front
     }
 
+    #[inline]
     pub(crate) fn pointer(&self) -> *const u8 {
         self.pointer
     }
 }
 
 impl<'a> From<&'a [u8]> for Source<'a> {
+    #[inline]
     fn from(bytes: &'a [u8]) -> Self {
         Self { pointer: bytes.as_ptr(), length: bytes.len(), lifetime: PhantomData }
     }
@@ -70,23 +76,27 @@ impl<'a> Sink<'a> {
     /// # Safety
     /// `pointer` must be writable for `length` bytes for `'a`, as the app promised with its call.
     #[must_use]
+    #[inline]
     pub unsafe fn from_raw(pointer: *mut u8, length: usize) -> Self {
         Self { pointer, length, lifetime: PhantomData }
     }
 
     /// Room left, in bytes.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
     /// Whether no room is left.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
     /// Takes the first `count` bytes of room off the front.
+    #[inline]
     #[must_use]
     pub fn split_front(&mut self, count: usize) -> Sink<'a> {
         let count = count.min(self.length);
@@ -98,11 +108,13 @@ impl<'a> Sink<'a> {
     }
 
     /// The same room for a shorter time.
+    #[inline]
     #[must_use]
     pub fn again(&mut self) -> Sink<'_> {
         Sink { pointer: self.pointer, length: self.length, lifetime: PhantomData }
     }
 
+    #[inline]
     pub(crate) fn pointer(&self) -> *mut u8 {
         self.pointer
     }
@@ -127,6 +139,7 @@ impl Source<'_> {
 }
 
 impl<'a> From<&'a mut [u8]> for Sink<'a> {
+    #[inline]
     fn from(bytes: &'a mut [u8]) -> Self {
         Self { pointer: bytes.as_mut_ptr(), length: bytes.len(), lifetime: PhantomData }
     }

@@ -259,6 +259,11 @@ impl Desc {
         self.kind.store(Kind::Closed as u32, Release);
     }
 
+    /// Makes a lane a plain TCP socket again. Both locks are held; the lane stays mapped until the end.
+    pub(crate) fn mark_tcp(&self) {
+        self.kind.store(Kind::Tcp as u32, Release);
+    }
+
     /// Counts a send that found the ring full.
     pub fn note_full(&self) {
         self.fulls.fetch_add(1, Relaxed);
@@ -341,7 +346,7 @@ impl TxGuard {
     /// The lane's writer.
     #[inline]
     pub fn writer(&self) -> Writer<'_, LaneMemory> {
-        Writer::new(&self.lane, self.desc.end(), &self.side.tx)
+        Writer::new(&self.lane, self.desc.end(), &self.side.tx, &self.side.rx)
     }
 }
 

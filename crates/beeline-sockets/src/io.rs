@@ -22,6 +22,7 @@ use beeline_lane::{Fault, Storage, Wake, flags};
 use beeline_stats::Poison;
 
 pub use anchor::Anchor;
+pub(crate) use anchor::{disarm, disarm_rights};
 pub use receive::{readv, recv, recvfrom, recvmmsg, recvmsg};
 pub use send::{send, sendmmsg, sendmsg, sendto, writev};
 pub use transfer::{sendfile, splice};

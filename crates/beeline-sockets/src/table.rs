@@ -30,6 +30,34 @@ pub fn get(fd: i32) -> Option<&'static Desc> {
     unsafe { desc.as_ref() }
 }
 
+/// A place of the table: the fast path of an operation looks through it before and after it locks.
+#[derive(Clone, Copy)]
+pub struct Place(&'static AtomicPtr<Desc>);
+
+impl Place {
+    /// The place of `fd`, if it has one.
+    #[must_use]
+    #[inline]
+    pub fn of(fd: i32) -> Option<Place> {
+        entry(fd).map(Place)
+    }
+
+    /// What the place leads to.
+    #[must_use]
+    #[inline]
+    pub fn desc(self) -> Option<&'static Desc> {
+        // SAFETY: entries are null or point to objects of a slab, which are never unmapped.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Whether the place still leads to `desc`.
+    #[must_use]
+    #[inline]
+    pub fn leads_to(self, desc: &'static Desc) -> bool {
+        core::ptr::eq(self.0.load(Ordering::Relaxed), desc)
+    }
+}
+
 /// The lane that `fd` leads to, with its writing direction locked.
 #[must_use]
 #[inline]
@@ -124,7 +152,8 @@ pub fn reset_after_fork() {
 
 #[inline]
 fn entry(fd: i32) -> Option<&'static AtomicPtr<Desc>> {
-    let fd = usize::try_from(fd).ok()?;
+    // A negative fd is a huge index.
+    let fd = fd as u32 as usize;
     let chunk = ROOT.get(fd / CHUNK_FDS)?.load(Ordering::Acquire);
     // SAFETY: null or a chunk that is never unmapped.
     unsafe { chunk.as_ref() }.map(|chunk| &chunk[fd % CHUNK_FDS])

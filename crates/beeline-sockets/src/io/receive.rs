@@ -9,7 +9,8 @@ use super::{Anchor, Next, fault, kernel_said, low_water, observe, receive_over};
 use crate::desc::{Desc, RxGuard};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Spun, Woken};
-use crate::{Outcome, kernel, table};
+use crate::table::{self, Place};
+use crate::{Outcome, kernel};
 
 /// `recv(2)`, and `read(2)` with `flags` 0.
 ///
@@ -17,7 +18,8 @@ use crate::{Outcome, kernel, table};
 /// `buffer` must be writable for `length` bytes, as for recv(2).
 #[inline]
 pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
-    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    let Some(place) = Place::of(fd) else { return Outcome::Kernel };
+    let Some(desc) = place.desc() else { return Outcome::Kernel };
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
@@ -25,8 +27,28 @@ pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outco
         return Outcome::fail(libc::EFAULT);
     }
     // SAFETY: forwarded from the caller.
-    let sink = unsafe { Sink::from_raw(buffer, length) };
+    let mut sink = unsafe { Sink::from_raw(buffer, length) };
+    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0 {
+        let got = receive_ready(fd, place, desc, sink.again());
+        if got != 0 {
+            return Outcome::Done(got as isize);
+        }
+    }
     receive_parts(fd, desc, flags, length, core::iter::once(sink))
+}
+
+/// The usual case without the rest: there is data, and any amount will do. 0, with nothing done, when anything is
+/// different.
+#[inline]
+fn receive_ready(fd: i32, place: Place, desc: &'static Desc, sink: Sink<'_>) -> usize {
+    let Some(guard) = desc.lock_rx() else { return 0 };
+    if !place.leads_to(desc) || guard.side.rcv_lowat.load(Relaxed) > 1 {
+        return 0;
+    }
+    // A fault is found again by the full path, which reports it.
+    let got = guard.reader().read(sink, &Anchor(fd)).unwrap_or(0);
+    account(&guard, got);
+    got
 }
 
 /// `recvfrom(2)`: a connected stream reports no address.

@@ -8,7 +8,8 @@ use super::{Anchor, Next, fault, kernel_said, reset, writable_hint};
 use crate::desc::{Desc, Kind, TxGuard};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Spun, Woken};
-use crate::{Outcome, kernel, table};
+use crate::table::{self, Place};
+use crate::{Outcome, kernel};
 
 /// Sends between two looks at the kernel while everything seems well: a reader that was killed while it
 /// polled leaves no armed word that would tell.
@@ -20,7 +21,8 @@ const SENDS_PER_LOOK: u32 = 2048;
 /// `buffer` must be readable for `length` bytes, as for send(2).
 #[inline]
 pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
-    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    let Some(place) = Place::of(fd) else { return Outcome::Kernel };
+    let Some(desc) = place.desc() else { return Outcome::Kernel };
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
@@ -29,8 +31,34 @@ pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Out
     }
     // SAFETY: forwarded from the caller.
     let source = unsafe { Source::from_raw(buffer, length) };
+    if flags & libc::MSG_OOB == 0 && length <= SMALL_BYTES && send_small(fd, place, desc, source) {
+        return Outcome::Done(length as isize);
+    }
     send_parts(fd, desc, flags, length, core::iter::once(source))
 }
+
+/// The usual case without the rest: a small message, a connection in order, room for all of it. `false`, with
+/// nothing done, when anything is different.
+#[inline]
+fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> bool {
+    let Some(guard) = desc.lock_tx() else { return false };
+    let side = guard.side;
+    let sends = desc.sends.load(Relaxed) + 1;
+    if !place.leads_to(desc)
+        || side.is(state::RESET | state::SHUT_WR)
+        || side.error.load(Relaxed) != 0
+        || sends >= SENDS_PER_LOOK
+        || !guard.writer().write_small(source, &Anchor(fd))
+    {
+        return false;
+    }
+    desc.sends.store(sends, Relaxed);
+    account(&guard, source.len() as u32);
+    true
+}
+
+/// Largest message for [`send_small`].
+const SMALL_BYTES: usize = 4096;
 
 /// `sendto(2)`: a connected stream ignores the address.
 ///
@@ -167,7 +195,7 @@ pub(super) fn bogus(address: usize, length: usize) -> bool {
 
 #[cold]
 pub(super) fn not_a_lane(desc: &Desc) -> Outcome {
-    if desc.kind() == Kind::Orphan { Outcome::fail(libc::ECONNRESET) } else { Outcome::Kernel }
+    if desc.kind() == Kind::Orphan { Outcome::Fail(crate::life::orphan_used(desc)) } else { Outcome::Kernel }
 }
 
 /// Sends the sources one after the other as one call.
