@@ -259,6 +259,17 @@ impl Lingering {
     }
 }
 
+impl Drop for Lingering {
+    fn drop(&mut self) {
+        // Whoever closes it last waits; that must not be the test.
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        let length = size_of::<libc::linger>() as u32;
+        let value = (&raw const linger).cast();
+        // SAFETY: the option value is valid for its length.
+        unsafe { libc::setsockopt(self.socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, length) };
+    }
+}
+
 /// How many descriptors a process has open.
 #[must_use]
 pub fn open_descriptors(process: u32) -> usize {

@@ -113,11 +113,19 @@ pub fn write(fd: Fd, data: &[u8]) -> Ret {
     ret
 }
 
+/// A list of lengths, shortened when it is long.
+fn shown_lengths<T: std::fmt::Debug>(lengths: &[T]) -> String {
+    match lengths.len() {
+        0..=20 => format!("{lengths:?}"),
+        count => format!("[{count} pieces]"),
+    }
+}
+
 /// Lengths below zero stand for NULL bases.
 pub fn readv(fd: Fd, lengths: &[i64]) -> Ret {
     let mut pieces = Pieces::of_lengths(lengths);
     let ret = sys::readv(fd.raw, &mut pieces);
-    trace!("readv({}, {lengths:?}) = {ret} {}", fd.name, shown(&pieces.taken(ret.size())));
+    trace!("readv({}, {}) = {ret} {}", fd.name, shown_lengths(lengths), shown(&pieces.taken(ret.size())));
     ret
 }
 
@@ -125,7 +133,7 @@ pub fn writev(fd: Fd, data: &[&[u8]]) -> Ret {
     let pieces = Pieces::of_data(data);
     let ret = sys::writev(fd.raw, &pieces);
     let lengths: Vec<usize> = data.iter().map(|piece| piece.len()).collect();
-    trace!("writev({}, {lengths:?}) = {ret}", fd.name);
+    trace!("writev({}, {}) = {ret}", fd.name, shown_lengths(&lengths));
     ret
 }
 
@@ -133,7 +141,7 @@ pub fn sendmsg(fd: Fd, data: &[&[u8]], flags: i32) -> Ret {
     let mut pieces = Pieces::of_data(data);
     let ret = sys::sendmsg(fd.raw, &mut pieces, flags);
     let lengths: Vec<usize> = data.iter().map(|piece| piece.len()).collect();
-    trace!("sendmsg({}, {lengths:?}, {}) = {ret}", fd.name, message_flags_name(flags));
+    trace!("sendmsg({}, {}, {}) = {ret}", fd.name, shown_lengths(&lengths), message_flags_name(flags));
     ret
 }
 
@@ -150,7 +158,13 @@ pub fn recvmsg(fd: Fd, lengths: &[i64], flags: i32) -> Ret {
         false => String::new(),
     };
     let data = if flags & libc::MSG_TRUNC != 0 { Vec::new() } else { pieces.taken(ret.size()) };
-    trace!("recvmsg({}, {lengths:?}, {}) = {ret} {}{header}", fd.name, message_flags_name(flags), shown(&data));
+    trace!(
+        "recvmsg({}, {}, {}) = {ret} {}{header}",
+        fd.name,
+        shown_lengths(lengths),
+        message_flags_name(flags),
+        shown(&data)
+    );
     ret
 }
 

@@ -14,6 +14,8 @@ pub const GROUP: Group = Group {
     cases: &[
         Case::new("control_errors", FAMILY, control_errors),
         Case::new("wait_errors", ONCE, wait_errors),
+        Case::new("wait_unmapped_events", ONCE, wait_unmapped_events)
+            .deviates("an array of events that is not mapped is written in user space"),
         Case::new("descriptors_that_cannot_be_added", ONCE, descriptors_that_cannot_be_added),
         Case::new("level_repeats", FAMILY | MODE, level_repeats),
         Case::new("edge_once_per_arrival", FAMILY | MODE, edge_once_per_arrival),
@@ -106,10 +108,17 @@ fn wait_errors(v: Variant) {
     epoll_wait(bad_fd(), 1, 0);
     epoll_wait(client, 1, 0);
     trace!("null: {}", sys::epoll_wait_at(set.raw, 0, 4, 0));
-    trace!("unmapped: {}", sys::epoll_wait_at(set.raw, 0x10, 4, 0));
     trace!("huge room: {}", sys::epoll_wait_at(set.raw, 0x10, i32::MAX, 0));
     epoll_wait(set, 4, 0);
     trace!("create1 with odd flags: {}", sys::epoll_create1(1));
+}
+
+fn wait_unmapped_events(v: Variant) {
+    let (client, _server) = v.pair();
+    let set = epoll_create("set");
+    epoll_add(set, client, OUT);
+    trace!("unmapped: {}", sys::epoll_wait_at(set.raw, 0x10, 4, 0));
+    epoll_wait(set, 4, 0);
 }
 
 fn descriptors_that_cannot_be_added(_: Variant) {

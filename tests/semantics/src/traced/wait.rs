@@ -150,12 +150,18 @@ pub fn drain(fd: Fd, seed: u64, length: u64) {
 /// makes room once more when it has arrived); returns how much it took. How much that is differs between kernels too.
 pub fn fill_firmly(fd: Fd, seed: u64) -> u64 {
     let mut buffer = vec![0; 64 * 1024];
+    let mut wanted = buffer.len();
     let mut sent: u64 = 0;
     loop {
-        fill_stream(seed, sent, &mut buffer);
-        let ret = sys::send(fd.raw, &buffer, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        fill_stream(seed, sent, &mut buffer[..wanted]);
+        let ret = sys::send(fd.raw, &buffer[..wanted], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
         if ret.is_ok() {
             sent += ret.value as u64;
+            continue;
+        }
+        // The kernel may have no room for much and still some for a little.
+        if wanted > 1 {
+            wanted /= 2;
             continue;
         }
         let mut entry = [libc::pollfd { fd: fd.raw, events: libc::POLLOUT, revents: 0 }];
