@@ -233,7 +233,8 @@ impl<'a, S: Storage> Writer<'a, S> {
         let cursor = self.storage.cursor(self.end);
         let (tail, base) = ((cursor >> 32) as u32, cursor as u32);
         let ahead = tail.wrapping_sub(self.state.tail.load(Relaxed));
-        if ahead > self.storage.ring_bytes() {
+        let used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
+        if ahead.max(used) > self.storage.ring_bytes() {
             return Err(Fault::HeadBeyondTail);
         }
         if ahead != 0 {
