@@ -132,4 +132,6 @@ pub mod flags {
     pub const TAKEN: u32 = 8;
     /// The end gives the lane back for reuse by the client that made it.
     pub const RELEASED: u32 = 16;
+    /// The end reads no more: `shutdown(SHUT_RD)`.
+    pub const SHUT_RD: u32 = 32;
 }

@@ -33,7 +33,7 @@ use crate::io;
 use crate::poll::arm_lane;
 use crate::table;
 
-pub use control::{create, ctl, forget, listener_gained, put_back, take_out};
+pub use control::{create, ctl, forget, heat, listener_gained, put_back, take_out};
 pub use set::Set;
 pub use wait::{pwait, pwait2, wait};
 
@@ -207,11 +207,21 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
         return Armed::Sleep;
     }
     let interest = entry.events.load(Relaxed);
-    if arm_entry(epfd, fd, entry, desc, interest) == Armed::Ready && judge(set, fd, entry, depth) != 0 {
-        return Armed::Ready;
+    while arm_entry(epfd, fd, entry, desc, interest) == Armed::Ready {
+        // What arrived since the last report may have been read already: then it is no edge any more, and the
+        // arming is to be repeated from here on.
+        if judge(set, fd, entry, depth) != 0 || !forget_read(entry, desc) {
+            return Armed::Ready;
+        }
     }
     set.make_cold(fd, entry);
     Armed::Sleep
+}
+
+/// If all that arrived was read, edges count from the present tail on. Tells whether that is news.
+fn forget_read(entry: &Entry, desc: &Desc) -> bool {
+    let tail = tail(desc);
+    desc.side().rx.head() == tail && entry.seen_tail.swap(tail, Relaxed) != tail
 }
 
 /// Arms a lane for what an entry asks, by level or from the last report on.
@@ -259,7 +269,7 @@ fn watch(epfd: i32, operation: i32, fd: i32, entry: &Entry) -> bool {
         if !entry.kernel_out.load(Relaxed) {
             events &= !EPOLLOUT;
         }
-        if events & EPOLLIN != 0 {
+        if events & (EPOLLIN | libc::EPOLLEXCLUSIVE as u32) == EPOLLIN {
             events |= EPOLLRDHUP;
         }
         if operation == libc::EPOLL_CTL_MOD {

@@ -23,7 +23,7 @@ use beeline_stats::Poison;
 
 pub use anchor::Anchor;
 pub(crate) use anchor::{disarm, disarm_rights};
-pub use receive::{readv, recv, recvfrom, recvmmsg, recvmsg};
+pub use receive::{read, readv, recv, recvfrom, recvmmsg, recvmsg};
 pub use send::{send, sendmmsg, sendmsg, sendto, writev};
 pub use transfer::{sendfile, splice};
 
@@ -46,7 +46,7 @@ pub(crate) enum Next {
 pub(crate) fn observe(desc: &Desc, side: &SideState) {
     let lane = desc.lane();
     let theirs = lane.flags(desc.end().peer());
-    if theirs & !(flags::TAKEN | flags::RELEASED) != 0 {
+    if theirs & (flags::FIN | flags::CLOSED | flags::RESET) != 0 {
         adopt(side, theirs);
     }
     if theirs & flags::TAKEN != 0 && !side.is(state::TAKEN) {
@@ -214,15 +214,17 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
     let Some(guard) = table::lane_tx(fd) else { return Outcome::Kernel };
     let side = guard.side;
     observe(desc, side);
-    if side.is(state::RESET) || side.is(state::SHUT_WR) && side.is(state::PEER_CLOSED) {
+    if side.is(state::RESET) || side.is(state::SHUT_WR) && side.is(state::PEER_FIN) {
         return Outcome::fail(libc::ENOTCONN);
     }
-    if how != libc::SHUT_WR {
-        side.mark(state::SHUT_RD);
+    let end = desc.end();
+    if how != libc::SHUT_WR && side.mark(state::SHUT_RD) != 0 {
+        guard.lane.set_flags(end, guard.lane.flags(end) | flags::SHUT_RD);
+        look_here(&guard.lane, end);
     }
     if how != libc::SHUT_RD && side.mark(state::SHUT_WR) != 0 {
-        let end = desc.end();
         guard.lane.set_flags(end, guard.lane.flags(end) | flags::FIN);
+        look_here(&guard.lane, end);
         drop(guard);
         // After the flag: whoever the kernel wakes finds it.
         let _ = kernel::shutdown(fd, libc::SHUT_WR);
@@ -244,6 +246,14 @@ fn wake_own_readers(fd: i32, desc: &'static Desc) {
     }
 }
 
+/// Arms the read wake word, so that the peer's next send leaves its fast path and looks at this end's flags and at
+/// its anchor.
+fn look_here(lane: &beeline_lane::LaneMemory, end: beeline_lane::End) {
+    let armed = lane.wake(end, Wake::Read) | 1;
+    lane.set_wake(end, Wake::Read, armed.wrapping_add(4));
+    lane.full_fence();
+}
+
 /// Tells the peer that this process gives up the end, and makes the description `Closed`. Called when the last
 /// fd is about to be closed; the anchor is still open. If another process holds the end, only this process's
 /// use of it ends.
@@ -261,10 +271,7 @@ pub fn close_lane(desc: &'static Desc) {
             ours |= flags::RESET;
         }
         lane.set_flags(end, ours);
-        // Makes the peer's next send look at its anchor, which will be closed by then.
-        let armed = lane.wake(end, Wake::Read) | 1;
-        lane.set_wake(end, Wake::Read, armed.wrapping_add(2));
-        lane.full_fence();
+        look_here(&lane, end);
     }
     desc.mark_closed();
     drop(both);

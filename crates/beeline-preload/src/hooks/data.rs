@@ -82,7 +82,7 @@ unsafe fn receive_many_rights(
 
 hooks! {
     fn read | __read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd] =>
-        io::recv(fd, buffer.cast(), length, 0);
+        io::read(fd, buffer.cast(), length);
 
     fn write | __write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd] =>
         io::send(fd, buffer.cast(), length, 0);
@@ -141,7 +141,7 @@ hooks! {
 
     // The checked forms that _FORTIFY_SOURCE calls. When the check fails, libc's own ends the program.
     fn __read_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize) -> isize [fd] =>
-        if length > room { Outcome::Kernel } else { io::recv(fd, buffer.cast(), length, 0) };
+        if length > room { Outcome::Kernel } else { io::read(fd, buffer.cast(), length) };
 
     fn __recv_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize, flags: c_int) -> isize [fd] =>
         if length > room { Outcome::Kernel } else { io::recv(fd, buffer.cast(), length, flags) };

@@ -85,6 +85,10 @@ fn change(
     desc: Option<&'static Desc>,
 ) -> Result<bool, Errno> {
     let mut old = set.find(fd);
+    if desc.is_none() && operation != libc::EPOLL_CTL_ADD && old.is_some_and(|entry| entry.desc().is_some()) {
+        // The fd was closed and a duplicate keeps the registration alive, which the kernel will not touch.
+        return kernel::epoll_ctl(epfd, operation, fd, event).map(|_| false);
+    }
     // A member whose fd was closed behind our back, or now leads elsewhere.
     if let Some(entry) = old
         && !core::ptr::eq(
@@ -251,13 +255,52 @@ fn sets_with(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, 
 
 /// `fd` is about to be closed: it leaves all sets of this process. The kernel drops a member by itself only
 /// when the last holder of the file is gone, which for us includes other processes.
+///
+/// While a duplicate is open, a closed fd stays registered, as epoll(7) says.
 pub fn forget(fd: i32, desc: &'static Desc) {
+    if desc.refs.load(Relaxed) > 1 {
+        return;
+    }
     sets_with(fd, desc, |epfd, set, entry| {
         let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
         hidden_of(entry, |hidden| {
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
         });
         set.remove(fd, entry);
+    });
+    if desc.entries.load(Relaxed) != 0 {
+        forget_closed_duplicates(desc);
+    }
+}
+
+/// Removes entries of `desc` under fds that were closed before it.
+#[cold]
+fn forget_closed_duplicates(desc: &'static Desc) {
+    let _all = ALL_LOCK.lock();
+    // SAFETY: linked sets are objects of a slab, which are never unmapped.
+    let mut next: Option<&'static Set> = unsafe { ALL.load(Relaxed).as_ref() };
+    while let Some(set) = next {
+        let _guard = set.lock.lock();
+        set.for_each_entry(|fd, entry| {
+            if entry.desc().is_some_and(|found| core::ptr::eq(found, desc)) {
+                set.remove(fd, entry);
+            }
+        });
+        // SAFETY: as above.
+        next = unsafe { set.next_set.load(Relaxed).as_ref() };
+    }
+}
+
+/// A send found the ring full: whoever waits for room through a set now must be looked after, even if the
+/// connection was cold.
+pub fn heat(fd: i32, desc: &'static Desc) {
+    if desc.refs.load(Relaxed) == 1 {
+        return sets_with(fd, desc, |_, set, entry| set.make_hot(fd, entry));
+    }
+    table::for_each(|fd, other| {
+        if core::ptr::eq(other, desc) {
+            sets_with(fd, desc, |_, set, entry| set.make_hot(fd, entry));
+        }
     });
 }
 

@@ -9,7 +9,7 @@ use libc::epoll_event;
 use super::control::{WAKER_DATA, disarm_pair, wake_sleeper};
 use super::set::{Entry, Set};
 use super::{
-    BUSY_WAITS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS, bury, cool_behind, cool_entry, cool_set, judge,
+    BUSY_WAITS, any_ready, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS, bury, cool_behind, cool_entry, cool_set, judge,
     open_fd, reported, set_of, tail,
 };
 use crate::desc::Kind;
@@ -76,8 +76,12 @@ enum Deadline {
 /// As for [`pwait`].
 unsafe fn run(epfd: i32, events: *mut epoll_event, max: i32, deadline: Deadline, mask: *const u8) -> Outcome {
     let Some(set) = table::get(epfd).and_then(set_of) else { return Outcome::Kernel };
-    if max <= 0 || max as usize > i32::MAX as usize / size_of::<epoll_event>() || (events as usize) < 4096 {
+    if max <= 0 || max as usize > i32::MAX as usize / size_of::<epoll_event>() {
         return Outcome::Kernel;
+    }
+    if (events as usize) < 4096 {
+        // The kernel finds fault only when there is something to report.
+        return if any_ready(set, 0) { Outcome::fail(libc::EFAULT) } else { Outcome::Kernel };
     }
     // SAFETY: null or a valid signal set by the caller's word; the kernel's is the first 8 bytes.
     let mask = unsafe { mask.cast::<u64>().as_ref() };

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Armed, Since, Sink};
 
-use super::send::{Waited, bogus, check_iovecs, not_a_lane, sane};
+use super::send::{TRANSFER_MAX, Waited, bogus, check_iovecs, not_a_lane, sane};
 use super::{Anchor, Next, fault, kernel_said, low_water, observe, receive_over};
 use crate::desc::{Desc, RxGuard};
 use crate::side::{SideState, state};
@@ -12,7 +12,20 @@ use crate::wait::{Patience, Spun, Woken};
 use crate::table::{self, Place};
 use crate::{Outcome, kernel};
 
-/// `recv(2)`, and `read(2)` with `flags` 0.
+/// `read(2)`: as [`recv`] without flags, but nothing is asked of the connection for no bytes.
+///
+/// # Safety
+/// As for [`recv`].
+#[inline]
+pub unsafe fn read(fd: i32, buffer: *mut u8, length: usize) -> Outcome {
+    if length == 0 && table::get(fd).is_some_and(Desc::is_lane) {
+        return Outcome::OK;
+    }
+    // SAFETY: forwarded from the caller.
+    unsafe { recv(fd, buffer, length, 0) }
+}
+
+/// `recv(2)`.
 ///
 /// # Safety
 /// `buffer` must be writable for `length` bytes, as for recv(2).
@@ -23,8 +36,9 @@ pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outco
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
+    let length = length.min(TRANSFER_MAX);
     if bogus(buffer as usize, length) && flags & libc::MSG_TRUNC == 0 {
-        return Outcome::fail(libc::EFAULT);
+        return receive_nowhere(fd, desc, flags);
     }
     // SAFETY: forwarded from the caller.
     let mut sink = unsafe { Sink::from_raw(buffer, length) };
@@ -35,6 +49,15 @@ pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outco
         }
     }
     receive_parts(fd, desc, flags, length, core::iter::once(sink))
+}
+
+/// A receive into an address that cannot be the app's: as in the kernel, an error only once there is data.
+#[cold]
+fn receive_nowhere(fd: i32, desc: &'static Desc, flags: i32) -> Outcome {
+    match receive_parts(fd, desc, flags, 0, core::iter::empty()) {
+        Outcome::Done(_) if super::unread_hint(desc, desc.side()) != 0 => Outcome::fail(libc::EFAULT),
+        other => other,
+    }
 }
 
 /// The usual case without the rest: there is data, and any amount will do. 0, with nothing done, when anything is
@@ -77,6 +100,10 @@ pub unsafe fn recvfrom(
 /// # Safety
 /// `parts` must point to `count` iovecs whose buffers are writable, as for readv(2).
 pub unsafe fn readv(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
+    // SAFETY: by the caller's word; nonsense is refused.
+    if table::get(fd).is_some_and(Desc::is_lane) && matches!(unsafe { check_iovecs(parts, count as usize) }, Ok((_, 0))) {
+        return Outcome::OK;
+    }
     // SAFETY: forwarded from the caller.
     unsafe { receive_iovecs(fd, parts, count as usize, 0) }
 }
@@ -92,6 +119,9 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
     }
     // SAFETY: valid unless it is nonsense, which the check refuses.
     let Some(header) = (unsafe { sane(message.cast_const()) }) else { return Outcome::fail(libc::EFAULT) };
+    if header.msg_iovlen as usize > libc::UIO_MAXIOV as usize {
+        return Outcome::fail(libc::EMSGSIZE);
+    }
     // SAFETY: the message's iovecs are valid by the caller's word.
     let outcome = unsafe { receive_iovecs(fd, header.msg_iov, header.msg_iovlen as usize, flags) };
     if let Outcome::Done(_) = outcome {
@@ -99,7 +129,7 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
         unsafe {
             (*message).msg_namelen = 0;
             (*message).msg_controllen = 0;
-            (*message).msg_flags = 0;
+            (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
         }
     }
     outcome
@@ -139,7 +169,7 @@ pub unsafe fn recvmmsg(
         if flags & libc::MSG_WAITFORONE != 0 {
             flags |= libc::MSG_DONTWAIT;
         }
-        if entry.msg_len == 0 || deadline.is_some_and(|deadline| kernel::now_ns() >= deadline) {
+        if deadline.is_some_and(|deadline| kernel::now_ns() >= deadline) {
             break;
         }
     }
@@ -234,7 +264,8 @@ fn receive_parts<'a>(
             continue;
         }
         let target = if flags & libc::MSG_WAITALL != 0 { total } else { total.min(low_water(desc, side) as usize) };
-        if got >= target && (got != 0 || total == 0) {
+        // A receive of no bytes waits for some, and then leaves them.
+        if got >= target && (got != 0 || total == 0 && guard.reader().unread() != Ok(0)) {
             return Outcome::Done(got as isize);
         }
         // Nothing, or less than wanted. The flags are set after the last cursor: having seen them, one more

@@ -2,9 +2,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Armed, Fault, Source};
+use beeline_lane::{Armed, Fault, Source, flags as lane_flags};
 
-use super::{Anchor, Next, fault, kernel_said, reset, writable_hint};
+use super::{Anchor, Next, fault, kernel_said, observe, reset, writable_hint};
 use crate::desc::{Desc, Kind, TxGuard};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Spun, Woken};
@@ -26,6 +26,7 @@ pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Out
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
+    let length = length.min(TRANSFER_MAX);
     if bogus(buffer as usize, length) {
         return Outcome::fail(libc::EFAULT);
     }
@@ -56,6 +57,12 @@ fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) ->
     account(&guard, source.len() as u32);
     true
 }
+
+/// Flags of a peer that has shut down both halves.
+const DEAF: u32 = lane_flags::FIN | lane_flags::SHUT_RD;
+
+/// The most that one call moves, as in the kernel (`MAX_RW_COUNT`, read(2)).
+pub(super) const TRANSFER_MAX: usize = 0x7FFF_F000;
 
 /// Largest message for [`send_small`].
 const SMALL_BYTES: usize = 4096;
@@ -97,6 +104,9 @@ pub unsafe fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> Outc
     }
     // SAFETY: valid unless it is nonsense, which the check refuses.
     let Some(message) = (unsafe { sane(message) }) else { return Outcome::fail(libc::EFAULT) };
+    if message.msg_iovlen as usize > libc::UIO_MAXIOV as usize {
+        return Outcome::fail(libc::EMSGSIZE);
+    }
     // SAFETY: the message's iovecs are valid by the caller's word.
     unsafe { send_iovecs(fd, message.msg_iov, message.msg_iovlen as usize, flags) }
 }
@@ -133,11 +143,10 @@ unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usize, flags: i
         return not_a_lane(desc);
     }
     // SAFETY: by the caller's word; `check_iovecs` refuses nonsense.
-    let parts = match unsafe { check_iovecs(parts, count) } {
-        Ok((parts, _)) => parts,
+    let (parts, total) = match unsafe { check_iovecs(parts, count) } {
+        Ok(checked) => checked,
         Err(outcome) => return outcome,
     };
-    let total = parts.iter().map(|part| part.iov_len).sum();
     // SAFETY: each iovec's buffer is readable by the caller's word.
     let sources = parts.iter().map(|part| unsafe { Source::from_raw(part.iov_base.cast(), part.iov_len) });
     send_parts(fd, desc, flags, total, sources)
@@ -165,10 +174,10 @@ pub(super) unsafe fn check_iovecs<'a>(
     let parts = unsafe { core::slice::from_raw_parts(parts, count) };
     let mut total = 0usize;
     for part in parts {
-        total = match total.checked_add(part.iov_len) {
-            Some(total) if total <= isize::MAX as usize => total,
-            _ => return Err(Outcome::fail(libc::EINVAL)),
-        };
+        if part.iov_len > isize::MAX as usize {
+            return Err(Outcome::fail(libc::EINVAL));
+        }
+        total = total.saturating_add(part.iov_len).min(TRANSFER_MAX);
         if bogus(part.iov_base as usize, part.iov_len) {
             return Err(Outcome::fail(libc::EFAULT));
         }
@@ -217,15 +226,21 @@ fn send_parts<'a>(
     loop {
         let Some(guard) = table::lane_tx(fd) else { return changed(sent) };
         let side = guard.side;
+        observe(desc, side);
         if side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0 {
             drop(guard);
             return broken(side, sent, flags);
         }
+        if total != 0 && (side.is(state::PEER_CLOSED) || guard.lane.flags(desc.end().peer()) & DEAF == DEAF) {
+            // TCP takes the first send to a peer that reads no more, and is reset for it.
+            reset(side, libc::ECONNRESET);
+            return Outcome::Done(total as isize);
+        }
         let (before, tail) = (sent, side.tx.tail());
         let failed = loop {
             if present.is_empty() {
-                match sources.next() {
-                    Some(source) => present = source,
+                match sources.next().filter(|_| sent < total) {
+                    Some(mut source) => present = source.split_front(total - sent),
                     None => break None,
                 }
                 continue;
@@ -264,6 +279,7 @@ fn send_parts<'a>(
         }
         if nonblocking {
             desc.note_full();
+            crate::epoll::heat(fd, desc);
             if sent != 0 {
                 return Outcome::Done(sent as isize);
             }
@@ -404,11 +420,11 @@ fn wait_writable(fd: i32, desc: &'static Desc, patience: &mut Patience) -> Waite
     let side = desc.side();
     if !desc.shares_cpu() {
         let spun = desc.budget().spin(patience, || {
-            writable_hint(desc, side) || desc.lane().flags(desc.end().peer()) & beeline_lane::flags::CLOSED != 0
+            writable_hint(desc, side) || desc.lane().flags(desc.end().peer()) & lane_flags::CLOSED != 0
         });
         match spun {
             Spun::News => {
-                super::observe(desc, side);
+                observe(desc, side);
                 if side.is(state::PEER_CLOSED) && !writable_hint(desc, side) {
                     reset(side, libc::ECONNRESET);
                 }
