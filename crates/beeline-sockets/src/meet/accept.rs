@@ -39,7 +39,7 @@ use crate::{Errno, Outcome, epoll, life, stats, table};
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
 const CLIENTS_MAX: usize = 64;
 /// Looks for a hello that is being sent this moment: connecting and saying hello are two calls of the client.
-const HELLO_LOOKS: usize = 8;
+const HELLO_LOOKS: usize = 24;
 /// When fewer numbers than this are left below the limit, descriptors count as scarce.
 const SCARCE: u64 = 256;
 

@@ -23,7 +23,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use beeline_shm::sys;
-use beeline_stats::{Counter, Reason};
+use beeline_stats::{Counter, Poison, Reason};
 use beeline_wire::DoorName;
 
 use super::listener::{Listener, PENDING_MAX};
@@ -199,29 +199,19 @@ fn unplug(listener: &Listener, door: i32) {
     }
 }
 
-/// Puts a client that has not spoken yet aside, under a hidden number, which is returned. `None` when there is
-/// no room: the newest has to go, unless an older one has been silent for long. The caller holds the listener's
-/// lock.
+/// Puts a client that has not spoken yet aside, under a hidden number, which is returned. When there is no room
+/// the oldest has to go: who means to speak does so within microseconds. The caller holds the listener's lock.
 pub(super) fn park(listener: &Listener, anchor: i32) -> Option<i32> {
-    /// A client that says nothing for so long makes room for another.
-    const SILENT_NS: u64 = 1_000_000_000;
-    let now = kernel::now_ns();
-    let age = |place: &super::listener::Pending| now.saturating_sub(place.since_ns.load(Relaxed));
     let free = listener.pending.iter().find(|place| place.anchor.get().is_none());
-    let place = match free {
-        Some(place) => place,
-        None => match listener.pending.iter().max_by_key(|place| age(place)) {
-            Some(oldest) if age(oldest) > SILENT_NS => {
-                drop_pending(listener, oldest);
-                stats::poisoned(beeline_stats::Poison::HelloSilent);
-                oldest
-            }
-            _ => return None,
-        },
-    };
+    let oldest = || listener.pending.iter().min_by_key(|place| place.since_ns.load(Relaxed));
+    let place = free.or_else(oldest)?;
+    if place.anchor.get().is_some() {
+        drop_pending(listener, place);
+        stats::poisoned(Poison::HelloSilent);
+    }
     let hidden = kernel::hide(anchor);
     place.anchor.set(Some(hidden));
-    place.since_ns.store(now, Relaxed);
+    place.since_ns.store(kernel::now_ns(), Relaxed);
     listener.waiting.fetch_add(1, Relaxed);
     Some(hidden)
 }

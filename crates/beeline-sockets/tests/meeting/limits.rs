@@ -1,0 +1,108 @@
+//! Running out: of descriptors, and of places at the door.
+
+use crate::stage::{Guest, Role, visit};
+use std::os::unix::process::CommandExt;
+
+fn limit(role: &mut Role, descriptors: u64) {
+    let limit = libc::rlimit { rlim_cur: descriptors, rlim_max: descriptors };
+    // SAFETY: setrlimit is async-signal-safe, and is all that happens between fork and exec.
+    unsafe {
+        role.command().pre_exec(move || {
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+}
+
+fn many_server(descriptors: u64) -> (Guest, String) {
+    let mut role = Role::new("many_server").set("ADDRESS", "127.0.0.1:0").set("BACKLOG", 4096);
+    limit(&mut role, descriptors);
+    let mut server = role.start();
+    let address = server.line();
+    let _cookie = server.line();
+    (server, address)
+}
+
+#[test]
+fn a_thousand_connections_fit_under_the_usual_limit() {
+    let (server, address) = many_server(1024);
+    let mut role = Role::new("many").set("ADDRESS", &address).set("COUNT", 1000);
+    limit(&mut role, 1024);
+    let mut client = role.start();
+    assert_eq!(client.line(), "held");
+    let mut carried = client.carried();
+    // How many find the door full depends on how fast the server comes round, and the last few find no room for
+    // all that a lane needs while it is made. Nothing else may keep them away.
+    let full = carried.fallen_back.remove("door_full").unwrap_or(0);
+    let short = carried.fallen_back.remove("descriptors_short").unwrap_or(0);
+    assert!(carried.accelerated > 256 && short < 24, "{carried}, short {short}");
+    assert_eq!(carried.accelerated + full + short, 1000, "{carried}");
+    client.end();
+    server.end();
+}
+
+#[test]
+fn twenty_thousand_attempts_against_the_limit_end_as_over_tcp() {
+    let (server, address) = many_server(1024);
+    let mut role = Role::new("many").set("ADDRESS", &address).set("COUNT", 20_000);
+    limit(&mut role, 1024);
+    let mut client = role.start();
+    let line = client.line();
+    let (held, error) = line.split_once(' ').unwrap();
+    assert!(error.contains("os error 24"), "{line}");
+    assert!(held.parse::<u32>().unwrap() >= 1000, "{line}");
+    client.end();
+    server.end();
+}
+
+#[test]
+fn clients_beyond_the_door_s_places_go_over_tcp() {
+    let mut server =
+        Role::new("stalled").set("ADDRESS", "127.0.0.1:0").set("BACKLOG", 64).options("door_backlog=4").start();
+    let address = server.line();
+    let _cookie = server.line();
+    let mut first = Role::new("writer").set("ADDRESS", &address).start();
+    assert_eq!(first.line(), "written");
+    assert_eq!(server.line(), "stalled");
+    let mut held = Vec::new();
+    let (mut lanes, mut full) = (0, 0);
+    for _ in 0..12 {
+        let mut client = Role::new("writer").set("ADDRESS", &address).start();
+        assert_eq!(client.line(), "written");
+        let carried = client.carried();
+        lanes += carried.accelerated;
+        full += carried.fallen_back.get("door_full").copied().unwrap_or(0);
+        held.push(client);
+    }
+    assert_eq!((lanes, full), (5, 7), "the queue holds one more than its backlog");
+    drop(held);
+    drop(first);
+    server.end();
+}
+
+#[test]
+fn a_server_that_has_never_accepted_is_visited_over_tcp() {
+    let mut server = Role::new("stalled").set("ADDRESS", "127.0.0.1:0").start();
+    let address = server.line();
+    let _cookie = server.line();
+    let mut writers = Vec::new();
+    // The first of them is accepted, and by that opens the door; it came before.
+    let mut first = Role::new("writer").set("ADDRESS", &address).start();
+    assert_eq!(first.line(), "written");
+    assert_eq!(server.line(), "stalled");
+    assert_eq!(first.carried().accelerated + first.carried().fallen_back.values().sum::<u64>(), 1);
+    writers.push(first);
+    drop(writers);
+    server.end();
+}
+
+#[test]
+fn the_strict_policy_and_switching_off_keep_connections_on_tcp() {
+    let mut server = Role::new("server").set("ADDRESS", "127.0.0.1:0").start();
+    let address = server.line();
+    visit(&address, 1, "first", true);
+    let mut strict = Role::new("client").set("ADDRESS", &address).set("TEXT", "x").options("policy=strict").start();
+    strict.line();
+    assert_eq!(strict.carried().fallen_back.get("policy_strict"), Some(&1));
+    strict.end();
+    server.end();
+}

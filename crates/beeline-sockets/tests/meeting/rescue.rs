@@ -1,0 +1,83 @@
+//! The door dies before the hello was taken: the client begins again over TCP, and not a byte is lost.
+
+use crate::places::inherit;
+use crate::stage::{Guest, Role};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+
+/// A server whose door is open and which accepts no more, and the listener that it shares with this process.
+fn stalled_server() -> (TcpListener, String, Guest, Guest) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut role = Role::new("dropped").set("LISTENER", listener.as_raw_fd());
+    inherit(&mut role, listener.as_raw_fd());
+    let mut server = role.start();
+    assert_eq!(server.line(), address);
+    let mut first = Role::new("writer").set("ADDRESS", &address).start();
+    assert_eq!(first.line(), "written");
+    assert_eq!(server.line(), "stalled");
+    (listener, address, server, first)
+}
+
+/// Answers what comes over TCP as guests do.
+fn answer_over_tcp(listener: &TcpListener) {
+    use std::io::{BufRead, BufReader, Write};
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut line = String::new();
+    while reader.read_line(&mut line).unwrap() != 0 {
+        stream.write_all(format!("tcp {line}").as_bytes()).unwrap();
+        line.clear();
+    }
+}
+
+fn begins_again(bytes: usize, kill: bool) {
+    let (listener, address, mut server, first) = stalled_server();
+    let mut client = Role::new("writer").set("ADDRESS", &address).set("BYTES", bytes).set("AGAIN", 1).start();
+    assert_eq!(client.line(), "written");
+    assert_eq!(client.carried().accelerated, 1, "{}", client.carried());
+    let tcp = std::thread::spawn(move || answer_over_tcp(&listener));
+    if kill {
+        server.signal(libc::SIGKILL);
+    } else {
+        server.go();
+        assert_eq!(server.line(), "dropped");
+    }
+    client.go();
+    assert_eq!(client.line(), "whole");
+    assert_eq!(client.line(), "more");
+    assert_eq!(client.carried().fallen_back.get("door_died"), Some(&1), "{}", client.carried());
+    client.end();
+    tcp.join().unwrap();
+    drop(first);
+    drop(server);
+}
+
+#[test]
+fn a_few_bytes_are_carried_over_when_the_server_is_killed() {
+    begins_again(16, true);
+}
+
+#[test]
+fn a_full_ring_is_carried_over_when_the_server_is_killed() {
+    begins_again(1 << 20, true);
+}
+
+#[test]
+fn bytes_are_carried_over_when_the_server_closes_its_listener() {
+    begins_again(4096, false);
+}
+
+#[test]
+fn without_anybody_on_tcp_the_connection_is_reset() {
+    let (listener, address, server, first) = stalled_server();
+    let mut client = Role::new("writer").set("ADDRESS", &address).start();
+    assert_eq!(client.line(), "written");
+    drop(listener);
+    server.signal(libc::SIGKILL);
+    client.go();
+    assert_eq!(client.line(), libc::ECONNRESET.to_string());
+    client.end();
+    drop(first);
+    drop(server);
+}
