@@ -18,7 +18,8 @@
 //! 6. Edges: data is an edge when the peer's tail has moved since the last report; room is one when a send has
 //!    found the ring full since; a change of state is one. As in the kernel, an edge reports the whole mask.
 //! 7. The kernel is asked, without waiting, at each wait; only a set that has been busy for
-//!    [`BUSY_WAITS`] waits in a row asks once in [`LOOK_TICKS`], so that hot lanes cannot starve the rest.
+//!    [`BUSY_WAITS`] waits in a row asks once in [`LOOK_TICKS`], so that hot lanes cannot starve the rest. If hot
+//!    lanes filled the app's array the last time, the kernel is asked first.
 
 mod control;
 mod set;
@@ -89,7 +90,8 @@ fn judge(set: &Set, fd: i32, entry: &Entry, depth: u32) -> u32 {
     }
     let state = mask & !(EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM);
     let edge = entry.fresh.load(Relaxed)
-        || state & interest & !entry.seen_state.load(Relaxed) != 0
+        // The end of the stream is an edge of EPOLLIN, too.
+        || state & !entry.seen_state.load(Relaxed) != 0
         || interest & (EPOLLIN | EPOLLRDNORM) != 0 && tail(desc) != entry.seen_tail.load(Relaxed)
         || interest & (EPOLLOUT | EPOLLWRNORM) != 0
             && mask & EPOLLOUT != 0

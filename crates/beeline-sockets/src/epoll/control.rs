@@ -8,6 +8,10 @@ use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
 use crate::{Errno, Outcome, kernel, life, meet, table};
 
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// What epoll_ctl(2) allows beside `EPOLLEXCLUSIVE`.
+const EXCLUSIVE_ALLOWS: u32 = EXCLUSIVE
+    | (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP | libc::EPOLLET) as u32;
 /// `EFD_CLOEXEC | EFD_NONBLOCK` of eventfd2(2).
 const EVENTFD_FLAGS: usize = 0o2_004_000;
 /// The data of the waker's events; no app chooses it by accident.
@@ -118,6 +122,9 @@ fn change(
                 return Err(Errno(libc::EEXIST));
             }
             let lane = desc.is_some_and(Desc::is_lane);
+            if lane && event.events & EXCLUSIVE != 0 && event.events & !EXCLUSIVE_ALLOWS != 0 {
+                return Err(Errno(libc::EINVAL));
+            }
             if !lane {
                 kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
             }
@@ -138,8 +145,7 @@ fn change(
             let Some(entry) = old else {
                 return kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false);
             };
-            let exclusive = libc::EPOLLEXCLUSIVE as u32;
-            if (event.events | entry.events.load(Relaxed)) & exclusive != 0 {
+            if (event.events | entry.events.load(Relaxed)) & EXCLUSIVE != 0 {
                 return Err(Errno(libc::EINVAL));
             }
             if entry.desc().is_some_and(Desc::is_lane) {

@@ -80,6 +80,8 @@ pub struct Set {
     pub calls: AtomicU32,
     /// Waits in a row that found hot connections.
     pub busy_waits: AtomicU32,
+    /// Whether hot lanes alone filled the array of the last wait.
+    pub crowded: AtomicBool,
     /// Time stamp of the last look at the kernel.
     pub last_look: AtomicU64,
     /// The set's spin budget.
@@ -115,6 +117,7 @@ impl Set {
         self.hot_first.store(NIL, Relaxed);
         self.hot_last.store(NIL, Relaxed);
         self.busy_waits.store(0, Relaxed);
+        self.crowded.store(false, Relaxed);
         self.last_look.store(0, Relaxed);
         self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.spins_skipped.store(0, Relaxed);

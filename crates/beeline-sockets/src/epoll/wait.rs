@@ -105,8 +105,15 @@ struct Call {
 
 impl Call {
     fn wait(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
+        let due = self.look_is_due();
+        if due && self.set.crowded.load(Relaxed) {
+            self.set.crowded.store(false, Relaxed);
+            self.look()?;
+        }
         self.harvest();
-        if self.filled == 0 || self.look_is_due() {
+        if self.filled == self.max {
+            self.set.crowded.store(true, Relaxed);
+        } else if due || self.filled == 0 {
             self.look()?;
         }
         if self.filled != 0 || deadline == Deadline::Now {
@@ -120,10 +127,13 @@ impl Call {
         });
         self.set.busy_waits.store(0, Relaxed);
         loop {
-            if mask.is_none() && !self.is_cold() {
+            if mask.is_none() {
                 match self.spin(&patience) {
                     Spun::News => {
                         self.harvest();
+                        if self.filled == 0 {
+                            self.look()?;
+                        }
                         if self.filled != 0 {
                             return Ok(self.leave());
                         }
@@ -180,9 +190,9 @@ impl Call {
         let waits = self.set.busy_waits.load(Relaxed);
         if waits < BUSY_WAITS {
             self.set.busy_waits.store(waits + 1, Relaxed);
-            return self.filled < self.max;
+            return true;
         }
-        self.filled < self.max && ticks().wrapping_sub(self.set.last_look.load(Relaxed)) > LOOK_TICKS
+        ticks().wrapping_sub(self.set.last_look.load(Relaxed)) > LOOK_TICKS
     }
 
     /// Asks the kernel without waiting.
@@ -230,6 +240,7 @@ impl Call {
         // Lanes whose anchor has news: those are told without the set's lock.
         let mut news: [(i32, i16); 4] = [(-1, 0); 4];
         let mut told = 0;
+        let mut listener = None;
         self.set.with_data(event.u64, |fd, entry| {
             known = true;
             match entry.desc().map(|desc| (desc, desc.kind())) {
@@ -249,7 +260,9 @@ impl Call {
                     }
                 }
                 Some((desc, Kind::Listener)) => {
-                    foreign |= self.listener_fires(fd, entry, desc, event);
+                    if !entry.fired.load(Relaxed) && !self.has_reported(event) {
+                        listener = Some((fd, desc));
+                    }
                 }
                 _ => foreign = true,
             }
@@ -260,25 +273,34 @@ impl Call {
                 let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
             }
         }
+        if let Some((fd, desc)) = listener {
+            foreign |= self.listener_fires(fd, desc, event);
+        }
         foreign || !known
     }
 
-    /// Whether an event of a listener's pair goes to the app: not if its twin is reported already, the door
-    /// rang in vain, or one shot was fired.
-    fn listener_fires(&self, fd: i32, entry: &Entry, desc: &'static crate::desc::Desc, event: epoll_event) -> bool {
-        let twin = (0..self.filled).any(|index| {
+    /// Whether the app's array holds this event of a listener already: its door and its queue report alike.
+    fn has_reported(&self, event: epoll_event) -> bool {
+        (0..self.filled).any(|index| {
             // SAFETY: places below `filled` were written by us or the kernel.
             let other = unsafe { self.events.add(index).read_unaligned() };
             other.u64 == event.u64 && other.events & EPOLLIN != 0
-        });
-        if twin || entry.fired.load(Relaxed) {
+        })
+    }
+
+    /// Whether a listener's event goes to the app: not if its door rang in vain. Asking a door may find clients that
+    /// have not said hello, which changes sets; so the set is not locked.
+    fn listener_fires(&self, fd: i32, desc: &'static crate::desc::Desc, event: epoll_event) -> bool {
+        let in_queue = || kernel::poll_now(desc.fd.load(Relaxed), libc::POLLIN) != 0;
+        if event.events & EPOLLIN != 0 && !meet::door_ready(desc) && !in_queue() {
             return false;
         }
-        let listening = || kernel::poll_now(fd, libc::POLLIN) != 0;
-        if event.events & EPOLLIN != 0 && !meet::door_ready(desc) && !listening() {
-            return false;
-        }
+        let _guard = self.set.lock.lock();
+        let Some(entry) = self.set.find(fd) else { return true };
         if entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
+            if entry.fired.load(Relaxed) {
+                return false;
+            }
             disarm_pair(self.epfd, fd, entry);
         }
         true
@@ -346,10 +368,12 @@ impl Call {
         let set = self.set;
         let budget = Budget { spin_ns: &set.spin_ns, skipped: &set.spins_skipped };
         let mut rounds = 0u32;
+        let cold = self.is_cold();
         budget.spin(patience, || {
             rounds += 1;
-            // The kernel's own events must not wait for the end of a spin.
-            if rounds.is_multiple_of(256) && kernel::poll_now(self.epfd, libc::POLLIN) != 0 {
+            // The kernel's own events must not wait for the end of a spin. A set with nothing hot spins on the kernel
+            // alone: a bell or a client that comes within the budget is spared a sleep.
+            if (cold || rounds.is_multiple_of(256)) && kernel::poll_now(self.epfd, libc::POLLIN) != 0 {
                 return true;
             }
             let Some(_guard) = set.lock.try_lock() else { return false };
