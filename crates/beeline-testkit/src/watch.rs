@@ -1,12 +1,24 @@
 //! Children with a deadline.
 //!
 //! A test child gets a process group of its own. When its deadline passes, or when it ends and leaves members behind,
-//! the whole group is killed: nothing that a test starts outlives it. Only groups made here are ever signalled.
+//! the whole group is killed: nothing that a test starts outlives it. Only groups made here are ever signalled. When the
+//! test itself is killed, the kernel kills its children after it ([`die_with_parent`]).
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::time::{Duration, Instant};
+
+/// Has the kernel kill the child of `command` when the thread that starts it ends, by whatever way.
+pub fn die_with_parent(command: &mut Command) {
+    // SAFETY: prctl is async-signal-safe and takes integers here.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+}
 
 /// How a watched child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +50,7 @@ impl Group {
     /// # Errors
     /// The error of `fork` or `exec`.
     pub fn start(command: &mut Command) -> io::Result<Self> {
+        die_with_parent(command);
         Ok(Self { child: command.process_group(0).spawn()?, reaped: false })
     }
 

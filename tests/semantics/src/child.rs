@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use beeline_testkit::preload;
 use beeline_testkit::statistics::Carried;
 use beeline_testkit::sys::{self, RawAddress};
-use beeline_testkit::watch::Ending;
+use beeline_testkit::watch::{Ending, die_with_parent};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -103,6 +103,7 @@ fn role(program: &str, trace_file: &Path, library: Option<&Path>) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(["child", program, "--trace"]).arg(trace_file);
     preload::apply(&mut command, library);
+    die_with_parent(&mut command);
     command
 }
 

@@ -2,12 +2,15 @@
 
 use super::{Ret, call};
 
-/// Runs `child` in a forked process which then exits with the value it returns.
+/// Runs `child` in a forked process which then exits with the value it returns. The kernel kills it when the thread
+/// that forked it ends, so that nothing is left of a test that was killed.
 pub fn fork(child: impl FnOnce() -> i32) -> Ret {
     // SAFETY: the test programs fork from their only thread or run nothing but system calls and their own code in the
     // child; glibc itself makes its allocator usable there.
     let ret = call(|| i64::from(unsafe { libc::fork() }));
     if ret.value == 0 {
+        // SAFETY: integers only.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let code = child();
         // SAFETY: _exit ends the process without running what belongs to the parent.
         unsafe { libc::_exit(code) };

@@ -146,28 +146,33 @@ pub fn drain(fd: Fd, seed: u64, length: u64) {
     trace!("{} drained, all bytes came: {}, all bytes right: {right}", fd.name, got == length);
 }
 
-/// Writes until the connection takes no more and stays full (what is on its way through the kernel at the first EAGAIN
-/// makes room once more when it has arrived); returns how much it took. How much that is differs between kernels too.
+/// Writes until the connection takes no more and stays full; returns how much it took. How much that is differs between
+/// kernels too.
+///
+/// The kernel refuses much and still takes a little, and what is on its way at the first EAGAIN makes room once more
+/// when it has arrived, without a word from poll. So it counts as full when not even one byte has found room for a while.
 pub fn fill_firmly(fd: Fd, seed: u64) -> u64 {
     let mut buffer = vec![0; 64 * 1024];
     let mut wanted = buffer.len();
     let mut sent: u64 = 0;
+    let mut refused = 0;
     loop {
         fill_stream(seed, sent, &mut buffer[..wanted]);
         let ret = sys::send(fd.raw, &buffer[..wanted], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
         if ret.is_ok() {
             sent += ret.value as u64;
-            continue;
-        }
-        // The kernel may have no room for much and still some for a little.
-        if wanted > 1 {
+            refused = 0;
+        } else if wanted > 1 {
             wanted /= 2;
-            continue;
-        }
-        let mut entry = [libc::pollfd { fd: fd.raw, events: libc::POLLOUT, revents: 0 }];
-        if sys::poll(&mut entry, 300).value == 0 {
+        } else if refused == 3 {
             trace!("{} is full: {ret}", fd.name);
             return sent;
+        } else {
+            refused += 1;
+            let mut entry = [libc::pollfd { fd: fd.raw, events: libc::POLLOUT, revents: 0 }];
+            if sys::poll(&mut entry, 100).value != 0 {
+                (wanted, refused) = (buffer.len(), 0);
+            }
         }
     }
 }
