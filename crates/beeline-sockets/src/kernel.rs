@@ -372,12 +372,13 @@ pub fn close_hidden(fd: i32) {
     let _ = beeline_shm::sys::close(fd);
 }
 
-/// The first number for descriptors of ours: the last 128 below the limit, but never above 4096, because
-/// the kernel's table grows with the highest number in use.
+/// The first number for descriptors of ours: the last 128 below the limit, or the last eighth of a small one,
+/// but never above 4096, because the kernel's table grows with the highest number in use.
 fn hidden_from() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
     // SAFETY: a live rlimit for the old value, none for the new one.
     let _ = unsafe { call(libc::SYS_prlimit64, args) };
-    (limit.rlim_cur.min(4096) as usize).saturating_sub(128).max(3)
+    let limit = limit.rlim_cur.min(4096) as usize;
+    limit.saturating_sub((limit / 8).clamp(8, 128)).max(3)
 }

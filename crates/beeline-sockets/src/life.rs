@@ -36,7 +36,7 @@ use crate::{Errno, Outcome, table};
 
 pub use control::{fcntl, ioctl};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
-pub use fork::{Changing, around_fork_child, around_fork_parent, around_fork_prepare, changing};
+pub use fork::{Changing, around_fork_child, around_fork_parent, around_fork_prepare, changing, leave};
 pub(crate) use hidden::hidden_count;
 pub use hidden::{hidden_add, hidden_remove, is_hidden};
 pub(crate) use orphan::orphan_used;

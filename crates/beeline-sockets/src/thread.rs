@@ -35,6 +35,45 @@ pub struct Thread {
     pub(crate) mask: UnsafeCell<u64>,
 }
 
+// The state lies in the static thread-local block, at an offset that the dynamic linker puts into one word of
+// ours (the initial-exec model): its address is two instructions away. Rust's `thread_local!` in a shared
+// library calls `__tls_get_addr`, which may allocate after a `dlopen` elsewhere; we run in signal handlers and
+// under allocators. It also costs: 81 ns against 76 for an 8-byte write and read in one process. Like all
+// thread-local memory the block begins zeroed, which is a valid state.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .tbss.beeline_thread,\"awT\",@nobits",
+    ".p2align 6",
+    ".globl beeline_thread",
+    ".hidden beeline_thread",
+    ".type beeline_thread, @tls_object",
+    ".size beeline_thread, {bytes}",
+    "beeline_thread:",
+    ".zero {bytes}",
+    ".popsection",
+    bytes = const size_of::<Thread>(),
+);
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn state() -> &'static Thread {
+    let address: *const Thread;
+    // SAFETY: the psABI's initial-exec sequence; the thread pointer's own address stands at fs:0. The result is
+    // the same for as long as the thread runs, so the compiler may reuse it.
+    unsafe {
+        core::arch::asm!(
+            "mov {0}, qword ptr [rip + beeline_thread@GOTTPOFF]",
+            "add {0}, qword ptr fs:[0]",
+            out(reg) address,
+            options(pure, nomem, nostack),
+        );
+    }
+    // SAFETY: the block of this thread, which is zeroed when the thread begins and lives as long as it; it
+    // consists of atomics and cells. The reference does not leave `with`.
+    unsafe { &*address }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
 thread_local! {
     static THREAD: Thread = const {
         Thread {
@@ -53,7 +92,12 @@ thread_local! {
 /// Runs `f` with the calling thread's state.
 #[inline]
 pub fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        f(state())
+    }
     // The state has no destructor, so it is there for as long as the thread is.
+    #[cfg(not(target_arch = "x86_64"))]
     THREAD.with(f)
 }
 

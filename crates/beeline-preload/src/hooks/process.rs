@@ -52,6 +52,7 @@ static EXIT_C99: Real = crate::real::real_named!(_Exit);
 static FORK: Real = crate::real::real_named!(_Fork);
 
 pub(super) unsafe fn leave(real: &Real, status: c_int) -> ! {
+    life::leave();
     beeline_sockets::stats::remove_file();
     let real = real.address();
     if !real.is_null() {

@@ -19,7 +19,7 @@ use beeline_stats::Counter;
 use super::{CONFIG, FORKS, OWNER, STARTING};
 use crate::desc::{DESCS, Kind};
 use crate::lock::{Guard, Lock};
-use crate::{epoll, meet, signals, stats, table, thread};
+use crate::{epoll, io, meet, signals, stats, table, thread};
 
 static CHANGE: Lock = Lock::new();
 /// The thread that holds [`CHANGE`], 0 if none.
@@ -105,6 +105,21 @@ pub fn around_fork_prepare() {
     });
     // SAFETY: this thread holds the lock.
     unsafe { *HELD.0.get() = Some(guard) };
+}
+
+/// Before the process ends without a word (_exit(2)): ends that it shares with other processes have a holder
+/// less, so that the others need not lock each other out any more. A process that is killed stays counted,
+/// which costs the others that, and no more. Ends that it holds alone are left to the kernel, as for a kill.
+pub fn leave() {
+    if super::is_guest_of_parent() {
+        return;
+    }
+    let _changing = changing();
+    table::for_each(|fd, desc| {
+        if desc.is_lane() && desc.shared.load(Relaxed) && desc.fd.load(Relaxed) == fd {
+            io::close_lane(desc);
+        }
+    });
 }
 
 /// After a `fork`, in the parent; also when it has failed.
