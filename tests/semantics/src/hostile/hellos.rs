@@ -208,22 +208,30 @@ fn lane_of_huge_pages(target: &mut Target) -> Result<()> {
     let client = target.client()?;
     client.say_hello(&lane)?;
     target.visit()?;
-    target.expect_poison("hello_not_tmpfs", 1)?;
+    target.expect_within("it is refused", |target| {
+        let poisoned = target.carried()?.poisoned;
+        Ok(poisoned.contains_key("hello_not_tmpfs") || poisoned.contains_key("hello_size"))
+    })?;
     ensure!(client.is_sent_away(), "it is still connected");
     Ok(())
 }
 
 fn lane_offered_twice(target: &mut Target) -> Result<()> {
-    // The same memory for two connections at the same time would mix their bytes.
+    // The same memory for several connections mixes their bytes, which harms nobody but the client who does it. The
+    // server must neither mind nor count the lane as free when one of them ends.
     let lane = Lane::correct(RING)?;
-    let first = target.client()?;
-    first.say_hello(&lane)?;
-    target.visit()?;
-    let second = target.client()?;
-    second.say_hello(&lane)?;
-    target.visit()?;
-    ensure!(second.is_sent_away(), "both are connected");
-    target.expect_poison("hello_lane_in_use", 1)
+    for _ in 0..5 {
+        let (first, second) = (target.client()?, target.client()?);
+        first.say_hello(&lane)?;
+        second.say_hello(&lane)?;
+        target.visit()?;
+        drop(first);
+        target.visit()?;
+        let third = target.client()?;
+        third.say_hello(&lane)?;
+        target.expect_honest_service("while a lane is used twice")?;
+    }
+    Ok(())
 }
 
 fn lingering_sockets_with_hello(target: &mut Target) -> Result<()> {

@@ -185,16 +185,16 @@ pub fn crowd_client(address: &str, count: usize, least: usize) -> Result<()> {
         match TcpStream::connect(address) {
             Ok(stream) => streams.push(stream),
             Err(error) if [Some(libc::EMFILE), Some(libc::ENFILE)].contains(&error.raw_os_error()) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error).context("connecting"),
         }
     }
     ensure!(streams.len() >= least, "only {} connections", streams.len());
     // The server has the same limit; those that it had no descriptor for wait in its queue.
     for (at, stream) in streams.iter_mut().enumerate().take(least) {
-        stream.set_read_timeout(Some(super::PATIENCE))?;
-        stream.write_all(&(at as u32).to_le_bytes())?;
+        stream.set_read_timeout(Some(super::PATIENCE)).with_context(|| format!("setting up connection {at}"))?;
+        stream.write_all(&(at as u32).to_le_bytes()).with_context(|| format!("writing to connection {at}"))?;
         let mut back = [0; 4];
-        stream.read_exact(&mut back).with_context(|| format!("connection {at}"))?;
+        stream.read_exact(&mut back).with_context(|| format!("reading from connection {at}"))?;
         ensure!(back == (at as u32).to_le_bytes(), "a wrong answer on connection {at}");
     }
     Ok(())
