@@ -38,6 +38,18 @@ pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, length: usize) {
     }
 }
 
+/// Asks for the cache line at `address` to be ours for writing. Only a hint, whatever the address.
+#[inline]
+pub(crate) fn prefetch_write(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetches never fault and change no architectural state.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// A full memory fence: orders earlier stores before later loads.
 ///
 /// On x86-64 this is a locked no-op on the stack, which measured 8 ns against 14 ns for the `mfence` that

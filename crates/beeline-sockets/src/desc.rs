@@ -79,6 +79,8 @@ pub struct Desc {
     /// Waits since the last probe of whether spinning pays again.
     pub spins_skipped: AtomicU32,
     side: AtomicPtr<SideState>,
+    /// How long a wait for data begins without looking, in pauses of the CPU.
+    pub lull: AtomicU32,
     /// Sends since the last look at the kernel.
     pub sends: AtomicU32,
     /// Times a send found the ring full: each is the beginning of an `EPOLLOUT` edge.
@@ -185,6 +187,7 @@ impl Desc {
         self.shared.store(false, Relaxed);
         self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.spins_skipped.store(0, Relaxed);
+        self.lull.store(0, Relaxed);
         self.sends.store(0, Relaxed);
         self.eagains.store(0, Relaxed);
         self.fulls.store(0, Relaxed);
@@ -209,6 +212,13 @@ impl Desc {
         unsafe { &*self.side.load(Relaxed) }
     }
 
+    /// Whether the app asked for `O_NONBLOCK`. Only for lanes.
+    #[must_use]
+    #[inline]
+    pub fn side_nonblocking(&self) -> bool {
+        self.side().nonblock.load(Relaxed) != 0
+    }
+
     /// Which end of the lane this is.
     #[must_use]
     #[inline]
@@ -224,7 +234,7 @@ impl Desc {
             return None;
         }
         let (lane, side) = (self.lane(), self.side());
-        let inner = if self.shared.load(Relaxed) { Some(side.tx_lock.lock()) } else { None };
+        let inner = if self.shared.load(Relaxed) { Some(self.lock_shared(side, &side.tx_lock)) } else { None };
         let guard = TxGuard { desc: self, lane, side, _outer: outer, inner };
         if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited) && guard.writer().recover().is_err() {
             crate::io::poison(self, beeline_stats::Poison::HeadBeyondTail);
@@ -240,13 +250,24 @@ impl Desc {
             return None;
         }
         let (lane, side) = (self.lane(), self.side());
-        let inner = if self.shared.load(Relaxed) { Some(side.rx_lock.lock()) } else { None };
+        let inner = if self.shared.load(Relaxed) { Some(self.lock_shared(side, &side.rx_lock)) } else { None };
         let inherited = inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited);
         let guard = RxGuard { desc: self, lane, side, _outer: outer, _inner: inner };
         if inherited && guard.reader().recover(&crate::io::Anchor(self.fd.load(Relaxed))).is_err() {
             crate::io::poison(self, beeline_stats::Poison::CursorBeyondRing);
         }
         Some(guard)
+    }
+
+    /// Takes a lock of the side, for an end that processes share. When the others have given it up, which is
+    /// the last thing they do with a side, this was the last time.
+    #[cold]
+    fn lock_shared(&self, side: &'static SideState, lock: &'static Lock) -> Guard<'static> {
+        let guard = lock.lock();
+        if side.holders.load(Acquire) == 1 {
+            self.shared.store(false, Relaxed);
+        }
+        guard
     }
 
     /// Waits until no operation of this process is inside, and keeps others out: for `fork` and close.

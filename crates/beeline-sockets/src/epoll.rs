@@ -18,7 +18,8 @@
 //! 6. Edges: data is an edge when the peer's tail has moved since the last report; room is one when a send has
 //!    found the ring full since; a change of state is one. As in the kernel, an edge reports the whole mask.
 //! 7. The kernel is asked, without waiting, at each wait; only a set that has been busy for
-//!    [`BUSY_WAITS`] waits in a row asks once in [`LOOK_TICKS`], so that hot lanes cannot starve the rest. If hot
+//!    [`BUSY_WAITS`] waits without sleeping asks after [`LOOK_TICKS_MIN`], and while that finds nothing, up to
+//!    [`LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. If hot
 //!    lanes filled the app's array the last time, the kernel is asked first.
 
 mod control;
@@ -44,8 +45,10 @@ use set::{Entry, NIL, SETS};
 const IDLE_LOOKS: u32 = 256;
 /// Busy waits in a row after which the kernel is no longer asked each time.
 const BUSY_WAITS: u32 = 64;
-/// Time between two looks at the kernel of a busy set, in ticks of the time-stamp counter: about 120 us.
-const LOOK_TICKS: u64 = 250_000;
+/// Shortest time between two looks at the kernel of a busy set, in ticks of the time-stamp counter: some 25 us.
+const LOOK_TICKS_MIN: u64 = 50_000;
+/// Longest such time, reached by looks that find nothing: about a millisecond.
+const LOOK_TICKS_MAX: u64 = 2_500_000;
 /// Depth to which nested sets are followed; the kernel allows 5 (`EP_MAX_NESTS`).
 const NESTS_MAX: u32 = 5;
 

@@ -28,7 +28,7 @@ const PROBE_NS: u32 = 4_000;
 /// Waits without a spin between two probes.
 const PROBE_EVERY: u32 = 32;
 /// Checks between two looks at the clock.
-const CHECKS_PER_LOOK: u32 = 64;
+const CHECKS_PER_LOOK: u32 = 32;
 /// A gap between two looks at the clock that means another task ran here.
 const GAP_NS: u64 = 20_000;
 /// "For ever" for the kernel: it saturates.
@@ -107,7 +107,7 @@ impl Patience {
 
     /// Whether a handler ran since the call began.
     #[inline]
-    fn signalled(&self) -> bool {
+    pub(crate) fn signalled(&self) -> bool {
         thread::with(|thread| thread.handled.load(Relaxed) != self.handled)
     }
 
@@ -221,6 +221,7 @@ impl Budget<'_> {
                     }
                     return Spun::News;
                 }
+                core::hint::spin_loop();
             }
             if patience.signalled() {
                 return Spun::Signal;
@@ -237,10 +238,6 @@ impl Budget<'_> {
                 return Spun::Nothing;
             }
             last = now;
-            if now - start > 2_000 {
-                // Beyond the first microseconds a pause costs little latency and saves power.
-                core::hint::spin_loop();
-            }
         }
     }
 }

@@ -84,6 +84,8 @@ pub struct Set {
     pub crowded: AtomicBool,
     /// Time stamp of the last look at the kernel.
     pub last_look: AtomicU64,
+    /// How long a busy set may go without looking at the kernel, in ticks.
+    pub look_ticks: AtomicU64,
     /// The set's spin budget.
     pub spin_ns: AtomicU32,
     /// See [`crate::wait::Budget`].
@@ -119,6 +121,7 @@ impl Set {
         self.busy_waits.store(0, Relaxed);
         self.crowded.store(false, Relaxed);
         self.last_look.store(0, Relaxed);
+        self.look_ticks.store(0, Relaxed);
         self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.spins_skipped.store(0, Relaxed);
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));

@@ -9,7 +9,7 @@ use libc::epoll_event;
 use super::control::{WAKER_DATA, disarm_pair, wake_sleeper};
 use super::set::{Entry, Set};
 use super::{
-    BUSY_WAITS, any_ready, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS, bury, cool_behind, cool_entry, cool_set, judge,
+    BUSY_WAITS, any_ready, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, bury, cool_behind, cool_entry, cool_set, judge,
     open_fd, reported, set_of, tail,
 };
 use crate::desc::Kind;
@@ -113,7 +113,7 @@ impl Call {
         self.harvest();
         if self.filled == self.max {
             self.set.crowded.store(true, Relaxed);
-        } else if due || self.filled == 0 {
+        } else if due || self.filled == 0 && deadline == Deadline::Now {
             self.look()?;
         }
         if self.filled != 0 || deadline == Deadline::Now {
@@ -125,7 +125,6 @@ impl Call {
             Deadline::After(wait_ns) => Some(kernel::now_ns().saturating_add(wait_ns)),
             Deadline::At(at) => Some(at),
         });
-        self.set.busy_waits.store(0, Relaxed);
         loop {
             if mask.is_none() {
                 match self.spin(&patience) {
@@ -147,6 +146,7 @@ impl Call {
                     Spun::Nothing => {}
                 }
             }
+            self.set.busy_waits.store(0, Relaxed);
             self.set.sleepers.fetch_add(1, Relaxed);
             let slept = self.sleep(&mut patience, mask);
             self.set.sleepers.fetch_sub(1, Relaxed);
@@ -192,7 +192,7 @@ impl Call {
             self.set.busy_waits.store(waits + 1, Relaxed);
             return true;
         }
-        ticks().wrapping_sub(self.set.last_look.load(Relaxed)) > LOOK_TICKS
+        ticks().wrapping_sub(self.set.last_look.load(Relaxed)) > self.set.look_ticks.load(Relaxed)
     }
 
     /// Asks the kernel without waiting.
@@ -207,6 +207,10 @@ impl Call {
             let rest = self.events.add(self.filled);
             kernel::epoll_pwait2(self.epfd, rest, (self.max - self.filled) as i32, &raw const zero, core::ptr::null())
         }?;
+        // A set whose kernel members have news is asked more often.
+        let ticks = self.set.look_ticks.load(Relaxed);
+        let next = if count == 0 { ticks.saturating_mul(2).clamp(LOOK_TICKS_MIN, LOOK_TICKS_MAX) } else { LOOK_TICKS_MIN };
+        self.set.look_ticks.store(next, Relaxed);
         if count != 0 && self.translate(count) {
             self.harvest();
         }

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Armed, Since, Sink};
+use beeline_stats::tunables::Wait;
 
 use super::send::{TRANSFER_MAX, Waited, bogus, check_iovecs, not_a_lane, sane};
 use super::{Anchor, Next, fault, kernel_said, low_water, observe, receive_over};
@@ -43,13 +44,60 @@ pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outco
     // SAFETY: forwarded from the caller.
     let mut sink = unsafe { Sink::from_raw(buffer, length) };
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0 {
-        let got = receive_ready(fd, place, desc, sink.again());
+        let mut got = receive_ready(fd, place, desc, sink.again());
+        if got == 0 && length != 0 && flags & libc::MSG_DONTWAIT == 0 && spin_for_data(desc) {
+            got = receive_ready(fd, place, desc, sink.again());
+        }
         if got != 0 {
             return Outcome::Done(got as isize);
         }
     }
     receive_parts(fd, desc, flags, length, core::iter::once(sink))
 }
+
+/// Checks for data before the full path is taken: a reply that is under way comes within them.
+const BRIEF_CHECKS: u32 = 32;
+
+/// The first part of a blocking wait, without the full path's preparations: watches the ring for a microsecond or so.
+/// True if something came.
+///
+/// A stream of small messages is better read in batches: a reader that looks at once takes the cache line away from the
+/// writer for each message (measured: 5 M/s against 14 M/s for 64 bytes). So after data that came at once, the next
+/// wait begins with a *lull* in which it does not look, longer while that finds data waiting and shorter when not.
+#[inline]
+fn spin_for_data(desc: &'static Desc) -> bool {
+    if desc.side_nonblocking() || desc.spin_ns.load(Relaxed) == 0 || crate::config().wait == Wait::Sleep {
+        return false;
+    }
+    let _pin = desc.pin();
+    if !desc.is_lane() || desc.shares_cpu() {
+        return false;
+    }
+    let (lane, peer, head) = (desc.lane(), desc.end().peer(), desc.side().rx.head());
+    let lull = desc.lull.load(Relaxed);
+    for _ in 0..lull {
+        core::hint::spin_loop();
+    }
+    for check in 0..BRIEF_CHECKS {
+        if (lane.cursor(peer) >> 32) as u32 != head {
+            desc.lull.store(match check {
+                0 => (lull * 2).clamp(1, LULL_MAX),
+                1..=4 => lull.max(1),
+                _ => lull / 2,
+            }, Relaxed);
+            return true;
+        }
+        // Looking less often leaves the line to the writer while it fills it: 165 ns one way on the lane alone with two
+        // pauses between looks, 280 ns with none.
+        core::hint::spin_loop();
+        core::hint::spin_loop();
+    }
+    desc.lull.store(0, Relaxed);
+    false
+}
+
+/// Longest lull, in pauses of the CPU (about 50 ns each on the development machine).
+const LULL_MAX: u32 = 64;
 
 /// A receive into an address that cannot be the app's: as in the kernel, an error only once there is data.
 #[cold]
