@@ -3,11 +3,12 @@
 //! A program is named on the command line:
 //! - `case:GROUP/NAME@VARIANT`: a case in this process, or the coordinator of its two programs;
 //! - `server:GROUP/NAME@VARIANT` and `client:PORT:GROUP/NAME@VARIANT`: one role;
-//! - `random:SEED:OPS`: a random sequence;
+//! - `random:SEED:OPS:CALLS`: a random sequence;
 //! - the programs of [`crate::hostile`].
 
 use crate::case::Body;
 use crate::cases::{self, Instance};
+use crate::random::Calls;
 use crate::traced::Fd;
 use crate::variant::port_of;
 use crate::{hostile, random, trace};
@@ -16,6 +17,7 @@ use beeline_testkit::preload;
 use beeline_testkit::statistics::Carried;
 use beeline_testkit::sys::{self, RawAddress};
 use beeline_testkit::watch::{Ending, die_with_parent};
+use clap::ValueEnum;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -59,8 +61,11 @@ pub fn run(program: &str, trace_file: &Path, interposed: Option<&str>) -> Result
             client(instance.variant, instance.variant.client(), &target);
         }
         "random" => {
-            let (seed, ops) = name.split_once(':').context("random without a length")?;
-            random::run(seed.parse()?, ops.parse()?);
+            let mut words = name.split(':');
+            let mut word = || words.next().context("a random sequence needs seed, length and calls");
+            let (seed, ops) = (word()?.parse()?, word()?.parse()?);
+            let calls = Calls::from_str(word()?, false).map_err(anyhow::Error::msg)?;
+            random::run(seed, ops, calls);
         }
         kind if hostile::run_program(kind, name)? => {}
         other => bail!("unknown kind of program {other:?}"),

@@ -9,6 +9,9 @@ const CONTEXT: usize = 12;
 /// Lines shown from the first difference on.
 const AFTER: usize = 6;
 
+/// Lines longer than this are hard to compare by eye.
+const LONG: usize = 150;
+
 /// The first difference with what led to it, or nothing when the traces are equal.
 #[must_use]
 pub fn difference(left_name: &str, left: &Trace, right_name: &str, right: &Trace) -> Option<String> {
@@ -25,7 +28,18 @@ pub fn difference(left_name: &str, left: &Trace, right_name: &str, right: &Trace
             let _ = writeln!(text, "    {mark} {line}");
         }
     }
+    if let (Some(one), Some(other)) = (left.lines.get(at), right.lines.get(at))
+        && one.len().max(other.len()) > LONG
+    {
+        let same = one.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
+        let _ = writeln!(text, "    they part at: {} | {}", excerpt(one, same), excerpt(other, same));
+    }
     Some(text)
+}
+
+/// What surrounds a place in a long line. (Traces are ASCII.)
+fn excerpt(line: &str, at: usize) -> &str {
+    line.get(at.saturating_sub(30)..line.len().min(at + 40)).unwrap_or(line)
 }
 
 #[cfg(test)]

@@ -57,6 +57,9 @@ pub enum Command {
         /// Operations in one sequence
         #[arg(long, default_value_t = 300)]
         ops: usize,
+        /// Which calls take part
+        #[arg(long, value_enum, default_value = "all")]
+        calls: crate::random::Calls,
         /// How many sequences, with seeds that follow one another
         #[arg(long, default_value_t = 1)]
         count: u64,

@@ -14,11 +14,33 @@ mod steps;
 use crate::trace;
 use model::Model;
 
+/// Which calls take part in a sequence: fewer make a difference easier to understand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Calls {
+    /// Data, closing, duplicates, options, poll and select
+    Data,
+    /// Also epoll, level-triggered
+    Level,
+    /// Also edge-triggered and oneshot epoll
+    All,
+}
+
+impl Calls {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Level => "level",
+            Self::All => "all",
+        }
+    }
+}
+
 /// Runs the sequence of `seed`.
-pub fn run(seed: u64, ops: usize) {
+pub fn run(seed: u64, ops: usize, calls: Calls) {
     // SAFETY: SIG_IGN is a valid disposition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    let mut model = Model::new(seed);
+    let mut model = Model::new(seed, calls);
     for step in 0..ops {
         model.step(step);
     }

@@ -9,6 +9,7 @@ use crate::child::{self, PAIR_LIBRARY_VARIABLE};
 use crate::compare::difference;
 use crate::hostile;
 use crate::options::{Command as Verb, Options};
+use crate::random::Calls;
 use crate::trace::Trace;
 use anyhow::{Context, Result, bail};
 use beeline_testkit::preload;
@@ -50,7 +51,7 @@ pub fn main(options: &Options) -> Result<bool> {
             child::run(program, trace, interposed.as_deref())?;
             return Ok(true);
         }
-        Some(Verb::Random { seed, ops, count }) => random_jobs(*seed, *ops, *count),
+        Some(Verb::Random { seed, ops, calls, count }) => random_jobs(*seed, *ops, *calls, *count),
         None => {
             let mut jobs = case_jobs(cases::instances());
             if !options.native_only {
@@ -112,13 +113,13 @@ fn hostile_jobs() -> Vec<Job> {
     hostile::names().into_iter().map(job).collect()
 }
 
-fn random_jobs(seed: Option<u64>, ops: usize, count: u64) -> Vec<Job> {
+fn random_jobs(seed: Option<u64>, ops: usize, calls: Calls, count: u64) -> Vec<Job> {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs() * 1000);
     let first = seed.unwrap_or_else(clock);
     (first..first + count)
         .map(|seed| Job {
-            name: format!("random --seed {seed} --ops {ops}"),
-            program: format!("random:{seed}:{ops}"),
+            name: format!("random --seed {seed} --ops {ops} --calls {}", calls.name()),
+            program: format!("random:{seed}:{ops}:{}", calls.name()),
             interposed: None,
             path: ExpectedPath::Any,
             deviation: None,

@@ -1,5 +1,6 @@
 //! What the driver knows about its connections, and waiting until TCP has caught up with it.
 
+use super::Calls;
 use crate::traced::{Fd, queued};
 use crate::variant::{Family, Variant};
 use beeline_testkit::rng::Rng;
@@ -48,6 +49,7 @@ pub struct Connection {
 /// The state of a sequence.
 pub struct Model {
     pub rng: Rng,
+    pub calls: Calls,
     pub listener: Fd,
     pub variant: Variant,
     pub slots: Vec<Connection>,
@@ -61,13 +63,13 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, calls: Calls) -> Self {
         let mut rng = Rng::new(seed);
         let family = *rng.pick(&[Family::V4, Family::V6, Family::Dual]);
         let variant = Variant { family, ..Variant::default() };
         let sets = ["set0", "set1"].map(crate::traced::epoll_create).to_vec();
         let slots = (0..SLOTS).map(|_| Connection::default()).collect();
-        Self { rng, listener: variant.listener(), variant, slots, sets, made: 0, position: 0, vain: 0 }
+        Self { rng, calls, listener: variant.listener(), variant, slots, sets, made: 0, position: 0, vain: 0 }
     }
 
     /// A name for a new descriptor; a sequence makes a few hundred at most, so they may live for ever.

@@ -1,5 +1,6 @@
 //! The operations.
 
+use super::Calls;
 use super::model::{Connection, End, Model, SETS, UNREAD_MAX};
 use crate::trace;
 use crate::traced::*;
@@ -31,6 +32,7 @@ impl Model {
             63..66 => {
                 select(&[fd], &[fd], &[fd], 0);
             }
+            66..88 if self.calls == Calls::Data => self.receive_step(slot, side, fd),
             66..76 => self.control_step(fd),
             76..88 => {
                 let set = self.sets[self.rng.below(SETS)];
@@ -185,7 +187,8 @@ impl Model {
             (libc::EPOLLET, 2),
             (libc::EPOLLONESHOT, 6),
         ] {
-            if self.rng.chance(one_in) {
+            let told_at_once = bit == libc::EPOLLET || bit == libc::EPOLLONESHOT;
+            if self.rng.chance(one_in) && (self.calls == Calls::All || !told_at_once) {
                 events |= bit;
             }
         }
