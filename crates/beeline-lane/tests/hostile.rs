@@ -180,7 +180,11 @@ impl Ours<'_> {
                 rx.note_bell();
                 reader.unread().map(|unread| assert!(unread <= RING_BYTES))
             }
-            8..11 => {
+            8 => {
+                let _ = writer.write_small(Source::from(&self.buffer[first..last]), anchor);
+                Ok(())
+            }
+            9..11 => {
                 writer.write(Source::from(&self.buffer[first..last]), anchor).map(|count| assert!(count <= length))
             }
             11 => writer.arm(anchor).map(|armed| assert!(armed == Armed::Ready || writer.unread() != Ok(0))),

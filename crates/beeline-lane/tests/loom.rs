@@ -136,6 +136,8 @@ impl Storage for Holder {
     fn set_cursor(&self, end: End, cursor: u64) {
         self.fuse.burn();
         self.lane.fronts[end as usize].cursor.store(cursor, Release);
+        // A holder may die between publishing and noting it.
+        self.fuse.burn();
     }
     fn head(&self, end: End) -> u32 {
         self.lane.fronts[end as usize].head.load(Acquire)
@@ -381,7 +383,12 @@ impl Holder {
         let mut done = 0;
         while done < bytes.len() {
             let armed = self.writing(|writer| {
-                done += writer.write(Source::from(&bytes[done..]), self)?;
+                // As the sockets do: the short way first.
+                if writer.write_small(Source::from(&bytes[done..]), self) {
+                    done = bytes.len();
+                } else {
+                    done += writer.write(Source::from(&bytes[done..]), self)?;
+                }
                 if done == bytes.len() {
                     return Ok(Armed::Ready);
                 }

@@ -123,7 +123,12 @@ impl Lane {
         let stream = &self.streams[end as usize];
         let bytes: Vec<u8> = (stream.written..).map(|at| (at * 7 + (at >> 8)) as u8).take(length).collect();
         let room = self.memory.ring_bytes() as usize - stream.bytes.len();
-        let written = self.writer(end).write(Source::from(&bytes[..]), &self.anchor(end)).unwrap();
+        // The short way, where it is open, does the same.
+        let short = length % 2 == 1 && self.writer(end).write_small(Source::from(&bytes[..]), &self.anchor(end));
+        let written = match short {
+            true => length,
+            false => self.writer(end).write(Source::from(&bytes[..]), &self.anchor(end)).unwrap(),
+        };
         assert_eq!(written, length.min(room));
         let stream = &mut self.streams[end as usize];
         stream.bytes.extend(&bytes[..written]);
