@@ -285,6 +285,12 @@ impl Desc {
         self.kind.store(Kind::Tcp as u32, Release);
     }
 
+    /// Whether a lane is mapped, in use or not any more.
+    #[must_use]
+    pub(crate) fn has_lane(&self) -> bool {
+        self.lane.load(Relaxed) != 0
+    }
+
     /// Counts a send that found the ring full.
     pub fn note_full(&self) {
         self.fulls.fetch_add(1, Relaxed);

@@ -63,22 +63,33 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
     };
     super::open_door(desc);
     let Some(listener) = Listener::of(desc) else { return Outcome::Kernel };
-    if listener.door.get().is_none() && listener.waiting.load(Relaxed) == 0 {
-        return Outcome::Kernel;
-    }
     let mut peer = SockAddr::empty();
     let result = match kernel::fcntl(fd, libc::F_GETFL, 0) {
         Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => now(fd, desc, listener, flags, &mut peer),
+        // Without a door there is one queue, in which the kernel may sleep.
+        Ok(_) if listener.door.get().is_none() && listener.waiting.load(Relaxed) == 0 => return Outcome::Kernel,
         Ok(_) => eventually(fd, desc, listener, flags, &mut peer),
         Err(errno) => Err(errno),
     };
     match result {
+        // SAFETY: valid by the caller's word, if it is not null.
+        Ok(accepted) if !pointer.is_null() && unsafe { length.as_ref() }.is_none_or(|length| length.cast_signed() < 0) => {
+            // As in the kernel, a connection whose address cannot be told is lost.
+            drop_accepted(accepted);
+            Outcome::fail(if length.is_null() { libc::EFAULT } else { libc::EINVAL })
+        }
         Ok(accepted) => {
             // SAFETY: by the caller's word.
             unsafe { peer.to_app(pointer, length) };
             Outcome::Done(accepted as isize)
         }
         Err(errno) => Outcome::Fail(errno),
+    }
+}
+
+fn drop_accepted(fd: i32) {
+    if life::close(fd) == Outcome::Kernel {
+        let _ = sys::close(fd);
     }
 }
 

@@ -101,8 +101,7 @@ unsafe fn again(fd: i32, desc: &'static Desc, address: *const libc::sockaddr, le
     // SAFETY: readable by the caller's word.
     let family = if address.is_null() || length < 2 { -1 } else { i32::from(unsafe { (*address).sa_family }) };
     if family == libc::AF_UNSPEC {
-        // Disconnecting and connecting elsewhere is beyond what a lane can do.
-        return Outcome::fail(libc::EOPNOTSUPP);
+        return super::late::disconnect(fd, desc);
     }
     let Some(guard) = table::lane_tx(fd) else { return Outcome::Kernel };
     crate::io::observe(desc, guard.side);
@@ -137,7 +136,7 @@ fn claim(fd: i32, desc: &Desc) -> Claim {
     match seen {
         BUSY => Claim::Settled,
         // A blocking attempt has failed, and the program tries once more on the same socket.
-        SETTLED if is_closed(fd) => match word.compare_exchange(SETTLED, BUSY, Acquire, Relaxed) {
+        SETTLED if !desc.has_lane() && is_closed(fd) => match word.compare_exchange(SETTLED, BUSY, Acquire, Relaxed) {
             Ok(_) => Claim::Ours,
             Err(_) => Claim::Settled,
         },

@@ -164,7 +164,10 @@ fn admit(hello: Hello, memfd: i32) -> Result<Received, Refusal> {
         Err(fault) => Err(poison_of(fault)),
     };
     let fault = match checked {
-        Ok((_, size)) if size != hello.lane_bytes() => Poison::HelloSize,
+        // Another kind of file tells more than its size.
+        Ok((_, size)) if size != hello.lane_bytes() => {
+            memfd::check(memfd, hello.lane_bytes() as usize).map_or_else(poison_of, |_| Poison::HelloSize)
+        }
         Ok((id, _)) if id.inode == hello.lane_inode => return Ok(Received { hello, memfd, id }),
         Ok(_) => Poison::HelloLaneUnknown,
         Err(poison) => poison,

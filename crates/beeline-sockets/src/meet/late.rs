@@ -1,4 +1,4 @@
-//! Beginning again over TCP, when the door died before anybody took the hello.
+//! Back to TCP: beginning again when the door died before anybody took the hello, and disconnecting.
 //!
 //! A client may write as soon as it has said hello. If the server's end of the anchor closes before
 //! [`flags::TAKEN`] was set (the server died, closed its listener, or refused the client), then nobody has read
@@ -25,7 +25,7 @@ use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
 use crate::wait::{self, Woken};
-use crate::{Errno, epoll, life, stats, table};
+use crate::{Errno, Outcome, epoll, life, stats, table};
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
 /// accept queue makes it repeat the handshake after one second and after three.
@@ -120,6 +120,39 @@ fn switch(fd: i32, desc: &'static Desc, tcp: i32, deadline: u64) -> bool {
     }
 }
 
+/// `connect(2)` with `AF_UNSPEC`: the connection is aborted, and the socket may be connected again. That is left to
+/// the kernel.
+pub(super) fn disconnect(fd: i32, desc: &'static Desc) -> Outcome {
+    let family = desc.family.load(Relaxed) as i32;
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let tcp = match kernel::socket(family, kind, libc::IPPROTO_TCP) {
+        Ok(tcp) => tcp as i32,
+        Err(errno) => return Outcome::Fail(errno),
+    };
+    let done = {
+        let _changing = life::changing();
+        // The other holders of a shared end could not be told.
+        let alone = table::leads_to(fd, desc) && desc.is_lane() && !desc.shared.load(Relaxed);
+        if alone {
+            each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+            {
+                let _both = desc.lock_both();
+                let (lane, end) = (desc.lane(), desc.end());
+                lane.set_flags(end, lane.flags(end) | flags::FIN | flags::CLOSED | flags::RESET);
+                become_tcp(fd, desc, tcp);
+            }
+            each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+        }
+        alone
+    };
+    let _ = sys::close(tcp);
+    if !done {
+        return Outcome::fail(libc::EOPNOTSUPP);
+    }
+    stats::close_slot(desc);
+    Outcome::OK
+}
+
 /// Empties the ring and, if that succeeds, makes the switch. No other thread sends or receives meanwhile.
 fn exchange(fd: i32, desc: &'static Desc, tcp: i32, sent: &mut u32) -> Handed {
     let _both = desc.lock_both();
@@ -131,26 +164,34 @@ fn exchange(fd: i32, desc: &'static Desc, tcp: i32, sent: &mut u32) -> Handed {
         Handed::All => {}
         other => return other,
     }
-    carry_options(side, tcp);
-    if side.nonblock.load(Relaxed) == 0 {
-        let _ = kernel::fcntl(tcp, libc::F_SETFL, 0);
-    }
     if side.is(state::SHUT_WR) {
         let _ = kernel::shutdown(tcp, libc::SHUT_WR);
     }
     if side.is(state::SHUT_RD) {
         let _ = kernel::shutdown(tcp, libc::SHUT_RD);
     }
+    if become_tcp(fd, desc, tcp) { Handed::All } else { Handed::Nothing }
+}
+
+/// Puts `tcp` in the anchor's place, with the app's options on it. The caller holds both locks. The lane stays
+/// mapped until the description ends: sleepers may still look at it.
+fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
+    let side = desc.side();
+    carry_options(side, tcp);
+    if side.nonblock.load(Relaxed) == 0 {
+        let _ = kernel::fcntl(tcp, libc::F_SETFL, 0);
+    }
     if !put_under(fd, desc, tcp) {
-        return Handed::Nothing;
+        return false;
     }
     // SAFETY: null, or an object of a slab, which is never unmapped.
     if let Some(lane) = unsafe { desc.pooled.load(Relaxed).as_ref() } {
         lane.spoil();
     }
+    // One lane in the life of a description: the next connection is the kernel's.
     desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);
     desc.mark_tcp();
-    Handed::All
+    true
 }
 
 enum Handed {

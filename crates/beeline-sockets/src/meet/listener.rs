@@ -198,11 +198,14 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
         Some((desc, Kind::Tcp)) => {
             become_listener(fd, desc);
         }
-        // Again, after a shutdown: the door was closed then.
+        // Again, after a shutdown: the door was closed then, and the port may be another one now.
         Some((desc, Kind::Listener)) => {
             if let Some(listener) = Listener::of(desc)
                 && listener.door.get().is_none()
             {
+                if let Some(local) = kernel::getsockname(fd).ok().and_then(|name| name.to_internet()) {
+                    listener.local.set(local);
+                }
                 door::make(fd, desc, listener);
             }
         }

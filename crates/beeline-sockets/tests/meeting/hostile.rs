@@ -191,8 +191,8 @@ fn memory_that_could_change_its_size_or_fault_is_refused() {
         (memfd(whole, libc::MFD_ALLOW_SEALING, seals | libc::F_SEAL_WRITE), "hello_seals"),
         (memfd(whole - 4096, libc::MFD_ALLOW_SEALING, seals), "hello_size"),
         (memfd(whole + 4096, libc::MFD_ALLOW_SEALING, seals), "hello_size"),
-        // Its size is a multiple of the huge page, so it is found out by that already.
-        (memfd(huge.0, huge.1, seals), "hello_size"),
+        // Pages that raise SIGBUS when there are no more of them.
+        (memfd(huge.0, huge.1, seals), "hello_not_tmpfs"),
     ];
     for (file, poison) in cases {
         let Some(file) = file else { continue };
