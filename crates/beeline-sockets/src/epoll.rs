@@ -81,8 +81,14 @@ fn judge(set: &Set, fd: i32, entry: &Entry, depth: u32) -> u32 {
     match desc.kind() {
         Kind::Lane => {}
         Kind::Epoll => {
-            let ready = set_of(desc).is_some_and(|inner| !core::ptr::eq(inner, set) && any_ready(inner, depth + 1));
-            return if ready { (EPOLLIN | EPOLLRDNORM) & interest } else { 0 };
+            let Some(inner) = set_of(desc).filter(|inner| !core::ptr::eq(*inner, set)) else { return 0 };
+            if !ready(desc.fd.load(Relaxed), inner, depth + 1) {
+                return 0;
+            }
+            let edge = entry.events.load(Relaxed) & EPOLLET == 0
+                || entry.fresh.load(Relaxed)
+                || arrivals(inner) != entry.seen_tail.load(Relaxed);
+            return if edge { (EPOLLIN | EPOLLRDNORM) & interest } else { 0 };
         }
         _ => return 0,
     }
@@ -103,17 +109,42 @@ fn judge(set: &Set, fd: i32, entry: &Entry, depth: u32) -> u32 {
     if edge { report } else { 0 }
 }
 
-/// Notes that a lane's present state was reported.
-fn reported(entry: &Entry, desc: &Desc, tail: u32, mask: u32) {
+/// Notes that an entry's present state was reported. `tail` is the peer's, from before the state was looked at.
+fn reported(entry: &Entry, desc: &Desc, tail: u32, report: u32) {
     entry.fresh.store(false, Relaxed);
     entry.seen_tail.store(tail, Relaxed);
-    if mask & EPOLLOUT != 0 || entry.events.load(Relaxed) & EPOLLOUT == 0 {
-        entry.seen_fulls.store(desc.fulls.load(Relaxed), Relaxed);
+    if desc.is_lane() {
+        if report & EPOLLOUT != 0 || entry.events.load(Relaxed) & EPOLLOUT == 0 {
+            entry.seen_fulls.store(desc.fulls.load(Relaxed), Relaxed);
+        }
+        let mask = io::poll_mask(desc) as u16 as u32;
+        entry.seen_state.store(mask & !(EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM), Relaxed);
     }
-    entry.seen_state.store(mask & !(EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM), Relaxed);
     if entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
         entry.fired.store(true, Relaxed);
     }
+}
+
+/// What counts arrivals for an entry: the peer's tail of a lane, the sum of them for a set.
+fn arrivals_of(desc: &Desc) -> u32 {
+    match desc.kind() {
+        Kind::Lane => tail(desc),
+        Kind::Epoll => set_of(desc).map_or(0, arrivals),
+        _ => 0,
+    }
+}
+
+/// The tails of all lanes of a set, added up: changes with each arrival.
+fn arrivals(set: &Set) -> u32 {
+    let mut sum = 0u32;
+    if let Some(_guard) = set.lock.try_lock() {
+        set.for_each_entry(|_, entry| {
+            if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
+                sum = sum.wrapping_add(tail(desc));
+            }
+        });
+    }
+    sum
 }
 
 /// The peer's tail.
@@ -137,9 +168,29 @@ fn any_ready(set: &Set, depth: u32) -> bool {
     false
 }
 
-/// Whether a set, watched by poll(2), select(2) or another set, has hot members with something to report.
-pub fn has_ready(desc: &Desc) -> bool {
-    set_of(desc).is_some_and(|set| any_ready(set, 0))
+/// Whether any member of a set has something to report, for somebody who watches the set itself. The kernel's word
+/// is taken only after bells that outlived their bytes were taken out: it goes through all lanes, which is why
+/// waits on a set's own members do not come here.
+fn ready(epfd: i32, set: &Set, depth: u32) -> bool {
+    if depth > NESTS_MAX {
+        return false;
+    }
+    let Some(guard) = set.lock.try_lock() else { return false };
+    let mut ready = false;
+    set.for_each_entry(|fd, entry| {
+        let Some(desc) = entry.desc() else { return };
+        ready |= judge(set, fd, entry, depth) != 0;
+        if !ready && desc.is_lane() && !entry.fired.load(Relaxed) {
+            let (Armed::Sleep | Armed::Ready) = arm_entry(epfd, fd, entry, desc, entry.events.load(Relaxed));
+        }
+    });
+    drop(guard);
+    ready || crate::kernel::poll_now(epfd, libc::POLLIN) != 0
+}
+
+/// Whether a set, watched by poll(2) or select(2), has members with something to report.
+pub fn is_ready(desc: &Desc) -> bool {
+    set_of(desc).is_some_and(|set| ready(desc.fd.load(Relaxed), set, 0))
 }
 
 /// Arms all hot members of a set that somebody is about to wait for through the kernel.

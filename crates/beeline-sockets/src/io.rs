@@ -111,10 +111,10 @@ pub(crate) fn kernel_said(fd: i32, desc: &'static Desc, revents: i16) -> Next {
     observe(desc, side);
     let hup = revents & (libc::POLLHUP | libc::POLLERR) != 0;
     // Both halves shut down also reads as HUP; then nothing is left to learn.
-    if hup && !(side.is(state::SHUT_WR) && side.is(state::PEER_FIN)) {
+    if hup && !(side.is(state::SHUT_WR) && side.is(state::PEER_FIN | state::SHUT_RD)) {
         return gone(fd, desc, 0);
     }
-    if revents & libc::POLLRDHUP != 0 {
+    if revents & libc::POLLRDHUP != 0 && !side.is(state::SHUT_RD) {
         side.mark(state::PEER_FIN);
     }
     Next::Again
@@ -231,19 +231,11 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
     } else {
         drop(guard);
     }
-    // Waiters of our own side must look again, as kernel TCP wakes them.
+    // Waiters of our own side must look again, as kernel TCP wakes them: the kernel reports it to all of them.
     if how != libc::SHUT_WR {
-        wake_own_readers(fd, desc);
-    }
-    Outcome::OK
-}
-
-/// Wakes sleepers of this end after `SHUT_RD`: the anchor's read side is shut down, too, which the kernel
-/// reports to all of them.
-fn wake_own_readers(fd: i32, desc: &'static Desc) {
-    if desc.pins.load(Relaxed) != 0 || desc.shared.load(Relaxed) {
         let _ = kernel::shutdown(fd, libc::SHUT_RD);
     }
+    Outcome::OK
 }
 
 /// Arms the read wake word, so that the peer's next send leaves its fast path and looks at this end's flags and at

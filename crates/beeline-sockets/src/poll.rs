@@ -159,8 +159,8 @@ fn judge(entry: &pollfd) -> Option<i16> {
     match desc.kind() {
         Kind::Lane => Some(io::poll_mask(desc) & (entry.events | ALWAYS)),
         Kind::Orphan => Some((POLLIN | POLLOUT | POLLERR | POLLHUP) & (entry.events | ALWAYS)),
-        // Hot connections of a set are invisible to the kernel; its other members are not.
-        Kind::Epoll if epoll::has_ready(desc) => Some((POLLIN | POLLRDNORM) & entry.events),
+        Kind::Epoll if epoll::is_ready(desc) => Some((POLLIN | POLLRDNORM) & entry.events),
+        Kind::Epoll => Some(0),
         _ => None,
     }
 }
@@ -179,6 +179,7 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], sleeping: bool) -> usize {
                 None => place.fd = -1,
             },
             Kind::Lane | Kind::Orphan => place.fd = -1,
+            Kind::Epoll if !sleeping => place.fd = -1,
             Kind::Listener if entry.events & (POLLIN | POLLRDNORM) != 0 => {
                 let mut hidden = [0i32; LISTENER_FDS];
                 let count = meet::listener_fds(desc, &mut hidden).min(extra.len());
@@ -204,7 +205,7 @@ fn anchor_events(desc: &Desc, events: i16) -> Option<i16> {
         return None;
     }
     let mut ask = 0;
-    if events & (POLLIN | POLLRDNORM | POLLRDHUP) != 0 && !side.is(state::PEER_FIN) {
+    if events & (POLLIN | POLLRDNORM | POLLRDHUP) != 0 && !side.is(state::PEER_FIN | state::SHUT_RD) {
         ask |= POLLRDHUP | (events & POLLIN);
         if events & POLLRDNORM != 0 {
             ask |= POLLIN;
@@ -227,7 +228,7 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
             continue;
         };
         match desc.kind() {
-            Kind::Lane | Kind::Orphan => {}
+            Kind::Lane | Kind::Orphan | Kind::Epoll => {}
             Kind::Listener if entry.events & (POLLIN | POLLRDNORM) != 0 => {
                 entry.revents |= place.revents;
                 let mut hidden = [0i32; LISTENER_FDS];

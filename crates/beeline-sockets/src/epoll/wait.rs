@@ -9,8 +9,8 @@ use libc::epoll_event;
 use super::control::{WAKER_DATA, disarm_pair, wake_sleeper};
 use super::set::{Entry, Set};
 use super::{
-    BUSY_WAITS, any_ready, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, bury, cool_behind, cool_entry, cool_set, judge,
-    open_fd, reported, set_of, tail,
+    BUSY_WAITS, any_ready, arrivals_of, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, bury, cool_behind, cool_entry, cool_set, judge,
+    open_fd, reported, set_of,
 };
 use crate::desc::Kind;
 use crate::io::{self, Next};
@@ -268,6 +268,11 @@ impl Call {
                         listener = Some((fd, desc));
                     }
                 }
+                Some((_, Kind::Epoll)) => {
+                    entry.fresh.store(true, Relaxed);
+                    self.set.make_hot(fd, entry);
+                    *heated = true;
+                }
                 _ => foreign = true,
             }
         });
@@ -336,9 +341,8 @@ impl Call {
     fn gather(&mut self, fd: i32, entry: &Entry) {
         let set = self.set;
         let Some(desc) = entry.desc() else { return };
-        let lane = desc.is_lane();
         // Before the mask: what arrives in between is an edge of its own.
-        let tail = if lane { tail(desc) } else { 0 };
+        let tail = arrivals_of(desc);
         let report = judge(set, fd, entry, 0);
         if report == 0 {
             let looks = entry.idle_looks.load(Relaxed) + 1;
@@ -354,9 +358,7 @@ impl Call {
             // A second harvest of one call.
             return;
         }
-        if lane {
-            reported(entry, desc, tail, report);
-        }
+        reported(entry, desc, tail, report);
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
         set.make_cold(fd, entry);
         set.make_hot(fd, entry);

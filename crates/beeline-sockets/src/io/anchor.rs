@@ -11,6 +11,9 @@ use crate::kernel;
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
 const RIGHTS_MAX: usize = 253;
+/// What the kernel reports of an anchor whose peer is gone or has shut down its writing half.
+const DEAD: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+
 /// The anchor of a lane, by the fd under which the app called us.
 #[derive(Clone, Copy)]
 pub struct Anchor(pub i32);
@@ -20,6 +23,8 @@ impl Bells for Anchor {
         match kernel::send(self.0, &[BELL], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             // A full queue is a readable peer.
             Ok(_) | Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR)) => Ok(()),
+            // A peer that shut down its reading half takes no bells, and needs none: it does not wait for data.
+            Err(_) if kernel::poll_now(self.0, libc::POLLRDHUP) & DEAD == 0 => Ok(()),
             Err(_) => Err(BellFault::Gone),
         }
     }

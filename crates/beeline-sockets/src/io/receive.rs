@@ -275,7 +275,7 @@ fn receive_parts<'a>(
             }
             let room = present.len();
             let moved = if peeking {
-                guard.reader().peek(got, present.split_front(room))
+                guard.reader().peek(got, present.again())
             } else if flags & libc::MSG_TRUNC != 0 {
                 guard.reader().skip(room, &anchor)
             } else {
@@ -285,11 +285,11 @@ fn receive_parts<'a>(
                 Ok(0) => break,
                 Ok(count) => {
                     got += count;
+                    if peeking || flags & libc::MSG_TRUNC != 0 {
+                        let _ = present.split_front(count);
+                    }
                     if peeking && count < room {
                         break;
-                    }
-                    if flags & libc::MSG_TRUNC != 0 && !peeking {
-                        let _ = present.split_front(count);
                     }
                 }
                 Err(failure) => {
@@ -341,19 +341,12 @@ fn receive_parts<'a>(
                 None => continue,
             };
         }
-        let since = if peeking { Since::Tail(guard.reader().tail()) } else { Since::Read };
+        let since = if peeking { Since::Tail(side.rx.head().wrapping_add(got as u32)) } else { Since::Read };
         let timeout = side.rcv_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
         match wait_readable(fd, desc, since, patience) {
-            Waited::Again => {
-                if peeking {
-                    // A peek starts over, so that its buffers are filled from the first unread byte.
-                    if got != 0 {
-                        return Outcome::Done(got as isize);
-                    }
-                }
-            }
+            Waited::Again => {}
             Waited::Kernel => return if got != 0 { Outcome::Done(got as isize) } else { Outcome::Kernel },
             Waited::Stop(_) if got != 0 => return Outcome::Done(got as isize),
             Waited::Stop(outcome) => return outcome,
