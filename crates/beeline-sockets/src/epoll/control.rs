@@ -259,21 +259,15 @@ fn sets_with(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, 
     }
 }
 
-/// `fd` is about to be closed: it leaves all sets of this process. The kernel drops a member by itself only
-/// when the last holder of the file is gone, which for us includes other processes.
+/// `fd` is about to be closed: our entries for it go. The kernel's registration goes by itself with the last holder of
+/// the file, and is meant to stay while another process holds it (the set may be shared, too).
 ///
-/// While a duplicate is open, a closed fd stays registered, as epoll(7) says.
+/// While a duplicate is open in this process, a closed fd stays registered, as epoll(7) says.
 pub fn forget(fd: i32, desc: &'static Desc) {
     if desc.refs.load(Relaxed) > 1 {
         return;
     }
-    sets_with(fd, desc, |epfd, set, entry| {
-        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
-        hidden_of(entry, |hidden| {
-            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
-        });
-        set.remove(fd, entry);
-    });
+    sets_with(fd, desc, |_, set, entry| set.remove(fd, entry));
     if desc.entries.load(Relaxed) != 0 {
         forget_closed_duplicates(desc);
     }

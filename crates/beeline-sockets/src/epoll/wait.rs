@@ -268,8 +268,14 @@ impl Call {
                         listener = Some((fd, desc));
                     }
                 }
-                Some((_, Kind::Epoll)) => {
-                    entry.fresh.store(true, Relaxed);
+                Some((desc, Kind::Epoll)) => {
+                    // An arrival that was reported already may be told by the kernel only now.
+                    let told = set_of(desc).is_some_and(|inner| {
+                        arrivals_of(desc) == entry.seen_tail.load(Relaxed) && any_ready(inner, 1)
+                    });
+                    if !told {
+                        entry.fresh.store(true, Relaxed);
+                    }
                     self.set.make_hot(fd, entry);
                     *heated = true;
                 }
