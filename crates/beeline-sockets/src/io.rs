@@ -96,8 +96,9 @@ pub(crate) fn gone(fd: i32, desc: &'static Desc, just_sent: u32) -> Next {
         let unread = side.tx.tail().wrapping_sub(lane.head(desc.end().peer()));
         if unread > just_sent {
             reset(side, libc::ECONNRESET);
+        } else {
+            side.mark(state::PEER_FIN | state::PEER_CLOSED);
         }
-        side.mark(state::PEER_FIN | state::PEER_CLOSED);
     }
     Next::Again
 }

@@ -104,7 +104,10 @@ pub(crate) fn scan(fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u
             Ok(ready) => return Outcome::Done(ready),
         }
         if deadline == Some(0) {
-            return Outcome::OK;
+            return match mask.map_or(Ok(()), let_signals_in) {
+                Ok(()) => Outcome::OK,
+                Err(errno) => Outcome::Fail(errno),
+            };
         }
         // A call with its own signal mask must have it in force while it waits, which only the kernel can do.
         if mask.is_none() {
@@ -131,6 +134,14 @@ pub(crate) fn scan(fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u
             Woken::Failed(errno) => return Outcome::Fail(errno),
         }
     }
+}
+
+/// A call that does not wait, with nothing to report, still lets in signals that its mask admits: `EINTR` if one was
+/// handled.
+pub(crate) fn let_signals_in(mask: &u64) -> Result<(), Errno> {
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timeout and mask.
+    unsafe { kernel::ppoll(&mut [], &raw const zero, mask) }.map(|_| ())
 }
 
 /// Fills in `revents` of all entries without waiting. Returns how many have some.

@@ -117,6 +117,9 @@ impl Call {
             self.look()?;
         }
         if self.filled != 0 || deadline == Deadline::Now {
+            if self.filled == 0 && let Some(mask) = mask {
+                crate::poll::let_signals_in(mask)?;
+            }
             return Ok(self.leave());
         }
         let mut patience = Patience::until(match deadline {

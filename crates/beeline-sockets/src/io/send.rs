@@ -46,7 +46,7 @@ fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) ->
     let side = guard.side;
     let sends = desc.sends.load(Relaxed) + 1;
     if !place.leads_to(desc)
-        || side.is(state::RESET | state::SHUT_WR)
+        || side.is(state::RESET | state::SHUT_WR | state::PEER_CLOSED)
         || side.error.load(Relaxed) != 0
         || sends >= SENDS_PER_LOOK
         || !guard.writer().write_small(source, &Anchor(fd))
