@@ -18,7 +18,7 @@ mod transfer;
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use beeline_lane::{Fault, Storage, Wake, flags};
+use beeline_lane::{Bells, Fault, Storage, Wake, flags};
 use beeline_stats::Poison;
 
 pub use anchor::Anchor;
@@ -229,6 +229,8 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
         drop(guard);
         // After the flag: whoever the kernel wakes finds it.
         let _ = kernel::shutdown(fd, libc::SHUT_WR);
+        // Senders of our own side that sleep for room are to find that they may not send.
+        Anchor(fd).unplug();
     } else {
         drop(guard);
     }
@@ -265,6 +267,12 @@ pub fn close_lane(desc: &'static Desc) {
         }
         lane.set_flags(end, ours);
         look_here(&lane, end);
+        if desc.pins.load(Relaxed) != 0 {
+            // Threads that sleep on the connection find it closed.
+            let fd = desc.fd.load(Relaxed);
+            let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
+            Anchor(fd).unplug();
+        }
     }
     desc.mark_closed();
     drop(both);
