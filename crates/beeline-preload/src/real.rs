@@ -76,12 +76,12 @@ macro_rules! hooks {
 
 macro_rules! real_named {
     ($name:ident) => {
-        $crate::real::Real::new(match core::ffi::CStr::from_bytes_with_nul(
-            concat!(stringify!($name), "\0").as_bytes(),
-        ) {
-            Ok(name) => name,
-            Err(_) => c"",
-        })
+        $crate::real::Real::new(
+            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            },
+        )
     };
 }
 

@@ -159,9 +159,10 @@ fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
     let directory = beeline_stats::layout::directory_path(uid);
     let find = || {
         let entries = std::fs::read_dir(directory.as_str()).expect("the directory is there");
-        entries.flatten().map(|entry| entry.path()).find(|path| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{pid}.")))
-        })
+        entries
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{pid}."))))
     };
     let path = find().expect("the guest has a file");
     let bytes = std::fs::read(path).expect("the file can be read");

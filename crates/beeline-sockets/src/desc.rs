@@ -236,7 +236,9 @@ impl Desc {
         let (lane, side) = (self.lane(), self.side());
         let inner = if self.shared.load(Relaxed) { Some(self.lock_shared(side, &side.tx_lock)) } else { None };
         let guard = TxGuard { desc: self, lane, side, _outer: outer, inner };
-        if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited) && guard.writer().recover().is_err() {
+        if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited)
+            && guard.writer().recover().is_err()
+        {
             crate::io::poison(self, beeline_stats::Poison::HeadBeyondTail);
         }
         Some(guard)

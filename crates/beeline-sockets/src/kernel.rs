@@ -209,8 +209,7 @@ pub fn getpeername(fd: i32) -> Result<SockAddr, Errno> {
 
 /// `setsockopt(2)` with any plain value.
 pub fn setsockopt<T: Copy>(fd: i32, level: i32, name: i32, value: &T) -> SysResult {
-    let args =
-        [fd as usize, level as usize, name as usize, core::ptr::from_ref(value) as usize, size_of::<T>(), 0];
+    let args = [fd as usize, level as usize, name as usize, core::ptr::from_ref(value) as usize, size_of::<T>(), 0];
     // SAFETY: the value is live and of the length given.
     unsafe { call(libc::SYS_setsockopt, args) }
 }

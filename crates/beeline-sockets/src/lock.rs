@@ -85,9 +85,7 @@ impl Lock {
             if owner == 0 {
                 continue;
             }
-            if !alive(owner)
-                && self.owner.compare_exchange(owner, tid, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
+            if !alive(owner) && self.owner.compare_exchange(owner, tid, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Taken::Inherited;
             }
             self.waiters.fetch_add(1, Ordering::Relaxed);

@@ -74,7 +74,9 @@ pub fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
         return Outcome::Kernel;
     }
     let fd = match kernel::socket(domain, kind, protocol) {
-        Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => kernel::socket(domain, kind, protocol),
+        Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
+            kernel::socket(domain, kind, protocol)
+        }
         result => result,
     };
     let fd = match fd {
@@ -221,7 +223,9 @@ pub fn retire_lane(desc: &'static Desc) {
     let alone = !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
     // SAFETY: null, or an object of a slab, which is never unmapped.
     if let Some(lane) = unsafe { desc.pooled.swap(core::ptr::null_mut(), Relaxed).as_ref() } {
-        if side.is(state::POISONED) || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0 {
+        if side.is(state::POISONED)
+            || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0
+        {
             lane.spoil();
         }
         pool::retire(lane, desc.end(), alone);

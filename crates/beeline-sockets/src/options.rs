@@ -146,10 +146,7 @@ const TABLE: &[(i32, i32, Class)] = &[
 ];
 
 fn class(level: i32, name: i32) -> Class {
-    TABLE
-        .iter()
-        .find(|row| row.0 == level && row.1 == name)
-        .map_or(Class::Template, |row| row.2)
+    TABLE.iter().find(|row| row.0 == level && row.1 == name).map_or(Class::Template, |row| row.2)
 }
 
 /// Keeps a socket that is not connected yet on TCP. The first reason counts.
@@ -335,8 +332,7 @@ fn linger_of(fd: i32) -> u32 {
 fn number_of(fd: i32, level: i32, name: i32) -> Option<i32> {
     let mut value = [0u8; 64];
     let mut length = value.len() as u32;
-    let args =
-        [fd as usize, level as usize, name as usize, value.as_mut_ptr() as usize, (&raw mut length) as usize, 0];
+    let args = [fd as usize, level as usize, name as usize, value.as_mut_ptr() as usize, (&raw mut length) as usize, 0];
     // SAFETY: live places of the lengths given.
     unsafe { call(libc::SYS_getsockopt, args) }.ok()?;
     (length == 4).then(|| i32::from_ne_bytes([value[0], value[1], value[2], value[3]]))
@@ -372,10 +368,7 @@ fn name_part(name: i32, part: usize) -> i32 {
 
 fn store_name(options: &[OptionValue], level: i32, name: i32, text: &[u8; 16]) -> bool {
     let (words, _) = text.as_chunks::<4>();
-    words
-        .iter()
-        .enumerate()
-        .all(|(part, word)| store(options, level, name_part(name, part), i32::from_ne_bytes(*word)))
+    words.iter().enumerate().all(|(part, word)| store(options, level, name_part(name, part), i32::from_ne_bytes(*word)))
 }
 
 fn stored_name(side: &SideState, level: i32, name: i32) -> Option<[u8; 16]> {
@@ -426,8 +419,7 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
         }
         Class::Linger => {
             let linger = side.linger.load(Relaxed);
-            let linger =
-                libc::linger { l_onoff: i32::from(linger != 0), l_linger: linger.saturating_sub(1) as i32 };
+            let linger = libc::linger { l_onoff: i32::from(linger != 0), l_linger: linger.saturating_sub(1) as i32 };
             // SAFETY: forwarded.
             return unsafe { target.give(&linger) };
         }
@@ -507,14 +499,8 @@ fn time(ns: u64) -> libc::timeval {
 /// As for [`getsockopt`].
 unsafe fn ask_template(side: &SideState, name: i32, target: Target) -> Outcome {
     with_template(side.family.load(Relaxed) as i32, |template| {
-        let args = [
-            template as usize,
-            target.level as usize,
-            name as usize,
-            target.value as usize,
-            target.length as usize,
-            0,
-        ];
+        let args =
+            [template as usize, target.level as usize, name as usize, target.value as usize, target.length as usize, 0];
         // SAFETY: forwarded.
         unsafe { life::raw(libc::SYS_getsockopt, args) }
     })
@@ -542,8 +528,7 @@ unsafe fn info(side: &SideState, target: Target) -> Outcome {
         let mut info = [0u8; 256];
         let mut length = info.len() as u32;
         let (level, name) = (libc::IPPROTO_TCP as usize, libc::TCP_INFO as usize);
-        let args =
-            [template as usize, level, name, info.as_mut_ptr() as usize, (&raw mut length) as usize, 0];
+        let args = [template as usize, level, name, info.as_mut_ptr() as usize, (&raw mut length) as usize, 0];
         // SAFETY: live places of the lengths given.
         if let Err(errno) = unsafe { call(libc::SYS_getsockopt, args) } {
             return Outcome::Fail(errno);

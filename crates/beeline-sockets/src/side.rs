@@ -67,6 +67,8 @@ pub mod state {
     pub const POISONED: u32 = 32;
     /// The server has taken this client's hello.
     pub const TAKEN: u32 = 64;
+    /// A non-blocking `connect` has succeeded, and no second call has been told.
+    pub const CONNECTING: u32 = 128;
 }
 
 /// One stored option; `key` is `level << 16 | name`, 0 for a free place.

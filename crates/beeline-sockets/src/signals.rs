@@ -241,11 +241,8 @@ pub fn sigset(signal: i32, handler: usize) -> Outcome {
     // SAFETY: as above.
     let mut old: libc::sigaction = unsafe { core::mem::zeroed() };
     action.sa_sigaction = handler;
-    let (new, how) = if handler == SIG_HOLD {
-        (core::ptr::null(), libc::SIG_BLOCK)
-    } else {
-        (&raw const action, libc::SIG_UNBLOCK)
-    };
+    let (new, how) =
+        if handler == SIG_HOLD { (core::ptr::null(), libc::SIG_BLOCK) } else { (&raw const action, libc::SIG_UNBLOCK) };
     // SAFETY: live structs or null.
     match unsafe { sigaction(signal, new, &raw mut old) } {
         Outcome::Done(_) => {}
@@ -323,8 +320,7 @@ unsafe extern "C" fn trampoline(signal: i32, info: *mut libc::siginfo_t, context
     // The kernel passes all three arguments to any handler, and one that takes only the first ignores the rest.
     // SAFETY: what the app installed as a handler for this signal.
     unsafe {
-        let handler: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
-            core::mem::transmute(handler);
+        let handler: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = core::mem::transmute(handler);
         handler(signal, info, context);
     }
 }

@@ -31,6 +31,12 @@ pub struct Slab<T: Stable> {
     marker: PhantomData<T>,
 }
 
+impl<T: Stable> Default for Slab<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T: Stable> Slab<T> {
     /// An empty pool.
     #[must_use]

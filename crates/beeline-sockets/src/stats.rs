@@ -112,10 +112,8 @@ fn begin() -> &'static StatsHeader {
 fn open(directory: i32, path: &core::ffi::CStr, flags: i32, mode: u32) -> Result<i32, Errno> {
     let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     // SAFETY: a NUL-terminated string and plain numbers.
-    unsafe {
-        call(libc::SYS_openat, [directory as usize, path.as_ptr() as usize, flags as usize, mode as usize, 0, 0])
-    }
-    .map(|fd| fd as i32)
+    unsafe { call(libc::SYS_openat, [directory as usize, path.as_ptr() as usize, flags as usize, mode as usize, 0, 0]) }
+        .map(|fd| fd as i32)
 }
 
 fn unlink(directory: i32, path: &core::ffi::CStr) {
@@ -329,7 +327,10 @@ fn take_slot() -> Option<&'static ConnectionSlot> {
         // SAFETY: slots below `SLOTS` lie in allocated pages of the mapping; they are atomics, valid when
         // zeroed.
         let slot = unsafe {
-            &*core::ptr::from_ref(header).cast::<u8>().add(HEADER_BYTES + index as usize * SLOT_BYTES).cast::<ConnectionSlot>()
+            &*core::ptr::from_ref(header)
+                .cast::<u8>()
+                .add(HEADER_BYTES + index as usize * SLOT_BYTES)
+                .cast::<ConnectionSlot>()
         };
         if slot.try_take() {
             header.raise_high_water(index + 1);
@@ -371,10 +372,11 @@ pub fn remove_file() {
     // A vfork child that exits is not the process the file is about.
     if pid != 0 && sys::getpid() == pid {
         FILE.pid.store(0, Relaxed);
-        unlink(libc::AT_FDCWD, layout::file_path(FILE.uid.load(Relaxed), FileName {
-            pid,
-            start_ticks: FILE.start_ticks.load(Relaxed),
-        }).as_c_str());
+        unlink(
+            libc::AT_FDCWD,
+            layout::file_path(FILE.uid.load(Relaxed), FileName { pid, start_ticks: FILE.start_ticks.load(Relaxed) })
+                .as_c_str(),
+        );
     }
 }
 
@@ -412,7 +414,10 @@ mod tests {
         let before = SLOTS.load(Relaxed);
         let taken: Vec<_> = (0..before * 2).map(|_| take_slot().expect("the file grows")).collect();
         assert!(SLOTS.load(Relaxed) >= before * 2);
-        assert_eq!(std::fs::metadata(path).unwrap().len() as usize, HEADER_BYTES + SLOTS.load(Relaxed) as usize * SLOT_BYTES);
+        assert_eq!(
+            std::fs::metadata(path).unwrap().len() as usize,
+            HEADER_BYTES + SLOTS.load(Relaxed) as usize * SLOT_BYTES
+        );
         drop(taken);
         remove_file();
         assert!(!path.exists());

@@ -111,7 +111,8 @@ pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>
     let old: Option<&'static Desc> = unsafe { old.as_ref() };
     if let Some(old) = old {
         let left = old.refs.fetch_sub(1, Ordering::AcqRel) - 1;
-        if left != 0 && old.fd.load(Ordering::Relaxed) == fd
+        if left != 0
+            && old.fd.load(Ordering::Relaxed) == fd
             && let Some(other) = find(old)
         {
             old.fd.store(other, Ordering::Relaxed);

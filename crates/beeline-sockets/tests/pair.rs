@@ -118,7 +118,7 @@ fn a_blocked_writer_and_a_sleeping_reader_find_each_other() {
             }
             other => panic!("{other:?}"),
         }
-        if got % 7 == 0 {
+        if got.is_multiple_of(7) {
             std::thread::yield_now();
         }
     }
@@ -255,6 +255,10 @@ fn figures() {
         }
         reader.join().unwrap();
         let seconds = start.elapsed().as_secs_f64();
-        println!("{size} B: {:.1} M/s, {:.1} GB/s", count as f64 / seconds / 1e6, (size * count) as f64 / seconds / 1e9);
+        println!(
+            "{size} B: {:.1} M/s, {:.1} GB/s",
+            count as f64 / seconds / 1e6,
+            (size * count) as f64 / seconds / 1e9
+        );
     }
 }

@@ -138,7 +138,9 @@ impl World {
             Client::Lane if mistake == Mistake::FlagBeforeAnchor => {
                 next.push(World { client: Client::Sampled { taken: self.taken }, ..self });
             }
-            Client::Lane if self.anchor_closed() => next.push(self.decide(self.taken && mistake != Mistake::IgnoresTaken)),
+            Client::Lane if self.anchor_closed() => {
+                next.push(self.decide(self.taken && mistake != Mistake::IgnoresTaken))
+            }
             Client::Sampled { taken } if self.anchor_closed() => next.push(self.decide(taken)),
             Client::Sampled { .. } => next.push(World { client: Client::Lane, ..self }),
             Client::Connecting if self.listening => next.push(World { client: Client::Handing(0), ..self }),
@@ -169,7 +171,8 @@ impl World {
             Server::Ready => next.push(World { taken: true, ..then(Server::Taken) }),
             Server::Taken | Server::Gone => {}
         }
-        let reads = self.server == Server::Taken || self.server == Server::Ready && mistake == Mistake::ReadsBeforeTaken;
+        let reads =
+            self.server == Server::Taken || self.server == Server::Ready && mistake == Mistake::ReadsBeforeTaken;
         if reads && self.head < self.tail {
             next.push(World { head: self.head + 1, lane_delivered: self.lane_delivered + 1, ..self });
         }
@@ -198,7 +201,9 @@ impl World {
     /// What must hold when nothing more can happen.
     fn check_rest(&self) -> Result<(), &'static str> {
         match self.client {
-            Client::Lane if !self.anchor_closed() && self.lane_delivered != self.written => Err("a byte is stuck in the lane"),
+            Client::Lane if !self.anchor_closed() && self.lane_delivered != self.written => {
+                Err("a byte is stuck in the lane")
+            }
             Client::Tcp if self.tcp_delivered != self.written => Err("a byte is stuck on the way"),
             Client::Connecting | Client::Handing(_) | Client::Sampled { .. } => Err("the client is stuck"),
             _ => Ok(()),

@@ -90,10 +90,7 @@ impl FileName {
     pub fn parse(name: &[u8]) -> Option<Self> {
         let name = core::str::from_utf8(name).ok()?;
         let (pid, start_ticks) = name.split_once('.')?;
-        let parsed = Self {
-            pid: pid.parse().ok()?,
-            start_ticks: start_ticks.parse().ok()?,
-        };
+        let parsed = Self { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? };
         (parsed.text().as_str() == name).then_some(parsed)
     }
 }
@@ -168,14 +165,10 @@ impl StatsHeader {
         self.pid.store(name.pid, Ordering::Relaxed);
         self.uid.store(uid, Ordering::Relaxed);
         self.start_ticks.store(name.start_ticks, Ordering::Relaxed);
-        self.created_unix_ns
-            .store(created_unix_ns, Ordering::Relaxed);
-        self.counters_len
-            .store(count(Counter::COUNT), Ordering::Relaxed);
-        self.reasons_len
-            .store(count(Reason::COUNT), Ordering::Relaxed);
-        self.poisons_len
-            .store(count(Poison::COUNT), Ordering::Relaxed);
+        self.created_unix_ns.store(created_unix_ns, Ordering::Relaxed);
+        self.counters_len.store(count(Counter::COUNT), Ordering::Relaxed);
+        self.reasons_len.store(count(Reason::COUNT), Ordering::Relaxed);
+        self.poisons_len.store(count(Poison::COUNT), Ordering::Relaxed);
         for (target, source) in self.program.iter().zip(program) {
             target.store(*source, Ordering::Relaxed);
         }
@@ -309,9 +302,7 @@ pub struct ConnectionSlot {
 impl ConnectionSlot {
     /// Takes a free slot; false when it is in use.
     pub fn try_take(&self) -> bool {
-        self.state
-            .compare_exchange(SLOT_FREE, SLOT_TAKEN, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
+        self.state.compare_exchange(SLOT_FREE, SLOT_TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Fills a slot that [`ConnectionSlot::try_take`] has taken, and shows it.
@@ -325,22 +316,12 @@ impl ConnectionSlot {
         self.family.store(family as u8, Ordering::Relaxed);
         store_address(&self.local_address, opening.local.ip());
         store_address(&self.remote_address, opening.remote.ip());
-        self.local_port
-            .store(opening.local.port(), Ordering::Relaxed);
-        self.remote_port
-            .store(opening.remote.port(), Ordering::Relaxed);
+        self.local_port.store(opening.local.port(), Ordering::Relaxed);
+        self.remote_port.store(opening.remote.port(), Ordering::Relaxed);
         self.peer_pid.store(opening.peer_pid, Ordering::Relaxed);
-        self.opened_unix_ns
-            .store(opening.opened_unix_ns, Ordering::Relaxed);
+        self.opened_unix_ns.store(opening.opened_unix_ns, Ordering::Relaxed);
         self.lane_inode.store(opening.lane_inode, Ordering::Relaxed);
-        for word in [
-            &self.tx_bytes,
-            &self.tx_bells,
-            &self.rx_bytes,
-            &self.rx_bells,
-            &self.sleeps,
-            &self.spins_paid,
-        ] {
+        for word in [&self.tx_bytes, &self.tx_bells, &self.rx_bytes, &self.rx_bells, &self.sleeps, &self.spins_paid] {
             word.store(0, Ordering::Relaxed);
         }
         self.state.store(SLOT_LIVE, Ordering::Release);
@@ -412,32 +393,18 @@ mod tests {
 
     #[test]
     fn file_names_lead_back_to_themselves() {
-        let name = FileName {
-            pid: 4_294_967_295,
-            start_ticks: u64::MAX,
-        };
+        let name = FileName { pid: 4_294_967_295, start_ticks: u64::MAX };
         assert_eq!(FileName::parse(name.text().as_bytes()), Some(name));
-        for wrong in [
-            "", ".", "1", "1.", ".1", "01.2", "+1.2", "1.2 ", "1.2.3", "1.02",
-        ] {
+        for wrong in ["", ".", "1", "1.", ".1", "01.2", "+1.2", "1.2 ", "1.2.3", "1.02"] {
             assert_eq!(FileName::parse(wrong.as_bytes()), None, "{wrong:?}");
         }
     }
 
     #[test]
     fn paths_are_where_they_should_be() {
-        let name = FileName {
-            pid: u32::MAX,
-            start_ticks: u64::MAX,
-        };
-        assert_eq!(
-            directory_path(u32::MAX).as_str(),
-            "/dev/shm/beeline-4294967295"
-        );
-        assert_eq!(
-            file_path(u32::MAX, name).as_str(),
-            "/dev/shm/beeline-4294967295/4294967295.18446744073709551615"
-        );
+        let name = FileName { pid: u32::MAX, start_ticks: u64::MAX };
+        assert_eq!(directory_path(u32::MAX).as_str(), "/dev/shm/beeline-4294967295");
+        assert_eq!(file_path(u32::MAX, name).as_str(), "/dev/shm/beeline-4294967295/4294967295.18446744073709551615");
     }
 
     #[test]

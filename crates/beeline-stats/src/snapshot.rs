@@ -4,8 +4,8 @@ use core::mem::offset_of;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::layout::{
-    ConnectionSlot, HEADER_BYTES, LIST_ENTRIES_MAX, MAGIC, PROGRAM_BYTES, SLOT_BYTES, SLOT_LIVE,
-    SLOTS_MAX, StatsHeader, VERSION,
+    ConnectionSlot, HEADER_BYTES, LIST_ENTRIES_MAX, MAGIC, PROGRAM_BYTES, SLOT_BYTES, SLOT_LIVE, SLOTS_MAX,
+    StatsHeader, VERSION,
 };
 use crate::{Counter, Poison, Reason};
 
@@ -47,10 +47,9 @@ impl core::fmt::Display for LayoutError {
         match self {
             LayoutError::Short => f.write_str("it is shorter than a header"),
             LayoutError::Magic => f.write_str("it does not begin with the magic number"),
-            LayoutError::Version(version) => write!(
-                f,
-                "it has version {version}, this program reads version {VERSION}"
-            ),
+            LayoutError::Version(version) => {
+                write!(f, "it has version {version}, this program reads version {VERSION}")
+            }
             LayoutError::Sizes => f.write_str("the sizes in its header are impossible"),
         }
     }
@@ -72,9 +71,7 @@ impl<'a> Snapshot<'a> {
     /// # Errors
     /// [`LayoutError`] says what is wrong with the header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, LayoutError> {
-        let (header, rest) = bytes
-            .split_at_checked(HEADER_BYTES)
-            .ok_or(LayoutError::Short)?;
+        let (header, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(LayoutError::Short)?;
         let snapshot = Self { header, slots: &[] };
         if snapshot.header_u64(offset_of!(StatsHeader, magic)) != MAGIC {
             return Err(LayoutError::Magic);
@@ -83,8 +80,7 @@ impl<'a> Snapshot<'a> {
         if version != VERSION {
             return Err(LayoutError::Version(version));
         }
-        let sizes_are_known = to_usize(snapshot.header_u32(offset_of!(StatsHeader, header_bytes)))
-            == HEADER_BYTES
+        let sizes_are_known = to_usize(snapshot.header_u32(offset_of!(StatsHeader, header_bytes))) == HEADER_BYTES
             && to_usize(snapshot.header_u32(offset_of!(StatsHeader, slot_bytes))) == SLOT_BYTES
             && [
                 offset_of!(StatsHeader, counters_len),
@@ -136,14 +132,8 @@ impl<'a> Snapshot<'a> {
     #[must_use]
     pub fn program(&self) -> &'a [u8] {
         let from = offset_of!(StatsHeader, program);
-        let field = self
-            .header
-            .get(from..from.saturating_add(PROGRAM_BYTES))
-            .unwrap_or_default();
-        let len = field
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(field.len());
+        let field = self.header.get(from..from.saturating_add(PROGRAM_BYTES)).unwrap_or_default();
+        let len = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
         field.get(..len).unwrap_or_default()
     }
 
@@ -271,14 +261,8 @@ fn read_slot(slot: &[u8]) -> Option<Connection> {
     Some(Connection {
         fd: i32::from_ne_bytes(field(slot, offset_of!(ConnectionSlot, fd))),
         role,
-        local: end(
-            offset_of!(ConnectionSlot, local_address),
-            offset_of!(ConnectionSlot, local_port),
-        ),
-        remote: end(
-            offset_of!(ConnectionSlot, remote_address),
-            offset_of!(ConnectionSlot, remote_port),
-        ),
+        local: end(offset_of!(ConnectionSlot, local_address), offset_of!(ConnectionSlot, local_port)),
+        remote: end(offset_of!(ConnectionSlot, remote_address), offset_of!(ConnectionSlot, remote_port)),
         peer_pid: half(offset_of!(ConnectionSlot, peer_pid)),
         tx_bytes: word(offset_of!(ConnectionSlot, tx_bytes)),
         rx_bytes: word(offset_of!(ConnectionSlot, rx_bytes)),
@@ -294,11 +278,7 @@ fn read_slot(slot: &[u8]) -> Option<Connection> {
 /// A field of fixed size, zeros where the bytes end. Offsets come from `offset_of!` on structures
 /// whose whole size was checked before, so the zeros never show.
 fn field<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
-    bytes
-        .get(offset..)
-        .and_then(|rest| rest.first_chunk::<N>())
-        .copied()
-        .unwrap_or([0; N])
+    bytes.get(offset..).and_then(|rest| rest.first_chunk::<N>()).copied().unwrap_or([0; N])
 }
 
 /// Lossless: Beeline runs on 64-bit machines only.

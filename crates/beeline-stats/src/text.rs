@@ -11,10 +11,7 @@ pub struct Text<const N: usize> {
 
 impl<const N: usize> Text<N> {
     /// The empty string.
-    pub const EMPTY: Self = Self {
-        bytes: [0; N],
-        len: 0,
-    };
+    pub const EMPTY: Self = Self { bytes: [0; N], len: 0 };
 
     /// Formats into a new string; `None` when it does not fit.
     #[must_use]

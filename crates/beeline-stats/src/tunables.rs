@@ -159,9 +159,7 @@ impl OptionType for u64 {
         let number: u64 = core::str::from_utf8(text).ok()?.parse().ok()?;
         let allowed = match kind {
             Kind::Number { min, max } => (min..=max).contains(&number),
-            Kind::PowerOfTwo { min, max } => {
-                number.is_power_of_two() && (min..=max).contains(&number)
-            }
+            Kind::PowerOfTwo { min, max } => number.is_power_of_two() && (min..=max).contains(&number),
             Kind::Switch | Kind::Choice(_) => false,
         };
         allowed.then_some(number)
@@ -353,13 +351,8 @@ impl Tunables {
     /// # Errors
     /// When it cannot be understood; nothing changes then.
     pub fn apply_one(&mut self, option: &[u8]) -> Result<(), OptionError> {
-        let equals = option
-            .iter()
-            .position(|&byte| byte == b'=')
-            .ok_or(OptionError::NoEquals)?;
-        let (key, value) = option
-            .split_at_checked(equals)
-            .ok_or(OptionError::NoEquals)?;
+        let equals = option.iter().position(|&byte| byte == b'=').ok_or(OptionError::NoEquals)?;
+        let (key, value) = option.split_at_checked(equals).ok_or(OptionError::NoEquals)?;
         self.set(key, value.get(1..).unwrap_or_default())
     }
 }
@@ -379,11 +372,7 @@ mod tests {
     fn every_option_takes_its_own_default() {
         for spec in OptionSpec::all() {
             let text = format!("{}={}", spec.key, spec.default);
-            assert_eq!(
-                Tunables::parse_env(text.as_bytes()),
-                (Tunables::DEFAULT, None),
-                "{text}"
-            );
+            assert_eq!(Tunables::parse_env(text.as_bytes()), (Tunables::DEFAULT, None), "{text}");
             assert_eq!(Tunables::DEFAULT.get(spec.key), Some(spec.default));
         }
         assert_eq!(Tunables::DEFAULT.get("nonsense"), None);
@@ -393,14 +382,8 @@ mod tests {
     fn every_value_a_kind_allows_comes_back_and_its_neighbours_are_refused() {
         for spec in OptionSpec::all() {
             let mut good = std::vec::Vec::new();
-            let mut bad: std::vec::Vec<std::string::String> = std::vec![
-                "".into(),
-                "maybe".into(),
-                "-1".into(),
-                "+1".into(),
-                " on".into(),
-                "0x10".into()
-            ];
+            let mut bad: std::vec::Vec<std::string::String> =
+                std::vec!["".into(), "maybe".into(), "-1".into(), "+1".into(), " on".into(), "0x10".into()];
             match spec.kind {
                 Kind::Switch => good.extend(["on".to_string(), "off".to_string()]),
                 Kind::Choice(words) => good.extend(words.iter().map(ToString::to_string)),
@@ -411,11 +394,7 @@ mod tests {
                 }
                 Kind::PowerOfTwo { min, max } => {
                     good.extend([min.to_string(), max.to_string()]);
-                    bad.extend([
-                        (min / 2).to_string(),
-                        (max * 2).to_string(),
-                        (min + 1).to_string(),
-                    ]);
+                    bad.extend([(min / 2).to_string(), (max * 2).to_string(), (min + 1).to_string()]);
                 }
             }
             for value in good {
@@ -446,29 +425,16 @@ mod tests {
     #[test]
     fn the_first_error_is_told_and_the_rest_still_counts() {
         let (tunables, error) = Tunables::parse_env(b"accelerate=off,colour=red,wait,stats=off");
-        assert_eq!(
-            error,
-            Some(ParseError {
-                offset: 15,
-                error: OptionError::UnknownKey
-            })
-        );
+        assert_eq!(error, Some(ParseError { offset: 15, error: OptionError::UnknownKey }));
         assert!(!tunables.accelerate && !tunables.stats);
-        assert_eq!(
-            Tunables::parse_env(b"wait").1.unwrap().error,
-            OptionError::NoEquals
-        );
+        assert_eq!(Tunables::parse_env(b"wait").1.unwrap().error, OptionError::NoEquals);
     }
 
     #[test]
     fn keys_carry_their_unit_and_sentences_end() {
         for spec in OptionSpec::all() {
             assert!(spec.sentence.ends_with('.'), "{}", spec.key);
-            assert!(
-                spec.key
-                    .bytes()
-                    .all(|b| b.is_ascii_lowercase() || b == b'_')
-            );
+            assert!(spec.key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
         }
     }
 

@@ -1,17 +1,11 @@
 //! Writer and reader of the statistics file against each other.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use beeline_stats::layout::{
-    ConnectionSlot, FileName, HEADER_BYTES, Opening, SLOT_BYTES, StatsHeader,
-};
+use beeline_stats::layout::{ConnectionSlot, FileName, HEADER_BYTES, Opening, SLOT_BYTES, StatsHeader};
 use beeline_stats::{Connection, Counter, LayoutError, Poison, Reason, Role, Snapshot};
 use proptest::prelude::*;
 
@@ -30,8 +24,7 @@ fn new_file() -> Box<File> {
 fn bytes_of(file: &File) -> Vec<u8> {
     // SAFETY: the structure has no padding (its parts have the sizes asserted in `layout`), the
     // bytes are copied before anything else changes them, and no other thread has the file.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(file).cast::<u8>(), size_of::<File>()) }
-        .to_vec()
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(file).cast::<u8>(), size_of::<File>()) }.to_vec()
 }
 
 fn opening(local: &str, remote: &str) -> Opening {
@@ -46,10 +39,7 @@ fn opening(local: &str, remote: &str) -> Opening {
     }
 }
 
-const NAME: FileName = FileName {
-    pid: 42,
-    start_ticks: 1_234_567,
-};
+const NAME: FileName = FileName { pid: 42, start_ticks: 1_234_567 };
 
 #[test]
 fn what_is_written_is_read() {
@@ -73,10 +63,7 @@ fn what_is_written_is_read() {
     let bytes = bytes_of(&file);
     let snapshot = Snapshot::parse(&bytes).unwrap();
     assert_eq!((snapshot.pid(), snapshot.uid()), (42, 1000));
-    assert_eq!(
-        (snapshot.start_ticks(), snapshot.created_unix_ns()),
-        (1_234_567, 77)
-    );
+    assert_eq!((snapshot.start_ticks(), snapshot.created_unix_ns()), (1_234_567, 77));
     assert_eq!(snapshot.program(), b"redis-server");
     assert_eq!(snapshot.counter(Counter::BytesSent), 10);
     assert_eq!(snapshot.counter(Counter::HiddenFds), 2);
@@ -87,27 +74,12 @@ fn what_is_written_is_read() {
     assert_eq!(snapshot.poison(Poison::BadBellByte), 1);
     let connections: Vec<Connection> = snapshot.connections().collect();
     assert_eq!(connections.len(), 2);
-    assert_eq!(
-        connections[0].local,
-        "127.0.0.1:80".parse::<SocketAddr>().unwrap()
-    );
-    assert_eq!(
-        connections[0].remote,
-        "10.0.0.2:4000".parse::<SocketAddr>().unwrap()
-    );
+    assert_eq!(connections[0].local, "127.0.0.1:80".parse::<SocketAddr>().unwrap());
+    assert_eq!(connections[0].remote, "10.0.0.2:4000".parse::<SocketAddr>().unwrap());
     assert_eq!((connections[0].fd, connections[0].tx_bytes), (7, 11));
-    assert_eq!(
-        (connections[0].role, connections[0].peer_pid),
-        (Role::Server, 99)
-    );
-    assert_eq!(
-        connections[1].local,
-        "[2001:db8::1]:80".parse::<SocketAddr>().unwrap()
-    );
-    assert_eq!(
-        connections[1].remote,
-        "[::1]:65535".parse::<SocketAddr>().unwrap()
-    );
+    assert_eq!((connections[0].role, connections[0].peer_pid), (Role::Server, 99));
+    assert_eq!(connections[1].local, "[2001:db8::1]:80".parse::<SocketAddr>().unwrap());
+    assert_eq!(connections[1].remote, "[::1]:65535".parse::<SocketAddr>().unwrap());
     assert_eq!(connections[1].rx_bytes, 12);
 }
 
@@ -141,16 +113,10 @@ fn a_program_name_of_full_length_needs_no_nul() {
 #[test]
 fn damaged_headers_are_refused_with_their_reason() {
     let file = new_file();
-    assert_eq!(
-        Snapshot::parse(&bytes_of(&file)).unwrap_err(),
-        LayoutError::Magic
-    );
+    assert_eq!(Snapshot::parse(&bytes_of(&file)).unwrap_err(), LayoutError::Magic);
     file.header.publish(NAME, 0, 0, b"");
     let good = bytes_of(&file);
-    assert_eq!(
-        Snapshot::parse(&good[..HEADER_BYTES - 1]).unwrap_err(),
-        LayoutError::Short
-    );
+    assert_eq!(Snapshot::parse(&good[..HEADER_BYTES - 1]).unwrap_err(), LayoutError::Short);
     assert_eq!(Snapshot::parse(&[]).unwrap_err(), LayoutError::Short);
     let changed = |offset: usize, value: u32| {
         let mut bytes = good.clone();
@@ -176,13 +142,7 @@ fn slots_are_read_no_further_than_the_file_and_the_claim() {
     assert_eq!(Snapshot::parse(&bytes).unwrap().connections().count(), 4);
     let cut = &bytes[..HEADER_BYTES + 2 * SLOT_BYTES + 5];
     assert_eq!(Snapshot::parse(cut).unwrap().connections().count(), 2);
-    assert_eq!(
-        Snapshot::parse(&bytes[..HEADER_BYTES])
-            .unwrap()
-            .connections()
-            .count(),
-        0
-    );
+    assert_eq!(Snapshot::parse(&bytes[..HEADER_BYTES]).unwrap().connections().count(), 0);
 }
 
 proptest! {

@@ -165,9 +165,7 @@ fn parse_selection(text: &str) -> Result<Selection, String> {
 
 fn parse_interval(text: &str) -> Result<std::time::Duration, String> {
     match text.parse() {
-        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => {
-            Ok(std::time::Duration::from_secs_f64(seconds))
-        }
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(std::time::Duration::from_secs_f64(seconds)),
         _ => Err("it is not a number of seconds from 0.1 to 86400".into()),
     }
 }
@@ -200,18 +198,12 @@ mod tests {
 
     #[test]
     fn what_follows_the_program_is_the_programs_own() {
-        let cli = Cli::parse_from([
-            "beeline", "run", "-p", "latency", "ls", "-p", "--json", "--",
-        ]);
-        let Command::Run(run) = cli.command else {
-            panic!("not run")
-        };
+        let cli = Cli::parse_from(["beeline", "run", "-p", "latency", "ls", "-p", "--json", "--"]);
+        let Command::Run(run) = cli.command else { panic!("not run") };
         assert_eq!(run.profile.as_deref(), Some("latency"));
         assert_eq!(run.command, ["ls", "-p", "--json", "--"]);
         let cli = Cli::parse_from(["beeline", "run", "--", "-odd", "--", "x"]);
-        let Command::Run(run) = cli.command else {
-            panic!("not run")
-        };
+        let Command::Run(run) = cli.command else { panic!("not run") };
         assert_eq!(run.command, ["-odd", "--", "x"]);
     }
 

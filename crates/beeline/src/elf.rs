@@ -37,27 +37,17 @@ impl Elf {
         if !header.starts_with(b"\x7fELF") {
             return Ok(None);
         }
-        Self::parse(header, |offset, bytes| {
-            read_some(file, bytes, offset).is_ok_and(|len| len == bytes.len())
-        })
-        .map_or(Ok(None), |elf| Ok(Some(elf)))
+        Self::parse(header, |offset, bytes| read_some(file, bytes, offset).is_ok_and(|len| len == bytes.len()))
+            .map_or(Ok(None), |elf| Ok(Some(elf)))
     }
 
     fn parse(header: &[u8], read: impl Fn(u64, &mut [u8]) -> bool) -> Option<Self> {
         let (class, data) = (*header.get(4)?, *header.get(5)?);
         let wide = class == 2;
         let number = Number { big: data == 2 };
-        let architecture = Architecture {
-            class,
-            data,
-            machine: number.u16(header, 18)?,
-        };
+        let architecture = Architecture { class, data, machine: number.u16(header, 18)? };
         let (table, entry_bytes, entries) = if wide {
-            (
-                number.u64(header, 32)?,
-                number.u16(header, 54)?,
-                number.u16(header, 56)?,
-            )
+            (number.u64(header, 32)?, number.u16(header, 54)?, number.u16(header, 56)?)
         } else {
             let table = number.u32(header, 28)?.into();
             (table, number.u16(header, 42)?, number.u16(header, 44)?)
@@ -75,14 +65,9 @@ impl Elf {
             let (at, bytes) = if wide {
                 (number.u64(&entry, 8)?, number.u64(&entry, 32)?)
             } else {
-                (
-                    number.u32(&entry, 4)?.into(),
-                    number.u32(&entry, 16)?.into(),
-                )
+                (number.u32(&entry, 4)?.into(), number.u32(&entry, 16)?.into())
             };
-            let bytes = usize::try_from(bytes)
-                .ok()
-                .filter(|&n| n <= INTERPRETER_BYTES_MAX)?;
+            let bytes = usize::try_from(bytes).ok().filter(|&n| n <= INTERPRETER_BYTES_MAX)?;
             let mut path = vec![0; bytes];
             if !read(at, &mut path) {
                 return None;
@@ -91,10 +76,7 @@ impl Elf {
             interpreter = Some(path);
             break;
         }
-        Some(Self {
-            architecture,
-            interpreter,
-        })
+        Some(Self { architecture, interpreter })
     }
 }
 
@@ -123,29 +105,17 @@ impl Number {
 
     fn u16(&self, bytes: &[u8], offset: usize) -> Option<u16> {
         let bytes = Self::bytes(bytes, offset)?;
-        Some(if self.big {
-            u16::from_be_bytes(bytes)
-        } else {
-            u16::from_le_bytes(bytes)
-        })
+        Some(if self.big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
     }
 
     fn u32(&self, bytes: &[u8], offset: usize) -> Option<u32> {
         let bytes = Self::bytes(bytes, offset)?;
-        Some(if self.big {
-            u32::from_be_bytes(bytes)
-        } else {
-            u32::from_le_bytes(bytes)
-        })
+        Some(if self.big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
     fn u64(&self, bytes: &[u8], offset: usize) -> Option<u64> {
         let bytes = Self::bytes(bytes, offset)?;
-        Some(if self.big {
-            u64::from_be_bytes(bytes)
-        } else {
-            u64::from_le_bytes(bytes)
-        })
+        Some(if self.big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) })
     }
 }
 
@@ -167,10 +137,7 @@ mod tests {
         let parse = |bytes: &[u8]| {
             Elf::parse(&bytes[..bytes.len().min(64)], |offset, target| {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX);
-                match from
-                    .checked_add(target.len())
-                    .and_then(|to| bytes.get(from..to))
-                {
+                match from.checked_add(target.len()).and_then(|to| bytes.get(from..to)) {
                     Some(source) => {
                         target.copy_from_slice(source);
                         true

@@ -37,34 +37,17 @@ fn reference() -> String {
     let mut text = String::from(
         "# Options, reasons and counters\n\nWritten by `beeline generate reference` from the library's own tables.\n",
     );
-    text.push_str(
-        "\n## Options\n\n| option | default | values | what it does |\n|---|---|---|---|\n",
-    );
+    text.push_str("\n## Options\n\n| option | default | values | what it does |\n|---|---|---|---|\n");
     for spec in OptionSpec::all() {
-        let _ = writeln!(
-            text,
-            "| `{}` | `{}` | {} | {} |",
-            spec.key, spec.default, spec.kind, spec.sentence
-        );
+        let _ = writeln!(text, "| `{}` | `{}` | {} | {} |", spec.key, spec.default, spec.kind, spec.sentence);
     }
-    list(&mut text, "Why a connection is on TCP", Reason::ALL, |r| {
-        (r.name(), r.sentence())
-    });
-    list(&mut text, "Why a connection was reset", Poison::ALL, |p| {
-        (p.name(), p.sentence())
-    });
-    list(&mut text, "Counters", Counter::ALL, |c| {
-        (c.name(), c.sentence())
-    });
+    list(&mut text, "Why a connection is on TCP", Reason::ALL, |r| (r.name(), r.sentence()));
+    list(&mut text, "Why a connection was reset", Poison::ALL, |p| (p.name(), p.sentence()));
+    list(&mut text, "Counters", Counter::ALL, |c| (c.name(), c.sentence()));
     text
 }
 
-fn list<T: Copy>(
-    text: &mut String,
-    title: &str,
-    entries: &[T],
-    describe: impl Fn(T) -> (&'static str, &'static str),
-) {
+fn list<T: Copy>(text: &mut String, title: &str, entries: &[T], describe: impl Fn(T) -> (&'static str, &'static str)) {
     let _ = write!(text, "\n## {title}\n\n| name | meaning |\n|---|---|\n");
     for entry in entries {
         let (name, sentence) = describe(*entry);

@@ -19,10 +19,7 @@ extern "C" fn note() {
     }
     for (fd, closed) in (0..).zip(&WAS_CLOSED) {
         // SAFETY: no pointers are passed; a closed descriptor is an error code.
-        closed.store(
-            unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0,
-            Ordering::Relaxed,
-        );
+        closed.store(unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0, Ordering::Relaxed);
     }
 }
 

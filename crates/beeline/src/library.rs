@@ -32,32 +32,17 @@ impl Library {
         let file = File::open(path)?;
         let path = path.canonicalize()?;
         // LD_PRELOAD is a list separated by spaces and colons, without any escape (ld.so(8)).
-        if path
-            .as_os_str()
-            .as_bytes()
-            .iter()
-            .any(|byte| b" :".contains(byte))
-        {
-            anyhow::bail!(
-                "its path holds a space or a colon, which the system's loader cannot take"
-            );
+        if path.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte)) {
+            anyhow::bail!("its path holds a space or a colon, which the system's loader cannot take");
         }
         let elf = Elf::read(&file)?.context("it is not an ELF file")?;
-        Ok(Self {
-            path,
-            architecture: elf.architecture,
-        })
+        Ok(Self { path, architecture: elf.architecture })
     }
 
     /// The value of LD_PRELOAD: the library first, then what was there.
     pub fn preload(&self, existing: Option<OsString>) -> OsString {
         let mut list = self.path.clone().into_os_string();
-        for other in existing
-            .as_deref()
-            .unwrap_or_default()
-            .as_bytes()
-            .split(|byte| b" :".contains(byte))
-        {
+        for other in existing.as_deref().unwrap_or_default().as_bytes().split(|byte| b" :".contains(byte)) {
             // `beeline run beeline run …` loads it once.
             if !other.is_empty() && other != self.path.as_os_str().as_bytes() {
                 list.push(":");
@@ -72,29 +57,19 @@ impl Library {
 fn installed() -> anyhow::Result<PathBuf> {
     let executable = std::env::current_exe().context("cannot find this executable")?;
     let directory = executable.parent().unwrap_or(Path::new("/"));
-    let candidates = [
-        directory.join(NAME),
-        directory.join("../lib/beeline").join(NAME),
-        directory.join("../lib").join(NAME),
-    ];
-    candidates
-        .iter()
-        .find(|path| path.exists())
-        .cloned()
-        .ok_or_else(|| {
-            let places: Vec<String> = candidates
-                .iter()
-                .map(|path| format!("\n  {}", path.display()))
-                .collect();
-            Failure::error(
-                Failure::OURS,
-                format!(
-                    "cannot find {NAME}; build it with `cargo build --release`, or name it with \
+    let candidates =
+        [directory.join(NAME), directory.join("../lib/beeline").join(NAME), directory.join("../lib").join(NAME)];
+    candidates.iter().find(|path| path.exists()).cloned().ok_or_else(|| {
+        let places: Vec<String> = candidates.iter().map(|path| format!("\n  {}", path.display())).collect();
+        Failure::error(
+            Failure::OURS,
+            format!(
+                "cannot find {NAME}; build it with `cargo build --release`, or name it with \
                  --library. It was looked for at{}",
-                    places.concat()
-                ),
-            )
-        })
+                places.concat()
+            ),
+        )
+    })
 }
 
 #[cfg(test)]
@@ -105,10 +80,8 @@ mod tests {
     #[test]
     fn what_was_preloaded_stays_and_nothing_is_loaded_twice() {
         let file = File::open("/proc/self/exe").unwrap();
-        let library = Library {
-            path: "/x/libbeeline.so".into(),
-            architecture: Elf::read(&file).unwrap().unwrap().architecture,
-        };
+        let library =
+            Library { path: "/x/libbeeline.so".into(), architecture: Elf::read(&file).unwrap().unwrap().architecture };
         let preload = |existing: &str| library.preload(Some(OsStr::new(existing).to_owned()));
         assert_eq!(library.preload(None), "/x/libbeeline.so");
         assert_eq!(preload(""), "/x/libbeeline.so");

@@ -34,11 +34,7 @@ impl Failure {
     const NOT_FOUND: u8 = 127;
 
     fn error(code: u8, message: impl Into<String>) -> anyhow::Error {
-        Self {
-            code,
-            message: message.into(),
-        }
-        .into()
+        Self { code, message: message.into() }.into()
     }
 }
 
@@ -64,9 +60,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("beeline: {error:#}");
-            let code = error
-                .downcast_ref::<Failure>()
-                .map_or(default_code, |failure| failure.code);
+            let code = error.downcast_ref::<Failure>().map_or(default_code, |failure| failure.code);
             ExitCode::from(code)
         }
     }

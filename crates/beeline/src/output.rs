@@ -6,10 +6,7 @@ use std::io::{self, Write};
 /// which is no error: the result is whether anybody still reads.
 pub fn print(text: &str) -> anyhow::Result<bool> {
     let mut stdout = io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(anyhow::Error::new(error).context("cannot write to standard output")),

@@ -17,10 +17,7 @@ use toml::de::{DeTable, DeValue};
 /// The profiles that are part of the program.
 pub const BUILT_IN: [(&str, &str); 3] = [
     ("latency", include_str!("../../../profiles/latency.toml")),
-    (
-        "throughput",
-        include_str!("../../../profiles/throughput.toml"),
-    ),
+    ("throughput", include_str!("../../../profiles/throughput.toml")),
     ("lowcpu", include_str!("../../../profiles/lowcpu.toml")),
 ];
 
@@ -33,19 +30,12 @@ pub struct Chosen {
 
 impl Chosen {
     pub fn new() -> Self {
-        Self {
-            tunables: Tunables::DEFAULT,
-            set: BTreeSet::new(),
-        }
+        Self { tunables: Tunables::DEFAULT, set: BTreeSet::new() }
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
-        self.tunables
-            .set(key, value)
-            .map_err(|error| explain(error, key))?;
-        let spec = OptionSpec::all()
-            .into_iter()
-            .find(|spec| spec.key.as_bytes() == key);
+        self.tunables.set(key, value).map_err(|error| explain(error, key))?;
+        let spec = OptionSpec::all().into_iter().find(|spec| spec.key.as_bytes() == key);
         self.set.extend(spec.map(|spec| spec.key));
         Ok(())
     }
@@ -53,9 +43,7 @@ impl Chosen {
     fn set_pair(&mut self, pair: &[u8]) -> Result<(), String> {
         let mut parts = pair.splitn(2, |&byte| byte == b'=');
         let key = parts.next().unwrap_or_default();
-        let value = parts
-            .next()
-            .ok_or_else(|| explain(OptionError::NoEquals, key))?;
+        let value = parts.next().ok_or_else(|| explain(OptionError::NoEquals, key))?;
         self.set(key, value)
     }
 
@@ -63,9 +51,8 @@ impl Chosen {
     pub fn add_environment(&mut self, list: &OsStr) -> anyhow::Result<()> {
         for pair in list.as_bytes().split(|&byte| byte == b',') {
             if !pair.is_empty() {
-                self.set_pair(pair).map_err(|error| {
-                    anyhow::anyhow!("{ENVIRONMENT}: {}: {error}", pair.escape_ascii())
-                })?;
+                self.set_pair(pair)
+                    .map_err(|error| anyhow::anyhow!("{ENVIRONMENT}: {}: {error}", pair.escape_ascii()))?;
             }
         }
         Ok(())
@@ -73,8 +60,7 @@ impl Chosen {
 
     /// Adds an option of the command line.
     pub fn add_argument(&mut self, pair: &OsStr) -> anyhow::Result<()> {
-        self.set_pair(pair.as_bytes())
-            .map_err(|error| anyhow::anyhow!("--option {}: {error}", pair.display()))
+        self.set_pair(pair.as_bytes()).map_err(|error| anyhow::anyhow!("--option {}: {error}", pair.display()))
     }
 
     /// Adds the options of a profile. `name` is what its errors begin with.
@@ -113,15 +99,11 @@ impl Chosen {
                     }
                 }
                 ("options", _) => {
-                    bail!(
-                        "{}: options must be a table: [options]",
-                        at(value.span().start)
-                    );
+                    bail!("{}: options must be a table: [options]", at(value.span().start));
                 }
-                (other, _) => bail!(
-                    "{}: a profile has no `{other}`, only `description` and `[options]`",
-                    at(key.span().start)
-                ),
+                (other, _) => {
+                    bail!("{}: a profile has no `{other}`, only `description` and `[options]`", at(key.span().start))
+                }
             }
         }
         Ok(())
@@ -143,10 +125,7 @@ impl Chosen {
             return self.add_profile(&format!("profile {name}"), text);
         }
         let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-        let places: Vec<String> = directories
-            .iter()
-            .map(|directory| directory.display().to_string())
-            .collect();
+        let places: Vec<String> = directories.iter().map(|directory| directory.display().to_string()).collect();
         bail!(
             "there is no profile `{name}`: built in are {}; others are looked for in {}; or name a \
              file that ends in .toml",
@@ -157,8 +136,7 @@ impl Chosen {
 
     fn add_profile_file(&mut self, file: &Path) -> anyhow::Result<()> {
         let name = file.display().to_string();
-        let text = std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read the profile {name}"))?;
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the profile {name}"))?;
         self.add_profile(&name, &text)
     }
 
@@ -192,10 +170,7 @@ fn directories() -> Vec<PathBuf> {
         .filter(|home| Path::new(home).is_absolute())
         .map(PathBuf::from)
         .or_else(|| std::env::home_dir().map(|home| home.join(".config")));
-    user.into_iter()
-        .chain([PathBuf::from("/etc")])
-        .map(|base| base.join("beeline/profiles"))
-        .collect()
+    user.into_iter().chain([PathBuf::from("/etc")]).map(|base| base.join("beeline/profiles")).collect()
 }
 
 fn explain(error: OptionError, key: &[u8]) -> String {
@@ -239,14 +214,8 @@ mod tests {
 
     #[test]
     fn each_kind_of_value_is_taken() {
-        let text =
-            "[options]\nstats = false\nwait = 'poll'\nspin_ns_max = 1_000\nring_bytes = 0x10000\n";
-        assert_eq!(
-            profile(text),
-            Ok(Some(
-                "wait=poll,spin_ns_max=1000,ring_bytes=65536,stats=off".into()
-            ))
-        );
+        let text = "[options]\nstats = false\nwait = 'poll'\nspin_ns_max = 1_000\nring_bytes = 0x10000\n";
+        assert_eq!(profile(text), Ok(Some("wait=poll,spin_ns_max=1000,ring_bytes=65536,stats=off".into())));
         assert_eq!(profile(""), Ok(None));
         assert_eq!(profile("description = 'x'\n[options]\n"), Ok(None));
     }
@@ -254,42 +223,21 @@ mod tests {
     #[test]
     fn errors_have_their_line_and_column() {
         for (text, message) in [
-            (
-                "[options]\nspin_ns = 5\n",
-                "p.toml:2:1: there is no option `spin_ns`; did you mean `spin_ns_max`?",
-            ),
-            (
-                "[options]\nqqq = 5\n",
-                "p.toml:2:1: there is no option `qqq`; `beeline run --help` lists them",
-            ),
-            (
-                "[options]\n\nwait = 'fast'\n",
-                "p.toml:3:8: wait must be one of lazy, poll, wait",
-            ),
+            ("[options]\nspin_ns = 5\n", "p.toml:2:1: there is no option `spin_ns`; did you mean `spin_ns_max`?"),
+            ("[options]\nqqq = 5\n", "p.toml:2:1: there is no option `qqq`; `beeline run --help` lists them"),
+            ("[options]\n\nwait = 'fast'\n", "p.toml:3:8: wait must be one of lazy, poll, wait"),
             (
                 "[options]\nring_bytes = 65537\n",
                 "p.toml:2:14: ring_bytes must be a power of two from 65536 to 16777216",
             ),
-            (
-                "[options]\nspin_ns_max = -1\n",
-                "p.toml:2:15: spin_ns_max must be a number from 0 to 10000000",
-            ),
+            ("[options]\nspin_ns_max = -1\n", "p.toml:2:15: spin_ns_max must be a number from 0 to 10000000"),
             (
                 "[options]\nspin_ns_max = 1.5\n",
                 "p.toml:2:15: the value must be a string, a whole number, true or false",
             ),
-            (
-                "options = 3\n",
-                "p.toml:1:11: options must be a table: [options]",
-            ),
-            (
-                "description = 3\n",
-                "p.toml:1:15: description must be a string",
-            ),
-            (
-                "wait = 'poll'\n",
-                "p.toml:1:1: a profile has no `wait`, only `description` and `[options]`",
-            ),
+            ("options = 3\n", "p.toml:1:11: options must be a table: [options]"),
+            ("description = 3\n", "p.toml:1:15: description must be a string"),
+            ("wait = 'poll'\n", "p.toml:1:1: a profile has no `wait`, only `description` and `[options]`"),
         ] {
             assert_eq!(profile(text), Err(message.into()), "{text}");
         }
@@ -306,12 +254,8 @@ mod tests {
     #[test]
     fn the_later_source_wins() {
         let mut chosen = Chosen::new();
-        chosen
-            .add_profile("p", "[options]\nwait = 'poll'\nspin_ns_max = 1\n")
-            .unwrap();
-        chosen
-            .add_environment(OsStr::new("spin_ns_max=2,,stats=off"))
-            .unwrap();
+        chosen.add_profile("p", "[options]\nwait = 'poll'\nspin_ns_max = 1\n").unwrap();
+        chosen.add_environment(OsStr::new("spin_ns_max=2,,stats=off")).unwrap();
         chosen.add_argument(OsStr::new("stats=on")).unwrap();
         assert_eq!(chosen.list().unwrap(), "wait=poll,spin_ns_max=2,stats=on");
         assert!(chosen.add_argument(OsStr::new("stats")).is_err());

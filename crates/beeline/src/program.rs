@@ -16,19 +16,15 @@ use crate::elf::{Architecture, Elf};
 pub fn find(command: &OsStr, path: Option<&OsStr>) -> anyhow::Result<PathBuf> {
     let shown = command.display();
     if command.is_empty() {
-        return Err(Failure::error(
-            Failure::NOT_FOUND,
-            "the program's name is empty",
-        ));
+        return Err(Failure::error(Failure::NOT_FOUND, "the program's name is empty"));
     }
     if command.as_bytes().contains(&b'/') {
         let file = PathBuf::from(command);
         return match executable(&file) {
             Ok(()) => Ok(file),
-            Err(error) if is_missing(&error) => Err(Failure::error(
-                Failure::NOT_FOUND,
-                format!("{shown}: there is no such program"),
-            )),
+            Err(error) if is_missing(&error) => {
+                Err(Failure::error(Failure::NOT_FOUND, format!("{shown}: there is no such program")))
+            }
             Err(error) => Err(not_executable(&file, &error)),
         };
     }
@@ -36,11 +32,7 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> anyhow::Result<PathBuf> {
     let path = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
     let mut refused = None;
     for directory in std::env::split_paths(path) {
-        let directory = if directory.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            &directory
-        };
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { &directory };
         let file = directory.join(command);
         match executable(&file) {
             Ok(()) => return Ok(file),
@@ -52,18 +44,12 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> anyhow::Result<PathBuf> {
     }
     match refused {
         Some((file, error)) => Err(not_executable(&file, &error)),
-        None => Err(Failure::error(
-            Failure::NOT_FOUND,
-            format!("{shown}: there is no such program in PATH"),
-        )),
+        None => Err(Failure::error(Failure::NOT_FOUND, format!("{shown}: there is no such program in PATH"))),
     }
 }
 
 fn is_missing(error: &std::io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENOENT | libc::ENOTDIR | libc::ESTALE)
-    )
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ESTALE))
 }
 
 fn not_executable(file: &Path, error: &std::io::Error) -> anyhow::Error {
@@ -72,10 +58,7 @@ fn not_executable(file: &Path, error: &std::io::Error) -> anyhow::Error {
         Some(libc::EACCES) => "you have no permission to execute it".to_owned(),
         _ => error.to_string(),
     };
-    Failure::error(
-        Failure::NOT_EXECUTABLE,
-        format!("{}: {why}", file.display()),
-    )
+    Failure::error(Failure::NOT_EXECUTABLE, format!("{}: {why}", file.display()))
 }
 
 fn executable(file: &Path) -> std::io::Result<()> {
@@ -84,13 +67,8 @@ fn executable(file: &Path) -> std::io::Result<()> {
     }
     let file = CString::new(file.as_os_str().as_bytes())?;
     // SAFETY: the pointer is to a C string that outlives the call.
-    let result =
-        unsafe { libc::faccessat(libc::AT_FDCWD, file.as_ptr(), libc::X_OK, libc::AT_EACCESS) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
+    let result = unsafe { libc::faccessat(libc::AT_FDCWD, file.as_ptr(), libc::X_OK, libc::AT_EACCESS) };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// Whether and why not the library gets into a program.
@@ -136,18 +114,14 @@ fn inspect_binary(file: &Path, opened: &File, library: Architecture, through: &s
         return Loading::Loads;
     };
     if elf.architecture != library {
-        return Loading::Harmful(format!(
-            "{name} is built for another architecture than Beeline's library, {on_tcp}"
-        ));
+        return Loading::Harmful(format!("{name} is built for another architecture than Beeline's library, {on_tcp}"));
     }
     let Some(interpreter) = elf.interpreter else {
         // A dynamic loader that is called as a program asks for no loader itself.
         if is_glibc_loader(file.as_os_str().as_bytes()) {
             return Loading::Loads;
         }
-        return Loading::Ignored(format!(
-            "{name} is statically linked: Beeline cannot be loaded, {on_tcp}"
-        ));
+        return Loading::Ignored(format!("{name} is statically linked: Beeline cannot be loaded, {on_tcp}"));
     };
     if !is_glibc_loader(&interpreter) {
         let interpreter = String::from_utf8_lossy(&interpreter);
@@ -155,14 +129,8 @@ fn inspect_binary(file: &Path, opened: &File, library: Architecture, through: &s
             "{name} uses another C library than glibc (its loader is {interpreter}), {on_tcp}"
         ));
     }
-    match opened
-        .metadata()
-        .ok()
-        .and_then(|metadata| raises_privileges(file, &metadata))
-    {
-        Some(how) => Loading::Ignored(format!(
-            "{name} {how}: the system loads no foreign library into it, {on_tcp}"
-        )),
+    match opened.metadata().ok().and_then(|metadata| raises_privileges(file, &metadata)) {
+        Some(how) => Loading::Ignored(format!("{name} {how}: the system loads no foreign library into it, {on_tcp}")),
         None => Loading::Loads,
     }
 }
@@ -170,23 +138,14 @@ fn inspect_binary(file: &Path, opened: &File, library: Architecture, through: &s
 fn is_glibc_loader(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     // ld-linux-x86-64.so.2, ld-linux-aarch64.so.1, ld64.so.2 (POWER, s390x), ld-2.31.so, ld.so
-    [b"ld-linux".as_slice(), b"ld64.so", b"ld.so", b"ld-2."]
-        .iter()
-        .any(|start| name.starts_with(start))
+    [b"ld-linux".as_slice(), b"ld64.so", b"ld.so", b"ld-2."].iter().any(|start| name.starts_with(start))
 }
 
 /// Whether executing the file makes the kernel set `AT_SECURE` (getauxval(3)), upon which the loader
 /// leaves `LD_PRELOAD` out: new user or group, or capabilities for somebody who is not root.
 fn raises_privileges(file: &Path, metadata: &Metadata) -> Option<&'static str> {
     // SAFETY: these calls take no pointers and cannot fail.
-    let (uid, euid, gid, egid) = unsafe {
-        (
-            libc::getuid(),
-            libc::geteuid(),
-            libc::getgid(),
-            libc::getegid(),
-        )
-    };
+    let (uid, euid, gid, egid) = unsafe { (libc::getuid(), libc::geteuid(), libc::getgid(), libc::getegid()) };
     // The kernel compares what the program will have with the real user and group of now
     // (`cap_bprm_creds_from_file`).
     if euid != uid || egid != gid {
@@ -239,9 +198,7 @@ fn script_interpreter(file: &File, path: Option<&OsStr>) -> Option<PathBuf> {
     let len = file.read_at(&mut line, 0).ok()?;
     let line = line[..len].strip_prefix(b"#!")?;
     let line = line.split(|&byte| byte == b'\n').next()?;
-    let mut words = line
-        .split(|byte| b" \t\r\0".contains(byte))
-        .filter(|word| !word.is_empty());
+    let mut words = line.split(|byte| b" \t\r\0".contains(byte)).filter(|word| !word.is_empty());
     let interpreter = words.next()?;
     let is_env = interpreter.ends_with(b"/env");
     let rest: Vec<&[u8]> = words.collect();
@@ -282,19 +239,10 @@ mod tests {
 
     #[test]
     fn loaders_are_told_apart() {
-        for glibc in [
-            "/lib64/ld-linux-x86-64.so.2",
-            "/lib/ld-linux-aarch64.so.1",
-            "/lib64/ld64.so.2",
-        ] {
+        for glibc in ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib64/ld64.so.2"] {
             assert!(is_glibc_loader(glibc.as_bytes()), "{glibc}");
         }
-        for other in [
-            "/lib/ld-musl-x86_64.so.1",
-            "/system/bin/linker64",
-            "",
-            "/ld-linux/x",
-        ] {
+        for other in ["/lib/ld-musl-x86_64.so.1", "/system/bin/linker64", "", "/ld-linux/x"] {
             assert!(!is_glibc_loader(other.as_bytes()), "{other}");
         }
     }
@@ -311,14 +259,8 @@ mod tests {
         assert_eq!(interpreter("#!/bin/sh -e\n"), Some("/bin/sh".into()));
         assert_eq!(interpreter("#! /bin/sh"), Some("/bin/sh".into()));
         assert_eq!(interpreter("#!/usr/bin/env sh\n"), Some("/bin/sh".into()));
-        assert_eq!(
-            interpreter("#!/usr/bin/env -S sh -e\n"),
-            Some("/bin/sh".into())
-        );
-        assert_eq!(
-            interpreter("#!/usr/bin/env nowhere-to-be-found\n"),
-            Some("/usr/bin/env".into())
-        );
+        assert_eq!(interpreter("#!/usr/bin/env -S sh -e\n"), Some("/bin/sh".into()));
+        assert_eq!(interpreter("#!/usr/bin/env nowhere-to-be-found\n"), Some("/usr/bin/env".into()));
         assert_eq!(interpreter("#!\n"), None);
         assert_eq!(interpreter("echo\n"), None);
         assert_eq!(interpreter(""), None);

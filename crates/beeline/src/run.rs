@@ -41,9 +41,8 @@ pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
         eprintln!("beeline: warning: {why}");
     }
 
-    let mut environment: Vec<(OsString, OsString)> = std::env::vars_os()
-        .filter(|(key, _)| key != ENVIRONMENT)
-        .collect();
+    let mut environment: Vec<(OsString, OsString)> =
+        std::env::vars_os().filter(|(key, _)| key != ENVIRONMENT).collect();
     if !matches!(loading, Loading::Harmful(_)) {
         environment.retain(|(key, _)| key != PRELOAD);
         environment.push((PRELOAD.into(), library.preload(std::env::var_os(PRELOAD))));
@@ -54,20 +53,12 @@ pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
     exec(&file, &arguments.command, &environment)
 }
 
-fn exec(
-    file: &Path,
-    arguments: &[OsString],
-    environment: &[(OsString, OsString)],
-) -> anyhow::Result<Infallible> {
+fn exec(file: &Path, arguments: &[OsString], environment: &[(OsString, OsString)]) -> anyhow::Result<Infallible> {
     let c_string = |text: &OsStr| {
-        CString::new(text.as_bytes())
-            .map_err(|_| Failure::error(Failure::OURS, "an argument holds a zero byte"))
+        CString::new(text.as_bytes()).map_err(|_| Failure::error(Failure::OURS, "an argument holds a zero byte"))
     };
     let c_file = c_string(file.as_os_str())?;
-    let c_arguments = arguments
-        .iter()
-        .map(|argument| c_string(argument))
-        .collect::<Result<Vec<_>, _>>()?;
+    let c_arguments = arguments.iter().map(|argument| c_string(argument)).collect::<Result<Vec<_>, _>>()?;
     let c_environment = environment
         .iter()
         .map(|(key, value)| {
@@ -88,34 +79,20 @@ fn exec(
     }
     let (code, why) = match error.raw_os_error() {
         Some(libc::ENOENT) => match program::missing_interpreter(file) {
-            Some(interpreter) => (
-                Failure::NOT_FOUND,
-                format!("its interpreter {} does not exist", interpreter.display()),
-            ),
-            None => (
-                Failure::NOT_FOUND,
-                "it, or the loader it needs, does not exist".to_owned(),
-            ),
+            Some(interpreter) => {
+                (Failure::NOT_FOUND, format!("its interpreter {} does not exist", interpreter.display()))
+            }
+            None => (Failure::NOT_FOUND, "it, or the loader it needs, does not exist".to_owned()),
         },
-        Some(libc::ENOEXEC) => (
-            Failure::NOT_EXECUTABLE,
-            "this system cannot run binaries of its kind".to_owned(),
-        ),
+        Some(libc::ENOEXEC) => (Failure::NOT_EXECUTABLE, "this system cannot run binaries of its kind".to_owned()),
         _ => (Failure::NOT_EXECUTABLE, error.to_string()),
     };
-    Err(Failure::error(
-        code,
-        format!("cannot execute {}: {why}", file.display()),
-    ))
+    Err(Failure::error(code, format!("cannot execute {}: {why}", file.display())))
 }
 
 fn execve(file: &std::ffi::CStr, arguments: &[CString], environment: &[CString]) -> std::io::Error {
     let pointers = |strings: &[CString]| {
-        strings
-            .iter()
-            .map(|string| string.as_ptr())
-            .chain([std::ptr::null()])
-            .collect::<Vec<_>>()
+        strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
     };
     let (arguments, environment) = (pointers(arguments), pointers(environment));
     // SAFETY: the file is a C string, both lists are lists of C strings that end in a null

@@ -33,9 +33,7 @@ pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
         let mut text = if arguments.json {
             json(&collected, arguments.watch.is_some())?
         } else {
-            let rates = before
-                .as_ref()
-                .map(|(then, before)| (before, now.duration_since(*then)));
+            let rates = before.as_ref().map(|(then, before)| (before, now.duration_since(*then)));
             let hint = arguments.watch.is_some() && rates.is_none();
             let mut text = table::render(&collected, arguments.selection, rates);
             if hint {
@@ -50,10 +48,7 @@ pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
         let missing = collected.processes.is_empty() && arguments.selection != Selection::All;
         let is_read = output::print(&text)?;
         for unreadable in &collected.unreadable {
-            eprintln!(
-                "beeline: {} is left out: {}",
-                unreadable.path, unreadable.why
-            );
+            eprintln!("beeline: {} is left out: {}", unreadable.path, unreadable.why);
         }
         let Some(interval) = arguments.watch else {
             return Ok(ExitCode::from(u8::from(missing)));
@@ -67,18 +62,9 @@ pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn json(collected: &Collected, one_line: bool) -> anyhow::Result<String> {
-    let since_1970 = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let document = Document {
-        version: 1,
-        unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
-        collected,
-    };
-    let text = if one_line {
-        serde_json::to_string(&document)?
-    } else {
-        serde_json::to_string_pretty(&document)?
-    };
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let document =
+        Document { version: 1, unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX), collected };
+    let text = if one_line { serde_json::to_string(&document)? } else { serde_json::to_string_pretty(&document)? };
     Ok(text + "\n")
 }

@@ -9,11 +9,7 @@ use common::{beeline, stdout};
 #[test]
 fn manual_pages_are_written_for_each_command() {
     let directory = tempfile::tempdir().unwrap();
-    let status = beeline()
-        .args(["generate", "man"])
-        .arg(directory.path())
-        .status()
-        .unwrap();
+    let status = beeline().args(["generate", "man"]).arg(directory.path()).status().unwrap();
     assert!(status.success());
     for page in ["beeline.1", "beeline-run.1", "beeline-stat.1"] {
         let text = std::fs::read_to_string(directory.path().join(page)).unwrap();
@@ -26,10 +22,7 @@ fn manual_pages_are_written_for_each_command() {
 #[test]
 fn completions_are_written_for_each_shell() {
     for shell in ["bash", "zsh", "fish"] {
-        let output = beeline()
-            .args(["generate", "completions", shell])
-            .output()
-            .unwrap();
+        let output = beeline().args(["generate", "completions", shell]).output().unwrap();
         assert!(output.status.success());
         assert!(stdout(&output).contains("profile"), "{shell}");
     }
@@ -38,12 +31,7 @@ fn completions_are_written_for_each_shell() {
 #[test]
 fn the_reference_lists_every_table() {
     let output = beeline().args(["generate", "reference"]).output().unwrap();
-    for entry in [
-        "`spin_ns_max`",
-        "`no_door`",
-        "`bad_bell_byte`",
-        "`bytes_sent`",
-    ] {
+    for entry in ["`spin_ns_max`", "`no_door`", "`bad_bell_byte`", "`bytes_sent`"] {
         assert!(stdout(&output).contains(entry), "{entry}");
     }
 }
@@ -51,8 +39,5 @@ fn the_reference_lists_every_table() {
 #[test]
 fn the_version_is_told() {
     let output = beeline().arg("--version").output().unwrap();
-    assert_eq!(
-        stdout(&output),
-        format!("beeline {}\n", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(stdout(&output), format!("beeline {}\n", env!("CARGO_PKG_VERSION")));
 }

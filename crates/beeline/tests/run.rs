@@ -28,11 +28,7 @@ fn output_of(arguments: &[&str]) -> Output {
 /// Another process makes the file: if this one had it open for writing while another test's thread
 /// forks, the program would be "busy" until that thread's child has called exec.
 fn install(source: &Path, target: &Path) {
-    let status = Command::new("install")
-        .args(["-m", "755"])
-        .args([source, target])
-        .status()
-        .unwrap();
+    let status = Command::new("install").args(["-m", "755"]).args([source, target]).status().unwrap();
     assert!(status.success());
 }
 
@@ -52,10 +48,7 @@ fn directory() -> TempDir {
 fn the_program_gets_the_library_and_its_arguments() {
     let output = output_of(&["sh", "-c", "echo $LD_PRELOAD/$1/$2", "sh", "-p", "--json"]);
     let library = harmless_library();
-    assert_eq!(
-        stdout(&output),
-        format!("{}/-p/--json\n", library.display())
-    );
+    assert_eq!(stdout(&output), format!("{}/-p/--json\n", library.display()));
     assert_eq!(stderr(&output), "");
     assert_eq!(output.status.code(), Some(0));
 }
@@ -81,10 +74,7 @@ fn options_come_from_profile_environment_and_arguments_in_this_order() {
         .env("BEELINE_OPTIONS", "spin_ns_max=9,stats=on,ring_bytes=65536")
         .output()
         .unwrap();
-    assert_eq!(
-        stdout(&output),
-        "wait=wait,spin_ns_max=9,ring_bytes=65536,pool_lanes_max=4,stats=off\n"
-    );
+    assert_eq!(stdout(&output), "wait=wait,spin_ns_max=9,ring_bytes=65536,pool_lanes_max=4,stats=off\n");
 }
 
 #[test]
@@ -111,11 +101,7 @@ fn a_signal_that_ends_the_program_is_seen_from_outside() {
 
 #[test]
 fn the_program_has_the_process_id_that_was_started() {
-    let child = run()
-        .args(["sh", "-c", "echo $$"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = run().args(["sh", "-c", "echo $$"]).stdout(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
     let output = child.wait_with_output().unwrap();
     assert_eq!(stdout(&output), format!("{pid}\n"));
@@ -124,22 +110,13 @@ fn the_program_has_the_process_id_that_was_started() {
 #[test]
 fn a_signal_sent_to_it_reaches_the_program() {
     let mut child = run()
-        .args([
-            "sh",
-            "-c",
-            "trap 'exit 7' TERM; echo ready; while :; do read line; done",
-        ])
+        .args(["sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do read line; done"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut ready = [0; 6];
-    child
-        .stdout
-        .as_mut()
-        .unwrap()
-        .read_exact(&mut ready)
-        .unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
     // SAFETY: no pointers are passed; the process is our child, which has not been waited for.
     unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
     // `wait` would close standard input first and end the loop in another way.
@@ -158,11 +135,7 @@ fn sigpipe_and_closed_descriptors_are_passed_on_as_they_are() {
         // SAFETY: both calls are async-signal-safe and pass no pointers.
         unsafe {
             command.pre_exec(move || {
-                let action = if is_ignored {
-                    libc::SIG_IGN
-                } else {
-                    libc::SIG_DFL
-                };
+                let action = if is_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
                 libc::signal(libc::SIGPIPE, action);
                 if is_closed {
                     libc::close(0);
@@ -184,16 +157,10 @@ fn sigpipe_and_closed_descriptors_are_passed_on_as_they_are() {
 fn a_missing_program_is_127() {
     let output = output_of(&["no-such-program-anywhere"]);
     assert_eq!(output.status.code(), Some(127));
-    assert_eq!(
-        stderr(&output),
-        "beeline: no-such-program-anywhere: there is no such program in PATH\n"
-    );
+    assert_eq!(stderr(&output), "beeline: no-such-program-anywhere: there is no such program in PATH\n");
     let output = output_of(&["/nowhere/at/all"]);
     assert_eq!(output.status.code(), Some(127));
-    assert_eq!(
-        stderr(&output),
-        "beeline: /nowhere/at/all: there is no such program\n"
-    );
+    assert_eq!(stderr(&output), "beeline: /nowhere/at/all: there is no such program\n");
     assert_eq!(output_of(&[""]).status.code(), Some(127));
 }
 
@@ -215,31 +182,14 @@ fn path_is_searched_as_execvp_does() {
     let (first, second) = (directory(), directory());
     fs::write(first.path().join("tool"), "").unwrap();
     write_program(&second, "tool", "#!/bin/sh\necho second\n");
-    let path = format!(
-        "{}:{}:/bin",
-        first.path().display(),
-        second.path().display()
-    );
+    let path = format!("{}:{}:/bin", first.path().display(), second.path().display());
     let output = run().env("PATH", path).arg("tool").output().unwrap();
     assert_eq!(stdout(&output), "second\n");
-    let output = run()
-        .env("PATH", first.path())
-        .arg("tool")
-        .output()
-        .unwrap();
+    let output = run().env("PATH", first.path()).arg("tool").output().unwrap();
     assert_eq!(output.status.code(), Some(126));
-    let output = run()
-        .env("PATH", ":/bin")
-        .current_dir(&second)
-        .arg("tool")
-        .output()
-        .unwrap();
+    let output = run().env("PATH", ":/bin").current_dir(&second).arg("tool").output().unwrap();
     assert_eq!(stdout(&output), "second\n");
-    let output = run()
-        .env_remove("PATH")
-        .args(["sh", "-c", "echo found"])
-        .output()
-        .unwrap();
+    let output = run().env_remove("PATH").args(["sh", "-c", "echo found"]).output().unwrap();
     assert_eq!(stdout(&output), "found\n");
 }
 
@@ -253,11 +203,7 @@ fn scripts_run_without_a_warning() {
     ] {
         let script = write_program(&directory, name, text);
         let output = output_of(&[script.to_str().unwrap()]);
-        assert_eq!(
-            stdout(&output),
-            format!("{}\n", harmless_library().display()),
-            "{name}"
-        );
+        assert_eq!(stdout(&output), format!("{}\n", harmless_library().display()), "{name}");
         assert_eq!(stderr(&output), "", "{name}");
     }
 }
@@ -268,11 +214,7 @@ fn a_script_whose_interpreter_is_missing_says_which() {
     let script = write_program(&directory, "script", "#!/nowhere/interpreter\n");
     let output = output_of(&[script.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(127));
-    assert!(
-        stderr(&output).ends_with("its interpreter /nowhere/interpreter does not exist\n"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).ends_with("its interpreter /nowhere/interpreter does not exist\n"), "{}", stderr(&output));
 }
 
 #[test]
@@ -298,11 +240,7 @@ fn a_script_of_a_static_interpreter_warns_too() {
     let program = write_program(&directory, "static", elf(None, MACHINE));
     let script = write_program(&directory, "script", format!("#!{}\n", program.display()));
     let output = output_of(&[script.to_str().unwrap()]);
-    assert!(
-        stderr(&output).contains("the interpreter of the script"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("the interpreter of the script"), "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(42));
 }
 
@@ -311,14 +249,8 @@ fn a_program_made_with_gcc_static_warns() {
     let directory = directory();
     let (source, program) = (directory.path().join("x.c"), directory.path().join("x"));
     fs::write(&source, "int main(void) { return 43; }\n").unwrap();
-    let compiled = Command::new("gcc")
-        .args([
-            OsStr::new("-static"),
-            OsStr::new("-o"),
-            program.as_ref(),
-            source.as_ref(),
-        ])
-        .status();
+    let compiled =
+        Command::new("gcc").args([OsStr::new("-static"), OsStr::new("-o"), program.as_ref(), source.as_ref()]).status();
     if !compiled.is_ok_and(|status| status.success()) {
         eprintln!("skipped: there is no gcc that links statically");
         return;
@@ -331,17 +263,9 @@ fn a_program_made_with_gcc_static_warns() {
 #[test]
 fn a_program_of_another_c_library_is_left_alone() {
     let directory = directory();
-    let program = write_program(
-        &directory,
-        "musl",
-        elf(Some("/nowhere/ld-musl-x.so.1"), MACHINE),
-    );
+    let program = write_program(&directory, "musl", elf(Some("/nowhere/ld-musl-x.so.1"), MACHINE));
     let output = output_of(&[program.to_str().unwrap()]);
-    assert!(
-        stderr(&output).contains("uses another C library than glibc"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("uses another C library than glibc"), "{}", stderr(&output));
     // The loader is not there, so the program cannot start, here as anywhere.
     assert_eq!(output.status.code(), Some(127));
 }
@@ -369,18 +293,11 @@ fn a_set_uid_program_runs_with_a_warning_and_its_rights() {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     let plain = Command::new(&program).arg("-u").output().unwrap();
     if stdout(&plain) != "12345\n" {
-        eprintln!(
-            "skipped: set-uid has no effect in {}",
-            directory.path().display()
-        );
+        eprintln!("skipped: set-uid has no effect in {}", directory.path().display());
         return;
     }
     let output = output_of(&[program.to_str().unwrap(), "-u"]);
-    assert!(
-        stderr(&output).contains("is set-uid"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("is set-uid"), "{}", stderr(&output));
     assert_eq!(stdout(&output), "12345\n");
     assert_eq!(output.status.code(), Some(0));
 }
@@ -394,9 +311,7 @@ fn a_bad_profile_is_told_with_its_line_and_nothing_runs() {
     let output = output_of(&["--profile", profile, "sh", "-c", "echo ran"]);
     assert_eq!(
         stderr(&output),
-        format!(
-            "beeline: {profile}:3:1: there is no option `spin_ns`; did you mean `spin_ns_max`?\n"
-        )
+        format!("beeline: {profile}:3:1: there is no option `spin_ns`; did you mean `spin_ns_max`?\n")
     );
     assert_eq!((stdout(&output), output.status.code()), ("", Some(125)));
 }
@@ -418,36 +333,17 @@ fn profiles_of_ones_own_are_found_by_name() {
 #[test]
 fn what_cannot_be_understood_is_125() {
     for (arguments, message) in [
-        (
-            &["--profile", "nosuch", "true"][..],
-            "there is no profile `nosuch`",
-        ),
-        (
-            &["--profile", "/nowhere/x.toml", "true"],
-            "cannot read the profile",
-        ),
-        (
-            &["--option", "wait", "true"],
-            "--option wait: an option is written key=value",
-        ),
-        (
-            &["--option", "wait=fast", "true"],
-            "wait must be one of lazy, poll, wait",
-        ),
-        (
-            &["--option", "ring_bytes=1", "true"],
-            "ring_bytes must be a power of two",
-        ),
+        (&["--profile", "nosuch", "true"][..], "there is no profile `nosuch`"),
+        (&["--profile", "/nowhere/x.toml", "true"], "cannot read the profile"),
+        (&["--option", "wait", "true"], "--option wait: an option is written key=value"),
+        (&["--option", "wait=fast", "true"], "wait must be one of lazy, poll, wait"),
+        (&["--option", "ring_bytes=1", "true"], "ring_bytes must be a power of two"),
     ] {
         let output = output_of(arguments);
         assert!(stderr(&output).contains(message), "{}", stderr(&output));
         assert_eq!(output.status.code(), Some(125), "{arguments:?}");
     }
-    let output = run()
-        .env("BEELINE_OPTIONS", "wiat=poll")
-        .arg("true")
-        .output()
-        .unwrap();
+    let output = run().env("BEELINE_OPTIONS", "wiat=poll").arg("true").output().unwrap();
     assert_eq!(
         stderr(&output),
         "beeline: BEELINE_OPTIONS: wiat=poll: there is no option `wiat`; did you mean `wait`?\n"
@@ -467,13 +363,7 @@ fn a_library_that_cannot_be_loaded_is_125() {
         (&text, "not an ELF file"),
         (&spaced, "a space or a colon"),
     ] {
-        let output = beeline()
-            .arg("run")
-            .arg("--library")
-            .arg(library)
-            .arg("true")
-            .output()
-            .unwrap();
+        let output = beeline().arg("run").arg("--library").arg(library).arg("true").output().unwrap();
         assert!(stderr(&output).contains(message), "{}", stderr(&output));
         assert_eq!(output.status.code(), Some(125));
     }

@@ -12,8 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use beeline_stats::layout::{
-    ConnectionSlot, FileName, HEADER_BYTES, Opening, SLOT_BYTES, StatsHeader,
-    start_ticks_from_proc_stat,
+    ConnectionSlot, FileName, HEADER_BYTES, Opening, SLOT_BYTES, StatsHeader, start_ticks_from_proc_stat,
 };
 use beeline_stats::{Counter, Poison, Reason, Role};
 use common::{beeline, stderr, stdout};
@@ -41,12 +40,7 @@ impl Root {
     }
 
     fn stat(&self, arguments: &[&str]) -> Output {
-        beeline()
-            .args(["stat", "--root"])
-            .arg(self.root.path())
-            .args(arguments)
-            .output()
-            .unwrap()
+        beeline().args(["stat", "--root"]).arg(self.root.path()).args(arguments).output().unwrap()
     }
 
     fn json(&self, arguments: &[&str]) -> serde_json::Value {
@@ -69,10 +63,7 @@ fn alive() -> FileName {
 
 /// The same process id at another time: gone for certain.
 fn gone() -> FileName {
-    FileName {
-        start_ticks: alive().start_ticks + 1,
-        ..alive()
-    }
+    FileName { start_ticks: alive().start_ticks + 1, ..alive() }
 }
 
 #[repr(C)]
@@ -87,14 +78,11 @@ fn content(name: FileName, fill: impl FnOnce(&Content)) -> Vec<u8> {
     fill(&content);
     content.header.publish(name, own_uid(), 1, b"redis-server");
     // SAFETY: the structure has no padding, and nobody changes it while it is copied.
-    unsafe { std::slice::from_raw_parts((&raw const content).cast::<u8>(), size_of::<Content>()) }
-        .to_vec()
+    unsafe { std::slice::from_raw_parts((&raw const content).cast::<u8>(), size_of::<Content>()) }.to_vec()
 }
 
 fn busy(content: &Content) {
-    content
-        .header
-        .add(Counter::ConnectionsAcceleratedServer, 12);
+    content.header.add(Counter::ConnectionsAcceleratedServer, 12);
     content.header.add(Counter::BytesSent, 1000);
     content.header.add(Counter::DoorbellsSent, 5);
     content.header.add(Counter::Sleeps, 3);
@@ -120,9 +108,7 @@ fn busy(content: &Content) {
 fn no_process_is_a_clear_message_and_no_error() {
     let root = Root::new();
     let output = root.stat(&[]);
-    assert!(
-        stdout(&output).contains("uses TCP with Beeline. Start one with `beeline run PROGRAM`.")
-    );
+    assert!(stdout(&output).contains("uses TCP with Beeline. Start one with `beeline run PROGRAM`."));
     assert_eq!((stderr(&output), output.status.code()), ("", Some(0)));
     fs::remove_dir(&root.user).unwrap();
     let output = root.stat(&["all"]);
@@ -138,11 +124,7 @@ fn an_unknown_process_is_exit_code_1() {
     assert!(stdout(&output).starts_with("Process 4194304 does not run with Beeline"));
     assert_eq!(output.status.code(), Some(1));
     for wrong in ["0", "-1", "redis", ""] {
-        assert_eq!(
-            root.stat(&["--", wrong]).status.code(),
-            Some(2),
-            "{wrong:?}"
-        );
+        assert_eq!(root.stat(&["--", wrong]).status.code(), Some(2), "{wrong:?}");
     }
 }
 
@@ -155,33 +137,14 @@ fn a_process_is_shown_with_its_reasons() {
     let row = text.lines().nth(1).unwrap();
     let pid = alive().pid.to_string();
     let words: Vec<&str> = row.split_whitespace().collect();
-    let expected = [
-        &pid,
-        "redis-server",
-        "12",
-        "1",
-        "3",
-        "1.00",
-        "KiB",
-        "0",
-        "B",
-        "5",
-        "3",
-    ];
+    let expected = [&pid, "redis-server", "12", "1", "3", "1.00", "KiB", "0", "B", "5", "3"];
     assert_eq!(words, expected, "{text}");
-    assert!(
-        text.contains("2  no_door as client: The listener has no door"),
-        "{text}"
-    );
+    assert!(text.contains("2  no_door as client: The listener has no door"), "{text}");
     assert!(text.contains("1  came_over_tcp as server: "), "{text}");
     assert!(text.contains("1  bad_bell_byte: "), "{text}");
     assert!(!text.contains("127.0.0.1:24000"), "{text}");
     let output = root.stat(&[&pid]);
-    assert!(
-        stdout(&output).contains("127.0.0.1:24000"),
-        "{}",
-        stdout(&output)
-    );
+    assert!(stdout(&output).contains("127.0.0.1:24000"), "{}", stdout(&output));
     assert_eq!(output.status.code(), Some(0));
 }
 
@@ -212,16 +175,9 @@ fn files_of_processes_that_are_gone_are_removed() {
     let root = Root::new();
     let stale = root.put(gone(), content(gone(), busy));
     let kept = root.put(alive(), content(alive(), busy));
-    let foreign = FileName {
-        start_ticks: 1,
-        ..alive()
-    };
-    let elsewhere = root.put(
-        foreign,
-        content(foreign, |content| {
-            content.header.pid_namespace.store(1, Ordering::Relaxed)
-        }),
-    );
+    let foreign = FileName { start_ticks: 1, ..alive() };
+    let elsewhere =
+        root.put(foreign, content(foreign, |content| content.header.pid_namespace.store(1, Ordering::Relaxed)));
     let other = root.user.join("notes.txt");
     fs::write(&other, "mine").unwrap();
     let json = root.json(&[]);
@@ -243,19 +199,10 @@ fn files_that_are_just_being_made_are_left_alone() {
     assert!(empty.exists() && zeros.exists());
     let long_ago = SystemTime::now() - Duration::from_secs(3600);
     for file in [&empty, &zeros] {
-        File::options()
-            .write(true)
-            .open(file)
-            .unwrap()
-            .set_modified(long_ago)
-            .unwrap();
+        File::options().write(true).open(file).unwrap().set_modified(long_ago).unwrap();
     }
     let output = root.stat(&[]);
-    assert!(
-        stderr(&output).contains("it is shorter than a header"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("it is shorter than a header"), "{}", stderr(&output));
     assert!(empty.exists(), "its process is alive");
     assert!(!zeros.exists(), "its process is gone");
 }
@@ -272,14 +219,8 @@ fn damaged_files_are_left_out_and_told() {
         (with(0, b"X"), "it does not begin with the magic number"),
         (with(8, &[9]), "it has version 9"),
         (with(44, &[1]), "the sizes in its header are impossible"),
-        (
-            with(16, &[0, 0, 0, 0]),
-            "its header is that of another process",
-        ),
-        (
-            good[..HEADER_BYTES - 1].to_vec(),
-            "it is shorter than a header",
-        ),
+        (with(16, &[0, 0, 0, 0]), "its header is that of another process"),
+        (good[..HEADER_BYTES - 1].to_vec(), "it is shorter than a header"),
         (b"hello".to_vec(), "it is shorter than a header"),
     ] {
         let root = Root::new();
@@ -288,11 +229,7 @@ fn damaged_files_are_left_out_and_told() {
         assert!(stderr(&output).contains(why), "{why}: {}", stderr(&output));
         assert_eq!(output.status.code(), Some(0));
         assert_eq!(root.json(&[])["unreadable"][0]["why"].as_str().unwrap(), {
-            stderr(&output)
-                .trim_end()
-                .split(" is left out: ")
-                .nth(1)
-                .unwrap()
+            stderr(&output).trim_end().split(" is left out: ").nth(1).unwrap()
         });
     }
 }
@@ -325,40 +262,24 @@ fn links_pipes_and_open_directories_are_refused() {
     let link = root.user.join(alive().text().as_str());
     symlink(&target, &link).unwrap();
     let output = root.stat(&[]);
-    assert!(
-        stderr(&output).contains("it is a symbolic link"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("it is a symbolic link"), "{}", stderr(&output));
 
     fs::remove_file(&link).unwrap();
     let path = std::ffi::CString::new(link.to_str().unwrap()).unwrap();
     // SAFETY: the pointer is to a C string.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
     let output = root.stat(&[]);
-    assert!(
-        stderr(&output).contains("it is not a file"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("it is not a file"), "{}", stderr(&output));
 
     fs::remove_file(&link).unwrap();
     fs::set_permissions(&root.user, fs::Permissions::from_mode(0o777)).unwrap();
     let output = root.stat(&[]);
-    assert!(
-        stderr(&output).contains("other users may write to it"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("other users may write to it"), "{}", stderr(&output));
 
     fs::remove_dir(&root.user).unwrap();
     symlink("/tmp", &root.user).unwrap();
     let output = root.stat(&[]);
-    assert!(
-        stderr(&output).contains("is left out"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("is left out"), "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(0));
 }
 
@@ -370,11 +291,7 @@ fn a_directory_of_another_user_is_refused() {
         return;
     }
     let output = root.stat(&[]);
-    assert!(
-        stderr(&output).contains("it belongs to another user"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("it belongs to another user"), "{}", stderr(&output));
 }
 
 #[test]
@@ -389,8 +306,7 @@ fn watching_ends_when_nobody_reads() {
         .unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     for _ in 0..2 {
-        let json: serde_json::Value =
-            serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
         assert_eq!(json["processes"][0]["pid"], alive().pid);
     }
     drop(lines);

@@ -213,8 +213,7 @@ pub(super) fn disarm_pair(epfd: i32, fd: i32, entry: &Entry) {
 pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
     let Some(waker) = waker() else { return };
     let event = libc::epoll_event { events: EPOLLIN | EPOLLONESHOT, u64: WAKER_DATA };
-    let operation =
-        if set.has_waker.swap(true, Relaxed) { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
+    let operation = if set.has_waker.swap(true, Relaxed) { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
     if kernel::epoll_ctl(epfd, operation, waker, Some(event)).is_err() {
         let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, waker, Some(event));
     }

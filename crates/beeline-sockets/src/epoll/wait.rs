@@ -9,8 +9,8 @@ use libc::epoll_event;
 use super::control::{WAKER_DATA, disarm_pair, wake_sleeper};
 use super::set::{Entry, Set};
 use super::{
-    BUSY_WAITS, any_ready, arrivals_of, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, bury, cool_behind, cool_entry, cool_set, judge,
-    open_fd, reported, set_of,
+    BUSY_WAITS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, any_ready,
+    arrivals_of, bury, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
 };
 use crate::desc::Kind;
 use crate::io::{self, Next};
@@ -117,7 +117,9 @@ impl Call {
             self.look()?;
         }
         if self.filled != 0 || deadline == Deadline::Now {
-            if self.filled == 0 && let Some(mask) = mask {
+            if self.filled == 0
+                && let Some(mask) = mask
+            {
                 crate::poll::let_signals_in(mask)?;
             }
             return Ok(self.leave());
@@ -212,7 +214,8 @@ impl Call {
         }?;
         // A set whose kernel members have news is asked more often.
         let ticks = self.set.look_ticks.load(Relaxed);
-        let next = if count == 0 { ticks.saturating_mul(2).clamp(LOOK_TICKS_MIN, LOOK_TICKS_MAX) } else { LOOK_TICKS_MIN };
+        let next =
+            if count == 0 { ticks.saturating_mul(2).clamp(LOOK_TICKS_MIN, LOOK_TICKS_MAX) } else { LOOK_TICKS_MIN };
         self.set.look_ticks.store(next, Relaxed);
         if count != 0 && self.translate(count) {
             self.harvest();
@@ -273,9 +276,8 @@ impl Call {
                 }
                 Some((desc, Kind::Epoll)) => {
                     // An arrival that was reported already may be told by the kernel only now.
-                    let told = set_of(desc).is_some_and(|inner| {
-                        arrivals_of(desc) == entry.seen_tail.load(Relaxed) && any_ready(inner, 1)
-                    });
+                    let told = set_of(desc)
+                        .is_some_and(|inner| arrivals_of(desc) == entry.seen_tail.load(Relaxed) && any_ready(inner, 1));
                     if !told {
                         entry.fresh.store(true, Relaxed);
                     }

@@ -143,7 +143,7 @@ pub(crate) fn disarm_rights(message: &libc::msghdr) {
         while let Some(control) = header.as_ref() {
             if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header).cast::<i32>();
-                let bytes = (control.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 for index in 0..bytes / size_of::<i32>() {
                     disarm(data.add(index).read_unaligned());
                 }

@@ -9,8 +9,8 @@ use super::send::{TRANSFER_MAX, Waited, bogus, check_iovecs, not_a_lane, sane};
 use super::{Anchor, Next, fault, kernel_said, low_water, observe, receive_over};
 use crate::desc::{Desc, RxGuard};
 use crate::side::{SideState, state};
-use crate::wait::{Patience, Spun, Woken};
 use crate::table::{self, Place};
+use crate::wait::{Patience, Spun, Woken};
 use crate::{Outcome, kernel};
 
 /// `read(2)`: as [`recv`] without flags, but nothing is asked of the connection for no bytes.
@@ -80,11 +80,14 @@ fn spin_for_data(desc: &'static Desc) -> bool {
     }
     for check in 0..BRIEF_CHECKS {
         if (lane.cursor(peer) >> 32) as u32 != head {
-            desc.lull.store(match check {
-                0 => (lull * 2).clamp(1, LULL_MAX),
-                1..=4 => lull.max(1),
-                _ => lull / 2,
-            }, Relaxed);
+            desc.lull.store(
+                match check {
+                    0 => (lull * 2).clamp(1, LULL_MAX),
+                    1..=4 => lull.max(1),
+                    _ => lull / 2,
+                },
+                Relaxed,
+            );
             return true;
         }
         // Looking less often leaves the line to the writer while it fills it: 165 ns one way on the lane alone with two
@@ -149,7 +152,8 @@ pub unsafe fn recvfrom(
 /// `parts` must point to `count` iovecs whose buffers are writable, as for readv(2).
 pub unsafe fn readv(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
     // SAFETY: by the caller's word; nonsense is refused.
-    if table::get(fd).is_some_and(Desc::is_lane) && matches!(unsafe { check_iovecs(parts, count as usize) }, Ok((_, 0))) {
+    if table::get(fd).is_some_and(Desc::is_lane) && matches!(unsafe { check_iovecs(parts, count as usize) }, Ok((_, 0)))
+    {
         return Outcome::OK;
     }
     // SAFETY: forwarded from the caller.
@@ -167,11 +171,11 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
     }
     // SAFETY: valid unless it is nonsense, which the check refuses.
     let Some(header) = (unsafe { sane(message.cast_const()) }) else { return Outcome::fail(libc::EFAULT) };
-    if header.msg_iovlen as usize > libc::UIO_MAXIOV as usize {
+    if header.msg_iovlen > libc::UIO_MAXIOV as usize {
         return Outcome::fail(libc::EMSGSIZE);
     }
     // SAFETY: the message's iovecs are valid by the caller's word.
-    let outcome = unsafe { receive_iovecs(fd, header.msg_iov, header.msg_iovlen as usize, flags) };
+    let outcome = unsafe { receive_iovecs(fd, header.msg_iov, header.msg_iovlen, flags) };
     if let Outcome::Done(_) = outcome {
         // SAFETY: a valid message by the caller's word.
         unsafe {
@@ -199,9 +203,8 @@ pub unsafe fn recvmmsg(
         return not_a_lane(desc);
     }
     // SAFETY: null or valid by the caller's word.
-    let deadline = unsafe { timeout.as_ref() }.map(|timeout| {
-        kernel::now_ns().saturating_add(timeout.tv_sec as u64 * 1_000_000_000 + timeout.tv_nsec as u64)
-    });
+    let deadline = unsafe { timeout.as_ref() }
+        .map(|timeout| kernel::now_ns().saturating_add(timeout.tv_sec as u64 * 1_000_000_000 + timeout.tv_nsec as u64));
     let mut done = 0;
     let mut flags = flags;
     for index in 0..count.min(1024) as usize {
@@ -263,6 +266,14 @@ fn receive_parts<'a>(
             return if got != 0 { Outcome::Done(got as isize) } else { Outcome::Kernel };
         };
         let side = guard.side;
+        if side.is(state::POISONED) {
+            // Nothing that the ring says is believed any more.
+            drop(guard);
+            return match side.take_error() {
+                errno if errno != 0 && got == 0 => Outcome::fail(errno),
+                _ => Outcome::Done(got as isize),
+            };
+        }
         let before = got;
         let mut failed = None;
         while got < total {
@@ -440,9 +451,8 @@ fn wait_readable(fd: i32, desc: &'static Desc, since: Since, patience: &mut Pati
             Since::Tail(tail) => tail,
         };
         let flags = lane.flags(peer);
-        let spun = desc
-            .budget()
-            .spin(patience, || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags);
+        let spun =
+            desc.budget().spin(patience, || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags);
         match spun {
             Spun::News => return Waited::Again,
             Spun::Signal => {

@@ -7,8 +7,8 @@ use beeline_lane::{Armed, Fault, Source, flags as lane_flags};
 use super::{Anchor, Next, fault, kernel_said, observe, reset, writable_hint};
 use crate::desc::{Desc, Kind, TxGuard};
 use crate::side::{SideState, state};
-use crate::wait::{Patience, Spun, Woken};
 use crate::table::{self, Place};
+use crate::wait::{Patience, Spun, Woken};
 use crate::{Outcome, kernel};
 
 /// Sends between two looks at the kernel while everything seems well: a reader that was killed while it
@@ -104,11 +104,11 @@ pub unsafe fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> Outc
     }
     // SAFETY: valid unless it is nonsense, which the check refuses.
     let Some(message) = (unsafe { sane(message) }) else { return Outcome::fail(libc::EFAULT) };
-    if message.msg_iovlen as usize > libc::UIO_MAXIOV as usize {
+    if message.msg_iovlen > libc::UIO_MAXIOV as usize {
         return Outcome::fail(libc::EMSGSIZE);
     }
     // SAFETY: the message's iovecs are valid by the caller's word.
-    unsafe { send_iovecs(fd, message.msg_iov, message.msg_iovlen as usize, flags) }
+    unsafe { send_iovecs(fd, message.msg_iov, message.msg_iovlen, flags) }
 }
 
 /// `sendmmsg(2)`.
@@ -357,14 +357,7 @@ fn broken(side: &SideState, sent: usize, flags: i32) -> Outcome {
 }
 
 fn raise_sigpipe() {
-    let args = [
-        beeline_shm::sys::getpid() as usize,
-        crate::thread::tid() as usize,
-        libc::SIGPIPE as usize,
-        0,
-        0,
-        0,
-    ];
+    let args = [beeline_shm::sys::getpid() as usize, crate::thread::tid() as usize, libc::SIGPIPE as usize, 0, 0, 0];
     // SAFETY: plain numbers; the signal goes to this very thread, as the kernel's would.
     let _ = unsafe { beeline_shm::sys::call(libc::SYS_tgkill, args) };
 }

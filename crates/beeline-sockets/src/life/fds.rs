@@ -178,7 +178,8 @@ pub fn close_range(first: u32, last: u32, flags: i32) -> Outcome {
     }
     // A kernel without the call must not find half of the work done.
     // SAFETY: plain numbers; no fd has this one.
-    if let Err(errno) = unsafe { sys::call(libc::SYS_close_range, [u32::MAX as usize, u32::MAX as usize, 0, 0, 0, 0]) } {
+    if let Err(errno) = unsafe { sys::call(libc::SYS_close_range, [u32::MAX as usize, u32::MAX as usize, 0, 0, 0, 0]) }
+    {
         return Outcome::Fail(errno);
     }
     table::for_each(|fd, _| {

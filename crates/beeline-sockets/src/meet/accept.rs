@@ -44,7 +44,7 @@ const HELLO_LOOKS: usize = 24;
 const SCARCE: u64 = 256;
 
 /// A descriptor kept for the moment in which a lane's memfd arrives and all others are in use.
-static RESERVE: FdCell = FdCell::EMPTY;
+static RESERVE: FdCell = FdCell::empty();
 
 /// `accept4(2)`; `accept` is the same with no flags.
 ///
@@ -71,9 +71,10 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
         Ok(_) => eventually(fd, desc, listener, flags, &mut peer),
         Err(errno) => Err(errno),
     };
+    // SAFETY: valid by the caller's word, if it is not null.
+    let room = unsafe { length.as_ref() };
     match result {
-        // SAFETY: valid by the caller's word, if it is not null.
-        Ok(accepted) if !pointer.is_null() && unsafe { length.as_ref() }.is_none_or(|length| length.cast_signed() < 0) => {
+        Ok(accepted) if !pointer.is_null() && room.is_none_or(|length| length.cast_signed() < 0) => {
             // As in the kernel, a connection whose address cannot be told is lost.
             drop_accepted(accepted);
             Outcome::fail(if length.is_null() { libc::EFAULT } else { libc::EINVAL })
@@ -94,7 +95,13 @@ fn drop_accepted(fd: i32) {
 }
 
 /// Accepts whoever is there.
-fn now(fd: i32, desc: &'static Desc, listener: &'static Listener, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno> {
+fn now(
+    fd: i32,
+    desc: &'static Desc,
+    listener: &'static Listener,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<i32, Errno> {
     let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     if door_first && let Some(accepted) = from_door(desc, listener, flags, peer)? {
         return Ok(accepted);
@@ -107,7 +114,13 @@ fn now(fd: i32, desc: &'static Desc, listener: &'static Listener, flags: i32, pe
 }
 
 /// Accepts whoever comes first.
-fn eventually(fd: i32, desc: &'static Desc, listener: &'static Listener, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno> {
+fn eventually(
+    fd: i32,
+    desc: &'static Desc,
+    listener: &'static Listener,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<i32, Errno> {
     /// How long to leave a process alone that is just taking a TCP connection.
     const ELSEWHERE_NS: u64 = 1_000_000;
     let mut patience = Patience::timeout(desc.draft.rcv_timeout_ns.load(Relaxed));
@@ -143,7 +156,8 @@ fn eventually(fd: i32, desc: &'static Desc, listener: &'static Listener, flags: 
         }
         let [tcp, hidden @ ..] = fds else { return Err(Errno(libc::EBADF)) };
         let rung = hidden.iter().any(|place| place.revents != 0);
-        if rung && (door_first || tcp.revents == 0)
+        if rung
+            && (door_first || tcp.revents == 0)
             && let Some(accepted) = from_door(desc, listener, flags, peer)?
         {
             return Ok(accepted);
@@ -228,7 +242,9 @@ fn fill(fd: i32, desc: &'static Desc, fds: &mut [libc::pollfd; 21]) -> usize {
 /// Takes a connection from the TCP queue.
 fn take_from_tcp(fd: i32, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno> {
     let accepted = match kernel::accept4(fd, Some(peer), flags) {
-        Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => kernel::accept4(fd, Some(peer), flags),
+        Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
+            kernel::accept4(fd, Some(peer), flags)
+        }
         result => result,
     };
     accepted.map(|accepted| accepted as i32)
@@ -242,7 +258,12 @@ fn came_over_tcp(accepted: i32) -> i32 {
 }
 
 /// Takes a client from the door, if there is one that has said hello.
-fn from_door(desc: &'static Desc, listener: &'static Listener, flags: i32, peer: &mut SockAddr) -> Result<Option<i32>, Errno> {
+fn from_door(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<Option<i32>, Errno> {
     if listener.waiting.load(Relaxed) != 0
         && let Some(accepted) = from_pending(desc, listener, flags, peer)
     {
@@ -381,7 +402,13 @@ fn any_spoken(listener: &'static Listener) -> bool {
 
 /// Makes a connection of a client's anchor. The caller holds `life::changing`, and closes the anchor if this
 /// fails.
-fn take(desc: &'static Desc, listener: &'static Listener, anchor: i32, flags: i32, peer: &mut SockAddr) -> Result<(), Refusal> {
+fn take(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    anchor: i32,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<(), Refusal> {
     let name = client_name(anchor)?;
     check_addresses(listener, &name)?;
     let trusted = trust::peer_uid(anchor).is_some_and(trust::may_share);
@@ -581,7 +608,10 @@ mod tests {
         let check = |listens: &str, server: &str, client: &str| {
             let listener = super::super::listener::blank();
             listener.local.set(listens.parse().unwrap());
-            let name = ConnName { client: Endpoint::new(client.parse().unwrap()), server: Endpoint::new(server.parse().unwrap()) };
+            let name = ConnName {
+                client: Endpoint::new(client.parse().unwrap()),
+                server: Endpoint::new(server.parse().unwrap()),
+            };
             check_addresses(&listener, &name).err()
         };
         let mismatch = Some(Refusal::Poison(Poison::HelloNameMismatch));

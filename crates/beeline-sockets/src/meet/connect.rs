@@ -149,7 +149,8 @@ fn claim(fd: i32, desc: &Desc) -> Claim {
 fn is_closed(fd: i32) -> bool {
     let blocking = kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK == 0);
     // The first byte of struct tcp_info is the state.
-    blocking && kernel::getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).is_ok_and(|info| info[0] == TCP_CLOSE)
+    blocking
+        && kernel::getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).is_ok_and(|info| info[0] == TCP_CLOSE)
 }
 
 /// Both ends' addresses as far as they are known before a port is chosen.
@@ -247,7 +248,9 @@ impl Route {
     /// The client's address with this port, in the destination's scope if that matters.
     fn client(&self, port: u16) -> SocketAddr {
         match (self.source, self.destination) {
-            (IpAddr::V6(ip), SocketAddr::V6(destination)) => SocketAddrV6::new(ip, port, 0, destination.scope_id()).into(),
+            (IpAddr::V6(ip), SocketAddr::V6(destination)) => {
+                SocketAddrV6::new(ip, port, 0, destination.scope_id()).into()
+            }
             (ip, _) => SocketAddr::new(ip, port),
         }
     }
@@ -260,7 +263,9 @@ impl Anchor {
     fn new() -> Result<Anchor, Reason> {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let made = match kernel::socket(libc::AF_UNIX, kind, 0) {
-            Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => kernel::socket(libc::AF_UNIX, kind, 0),
+            Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
+                kernel::socket(libc::AF_UNIX, kind, 0)
+            }
             made => made,
         };
         match made {

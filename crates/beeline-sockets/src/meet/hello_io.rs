@@ -239,8 +239,7 @@ mod tests {
     fn strange_descriptors_are_refused_and_do_not_block() {
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (_, memfd) = lane();
-        let strange: [(i32, Poison); 2] =
-            [(tcp.as_raw_fd(), Poison::HelloSeals), (0, Poison::HelloSeals)];
+        let strange: [(i32, Poison); 2] = [(tcp.as_raw_fd(), Poison::HelloSeals), (0, Poison::HelloSeals)];
         for (fd, poison) in strange {
             let (client, server) = UnixStream::pair().unwrap();
             send(client.as_raw_fd(), &hello(memfd.as_raw_fd()), fd).unwrap();

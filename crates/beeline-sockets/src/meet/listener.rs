@@ -38,7 +38,9 @@ pub(super) struct FdCell(AtomicI32);
 
 impl FdCell {
     /// Holds none.
-    pub(super) const EMPTY: Self = Self(AtomicI32::new(0));
+    pub(super) const fn empty() -> Self {
+        Self(AtomicI32::new(0))
+    }
 
     pub(super) fn get(&self) -> Option<i32> {
         self.0.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)

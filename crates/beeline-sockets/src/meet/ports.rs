@@ -40,7 +40,8 @@ fn range() -> (u32, u32) {
         return (known >> 16, known & 0xFFFF);
     }
     let mut buffer = [0; 32];
-    let mut numbers = proc::read(c"/proc/sys/net/ipv4/ip_local_port_range", &mut buffer).map(proc::numbers).into_iter().flatten();
+    let mut numbers =
+        proc::read(c"/proc/sys/net/ipv4/ip_local_port_range", &mut buffer).map(proc::numbers).into_iter().flatten();
     let range = match (numbers.next(), numbers.next()) {
         (Some(low @ 1..=LAST), Some(high)) if low <= high && high <= LAST => (low, high),
         _ => DEFAULT_RANGE,
@@ -66,7 +67,8 @@ mod tests {
     #[test]
     fn candidates_are_all_ports_outside_the_range_and_no_others() {
         for (low, high) in [(32768, 60999), (1024, 60999), (1, 1500), (10000, 65535), (500, 600)] {
-            let outside: Vec<u16> = (1024..=65535).filter(|port| !(low..=high).contains(port)).map(|port| port as u16).collect();
+            let outside: Vec<u16> =
+                (1024..=65535).filter(|port| !(low..=high).contains(port)).map(|port| port as u16).collect();
             let found: Vec<u16> = (0..outside.len() as u32).map(|index| pick((low, high), index).unwrap()).collect();
             assert_eq!(found, outside);
         }

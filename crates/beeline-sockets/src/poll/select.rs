@@ -127,9 +127,9 @@ unsafe fn run(count: i32, sets: [*mut fd_set; 3], timeout: Option<&libc::timespe
     let (fds, shadow) = scratch.slice().split_at_mut(members);
     for (entry, fd) in fds.iter_mut().zip(sets.members()) {
         let [read, write, except] = sets.wanted(fd);
-        let events = i16::from(read) * (POLLIN | POLLRDNORM)
-            | i16::from(write) * (POLLOUT | POLLWRNORM)
-            | i16::from(except) * POLLPRI;
+        let events = (i16::from(read) * (POLLIN | POLLRDNORM))
+            | (i16::from(write) * (POLLOUT | POLLWRNORM))
+            | (i16::from(except) * POLLPRI);
         *entry = pollfd { fd: fd as i32, events, revents: 0 };
     }
     // poll(2) reports hang-ups that select(2) was not asked for; a call that only got those goes on waiting.

@@ -81,7 +81,10 @@ fn set(fd: RawFd, option: i32, value: i32) {
 }
 
 fn bind(fd: RawFd, address: SocketAddr) {
-    let name = beeline_sockets::kernel::SockAddr::internet(address, if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 });
+    let name = beeline_sockets::kernel::SockAddr::internet(
+        address,
+        if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 },
+    );
     // SAFETY: a live address of the length told.
     assert_eq!(unsafe { libc::bind(fd, (&raw const name.storage).cast(), name.length) }, 0);
 }
@@ -90,7 +93,8 @@ fn cookie(fd: RawFd) -> u64 {
     let mut cookie = 0u64;
     let mut length = 8;
     // SAFETY: a live u64 of the length told.
-    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &raw mut length) };
+    let result =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &raw mut length) };
     assert_eq!(result, 0);
     cookie
 }

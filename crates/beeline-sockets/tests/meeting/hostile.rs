@@ -27,7 +27,11 @@ impl Target {
 
     fn socket() -> OwnedFd {
         // SAFETY: a fresh descriptor.
-        unsafe { OwnedFd::from_raw_fd(kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap() as RawFd) }
+        unsafe {
+            OwnedFd::from_raw_fd(
+                kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap() as RawFd
+            )
+        }
     }
 
     fn knock(&self, anchor: &OwnedFd) {
@@ -291,7 +295,8 @@ fn a_door_of_another_user_is_not_trusted() {
         let address = listener.local_addr().unwrap().to_string();
         let cookie: u64 = kernel::getsockopt(listener.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE).unwrap();
         let squatter = Target::socket();
-        kernel::bind(squatter.as_raw_fd(), &SockAddr::abstract_unix(DoorName::encode(cookie).as_bytes()).unwrap()).unwrap();
+        kernel::bind(squatter.as_raw_fd(), &SockAddr::abstract_unix(DoorName::encode(cookie).as_bytes()).unwrap())
+            .unwrap();
         // Credentials are those of the thread that calls listen.
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -8,7 +8,11 @@ fn limit(role: &mut Role, descriptors: u64) {
     // SAFETY: setrlimit is async-signal-safe, and is all that happens between fork and exec.
     unsafe {
         role.command().pre_exec(move || {
-            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0 {
+                Ok(())
+            } else {
+                Err(std::io::Error::last_os_error())
+            }
         });
     }
 }

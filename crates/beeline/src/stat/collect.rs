@@ -46,39 +46,25 @@ impl Collected {
     pub fn of(root: &Path, selection: Selection) -> anyhow::Result<Self> {
         // SAFETY: the call takes no pointers and cannot fail.
         let user = unsafe { libc::geteuid() };
-        let mut collected = Self {
-            processes: Vec::new(),
-            unreadable: Vec::new(),
-            all_users: user == 0,
-        };
+        let mut collected = Self { processes: Vec::new(), unreadable: Vec::new(), all_users: user == 0 };
         let namespace = pid_namespace();
         let users = if user == 0 { users(root)? } else { vec![user] };
         for uid in users {
             let path = root.join(format!("beeline-{uid}"));
             match open_directory(&path, uid) {
-                Ok(directory) => collected.add_directory(&Place {
-                    directory,
-                    path,
-                    uid,
-                    is_own: uid == user,
-                    namespace,
-                    selection,
-                }),
+                Ok(directory) => {
+                    collected.add_directory(&Place { directory, path, uid, is_own: uid == user, namespace, selection })
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => collected.leave_out(&path, error),
             }
         }
-        collected
-            .processes
-            .sort_by_key(|process| (process.uid, process.pid, process.start_ticks));
+        collected.processes.sort_by_key(|process| (process.uid, process.pid, process.start_ticks));
         Ok(collected)
     }
 
     fn leave_out(&mut self, path: &Path, why: impl std::fmt::Display) {
-        self.unreadable.push(Unreadable {
-            path: path.display().to_string(),
-            why: why.to_string(),
-        });
+        self.unreadable.push(Unreadable { path: path.display().to_string(), why: why.to_string() });
     }
 
     fn add_directory(&mut self, place: &Place) {
@@ -115,9 +101,7 @@ struct Place {
 impl Place {
     /// A path within the very directory that was checked, whatever has its name by now.
     fn inside(&self, name: &str) -> PathBuf {
-        Path::new("/proc/self/fd")
-            .join(self.directory.as_raw_fd().to_string())
-            .join(name)
+        Path::new("/proc/self/fd").join(self.directory.as_raw_fd().to_string()).join(name)
     }
 
     /// Reads one file. `Ok(None)` when there is nothing to show: the process is gone or just starting.
@@ -140,10 +124,7 @@ impl Place {
             return Err("it belongs to another user".into());
         }
         let mut bytes = Vec::new();
-        (&file)
-            .take(FILE_BYTES_MAX as u64)
-            .read_to_end(&mut bytes)
-            .map_err(|error| error.to_string())?;
+        (&file).take(FILE_BYTES_MAX as u64).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
         let snapshot = Snapshot::parse(&bytes);
         let namespace = match &snapshot {
             Ok(snapshot) if snapshot.pid_namespace() != 0 => Some(snapshot.pid_namespace()),
@@ -180,10 +161,7 @@ fn open_file(path: &Path) -> io::Result<File> {
 }
 
 fn open_directory(path: &Path, uid: u32) -> io::Result<File> {
-    let directory = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY)
-        .open(path)?;
+    let directory = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY).open(path)?;
     let metadata = directory.metadata()?;
     if metadata.uid() != uid {
         return Err(io::Error::other("it belongs to another user"));
@@ -196,16 +174,13 @@ fn open_directory(path: &Path, uid: u32) -> io::Result<File> {
 
 /// The users that have a directory.
 fn users(root: &Path) -> anyhow::Result<Vec<u32>> {
-    let entries =
-        fs::read_dir(root).with_context(|| format!("cannot look into {}", root.display()))?;
+    let entries = fs::read_dir(root).with_context(|| format!("cannot look into {}", root.display()))?;
     Ok(entries
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name();
             let uid = name.to_str()?.strip_prefix("beeline-")?;
-            uid.parse()
-                .ok()
-                .filter(|number: &u32| number.to_string() == uid)
+            uid.parse().ok().filter(|number: &u32| number.to_string() == uid)
         })
         .collect())
 }
@@ -213,21 +188,13 @@ fn users(root: &Path) -> anyhow::Result<Vec<u32>> {
 /// Whether the process is gone for certain.
 fn is_gone(name: FileName) -> bool {
     match fs::read(format!("/proc/{}/stat", name.pid)) {
-        Ok(stat) => {
-            start_ticks_from_proc_stat(&stat).is_some_and(|start| start != name.start_ticks)
-        }
-        Err(error) => {
-            error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
-        }
+        Ok(stat) => start_ticks_from_proc_stat(&stat).is_some_and(|start| start != name.start_ticks),
+        Err(error) => error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
     }
 }
 
 fn is_older_than(metadata: &Metadata, age: Duration) -> bool {
-    metadata
-        .modified()
-        .ok()
-        .and_then(|modified| modified.elapsed().ok())
-        .is_some_and(|elapsed| elapsed > age)
+    metadata.modified().ok().and_then(|modified| modified.elapsed().ok()).is_some_and(|elapsed| elapsed > age)
 }
 
 fn pid_namespace() -> Option<u32> {

@@ -62,20 +62,12 @@ pub struct OpenConnection {
 
 impl Process {
     pub fn of(snapshot: &Snapshot<'_>, uid: u32, other_pid_namespace: bool) -> Self {
-        let connections: Vec<OpenConnection> =
-            snapshot.connections().map(OpenConnection::from).collect();
+        let connections: Vec<OpenConnection> = snapshot.connections().map(OpenConnection::from).collect();
         // Sums saturate: the numbers are the process's own, and it may write what it likes.
         let with_open = |counter, of: fn(&OpenConnection) -> u64| {
-            connections
-                .iter()
-                .map(of)
-                .fold(snapshot.counter(counter), u64::saturating_add)
+            connections.iter().map(of).fold(snapshot.counter(counter), u64::saturating_add)
         };
-        let sum = |first, second| {
-            snapshot
-                .counter(first)
-                .saturating_add(snapshot.counter(second))
-        };
+        let sum = |first, second| snapshot.counter(first).saturating_add(snapshot.counter(second));
         let reasons = [Role::Client, Role::Server].into_iter().flat_map(|role| {
             Reason::ALL.iter().map(move |reason| Cause {
                 name: reason.name(),
@@ -93,22 +85,13 @@ impl Process {
         Self {
             pid: snapshot.pid(),
             uid,
-            program: String::from_utf8_lossy(snapshot.program())
-                .chars()
-                .flat_map(char::escape_debug)
-                .collect(),
+            program: String::from_utf8_lossy(snapshot.program()).chars().flat_map(char::escape_debug).collect(),
             start_ticks: snapshot.start_ticks(),
             since_unix_ns: snapshot.created_unix_ns(),
             other_pid_namespace,
-            accelerated: sum(
-                Counter::ConnectionsAcceleratedClient,
-                Counter::ConnectionsAcceleratedServer,
-            ),
+            accelerated: sum(Counter::ConnectionsAcceleratedClient, Counter::ConnectionsAcceleratedServer),
             accelerated_open: connections.len() as u64,
-            fallen_back: sum(
-                Counter::ConnectionsFallenBackClient,
-                Counter::ConnectionsFallenBackServer,
-            ),
+            fallen_back: sum(Counter::ConnectionsFallenBackClient, Counter::ConnectionsFallenBackServer),
             bytes_sent: with_open(Counter::BytesSent, |open| open.bytes_sent),
             bytes_received: with_open(Counter::BytesReceived, |open| open.bytes_received),
             doorbells_sent: with_open(Counter::DoorbellsSent, |open| open.doorbells_sent),
@@ -116,10 +99,7 @@ impl Process {
             sleeps: snapshot.counter(Counter::Sleeps),
             reasons: happened(reasons),
             poisons: happened(poisons),
-            counters: Counter::ALL
-                .iter()
-                .map(|counter| (counter.name(), snapshot.counter(*counter)))
-                .collect(),
+            counters: Counter::ALL.iter().map(|counter| (counter.name(), snapshot.counter(*counter))).collect(),
             connections,
         }
     }

@@ -32,16 +32,10 @@ pub fn render(collected: &Collected, selection: Selection, before: Option<Before
 fn nothing(collected: &Collected, selection: Selection) -> String {
     match selection {
         Selection::Pid(pid) => {
-            format!(
-                "Process {pid} does not run with Beeline, has not used TCP yet, or is not yours to look at.\n"
-            )
+            format!("Process {pid} does not run with Beeline, has not used TCP yet, or is not yours to look at.\n")
         }
         Selection::All => {
-            let whose = if collected.all_users {
-                "No process"
-            } else {
-                "No process of yours"
-            };
+            let whose = if collected.all_users { "No process" } else { "No process of yours" };
             format!("{whose} uses TCP with Beeline. Start one with `beeline run PROGRAM`.\n")
         }
     }
@@ -68,17 +62,7 @@ fn finish(text: &mut String, mut table: Table, left: &[usize]) {
 }
 
 fn overview(collected: &Collected, before: Option<Before<'_>>) -> String {
-    let mut header = vec![
-        "PID",
-        "PROGRAM",
-        "ACCELERATED",
-        "OPEN",
-        "TCP",
-        "SENT",
-        "RECEIVED",
-        "DOORBELLS",
-        "SLEEPS",
-    ];
+    let mut header = vec!["PID", "PROGRAM", "ACCELERATED", "OPEN", "TCP", "SENT", "RECEIVED", "DOORBELLS", "SLEEPS"];
     if before.is_some() {
         header.extend(["SENT/s", "RECEIVED/s"]);
     }
@@ -101,20 +85,16 @@ fn overview(collected: &Collected, before: Option<Before<'_>>) -> String {
             Cell::new(count(process.sleeps)),
         ];
         if let Some((before, elapsed)) = before {
-            let then = before.processes.iter().find(|then| {
-                (then.uid, then.pid, then.start_ticks)
-                    == (process.uid, process.pid, process.start_ticks)
-            });
+            let then = before
+                .processes
+                .iter()
+                .find(|then| (then.uid, then.pid, then.start_ticks) == (process.uid, process.pid, process.start_ticks));
             let rate = |now: u64, of: fn(&Process) -> u64| {
                 let then = then.map_or(now, of);
-                Cell::new(bytes(
-                    (now.saturating_sub(then) as f64 / elapsed.as_secs_f64()) as u64,
-                ))
+                Cell::new(bytes((now.saturating_sub(then) as f64 / elapsed.as_secs_f64()) as u64))
             };
             row.push(rate(process.bytes_sent, |process| process.bytes_sent));
-            row.push(rate(process.bytes_received, |process| {
-                process.bytes_received
-            }));
+            row.push(rate(process.bytes_received, |process| process.bytes_received));
         }
         table.add_row(row);
     }
@@ -126,23 +106,14 @@ fn overview(collected: &Collected, before: Option<Before<'_>>) -> String {
 fn causes(text: &mut String, process: &Process) {
     let lists = [
         ("connections on TCP", &process.reasons),
-        (
-            "connections reset, because a peer broke the rules",
-            &process.poisons,
-        ),
+        ("connections reset, because a peer broke the rules", &process.poisons),
     ];
     for (what, causes) in lists {
         if causes.is_empty() {
             continue;
         }
         let _ = writeln!(text, "\n{} ({}): {what}", process.program, process.pid);
-        for Cause {
-            name,
-            role,
-            count: times,
-            sentence,
-        } in causes
-        {
+        for Cause { name, role, count: times, sentence } in causes {
             let role = role.map(|role| format!(" as {role}")).unwrap_or_default();
             let _ = writeln!(text, "  {:>7}  {name}{role}: {sentence}", count(*times));
         }
@@ -154,32 +125,17 @@ fn connections(text: &mut String, process: &Process) {
         return;
     }
     let mut shown: Vec<&OpenConnection> = process.connections.iter().collect();
-    shown
-        .sort_by_key(|open| std::cmp::Reverse(open.bytes_sent.saturating_add(open.bytes_received)));
+    shown.sort_by_key(|open| std::cmp::Reverse(open.bytes_sent.saturating_add(open.bytes_received)));
     let more = shown.len().saturating_sub(CONNECTIONS_SHOWN);
     shown.truncate(CONNECTIONS_SHOWN);
-    let mut table = new_table(&[
-        "FD",
-        "ROLE",
-        "LOCAL",
-        "REMOTE",
-        "PEER",
-        "SENT",
-        "RECEIVED",
-        "DOORBELLS",
-        "SLEEPS",
-    ]);
+    let mut table = new_table(&["FD", "ROLE", "LOCAL", "REMOTE", "PEER", "SENT", "RECEIVED", "DOORBELLS", "SLEEPS"]);
     for open in shown {
         table.add_row(vec![
             Cell::new(open.fd),
             Cell::new(open.role),
             Cell::new(&open.local),
             Cell::new(&open.remote),
-            Cell::new(if open.peer_pid == 0 {
-                "-".into()
-            } else {
-                open.peer_pid.to_string()
-            }),
+            Cell::new(if open.peer_pid == 0 { "-".into() } else { open.peer_pid.to_string() }),
             Cell::new(bytes(open.bytes_sent)),
             Cell::new(bytes(open.bytes_received)),
             Cell::new(count(open.doorbells_sent)),

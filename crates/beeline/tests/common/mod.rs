@@ -8,10 +8,7 @@ use std::process::{Command, Output};
 /// The program under test, with nothing of the tester's own environment that would change it.
 pub fn beeline() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_beeline"));
-    command
-        .env_remove("LD_PRELOAD")
-        .env_remove("BEELINE_OPTIONS")
-        .env("XDG_CONFIG_HOME", "/nonexistent");
+    command.env_remove("LD_PRELOAD").env_remove("BEELINE_OPTIONS").env("XDG_CONFIG_HOME", "/nonexistent");
     command
 }
 

@@ -24,7 +24,7 @@ pub const GROUP: Group = Group {
         Case::new("dual_stack_takes_both", ONCE, dual_stack_takes_both),
         Case::new("v6only_takes_one", ONCE, v6only_takes_one).on_any_path(),
         Case::new("other_loopback_address", ONCE, other_loopback_address),
-        Case::new("inherited_by_a_child", FAMILY, inherited_by_a_child),
+        Case::new("inherited_by_a_child", FAMILY, inherited_by_a_child).on_any_path(),
         Case::new("parent_closes_child_serves", FAMILY, parent_closes_child_serves).on_any_path(),
         Case::new("child_exits_parent_serves", FAMILY, child_exits_parent_serves),
         Case::new("bind_in_use", FAMILY, bind_in_use).on_any_path(),
