@@ -10,6 +10,7 @@
 
 mod model;
 mod steps;
+pub mod story;
 
 use crate::trace;
 use model::Model;

@@ -9,7 +9,7 @@ use crate::child::{self, PAIR_LIBRARY_VARIABLE};
 use crate::compare::difference;
 use crate::hostile;
 use crate::options::{Command as Verb, Options};
-use crate::random::Calls;
+use crate::random::{self, Calls};
 use crate::trace::Trace;
 use anyhow::{Context, Result, bail};
 use beeline_testkit::preload;
@@ -214,7 +214,10 @@ impl Runner<'_> {
         if self.library.is_some() && self.kernel_can_do_that_too(at, job, &kernel, &other)? {
             return Ok(());
         }
-        if let Some(text) = difference("kernel", &kernel.trace, other_name, &other.trace) {
+        if let Some(mut text) = difference("kernel", &kernel.trace, other_name, &other.trace) {
+            if job.program.starts_with("random:") {
+                text.push_str(&story(&kernel.trace, &other.trace));
+            }
             bail!("{text}    ({other_name} ended with {:?})\n{}", other.ending, other.errors);
         }
         if other.ending != kernel.ending {
@@ -262,6 +265,15 @@ impl Runner<'_> {
         let errors = String::from_utf8_lossy(&fs::read(&error_file)?).into_owned();
         Ok(Run { trace, errors, ending })
     }
+}
+
+/// What happened to the connection that two random sequences disagree about.
+fn story(kernel: &Trace, other: &Trace) -> String {
+    let at = kernel.first_difference(other).unwrap_or(0);
+    let (Some(one), Some(two)) = (kernel.lines.get(at), other.lines.get(at)) else { return String::new() };
+    let told = random::story::of_difference(&kernel.lines[..at], one, two);
+    let lines: String = told.iter().map(|line| format!("      {line}\n")).collect();
+    format!("    the connection's story:\n{lines}")
 }
 
 /// The end of a run that went wrong.
