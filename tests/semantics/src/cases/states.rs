@@ -32,7 +32,8 @@ const ROWS: &[[Case; 9]] = every_pair!(
     fresh data_waiting peer_half_closed peer_half_closed_with_data half_closed both_half_closed
     own_reading_shut own_reading_shut_then_data own_both_shut peer_both_shut
     peer_closed peer_closed_with_data peer_reset peer_reset_with_data peer_closed_unread
-    written_after_peer_closed refused_by_reset full;
+    written_after_peer_closed refused_by_reset full
+    both_shut_then_data both_shut_one_by_one_then_data peer_closed_unread_after_shutting_reading;
     [poll_events select_sets epoll_level epoll_edge receive_first send_first error_first names_and_counts shut_again]
 );
 
@@ -183,6 +184,37 @@ fn refused_by_reset(v: Variant) -> Made {
     let made = peer_reset(v);
     sys::recv(made.client.raw, &mut [0; 8], 0);
     made
+}
+
+/// Data for an end that neither reads nor writes any more resets the connection, and that end sees it as well.
+fn both_shut_then_data(v: Variant) -> Made {
+    let (client, server) = made(v);
+    sys::shutdown(client.raw, libc::SHUT_RDWR);
+    await_hangup(server);
+    sys::send(server.raw, b"for nobody", libc::MSG_NOSIGNAL);
+    await_events(client, libc::POLLERR);
+    Made { client, server: None }
+}
+
+fn both_shut_one_by_one_then_data(v: Variant) -> Made {
+    let (client, server) = made(v);
+    sys::shutdown(client.raw, libc::SHUT_WR);
+    await_hangup(server);
+    sys::shutdown(client.raw, libc::SHUT_RD);
+    sys::send(server.raw, b"for nobody", libc::MSG_NOSIGNAL);
+    await_events(client, libc::POLLERR);
+    Made { client, server: None }
+}
+
+/// What arrived after the peer shut its reading side counts as unread when it closes.
+fn peer_closed_unread_after_shutting_reading(v: Variant) -> Made {
+    let (client, server) = made(v);
+    sys::shutdown(server.raw, libc::SHUT_RD);
+    sys::send(client.raw, b"never read", 0);
+    await_queued(server, 10);
+    sys::close(server.raw);
+    await_events(client, libc::POLLERR);
+    Made { client, server: None }
 }
 
 fn full(v: Variant) -> Made {

@@ -186,4 +186,8 @@ fn writev_after_peer_left(v: Variant) {
     await_events(client, libc::POLLHUP);
     writev(client, &[b"one", b"two"]);
     sendmsg(client, &[b"one"], libc::MSG_NOSIGNAL);
+    // Nothing at all is written without looking at the connection; as a message it is not.
+    writev(client, &[b"", b""]);
+    write(client, b"");
+    sendmsg(client, &[b""], libc::MSG_NOSIGNAL);
 }
