@@ -35,7 +35,7 @@ use crate::io;
 use crate::poll::arm_lane;
 use crate::table;
 
-pub use control::{create, ctl, forget, heat, listener_gained, put_back, take_out};
+pub use control::{create, ctl, forget, heat, listener_gained, listener_lost, put_back, take_out};
 pub use set::Set;
 pub use wait::{pwait, pwait2, wait};
 

@@ -336,6 +336,14 @@ pub fn listener_gained(listener: &'static Desc, hidden: i32) {
     sets_with(fd, listener, |epfd, _, entry| watch_hidden(epfd, entry, hidden));
 }
 
+/// A descriptor of a listener is about to get another meaning while its file stays open.
+pub fn listener_lost(listener: &'static Desc, hidden: i32) {
+    let fd = listener.fd.load(Relaxed);
+    sets_with(fd, listener, |epfd, _, _| {
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+    });
+}
+
 /// Takes a set out of the list of all sets.
 pub(super) fn unlink(set: &'static Set) {
     let _guard = ALL_LOCK.lock();

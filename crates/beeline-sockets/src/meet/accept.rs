@@ -309,7 +309,10 @@ fn next(listener: &'static Listener, flags: i32) -> Result<Option<i32>, Errno> {
 /// Takes one of the clients that were silent when they came and have spoken since.
 fn from_pending(desc: &'static Desc, listener: &'static Listener, flags: i32, peer: &mut SockAddr) -> Option<i32> {
     let _changing = life::changing();
-    while let Some(anchor) = spoken(listener, flags) {
+    while let Some((hidden, anchor)) = spoken(listener, flags) {
+        // Its file stays open under another number, so the sets do not forget the hidden one by themselves.
+        epoll::listener_lost(desc, hidden);
+        kernel::close_hidden(hidden);
         match take(desc, listener, anchor, flags, peer) {
             Ok(()) => return Some(anchor),
             Err(refusal) => send_away(anchor, refusal),
@@ -318,8 +321,9 @@ fn from_pending(desc: &'static Desc, listener: &'static Listener, flags: i32, pe
     None
 }
 
-/// The anchor of a pending client that has spoken, moved to a number as accept(2) would give it.
-fn spoken(listener: &'static Listener, flags: i32) -> Option<i32> {
+/// The anchor of a pending client that has spoken, under its hidden number, which the caller closes, and under one
+/// as accept(2) would give it.
+fn spoken(listener: &'static Listener, flags: i32) -> Option<(i32, i32)> {
     let _guard = listener.lock.lock();
     for place in listener.pending.iter().take(PENDING_MAX) {
         let Some(hidden) = place.anchor.get() else { continue };
@@ -332,10 +336,11 @@ fn spoken(listener: &'static Listener, flags: i32) -> Option<i32> {
             Waiting::Message => {
                 let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
                 let anchor = kernel::fcntl(hidden, command, 0).ok()? as i32;
-                door::drop_pending(listener, place);
+                place.anchor.set(None);
+                listener.waiting.fetch_sub(1, Relaxed);
                 let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
                 let _ = kernel::fcntl(anchor, libc::F_SETFL, mode as usize);
-                return Some(anchor);
+                return Some((hidden, anchor));
             }
         }
     }

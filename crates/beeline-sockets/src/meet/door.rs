@@ -137,44 +137,55 @@ fn plug(listener: &Listener) {
     }
 }
 
-/// Opens the door of a listener for traffic, because somebody is about to accept. Cheap when it is open.
+/// Opens the door of a listener for traffic, because somebody is about to accept. Cheap when it is open. No epoll
+/// set may be locked: sets that have the listener get the door.
 pub fn open_door(desc: &'static Desc) {
     let Some(listener) = Listener::of(desc) else { return };
     if listener.serving.load(Relaxed) != 0 {
         return;
     }
-    open_now(desc, listener);
+    if listener.door.get().is_none() {
+        make_again(desc, listener);
+    }
+    if let Some(gained) = open_now(listener) {
+        epoll::listener_gained(desc, gained);
+    }
 }
 
+/// Opens the door of a listener that is in no epoll set, because somebody polls.
+pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
+    if listener.serving.load(Relaxed) == 0 && desc.entries.load(Relaxed) == 0 {
+        let _ = open_now(listener);
+    }
+}
+
+/// Another process held the door's name: it may have gone, as after a binary upgrade.
 #[cold]
-fn open_now(desc: &'static Desc, listener: &'static Listener) {
-    if listener.door.get().is_none() {
-        // Another process held the name: it may have gone, as after a binary upgrade.
-        let again = listener.doorless_because() == Some(Reason::DoorNameTaken)
-            && kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > RETRY_NS;
-        if !again || !life::may_accelerate() {
-            return;
-        }
+fn make_again(desc: &'static Desc, listener: &'static Listener) {
+    let held = listener.doorless_because() == Some(Reason::DoorNameTaken);
+    if held && kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > RETRY_NS && life::may_accelerate() {
         make(desc.fd.load(Relaxed), desc, listener);
     }
-    let gained = {
-        let _guard = listener.lock.lock();
-        let Some(door) = listener.door.get() else { return };
-        if listener.serving.swap(1, AcqRel) != 0 {
-            return;
-        }
-        if let Some(share) = listener.shared_state() {
-            share.servers.fetch_add(1, AcqRel);
-        }
-        if !listener.is_open() {
-            unplug(listener, door);
-            listener.set_open(true);
-            stats::count(Counter::DoorsOpened, 1);
-        }
-        door
-    };
+}
+
+/// Opens a door. Returns it if this process did not serve it before.
+#[cold]
+fn open_now(listener: &'static Listener) -> Option<i32> {
+    let _guard = listener.lock.lock();
+    let door = listener.door.get()?;
+    if listener.serving.swap(1, AcqRel) != 0 {
+        return None;
+    }
+    if let Some(share) = listener.shared_state() {
+        share.servers.fetch_add(1, AcqRel);
+    }
+    if !listener.is_open() {
+        unplug(listener, door);
+        listener.set_open(true);
+        stats::count(Counter::DoorsOpened, 1);
+    }
     super::accept::keep_reserve();
-    epoll::listener_gained(desc, gained);
+    Some(door)
 }
 
 /// Lets clients in. The caller holds the listener's lock.

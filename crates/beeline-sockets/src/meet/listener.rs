@@ -301,8 +301,8 @@ pub(super) fn adopt_now(fd: i32) -> Option<&'static Desc> {
 /// The hidden descriptors to poll beside the TCP socket: the door and the clients that have said nothing yet.
 /// Returns how many.
 pub fn listener_fds(desc: &'static Desc, out: &mut [i32; 20]) -> usize {
-    super::open_door(desc);
     let Some(listener) = Listener::of(desc) else { return 0 };
+    door::open_for_poll(desc, listener);
     let _guard = listener.lock.lock();
     let mut count = 0;
     let pending = listener.pending.iter().filter_map(|pending| pending.anchor.get());
