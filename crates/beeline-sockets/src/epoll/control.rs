@@ -116,10 +116,16 @@ fn change(
             if dead { Ok(false) } else { result.map(|_| false) }
         }
         (libc::EPOLL_CTL_ADD, Some(event)) => {
-            if old.is_some() {
+            if let Some(entry) = old {
                 // Errors in the kernel's order: a bad descriptor or event first.
                 kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
-                return Err(Errno(libc::EEXIST));
+                if entry.desc().is_some() {
+                    return Err(Errno(libc::EEXIST));
+                }
+                // The kernel did not have it any more: a file that is not ours was closed, and this is another one.
+                set.remove(fd, entry);
+                let _ = set.insert(fd, event.events, event.u64, desc);
+                return Ok(false);
             }
             let lane = desc.is_some_and(Desc::is_lane);
             if lane && event.events & EXCLUSIVE != 0 && event.events & !EXCLUSIVE_ALLOWS != 0 {
