@@ -28,6 +28,8 @@ pub const GROUP: Group = Group {
         Case::new("two_threads_accept", FAMILY, two_threads_accept),
         Case::new("forked_workers_accept", FAMILY, forked_workers_accept),
         Case::new("workers_that_poll_first", FAMILY, workers_that_poll_first),
+        Case::new("readable_means_acceptable_by_poll", FAMILY, |v| readable_means_acceptable(v, false)),
+        Case::new("readable_means_acceptable_by_epoll", FAMILY, |v| readable_means_acceptable(v, true)),
         Case::new("accept_after_shutdown", FAMILY, accept_after_shutdown).on_any_path(),
         Case::new("shutdown_wakes_accept", FAMILY, shutdown_wakes_accept).on_any_path(),
         Case::new("listener_masks", ALL_FAMILIES, listener_masks),
@@ -286,6 +288,42 @@ fn workers_that_poll_first(v: Variant) {
     for worker in workers {
         trace!("worker: {}", sys::wait_for(worker));
     }
+}
+
+/// A program that waits for its non-blocking listener and then accepts once is never told EAGAIN, though clients come at
+/// any moment: many programs are not prepared for it.
+fn readable_means_acceptable(v: Variant, by_epoll: bool) {
+    let listener = v.listener();
+    sys::set_nonblocking(listener.raw, true);
+    let child = sys::fork(|| {
+        for _ in 0..300 {
+            let client = v.client();
+            sys::connect(client.raw, &v.address_of(listener));
+            sys::recv(client.raw, &mut [0], 0);
+            sys::close(client.raw);
+        }
+        0
+    });
+    let set = epoll_create("set");
+    epoll_add(set, listener, libc::EPOLLIN);
+    let (mut accepted, mut in_vain) = (0, 0);
+    while accepted < 300 {
+        if by_epoll {
+            sys::epoll_wait(sys::EpollCall::Wait, set.raw, 1, -1, None);
+        } else {
+            sys::poll(&mut [libc::pollfd { fd: listener.raw, events: libc::POLLIN, revents: 0 }], -1);
+        }
+        let ret = sys::accept(listener.raw);
+        match ret.is_ok() {
+            true => {
+                accepted += 1;
+                trace::write_note(format_args!("pair"));
+                sys::close(ret.value as i32);
+            }
+            false => in_vain += 1,
+        }
+    }
+    trace!("accepted {accepted}, in vain {in_vain}, child: {}", sys::wait_for(child));
 }
 
 fn accept_after_shutdown(v: Variant) {
