@@ -421,7 +421,7 @@ fn take(
         return Err(refused(Reason::ForeignUser));
     }
     let (lane, memory) = lane_of(anchor)?;
-    if listener.is_shared() {
+    if !listener.is_of_one_user() {
         lane.spoil();
     }
     match establish(desc, anchor, flags, &name, lane, memory) {

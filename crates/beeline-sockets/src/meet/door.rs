@@ -176,9 +176,7 @@ fn open_now(listener: &'static Listener) -> Option<i32> {
     if listener.serving.swap(1, AcqRel) != 0 {
         return None;
     }
-    if let Some(share) = listener.shared_state() {
-        share.servers.fetch_add(1, AcqRel);
-    }
+    listener.join_servers();
     if !listener.is_open() {
         unplug(listener, door);
         listener.set_open(true);

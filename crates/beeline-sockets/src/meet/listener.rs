@@ -17,12 +17,15 @@
 //! begins again over TCP.
 
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
 
 use beeline_shm::{SideMemory, memfd, sys};
 use beeline_stats::{Reason, Role};
 
-use super::{door, lookup};
+use super::{door, lookup, trust};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
 use crate::side::Address;
@@ -72,6 +75,10 @@ pub(super) struct Share {
     pub servers: AtomicU32,
     /// Whether the door is open.
     pub open: AtomicU32,
+    /// The user of the first server, plus one.
+    pub user: AtomicU32,
+    /// Whether servers of another user have come since.
+    pub mixed: AtomicU32,
 }
 
 /// See the module. Valid when zeroed.
@@ -156,6 +163,27 @@ impl Listener {
     pub(super) fn shared_state(&self) -> Option<&'static Share> {
         // SAFETY: null or a mapped page, unmapped only when the listener is closed.
         unsafe { self.share.load(Relaxed).as_ref() }
+    }
+
+    /// Counts this process among those that serve the door.
+    pub(super) fn join_servers(&self) {
+        let Some(share) = self.shared_state() else { return };
+        share.servers.fetch_add(1, AcqRel);
+        let user = trust::euid().saturating_add(1);
+        let first = share.user.compare_exchange(0, user, AcqRel, Relaxed);
+        if first.is_err_and(|first| first != user) {
+            share.mixed.store(1, Relaxed);
+        }
+    }
+
+    /// Whether only processes of our user accept on the listener: they may read each other's memory anyway, so a
+    /// lane may go from one to the next.
+    pub(super) fn is_of_one_user(&self) -> bool {
+        if !self.is_shared() {
+            return true;
+        }
+        let user = trust::euid().saturating_add(1);
+        self.shared_state().is_some_and(|share| share.mixed.load(Relaxed) == 0 && share.user.load(Relaxed) == user)
     }
 
     /// Whether the door is open for traffic.
@@ -375,7 +403,9 @@ fn share(listener: &'static Listener) {
     listener.turnstile.set(Some(kernel::hide(fd)));
     listener.share.store(base.cast(), Relaxed);
     if let Some(share) = listener.shared_state() {
-        share.servers.store(listener.serving.load(Relaxed), Relaxed);
+        if listener.serving.load(Relaxed) != 0 {
+            listener.join_servers();
+        }
         share.open.store(u32::from(open), Relaxed);
     }
 }

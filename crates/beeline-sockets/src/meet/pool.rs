@@ -6,13 +6,15 @@
 //! # When a lane may be used again
 //!
 //! Whoever has a lane mapped can read what passes through it, so a lane never serves a connection with
-//! somebody who was not party to the one before.
+//! somebody else than the one before: another user, or the program behind another listener.
 //!
 //! 1. The client made the lane. It keeps the lane's memfd, and offers the lane again only at the door of the
 //!    same listener, only after it has closed its own end, and only when the server has marked its end
 //!    [`flags::RELEASED`].
-//! 2. The server marks its end when its last user is gone, unless the listener has ever been shared by a
-//!    `fork` or the process has forked since it mapped the lane: then another process may have it mapped.
+//! 2. The server marks its end when its last user is gone, unless the process has forked since it mapped the lane:
+//!    then another process may have it mapped. Processes that share a listener may each meet the lane in turn, and
+//!    keep it mapped, as long as all who accept are of one user; processes of one user may read each other's memory
+//!    anyway.
 //! 3. Before a `fork` all idle lanes are unmapped, so that the child has none of them.
 //! 4. The memfd travels with every hello. The server recognises a lane that it still has mapped by the
 //!    memfd's identity and maps any other, so that neither end depends on what the other has kept.
