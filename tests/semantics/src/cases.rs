@@ -6,6 +6,7 @@ mod data;
 mod descriptors;
 mod duo;
 mod epoll;
+mod epoll_entries;
 mod epoll_sets;
 mod flags;
 mod fork;
@@ -37,6 +38,7 @@ const GROUPS: &[Group] = &[
     states::GROUP,
     ready::GROUP,
     epoll::GROUP,
+    epoll_entries::GROUP,
     epoll_sets::GROUP,
     waking::GROUP,
     signals::GROUP,
