@@ -64,7 +64,7 @@ use crate::{Errno, Outcome, epoll, io, life, stats, table};
 pub use accept::{accept4, door_ready};
 pub use connect::connect;
 pub use door::open_door;
-pub use late::late_fallback;
+pub use late::{before_close, late_fallback};
 pub use listener::{Listener, adopt_listener, close_listener, listen, listener_fds, shutdown_listener};
 pub use pool::PooledLane;
 

@@ -26,6 +26,9 @@ fn close_ours(fd: i32) -> Outcome {
     if is_guest_of_parent() {
         return sys::close(fd).into();
     }
+    if let Some(desc) = table::get(fd).filter(|desc| desc.is_lane()) {
+        meet::before_close(fd, desc);
+    }
     let (settled, result) = {
         let _changing = changing();
         let Some(desc) = table::get(fd) else { return Outcome::Kernel };

@@ -51,6 +51,18 @@ pub fn late_fallback(fd: i32, desc: &'static Desc) -> bool {
     done
 }
 
+/// The last fd of a connection is about to be closed. If the door died meanwhile, the bytes that are still in the
+/// ring go to whoever listens on TCP now, as they would have been in the kernel's hands.
+pub fn before_close(fd: i32, desc: &'static Desc) {
+    let _pin = desc.pin();
+    if !may_begin_again(desc) || desc.side().tx.bytes() == 0 || desc.refs.load(Relaxed) > 1 {
+        return;
+    }
+    if kernel::poll_now(fd, 0) & (libc::POLLHUP | libc::POLLERR) != 0 {
+        late_fallback(fd, desc);
+    }
+}
+
 /// Whether nobody has read anything, and nobody else holds this end.
 fn may_begin_again(desc: &'static Desc) -> bool {
     if !desc.is_lane() || desc.end() != End::Client || desc.shared.load(Relaxed) {

@@ -69,6 +69,23 @@ fn bytes_are_carried_over_when_the_server_closes_its_listener() {
 }
 
 #[test]
+fn bytes_of_a_client_that_closes_after_the_door_died_arrive() {
+    use std::io::Read;
+    let (listener, address, server, first) = stalled_server();
+    let mut client = Role::new("writer").set("ADDRESS", &address).set("BYTES", 32_000).set("CLOSE", 1).start();
+    assert_eq!(client.line(), "written");
+    assert_eq!(client.carried().accelerated, 1, "{}", client.carried());
+    server.signal(libc::SIGKILL);
+    drop(server);
+    client.go();
+    let mut text = String::new();
+    listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "0123456789abcdef".repeat(2000));
+    client.end();
+    drop(first);
+}
+
+#[test]
 fn without_anybody_on_tcp_the_connection_is_reset() {
     let (listener, address, server, first) = stalled_server();
     let mut client = Role::new("writer").set("ADDRESS", &address).start();
