@@ -278,6 +278,18 @@ unsafe fn set_on_lane(desc: &Desc, level: i32, name: i32, value: *const u8, leng
         // What a lane cannot do is refused as by a kernel that was built without it.
         Class::Blocking(_) => Outcome::fail(libc::ENOPROTOOPT),
         Class::Error | Class::Fact(_) => Outcome::fail(libc::ENOPROTOOPT),
+        // Needs no template where the value is plain, so that it works when the fd table is full.
+        Class::ReceiveTimeout | Class::SendTimeout
+            if level == libc::SOL_SOCKET && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) =>
+        {
+            // SAFETY: forwarded.
+            match unsafe { timeout_from(value, length) } {
+                Ok(timeout_ns) if class == Class::ReceiveTimeout => side.rcv_timeout_ns.store(timeout_ns, Relaxed),
+                Ok(timeout_ns) => side.snd_timeout_ns.store(timeout_ns, Relaxed),
+                Err(errno) => return Outcome::Fail(errno),
+            }
+            Outcome::OK
+        }
         _ => with_template(side.family.load(Relaxed) as i32, |template| {
             // SAFETY: forwarded.
             let outcome = unsafe { raw_set(template, level, name, value, length) };
@@ -313,6 +325,30 @@ fn adopt(side: &SideState, template: i32, level: i32, name: i32, class: Class) -
 
 fn stored(kept: bool) -> Outcome {
     if kept { Outcome::OK } else { Outcome::fail(libc::ENOBUFS) }
+}
+
+/// A `struct timeval` as sock_set_timeout() takes it (Linux net/core/sock.c): negative seconds mean no wait at all,
+/// which is told from "no timeout" by one nanosecond.
+///
+/// # Safety
+/// `value` must be readable for `length` bytes.
+unsafe fn timeout_from(value: *const u8, length: u32) -> Result<u64, Errno> {
+    if (length as usize) < size_of::<libc::timeval>() {
+        return Err(Errno(libc::EINVAL));
+    }
+    if (value as usize) < 4096 {
+        return Err(Errno(libc::EFAULT));
+    }
+    // SAFETY: readable for at least a timeval.
+    let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
+    if !(0..1_000_000).contains(&time.tv_usec) {
+        return Err(Errno(libc::EDOM));
+    }
+    if time.tv_sec < 0 {
+        return Ok(1);
+    }
+    let nanoseconds = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_usec as u64 * 1_000);
+    Ok(if time.tv_sec as u64 >= i64::MAX as u64 / 1_000 { 0 } else { nanoseconds })
 }
 
 fn timeout_of(fd: i32, name: i32) -> u64 {

@@ -167,6 +167,11 @@ impl Runner<'_> {
                                 }
                             }
                             (Ok(()), None) => println!("pass  {}", job.name),
+                            // The kernel is not always of one mind (an acknowledgement may or may not be an edge of its
+                            // own), so a difference counts when it shows twice in a row.
+                            (Err(first), None) if self.compare(at, job).is_ok() => {
+                                println!("pass  {} (at the second try)\n{}", job.name, format!("{first:#}").trim_end());
+                            }
                             (Err(why), None) => {
                                 println!("FAIL  {}\n{}", job.name, format!("{why:#}").trim_end());
                                 if let Ok(mut names) = failed.lock() {
