@@ -16,5 +16,4 @@ step "release build" cargo build --release --workspace
 step "unit and integration tests" cargo test --release --workspace
 step "models of the lane (loom)" ci/loom.sh
 step "socket semantics: the kernel is the oracle" target/release/semantics --library target/release/libbeeline.so
-step "random operations against the kernel" target/release/semantics random --library target/release/libbeeline.so --ops 20000
 step "real programs" tests/apps/run.sh

@@ -260,7 +260,7 @@ pub fn close_lane(desc: &'static Desc) {
     let (lane, side, end) = (desc.lane(), desc.side(), desc.end());
     if side.holders.fetch_sub(1, AcqRel) <= 1 {
         observe(desc, side);
-        let unread = unread_hint(desc, side) != 0 && !side.is(state::SHUT_RD);
+        let unread = unread_hint(desc, side) != 0;
         let mut ours = lane.flags(end) | flags::FIN | flags::CLOSED;
         if unread || side.linger.load(Relaxed) == 1 {
             ours |= flags::RESET;

@@ -88,6 +88,11 @@ pub unsafe fn sendto(
 /// # Safety
 /// `parts` must point to `count` iovecs whose buffers are readable, as for writev(2).
 pub unsafe fn writev(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
+    // SAFETY: by the caller's word; nonsense is refused.
+    if table::get(fd).is_some_and(Desc::is_lane) && matches!(unsafe { check_iovecs(parts, count as usize) }, Ok((_, 0)))
+    {
+        return Outcome::OK;
+    }
     // SAFETY: forwarded from the caller.
     unsafe { send_iovecs(fd, parts, count as usize, 0) }
 }
@@ -234,6 +239,11 @@ fn send_parts<'a>(
         if total != 0 && (side.is(state::PEER_CLOSED) || guard.lane.flags(desc.end().peer()) & DEAF == DEAF) {
             // TCP takes the first send to a peer that reads no more, and is reset for it.
             reset(side, libc::ECONNRESET);
+            let end = desc.end();
+            guard.lane.set_flags(end, guard.lane.flags(end) | lane_flags::RESET);
+            drop(guard);
+            // The peer, if it is still there, is reset as well.
+            let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
             return Outcome::Done(total as isize);
         }
         let (before, tail) = (sent, side.tx.tail());
