@@ -39,7 +39,7 @@ use crate::{Errno, Outcome, epoll, life, stats, table};
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
 const CLIENTS_MAX: usize = 64;
 /// Looks for a hello that is being sent this moment: connecting and saying hello are two calls of the client.
-const HELLO_LOOKS: usize = 24;
+const HELLO_LOOKS: usize = 8;
 /// When fewer numbers than this are left below the limit, descriptors count as scarce.
 const SCARCE: u64 = 256;
 
@@ -270,23 +270,48 @@ fn from_door(
         return Ok(Some(accepted));
     }
     for _ in 0..CLIENTS_MAX {
-        let gained = {
+        let (anchor, taken) = {
             let _changing = life::changing();
             let Some(anchor) = next(listener, flags)? else { return Ok(None) };
-            match take(desc, listener, anchor, flags, peer) {
-                Ok(()) => return Ok(Some(anchor)),
-                Err(Refusal::Silence) => set_aside(listener, anchor),
-                Err(refusal) => {
-                    send_away(anchor, refusal);
-                    None
+            (anchor, take(desc, listener, anchor, flags, peer))
+        };
+        let taken = match taken {
+            Err(Refusal::Silence) if await_hello(listener, anchor) => {
+                let _changing = life::changing();
+                take(desc, listener, anchor, flags, peer)
+            }
+            taken => taken,
+        };
+        match taken {
+            Ok(()) => return Ok(Some(anchor)),
+            Err(Refusal::Silence) => {
+                if let Some(hidden) = set_aside(listener, anchor) {
+                    epoll::listener_gained(desc, hidden);
                 }
             }
-        };
-        if let Some(hidden) = gained {
-            epoll::listener_gained(desc, hidden);
+            Err(refusal) => send_away(anchor, refusal),
         }
     }
     Ok(None)
+}
+
+/// Waits a moment for the hello of a client that has just connected: the kernel wakes us when it connects, before it
+/// can speak, and perhaps on its own CPU. So a listener that the kernel calls readable has somebody to accept. Clients
+/// that stay silent in spite of that cost a listener one such wait in a hundred times its length.
+fn await_hello(listener: &Listener, anchor: i32) -> bool {
+    const AWAIT_NS: i64 = 1_000_000;
+    const RESPITE_NS: u64 = 100_000_000;
+    if kernel::now_ns() < listener.await_from_ns.load(Relaxed) {
+        return false;
+    }
+    let mut fds = [libc::pollfd { fd: anchor, events: libc::POLLIN, revents: 0 }];
+    let timeout = libc::timespec { tv_sec: 0, tv_nsec: AWAIT_NS };
+    // SAFETY: a live timeout, no mask.
+    let spoken = matches!(unsafe { kernel::ppoll(&mut fds, &raw const timeout, core::ptr::null()) }, Ok(1..));
+    if !spoken {
+        listener.await_from_ns.store(kernel::now_ns().saturating_add(RESPITE_NS), Relaxed);
+    }
+    spoken
 }
 
 /// The next client in the door's queue.
@@ -369,10 +394,6 @@ fn send_away(anchor: i32, refusal: Refusal) {
 #[must_use]
 pub fn door_ready(desc: &'static Desc) -> bool {
     let Some(listener) = Listener::of(desc) else { return false };
-    let fd = desc.fd.load(Relaxed);
-    if kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK != 0) {
-        return true;
-    }
     if any_spoken(listener) {
         return true;
     }

@@ -104,6 +104,8 @@ pub struct Listener {
     pub(super) tried_ns: AtomicU64,
     /// Why there is no door, as `Reason as u16 + 1`; 0 when there is one.
     pub(super) doorless: AtomicU32,
+    /// When silent clients are waited for again.
+    pub(super) await_from_ns: AtomicU64,
     /// Counts accepts: door and TCP queue take turns in being looked at first.
     pub(super) turn: AtomicU32,
     /// The address listened on.
@@ -147,6 +149,7 @@ impl Listener {
         self.born.store(crate::forks(), Relaxed);
         self.tried_ns.store(0, Relaxed);
         self.doorless.store(0, Relaxed);
+        self.await_from_ns.store(0, Relaxed);
         self.local.set(local);
         self.turnstile.set(None);
         self.inside.store(0, Relaxed);
