@@ -27,7 +27,7 @@
 //!
 //! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `ports` and the
 //! names of anchors reserve the client's address; `calibrate` fits anchors to this kernel; `hello_io` moves the
-//! hello; `pool` keeps lanes and sides; `listener`, `door`, `turnstile` and `accept` are the server's part;
+//! hello; `pool` keeps lanes and sides; `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part;
 //! `connect` and `late` the client's.
 //!
 //! # Locks
@@ -38,6 +38,7 @@
 //! then returns at once.
 
 mod accept;
+mod admit;
 mod calibrate;
 mod connect;
 mod door;

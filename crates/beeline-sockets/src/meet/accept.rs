@@ -6,45 +6,30 @@
 //! starves. A blocking one sleeps in poll(2) on both and never in the TCP `accept` itself: whoever finds the
 //! TCP queue ready takes from it through the turnstile ([`super::turnstile`]), with nobody in between.
 //!
-//! # Taking a client
+//! # Silence
 //!
-//! 1. The client's anchor must be bound to the name of a connection to this listener. The kernel keeps that
-//!    name unique, so it reserves the client's address; both addresses in it must be of this host.
-//! 2. The client must be somebody to share memory with ([`super::trust`]).
-//! 3. The hello must be there. A client that says nothing is put aside and holds up nobody.
-//! 4. The lane is mapped, or found among those mapped before.
-//! 5. Everything that can fail has been done when [`flags::TAKEN`] is set; from then on the connection never
-//!    changes its path. A client that is sent away before begins again over TCP.
+//! Connecting to the door and saying hello are two calls of the client, and the kernel wakes the server at the first.
+//! A client that has not spoken yet is waited for, for a moment; then it is put aside ([`door::park`]), so that it
+//! holds up nobody, and its anchor's readability counts as the listener's.
 
-use core::net::SocketAddr;
-use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::sys;
 use beeline_stats::tunables::Wait;
 use beeline_stats::{Counter, Poison, Reason, Role};
-use beeline_wire::{ConnName, Endpoint};
 
+use super::admit::take;
 use super::hello_io::{self, Refusal, Waiting};
-use super::listener::{self, FdCell, Listener, PENDING_MAX};
-use super::pool::{self, PooledLane};
+use super::listener::{self, Listener, PENDING_MAX};
 use super::turnstile::{self, Held};
-use super::{calibrate, door, lookup, trust};
-use crate::desc::{DESCS, Desc, Kind};
+use super::{door, pool};
+use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
-use crate::side::SideState;
 use crate::wait::{Patience, Woken};
 use crate::{Errno, Outcome, epoll, life, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
 const CLIENTS_MAX: usize = 64;
-/// Looks for a hello that is being sent this moment: connecting and saying hello are two calls of the client.
-const HELLO_LOOKS: usize = 8;
-/// When fewer numbers than this are left below the limit, descriptors count as scarce.
-const SCARCE: u64 = 256;
-
-/// A descriptor kept for the moment in which a lane's memfd arrives and all others are in use.
-static RESERVE: FdCell = FdCell::empty();
 
 /// `accept4(2)`; `accept` is the same with no flags.
 ///
@@ -205,12 +190,12 @@ fn spin(desc: &Desc, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
         }
         budget = PROBE_NS.min(most);
     }
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let start = kernel::now_ns();
     let mut last = start;
     loop {
-        // SAFETY: a live timeout, no mask. The kernel may write the timeout back, and it is zero already.
-        let ready = unsafe { kernel::ppoll(fds, &raw const zero, core::ptr::null()) };
+        // SAFETY: a live timeout, no mask. What the kernel writes back is zero again.
+        let ready = unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) };
         if ready != Ok(0) {
             let more = budget.max(LEAST_NS).saturating_mul(2).min(most);
             desc.spin_ns.store(more as u32, Relaxed);
@@ -305,9 +290,9 @@ fn await_hello(listener: &Listener, anchor: i32) -> bool {
         return false;
     }
     let mut fds = [libc::pollfd { fd: anchor, events: libc::POLLIN, revents: 0 }];
-    let timeout = libc::timespec { tv_sec: 0, tv_nsec: AWAIT_NS };
-    // SAFETY: a live timeout, no mask.
-    let spoken = matches!(unsafe { kernel::ppoll(&mut fds, &raw const timeout, core::ptr::null()) }, Ok(1..));
+    let mut timeout = libc::timespec { tv_sec: 0, tv_nsec: AWAIT_NS };
+    // SAFETY: a live timeout, which the kernel may write to; no mask.
+    let spoken = matches!(unsafe { kernel::ppoll(&mut fds, &raw mut timeout, core::ptr::null()) }, Ok(1..));
     if !spoken {
         listener.await_from_ns.store(kernel::now_ns().saturating_add(RESPITE_NS), Relaxed);
     }
@@ -389,11 +374,18 @@ fn send_away(anchor: i32, refusal: Refusal) {
     let _ = sys::close(anchor);
 }
 
-/// Whether the listener has a client at its door, after the kernel has called one of its hidden descriptors
-/// readable. A listener that would block in `accept` is only called ready when it would not.
+/// Whether the listener has a client at its door, after the kernel has called one of its hidden descriptors readable.
+///
+/// A non-blocking `accept` waits a moment for the hello itself, and a client that stays silent costs the app one
+/// `EAGAIN`; taking clients from the door here would cost each connection eight system calls. A blocking `accept` would
+/// sleep on, so a listener that blocks is only called ready when a client has spoken.
 #[must_use]
 pub fn door_ready(desc: &'static Desc) -> bool {
     let Some(listener) = Listener::of(desc) else { return false };
+    let fd = desc.fd.load(Relaxed);
+    if kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK != 0) {
+        return true;
+    }
     if any_spoken(listener) {
         return true;
     }
@@ -424,234 +416,4 @@ fn any_spoken(listener: &'static Listener) -> bool {
     }
     let _guard = listener.lock.lock();
     listener.pending.iter().any(|place| place.anchor.get().is_some_and(|fd| hello_io::look(fd) == Waiting::Message))
-}
-
-/// Makes a connection of a client's anchor. The caller holds `life::changing`, and closes the anchor if this
-/// fails.
-fn take(
-    desc: &'static Desc,
-    listener: &'static Listener,
-    anchor: i32,
-    flags: i32,
-    peer: &mut SockAddr,
-) -> Result<(), Refusal> {
-    let name = client_name(anchor)?;
-    check_addresses(listener, &name)?;
-    let trusted = trust::peer_uid(anchor).is_some_and(trust::may_share);
-    if !trusted {
-        return Err(refused(Reason::ForeignUser));
-    }
-    let (lane, memory) = lane_of(anchor)?;
-    if !listener.is_of_one_user() {
-        lane.spoil();
-    }
-    match establish(desc, anchor, flags, &name, lane, memory) {
-        Ok(family) => {
-            *peer = SockAddr::internet(name.client.address(), family);
-            Ok(())
-        }
-        Err(reason) => {
-            lane.spoil();
-            pool::retire(lane, End::Server, false);
-            Err(refused(reason))
-        }
-    }
-}
-
-/// Counts why a client is sent to TCP.
-fn refused(reason: Reason) -> Refusal {
-    stats::fell_back(Role::Server, reason);
-    Refusal::Gone
-}
-
-/// The addresses that the client's anchor is named for.
-fn client_name(anchor: i32) -> Result<ConnName, Refusal> {
-    let name = kernel::getpeername(anchor).map_err(|_| Refusal::Gone)?;
-    let parsed = name.abstract_name().map(ConnName::parse);
-    match parsed {
-        Some(Some(name)) => Ok(name),
-        Some(None) => Err(Refusal::Poison(Poison::HelloNameMismatch)),
-        // A plug, or somebody who has already left.
-        None if hello_io::look(anchor) == Waiting::Gone => Err(Refusal::Gone),
-        None => Err(Refusal::Poison(Poison::HelloUnnamed)),
-    }
-}
-
-/// Whether the name is a connection from this host to this listener.
-fn check_addresses(listener: &Listener, name: &ConnName) -> Result<(), Refusal> {
-    let ours = Endpoint::new(listener.local.get()).address();
-    let (server, client) = (name.server.address(), name.client.address());
-    let to_us = server.port() == ours.port() && (server.ip() == ours.ip() || ours.ip().is_unspecified());
-    if !to_us || server.ip().is_ipv6() && ours.is_ipv4() {
-        return Err(Refusal::Poison(Poison::HelloNameMismatch));
-    }
-    if client.port() == 0 || client.ip().is_ipv4() != server.ip().is_ipv4() {
-        return Err(Refusal::Poison(Poison::HelloNameMismatch));
-    }
-    let here = |address: SocketAddr| address.ip() == ours.ip() || lookup::is_local(address.ip());
-    if !here(server) || !here(client) {
-        return Err(Refusal::Poison(Poison::HelloAddressForeign));
-    }
-    Ok(())
-}
-
-/// Takes the hello and finds or maps its lane.
-fn lane_of(anchor: i32) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
-    let reserve = make_room(anchor);
-    let mut received = hello_io::receive(anchor);
-    for _ in 1..HELLO_LOOKS {
-        if !matches!(received, Err(Refusal::Silence)) {
-            break;
-        }
-        received = hello_io::receive(anchor);
-    }
-    let found = received.and_then(|received| {
-        let found = map(&received);
-        received.close();
-        found
-    });
-    if reserve {
-        keep_reserve();
-    }
-    match found {
-        Err(Refusal::Reason(reason)) => Err(refused(reason)),
-        found => found,
-    }
-}
-
-fn map(received: &hello_io::Received) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
-    if let Some(known) = pool::server_known(received.id, received.hello.ring_bytes) {
-        stats::count(Counter::LanesReused, 1);
-        return Ok((known, known.memory()));
-    }
-    let memory = hello_io::map(received)?;
-    match pool::server_lane(memory, received.id) {
-        Some(lane) => Ok((lane, memory)),
-        None => {
-            // SAFETY: the fresh mapping has no user.
-            unsafe { memory.unmap() };
-            Err(refused(Reason::MemoryShort))
-        }
-    }
-}
-
-/// Sees to it that a memfd can arrive: a hello whose descriptor finds no room is lost. Returns whether the
-/// reserve was given up for it.
-fn make_room(anchor: i32) -> bool {
-    /// New descriptors get the lowest free number, so below this one there is room. An app that lowers its limit
-    /// afterwards may lose a hello: that client begins again over TCP.
-    static ROOMY_BELOW: AtomicI32 = AtomicI32::new(0);
-    if anchor < ROOMY_BELOW.load(Relaxed) {
-        return false;
-    }
-    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
-    // SAFETY: a live rlimit for the old value, none for the new one.
-    let _ = unsafe { sys::call(libc::SYS_prlimit64, args) };
-    let roomy = limit.rlim_cur.saturating_sub(SCARCE).min(1 << 20) as i32;
-    ROOMY_BELOW.store(roomy, Relaxed);
-    if anchor < roomy {
-        return false;
-    }
-    if let Ok(probe) = kernel::fcntl(anchor, libc::F_DUPFD_CLOEXEC, 0) {
-        let _ = sys::close(probe as i32);
-        return false;
-    }
-    if pool::release_descriptors() {
-        return false;
-    }
-    match RESERVE.take() {
-        Some(reserve) => {
-            kernel::close_hidden(reserve);
-            true
-        }
-        None => false,
-    }
-}
-
-/// Keeps a descriptor in reserve, now that clients may come. A socket of no use is as good as any.
-pub(super) fn keep_reserve() {
-    if RESERVE.get().is_none()
-        && let Ok(reserve) = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
-    {
-        RESERVE.set(Some(kernel::hide(reserve as i32)));
-    }
-}
-
-/// Puts everything in place for a connection whose lane is there. Returns the app's address family.
-fn establish(
-    desc: &'static Desc,
-    anchor: i32,
-    flags: i32,
-    name: &ConnName,
-    lane: &'static PooledLane,
-    memory: LaneMemory,
-) -> Result<i32, Reason> {
-    if !calibrate::prepare(anchor) {
-        return Err(Reason::KernelUnsupported);
-    }
-    trust::refuse_rights(anchor);
-    let side = pool::side().map_err(|_| Reason::MemoryShort)?;
-    let Some(connection) = DESCS.take() else {
-        pool::retire_side(side, true);
-        return Err(Reason::MemoryShort);
-    };
-    let family = desc.family.load(Relaxed);
-    fill_side(side, desc, flags, family, name);
-    connection.begin(Kind::Tcp, anchor, family, crate::forks());
-    super::forget_stale(anchor);
-    if table::set(anchor, Some(connection)).is_err() {
-        connection.give_if_unused();
-        pool::retire_side(side, true);
-        return Err(Reason::DescriptorOutOfRange);
-    }
-    connection.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
-    connection.become_lane(memory, side, End::Server);
-    // Last: now the client knows that nothing will change any more.
-    memory.set_flags(End::Server, flags::TAKEN);
-    stats::open_slot(connection);
-    stats::count(Counter::ConnectionsAcceleratedServer, 1);
-    Ok(family as i32)
-}
-
-/// What an accepted socket inherits from its listener, and who is at its ends.
-fn fill_side(side: &SideState, listener: &Desc, flags: i32, family: u32, name: &ConnName) {
-    super::carry_draft(&listener.draft, side);
-    side.holders.store(1, Relaxed);
-    side.nonblock.store(u32::from(flags & libc::SOCK_NONBLOCK != 0), Relaxed);
-    side.family.store(family, Relaxed);
-    side.local.set(name.server.address());
-    side.remote.set(name.client.address());
-    side.rx.begin_armed();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_must_fit_the_listener() {
-        let check = |listens: &str, server: &str, client: &str| {
-            let listener = super::super::listener::blank();
-            listener.local.set(listens.parse().unwrap());
-            let name = ConnName {
-                client: Endpoint::new(client.parse().unwrap()),
-                server: Endpoint::new(server.parse().unwrap()),
-            };
-            check_addresses(&listener, &name).err()
-        };
-        let mismatch = Some(Refusal::Poison(Poison::HelloNameMismatch));
-        let foreign = Some(Refusal::Poison(Poison::HelloAddressForeign));
-        assert_eq!(check("127.0.0.1:80", "127.0.0.1:80", "127.0.0.1:9000"), None);
-        assert_eq!(check("0.0.0.0:80", "127.0.0.7:80", "127.0.0.1:9000"), None);
-        assert_eq!(check("[::]:80", "127.0.0.1:80", "127.0.0.1:9000"), None);
-        assert_eq!(check("[::]:80", "[::1]:80", "[::1]:9000"), None);
-        assert_eq!(check("[::1]:80", "127.0.0.1:80", "127.0.0.1:9000"), mismatch);
-        assert_eq!(check("0.0.0.0:80", "[::1]:80", "[::1]:9000"), mismatch);
-        assert_eq!(check("127.0.0.1:80", "127.0.0.1:81", "127.0.0.1:9000"), mismatch);
-        assert_eq!(check("127.0.0.1:80", "127.0.0.1:80", "127.0.0.1:0"), mismatch);
-        assert_eq!(check("127.0.0.1:80", "127.0.0.1:80", "[::1]:9000"), mismatch);
-        assert_eq!(check("127.0.0.1:80", "127.0.0.1:80", "192.0.2.1:9000"), foreign);
-        assert_eq!(check("0.0.0.0:80", "192.0.2.1:80", "127.0.0.1:9000"), foreign);
-    }
 }

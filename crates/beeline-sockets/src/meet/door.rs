@@ -182,7 +182,7 @@ fn open_now(listener: &'static Listener) -> Option<i32> {
         listener.set_open(true);
         stats::count(Counter::DoorsOpened, 1);
     }
-    super::accept::keep_reserve();
+    super::admit::keep_reserve();
     Some(door)
 }
 
