@@ -35,8 +35,8 @@
 //! A wake word is `generation << 1 | armed`.
 //!
 //! 1. A reader about to sleep *arms*: it counts the bells in its socket, stores a new armed generation,
-//!    fences, and looks at the cursor again. Only if there is nothing new it takes out the bells it counted
-//!    (all but one when the ring still holds data) and sleeps on the anchor.
+//!    fences, and looks at the cursor again. Then it takes out the bells it counted (all but one when the
+//!    ring holds data), and sleeps on the anchor if there is nothing new.
 //! 2. A writer publishes its cursor, fences, and looks at the peer's read wake word. If it is armed, it
 //!    sends a bell, *then* clears the word by compare-and-swap on the value it saw. A writer that dies
 //!    between the two leaves the word armed: the next one rings again. A reader that arms anew meanwhile
@@ -46,7 +46,8 @@
 //!    it, and under the rx lock: whoever dies in between, or finds news and never reads it, leaves an
 //!    armed word or a queued bell to the others that sleep, never silence.
 //! 5. At most three bells are outstanding: the kept one, the one for the present generation, and one from
-//!    a writer that raced with arming or died.
+//!    a writer that raced with arming or died. So a bell never finds the socket full, which would lose it:
+//!    the word would be cleared, and the bells that filled the socket counted before and taken out.
 //!
 //! # Waking a writer
 //!

@@ -203,18 +203,19 @@ impl<'a, S: Storage> Reader<'a, S> {
         // Pairs with the fence in `Writer::wake_reader`.
         self.storage.full_fence();
         let (news, unread) = self.news(since)?;
-        if news {
-            return Ok(Armed::Ready);
-        }
         if queued != 0 {
             let keep = match self.writer_must_wait(unread) {
-                // Taking the plug away would only make the writer plug again. More bells than that are taken
-                // out even so: a full queue would swallow the next one, and with it an edge.
+                // Taking the plug away would only make the writer plug again.
                 true => PLUG_BELLS,
-                false => u32::from(unread != 0),
+                false => u32::from(news || unread != 0),
             };
+            // With news, too: a reader that finds some each time it arms would fill the queue, and a bell that
+            // finds it full is lost.
             self.take_bells(queued.saturating_sub(keep), bells)?;
             self.state.bells_queued.store(keep.min(queued), Relaxed);
+        }
+        if news {
+            return Ok(Armed::Ready);
         }
         self.wake_writer(unread, bells)?;
         Ok(Armed::Sleep)

@@ -310,6 +310,52 @@ fn small_questions_and_answers_stay_in_the_first_line() {
     }
 }
 
+/// A writer that writes each time the reader has counted its bells and not yet armed.
+struct Racing<'a> {
+    reader: Anchor<'a>,
+    write: &'a dyn Fn(),
+}
+
+impl Bells for Racing<'_> {
+    fn ring(&self) -> Result<(), BellFault> {
+        self.reader.ring()
+    }
+    fn queued(&self) -> Result<u32, BellFault> {
+        let queued = self.reader.queued();
+        (self.write)();
+        queued
+    }
+    fn drain(&self, count: u32) -> Result<(), BellFault> {
+        self.reader.drain(count)
+    }
+    fn plug(&self) {
+        self.reader.plug();
+    }
+    fn plugged(&self) -> bool {
+        self.reader.plugged()
+    }
+    fn unplug(&self) {
+        self.reader.unplug();
+    }
+}
+
+/// Bells do not heap up, or one would find the socket full and be lost.
+#[test]
+fn a_reader_that_finds_news_whenever_it_arms_takes_the_bells_out() {
+    let lane = Lane::new(1 << 16, [0, 0]);
+    let write = || {
+        let written = lane.writer(End::Client).write(Source::from(&[7][..]), &lane.anchor(End::Client));
+        assert_eq!(written, Ok(1));
+    };
+    let racing = Racing { reader: lane.anchor(End::Server), write: &write };
+    for _ in 0..100 {
+        lane.rx[End::Server as usize].note_bell();
+        assert_eq!(lane.reader(End::Server).arm(Since::Read, &racing), Ok(Armed::Ready));
+        assert_eq!(lane.reader(End::Server).read(Sink::from(&mut [0; 8][..]), &racing.reader), Ok(1));
+        lane.check();
+    }
+}
+
 /// An edge-triggered reader that has no use for data sleeps beside a writer that waits for room. Neither
 /// may wake the other again and again.
 #[test]

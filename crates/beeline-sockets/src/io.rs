@@ -12,6 +12,7 @@
 //! The anchor only ever says "gone"; what that means is computed from the fronts ([`gone`]).
 
 mod anchor;
+mod calibrate;
 mod receive;
 mod send;
 mod transfer;
@@ -23,6 +24,7 @@ use beeline_stats::Poison;
 
 pub use anchor::Anchor;
 pub(crate) use anchor::{disarm, disarm_rights};
+pub(crate) use calibrate::small_send_buffer;
 pub use receive::{read, readv, recv, recvfrom, recvmmsg, recvmsg};
 pub use send::{send, sendmmsg, sendmsg, sendto, writev};
 pub use transfer::{sendfile, splice};

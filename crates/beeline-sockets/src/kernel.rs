@@ -306,6 +306,13 @@ pub fn poll_now(fd: i32, events: i16) -> i16 {
     }
 }
 
+/// Sleeps for a millisecond, or until a signal comes.
+pub fn sleep_ms() {
+    let timeout = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    // SAFETY: a live timeout, no mask.
+    let _ = unsafe { ppoll(&mut [], &raw const timeout, core::ptr::null()) };
+}
+
 /// `epoll_ctl(2)`.
 pub fn epoll_ctl(set: i32, operation: i32, fd: i32, event: Option<libc::epoll_event>) -> SysResult {
     let pointer = event.as_ref().map_or(0, |event| core::ptr::from_ref(event) as usize);

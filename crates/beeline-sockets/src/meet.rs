@@ -26,8 +26,7 @@
 //! # Rooms
 //!
 //! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `ports` and the
-//! names of anchors reserve the client's address; `calibrate` fits anchors to this kernel; `hello_io` moves the
-//! hello; `pool` keeps lanes and sides; `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part;
+//! names of anchors reserve the client's address; `hello_io` moves the hello; `pool` keeps lanes and sides; `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part;
 //! `connect` and `late` the client's.
 //!
 //! # Locks
@@ -39,7 +38,6 @@
 
 mod accept;
 mod admit;
-mod calibrate;
 mod connect;
 mod door;
 mod hello_io;

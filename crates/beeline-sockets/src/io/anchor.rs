@@ -1,11 +1,12 @@
 //! Bells on a real anchor.
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use beeline_lane::{BellFault, Bells};
+use beeline_shm::sys::SysResult;
 use beeline_wire::hello::BELL;
 
+use super::calibrate;
 use crate::Errno;
 use crate::kernel;
 
@@ -20,9 +21,15 @@ pub struct Anchor(pub i32);
 
 impl Bells for Anchor {
     fn ring(&self) -> Result<(), BellFault> {
-        match kernel::send(self.0, &[BELL], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-            // A full queue is a readable peer.
-            Ok(_) | Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR)) => Ok(()),
+        match send_bell(self.0) {
+            Ok(_) => Ok(()),
+            // By the rules a queue is never full. If something else filled it, a large buffer takes one more.
+            Err(Errno(libc::EAGAIN)) => {
+                self.unplug();
+                let _ = send_bell(self.0);
+                Ok(())
+            }
+            Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => ring_patiently(self.0),
             // A peer that shut down its reading half takes no bells, and needs none: it does not wait for data.
             Err(_) if kernel::poll_now(self.0, libc::POLLRDHUP) & DEAD == 0 => Ok(()),
             Err(_) => Err(BellFault::Gone),
@@ -53,7 +60,10 @@ impl Bells for Anchor {
     }
 
     fn plug(&self) {
-        set_send_buffer(self.0, small_send_buffer());
+        // Without a size that fits this kernel there are no lanes.
+        if let Some(bytes) = calibrate::small_send_buffer() {
+            set_send_buffer(self.0, bytes);
+        }
     }
 
     fn plugged(&self) -> bool {
@@ -65,45 +75,27 @@ impl Bells for Anchor {
     }
 }
 
+fn send_bell(fd: i32) -> SysResult {
+    kernel::send(fd, &[BELL], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+}
+
+/// Tries again for a second while the kernel has no memory for a bell: a peer that is never rung waits for ever, and
+/// one that cannot be rung is as good as gone.
+#[cold]
+fn ring_patiently(fd: i32) -> Result<(), BellFault> {
+    for _ in 0..1_000 {
+        kernel::sleep_ms();
+        if !matches!(send_bell(fd), Err(Errno(libc::ENOBUFS | libc::ENOMEM))) {
+            return Ok(());
+        }
+    }
+    Err(BellFault::Gone)
+}
+
 /// A send buffer that no number of bells fills: the default of `net.core.wmem_default`.
 const LARGE_SEND_BUFFER: i32 = 212_992 / 2;
-/// What a one-byte message is charged for on kernels that do not tell: x86-64 since Linux 6.3.
-const USUAL_CHARGE: i32 = 768;
-
 fn set_send_buffer(fd: i32, bytes: i32) {
     let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes);
-}
-
-/// The `SO_SNDBUF` with which a socket is writable while at most three bells are queued.
-///
-/// A unix socket is writable while four times what it is charged for its queued messages fits its buffer
-/// (Linux net/unix/af_unix.c, unix_writable()), and the kernel doubles what setsockopt(2) asks: seven charges lie
-/// in the middle between three bells (six) and four (eight). The charge is asked of the kernel once.
-fn small_send_buffer() -> i32 {
-    static BYTES: AtomicI32 = AtomicI32::new(0);
-    let known = BYTES.load(Relaxed);
-    if known != 0 {
-        return known;
-    }
-    let bytes = 7 * charge_of_a_bell().filter(|charge| (288..1 << 20).contains(charge)).unwrap_or(USUAL_CHARGE);
-    BYTES.store(bytes, Relaxed);
-    bytes
-}
-
-/// What the kernel charges a sender for one queued bell.
-fn charge_of_a_bell() -> Option<i32> {
-    let mut pair = [-1i32; 2];
-    let kind = (libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as usize;
-    let args = [libc::AF_UNIX as usize, kind, 0, pair.as_mut_ptr() as usize, 0, 0];
-    // SAFETY: room for the two descriptors.
-    unsafe { beeline_shm::sys::call(libc::SYS_socketpair, args) }.ok()?;
-    let mut charge = 0;
-    let sent = kernel::send(pair[0], &[BELL], libc::MSG_DONTWAIT);
-    let told = kernel::ioctl_int(pair[0], libc::TIOCOUTQ, &mut charge);
-    pair.iter().for_each(|fd| {
-        let _ = beeline_shm::sys::close(*fd);
-    });
-    (sent.is_ok() && told.is_ok()).then_some(charge)
 }
 
 /// Receives bytes with room for every descriptor a hostile peer may have attached: what does not fit the

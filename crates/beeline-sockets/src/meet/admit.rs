@@ -19,11 +19,11 @@ use beeline_wire::{ConnName, Endpoint};
 use super::hello_io::{self, Refusal, Waiting};
 use super::listener::{FdCell, Listener};
 use super::pool::{self, PooledLane};
-use super::{calibrate, lookup, trust};
+use super::{lookup, trust};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::SideState;
-use crate::{stats, table};
+use crate::{io, stats, table};
 
 /// Looks for a hello that is being sent this moment.
 const HELLO_LOOKS: usize = 8;
@@ -194,7 +194,7 @@ fn establish(
     lane: &'static PooledLane,
     memory: LaneMemory,
 ) -> Result<i32, Reason> {
-    if !calibrate::prepare(anchor) {
+    if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
     trust::refuse_rights(anchor);

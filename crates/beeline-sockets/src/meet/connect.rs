@@ -20,11 +20,11 @@ use beeline_wire::{ConnName, DoorName, Endpoint, Hello};
 
 use super::lookup::{self, Target};
 use super::pool::{self, Offer, PooledLane};
-use super::{calibrate, door, hello_io, ports, trust};
+use super::{door, hello_io, ports, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Errno, Outcome, epoll, life, stats, table};
+use crate::{Errno, Outcome, epoll, io, life, stats, table};
 
 /// `draft.blocked_by` while a thread is in here.
 const BUSY: u16 = u16::MAX;
@@ -328,7 +328,7 @@ fn prepare(side: &SideState, desc: &Desc, name: &ConnName, target: Target, nonbl
 
 /// Connects to the door, and proves that it is the listener's own.
 fn enter_door(anchor: &Anchor, name: &ConnName, route: &Route, target: Target) -> Result<(), Reason> {
-    if !calibrate::prepare(anchor.0) {
+    if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
     trust::refuse_rights(anchor.0);

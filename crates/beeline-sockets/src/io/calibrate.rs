@@ -1,6 +1,6 @@
-//! The send buffer of an anchor, chosen so that the kernel's writability means what lanes need.
+//! The send buffer of a plugged anchor, chosen so that the kernel's writability means what lanes need.
 //!
-//! A lane counts on this: an anchor is writable with up to three bells on their way and not writable with
+//! A lane counts on this: a plugged anchor is writable with up to three bells on their way and not writable with
 //! four ([`beeline_lane`], "Waking a writer"). Linux calls an `AF_UNIX` stream socket writable while
 //! `4 * (bells * T + 1) <= sk_sndbuf` (`unix_writable` in net/unix/af_unix.c), where `T` is the true size of
 //! a message of one byte. `T` differs between kernels, so it is asked of the one we run on: `SIOCOUTQ` of a
@@ -21,22 +21,25 @@ const UNSUPPORTED: u32 = u32::MAX;
 const TRUE_SIZE_MIN: u32 = 288;
 const TRUE_SIZE_MAX: u32 = 1 << 20;
 
-/// What `SO_SNDBUF` is set to.
-static SEND_BUFFER: AtomicU32 = AtomicU32::new(UNKNOWN);
+/// Room for this many bells must be in the send buffer that a socket begins with: far more than ever travel.
+const BELLS_AT_BEGIN: u32 = 32;
 
-/// Gives an anchor its send buffer. False when this kernel cannot do what lanes need.
+/// What `SO_SNDBUF` is set to while the anchor is plugged.
+static SMALL: AtomicU32 = AtomicU32::new(UNKNOWN);
+
+/// The `SO_SNDBUF` that plugs an anchor; `None` when this kernel cannot do what lanes need.
 #[must_use]
-pub(super) fn prepare(anchor: i32) -> bool {
-    let known = match SEND_BUFFER.load(Relaxed) {
+pub fn small_send_buffer() -> Option<i32> {
+    let known = match SMALL.load(Relaxed) {
         UNKNOWN => {
             // Two threads that measure at once find the same.
             let measured = measure().unwrap_or(UNSUPPORTED);
-            SEND_BUFFER.store(measured, Relaxed);
+            SMALL.store(measured, Relaxed);
             measured
         }
         known => known,
     };
-    known != UNSUPPORTED && kernel::setsockopt(anchor, libc::SOL_SOCKET, libc::SO_SNDBUF, &(known as i32)).is_ok()
+    (known != UNSUPPORTED).then_some(known as i32)
 }
 
 /// Measures on a pair of sockets of our own.
@@ -59,6 +62,10 @@ fn choose(ours: i32) -> Option<u32> {
     let mut weight = 0;
     kernel::ioctl_int(ours, libc::TIOCOUTQ, &mut weight).ok()?;
     let wanted = send_buffer(u32::try_from(weight).ok()?)?;
+    let at_begin: i32 = kernel::getsockopt(ours, libc::SOL_SOCKET, libc::SO_SNDBUF).ok()?;
+    if at_begin < weight.saturating_mul(4 * BELLS_AT_BEGIN as i32) {
+        return None;
+    }
     kernel::setsockopt(ours, libc::SOL_SOCKET, libc::SO_SNDBUF, &(wanted as i32)).ok()?;
     let set: i32 = kernel::getsockopt(ours, libc::SOL_SOCKET, libc::SO_SNDBUF).ok()?;
     fits(weight as u32, u32::try_from(set).ok()?).then_some(wanted)
