@@ -81,6 +81,8 @@ pub struct Desc {
     side: AtomicPtr<SideState>,
     /// How long a wait for data begins without looking, in pauses of the CPU.
     pub lull: AtomicU32,
+    /// What this end had sent, modulo 2^32, when the lull was set: a conversation has none.
+    pub lull_tail: AtomicU32,
     /// Sends since the last look at the kernel.
     pub sends: AtomicU32,
     /// Times a send found the ring full: each is the beginning of an `EPOLLOUT` edge.

@@ -111,7 +111,7 @@ pub(crate) fn scan(fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u
         }
         // A call with its own signal mask must have it in force while it waits, which only the kernel can do.
         if mask.is_none() {
-            match spin(fds, &patience) {
+            match spin(fds, &mut patience) {
                 Spun::News => continue,
                 Spun::Signal => return Outcome::fail(libc::EINTR),
                 Spun::Nothing => {}
@@ -122,7 +122,7 @@ pub(crate) fn scan(fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u
         }
         let used = fill(fds, shadow, true);
         match patience.sleep(&mut shadow[..used], mask) {
-            Woken::Ready(_) => heard(fds, shadow),
+            Woken::Ready(_) => heard(fds, shadow, &patience),
             Woken::TimedOut => {
                 return match look(fds, shadow) {
                     Ok(ready) => Outcome::Done(ready),
@@ -255,12 +255,13 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
 }
 
 /// After a sleep: passes on what the kernel said about anchors.
-fn heard(fds: &[pollfd], shadow: &[pollfd]) {
+fn heard(fds: &[pollfd], shadow: &[pollfd], patience: &Patience) {
     for (entry, place) in fds.iter().zip(shadow) {
         let Some(desc) = table::get(entry.fd) else { continue };
         if desc.is_lane() {
             desc.publish_cpu();
             if place.revents != 0 {
+                desc.budget().slept(patience);
                 // A connection that became TCP is found to be one at the next look.
                 let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
             }
@@ -269,7 +270,7 @@ fn heard(fds: &[pollfd], shadow: &[pollfd]) {
 }
 
 /// Spins over the lanes among the entries with the largest of their budgets.
-fn spin(fds: &[pollfd], patience: &Patience) -> Spun {
+fn spin(fds: &[pollfd], patience: &mut Patience) -> Spun {
     let lane = |entry: &pollfd| table::get(entry.fd).filter(|desc| desc.is_lane());
     let Some(best) = fds.iter().filter_map(lane).max_by_key(|desc| desc.spin_ns.load(Relaxed)) else {
         return Spun::Nothing;

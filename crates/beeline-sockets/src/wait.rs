@@ -2,13 +2,15 @@
 //!
 //! Interrupts when idle, polling when busy. A wait for a connection spins first if that has paid lately:
 //!
-//! 1. Each connection has a budget. A spin that ends with news doubles it up to `spin_ns_max`; one that ends
-//!    with nothing halves it. A connection whose budget fell to nothing spins again, briefly, once in
-//!    [`PROBE_EVERY`] waits.
-//! 2. There is no spin when both ends last woke on the same CPU: the peer could not run meanwhile.
-//! 3. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
+//! 1. Each connection has a budget. A wait that ends with news within `spin_ns_max`, spinning or asleep, doubles
+//!    it up to `spin_ns_max`; a spin that ends with nothing halves it.
+//! 2. Both ends of a conversation may be asleep at each message only because the other is: neither hears within
+//!    its budget what takes two wake-ups. So a connection whose budget fell to nothing spins long, nevertheless,
+//!    once in [`PROBE_EVERY`] waits.
+//! 3. There is no spin when both ends last woke on the same CPU: the peer could not run meanwhile.
+//! 4. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
 //!    work than CPUs, and the spin ends.
-//! 4. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
+//! 5. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
 
 use core::sync::atomic::{Ordering::Relaxed, compiler_fence};
 
@@ -23,10 +25,10 @@ use crate::thread;
 
 /// A budget below this is none.
 const SPIN_NS_MIN: u32 = 1_000;
-/// Budget of a probe.
-const PROBE_NS: u32 = 4_000;
 /// Waits without a spin between two probes.
-const PROBE_EVERY: u32 = 32;
+const PROBE_EVERY: u32 = 64;
+/// How many times longer than the longest spin a probe is.
+const PROBE_FACTOR: u64 = 4;
 /// Checks between two looks at the clock.
 const CHECKS_PER_LOOK: u32 = 32;
 /// A gap between two looks at the clock that means another task ran here.
@@ -64,6 +66,8 @@ pub enum Spun {
 /// One blocking call: until when it waits, and which signals it has seen.
 pub struct Patience {
     deadline_ns: Option<u64>,
+    /// When the present wait began, on `CLOCK_MONOTONIC`; 0 if nobody looked at the clock.
+    since_ns: u64,
     handled: u32,
     interrupted: u32,
 }
@@ -74,6 +78,7 @@ impl Patience {
     pub fn until(deadline_ns: Option<u64>) -> Self {
         thread::with(|thread| Self {
             deadline_ns,
+            since_ns: 0,
             handled: thread.handled.load(Relaxed),
             interrupted: thread.interrupted.load(Relaxed),
         })
@@ -187,10 +192,12 @@ impl Budget<'_> {
             return 0;
         }
         self.skipped.store(0, Relaxed);
-        u64::from(PROBE_NS).min(config.spin_ns_max)
+        config.spin_ns_max.saturating_mul(PROBE_FACTOR)
     }
 
-    fn paid(&self) {
+    /// The wait ended with news while a longest spin would still have gone on.
+    #[inline]
+    pub fn paid(&self) {
         let max = crate::config().spin_ns_max as u32;
         let budget = self.spin_ns.load(Relaxed);
         if budget < max {
@@ -203,20 +210,29 @@ impl Budget<'_> {
         self.spin_ns.store(if halved < SPIN_NS_MIN { 0 } else { halved }, Relaxed);
     }
 
+    /// A sleep that followed [`Budget::spin`] ended with news.
+    pub fn slept(&self, patience: &Patience) {
+        if patience.since_ns != 0 && kernel::now_ns() - patience.since_ns <= crate::config().spin_ns_max {
+            self.paid();
+        }
+    }
+
     /// Spins until `news` or the budget is spent. `news` is called often and must be cheap.
-    pub fn spin(&self, patience: &Patience, mut news: impl FnMut() -> bool) -> Spun {
+    pub fn spin(&self, patience: &mut Patience, mut news: impl FnMut() -> bool) -> Spun {
         let grant = self.grant();
+        patience.since_ns = 0;
         if grant == 0 {
+            if crate::config().wait == Wait::Lazy {
+                patience.since_ns = kernel::now_ns();
+            }
             return Spun::Nothing;
         }
-        let mut start = 0;
         let mut last = 0;
         loop {
             for _ in 0..CHECKS_PER_LOOK {
                 if news() {
-                    // A spin that never looked at the clock was too short to be worth an account.
-                    if start != 0 {
-                        self.paid();
+                    self.paid();
+                    if patience.since_ns != 0 {
                         stats::count(Counter::SpinsPaid, 1);
                     }
                     return Spun::News;
@@ -227,11 +243,12 @@ impl Budget<'_> {
                 return Spun::Signal;
             }
             let now = kernel::now_ns();
-            if start == 0 {
-                (start, last) = (now, now);
+            if patience.since_ns == 0 {
+                (patience.since_ns, last) = (now, now);
             }
             let preempted = now - last > GAP_NS && grant != u64::MAX;
-            let expired = now - start >= grant || patience.deadline_ns.is_some_and(|deadline| now >= deadline);
+            let expired =
+                now - patience.since_ns >= grant || patience.deadline_ns.is_some_and(|deadline| now >= deadline);
             if preempted || expired {
                 self.failed();
                 stats::count(Counter::SpinsFailed, 1);

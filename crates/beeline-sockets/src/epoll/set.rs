@@ -12,6 +12,7 @@ use beeline_shm::sys;
 use crate::desc::Desc;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
+use crate::wait::Budget;
 
 const CHUNK_FDS: usize = 256;
 const CHUNKS: usize = 4096;
@@ -125,6 +126,11 @@ impl Set {
         self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.spins_skipped.store(0, Relaxed);
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));
+    }
+
+    /// The set's spin budget.
+    pub fn budget(&self) -> Budget<'_> {
+        Budget { spin_ns: &self.spin_ns, skipped: &self.spins_skipped }
     }
 
     /// The description that stands for the set.

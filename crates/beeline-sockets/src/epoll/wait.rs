@@ -15,7 +15,7 @@ use super::{
 use crate::desc::Kind;
 use crate::io::{self, Next};
 use crate::poll::deadline;
-use crate::wait::{Budget, Patience, Spun, Woken};
+use crate::wait::{Patience, Spun, Woken};
 use crate::{Errno, Outcome, kernel, meet, stats, table};
 
 /// `epoll_wait(2)`.
@@ -132,7 +132,7 @@ impl Call {
         });
         loop {
             if mask.is_none() {
-                match self.spin(&patience) {
+                match self.spin(&mut patience) {
                     Spun::News => {
                         self.harvest();
                         if self.filled == 0 {
@@ -157,6 +157,7 @@ impl Call {
             self.set.sleepers.fetch_sub(1, Relaxed);
             match slept {
                 Some(Woken::Ready(count)) => {
+                    self.set.budget().slept(&patience);
                     self.translate(count);
                     self.harvest();
                 }
@@ -381,12 +382,11 @@ impl Call {
         self.filled += 1;
     }
 
-    fn spin(&self, patience: &Patience) -> Spun {
+    fn spin(&self, patience: &mut Patience) -> Spun {
         let set = self.set;
-        let budget = Budget { spin_ns: &set.spin_ns, skipped: &set.spins_skipped };
         let mut rounds = 0u32;
         let cold = self.is_cold();
-        budget.spin(patience, || {
+        set.budget().spin(patience, || {
             rounds += 1;
             // The kernel's own events must not wait for the end of a spin. A set with nothing hot spins on the kernel
             // alone: a bell or a client that comes within the budget is spared a sleep.

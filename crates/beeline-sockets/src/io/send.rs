@@ -465,6 +465,7 @@ fn wait_writable(fd: i32, desc: &'static Desc, patience: &mut Patience) -> Waite
     let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
     let woken = patience.sleep(&mut fds, None);
     desc.publish_cpu();
+    desc.budget().slept(patience);
     let waited = match Waited::from_sleep(woken, patience) {
         Some(waited) => waited,
         None => match kernel_said(fd, desc, fds[0].revents) {
