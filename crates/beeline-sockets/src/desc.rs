@@ -246,6 +246,21 @@ impl Desc {
         Some(guard)
     }
 
+    /// Locks the writing direction of a lane that no other process shares: what most sends need, without a
+    /// [`TxGuard`] to carry about. `None` if this is anything else.
+    #[inline]
+    pub(crate) fn lock_tx_alone(&self) -> Option<Guard<'_>> {
+        let guard = self.tx_lock.lock();
+        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
+    }
+
+    /// As [`Desc::lock_tx_alone`], for the reading direction.
+    #[inline]
+    pub(crate) fn lock_rx_alone(&self) -> Option<Guard<'_>> {
+        let guard = self.rx_lock.lock();
+        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
+    }
+
     /// Locks the reading direction. `None` if this is not a lane.
     #[inline]
     pub fn lock_rx(&'static self) -> Option<RxGuard> {

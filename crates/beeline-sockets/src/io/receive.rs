@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Armed, Since, Sink};
+use beeline_lane::{Armed, LaneMemory, Reader, Since, Sink};
 use beeline_stats::tunables::Wait;
 
 use super::send::{TRANSFER_MAX, Waited, bogus, check_iovecs, not_a_lane, sane};
@@ -34,6 +34,25 @@ pub unsafe fn read(fd: i32, buffer: *mut u8, length: usize) -> Outcome {
 pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
     let Some(place) = Place::of(fd) else { return Outcome::Kernel };
     let Some(desc) = place.desc() else { return Outcome::Kernel };
+    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0 && !bogus(buffer as usize, length) && length != 0 {
+        // SAFETY: forwarded from the caller.
+        let sink = unsafe { Sink::from_raw(buffer, length.min(TRANSFER_MAX)) };
+        let got = receive_soon(fd, place, desc, sink, flags & libc::MSG_DONTWAIT == 0);
+        if got != 0 {
+            return Outcome::Done(got as isize);
+        }
+    }
+    // SAFETY: forwarded from the caller.
+    unsafe { recv_any(fd, desc, buffer, length, flags) }
+}
+
+/// [`recv`] without a short way.
+///
+/// # Safety
+/// As for [`recv`].
+#[cold]
+#[inline(never)]
+unsafe fn recv_any(fd: i32, desc: &'static Desc, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
@@ -42,17 +61,30 @@ pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outco
         return receive_nowhere(fd, desc, flags);
     }
     // SAFETY: forwarded from the caller.
-    let mut sink = unsafe { Sink::from_raw(buffer, length) };
-    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0 {
-        let mut got = receive_ready(fd, place, desc, sink.again());
-        if got == 0 && length != 0 && flags & libc::MSG_DONTWAIT == 0 && spin_for_data(desc) {
-            got = receive_ready(fd, place, desc, sink.again());
-        }
-        if got != 0 {
-            return Outcome::Done(got as isize);
-        }
-    }
+    let sink = unsafe { Sink::from_raw(buffer, length) };
     receive_parts(fd, desc, flags, length, core::iter::once(sink))
+}
+
+/// The usual case without the rest: there is data, or will be at once, and any amount will do. 0, with nothing done,
+/// when anything is different.
+///
+/// The lock is held through the brief wait, which is shorter than most system calls: to lock twice would cost a
+/// quarter of a round trip.
+#[inline]
+fn receive_soon(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>, blocking: bool) -> usize {
+    let Some(_guard) = desc.lock_rx_alone() else { return 0 };
+    let (lane, side) = (desc.lane(), desc.side());
+    if !place.leads_to(desc) || side.rcv_lowat.load(Relaxed) > 1 {
+        return 0;
+    }
+    let reader = Reader::new(&lane, desc.end(), &side.rx, &side.tx);
+    // A fault is found again by the full path, which reports it.
+    let mut got = reader.read(sink.again(), &Anchor(fd)).unwrap_or(0);
+    if got == 0 && blocking && spin_for_data(desc, &lane, side) {
+        got = reader.read(sink, &Anchor(fd)).unwrap_or(0);
+    }
+    account(desc, side, got);
+    got
 }
 
 /// Checks for data before the full path is taken: a reply that is under way comes within them.
@@ -66,16 +98,12 @@ const BRIEF_CHECKS: u32 = 32;
 /// wait begins with a *lull* in which it does not look, longer while that finds data waiting and shorter when not.
 /// An end that has sent since then waits for an answer, for which a lull would only be late.
 #[inline]
-fn spin_for_data(desc: &'static Desc) -> bool {
-    if desc.side_nonblocking() || desc.spin_ns.load(Relaxed) == 0 || crate::config().wait == Wait::Sleep {
+fn spin_for_data(desc: &Desc, lane: &LaneMemory, side: &SideState) -> bool {
+    let off = desc.spin_ns.load(Relaxed) == 0 || crate::config().wait == Wait::Sleep;
+    if off || side.nonblock.load(Relaxed) != 0 || desc.shares_cpu() {
         return false;
     }
-    let _pin = desc.pin();
-    if !desc.is_lane() || desc.shares_cpu() {
-        return false;
-    }
-    let side = desc.side();
-    let (lane, peer, head) = (desc.lane(), desc.end().peer(), side.rx.head());
+    let (peer, head) = (desc.end().peer(), side.rx.head());
     let sent = side.tx.tail();
     let lull = if desc.lull_tail.load(Relaxed) == sent { desc.lull.load(Relaxed) } else { 0 };
     desc.lull_tail.store(sent, Relaxed);
@@ -114,20 +142,6 @@ fn receive_nowhere(fd: i32, desc: &'static Desc, flags: i32) -> Outcome {
         Outcome::Done(_) if super::unread_hint(desc, desc.side()) != 0 => Outcome::fail(libc::EFAULT),
         other => other,
     }
-}
-
-/// The usual case without the rest: there is data, and any amount will do. 0, with nothing done, when anything is
-/// different.
-#[inline]
-fn receive_ready(fd: i32, place: Place, desc: &'static Desc, sink: Sink<'_>) -> usize {
-    let Some(guard) = desc.lock_rx() else { return 0 };
-    if !place.leads_to(desc) || guard.side.rcv_lowat.load(Relaxed) > 1 {
-        return 0;
-    }
-    // A fault is found again by the full path, which reports it.
-    let got = guard.reader().read(sink, &Anchor(fd)).unwrap_or(0);
-    account(&guard, got);
-    got
 }
 
 /// `recvfrom(2)`: a connected stream reports no address.
@@ -315,7 +329,7 @@ fn receive_parts<'a>(
             }
         }
         if !peeking {
-            account(&guard, got - before);
+            account(desc, side, got - before);
         }
         if let Some(failure) = failed {
             drop(guard);
@@ -431,15 +445,15 @@ fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
 const EAGAINS_PER_ARM: u32 = 1024;
 
 #[inline]
-fn account(guard: &RxGuard, bytes: usize) {
+fn account(desc: &Desc, side: &SideState, bytes: usize) {
     if bytes == 0 {
         return;
     }
-    guard.desc.eagains.store(0, Relaxed);
+    desc.eagains.store(0, Relaxed);
     // SAFETY: null, or a slot of the mapped statistics file, which stays mapped.
-    if let Some(slot) = unsafe { guard.desc.slot.load(Relaxed).as_ref() } {
+    if let Some(slot) = unsafe { desc.slot.load(Relaxed).as_ref() } {
         slot.rx_bytes.store(slot.rx_bytes.load(Relaxed).wrapping_add(bytes as u64), Relaxed);
-        slot.rx_bells.store(u64::from(guard.side.rx.bells()), Relaxed);
+        slot.rx_bells.store(u64::from(side.rx.bells()), Relaxed);
     }
 }
 

@@ -2,10 +2,10 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Armed, Fault, Source, flags as lane_flags};
+use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
 
 use super::{Anchor, Next, fault, kernel_said, observe, reset, writable_hint};
-use crate::desc::{Desc, Kind, TxGuard};
+use crate::desc::{Desc, Kind};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, Spun, Woken};
@@ -23,6 +23,47 @@ const SENDS_PER_LOOK: u32 = 2048;
 pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
     let Some(place) = Place::of(fd) else { return Outcome::Kernel };
     let Some(desc) = place.desc() else { return Outcome::Kernel };
+    if flags & libc::MSG_OOB == 0
+        && length <= SMALL_BYTES
+        && !bogus(buffer as usize, length)
+        // SAFETY: forwarded from the caller.
+        && send_small(fd, place, desc, unsafe { Source::from_raw(buffer, length) })
+    {
+        return Outcome::Done(length as isize);
+    }
+    // SAFETY: forwarded from the caller.
+    unsafe { send_any(fd, desc, buffer, length, flags) }
+}
+
+/// The usual case without the rest: a small message, a connection in order, room for all of it. `false`, with
+/// nothing done, when anything is different.
+#[inline]
+fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> bool {
+    let Some(_guard) = desc.lock_tx_alone() else { return false };
+    let (lane, side) = (desc.lane(), desc.side());
+    let writer = Writer::new(&lane, desc.end(), &side.tx, &side.rx);
+    let sends = desc.sends.load(Relaxed) + 1;
+    let length = source.len();
+    if !place.leads_to(desc)
+        || side.is(state::RESET | state::SHUT_WR | state::PEER_CLOSED)
+        || side.error.load(Relaxed) != 0
+        || sends >= SENDS_PER_LOOK
+        || !writer.write_small(source, &Anchor(fd))
+    {
+        return false;
+    }
+    desc.sends.store(sends, Relaxed);
+    account(desc, side, length as u32);
+    true
+}
+
+/// [`send`] without a short way.
+///
+/// # Safety
+/// As for [`send`].
+#[cold]
+#[inline(never)]
+unsafe fn send_any(fd: i32, desc: &'static Desc, buffer: *const u8, length: usize, flags: i32) -> Outcome {
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
@@ -32,30 +73,7 @@ pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Out
     }
     // SAFETY: forwarded from the caller.
     let source = unsafe { Source::from_raw(buffer, length) };
-    if flags & libc::MSG_OOB == 0 && length <= SMALL_BYTES && send_small(fd, place, desc, source) {
-        return Outcome::Done(length as isize);
-    }
     send_parts(fd, desc, flags, length, core::iter::once(source))
-}
-
-/// The usual case without the rest: a small message, a connection in order, room for all of it. `false`, with
-/// nothing done, when anything is different.
-#[inline]
-fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> bool {
-    let Some(guard) = desc.lock_tx() else { return false };
-    let side = guard.side;
-    let sends = desc.sends.load(Relaxed) + 1;
-    if !place.leads_to(desc)
-        || side.is(state::RESET | state::SHUT_WR | state::PEER_CLOSED)
-        || side.error.load(Relaxed) != 0
-        || sends >= SENDS_PER_LOOK
-        || !guard.writer().write_small(source, &Anchor(fd))
-    {
-        return false;
-    }
-    desc.sends.store(sends, Relaxed);
-    account(&guard, source.len() as u32);
-    true
 }
 
 /// Flags of a peer that has shut down both halves.
@@ -265,7 +283,7 @@ fn send_parts<'a>(
             }
         };
         let published = side.tx.tail().wrapping_sub(tail);
-        account(&guard, published);
+        account(desc, side, published);
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0;
         if let Some(failure) = failed {
             drop(guard);
@@ -373,11 +391,11 @@ fn raise_sigpipe() {
 }
 
 #[inline]
-fn account(guard: &TxGuard, bytes: u32) {
+fn account(desc: &Desc, side: &SideState, bytes: u32) {
     // SAFETY: null, or a slot of the mapped statistics file, which stays mapped.
-    if let Some(slot) = unsafe { guard.desc.slot.load(Relaxed).as_ref() } {
+    if let Some(slot) = unsafe { desc.slot.load(Relaxed).as_ref() } {
         slot.tx_bytes.store(slot.tx_bytes.load(Relaxed).wrapping_add(u64::from(bytes)), Relaxed);
-        slot.tx_bells.store(u64::from(guard.side.tx.bells()), Relaxed);
+        slot.tx_bells.store(u64::from(side.tx.bells()), Relaxed);
     }
 }
 
