@@ -16,6 +16,11 @@ const CHUNK_BYTES: usize = 32 * 1024;
 /// rewind instead: quiet connections stay within few pages at one line transfer per page.
 const FOOTPRINT_BYTES: u32 = 2048;
 
+/// A stream of messages this long walks through the whole ring even if the reader keeps up: to write over lines that
+/// the reader has just read takes them out of its cache one by one (measured with 64 KiB: 11 GB/s, 30 GB/s with
+/// a ring beyond the caches of both).
+const STREAM_BYTES: usize = 16 * 1024;
+
 /// Counts in a front's status are this long.
 const COUNT_MASK: u64 = (1 << 48) - 1;
 
@@ -118,7 +123,7 @@ impl<'a, S: Storage> Writer<'a, S> {
                 used = self.used(tail)?;
             }
         }
-        if used == 0 {
+        if empty || used == 0 && wanted < STREAM_BYTES {
             // Small messages begin in the front's own cache line, larger ones on the next.
             let position = if wanted <= INLINE_BYTES as usize { 0 } else { INLINE_BYTES };
             *base = tail.wrapping_sub(position);

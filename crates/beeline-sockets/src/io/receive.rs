@@ -126,7 +126,6 @@ fn spin_for_data(desc: &Desc, lane: &LaneMemory, side: &SideState) -> bool {
         // Looking less often leaves the line to the writer while it fills it: 165 ns one way on the lane alone with two
         // pauses between looks, 280 ns with none.
         core::hint::spin_loop();
-        core::hint::spin_loop();
     }
     desc.lull.store(0, Relaxed);
     false
