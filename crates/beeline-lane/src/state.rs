@@ -24,6 +24,8 @@ pub struct TxState {
     pub(crate) echo_seen: AtomicU64,
     /// Bells sent.
     pub(crate) bells: AtomicU32,
+    /// How far into the ring long messages came since it was last given back.
+    pub(crate) reach: AtomicU32,
     /// Bytes written since the connection began.
     pub(crate) bytes: AtomicU64,
 }
@@ -74,6 +76,12 @@ impl TxState {
     #[must_use]
     pub fn bells(&self) -> u32 {
         self.bells.load(Relaxed)
+    }
+
+    /// Bytes of the ring, from its beginning, that may hold memory.
+    #[must_use]
+    pub fn reach(&self) -> u32 {
+        self.reach.load(Relaxed)
     }
 }
 

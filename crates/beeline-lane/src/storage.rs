@@ -39,6 +39,8 @@ pub trait Storage {
     fn copy_in(&self, end: End, position: u32, source: Source<'_>);
     /// Fills `sink` from the ring that `end` writes.
     fn copy_out(&self, end: End, position: u32, sink: Sink<'_>);
+    /// Gives the memory of the ring that `end` writes back, but for its beginning.
+    fn discard_ring(&self, end: End);
     /// Orders earlier stores before later loads.
     fn full_fence(&self);
 }
@@ -133,6 +135,9 @@ impl Storage for LaneMemory {
     #[inline]
     fn copy_out(&self, end: End, position: u32, sink: Sink<'_>) {
         LaneMemory::copy_out(self, end, position, sink);
+    }
+    fn discard_ring(&self, end: End) {
+        LaneMemory::discard_ring(self, end);
     }
     #[inline]
     fn full_fence(&self) {

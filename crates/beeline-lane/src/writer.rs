@@ -65,7 +65,10 @@ impl<'a, S: Storage> Writer<'a, S> {
             }
             let part = source.split_front(CHUNK_BYTES.min(free as usize));
             let length = part.len() as u32;
-            self.storage.copy_in(self.end, tail.wrapping_sub(base), part);
+            let position = tail.wrapping_sub(base);
+            self.storage.copy_in(self.end, position, part);
+            let reach = position.saturating_add(length).min(self.storage.ring_bytes());
+            self.state.reach.store(reach.max(self.state.reach.load(Relaxed)), Relaxed);
             tail = tail.wrapping_add(length);
             self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(base));
             // A holder that dies here has published; `recover` brings the state up to the cursor.
@@ -158,6 +161,19 @@ impl<'a, S: Storage> Writer<'a, S> {
         self.storage.clear_wake(self.end.peer(), Wake::Read, wake);
         self.state.bells.store(self.state.bells.load(Relaxed).wrapping_add(1), Relaxed);
         Ok(())
+    }
+
+    /// Gives the ring's memory back if all of it is read. Returns whether it is.
+    ///
+    /// # Errors
+    /// [`Fault::HeadBeyondTail`].
+    pub fn give_back(&self) -> Result<bool, Fault> {
+        let empty = self.unread()? == 0;
+        if empty {
+            self.storage.discard_ring(self.end);
+            self.state.reach.store(0, Relaxed);
+        }
+        Ok(empty)
     }
 
     /// Bytes the peer has not read yet.

@@ -85,6 +85,15 @@ pub fn map_private(length: usize) -> Result<*mut u8, Errno> {
     unsafe { call(libc::SYS_mmap, [0, length, prot, flags, usize::MAX, 0]) }.map(|address| address as *mut u8)
 }
 
+/// Gives the pages of a shared mapping back; they read as zero from now on (`MADV_REMOVE`, madvise(2)).
+///
+/// # Safety
+/// `[base, base + length)` must lie within a mapping of ours, in pages whose contents nobody needs.
+pub unsafe fn discard(base: *mut u8, length: usize) {
+    // SAFETY: the caller gives the contents up. A kernel that refuses leaves them as they are.
+    let _ = unsafe { call(libc::SYS_madvise, [base as usize, length, libc::MADV_REMOVE as usize, 0, 0, 0]) };
+}
+
 /// `munmap(2)`.
 ///
 /// # Safety

@@ -83,6 +83,8 @@ pub struct Desc {
     pub lull: AtomicU32,
     /// What this end had sent, modulo 2^32, when the lull was set: a conversation has none.
     pub lull_tail: AtomicU32,
+    /// How far the lane's ring reaches, as [`crate::reclaim`] counts.
+    pub granules: AtomicU32,
     /// Sends since the last look at the kernel.
     pub sends: AtomicU32,
     /// Times a send found the ring full: each is the beginning of an `EPOLLOUT` edge.
@@ -342,6 +344,7 @@ impl Desc {
             return;
         }
         if self.lane.load(Relaxed) != 0 {
+            crate::reclaim::forget(self);
             crate::meet::retire_lane(self);
             self.lane.store(0, Relaxed);
         }

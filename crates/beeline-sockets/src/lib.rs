@@ -29,6 +29,7 @@ pub mod lock;
 pub mod meet;
 pub mod options;
 pub mod poll;
+mod reclaim;
 pub mod side;
 pub mod signals;
 pub mod slab;

@@ -262,3 +262,29 @@ fn figures() {
         );
     }
 }
+
+/// Bytes of shared memory this process has resident.
+fn shared_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssShmem:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+#[test]
+fn idle_connections_give_the_memory_of_their_streams_back() {
+    let message: Vec<u8> = (0..64 * 1024).map(|at: u32| (at % 251) as u8).collect();
+    let mut got = vec![0; message.len()];
+    let mut exchange = |[client, server]: [i32; 2]| {
+        assert_eq!(send(client, &message), Outcome::Done(message.len() as isize));
+        assert_eq!(recv(server, &mut got, libc::MSG_WAITALL), Outcome::Done(message.len() as isize));
+        assert_eq!(got, message);
+    };
+    // More than `stream_bytes_max` in all, with rings of a megabyte.
+    let before = shared_bytes();
+    let pairs: Vec<_> = (0..300).map(|_| lane_pair()).collect();
+    for pair in &pairs {
+        (0..17).for_each(|_| exchange(*pair));
+    }
+    assert!(shared_bytes() - before < 100 << 20, "{} bytes", shared_bytes() - before);
+    pairs.into_iter().for_each(exchange);
+}

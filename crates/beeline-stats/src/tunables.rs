@@ -296,8 +296,10 @@ tunables! {
         "How a call waits: lazy spins while that pays and then sleeps, poll spins on, wait sleeps at once.";
     spin_ns_max: u64 = 50_000, Kind::Number { min: 0, max: 10_000_000 },
         "The longest a lazy call spins before it sleeps.";
-    ring_bytes: u64 = 1_048_576, Kind::PowerOfTwo { min: 65_536, max: 16_777_216 },
+    ring_bytes: u64 = 4_194_304, Kind::PowerOfTwo { min: 65_536, max: 16_777_216 },
         "The size of each direction's ring; memory is used only as far as a stream fills it.";
+    stream_bytes_max: u64 = 268_435_456, Kind::Number { min: 0, max: 1 << 40 },
+        "How much memory the rings of long streams may keep in one process before idle ones give theirs back.";
     door_backlog: u64 = 256, Kind::Number { min: 1, max: 4096 },
         "How many clients may wait at a door; more of them go over TCP.";
     pool_lanes_max: u64 = 16, Kind::Number { min: 0, max: 1024 },

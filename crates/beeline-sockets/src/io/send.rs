@@ -9,7 +9,7 @@ use crate::desc::{Desc, Kind};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, Spun, Woken};
-use crate::{Outcome, kernel};
+use crate::{Outcome, kernel, reclaim};
 
 /// Sends between two looks at the kernel while everything seems well: a reader that was killed while it
 /// polled leaves no armed word that would tell.
@@ -296,7 +296,9 @@ fn send_parts<'a>(
         }
         if sent == total {
             let look = sends_since_look(desc);
+            let reach = side.tx.reach();
             drop(guard);
+            reclaim::account(desc, reach);
             if look {
                 let revents = kernel::poll_now(fd, 0);
                 if revents != 0 {
