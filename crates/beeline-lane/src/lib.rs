@@ -49,6 +49,10 @@
 //!    a writer that raced with arming or died. So a bell never finds the socket full, which would lose it:
 //!    the word would be cleared, and the bells that filled the socket counted before and taken out.
 //!
+//! 6. A bell may lie in the socket of a reader that looks at the ring itself and never arms. It may take all
+//!    bells out ([`Reader::hush`]) if it knows that nobody sleeps on the anchor and that whoever wants to will arm
+//!    first, under the rx lock.
+//!
 //! # Waking a writer
 //!
 //! 1. A writer about to sleep makes the anchor's send buffer large, sends four bells, stores an armed word,

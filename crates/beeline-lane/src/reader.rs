@@ -221,6 +221,19 @@ impl<'a, S: Storage> Reader<'a, S> {
         Ok(Armed::Sleep)
     }
 
+    /// Takes out the bells that nobody sleeps for. The caller knows that nobody does.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer.
+    pub fn hush(&self, bells: &impl Bells) -> Result<(), Fault> {
+        if self.writer_must_wait(self.unread()?) {
+            return Ok(());
+        }
+        self.take_bells(bells.queued()?, bells)?;
+        self.state.bells_queued.store(0, Relaxed);
+        Ok(())
+    }
+
     /// Goes on after a holder that may have died with the lock held: what it took out of the ring is
     /// published, and bells that it may have left are counted at the next arming.
     ///

@@ -72,6 +72,14 @@ impl TxState {
         self.tail.load(Relaxed)
     }
 
+    /// Bytes that the peer has not read as far as this end knows, without a look at the peer's lines: never too
+    /// few.
+    #[must_use]
+    #[inline]
+    pub fn unread_known(&self) -> u32 {
+        self.tail.load(Relaxed).wrapping_sub(self.head_seen.load(Relaxed))
+    }
+
     /// Bells sent since the connection began.
     #[must_use]
     pub fn bells(&self) -> u32 {

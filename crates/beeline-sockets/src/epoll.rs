@@ -17,10 +17,12 @@
 //!    set; its state is final and stays with the hot list.
 //! 6. Edges: data is an edge when the peer's tail has moved since the last report; room is one when a send has
 //!    found the ring full since; a change of state is one. As in the kernel, an edge reports the whole mask.
-//! 7. The kernel is asked, without waiting, at each wait; only a set that has been busy for
-//!    [`BUSY_WAITS`] waits without sleeping asks after [`LOOK_TICKS_MIN`], and while that finds nothing, up to
-//!    [`LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. If hot
-//!    lanes filled the app's array the last time, the kernel is asked first.
+//! 7. The kernel is asked, without waiting, at each wait; only a set of which the kernel had nothing to tell in
+//!    [`BUSY_WAITS`] waits is asked after [`LOOK_TICKS_MIN`], and while that finds nothing, up to
+//!    [`LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. If hot lanes filled the app's array the last
+//!    time, the kernel is asked first.
+//! 8. A bell that finds its lane hot already would be told at each look. If nobody sleeps on the lane it is
+//!    taken out.
 
 mod control;
 mod set;
@@ -43,7 +45,7 @@ use set::{Entry, NIL, SETS};
 
 /// Looks in vain after which a hot lane becomes cold.
 const IDLE_LOOKS: u32 = 256;
-/// Busy waits in a row after which the kernel is no longer asked each time.
+/// Waits without news from the kernel after which it is no longer asked each time.
 const BUSY_WAITS: u32 = 64;
 /// Shortest time between two looks at the kernel of a busy set, in ticks of the time-stamp counter: some 25 us.
 const LOOK_TICKS_MIN: u64 = 50_000;
@@ -92,6 +94,9 @@ fn judge(set: &Set, fd: i32, entry: &Entry, depth: u32) -> u32 {
         }
         _ => return 0,
     }
+    if interest & (EPOLLOUT | EPOLLWRNORM) == 0 && io::is_quiet(desc) {
+        return 0;
+    }
     let mask = io::poll_mask(desc) as u16 as u32;
     let report = mask & interest;
     if report == 0 || entry.events.load(Relaxed) & EPOLLET == 0 {
@@ -113,7 +118,8 @@ fn judge(set: &Set, fd: i32, entry: &Entry, depth: u32) -> u32 {
 fn reported(entry: &Entry, desc: &Desc, tail: u32, report: u32) {
     entry.fresh.store(false, Relaxed);
     entry.seen_tail.store(tail, Relaxed);
-    if desc.is_lane() {
+    // Level-triggered entries report whatever they have reported before.
+    if desc.is_lane() && entry.events.load(Relaxed) & EPOLLET != 0 {
         if report & EPOLLOUT != 0 || entry.events.load(Relaxed) & EPOLLOUT == 0 {
             entry.seen_fulls.store(desc.fulls.load(Relaxed), Relaxed);
         }
@@ -361,5 +367,6 @@ pub fn close_set(desc: &'static Desc) {
 /// In the child of a `fork`: no other thread holds any lock or sleeps.
 pub fn reset_after_fork() {
     SETS.reset_after_fork();
+    crate::poll::reset_after_fork();
     control::reset_after_fork();
 }

@@ -168,9 +168,25 @@ pub(crate) fn unread_hint(desc: &Desc, side: &SideState) -> u32 {
 #[inline]
 pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
     let lane = desc.lane();
-    let used = side.tx.tail().wrapping_sub(lane.head(desc.end().peer()));
     let ring = lane.ring_bytes();
-    used <= ring - (ring >> 2) || used > ring
+    let most = ring - (ring >> 2);
+    // What this end knows will do in most cases, and leaves the peer's head in the peer's cache.
+    if side.tx.unread_known() <= most {
+        return true;
+    }
+    let used = side.tx.tail().wrapping_sub(lane.head(desc.end().peer()));
+    used <= most || used > ring
+}
+
+/// Whether there is certainly nothing but room to report: the most frequent answer of [`poll_mask`], from one look at
+/// the peer's front.
+#[inline]
+pub(crate) fn is_quiet(desc: &Desc) -> bool {
+    let (side, lane, peer) = (desc.side(), desc.lane(), desc.end().peer());
+    (lane.cursor(peer) >> 32) as u32 == side.rx.head()
+        && lane.flags(peer) & (flags::FIN | flags::CLOSED | flags::RESET) == 0
+        && !side.is(state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR)
+        && side.error.load(Relaxed) == 0
 }
 
 /// poll(2)'s events of a lane, as tcp_poll() computes them (Linux net/ipv4/tcp.c).

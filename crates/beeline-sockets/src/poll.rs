@@ -9,7 +9,7 @@
 mod scratch;
 mod select;
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use beeline_lane::{Armed, Since};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
@@ -56,6 +56,35 @@ pub unsafe fn ppoll(fds: *mut pollfd, count: u64, timeout: *const libc::timespec
     };
     // SAFETY: forwarded from the caller.
     unsafe { wait(fds, count, deadline, mask) }
+}
+
+/// Threads that sleep here, or arm for it.
+static POLLERS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether some thread sleeps in poll(2) or select(2), on whatever.
+pub(crate) fn somebody_polls() -> bool {
+    POLLERS.load(Relaxed) != 0
+}
+
+/// In the child of a `fork`: the threads that slept are not here.
+pub(crate) fn reset_after_fork() {
+    POLLERS.store(0, Relaxed);
+}
+
+struct Poller;
+
+impl Poller {
+    fn enter() -> Poller {
+        POLLERS.fetch_add(1, Relaxed);
+        Poller
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        // A handler may fork in the middle of a sleep, and its child return here uncounted.
+        let _ = POLLERS.fetch_update(Relaxed, Relaxed, |pollers| pollers.checked_sub(1));
+    }
 }
 
 /// The deadline that a relative timeout means; `Some(0)` for no wait.
@@ -117,6 +146,7 @@ pub(crate) fn scan(fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u
                 Spun::Nothing => {}
             }
         }
+        let _poller = Poller::enter();
         if arm(fds) == Armed::Ready {
             continue;
         }

@@ -218,7 +218,12 @@ impl Budget<'_> {
     }
 
     /// Spins until `news` or the budget is spent. `news` is called often and must be cheap.
-    pub fn spin(&self, patience: &mut Patience, mut news: impl FnMut() -> bool) -> Spun {
+    pub fn spin(&self, patience: &mut Patience, news: impl FnMut() -> bool) -> Spun {
+        self.spin_by(CHECKS_PER_LOOK, patience, news)
+    }
+
+    /// As [`Budget::spin`], with `checks` calls of `news` between two looks at the clock.
+    pub fn spin_by(&self, checks: u32, patience: &mut Patience, mut news: impl FnMut() -> bool) -> Spun {
         let grant = self.grant();
         patience.since_ns = 0;
         if grant == 0 {
@@ -229,7 +234,7 @@ impl Budget<'_> {
         }
         let mut last = 0;
         loop {
-            for _ in 0..CHECKS_PER_LOOK {
+            for _ in 0..checks {
                 if news() {
                     self.paid();
                     if patience.since_ns != 0 {

@@ -192,7 +192,7 @@ fn figures() {
         }
     };
     let [client, server] = lane_pair();
-    let rounds = 2_000_000;
+    let rounds = 2_000_000u32;
     pin(0);
     let mut bytes = [0; 8];
     let start = std::time::Instant::now();
@@ -200,7 +200,19 @@ fn figures() {
         send(client, &[1; 8]);
         recv(server, &mut bytes, 0);
     }
-    println!("send and recv on one CPU: {:.1} ns", start.elapsed().as_nanos() as f64 / rounds as f64);
+    println!("send and recv on one CPU: {:.1} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds));
+    let set = new_set();
+    control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN);
+    let start = std::time::Instant::now();
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1];
+    for _ in 0..rounds {
+        send(client, &[1; 8]);
+        // SAFETY: room for one event.
+        assert_eq!(unsafe { epoll::wait(set, events.as_mut_ptr(), 1, -1) }, Outcome::Done(1));
+        recv(server, &mut bytes, 0);
+    }
+    println!("with epoll_wait between them: {:.1} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds));
+    control(set, libc::EPOLL_CTL_DEL, server, 0);
     let flag = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
     let other = flag.clone();
     let hand = move |flag: &std::sync::atomic::AtomicU32, mine: u32| {
@@ -232,7 +244,7 @@ fn figures() {
         send(client, &[1; 8]);
         recv(client, &mut bytes, 0);
     }
-    println!("8 B one way: {:.1} ns", start.elapsed().as_nanos() as f64 / rounds as f64 / 2.0);
+    println!("8 B one way: {:.1} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds) / 2.0);
     echo.join().unwrap();
     for (size, count) in [(64usize, 20_000_000usize), (1024, 5_000_000), (65536, 400_000), (1 << 20, 20_000)] {
         let [client, server] = lane_pair();

@@ -12,11 +12,16 @@ use super::{
     BUSY_WAITS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, any_ready,
     arrivals_of, bury, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
 };
-use crate::desc::Kind;
-use crate::io::{self, Next};
-use crate::poll::deadline;
+use crate::desc::{Desc, Kind};
+use crate::io::{self, Anchor, Next};
+use crate::poll::{deadline, somebody_polls};
 use crate::wait::{Patience, Spun, Woken};
 use crate::{Errno, Outcome, kernel, meet, stats, table};
+
+/// Looks through the hot list for which a spin takes the set's lock once.
+const ROUNDS_PER_LOCK: u32 = 16;
+/// Times that a spin takes the lock between two looks at the clock.
+const LOCKS_PER_CLOCK: u32 = 4;
 
 /// `epoll_wait(2)`.
 ///
@@ -134,7 +139,9 @@ impl Call {
             if mask.is_none() {
                 match self.spin(&mut patience) {
                     Spun::News => {
-                        self.harvest();
+                        if self.filled == 0 {
+                            self.harvest();
+                        }
                         if self.filled == 0 {
                             self.look()?;
                         }
@@ -151,13 +158,13 @@ impl Call {
                     Spun::Nothing => {}
                 }
             }
-            self.set.busy_waits.store(0, Relaxed);
             self.set.sleepers.fetch_add(1, Relaxed);
             let slept = self.sleep(&mut patience, mask);
             self.set.sleepers.fetch_sub(1, Relaxed);
             match slept {
                 Some(Woken::Ready(count)) => {
                     self.set.budget().slept(&patience);
+                    self.set.last_look.store(ticks(), Relaxed);
                     self.translate(count);
                     self.harvest();
                 }
@@ -198,6 +205,11 @@ impl Call {
             self.set.busy_waits.store(waits + 1, Relaxed);
             return true;
         }
+        self.kernel_is_due()
+    }
+
+    /// Whether the time between two looks of a busy set is over.
+    fn kernel_is_due(&self) -> bool {
         ticks().wrapping_sub(self.set.last_look.load(Relaxed)) > self.set.look_ticks.load(Relaxed)
     }
 
@@ -213,19 +225,24 @@ impl Call {
             let rest = self.events.add(self.filled);
             kernel::epoll_pwait2(self.epfd, rest, (self.max - self.filled) as i32, &raw const zero, core::ptr::null())
         }?;
-        // A set whose kernel members have news is asked more often.
-        let ticks = self.set.look_ticks.load(Relaxed);
-        let next =
-            if count == 0 { ticks.saturating_mul(2).clamp(LOOK_TICKS_MIN, LOOK_TICKS_MAX) } else { LOOK_TICKS_MIN };
-        self.set.look_ticks.store(next, Relaxed);
-        if count != 0 && self.translate(count) {
+        if count == 0 {
+            self.rest();
+        } else if self.translate(count) {
             self.harvest();
         }
         Ok(())
     }
 
+    /// The kernel had nothing new to tell: it is asked less often.
+    fn rest(&self) {
+        let ticks = self.set.look_ticks.load(Relaxed).saturating_mul(2);
+        self.set.look_ticks.store(ticks.clamp(LOOK_TICKS_MIN, LOOK_TICKS_MAX), Relaxed);
+    }
+
     /// Goes through `count` kernel events behind the filled part of the app's array: those of lanes only make
     /// the lanes hot, the others stay. Tells whether a lane became hot.
+    ///
+    /// A set whose kernel members have news is asked more often.
     fn translate(&mut self, count: usize) -> bool {
         let mut heated = false;
         let begin = self.filled;
@@ -235,6 +252,13 @@ impl Call {
             if self.is_for_app(event, &mut heated) {
                 self.push(event);
             }
+        }
+        if self.filled != begin {
+            self.set.busy_waits.store(0, Relaxed);
+        }
+        match heated || self.filled != begin {
+            true => self.set.look_ticks.store(LOOK_TICKS_MIN, Relaxed),
+            false => self.rest(),
         }
         heated
     }
@@ -251,15 +275,18 @@ impl Call {
         // Lanes whose anchor has news: those are told without the set's lock.
         let mut news: [(i32, i16); 4] = [(-1, 0); 4];
         let mut told = 0;
+        let mut rung = None;
         let mut listener = None;
         self.set.with_data(event.u64, |fd, entry| {
             known = true;
             match entry.desc().map(|desc| (desc, desc.kind())) {
                 Some((desc, Kind::Lane)) => {
+                    let was_hot = entry.hot.load(Relaxed);
                     self.set.make_hot(fd, entry);
-                    *heated = true;
+                    *heated |= !was_hot;
                     if event.events & EPOLLIN != 0 {
                         desc.side().rx.note_bell();
+                        rung = Some((fd, desc)).filter(|_| was_hot);
                     }
                     let grave = event.events & !(EPOLLIN | libc::EPOLLOUT as u32);
                     if grave != 0 && told < news.len() {
@@ -294,10 +321,30 @@ impl Call {
                 let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
             }
         }
+        if let Some((fd, desc)) = rung {
+            self.hush(fd, desc);
+        }
         if let Some((fd, desc)) = listener {
             foreign |= self.listener_fires(fd, desc, event);
         }
         foreign || !known
+    }
+
+    /// Takes out the bells of a hot lane that nobody sleeps on.
+    fn hush(&self, fd: i32, desc: &'static Desc) {
+        let Some(guard) = table::lane_rx(open_fd(fd, desc)).filter(|guard| core::ptr::eq(guard.desc, desc)) else {
+            return;
+        };
+        // Whoever sleeps has said so before it armed the lane, under the lock that we hold.
+        let alone = !desc.shared.load(Relaxed)
+            && desc.entries.load(Relaxed) == 1
+            && desc.pins.load(Relaxed) == 0
+            && self.set.sleepers.load(Relaxed) == 0
+            && !somebody_polls();
+        if alone {
+            // A fault is found again by whoever reads.
+            let _ = guard.reader().hush(&Anchor(open_fd(fd, desc)));
+        }
     }
 
     /// Whether the app's array holds this event of a listener already: its door and its queue report alike.
@@ -311,7 +358,7 @@ impl Call {
 
     /// Whether a listener's event goes to the app: not if its door rang in vain. Asking a door may find clients that
     /// have not said hello, which changes sets; so the set is not locked.
-    fn listener_fires(&self, fd: i32, desc: &'static crate::desc::Desc, event: epoll_event) -> bool {
+    fn listener_fires(&self, fd: i32, desc: &'static Desc, event: epoll_event) -> bool {
         let in_queue = || kernel::poll_now(desc.fd.load(Relaxed), libc::POLLIN) != 0;
         if event.events & EPOLLIN != 0 && !meet::door_ready(desc) && !in_queue() {
             return false;
@@ -330,8 +377,12 @@ impl Call {
     /// Reports what hot members have to say, as far as there is room. Each is looked at once; those that are
     /// reported go to the end of the list, so that a short array does not starve the rest.
     fn harvest(&mut self) {
+        let _guard = self.set.lock.lock();
+        self.harvest_locked();
+    }
+
+    fn harvest_locked(&mut self) {
         let set = self.set;
-        let guard = set.lock.lock();
         if self.number == 0 {
             self.number = set.calls.load(Relaxed).wrapping_add(1).max(1);
             set.calls.store(self.number, Relaxed);
@@ -346,7 +397,6 @@ impl Call {
             self.gather(fd, entry);
             fd = next;
         }
-        drop(guard);
     }
 
     #[inline]
@@ -366,14 +416,17 @@ impl Call {
             return;
         }
         entry.idle_looks.store(0, Relaxed);
-        if entry.call.swap(self.number, Relaxed) == self.number {
+        if entry.call.load(Relaxed) == self.number {
             // A second harvest of one call.
             return;
         }
+        entry.call.store(self.number, Relaxed);
         reported(entry, desc, tail, report);
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
-        set.make_cold(fd, entry);
-        set.make_hot(fd, entry);
+        if set.hot_last.load(Relaxed) != fd {
+            set.make_cold(fd, entry);
+            set.make_hot(fd, entry);
+        }
     }
 
     fn push(&mut self, event: epoll_event) {
@@ -382,27 +435,44 @@ impl Call {
         self.filled += 1;
     }
 
-    fn spin(&self, patience: &mut Patience) -> Spun {
+    fn spin(&mut self, patience: &mut Patience) -> Spun {
         let set = self.set;
         let mut rounds = 0u32;
         let cold = self.is_cold();
-        set.budget().spin(patience, || {
+        set.budget().spin_by(LOCKS_PER_CLOCK, patience, || {
             rounds += 1;
-            // The kernel's own events must not wait for the end of a spin. A set with nothing hot spins on the kernel
-            // alone: a bell or a client that comes within the budget is spared a sleep.
-            if (cold || rounds.is_multiple_of(256)) && kernel::poll_now(self.epfd, libc::POLLIN) != 0 {
-                return true;
+            // A set with nothing hot spins on the kernel alone: a bell or a client that comes within the budget is
+            // spared a sleep. Otherwise the kernel's own events are looked for as by busy waits.
+            if cold {
+                return kernel::poll_now(self.epfd, libc::POLLIN) != 0;
             }
-            let Some(_guard) = set.lock.try_lock() else { return false };
+            if rounds.is_multiple_of(LOCKS_PER_CLOCK) && self.kernel_is_due() {
+                self.set.last_look.store(ticks(), Relaxed);
+                if kernel::poll_now(self.epfd, libc::POLLIN) != 0 {
+                    return true;
+                }
+                self.rest();
+            }
+            self.watch()
+        })
+    }
+
+    /// Looks through the hot list a few times, and reports what it finds.
+    fn watch(&mut self) -> bool {
+        let set = self.set;
+        let _guard = set.lock.lock();
+        for _ in 0..ROUNDS_PER_LOCK {
             let mut fd = set.hot_first.load(Relaxed);
             while let Some(entry) = set.find(fd) {
                 if judge(set, fd, entry, 0) != 0 {
+                    self.harvest_locked();
                     return true;
                 }
                 fd = entry.next.load(Relaxed);
             }
-            false
-        })
+            core::hint::spin_loop();
+        }
+        false
     }
 
     /// Ends the call: if other threads sleep on the set, what stays hot is armed for them.
