@@ -16,7 +16,8 @@
 //! 5. A dead anchor would be reported by the kernel for ever, whatever was asked. It is taken out of the kernel's
 //!    set; its state is final and stays with the hot list.
 //! 6. Edges: data is an edge when the peer's tail has moved since the last report; room is one when a send has
-//!    found the ring full since; a change of state is one. As in the kernel, an edge reports the whole mask.
+//!    found the ring full since; what the kernel calls a change of state is one, counted in the side, whether the
+//!    mask differs or not. As in the kernel, an edge reports the whole mask.
 //! 7. The kernel is asked, without waiting, at each wait; only a set of which the kernel had nothing to tell in
 //!    [`BUSY_WAITS`] waits is asked after [`LOOK_TICKS_MIN`], and while that finds nothing, up to
 //!    [`LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. If hot lanes filled the app's array the last
@@ -37,7 +38,7 @@ use crate::io;
 use crate::poll::arm_lane;
 use crate::table;
 
-pub use control::{create, ctl, forget, heat, listener_gained, listener_lost, put_back, take_out};
+pub use control::{create, ctl, forget, heat, listener_gained, listener_lost, put_back, remember, stir, take_out};
 pub use set::Set;
 pub use wait::{pwait, pwait2, wait};
 
@@ -73,8 +74,8 @@ fn set_of(desc: &Desc) -> Option<&'static Set> {
     unsafe { desc.set.load(Relaxed).as_ref() }
 }
 
-/// What a hot entry has to report, and the marks to set when it is reported. 0 if nothing.
-fn judge(set: &Set, fd: i32, entry: &Entry, depth: u32) -> u32 {
+/// What a hot entry has to report. 0 if nothing.
+fn judge(set: &Set, entry: &Entry, depth: u32) -> u32 {
     if entry.fired.load(Relaxed) {
         return 0;
     }
@@ -102,51 +103,58 @@ fn judge(set: &Set, fd: i32, entry: &Entry, depth: u32) -> u32 {
     if report == 0 || entry.events.load(Relaxed) & EPOLLET == 0 {
         return report;
     }
-    let state = mask & !(EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM);
     let edge = entry.fresh.load(Relaxed)
-        // The end of the stream is an edge of EPOLLIN, too.
-        || state & !entry.seen_state.load(Relaxed) != 0
+        || desc.side().changes.load(Relaxed) != entry.seen_changes.load(Relaxed)
         || interest & (EPOLLIN | EPOLLRDNORM) != 0 && tail(desc) != entry.seen_tail.load(Relaxed)
         || interest & (EPOLLOUT | EPOLLWRNORM) != 0
             && mask & EPOLLOUT != 0
             && desc.fulls.load(Relaxed) != entry.seen_fulls.load(Relaxed);
-    let _ = fd;
     if edge { report } else { 0 }
 }
 
-/// Notes that an entry's present state was reported. `tail` is the peer's, from before the state was looked at.
-fn reported(entry: &Entry, desc: &Desc, tail: u32, report: u32) {
-    entry.fresh.store(false, Relaxed);
-    entry.seen_tail.store(tail, Relaxed);
-    // Level-triggered entries report whatever they have reported before.
-    if desc.is_lane() && entry.events.load(Relaxed) & EPOLLET != 0 {
-        if report & EPOLLOUT != 0 || entry.events.load(Relaxed) & EPOLLOUT == 0 {
-            entry.seen_fulls.store(desc.fulls.load(Relaxed), Relaxed);
+/// What counts edges, at one moment. It is taken before the mask that is reported: what comes in between is an edge
+/// of its own.
+struct Marks {
+    /// The peer's tail; the sum of arrivals for a set.
+    tail: u32,
+    changes: u32,
+}
+
+impl Marks {
+    fn of(desc: &Desc) -> Self {
+        match desc.kind() {
+            Kind::Lane => {
+                let side = desc.side();
+                io::observe(desc, side);
+                Self { tail: tail(desc), changes: side.changes.load(Relaxed) }
+            }
+            Kind::Epoll => Self { tail: set_of(desc).map_or(0, arrivals), changes: 0 },
+            _ => Self { tail: 0, changes: 0 },
         }
-        let mask = io::poll_mask(desc) as u16 as u32;
-        entry.seen_state.store(mask & !(EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM), Relaxed);
+    }
+}
+
+/// Notes that an entry was reported.
+fn reported(entry: &Entry, desc: &Desc, marks: &Marks, report: u32) {
+    entry.fresh.store(false, Relaxed);
+    entry.seen_tail.store(marks.tail, Relaxed);
+    entry.seen_changes.store(marks.changes, Relaxed);
+    if desc.is_lane() && (report & EPOLLOUT != 0 || entry.events.load(Relaxed) & EPOLLOUT == 0) {
+        entry.seen_fulls.store(desc.fulls.load(Relaxed), Relaxed);
     }
     if entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
         entry.fired.store(true, Relaxed);
     }
 }
 
-/// What counts arrivals for an entry: the peer's tail of a lane, the sum of them for a set.
-fn arrivals_of(desc: &Desc) -> u32 {
-    match desc.kind() {
-        Kind::Lane => tail(desc),
-        Kind::Epoll => set_of(desc).map_or(0, arrivals),
-        _ => 0,
-    }
-}
-
-/// The tails of all lanes of a set, added up: changes with each arrival.
+/// What there is to count of all lanes of a set, added up: changes with each arrival and each change of state.
 fn arrivals(set: &Set) -> u32 {
     let mut sum = 0u32;
     if let Some(_guard) = set.lock.try_lock() {
         set.for_each_entry(|_, entry| {
             if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
-                sum = sum.wrapping_add(tail(desc));
+                let marks = Marks::of(desc);
+                sum = sum.wrapping_add(marks.tail).wrapping_add(marks.changes);
             }
         });
     }
@@ -166,7 +174,7 @@ fn any_ready(set: &Set, depth: u32) -> bool {
     let Some(_guard) = set.lock.try_lock() else { return false };
     let mut fd = set.hot_first.load(Relaxed);
     while let Some(entry) = set.find(fd) {
-        if judge(set, fd, entry, depth) != 0 {
+        if judge(set, entry, depth) != 0 {
             return true;
         }
         fd = entry.next.load(Relaxed);
@@ -185,7 +193,7 @@ fn ready(epfd: i32, set: &Set, depth: u32) -> bool {
     let mut ready = false;
     set.for_each_entry(|fd, entry| {
         let Some(desc) = entry.desc() else { return };
-        ready |= judge(set, fd, entry, depth) != 0;
+        ready |= judge(set, entry, depth) != 0;
         if !ready && desc.is_lane() && !entry.fired.load(Relaxed) {
             let (Armed::Sleep | Armed::Ready) = arm_entry(epfd, fd, entry, desc, entry.events.load(Relaxed));
         }
@@ -256,12 +264,12 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
             if core::ptr::eq(inner, set) {
                 return Armed::Sleep;
             }
-            return cool_set(fd, inner, depth + 1);
+            return cool_set(desc.fd.load(Relaxed), inner, depth + 1);
         }
         Kind::Lane if !entry.fired.load(Relaxed) => {}
         _ => return Armed::Sleep,
     }
-    if judge(set, fd, entry, depth) != 0 {
+    if judge(set, entry, depth) != 0 {
         return Armed::Ready;
     }
     if entry.dead.load(Relaxed) || desc.side().is(crate::side::state::PEER_CLOSED | crate::side::state::RESET) {
@@ -272,7 +280,7 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
     while arm_entry(epfd, fd, entry, desc, interest) == Armed::Ready {
         // What arrived since the last report may have been read already: then it is no edge any more, and the
         // arming is to be repeated from here on.
-        if judge(set, fd, entry, depth) != 0 || !forget_read(entry, desc) {
+        if judge(set, entry, depth) != 0 || !forget_read(entry, desc) {
             return Armed::Ready;
         }
     }
@@ -331,8 +339,10 @@ fn watch(epfd: i32, operation: i32, fd: i32, entry: &Entry) -> bool {
         if !entry.kernel_out.load(Relaxed) {
             events &= !EPOLLOUT;
         }
-        if events & (EPOLLIN | libc::EPOLLEXCLUSIVE as u32) == EPOLLIN {
-            events |= EPOLLRDHUP;
+        // The end of the stream is an edge whatever was asked for. An exclusive watch may not ask for it by name; it
+        // is rung for data then.
+        if events & (EPOLLIN | EPOLLET) != 0 {
+            events |= if events & libc::EPOLLEXCLUSIVE as u32 == 0 { EPOLLRDHUP } else { EPOLLIN };
         }
         if operation == libc::EPOLL_CTL_MOD {
             events &= !(libc::EPOLLEXCLUSIVE as u32);

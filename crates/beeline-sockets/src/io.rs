@@ -58,7 +58,7 @@ pub(crate) fn observe(desc: &Desc, side: &SideState) {
 
 #[cold]
 fn adopt(side: &SideState, theirs: u32) {
-    if theirs & flags::RESET != 0 {
+    if theirs & flags::RESET != 0 && !side.is_finished() {
         reset(side, libc::ECONNRESET);
     } else if theirs & flags::CLOSED != 0 {
         side.mark(state::PEER_FIN | state::PEER_CLOSED);
@@ -112,15 +112,31 @@ pub(crate) fn kernel_said(fd: i32, desc: &'static Desc, revents: i16) -> Next {
         side.rx.note_bell();
     }
     observe(desc, side);
-    let hup = revents & (libc::POLLHUP | libc::POLLERR) != 0;
-    // Both halves shut down also reads as HUP; then nothing is left to learn.
-    if hup && !(side.is(state::SHUT_WR) && side.is(state::PEER_FIN | state::SHUT_RD)) {
+    if tells_of_end(desc, revents) {
         return gone(fd, desc, 0);
     }
-    if revents & libc::POLLRDHUP != 0 && !side.is(state::SHUT_RD) {
+    if revents & libc::POLLRDHUP != 0 && !side.is(state::SHUT_RD | state::RESET) {
         side.mark(state::PEER_FIN);
     }
     Next::Again
+}
+
+/// Whether what the kernel says about an anchor means that the peer's end is closed. Both halves shut down, each by
+/// whichever end, read as `POLLHUP`, too; an error is only left by a close.
+pub(crate) fn tells_of_end(desc: &Desc, revents: i16) -> bool {
+    let side = desc.side();
+    let theirs = desc.lane().flags(desc.end().peer());
+    let shut = (side.is(state::SHUT_RD) || theirs & flags::FIN != 0)
+        && (side.is(state::SHUT_WR) || theirs & flags::SHUT_RD != 0);
+    revents & libc::POLLERR != 0 || revents & libc::POLLHUP != 0 && !shut
+}
+
+/// After a sleep that the kernel ended with `revents`: halves that are shut down end every sleep at once, and whoever
+/// waits all the same looks every millisecond.
+pub(crate) fn pace(desc: &Desc, revents: i16) {
+    if revents & libc::POLLHUP != 0 && !desc.side().is(state::PEER_CLOSED | state::RESET) {
+        kernel::sleep_ms();
+    }
 }
 
 /// Answers a fault of the peer found while `desc` was locked; the locks are dropped before.
@@ -233,7 +249,11 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
     let Some(guard) = table::lane_tx(fd) else { return Outcome::Kernel };
     let side = guard.side;
     observe(desc, side);
-    if side.is(state::RESET) || side.is(state::SHUT_WR) && side.is(state::PEER_FIN) {
+    // Also when it fails: inet_shutdown() wakes whoever waits, whatever became of the call.
+    side.changes.fetch_add(1, Relaxed);
+    if side.is(state::RESET) || side.is_finished() {
+        drop(guard);
+        crate::epoll::stir(fd, desc);
         return Outcome::fail(libc::ENOTCONN);
     }
     let end = desc.end();
@@ -256,6 +276,7 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
     if how != libc::SHUT_WR {
         let _ = kernel::shutdown(fd, libc::SHUT_RD);
     }
+    crate::epoll::stir(fd, desc);
     Outcome::OK
 }
 
@@ -280,7 +301,7 @@ pub fn close_lane(desc: &'static Desc) {
         observe(desc, side);
         let unread = unread_hint(desc, side) != 0;
         let mut ours = lane.flags(end) | flags::FIN | flags::CLOSED;
-        if unread || side.linger.load(Relaxed) == 1 {
+        if (unread || side.linger.load(Relaxed) == 1) && !side.is_finished() {
             ours |= flags::RESET;
         }
         lane.set_flags(end, ours);

@@ -442,6 +442,7 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
         Class::Fact(Fact::Family) => side.family.load(Relaxed) as i32,
         Class::Fact(Fact::Anchor) => return Outcome::Kernel,
         Class::Fact(Fact::Info) => {
+            crate::io::observe(desc, side);
             // SAFETY: forwarded.
             return unsafe { info(side, target) };
         }
@@ -547,7 +548,7 @@ const TCP_ESTABLISHED: u8 = 1;
 const TCP_FIN_WAIT2: u8 = 5;
 const TCP_CLOSE: u8 = 7;
 const TCP_CLOSE_WAIT: u8 = 8;
-const TCP_CLOSING: u8 = 11;
+
 /// Offset of `tcpi_snd_mss`; `tcpi_rcv_mss` follows.
 const INFO_SND_MSS: usize = 16;
 /// Offset of `tcpi_pmtu`.
@@ -576,7 +577,7 @@ unsafe fn info(side: &SideState, target: Target) -> Outcome {
                 (false, false) => TCP_ESTABLISHED,
                 (true, false) => TCP_FIN_WAIT2,
                 (false, true) => TCP_CLOSE_WAIT,
-                (true, true) => TCP_CLOSING,
+                (true, true) => TCP_CLOSE,
             }
         };
         for (offset, number) in

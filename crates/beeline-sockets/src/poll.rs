@@ -294,6 +294,7 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], patience: &Patience) {
                 desc.budget().slept(patience);
                 // A connection that became TCP is found to be one at the next look.
                 let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
+                io::pace(desc, place.revents);
             }
         }
     }

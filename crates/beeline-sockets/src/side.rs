@@ -33,6 +33,9 @@ pub struct SideState {
     pub state: AtomicU32,
     /// `SO_ERROR`.
     pub error: AtomicI32,
+    /// Wake-ups so far that were not about data or room: each `shutdown` here, the peer's FIN, a reset. To an
+    /// edge-triggered epoll each is an edge, even where the state was the same before (`sk_state_change`).
+    pub changes: AtomicU32,
     /// `SO_RCVLOWAT` in bytes; 0 and 1 mean the same.
     pub rcv_lowat: AtomicU32,
     /// `SO_LINGER`: 0 off, otherwise seconds + 1.
@@ -134,7 +137,17 @@ impl SideState {
 
     /// Sets state bits; returns the bits that were new.
     pub fn mark(&self, bits: u32) -> u32 {
-        bits & !self.state.fetch_or(bits, Relaxed)
+        let new = bits & !self.state.fetch_or(bits, Relaxed);
+        if new & (state::PEER_FIN | state::RESET) != 0 {
+            self.changes.fetch_add(1, Relaxed);
+        }
+        new
+    }
+
+    /// Whether both halves are over, each by its FIN: TCP's `CLOSE`, in which nothing can be reset any more.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.is(state::SHUT_WR) && self.is(state::PEER_FIN)
     }
 
     /// Takes the pending error, as `SO_ERROR` does; 0 if there is none.

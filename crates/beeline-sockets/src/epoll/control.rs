@@ -120,6 +120,8 @@ fn change(
                 // Errors in the kernel's order: a bad descriptor or event first.
                 kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
                 if entry.desc().is_some() {
+                    // A dead anchor had been taken out.
+                    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
                     return Err(Errno(libc::EEXIST));
                 }
                 // The kernel did not have it any more: a file that is not ours was closed, and this is another one.
@@ -182,7 +184,7 @@ fn settle(set: &Set, fd: i32, entry: &Entry) -> bool {
         return false;
     }
     set.make_hot(fd, entry);
-    judge(set, fd, entry, 0) != 0
+    judge(set, entry, 0) != 0
 }
 
 /// Calls `f` with the further descriptors of a listener: its door and clients that have not said hello.
@@ -243,24 +245,53 @@ fn waker() -> Option<i32> {
     }
 }
 
-/// Calls `f` with every set that watches `fd` as `desc`.
-fn sets_with(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, &Entry)) {
-    if desc.entries.load(Relaxed) == 0 {
-        return;
-    }
+/// Calls `f` with every set of the process.
+fn every_set(mut f: impl FnMut(i32, &'static Set)) {
     let _all = ALL_LOCK.lock();
     // SAFETY: linked sets are objects of a slab, which are never unmapped.
     let mut next: Option<&'static Set> = unsafe { ALL.load(Relaxed).as_ref() };
     while let Some(set) = next {
         let _guard = set.lock.lock();
-        if let Some(owner) = set.owner()
-            && let Some(entry) = set.find(fd)
-            && entry.desc().is_some_and(|found| core::ptr::eq(found, desc))
-        {
-            f(owner.fd.load(Relaxed), set, entry);
+        if let Some(owner) = set.owner() {
+            f(owner.fd.load(Relaxed), set);
         }
         // SAFETY: as above.
         next = unsafe { set.next_set.load(Relaxed).as_ref() };
+    }
+}
+
+fn is_of(entry: &Entry, desc: &'static Desc) -> bool {
+    entry.desc().is_some_and(|found| core::ptr::eq(found, desc))
+}
+
+/// Calls `f` with every set that watches `fd` as `desc`.
+fn sets_with(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, &Entry)) {
+    if desc.entries.load(Relaxed) != 0 {
+        every_set(|epfd, set| {
+            if let Some(entry) = set.find(fd).filter(|entry| is_of(entry, desc)) {
+                f(epfd, set, entry);
+            }
+        });
+    }
+}
+
+/// Calls `f` with every entry of `desc`: first those under `fd`, then, if there are more, those under other numbers, of
+/// which some may be closed while a duplicate keeps the registration alive.
+fn entries_of(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, i32, &Entry)) {
+    let mut found = 0;
+    let entries = desc.entries.load(Relaxed);
+    sets_with(fd, desc, |epfd, set, entry| {
+        found += 1;
+        f(epfd, set, fd, entry);
+    });
+    if found < entries {
+        every_set(|epfd, set| {
+            set.for_each_entry(|other, entry| {
+                if other != fd && is_of(entry, desc) {
+                    f(epfd, set, other, entry);
+                }
+            });
+        });
     }
 }
 
@@ -269,42 +300,36 @@ fn sets_with(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, 
 ///
 /// While a duplicate is open in this process, a closed fd stays registered, as epoll(7) says.
 pub fn forget(fd: i32, desc: &'static Desc) {
-    if desc.refs.load(Relaxed) > 1 {
-        return;
-    }
-    sets_with(fd, desc, |_, set, entry| set.remove(fd, entry));
-    if desc.entries.load(Relaxed) != 0 {
-        forget_closed_duplicates(desc);
+    match desc.refs.load(Relaxed) {
+        ..=1 => entries_of(fd, desc, |_, set, fd, entry| set.remove(fd, entry)),
+        _ => sets_with(fd, desc, |_, set, _| set.make_ghost(fd)),
     }
 }
 
-/// Removes entries of `desc` under fds that were closed before it.
-#[cold]
-fn forget_closed_duplicates(desc: &'static Desc) {
-    let _all = ALL_LOCK.lock();
-    // SAFETY: linked sets are objects of a slab, which are never unmapped.
-    let mut next: Option<&'static Set> = unsafe { ALL.load(Relaxed).as_ref() };
-    while let Some(set) = next {
-        let _guard = set.lock.lock();
-        set.for_each_entry(|fd, entry| {
-            if entry.desc().is_some_and(|found| core::ptr::eq(found, desc)) {
-                set.remove(fd, entry);
+/// `fd` leads to `desc` from now on, as a duplicate: what it was registered for under this number holds again.
+pub fn remember(fd: i32, desc: &'static Desc) {
+    if desc.entries.load(Relaxed) != 0 {
+        every_set(|epfd, set| {
+            let revived = set.revive_ghost(fd, desc);
+            if revived.is_some_and(|entry| entry.dead.load(Relaxed)) {
+                let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
             }
         });
-        // SAFETY: as above.
-        next = unsafe { set.next_set.load(Relaxed).as_ref() };
     }
 }
 
 /// A send found the ring full: whoever waits for room through a set now must be looked after, even if the
-/// connection was cold.
+/// connection was cold. No lock of the description may be held.
 pub fn heat(fd: i32, desc: &'static Desc) {
-    if desc.refs.load(Relaxed) == 1 {
-        return sets_with(fd, desc, |_, set, entry| set.make_hot(fd, entry));
-    }
-    table::for_each(|fd, other| {
-        if core::ptr::eq(other, desc) {
-            sets_with(fd, desc, |_, set, entry| set.make_hot(fd, entry));
+    entries_of(fd, desc, |_, set, fd, entry| set.make_hot(fd, entry));
+}
+
+/// The state of a connection changed, which the kernel may not tell: members of sets are looked at by the next wait,
+/// and by one that sleeps already. No lock of the description may be held.
+pub fn stir(fd: i32, desc: &'static Desc) {
+    entries_of(fd, desc, |epfd, set, fd, entry| {
+        if settle(set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
+            wake_sleeper(epfd, set);
         }
     });
 }
@@ -339,13 +364,13 @@ pub fn put_back(fd: i32, desc: &'static Desc) {
 /// A listener has one more descriptor whose readability means its own.
 pub fn listener_gained(listener: &'static Desc, hidden: i32) {
     let fd = listener.fd.load(Relaxed);
-    sets_with(fd, listener, |epfd, _, entry| watch_hidden(epfd, entry, hidden));
+    entries_of(fd, listener, |epfd, _, _, entry| watch_hidden(epfd, entry, hidden));
 }
 
 /// A descriptor of a listener is about to get another meaning while its file stays open.
 pub fn listener_lost(listener: &'static Desc, hidden: i32) {
     let fd = listener.fd.load(Relaxed);
-    sets_with(fd, listener, |epfd, _, _| {
+    entries_of(fd, listener, |epfd, _, _, _| {
         let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
     });
 }

@@ -4,6 +4,10 @@
 //! indexed by fd, so that the table grows with the fds in use. The kernel is given the app's own `data`
 //! unchanged (processes may share a set whose later members only one of them knows), so events come back by
 //! data: a hash chain finds the entries that have it.
+//!
+//! To the kernel an entry is a file with the number under which it was added, and lives as long as the file: closing the
+//! number alone leaves it, unreachable until a duplicate gets that number again. Here such a *ghost* moves to a place
+//! beyond all numbers, so that the number is free for another file, and no system call by number can hit a stranger.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -15,7 +19,9 @@ use crate::slab::{Slab, Stable};
 use crate::wait::Budget;
 
 const CHUNK_FDS: usize = 256;
-const CHUNKS: usize = 4096;
+/// All numbers up to the kernel's default limit (`fs.nr_open`), and the ghosts.
+const CHUNKS: usize = 4096 + 1;
+const GHOSTS_BEGIN: usize = (CHUNKS - 1) * CHUNK_FDS;
 const BUCKETS: usize = 1024;
 /// No fd: end of a chain or list.
 pub(super) const NIL: i32 = -1;
@@ -46,12 +52,14 @@ pub struct Entry {
     pub seen_tail: AtomicU32,
     /// The description's `fulls` at the last report (edge-triggered).
     pub seen_fulls: AtomicU32,
-    /// The mask without data and room at the last report (edge-triggered).
-    pub seen_state: AtomicU32,
+    /// The side's `changes` at the last report (edge-triggered).
+    pub seen_changes: AtomicU32,
     /// The call that reported the entry last.
     pub call: AtomicU32,
     /// Looks in a row that found nothing.
     pub idle_looks: AtomicU32,
+    /// The number of a ghost.
+    pub ghost_of: AtomicI32,
     /// Next in the hash chain.
     pub chain: AtomicI32,
     /// Neighbours in the hot list.
@@ -73,6 +81,8 @@ pub struct Set {
     pub has_waker: AtomicBool,
     /// Entries that are lanes, listeners or sets.
     pub ours: AtomicU32,
+    /// Those of them whose number was closed while their file stays open.
+    pub ghosts: AtomicU32,
     /// First of the hot list.
     pub hot_first: AtomicI32,
     /// Last of the hot list.
@@ -117,6 +127,7 @@ impl Set {
         self.sleepers.store(0, Relaxed);
         self.has_waker.store(false, Relaxed);
         self.ours.store(0, Relaxed);
+        self.ghosts.store(0, Relaxed);
         self.hot_first.store(NIL, Relaxed);
         self.hot_last.store(NIL, Relaxed);
         self.busy_waits.store(0, Relaxed);
@@ -155,8 +166,8 @@ impl Set {
     /// Adds `fd`. `None` without memory.
     pub fn insert(&self, fd: i32, events: u32, data: u64, desc: Option<&'static Desc>) -> Option<&Entry> {
         if self.place(fd).is_none() {
-            let chunk = sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>();
-            self.chunks.get(usize::try_from(fd).ok()? / CHUNK_FDS)?.store(chunk, Relaxed);
+            let room = self.chunks.get(usize::try_from(fd).ok()? / CHUNK_FDS)?;
+            room.store(sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>(), Relaxed);
         }
         let entry = self.place(fd)?;
         entry.hot.store(false, Relaxed);
@@ -189,6 +200,61 @@ impl Set {
             desc.entries.fetch_sub(1, Relaxed);
             self.ours.fetch_sub(1, Relaxed);
         }
+        if fd as usize >= GHOSTS_BEGIN {
+            self.ghosts.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// The number of an entry was closed and its file was not. Without room the entry stays where it is.
+    pub fn make_ghost(&self, fd: i32) {
+        let free = |place: &i32| self.find(*place).is_none();
+        if let Some(place) = (GHOSTS_BEGIN as i32..(GHOSTS_BEGIN + CHUNK_FDS) as i32).find(free)
+            && let Some(ghost) = self.relocate(fd, place)
+        {
+            ghost.ghost_of.store(fd, Relaxed);
+            self.ghosts.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A number leads to `desc` again: so does the entry that it had before it was closed.
+    pub fn revive_ghost(&self, fd: i32, desc: &'static Desc) -> Option<&Entry> {
+        let is_it = |place: &i32| {
+            self.find(*place).is_some_and(|ghost| {
+                ghost.ghost_of.load(Relaxed) == fd && ghost.desc().is_some_and(|other| core::ptr::eq(other, desc))
+            })
+        };
+        if self.ghosts.load(Relaxed) == 0 || self.find(fd).is_some() {
+            return None;
+        }
+        let place = (GHOSTS_BEGIN as i32..(GHOSTS_BEGIN + CHUNK_FDS) as i32).find(is_it)?;
+        self.relocate(place, fd)
+    }
+
+    /// Moves an entry to another place, with all it knows.
+    fn relocate(&self, from: i32, to: i32) -> Option<&Entry> {
+        let old = self.find(from)?;
+        let new = self.insert(to, old.events.load(Relaxed), old.data.load(Relaxed), old.desc())?;
+        for (target, source) in [
+            (&new.fired, &old.fired),
+            (&new.dead, &old.dead),
+            (&new.kernel_out, &old.kernel_out),
+            (&new.fresh, &old.fresh),
+        ] {
+            target.store(source.load(Relaxed), Relaxed);
+        }
+        for (target, source) in [
+            (&new.seen_tail, &old.seen_tail),
+            (&new.seen_fulls, &old.seen_fulls),
+            (&new.seen_changes, &old.seen_changes),
+            (&new.call, &old.call),
+        ] {
+            target.store(source.load(Relaxed), Relaxed);
+        }
+        if old.hot.load(Relaxed) {
+            self.make_hot(to, new);
+        }
+        self.remove(from, old);
+        Some(new)
     }
 
     /// Puts an entry at the end of the hot list.

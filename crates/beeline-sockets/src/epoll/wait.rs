@@ -9,8 +9,8 @@ use libc::epoll_event;
 use super::control::{WAKER_DATA, disarm_pair, wake_sleeper};
 use super::set::{Entry, Set};
 use super::{
-    BUSY_WAITS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, any_ready,
-    arrivals_of, bury, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
+    BUSY_WAITS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, Marks,
+    any_ready, arrivals, bury, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
 };
 use crate::desc::{Desc, Kind};
 use crate::io::{self, Anchor, Next};
@@ -273,7 +273,7 @@ impl Call {
         let mut known = false;
         let mut foreign = false;
         // Lanes whose anchor has news: those are told without the set's lock.
-        let mut news: [(i32, i16); 4] = [(-1, 0); 4];
+        let mut news = [const { None }; 4];
         let mut told = 0;
         let mut rung = None;
         let mut listener = None;
@@ -290,7 +290,8 @@ impl Call {
                     }
                     let grave = event.events & !(EPOLLIN | libc::EPOLLOUT as u32);
                     if grave != 0 && told < news.len() {
-                        news[told] = (fd, grave as i16);
+                        // Pinned: its number may lead elsewhere, and a description that is given back, too.
+                        news[told] = Some((desc.pin(), desc, fd, grave as i16));
                         told += 1;
                     }
                     if event.events & (EPOLLHUP | EPOLLERR) != 0 {
@@ -305,7 +306,7 @@ impl Call {
                 Some((desc, Kind::Epoll)) => {
                     // An arrival that was reported already may be told by the kernel only now.
                     let told = set_of(desc)
-                        .is_some_and(|inner| arrivals_of(desc) == entry.seen_tail.load(Relaxed) && any_ready(inner, 1));
+                        .is_some_and(|inner| arrivals(inner) == entry.seen_tail.load(Relaxed) && any_ready(inner, 1));
                     if !told {
                         entry.fresh.store(true, Relaxed);
                     }
@@ -316,8 +317,8 @@ impl Call {
             }
         });
         drop(guard);
-        for (fd, revents) in news.into_iter().take(told) {
-            if let Some(desc) = table::get(fd).filter(|desc| desc.is_lane()) {
+        for (_pin, desc, fd, revents) in news.into_iter().flatten() {
+            if desc.is_lane() {
                 let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
             }
         }
@@ -403,9 +404,8 @@ impl Call {
     fn gather(&mut self, fd: i32, entry: &Entry) {
         let set = self.set;
         let Some(desc) = entry.desc() else { return };
-        // Before the mask: what arrives in between is an edge of its own.
-        let tail = arrivals_of(desc);
-        let report = judge(set, fd, entry, 0);
+        let marks = Marks::of(desc);
+        let report = judge(set, entry, 0);
         if report == 0 {
             let looks = entry.idle_looks.load(Relaxed) + 1;
             entry.idle_looks.store(looks, Relaxed);
@@ -421,7 +421,7 @@ impl Call {
             return;
         }
         entry.call.store(self.number, Relaxed);
-        reported(entry, desc, tail, report);
+        reported(entry, desc, &marks, report);
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
         if set.hot_last.load(Relaxed) != fd {
             set.make_cold(fd, entry);
@@ -464,7 +464,7 @@ impl Call {
         for _ in 0..ROUNDS_PER_LOCK {
             let mut fd = set.hot_first.load(Relaxed);
             while let Some(entry) = set.find(fd) {
-                if judge(set, fd, entry, 0) != 0 {
+                if judge(set, entry, 0) != 0 {
                     self.harvest_locked();
                     return true;
                 }

@@ -8,12 +8,10 @@ use beeline_wire::hello::BELL;
 
 use super::calibrate;
 use crate::Errno;
-use crate::kernel;
+use crate::{kernel, table};
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
 const RIGHTS_MAX: usize = 253;
-/// What the kernel reports of an anchor whose peer is gone or has shut down its writing half.
-const DEAD: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 
 /// The anchor of a lane, by the fd under which the app called us.
 #[derive(Clone, Copy)]
@@ -31,7 +29,7 @@ impl Bells for Anchor {
             }
             Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => ring_patiently(self.0),
             // A peer that shut down its reading half takes no bells, and needs none: it does not wait for data.
-            Err(_) if kernel::poll_now(self.0, libc::POLLRDHUP) & DEAD == 0 => Ok(()),
+            Err(_) if !self.peer_is_gone() => Ok(()),
             Err(_) => Err(BellFault::Gone),
         }
     }
@@ -72,6 +70,18 @@ impl Bells for Anchor {
 
     fn unplug(&self) {
         set_send_buffer(self.0, LARGE_SEND_BUFFER);
+    }
+}
+
+impl Anchor {
+    /// Whether the kernel's word about an anchor that takes no bells is that the peer's end is closed.
+    #[cold]
+    fn peer_is_gone(self) -> bool {
+        let revents = kernel::poll_now(self.0, 0);
+        match table::get(self.0).filter(|desc| desc.is_lane()) {
+            Some(desc) => super::tells_of_end(desc, revents),
+            None => revents != 0,
+        }
     }
 }
 

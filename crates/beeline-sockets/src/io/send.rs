@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
 
-use super::{Anchor, Next, fault, kernel_said, observe, reset, writable_hint};
+use super::{Anchor, Next, fault, kernel_said, observe, pace, reset, writable_hint};
 use crate::desc::{Desc, Kind};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
@@ -309,13 +309,12 @@ fn send_parts<'a>(
         }
         if nonblocking {
             desc.note_full();
-            crate::epoll::heat(fd, desc);
-            if sent != 0 {
-                return Outcome::Done(sent as isize);
-            }
-            // Whoever watches the anchor through the kernel now must see it full, unless a wait of ours
-            // will look after it.
-            if desc.entries.load(Relaxed) == 0 {
+            if desc.entries.load(Relaxed) != 0 {
+                // A wait of ours will look after it.
+                drop(guard);
+                crate::epoll::heat(fd, desc);
+            } else if sent == 0 {
+                // Whoever watches the anchor through the kernel now must see it full.
                 let armed = guard.writer().arm(&anchor);
                 drop(guard);
                 match armed {
@@ -327,7 +326,7 @@ fn send_parts<'a>(
                     }
                 }
             }
-            return Outcome::fail(libc::EAGAIN);
+            return if sent != 0 { Outcome::Done(sent as isize) } else { Outcome::fail(libc::EAGAIN) };
         }
         let timeout = side.snd_timeout_ns.load(Relaxed);
         drop(guard);
@@ -491,6 +490,7 @@ fn wait_writable(fd: i32, desc: &'static Desc, patience: &mut Patience) -> Waite
         None => match kernel_said(fd, desc, fds[0].revents) {
             Next::Kernel => Waited::Kernel,
             Next::Again => {
+                pace(desc, fds[0].revents);
                 if side.is(state::PEER_CLOSED) {
                     reset(side, libc::ECONNRESET);
                 }

@@ -108,6 +108,7 @@ fn duplicate(fd: i32, make: impl FnOnce() -> sys::SysResult) -> Outcome {
         let _ = sys::close(new);
         return Outcome::fail(libc::EMFILE);
     }
+    epoll::remember(new, desc);
     Outcome::Done(new as isize)
 }
 
@@ -156,7 +157,11 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
                 None
             }
         };
-        (settled, kernel::dup3(from, to, flags))
+        let result = kernel::dup3(from, to, flags);
+        if let Some(source) = source {
+            epoll::remember(to, source);
+        }
+        (settled, result)
     };
     if let Some(settled) = settled {
         settled.finish();

@@ -1,7 +1,7 @@
 //! What the driver knows about its connections, and waiting until TCP has caught up with it.
 
 use super::Calls;
-use crate::traced::{Fd, queued};
+use crate::traced::{Fd, queued, tcp_state};
 use crate::variant::{Family, Variant};
 use beeline_testkit::rng::Rng;
 use beeline_testkit::sys;
@@ -44,6 +44,35 @@ impl End {
 #[derive(Default)]
 pub struct Connection {
     pub ends: [End; 2],
+}
+
+/// The states of TCP that last (include/net/tcp_states.h): here every segment is acknowledged at once.
+mod tcp {
+    pub const ESTABLISHED: u8 = 1;
+    pub const FIN_WAIT2: u8 = 5;
+    pub const CLOSE: u8 = 7;
+    pub const CLOSE_WAIT: u8 = 8;
+}
+
+impl Connection {
+    /// The TCP state in which an end is to be.
+    fn state(&self, side: usize) -> u8 {
+        let (own, peer) = (&self.ends[side], &self.ends[1 - side]);
+        match (own.reset, own.write_shut, peer.write_shut) {
+            (true, ..) | (_, true, true) => tcp::CLOSE,
+            (_, true, false) => tcp::FIN_WAIT2,
+            (_, false, true) => tcp::CLOSE_WAIT,
+            (_, false, false) => tcp::ESTABLISHED,
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        (0..2).all(|side| {
+            let end = &self.ends[side];
+            let Some(fd) = end.fds.first() else { return true };
+            tcp_state(*fd) == self.state(side) && (end.reset || queued(*fd) as usize == end.unread)
+        })
+    }
 }
 
 /// The state of a sequence.
@@ -97,29 +126,29 @@ impl Model {
         self.slots[slot].ends[side].fds[at]
     }
 
-    /// Waits until `fd` shows all of `events`.
-    fn settle_events(&mut self, fd: Option<Fd>, events: i16) {
-        let Some(fd) = fd else { return };
-        self.settle(|| {
-            let mut entry = [libc::pollfd { fd: fd.raw, events, revents: 0 }];
-            sys::poll(&mut entry, 0);
-            entry[0].revents & events == events
-        });
-    }
-
-    fn settle(&mut self, done: impl Fn() -> bool) {
+    /// Waits until TCP is where the model is: on both ends the same state, with all that was sent arrived.
+    ///
+    /// The acknowledgement of a FIN wakes its sender, which edge-triggered sets show, and TCP puts it off. It is asked
+    /// for; where unread data keeps TCP from giving it, the delay of 40 ms is waited for.
+    fn settle(&mut self, slot: usize) {
         let deadline = Instant::now() + PATIENCE;
-        while !done() {
+        let mut looks = 0;
+        while !self.slots[slot].is_settled() {
             if Instant::now() > deadline {
                 self.vain += 1;
                 return;
             }
-            std::thread::yield_now();
+            for end in &self.slots[slot].ends {
+                if let Some(fd) = end.fds.first() {
+                    sys::setsockopt(fd.raw, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &1_i32.to_ne_bytes());
+                }
+            }
+            looks += 1;
+            match looks {
+                ..20 => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
         }
-    }
-
-    fn first_fd(&self, slot: usize, side: usize) -> Option<Fd> {
-        self.slots[slot].ends[side].fds.first().copied()
     }
 
     /// `count` bytes were taken by a send on this end.
@@ -132,13 +161,10 @@ impl Model {
             // Nobody can ever read it: the answer is a reset, which both ends see.
             peer.reset = true;
             self.slots[slot].ends[side].reset = true;
-            self.settle_events(self.first_fd(slot, side), libc::POLLHUP);
-            self.settle_events(self.first_fd(slot, 1 - side), libc::POLLHUP);
-            return;
+        } else {
+            peer.unread += count;
         }
-        peer.unread += count;
-        let (unread, fd) = (peer.unread, peer.fds[0]);
-        self.settle(|| queued(fd) as usize == unread);
+        self.settle(slot);
     }
 
     /// `count` bytes were taken out by a receive on this end.
@@ -151,11 +177,8 @@ impl Model {
     pub fn shut(&mut self, slot: usize, side: usize, how: i32) {
         let end = &mut self.slots[slot].ends[side];
         end.read_shut |= how != libc::SHUT_WR;
-        let sends_fin = how != libc::SHUT_RD && !end.write_shut;
         end.write_shut |= how != libc::SHUT_RD;
-        if sends_fin && !end.reset {
-            self.settle_events(self.first_fd(slot, 1 - side), libc::POLLRDHUP);
-        }
+        self.settle(slot);
     }
 
     /// The last descriptor of this end was closed.
@@ -164,22 +187,17 @@ impl Model {
         let (was_reset, write_shut) = (end.reset, end.write_shut);
         let unread = end.unread > 0;
         let aborts = end.aborts;
-        *end = End { write_shut: true, read_shut: true, ..End::default() };
-        let peer = &self.slots[slot].ends[1 - side];
+        *end = End { write_shut: true, read_shut: true, reset: was_reset, ..End::default() };
+        let peer = &mut self.slots[slot].ends[1 - side];
         if !peer.is_open() {
             self.slots[slot] = Connection::default();
             return;
         }
         // With both directions finished there is nothing left to reset.
         let finished = write_shut && peer.write_shut;
-        let fd = self.first_fd(slot, 1 - side);
-        match (was_reset || finished, aborts || unread) {
-            (true, _) => {}
-            (false, true) => {
-                self.slots[slot].ends[1 - side].reset = true;
-                self.settle_events(fd, libc::POLLHUP);
-            }
-            (false, false) => self.settle_events(fd, libc::POLLRDHUP),
+        if !finished && (aborts || unread) {
+            peer.reset = true;
         }
+        self.settle(slot);
     }
 }

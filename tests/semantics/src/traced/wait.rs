@@ -60,6 +60,14 @@ pub fn queued(fd: Fd) -> i32 {
     count
 }
 
+/// `tcpi_state` of `TCP_INFO`, 0 when there is none.
+#[must_use]
+pub fn tcp_state(fd: Fd) -> u8 {
+    let mut info = [0; 8];
+    sys::getsockopt(fd.raw, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info);
+    info[0]
+}
+
 /// Waits until another thread of this process sleeps in the kernel. (Beeline may spin first; it must sleep in the end.)
 pub fn await_asleep(thread: i32) -> bool {
     until("the other thread sleeps", || sys::is_asleep(thread))
