@@ -9,6 +9,7 @@
 mod address;
 mod data;
 mod descriptor;
+mod moving;
 mod names;
 mod process;
 mod ready;
@@ -17,6 +18,7 @@ mod signal;
 pub use address::*;
 pub use data::*;
 pub use descriptor::*;
+pub use moving::*;
 pub use names::*;
 pub use process::*;
 pub use ready::*;

@@ -11,6 +11,7 @@ mod epoll_sets;
 mod flags;
 mod fork;
 mod listeners;
+mod moving;
 mod names;
 mod options;
 mod ready;
@@ -31,6 +32,7 @@ const GROUPS: &[Group] = &[
     data::GROUP,
     flags::GROUP,
     vectors::GROUP,
+    moving::GROUP,
     names::GROUP,
     options::GROUP,
     descriptors::GROUP,

@@ -153,5 +153,5 @@ hooks! {
         io::sendfile(to, from, offset, count);
 
     fn splice: (from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize, flags: c_uint) -> isize [from] =>
-        life::refusal(to).map_or_else(|| io::splice(from, to), Outcome::Fail);
+        life::refusal(to).map_or_else(|| io::splice(from, from_offset, to, to_offset, count, flags), Outcome::Fail);
 }

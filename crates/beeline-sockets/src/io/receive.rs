@@ -412,7 +412,7 @@ fn over(side: &SideState, got: usize) -> Outcome {
 /// may wait by means that pass no hook of ours. An app that asks again and again without waiting is spared
 /// the bells: it will ask again.
 #[inline]
-fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
+pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
     let eagains = desc.eagains.load(Relaxed).wrapping_add(1);
     desc.eagains.store(eagains, Relaxed);
     if desc.entries.load(Relaxed) != 0 || eagains % EAGAINS_PER_ARM != 1 {
@@ -444,7 +444,7 @@ fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
 const EAGAINS_PER_ARM: u32 = 1024;
 
 #[inline]
-fn account(desc: &Desc, side: &SideState, bytes: usize) {
+pub(super) fn account(desc: &Desc, side: &SideState, bytes: usize) {
     if bytes == 0 {
         return;
     }
@@ -458,7 +458,7 @@ fn account(desc: &Desc, side: &SideState, bytes: usize) {
 
 /// Waits until there is something to read, or something else to tell.
 #[cold]
-fn wait_readable(fd: i32, desc: &'static Desc, since: Since, patience: &mut Patience) -> Waited {
+pub(super) fn wait_readable(fd: i32, desc: &'static Desc, since: Since, patience: &mut Patience) -> Waited {
     let pin = desc.pin();
     let side = desc.side();
     let lane = desc.lane();

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
 
 use super::{Anchor, Next, fault, kernel_said, observe, pace, reset, writable_hint};
-use crate::desc::{Desc, Kind};
+use crate::desc::{Desc, Kind, TxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, Spun, Woken};
@@ -254,8 +254,7 @@ fn send_parts<'a>(
             drop(guard);
             return broken(side, sent, flags);
         }
-        if total != 0 && (side.is(state::PEER_CLOSED) || guard.lane.flags(desc.end().peer()) & DEAF == DEAF) {
-            // TCP takes the first send to a peer that reads no more, and is reset for it.
+        if total != 0 && is_deaf(&guard) {
             reset(side, libc::ECONNRESET);
             let end = desc.end();
             guard.lane.set_flags(end, guard.lane.flags(end) | lane_flags::RESET);
@@ -308,25 +307,10 @@ fn send_parts<'a>(
             return Outcome::Done(sent as isize);
         }
         if nonblocking {
-            desc.note_full();
-            if desc.entries.load(Relaxed) != 0 {
-                // A wait of ours will look after it.
-                drop(guard);
-                crate::epoll::heat(fd, desc);
-            } else if sent == 0 {
-                // Whoever watches the anchor through the kernel now must see it full.
-                let armed = guard.writer().arm(&anchor);
-                drop(guard);
-                match armed {
-                    Ok(Armed::Sleep) => {}
-                    Ok(Armed::Ready) => continue,
-                    Err(failure) => {
-                        fault(fd, desc, failure, 0);
-                        continue;
-                    }
-                }
+            match full(fd, desc, guard, sent) {
+                Some(outcome) => return outcome,
+                None => continue,
             }
-            return if sent != 0 { Outcome::Done(sent as isize) } else { Outcome::fail(libc::EAGAIN) };
         }
         let timeout = side.snd_timeout_ns.load(Relaxed);
         drop(guard);
@@ -338,6 +322,35 @@ fn send_parts<'a>(
             Waited::Stop(outcome) => return outcome,
         }
     }
+}
+
+/// A non-blocking send that found no room for all: what it returns, or that it goes on.
+#[cold]
+pub(super) fn full(fd: i32, desc: &'static Desc, guard: TxGuard, sent: usize) -> Option<Outcome> {
+    desc.note_full();
+    if desc.entries.load(Relaxed) != 0 {
+        // A wait of ours will look after it.
+        drop(guard);
+        crate::epoll::heat(fd, desc);
+    } else if sent == 0 {
+        // Whoever watches the anchor through the kernel now must see it full.
+        let armed = guard.writer().arm(&Anchor(fd));
+        drop(guard);
+        match armed {
+            Ok(Armed::Sleep) => {}
+            Ok(Armed::Ready) => return None,
+            Err(failure) => {
+                fault(fd, desc, failure, 0);
+                return None;
+            }
+        }
+    }
+    Some(if sent != 0 { Outcome::Done(sent as isize) } else { Outcome::fail(libc::EAGAIN) })
+}
+
+/// Whether the peer reads no more: TCP takes the first send to it, and is reset for that.
+pub(super) fn is_deaf(guard: &TxGuard) -> bool {
+    guard.side.is(state::PEER_CLOSED) || guard.lane.flags(guard.desc.end().peer()) & DEAF == DEAF
 }
 
 /// After a fault in `write`: decides what the call returns, or that it goes on. `sent` bytes of the call are in
@@ -385,14 +398,14 @@ fn broken(side: &SideState, sent: usize, flags: i32) -> Outcome {
     Outcome::fail(errno)
 }
 
-fn raise_sigpipe() {
+pub(super) fn raise_sigpipe() {
     let args = [beeline_shm::sys::getpid() as usize, crate::thread::tid() as usize, libc::SIGPIPE as usize, 0, 0, 0];
     // SAFETY: plain numbers; the signal goes to this very thread, as the kernel's would.
     let _ = unsafe { beeline_shm::sys::call(libc::SYS_tgkill, args) };
 }
 
 #[inline]
-fn account(desc: &Desc, side: &SideState, bytes: u32) {
+pub(super) fn account(desc: &Desc, side: &SideState, bytes: u32) {
     // SAFETY: null, or a slot of the mapped statistics file, which stays mapped.
     if let Some(slot) = unsafe { desc.slot.load(Relaxed).as_ref() } {
         slot.tx_bytes.store(slot.tx_bytes.load(Relaxed).wrapping_add(u64::from(bytes)), Relaxed);
@@ -437,7 +450,7 @@ impl Waited {
 
 /// Waits until there is room, or something else to tell.
 #[cold]
-fn wait_writable(fd: i32, desc: &'static Desc, patience: &mut Patience) -> Waited {
+pub(super) fn wait_writable(fd: i32, desc: &'static Desc, patience: &mut Patience) -> Waited {
     let pin = desc.pin();
     let side = desc.side();
     if !desc.shares_cpu() {

@@ -1,39 +1,61 @@
 //! `sendfile` and `splice` on lanes.
+//!
+//! 1. What goes into a pipe is copied out of the ring, written to the pipe, and only then taken out of the ring,
+//!    by what the pipe took; what comes out of a pipe is taken only as far as the ring has room for it. So nothing
+//!    is between the two when a call ends early.
+//! 2. Both happen under the lock of the direction, with pipe calls that never wait (`RWF_NOWAIT`, Linux 6.4 for
+//!    pipes). Where the kernel lacks it, a lane answers `EINVAL`, like a descriptor that cannot be spliced, and
+//!    programs copy.
+//! 3. Waiting is done before, with no lock held: for the pipe first, as the kernel does, then for the lane.
 
-use super::send::send;
-use crate::{Outcome, table};
-use beeline_shm::sys::call;
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::{Since, Sink, Source};
+use beeline_shm::sys::{SysResult, call};
+
+use super::receive::{self, wait_readable};
+use super::send::{self, TRANSFER_MAX, Waited, wait_writable};
+use super::{Anchor, Next, fault, observe, receive_over};
+use crate::desc::Desc;
+use crate::side::state;
+use crate::wait::{Patience, Woken};
+use crate::{Errno, Outcome, kernel, table};
 
 /// Bytes moved at a time; on the stack of the caller's thread.
 const PART_BYTES: usize = 16 * 1024;
 
+/// `RWF_NOWAIT` (linux/fs.h).
+const NOWAIT: usize = 8;
+
+/// The flags that splice(2) knows.
+const SPLICE_FLAGS: u32 = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+
+fn is_lane(fd: i32) -> bool {
+    table::get(fd).is_some_and(Desc::is_lane)
+}
+
 /// `sendfile(2)` towards a lane: reads the file and sends what was read. The file position moves (or
-/// `*offset`, if given) by what was sent, never by what was only read.
+/// `*offset`, if given) by what was sent, never by what was only read. From a lane into a pipe it is splice(2).
 ///
 /// # Safety
 /// `offset` must be null or valid, as for sendfile(2).
 pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) -> Outcome {
-    let from_lane = table::get(in_fd).is_some_and(|desc| desc.is_lane());
-    if from_lane {
-        // The kernel cannot read a socket with sendfile(2), either.
-        return Outcome::fail(libc::EINVAL);
+    if is_lane(in_fd) {
+        return sendfile_from_lane(out_fd, in_fd, !offset.is_null(), count);
     }
-    if !table::get(out_fd).is_some_and(|desc| desc.is_lane()) {
+    if !is_lane(out_fd) {
         return Outcome::Kernel;
     }
-    let seek = |to: i64, whence: i32| {
-        // SAFETY: plain numbers.
-        unsafe { call(libc::SYS_lseek, [in_fd as usize, to as usize, whence as usize, 0, 0, 0]) }
-    };
+    if !offset.is_null() && (offset as usize) < 4096 {
+        return Outcome::fail(libc::EFAULT);
+    }
     // SAFETY: null or valid by the caller's word.
     let given = unsafe { offset.as_mut() };
-    let start = match &given {
-        Some(offset) => **offset,
-        None => match seek(0, libc::SEEK_CUR) {
-            Ok(position) => position as i64,
-            Err(_) => return Outcome::fail(libc::EINVAL),
-        },
+    let start = match file_start(in_fd, given.as_deref().copied(), count) {
+        Ok(start) => start,
+        Err(errno) => return Outcome::Fail(errno),
     };
+    let count = count.min(TRANSFER_MAX);
     let mut done = 0usize;
     let mut outcome = Outcome::OK;
     let mut buffer = [0u8; PART_BYTES];
@@ -45,12 +67,14 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
             Ok(0) => break,
             Ok(read) => read,
             Err(errno) => {
-                outcome = Outcome::Fail(errno);
+                // A directory has no pages to send, and an epoll set has a position but no bytes.
+                let no_pages = errno == Errno(libc::EISDIR) || errno == Errno(libc::ESPIPE) && given.is_none();
+                outcome = if no_pages { Outcome::fail(libc::EINVAL) } else { Outcome::Fail(errno) };
                 break;
             }
         };
         // SAFETY: the buffer holds `read` bytes.
-        match unsafe { send(out_fd, buffer.as_ptr(), read, 0) } {
+        match unsafe { send::send(out_fd, buffer.as_ptr(), read, 0) } {
             Outcome::Done(sent) => {
                 done += sent as usize;
                 if (sent as usize) < read {
@@ -68,16 +92,293 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
     match given {
         Some(offset) => *offset = start + done as i64,
         None => {
-            let _ = seek(start + done as i64, libc::SEEK_SET);
+            let _ = seek(in_fd, start + done as i64, libc::SEEK_SET);
         }
     }
     if done != 0 { Outcome::Done(done as isize) } else { outcome }
 }
 
-/// `splice(2)` and `tee(2)`: the kernel would move bells instead of bytes, so a lane answers as a descriptor that
-/// cannot be spliced; programs fall back to copying.
-#[must_use]
-pub fn splice(from: i32, to: i32) -> Outcome {
-    let lane = |fd| table::get(fd).is_some_and(|desc: &crate::desc::Desc| desc.is_lane());
-    if lane(from) || lane(to) { Outcome::fail(libc::EINVAL) } else { Outcome::Kernel }
+fn seek(fd: i32, to: i64, whence: i32) -> SysResult {
+    // SAFETY: plain numbers.
+    unsafe { call(libc::SYS_lseek, [fd as usize, to as usize, whence as usize, 0, 0, 0]) }
+}
+
+/// Where sendfile(2) begins to read, judged in the order of `do_sendfile` (Linux fs/read_write.c).
+fn file_start(fd: i32, given: Option<i64>, count: usize) -> Result<i64, Errno> {
+    let readable = kernel::fcntl(fd, libc::F_GETFL, 0)?;
+    if readable as i32 & libc::O_ACCMODE == libc::O_WRONLY {
+        return Err(Errno(libc::EBADF));
+    }
+    let present = seek(fd, 0, libc::SEEK_CUR);
+    let start = match (given, present) {
+        (Some(_), Err(errno)) => return Err(errno),
+        (None, Err(_)) => return Err(Errno(libc::EINVAL)),
+        (Some(offset), Ok(_)) => offset,
+        (None, Ok(position)) => position as i64,
+    };
+    let end = i64::try_from(count).ok().and_then(|count| start.checked_add(count));
+    match end {
+        Some(_) if start >= 0 => Ok(start),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// A socket has no pages that sendfile(2) could read, but it can be spliced into a pipe.
+fn sendfile_from_lane(out_fd: i32, in_fd: i32, has_offset: bool, count: usize) -> Outcome {
+    if has_offset {
+        return Outcome::fail(libc::ESPIPE);
+    }
+    match kernel::fcntl(out_fd, libc::F_GETFL, 0) {
+        Err(errno) => return Outcome::Fail(errno),
+        Ok(flags) if flags as i32 & libc::O_ACCMODE == libc::O_RDONLY => return Outcome::fail(libc::EBADF),
+        Ok(_) => {}
+    }
+    if !is_pipe(out_fd) {
+        return Outcome::fail(libc::EINVAL);
+    }
+    // SAFETY: no offsets.
+    unsafe { splice(in_fd, core::ptr::null(), out_fd, core::ptr::null(), count, 0) }
+}
+
+fn is_pipe(fd: i32) -> bool {
+    kernel::fcntl(fd, libc::F_GETPIPE_SZ, 0).is_ok()
+}
+
+/// `splice(2)` between a lane and a pipe.
+///
+/// # Safety
+/// As for splice(2); the offsets are only compared with null, as a socket and a pipe have none.
+pub unsafe fn splice(
+    from: i32,
+    from_offset: *const i64,
+    to: i32,
+    to_offset: *const i64,
+    count: usize,
+    flags: u32,
+) -> Outcome {
+    let (out_of_lane, into_lane) = (is_lane(from), is_lane(to));
+    if !out_of_lane && !into_lane {
+        return Outcome::Kernel;
+    }
+    if count == 0 {
+        return Outcome::OK;
+    }
+    if flags & !SPLICE_FLAGS != 0 {
+        return Outcome::fail(libc::EINVAL);
+    }
+    let pipe = if out_of_lane { to } else { from };
+    let pipe_flags = match kernel::fcntl(pipe, libc::F_GETFL, 0) {
+        Err(errno) => return Outcome::Fail(errno),
+        Ok(flags) => flags as i32,
+    };
+    let pipe_offset = if out_of_lane { to_offset } else { from_offset };
+    let lane_offset = if out_of_lane { from_offset } else { to_offset };
+    let wrong_way = if out_of_lane { libc::O_RDONLY } else { libc::O_WRONLY };
+    let spliced = is_pipe(pipe);
+    if spliced && !pipe_offset.is_null() {
+        return Outcome::fail(libc::ESPIPE);
+    }
+    if pipe_flags & libc::O_ACCMODE == wrong_way {
+        return Outcome::fail(libc::EBADF);
+    }
+    if !spliced || !lane_offset.is_null() {
+        return Outcome::fail(libc::EINVAL);
+    }
+    let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0 || pipe_flags & libc::O_NONBLOCK != 0;
+    let count = count.min(TRANSFER_MAX);
+    match if out_of_lane { into_pipe(from, to, count, nonblocking) } else { out_of_pipe(from, to, count, nonblocking) }
+    {
+        Ok(moved) => Outcome::Done(moved as isize),
+        Err(outcome) => outcome,
+    }
+}
+
+/// `pwritev2(2)` or `preadv2(2)` at the present position, never waiting. A pipe that cannot say so cannot be used.
+fn move_now(number: libc::c_long, pipe: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let args = [pipe as usize, (&raw const part) as usize, 1, usize::MAX, usize::MAX, NOWAIT];
+    // SAFETY: one iovec that describes the live buffer.
+    match unsafe { call(number, args) } {
+        Err(Errno(libc::EOPNOTSUPP)) => Err(Errno(libc::EINVAL)),
+        result => result,
+    }
+}
+
+/// Waits until the pipe reports one of `events` or that its other end is closed; returns what it reports.
+fn wait_for_pipe(pipe: i32, events: i16, nonblocking: bool) -> Result<i16, Outcome> {
+    let present = kernel::poll_now(pipe, events);
+    if present != 0 {
+        return Ok(present);
+    }
+    if nonblocking {
+        return Err(Outcome::fail(libc::EAGAIN));
+    }
+    let mut patience = Patience::until(None);
+    loop {
+        let mut fds = [libc::pollfd { fd: pipe, events, revents: 0 }];
+        match patience.sleep(&mut fds, None) {
+            Woken::Ready(_) => return Ok(fds[0].revents),
+            Woken::Signal { restart: true } | Woken::TimedOut => {}
+            Woken::Signal { restart: false } => return Err(Outcome::fail(libc::EINTR)),
+            Woken::Failed(errno) => return Err(Outcome::Fail(errno)),
+        }
+    }
+}
+
+/// From a lane into a pipe: `tcp_splice_read` (Linux net/ipv4/tcp.c) after `wait_for_space` (fs/splice.c).
+fn into_pipe(fd: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
+    let desc = table::get(fd).ok_or(Outcome::Kernel)?;
+    let mut patience: Option<Patience> = None;
+    let mut buffer = [0u8; PART_BYTES];
+    let mut moved = 0;
+    loop {
+        if moved == 0 && wait_for_pipe(pipe, libc::POLLOUT, nonblocking)? & libc::POLLERR != 0 {
+            send::raise_sigpipe();
+            return Err(Outcome::fail(libc::EPIPE));
+        }
+        let guard = match table::lane_rx(fd) {
+            Some(guard) => guard,
+            None if moved != 0 => return Ok(moved),
+            None => return Err(Outcome::Kernel),
+        };
+        let side = guard.side;
+        let want = PART_BYTES.min(count - moved);
+        let found = match guard.reader().peek(0, Sink::from(&mut buffer[..want])) {
+            Ok(found) => found,
+            Err(failure) => {
+                drop(guard);
+                if fault(fd, desc, failure, 0) == Next::Kernel {
+                    return Err(Outcome::Kernel);
+                }
+                continue;
+            }
+        };
+        if found != 0 {
+            match move_now(libc::SYS_pwritev2, pipe, &mut buffer[..found]) {
+                Ok(taken) => {
+                    // A fault is found again by the next look.
+                    let _ = guard.reader().skip(taken, &Anchor(fd));
+                    receive::account(desc, side, taken);
+                    moved += taken;
+                    if moved == count || taken < found {
+                        return Ok(moved);
+                    }
+                }
+                Err(_) if moved != 0 => return Ok(moved),
+                // Somebody else filled the pipe; it is waited for again.
+                Err(Errno(libc::EAGAIN)) if !nonblocking => {}
+                Err(errno) => return Err(Outcome::Fail(errno)),
+            }
+            continue;
+        }
+        if moved != 0 {
+            return Ok(moved);
+        }
+        let was_over = receive_over(side);
+        observe(desc, side);
+        if receive_over(side) {
+            if !was_over {
+                continue;
+            }
+            if side.is(state::PEER_FIN) {
+                return Ok(0);
+            }
+            return match side.take_error() {
+                0 => Ok(0),
+                errno => Err(Outcome::fail(errno)),
+            };
+        }
+        // SPLICE_F_NONBLOCK is about the pipe alone.
+        if side.nonblock.load(Relaxed) != 0 {
+            match receive::empty(fd, desc, guard) {
+                Some(outcome) => return Err(outcome),
+                None => continue,
+            }
+        }
+        let timeout = side.rcv_timeout_ns.load(Relaxed);
+        drop(guard);
+        let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
+        match wait_readable(fd, desc, Since::Read, patience) {
+            Waited::Again => {}
+            Waited::Kernel => return Err(Outcome::Kernel),
+            Waited::Stop(outcome) => return Err(outcome),
+        }
+    }
+}
+
+/// From a pipe into a lane: `splice_to_socket` (Linux fs/splice.c).
+fn out_of_pipe(pipe: i32, fd: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
+    let desc = table::get(fd).ok_or(Outcome::Kernel)?;
+    let mut patience: Option<Patience> = None;
+    let mut buffer = [0u8; PART_BYTES];
+    let mut moved = 0;
+    while moved < count {
+        match wait_for_pipe(pipe, libc::POLLIN, nonblocking || moved != 0) {
+            Err(_) if moved != 0 => return Ok(moved),
+            Err(outcome) => return Err(outcome),
+            Ok(revents) if revents & libc::POLLIN == 0 => return Ok(moved),
+            Ok(_) => {}
+        }
+        let Some(guard) = table::lane_tx(fd) else {
+            return if moved != 0 { Ok(moved) } else { Err(Outcome::Kernel) };
+        };
+        let side = guard.side;
+        observe(desc, side);
+        let broken = side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0;
+        if broken || send::is_deaf(&guard) {
+            // Nothing is taken out of the pipe for an error; a peer that reads no more takes one part.
+            drop(guard);
+            let part = if broken { 0 } else { take(pipe, &mut buffer, count - moved)? };
+            // SAFETY: the buffer holds that many bytes.
+            return match unsafe { send::send(fd, buffer.as_ptr(), part, 0) } {
+                Outcome::Done(sent) => Ok(moved + sent as usize),
+                _ if moved != 0 => Ok(moved),
+                outcome => Err(outcome),
+            };
+        }
+        let free = match guard.writer().unread() {
+            Ok(used) => guard.lane.ring_bytes().saturating_sub(used) as usize,
+            Err(failure) => {
+                drop(guard);
+                fault(fd, desc, failure, 0);
+                continue;
+            }
+        };
+        if free != 0 {
+            let part = match take(pipe, &mut buffer, free.min(count - moved)) {
+                Err(_) if moved != 0 => return Ok(moved),
+                taken => taken?,
+            };
+            // There is room for all of it: nobody else writes, and room only grows. A peer that is gone took it
+            // before it went.
+            let tail = side.tx.tail();
+            let _ = guard.writer().write(Source::from(&buffer[..part]), &Anchor(fd));
+            send::account(desc, side, side.tx.tail().wrapping_sub(tail));
+            moved += part;
+            continue;
+        }
+        if side.nonblock.load(Relaxed) != 0 {
+            match send::full(fd, desc, guard, moved) {
+                Some(outcome) if moved == 0 => return Err(outcome),
+                Some(_) => return Ok(moved),
+                None => continue,
+            }
+        }
+        let timeout = side.snd_timeout_ns.load(Relaxed);
+        drop(guard);
+        let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
+        match wait_writable(fd, desc, patience) {
+            Waited::Again => {}
+            _ if moved != 0 => return Ok(moved),
+            Waited::Kernel => return Err(Outcome::Kernel),
+            Waited::Stop(outcome) => return Err(outcome),
+        }
+    }
+    Ok(moved)
+}
+
+/// Takes what the pipe holds, up to `most` bytes.
+fn take(pipe: i32, buffer: &mut [u8; PART_BYTES], most: usize) -> Result<usize, Outcome> {
+    let part = PART_BYTES.min(most);
+    move_now(libc::SYS_preadv2, pipe, &mut buffer[..part]).map_err(Outcome::Fail)
 }
