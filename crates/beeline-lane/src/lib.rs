@@ -13,6 +13,7 @@
 //! | front(e): cursor = tail and base | e, under its tx lock | both |
 //! | front(e): head | e, under its rx lock | both |
 //! | front(e): flags | e, under its tx lock | both |
+//! | urgent(e), passed(e) | e, under its tx lock | peer |
 //! | read_wake(e) | set by e under its rx lock; cleared by the peer | peer |
 //! | write_wake(e) | set by e under its tx lock; cleared by the peer | peer |
 //! | `TxState`, `RxState` of e | e, under the lock of that direction | e |
@@ -71,6 +72,8 @@
 //! 4. A reader that arms while a writer must wait for room leaves four bells queued: taking them out would
 //!    make the writer wake up, find no room and plug again, for ever.
 //!
+//! Urgent bytes have rules of their own: [`urgent`].
+//!
 //! What a dead end had published stays to be read. [`Fault::Gone`] is the end of bells, not of bytes: whoever
 //! learns it looks at the flags, then at the cursor (the reverse of the order in which the peer stored them),
 //! and reads what is there.
@@ -86,6 +89,7 @@ extern crate std;
 mod reader;
 mod state;
 mod storage;
+pub mod urgent;
 mod writer;
 
 pub use beeline_shm::{End, INLINE_BYTES, LaneMemory, RING_BYTES_MAX, RING_BYTES_MIN, Sink, Source};
@@ -139,4 +143,8 @@ pub mod flags {
     pub const RELEASED: u32 = 16;
     /// The end reads no more: `shutdown(SHUT_RD)`.
     pub const SHUT_RD: u32 = 32;
+    /// The end has marked a byte urgent.
+    pub const URGENT: u32 = beeline_shm::FLAG_URGENT;
+    /// The end wants a signal for each urgent byte: an out-of-band bell.
+    pub const SIGNALLED: u32 = 128;
 }

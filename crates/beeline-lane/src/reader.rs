@@ -24,10 +24,20 @@ pub enum Since {
 
 /// The reading half of one end. The caller holds the end's rx lock for as long as it has one.
 pub struct Reader<'a, S> {
-    storage: &'a S,
-    end: End,
-    state: &'a RxState,
+    pub(crate) storage: &'a S,
+    pub(crate) end: End,
+    pub(crate) state: &'a RxState,
     tx: &'a TxState,
+}
+
+/// What a look at the ring found.
+pub(crate) struct Look {
+    /// Unread bytes.
+    pub unread: u32,
+    /// How many of them a read may take: those before the next urgent byte.
+    pub bound: u32,
+    /// Position of the first.
+    pub position: u32,
 }
 
 impl<'a, S: Storage> Reader<'a, S> {
@@ -37,9 +47,8 @@ impl<'a, S: Storage> Reader<'a, S> {
         Self { storage, end, state, tx }
     }
 
-    /// Unread bytes, and the position of the first.
     #[inline]
-    fn look(&self) -> Result<(u32, u32), Fault> {
+    pub(crate) fn look(&self) -> Result<Look, Fault> {
         let cursor = self.storage.cursor(self.end.peer());
         let (tail, base) = ((cursor >> 32) as u32, cursor as u32);
         let head = self.state.head.load(Relaxed);
@@ -49,8 +58,10 @@ impl<'a, S: Storage> Reader<'a, S> {
         }
         // The echo shares a line with the cursor, so knowing it costs nothing here and saves the next write a look
         // at the peer's head, which is in a line of its own.
-        self.tx.echo_seen.store(self.storage.echo(self.end.peer()), Release);
-        Ok((unread, head.wrapping_sub(base)))
+        let (echo, urgent) = self.storage.echo(self.end.peer());
+        self.tx.echo_seen.store(echo, Release);
+        let bound = if urgent { self.bound(head, unread) } else { unread };
+        Ok(Look { unread, bound, position: head.wrapping_sub(base) })
     }
 
     /// Unread bytes.
@@ -59,7 +70,7 @@ impl<'a, S: Storage> Reader<'a, S> {
     /// [`Fault::CursorBeyondRing`].
     #[inline]
     pub fn unread(&self) -> Result<u32, Fault> {
-        Ok(self.look()?.0)
+        Ok(self.look()?.unread)
     }
 
     /// The peer's tail, for [`Since::Tail`].
@@ -76,15 +87,15 @@ impl<'a, S: Storage> Reader<'a, S> {
     pub fn read(&self, mut sink: Sink<'_>, bells: &impl Bells) -> Result<usize, Fault> {
         let room = sink.len();
         loop {
-            let (unread, position) = self.look()?;
-            let part = sink.split_front(CHUNK_BYTES.min(unread as usize));
+            let Look { unread, bound, position } = self.look()?;
+            let part = sink.split_front(CHUNK_BYTES.min(bound as usize));
             let length = part.len() as u32;
             if length == 0 {
                 break;
             }
             self.storage.copy_out(self.end.peer(), position, part);
             self.consumed(unread, length, bells)?;
-            if sink.is_empty() || length < unread.min(CHUNK_BYTES as u32) {
+            if sink.is_empty() || length < bound.min(CHUNK_BYTES as u32) {
                 break;
             }
         }
@@ -96,21 +107,23 @@ impl<'a, S: Storage> Reader<'a, S> {
     /// # Errors
     /// As for [`Reader::read`].
     pub fn skip(&self, count: usize, bells: &impl Bells) -> Result<usize, Fault> {
-        let (unread, _) = self.look()?;
-        let length = count.min(unread as usize);
+        let Look { unread, bound, .. } = self.look()?;
+        let length = count.min(bound as usize);
         if length != 0 {
             self.consumed(unread, length as u32, bells)?;
         }
         Ok(self.account(length))
     }
 
-    /// Copies unread bytes from `offset` on without consuming them. Returns how many.
+    /// Copies unread bytes from `offset` on without consuming them, up to an urgent one. Returns how many.
     ///
     /// # Errors
     /// [`Fault::CursorBeyondRing`].
     pub fn peek(&self, offset: usize, mut sink: Sink<'_>) -> Result<usize, Fault> {
-        let (unread, position) = self.look()?;
-        let part = sink.split_front((unread as usize).saturating_sub(offset));
+        let look = self.look()?;
+        let (hole, bound) = if look.bound == 0 { self.beyond_mark(&look) } else { (0, look.bound) };
+        let position = look.position.wrapping_add(hole);
+        let part = sink.split_front((bound as usize).saturating_sub(offset));
         let length = part.len();
         if length != 0 {
             self.storage.copy_out(self.end.peer(), position.wrapping_add(offset as u32), part);
@@ -120,7 +133,7 @@ impl<'a, S: Storage> Reader<'a, S> {
 
     /// Publishes that `length` of `unread` bytes were read, and tells a writer that waits for room.
     #[inline]
-    fn consumed(&self, unread: u32, length: u32, bells: &impl Bells) -> Result<(), Fault> {
+    pub(crate) fn consumed(&self, unread: u32, length: u32, bells: &impl Bells) -> Result<(), Fault> {
         let before = self.state.head.load(Relaxed);
         let head = before.wrapping_add(length);
         self.state.head.store(head, Relaxed);
@@ -158,7 +171,7 @@ impl<'a, S: Storage> Reader<'a, S> {
     }
 
     #[inline]
-    fn account(&self, length: usize) -> usize {
+    pub(crate) fn account(&self, length: usize) -> usize {
         // Orders our copying before whatever the peer does on hearing the echo of this count.
         self.state.bytes.store(self.state.bytes.load(Relaxed).wrapping_add(length as u64), Release);
         length
@@ -174,10 +187,12 @@ impl<'a, S: Storage> Reader<'a, S> {
 
     /// Whether there is news.
     fn news(&self, since: Since) -> Result<(bool, u32), Fault> {
-        let (unread, _) = self.look()?;
+        let look = self.look()?;
+        // An urgent byte by itself is nothing to read, as in TCP.
+        let unread = if look.bound == 0 && look.unread != 0 { self.beyond_mark(&look).1 } else { look.unread };
         let news = match since {
             Since::Read => unread != 0,
-            Since::Tail(tail) => self.state.head.load(Relaxed).wrapping_add(unread) != tail,
+            Since::Tail(tail) => self.tail() != tail,
         };
         Ok((news, unread))
     }

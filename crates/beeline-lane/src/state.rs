@@ -28,6 +28,10 @@ pub struct TxState {
     pub(crate) reach: AtomicU32,
     /// Bytes written since the connection began.
     pub(crate) bytes: AtomicU64,
+    /// Where the last urgent byte stands among them.
+    pub(crate) urgent_at: AtomicU64,
+    /// Its number; 0 before the first.
+    pub(crate) urgent_number: AtomicU32,
 }
 
 /// What an end knows as a reader. Valid when zeroed.
@@ -44,6 +48,12 @@ pub struct RxState {
     pub(crate) bells: AtomicU32,
     /// Bytes read since the connection began.
     pub(crate) bytes: AtomicU64,
+    /// Number of the last urgent byte that reading went past.
+    pub(crate) urgent_passed: AtomicU32,
+    /// Number of the last urgent byte that was taken out of turn.
+    pub(crate) urgent_taken: AtomicU32,
+    /// Whether urgent bytes are read in their turn (`SO_OOBINLINE`).
+    pub(crate) urgent_inline: AtomicU32,
 }
 
 /// The read wake words of a lane at the beginning of a connection: generation 0, armed.
@@ -117,6 +127,11 @@ impl RxState {
     /// lane are stored by whoever makes the connection, before the peer learns of it.
     pub fn begin_armed(&self) {
         self.read_wake.store(BEGIN_ARMED, Relaxed);
+    }
+
+    /// Whether urgent bytes are read in their turn, like others.
+    pub fn set_urgent_inline(&self, inline: bool) {
+        self.urgent_inline.store(u32::from(inline), Relaxed);
     }
 
     /// Remembers that the kernel reported the anchor readable, so that the next arming takes bells out.

@@ -24,11 +24,19 @@ pub trait Storage {
     fn head(&self, end: End) -> u32;
     /// Publishes the head of `end`.
     fn set_head(&self, end: End, head: u32);
-    /// How many bytes `end` had read, modulo 2^48, when it last sent.
-    fn echo(&self, end: End) -> u64;
+    /// How many bytes `end` had read, modulo 2^48, when it last sent, and whether it has ever marked a byte urgent.
+    fn echo(&self, end: End) -> (u64, bool);
     /// Stores how many bytes `end` has read, modulo 2^48, with release semantics: a peer may see it before the
     /// cursor that follows, and reuses the space of those bytes.
     fn set_echo(&self, end: End, read: u64);
+    /// Mark and number of the last urgent byte of `end` ([`crate::urgent`]); acquire.
+    fn urgent(&self, end: End) -> u64;
+    /// Stores mark and number of an urgent byte of `end`, then says that there is one; release.
+    fn set_urgent(&self, end: End, urgent: u64);
+    /// The old urgent bytes of `end` that are passed over; acquire.
+    fn passed(&self, end: End) -> u64;
+    /// Stores which old urgent bytes of `end` are passed over; release.
+    fn set_passed(&self, end: End, passed: u64);
     /// A wake word of `end`.
     fn wake(&self, end: End, wake: Wake) -> u32;
     /// Stores a wake word of `end`.
@@ -108,12 +116,25 @@ impl Storage for LaneMemory {
         LaneMemory::set_head(self, end, head);
     }
     #[inline]
-    fn echo(&self, end: End) -> u64 {
+    fn echo(&self, end: End) -> (u64, bool) {
         LaneMemory::echo(self, end)
     }
     #[inline]
     fn set_echo(&self, end: End, read: u64) {
         LaneMemory::set_echo(self, end, read);
+    }
+    fn urgent(&self, end: End) -> u64 {
+        LaneMemory::urgent(self, end)
+    }
+    fn set_urgent(&self, end: End, urgent: u64) {
+        LaneMemory::set_urgent(self, end, urgent);
+        self.set_flags(end, self.flags(end) | crate::flags::URGENT);
+    }
+    fn passed(&self, end: End) -> u64 {
+        LaneMemory::passed(self, end)
+    }
+    fn set_passed(&self, end: End, passed: u64) {
+        LaneMemory::set_passed(self, end, passed);
     }
     #[inline]
     fn wake(&self, end: End, wake: Wake) -> u32 {

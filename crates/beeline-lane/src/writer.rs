@@ -29,10 +29,10 @@ pub(crate) const PLUG_BELLS: u32 = 4;
 
 /// The writing half of one end. The caller holds the end's tx lock for as long as it has one.
 pub struct Writer<'a, S> {
-    storage: &'a S,
-    end: End,
-    state: &'a TxState,
-    rx: &'a RxState,
+    pub(crate) storage: &'a S,
+    pub(crate) end: End,
+    pub(crate) state: &'a TxState,
+    pub(crate) rx: &'a RxState,
 }
 
 impl<'a, S: Storage> Writer<'a, S> {
@@ -113,7 +113,7 @@ impl<'a, S: Storage> Writer<'a, S> {
     /// Chooses where the next bytes go, rewinding when the ring is known to be empty. Returns the free
     /// bytes of the ring.
     #[inline]
-    fn prepare(&self, tail: u32, base: &mut u32, wanted: usize, empty: bool) -> Result<u32, Fault> {
+    pub(crate) fn prepare(&self, tail: u32, base: &mut u32, wanted: usize, empty: bool) -> Result<u32, Fault> {
         let ring = self.storage.ring_bytes();
         let mut used = 0;
         if empty {
@@ -137,7 +137,7 @@ impl<'a, S: Storage> Writer<'a, S> {
 
     /// Bytes written and not yet read by the peer, from one fresh and checked load of its head.
     #[inline]
-    fn used(&self, tail: u32) -> Result<u32, Fault> {
+    pub(crate) fn used(&self, tail: u32) -> Result<u32, Fault> {
         let head = self.storage.head(self.end.peer());
         let used = tail.wrapping_sub(head);
         let before = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
@@ -150,7 +150,7 @@ impl<'a, S: Storage> Writer<'a, S> {
 
     /// Rings the peer if it asked for it. Called after a cursor was published.
     #[inline]
-    fn wake_reader(&self, bells: &impl Bells) -> Result<(), Fault> {
+    pub(crate) fn wake_reader(&self, bells: &impl Bells) -> Result<(), Fault> {
         // Pairs with the fence in `Reader::arm`.
         self.storage.full_fence();
         let wake = self.storage.wake(self.end.peer(), Wake::Read);
@@ -262,6 +262,7 @@ impl<'a, S: Storage> Writer<'a, S> {
             self.state.tail.store(tail, Relaxed);
             self.state.base.store(base, Relaxed);
         }
+        self.recover_mark(tail);
         Ok(())
     }
 }

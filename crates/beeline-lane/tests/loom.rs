@@ -146,9 +146,18 @@ impl Storage for Holder {
         self.fuse.burn();
         self.lane.fronts[end as usize].head.store(head, Release);
     }
-    fn echo(&self, end: End) -> u64 {
-        self.lane.fronts[end as usize].echo.load(Acquire)
+    fn echo(&self, end: End) -> (u64, bool) {
+        (self.lane.fronts[end as usize].echo.load(Acquire), false)
     }
+    // Urgent bytes are not modelled: their words are published before the cursor that covers them, as bytes are.
+    fn urgent(&self, _: End) -> u64 {
+        0
+    }
+    fn set_urgent(&self, _: End, _: u64) {}
+    fn passed(&self, _: End) -> u64 {
+        0
+    }
+    fn set_passed(&self, _: End, _: u64) {}
     fn set_echo(&self, end: End, read: u64) {
         self.lane.fronts[end as usize].echo.store(read & 0xFFFF_FFFF_FFFF, Release);
     }

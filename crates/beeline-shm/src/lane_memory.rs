@@ -3,7 +3,7 @@
 //! ```text
 //! 0x0000  head line of end 0 (client): head u32
 //! 0x0080  head line of end 1 (server): the same
-//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32
+//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, -, urgent u64, passed u64
 //! 0x0180  wake line of end 1: the same
 //! 0x0200  front of end 0: cursor u64, status u64, then ring 0 (client to server)
 //!   +16   ring 0, ring_bytes long; its first 48 bytes share the front's cache line
@@ -11,8 +11,8 @@
 //! 2R+8192 end
 //! ```
 //!
-//! Fronts and head lines are written by their own end alone; a wake line is set by its own end and cleared by
-//! the peer.
+//! Fronts and head lines are written by their own end alone; of a wake line, the first two words are set by its own end
+//! and cleared by the peer, the rest is written by its own end.
 //!
 //! A *front* is what an end says while it sends: how far it has written, its flags, an *echo* of how far it had
 //! read by then, and the first bytes of a small message, all in one cache line. So a small message costs one line
@@ -44,6 +44,11 @@ const FRONT_BYTES: usize = 16;
 /// In a front's status: the flags below, the echo above.
 const FLAG_BITS: u32 = 16;
 const FLAGS: u64 = (1 << FLAG_BITS) - 1;
+/// Of a wake line: where the words about urgent data stand.
+const URGENT: usize = 16;
+const PASSED: usize = 24;
+/// The flag of an end that has ever marked a byte urgent.
+pub const FLAG_URGENT: u32 = 64;
 const PAGE_BYTES: usize = 4096;
 /// What [`LaneMemory::discard_ring`] leaves.
 const RING_KEPT_BYTES: usize = 8 * PAGE_BYTES;
@@ -210,11 +215,12 @@ impl LaneMemory {
         self.word32(HEAD_LINES[end as usize]).store(head, Ordering::Release);
     }
 
-    /// How many bytes `end` had read, modulo 2^48, when it last sent.
+    /// How many bytes `end` had read, modulo 2^48, when it last sent, and whether it has ever marked a byte urgent.
     #[must_use]
     #[inline]
-    pub fn echo(&self, end: End) -> u64 {
-        self.word64(self.front(end) + 8).load(Ordering::Acquire) >> FLAG_BITS
+    pub fn echo(&self, end: End) -> (u64, bool) {
+        let status = self.word64(self.front(end) + 8).load(Ordering::Acquire);
+        (status >> FLAG_BITS, status & u64::from(FLAG_URGENT) != 0)
     }
 
     /// Stores how many bytes `end` has read, modulo 2^48. Only `end` calls this, under its tx lock.
@@ -252,6 +258,28 @@ impl LaneMemory {
     #[inline]
     pub fn write_wake(&self, end: End) -> &AtomicU32 {
         self.word32(WAKE_LINES[end as usize] + 4)
+    }
+
+    /// The mark of the last urgent byte of `end`: see the lane protocol for the packing.
+    #[must_use]
+    pub fn urgent(&self, end: End) -> u64 {
+        self.word64(WAKE_LINES[end as usize] + URGENT).load(Ordering::Acquire)
+    }
+
+    /// Stores the mark of an urgent byte of `end`.
+    pub fn set_urgent(&self, end: End, mark: u64) {
+        self.word64(WAKE_LINES[end as usize] + URGENT).store(mark, Ordering::Release);
+    }
+
+    /// Which bytes of `end` a reader that stands there passes over: see the lane protocol.
+    #[must_use]
+    pub fn passed(&self, end: End) -> u64 {
+        self.word64(WAKE_LINES[end as usize] + PASSED).load(Ordering::Acquire)
+    }
+
+    /// Stores which bytes of `end` a reader passes over.
+    pub fn set_passed(&self, end: End, passed: u64) {
+        self.word64(WAKE_LINES[end as usize] + PASSED).store(passed, Ordering::Release);
     }
 
     /// The CPU, plus one, that `end` last woke up on; 0 if it has not said.
@@ -328,6 +356,8 @@ impl LaneMemory {
             self.read_wake(end).store(0, Ordering::Relaxed);
             self.write_wake(end).store(0, Ordering::Relaxed);
             self.cpu(end).store(0, Ordering::Relaxed);
+            self.set_urgent(end, 0);
+            self.set_passed(end, 0);
         }
     }
 }

@@ -28,6 +28,8 @@ pub mod sys;
 
 pub use buffer::{Sink, Source};
 pub use copy::full_fence;
-pub use lane_memory::{End, INLINE_BYTES, LaneMemory, MapError, RING_BYTES_MAX, RING_BYTES_MIN, lane_bytes};
+pub use lane_memory::{
+    End, FLAG_URGENT, INLINE_BYTES, LaneMemory, MapError, RING_BYTES_MAX, RING_BYTES_MIN, lane_bytes,
+};
 pub use side_memory::SideMemory;
 pub use sys::Errno;

@@ -58,6 +58,8 @@ pub struct Draft {
     pub linger: AtomicU32,
     /// The first reason why this socket must stay on TCP, as `Reason as u16 + 1`; 0 for none.
     pub blocked_by: AtomicU16,
+    /// The socket has an owner (`F_SETOWN`).
+    pub owned: AtomicBool,
     /// Integer options, as in the side.
     pub options: [OptionValue; 16],
 }
@@ -375,6 +377,7 @@ impl Draft {
         self.snd_timeout_ns.store(0, Relaxed);
         self.rcv_lowat.store(0, Relaxed);
         self.linger.store(0, Relaxed);
+        self.owned.store(false, Relaxed);
         self.blocked_by.store(0, Relaxed);
         self.options.iter().for_each(|option| option.key.store(0, Relaxed));
     }

@@ -57,6 +57,7 @@ const NESTS_MAX: u32 = 5;
 
 const EPOLLIN: u32 = libc::EPOLLIN as u32;
 const EPOLLOUT: u32 = libc::EPOLLOUT as u32;
+const EPOLLPRI: u32 = libc::EPOLLPRI as u32;
 const EPOLLRDHUP: u32 = libc::EPOLLRDHUP as u32;
 const EPOLLERR: u32 = libc::EPOLLERR as u32;
 const EPOLLHUP: u32 = libc::EPOLLHUP as u32;
@@ -105,7 +106,8 @@ fn judge(set: &Set, entry: &Entry, depth: u32) -> u32 {
     }
     let edge = entry.fresh.load(Relaxed)
         || desc.side().changes.load(Relaxed) != entry.seen_changes.load(Relaxed)
-        || interest & (EPOLLIN | EPOLLRDNORM) != 0 && tail(desc) != entry.seen_tail.load(Relaxed)
+        // Any data is an edge of EPOLLPRI, as sock_def_readable() tells of both.
+        || interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && tail(desc) != entry.seen_tail.load(Relaxed)
         || interest & (EPOLLOUT | EPOLLWRNORM) != 0
             && mask & EPOLLOUT != 0
             && desc.fulls.load(Relaxed) != entry.seen_fulls.load(Relaxed);
@@ -302,10 +304,10 @@ fn arm_entry(epfd: i32, fd: i32, entry: &Entry, desc: &'static Desc, interest: u
     }
     let fd = open_fd(fd, desc);
     if interest & EPOLLET == 0 {
-        let events = interest & (EPOLLIN | EPOLLRDNORM) | if out { EPOLLOUT } else { 0 };
+        let events = interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) | if out { EPOLLOUT } else { 0 };
         return arm_lane(fd, desc, events as i16);
     }
-    if interest & (EPOLLIN | EPOLLRDNORM) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
+    if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
         let since = beeline_lane::Since::Tail(entry.seen_tail.load(Relaxed));
         let armed = table::lane_rx(fd).map(|guard| guard.reader().arm(since, &io::Anchor(fd)));
         match armed {
@@ -331,11 +333,12 @@ fn watch(epfd: i32, operation: i32, fd: i32, entry: &Entry) -> bool {
     let mut events = entry.events.load(Relaxed);
     let lane = entry.desc().is_some_and(Desc::is_lane);
     if lane {
-        if events & EPOLLRDNORM != 0 {
+        // Urgent bytes ring as others do.
+        if events & (EPOLLRDNORM | EPOLLPRI) != 0 {
             events |= EPOLLIN;
         }
         // One-shot is ours to keep: the kernel's would end the watch at the first bell.
-        events &= !(EPOLLONESHOT | EPOLLWRNORM | EPOLLRDNORM);
+        events &= !(EPOLLONESHOT | EPOLLWRNORM | EPOLLRDNORM | EPOLLPRI);
         if !entry.kernel_out.load(Relaxed) {
             events &= !EPOLLOUT;
         }

@@ -16,6 +16,7 @@ mod calibrate;
 mod receive;
 mod send;
 mod transfer;
+mod urgent;
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
@@ -28,6 +29,7 @@ pub(crate) use calibrate::small_send_buffer;
 pub use receive::{read, readv, recv, recvfrom, recvmmsg, recvmsg};
 pub use send::{send, sendmmsg, sendmsg, sendto, writev};
 pub use transfer::{sendfile, splice};
+pub(crate) use urgent::{at_mark, own, unread as unread_bytes};
 
 use crate::desc::{Desc, Kind};
 use crate::side::{SideState, state};
@@ -218,9 +220,13 @@ pub(crate) fn poll_mask(desc: &Desc) -> i16 {
     if receive_shut && send_shut {
         mask |= libc::POLLHUP;
     }
+    let urgent = desc.lane().flags(desc.end().peer()) & flags::URGENT != 0;
+    if urgent {
+        mask |= urgent::poll_mask(desc, side);
+    }
     if receive_shut {
         mask |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
-    } else if unread_hint(desc, side) >= low_water(desc, side) {
+    } else if !urgent && unread_hint(desc, side) >= low_water(desc, side) {
         mask |= libc::POLLIN | libc::POLLRDNORM;
     }
     if send_shut || writable_hint(desc, side) {

@@ -34,7 +34,7 @@ use crate::desc::{Desc, Kind};
 use crate::lock::Lock;
 use crate::{Errno, Outcome, table};
 
-pub use control::{fcntl, ioctl};
+pub use control::{fcntl, ioctl, sockatmark};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
 pub use fork::{Changing, around_fork_child, around_fork_parent, around_fork_prepare, changing, leave};
 pub(crate) use hidden::hidden_count;

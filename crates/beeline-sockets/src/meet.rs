@@ -214,6 +214,29 @@ fn carry_draft(draft: &Draft, side: &SideState) {
         target.value.store(source.value.load(Relaxed), Relaxed);
         target.key.store(source.key.load(Relaxed), Relaxed);
     }
+    side.rx.set_urgent_inline(side.option(libc::SOL_SOCKET, libc::SO_OOBINLINE) == Some(1));
+}
+
+/// Gives the file under `to` the owner of the one under `from` (`F_SETOWN`, `F_SETSIG`).
+fn carry_owner(from: i32, to: i32) {
+    /// `struct f_owner_ex` of fcntl(2).
+    #[repr(C)]
+    struct Owner {
+        kind: i32,
+        id: i32,
+    }
+    const F_SETSIG: i32 = 10;
+    const F_GETSIG: i32 = 11;
+    const F_SETOWN_EX: i32 = 15;
+    const F_GETOWN_EX: i32 = 16;
+    let mut owner = Owner { kind: 0, id: 0 };
+    let place = (&raw mut owner) as usize;
+    if kernel::fcntl(from, F_GETOWN_EX, place).is_ok() {
+        let _ = kernel::fcntl(to, F_SETOWN_EX, place);
+    }
+    if let Ok(signal) = kernel::fcntl(from, F_GETSIG, 0) {
+        let _ = kernel::fcntl(to, F_SETSIG, signal);
+    }
 }
 
 /// The last user of a lane in this process is gone: pools or unmaps the lane and its side.

@@ -273,6 +273,9 @@ unsafe fn set_on_lane(desc: &Desc, level: i32, name: i32, value: *const u8, leng
                 Class::Switch => i32::from(number != 0),
                 _ => number,
             };
+            if (level, name) == (libc::SOL_SOCKET, libc::SO_OOBINLINE) {
+                side.rx.set_urgent_inline(number != 0);
+            }
             stored(side.set_option(level, name, number))
         }
         // What a lane cannot do is refused as by a kernel that was built without it.

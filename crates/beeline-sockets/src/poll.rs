@@ -12,7 +12,7 @@ mod select;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use beeline_lane::{Armed, Since};
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 
 pub use select::{pselect, select};
 
@@ -246,9 +246,9 @@ fn anchor_events(desc: &Desc, events: i16) -> Option<i16> {
         return None;
     }
     let mut ask = 0;
-    if events & (POLLIN | POLLRDNORM | POLLRDHUP) != 0 && !side.is(state::PEER_FIN | state::SHUT_RD) {
+    if events & (POLLIN | POLLPRI | POLLRDNORM | POLLRDHUP) != 0 && !side.is(state::PEER_FIN | state::SHUT_RD) {
         ask |= POLLRDHUP | (events & POLLIN);
-        if events & POLLRDNORM != 0 {
+        if events & (POLLRDNORM | POLLPRI) != 0 {
             ask |= POLLIN;
         }
     }
@@ -333,13 +333,13 @@ fn arm(fds: &[pollfd]) -> Armed {
 /// Arms one lane for `events`. A fault counts as news: the next look shows what it means.
 pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Armed {
     let side = desc.side();
-    if events & (POLLIN | POLLRDNORM) != 0 {
-        // Below the low-water mark there is data that is no news.
+    if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
+        // Below the low-water mark there is data that is no news, and to somebody who asks for urgent bytes any is.
+        let by_level = events & (POLLIN | POLLRDNORM) != 0 && io::low_water(desc, side) <= 1;
         let armed = match table::lane_rx(fd) {
             None => return Armed::Ready,
             Some(guard) => {
-                let since =
-                    if io::low_water(desc, side) > 1 { Since::Tail(guard.reader().tail()) } else { Since::Read };
+                let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
                 guard.reader().arm(since, &Anchor(fd))
             }
         };

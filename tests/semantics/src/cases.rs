@@ -19,6 +19,7 @@ mod signals;
 mod states;
 mod threads;
 mod timeouts;
+mod urgent;
 mod vectors;
 mod waiters;
 mod waking;
@@ -33,6 +34,7 @@ const GROUPS: &[Group] = &[
     flags::GROUP,
     vectors::GROUP,
     moving::GROUP,
+    urgent::GROUP,
     names::GROUP,
     options::GROUP,
     descriptors::GROUP,

@@ -30,6 +30,8 @@ hooks! {
     fn accept4: (fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int [fd] =>
         allowed(|| meet::accept4(fd, address, length, flags));
 
+    fn sockatmark: (fd: c_int) -> c_int [fd] => life::sockatmark(fd);
+
     fn getsockname: (fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int [] =>
         meet::getsockname(fd, address, length);
 

@@ -2,11 +2,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Armed, LaneMemory, Reader, Since, Sink};
+use beeline_lane::{Armed, LaneMemory, Reader, Since, Sink, flags as lane_flags};
 use beeline_stats::tunables::Wait;
 
 use super::send::{TRANSFER_MAX, Waited, bogus, check_iovecs, not_a_lane, sane};
-use super::{Anchor, Next, fault, kernel_said, low_water, observe, receive_over};
+use super::{Anchor, Next, fault, kernel_said, low_water, observe, receive_over, urgent};
 use crate::desc::{Desc, RxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
@@ -192,14 +192,29 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
     if header.msg_iovlen > libc::UIO_MAXIOV as usize {
         return Outcome::fail(libc::EMSGSIZE);
     }
-    // SAFETY: the message's iovecs are valid by the caller's word.
-    let outcome = unsafe { receive_iovecs(fd, header.msg_iov, header.msg_iovlen, flags) };
+    let mut told = flags & libc::MSG_CMSG_CLOEXEC;
+    let outcome = if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == libc::MSG_OOB {
+        // SAFETY: by the caller's word; `check_iovecs` refuses nonsense.
+        match unsafe { check_iovecs(header.msg_iov, header.msg_iovlen) } {
+            Err(outcome) => outcome,
+            Ok((parts, _)) => {
+                // SAFETY: each iovec's buffer is writable by the caller's word.
+                let sinks = parts.iter().map(|part| unsafe { Sink::from_raw(part.iov_base.cast(), part.iov_len) });
+                let taken = urgent::receive(fd, desc, flags, sinks);
+                told |= taken.flags;
+                taken.outcome
+            }
+        }
+    } else {
+        // SAFETY: the message's iovecs are valid by the caller's word.
+        unsafe { receive_iovecs(fd, header.msg_iov, header.msg_iovlen, flags) }
+    };
     if let Outcome::Done(_) = outcome {
         // SAFETY: a valid message by the caller's word.
         unsafe {
             (*message).msg_namelen = 0;
             (*message).msg_controllen = 0;
-            (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+            (*message).msg_flags = told;
         }
     }
     outcome
@@ -271,8 +286,11 @@ fn receive_parts<'a>(
     total: usize,
     mut sinks: impl Iterator<Item = Sink<'a>>,
 ) -> Outcome {
-    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-        return no_queue(flags);
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Outcome::fail(libc::EAGAIN);
+    }
+    if flags & libc::MSG_OOB != 0 {
+        return urgent::receive(fd, desc, flags, sinks).outcome;
     }
     let peeking = flags & libc::MSG_PEEK != 0;
     let anchor = Anchor(fd);
@@ -340,6 +358,21 @@ fn receive_parts<'a>(
             }
             continue;
         }
+        if total != 0 && guard.lane.flags(desc.end().peer()) & lane_flags::URGENT != 0 && got < total {
+            // A read ends before an urgent byte, and the next one begins after it.
+            if got == 0
+                && let Some(stopped) = stopped_by_signal(patience.as_mut(), &guard)
+            {
+                return stopped;
+            }
+            match (got, peeking) {
+                (0, false) if urgent::pass(&guard, &anchor) => continue,
+                (1.., _) if guard.reader().view().mark.is_some_and(|mark| mark.distance == 0 || peeking) => {
+                    return Outcome::Done(got as isize);
+                }
+                _ => {}
+            }
+        }
         let target = if flags & libc::MSG_WAITALL != 0 { total } else { total.min(low_water(desc, side) as usize) };
         // A receive of no bytes waits for some, and then leaves them.
         if got >= target && (got != 0 || total == 0 && guard.reader().unread() != Ok(0)) {
@@ -370,7 +403,11 @@ fn receive_parts<'a>(
                 None => continue,
             };
         }
-        let since = if peeking { Since::Tail(side.rx.head().wrapping_add(got as u32)) } else { Since::Read };
+        let since = if peeking {
+            Since::Tail(side.rx.head().wrapping_add(got as u32 + guard.reader().hole()))
+        } else {
+            Since::Read
+        };
         let timeout = side.rcv_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
@@ -383,17 +420,23 @@ fn receive_parts<'a>(
     }
 }
 
+/// At an urgent byte, a call that was interrupted while it waited ends before it goes past the byte.
+fn stopped_by_signal(patience: Option<&mut Patience>, guard: &RxGuard) -> Option<Outcome> {
+    let patience = patience?;
+    if guard.reader().view().mark.is_none_or(|mark| mark.distance != 0) {
+        return None;
+    }
+    match Waited::from_sleep(patience.signal()?, patience)? {
+        Waited::Stop(outcome) => Some(outcome),
+        _ => None,
+    }
+}
+
 #[inline]
 fn read_some(guard: &RxGuard, present: &mut Sink<'_>, anchor: &Anchor) -> Result<usize, beeline_lane::Fault> {
     let count = guard.reader().read(present.again(), anchor)?;
     let _ = present.split_front(count);
     Ok(count)
-}
-
-/// Urgent data and error queues are always empty on a lane.
-#[cold]
-fn no_queue(flags: i32) -> Outcome {
-    if flags & libc::MSG_ERRQUEUE != 0 { Outcome::fail(libc::EAGAIN) } else { Outcome::fail(libc::EINVAL) }
 }
 
 /// What `recv` returns when nothing will come any more: the order of tcp_recvmsg_locked().

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
 
-use super::{Anchor, Next, fault, kernel_said, observe, pace, reset, writable_hint};
+use super::{Anchor, Next, fault, kernel_said, observe, pace, reset, urgent, writable_hint};
 use crate::desc::{Desc, Kind, TxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
@@ -239,9 +239,6 @@ fn send_parts<'a>(
     total: usize,
     mut sources: impl Iterator<Item = Source<'a>>,
 ) -> Outcome {
-    if flags & libc::MSG_OOB != 0 {
-        return Outcome::fail(libc::EOPNOTSUPP);
-    }
     let anchor = Anchor(fd);
     let mut sent = 0usize;
     let mut present = Source::from(&[][..]);
@@ -272,7 +269,12 @@ fn send_parts<'a>(
                 }
                 continue;
             }
-            match guard.writer().write(present, &anchor) {
+            let written = if flags & libc::MSG_OOB != 0 && sent + present.len() == total {
+                guard.writer().write_urgent(present, &anchor, || urgent::announce(fd, &guard))
+            } else {
+                guard.writer().write(present, &anchor)
+            };
+            match written {
                 Ok(0) => break None,
                 Ok(count) => {
                     let _ = present.split_front(count);

@@ -242,6 +242,10 @@ fn into_pipe(fd: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usiz
             None => return Err(Outcome::Kernel),
         };
         let side = guard.side;
+        if guard.reader().hole() != 0 {
+            // The kernel does not splice past an urgent byte.
+            return Ok(moved);
+        }
         let want = PART_BYTES.min(count - moved);
         let found = match guard.reader().peek(0, Sink::from(&mut buffer[..want])) {
             Ok(found) => found,

@@ -12,9 +12,16 @@ use beeline_stats::Reason;
 use super::fds::{dup_from, hidden_refusal, note_nonblock};
 use super::raw;
 use crate::desc::{Desc, Kind};
-use crate::{Outcome, kernel, options, table};
+use crate::{Outcome, io, kernel, options, table};
+
+// linux/fcntl.h
+const F_SETOWN_EX: i32 = 15;
 
 // asm-generic/sockios.h and linux/sockios.h
+const FIOSETOWN: u64 = 0x8901;
+const SIOCSPGRP: u64 = 0x8902;
+const FIOGETOWN: u64 = 0x8903;
+const SIOCGPGRP: u64 = 0x8904;
 const SIOCATMARK: u64 = 0x8905;
 const SIOCOUTQNSD: u64 = 0x894B;
 
@@ -30,6 +37,7 @@ pub unsafe fn fcntl(fd: i32, command: i32, argument: usize) -> Outcome {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => dup_from(fd, command, argument),
         libc::F_SETFL => set_flags(fd, desc, argument),
+        libc::F_SETOWN | F_SETOWN_EX => set_owner(fd, desc, libc::SYS_fcntl, [command as usize, argument]),
         _ => Outcome::Kernel,
     }
 }
@@ -38,6 +46,19 @@ fn set_flags(fd: i32, desc: &'static Desc, flags: usize) -> Outcome {
     let outcome = kernel::fcntl(fd, libc::F_SETFL, flags).into();
     if let Outcome::Done(_) = outcome {
         note_flags(desc, flags as i32 & libc::O_NONBLOCK != 0, flags as i32 & libc::O_ASYNC != 0);
+    }
+    outcome
+}
+
+/// `F_SETOWN` and its kin: whom the kernel signals about urgent bytes.
+fn set_owner(fd: i32, desc: &'static Desc, call: libc::c_long, arguments: [usize; 2]) -> Outcome {
+    // SAFETY: the app's arguments, passed on.
+    let outcome = unsafe { raw(call, [fd as usize, arguments[0], arguments[1], 0, 0, 0]) };
+    if let Outcome::Done(_) = outcome {
+        match desc.kind() {
+            Kind::Lane => io::own(fd),
+            _ => desc.draft.owned.store(true, Relaxed),
+        }
     }
     outcome
 }
@@ -73,13 +94,18 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
         }
         return outcome;
     }
+    if request == FIOSETOWN || request == SIOCSPGRP {
+        return set_owner(fd, desc, libc::SYS_ioctl, [request as usize, argument]);
+    }
     if kind != Kind::Lane {
         return Outcome::Kernel;
     }
     let value = match request {
-        libc::FIONREAD => table::lane_rx(fd).map(|guard| guard.reader().unread()),
+        libc::FIONREAD => table::lane_rx(fd).map(|guard| Ok(io::unread_bytes(desc, guard.side))),
+        SIOCATMARK => table::lane_rx(fd).map(|guard| Ok(u32::from(io::at_mark(desc, guard.side)))),
         libc::TIOCOUTQ => table::lane_tx(fd).map(|guard| guard.writer().unread()),
-        SIOCATMARK | SIOCOUTQNSD => Some(Ok(0)),
+        SIOCOUTQNSD => Some(Ok(0)),
+        FIOGETOWN | SIOCGPGRP => return Outcome::Kernel,
         // The rest of the socket requests ask about the network, which an AF_UNIX socket does not know.
         0x8900..=0x8BFF => {
             let family = desc.side().family.load(Relaxed) as i32;
@@ -99,6 +125,16 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
     // SAFETY: the caller promised room for an int.
     unsafe { (argument as *mut i32).write_unaligned(value) };
     Outcome::OK
+}
+
+/// `sockatmark(3)`.
+pub fn sockatmark(fd: i32) -> Outcome {
+    let mut value = 0i32;
+    // SAFETY: the request writes one int.
+    match unsafe { ioctl(fd, SIOCATMARK, (&raw mut value) as usize) } {
+        Outcome::Done(_) => Outcome::Done(value as isize),
+        outcome => outcome,
+    }
 }
 
 fn note_async(desc: &'static Desc, on: bool) {

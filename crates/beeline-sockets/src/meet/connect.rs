@@ -372,12 +372,19 @@ fn install(
     if !nonblocking {
         let _ = kernel::fcntl(anchor.0, libc::F_SETFL, 0);
     }
+    let owned = desc.draft.owned.load(Relaxed);
+    if owned {
+        super::carry_owner(fd, anchor.0);
+    }
     each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
     let done = put_under(fd, desc, anchor.0);
     if done {
         desc.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
         desc.become_lane(lane.memory(), side, End::Client);
         stats::open_slot(desc);
+        if owned {
+            io::own(fd);
+        }
     }
     each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
     if done {

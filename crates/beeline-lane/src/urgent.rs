@@ -1,0 +1,236 @@
+//! Urgent bytes: TCP's out-of-band data (Linux net/ipv4/tcp_input.c, `tcp_check_urg`).
+//!
+//! 1. An urgent byte travels in the ring, in its turn. Its *mark* is its count; mark and a number that grows with each
+//!    urgent byte share the word `urgent(e)`: number in the upper half (0 for none), mark in the lower.
+//! 2. The writer stores the mark, then the flag `URGENT` of its front, then the bytes, then the cursor. So a reader
+//!    whose cursor covers an urgent byte sees the flag and this mark or a later one; without the flag nothing of this
+//!    costs anything. A mark at or after the tail is one whose byte has not arrived.
+//! 3. A reader never reads across a mark in one step. At the mark it goes past the byte or, if urgent bytes are
+//!    inline, reads on; then that number is *passed*, and the mark is no mark any more. A number is *taken* when
+//!    its byte was read out of turn; its mark stays until it is passed.
+//! 4. A new mark replaces the old one, whose byte is from then on like any other, with one exception, which TCP makes
+//!    when the new mark arrives: if the reader stands at the old mark, the old byte is passed over. The writer finds
+//!    that out from the peer's head, and stores in `passed(e)` where the reader stands and how many bytes it is to pass
+//!    over there, before the mark. A reader that has moved on by itself ignores it.
+//! 5. What the peer claims is compared with the bytes that are there, and can only make its own data urgent or go away.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use beeline_shm::{Sink, Source};
+
+use crate::Fault;
+use crate::reader::{Look, Reader};
+use crate::storage::{Bells, Storage};
+use crate::writer::Writer;
+
+/// The next urgent byte as a reader sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    number: u32,
+    /// Unread bytes before it.
+    pub distance: u32,
+    /// The byte has arrived.
+    pub arrived: bool,
+    /// The byte was taken out of turn.
+    pub taken: bool,
+}
+
+/// What a reader finds, the bytes that are passed over left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct View {
+    /// Unread bytes.
+    pub unread: u32,
+    /// The next urgent byte.
+    pub mark: Option<Mark>,
+    /// Urgent bytes are read in their turn.
+    pub inline: bool,
+}
+
+impl<S: Storage> Reader<'_, S> {
+    /// What there is to read, for somebody who may not hold the lock.
+    #[must_use]
+    pub fn view(&self) -> View {
+        let mut head = self.state.head.load(Relaxed);
+        let mut unread = self.tail().wrapping_sub(head);
+        if unread > self.storage.ring_bytes() {
+            // Nonsense counts as some; whoever reads it says so.
+            return View { unread: 1, mark: None, inline: false };
+        }
+        let over = self.passed_over(head, unread);
+        (head, unread) = (head.wrapping_add(over), unread.saturating_sub(over));
+        View { unread, mark: self.mark(head, unread), inline: self.is_inline() }
+    }
+
+    fn is_inline(&self) -> bool {
+        self.state.urgent_inline.load(Relaxed) != 0
+    }
+
+    /// The mark that is ahead of `head`.
+    fn mark(&self, head: u32, unread: u32) -> Option<Mark> {
+        let word = self.storage.urgent(self.end.peer());
+        let (number, at) = ((word >> 32) as u32, word as u32);
+        let distance = at.wrapping_sub(head);
+        if number == 0 || number == self.state.urgent_passed.load(Relaxed) || distance > self.storage.ring_bytes() {
+            return None;
+        }
+        let taken = number == self.state.urgent_taken.load(Relaxed);
+        Some(Mark { number, distance, arrived: distance < unread, taken })
+    }
+
+    /// Bytes at `head` that a later urgent byte made pass.
+    fn passed_over(&self, head: u32, unread: u32) -> u32 {
+        // The mark first: bytes to pass over are stored before it.
+        if self.is_inline() || self.mark(head, unread).is_none() {
+            return 0;
+        }
+        let word = self.storage.passed(self.end.peer());
+        let (from, count) = ((word >> 32) as u32, word as u32);
+        if from == head && count <= unread { count } else { 0 }
+    }
+
+    /// How many of `unread` bytes come before the mark. Passes over what is to be passed over; the lock is held.
+    #[cold]
+    pub(crate) fn bound(&self, head: u32, unread: u32) -> u32 {
+        // What is passed over is told to the writer with the next bytes read.
+        if self.passed_over(head, unread) != 0 {
+            return 0;
+        }
+        self.mark(head, unread).map_or(unread, |mark| mark.distance.min(unread))
+    }
+
+    /// For a look whose reader stands at a mark: the bytes to leave out, and how many follow them.
+    #[cold]
+    pub(crate) fn beyond_mark(&self, look: &Look) -> (u32, u32) {
+        let head = self.state.head.load(Relaxed);
+        let over = self.passed_over(head, look.unread);
+        let (head, unread) = (head.wrapping_add(over), look.unread.saturating_sub(over));
+        match self.mark(head, unread) {
+            Some(mark) if mark.distance == 0 && mark.arrived && !self.is_inline() => {
+                (over.wrapping_add(1), unread.saturating_sub(1))
+            }
+            Some(mark) if mark.distance != 0 => (over, unread.min(mark.distance)),
+            _ => (over, unread),
+        }
+    }
+
+    /// Unread bytes that a peek leaves out because the reader stands at a mark.
+    #[must_use]
+    pub fn hole(&self) -> u32 {
+        match self.look() {
+            Ok(look) if look.bound == 0 && look.unread != 0 => self.beyond_mark(&look).0,
+            _ => 0,
+        }
+    }
+
+    /// Goes past what keeps a read from its bytes: bytes to pass over, or the mark. `false` if nothing does.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer.
+    pub fn pass(&self, bells: &impl Bells) -> Result<bool, Fault> {
+        let Look { unread, bound, .. } = self.look()?;
+        if bound != 0 || unread == 0 {
+            return Ok(false);
+        }
+        let head = self.state.head.load(Relaxed);
+        let over = self.passed_over(head, unread);
+        let length = match self.mark(head, unread) {
+            _ if over != 0 => over,
+            Some(mark) if mark.distance == 0 && mark.arrived => {
+                self.state.urgent_passed.store(mark.number, Relaxed);
+                u32::from(!self.is_inline())
+            }
+            _ => return Ok(false),
+        };
+        if length != 0 {
+            self.consumed(unread, length, bells)?;
+            self.account(length as usize);
+        }
+        Ok(true)
+    }
+
+    /// Copies the urgent byte, which has arrived, out of its turn. With `keep`, it can be taken again.
+    ///
+    /// # Errors
+    /// [`Fault::CursorBeyondRing`].
+    pub fn take_urgent(&self, keep: bool, byte: &mut [u8; 1]) -> Result<(), Fault> {
+        let look = self.look()?;
+        let head = self.state.head.load(Relaxed);
+        let over = self.passed_over(head, look.unread);
+        let (head, unread) = (head.wrapping_add(over), look.unread.saturating_sub(over));
+        if let Some(mark) = self.mark(head, unread).filter(|mark| mark.arrived) {
+            let position = look.position.wrapping_add(over).wrapping_add(mark.distance);
+            self.storage.copy_out(self.end.peer(), position, Sink::from(&mut byte[..]));
+            if !keep {
+                self.state.urgent_taken.store(mark.number, Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: Storage> Writer<'_, S> {
+    /// As [`Writer::write`], with the last byte that is taken marked urgent. `announce` is called when the mark
+    /// stands and the byte is still to come.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer.
+    pub fn write_urgent(
+        &self,
+        mut source: Source<'_>,
+        bells: &impl Bells,
+        announce: impl FnOnce(),
+    ) -> Result<usize, Fault> {
+        let tail = self.state.tail.load(Relaxed);
+        let mut base = self.state.base.load(Relaxed);
+        let bytes = self.state.bytes.load(Relaxed);
+        let free = self.prepare(tail, &mut base, source.len(), false)?;
+        let part = source.split_front(free as usize);
+        let length = part.len() as u32;
+        if length == 0 {
+            return Ok(0);
+        }
+        self.pass_over_old(tail, bytes)?;
+        let number = self.state.urgent_number.load(Relaxed).wrapping_add(1).max(1);
+        self.state.urgent_number.store(number, Relaxed);
+        let before = length.saturating_sub(1);
+        self.storage.set_urgent(self.end, u64::from(number) << 32 | u64::from(tail.wrapping_add(before)));
+        announce();
+        self.storage.copy_in(self.end, tail.wrapping_sub(base), part);
+        self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
+        let next = tail.wrapping_add(length);
+        self.storage.set_cursor(self.end, u64::from(next) << 32 | u64::from(base));
+        self.state.tail.store(next, Relaxed);
+        self.state.urgent_at.store(bytes.wrapping_add(u64::from(before)), Relaxed);
+        self.state.bytes.store(bytes.wrapping_add(u64::from(length)), Relaxed);
+        self.wake_reader(bells)?;
+        Ok(length as usize)
+    }
+
+    /// Rule 4: lets a reader that stands at the last mark pass over its byte.
+    fn pass_over_old(&self, tail: u32, bytes: u64) -> Result<(), Fault> {
+        if self.state.urgent_number.load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let used = self.used(tail)?;
+        let behind = bytes.wrapping_sub(self.state.urgent_at.load(Relaxed));
+        let head = tail.wrapping_sub(used);
+        let word = self.storage.passed(self.end);
+        // Bytes that the reader has been told to pass over and has not reached yet are behind where it stands.
+        let told = if (word >> 32) as u32 == head { word as u32 } else { 0 };
+        if used != 0 && u64::from(used.saturating_sub(told)) == behind {
+            self.storage.set_passed(self.end, u64::from(head) << 32 | u64::from(told.wrapping_add(1)));
+        } else if told == 0 && word != 0 {
+            // Counts wrap: what was said for another place must not hold again.
+            self.storage.set_passed(self.end, 0);
+        }
+        Ok(())
+    }
+
+    /// A holder that died may have stored a mark and no byte: the mark goes, and with it what an older one said.
+    pub(crate) fn recover_mark(&self, tail: u32) {
+        let word = self.storage.urgent(self.end);
+        if word >> 32 != 0 && tail.wrapping_sub(word as u32).wrapping_sub(1) >= self.storage.ring_bytes() {
+            self.storage.set_urgent(self.end, 0);
+        }
+    }
+}

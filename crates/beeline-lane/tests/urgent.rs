@@ -1,0 +1,151 @@
+//! Urgent bytes between two ends that behave, and what a lying peer can do with the words about them.
+#![allow(clippy::unwrap_used)]
+
+use beeline_lane::{BellFault, Bells, End, LaneMemory, Reader, RxState, Sink, Source, TxState, Writer};
+
+/// Bells that nobody needs.
+struct Silent;
+
+impl Bells for Silent {
+    fn ring(&self) -> Result<(), BellFault> {
+        Ok(())
+    }
+    fn queued(&self) -> Result<u32, BellFault> {
+        Ok(0)
+    }
+    fn drain(&self, _: u32) -> Result<(), BellFault> {
+        Ok(())
+    }
+    fn plug(&self) {}
+    fn plugged(&self) -> bool {
+        false
+    }
+    fn unplug(&self) {}
+}
+
+struct Ends {
+    lane: LaneMemory,
+    states: [(TxState, RxState); 2],
+}
+
+impl Ends {
+    fn new() -> Self {
+        let (lane, fd) = LaneMemory::create(1 << 16).unwrap();
+        beeline_shm::sys::close(fd).unwrap();
+        Self { lane, states: Default::default() }
+    }
+
+    fn writer(&self) -> Writer<'_, LaneMemory> {
+        Writer::new(&self.lane, End::Client, &self.states[0].0, &self.states[0].1)
+    }
+
+    fn reader(&self) -> Reader<'_, LaneMemory> {
+        Reader::new(&self.lane, End::Server, &self.states[1].1, &self.states[1].0)
+    }
+
+    fn send(&self, data: &[u8]) {
+        assert_eq!(self.writer().write(Source::from(data), &Silent), Ok(data.len()));
+    }
+
+    fn send_urgent(&self, data: &[u8]) {
+        assert_eq!(self.writer().write_urgent(Source::from(data), &Silent, || {}), Ok(data.len()));
+    }
+
+    fn read(&self) -> Vec<u8> {
+        let mut bytes = [0; 64];
+        let got = self.reader().read(Sink::from(&mut bytes[..]), &Silent).unwrap();
+        bytes[..got].to_vec()
+    }
+
+    fn take(&self) -> u8 {
+        let mut byte = [0];
+        self.reader().take_urgent(false, &mut byte).unwrap();
+        byte[0]
+    }
+}
+
+#[test]
+fn a_read_ends_at_the_mark_and_goes_on_after_it() {
+    let ends = Ends::new();
+    ends.send(b"before");
+    ends.send_urgent(b"x!");
+    ends.send(b"after");
+    assert_eq!(ends.read(), b"beforex");
+    assert_eq!(ends.read(), b"");
+    assert_eq!(ends.take(), b'!');
+    assert_eq!(ends.reader().pass(&Silent), Ok(true));
+    assert_eq!(ends.read(), b"after");
+    assert_eq!(ends.reader().pass(&Silent), Ok(false));
+}
+
+#[test]
+fn a_later_mark_makes_the_byte_at_the_old_one_pass() {
+    let ends = Ends::new();
+    for byte in [b"1", b"2", b"3"] {
+        ends.send_urgent(byte);
+    }
+    let view = ends.reader().view();
+    assert_eq!((view.unread, view.mark.unwrap().distance), (1, 0));
+    assert_eq!(ends.take(), b'3');
+    ends.send(b"rest");
+    while ends.reader().pass(&Silent).unwrap() {}
+    assert_eq!(ends.read(), b"rest");
+}
+
+#[test]
+fn an_old_mark_that_the_reader_does_not_stand_at_is_an_ordinary_byte() {
+    let ends = Ends::new();
+    ends.send_urgent(b"a1");
+    ends.send_urgent(b"b2");
+    assert_eq!(ends.read(), b"a1b");
+    assert_eq!(ends.take(), b'2');
+}
+
+#[test]
+fn marks_hold_where_counts_wrap() {
+    let begin = (1u64 << 32) - 3;
+    let mut ends = Ends::new();
+    ends.states[0].0 = TxState::starting_at(begin);
+    ends.states[1].1 = RxState::starting_at(begin);
+    ends.lane.set_head(End::Server, begin as u32);
+    ends.lane.set_cursor(End::Client, begin << 32 | (begin & 0xFFFF_FFFF));
+    for round in 0..8u8 {
+        ends.send_urgent(&[b'a', b'b', round]);
+        assert_eq!(ends.read(), b"ab");
+        assert_eq!(ends.take(), round);
+    }
+}
+
+#[test]
+fn no_mark_that_a_peer_invents_reaches_beyond_its_bytes() {
+    let ends = Ends::new();
+    ends.send_urgent(b"abc");
+    for word in [u64::MAX, 1 << 32, 7 << 32 | 0xFFFF_FFFF, 9 << 32 | 1000, 0] {
+        for passed in [0, u64::MAX, 3, 0xFFFF_FFFF, 4 << 32 | 0xFFFF] {
+            ends.lane.set_urgent(End::Client, word);
+            ends.lane.set_passed(End::Client, passed);
+            let view = ends.reader().view();
+            assert!(view.unread <= 3, "{view:?}");
+            assert!(ends.reader().hole() <= 3);
+            let mut bytes = [0; 64];
+            assert!(ends.reader().peek(0, Sink::from(&mut bytes[..])).unwrap() <= 3);
+            ends.reader().take_urgent(true, &mut [0]).unwrap();
+        }
+    }
+    ends.lane.set_urgent(End::Client, 99 << 32);
+    ends.lane.set_passed(End::Client, 2);
+    while ends.reader().pass(&Silent).unwrap() {}
+    assert!(ends.read().len() <= 3);
+}
+
+#[test]
+fn a_mark_without_its_byte_goes_when_its_writer_died() {
+    let ends = Ends::new();
+    ends.send(b"ab");
+    let at = u64::from(ends.states[0].0.tail());
+    ends.lane.set_urgent(End::Client, 1 << 32 | at);
+    ends.lane.set_flags(End::Client, beeline_lane::flags::URGENT);
+    ends.writer().recover().unwrap();
+    ends.send(b"cd");
+    assert_eq!(ends.read(), b"abcd");
+}
