@@ -111,6 +111,8 @@ fn marks_hold_where_counts_wrap() {
     ends.lane.set_cursor(End::Client, begin << 32 | (begin & 0xFFFF_FFFF));
     for round in 0..8u8 {
         ends.send_urgent(&[b'a', b'b', round]);
+        // The byte before, taken out of turn, at which the reader stands.
+        assert_eq!(ends.reader().pass(&Silent), Ok(round != 0));
         assert_eq!(ends.read(), b"ab");
         assert_eq!(ends.take(), round);
     }
