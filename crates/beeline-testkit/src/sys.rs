@@ -14,6 +14,7 @@ mod names;
 mod process;
 mod ready;
 mod signal;
+mod stdio;
 
 pub use address::*;
 pub use data::*;
@@ -23,6 +24,7 @@ pub use names::*;
 pub use process::*;
 pub use ready::*;
 pub use signal::*;
+pub use stdio::*;
 
 use std::fmt;
 

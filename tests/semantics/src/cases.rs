@@ -17,6 +17,7 @@ mod options;
 mod ready;
 mod signals;
 mod states;
+mod stdio;
 mod threads;
 mod timeouts;
 mod urgent;
@@ -35,6 +36,7 @@ const GROUPS: &[Group] = &[
     vectors::GROUP,
     moving::GROUP,
     urgent::GROUP,
+    stdio::GROUP,
     names::GROUP,
     options::GROUP,
     descriptors::GROUP,

@@ -27,7 +27,7 @@ pub static REALS: &[&Real] = &[&FDOPEN, &VDPRINTF, &VDPRINTF_CHK];
 struct Functions {
     read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> isize,
     write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> isize,
-    seek: *const c_void,
+    seek: unsafe extern "C" fn(*mut c_void, *mut i64, c_int) -> c_int,
     close: unsafe extern "C" fn(*mut c_void) -> c_int,
 }
 
@@ -36,21 +36,72 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
+/// What a stream of ours keeps, from libc's heap as libc's own streams are.
+#[repr(C)]
+struct Cookie {
+    fd: c_int,
+    /// As long as libc makes one for a socket (`st_blksize`): how far a stream reads ahead can be seen.
+    buffer: [u8; 4096],
+}
+
+/// The fd of a stream of ours.
+unsafe fn fd_of(cookie: *mut c_void) -> c_int {
+    // SAFETY: by the caller's word, what `open` made.
+    unsafe { (*cookie.cast::<Cookie>()).fd }
+}
+
 unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, length: size_t) -> isize {
-    // SAFETY: stdio's own buffer.
-    unsafe { data::read(cookie as c_int, buffer.cast(), length) }
+    // SAFETY: our cookie, and stdio's own buffer.
+    unsafe { data::read(fd_of(cookie), buffer.cast(), length) }
 }
 
 unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, length: size_t) -> isize {
-    // SAFETY: stdio's own buffer.
-    let written = unsafe { data::write(cookie as c_int, buffer.cast(), length) };
+    // SAFETY: our cookie, and stdio's own buffer.
+    let written = unsafe { data::write(fd_of(cookie), buffer.cast(), length) };
     // stdio asks for 0 where write(2) returns -1.
     written.max(0)
 }
 
+unsafe extern "C" fn seek(_: *mut c_void, _: *mut i64, _: c_int) -> c_int {
+    crate::real::fail(libc::ESPIPE) as c_int
+}
+
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
-    // SAFETY: a plain number.
-    unsafe { fds::close(cookie as c_int) }
+    // SAFETY: our cookie, which stdio uses no more; it only forgets a buffer that it was given.
+    unsafe {
+        let fd = fd_of(cookie);
+        libc::free(cookie);
+        fds::close(fd)
+    }
+}
+
+/// A stream on a lane; null with errno set if there cannot be one.
+unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
+    let functions = Functions { read, write, seek, close };
+    // SAFETY: the mode is the app's; the functions match their types; the cookie is written before it is used, and
+    // lives until the stream is closed.
+    unsafe {
+        let cookie = libc::malloc(size_of::<Cookie>()).cast::<Cookie>();
+        if cookie.is_null() {
+            return core::ptr::null_mut();
+        }
+        (*cookie).fd = fd;
+        let stream = fopencookie(cookie.cast(), mode, functions);
+        if stream.is_null() {
+            libc::free(cookie.cast());
+            return stream;
+        }
+        libc::setvbuf(stream, (&raw mut (*cookie).buffer).cast(), libc::_IOFBF, size_of_val(&(*cookie).buffer));
+        // A cookie stream has -2 there, which libc uses for nothing else.
+        stream.cast::<u8>().add(FILENO_OFFSET).cast::<c_int>().write(fd);
+        if mode.read() == b'a' as c_char {
+            // Then libc makes the description append, and tries to go to the end.
+            let flags = fds::fcntl(fd, libc::F_GETFL, 0);
+            fds::fcntl(fd, libc::F_SETFL, (flags | libc::O_APPEND) as usize);
+            crate::real::fail(libc::ESPIPE);
+        }
+        stream
+    }
 }
 
 /// Where `fileno` finds the fd: `_fileno` of glibc's `struct _IO_FILE` on 64-bit machines, part of its ABI.
@@ -61,18 +112,8 @@ const FILENO_OFFSET: usize = 112;
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     if let Some(desc) = table::get(fd) {
         match desc.kind() {
-            Kind::Lane => {
-                let functions = Functions { read, write, seek: core::ptr::null(), close };
-                // SAFETY: the mode is the app's; the functions match their types; the cookie is a number.
-                unsafe {
-                    let stream = fopencookie(fd as usize as *mut c_void, mode, functions);
-                    if !stream.is_null() {
-                        // A cookie stream has -2 there, which libc uses for nothing else.
-                        stream.cast::<u8>().add(FILENO_OFFSET).cast::<c_int>().write(fd);
-                    }
-                    return stream;
-                }
-            }
+            // SAFETY: forwarded.
+            Kind::Lane => return unsafe { open(fd, mode) },
             Kind::Tcp => options::block(desc, Reason::StdioDescriptor),
             _ => {}
         }
