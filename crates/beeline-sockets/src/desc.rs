@@ -386,11 +386,26 @@ impl Draft {
 /// A pinned description.
 pub struct Pin(&'static Desc);
 
+impl Pin {
+    /// Runs `sleep`; a thread that is cancelled in it gives the pin back.
+    pub(crate) fn while_asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
+        unsafe extern "C" fn undo(desc: *mut core::ffi::c_void) {
+            // SAFETY: the description below, an object of a slab.
+            unpin(unsafe { &*desc.cast::<Desc>() });
+        }
+        crate::cancel::undoing(undo, self.0, sleep)
+    }
+}
+
+fn unpin(desc: &'static Desc) {
+    if desc.pins.fetch_sub(1, Release) == 1 {
+        desc.give_if_unused();
+    }
+}
+
 impl Drop for Pin {
     fn drop(&mut self) {
-        if self.0.pins.fetch_sub(1, Release) == 1 {
-            self.0.give_if_unused();
-        }
+        unpin(self.0);
     }
 }
 

@@ -18,6 +18,7 @@ use beeline_lane::End;
 use beeline_stats::{Counter, tunables::Wait};
 
 use crate::Errno;
+use crate::cancel;
 use crate::desc::Desc;
 use crate::kernel;
 use crate::stats;
@@ -70,6 +71,8 @@ pub struct Patience {
     since_ns: u64,
     handled: u32,
     interrupted: u32,
+    /// Whether the thread may be cancelled in a sleep of this call.
+    cancellable: bool,
 }
 
 impl Patience {
@@ -81,6 +84,7 @@ impl Patience {
             since_ns: 0,
             handled: thread.handled.load(Relaxed),
             interrupted: thread.interrupted.load(Relaxed),
+            cancellable: true,
         })
     }
 
@@ -146,7 +150,8 @@ impl Patience {
                 thread.sleeping.store(false, Relaxed);
                 return Err(Errno(libc::EINTR));
             }
-            let result = call(thread.timeout.get());
+            let call = || call(thread.timeout.get());
+            let result = if self.cancellable { cancel::point(call) } else { call() };
             thread.sleeping.store(false, Relaxed);
             result
         });
@@ -160,9 +165,9 @@ impl Patience {
     }
 }
 
-/// [`Patience::sleep`] for a call that does not spin.
+/// [`Patience::sleep`] for a call that does not spin, and that must come back: the thread is not cancelled in it.
 pub fn sleep(fds: &mut [libc::pollfd], deadline_ns: Option<u64>, mask: Option<&u64>) -> Woken {
-    Patience::until(deadline_ns).sleep(fds, mask)
+    Patience { cancellable: false, ..Patience::until(deadline_ns) }.sleep(fds, mask)
 }
 
 /// The adaptive budget of one waiter: a connection or an epoll set.

@@ -15,6 +15,7 @@ mod process;
 mod ready;
 mod signal;
 mod stdio;
+mod thread;
 
 pub use address::*;
 pub use data::*;
@@ -25,6 +26,7 @@ pub use process::*;
 pub use ready::*;
 pub use signal::*;
 pub use stdio::*;
+pub use thread::*;
 
 use std::fmt;
 

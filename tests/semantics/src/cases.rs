@@ -1,6 +1,7 @@
 //! All cases, by group.
 
 mod accept;
+mod cancel;
 mod connect;
 mod data;
 mod descriptors;
@@ -37,6 +38,7 @@ const GROUPS: &[Group] = &[
     moving::GROUP,
     urgent::GROUP,
     stdio::GROUP,
+    cancel::GROUP,
     names::GROUP,
     options::GROUP,
     descriptors::GROUP,

@@ -159,7 +159,7 @@ impl Call {
                 }
             }
             self.set.sleepers.fetch_add(1, Relaxed);
-            let slept = self.sleep(&mut patience, mask);
+            let slept = crate::cancel::undoing(forget_sleeper, self.set, || self.sleep(&mut patience, mask));
             self.set.sleepers.fetch_sub(1, Relaxed);
             match slept {
                 Some(Woken::Ready(count)) => {
@@ -486,6 +486,12 @@ impl Call {
         }
         self.filled
     }
+}
+
+/// A thread was cancelled in its sleep on a set.
+unsafe extern "C" fn forget_sleeper(set: *mut core::ffi::c_void) {
+    // SAFETY: the set that `wait` slept on, an object of a slab.
+    unsafe { &*set.cast::<Set>() }.sleepers.fetch_sub(1, Relaxed);
 }
 
 /// A cheap clock: the time-stamp counter where there is one, nanoseconds elsewhere.

@@ -545,7 +545,7 @@ pub(super) fn wait_readable(fd: i32, desc: &'static Desc, since: Since, patience
         return Waited::Again;
     }
     let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
-    let woken = patience.sleep(&mut fds, None);
+    let woken = pin.while_asleep(|| patience.sleep(&mut fds, None));
     desc.publish_cpu();
     desc.budget().slept(patience);
     let waited = match (woken, Waited::from_sleep(woken, patience)) {

@@ -497,7 +497,7 @@ pub(super) fn wait_writable(fd: i32, desc: &'static Desc, patience: &mut Patienc
         }
     }
     let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-    let woken = patience.sleep(&mut fds, None);
+    let woken = pin.while_asleep(|| patience.sleep(&mut fds, None));
     desc.publish_cpu();
     desc.budget().slept(patience);
     let waited = match Waited::from_sleep(woken, patience) {

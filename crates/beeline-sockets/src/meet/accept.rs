@@ -128,7 +128,11 @@ fn eventually(
         let count = fill(fd, desc, &mut fds);
         let fds = fds.get_mut(..count).unwrap_or_default();
         let came = passed.is_some() && spin(desc, &patience, fds);
-        match if came { Woken::Ready(1) } else { patience.sleep(fds, None) } {
+        let mut sleep = |fds: &mut [libc::pollfd]| match &passed {
+            Some(passed) => passed.while_asleep(|| patience.sleep(fds, None)),
+            None => patience.sleep(fds, None),
+        };
+        match if came { Woken::Ready(1) } else { sleep(fds) } {
             Woken::Ready(_) => {}
             Woken::TimedOut => return Err(Errno(libc::EAGAIN)),
             Woken::Failed(errno) => return Err(errno),

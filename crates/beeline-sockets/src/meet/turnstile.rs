@@ -54,7 +54,8 @@ pub(super) fn pass(listener: &'static Listener, patience: &wait::Patience) -> Re
         if patience.is_bounded() || listener.waiting.load(Relaxed) != 0 {
             return Err(Held::Elsewhere);
         }
-        match record_lock(file, libc::F_SETLKW, libc::F_WRLCK) {
+        let wait = || crate::cancel::point(|| record_lock(file, libc::F_SETLKW, libc::F_WRLCK));
+        match crate::cancel::undoing(let_next_in, listener, wait) {
             // Another thread of this process may give the lock back meanwhile: ask again, inside.
             Ok(_) => {}
             Err(Errno(libc::EINTR)) => return Err(Held::Signal),
@@ -64,18 +65,50 @@ pub(super) fn pass(listener: &'static Listener, patience: &wait::Patience) -> Re
     }
 }
 
-impl Drop for Passed {
-    fn drop(&mut self) {
-        let Some(listener) = self.listener else { return };
-        let _guard = listener.lock.lock();
-        let inside = listener.inside.load(Relaxed).saturating_sub(1);
-        listener.inside.store(inside, Relaxed);
-        if inside == 0
-            && let Some(file) = listener.turnstile.get()
-        {
-            let _ = record_lock(file, libc::F_SETLK, libc::F_UNLCK);
+impl Passed {
+    /// Runs `sleep`; a thread that is cancelled in it leaves the turnstile.
+    pub(super) fn while_asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
+        unsafe extern "C" fn undo(listener: *mut core::ffi::c_void) {
+            // SAFETY: the listener below, an object of a slab.
+            leave(unsafe { &*listener.cast::<Listener>() });
+        }
+        match self.listener {
+            Some(listener) => crate::cancel::undoing(undo, listener, sleep),
+            None => sleep(),
         }
     }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        if let Some(listener) = self.listener {
+            leave(listener);
+        }
+    }
+}
+
+fn leave(listener: &'static Listener) {
+    let _guard = listener.lock.lock();
+    let inside = listener.inside.load(Relaxed).saturating_sub(1);
+    listener.inside.store(inside, Relaxed);
+    release(listener, inside);
+}
+
+/// Gives the record lock back when no thread of this process is inside. The listener is locked.
+fn release(listener: &Listener, inside: u32) {
+    if inside == 0
+        && let Some(file) = listener.turnstile.get()
+    {
+        let _ = record_lock(file, libc::F_SETLK, libc::F_UNLCK);
+    }
+}
+
+/// A thread was cancelled while it waited for the record lock, which it may have got.
+unsafe extern "C" fn let_next_in(listener: *mut core::ffi::c_void) {
+    // SAFETY: the listener that `pass` waited for, an object of a slab.
+    let listener: &'static Listener = unsafe { &*listener.cast() };
+    let _guard = listener.lock.lock();
+    release(listener, listener.inside.load(Relaxed));
 }
 
 /// fcntl(2) with a lock over the whole file.
