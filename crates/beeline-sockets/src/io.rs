@@ -202,7 +202,7 @@ pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
 pub(crate) fn is_quiet(desc: &Desc) -> bool {
     let (side, lane, peer) = (desc.side(), desc.lane(), desc.end().peer());
     (lane.cursor(peer) >> 32) as u32 == side.rx.head()
-        && lane.flags(peer) & (flags::FIN | flags::CLOSED | flags::RESET) == 0
+        && lane.flags(peer) & (flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT) == 0
         && !side.is(state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR)
         && side.error.load(Relaxed) == 0
 }
