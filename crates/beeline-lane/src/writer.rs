@@ -67,8 +67,7 @@ impl<'a, S: Storage> Writer<'a, S> {
             let length = part.len() as u32;
             let position = tail.wrapping_sub(base);
             self.storage.copy_in(self.end, position, part);
-            let reach = position.saturating_add(length).min(self.storage.ring_bytes());
-            self.state.reach.store(reach.max(self.state.reach.load(Relaxed)), Relaxed);
+            self.reach(position.saturating_add(length));
             tail = tail.wrapping_add(length);
             self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(base));
             // A holder that dies here has published; `recover` brings the state up to the cursor.
@@ -100,6 +99,7 @@ impl<'a, S: Storage> Writer<'a, S> {
             return false;
         }
         let next = tail.wrapping_add(length as u32);
+        self.reach(next.wrapping_sub(base));
         self.storage.copy_in(self.end, tail.wrapping_sub(base), source);
         self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
         self.storage.set_cursor(self.end, u64::from(next) << 32 | u64::from(base));
@@ -108,6 +108,14 @@ impl<'a, S: Storage> Writer<'a, S> {
         // A peer that is gone is found by the next call that sends, waits or reads.
         let _ = self.wake_reader(bells);
         true
+    }
+
+    /// Notes that the ring is written up to `position`.
+    #[inline]
+    fn reach(&self, position: u32) {
+        if position > self.state.reach.load(Relaxed) {
+            self.state.reach.store(position.min(self.storage.ring_bytes()), Relaxed);
+        }
     }
 
     /// Chooses where the next bytes go, rewinding when the ring is known to be empty. Returns the free

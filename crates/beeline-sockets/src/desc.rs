@@ -15,7 +15,7 @@
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
 use beeline_lane::{End, LaneMemory, Reader, Writer};
@@ -99,8 +99,10 @@ pub struct Desc {
     pub fd: AtomicI32,
     /// Fds of this process that lead here.
     pub refs: AtomicU32,
-    /// Sleeping operations.
+    /// Operations that need the lane and its side without a lock.
     pub pins: AtomicU32,
+    /// Whether no fd will lead here any more: whoever finds no pins then, and takes this back, ends the description.
+    over: AtomicBool,
     /// Entries of epoll sets that lead here.
     pub entries: AtomicU32,
     /// `forks` of the process when the socket was made: a fork since then may share it.
@@ -136,8 +138,9 @@ pub struct TxGuard {
     pub lane: LaneMemory,
     /// The side.
     pub side: &'static SideState,
-    _outer: Guard<'static>,
+    // Given back in this order.
     inner: Option<Guard<'static>>,
+    _outer: Guard<'static>,
 }
 
 /// A description with its reading direction locked.
@@ -148,8 +151,9 @@ pub struct RxGuard {
     pub lane: LaneMemory,
     /// The side.
     pub side: &'static SideState,
-    _outer: Guard<'static>,
+    // Given back in this order.
     _inner: Option<Guard<'static>>,
+    _outer: Guard<'static>,
 }
 
 impl Desc {
@@ -327,23 +331,37 @@ impl Desc {
         self.slot.store(core::ptr::null_mut(), Relaxed);
     }
 
-    /// Keeps the description while its holder sleeps.
-    pub fn pin(&'static self) -> Pin {
-        self.pins.fetch_add(1, Relaxed);
+    /// Keeps the description, its lane and its side for its holder. Only [`crate::table::pin`] can tell whether they
+    /// were still there to be kept.
+    pub(crate) fn pin(&'static self) -> Pin {
+        self.pins.fetch_add(1, SeqCst);
         Pin(self)
     }
 
-    /// Gives the lane and the description back if nothing leads here any more.
+    /// Looks at a lane that nobody else keeps for the caller. `None` if this is not a lane.
+    pub(crate) fn glance<R>(&'static self, look: impl FnOnce() -> R) -> Option<R> {
+        let _guard = self.rx_lock.lock();
+        self.is_lane().then(look)
+    }
+
+    /// The last fd is gone: gives the lane and the description back, or leaves that to the last pin.
+    ///
+    /// Pins that count were made while an fd led here, so none is added now. A pin that came too late may come and
+    /// go at any time, even when the description serves again: it finds that no end is due.
     pub(crate) fn give_if_unused(&'static self) {
-        if self.refs.load(Acquire) != 0 || self.pins.load(Acquire) != 0 {
+        if self.refs.load(Acquire) == 0 {
+            self.over.store(true, SeqCst);
+            self.end_if_due();
+        }
+    }
+
+    fn end_if_due(&'static self) {
+        if self.pins.load(SeqCst) != 0 || !self.over.swap(false, SeqCst) {
             return;
         }
-        let was = {
+        {
             let _both = self.lock_both();
-            self.kind.swap(Kind::Free as u32, Release)
-        };
-        if was == Kind::Free as u32 {
-            return;
+            self.kind.store(Kind::Free as u32, Release);
         }
         if self.lane.load(Relaxed) != 0 {
             crate::reclaim::forget(self);
@@ -358,7 +376,7 @@ impl Desc {
         self.shared.store(false, Relaxed);
         self.fd.store(fd, Relaxed);
         self.refs.store(0, Relaxed);
-        self.pins.store(0, Relaxed);
+        self.over.store(false, Relaxed);
         self.entries.store(0, Relaxed);
         self.born.store(born, Relaxed);
         self.family.store(family, Relaxed);
@@ -387,6 +405,11 @@ impl Draft {
 pub struct Pin(&'static Desc);
 
 impl Pin {
+    /// The description.
+    pub(crate) fn desc(&self) -> &'static Desc {
+        self.0
+    }
+
     /// Runs `sleep`; a thread that is cancelled in it gives the pin back.
     pub(crate) fn while_asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
         unsafe extern "C" fn undo(desc: *mut core::ffi::c_void) {
@@ -398,8 +421,8 @@ impl Pin {
 }
 
 fn unpin(desc: &'static Desc) {
-    if desc.pins.fetch_sub(1, Release) == 1 {
-        desc.give_if_unused();
+    if desc.pins.fetch_sub(1, SeqCst) == 1 {
+        desc.end_if_due();
     }
 }
 

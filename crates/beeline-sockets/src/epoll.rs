@@ -31,14 +31,16 @@ mod wait;
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::Armed;
+use beeline_lane::{Armed, Fault};
 
 use crate::desc::{Desc, Kind};
-use crate::io;
+use crate::io::{self, Next};
 use crate::poll::arm_lane;
 use crate::table;
 
-pub use control::{create, ctl, forget, heat, listener_gained, listener_lost, put_back, remember, stir, take_out};
+pub use control::{
+    create, ctl, forget, forget_last, listener_gained, listener_lost, put_back, remember, stir, take_out,
+};
 pub use set::Set;
 pub use wait::{pwait, pwait2, wait};
 
@@ -197,10 +199,11 @@ fn ready(epfd: i32, set: &Set, depth: u32) -> bool {
         let Some(desc) = entry.desc() else { return };
         ready |= judge(set, entry, depth) != 0;
         if !ready && desc.is_lane() && !entry.fired.load(Relaxed) {
-            let (Armed::Sleep | Armed::Ready) = arm_entry(epfd, fd, entry, desc, entry.events.load(Relaxed));
+            let (Armed::Sleep | Armed::Ready) = arm_entry(epfd, set, fd, entry, desc, entry.events.load(Relaxed));
         }
     });
     drop(guard);
+    attend(set);
     ready || crate::kernel::poll_now(epfd, libc::POLLIN) != 0
 }
 
@@ -212,7 +215,43 @@ pub fn is_ready(desc: &Desc) -> bool {
 /// Arms all hot members of a set that somebody is about to wait for through the kernel.
 pub fn cool(desc: &Desc) -> Armed {
     let Some(set) = set_of(desc) else { return Armed::Sleep };
-    cool_set(desc.fd.load(Relaxed), set, 0)
+    let armed = cool_set(desc.fd.load(Relaxed), set, 0);
+    attend(set);
+    armed
+}
+
+/// Handles the faults of peers that were found while the set was locked. No lock may be held: a fault may start the
+/// connection over on TCP, which takes it out of its sets.
+fn attend(set: &Set) {
+    while set.troubled.swap(false, Relaxed) {
+        let mut found = None;
+        {
+            let _guard = set.lock.lock();
+            set.for_each_entry(|fd, entry| {
+                let Some(desc) = entry.desc().filter(|_| entry.fault.load(Relaxed) != 0) else { return };
+                if found.is_some() {
+                    set.troubled.store(true, Relaxed);
+                } else if let Some(fault) = fault_of(entry.fault.swap(0, Relaxed)) {
+                    // Pinned: its number may lead elsewhere, and a description that is given back, too.
+                    found = Some((desc.pin(), open_fd(fd, desc), fault));
+                }
+            });
+        }
+        if let Some((pin, fd, fault)) = found.filter(|(pin, ..)| pin.desc().is_lane()) {
+            let (Next::Again | Next::Kernel) = io::fault(fd, pin.desc(), fault, 0);
+        }
+    }
+}
+
+/// A fault as an entry remembers it.
+const FAULTS: [Fault; 4] = [Fault::Gone, Fault::CursorBeyondRing, Fault::HeadBeyondTail, Fault::BadBell];
+
+fn fault_of(number: u8) -> Option<Fault> {
+    FAULTS.get(usize::from(number).checked_sub(1)?).copied()
+}
+
+fn number_of(fault: Fault) -> u8 {
+    FAULTS.iter().position(|known| *known == fault).map_or(1, |index| index as u8 + 1)
 }
 
 /// Arms the hot lanes of a set; those that have nothing to report become cold. Ready if one has something.
@@ -245,7 +284,7 @@ fn cool_behind(epfd: i32, set: &Set) -> Armed {
             armed = Armed::Ready;
             if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
                 let fd = open_fd(fd, desc);
-                if let Some(guard) = table::lane_rx(fd) {
+                if let Some(guard) = table::rx_of(fd, desc) {
                     let since = beeline_lane::Since::Tail(guard.reader().tail());
                     // A fault is found again by whoever reads.
                     let _ = guard.reader().arm(since, &io::Anchor(fd));
@@ -279,7 +318,7 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
         return Armed::Sleep;
     }
     let interest = entry.events.load(Relaxed);
-    while arm_entry(epfd, fd, entry, desc, interest) == Armed::Ready {
+    while arm_entry(epfd, set, fd, entry, desc, interest) == Armed::Ready {
         // What arrived since the last report may have been read already: then it is no edge any more, and the
         // arming is to be repeated from here on.
         if judge(set, entry, depth) != 0 || !forget_read(entry, desc) {
@@ -291,35 +330,40 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
 }
 
 /// If all that arrived was read, edges count from the present tail on. Tells whether that is news.
+///
+/// Data below the low-water mark is no news, either, until more comes.
 fn forget_read(entry: &Entry, desc: &Desc) -> bool {
-    let tail = tail(desc);
-    desc.side().rx.head() == tail && entry.seen_tail.swap(tail, Relaxed) != tail
+    let (tail, side) = (tail(desc), desc.side());
+    tail.wrapping_sub(side.rx.head()) < io::low_water(desc, side) && entry.seen_tail.swap(tail, Relaxed) != tail
 }
 
-/// Arms a lane for what an entry asks, by level or from the last report on.
-fn arm_entry(epfd: i32, fd: i32, entry: &Entry, desc: &'static Desc, interest: u32) -> Armed {
+/// Arms a lane for what an entry asks, by level or from the last report on. A fault of the peer counts as news, and is
+/// left to [`attend`].
+fn arm_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, interest: u32) -> Armed {
     let out = interest & (EPOLLOUT | EPOLLWRNORM) != 0 && !io::writable_hint(desc, desc.side());
     if out && !entry.kernel_out.swap(true, Relaxed) {
         watch(epfd, libc::EPOLL_CTL_MOD, fd, entry);
     }
-    let fd = open_fd(fd, desc);
+    arm_for(open_fd(fd, desc), entry, desc, interest, out).unwrap_or_else(|fault| {
+        entry.fault.store(number_of(fault), Relaxed);
+        set.troubled.store(true, Relaxed);
+        Armed::Ready
+    })
+}
+
+fn arm_for(fd: i32, entry: &Entry, desc: &'static Desc, interest: u32, out: bool) -> Result<Armed, Fault> {
     if interest & EPOLLET == 0 {
         let events = interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) | if out { EPOLLOUT } else { 0 };
         return arm_lane(fd, desc, events as i16);
     }
     if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
         let since = beeline_lane::Since::Tail(entry.seen_tail.load(Relaxed));
-        let armed = table::lane_rx(fd).map(|guard| guard.reader().arm(since, &io::Anchor(fd)));
-        match armed {
-            Some(Ok(Armed::Sleep)) => {}
-            Some(Ok(Armed::Ready)) | None => return Armed::Ready,
-            Some(Err(failure)) => {
-                io::fault(fd, desc, failure, 0);
-                return Armed::Ready;
-            }
+        let Some(guard) = table::rx_of(fd, desc) else { return Ok(Armed::Ready) };
+        if guard.reader().arm(since, &io::Anchor(fd))? == Armed::Ready {
+            return Ok(Armed::Ready);
         }
     }
-    if out { arm_lane(fd, desc, libc::POLLOUT) } else { Armed::Sleep }
+    if out { arm_lane(fd, desc, libc::POLLOUT) } else { Ok(Armed::Sleep) }
 }
 
 /// An fd under which the description's anchor is open: the registered one may have been closed while a
@@ -347,8 +391,10 @@ fn watch(epfd: i32, operation: i32, fd: i32, entry: &Entry) -> bool {
         if events & (EPOLLIN | EPOLLET) != 0 {
             events |= if events & libc::EPOLLEXCLUSIVE as u32 == 0 { EPOLLRDHUP } else { EPOLLIN };
         }
-        if operation == libc::EPOLL_CTL_MOD {
-            events &= !(libc::EPOLLEXCLUSIVE as u32);
+        if operation == libc::EPOLL_CTL_MOD && events & libc::EPOLLEXCLUSIVE as u32 != 0 {
+            // The kernel modifies no exclusive member.
+            let _ = crate::kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+            return watch(epfd, libc::EPOLL_CTL_ADD, fd, entry);
         }
     }
     let event = libc::epoll_event { events, u64: entry.data.load(Relaxed) };

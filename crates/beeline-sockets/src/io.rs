@@ -290,7 +290,8 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
 /// its anchor.
 fn look_here(lane: &beeline_lane::LaneMemory, end: beeline_lane::End) {
     let armed = lane.wake(end, Wake::Read) | 1;
-    lane.set_wake(end, Wake::Read, armed.wrapping_add(4));
+    // Far from the generations that this end's reader will use: no swap by the peer is meant for one of those.
+    lane.set_wake(end, Wake::Read, armed.wrapping_add(1 << 30));
     lane.full_fence();
 }
 

@@ -11,7 +11,7 @@ mod select;
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use beeline_lane::{Armed, Since};
+use beeline_lane::{Armed, Fault, Since};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 
 pub use select::{pselect, select};
@@ -198,7 +198,7 @@ fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
 fn judge(entry: &pollfd) -> Option<i16> {
     let desc = table::get(entry.fd)?;
     match desc.kind() {
-        Kind::Lane => Some(io::poll_mask(desc) & (entry.events | ALWAYS)),
+        Kind::Lane => desc.glance(|| io::poll_mask(desc) & (entry.events | ALWAYS)),
         Kind::Orphan => Some((POLLIN | POLLOUT | POLLERR | POLLHUP) & (entry.events | ALWAYS)),
         Kind::Epoll if epoll::is_ready(desc) => Some((POLLIN | POLLRDNORM) & entry.events),
         Kind::Epoll => Some(0),
@@ -215,7 +215,7 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], sleeping: bool) -> usize {
         *place = pollfd { fd: entry.fd, events: entry.events, revents: 0 };
         let Some(desc) = table::get(entry.fd) else { continue };
         match desc.kind() {
-            Kind::Lane if sleeping => match anchor_events(desc, entry.events) {
+            Kind::Lane if sleeping => match desc.glance(|| anchor_events(desc, entry.events)).flatten() {
                 Some(events) => place.events = events,
                 None => place.fd = -1,
             },
@@ -288,6 +288,8 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
 fn heard(fds: &[pollfd], shadow: &[pollfd], patience: &Patience) {
     for (entry, place) in fds.iter().zip(shadow) {
         let Some(desc) = table::get(entry.fd) else { continue };
+        // What closed meanwhile has nothing to tell any more.
+        let Some(_pin) = table::pin(entry.fd, desc) else { continue };
         if desc.is_lane() {
             desc.publish_cpu();
             if place.revents != 0 {
@@ -306,11 +308,13 @@ fn spin(fds: &[pollfd], patience: &mut Patience) -> Spun {
     let Some(best) = fds.iter().filter_map(lane).max_by_key(|desc| desc.spin_ns.load(Relaxed)) else {
         return Spun::Nothing;
     };
-    if best.shares_cpu() {
+    if best.glance(|| best.shares_cpu()) != Some(false) {
         return Spun::Nothing;
     }
     best.budget().spin(patience, || {
-        fds.iter().any(|entry| lane(entry).is_some_and(|desc| io::poll_mask(desc) & (entry.events | ALWAYS) != 0))
+        let ready = |entry: &pollfd, desc: &'static Desc| io::poll_mask(desc) & (entry.events | ALWAYS) != 0;
+        // A lane that is none any more is news, too.
+        fds.iter().any(|entry| lane(entry).is_some_and(|desc| desc.glance(|| ready(entry, desc)) != Some(false)))
     })
 }
 
@@ -319,7 +323,7 @@ fn arm(fds: &[pollfd]) -> Armed {
     for entry in fds {
         let Some(desc) = table::get(entry.fd) else { continue };
         let armed = match desc.kind() {
-            Kind::Lane => arm_lane(entry.fd, desc, entry.events),
+            Kind::Lane => arm_pinned(entry.fd, desc, entry.events),
             Kind::Epoll => epoll::cool(desc),
             _ => Armed::Sleep,
         };
@@ -330,41 +334,36 @@ fn arm(fds: &[pollfd]) -> Armed {
     Armed::Sleep
 }
 
-/// Arms one lane for `events`. A fault counts as news: the next look shows what it means.
-pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Armed {
+/// A lane that is none any more, or whose peer is at fault, counts as news: the next look shows what it means.
+fn arm_pinned(fd: i32, desc: &'static Desc, events: i16) -> Armed {
+    let Some(_pin) = table::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
+    arm_lane(fd, desc, events).unwrap_or_else(|failure| {
+        let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
+        Armed::Ready
+    })
+}
+
+/// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in.
+///
+/// # Errors
+/// A fault of the peer, for the caller to handle when it holds no lock.
+pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Result<Armed, Fault> {
     let side = desc.side();
     if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
         // Below the low-water mark there is data that is no news, and to somebody who asks for urgent bytes any is.
         let by_level = events & (POLLIN | POLLRDNORM) != 0 && io::low_water(desc, side) <= 1;
-        let armed = match table::lane_rx(fd) {
-            None => return Armed::Ready,
-            Some(guard) => {
-                let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
-                guard.reader().arm(since, &Anchor(fd))
-            }
-        };
-        match armed {
-            Ok(Armed::Sleep) => {}
-            Ok(Armed::Ready) => return Armed::Ready,
-            Err(failure) => {
-                io::fault(fd, desc, failure, 0);
-                return Armed::Ready;
-            }
+        let Some(guard) = table::rx_of(fd, desc) else { return Ok(Armed::Ready) };
+        let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
+        if guard.reader().arm(since, &Anchor(fd))? == Armed::Ready {
+            return Ok(Armed::Ready);
         }
     }
     if events & (POLLOUT | POLLWRNORM) != 0 {
-        let armed = match table::lane_tx(fd) {
-            None => return Armed::Ready,
-            Some(guard) => guard.writer().arm(&Anchor(fd)),
-        };
-        match armed {
-            Ok(Armed::Sleep) => {}
-            Ok(Armed::Ready) => return Armed::Ready,
-            Err(failure) => {
-                io::fault(fd, desc, failure, 0);
-                return Armed::Ready;
-            }
+        let Some(guard) = table::tx_of(fd, desc) else { return Ok(Armed::Ready) };
+        if guard.writer().arm(&Anchor(fd))? == Armed::Ready {
+            return Ok(Armed::Ready);
         }
     }
-    if io::poll_mask(desc) & (events | ALWAYS) != 0 { Armed::Ready } else { Armed::Sleep }
+    let news = io::poll_mask(desc) & (events | ALWAYS) != 0;
+    Ok(if news { Armed::Ready } else { Armed::Sleep })
 }

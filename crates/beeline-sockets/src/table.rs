@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use beeline_shm::sys;
 
-use crate::desc::{Desc, RxGuard, TxGuard};
+use crate::desc::{Desc, Pin, RxGuard, TxGuard};
 use crate::lock::Lock;
 
 const CHUNK_FDS: usize = 1024;
@@ -63,11 +63,7 @@ impl Place {
 #[inline]
 pub fn lane_tx(fd: i32) -> Option<TxGuard> {
     let desc = get(fd)?;
-    if !desc.is_lane() {
-        return None;
-    }
-    let guard = desc.lock_tx()?;
-    leads_to(fd, desc).then_some(guard)
+    if desc.is_lane() { tx_of(fd, desc) } else { None }
 }
 
 /// The lane that `fd` leads to, with its reading direction locked.
@@ -75,9 +71,28 @@ pub fn lane_tx(fd: i32) -> Option<TxGuard> {
 #[inline]
 pub fn lane_rx(fd: i32) -> Option<RxGuard> {
     let desc = get(fd)?;
-    if !desc.is_lane() {
-        return None;
-    }
+    if desc.is_lane() { rx_of(fd, desc) } else { None }
+}
+
+/// Keeps `desc`, which `fd` led to a moment ago, with its lane and side. `None` if `fd` does not lead there any more.
+#[must_use]
+pub fn pin(fd: i32, desc: &'static Desc) -> Option<Pin> {
+    let pin = desc.pin();
+    // Whoever took the fd away before the pin was there is seen here; whoever does it now will see the pin.
+    leads_to(fd, desc).then_some(pin)
+}
+
+/// Locks the writing direction of `desc` for a call that `fd` was given to. `None` if that is not a lane any more, or
+/// `fd` leads elsewhere.
+#[must_use]
+pub fn tx_of(fd: i32, desc: &'static Desc) -> Option<TxGuard> {
+    let guard = desc.lock_tx()?;
+    leads_to(fd, desc).then_some(guard)
+}
+
+/// As [`tx_of`], for the reading direction.
+#[must_use]
+pub fn rx_of(fd: i32, desc: &'static Desc) -> Option<RxGuard> {
     let guard = desc.lock_rx()?;
     leads_to(fd, desc).then_some(guard)
 }
@@ -102,7 +117,7 @@ pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>
         (None, Some(_)) => grow(fd).ok_or(())?,
     };
     let new = desc.map_or(core::ptr::null_mut(), |desc| core::ptr::from_ref(desc).cast_mut());
-    let old = entry.swap(new, Ordering::AcqRel);
+    let old = entry.swap(new, Ordering::SeqCst);
     if let Some(desc) = desc {
         desc.refs.fetch_add(1, Ordering::Relaxed);
         desc.fd.store(fd, Ordering::Relaxed);

@@ -34,6 +34,9 @@ const PROBE_FACTOR: u64 = 4;
 const CHECKS_PER_LOOK: u32 = 32;
 /// A gap between two looks at the clock that means another task ran here.
 const GAP_NS: u64 = 20_000;
+/// How long a call that is to poll on spins between two looks at the kernel, which alone tells of a peer that was
+/// killed and of other descriptors.
+const POLL_NS: u64 = 100_000;
 /// "For ever" for the kernel: it saturates.
 const FOREVER: libc::timespec = libc::timespec { tv_sec: 1 << 32, tv_nsec: 0 };
 
@@ -132,7 +135,9 @@ impl Patience {
     /// Sleeps in a system call that takes a timeout by pointer. A handler that runs before the kernel has
     /// read the timeout sets it to zero (see [`thread`]).
     pub fn sleep_with(&mut self, call: impl FnOnce(*const libc::timespec) -> beeline_shm::sys::SysResult) -> Woken {
+        let polling = crate::config().wait == Wait::Poll;
         let timeout = match self.deadline_ns {
+            _ if polling => libc::timespec { tv_sec: 0, tv_nsec: 0 },
             None => FOREVER,
             Some(deadline) => {
                 let left = deadline.saturating_sub(kernel::now_ns());
@@ -156,6 +161,9 @@ impl Patience {
             result
         });
         match result {
+            Ok(0) if polling && self.deadline_ns.is_none_or(|deadline| kernel::now_ns() < deadline) => {
+                self.signal().unwrap_or(Woken::Ready(0))
+            }
             Ok(0) => self.signal().unwrap_or(Woken::TimedOut),
             Ok(count) => Woken::Ready(count),
             // A handler that was not installed through us ran: the kernel's default holds.
@@ -183,7 +191,7 @@ impl Budget<'_> {
     fn grant(&self) -> u64 {
         let config = crate::config();
         match config.wait {
-            Wait::Poll => return u64::MAX,
+            Wait::Poll => return POLL_NS,
             Wait::Sleep => return 0,
             Wait::Lazy => {}
         }
@@ -256,7 +264,7 @@ impl Budget<'_> {
             if patience.since_ns == 0 {
                 (patience.since_ns, last) = (now, now);
             }
-            let preempted = now - last > GAP_NS && grant != u64::MAX;
+            let preempted = now - last > GAP_NS;
             let expired =
                 now - patience.since_ns >= grant || patience.deadline_ns.is_some_and(|deadline| now >= deadline);
             if preempted || expired {

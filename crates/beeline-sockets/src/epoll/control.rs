@@ -3,10 +3,11 @@
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
 use super::set::{Entry, SETS, Set};
-use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, judge, set_of, watch};
+use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, judge, set_of, watch};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
 use crate::{Errno, Outcome, kernel, life, meet, table};
+use beeline_lane::Armed;
 
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// What epoll_ctl(2) allows beside `EPOLLEXCLUSIVE`.
@@ -66,8 +67,11 @@ pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_ev
     }
     let outcome = {
         let _guard = set.lock.lock();
+        // What another thread has closed meanwhile is not to come into a table that outlives it.
+        let desc = desc.filter(|desc| table::leads_to(fd, desc));
         change(epfd, set, operation, fd, event, desc)
     };
+    attend(set);
     match outcome {
         Ok(ready) => {
             if ready && set.sleepers.load(Relaxed) != 0 {
@@ -147,7 +151,7 @@ fn change(
                 return Err(Errno(libc::EINVAL));
             }
             hidden_of(entry, |hidden| watch_hidden(epfd, entry, hidden));
-            Ok(settle(set, fd, entry))
+            Ok(settle(epfd, set, fd, entry))
         }
         (libc::EPOLL_CTL_MOD, Some(event)) => {
             let Some(entry) = old else {
@@ -170,21 +174,23 @@ fn change(
                     watch_hidden(epfd, entry, hidden);
                 });
             }
-            Ok(settle(set, fd, entry))
+            Ok(settle(epfd, set, fd, entry))
         }
         (_, Some(event)) => kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false),
         (_, None) => Err(Errno(libc::EINVAL)),
     }
 }
 
-/// A new or changed member is looked at by the next wait. Tells whether it has something to report.
-fn settle(set: &Set, fd: i32, entry: &Entry) -> bool {
+/// A new or changed member is looked at by the next wait, and armed for those who sleep already. Tells whether it has
+/// something to report.
+fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     let Some(desc) = entry.desc() else { return false };
     if !matches!(desc.kind(), Kind::Lane | Kind::Epoll) {
         return false;
     }
     set.make_hot(fd, entry);
     judge(set, entry, 0) != 0
+        || desc.is_lane() && set.sleepers.load(Relaxed) != 0 && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready
 }
 
 /// Calls `f` with the further descriptors of a listener: its door and clients that have not said hello.
@@ -306,6 +312,13 @@ pub fn forget(fd: i32, desc: &'static Desc) {
     }
 }
 
+/// Nothing leads to `desc` any more, and no set takes it in.
+pub fn forget_last(fd: i32, desc: &'static Desc) {
+    if desc.entries.load(Relaxed) != 0 {
+        entries_of(fd, desc, |_, set, fd, entry| set.remove(fd, entry));
+    }
+}
+
 /// `fd` leads to `desc` from now on, as a duplicate: what it was registered for under this number holds again.
 pub fn remember(fd: i32, desc: &'static Desc) {
     if desc.entries.load(Relaxed) != 0 {
@@ -318,17 +331,11 @@ pub fn remember(fd: i32, desc: &'static Desc) {
     }
 }
 
-/// A send found the ring full: whoever waits for room through a set now must be looked after, even if the
-/// connection was cold. No lock of the description may be held.
-pub fn heat(fd: i32, desc: &'static Desc) {
-    entries_of(fd, desc, |_, set, fd, entry| set.make_hot(fd, entry));
-}
-
-/// The state of a connection changed, which the kernel may not tell: members of sets are looked at by the next wait,
-/// and by one that sleeps already. No lock of the description may be held.
+/// The state of a connection changed, or a send found the ring full, which the kernel may not tell: members of sets are
+/// looked at by the next wait, and by one that sleeps already. No lock of the description may be held.
 pub fn stir(fd: i32, desc: &'static Desc) {
     entries_of(fd, desc, |epfd, set, fd, entry| {
-        if settle(set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
+        if settle(epfd, set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
             wake_sleeper(epfd, set);
         }
     });
@@ -352,7 +359,7 @@ pub fn put_back(fd: i32, desc: &'static Desc) {
         if !entry.fired.load(Relaxed) || desc.is_lane() {
             watch(epfd, libc::EPOLL_CTL_ADD, fd, entry);
         }
-        if settle(set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
+        if settle(epfd, set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
             wake_sleeper(epfd, set);
         }
         if !desc.is_lane() {

@@ -9,7 +9,7 @@
 //! number alone leaves it, unreachable until a duplicate gets that number again. Here such a *ghost* moves to a place
 //! beyond all numbers, so that the number is free for another file, and no system call by number can hit a stranger.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::sys;
 
@@ -42,6 +42,8 @@ pub struct Entry {
     pub kernel_out: AtomicBool,
     /// Whether the present state has not been reported yet (edge-triggered).
     pub fresh: AtomicBool,
+    /// A fault of the peer that nobody has dealt with yet, by its number; 0 for none.
+    pub fault: AtomicU8,
     /// What the app asked for.
     pub events: AtomicU32,
     /// What the app wants back.
@@ -77,6 +79,8 @@ pub struct Set {
     pub lock: Lock,
     /// Threads of this process that sleep in the kernel on this set.
     pub sleepers: AtomicU32,
+    /// Whether some entry has a fault to be dealt with.
+    pub troubled: AtomicBool,
     /// Whether the waker is a member of the kernel's set.
     pub has_waker: AtomicBool,
     /// Entries that are lanes, listeners or sets.
@@ -125,6 +129,7 @@ impl Set {
         self.owner.store(core::ptr::from_ref(owner).cast_mut(), Relaxed);
         self.for_each_entry(|_, entry| entry.used.store(false, Relaxed));
         self.sleepers.store(0, Relaxed);
+        self.troubled.store(false, Relaxed);
         self.has_waker.store(false, Relaxed);
         self.ours.store(0, Relaxed);
         self.ghosts.store(0, Relaxed);
@@ -173,6 +178,7 @@ impl Set {
         entry.hot.store(false, Relaxed);
         entry.dead.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
+        entry.fault.store(0, Relaxed);
         entry.desc.store(desc.map_or(core::ptr::null_mut(), |desc| core::ptr::from_ref(desc).cast_mut()), Relaxed);
         entry.used.store(true, Relaxed);
         entry.renew(events, data);

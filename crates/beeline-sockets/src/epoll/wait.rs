@@ -10,7 +10,7 @@ use super::control::{WAKER_DATA, disarm_pair, wake_sleeper};
 use super::set::{Entry, Set};
 use super::{
     BUSY_WAITS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, Marks,
-    any_ready, arrivals, bury, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
+    any_ready, arrivals, attend, bury, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
 };
 use crate::desc::{Desc, Kind};
 use crate::io::{self, Anchor, Next};
@@ -110,6 +110,7 @@ struct Call {
 
 impl Call {
     fn wait(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
+        attend(self.set);
         let due = self.look_is_due();
         if due && self.set.crowded.load(Relaxed) {
             self.set.crowded.store(false, Relaxed);
@@ -183,6 +184,7 @@ impl Call {
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.
     fn sleep(&mut self, patience: &mut Patience, mask: Option<&u64>) -> Option<Woken> {
         if cool_set(self.epfd, self.set, 0) == Armed::Ready {
+            attend(self.set);
             return None;
         }
         let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);
@@ -277,10 +279,29 @@ impl Call {
         let mut told = 0;
         let mut rung = None;
         let mut listener = None;
+        // With equal data the kernel does not say which member it means, and an end may be that of a connection that
+        // had the number before: then members are asked themselves.
+        let mut members = 0;
+        self.set.with_data(event.u64, |_, _| members += 1);
         self.set.with_data(event.u64, |fd, entry| {
             known = true;
             match entry.desc().map(|desc| (desc, desc.kind())) {
                 Some((desc, Kind::Lane)) => {
+                    let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
+                    let event = match members {
+                        1 if harmless => event,
+                        _ => epoll_event { events: present_events(fd, desc), u64: event.u64 },
+                    };
+                    if event.events == 0 {
+                        return;
+                    }
+                    if entry.fired.load(Relaxed) {
+                        // A bell would be told for ever. Whoever asks for the next shot has the kernel watch again.
+                        desc.side().rx.note_bell();
+                        let none = epoll_event { events: EPOLLONESHOT, u64: event.u64 };
+                        let _ = kernel::epoll_ctl(self.epfd, libc::EPOLL_CTL_MOD, fd, Some(none));
+                        return;
+                    }
                     let was_hot = entry.hot.load(Relaxed);
                     self.set.make_hot(fd, entry);
                     *heated |= !was_hot;
@@ -333,9 +354,7 @@ impl Call {
 
     /// Takes out the bells of a hot lane that nobody sleeps on.
     fn hush(&self, fd: i32, desc: &'static Desc) {
-        let Some(guard) = table::lane_rx(open_fd(fd, desc)).filter(|guard| core::ptr::eq(guard.desc, desc)) else {
-            return;
-        };
+        let Some(guard) = table::rx_of(open_fd(fd, desc), desc) else { return };
         // Whoever sleeps has said so before it armed the lane, under the lock that we hold.
         let alone = !desc.shared.load(Relaxed)
             && desc.entries.load(Relaxed) == 1
@@ -492,6 +511,11 @@ impl Call {
 unsafe extern "C" fn forget_sleeper(set: *mut core::ffi::c_void) {
     // SAFETY: the set that `wait` slept on, an object of a slab.
     unsafe { &*set.cast::<Set>() }.sleepers.fetch_sub(1, Relaxed);
+}
+
+/// What the kernel reports of a lane's anchor now.
+fn present_events(fd: i32, desc: &'static Desc) -> u32 {
+    u32::from(kernel::poll_now(open_fd(fd, desc), libc::POLLIN | libc::POLLRDHUP) as u16)
 }
 
 /// A cheap clock: the time-stamp counter where there is one, nanoseconds elsewhere.

@@ -5,9 +5,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, LaneMemory, Reader, Since, Sink, flags as lane_flags};
 use beeline_stats::tunables::Wait;
 
-use super::send::{TRANSFER_MAX, Waited, bogus, check_iovecs, not_a_lane, sane};
+use super::send::{TRANSFER_MAX, Waited, bogus, check_iovecs, left, not_a_lane, sane};
 use super::{Anchor, Next, fault, kernel_said, low_water, observe, receive_over, urgent};
-use crate::desc::{Desc, RxGuard};
+use crate::desc::{Desc, Pin, RxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, Spun, Woken};
@@ -138,7 +138,9 @@ const LULL_MAX: u32 = 64;
 #[cold]
 fn receive_nowhere(fd: i32, desc: &'static Desc, flags: i32) -> Outcome {
     match receive_parts(fd, desc, flags, 0, core::iter::empty()) {
-        Outcome::Done(_) if super::unread_hint(desc, desc.side()) != 0 => Outcome::fail(libc::EFAULT),
+        Outcome::Done(_) if desc.glance(|| super::unread_hint(desc, desc.side()) != 0) == Some(true) => {
+            Outcome::fail(libc::EFAULT)
+        }
         other => other,
     }
 }
@@ -292,16 +294,17 @@ fn receive_parts<'a>(
     if flags & libc::MSG_OOB != 0 {
         return urgent::receive(fd, desc, flags, sinks).outcome;
     }
+    let Some(pin) = table::pin(fd, desc) else { return left(fd, desc, 0) };
     let peeking = flags & libc::MSG_PEEK != 0;
     let anchor = Anchor(fd);
     let mut got = 0usize;
     let mut present = Sink::from(&mut [][..]);
     let mut patience: Option<Patience> = None;
     loop {
-        let Some(guard) = table::lane_rx(fd) else {
-            return if got != 0 { Outcome::Done(got as isize) } else { Outcome::Kernel };
-        };
+        let Some(guard) = table::rx_of(fd, desc) else { return left(fd, desc, got) };
         let side = guard.side;
+        // Before the look at the ring: another thread may learn of the end, and of bytes before it, meanwhile.
+        let was_over = receive_over(side);
         if side.is(state::POISONED) {
             // Nothing that the ring says is believed any more.
             drop(guard);
@@ -380,7 +383,6 @@ fn receive_parts<'a>(
         }
         // Nothing, or less than wanted. The flags are set after the last cursor: having seen them, one more
         // look at the cursor tells whether the ring is drained.
-        let was_over = receive_over(side);
         observe(desc, side);
         if receive_over(side) {
             if !was_over && !peeking {
@@ -411,9 +413,9 @@ fn receive_parts<'a>(
         let timeout = side.rcv_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_readable(fd, desc, since, patience) {
+        match wait_readable(fd, &pin, since, patience) {
             Waited::Again => {}
-            Waited::Kernel => return if got != 0 { Outcome::Done(got as isize) } else { Outcome::Kernel },
+            Waited::Kernel => return left(fd, desc, got),
             Waited::Stop(_) if got != 0 => return Outcome::Done(got as isize),
             Waited::Stop(outcome) => return outcome,
         }
@@ -501,8 +503,8 @@ pub(super) fn account(desc: &Desc, side: &SideState, bytes: usize) {
 
 /// Waits until there is something to read, or something else to tell.
 #[cold]
-pub(super) fn wait_readable(fd: i32, desc: &'static Desc, since: Since, patience: &mut Patience) -> Waited {
-    let pin = desc.pin();
+pub(super) fn wait_readable(fd: i32, pin: &Pin, since: Since, patience: &mut Patience) -> Waited {
+    let desc = pin.desc();
     let side = desc.side();
     let lane = desc.lane();
     let peer = desc.end().peer();
@@ -526,7 +528,7 @@ pub(super) fn wait_readable(fd: i32, desc: &'static Desc, since: Since, patience
             Spun::Nothing => {}
         }
     }
-    let armed = match table::lane_rx(fd) {
+    let armed = match table::rx_of(fd, desc) {
         Some(guard) => guard.reader().arm(since, &Anchor(fd)),
         None => return Waited::Kernel,
     };
@@ -548,14 +550,12 @@ pub(super) fn wait_readable(fd: i32, desc: &'static Desc, since: Since, patience
     let woken = pin.while_asleep(|| patience.sleep(&mut fds, None));
     desc.publish_cpu();
     desc.budget().slept(patience);
-    let waited = match (woken, Waited::from_sleep(woken, patience)) {
+    match (woken, Waited::from_sleep(woken, patience)) {
         (_, Some(waited)) => waited,
         (Woken::Ready(_), None) => match kernel_said(fd, desc, fds[0].revents) {
             Next::Kernel => Waited::Kernel,
             Next::Again => Waited::Again,
         },
         _ => Waited::Again,
-    };
-    drop(pin);
-    waited
+    }
 }

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
 
 use super::{Anchor, Next, fault, kernel_said, observe, pace, reset, urgent, writable_hint};
-use crate::desc::{Desc, Kind, TxGuard};
+use crate::desc::{Desc, Kind, Pin, TxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, Spun, Woken};
@@ -239,12 +239,13 @@ fn send_parts<'a>(
     total: usize,
     mut sources: impl Iterator<Item = Source<'a>>,
 ) -> Outcome {
+    let Some(pin) = table::pin(fd, desc) else { return left(fd, desc, 0) };
     let anchor = Anchor(fd);
     let mut sent = 0usize;
     let mut present = Source::from(&[][..]);
     let mut patience: Option<Patience> = None;
     loop {
-        let Some(guard) = table::lane_tx(fd) else { return changed(sent) };
+        let Some(guard) = table::tx_of(fd, desc) else { return left(fd, desc, sent) };
         let side = guard.side;
         observe(desc, side);
         if side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0 {
@@ -317,9 +318,9 @@ fn send_parts<'a>(
         let timeout = side.snd_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_writable(fd, desc, patience) {
+        match wait_writable(fd, &pin, patience) {
             Waited::Again => {}
-            Waited::Kernel => return changed(sent),
+            Waited::Kernel => return left(fd, desc, sent),
             Waited::Stop(_) if sent != 0 => return Outcome::Done(sent as isize),
             Waited::Stop(outcome) => return outcome,
         }
@@ -333,7 +334,7 @@ pub(super) fn full(fd: i32, desc: &'static Desc, guard: TxGuard, sent: usize) ->
     if desc.entries.load(Relaxed) != 0 {
         // A wait of ours will look after it.
         drop(guard);
-        crate::epoll::heat(fd, desc);
+        crate::epoll::stir(fd, desc);
     } else if sent == 0 {
         // Whoever watches the anchor through the kernel now must see it full.
         let armed = guard.writer().arm(&Anchor(fd));
@@ -367,7 +368,7 @@ fn after_fault(
     total: usize,
 ) -> Option<Outcome> {
     if fault(fd, desc, failure, published) == Next::Kernel {
-        return Some(changed(sent));
+        return Some(left(fd, desc, sent));
     }
     let side = desc.side();
     if failure == Fault::Gone && !side.is(state::RESET) {
@@ -378,10 +379,15 @@ fn after_fault(
     None
 }
 
-/// The fd no longer leads to a lane: closed by another thread, or started over on TCP.
+/// The fd no longer leads to the lane for which the call began, of which `done` bytes were moved: started over on TCP,
+/// or closed by another thread. Then the number may be that of anything, which this call has nothing to do with.
 #[cold]
-fn changed(sent: usize) -> Outcome {
-    if sent != 0 { Outcome::Done(sent as isize) } else { Outcome::Kernel }
+pub(super) fn left(fd: i32, desc: &'static Desc, done: usize) -> Outcome {
+    match done {
+        0 if table::leads_to(fd, desc) => Outcome::Kernel,
+        0 => Outcome::fail(libc::EBADF),
+        _ => Outcome::Done(done as isize),
+    }
 }
 
 /// The errno of a send on a dead connection, with SIGPIPE where TCP raises it (sk_stream_error()).
@@ -452,8 +458,8 @@ impl Waited {
 
 /// Waits until there is room, or something else to tell.
 #[cold]
-pub(super) fn wait_writable(fd: i32, desc: &'static Desc, patience: &mut Patience) -> Waited {
-    let pin = desc.pin();
+pub(super) fn wait_writable(fd: i32, pin: &Pin, patience: &mut Patience) -> Waited {
+    let desc = pin.desc();
     let side = desc.side();
     if !desc.shares_cpu() {
         let spun = desc.budget().spin(patience, || {
@@ -477,7 +483,7 @@ pub(super) fn wait_writable(fd: i32, desc: &'static Desc, patience: &mut Patienc
             Spun::Nothing => {}
         }
     }
-    let armed = match table::lane_tx(fd) {
+    let armed = match table::tx_of(fd, desc) {
         Some(guard) => guard.writer().arm(&Anchor(fd)),
         None => return Waited::Kernel,
     };
@@ -500,7 +506,7 @@ pub(super) fn wait_writable(fd: i32, desc: &'static Desc, patience: &mut Patienc
     let woken = pin.while_asleep(|| patience.sleep(&mut fds, None));
     desc.publish_cpu();
     desc.budget().slept(patience);
-    let waited = match Waited::from_sleep(woken, patience) {
+    match Waited::from_sleep(woken, patience) {
         Some(waited) => waited,
         None => match kernel_said(fd, desc, fds[0].revents) {
             Next::Kernel => Waited::Kernel,
@@ -512,7 +518,5 @@ pub(super) fn wait_writable(fd: i32, desc: &'static Desc, patience: &mut Patienc
                 Waited::Again
             }
         },
-    };
-    drop(pin);
-    waited
+    }
 }

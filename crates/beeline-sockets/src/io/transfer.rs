@@ -14,7 +14,7 @@ use beeline_lane::{Since, Sink, Source};
 use beeline_shm::sys::{SysResult, call};
 
 use super::receive::{self, wait_readable};
-use super::send::{self, TRANSFER_MAX, Waited, wait_writable};
+use super::send::{self, TRANSFER_MAX, Waited, left, wait_writable};
 use super::{Anchor, Next, fault, observe, receive_over};
 use crate::desc::Desc;
 use crate::side::state;
@@ -82,7 +82,10 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
                 }
             }
             // The lane became TCP in between: the kernel goes on from here.
-            Outcome::Kernel => break,
+            Outcome::Kernel => {
+                outcome = Outcome::Kernel;
+                break;
+            }
             failed @ Outcome::Fail(_) => {
                 outcome = failed;
                 break;
@@ -236,10 +239,11 @@ fn into_pipe(fd: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usiz
             send::raise_sigpipe();
             return Err(Outcome::fail(libc::EPIPE));
         }
-        let guard = match table::lane_rx(fd) {
-            Some(guard) => guard,
+        let pinned = table::pin(fd, desc).and_then(|pin| Some((pin, table::rx_of(fd, desc)?)));
+        let (pin, guard) = match pinned {
+            Some(pinned) => pinned,
             None if moved != 0 => return Ok(moved),
-            None => return Err(Outcome::Kernel),
+            None => return Err(left(fd, desc, 0)),
         };
         let side = guard.side;
         if guard.reader().hole() != 0 {
@@ -302,9 +306,9 @@ fn into_pipe(fd: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usiz
         let timeout = side.rcv_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_readable(fd, desc, Since::Read, patience) {
+        match wait_readable(fd, &pin, Since::Read, patience) {
             Waited::Again => {}
-            Waited::Kernel => return Err(Outcome::Kernel),
+            Waited::Kernel => return Err(left(fd, desc, 0)),
             Waited::Stop(outcome) => return Err(outcome),
         }
     }
@@ -323,8 +327,9 @@ fn out_of_pipe(pipe: i32, fd: i32, count: usize, nonblocking: bool) -> Result<us
             Ok(revents) if revents & libc::POLLIN == 0 => return Ok(moved),
             Ok(_) => {}
         }
-        let Some(guard) = table::lane_tx(fd) else {
-            return if moved != 0 { Ok(moved) } else { Err(Outcome::Kernel) };
+        let pinned = table::pin(fd, desc).and_then(|pin| Some((pin, table::tx_of(fd, desc)?)));
+        let Some((pin, guard)) = pinned else {
+            return if moved != 0 { Ok(moved) } else { Err(left(fd, desc, 0)) };
         };
         let side = guard.side;
         observe(desc, side);
@@ -371,10 +376,10 @@ fn out_of_pipe(pipe: i32, fd: i32, count: usize, nonblocking: bool) -> Result<us
         let timeout = side.snd_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_writable(fd, desc, patience) {
+        match wait_writable(fd, &pin, patience) {
             Waited::Again => {}
             _ if moved != 0 => return Ok(moved),
-            Waited::Kernel => return Err(Outcome::Kernel),
+            Waited::Kernel => return Err(left(fd, desc, 0)),
             Waited::Stop(outcome) => return Err(outcome),
         }
     }

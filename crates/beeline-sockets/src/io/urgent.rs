@@ -72,8 +72,8 @@ pub(crate) fn at_mark(desc: &Desc, side: &SideState) -> bool {
 }
 
 /// A signal is sent between mark and byte, so a handler may ask for a byte that comes in a moment.
-fn await_arrival(desc: &'static Desc) {
-    let _pin = desc.pin();
+fn await_arrival(fd: i32, desc: &'static Desc) {
+    let Some(_pin) = table::pin(fd, desc) else { return };
     let begin = kernel::now_ns();
     while desc.is_lane() && view(desc, desc.side()).mark.is_some_and(|mark| !mark.arrived) {
         match kernel::now_ns() - begin {
@@ -101,8 +101,8 @@ pub(super) fn receive<'a>(
     mut sinks: impl Iterator<Item = Sink<'a>>,
 ) -> Taken {
     let fail = |errno| Taken { outcome: Outcome::fail(errno), flags: 0 };
-    await_arrival(desc);
-    let Some(guard) = table::lane_rx(fd) else { return Taken { outcome: Outcome::Kernel, flags: 0 } };
+    await_arrival(fd, desc);
+    let Some(guard) = table::rx_of(fd, desc) else { return Taken { outcome: Outcome::Kernel, flags: 0 } };
     let side = guard.side;
     observe(desc, side);
     let view = guard.reader().view();

@@ -75,6 +75,8 @@ fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled 
     // Cannot fail: the entry exists.
     let _ = table::set(fd, next);
     if last {
+        // Another thread may have put it into a set in between.
+        epoll::forget_last(fd, desc);
         stats::close_slot(desc);
         desc.become_kind(Kind::Closed);
     }

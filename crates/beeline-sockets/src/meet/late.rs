@@ -54,7 +54,7 @@ pub fn late_fallback(fd: i32, desc: &'static Desc) -> bool {
 /// The last fd of a connection is about to be closed. If the door died meanwhile, the bytes that are still in the
 /// ring go to whoever listens on TCP now, as they would have been in the kernel's hands.
 pub fn before_close(fd: i32, desc: &'static Desc) {
-    let _pin = desc.pin();
+    let Some(_pin) = table::pin(fd, desc) else { return };
     if !may_begin_again(desc) || desc.side().tx.bytes() == 0 || desc.refs.load(Relaxed) > 1 {
         return;
     }
