@@ -286,11 +286,11 @@ fn from_door(
 
 /// Waits a moment for the hello of a client that has just connected: the kernel wakes us when it connects, before it
 /// can speak, and perhaps on its own CPU. So a listener that the kernel calls readable has somebody to accept. Clients
-/// that stay silent in spite of that cost a listener one such wait in a hundred times its length.
+/// that stay silent in spite of that cost a listener one such wait in a hundred times its length, until they speak.
 fn await_hello(listener: &Listener, anchor: i32) -> bool {
-    const AWAIT_NS: i64 = 1_000_000;
-    const RESPITE_NS: u64 = 100_000_000;
-    if kernel::now_ns() < listener.await_from_ns.load(Relaxed) {
+    const AWAIT_NS: i64 = 5_000_000;
+    const RESPITE_NS: u64 = 500_000_000;
+    if listener.waiting.load(Relaxed) != 0 && kernel::now_ns() < listener.await_from_ns.load(Relaxed) {
         return false;
     }
     let mut fds = [libc::pollfd { fd: anchor, events: libc::POLLIN, revents: 0 }];
