@@ -69,6 +69,12 @@ pub fn getpid() -> u32 {
     unsafe { syscall6(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
+/// Process id of the caller's parent, 0 if it has none in this pid namespace, `getppid(2)`.
+pub fn getppid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall6(libc::SYS_getppid, [0; 6]) as u32 }
+}
+
 /// `mmap(2)`: a shared mapping of `length` bytes of `fd` from offset 0.
 pub fn map_shared(fd: i32, length: usize) -> Result<*mut u8, Errno> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;

@@ -30,6 +30,7 @@ pub mod lock;
 pub mod meet;
 pub mod options;
 pub mod poll;
+mod proc;
 mod reclaim;
 pub mod side;
 pub mod signals;

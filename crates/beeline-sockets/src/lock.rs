@@ -1,6 +1,6 @@
 //! Locks for sections of some tens of nanoseconds.
 //!
-//! A lock word holds the thread id of its owner, 0 when free. The same type serves threads of one process
+//! A lock word tells who owns it ([`thread::identity`]), 0 when free. The same type serves threads of one process
 //! and, in a side, processes that share a connection:
 //!
 //! 1. Taking a free lock is one compare-and-swap; giving it back is one store.
@@ -9,16 +9,24 @@
 //! 3. After each such millisecond a waiter asks the kernel whether the owner still lives, and takes the
 //!    lock over from a dead one. Sections commit by single stores, so what the dead owner left is
 //!    consistent; the new owner is told ([`Taken::Inherited`]) and brings derived state up to date.
+//!    A killed process is dead before its parent has reaped it: the parent may be the one who waits here.
+//!    Of a thread in another pid namespace nothing can be learned; its lock is never taken over.
 //! 4. An owner cannot meet itself: the app's signal handlers do not run inside a section.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use beeline_shm::sys::{call, syscall6};
 
+use crate::proc;
 use crate::thread::{self, Section};
 
 const SPINS: u32 = 200;
+/// Naps after which an owner that exists is looked at more closely.
+const NAPS_TO_DOUBT: u32 = 2;
 const NAP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
+/// The identity of no thread in any namespace, for a lock that is known to be a dead owner's.
+const NOBODY: u32 = i32::MAX as u32;
 
 /// A lock word; valid when zeroed.
 #[derive(Debug, Default)]
@@ -56,7 +64,7 @@ impl Lock {
     #[inline]
     pub fn lock(&self) -> Guard<'_> {
         let section = Section::enter();
-        let taken = match self.owner.compare_exchange(0, thread::tid(), Ordering::Acquire, Ordering::Relaxed) {
+        let taken = match self.owner.compare_exchange(0, thread::identity(), Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Taken::Free,
             Err(_) => self.lock_contended(),
         };
@@ -67,16 +75,17 @@ impl Lock {
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_>> {
         let section = Section::enter();
-        self.owner.compare_exchange(0, thread::tid(), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        self.owner.compare_exchange(0, thread::identity(), Ordering::Acquire, Ordering::Relaxed).ok()?;
         Some(Guard { lock: self, taken: Taken::Free, _section: section })
     }
 
     #[cold]
     fn lock_contended(&self) -> Taken {
-        let tid = thread::tid();
+        let me = thread::identity();
+        let mut naps = 0u32;
         loop {
             for _ in 0..SPINS {
-                if self.owner.compare_exchange_weak(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                if self.owner.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return Taken::Free;
                 }
                 core::hint::spin_loop();
@@ -85,9 +94,11 @@ impl Lock {
             if owner == 0 {
                 continue;
             }
-            if !alive(owner) && self.owner.compare_exchange(owner, tid, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            let dead = !exists(owner) || naps >= NAPS_TO_DOUBT && is_zombie(owner);
+            if dead && self.owner.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Taken::Inherited;
             }
+            naps = naps.saturating_add(1);
             self.waiters.fetch_add(1, Ordering::Relaxed);
             futex(&self.owner, libc::FUTEX_WAIT, owner, Some(&NAP));
             self.waiters.fetch_sub(1, Ordering::Relaxed);
@@ -111,11 +122,26 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Whether thread `tid` exists. A thread of another user counts as alive: `EPERM` proves it is there.
-fn alive(tid: u32) -> bool {
+/// Whether the thread of this identity exists, perhaps as a zombie. One of another user does: `EPERM` proves that it
+/// is there. So does one of another pid namespace, for all that we can know.
+fn exists(identity: u32) -> bool {
+    if identity == NOBODY {
+        return false;
+    }
+    if !thread::is_neighbour(identity) {
+        return true;
+    }
     // SAFETY: signal 0 only asks.
-    let asked = unsafe { call(libc::SYS_kill, [tid as usize, 0, 0, 0, 0, 0]) };
+    let asked = unsafe { call(libc::SYS_kill, [thread::tid_of(identity) as usize, 0, 0, 0, 0, 0]) };
     asked != Err(beeline_shm::Errno(libc::ESRCH))
+}
+
+/// Whether the thread of this identity has ended and is only waited for by its parent, as far as /proc tells.
+fn is_zombie(identity: u32) -> bool {
+    if !thread::is_neighbour(identity) {
+        return false;
+    }
+    matches!(proc::state_of(thread::tid_of(identity)), Some(b'Z' | b'X'))
 }
 
 /// `futex(2)` on a word that may be shared between processes.
@@ -158,5 +184,69 @@ mod tests {
         std::thread::spawn(move || core::mem::forget(other.lock())).join().unwrap();
         assert_eq!(lock.lock().taken, Taken::Inherited);
         assert_eq!(lock.lock().taken, Taken::Free);
+    }
+
+    /// A child of this process that has ended and is not yet waited for, and its end status.
+    fn zombie(f: impl FnOnce() -> i32) -> (u32, i32) {
+        // SAFETY: the child only runs `f`, which makes system calls, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            thread::reset_after_fork();
+            let status = f();
+            // SAFETY: a plain number.
+            unsafe { libc::_exit(status) };
+        }
+        // SAFETY: all-zero is a valid value of this plain C struct; a live struct.
+        let status = unsafe {
+            let mut ended: libc::siginfo_t = core::mem::zeroed();
+            libc::waitid(libc::P_PID, child as u32, &raw mut ended, libc::WEXITED | libc::WNOWAIT);
+            ended.si_status()
+        };
+        (child as u32, status)
+    }
+
+    fn reap(child: u32) {
+        // SAFETY: a child of ours, and no status asked.
+        unsafe { libc::waitpid(child as i32, core::ptr::null_mut(), 0) };
+    }
+
+    #[test]
+    fn a_lock_of_a_killed_child_that_nobody_waited_for_is_inherited() {
+        let memory = beeline_shm::SideMemory::create().unwrap();
+        // SAFETY: a lock consists of atomics and is valid when zeroed.
+        let lock: &'static Lock = unsafe { memory.as_ref() };
+        let (child, _) = zombie(|| {
+            core::mem::forget(lock.lock());
+            0
+        });
+        let owner = lock.owner.load(Ordering::Relaxed);
+        assert_eq!(thread::tid_of(owner), child);
+        assert!(is_zombie(owner) && !is_zombie(thread::identity()));
+        assert_eq!(lock.lock().taken, Taken::Inherited);
+        reap(child);
+        assert!(!exists(owner));
+    }
+
+    #[test]
+    fn an_owner_in_another_pid_namespace_lives() {
+        // The child of a process that has left for another namespace tells by its status whether it takes its
+        // parent for a neighbour.
+        let (helper, status) = zombie(|| {
+            // SAFETY: plain numbers.
+            if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) } != 0 {
+                return 2;
+            }
+            let parent = thread::identity();
+            let (_, status) = zombie(|| i32::from(thread::is_neighbour(parent) || !exists(parent)));
+            status
+        });
+        reap(helper);
+        assert!(status == 0 || status == 2, "{status}");
+        let (child, _) = zombie(|| 0);
+        reap(child);
+        let here = thread::identity() - thread::tid();
+        assert!(!exists(here + child));
+        let elsewhere = here ^ 1 << 22;
+        assert!(exists(elsewhere + child) && !is_zombie(elsewhere + child));
     }
 }

@@ -46,7 +46,6 @@ mod listener;
 mod lookup;
 mod pool;
 mod ports;
-mod proc;
 mod trust;
 mod turnstile;
 

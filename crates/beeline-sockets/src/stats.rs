@@ -24,7 +24,7 @@ use beeline_stats::{Counter, Poison, Reason, Role};
 
 use crate::desc::Desc;
 use crate::lock::Lock;
-use crate::{Errno, kernel, life};
+use crate::{Errno, kernel, life, proc};
 
 /// Where figures go when there is no file.
 #[repr(C, align(4096))]
@@ -158,7 +158,7 @@ fn create() -> Result<&'static StatsHeader, Errno> {
     // SAFETY: the first page of the mapping is allocated, zeroed, page-aligned, and never unmapped in this
     // process; zero is a valid header.
     let header = unsafe { &*base.cast::<StatsHeader>() };
-    header.pid_namespace.store(pid_namespace(), Relaxed);
+    header.pid_namespace.store(proc::pid_namespace(), Relaxed);
     header.add(Counter::HiddenFds, u64::from(life::hidden_count()));
     header.publish(name, uid, unix_ns(), program_name(stat));
     Ok(header)
@@ -221,19 +221,6 @@ fn program_name(stat: &[u8]) -> &[u8] {
     match (open, close) {
         (Some(open), Some(close)) => stat.get(open + 1..close).unwrap_or_default(),
         _ => b"",
-    }
-}
-
-/// The inode of the pid namespace, 0 if unknown.
-fn pid_namespace() -> u32 {
-    // SAFETY: all-zero is a valid value of this plain C struct.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    let path = c"/proc/self/ns/pid".as_ptr() as usize;
-    let args = [libc::AT_FDCWD as usize, path, (&raw mut stat) as usize, 0, 0, 0];
-    // SAFETY: a NUL-terminated string; the kernel writes one `struct stat` into a live local of that type.
-    match unsafe { call(libc::SYS_newfstatat, args) } {
-        Ok(_) => u32::try_from(stat.st_ino).unwrap_or(0),
-        Err(_) => 0,
     }
 }
 

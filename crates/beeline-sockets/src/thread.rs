@@ -16,9 +16,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 
 use beeline_shm::sys;
 
+use crate::proc;
+
 /// One thread's state.
 pub struct Thread {
-    tid: AtomicU32,
+    identity: AtomicU32,
     /// Critical sections entered.
     pub(crate) depth: AtomicU32,
     /// Whether a signal was put off and its mask must be restored.
@@ -77,7 +79,7 @@ fn state() -> &'static Thread {
 thread_local! {
     static THREAD: Thread = const {
         Thread {
-            tid: AtomicU32::new(0),
+            identity: AtomicU32::new(0),
             depth: AtomicU32::new(0),
             deferred: AtomicBool::new(false),
             handled: AtomicU32::new(0),
@@ -101,23 +103,71 @@ pub fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
     THREAD.with(f)
 }
 
-/// The kernel's id of the calling thread.
+/// Bits of an identity that hold the thread id: the kernel's ids are smaller (`PID_MAX_LIMIT` in linux/threads.h).
+const TID_BITS: u32 = 22;
+/// Marks of pid namespaces are below.
+const MARKS: u32 = 509;
+/// The mark of a namespace that could not be found out: it is nobody's neighbour, not even its own.
+const UNKNOWN: u32 = MARKS + 1;
+
+/// The mark of this process's pid namespace; 0 before anybody asked.
+static MARK: AtomicU32 = AtomicU32::new(0);
+
+/// Who the calling thread is to others that share memory with it: its id, and a mark of the pid namespace in which
+/// that is its id.
 #[inline]
-pub fn tid() -> u32 {
-    with(|thread| match thread.tid.load(Ordering::Relaxed) {
+pub fn identity() -> u32 {
+    with(|thread| match thread.identity.load(Ordering::Relaxed) {
         0 => {
-            let tid = sys::gettid();
-            thread.tid.store(tid, Ordering::Relaxed);
-            tid
+            let identity = sys::gettid() | mark() << TID_BITS;
+            thread.identity.store(identity, Ordering::Relaxed);
+            identity
         }
-        tid => tid,
+        identity => identity,
     })
 }
 
-/// In the child of a `fork`: this thread has a new id and is in no section.
+/// The thread id in an identity.
+#[must_use]
+pub fn tid_of(identity: u32) -> u32 {
+    identity & ((1 << TID_BITS) - 1)
+}
+
+/// Whether the thread id in an identity means something here. Two namespaces may have the same mark, if there are
+/// very many.
+pub(crate) fn is_neighbour(identity: u32) -> bool {
+    identity >> TID_BITS == mark() && mark() != UNKNOWN
+}
+
+/// The kernel's id of the calling thread.
+#[inline]
+pub fn tid() -> u32 {
+    tid_of(identity())
+}
+
+/// The mark of this process's pid namespace: from its inode number, which all in the namespace see alike.
+fn mark() -> u32 {
+    match MARK.load(Ordering::Relaxed) {
+        0 => {
+            let found = match proc::pid_namespace() {
+                0 => UNKNOWN,
+                inode => inode % MARKS + 1,
+            };
+            MARK.store(found, Ordering::Relaxed);
+            found
+        }
+        mark => mark,
+    }
+}
+
+/// In the child of a `fork`: this thread has a new id, perhaps in a new pid namespace, and is in no section.
 pub fn reset_after_fork() {
+    // A parent in another namespace has no id here. Otherwise the mark stays: /proc may be out of sight by now.
+    if sys::getppid() == 0 {
+        MARK.store(0, Ordering::Relaxed);
+    }
     with(|thread| {
-        thread.tid.store(0, Ordering::Relaxed);
+        thread.identity.store(0, Ordering::Relaxed);
         thread.depth.store(0, Ordering::Relaxed);
     });
 }

@@ -7,8 +7,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::proc;
-use crate::kernel;
+use crate::{kernel, proc};
 
 const FIRST: u32 = 1024;
 const LAST: u32 = 65535;

@@ -11,8 +11,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use beeline_shm::sys::call;
 use beeline_stats::tunables::ForeignUid;
 
-use super::proc;
-use crate::kernel;
+use crate::{kernel, proc};
 
 /// `SO_PASSRIGHTS` in asm-generic/socket.h since Linux 6.16; the libc crate does not have it yet.
 const SO_PASSRIGHTS: i32 = 83;
