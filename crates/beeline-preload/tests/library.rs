@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use beeline_testkit::preload;
@@ -38,11 +38,13 @@ fn target() -> PathBuf {
     program.ancestors().nth(3).expect("target/<profile>/deps/<program>").to_path_buf()
 }
 
-fn guest() -> &'static Path {
-    static GUEST: OnceLock<PathBuf> = OnceLock::new();
-    GUEST.get_or_init(|| {
-        let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guest");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest/guest.c");
+/// The guest of this name, compiled.
+fn guest(name: &'static str) -> PathBuf {
+    static COMPILED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut compiled = COMPILED.lock().expect("every guest compiles");
+    if compiled.insert(name) {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest").join(name).with_extension("c");
         let status = Command::new("cc")
             .args(["-Wall", "-Wextra", "-Wno-deprecated-declarations", "-O1", "-pthread", "-o"])
             .arg(&program)
@@ -50,8 +52,8 @@ fn guest() -> &'static Path {
             .status()
             .expect("a C compiler");
         assert!(status.success());
-        program
-    })
+    }
+    program
 }
 
 fn output(program: &str, arguments: &[&str]) -> String {
@@ -78,9 +80,9 @@ fn the_library_has_no_text_relocations_and_needs_only_libc() {
     }
 }
 
-/// Runs a case of the guest; `None` for the kernel alone.
-fn run(case: &str, library: Option<&Path>) -> Result<(), String> {
-    let mut command = Command::new(guest());
+/// Runs a case of a guest; `None` for the kernel alone.
+fn run(name: &'static str, case: &str, library: Option<&Path>) -> Result<(), String> {
+    let mut command = Command::new(guest(name));
     command.arg(case).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     preload::apply(&mut command, library);
     if library.is_some() {
@@ -97,26 +99,33 @@ fn run(case: &str, library: Option<&Path>) -> Result<(), String> {
     Err(format!("{case}: {ending:?}: {said}"))
 }
 
+/// Tests of all cases of a guest, but for those that other tests run.
 macro_rules! cases {
-    ($($case:ident)+) => {
-        $(
-            #[test]
-            fn $case() {
-                run(stringify!($case), None).expect("what the case expects is what the kernel does");
-                run(stringify!($case), Some(library())).expect("a program cannot tell");
-            }
-        )+
+    ($guest:ident: $($case:ident)*; $($other:ident)*) => {
+        mod $guest {
+            use super::*;
 
-        #[test]
-        fn every_case_of_the_guest_is_run() {
-            let listed: BTreeSet<_> = [$(stringify!($case),)+ "pauses"].into();
-            let cases = output(guest().to_str().expect("a plain path"), &[]);
-            assert_eq!(listed, cases.lines().collect());
+            const NAME: &str = stringify!($guest);
+
+            $(
+                #[test]
+                fn $case() {
+                    run(NAME, stringify!($case), None).expect("what the case expects is what the kernel does");
+                    run(NAME, stringify!($case), Some(library())).expect("a program cannot tell");
+                }
+            )*
+
+            #[test]
+            fn every_case_is_run() {
+                let listed: BTreeSet<_> = [$(stringify!($case),)* $(stringify!($other),)*].into();
+                let cases = output(guest(NAME).to_str().expect("a plain path"), &[]);
+                assert_eq!(listed, cases.lines().collect());
+            }
         }
     };
 }
 
-cases! {
+cases! { guest:
     options_behave
     listener_options_are_inherited
     ioctls_behave
@@ -140,12 +149,17 @@ cases! {
     formatted_output_arrives
     a_passed_end_is_never_a_clean_end
     a_child_that_closes_leaves_the_parents_set_alone
-    threads_go_on_while_the_process_forks
+    threads_go_on_while_the_process_forks;
+    pauses
+}
+
+cases! { adversity:
+    epoll_works_where_its_newest_call_is_refused;
 }
 
 #[test]
 fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
-    let mut command = Command::new(guest());
+    let mut command = Command::new(guest("guest"));
     command.arg("pauses").stdin(Stdio::piped()).stdout(Stdio::piped());
     preload::apply(&mut command, Some(library()));
     let mut group = Group::start(&mut command).expect("the guest starts");
@@ -204,7 +218,7 @@ fn common_programs_run_unchanged() {
 #[test]
 fn switched_off_the_library_passes_everything_through() {
     for case in ["fork_shares_a_connection", "handlers_read_back_as_installed", "options_behave"] {
-        let status = Command::new(guest())
+        let status = Command::new(guest("guest"))
             .arg(case)
             .env("LD_PRELOAD", library())
             .env("BEELINE_OPTIONS", "accelerate=off")

@@ -1,6 +1,7 @@
 //! The system calls we make, without libc. Each is the manual page's call with Rust types.
 
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use beeline_shm::sys::{SysResult, call};
 
@@ -320,20 +321,56 @@ pub fn epoll_ctl(set: i32, operation: i32, fd: i32, event: Option<libc::epoll_ev
     unsafe { call(libc::SYS_epoll_ctl, [set as usize, operation as usize, fd as usize, pointer, 0, 0]) }
 }
 
-/// `epoll_pwait2(2)`; `timeout` null means for ever; `mask` null keeps the mask.
+/// What an epoll set has to report right now, without waiting.
 ///
 /// # Safety
-/// `events` must be writable for `count` events; `timeout` and `mask` null or valid.
-pub unsafe fn epoll_pwait2(
+/// `events` must be writable for `count` events.
+pub unsafe fn epoll_now(set: i32, events: *mut libc::epoll_event, count: i32) -> SysResult {
+    // The oldest of these calls there is: filters of system calls know it.
+    #[cfg(target_arch = "x86_64")]
+    let number = libc::SYS_epoll_wait;
+    #[cfg(not(target_arch = "x86_64"))]
+    let number = libc::SYS_epoll_pwait;
+    // SAFETY: by the caller's word; no mask.
+    unsafe { call(number, [set as usize, events as usize, count as usize, 0, 0, 8]) }
+}
+
+/// Waits as `epoll_pwait2(2)` does; `timeout` null means for ever; `mask` null keeps the mask. The kernel reads the
+/// timeout from memory when the wait begins, on which [`crate::thread`] relies; so do kernels before 5.11 and filters
+/// of system calls that do not have `epoll_pwait2`, because the wait is made in ppoll(2) there.
+///
+/// # Safety
+/// `events` must be writable for `count` events; `timeout` and `mask` null or valid, and `timeout` the caller's to
+/// lose.
+pub unsafe fn epoll_sleep(
     set: i32,
     events: *mut libc::epoll_event,
     count: i32,
     timeout: *const libc::timespec,
     mask: *const u64,
 ) -> SysResult {
-    let args = [set as usize, events as usize, count as usize, timeout as usize, mask as usize, 8];
-    // SAFETY: by the caller's word.
-    unsafe { call(libc::SYS_epoll_pwait2, args) }
+    static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+    if !IS_REFUSED.load(Relaxed) {
+        let args = [set as usize, events as usize, count as usize, timeout as usize, mask as usize, 8];
+        // SAFETY: by the caller's word.
+        match unsafe { call(libc::SYS_epoll_pwait2, args) } {
+            // Neither is an answer of the call itself.
+            Err(Errno(libc::ENOSYS | libc::EPERM)) => IS_REFUSED.store(true, Relaxed),
+            result => return result,
+        }
+    }
+    loop {
+        let mut fds = [libc::pollfd { fd: set, events: libc::POLLIN, revents: 0 }];
+        // SAFETY: by the caller's word. The kernel leaves in `timeout` what remains of it.
+        if unsafe { ppoll(&mut fds, timeout, mask) }? == 0 {
+            return Ok(0);
+        }
+        // SAFETY: by the caller's word. Nothing is left when another thread that waits was faster.
+        match unsafe { epoll_now(set, events, count) }? {
+            0 => {}
+            found => return Ok(found),
+        }
+    }
 }
 
 /// CPU the calling thread runs on.

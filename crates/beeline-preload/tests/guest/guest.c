@@ -26,66 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                          \
-    do {                                                                                          \
-        if (!(condition)) {                                                                       \
-            int e_ = errno;                                                                       \
-            fprintf(stderr, "%s:%d: %s (errno %d %s)\n", __func__, __LINE__, #condition, e_, strerror(e_)); \
-            _exit(1);                                                                             \
-        }                                                                                         \
-    } while (0)
-
-/* The kernel's answer, past any hook. */
-static long raw(long number, long a, long b, long c, long d, long e) {
-    long result;
-    register long r10 __asm__("r10") = d;
-    register long r8 __asm__("r8") = e;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
-    return result;
-}
-
-static int is_lane(int fd) {
-    int domain = 0;
-    socklen_t length = sizeof domain;
-    raw(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, (long)&domain, (long)&length);
-    return domain == AF_UNIX;
-}
-
-static int listener(struct sockaddr_in *address) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(fd >= 0);
-    memset(address, 0, sizeof *address);
-    address->sin_family = AF_INET;
-    address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    CHECK(bind(fd, (struct sockaddr *)address, sizeof *address) == 0);
-    CHECK(listen(fd, 16) == 0);
-    socklen_t length = sizeof *address;
-    CHECK(getsockname(fd, (struct sockaddr *)address, &length) == 0);
-    return fd;
-}
-
-static void pair(int ends[2]) {
-    struct sockaddr_in address;
-    int door = listener(&address);
-    /* A door opens at the first look at the listener. */
-    struct pollfd look = {door, POLLIN, 0};
-    CHECK(poll(&look, 1, 0) == 0);
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(ends[0] >= 0);
-    CHECK(connect(ends[0], (struct sockaddr *)&address, sizeof address) == 0);
-    ends[1] = accept(door, NULL, NULL);
-    CHECK(ends[1] >= 0);
-    CHECK(close(door) == 0);
-    if (getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(ends[0]) && is_lane(ends[1]));
-}
-
-static void says(int from, int to, const char *text) {
-    char buffer[64];
-    size_t length = strlen(text);
-    CHECK(write(from, text, length) == (ssize_t)length);
-    CHECK(recv(to, buffer, length, MSG_WAITALL) == (ssize_t)length);
-    CHECK(memcmp(buffer, text, length) == 0);
-}
+#include "guest.h"
 
 /* ---- options ---- */
 
@@ -265,12 +206,6 @@ static void an_error_keeps_errno_and_success_does_not_touch_it(void) {
 }
 
 /* ---- processes ---- */
-
-static int status_of(pid_t child) {
-    int status;
-    CHECK(waitpid(child, &status, 0) == child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
 
 static void fork_shares_a_connection(void) {
     int ends[2];
@@ -715,11 +650,7 @@ static void pauses(void) {
     CHECK(fgets(line, sizeof line, stdin) != NULL);
 }
 
-#define CASE(name) {#name, name}
-static const struct {
-    const char *name;
-    void (*run)(void);
-} CASES[] = {
+static const struct guest_case CASES[] = {
     CASE(options_behave),
     CASE(listener_options_are_inherited),
     CASE(ioctls_behave),
@@ -749,12 +680,5 @@ static const struct {
 
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "inherited") == 0) return inherited(atoi(argv[2]));
-    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        if (argc == 1) puts(CASES[i].name);
-        else if (strcmp(argv[1], CASES[i].name) == 0) {
-            CASES[i].run();
-            return 0;
-        }
-    }
-    return argc == 1 ? 0 : 64;
+    return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
 }

@@ -192,7 +192,7 @@ impl Call {
         Some(patience.sleep_with(|timeout| {
             // SAFETY: `events` is writable for `max` events by the caller's word; `timeout` is this thread's own;
             // `mask` is null or live.
-            unsafe { kernel::epoll_pwait2(epfd, events, max, timeout, mask) }
+            unsafe { kernel::epoll_sleep(epfd, events, max, timeout, mask) }
         }))
     }
 
@@ -221,11 +221,10 @@ impl Call {
             stats::count(Counter::EpollKernelLooks, 1);
         }
         self.set.last_look.store(ticks(), Relaxed);
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: filled <= max, so the rest of the app's array is writable for that many events.
         let count = unsafe {
             let rest = self.events.add(self.filled);
-            kernel::epoll_pwait2(self.epfd, rest, (self.max - self.filled) as i32, &raw const zero, core::ptr::null())
+            kernel::epoll_now(self.epfd, rest, (self.max - self.filled) as i32)
         }?;
         if count == 0 {
             self.rest();

@@ -1,0 +1,98 @@
+/* A program for which something goes wrong: kernels without the newest calls, handlers that jump, deaths. */
+#define _GNU_SOURCE
+#include "guest.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/time.h>
+#include <time.h>
+
+static long now_ms(void) {
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- a kernel that refuses ---- */
+
+/* From now on `number` fails with `error` in this process. */
+static void refuse(int number, int error) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void do_nothing(int signal) {
+    (void)signal;
+}
+
+static void *writes_late(void *argument) {
+    usleep(20000);
+    CHECK(write(*(int *)argument, "x", 1) == 1);
+    return NULL;
+}
+
+static void epoll_waits(void) {
+    int ends[2];
+    pair(ends);
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = 7};
+    CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
+    CHECK(epoll_wait(set, &event, 1, 0) == 0);
+    long begin = now_ms();
+    CHECK(epoll_wait(set, &event, 1, 30) == 0 && now_ms() - begin >= 29);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, writes_late, &ends[0]) == 0);
+    CHECK(epoll_wait(set, &event, 1, 10000) == 1 && event.events == EPOLLIN && event.data.u32 == 7);
+    CHECK(pthread_join(thread, NULL) == 0);
+    char byte;
+    CHECK(read(ends[1], &byte, 1) == 1);
+    struct sigaction action = {.sa_handler = do_nothing, .sa_flags = SA_RESTART};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    struct itimerval soon = {{0, 0}, {0, 20000}};
+    CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+    CHECK(epoll_wait(set, &event, 1, 10000) == -1 && errno == EINTR);
+    sigset_t blocked, none;
+    sigemptyset(&none);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGALRM);
+    CHECK(sigprocmask(SIG_BLOCK, &blocked, NULL) == 0);
+    CHECK(raise(SIGALRM) == 0);
+    CHECK(epoll_wait(set, &event, 1, 30) == 0);
+    CHECK(epoll_pwait(set, &event, 1, 10000, &none) == -1 && errno == EINTR);
+    CHECK(sigprocmask(SIG_UNBLOCK, &blocked, NULL) == 0);
+    CHECK(close(set) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+}
+
+static void epoll_works_where_its_newest_call_is_refused(void) {
+    int errors[] = {ENOSYS, EPERM};
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            refuse(SYS_epoll_pwait2, errors[i]);
+            CHECK(raw(SYS_epoll_pwait2, -1, 0, 0, 0, 0) == -errors[i]);
+            epoll_waits();
+            _exit(0);
+        }
+        CHECK(status_of(child) == 0);
+    }
+}
+
+static const struct guest_case CASES[] = {
+    CASE(epoll_works_where_its_newest_call_is_refused),
+};
+
+int main(int argc, char **argv) {
+    return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
+}
