@@ -154,7 +154,8 @@ cases! { guest:
 }
 
 cases! { adversity:
-    epoll_works_where_its_newest_call_is_refused;
+    epoll_works_where_its_newest_call_is_refused
+    vectors_with_flags_stay_in_the_stream;
 }
 
 #[test]

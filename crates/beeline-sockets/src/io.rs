@@ -13,6 +13,7 @@
 
 mod anchor;
 mod calibrate;
+mod flagged;
 mod receive;
 mod send;
 mod transfer;
@@ -26,6 +27,7 @@ use beeline_stats::Poison;
 pub use anchor::Anchor;
 pub(crate) use anchor::{disarm, disarm_rights};
 pub(crate) use calibrate::small_send_buffer;
+pub use flagged::{preadv2, pwritev2};
 pub use receive::{read, readv, recv, recvfrom, recvmmsg, recvmsg};
 pub use send::{send, sendmmsg, sendmsg, sendto, writev};
 pub use transfer::{sendfile, splice};

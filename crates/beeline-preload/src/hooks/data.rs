@@ -8,12 +8,6 @@ use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, sockaddr, sockl
 
 use crate::real::hooks;
 
-/// Whether a call with an offset is one without: for preadv2(2), -1 means the current position, which is all
-/// that a socket has.
-fn at_present(offset: off_t, flags: c_int, f: impl FnOnce() -> Outcome) -> Outcome {
-    if offset == -1 && flags == 0 { f() } else { Outcome::Kernel }
-}
-
 /// Whether a message has room for descriptors.
 unsafe fn has_control(message: *const msghdr) -> bool {
     // SAFETY: the app's message; the first page is never mapped.
@@ -92,10 +86,10 @@ hooks! {
     fn writev: (fd: c_int, parts: *const iovec, count: c_int) -> isize [fd] => io::writev(fd, parts, count);
 
     fn preadv2 | preadv64v2: (fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> isize [fd] =>
-        at_present(offset, flags, || io::readv(fd, parts, count));
+        io::preadv2(fd, parts, count, offset, flags);
 
     fn pwritev2 | pwritev64v2: (fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> isize [fd] =>
-        at_present(offset, flags, || io::writev(fd, parts, count));
+        io::pwritev2(fd, parts, count, offset, flags);
 
     fn recv: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize [fd] =>
         io::recv(fd, buffer.cast(), length, flags);

@@ -68,6 +68,8 @@ numbers! {
     SYS_write => |a, b, c, d, e, f| data::write(a as c_int, b as _, c);
     SYS_readv => |a, b, c, d, e, f| data::readv(a as c_int, b as _, c as c_int);
     SYS_writev => |a, b, c, d, e, f| data::writev(a as c_int, b as _, c as c_int);
+    SYS_preadv2 => |a, b, c, d, e, f| data::preadv2(a as c_int, b as _, c as c_int, d as _, f as c_int);
+    SYS_pwritev2 => |a, b, c, d, e, f| data::pwritev2(a as c_int, b as _, c as c_int, d as _, f as c_int);
     SYS_recvfrom => |a, b, c, d, e, f| data::recvfrom(a as c_int, b as _, c, d as c_int, e as _, f as _);
     SYS_sendto => |a, b, c, d, e, f| data::sendto(a as c_int, b as _, c, d as c_int, e as _, f as _);
     SYS_recvmsg => |a, b, c, d, e, f| data::recvmsg(a as c_int, b as _, c as c_int);

@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <time.h>
 
 static long now_ms(void) {
@@ -89,8 +90,41 @@ static void epoll_works_where_its_newest_call_is_refused(void) {
     }
 }
 
+/* ---- vectors with flags ---- */
+
+#ifndef RWF_NOAPPEND
+#define RWF_NOAPPEND 0x20
+#endif
+
+static struct iovec many[UIO_MAXIOV + 1];
+
+static void vectors_with_flags_stay_in_the_stream(void) {
+    int ends[2];
+    pair(ends);
+    char got[8] = {0};
+    struct iovec hello = {"hello", 5}, room = {got, 8}, nothing = {got, 0};
+    CHECK(preadv2(ends[1], &room, 1, -1, RWF_NOWAIT) == -1 && errno == EAGAIN);
+    CHECK(pwritev2(ends[0], &hello, 1, -1, RWF_NOWAIT) == 5);
+    CHECK(syscall(SYS_pwritev2, ends[0], &hello, 1, -1L, -1L, RWF_NOWAIT) == 5);
+    CHECK(recv(ends[1], got, 5, MSG_WAITALL) == 5 && memcmp(got, "hello", 5) == 0);
+    CHECK(preadv2(ends[1], &room, 1, -1, RWF_NOWAIT) == 5 && memcmp(got, "hello", 5) == 0);
+    CHECK(syscall(SYS_preadv2, ends[1], &room, 1, -1L, -1L, RWF_NOWAIT) == -1 && errno == EAGAIN);
+    CHECK(pwritev2(ends[0], &hello, 1, -1, RWF_SYNC | RWF_HIPRI) == 5);
+    CHECK(preadv2(ends[1], &room, 1, -1, RWF_HIPRI) == 5);
+    CHECK(preadv2(ends[1], &nothing, 1, -1, 1 << 30) == 0);
+    CHECK(preadv2(ends[1], &room, 1, -1, 1 << 30) == -1 && errno == EOPNOTSUPP);
+    CHECK(pwritev2(ends[0], &hello, 1, -1, 1 << 30) == -1 && errno == EOPNOTSUPP);
+    CHECK(pwritev2(ends[0], &hello, 1, -1, RWF_APPEND | RWF_NOAPPEND) == -1);
+    CHECK(pwritev2(ends[0], &hello, 1, 0, RWF_NOWAIT) == -1 && errno == ESPIPE);
+    CHECK(preadv2(ends[1], many, UIO_MAXIOV + 1, -1, RWF_NOWAIT) == -1 && errno == EINVAL);
+    says(ends[0], ends[1], "after that");
+    CHECK(close(ends[0]) == 0);
+    CHECK(preadv2(ends[1], &room, 1, -1, RWF_NOWAIT) == 0);
+}
+
 static const struct guest_case CASES[] = {
     CASE(epoll_works_where_its_newest_call_is_refused),
+    CASE(vectors_with_flags_stay_in_the_stream),
 };
 
 int main(int argc, char **argv) {

@@ -264,7 +264,7 @@ pub unsafe fn recvmmsg(
 
 /// # Safety
 /// As for [`readv`].
-unsafe fn receive_iovecs(fd: i32, parts: *const libc::iovec, count: usize, flags: i32) -> Outcome {
+pub(super) unsafe fn receive_iovecs(fd: i32, parts: *const libc::iovec, count: usize, flags: i32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     if !desc.is_lane() {
         return not_a_lane(desc);

@@ -160,7 +160,7 @@ pub unsafe fn sendmmsg(fd: i32, messages: *mut libc::mmsghdr, count: u32, flags:
 
 /// # Safety
 /// As for [`writev`].
-unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usize, flags: i32) -> Outcome {
+pub(super) unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usize, flags: i32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     if !desc.is_lane() {
         return not_a_lane(desc);
