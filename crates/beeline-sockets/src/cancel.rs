@@ -5,13 +5,22 @@
 //! 2. A thread is cancelled only inside [`point`], around a system call that sleeps, where it holds no lock. libc then
 //!    unwinds its stack. Our frames have no landing pads (the library is built with `panic = "abort"`), so nothing
 //!    is dropped: what must be undone is said by [`undoing`], and libc runs it.
+//! 3. libc runs it, too, when a handler of the app jumps out (siglongjmp(3)) past a frame that has said so.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
+use core::sync::atomic::{
+    Ordering::{Relaxed, SeqCst},
+    compiler_fence,
+};
+
+use crate::thread;
 
 /// `struct _pthread_cleanup_buffer` of glibc, part of its ABI: routine, argument, type, link.
 type Buffer = [usize; 4];
 
+/// `PTHREAD_CANCEL_DEFERRED` of glibc.
+const DEFERRED: c_int = 0;
 /// `PTHREAD_CANCEL_ASYNCHRONOUS` of glibc.
 const ASYNCHRONOUS: c_int = 1;
 
@@ -23,13 +32,33 @@ unsafe extern "C" {
 
 /// Makes a system call during which the thread may be cancelled, if it may be cancelled at all.
 pub(crate) fn point<R>(call: impl FnOnce() -> R) -> R {
-    let mut old = 0;
-    // SAFETY: a live place for the old type; a thread that is cancelled here does not come back.
-    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut old) };
+    thread::with(|thread| thread.at_cancellation_point.store(true, Relaxed));
+    compiler_fence(SeqCst);
+    // A thread that is cancelled here does not come back.
+    let old = set_type(ASYNCHRONOUS);
     let result = call();
-    // SAFETY: the type that was in force before.
-    unsafe { pthread_setcanceltype(old, &raw mut old) };
+    set_type(old);
+    compiler_fence(SeqCst);
+    thread::with(|thread| thread.at_cancellation_point.store(false, Relaxed));
     result
+}
+
+/// A handler of the app interrupts [`point`]: while it runs, the thread is cancelled only where libc says, also if it
+/// jumps out and never comes back. Returns what to [`restore`] when it does.
+pub(crate) fn defer() -> c_int {
+    set_type(DEFERRED)
+}
+
+/// See [`defer`].
+pub(crate) fn restore(kind: c_int) {
+    set_type(kind);
+}
+
+fn set_type(kind: c_int) -> c_int {
+    let mut old = DEFERRED;
+    // SAFETY: a live place for the old type.
+    unsafe { pthread_setcanceltype(kind, &raw mut old) };
+    old
 }
 
 /// Runs `body`; if the thread is cancelled in it, `undo` is called with `argument`.

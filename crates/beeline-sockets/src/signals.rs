@@ -8,7 +8,8 @@
 //!    returns into the section with all signals blocked, and the end of the section restores the mask
 //!    ([`deliver_deferred`]): then the kernel delivers.
 //! 2. Otherwise it counts the signal for a call that waits, and ends a sleep that is about to begin
-//!    (see [`crate::thread`]), *before* it calls the handler, which may never return.
+//!    (see [`crate::thread`]), *before* it calls the handler, which may never return. The handler finds the thread
+//!    as if it were in no sleep: it may sleep in calls of ours itself, or jump out.
 //! 3. One word of the table holds handler and flags together, so that a delivery in another thread never
 //!    pairs an old one with a new one.
 //! 4. Changes are made in a section under one lock, so that the table and the kernel agree afterwards.
@@ -306,16 +307,12 @@ unsafe extern "C" fn trampoline(signal: i32, info: *mut libc::siginfo_t, context
             }
         }
     }
-    thread::with(|thread| {
+    let interrupted = thread::with(|thread| {
         bump(&thread.handled);
         if packed & RESTART == 0 {
             bump(&thread.interrupted);
         }
-        if thread.sleeping.load(Relaxed) {
-            // SAFETY: only this thread and its own handlers use its timeout, and the interrupted code has
-            // written it before it set `sleeping`.
-            unsafe { thread.timeout.get().write_volatile(libc::timespec { tv_sec: 0, tv_nsec: 0 }) };
-        }
+        thread.interrupt()
     });
     // The kernel passes all three arguments to any handler, and one that takes only the first ignores the rest.
     // SAFETY: what the app installed as a handler for this signal.
@@ -323,6 +320,7 @@ unsafe extern "C" fn trampoline(signal: i32, info: *mut libc::siginfo_t, context
         let handler: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = core::mem::transmute(handler);
         handler(signal, info, context);
     }
+    thread::with(|thread| thread.resume(interrupted));
 }
 
 fn bump(counter: &core::sync::atomic::AtomicU32) {
@@ -374,4 +372,45 @@ pub fn deliver_deferred(thread: &Thread) {
 /// In the child of a `fork`: nobody holds the lock.
 pub(crate) fn reset_after_fork() {
     LOCK.reset();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wait::{self, Patience, Woken};
+    use crate::{cancel, kernel};
+    use std::sync::atomic::AtomicI32;
+
+    static CANCEL_TYPE: AtomicI32 = AtomicI32::new(-1);
+
+    /// A handler that sleeps itself.
+    extern "C" fn naps(_: i32) {
+        CANCEL_TYPE.store(cancel::defer(), Relaxed);
+        // SAFETY: plain numbers.
+        let fd = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC) };
+        let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        // The kernel leaves what remains of the time.
+        let woken = wait::sleep(&mut fds, Some(kernel::now_ns() + 60_000_000_000), None);
+        assert_eq!(woken, Woken::Ready(1));
+        let _ = sys::close(fd);
+    }
+
+    #[test]
+    fn a_handler_that_sleeps_ends_the_sleep_that_it_interrupts() {
+        set_real_sigaction(libc::sigaction);
+        assert_ne!(signal(libc::SIGUSR2, naps as extern "C" fn(i32) as usize, Style::Bsd), Outcome::Kernel);
+        let mut patience = Patience::until(None);
+        let woken = patience.sleep_with(|timeout| {
+            // SAFETY: a signal of ours; it is delivered before the call returns.
+            unsafe { libc::raise(libc::SIGUSR2) };
+            // SAFETY: this thread's own timeout.
+            let timeout = unsafe { timeout.read_volatile() };
+            assert_eq!((timeout.tv_sec, timeout.tv_nsec), (0, 0));
+            Ok(0)
+        });
+        assert_eq!(woken, Woken::Signal { restart: true });
+        assert_eq!(CANCEL_TYPE.load(Relaxed), 0, "deferred while the handler runs");
+        assert!(thread::with(|thread| !thread.sleeping.load(Relaxed)));
+        assert_eq!(cancel::defer(), 0);
+    }
 }

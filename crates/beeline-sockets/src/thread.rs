@@ -10,13 +10,14 @@
 //! *Sleeps.* A handler that runs just before the thread enters a blocking system call must make that call
 //! return, as it would have interrupted the kernel's. So each sleep uses the thread's own `timeout`: the
 //! wrapper sets it to zero while `sleeping` is set, and the kernel, which reads it on entry, returns at once.
+//! The handler may itself sleep, with the same `timeout`: so the wrapper does this once more when the handler returns.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 
 use beeline_shm::sys;
 
-use crate::proc;
+use crate::{cancel, proc};
 
 /// One thread's state.
 pub struct Thread {
@@ -31,6 +32,8 @@ pub struct Thread {
     pub(crate) interrupted: AtomicU32,
     /// Whether the thread is about to sleep with `timeout`.
     pub(crate) sleeping: AtomicBool,
+    /// Whether the thread is in [`cancel::point`].
+    pub(crate) at_cancellation_point: AtomicBool,
     /// The timeout of the present sleep.
     pub(crate) timeout: UnsafeCell<libc::timespec>,
     /// The signal mask to restore after a deferral (the kernel's 64-bit form).
@@ -85,6 +88,7 @@ thread_local! {
             handled: AtomicU32::new(0),
             interrupted: AtomicU32::new(0),
             sleeping: AtomicBool::new(false),
+            at_cancellation_point: AtomicBool::new(false),
             timeout: UnsafeCell::new(libc::timespec { tv_sec: 0, tv_nsec: 0 }),
             mask: UnsafeCell::new(0),
         }
@@ -157,6 +161,44 @@ fn mark() -> u32 {
             found
         }
         mark => mark,
+    }
+}
+
+/// What a handler has interrupted, as [`Thread::resume`] needs it.
+#[derive(Clone, Copy)]
+pub(crate) struct Interrupted {
+    sleep: bool,
+    cancel_type: Option<i32>,
+}
+
+impl Thread {
+    /// A handler of the app is about to run on this thread: a sleep that is about to begin ends, and what was done
+    /// to the thread for the sleep's sake is undone while the handler runs, which may jump out of it.
+    pub(crate) fn interrupt(&self) -> Interrupted {
+        let cancel_type = self.at_cancellation_point.load(Ordering::Relaxed).then(cancel::defer);
+        self.at_cancellation_point.store(false, Ordering::Relaxed);
+        let sleep = self.sleeping.load(Ordering::Relaxed);
+        self.end_sleep(sleep);
+        self.sleeping.store(false, Ordering::Relaxed);
+        Interrupted { sleep, cancel_type }
+    }
+
+    /// The handler has returned.
+    pub(crate) fn resume(&self, interrupted: Interrupted) {
+        self.end_sleep(interrupted.sleep);
+        self.sleeping.store(interrupted.sleep, Ordering::Relaxed);
+        if let Some(kind) = interrupted.cancel_type {
+            self.at_cancellation_point.store(true, Ordering::Relaxed);
+            cancel::restore(kind);
+        }
+    }
+
+    fn end_sleep(&self, sleep: bool) {
+        if sleep {
+            // SAFETY: only this thread and its own handlers use its timeout, and the interrupted code has written it
+            // before it set `sleeping`.
+            unsafe { self.timeout.get().write_volatile(libc::timespec { tv_sec: 0, tv_nsec: 0 }) };
+        }
     }
 }
 
