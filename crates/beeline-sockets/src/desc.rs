@@ -323,12 +323,14 @@ impl Desc {
         self.fulls.fetch_add(1, Relaxed);
     }
 
-    /// In the child of a `fork`: no other thread of this process holds the locks.
-    pub fn reset_after_fork(&self) {
+    /// In the child of a `fork`: no other thread of this process holds locks or pins, whether the description is in
+    /// use or not.
+    pub(crate) fn forget_other_threads(&self) {
         self.tx_lock.reset();
         self.rx_lock.reset();
-        self.pins.store(0, Relaxed);
-        self.slot.store(core::ptr::null_mut(), Relaxed);
+        if self.pins.load(Relaxed) != 0 {
+            self.pins.store(0, Relaxed);
+        }
     }
 
     /// Keeps the description, its lane and its side for its holder. Only [`crate::table::pin`] can tell whether they

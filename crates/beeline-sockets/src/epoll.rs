@@ -425,7 +425,9 @@ pub fn close_set(desc: &'static Desc) {
 
 /// In the child of a `fork`: no other thread holds any lock or sleeps.
 pub fn reset_after_fork() {
-    SETS.reset_after_fork();
+    SETS.reset_after_fork(|set| {
+        set.lock.reset();
+    });
     crate::poll::reset_after_fork();
     control::reset_after_fork();
 }

@@ -105,10 +105,17 @@ impl Lock {
         }
     }
 
-    /// Makes the lock free whoever holds it: for memory that is known to have no other user.
-    pub fn reset(&self) {
-        self.owner.store(0, Ordering::Relaxed);
-        self.waiters.store(0, Ordering::Relaxed);
+    /// Makes the lock free whoever holds it, and tells whether somebody did: for memory that is known to have no other
+    /// user. What was not held is not written: a child of a `fork` would get copies of all pages.
+    pub fn reset(&self) -> bool {
+        if self.waiters.load(Ordering::Relaxed) != 0 {
+            self.waiters.store(0, Ordering::Relaxed);
+        }
+        let held = self.owner.load(Ordering::Relaxed) != 0;
+        if held {
+            self.owner.store(0, Ordering::Relaxed);
+        }
+        held
     }
 }
 

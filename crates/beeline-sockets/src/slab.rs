@@ -72,9 +72,18 @@ impl<T: Stable> Slab<T> {
         self.used.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Forgets who held the lock: for the child of a `fork`, where that thread does not exist.
-    pub fn reset_after_fork(&self) {
+    /// For the child of a `fork`, where other threads do not exist: forgets who held the lock, and calls `f` with each
+    /// free object, whose own lock such a thread may have taken just before the object was given back. An object on
+    /// its way to or from the list is lost.
+    pub fn reset_after_fork(&self, mut f: impl FnMut(&'static T)) {
         self.lock.reset();
+        // SAFETY: the free list holds only pointers to live objects of this slab; it is changed by single stores.
+        let mut next: Option<&'static T> = unsafe { self.free.load(Ordering::Relaxed).as_ref() };
+        while let Some(object) = next {
+            f(object);
+            // SAFETY: as above.
+            next = unsafe { object.next_free().load(Ordering::Relaxed).as_ref() };
+        }
     }
 
     fn grow(&self) -> Option<()> {
@@ -87,5 +96,36 @@ impl<T: Stable> Slab<T> {
             self.free.store(core::ptr::from_ref(object).cast_mut(), Ordering::Relaxed);
         }
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desc::{Desc, Kind};
+
+    #[test]
+    fn a_free_object_that_another_thread_had_locked_is_free_in_the_child_of_a_fork() {
+        static SLAB: Slab<Desc> = Slab::new();
+        let desc = SLAB.take().unwrap();
+        desc.begin(Kind::Tcp, -1, 0, 0);
+        let (locked, seen) = std::sync::mpsc::channel();
+        let (done, end) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // As it stays when only the forking thread goes on.
+            core::mem::forget(desc.lock_both());
+            core::mem::forget(desc.pin());
+            locked.send(()).unwrap();
+            let _ = end.recv();
+        });
+        seen.recv().unwrap();
+        SLAB.give(desc);
+        SLAB.reset_after_fork(Desc::forget_other_threads);
+        let again = SLAB.take().unwrap();
+        assert!(core::ptr::eq(desc, again));
+        assert_eq!(again.pins.load(Ordering::Relaxed), 0);
+        again.begin(Kind::Tcp, -1, 0, 0);
+        drop(done);
+        thread.join().unwrap();
     }
 }

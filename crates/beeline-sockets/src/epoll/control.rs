@@ -405,10 +405,26 @@ pub(super) fn reset_after_fork() {
     ALL_LOCK.reset();
     // SAFETY: as in `unlink`; the child has one thread.
     let mut next = unsafe { ALL.load(Relaxed).as_ref() };
+    let mut torn = false;
     while let Some(set) = next {
-        set.lock.reset();
-        set.sleepers.store(0, Relaxed);
+        if set.lock.reset() {
+            set.rebuild();
+            torn = true;
+        }
+        if set.sleepers.load(Relaxed) != 0 {
+            set.sleepers.store(0, Relaxed);
+        }
         // SAFETY: as above.
         next = unsafe { set.next_set.load(Relaxed).as_ref() };
+    }
+    if torn {
+        table::for_each(|_, desc| desc.entries.store(0, Relaxed));
+        every_set(|_, set| {
+            set.for_each_entry(|_, entry| {
+                if let Some(desc) = entry.desc() {
+                    desc.entries.fetch_add(1, Relaxed);
+                }
+            });
+        });
     }
 }

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, 
 
 use beeline_shm::sys;
 
-use crate::desc::Desc;
+use crate::desc::{Desc, Kind};
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
 use crate::wait::Budget;
@@ -319,6 +319,30 @@ impl Set {
         }
     }
 
+    /// Makes lists and counts anew from the entries: another thread was at work on them when this process forked. What
+    /// may have been hot is hot.
+    pub fn rebuild(&self) {
+        for count in [&self.ours, &self.ghosts] {
+            count.store(0, Relaxed);
+        }
+        for head in self.buckets.iter().chain([&self.hot_first, &self.hot_last]) {
+            head.store(NIL, Relaxed);
+        }
+        self.for_each_entry(|fd, entry| {
+            self.chain_in(fd, entry);
+            entry.hot.store(false, Relaxed);
+            if let Some(desc) = entry.desc() {
+                self.ours.fetch_add(1, Relaxed);
+                if matches!(desc.kind(), Kind::Lane | Kind::Epoll) {
+                    self.make_hot(fd, entry);
+                }
+            }
+            if fd as usize >= GHOSTS_BEGIN {
+                self.ghosts.fetch_add(1, Relaxed);
+            }
+        });
+    }
+
     fn bucket(&self, data: u64) -> &AtomicI32 {
         let hash = data.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54;
         &self.buckets[hash as usize % BUCKETS]
@@ -354,5 +378,44 @@ impl Entry {
         self.fired.store(false, Relaxed);
         self.fresh.store(true, Relaxed);
         self.idle_looks.store(0, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_set_is_whole_again_when_it_is_rebuilt() {
+        let (set, owner) = (SETS.take().unwrap(), crate::desc::DESCS.take().unwrap());
+        owner.begin(Kind::Epoll, -1, 0, 0);
+        set.begin(owner);
+        let at = GHOSTS_BEGIN as i32;
+        for fd in [3, 4, 5, 700, at] {
+            set.insert(fd, 1, 7, (fd != 5).then_some(owner)).unwrap();
+        }
+        // What the thread left behind that did not come along: an entry in two lists and in none.
+        set.make_hot(3, set.find(3).unwrap());
+        set.find(3).unwrap().next.store(3, Relaxed);
+        set.find(700).unwrap().hot.store(true, Relaxed);
+        set.find(3).unwrap().chain.store(3, Relaxed);
+        set.ours.store(1, Relaxed);
+        set.rebuild();
+        let (mut by_data, mut hot) = (Vec::new(), Vec::new());
+        set.with_data(7, |fd, _| by_data.push(fd));
+        by_data.sort_unstable();
+        assert_eq!(by_data, [3, 4, 5, 700, at]);
+        let mut fd = set.hot_first.load(Relaxed);
+        while let Some(entry) = set.find(fd) {
+            hot.push(fd);
+            fd = entry.next.load(Relaxed);
+        }
+        assert_eq!(hot, [3, 4, 700, at]);
+        assert_eq!((set.ours.load(Relaxed), set.ghosts.load(Relaxed)), (4, 1));
+        for fd in [4, 3, at, 700, 5] {
+            set.remove(fd, set.find(fd).unwrap());
+        }
+        assert_eq!((set.hot_first.load(Relaxed), set.hot_last.load(Relaxed)), (NIL, NIL));
+        assert_eq!((set.ours.load(Relaxed), set.ghosts.load(Relaxed)), (0, 0));
     }
 }

@@ -17,7 +17,7 @@ use beeline_shm::sys;
 use beeline_stats::Counter;
 
 use super::{CONFIG, FORKS, OWNER, STARTING};
-use crate::desc::{DESCS, Kind};
+use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::{Guard, Lock};
 use crate::{epoll, io, meet, signals, stats, table, thread};
 
@@ -135,8 +135,11 @@ pub fn around_fork_child() {
     CONFIG.lock.reset();
     STARTING.reset();
     table::reset_after_fork();
-    DESCS.reset_after_fork();
-    table::for_each(|_, desc| desc.reset_after_fork());
+    DESCS.reset_after_fork(Desc::forget_other_threads);
+    table::for_each(|_, desc| {
+        desc.forget_other_threads();
+        desc.slot.store(core::ptr::null_mut(), Relaxed);
+    });
     // Ends the section, and delivers a signal that was put off in it: its mask must not stay.
     // SAFETY: this thread held the lock in the parent, and no other thread exists.
     drop(unsafe { (*HELD.0.get()).take() });

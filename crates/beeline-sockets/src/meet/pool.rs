@@ -373,7 +373,7 @@ pub(super) fn release_descriptors() -> bool {
 /// In the child of a `fork`: nobody holds the locks.
 pub(super) fn reset_after_fork() {
     LOCK.reset();
-    LANES.reset_after_fork();
+    LANES.reset_after_fork(|_| {});
     // Pages that other threads gave back between `purge` and the fork: the parent will use them again.
     SIDES.store(0, Relaxed);
     SIDES_COUNT.store(0, Relaxed);
