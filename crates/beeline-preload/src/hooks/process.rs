@@ -113,10 +113,10 @@ pub fn resolve() {
 /// Counts and jumps to libc's function with every register as it was. If libc's is not known yet (a `vfork`
 /// in another library's constructor), it is found first.
 macro_rules! stub {
-    ($name:ident, $place:ident) => {
+    ($(#[$attribute:meta])* $name:ident, $place:ident) => {
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
-        #[unsafe(no_mangle)]
+        $(#[$attribute])*
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 "lock inc dword ptr [rip + {forks}]",
@@ -152,7 +152,7 @@ macro_rules! stub {
 
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
-        #[unsafe(no_mangle)]
+        $(#[$attribute])*
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 "adrp x16, {forks}",
@@ -197,6 +197,98 @@ unsafe extern "C" fn resolve_c() {
     resolve();
 }
 
-stub!(vfork, VFORK);
-stub!(__vfork, VFORK);
-stub!(clone, CLONE);
+stub!(
+    #[unsafe(no_mangle)]
+    vfork,
+    VFORK
+);
+stub!(
+    #[unsafe(no_mangle)]
+    __vfork,
+    VFORK
+);
+stub!(clone_in_memory, CLONE);
+
+/// clone(2): a child that runs in this memory is only counted; one that gets a copy is a fork.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone() {
+    core::arch::naked_asm!(
+        "test edx, {here}",
+        "jnz {in_memory}",
+        "jmp {copy}",
+        here = const CLONE_HERE,
+        in_memory = sym clone_in_memory,
+        copy = sym clone_copy,
+    )
+}
+
+/// clone(2), as above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone() {
+    core::arch::naked_asm!(
+        "mov w16, {here}",
+        "tst w2, w16",
+        "b.ne {in_memory}",
+        "b {copy}",
+        here = const CLONE_HERE,
+        in_memory = sym clone_in_memory,
+        copy = sym clone_copy,
+    )
+}
+
+/// Flags of a clone that is not like a fork: it has this memory, or thread-local memory that we do not know.
+const CLONE_HERE: c_int = libc::CLONE_VM | libc::CLONE_SETTLS;
+
+type Function = unsafe extern "C" fn(*mut c_void) -> c_int;
+type RealClone = unsafe extern "C" fn(Option<Function>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
+
+/// What the child of a [`clone_copy`] is to run.
+struct Start {
+    function: Function,
+    argument: *mut c_void,
+}
+
+/// clone(2) of a child that gets a copy of the memory: libc's fork handlers do not run, so ours are run here.
+unsafe extern "C" fn clone_copy(
+    function: Option<Function>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_tid: usize,
+    tls: usize,
+    child_tid: usize,
+) -> c_int {
+    unsafe extern "C" fn begin(start: *mut c_void) -> c_int {
+        life::around_fork_child();
+        // SAFETY: the copy of what lies on the parent's stack. The app's function gets its argument.
+        let status = unsafe {
+            let Start { function, argument } = start.cast::<Start>().read();
+            function(argument)
+        };
+        // libc ends the process without a word.
+        life::leave();
+        beeline_sockets::stats::remove_file();
+        status
+    }
+    resolve();
+    let real = CLONE.load(core::sync::atomic::Ordering::Acquire);
+    if real.is_null() {
+        return crate::real::fail(libc::ENOSYS) as c_int;
+    }
+    // SAFETY: libc's function has this type when it is called with all arguments that it may read.
+    let real: RealClone = unsafe { core::mem::transmute(real) };
+    let Some(begins) = function.filter(|_| life::may_accelerate() && !stack.is_null()) else {
+        // SAFETY: the app's arguments, passed on.
+        return unsafe { real(function, stack, flags, argument, parent_tid, tls, child_tid) };
+    };
+    let mut start = Start { function: begins, argument };
+    life::around_fork_prepare();
+    // SAFETY: the app's arguments, passed on; the child reads its copy of `start`.
+    let child = unsafe { real(Some(begin), stack, flags, (&raw mut start).cast(), parent_tid, tls, child_tid) };
+    life::around_fork_parent();
+    child
+}

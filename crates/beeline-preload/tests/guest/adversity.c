@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/epoll.h>
@@ -122,9 +123,59 @@ static void vectors_with_flags_stay_in_the_stream(void) {
     CHECK(preadv2(ends[1], &room, 1, -1, RWF_NOWAIT) == 0);
 }
 
+/* ---- processes ---- */
+
+enum { RECORDS = 20000, RECORD = 96 };
+
+static void write_records(int fd, char letter) {
+    char record[RECORD];
+    memset(record, letter, sizeof record);
+    for (int i = 0; i < RECORDS; i++)
+        for (ssize_t done = 0; done < RECORD;) {
+            ssize_t part = write(fd, record + done, RECORD - done);
+            CHECK(part > 0);
+            done += part;
+        }
+}
+
+static int writes_as_clone(void *argument) {
+    int *ends = argument;
+    close(ends[1]);
+    write_records(ends[0], 'c');
+    return 9;
+}
+
+static void *counts_letters(void *argument) {
+    static long counts[256];
+    char buffer[4096];
+    ssize_t length;
+    while ((length = read(*(int *)argument, buffer, sizeof buffer)) > 0)
+        for (ssize_t i = 0; i < length; i++) counts[(unsigned char)buffer[i]]++;
+    CHECK(length == 0);
+    return counts;
+}
+
+static void a_clone_with_a_copy_of_the_memory_shares_a_connection(void) {
+    static char stack[1 << 16] __attribute__((aligned(16)));
+    int ends[2];
+    pair(ends);
+    pthread_t reader;
+    CHECK(pthread_create(&reader, NULL, counts_letters, &ends[1]) == 0);
+    pid_t child = clone(writes_as_clone, stack + sizeof stack, SIGCHLD, ends);
+    CHECK(child > 0);
+    write_records(ends[0], 'p');
+    CHECK(status_of(child) == 9);
+    CHECK(close(ends[0]) == 0);
+    void *result;
+    CHECK(pthread_join(reader, &result) == 0);
+    long *counts = result;
+    CHECK(counts['p'] == (long)RECORDS * RECORD && counts['c'] == (long)RECORDS * RECORD);
+}
+
 static const struct guest_case CASES[] = {
     CASE(epoll_works_where_its_newest_call_is_refused),
     CASE(vectors_with_flags_stay_in_the_stream),
+    CASE(a_clone_with_a_copy_of_the_memory_shares_a_connection),
 };
 
 int main(int argc, char **argv) {
