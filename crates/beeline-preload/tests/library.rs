@@ -156,7 +156,8 @@ cases! { guest:
 cases! { adversity:
     epoll_works_where_its_newest_call_is_refused
     vectors_with_flags_stay_in_the_stream
-    a_clone_with_a_copy_of_the_memory_shares_a_connection;
+    a_clone_with_a_copy_of_the_memory_shares_a_connection
+    a_fork_during_a_connect_shares_the_connection;
 }
 
 #[test]

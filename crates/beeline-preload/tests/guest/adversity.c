@@ -172,10 +172,58 @@ static void a_clone_with_a_copy_of_the_memory_shares_a_connection(void) {
     CHECK(counts['p'] == (long)RECORDS * RECORD && counts['c'] == (long)RECORDS * RECORD);
 }
 
+static int connecting, told[2];
+static pthread_barrier_t start;
+
+/* Forks while the main thread connects; the child looks at the socket when that is done. */
+static void *forks_meanwhile(void *argument) {
+    void *result = NULL;
+    (void)argument;
+    for (int round = 0; round < 300; round++) {
+        pthread_barrier_wait(&start);
+        for (volatile int pause = 0; pause < round * 200 % 20000; pause++) continue;
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            char byte;
+            struct sockaddr_in peer;
+            socklen_t length = sizeof peer;
+            CHECK(read(told[0], &byte, 1) == 1);
+            _exit(getpeername(connecting, (struct sockaddr *)&peer, &length) == 0 ? 0 : 1);
+        }
+        int status = status_of(child);
+        pthread_barrier_wait(&start);
+        if (status != 0) result = &connecting;
+    }
+    return result;
+}
+
+static void a_fork_during_a_connect_shares_the_connection(void) {
+    struct sockaddr_in address;
+    int door = listener(&address);
+    struct pollfd look = {door, POLLIN, 0};
+    CHECK(poll(&look, 1, 0) == 0 && pipe(told) == 0 && pthread_barrier_init(&start, NULL, 2) == 0);
+    pthread_t forker;
+    CHECK(pthread_create(&forker, NULL, forks_meanwhile, NULL) == 0);
+    for (int round = 0; round < 300; round++) {
+        connecting = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(connecting >= 0);
+        pthread_barrier_wait(&start);
+        CHECK(connect(connecting, (struct sockaddr *)&address, sizeof address) == 0);
+        CHECK(write(told[1], "x", 1) == 1);
+        pthread_barrier_wait(&start);
+        int accepted = accept(door, NULL, NULL);
+        CHECK(accepted >= 0 && close(accepted) == 0 && close(connecting) == 0);
+    }
+    void *result;
+    CHECK(pthread_join(forker, &result) == 0 && result == NULL);
+}
+
 static const struct guest_case CASES[] = {
     CASE(epoll_works_where_its_newest_call_is_refused),
     CASE(vectors_with_flags_stay_in_the_stream),
     CASE(a_clone_with_a_copy_of_the_memory_shares_a_connection),
+    CASE(a_fork_during_a_connect_shares_the_connection),
 };
 
 int main(int argc, char **argv) {

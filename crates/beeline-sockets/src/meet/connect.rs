@@ -185,6 +185,10 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     if !table::leads_to(fd, desc) {
         return Err(Reason::Internal);
     }
+    // A fork counts itself before it waits for us: one that is not counted now copies the finished connection.
+    if desc.born.load(Relaxed) != crate::forks() {
+        return Err(Reason::SharedBeforeConnect);
+    }
     // Everything is at hand before the server learns of us: between connecting to its door and saying hello
     // there is as little as can be.
     let side = pool::side().map_err(memory_reason)?;
