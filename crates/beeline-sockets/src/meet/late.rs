@@ -9,7 +9,8 @@
 //! 1. An end that other processes hold, too, does not change: they could not be told. It is reset.
 //! 2. The TCP connection is made without any lock held; the switch itself is made under both locks of the
 //!    description, and only with everything in the ring handed to the kernel.
-//! 3. What the kernel does not take at once (a server that never accepts) is waited for, for a bounded time.
+//! 3. What the kernel does not take at once (a server that never accepts) is waited for, for a bounded time. If it
+//!    is not taken then, the TCP connection is reset: a server never takes a part for the whole.
 //! 4. A descriptor that was closed meanwhile, or a second thread that comes here, finds that the description is
 //!    no lane any more.
 
@@ -42,6 +43,8 @@ pub fn late_fallback(fd: i32, desc: &'static Desc) -> bool {
     let remote = side.remote.get();
     let deadline = kernel::now_ns().saturating_add(PATIENCE_NS);
     let Some(tcp) = connected(remote, side.family.load(Relaxed) as i32, deadline) else { return false };
+    // Until all is handed over: a server that has read a part must not take it for the whole, even if we are killed.
+    set_linger(tcp, Some(0));
     let done = switch(fd, desc, tcp, deadline);
     let _ = sys::close(tcp);
     if done {
@@ -255,8 +258,10 @@ fn carry_options(side: &SideState, tcp: i32) {
     if lowat > 1 {
         let _ = kernel::setsockopt(tcp, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &(lowat as i32));
     }
-    if let Some(seconds) = side.linger.load(Relaxed).checked_sub(1) {
-        let value = libc::linger { l_onoff: 1, l_linger: seconds as i32 };
-        let _ = kernel::setsockopt(tcp, libc::SOL_SOCKET, libc::SO_LINGER, &value);
-    }
+    set_linger(tcp, side.linger.load(Relaxed).checked_sub(1));
+}
+
+fn set_linger(tcp: i32, seconds: Option<u32>) {
+    let value = libc::linger { l_onoff: i32::from(seconds.is_some()), l_linger: seconds.unwrap_or(0) as i32 };
+    let _ = kernel::setsockopt(tcp, libc::SOL_SOCKET, libc::SO_LINGER, &value);
 }

@@ -86,6 +86,33 @@ fn bytes_of_a_client_that_closes_after_the_door_died_arrive() {
 }
 
 #[test]
+fn what_tcp_does_not_take_in_time_is_never_taken_for_the_whole() {
+    use std::io::Read;
+    let (listener, address, server, first) = stalled_server();
+    // Less than a ring goes into the kernel's buffers when nobody reads.
+    let few = 2048i32;
+    // SAFETY: a live int of the size told.
+    let set = unsafe {
+        libc::setsockopt(listener.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, (&raw const few).cast(), 4)
+    };
+    assert_eq!(set, 0);
+    let mut client = Role::new("writer").set("ADDRESS", &address).set("BYTES", 4_100_000).start();
+    assert_eq!(client.line(), "written");
+    assert_eq!(client.carried().accelerated, 1, "{}", client.carried());
+    server.signal(libc::SIGKILL);
+    client.go();
+    let (mut stream, _) = listener.accept().unwrap();
+    assert_eq!(client.line(), libc::ECONNRESET.to_string());
+    let mut bytes = Vec::new();
+    let ending = stream.read_to_end(&mut bytes).map_err(|error| error.raw_os_error());
+    assert!(bytes.len() < 4_100_000);
+    assert_eq!(ending, Err(Some(libc::ECONNRESET)));
+    client.end();
+    drop(first);
+    drop(server);
+}
+
+#[test]
 fn without_anybody_on_tcp_the_connection_is_reset() {
     let (listener, address, server, first) = stalled_server();
     let mut client = Role::new("writer").set("ADDRESS", &address).start();
