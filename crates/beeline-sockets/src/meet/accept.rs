@@ -288,8 +288,8 @@ fn from_door(
 /// can speak, and perhaps on its own CPU. So a listener that the kernel calls readable has somebody to accept. Clients
 /// that stay silent in spite of that cost a listener one such wait in a hundred times its length, until they speak.
 fn await_hello(listener: &Listener, anchor: i32) -> bool {
-    const AWAIT_NS: i64 = 5_000_000;
-    const RESPITE_NS: u64 = 500_000_000;
+    const AWAIT_NS: i64 = 50_000_000;
+    const RESPITE_NS: u64 = 5_000_000_000;
     if listener.waiting.load(Relaxed) != 0 && kernel::now_ns() < listener.await_from_ns.load(Relaxed) {
         return false;
     }
