@@ -41,7 +41,7 @@ launch() {
 }
 
 free_port() {
-    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+    python3 "$(dirname "${BASH_SOURCE[0]}")/free_port.py" "$$"
 }
 
 # Waits until somebody listens on a port.

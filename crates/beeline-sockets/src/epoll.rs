@@ -65,6 +65,8 @@ const EPOLLERR: u32 = libc::EPOLLERR as u32;
 const EPOLLHUP: u32 = libc::EPOLLHUP as u32;
 const EPOLLRDNORM: u32 = libc::EPOLLRDNORM as u32;
 const EPOLLWRNORM: u32 = libc::EPOLLWRNORM as u32;
+/// What the kernel wakes pollers for when data arrives (sock_def_readable()).
+const ARRIVAL: u32 = EPOLLIN | EPOLLRDNORM | (libc::EPOLLPRI | libc::EPOLLRDBAND) as u32;
 const EPOLLET: u32 = libc::EPOLLET as u32;
 const EPOLLONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
@@ -108,12 +110,23 @@ fn judge(set: &Set, entry: &Entry, depth: u32) -> u32 {
     }
     let edge = entry.fresh.load(Relaxed)
         || desc.side().changes.load(Relaxed) != entry.seen_changes.load(Relaxed)
-        // Any data is an edge of EPOLLPRI, as sock_def_readable() tells of both.
-        || interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && tail(desc) != entry.seen_tail.load(Relaxed)
+        || interest & ARRIVAL != 0 && has_arrivals(entry, desc)
         || interest & (EPOLLOUT | EPOLLWRNORM) != 0
             && mask & EPOLLOUT != 0
             && desc.fulls.load(Relaxed) != entry.seen_fulls.load(Relaxed);
     if edge { report } else { 0 }
+}
+
+/// Whether data that counts has come since the last report.
+fn has_arrivals(entry: &Entry, desc: &Desc) -> bool {
+    let side = desc.side();
+    io::count_arrivals(desc, side);
+    let seen = entry.seen_tail.load(Relaxed);
+    let bytes = match side.rcv_lowat.load(Relaxed) {
+        ..=1 => tail(desc) != seen,
+        _ => (side.low_water_tail.load(Relaxed).wrapping_sub(seen) as i32) > 0,
+    };
+    bytes || side.arrivals.load(Relaxed) != entry.seen_arrivals.load(Relaxed)
 }
 
 /// What counts edges, at one moment. It is taken before the mask that is reported: what comes in between is an edge
@@ -122,6 +135,7 @@ struct Marks {
     /// The peer's tail; the sum of arrivals for a set.
     tail: u32,
     changes: u32,
+    arrivals: u32,
 }
 
 impl Marks {
@@ -130,10 +144,12 @@ impl Marks {
             Kind::Lane => {
                 let side = desc.side();
                 io::observe(desc, side);
-                Self { tail: tail(desc), changes: side.changes.load(Relaxed) }
+                io::count_arrivals(desc, side);
+                let (changes, arrivals) = (side.changes.load(Relaxed), side.arrivals.load(Relaxed));
+                Self { tail: tail(desc), changes, arrivals }
             }
-            Kind::Epoll => Self { tail: set_of(desc).map_or(0, arrivals), changes: 0 },
-            _ => Self { tail: 0, changes: 0 },
+            Kind::Epoll => Self { tail: set_of(desc).map_or(0, arrivals), changes: 0, arrivals: 0 },
+            _ => Self { tail: 0, changes: 0, arrivals: 0 },
         }
     }
 }
@@ -143,6 +159,7 @@ fn reported(entry: &Entry, desc: &Desc, marks: &Marks, report: u32) {
     entry.fresh.store(false, Relaxed);
     entry.seen_tail.store(marks.tail, Relaxed);
     entry.seen_changes.store(marks.changes, Relaxed);
+    entry.seen_arrivals.store(marks.arrivals, Relaxed);
     if desc.is_lane() && (report & EPOLLOUT != 0 || entry.events.load(Relaxed) & EPOLLOUT == 0) {
         entry.seen_fulls.store(desc.fulls.load(Relaxed), Relaxed);
     }
@@ -158,7 +175,7 @@ fn arrivals(set: &Set) -> u32 {
         set.for_each_entry(|_, entry| {
             if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
                 let marks = Marks::of(desc);
-                sum = sum.wrapping_add(marks.tail).wrapping_add(marks.changes);
+                sum = sum.wrapping_add(marks.tail).wrapping_add(marks.changes).wrapping_add(marks.arrivals);
             }
         });
     }
@@ -186,25 +203,61 @@ fn any_ready(set: &Set, depth: u32) -> bool {
     false
 }
 
-/// Whether any member of a set has something to report, for somebody who watches the set itself. The kernel's word
-/// is taken only after bells that outlived their bytes were taken out: it goes through all lanes, which is why
-/// waits on a set's own members do not come here.
-fn ready(epfd: i32, set: &Set, depth: u32) -> bool {
+/// Whether any member of a set has something to report, for somebody who watches the set itself. Lanes are judged
+/// here, whatever the kernel says: bells may outlive what they rang for. The kernel's word is taken for the others.
+fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     if depth > NESTS_MAX {
         return false;
+    }
+    let kernel_says = crate::kernel::poll_now(epfd, libc::POLLIN) != 0;
+    if kernel_says && set.sleepers.load(Relaxed) == 0 && !has_kernels_own(set) {
+        wait::take_news(epfd, set);
     }
     let Some(guard) = set.lock.try_lock() else { return false };
     let mut ready = false;
     set.for_each_entry(|fd, entry| {
-        let Some(desc) = entry.desc() else { return };
-        ready |= judge(set, entry, depth) != 0;
-        if !ready && desc.is_lane() && !entry.fired.load(Relaxed) {
+        ready = ready
+            || match entry.desc().map(Desc::kind) {
+                Some(Kind::Lane | Kind::Epoll) => judge(set, entry, depth) != 0,
+                _ => kernel_says && kernels_own_is_ready(fd, entry),
+            };
+    });
+    if ready || !kernel_says || !is_shared(set) {
+        return ready;
+    }
+    // Bells that outlived their bytes are taken out, so that what the kernel says is about the others' members.
+    set.for_each_entry(|fd, entry| {
+        if let Some(desc) = entry.desc().filter(|desc| desc.is_lane() && !entry.fired.load(Relaxed)) {
             let (Armed::Sleep | Armed::Ready) = arm_entry(epfd, set, fd, entry, desc, entry.events.load(Relaxed));
         }
     });
     drop(guard);
     attend(set);
-    ready || crate::kernel::poll_now(epfd, libc::POLLIN) != 0
+    crate::kernel::poll_now(epfd, libc::POLLIN) != 0
+}
+
+/// Whether other processes may have added members of their own.
+fn is_shared(set: &Set) -> bool {
+    set.owner().is_none_or(|owner| owner.born.load(Relaxed) != crate::forks())
+}
+
+/// Whether a set has members that are not lanes or sets.
+fn has_kernels_own(set: &Set) -> bool {
+    let Some(_guard) = set.lock.try_lock() else { return true };
+    let mut found = is_shared(set);
+    set.for_each_entry(|_, entry| found |= !matches!(entry.desc().map(Desc::kind), Some(Kind::Lane | Kind::Epoll)));
+    found
+}
+
+/// Whether a member that is the kernel's, or a listener, makes the set ready. Where edges count only the kernel knows.
+fn kernels_own_is_ready(fd: i32, entry: &Entry) -> bool {
+    let events = entry.events.load(Relaxed);
+    if events & (EPOLLET | EPOLLONESHOT) != 0 || crate::kernel::poll_now(fd, events as i16) != 0 {
+        return true;
+    }
+    let mut rung = false;
+    control::hidden_of(entry, |hidden| rung |= crate::kernel::poll_now(hidden, libc::POLLIN) != 0);
+    rung && events & EPOLLIN != 0
 }
 
 /// Whether a set, watched by poll(2) or select(2), has members with something to report.

@@ -62,12 +62,17 @@ pub(crate) fn observe(desc: &Desc, side: &SideState) {
 
 #[cold]
 fn adopt(side: &SideState, theirs: u32) {
+    if side.is(state::RESET) {
+        return;
+    }
+    // In the order of TCP's segments: a FIN comes before a reset.
+    if theirs & flags::FIN != 0 {
+        side.mark(state::PEER_FIN);
+    }
     if theirs & flags::RESET != 0 && !side.is_finished() {
         reset(side, libc::ECONNRESET);
     } else if theirs & flags::CLOSED != 0 {
         side.mark(state::PEER_FIN | state::PEER_CLOSED);
-    } else if theirs & flags::FIN != 0 {
-        side.mark(state::PEER_FIN);
     }
 }
 
@@ -167,7 +172,7 @@ pub fn poison(desc: &'static Desc, poison: Poison) {
     reset(side, libc::ECONNRESET);
     let lane = desc.lane();
     let end = desc.end();
-    lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::FIN | flags::CLOSED | flags::RESET);
+    lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::CLOSED | flags::RESET);
     let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
 }
 
@@ -235,6 +240,32 @@ pub(crate) fn poll_mask(desc: &Desc) -> i16 {
         mask |= libc::POLLOUT | libc::POLLWRNORM;
     }
     mask
+}
+
+/// With `SO_RCVLOWAT` above one, data wakes an edge-triggered poller only when there is enough of it. Who is about to
+/// look at a connection or to take bytes from it counts that first.
+pub(crate) fn count_arrivals(desc: &Desc, side: &SideState) {
+    if side.rcv_lowat.load(Relaxed) > 1 {
+        let tail = (desc.lane().cursor(desc.end().peer()) >> 32) as u32;
+        if side.counted_tail.swap(tail, Relaxed) != tail && unread_hint(desc, side) >= low_water(desc, side) {
+            side.arrivals.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// `SO_RCVLOWAT`, `before` until now, was set: whoever waits is told if there is enough to read now (tcp_set_rcvlowat()).
+pub(crate) fn low_water_set(desc: &'static Desc, before: u32) {
+    let side = desc.side();
+    let tail = (desc.lane().cursor(desc.end().peer()) >> 32) as u32;
+    side.counted_tail.store(tail, Relaxed);
+    if before <= 1 {
+        side.low_water_tail.store(tail, Relaxed);
+    }
+    observe(desc, side);
+    if side.is(state::PEER_FIN) || unread_hint(desc, side) >= low_water(desc, side) {
+        side.arrivals.fetch_add(1, Relaxed);
+        crate::epoll::stir(desc.fd.load(Relaxed), desc);
+    }
 }
 
 /// `SO_RCVLOWAT`, no more than half the ring, as TCP bounds it by half the buffer.
@@ -309,11 +340,10 @@ pub fn close_lane(desc: &'static Desc) {
     if side.holders.fetch_sub(1, AcqRel) <= 1 {
         observe(desc, side);
         let unread = unread_hint(desc, side) != 0;
-        let mut ours = lane.flags(end) | flags::FIN | flags::CLOSED;
-        if (unread || side.linger.load(Relaxed) == 1) && !side.is_finished() {
-            ours |= flags::RESET;
-        }
-        lane.set_flags(end, ours);
+        // A reset is no FIN: only one that was sent before it is seen before it.
+        let resets = (unread || side.linger.load(Relaxed) == 1) && !side.is_finished();
+        let last = if resets { flags::RESET } else { flags::FIN };
+        lane.set_flags(end, lane.flags(end) | flags::CLOSED | last);
         look_here(&lane, end);
         if desc.pins.load(Relaxed) != 0 {
             // Threads that sleep on the connection find it closed.

@@ -253,7 +253,7 @@ fn keep_or_block(desc: &Desc, kept: bool) {
 
 /// # Safety
 /// `value` must be readable for `length` bytes.
-unsafe fn set_on_lane(desc: &Desc, level: i32, name: i32, value: *const u8, length: u32) -> Outcome {
+unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const u8, length: u32) -> Outcome {
     let side = desc.side();
     let class = class(level, name);
     match class {
@@ -297,7 +297,14 @@ unsafe fn set_on_lane(desc: &Desc, level: i32, name: i32, value: *const u8, leng
             // SAFETY: forwarded.
             let outcome = unsafe { raw_set(template, level, name, value, length) };
             match outcome {
-                Outcome::Done(_) => adopt(side, template, level, name, class),
+                Outcome::Done(_) => {
+                    let low_water = side.rcv_lowat.load(Relaxed);
+                    let adopted = adopt(side, template, level, name, class);
+                    if class == Class::ReceiveLowWater {
+                        crate::io::low_water_set(desc, low_water);
+                    }
+                    adopted
+                }
                 // A template is not connected: only a connection may have this, so a lane cannot.
                 Outcome::Fail(Errno(libc::ENOTCONN)) => Outcome::fail(libc::ENOPROTOOPT),
                 _ => outcome,

@@ -288,6 +288,10 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
 fn heard(fds: &[pollfd], shadow: &[pollfd], patience: &Patience) {
     for (entry, place) in fds.iter().zip(shadow) {
         let Some(desc) = table::get(entry.fd) else { continue };
+        if desc.kind() == Kind::Epoll && place.revents != 0 && !epoll::is_ready(desc) {
+            // Bells of members that are not to be reported any more end every sleep at once.
+            kernel::sleep_ms();
+        }
         // What closed meanwhile has nothing to tell any more.
         let Some(_pin) = table::pin(entry.fd, desc) else { continue };
         if desc.is_lane() {

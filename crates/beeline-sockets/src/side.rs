@@ -36,6 +36,12 @@ pub struct SideState {
     /// Wake-ups so far that were not about data or room: each `shutdown` here, the peer's FIN, a reset. To an
     /// edge-triggered epoll each is an edge, even where the state was the same before (`sk_state_change`).
     pub changes: AtomicU32,
+    /// With `SO_RCVLOWAT` above one: arrivals so far that left enough to read, which are the edges then.
+    pub arrivals: AtomicU32,
+    /// The peer's tail when `arrivals` was counted last.
+    pub counted_tail: AtomicU32,
+    /// The peer's tail from which on `SO_RCVLOWAT` has been above one; each byte before it was an arrival.
+    pub low_water_tail: AtomicU32,
     /// `SO_RCVLOWAT` in bytes; 0 and 1 mean the same.
     pub rcv_lowat: AtomicU32,
     /// `SO_LINGER`: 0 off, otherwise seconds + 1.

@@ -3,12 +3,11 @@
 //! A program is named on the command line:
 //! - `case:GROUP/NAME@VARIANT`: a case in this process, or the coordinator of its two programs;
 //! - `server:GROUP/NAME@VARIANT` and `client:PORT:GROUP/NAME@VARIANT`: one role;
-//! - `random:SEED:OPS:CALLS`: a random sequence;
+//! - `random:SEED:OPS:CALLS:ONLY`: a random sequence;
 //! - the programs of [`crate::hostile`].
 
 use crate::case::Body;
 use crate::cases::{self, Instance};
-use crate::random::Calls;
 use crate::traced::Fd;
 use crate::variant::port_of;
 use crate::{hostile, random, trace};
@@ -17,7 +16,6 @@ use beeline_testkit::preload;
 use beeline_testkit::statistics::Carried;
 use beeline_testkit::sys::{self, RawAddress};
 use beeline_testkit::watch::{Ending, die_with_parent};
-use clap::ValueEnum;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -61,11 +59,7 @@ pub fn run(program: &str, trace_file: &Path, interposed: Option<&str>) -> Result
             client(instance.variant, instance.variant.client(), &target);
         }
         "random" => {
-            let mut words = name.split(':');
-            let mut word = || words.next().context("a random sequence needs seed, length and calls");
-            let (seed, ops) = (word()?.parse()?, word()?.parse()?);
-            let calls = Calls::from_str(word()?, false).map_err(anyhow::Error::msg)?;
-            random::run(seed, ops, calls);
+            random::run(&random::Plan::parse(name)?);
         }
         kind if hostile::run_program(kind, name)? => {}
         other => bail!("unknown kind of program {other:?}"),

@@ -4,7 +4,7 @@ use crate::trace::Trace;
 use std::fmt::Write;
 
 /// Lines shown before the first difference.
-const CONTEXT: usize = 12;
+const CONTEXT: usize = 16;
 
 /// Lines shown from the first difference on.
 const AFTER: usize = 6;

@@ -17,6 +17,7 @@ mod hostile;
 mod options;
 mod random;
 mod runner;
+mod sequences;
 mod trace;
 mod traced;
 mod variant;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
   semantics --filter epoll/ --show             the cases whose name contains epoll/, with their traces
   semantics --native-only                      every case twice on kernel TCP: are the cases deterministic?
   semantics random --seed 7 --ops 500          one random sequence of operations
-  semantics random --count 200                 two hundred sequences, each with its own seed"
+  semantics random --ops-total 1000000         a million operations, in sequences with seeds of their own"
 )]
 pub struct Options {
     #[command(subcommand)]
@@ -63,6 +63,12 @@ pub enum Command {
         /// How many sequences, with seeds that follow one another
         #[arg(long, default_value_t = 1)]
         count: u64,
+        /// As many sequences as have so many operations together
+        #[arg(long, conflicts_with = "count")]
+        ops_total: Option<u64>,
+        /// Run only the operations with these numbers, as a shrunk sequence is printed
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<usize>,
     },
     /// Run one case in this process (used by the runner)
     #[command(hide = true)]

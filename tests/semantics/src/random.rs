@@ -1,48 +1,34 @@
 //! Random sequences of operations on a few connections, both ends in this process.
 //!
-//! 1. Everything is non-blocking and nothing waits, so a sequence is a pure function of its seed, provided that each
+//! 1. Everything is non-blocking or known not to block, so a sequence is a pure function of its plan, provided that each
 //!    operation has had its effect before the next begins. On kernel TCP that takes a moment: [`Model::settle`] waits
-//!    for the effect that is due, by asking for it.
+//!    until both ends are in the state that is due. That holds for wake-ups, too: edge-triggered sets count those.
 //! 2. The model knows just enough to say what is due: how much lies unread, who has shut or closed what, who was
 //!    reset. What calls return is not predicted; that is what the two traces are compared for.
 //! 3. No ring or socket buffer ever fills, because where fullness begins is no business of programs.
-//! 4. Choices depend on the seed and the model only, never on results, so both runs make the same choices.
+//! 4. Choices depend on the seed, the number of the operation and the model only, so both runs make the same choices,
+//!    and so does a sequence out of which others were left.
 
+mod bytes;
+mod life;
 mod model;
+mod plan;
+mod shrink;
 mod steps;
-pub mod story;
+mod watch;
+
+pub use plan::{Calls, Plan};
+pub use shrink::shrink;
 
 use crate::trace;
 use model::Model;
 
-/// Which calls take part in a sequence: fewer make a difference easier to understand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum Calls {
-    /// Data, closing, duplicates, options, poll and select
-    Data,
-    /// Also epoll, level-triggered
-    Level,
-    /// Also edge-triggered and oneshot epoll
-    All,
-}
-
-impl Calls {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Data => "data",
-            Self::Level => "level",
-            Self::All => "all",
-        }
-    }
-}
-
-/// Runs the sequence of `seed`.
-pub fn run(seed: u64, ops: usize, calls: Calls) {
+/// Runs a sequence.
+pub fn run(plan: &Plan) {
     // SAFETY: SIG_IGN is a valid disposition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    let mut model = Model::new(seed, calls);
-    for step in 0..ops {
+    let mut model = Model::new(plan.seed, plan.calls);
+    for step in plan.steps() {
         model.step(step);
     }
     trace!("end");

@@ -9,7 +9,8 @@ use crate::child::{self, PAIR_LIBRARY_VARIABLE};
 use crate::compare::difference;
 use crate::hostile;
 use crate::options::{Command as Verb, Options};
-use crate::random::{self, Calls};
+use crate::random::Plan;
+use crate::sequences;
 use crate::trace::Trace;
 use anyhow::{Context, Result, bail};
 use beeline_testkit::preload;
@@ -20,9 +21,6 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Further runs on kernel TCP before a random sequence counts as different.
-const KERNEL_RUNS_MORE: usize = 3;
 
 /// One comparison to make.
 struct Job {
@@ -35,10 +33,10 @@ struct Job {
 }
 
 /// What one process made of a program.
-struct Run {
-    trace: Trace,
-    errors: String,
-    ending: Ending,
+pub struct Run {
+    pub trace: Trace,
+    pub errors: String,
+    pub ending: Ending,
 }
 
 /// Does what the command line asks for; true when all cases passed.
@@ -51,7 +49,7 @@ pub fn main(options: &Options) -> Result<bool> {
             child::run(program, trace, interposed.as_deref())?;
             return Ok(true);
         }
-        Some(Verb::Random { seed, ops, calls, count }) => random_jobs(*seed, *ops, *calls, *count),
+        Some(Verb::Random { .. }) => Vec::new(),
         None => {
             let mut jobs = case_jobs(cases::instances());
             if !options.native_only {
@@ -78,8 +76,11 @@ pub fn main(options: &Options) -> Result<bool> {
                 .context("the library")?,
         ),
     };
-    let runner = Runner { options, library, directory: Scratch::new()? };
-    Ok(runner.run_all(&jobs))
+    let lab = Lab { library, directory: Scratch::new()?, limit: Duration::from_secs(options.timeout) };
+    if let Some(plans) = options.command.as_ref().and_then(plans) {
+        return Ok(sequences::run_all(&lab, &plans, options.jobs));
+    }
+    Ok(Runner { options, lab }.run_all(&jobs))
 }
 
 fn case_jobs(instances: Vec<Instance>) -> Vec<Job> {
@@ -113,18 +114,14 @@ fn hostile_jobs() -> Vec<Job> {
     hostile::names().into_iter().map(job).collect()
 }
 
-fn random_jobs(seed: Option<u64>, ops: usize, calls: Calls, count: u64) -> Vec<Job> {
+/// The random sequences that are asked for.
+fn plans(verb: &Verb) -> Option<Vec<Plan>> {
+    let Verb::Random { seed, ops, calls, count, ops_total, only } = verb else { return None };
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs() * 1000);
     let first = seed.unwrap_or_else(clock);
-    (first..first + count)
-        .map(|seed| Job {
-            name: format!("random --seed {seed} --ops {ops} --calls {}", calls.name()),
-            program: format!("random:{seed}:{ops}:{}", calls.name()),
-            interposed: None,
-            path: ExpectedPath::Any,
-            deviation: None,
-        })
-        .collect()
+    let count = ops_total.map_or(*count, |total| total.div_ceil((*ops).max(1) as u64));
+    let only = (!only.is_empty()).then(|| only.clone());
+    Some((first..first + count).map(|seed| Plan { seed, ops: *ops, calls: *calls, only: only.clone() }).collect())
 }
 
 /// A directory that is removed at the end.
@@ -144,10 +141,16 @@ impl Drop for Scratch {
     }
 }
 
-struct Runner<'a> {
-    options: &'a Options,
+/// Where programs are run.
+pub struct Lab {
     library: Option<PathBuf>,
     directory: Scratch,
+    limit: Duration,
+}
+
+struct Runner<'a> {
+    options: &'a Options,
+    lab: Lab,
 }
 
 impl Runner<'_> {
@@ -158,7 +161,7 @@ impl Runner<'_> {
             for _ in 0..self.options.jobs.max(1) {
                 scope.spawn(|| {
                     while let Some((at, job)) = jobs.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed)) {
-                        match (self.compare(at, job), job.deviation.filter(|_| self.library.is_some())) {
+                        match (self.compare(at, job), job.deviation.filter(|_| self.lab.library.is_some())) {
                             (Err(_), Some(why)) => println!("known {}: {why}", job.name),
                             (Ok(()), Some(why)) => {
                                 println!("FAIL  {}\n    equal, though it is listed as different: {why}", job.name);
@@ -167,11 +170,6 @@ impl Runner<'_> {
                                 }
                             }
                             (Ok(()), None) => println!("pass  {}", job.name),
-                            // The kernel is not always of one mind (an acknowledgement may or may not be an edge of its
-                            // own), so a difference counts when it shows twice in a row.
-                            (Err(first), None) if self.compare(at, job).is_ok() => {
-                                println!("pass  {} (at the second try)\n{}", job.name, format!("{first:#}").trim_end());
-                            }
                             (Err(why), None) => {
                                 println!("FAIL  {}\n{}", job.name, format!("{why:#}").trim_end());
                                 if let Ok(mut names) = failed.lock() {
@@ -194,7 +192,7 @@ impl Runner<'_> {
 
     fn compare(&self, at: usize, job: &Job) -> Result<()> {
         if job.program.starts_with("hostile:") {
-            let run = self.run_one(&format!("{at}-other"), job, self.library.as_deref())?;
+            let run = self.run_one(&format!("{at}-other"), job, self.lab.library())?;
             return match run.ending {
                 Ending::Exit(0) => Ok(()),
                 ending => bail!("    ended with {ending:?}\n{}", run.errors),
@@ -206,55 +204,46 @@ impl Runner<'_> {
             print!("{}\n{lines}", job.name);
         }
         if kernel.ending != Ending::Exit(0) {
-            bail!("    on kernel TCP the program ended with {:?}\n{}", kernel.ending, last_lines(&kernel));
-        }
-        if let Some(note) = kernel.trace.notes.iter().find(|note| note.contains("in vain")) {
-            bail!("    on kernel TCP: {note}\n{}", last_lines(&kernel));
+            bail!("    on kernel TCP the program ended with {:?}\n{}", kernel.ending, kernel.last_lines());
         }
         if let Some(line) = kernel.trace.lines.iter().find(|line| line.contains("waited in vain")) {
-            bail!("    on kernel TCP: {line}\n{}", last_lines(&kernel));
+            bail!("    on kernel TCP: {line}\n{}", kernel.last_lines());
         }
-        let other_name = if self.library.is_some() { "beeline" } else { "kernel again" };
-        let other = self.run_one(&format!("{at}-other"), job, self.library.as_deref())?;
-        if self.library.is_some() && self.kernel_can_do_that_too(at, job, &kernel, &other)? {
-            return Ok(());
-        }
-        if let Some(mut text) = difference("kernel", &kernel.trace, other_name, &other.trace) {
-            if job.program.starts_with("random:") {
-                text.push_str(&story(&kernel.trace, &other.trace));
-            }
+        let other_name = if self.lab.library.is_some() { "beeline" } else { "kernel again" };
+        let other = self.run_one(&format!("{at}-other"), job, self.lab.library())?;
+        if let Some(text) = difference("kernel", &kernel.trace, other_name, &other.trace) {
             bail!("{text}    ({other_name} ended with {:?})\n{}", other.ending, other.errors);
         }
         if other.ending != kernel.ending {
-            bail!("    {other_name} ended with {:?}\n{}", other.ending, last_lines(&other));
+            bail!("    {other_name} ended with {:?}\n{}", other.ending, other.last_lines());
         }
-        if self.library.is_some() && job.path == ExpectedPath::Lane {
+        if self.lab.library.is_some() && job.path == ExpectedPath::Lane {
             check_path(&other)?;
         }
         Ok(())
     }
 
-    /// About one random sequence in two thousand differs between two runs on kernel TCP (an edge more or less, when an
-    /// acknowledgement is late). What one of several kernel runs shows as well is right.
-    fn kernel_can_do_that_too(&self, at: usize, job: &Job, kernel: &Run, other: &Run) -> Result<bool> {
-        if !job.program.starts_with("random:") || kernel.trace.first_difference(&other.trace).is_none() {
-            return Ok(false);
-        }
-        for again in 0..KERNEL_RUNS_MORE {
-            let more = self.run_one(&format!("{at}-kernel-{again}"), job, None)?;
-            if more.trace.first_difference(&other.trace).is_none() && more.ending == other.ending {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    fn run_one(&self, name: &str, job: &Job, library: Option<&Path>) -> Result<Run> {
+        self.lab.run(name, &job.program, job.interposed, library)
+    }
+}
+
+impl Lab {
+    /// The library to test; none when the kernel is compared with itself.
+    pub fn library(&self) -> Option<&Path> {
+        self.library.as_deref()
     }
 
-    fn run_one(&self, name: &str, job: &Job, library: Option<&Path>) -> Result<Run> {
+    /// Runs a program once, with or without the library; `interposed` tells which of two programs have it.
+    ///
+    /// # Errors
+    /// When there is no process or no file to be had.
+    pub fn run(&self, name: &str, program: &str, interposed: Option<&str>, library: Option<&Path>) -> Result<Run> {
         let trace_file = self.directory.0.join(format!("{name}.trace"));
         let error_file = self.directory.0.join(format!("{name}.errors"));
         let mut command = Command::new("/proc/self/exe");
-        command.args(["child", &job.program, "--trace"]).arg(&trace_file);
-        match job.interposed {
+        command.args(["child", program, "--trace"]).arg(&trace_file);
+        match interposed {
             None => preload::apply(&mut command, library),
             Some(ends) => {
                 preload::apply(&mut command, None);
@@ -265,32 +254,27 @@ impl Runner<'_> {
             }
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&error_file)?);
-        let ending = Group::start(&mut command)?.finish(Duration::from_secs(self.options.timeout))?;
+        let ending = Group::start(&mut command)?.finish(self.limit)?;
         let trace = Trace::parse(&String::from_utf8_lossy(&fs::read(&trace_file).unwrap_or_default()));
+        // The next run may have the same name.
+        let _ = fs::remove_file(&trace_file);
         let errors = String::from_utf8_lossy(&fs::read(&error_file)?).into_owned();
         Ok(Run { trace, errors, ending })
     }
 }
 
-/// What happened to the connection that two random sequences disagree about.
-fn story(kernel: &Trace, other: &Trace) -> String {
-    let at = kernel.first_difference(other).unwrap_or(0);
-    let (Some(one), Some(two)) = (kernel.lines.get(at), other.lines.get(at)) else { return String::new() };
-    let told = random::story::of_difference(&kernel.lines[..at], one, two);
-    let lines: String = told.iter().map(|line| format!("      {line}\n")).collect();
-    format!("    the connection's story:\n{lines}")
-}
-
-/// The end of a run that went wrong.
-fn last_lines(run: &Run) -> String {
-    let skipped = run.trace.lines.len().saturating_sub(8);
-    let lines: String = run.trace.lines.iter().skip(skipped).map(|line| format!("      {line}\n")).collect();
-    format!("{lines}{}", run.errors)
+impl Run {
+    /// The end of a run that went wrong.
+    pub fn last_lines(&self) -> String {
+        let skipped = self.trace.lines.len().saturating_sub(8);
+        let lines: String = self.trace.lines.iter().skip(skipped).map(|line| format!("      {line}\n")).collect();
+        format!("{lines}{}", self.errors)
+    }
 }
 
 /// Whether the connections that should have been accelerated were: at least one end of each is counted in the process
 /// that tells (the other may belong to a child of it), and none fell back.
-fn check_path(run: &Run) -> Result<()> {
+pub fn check_path(run: &Run) -> Result<()> {
     let pairs = run.trace.notes.iter().filter(|note| *note == "pair").count();
     let counted: Vec<usize> =
         run.trace.notes.iter().filter_map(|note| note.strip_prefix("accelerated ")?.parse().ok()).collect();

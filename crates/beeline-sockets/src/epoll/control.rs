@@ -194,7 +194,7 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
 }
 
 /// Calls `f` with the further descriptors of a listener: its door and clients that have not said hello.
-fn hidden_of(entry: &Entry, mut f: impl FnMut(i32)) {
+pub(super) fn hidden_of(entry: &Entry, mut f: impl FnMut(i32)) {
     if let Some(desc) = entry.desc().filter(|desc| desc.kind() == Kind::Listener) {
         let mut hidden = [0i32; 20];
         let count = meet::listener_fds(desc, &mut hidden);

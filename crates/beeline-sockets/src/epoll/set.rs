@@ -52,6 +52,8 @@ pub struct Entry {
     pub desc: AtomicPtr<Desc>,
     /// The peer's tail at the last report (edge-triggered).
     pub seen_tail: AtomicU32,
+    /// The side's `arrivals` at the last report (edge-triggered).
+    pub seen_arrivals: AtomicU32,
     /// The description's `fulls` at the last report (edge-triggered).
     pub seen_fulls: AtomicU32,
     /// The side's `changes` at the last report (edge-triggered).
@@ -252,6 +254,7 @@ impl Set {
             (&new.seen_tail, &old.seen_tail),
             (&new.seen_fulls, &old.seen_fulls),
             (&new.seen_changes, &old.seen_changes),
+            (&new.seen_arrivals, &old.seen_arrivals),
             (&new.call, &old.call),
         ] {
             target.store(source.load(Relaxed), Relaxed);

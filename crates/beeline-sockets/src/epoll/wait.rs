@@ -97,6 +97,17 @@ unsafe fn run(epfd: i32, events: *mut epoll_event, max: i32, deadline: Deadline,
     }
 }
 
+/// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the
+/// set: they become hot.
+pub(super) fn take_news(epfd: i32, set: &'static Set) {
+    let mut events = [epoll_event { events: 0, u64: 0 }; 16];
+    let (pointer, room) = (events.as_mut_ptr(), events.len());
+    // SAFETY: room for that many events.
+    let count = unsafe { kernel::epoll_now(epfd, pointer, room as i32) };
+    let mut call = Call { epfd, set, events: pointer, max: room, filled: 0, number: 0 };
+    call.translate(count.unwrap_or(0));
+}
+
 /// One call that waits.
 struct Call {
     epfd: i32,

@@ -6,12 +6,12 @@ use beeline_lane::{Armed, LaneMemory, Reader, Since, Sink, flags as lane_flags};
 use beeline_stats::tunables::Wait;
 
 use super::send::{TRANSFER_MAX, Waited, bogus, check_iovecs, left, not_a_lane, sane};
-use super::{Anchor, Next, fault, kernel_said, low_water, observe, receive_over, urgent};
+use super::{Anchor, Next, count_arrivals, fault, kernel_said, low_water, observe, receive_over, urgent};
 use crate::desc::{Desc, Pin, RxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, Spun, Woken};
-use crate::{Outcome, kernel};
+use crate::{Errno, Outcome, kernel};
 
 /// `read(2)`: as [`recv`] without flags, but nothing is asked of the connection for no bytes.
 ///
@@ -240,6 +240,19 @@ pub unsafe fn recvmmsg(
     // SAFETY: null or valid by the caller's word.
     let deadline = unsafe { timeout.as_ref() }
         .map(|timeout| kernel::now_ns().saturating_add(timeout.tv_sec as u64 * 1_000_000_000 + timeout.tv_nsec as u64));
+    let _pin = desc.pin();
+    if !desc.is_lane() {
+        return Outcome::Kernel;
+    }
+    // do_recvmmsg() takes the pending error first, and leaves one that ends a call with messages for the next.
+    let side = desc.side();
+    observe(desc, side);
+    if flags & libc::MSG_ERRQUEUE == 0 {
+        match side.take_error() {
+            0 => {}
+            errno => return Outcome::fail(errno),
+        }
+    }
     let mut done = 0;
     let mut flags = flags;
     for index in 0..count.min(1024) as usize {
@@ -249,6 +262,10 @@ pub unsafe fn recvmmsg(
         match unsafe { recvmsg(fd, &raw mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
             Outcome::Done(got) => entry.msg_len = got as u32,
             other if done == 0 => return other,
+            Outcome::Fail(errno) if errno != Errno(libc::EAGAIN) => {
+                side.error.store(errno.0, Relaxed);
+                break;
+            }
             _ => break,
         }
         done += 1;
@@ -313,6 +330,7 @@ fn receive_parts<'a>(
                 _ => Outcome::Done(got as isize),
             };
         }
+        count_arrivals(desc, side);
         let before = got;
         let mut failed = None;
         while got < total {

@@ -69,11 +69,20 @@ unsafe fn send_any(fd: i32, desc: &'static Desc, buffer: *const u8, length: usiz
     }
     let length = length.min(TRANSFER_MAX);
     if bogus(buffer as usize, length) {
-        return Outcome::fail(libc::EFAULT);
+        return send_nothing(fd, desc, flags);
     }
     // SAFETY: forwarded from the caller.
     let source = unsafe { Source::from_raw(buffer, length) };
     send_parts(fd, desc, flags, length, core::iter::once(source))
+}
+
+/// A send from an address that cannot be the app's: as in the kernel, what is wrong with the connection comes first.
+#[cold]
+fn send_nothing(fd: i32, desc: &'static Desc, flags: i32) -> Outcome {
+    match send_parts(fd, desc, flags, 0, core::iter::empty()) {
+        Outcome::Done(_) => Outcome::fail(libc::EFAULT),
+        other => other,
+    }
 }
 
 /// Flags of a peer that has shut down both halves.

@@ -61,7 +61,8 @@ pub fn before_close(fd: i32, desc: &'static Desc) {
     if !may_begin_again(desc) || desc.side().tx.bytes() == 0 || desc.refs.load(Relaxed) > 1 {
         return;
     }
-    if kernel::poll_now(fd, 0) & (libc::POLLHUP | libc::POLLERR) != 0 {
+    // A door that dies leaves an error beside the hang-up, because nobody took the hello.
+    if crate::io::tells_of_end(desc, kernel::poll_now(fd, 0)) {
         late_fallback(fd, desc);
     }
 }
@@ -153,7 +154,7 @@ pub(super) fn disconnect(fd: i32, desc: &'static Desc) -> Outcome {
             {
                 let _both = desc.lock_both();
                 let (lane, end) = (desc.lane(), desc.end());
-                lane.set_flags(end, lane.flags(end) | flags::FIN | flags::CLOSED | flags::RESET);
+                lane.set_flags(end, lane.flags(end) | flags::CLOSED | flags::RESET);
                 become_tcp(fd, desc, tcp);
             }
             each_fd(fd, desc, |fd| epoll::put_back(fd, desc));

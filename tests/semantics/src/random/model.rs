@@ -5,13 +5,14 @@ use crate::traced::{Fd, queued, tcp_state};
 use crate::variant::{Family, Variant};
 use beeline_testkit::rng::Rng;
 use beeline_testkit::sys;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Connections at the same time.
 pub const SLOTS: usize = 5;
 
 /// Epoll sets.
-pub const SETS: usize = 2;
+pub const SETS: usize = 3;
 
 /// Bytes that may lie unread in one direction.
 pub const UNREAD_MAX: usize = 12_000;
@@ -24,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct End {
     /// The descriptors of this end: more than one after `dup`, none when it is closed.
     pub fds: Vec<Fd>,
+    /// The server's end before anybody accepted it.
+    pub pending: bool,
     /// Bytes that the peer sent and nobody has read yet.
     pub unread: usize,
     pub write_shut: bool,
@@ -32,11 +35,13 @@ pub struct End {
     pub reset: bool,
     /// `SO_LINGER` with zero seconds: closing resets.
     pub aborts: bool,
+    /// `SO_RCVLOWAT` above one.
+    pub low_water: bool,
 }
 
 impl End {
     pub fn is_open(&self) -> bool {
-        !self.fds.is_empty()
+        !self.fds.is_empty() || self.pending
     }
 }
 
@@ -46,7 +51,7 @@ pub struct Connection {
     pub ends: [End; 2],
 }
 
-/// The states of TCP that last (include/net/tcp_states.h): here every segment is acknowledged at once.
+/// The states of TCP that last (include/net/tcp_states.h): here every segment is acknowledged before the next step.
 mod tcp {
     pub const ESTABLISHED: u8 = 1;
     pub const FIN_WAIT2: u8 = 5;
@@ -73,81 +78,108 @@ impl Connection {
             tcp_state(*fd) == self.state(side) && (end.reset || queued(*fd) as usize == end.unread)
         })
     }
+
+    pub fn is_free(&self) -> bool {
+        self.ends.iter().all(|end| !end.is_open())
+    }
+}
+
+/// A listener and the connections in its queue, by slot.
+pub struct Listener {
+    pub fd: Fd,
+    pub variant: Variant,
+    pub queue: VecDeque<usize>,
 }
 
 /// The state of a sequence.
 pub struct Model {
+    seed: u64,
     pub rng: Rng,
     pub calls: Calls,
-    pub listener: Fd,
-    pub variant: Variant,
+    pub listeners: Vec<Listener>,
     pub slots: Vec<Connection>,
     pub sets: Vec<Fd>,
+    /// Whether there was a child.
+    pub forked: bool,
     /// Descriptors ever made, for their names.
     pub made: usize,
     /// Bytes ever sent, for the content of the next ones.
     pub position: u64,
-    /// Effects that were expected and did not come: a mistake of the model.
+    /// Effects that were expected and did not come.
     pub vain: usize,
 }
 
 impl Model {
     pub fn new(seed: u64, calls: Calls) -> Self {
         let mut rng = Rng::new(seed);
-        let family = *rng.pick(&[Family::V4, Family::V6, Family::Dual]);
-        let variant = Variant { family, ..Variant::default() };
-        let sets = ["set0", "set1"].map(crate::traced::epoll_create).to_vec();
+        let families =
+            [*rng.pick(&[Family::V4, Family::Wildcard, Family::Mapped]), *rng.pick(&[Family::V6, Family::Dual])];
+        let listener = |(family, name)| {
+            let variant = Variant { family, ..Variant::default() };
+            let fd = variant.listener().named(name);
+            sys::set_nonblocking(fd.raw, true);
+            Listener { fd, variant, queue: VecDeque::new() }
+        };
+        let listeners = families.into_iter().zip(["l0", "l1"]).map(listener).collect();
+        let sets = ["set0", "set1", "set2"].map(crate::traced::epoll_create).to_vec();
         let slots = (0..SLOTS).map(|_| Connection::default()).collect();
-        Self { rng, calls, listener: variant.listener(), variant, slots, sets, made: 0, position: 0, vain: 0 }
+        Self { seed, rng, calls, listeners, slots, sets, forked: false, made: 0, position: 0, vain: 0 }
+    }
+
+    /// Begins the operation with this number: its choices depend on no other's.
+    pub fn begin(&mut self, number: usize) {
+        self.rng = Rng::new(self.seed.wrapping_add((number as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95)));
+        self.rng.next_u64();
     }
 
     /// A name for a new descriptor; a sequence makes a few hundred at most, so they may live for ever.
-    pub fn name(&mut self, side: usize) -> &'static str {
-        let name = format!("{}{}", if side == 0 { 'c' } else { 's' }, self.made);
+    pub fn name(&mut self, prefix: char) -> &'static str {
+        let name = format!("{prefix}{}", self.made);
         self.made += 1;
         Box::leak(name.into_boxed_str())
     }
 
-    /// All open ends, as (slot, side).
+    /// All ends with a descriptor, as (slot, side).
     pub fn open_ends(&self) -> Vec<(usize, usize)> {
-        let mut ends = Vec::new();
-        for (slot, connection) in self.slots.iter().enumerate() {
-            for (side, end) in connection.ends.iter().enumerate() {
-                if end.is_open() {
-                    ends.push((slot, side));
-                }
-            }
-        }
-        ends
+        let all = (0..SLOTS).flat_map(|slot| [(slot, 0), (slot, 1)]);
+        all.filter(|(slot, side)| !self.slots[*slot].ends[*side].fds.is_empty()).collect()
     }
 
-    pub fn any_fd(&mut self, slot: usize, side: usize) -> Fd {
-        let at = self.rng.below(self.slots[slot].ends[side].fds.len());
-        self.slots[slot].ends[side].fds[at]
+    /// An end with a descriptor, and one of those.
+    pub fn any_end(&mut self) -> Option<(usize, usize, Fd)> {
+        let from = self.rng.below(SLOTS * 2);
+        let choice = self.rng.next_u64() as usize;
+        let has = |place: usize| {
+            let (slot, side) = (place / 2 % SLOTS, place % 2);
+            let fds = &self.slots[slot].ends[side].fds;
+            (!fds.is_empty()).then(|| (slot, side, fds[choice % fds.len()]))
+        };
+        (from..from + SLOTS * 2).find_map(has)
+    }
+
+    pub fn end(&mut self, slot: usize, side: usize) -> &mut End {
+        &mut self.slots[slot].ends[side]
+    }
+
+    /// Whether a receive on this end cannot block.
+    pub fn has_news(&self, slot: usize, side: usize) -> bool {
+        let (own, peer) = (&self.slots[slot].ends[side], &self.slots[slot].ends[1 - side]);
+        own.unread > 0 && !own.low_water || own.read_shut || own.reset || peer.write_shut
     }
 
     /// Waits until TCP is where the model is: on both ends the same state, with all that was sent arrived.
     ///
     /// The acknowledgement of a FIN wakes its sender, which edge-triggered sets show, and TCP puts it off. It is asked
     /// for; where unread data keeps TCP from giving it, the delay of 40 ms is waited for.
-    fn settle(&mut self, slot: usize) {
-        let deadline = Instant::now() + PATIENCE;
-        let mut looks = 0;
-        while !self.slots[slot].is_settled() {
-            if Instant::now() > deadline {
-                self.vain += 1;
-                return;
+    pub fn settle(&mut self, slot: usize) {
+        if !wait_until(|| {
+            let connection = &self.slots[slot];
+            for fd in connection.ends.iter().filter_map(|end| end.fds.first()) {
+                sys::setsockopt(fd.raw, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &1_i32.to_ne_bytes());
             }
-            for end in &self.slots[slot].ends {
-                if let Some(fd) = end.fds.first() {
-                    sys::setsockopt(fd.raw, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &1_i32.to_ne_bytes());
-                }
-            }
-            looks += 1;
-            match looks {
-                ..20 => std::thread::yield_now(),
-                _ => std::thread::sleep(Duration::from_millis(1)),
-            }
+            connection.is_settled()
+        }) {
+            self.vain += 1;
         }
     }
 
@@ -156,11 +188,11 @@ impl Model {
         if count == 0 {
             return;
         }
-        let peer = &mut self.slots[slot].ends[1 - side];
+        let peer = self.end(slot, 1 - side);
         if !peer.is_open() || (peer.read_shut && peer.write_shut) {
             // Nobody can ever read it: the answer is a reset, which both ends see.
             peer.reset = true;
-            self.slots[slot].ends[side].reset = true;
+            self.end(slot, side).reset = true;
         } else {
             peer.unread += count;
         }
@@ -169,13 +201,13 @@ impl Model {
 
     /// `count` bytes were taken out by a receive on this end.
     pub fn received(&mut self, slot: usize, side: usize, count: usize) {
-        let end = &mut self.slots[slot].ends[side];
+        let end = self.end(slot, side);
         end.unread = end.unread.saturating_sub(count);
     }
 
     /// `shutdown` succeeded on this end.
     pub fn shut(&mut self, slot: usize, side: usize, how: i32) {
-        let end = &mut self.slots[slot].ends[side];
+        let end = self.end(slot, side);
         end.read_shut |= how != libc::SHUT_WR;
         end.write_shut |= how != libc::SHUT_RD;
         self.settle(slot);
@@ -183,21 +215,36 @@ impl Model {
 
     /// The last descriptor of this end was closed.
     pub fn closed(&mut self, slot: usize, side: usize) {
-        let end = &mut self.slots[slot].ends[side];
-        let (was_reset, write_shut) = (end.reset, end.write_shut);
-        let unread = end.unread > 0;
-        let aborts = end.aborts;
-        *end = End { write_shut: true, read_shut: true, reset: was_reset, ..End::default() };
-        let peer = &mut self.slots[slot].ends[1 - side];
+        let end = self.end(slot, side);
+        let was = std::mem::take(end);
+        *end = End { write_shut: true, read_shut: true, reset: was.reset, ..End::default() };
+        let peer = self.end(slot, 1 - side);
         if !peer.is_open() {
             self.slots[slot] = Connection::default();
             return;
         }
         // With both directions finished there is nothing left to reset.
-        let finished = write_shut && peer.write_shut;
-        if !finished && (aborts || unread) {
+        let finished = was.write_shut && peer.write_shut;
+        if !finished && (was.aborts || was.unread > 0) {
             peer.reset = true;
         }
         self.settle(slot);
     }
+}
+
+/// Whether `done` came true in time.
+pub fn wait_until(mut done: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    let mut looks = 0;
+    while !done() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        looks += 1;
+        match looks {
+            ..20 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    true
 }

@@ -1,0 +1,120 @@
+//! Operations that move bytes.
+
+use super::model::{Model, UNREAD_MAX};
+use crate::trace;
+use crate::traced::*;
+use beeline_testkit::rng::fill_stream;
+use beeline_testkit::sys::{self, Pieces};
+
+const SIZES: [usize; 12] = [1, 2, 3, 7, 8, 16, 63, 64, 100, 1000, 1500, 4000];
+
+/// An address that no program has mapped.
+const NOWHERE: usize = 0x10;
+
+impl Model {
+    /// The next `length` bytes of the stream that all sends take theirs from.
+    pub fn data(&mut self, length: usize) -> Vec<u8> {
+        let mut data = vec![0; length];
+        fill_stream(77, self.position, &mut data);
+        self.position += length as u64;
+        data
+    }
+
+    /// Data for a send on this end.
+    pub fn outgoing(&mut self, slot: usize, side: usize) -> Vec<u8> {
+        let room = UNREAD_MAX.saturating_sub(self.slots[slot].ends[1 - side].unread);
+        let length = match self.rng.below(20) {
+            0 => 0,
+            _ => (*self.rng.pick(&SIZES)).min(room),
+        };
+        self.data(length)
+    }
+
+    /// How many bytes a receive asks for.
+    pub fn demand(&mut self) -> usize {
+        match self.rng.below(10) {
+            0 => 0,
+            1..4 => 20_000,
+            _ => *self.rng.pick(&SIZES),
+        }
+    }
+
+    pub fn send_step(&mut self, slot: usize, side: usize, fd: Fd) {
+        let data = self.outgoing(slot, side);
+        let cut = self.rng.below(data.len() + 1);
+        let (front, back) = data.split_at(cut);
+        let ret = match self.rng.below(11) {
+            0 => {
+                let ret = sys::writev(fd.raw, &Pieces::of_data(&[front, back]));
+                trace!("writev({}, {}) = {ret}", fd.name, data.len());
+                ret
+            }
+            1 => sendmsg(fd, &[front, b"", back], libc::MSG_NOSIGNAL),
+            2 => send(fd, &data, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT),
+            3 => return self.send_messages(slot, side, fd, front, back),
+            4 => {
+                trace!("send({}, nowhere) = {}", fd.name, sys::send_at(fd.raw, NOWHERE, 5, libc::MSG_NOSIGNAL));
+                return;
+            }
+            5 => write(fd, &data),
+            _ => send(fd, &data, libc::MSG_NOSIGNAL),
+        };
+        self.sent(slot, side, ret.size());
+    }
+
+    fn send_messages(&mut self, slot: usize, side: usize, fd: Fd, front: &[u8], back: &[u8]) {
+        let mut messages = [Pieces::of_data(&[front]), Pieces::of_data(&[back])];
+        let (ret, lengths) = sys::sendmmsg(fd.raw, &mut messages, libc::MSG_NOSIGNAL);
+        let count: u32 = lengths.iter().take(ret.size()).sum();
+        trace!("sendmmsg({}, {} {}) = {ret} {count}", fd.name, front.len(), back.len());
+        self.sent(slot, side, count as usize);
+    }
+
+    pub fn receive_step(&mut self, slot: usize, side: usize, fd: Fd) {
+        let length = self.demand();
+        let cut = self.rng.below(length + 1);
+        let lengths = [cut as i64, (length - cut) as i64];
+        let count = match self.rng.below(18) {
+            0 => readv(fd, &[lengths[0], 0, lengths[1]]).size(),
+            1 => recvmsg(fd, &lengths, 0).size(),
+            2 | 3 => {
+                let more = *self.rng.pick(&[0, 0, libc::MSG_TRUNC, libc::MSG_WAITALL, libc::MSG_DONTWAIT]);
+                recv(fd, length, libc::MSG_PEEK | more);
+                0
+            }
+            4 => recv(fd, length, libc::MSG_WAITALL).len(),
+            5 => {
+                let mut buffer = vec![0; length];
+                let ret = sys::recv(fd.raw, &mut buffer, libc::MSG_TRUNC);
+                trace!("recv({}, {length}, TRUNC) = {ret}", fd.name);
+                ret.size()
+            }
+            6 | 7 => read(fd, length).len(),
+            8 => {
+                let mut messages = [Pieces::of_lengths(&lengths[..1]), Pieces::of_lengths(&lengths[1..])];
+                let (ret, lengths) = sys::recvmmsg(fd.raw, &mut messages, 0, -1);
+                let lengths = &lengths[..ret.size()];
+                trace!("recvmmsg({}, {cut} {}) = {ret} {lengths:?}", fd.name, length - cut);
+                lengths.iter().sum::<u32>() as usize
+            }
+            9 => {
+                let mut buffer = vec![0; length];
+                let (ret, address) = sys::recvfrom(fd.raw, &mut buffer, libc::MSG_DONTWAIT);
+                trace!("recvfrom({}, {length}) = {ret} {} address {address}", fd.name, shown(&buffer[..ret.size()]));
+                ret.size()
+            }
+            10 => {
+                trace!("recv({}, nowhere) = {}", fd.name, sys::recv_at(fd.raw, NOWHERE, 5, libc::MSG_DONTWAIT));
+                0
+            }
+            11 if self.has_news(slot, side) => {
+                sys::set_nonblocking(fd.raw, false);
+                let count = recv(fd, length, 0).len();
+                sys::set_nonblocking(fd.raw, true);
+                count
+            }
+            _ => recv(fd, length, 0).len(),
+        };
+        self.received(slot, side, count);
+    }
+}
