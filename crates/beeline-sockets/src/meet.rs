@@ -54,6 +54,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use beeline_lane::{End, flags};
 use beeline_shm::sys;
 
+use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Draft, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
@@ -163,7 +164,7 @@ unsafe fn name(
     drop(guard);
     // SAFETY: by the caller's word; read before it is used for a length.
     unsafe {
-        if length.is_null() || address.is_null() {
+        if bogus(length as usize, size_of::<u32>()) || bogus(address as usize, 1) {
             return Outcome::fail(libc::EFAULT);
         }
         if (*length).cast_signed() < 0 {

@@ -16,6 +16,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLL
 
 pub use select::{pselect, select};
 
+use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
 use crate::io::{self, Anchor, Next};
 use crate::side::state;
@@ -100,7 +101,7 @@ pub(crate) fn deadline(timeout: Option<&libc::timespec>) -> Result<Option<u64>, 
 /// # Safety
 /// `fds` must point to `count` entries.
 unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option<&u64>) -> Outcome {
-    if count == 0 || count > 1 << 20 || (fds as usize) < 4096 {
+    if count == 0 || count > 1 << 20 || bogus(fds as usize, 1) {
         return Outcome::Kernel;
     }
     // SAFETY: by the caller's word.

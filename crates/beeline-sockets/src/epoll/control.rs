@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
 use super::set::{Entry, SETS, Set};
 use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, judge, set_of, watch};
+use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
 use crate::{Errno, Outcome, kernel, life, meet, table};
@@ -54,7 +55,7 @@ pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_ev
     let Some(set) = table::get(epfd).and_then(set_of) else { return Outcome::Kernel };
     let event = match (operation, event as usize) {
         (libc::EPOLL_CTL_DEL, _) => None,
-        (_, 0..4096) => return Outcome::fail(libc::EFAULT),
+        (_, address) if bogus(address, size_of::<libc::epoll_event>()) => return Outcome::fail(libc::EFAULT),
         // SAFETY: valid by the caller's word; the struct is packed, so it is read as a whole.
         _ => Some(unsafe { event.read_unaligned() }),
     };

@@ -12,6 +12,7 @@ use super::{
     BUSY_WAITS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, Marks,
     any_ready, arrivals, attend, bury, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
 };
+use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
 use crate::io::{self, Anchor, Next};
 use crate::poll::{deadline, somebody_polls};
@@ -84,7 +85,7 @@ unsafe fn run(epfd: i32, events: *mut epoll_event, max: i32, deadline: Deadline,
     if max <= 0 || max as usize > i32::MAX as usize / size_of::<epoll_event>() {
         return Outcome::Kernel;
     }
-    if (events as usize) < 4096 {
+    if bogus(events as usize, size_of::<epoll_event>()) {
         // The kernel finds fault only when there is something to report.
         return if any_ready(set, 0) { Outcome::fail(libc::EFAULT) } else { Outcome::Kernel };
     }

@@ -5,8 +5,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, LaneMemory, Reader, Since, Sink, flags as lane_flags};
 use beeline_stats::tunables::Wait;
 
-use super::send::{TRANSFER_MAX, Waited, bogus, check_iovecs, left, not_a_lane, sane};
+use super::send::{TRANSFER_MAX, Waited, check_iovecs, left, not_a_lane, sane};
 use super::{Anchor, Next, count_arrivals, fault, kernel_said, low_water, observe, receive_over, urgent};
+use crate::app_memory::bogus;
 use crate::desc::{Desc, Pin, RxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
 
 use super::{Anchor, Next, fault, kernel_said, observe, pace, reset, urgent, writable_hint};
+use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind, Pin, TxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
@@ -225,13 +226,6 @@ pub(super) unsafe fn sane<'a, T>(message: *const T) -> Option<&'a T> {
     }
     // SAFETY: by the caller's word.
     unsafe { message.as_ref() }
-}
-
-/// Whether an address cannot belong to an app: the kernel would answer `EFAULT`. The first page is never
-/// mapped, and the upper half of the address space is the kernel's.
-#[inline]
-pub(super) fn bogus(address: usize, length: usize) -> bool {
-    length != 0 && (address < 4096 || address > isize::MAX as usize - length.min(isize::MAX as usize))
 }
 
 #[cold]

@@ -23,6 +23,7 @@ use super::hello_io::{self, Refusal, Waiting};
 use super::listener::{self, Listener, PENDING_MAX};
 use super::turnstile::{self, Held};
 use super::{door, pool};
+use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken};
@@ -56,19 +57,21 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
         Ok(_) => eventually(fd, desc, listener, flags, &mut peer),
         Err(errno) => Err(errno),
     };
-    // SAFETY: valid by the caller's word, if it is not null.
-    let room = unsafe { length.as_ref() };
     match result {
-        Ok(accepted) if !pointer.is_null() && room.is_none_or(|length| length.cast_signed() < 0) => {
-            // As in the kernel, a connection whose address cannot be told is lost.
-            drop_accepted(accepted);
-            Outcome::fail(if length.is_null() { libc::EFAULT } else { libc::EINVAL })
-        }
-        Ok(accepted) => {
+        Ok(accepted) if !pointer.is_null() => {
+            let nowhere = bogus(length as usize, size_of::<u32>());
+            // SAFETY: by the caller's word it is valid, and it is not the null that many pass by mistake.
+            let room = if nowhere { 0 } else { unsafe { length.read_unaligned() } };
+            if nowhere || room.cast_signed() < 0 || bogus(pointer as usize, room as usize) {
+                // As in the kernel, a connection whose address cannot be told is lost.
+                drop_accepted(accepted);
+                return Outcome::fail(if room.cast_signed() < 0 { libc::EINVAL } else { libc::EFAULT });
+            }
             // SAFETY: by the caller's word.
             unsafe { peer.to_app(pointer, length) };
             Outcome::Done(accepted as isize)
         }
+        Ok(accepted) => Outcome::Done(accepted as isize),
         Err(errno) => Outcome::Fail(errno),
     }
 }

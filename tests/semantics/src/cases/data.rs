@@ -21,8 +21,10 @@ pub const GROUP: Group = Group {
         Case::new("empty_when_nonblocking", FAMILY, empty_when_nonblocking),
         Case::new("null_buffers", ONCE, null_buffers),
         Case::new("unmapped_buffers", ONCE, unmapped_buffers),
-        Case::new("buffer_ends_in_nothing", ONCE, buffer_ends_in_nothing)
-            .deviates("a buffer that is partly not mapped raises SIGSEGV: the copy is made in user space"),
+        Case::new("forbidden_page", ONCE, forbidden_page),
+        Case::new("buffer_ends_in_nothing", ONCE, buffer_ends_in_nothing).deviates(
+            "a buffer that begins well and ends in a page without access raises SIGSEGV: the copy is our own",
+        ),
         Case::new("bad_descriptors", ONCE, bad_descriptors),
         Case::new("wrong_kinds_of_descriptor", ONCE, wrong_kinds_of_descriptor),
         Case::new("recvfrom_and_sendto", FAMILY | MODE, recvfrom_and_sendto),
@@ -159,6 +161,29 @@ fn unmapped_buffers(v: Variant) {
     send(client, b"after", 0);
     await_queued(server, 5);
     recv(server, 16, 0);
+}
+
+/// A page that must not be touched, as test suites and guarding allocators have them.
+fn forbidden_page(v: Variant) {
+    let (client, server) = v.pair();
+    let page = page_edge();
+    send(server, b"back", 0);
+    await_queued(client, 4);
+    trace!("send: {}", sys::send_at(client.raw, page, 5, libc::MSG_NOSIGNAL));
+    trace!("write: {}", sys::write_at(client.raw, page, 5));
+    trace!("writev: {}", sys::writev_at(client.raw, page, 1));
+    trace!("recv: {}", sys::recv_at(client.raw, page, 5, 0));
+    trace!("peek: {}", sys::recv_at(client.raw, page, 5, libc::MSG_PEEK));
+    trace!("read: {}", sys::read_at(client.raw, page, 5));
+    trace!("readv: {}", sys::readv_at(client.raw, page, 1));
+    trace!("poll: {}", sys::poll_at(page, 1, 0));
+    trace!("getsockname: {}", sys::getsockname_at(client.raw, page, page));
+    recv(client, 16, 0);
+    send(client, b"after", 0);
+    await_queued(server, 5);
+    recv(server, 16, 0);
+    sys::shutdown(client.raw, libc::SHUT_WR);
+    trace!("send when shut: {}", sys::send_at(client.raw, page, 5, libc::MSG_NOSIGNAL));
 }
 
 /// Two pages of which the second cannot be used; the address of the boundary.
