@@ -43,7 +43,7 @@ impl Model {
         let data = self.outgoing(slot, side);
         let cut = self.rng.below(data.len() + 1);
         let (front, back) = data.split_at(cut);
-        let ret = match self.rng.below(11) {
+        let ret = match self.rng.below(13) {
             0 => {
                 let ret = sys::writev(fd.raw, &Pieces::of_data(&[front, back]));
                 trace!("writev({}, {}) = {ret}", fd.name, data.len());
@@ -57,6 +57,22 @@ impl Model {
                 return;
             }
             5 => write(fd, &data),
+            6 => {
+                let file = sys::file_with(&data);
+                let ret = sys::sendfile(fd.raw, file, None, data.len());
+                trace!("sendfile({}, {}) = {ret}", fd.name, data.len());
+                sys::close(file);
+                ret
+            }
+            7 => {
+                let (_, [reader, writer]) = sys::pipe2(libc::O_CLOEXEC);
+                sys::write(writer, &data);
+                let ret = sys::splice(reader, None, fd.raw, None, data.len(), libc::SPLICE_F_NONBLOCK);
+                trace!("splice({} bytes to {}) = {ret}", data.len(), fd.name);
+                sys::close(reader);
+                sys::close(writer);
+                ret
+            }
             _ => send(fd, &data, libc::MSG_NOSIGNAL),
         };
         self.sent(slot, side, ret.size());
@@ -74,7 +90,7 @@ impl Model {
         let length = self.demand();
         let cut = self.rng.below(length + 1);
         let lengths = [cut as i64, (length - cut) as i64];
-        let count = match self.rng.below(18) {
+        let count = match self.rng.below(20) {
             0 => readv(fd, &[lengths[0], 0, lengths[1]]).size(),
             1 => recvmsg(fd, &lengths, 0).size(),
             2 | 3 => {
@@ -106,6 +122,18 @@ impl Model {
             10 => {
                 trace!("recv({}, nowhere) = {}", fd.name, sys::recv_at(fd.raw, NOWHERE, 5, libc::MSG_DONTWAIT));
                 0
+            }
+            12 => {
+                let (_, [reader, writer]) = sys::pipe2(libc::O_CLOEXEC);
+                // A pipe holds sixteen segments, however short: so few bytes always fit.
+                let length = length.min(16);
+                let ret = sys::splice(fd.raw, None, writer, None, length, libc::SPLICE_F_NONBLOCK);
+                let mut data = vec![0; ret.size()];
+                sys::read(reader, &mut data);
+                trace!("splice({} to pipe, {length}) = {ret} {}", fd.name, shown(&data));
+                sys::close(reader);
+                sys::close(writer);
+                ret.size()
             }
             11 if self.has_news(slot, side) => {
                 sys::set_nonblocking(fd.raw, false);

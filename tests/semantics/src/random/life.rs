@@ -120,6 +120,9 @@ impl Model {
 
     /// A child that holds all connections does one thing with one of them, and ends.
     pub fn fork_step(&mut self, slot: usize, side: usize, fd: Fd) {
+        if self.nested {
+            return;
+        }
         self.forked = true;
         let choice = self.rng.below(4);
         let (data, length) = (self.outgoing(slot, side), self.demand());

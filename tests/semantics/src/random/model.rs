@@ -101,6 +101,8 @@ pub struct Model {
     pub sets: Vec<Fd>,
     /// Whether there was a child.
     pub forked: bool,
+    /// Whether a set may be in another.
+    pub nested: bool,
     /// Descriptors ever made, for their names.
     pub made: usize,
     /// Bytes ever sent, for the content of the next ones.
@@ -123,7 +125,7 @@ impl Model {
         let listeners = families.into_iter().zip(["l0", "l1"]).map(listener).collect();
         let sets = ["set0", "set1", "set2"].map(crate::traced::epoll_create).to_vec();
         let slots = (0..SLOTS).map(|_| Connection::default()).collect();
-        Self { seed, rng, calls, listeners, slots, sets, forked: false, made: 0, position: 0, vain: 0 }
+        Self { seed, rng, calls, listeners, slots, sets, forked: false, nested: false, made: 0, position: 0, vain: 0 }
     }
 
     /// Begins the operation with this number: its choices depend on no other's.

@@ -63,9 +63,9 @@ impl Model {
     /// The sets themselves: as something to wait for, and their members that are listeners.
     pub fn sets_step(&mut self) {
         let set = self.any_set();
-        match self.rng.below(4) {
+        match self.rng.below(5) {
             // After a fork, members may be another process's, and only the kernel's word about all of them is left.
-            0 | 1 if self.forked => {}
+            0 | 1 | 3 if self.forked => {}
             0 => {
                 let fds: Vec<(Fd, i16)> = self.sets.iter().map(|set| (*set, libc::POLLIN | libc::POLLOUT)).collect();
                 poll(&fds, 0);
@@ -80,6 +80,14 @@ impl Model {
                     0 => epoll_del(set, fd),
                     // An edge of a listener may be told twice, by its queue and by its door.
                     _ => epoll_add(set, fd, libc::EPOLLIN),
+                };
+            }
+            3 => {
+                let inner = self.any_set();
+                self.nested = true;
+                match self.rng.below(3) {
+                    0 => epoll_del(set, inner),
+                    _ => epoll_add(set, inner, libc::EPOLLIN),
                 };
             }
             _ => {
