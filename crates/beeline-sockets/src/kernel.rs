@@ -141,7 +141,9 @@ impl SockAddr {
         }
     }
 
-    fn bytes(&self) -> &[u8; size_of::<libc::sockaddr_storage>()] {
+    /// The address as bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; size_of::<libc::sockaddr_storage>()] {
         // SAFETY: a plain C struct that was zeroed when made, seen as its bytes.
         unsafe { &*(&raw const self.storage).cast() }
     }

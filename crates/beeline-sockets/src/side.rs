@@ -80,11 +80,11 @@ pub mod state {
     pub const CONNECTING: u32 = 128;
 }
 
-/// One stored option; `key` is `level << 16 | name`, 0 for a free place.
+/// One stored option; `key` is of [`option_key`], 0 for a free place.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct OptionValue {
-    /// `level << 16 | name`.
+    /// Level and name.
     pub key: AtomicU32,
     /// The value as `getsockopt` returns it.
     pub value: AtomicI32,
@@ -183,8 +183,14 @@ impl SideState {
     }
 }
 
-fn option_key(level: i32, name: i32) -> u32 {
-    (level as u32) << 16 | (name as u32 & 0xFFFF)
+/// Never 0, which is a free place.
+pub(crate) fn option_key(level: i32, name: i32) -> u32 {
+    1 << 31 | (level as u32) << 16 | (name as u32 & 0xFFFF)
+}
+
+/// Level and name of a key.
+pub(crate) fn option_of(key: u32) -> (i32, i32) {
+    ((key >> 16 & 0x7FFF) as i32, (key & 0xFFFF) as i32)
 }
 
 const _: () = assert!(size_of::<SideState>() <= 4096);

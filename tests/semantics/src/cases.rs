@@ -9,6 +9,7 @@ mod duo;
 mod epoll;
 mod epoll_entries;
 mod epoll_sets;
+mod every_option;
 mod flags;
 mod fork;
 mod listeners;
@@ -41,6 +42,7 @@ const GROUPS: &[Group] = &[
     cancel::GROUP,
     names::GROUP,
     options::GROUP,
+    every_option::GROUP,
     descriptors::GROUP,
     listeners::GROUP,
     states::GROUP,

@@ -23,7 +23,7 @@ use super::{lookup, trust};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::SideState;
-use crate::{io, stats, table};
+use crate::{io, options, stats, table};
 
 /// Looks for a hello that is being sent this moment.
 const HELLO_LOOKS: usize = 8;
@@ -224,6 +224,7 @@ fn establish(
 /// What an accepted socket inherits from its listener, and who is at its ends.
 fn fill_side(side: &SideState, listener: &Desc, flags: i32, family: u32, name: &ConnName) {
     super::carry_draft(&listener.draft, side);
+    options::disinherit(side);
     side.holders.store(1, Relaxed);
     side.nonblock.store(u32::from(flags & libc::SOCK_NONBLOCK != 0), Relaxed);
     side.family.store(family, Relaxed);

@@ -24,7 +24,7 @@ use beeline_stats::{Counter, Reason, Role};
 use super::connect::{each_fd, put_under};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
-use crate::side::{SideState, state};
+use crate::side::{SideState, option_of, state};
 use crate::wait::{self, Woken};
 use crate::{Errno, Outcome, epoll, life, stats, table};
 
@@ -244,7 +244,7 @@ fn carry_options(side: &SideState, tcp: i32) {
     for option in &side.options {
         let key = option.key.load(Relaxed);
         if key != 0 {
-            let (level, name) = ((key >> 16) as i32, (key & 0xFFFF) as i32);
+            let (level, name) = option_of(key);
             let _ = kernel::setsockopt(tcp, level, name, &option.value.load(Relaxed));
         }
     }

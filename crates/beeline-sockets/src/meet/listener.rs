@@ -30,7 +30,7 @@ use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
-use crate::{Errno, Outcome, kernel, life, stats, table};
+use crate::{Errno, Outcome, kernel, life, options, stats, table};
 
 /// Clients of one process that have connected to the door and said nothing yet.
 pub(super) const PENDING_MAX: usize = 16;
@@ -258,6 +258,9 @@ fn become_listener(fd: i32, desc: &'static Desc) -> bool {
     let Some(listener) = LISTENERS.take() else { return false };
     listener.begin(cookie, local);
     desc.listener.store(core::ptr::from_ref(listener).cast_mut(), Relaxed);
+    if local.is_ipv6() {
+        options::note_v6_only(desc, fd);
+    }
     desc.become_kind(Kind::Listener);
     door::make(fd, desc, listener);
     true

@@ -1,0 +1,137 @@
+//! What a TCP connection over the loopback device says about itself, measured on Linux: for options that nobody has
+//! set, and for `TCP_INFO`.
+
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::End;
+
+use super::template_info;
+use crate::desc::Desc;
+use crate::side::{SideState, state};
+use crate::{Errno, Outcome};
+
+/// The device's MTU, and what IPv4 makes of it.
+const MTU: i32 = 65536;
+const MTU_V4: i32 = 65535;
+/// Maximum segment size: the MTU less headers.
+const SEGMENT: i32 = 65483;
+/// Half of the window that the other end opens with, which bounds segments until it has grown.
+const SEGMENT_FIRST: [i32; 3] = [32741, 32732, 32768];
+/// Bytes of the time-stamp option in each segment.
+const TIMESTAMP_BYTES: i32 = 12;
+/// `TCP_WINDOW_CLAMP` of a connection.
+const WINDOW: i32 = 65536;
+/// `IP_TTL` of the segments that a client sends.
+const TTL: i32 = 64;
+/// Index of the loopback device.
+const LOOPBACK_INDEX: i32 = 1;
+
+// linux/in.h, linux/in6.h
+const IP_PROTOCOL: i32 = 52;
+const IPV6_ADDRFORM: i32 = 1;
+
+/// Whether the bytes would go over IPv4.
+fn over_v4(side: &SideState) -> bool {
+    match side.remote.get() {
+        SocketAddr::V4(_) => true,
+        SocketAddr::V6(address) => matches!(IpAddr::from(*address.ip()).to_canonical(), IpAddr::V4(_)),
+    }
+}
+
+/// `IP_MTU` and `IPV6_MTU`.
+pub(super) fn mtu(side: &SideState) -> i32 {
+    if over_v4(side) { MTU_V4 } else { MTU }
+}
+
+/// `TCP_MAXSEG`, after an app has bounded it to `wanted` or not.
+pub(super) fn segment(desc: &Desc, side: &SideState, wanted: Option<i32>) -> i32 {
+    let [client_v4, client_v6, server] = SEGMENT_FIRST;
+    let first = match desc.end() {
+        End::Server => server,
+        End::Client if over_v4(side) => client_v4,
+        End::Client => client_v6,
+    };
+    wanted.map_or(first, |wanted| first.min(wanted.saturating_sub(TIMESTAMP_BYTES)))
+}
+
+/// An option that nobody has set, where a connection differs from a fresh socket.
+pub(super) fn default(desc: &Desc, side: &SideState, level: i32, name: i32) -> Option<i32> {
+    let v6 = side.family.load(Relaxed) as i32 == libc::AF_INET6;
+    let server = desc.end() == End::Server;
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => Some(WINDOW),
+        (libc::IPPROTO_IP, libc::IP_MTU) => Some(mtu(side)),
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL) if server && over_v4(side) => Some(TTL),
+        (libc::IPPROTO_IP, IP_PROTOCOL) => Some(i32::from(side.local.get().port())),
+        (libc::IPPROTO_IPV6, IPV6_ADDRFORM) if v6 => Some(libc::AF_INET6),
+        (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF) if v6 && server => Some(LOOPBACK_INDEX),
+        (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS) if v6 && server => Some(TTL),
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU) if v6 => Some(mtu(side)),
+        _ => None,
+    }
+}
+
+// net/tcp_states.h
+const TCP_ESTABLISHED: u8 = 1;
+const TCP_FIN_WAIT2: u8 = 5;
+const TCP_CLOSE: u8 = 7;
+const TCP_CLOSE_WAIT: u8 = 8;
+
+/// Bytes of `struct tcp_info` in the kernels to come.
+pub(super) const INFO_BYTES: usize = 512;
+
+// Offsets in `struct tcp_info` (linux/tcp.h).
+const INFO_OPTIONS: usize = 5;
+const INFO_SCALES: usize = 6;
+const INFO_SND_MSS: usize = 16;
+const INFO_RCV_MSS: usize = 20;
+const INFO_PMTU: usize = 60;
+const INFO_RTT: usize = 68;
+const INFO_ADVMSS: usize = 84;
+const INFO_BYTES_ACKED: usize = 120;
+const INFO_BYTES_RECEIVED: usize = 128;
+const INFO_BYTES_SENT: usize = 200;
+
+/// `TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE`.
+const OPTIONS: u8 = 7;
+/// Window scales of both ends.
+const SCALES: u8 = 0xAA;
+
+/// `TCP_INFO`: a fresh socket's, with what is known of the lane. Bytes count as received when they are in the ring
+/// and as acknowledged likewise, as TCP acknowledges before the app reads. Returns the kernel's length.
+pub(super) fn info(desc: &Desc, side: &SideState, info: &mut [u8; INFO_BYTES]) -> Result<usize, Errno> {
+    let mut length = 0;
+    match template_info(side, info, &mut length) {
+        Outcome::Fail(errno) => return Err(errno),
+        Outcome::Done(_) | Outcome::Kernel => {}
+    }
+    let unread = u64::from(crate::io::unread_hint(desc, side));
+    let words = |number: i32| i64::from(number).to_ne_bytes();
+    let bytes = |number: u64| number.to_ne_bytes();
+    let segment = segment(desc, side, None);
+    let fields = [
+        (INFO_SND_MSS, 4, words(segment)),
+        (INFO_RCV_MSS, 4, words(segment)),
+        (INFO_PMTU, 4, words(mtu(side))),
+        (INFO_RTT, 4, words(1)),
+        (INFO_ADVMSS, 4, words(SEGMENT)),
+        (INFO_BYTES_ACKED, 8, bytes(side.tx.bytes())),
+        (INFO_BYTES_RECEIVED, 8, bytes(side.rx.bytes().wrapping_add(unread))),
+        (INFO_BYTES_SENT, 8, bytes(side.tx.bytes())),
+    ];
+    for (offset, size, value) in fields {
+        if let (Some(place), Some(value)) = (info.get_mut(offset..offset + size), value.get(..size)) {
+            place.copy_from_slice(value);
+        }
+    }
+    info[0] = match (side.is(state::RESET), side.is(state::SHUT_WR), side.is(state::PEER_FIN)) {
+        (true, ..) | (_, true, true) => TCP_CLOSE,
+        (_, false, false) => TCP_ESTABLISHED,
+        (_, true, false) => TCP_FIN_WAIT2,
+        (_, false, true) => TCP_CLOSE_WAIT,
+    };
+    info[INFO_OPTIONS] = OPTIONS;
+    info[INFO_SCALES] = SCALES;
+    Ok(length)
+}
