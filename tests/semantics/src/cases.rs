@@ -12,6 +12,7 @@ mod epoll_sets;
 mod every_option;
 mod flags;
 mod fork;
+mod forms;
 mod listeners;
 mod moving;
 mod names;
@@ -40,6 +41,7 @@ const GROUPS: &[Group] = &[
     urgent::GROUP,
     stdio::GROUP,
     cancel::GROUP,
+    forms::GROUP,
     names::GROUP,
     options::GROUP,
     every_option::GROUP,
