@@ -71,6 +71,23 @@ fn the_library_exports_the_listed_calls_and_nothing_else() {
 }
 
 #[test]
+fn the_table_of_calls_lists_what_is_exported() {
+    let exported: BTreeSet<_> = include_str!("exports.txt").lines().collect();
+    let documented: BTreeSet<_> = beeline_stats::semantics::CALLS.iter().flat_map(|row| row.names).copied().collect();
+    assert_eq!(exported, documented, "exports.txt against beeline_stats::semantics::CALLS");
+}
+
+#[test]
+fn the_tables_name_cases_of_this_guest_that_exist() {
+    let program = include_str!("library.rs");
+    for test in beeline_stats::semantics::CALLS.iter().flat_map(|row| row.tests) {
+        if let Some(case) = test.strip_prefix("guest:") {
+            assert!(program.lines().any(|line| line.trim() == case), "{test}");
+        }
+    }
+}
+
+#[test]
 fn the_library_has_no_text_relocations_and_needs_only_libc() {
     let path = library().to_str().expect("a plain path");
     let dynamic = output("readelf", &["--dynamic", "--wide", path]);

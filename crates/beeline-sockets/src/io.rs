@@ -14,6 +14,7 @@
 mod anchor;
 mod calibrate;
 mod flagged;
+mod messages;
 mod receive;
 mod send;
 mod transfer;
@@ -28,8 +29,9 @@ pub use anchor::Anchor;
 pub(crate) use anchor::{disarm, disarm_rights};
 pub(crate) use calibrate::small_send_buffer;
 pub use flagged::{preadv2, pwritev2};
-pub use receive::{read, readv, recv, recvfrom, recvmmsg, recvmsg};
-pub use send::{send, sendmmsg, sendmsg, sendto, writev};
+pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
+pub use receive::{read, readv, recv, recvfrom};
+pub use send::{send, sendto, writev};
 pub use transfer::{sendfile, splice};
 pub(crate) use urgent::{at_mark, own, unread as unread_bytes};
 

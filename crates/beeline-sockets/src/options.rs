@@ -368,6 +368,26 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_table_is_this_one() {
+        use beeline_stats::semantics::{Handling, OPTIONS};
+        let documented =
+            |level, name| OPTIONS.iter().find(|row| row.number == (level, name)).map(|row| row.row.handling);
+        for &(level, name, class) in TABLE {
+            let falls_back = match documented(level, name) {
+                Some(Handling::FallsBack(reason)) => Some(reason),
+                Some(_) => None,
+                None => panic!("level {level} option {name} is missing in beeline_stats::semantics"),
+            };
+            let blocks = if let Class::Blocking(reason) = class { Some(reason) } else { None };
+            assert_eq!(falls_back, blocks, "level {level} option {name}");
+        }
+        for row in OPTIONS {
+            let (level, name) = row.number;
+            assert!(TABLE.iter().any(|known| (known.0, known.1) == (level, name)), "{:?}", row.row.names);
+        }
+    }
+
+    #[test]
     fn switches_and_ranges_are_what_the_kernel_says() {
         for &(level, name, class) in TABLE {
             let values: &[i32] = match class {

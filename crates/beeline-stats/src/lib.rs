@@ -36,6 +36,7 @@ mod counter;
 pub mod layout;
 mod poison;
 mod reason;
+pub mod semantics;
 mod snapshot;
 mod text;
 pub mod tunables;

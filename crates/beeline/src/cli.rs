@@ -28,7 +28,7 @@ pub enum Command {
     Stat(StatArgs),
     /// Measure Beeline against TCP, AF_UNIX and the machine's own limits
     Bench(Box<beeline_bench::BenchArgs>),
-    /// Write manual pages, shell completions or the reference of options and reasons
+    /// Write manual pages, shell completions, the reference of options and reasons, or the table of calls
     #[command(hide = true)]
     Generate(GenerateArgs),
 }
@@ -184,6 +184,8 @@ pub enum Generate {
     Completions { shell: clap_complete::Shell },
     /// Options, reasons and counters as Markdown, to standard output
     Reference,
+    /// What becomes of each libc function, flag and option, as Markdown, to standard output
+    Semantics,
 }
 
 #[cfg(test)]

@@ -37,6 +37,14 @@ fn the_reference_lists_every_table() {
 }
 
 #[test]
+fn the_document_of_semantics_is_what_the_table_says() {
+    let output = beeline().args(["generate", "semantics"]).output().unwrap();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/semantics.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    assert!(stdout(&output) == document, "docs/semantics.md is old: write it with `beeline generate semantics`");
+}
+
+#[test]
 fn the_version_is_told() {
     let output = beeline().arg("--version").output().unwrap();
     assert_eq!(stdout(&output), format!("beeline {}\n", env!("CARGO_PKG_VERSION")));

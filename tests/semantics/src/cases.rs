@@ -97,4 +97,33 @@ mod tests {
         let names: HashSet<&str> = all.iter().map(|instance| instance.name.as_str()).collect();
         assert_eq!(names.len(), all.len());
     }
+
+    #[test]
+    fn the_table_of_semantics_names_cases_that_exist() {
+        use beeline_stats::semantics::{CALLS, FLAGS, OPTIONS, REQUESTS};
+        let options = OPTIONS.iter().map(|option| &option.row);
+        for row in [CALLS, FLAGS, REQUESTS].into_iter().flatten().chain(options) {
+            for test in row.tests.iter().filter(|test| test.contains('/')) {
+                let (group, case) = test.split_once('/').unwrap_or((test, ""));
+                let found = GROUPS
+                    .iter()
+                    .filter(|known| known.name == group)
+                    .flat_map(|known| known.cases)
+                    .any(|known| case.is_empty() || known.name == case);
+                assert!(found, "{:?} names {test}, which is no case", row.names);
+            }
+        }
+    }
+
+    #[test]
+    fn the_documented_differences_are_those_of_the_cases() {
+        let known: HashSet<(String, &str)> = GROUPS
+            .iter()
+            .flat_map(|group| group.cases.iter().map(move |case| (format!("{}/{}", group.name, case.name), case)))
+            .filter_map(|(name, case)| Some((name, case.deviation?)))
+            .collect();
+        let documented: HashSet<(String, &str)> =
+            beeline_stats::semantics::DIFFERENCES.iter().map(|(case, what)| ((*case).to_owned(), *what)).collect();
+        assert_eq!(known, documented);
+    }
 }

@@ -5,14 +5,14 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, LaneMemory, Reader, Since, Sink, flags as lane_flags};
 use beeline_stats::tunables::Wait;
 
-use super::send::{TRANSFER_MAX, Waited, check_iovecs, left, not_a_lane, sane};
+use super::send::{TRANSFER_MAX, Waited, check_iovecs, left, not_a_lane};
 use super::{Anchor, Next, count_arrivals, fault, kernel_said, low_water, observe, receive_over, urgent};
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Pin, RxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, Spun, Woken};
-use crate::{Errno, Outcome, kernel};
+use crate::{Outcome, kernel};
 
 /// `read(2)`: as [`recv`] without flags, but nothing is asked of the connection for no bytes.
 ///
@@ -179,105 +179,6 @@ pub unsafe fn readv(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
     }
     // SAFETY: forwarded from the caller.
     unsafe { receive_iovecs(fd, parts, count as usize, 0) }
-}
-
-/// `recvmsg(2)`. A stream has no ancillary data and no address here; both lengths come back 0.
-///
-/// # Safety
-/// `message` must be valid as for recvmsg(2).
-pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcome {
-    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-    if !desc.is_lane() {
-        return not_a_lane(desc);
-    }
-    // SAFETY: valid unless it is nonsense, which the check refuses.
-    let Some(header) = (unsafe { sane(message.cast_const()) }) else { return Outcome::fail(libc::EFAULT) };
-    if header.msg_iovlen > libc::UIO_MAXIOV as usize {
-        return Outcome::fail(libc::EMSGSIZE);
-    }
-    let mut told = flags & libc::MSG_CMSG_CLOEXEC;
-    let outcome = if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == libc::MSG_OOB {
-        // SAFETY: by the caller's word; `check_iovecs` refuses nonsense.
-        match unsafe { check_iovecs(header.msg_iov, header.msg_iovlen) } {
-            Err(outcome) => outcome,
-            Ok((parts, _)) => {
-                // SAFETY: each iovec's buffer is writable by the caller's word.
-                let sinks = parts.iter().map(|part| unsafe { Sink::from_raw(part.iov_base.cast(), part.iov_len) });
-                let taken = urgent::receive(fd, desc, flags, sinks);
-                told |= taken.flags;
-                taken.outcome
-            }
-        }
-    } else {
-        // SAFETY: the message's iovecs are valid by the caller's word.
-        unsafe { receive_iovecs(fd, header.msg_iov, header.msg_iovlen, flags) }
-    };
-    if let Outcome::Done(_) = outcome {
-        // SAFETY: a valid message by the caller's word.
-        unsafe {
-            (*message).msg_namelen = 0;
-            (*message).msg_controllen = 0;
-            (*message).msg_flags = told;
-        }
-    }
-    outcome
-}
-
-/// `recvmmsg(2)`. The timeout is looked at after each message, as the kernel does.
-///
-/// # Safety
-/// `messages` must point to `count` valid entries and `timeout` be null or valid, as for recvmmsg(2).
-pub unsafe fn recvmmsg(
-    fd: i32,
-    messages: *mut libc::mmsghdr,
-    count: u32,
-    flags: i32,
-    timeout: *mut libc::timespec,
-) -> Outcome {
-    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-    if !desc.is_lane() {
-        return not_a_lane(desc);
-    }
-    // SAFETY: null or valid by the caller's word.
-    let deadline = unsafe { timeout.as_ref() }
-        .map(|timeout| kernel::now_ns().saturating_add(timeout.tv_sec as u64 * 1_000_000_000 + timeout.tv_nsec as u64));
-    let _pin = desc.pin();
-    if !desc.is_lane() {
-        return Outcome::Kernel;
-    }
-    // do_recvmmsg() takes the pending error first, and leaves one that ends a call with messages for the next.
-    let side = desc.side();
-    observe(desc, side);
-    if flags & libc::MSG_ERRQUEUE == 0 {
-        match side.take_error() {
-            0 => {}
-            errno => return Outcome::fail(errno),
-        }
-    }
-    let mut done = 0;
-    let mut flags = flags;
-    for index in 0..count.min(1024) as usize {
-        // SAFETY: entry `index` of `count`.
-        let entry = unsafe { &mut *messages.add(index) };
-        // SAFETY: by the caller's word.
-        match unsafe { recvmsg(fd, &raw mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
-            Outcome::Done(got) => entry.msg_len = got as u32,
-            other if done == 0 => return other,
-            Outcome::Fail(errno) if errno != Errno(libc::EAGAIN) => {
-                side.error.store(errno.0, Relaxed);
-                break;
-            }
-            _ => break,
-        }
-        done += 1;
-        if flags & libc::MSG_WAITFORONE != 0 {
-            flags |= libc::MSG_DONTWAIT;
-        }
-        if deadline.is_some_and(|deadline| kernel::now_ns() >= deadline) {
-            break;
-        }
-    }
-    Outcome::Done(done)
 }
 
 /// # Safety

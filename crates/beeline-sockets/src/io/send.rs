@@ -24,7 +24,7 @@ const SENDS_PER_LOOK: u32 = 2048;
 pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
     let Some(place) = Place::of(fd) else { return Outcome::Kernel };
     let Some(desc) = place.desc() else { return Outcome::Kernel };
-    if flags & libc::MSG_OOB == 0
+    if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) == 0
         && length <= SMALL_BYTES
         && !bogus(buffer as usize, length)
         // SAFETY: forwarded from the caller.
@@ -125,49 +125,6 @@ pub unsafe fn writev(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome 
     unsafe { send_iovecs(fd, parts, count as usize, 0) }
 }
 
-/// `sendmsg(2)`. Ancillary data has no meaning on TCP and is ignored, as the kernel does for types it does not
-/// know at this level.
-///
-/// # Safety
-/// `message` must be valid as for sendmsg(2).
-pub unsafe fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> Outcome {
-    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-    if !desc.is_lane() {
-        return not_a_lane(desc);
-    }
-    // SAFETY: valid unless it is nonsense, which the check refuses.
-    let Some(message) = (unsafe { sane(message) }) else { return Outcome::fail(libc::EFAULT) };
-    if message.msg_iovlen > libc::UIO_MAXIOV as usize {
-        return Outcome::fail(libc::EMSGSIZE);
-    }
-    // SAFETY: the message's iovecs are valid by the caller's word.
-    unsafe { send_iovecs(fd, message.msg_iov, message.msg_iovlen, flags) }
-}
-
-/// `sendmmsg(2)`.
-///
-/// # Safety
-/// `messages` must point to `count` valid entries, as for sendmmsg(2).
-pub unsafe fn sendmmsg(fd: i32, messages: *mut libc::mmsghdr, count: u32, flags: i32) -> Outcome {
-    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-    if !desc.is_lane() {
-        return not_a_lane(desc);
-    }
-    let mut done = 0;
-    for index in 0..count.min(1024) as usize {
-        // SAFETY: entry `index` of `count`.
-        let entry = unsafe { &mut *messages.add(index) };
-        // SAFETY: by the caller's word.
-        match unsafe { sendmsg(fd, &raw const entry.msg_hdr, flags) } {
-            Outcome::Done(sent) => entry.msg_len = sent as u32,
-            other if done == 0 => return other,
-            _ => break,
-        }
-        done += 1;
-    }
-    Outcome::Done(done)
-}
-
 /// # Safety
 /// As for [`writev`].
 pub(super) unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usize, flags: i32) -> Outcome {
@@ -242,6 +199,9 @@ fn send_parts<'a>(
     total: usize,
     mut sources: impl Iterator<Item = Source<'a>>,
 ) -> Outcome {
+    if flags & libc::MSG_FASTOPEN != 0 {
+        return Outcome::fail(libc::EISCONN);
+    }
     let Some(pin) = table::pin(fd, desc) else { return left(fd, desc, 0) };
     let anchor = Anchor(fd);
     let mut sent = 0usize;

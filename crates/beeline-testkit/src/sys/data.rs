@@ -136,6 +136,26 @@ pub fn sendmsg(fd: i32, pieces: &mut Pieces, flags: i32) -> Ret {
     call(|| unsafe { libc::sendmsg(fd, &raw const header, flags) } as i64)
 }
 
+/// `sendmsg` with one control message that holds one int.
+pub fn sendmsg_with_control(fd: i32, data: &[u8], level: i32, kind: i32, value: i32) -> Ret {
+    let mut control = [0_u64; 4];
+    let mut part = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    // SAFETY: zeroes are a valid msghdr; the control space has room for one message with an int.
+    unsafe {
+        let mut header: libc::msghdr = std::mem::zeroed();
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = libc::CMSG_SPACE(4) as usize;
+        let message = libc::CMSG_FIRSTHDR(&raw const header);
+        (*message).cmsg_level = level;
+        (*message).cmsg_type = kind;
+        (*message).cmsg_len = libc::CMSG_LEN(4) as usize;
+        libc::CMSG_DATA(message).cast::<i32>().write_unaligned(value);
+        call(|| libc::sendmsg(fd, &raw const header, libc::MSG_NOSIGNAL) as i64)
+    }
+}
+
 /// What `recvmsg` wrote into its header.
 #[derive(Debug, Clone, Copy)]
 pub struct Received {

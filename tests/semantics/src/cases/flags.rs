@@ -25,6 +25,10 @@ pub const GROUP: Group = Group {
         Case::new("unknown_flags", ONCE, unknown_flags),
         Case::new("errqueue", ONCE, errqueue),
         Case::new("peek_by_recvmsg", FAMILY, peek_by_recvmsg),
+        Case::new("each_alone", FAMILY, each_alone),
+        Case::new("control_messages", ONCE, control_messages),
+        Case::new("fast_open", FAMILY, fast_open).on_any_path(),
+        Case::new("async_before_connect", ONCE, async_before_connect).on_any_path(),
     ],
 };
 
@@ -185,4 +189,63 @@ fn peek_by_recvmsg(v: Variant) {
     await_queued(server, 9);
     recvmsg(server, &[3, 0, 20], libc::MSG_PEEK);
     recvmsg(server, &[3, 0, 20], 0);
+}
+
+/// Every flag by itself, on a call that has something to do and on one that has not.
+fn each_alone(v: Variant) {
+    for bit in 0..31 {
+        let (client, server) = v.pair();
+        let flag = 1 << bit;
+        sys::set_nonblocking(server.raw, true);
+        if send(client, b"data", flag).is_ok() {
+            await_readable(server);
+        }
+        recv(server, 2, flag);
+        recv(server, 8, 0);
+        recv(server, 8, flag);
+        recvmsg(server, &[4], flag);
+    }
+}
+
+fn control_messages(v: Variant) {
+    let (client, server) = v.pair();
+    let (_, ends) = sys::pipe2(0);
+    for (level, kind) in [
+        (libc::SOL_SOCKET, libc::SCM_RIGHTS),
+        (libc::SOL_SOCKET, libc::SCM_CREDENTIALS),
+        (libc::SOL_SOCKET, 99),
+        (libc::IPPROTO_IP, libc::IP_TTL),
+        (libc::IPPROTO_TCP, 1),
+        (77, 1),
+    ] {
+        let ret = sys::sendmsg_with_control(client.raw, b"x", level, kind, ends[0]);
+        trace!("level {level} kind {kind}: {ret}");
+    }
+    recvmsg(server, &[20], libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
+}
+
+fn fast_open(v: Variant) {
+    let listener = v.listener();
+    let client = v.client();
+    let address = v.address_of(listener);
+    let ret = sys::sendto(client.raw, b"early", libc::MSG_FASTOPEN, &address);
+    trace!("sendto {ret}");
+    let server = accept(listener, "server");
+    await_queued(server, 5);
+    recv(server, 8, 0);
+    trace!("sendto {}", sys::sendto(client.raw, b"late", libc::MSG_FASTOPEN, &address));
+}
+
+fn async_before_connect(v: Variant) {
+    let listener = v.listener();
+    let client = v.client();
+    sys::sigaction(libc::SIGIO, super::ignore_signal, libc::SA_RESTART);
+    fcntl(client, libc::F_SETFL, "F_SETFL", libc::O_ASYNC);
+    connect(client, &v.address_of(listener));
+    let server = accept(listener, "server");
+    fcntl(client, libc::F_GETFL, "F_GETFL", 0);
+    fcntl(server, libc::F_GETFL, "F_GETFL", 0);
+    send(server, b"data", 0);
+    await_queued(client, 4);
+    recv(client, 8, 0);
 }

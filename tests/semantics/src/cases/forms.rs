@@ -110,6 +110,7 @@ fn checked_and_too_long(v: Variant) {
         // SAFETY: as above.
         |fd, place| {
             let none = std::ptr::null_mut();
+            // SAFETY: as above.
             unsafe { other::__recvfrom_chk(fd, place, 5, 4, 0, none, none.cast()) as i64 }
         },
     ];

@@ -1,0 +1,182 @@
+//! `sendmsg`, `recvmsg` and the calls that do several of them.
+
+use beeline_lane::Sink;
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::receive::receive_iovecs;
+use super::send::{check_iovecs, not_a_lane, sane, send_iovecs};
+use super::{observe, urgent};
+use crate::app_memory::bogus;
+use crate::{Errno, Outcome, kernel, table};
+
+/// `sendmsg(2)`. Ancillary data has no meaning on TCP; what the kernel knows at the socket's level is ignored, and
+/// anything else there is an error (`sock_cmsg_send`, Linux net/core/sock.c).
+///
+/// # Safety
+/// `message` must be valid as for sendmsg(2).
+pub unsafe fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    // SAFETY: valid unless it is nonsense, which the check refuses.
+    let Some(message) = (unsafe { sane(message) }) else { return Outcome::fail(libc::EFAULT) };
+    if message.msg_iovlen > libc::UIO_MAXIOV as usize {
+        return Outcome::fail(libc::EMSGSIZE);
+    }
+    // SAFETY: a valid message by the caller's word.
+    if message.msg_controllen != 0 && !unsafe { control_is_known(message) } {
+        return Outcome::fail(libc::EINVAL);
+    }
+    // SAFETY: the message's iovecs are valid by the caller's word.
+    unsafe { send_iovecs(fd, message.msg_iov, message.msg_iovlen, flags) }
+}
+
+/// Whether TCP takes all control messages of `message`.
+///
+/// # Safety
+/// `message` must be valid as for sendmsg(2).
+#[cold]
+unsafe fn control_is_known(message: &libc::msghdr) -> bool {
+    const KNOWN: [i32; 5] =
+        [libc::SCM_RIGHTS, libc::SCM_CREDENTIALS, libc::SO_MARK, libc::SO_PRIORITY, libc::SO_TIMESTAMPING];
+    if bogus(message.msg_control as usize, message.msg_controllen) {
+        return false;
+    }
+    // SAFETY: control data of the length stated; the walk stays within it.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(control) = header.as_ref() {
+            let room = message.msg_control as usize + message.msg_controllen - header as usize;
+            if control.cmsg_len < size_of::<libc::cmsghdr>() || control.cmsg_len > room {
+                return false;
+            }
+            if control.cmsg_level == libc::SOL_SOCKET && !KNOWN.contains(&control.cmsg_type) {
+                return false;
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    true
+}
+
+/// `sendmmsg(2)`.
+///
+/// # Safety
+/// `messages` must point to `count` valid entries, as for sendmmsg(2).
+pub unsafe fn sendmmsg(fd: i32, messages: *mut libc::mmsghdr, count: u32, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    let mut done = 0;
+    for index in 0..count.min(1024) as usize {
+        // SAFETY: entry `index` of `count`.
+        let entry = unsafe { &mut *messages.add(index) };
+        // SAFETY: by the caller's word.
+        match unsafe { sendmsg(fd, &raw const entry.msg_hdr, flags) } {
+            Outcome::Done(sent) => entry.msg_len = sent as u32,
+            other if done == 0 => return other,
+            _ => break,
+        }
+        done += 1;
+    }
+    Outcome::Done(done)
+}
+
+/// `recvmsg(2)`. A stream has no ancillary data and no address here; both lengths come back 0.
+///
+/// # Safety
+/// `message` must be valid as for recvmsg(2).
+pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    // SAFETY: valid unless it is nonsense, which the check refuses.
+    let Some(header) = (unsafe { sane(message.cast_const()) }) else { return Outcome::fail(libc::EFAULT) };
+    if header.msg_iovlen > libc::UIO_MAXIOV as usize {
+        return Outcome::fail(libc::EMSGSIZE);
+    }
+    let mut told = flags & libc::MSG_CMSG_CLOEXEC;
+    let outcome = if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == libc::MSG_OOB {
+        // SAFETY: by the caller's word; `check_iovecs` refuses nonsense.
+        match unsafe { check_iovecs(header.msg_iov, header.msg_iovlen) } {
+            Err(outcome) => outcome,
+            Ok((parts, _)) => {
+                // SAFETY: each iovec's buffer is writable by the caller's word.
+                let sinks = parts.iter().map(|part| unsafe { Sink::from_raw(part.iov_base.cast(), part.iov_len) });
+                let taken = urgent::receive(fd, desc, flags, sinks);
+                told |= taken.flags;
+                taken.outcome
+            }
+        }
+    } else {
+        // SAFETY: the message's iovecs are valid by the caller's word.
+        unsafe { receive_iovecs(fd, header.msg_iov, header.msg_iovlen, flags) }
+    };
+    if let Outcome::Done(_) = outcome {
+        // SAFETY: a valid message by the caller's word.
+        unsafe {
+            (*message).msg_namelen = 0;
+            (*message).msg_controllen = 0;
+            (*message).msg_flags = told;
+        }
+    }
+    outcome
+}
+
+/// `recvmmsg(2)`. The timeout is looked at after each message, as the kernel does.
+///
+/// # Safety
+/// `messages` must point to `count` valid entries and `timeout` be null or valid, as for recvmmsg(2).
+pub unsafe fn recvmmsg(
+    fd: i32,
+    messages: *mut libc::mmsghdr,
+    count: u32,
+    flags: i32,
+    timeout: *mut libc::timespec,
+) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    if !desc.is_lane() {
+        return not_a_lane(desc);
+    }
+    // SAFETY: null or valid by the caller's word.
+    let deadline = unsafe { timeout.as_ref() }
+        .map(|timeout| kernel::now_ns().saturating_add(timeout.tv_sec as u64 * 1_000_000_000 + timeout.tv_nsec as u64));
+    let Some(_pin) = table::pin(fd, desc).filter(|_| desc.is_lane()) else { return Outcome::Kernel };
+    // do_recvmmsg() takes the pending error first, and leaves one that ends a call with messages for the next.
+    let side = desc.side();
+    observe(desc, side);
+    if flags & libc::MSG_ERRQUEUE == 0 {
+        match side.take_error() {
+            0 => {}
+            errno => return Outcome::fail(errno),
+        }
+    }
+    let mut done = 0;
+    let mut flags = flags;
+    for index in 0..count.min(1024) as usize {
+        // SAFETY: entry `index` of `count`.
+        let entry = unsafe { &mut *messages.add(index) };
+        // SAFETY: by the caller's word.
+        match unsafe { recvmsg(fd, &raw mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
+            Outcome::Done(got) => entry.msg_len = got as u32,
+            other if done == 0 => return other,
+            Outcome::Fail(errno) if errno != Errno(libc::EAGAIN) => {
+                side.error.store(errno.0, Relaxed);
+                break;
+            }
+            _ => break,
+        }
+        done += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if deadline.is_some_and(|deadline| kernel::now_ns() >= deadline) {
+            break;
+        }
+    }
+    Outcome::Done(done)
+}
