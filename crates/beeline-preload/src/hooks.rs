@@ -1,6 +1,7 @@
 //! The calls, by what they are about.
 
 mod data;
+mod exec;
 mod fds;
 mod process;
 mod ready;
@@ -10,9 +11,20 @@ mod stdio;
 #[cfg(target_arch = "x86_64")]
 mod syscall;
 
+pub use exec::note_environment;
+
 /// Finds libc's functions behind all tables.
 pub fn resolve_all() {
-    for table in [data::REALS, fds::REALS, process::REALS, ready::REALS, signals::REALS, sockets::REALS, stdio::REALS] {
+    for table in [
+        data::REALS,
+        exec::REALS,
+        fds::REALS,
+        process::REALS,
+        ready::REALS,
+        signals::REALS,
+        sockets::REALS,
+        stdio::REALS,
+    ] {
         for real in table {
             real.resolve();
         }

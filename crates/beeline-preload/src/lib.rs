@@ -24,8 +24,10 @@ use core::ffi::c_int;
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: unsafe extern "C" fn(c_int, *const *const u8, *const *const u8) = {
-    unsafe extern "C" fn start(_: c_int, _: *const *const u8, _: *const *const u8) {
+    unsafe extern "C" fn start(_: c_int, _: *const *const u8, environment: *const *const u8) {
         hooks::resolve_all();
+        // SAFETY: what the program was started with.
+        unsafe { hooks::note_environment(environment.cast()) };
         beeline_sockets::life::start();
     }
     start
@@ -36,6 +38,7 @@ static START: unsafe extern "C" fn(c_int, *const *const u8, *const *const u8) = 
 #[unsafe(link_section = ".fini_array")]
 static END: unsafe extern "C" fn() = {
     unsafe extern "C" fn end() {
+        beeline_sockets::life::leave();
         beeline_sockets::stats::remove_file();
     }
     end

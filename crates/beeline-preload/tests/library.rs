@@ -154,7 +154,12 @@ cases! { guest:
     a_vfork_child_changes_nothing_here
     spawned_programs_run
     clone_on_another_stack_works
-    exec_of_an_end_resets_it
+    exec_keeps_a_connection
+    exec_keeps_the_state_of_a_connection
+    exec_closes_what_is_close_on_exec
+    spawning_hands_over_a_connection
+    several_programs_share_a_connection
+    the_library_follows
     handlers_read_back_as_installed
     handlers_run_with_what_was_sent
     a_handler_may_jump_out_of_a_call

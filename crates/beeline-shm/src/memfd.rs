@@ -89,11 +89,24 @@ pub fn check(fd: i32, length: usize) -> Result<FileId, MemfdFault> {
 /// # Errors
 /// Those of fstat(2).
 pub fn identify(fd: i32) -> Result<(FileId, u64), Errno> {
+    let stat = status(fd)?;
+    Ok((FileId { device: stat.st_dev, inode: stat.st_ino }, stat.st_size as u64))
+}
+
+/// The user that made a memfd: nobody but root can give a file away.
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn owner(fd: i32) -> Result<u32, Errno> {
+    status(fd).map(|stat| stat.st_uid)
+}
+
+fn status(fd: i32) -> Result<libc::stat, Errno> {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: the kernel writes one `struct stat` into a live local of that type.
     unsafe { call(libc::SYS_fstat, [fd as usize, (&raw mut stat) as usize, 0, 0, 0, 0]) }?;
-    Ok((FileId { device: stat.st_dev, inode: stat.st_ino }, stat.st_size as u64))
+    Ok(stat)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The memory of a side: one page shared by the holders of one end of a lane, never shown to the peer.
 
+use crate::lane_memory::MapError;
 use crate::memfd;
 use crate::sys::{self, Errno};
 
@@ -17,15 +18,30 @@ unsafe impl Send for SideMemory {}
 unsafe impl Sync for SideMemory {}
 
 impl SideMemory {
-    /// Makes a zeroed side page.
+    /// Makes a zeroed side page. Returns it with its memfd, which the caller owns.
     ///
     /// # Errors
     /// Those of memfd_create(2), ftruncate(2), fcntl(2) and mmap(2).
-    pub fn create() -> Result<SideMemory, Errno> {
+    pub fn create() -> Result<(SideMemory, i32), Errno> {
         let fd = memfd::create(c"beeline-side", SIDE_BYTES)?;
-        let base = sys::map_shared(fd, SIDE_BYTES);
-        let _ = sys::close(fd);
-        Ok(SideMemory { base: base? })
+        match sys::map_shared(fd, SIDE_BYTES) {
+            Ok(base) => Ok((SideMemory { base }, fd)),
+            Err(errno) => {
+                let _ = sys::close(fd);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Maps a side page that another holder made, after checking its file. The caller keeps the descriptor.
+    ///
+    /// # Errors
+    /// [`MapError::Fault`] when the file is not a sealed tmpfs memfd of a page, [`MapError::Os`] when mmap(2)
+    /// fails.
+    pub fn adopt(fd: i32) -> Result<SideMemory, MapError> {
+        memfd::check(fd, SIDE_BYTES).map_err(MapError::Fault)?;
+        let base = sys::map_shared(fd, SIDE_BYTES).map_err(MapError::Os)?;
+        Ok(SideMemory { base })
     }
 
     /// The page as a `T`.

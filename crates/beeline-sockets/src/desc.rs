@@ -115,8 +115,12 @@ pub struct Desc {
     pub listener: AtomicPtr<crate::meet::Listener>,
     /// The set, for [`Kind::Epoll`].
     pub set: AtomicPtr<crate::epoll::Set>,
-    /// The client's lane as its pool knows it, for giving it back.
+    /// The lane as the pool knows it, for giving it back.
     pub pooled: AtomicPtr<crate::meet::PooledLane>,
+    /// The side's memfd, hidden, plus one; 0 when it is not kept.
+    side_memfd: AtomicI32,
+    /// Whether a program that is spawned shall have it.
+    pub named_in_spawn: AtomicBool,
     next_free: AtomicPtr<Desc>,
 }
 
@@ -318,6 +322,22 @@ impl Desc {
         self.lane.load(Relaxed) != 0
     }
 
+    /// The side's memfd, if it is kept.
+    #[must_use]
+    pub(crate) fn side_memfd(&self) -> Option<i32> {
+        self.side_memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// Keeps the side's memfd.
+    pub(crate) fn keep_side_memfd(&self, fd: Option<i32>) {
+        self.side_memfd.store(fd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+    }
+
+    /// Takes the side's memfd out: for closing it.
+    pub(crate) fn take_side_memfd(&self) -> Option<i32> {
+        self.side_memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
     /// Counts a send that found the ring full.
     pub fn note_full(&self) {
         self.fulls.fetch_add(1, Relaxed);
@@ -387,6 +407,8 @@ impl Desc {
         self.listener.store(core::ptr::null_mut(), Relaxed);
         self.set.store(core::ptr::null_mut(), Relaxed);
         self.pooled.store(core::ptr::null_mut(), Relaxed);
+        self.side_memfd.store(0, Relaxed);
+        self.named_in_spawn.store(false, Relaxed);
         self.become_kind(kind);
     }
 }

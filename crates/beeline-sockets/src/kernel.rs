@@ -411,6 +411,22 @@ pub fn hide(fd: i32) -> i32 {
     hidden
 }
 
+/// Hides a descriptor that is good to have, but not needed: closes it when there is little room.
+pub fn keep(fd: i32) -> Option<i32> {
+    /// Numbers that are left to descriptors that are needed.
+    const SPARED: usize = 16;
+    let room = descriptor_limit() / 8;
+    let kept = if (crate::life::hidden_count() as usize).saturating_add(SPARED) < room {
+        fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from()).ok()
+    } else {
+        None
+    };
+    let _ = beeline_shm::sys::close(fd);
+    let hidden = kept? as i32;
+    crate::life::hidden_add(hidden);
+    Some(hidden)
+}
+
 /// Closes a descriptor that [`hide`] returned.
 pub fn close_hidden(fd: i32) {
     crate::life::hidden_remove(fd);
@@ -420,10 +436,15 @@ pub fn close_hidden(fd: i32) {
 /// The first number for descriptors of ours: the last 128 below the limit, or the last eighth of a small one,
 /// but never above 4096, because the kernel's table grows with the highest number in use.
 fn hidden_from() -> usize {
+    let limit = descriptor_limit().min(4096);
+    limit.saturating_sub((limit / 8).clamp(8, 128)).max(3)
+}
+
+/// `RLIMIT_NOFILE`. Asked each time: apps change it.
+fn descriptor_limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
     // SAFETY: a live rlimit for the old value, none for the new one.
     let _ = unsafe { call(libc::SYS_prlimit64, args) };
-    let limit = limit.rlim_cur.min(4096) as usize;
-    limit.saturating_sub((limit / 8).clamp(8, 128)).max(3)
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }

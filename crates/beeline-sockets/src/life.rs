@@ -14,10 +14,14 @@
 //! What leads from fd numbers to descriptions changes under [`changing`]: it is outermost in the lock order,
 //! and a `fork` holds it from before to after, so that a child never inherits half a change.
 
+mod adopt;
 mod control;
+pub mod environment;
 mod fds;
 mod fork;
+mod handover;
 mod hidden;
+mod open_fds;
 mod orphan;
 mod rights;
 
@@ -32,11 +36,12 @@ use beeline_stats::Tunables;
 
 use crate::desc::{Desc, Kind};
 use crate::lock::Lock;
-use crate::{Errno, Outcome, table};
+use crate::{Errno, Outcome, stats, table};
 
 pub use control::{fcntl, ioctl, sockatmark};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
 pub use fork::{Changing, around_fork_child, around_fork_parent, around_fork_prepare, changing, leave};
+pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed, named_in_spawn};
 pub(crate) use hidden::hidden_count;
 pub use hidden::{hidden_add, hidden_remove, is_hidden};
 pub(crate) use orphan::orphan_used;
@@ -126,9 +131,14 @@ fn start_now() {
         }
         OWNER.store(sys::getpid(), Relaxed);
         let _ = config();
-        orphan::mark_inherited();
+        adopt::inherited();
         STARTED.store(true, Release);
     }
+    table::for_each(|fd, desc| {
+        if desc.is_lane() && desc.fd.load(Relaxed) == fd && desc.slot.load(Relaxed).is_null() {
+            stats::open_slot(desc);
+        }
+    });
     if config().accelerate {
         // Outside the lock: pthread_atfork allocates, and an allocator may call us.
         fork::install_handlers();
@@ -142,6 +152,11 @@ fn start_now() {
 pub fn may_accelerate() -> bool {
     start();
     config().accelerate && !is_guest_of_parent()
+}
+
+/// Whether the process has started with acceleration on.
+fn has_started() -> bool {
+    STARTED.load(Acquire) && config().accelerate
 }
 
 /// Forks, vforks and spawns of the process so far.

@@ -117,6 +117,12 @@ impl Lock {
         }
         held
     }
+
+    /// Leaves a lock that this thread seems to hold to whoever comes next, as a dead one's: for a thread that knows that
+    /// it holds nothing.
+    pub fn disown(&self) {
+        let _ = self.owner.compare_exchange(thread::identity(), NOBODY, Ordering::Relaxed, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Guard<'_> {
@@ -131,7 +137,7 @@ impl Drop for Guard<'_> {
 
 /// Whether the thread of this identity exists, perhaps as a zombie. One of another user does: `EPERM` proves that it
 /// is there. So does one of another pid namespace, for all that we can know.
-fn exists(identity: u32) -> bool {
+pub(crate) fn exists(identity: u32) -> bool {
     if identity == NOBODY {
         return false;
     }
@@ -191,6 +197,9 @@ mod tests {
         std::thread::spawn(move || core::mem::forget(other.lock())).join().unwrap();
         assert_eq!(lock.lock().taken, Taken::Inherited);
         assert_eq!(lock.lock().taken, Taken::Free);
+        core::mem::forget(lock.lock());
+        lock.disown();
+        assert_eq!(lock.lock().taken, Taken::Inherited);
     }
 
     /// A child of this process that has ended and is not yet waited for, and its end status.

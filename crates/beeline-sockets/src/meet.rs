@@ -51,13 +51,14 @@ mod turnstile;
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use beeline_lane::{End, flags};
+use beeline_lane::{End, LaneMemory, flags};
+use beeline_shm::memfd::FileId;
 use beeline_shm::sys;
 
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Draft, Kind};
 use crate::kernel::{self, SockAddr};
-use crate::side::{SideState, state};
+use crate::side::{MAGIC, SideState, state};
 use crate::{Errno, Outcome, epoll, io, life, stats, table};
 
 pub use accept::{accept4, door_ready};
@@ -66,6 +67,7 @@ pub use door::open_door;
 pub use late::{before_close, late_fallback};
 pub use listener::{Listener, adopt_listener, close_listener, listen, listener_fds, shutdown_listener};
 pub use pool::PooledLane;
+pub(crate) use trust::may_share;
 
 /// `socket(2)`.
 pub fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
@@ -239,6 +241,41 @@ fn carry_owner(from: i32, to: i32) {
     }
 }
 
+/// Makes a description a lane, and notes in the side where a later holder finds the parts. The caller holds
+/// `life::changing`.
+fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, side: pool::Side, end: End) {
+    let origin = &side.state.origin;
+    let cookie = |fd| kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0);
+    origin.magic.store(MAGIC, Relaxed);
+    origin.anchor_cookie.store(cookie(anchor), Relaxed);
+    origin.lane_device.store(lane.id().device, Relaxed);
+    origin.lane_inode.store(lane.id().inode, Relaxed);
+    origin.holder_cookie.store(lane.holder().map_or(0, cookie), Relaxed);
+    origin.ring_bytes.store(lane.memory().ring_bytes(), Relaxed);
+    origin.end.store(end as u32, Relaxed);
+    desc.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
+    desc.keep_side_memfd(side.memfd);
+    desc.become_lane(lane.memory(), side.state, end);
+}
+
+/// Makes a description a lane that another program has lent: the descriptors of side and lane, and of the socket
+/// that holds the port, are copied to hidden ones.
+pub(crate) fn adopt_lane(
+    desc: &'static Desc,
+    memory: LaneMemory,
+    id: FileId,
+    side: &'static SideState,
+    [side_fd, lane_fd]: [i32; 2],
+    holder: Option<i32>,
+    end: End,
+) {
+    let copy = |fd| kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok().map(|copy| kernel::hide(copy as i32));
+    let lane = pool::adopted_lane(memory, id, copy(lane_fd), holder.and_then(copy));
+    desc.pooled.store(lane.map_or(core::ptr::null_mut(), |lane| core::ptr::from_ref(lane).cast_mut()), Relaxed);
+    desc.keep_side_memfd(copy(side_fd));
+    desc.become_lane(memory, side, end);
+}
+
 /// The last user of a lane in this process is gone: pools or unmaps the lane and its side.
 pub fn retire_lane(desc: &'static Desc) {
     let side = desc.side();
@@ -252,7 +289,7 @@ pub fn retire_lane(desc: &'static Desc) {
         }
         pool::retire(lane, desc.end(), alone);
     }
-    pool::retire_side(side, alone);
+    pool::Side { state: side, memfd: desc.take_side_memfd() }.retire(alone);
 }
 
 /// Before a `fork`: idle lanes go, so that the child has none of them, and listeners get what a crowd needs.

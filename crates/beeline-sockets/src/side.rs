@@ -5,7 +5,10 @@
 //! spoil this connection, and nothing else: no field is a pointer or an index that is used unchecked.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicI32, AtomicU16, AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
 
 use beeline_lane::{RxState, TxState};
 
@@ -58,7 +61,35 @@ pub struct SideState {
     pub remote: Address,
     /// Integer options, by level and name.
     pub options: [OptionValue; OPTIONS],
+    /// How a new holder finds the rest.
+    pub origin: Origin,
 }
+
+/// What leads from a side to the other parts of its end ([`crate::life`], "Hand-over"). All but `lent` is written before
+/// the connection has its first user, and not changed afterwards.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Origin {
+    /// [`MAGIC`]: another build of the library may lay a side out in another way.
+    pub magic: AtomicU64,
+    /// `SO_COOKIE` of this end's anchor.
+    pub anchor_cookie: AtomicU64,
+    /// Device of the lane's memory file.
+    pub lane_device: AtomicU64,
+    /// Inode of the lane's memory file.
+    pub lane_inode: AtomicU64,
+    /// `SO_COOKIE` of the TCP socket that holds the port of an explicit bind; 0 for none.
+    pub holder_cookie: AtomicU64,
+    /// Bytes in each direction's ring.
+    pub ring_bytes: AtomicU32,
+    /// Which end of the lane this is: 0 the client, 1 the server.
+    pub end: AtomicU32,
+    /// Holders that are counted already and have not taken the end over yet.
+    pub lent: AtomicU32,
+}
+
+/// "beeline" and the number of this layout. To be counted up whenever [`SideState`] changes.
+pub const MAGIC: u64 = 0x6265_656c_696e_6500 | 1;
 
 /// Bits of [`SideState::state`].
 pub mod state {
@@ -134,6 +165,11 @@ impl Address {
 }
 
 impl SideState {
+    /// Takes over a count in `holders` that was made for whoever comes. False if there is none.
+    pub fn take_loan(&self) -> bool {
+        self.origin.lent.fetch_update(AcqRel, Relaxed, |lent| lent.checked_sub(1)).is_ok()
+    }
+
     /// Whether any of `bits` is set in the state.
     #[must_use]
     #[inline]

@@ -17,7 +17,7 @@ fn lane_pair() -> [i32; 2] {
     lane.set_flags(End::Server, beeline_lane::flags::TAKEN);
     for (fd, end) in fds.into_iter().zip([End::Client, End::Server]) {
         // SAFETY: a side is valid when zeroed and lives as long as the process.
-        let side: &'static SideState = unsafe { SideMemory::create().unwrap().as_ref() };
+        let side: &'static SideState = unsafe { SideMemory::create().unwrap().0.as_ref() };
         side.holders.store(1, std::sync::atomic::Ordering::Relaxed);
         side.rx.begin_armed();
         lane.read_wake(end).store(1, std::sync::atomic::Ordering::Relaxed);

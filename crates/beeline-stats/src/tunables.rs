@@ -310,6 +310,8 @@ tunables! {
         "Trust the door of a listener that root made and a less privileged user serves, whoever that user is.";
     foreign_uid: ForeignUid = ForeignUid::Auto, Kind::Choice(ForeignUid::WORDS),
         "Share lanes with processes of other users; auto does so where the kernel makes it safe.";
+    follow: bool = true, Kind::Switch,
+        "Stay in the programs that a program starts, even when it cleans their environment.";
     stats: bool = true, Kind::Switch,
         "Keep a statistics file that beeline stat reads.";
 }

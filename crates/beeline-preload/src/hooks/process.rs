@@ -1,51 +1,16 @@
 //! Making and ending processes.
 //!
-//! `fork` is covered by its own handlers (pthread_atfork(3)). `posix_spawn`, `system` and `popen` make a
-//! child without them: it shares what is open then, so a socket that is not yet connected may have another
-//! holder afterwards, and only that must be known.
+//! `fork` is covered by its own handlers (pthread_atfork(3)). What starts another program is in [`super::exec`].
 
 use core::sync::atomic::AtomicPtr;
 
 use beeline_sockets::life;
-use libc::{FILE, c_char, c_int, c_void, pid_t};
+use libc::{c_int, c_void, pid_t};
 
 use crate::real::Real;
 
-macro_rules! counted {
-    ($( fn $name:ident($($argument:ident : $type:ty),*) -> $result:ty, or $failure:expr; )+) => {
-        #[allow(non_upper_case_globals)]
-        mod reals {
-            $( pub static $name: $crate::real::Real = $crate::real::real_named!($name); )+
-        }
-
-        /// libc's functions behind this table.
-        pub static REALS: &[&Real] = &[$( &reals::$name, )+ &EXIT, &EXIT_C99, &FORK];
-
-        $(
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-                life::count_fork();
-                let real = reals::$name.address();
-                if real.is_null() {
-                    crate::real::fail(libc::ENOSYS);
-                    return $failure;
-                }
-                let real: unsafe extern "C" fn($($type),*) -> $result =
-                    // SAFETY: libc's function of this name has this type.
-                    unsafe { core::mem::transmute(real) };
-                // SAFETY: the app's arguments, passed on.
-                unsafe { real($($argument),*) }
-            }
-        )+
-    };
-}
-
-counted! {
-    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int, or libc::ENOSYS;
-    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int, or libc::ENOSYS;
-    fn system(command: *const c_char) -> c_int, or -1;
-    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE, or core::ptr::null_mut();
-}
+/// libc's functions behind this table.
+pub static REALS: &[&Real] = &[&EXIT, &EXIT_C99, &FORK];
 
 pub(super) static EXIT: Real = crate::real::real_named!(_exit);
 static EXIT_C99: Real = crate::real::real_named!(_Exit);

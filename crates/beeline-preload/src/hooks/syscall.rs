@@ -10,7 +10,7 @@ use beeline_sockets::{life, stats};
 use beeline_stats::{Reason, Role};
 use libc::{c_int, c_long, c_uint, c_void};
 
-use super::{data, fds, process, ready, sockets};
+use super::{data, exec, fds, process, ready, sockets};
 use crate::real::Real;
 
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -95,6 +95,8 @@ numbers! {
     SYS_dup3 => |a, b, c, d, e, f| fds::dup3(a as c_int, b as c_int, c as c_int);
     SYS_fcntl => |a, b, c, d, e, f| fds::fcntl(a as c_int, b as c_int, c);
     SYS_ioctl => |a, b, c, d, e, f| fds::ioctl(a as c_int, b as _, c);
+    SYS_execve => |a, b, c, d, e, f| exec::execve(a as _, b as _, c as _);
+    SYS_execveat => |a, b, c, d, e, f| exec::execveat(a as c_int, b as _, c as _, d as _, e as c_int);
     SYS_exit_group => |a, b, c, d, e, f| exit_group(a as c_int);
     SYS_fork => |a, b, c, d, e, f| fork([libc::SYS_fork as usize, 0, 0, 0, 0, 0]);
     // Only where the stub has seen that the child will run on a copy of this stack.

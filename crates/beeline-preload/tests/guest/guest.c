@@ -297,28 +297,243 @@ static void clone_on_another_stack_works(void) {
     says(ends[0], ends[1], "after clone");
 }
 
-/* A program that inherits one end over exec: no byte may reach the anchor. */
-static void exec_of_an_end_resets_it(void) {
+/* ---- other programs ---- */
+
+static char *text_of(int number) {
+    static char texts[4][16];
+    static int next;
+    char *text = texts[next++ % 4];
+    snprintf(text, sizeof texts[0], "%d", number);
+    return text;
+}
+
+/* What this program does when it is started with an end. */
+static int inherited(const char *what, int fd, const char *text) {
+    char got[64];
+    int one = 0;
+    socklen_t length = sizeof one;
+    if (getenv("GUEST_EXPECTS_LANES") && strcmp(what, "absent") != 0) CHECK(is_lane(fd));
+    if (strcmp(what, "say") == 0) {
+        CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    } else if (strcmp(what, "hear") == 0) {
+        CHECK(recv(fd, got, strlen(text), MSG_WAITALL) == (ssize_t)strlen(text) && memcmp(got, text, strlen(text)) == 0);
+    } else if (strcmp(what, "echo") == 0) {
+        ssize_t count;
+        while ((count = read(fd, got, sizeof got)) > 0) CHECK(write(fd, got, count) == count);
+        CHECK(count == 0);
+    } else if (strcmp(what, "again") == 0) {
+        /* Through one more program. */
+        CHECK(write(fd, "1", 1) == 1);
+        execlp("/proc/self/exe", "guest", "inherited", "say", text_of(fd), text, (char *)NULL);
+        _exit(126);
+    } else if (strcmp(what, "state") == 0) {
+        CHECK(fcntl(fd, F_GETFL) & O_NONBLOCK);
+        CHECK(read(fd, got, 1) == -1 && errno == EAGAIN);
+        CHECK(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, &length) == 0 && one == 1);
+        CHECK(write(fd, "x", 1) == -1 && errno == EPIPE);
+        struct sockaddr_in address;
+        length = sizeof address;
+        CHECK(getpeername(fd, (struct sockaddr *)&address, &length) == 0 && ntohs(address.sin_port) == atoi(text));
+        int copy = dup(fd);
+        CHECK(copy >= 0 && close(fd) == 0 && read(copy, got, 1) == -1 && errno == EAGAIN && close(copy) == 0);
+        CHECK(close(copy) == -1 && errno == EBADF);
+    } else if (strcmp(what, "absent") == 0) {
+        CHECK(fcntl(fd, F_GETFD) == -1 && errno == EBADF);
+    } else {
+        return 64;
+    }
+    return 0;
+}
+
+static pid_t start(const char *what, int fd, const char *text) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        execl("/proc/self/exe", "guest", "inherited", what, text_of(fd), text, (char *)NULL);
+        _exit(126);
+    }
+    return child;
+}
+
+static void hears(int fd, const char *text) {
+    char got[64] = "";
+    CHECK(recv(fd, got, strlen(text), MSG_WAITALL) == (ssize_t)strlen(text) && memcmp(got, text, strlen(text)) == 0);
+}
+
+static void exec_keeps_a_connection(void) {
     int ends[2];
+    for (int which = 0; which < 2; which++) {
+        pair(ends);
+        int kept = ends[which], other = ends[1 - which];
+        CHECK(status_of(start("say", kept, "one")) == 0);
+        hears(other, "one");
+        /* What was sent before. */
+        CHECK(write(other, "two", 3) == 3);
+        CHECK(status_of(start("hear", kept, "two")) == 0);
+        CHECK(status_of(start("again", kept, "2")) == 0);
+        hears(other, "12");
+        says(kept, other, "still here");
+        says(other, kept, "and back");
+        /* The last holder is another program. */
+        pid_t child = start("echo", kept, "");
+        CHECK(close(kept) == 0);
+        CHECK(write(other, "hello", 5) == 5);
+        hears(other, "hello");
+        CHECK(shutdown(other, SHUT_WR) == 0);
+        char byte;
+        CHECK(read(other, &byte, 1) == 0);
+        CHECK(status_of(child) == 0);
+        CHECK(close(other) == 0);
+    }
+}
+
+static void exec_keeps_the_state_of_a_connection(void) {
+    int ends[2], one = 1;
     pair(ends);
-    if (!is_lane(ends[0])) return;
+    CHECK(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
+    CHECK(setsockopt(ends[0], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
+    CHECK(shutdown(ends[0], SHUT_WR) == 0);
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    CHECK(getpeername(ends[0], (struct sockaddr *)&address, &length) == 0);
+    signal(SIGPIPE, SIG_IGN);
+    CHECK(status_of(start("state", ends[0], text_of(ntohs(address.sin_port)))) == 0);
+    char byte;
+    CHECK(read(ends[1], &byte, 1) == 0);
+}
+
+static void exec_closes_what_is_close_on_exec(void) {
+    int ends[2];
+    char byte;
+    pair(ends);
+    CHECK(fcntl(ends[0], F_SETFD, FD_CLOEXEC) == 0);
+    CHECK(status_of(start("absent", ends[0], "")) == 0);
+    says(ends[0], ends[1], "kept here");
     pid_t child = fork();
     if (child == 0) {
-        char number[16];
-        snprintf(number, sizeof number, "%d", ends[0]);
-        execl("/proc/self/exe", "guest", "inherited", number, (char *)NULL);
+        close(ends[1]);
+        execl("/nonexistent", "guest", (char *)NULL);
+        CHECK(write(ends[0], "failed", 6) == 6);
+        _exit(0);
+    }
+    CHECK(status_of(child) == 0);
+    hears(ends[1], "failed");
+    CHECK(close(ends[0]) == 0);
+    CHECK(read(ends[1], &byte, 1) == 0);
+}
+
+static void spawning_hands_over_a_connection(void) {
+    int ends[2];
+    pair(ends);
+    char *arguments[] = {"guest", "inherited", "say", text_of(ends[0]), "spawned", NULL};
+    pid_t child;
+    CHECK(posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ) == 0 && status_of(child) == 0);
+    hears(ends[1], "spawned");
+    CHECK(posix_spawn(&child, "/nonexistent", NULL, NULL, arguments, environ) != 0);
+    /* Under another number, by the list of actions. */
+    posix_spawn_file_actions_t actions;
+    CHECK(fcntl(ends[0], F_SETFD, FD_CLOEXEC) == 0);
+    CHECK(posix_spawn_file_actions_init(&actions) == 0 && posix_spawn_file_actions_adddup2(&actions, ends[0], 77) == 0);
+    arguments[3] = "77";
+    CHECK(posix_spawn(&child, "/proc/self/exe", &actions, NULL, arguments, environ) == 0 && status_of(child) == 0);
+    hears(ends[1], "spawned");
+    CHECK(fcntl(ends[0], F_SETFD, 0) == 0);
+    char command[200], self[100] = "";
+    CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    snprintf(command, sizeof command, "%s inherited say %d shell", self, ends[0]);
+    CHECK(system(command) == 0);
+    hears(ends[1], "shell");
+    FILE *pipe = popen(command, "r");
+    CHECK(pipe && pclose(pipe) == 0);
+    hears(ends[1], "shell");
+    child = vfork();
+    if (child == 0) {
+        dup2(ends[0], 78);
+        close(ends[0]);
+        execl("/nonexistent", "guest", (char *)NULL);
+        execl("/proc/self/exe", "guest", "inherited", "say", "78", "vforked", (char *)NULL);
         _exit(126);
     }
     CHECK(status_of(child) == 0);
+    hears(ends[1], "vforked");
+    /* As programs do that pass only what they mean to pass. */
+    child = vfork();
+    if (child == 0) {
+        dup2(ends[0], 5);
+        close_range(6, ~0u, 0);
+        execl("/proc/self/exe", "guest", "inherited", "say", "5", "closed", (char *)NULL);
+        _exit(126);
+    }
+    CHECK(status_of(child) == 0);
+    hears(ends[1], "closed");
+    says(ends[0], ends[1], "here");
+    CHECK(close(ends[0]) == 0);
+    char byte;
+    CHECK(read(ends[1], &byte, 1) == 0);
 }
 
-static int inherited(int fd) {
-    char byte = 'x';
-    CHECK(is_lane(fd));
-    CHECK(write(fd, &byte, 1) == -1 && errno == ECONNRESET);
-    CHECK(read(fd, &byte, 1) == -1 && errno == ECONNRESET);
-    CHECK(close(fd) == 0);
-    CHECK(close(fd) == -1 && errno == EBADF);
+static void several_programs_share_a_connection(void) {
+    enum { CHILDREN = 4, ROUNDS = 200 };
+    int ends[2];
+    pair(ends);
+    pid_t children[CHILDREN];
+    for (int i = 0; i < CHILDREN; i++) children[i] = start("echo", ends[0], "");
+    CHECK(close(ends[0]) == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        CHECK(write(ends[1], "sixteen bytes...", 16) == 16);
+        char got[16];
+        CHECK(recv(ends[1], got, 16, MSG_WAITALL) == 16);
+        /* One of them dies while it reads or writes, or waits for its turn. */
+        if (round == ROUNDS / 2) CHECK(kill(children[0], SIGSTOP) == 0 && kill(children[0], SIGCONT) == 0);
+    }
+    CHECK(kill(children[0], SIGKILL) == 0 && status_of(children[0]) == 1000 + SIGKILL);
+    CHECK(write(ends[1], "last", 4) == 4);
+    hears(ends[1], "last");
+    CHECK(shutdown(ends[1], SHUT_WR) == 0);
+    char byte;
+    CHECK(read(ends[1], &byte, 1) == 0);
+    for (int i = 1; i < CHILDREN; i++) CHECK(status_of(children[i]) == 0);
+}
+
+/* Whether the library is in a program that was started with an empty environment. */
+static void the_library_follows(void) {
+    char *nothing[] = {NULL}, *own[] = {"LD_PRELOAD=libm.so.6", "MARK=1", NULL};
+    char self[100] = "";
+    CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    const char *preload = getenv("LD_PRELOAD");
+    pid_t child = fork();
+    if (child == 0) {
+        execle(self, "guest", "environment", preload ? preload : "", "", (char *)NULL, nothing);
+        _exit(126);
+    }
+    CHECK(status_of(child) == 0);
+    child = fork();
+    if (child == 0) {
+        char *arguments[] = {"guest", "environment", (char *)(preload ? preload : ""), "libm.so.6", NULL};
+        execve(self, arguments, own);
+        _exit(126);
+    }
+    CHECK(status_of(child) == 0);
+    char *arguments[] = {"guest", "environment", (char *)(preload ? preload : ""), "", NULL};
+    CHECK(posix_spawn(&child, self, NULL, NULL, arguments, nothing) == 0 && status_of(child) == 0);
+    char command[200];
+    snprintf(command, sizeof command, "env -i %s environment '%s' ''", self, preload ? preload : "");
+    CHECK(system(command) == 0);
+    clearenv();
+    CHECK(system(command) == 0);
+    CHECK(getenv("LD_PRELOAD") == NULL);
+}
+
+static int environment(const char *library, const char *own) {
+    const char *preload = getenv("LD_PRELOAD");
+    if (!preload) preload = "";
+    CHECK(strncmp(preload, library, strlen(library)) == 0);
+    CHECK(strstr(preload, own) != NULL);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[1000];
+    int found = 0;
+    while (fgets(line, sizeof line, maps)) found |= strstr(line, "libbeeline.so") != NULL;
+    CHECK(found == (*library != 0));
     return 0;
 }
 
@@ -662,7 +877,12 @@ static const struct guest_case CASES[] = {
     CASE(a_vfork_child_changes_nothing_here),
     CASE(spawned_programs_run),
     CASE(clone_on_another_stack_works),
-    CASE(exec_of_an_end_resets_it),
+    CASE(exec_keeps_a_connection),
+    CASE(exec_keeps_the_state_of_a_connection),
+    CASE(exec_closes_what_is_close_on_exec),
+    CASE(spawning_hands_over_a_connection),
+    CASE(several_programs_share_a_connection),
+    CASE(the_library_follows),
     CASE(handlers_read_back_as_installed),
     CASE(handlers_run_with_what_was_sent),
     CASE(a_handler_may_jump_out_of_a_call),
@@ -679,6 +899,7 @@ static const struct guest_case CASES[] = {
 };
 
 int main(int argc, char **argv) {
-    if (argc == 3 && strcmp(argv[1], "inherited") == 0) return inherited(atoi(argv[2]));
+    if (argc == 5 && strcmp(argv[1], "inherited") == 0) return inherited(argv[2], atoi(argv[3]), argv[4]);
+    if (argc == 4 && strcmp(argv[1], "environment") == 0) return environment(argv[2], argv[3]);
     return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
 }

@@ -16,10 +16,18 @@ use crate::{Errno, Outcome, epoll, io, kernel, meet, stats, table};
 /// `close(2)`.
 pub fn close(fd: i32) -> Outcome {
     match table::get(fd) {
-        None if is_hidden(fd) && !is_guest_of_parent() => Outcome::fail(libc::EBADF),
+        None if is_ours_here(fd) => Outcome::fail(libc::EBADF),
         None => Outcome::Kernel,
         Some(_) => close_ours(fd),
     }
+}
+
+/// Whether `fd` is hidden in this process. The child of a `vfork` has copies of its parent's descriptors, which are
+/// close-on-exec, and may have put something of its own in the place of one.
+fn is_ours_here(fd: i32) -> bool {
+    is_hidden(fd)
+        && (!is_guest_of_parent()
+            || kernel::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC != 0))
 }
 
 fn close_ours(fd: i32) -> Outcome {
@@ -182,7 +190,7 @@ fn within_limit(fd: i32) -> bool {
 
 /// `close_range(2)`.
 pub fn close_range(first: u32, last: u32, flags: i32) -> Outcome {
-    if first > last || flags != 0 || is_guest_of_parent() {
+    if first > last || flags != 0 {
         // Close-on-exec is what hidden fds are already, and an unshared table is the child's of a vfork.
         return Outcome::Kernel;
     }
@@ -192,11 +200,13 @@ pub fn close_range(first: u32, last: u32, flags: i32) -> Outcome {
     {
         return Outcome::Fail(errno);
     }
-    table::for_each(|fd, _| {
-        if (first..=last).contains(&(fd as u32)) {
-            let _ = close_ours(fd);
-        }
-    });
+    if !is_guest_of_parent() {
+        table::for_each(|fd, _| {
+            if (first..=last).contains(&(fd as u32)) {
+                let _ = close_ours(fd);
+            }
+        });
+    }
     let mut from = first;
     loop {
         let hidden = next_hidden(from, last);
@@ -209,6 +219,11 @@ pub fn close_range(first: u32, last: u32, flags: i32) -> Outcome {
             if let Outcome::Fail(errno) = unsafe { raw(libc::SYS_close_range, args) } {
                 return Outcome::Fail(errno);
             }
+        }
+        if let Some(fd) = hidden
+            && !is_ours_here(fd as i32)
+        {
+            let _ = sys::close(fd as i32);
         }
         match hidden.and_then(|fd| fd.checked_add(1)) {
             Some(next) if next <= last => from = next,

@@ -51,7 +51,9 @@ fn receive_one(fd: i32) {
     // The number is new: whatever it led to was closed past us.
     meet::fd_reborn(fd);
     let _changing = changing();
-    orphan::mark(fd);
+    if orphan::is_anchor(fd) {
+        orphan::mark(fd);
+    }
 }
 
 /// Calls `f` with each descriptor in a message.

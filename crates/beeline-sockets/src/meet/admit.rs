@@ -112,11 +112,7 @@ fn lane_of(anchor: i32) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
         }
         received = hello_io::receive(anchor);
     }
-    let found = received.and_then(|received| {
-        let found = map(&received);
-        received.close();
-        found
-    });
+    let found = received.and_then(|received| map(&received));
     if reserve {
         keep_reserve();
     }
@@ -129,12 +125,17 @@ fn lane_of(anchor: i32) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
 fn map(received: &hello_io::Received) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
     if let Some(known) = pool::server_known(received.id, received.hello.ring_bytes) {
         stats::count(Counter::LanesReused, 1);
+        received.close();
         return Ok((known, known.memory()));
     }
-    let memory = hello_io::map(received)?;
+    let memory = hello_io::map(received).inspect_err(|_| received.close())?;
     match pool::server_lane(memory, received.id) {
-        Some(lane) => Ok((lane, memory)),
+        Some(lane) => {
+            lane.keep_memfd(received.memfd);
+            Ok((lane, memory))
+        }
         None => {
+            received.close();
             // SAFETY: the fresh mapping has no user.
             unsafe { memory.unmap() };
             Err(refused(Reason::MemoryShort))
@@ -200,20 +201,19 @@ fn establish(
     trust::refuse_rights(anchor);
     let side = pool::side().map_err(|_| Reason::MemoryShort)?;
     let Some(connection) = DESCS.take() else {
-        pool::retire_side(side, true);
+        side.retire(true);
         return Err(Reason::MemoryShort);
     };
     let family = desc.family.load(Relaxed);
-    fill_side(side, desc, flags, family, name);
+    fill_side(side.state, desc, flags, family, name);
     connection.begin(Kind::Tcp, anchor, family, crate::forks());
     super::forget_stale(anchor);
     if table::set(anchor, Some(connection)).is_err() {
         connection.give_if_unused();
-        pool::retire_side(side, true);
+        side.retire(true);
         return Err(Reason::DescriptorOutOfRange);
     }
-    connection.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
-    connection.become_lane(memory, side, End::Server);
+    super::begin_lane(connection, anchor, lane, side, End::Server);
     // Last: now the client knows that nothing will change any more.
     memory.set_flags(End::Server, flags::TAKEN);
     stats::open_slot(connection);

@@ -192,7 +192,7 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     // Everything is at hand before the server learns of us: between connecting to its door and saying hello
     // there is as little as can be.
     let side = pool::side().map_err(memory_reason)?;
-    let lane = prepare(side, desc, &name, target, nonblocking).and_then(|offer| {
+    let lane = prepare(side.state, desc, &name, target, nonblocking).and_then(|offer| {
         let trusted = enter_door(&anchor, &name, &route, target);
         match trusted {
             Ok(()) => say_hello(&anchor, offer),
@@ -205,7 +205,7 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     let lane = match lane {
         Ok(lane) => lane,
         Err(reason) => {
-            pool::retire_side(side, true);
+            side.retire(true);
             return Err(reason);
         }
     };
@@ -370,7 +370,7 @@ fn install(
     desc: &'static Desc,
     anchor: &Anchor,
     lane: &'static PooledLane,
-    side: &'static SideState,
+    side: pool::Side,
     nonblocking: bool,
 ) -> Result<(), Reason> {
     if !nonblocking {
@@ -383,8 +383,7 @@ fn install(
     each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
     let done = put_under(fd, desc, anchor.0);
     if done {
-        desc.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
-        desc.become_lane(lane.memory(), side, End::Client);
+        super::begin_lane(desc, anchor.0, lane, side, End::Client);
         stats::open_slot(desc);
         if owned {
             io::own(fd);
@@ -397,7 +396,7 @@ fn install(
     // The server finds a client that has left.
     lane.spoil();
     pool::retire(lane, End::Client, false);
-    pool::retire_side(side, true);
+    side.retire(true);
     Err(Reason::Internal)
 }
 

@@ -15,7 +15,8 @@
 //!    then another process may have it mapped. Processes that share a listener may each meet the lane in turn, and
 //!    keep it mapped, as long as all who accept are of one user; processes of one user may read each other's memory
 //!    anyway.
-//! 3. Before a `fork` all idle lanes are unmapped, so that the child has none of them.
+//! 3. Before a `fork` all idle lanes are unmapped, so that the child has none of them. Lanes in use keep their
+//!    memfds, which the child needs to hand them on.
 //! 4. The memfd travels with every hello. The server recognises a lane that it still has mapped by the
 //!    memfd's identity and maps any other, so that neither end depends on what the other has kept.
 //!
@@ -24,9 +25,10 @@
 //!
 //! # Limits
 //!
-//! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first. A client keeps at
-//! most as many memfds, which are hidden descriptors; the lanes of further connections are unmapped when
-//! they close. When descriptors run short all of them are closed.
+//! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first. The memfds of lanes and
+//! sides are kept, as hidden descriptors, as long as there is room ([`kernel::keep`]): the client's for offering the
+//! lane again, all for handing the connection to another program ([`crate::life`]). A client's lane without its memfd is
+//! unmapped when its connection closes. When descriptors run short all of them are closed.
 
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -38,7 +40,7 @@ use beeline_stats::Counter;
 use crate::lock::Lock;
 use crate::side::SideState;
 use crate::slab::{Slab, Stable};
-use crate::{kernel, stats};
+use crate::{kernel, stats, table};
 
 /// Side pages kept for the next connection.
 const SIDES_MAX: u32 = 64;
@@ -54,7 +56,7 @@ pub struct PooledLane {
     reusable: AtomicU32,
     /// Client: 1 when a server has had the lane.
     served: AtomicU32,
-    /// Client: the lane's memfd, plus one; 0 when it is not kept.
+    /// The lane's memfd, hidden, plus one; 0 when it is not kept.
     memfd: AtomicI32,
     /// Client: the TCP socket that holds the port of an explicit bind, plus one; 0 for none.
     holder: AtomicI32,
@@ -84,8 +86,6 @@ static CLIENT: List = List::new();
 static SERVER: List = List::new();
 /// At most one lane that was made for a connection that then went over TCP. Nobody else has ever seen it.
 static SPARE: List = List::new();
-/// Lanes in use whose memfd is kept.
-static BUSY: List = List::new();
 /// Idle side pages, linked through their first words.
 static SIDES: AtomicUsize = AtomicUsize::new(0);
 static SIDES_COUNT: AtomicU32 = AtomicU32::new(0);
@@ -144,13 +144,33 @@ impl PooledLane {
         self.inode.load(Relaxed)
     }
 
+    /// The identity of the memory file.
+    pub(super) fn id(&self) -> FileId {
+        FileId { device: self.device.load(Relaxed), inode: self.inode.load(Relaxed) }
+    }
+
+    /// The memory file, if it is kept.
+    pub(crate) fn memfd(&self) -> Option<i32> {
+        self.memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// The TCP socket that holds the port of an explicit bind.
+    pub(crate) fn holder(&self) -> Option<i32> {
+        self.holder.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// Keeps the memory file's descriptor, or closes it if there is no room.
+    pub(super) fn keep_memfd(&self, memfd: i32) {
+        self.memfd.store(kernel::keep(memfd).map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+    }
+
     /// Keeps the socket that holds the port of an explicit bind until the lane's end.
     pub(super) fn hold(&self, socket: i32) {
         self.holder.store(socket.saturating_add(1), Relaxed);
     }
 
     /// The lane must not be used again.
-    pub(super) fn spoil(&self) {
+    pub(crate) fn spoil(&self) {
         self.reusable.store(0, Relaxed);
     }
 
@@ -232,19 +252,8 @@ impl Offer {
         let kept = lane.memfd.load(Relaxed) != 0;
         let used = lane.served.swap(1, Relaxed) != 0;
         stats::count(if used { Counter::LanesReused } else { Counter::LanesCreated }, 1);
-        let room = {
-            let _guard = LOCK.lock();
-            let in_use = BUSY.count.load(Relaxed).saturating_add(CLIENT.count.load(Relaxed));
-            u64::from(in_use) < crate::config().pool_lanes_max
-        };
-        if kept || room {
-            if !kept {
-                lane.memfd.store(kernel::hide(memfd).saturating_add(1), Relaxed);
-            }
-            let _guard = LOCK.lock();
-            BUSY.push(lane);
-        } else {
-            let _ = sys::close(memfd);
+        if !kept {
+            lane.keep_memfd(memfd);
         }
         lane
     }
@@ -292,6 +301,24 @@ pub(super) fn server_lane(memory: LaneMemory, id: FileId) -> Option<&'static Poo
     Some(lane)
 }
 
+/// A record for a lane in use that this process has taken over from another program, with its hidden memfd and the
+/// hidden socket that holds its port.
+pub(super) fn adopted_lane(
+    memory: LaneMemory,
+    id: FileId,
+    memfd: Option<i32>,
+    holder: Option<i32>,
+) -> Option<&'static PooledLane> {
+    let lane = LANES.take()?;
+    lane.fill(memory, id);
+    lane.spoil();
+    lane.memfd.store(memfd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+    if let Some(holder) = holder {
+        lane.hold(holder);
+    }
+    Some(lane)
+}
+
 /// The connection over this lane is over: keeps the lane or unmaps it. `alone` tells whether no other process
 /// ever shared the end.
 pub(super) fn retire(lane: &'static PooledLane, end: End, alone: bool) {
@@ -302,7 +329,6 @@ pub(super) fn retire(lane: &'static PooledLane, end: End, alone: bool) {
     let surplus = match end {
         End::Client => {
             let _guard = LOCK.lock();
-            BUSY.take(|busy| core::ptr::eq(busy, lane));
             // Without its memfd a lane cannot be offered again.
             keep_idle(&CLIENT, lane, keep && lane.memfd.load(Relaxed) != 0)
         }
@@ -332,18 +358,15 @@ fn keep_idle(list: &List, lane: &'static PooledLane, keep: bool) -> Option<&'sta
     oldest
 }
 
-/// Unmaps all idle lanes and side pages and closes all memfds: before a `fork`.
+/// Unmaps all idle lanes and side pages: before a `fork`.
 pub(super) fn purge() {
-    release_descriptors();
-    loop {
-        let lane = {
-            let _guard = LOCK.lock();
-            SERVER.take(|_| true)
-        };
-        let Some(lane) = lane else { break };
-        lane.discard();
+    for list in [&CLIENT, &SPARE, &SERVER] {
+        drop_idle(list);
     }
-    while let Some(page) = take_side() {
+    while let Some((page, memfd)) = take_side() {
+        if let Some(memfd) = memfd {
+            kernel::close_hidden(memfd);
+        }
         // SAFETY: an idle page has no user.
         unsafe { page.unmap() };
     }
@@ -351,23 +374,36 @@ pub(super) fn purge() {
 
 /// Closes all memfds, because descriptors are short. Returns whether there were any.
 pub(super) fn release_descriptors() -> bool {
+    let mut any = drop_idle(&CLIENT) | drop_idle(&SPARE);
+    table::for_each(|_, desc| {
+        if !desc.is_lane() {
+            return;
+        }
+        // SAFETY: null, or an object of a slab, which is never unmapped.
+        if let Some(lane) = unsafe { desc.pooled.load(Relaxed).as_ref() } {
+            any |= lane.memfd().is_some();
+            lane.close_memfd();
+        }
+        if let Some(fd) = desc.take_side_memfd() {
+            kernel::close_hidden(fd);
+            any = true;
+        }
+    });
+    any | drop_idle(&SERVER)
+}
+
+/// Unmaps the idle lanes of a list. Returns whether there were any.
+fn drop_idle(list: &List) -> bool {
     let mut any = false;
     loop {
-        let idle = {
+        let lane = {
             let _guard = LOCK.lock();
-            CLIENT.take(|_| true).or_else(|| SPARE.take(|_| true))
+            list.take(|_| true)
         };
-        let Some(lane) = idle else { break };
+        let Some(lane) = lane else { return any };
         lane.discard();
         any = true;
     }
-    loop {
-        let _guard = LOCK.lock();
-        let Some(lane) = BUSY.take(|_| true) else { break };
-        lane.close_memfd();
-        any = true;
-    }
-    any
 }
 
 /// In the child of a `fork`: nobody holds the locks.
@@ -383,35 +419,52 @@ pub(super) fn reset_after_fork() {
 ///
 /// # Errors
 /// Those of memfd_create(2), ftruncate(2) and mmap(2).
-pub(super) fn side() -> Result<&'static SideState, Errno> {
-    let page = match take_side() {
-        Some(page) => {
+pub(super) fn side() -> Result<Side, Errno> {
+    let (page, memfd) = match take_side() {
+        Some((page, memfd)) => {
             // SAFETY: an idle page has no user.
             unsafe { page.clear() };
-            page
+            (page, memfd)
         }
-        None => SideMemory::create()?,
+        None => {
+            let (page, memfd) = SideMemory::create()?;
+            (page, kernel::keep(memfd))
+        }
     };
-    // SAFETY: a side consists of atomics only and is valid when zeroed; it is unmapped in `retire_side` only.
-    Ok(unsafe { page.as_ref::<SideState>() })
+    // SAFETY: a side consists of atomics only and is valid when zeroed; it is unmapped in `Side::retire` only.
+    Ok(Side { state: unsafe { page.as_ref::<SideState>() }, memfd })
 }
 
-/// The side has no user in this process any more. `alone` tells whether it never had one in another.
-pub(super) fn retire_side(side: &'static SideState, alone: bool) {
-    // SAFETY: a side stands at the start of its page, which is mapped.
-    let page = unsafe { SideMemory::from_address(core::ptr::from_ref(side) as usize) };
-    if alone && SIDES_COUNT.load(Relaxed) < SIDES_MAX {
-        let _guard = LOCK.lock();
-        link_of(page).store(SIDES.load(Relaxed), Relaxed);
-        SIDES.store(core::ptr::from_ref(side) as usize, Relaxed);
-        SIDES_COUNT.fetch_add(1, Relaxed);
-        return;
+/// A side page and its memfd, if that is kept.
+#[derive(Clone, Copy)]
+pub(super) struct Side {
+    pub state: &'static SideState,
+    pub memfd: Option<i32>,
+}
+
+impl Side {
+    /// The side has no user in this process any more. `alone` tells whether it never had one in another.
+    pub(super) fn retire(self, alone: bool) {
+        // SAFETY: a side stands at the start of its page, which is mapped.
+        let page = unsafe { SideMemory::from_address(core::ptr::from_ref(self.state) as usize) };
+        if alone && SIDES_COUNT.load(Relaxed) < SIDES_MAX {
+            let _guard = LOCK.lock();
+            let link = link_of(page);
+            link.next.store(SIDES.load(Relaxed), Relaxed);
+            link.memfd.store(self.memfd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+            SIDES.store(core::ptr::from_ref(self.state) as usize, Relaxed);
+            SIDES_COUNT.fetch_add(1, Relaxed);
+            return;
+        }
+        if let Some(memfd) = self.memfd {
+            kernel::close_hidden(memfd);
+        }
+        // SAFETY: the caller gives up the last use.
+        unsafe { page.unmap() };
     }
-    // SAFETY: the caller gives up the last use.
-    unsafe { page.unmap() };
 }
 
-fn take_side() -> Option<SideMemory> {
+fn take_side() -> Option<(SideMemory, Option<i32>)> {
     let _guard = LOCK.lock();
     let address = SIDES.load(Relaxed);
     if address == 0 {
@@ -419,15 +472,24 @@ fn take_side() -> Option<SideMemory> {
     }
     // SAFETY: the list holds mapped pages only.
     let page = unsafe { SideMemory::from_address(address) };
-    SIDES.store(link_of(page).load(Relaxed), Relaxed);
+    let link = link_of(page);
+    SIDES.store(link.next.load(Relaxed), Relaxed);
     SIDES_COUNT.fetch_sub(1, Relaxed);
-    Some(page)
+    Some((page, link.memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)))
 }
 
-/// The first word of an idle page: the address of the next one.
-fn link_of(page: SideMemory) -> &'static AtomicUsize {
-    // SAFETY: an atomic that is valid when zeroed; the page is idle, so the word is the list's.
-    unsafe { page.as_ref::<AtomicUsize>() }
+/// The start of an idle page.
+#[repr(C)]
+struct Link {
+    /// The address of the next idle page.
+    next: AtomicUsize,
+    /// The page's memfd, plus one; 0 when it is not kept.
+    memfd: AtomicI32,
+}
+
+fn link_of(page: SideMemory) -> &'static Link {
+    // SAFETY: atomics that are valid when zeroed; the page is idle, so its words are the list's.
+    unsafe { page.as_ref::<Link>() }
 }
 
 #[cfg(test)]
@@ -461,11 +523,12 @@ mod tests {
     fn descriptors_are_given_back_when_short() {
         let _turn = ONE_AT_A_TIME.lock();
         purge();
-        let offer = client_lane(9).unwrap();
-        let lane = offer.sent();
-        assert_ne!(lane.memfd.load(Relaxed), 0);
+        let lane = client_lane(9).unwrap().sent();
+        assert!(lane.memfd().is_some());
+        retire(lane, End::Client, true);
         assert!(release_descriptors());
-        assert_eq!(lane.memfd.load(Relaxed), 0);
+        let lane = client_lane(9).unwrap().sent();
+        lane.close_memfd();
         retire(lane, End::Client, true);
         assert!(!release_descriptors(), "a lane without its memfd is not kept");
     }
@@ -474,11 +537,12 @@ mod tests {
     fn sides_are_zeroed_for_their_next_use() {
         let _turn = ONE_AT_A_TIME.lock();
         let first = side().unwrap();
-        first.mark(1);
-        retire_side(first, true);
+        first.state.mark(1);
+        first.retire(true);
         let second = side().unwrap();
-        assert!(core::ptr::eq(first, second));
-        assert_eq!(second.state.load(Relaxed), 0);
-        retire_side(second, false);
+        assert!(core::ptr::eq(first.state, second.state));
+        assert_eq!(first.memfd, second.memfd);
+        assert_eq!(second.state.state.load(Relaxed), 0);
+        second.retire(false);
     }
 }

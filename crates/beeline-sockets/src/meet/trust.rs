@@ -49,7 +49,7 @@ pub(super) fn may_serve(door: u32, listener: u32) -> bool {
 }
 
 /// Whether the rules let us share a lane with `uid`.
-pub(super) fn may_share(uid: u32) -> bool {
+pub(crate) fn may_share(uid: u32) -> bool {
     if uid == 0 || uid == euid() {
         return true;
     }

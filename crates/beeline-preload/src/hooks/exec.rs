@@ -1,0 +1,211 @@
+//! Starting other programs.
+//!
+//! Before a program starts, the connections that it inherits are lent to it, and the library stays in its
+//! environment ([`beeline_sockets::life`]). `execl` and its relatives take their arguments one by one: a stub lays
+//! those that came in registers before those on the stack, and there the list is.
+
+use beeline_sockets::life::environment::{self, List};
+use beeline_sockets::{Outcome, life};
+use libc::{FILE, c_char, c_int, c_void, pid_t};
+
+use crate::real::hooks;
+
+type Text = *const c_char;
+type Stream = *mut FILE;
+
+unsafe extern "C" {
+    static mut environ: List;
+}
+
+/// Notes what the program was started with.
+///
+/// # Safety
+/// `list` must be null or a null-terminated list of strings.
+pub unsafe fn note_environment(list: List) {
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
+    let here = note_environment as *const c_void;
+    // SAFETY: an address within this library and a live struct; the name it gives lives as long as the library.
+    unsafe {
+        if libc::dladdr(here, &raw mut found) != 0 && !found.dli_fname.is_null() {
+            environment::note(list, core::ffi::CStr::from_ptr(found.dli_fname).to_bytes());
+        }
+    }
+}
+
+/// Calls libc's function of a name with these arguments.
+macro_rules! real {
+    ($name:ident($($argument:expr => $type:ty),*) -> $result:ty, or $failure:expr) => {{
+        let real = reals::$name.address();
+        if real.is_null() {
+            crate::real::fail(libc::ENOSYS);
+            $failure
+        } else {
+            // SAFETY: libc's function of this name has this type.
+            let real: unsafe extern "C" fn($($type),*) -> $result = unsafe { core::mem::transmute(real) };
+            // SAFETY: the app's arguments, passed on.
+            unsafe { real($($argument),*) }
+        }
+    }};
+}
+
+/// Becomes another program, or fails.
+///
+/// # Safety
+/// `list` as for execve(2).
+unsafe fn become_program(list: List, exec: impl FnOnce(List) -> c_int) -> Outcome {
+    // SAFETY: forwarded.
+    let kept = unsafe { environment::kept(list) };
+    let loan = life::before_exec();
+    let result = exec(kept);
+    life::exec_failed(&loan);
+    // A failure has set errno.
+    Outcome::Done(result as isize)
+}
+
+/// Spawns a process.
+///
+/// # Safety
+/// `list` as for posix_spawn(3).
+unsafe fn spawn(list: List, spawn: impl FnOnce(List) -> c_int) -> Outcome {
+    life::count_fork();
+    // SAFETY: forwarded.
+    let kept = unsafe { environment::kept(list) };
+    let loan = life::before_spawn();
+    let result = spawn(kept);
+    life::after_spawn(&loan, result == 0);
+    Outcome::Done(result as isize)
+}
+
+/// Lets libc start a program with the environment of this process.
+fn start<T>(call: impl FnOnce() -> T, spawned: impl FnOnce(&T) -> bool) -> T {
+    life::count_fork();
+    // SAFETY: libc's variable. A program whose threads change the environment while others start programs is lost
+    // without us, too.
+    let given = unsafe { environ };
+    // SAFETY: libc's list.
+    let kept = unsafe { environment::kept(given) };
+    // SAFETY: as above; the new list lives until this thread asks for the next one.
+    unsafe { environ = kept };
+    let loan = life::before_spawn();
+    let result = call();
+    life::after_spawn(&loan, spawned(&result));
+    // SAFETY: as above. A list that another thread has made meanwhile stays.
+    unsafe {
+        if environ == kept {
+            environ = given;
+        }
+    }
+    result
+}
+
+hooks! {
+    fn execve: (path: Text, arguments: List, list: List) -> c_int [] =>
+        become_program(list, |list| real!(execve(path => Text, arguments => List, list => List) -> c_int, or -1));
+
+    fn execv: (path: Text, arguments: List) -> c_int [] =>
+        become_program(environ, |list| real!(execve(path => Text, arguments => List, list => List) -> c_int, or -1));
+
+    fn execvp: (file: Text, arguments: List) -> c_int [] =>
+        become_program(environ, |list| real!(execvpe(file => Text, arguments => List, list => List) -> c_int, or -1));
+
+    fn execvpe: (file: Text, arguments: List, list: List) -> c_int [] =>
+        become_program(list, |list| real!(execvpe(file => Text, arguments => List, list => List) -> c_int, or -1));
+
+    fn fexecve: (fd: c_int, arguments: List, list: List) -> c_int [] =>
+        become_program(list, |list| real!(fexecve(fd => c_int, arguments => List, list => List) -> c_int, or -1));
+
+    fn execveat: (directory: c_int, path: Text, arguments: List, list: List, flags: c_int) -> c_int [] =>
+        become_program(list, |list| {
+            real!(execveat(directory => c_int, path => Text, arguments => List, list => List, flags => c_int) -> c_int, or -1)
+        });
+
+    fn posix_spawn: (pid: *mut pid_t, path: Text, actions: *const c_void, attributes: *const c_void, arguments: List, list: List) -> c_int [] =>
+        spawn(list, |list| {
+            real!(posix_spawn(pid => *mut pid_t, path => Text, actions => *const c_void, attributes => *const c_void, arguments => List, list => List) -> c_int, or libc::ENOSYS)
+        });
+
+    fn posix_spawnp: (pid: *mut pid_t, file: Text, actions: *const c_void, attributes: *const c_void, arguments: List, list: List) -> c_int [] =>
+        spawn(list, |list| {
+            real!(posix_spawnp(pid => *mut pid_t, file => Text, actions => *const c_void, attributes => *const c_void, arguments => List, list => List) -> c_int, or libc::ENOSYS)
+        });
+
+    fn posix_spawn_file_actions_adddup2: (actions: *mut c_void, fd: c_int, to: c_int) -> c_int [] => {
+        life::named_in_spawn(fd);
+        Outcome::Kernel
+    };
+
+    fn system: (command: Text) -> c_int [] =>
+        Outcome::Done(start(|| real!(system(command => Text) -> c_int, or -1), |status| *status != -1) as isize);
+
+    fn popen: (command: Text, mode: Text) -> Stream [] =>
+        Outcome::Done(start(
+            || real!(popen(command => Text, mode => Text) -> Stream, or core::ptr::null_mut()),
+            |stream| !stream.is_null(),
+        ) as isize);
+}
+
+/// Makes a function that takes its arguments one by one, and hands the list of them to `$with`.
+macro_rules! listed {
+    ($name:ident, $with:ident) => {
+        /// exec(3).
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                // The arguments on the stack begin above the return address.
+                "pop rax",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push rax",
+                "call {with}",
+                "pop rcx",
+                "add rsp, 40",
+                "push rcx",
+                "ret",
+                with = sym $with,
+            )
+        }
+
+        /// exec(3).
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "sub sp, sp, #64",
+                "stp x30, x1, [sp]",
+                "stp x2, x3, [sp, #16]",
+                "stp x4, x5, [sp, #32]",
+                "stp x6, x7, [sp, #48]",
+                "add x1, sp, #8",
+                "bl {with}",
+                "ldr x30, [sp]",
+                "add sp, sp, #64",
+                "ret",
+                with = sym $with,
+            )
+        }
+    };
+}
+
+listed!(execl, execv);
+listed!(execlp, execvp);
+listed!(execle, execle_with);
+
+/// The environment stands behind the end of the arguments.
+unsafe extern "C" fn execle_with(path: Text, arguments: List) -> c_int {
+    // SAFETY: the app's arguments, which end in a null pointer, and the environment after it.
+    unsafe {
+        let mut end = arguments;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        execve(path, arguments, end.add(1).cast::<List>().read())
+    }
+}

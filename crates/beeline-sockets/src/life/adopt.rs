@@ -1,0 +1,253 @@
+//! Taking over connections that another program has lent ([`super::handover`]).
+//!
+//! What comes with an anchor is checked like a peer's input and grants nothing that the descriptors do not:
+//!
+//! 1. Memory files must carry our seals, live on tmpfs, have the right size, and have been made by a user with whom
+//!    we may share memory. The side must be of this build's layout.
+//! 2. The side must name this anchor by its cookie and the lane's file by its identity.
+//! 3. Only then the loan is taken; without one the end is left alone.
+//! 4. A thread that `execve` ended may have held a lock of the side or been in the middle of an operation: both
+//!    directions are brought up to date before the first use. A lock that seems to be held by this very thread is a
+//!    dead one's.
+//!
+//! An anchor that cannot be taken over becomes an orphan ([`super::orphan`]). Parts that belong to no anchor are given
+//! back.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::{End, LaneMemory};
+use beeline_shm::memfd::FileId;
+use beeline_shm::{RING_BYTES_MAX, RING_BYTES_MIN};
+use beeline_shm::{SideMemory, memfd, sys};
+
+use super::handover::{by_cookie, end_loan};
+use super::{open_fds, orphan};
+use crate::desc::{DESCS, Desc, Kind};
+use crate::side::{MAGIC, SideState};
+use crate::{io, kernel, meet, table};
+
+/// Descriptors that are looked at without memory from the kernel.
+const FEW: usize = 64;
+
+/// A descriptor that may belong to an end.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub fd: i32,
+    what: What,
+    /// Whether it was recognised as ours: the app must not see it.
+    pub used: bool,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Unknown,
+    /// An end's anchor, by its cookie.
+    Anchor(u64),
+    /// A side, mapped.
+    Side(&'static SideState),
+    /// A sealed file.
+    Memory(FileId),
+}
+
+impl Part {
+    /// No descriptor at all.
+    pub(super) const NONE: Part = Part { fd: -1, what: What::Unknown, used: false };
+
+    /// Finds out what `fd` is.
+    pub(super) fn of(fd: i32) -> Part {
+        Part { fd, what: classify(fd), used: false }
+    }
+
+    /// Whether it is an anchor.
+    pub(super) fn is_anchor(&self) -> bool {
+        matches!(self.what, What::Anchor(_))
+    }
+
+    fn side(&self) -> Option<&'static SideState> {
+        if let What::Side(side) = self.what { Some(side) } else { None }
+    }
+}
+
+fn classify(fd: i32) -> What {
+    if memfd::check_seals(fd).is_ok() {
+        let Ok((id, _)) = memfd::identify(fd) else { return What::Unknown };
+        return side_at(fd).map_or(What::Memory(id), What::Side);
+    }
+    if !orphan::is_anchor(fd) {
+        return What::Unknown;
+    }
+    kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE).map_or(What::Unknown, What::Anchor)
+}
+
+/// Maps the side in `fd`, if it is one.
+fn side_at(fd: i32) -> Option<&'static SideState> {
+    if !is_trusted(fd) {
+        return None;
+    }
+    let page = SideMemory::adopt(fd).ok()?;
+    // SAFETY: a side consists of atomics only and is valid whatever its bytes are; it is unmapped in `unmap` and
+    // when the pool retires it.
+    let side = unsafe { page.as_ref::<SideState>() };
+    if side.origin.magic.load(Relaxed) == MAGIC {
+        return Some(side);
+    }
+    // SAFETY: nobody has the reference any more.
+    unsafe { page.unmap() };
+    None
+}
+
+fn unmap(side: &'static SideState) {
+    // SAFETY: mapped by `side_at`, and no description has taken it.
+    unsafe { SideMemory::from_address(core::ptr::from_ref(side) as usize).unmap() };
+}
+
+fn is_trusted(fd: i32) -> bool {
+    memfd::owner(fd).is_ok_and(meet::may_share)
+}
+
+/// Takes over what the process has inherited over `execve`.
+pub(super) fn inherited() {
+    let mut count = 0usize;
+    open_fds::each(|_| count = count.saturating_add(1));
+    if count <= FEW {
+        let mut parts = [Part::NONE; FEW];
+        return inherit(&mut parts);
+    }
+    // Other threads may open some meanwhile; what was inherited comes first, as its numbers are lower.
+    let Ok(memory) = sys::map_private(count.saturating_mul(size_of::<Part>())) else { return };
+    let parts = memory.cast::<Part>();
+    for index in 0..count {
+        // SAFETY: within the fresh mapping, which is page-aligned.
+        unsafe { parts.add(index).write(Part::NONE) };
+    }
+    // SAFETY: as many as were written, and nobody else knows of them.
+    inherit(unsafe { core::slice::from_raw_parts_mut(parts, count) });
+    // SAFETY: the slice is not used any more.
+    unsafe { sys::unmap(memory, count.saturating_mul(size_of::<Part>())) };
+}
+
+fn inherit(parts: &mut [Part]) {
+    let mut places = parts.iter_mut();
+    open_fds::each(|fd| {
+        if let Some(place) = places.next() {
+            *place = Part::of(fd);
+        }
+    });
+    adopt_all(parts);
+    for part in parts.iter().filter(|part| part.used && !part.is_anchor()) {
+        let _ = sys::close(part.fd);
+    }
+}
+
+/// Takes over all ends among `parts`. Anchors stay under their numbers; the other parts that are ours are marked as
+/// used and can be closed. The caller holds [`super::changing`], or there is no other thread.
+pub(super) fn adopt_all(parts: &mut [Part]) {
+    for index in 0..parts.len() {
+        if let Some(&Part { fd, what: What::Anchor(cookie), .. }) = parts.get(index) {
+            if let Some(known) = by_cookie(fd) {
+                // One more number for an end that is here already. The loan that came with it, if any, is returned below.
+                let _ = table::set(fd, Some(known));
+            } else if adopt(fd, cookie, parts).is_none() {
+                orphan::mark(fd);
+            }
+        }
+    }
+    for index in 0..parts.len() {
+        let Some(side) = parts.get(index).filter(|part| !part.used).and_then(Part::side) else { continue };
+        end_loan(side, true);
+        mark_used(parts, index);
+        if let Some(lane) = find_lane(parts, side) {
+            mark_used(parts, lane);
+        }
+        if let Some(holder) = find_holder(parts, side) {
+            mark_used(parts, holder);
+        }
+        unmap(side);
+    }
+}
+
+fn mark_used(parts: &mut [Part], index: usize) {
+    if let Some(part) = parts.get_mut(index) {
+        part.used = true;
+    }
+}
+
+fn find_lane(parts: &[Part], side: &SideState) -> Option<usize> {
+    let origin = &side.origin;
+    let wanted = FileId { device: origin.lane_device.load(Relaxed), inode: origin.lane_inode.load(Relaxed) };
+    parts.iter().position(|part| !part.used && matches!(part.what, What::Memory(id) if id == wanted))
+}
+
+fn find_holder(parts: &[Part], side: &SideState) -> Option<usize> {
+    let wanted = side.origin.holder_cookie.load(Relaxed);
+    let is_wanted = |part: &Part| {
+        !part.used
+            && matches!(part.what, What::Unknown)
+            && kernel::getsockopt(part.fd, libc::SOL_SOCKET, libc::SO_COOKIE) == Ok(wanted)
+    };
+    if wanted == 0 { None } else { parts.iter().position(is_wanted) }
+}
+
+/// Takes over the end whose anchor is `fd`.
+fn adopt(fd: i32, cookie: u64, parts: &mut [Part]) -> Option<&'static Desc> {
+    let is_its =
+        |part: &Part| !part.used && part.side().is_some_and(|side| side.origin.anchor_cookie.load(Relaxed) == cookie);
+    let side_index = parts.iter().position(is_its)?;
+    let side_part = parts.get(side_index).copied()?;
+    let side = side_part.side()?;
+    let lane_index = find_lane(parts, side)?;
+    let holder_index = find_holder(parts, side);
+    let lane_part = parts.get(lane_index).copied()?;
+    let ring_bytes = side.origin.ring_bytes.load(Relaxed);
+    if !is_trusted(lane_part.fd)
+        || !ring_bytes.is_power_of_two()
+        || !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring_bytes)
+    {
+        return None;
+    }
+    let (memory, id) = LaneMemory::adopt(lane_part.fd, ring_bytes).ok()?;
+    let Some(desc) = side.take_loan().then(|| DESCS.take()).flatten() else {
+        // SAFETY: the fresh mapping has no user.
+        unsafe { memory.unmap() };
+        return None;
+    };
+    for index in [Some(side_index), Some(lane_index), holder_index].into_iter().flatten() {
+        mark_used(parts, index);
+    }
+    let holder = holder_index.and_then(|index| parts.get(index)).map(|part| part.fd);
+    install(desc, fd, side, memory, id, [side_part.fd, lane_part.fd], holder)
+}
+
+/// Makes `desc` the end. The descriptors of the parts are copied to hidden ones.
+fn install(
+    desc: &'static Desc,
+    fd: i32,
+    side: &'static SideState,
+    memory: LaneMemory,
+    id: FileId,
+    [side_fd, lane_fd]: [i32; 2],
+    holder: Option<i32>,
+) -> Option<&'static Desc> {
+    let end = if side.origin.end.load(Relaxed) == 0 { End::Client } else { End::Server };
+    desc.begin(Kind::Tcp, fd, side.family.load(Relaxed), crate::forks());
+    if table::set(fd, Some(desc)).is_err() {
+        desc.give_if_unused();
+        // SAFETY: the fresh mapping has no user.
+        unsafe { memory.unmap() };
+        return None;
+    }
+    side.tx_lock.disown();
+    side.rx_lock.disown();
+    meet::adopt_lane(desc, memory, id, side, [side_fd, lane_fd], holder, end);
+    desc.shared.store(true, Relaxed);
+    bring_up_to_date(fd, desc);
+    Some(desc)
+}
+
+fn bring_up_to_date(fd: i32, desc: &'static Desc) {
+    let sound = desc.lock_tx().is_none_or(|guard| guard.writer().recover().is_ok());
+    let sound = sound && desc.lock_rx().is_none_or(|guard| guard.reader().recover(&io::Anchor(fd)).is_ok());
+    if !sound {
+        io::poison(desc, beeline_stats::Poison::CursorBeyondRing);
+    }
+}

@@ -1,0 +1,234 @@
+//! Lending connections to another program.
+//!
+//! An end of a connection consists of its anchor, which the kernel hands on by itself, and of the *parts*: the side's
+//! memfd, the lane's memfd, and perhaps the TCP socket that holds the port of an explicit bind. Parts are hidden
+//! descriptors and close-on-exec. A program that gets the anchor and all parts can go on with the connection, whatever
+//! else it knows or does not know.
+//!
+//! # Rules
+//!
+//! 1. *The side names the parts* ([`crate::side::Origin`]): cookie of the anchor, identity of the lane's file, cookie of
+//!    the holder. It is written before the connection has its first user and not changed afterwards.
+//! 2. *A lender counts for the borrower.* Before an anchor can reach another program, its lender locks the
+//!    description, marks it shared, so that from now on side locks are taken, adds one to `holders` unless the
+//!    program will replace the lender, adds one to `lent`, and clears close-on-exec of the parts, or attaches them to
+//!    the message. In this order: a lender that dies in between leaves `holders` too high, which costs the other
+//!    holders their bias and nothing else.
+//! 3. *A borrower takes a loan* ([`super::adopt`]): it takes one from `lent`, after it has checked all parts. The count
+//!    in `holders` is its own from then on. Without a loan to take it leaves the end alone. A borrower that finds the
+//!    parts of an end whose anchor did not come takes the loan and gives the count back.
+//! 4. *What does not happen is taken back*: when `execve` fails or nothing was spawned, the lender takes one from `lent`,
+//!    and if there was one, takes its count back, too. If somebody else has taken it, there is another holder.
+//! 5. A program that dies before it has taken a loan, or that has no library, leaves `holders` and `lent` too high. When
+//!    the last holder closes, it then says nothing, and the peer learns from the kernel that the end is gone, as it
+//!    learns of a process that was killed.
+//! 6. A lane that was lent is not used for another connection.
+//!
+//! # When
+//!
+//! Whoever starts a program passes one of our hooks, except libc's own calls to libc: `system`, `popen` and
+//! `posix_spawn` are hooks themselves and lend in the parent. `execve` and its relatives lend in the process that
+//! calls them, which may be the child of a `vfork` with the parent's memory: there the table tells nothing about
+//! descriptors, and the kernel is asked which anchors are open.
+
+use core::sync::atomic::{
+    AtomicU32,
+    Ordering::{AcqRel, Relaxed},
+};
+
+use super::{changing, is_guest_of_parent, open_fds};
+use crate::desc::Desc;
+use crate::side::SideState;
+use crate::{kernel, table};
+
+/// Loans that can be taken back; what goes beyond stays counted.
+const RETURNABLE: usize = 32;
+
+/// Programs that are being spawned: the parts they are lent are not close-on-exec meanwhile.
+static LENDERS: AtomicU32 = AtomicU32::new(0);
+
+/// Connections lent to a program that is about to start.
+#[must_use]
+pub struct Loan {
+    lent: [Option<&'static Desc>; RETURNABLE],
+    count: usize,
+    /// Whether the borrower is another process than the lender.
+    to_another: bool,
+}
+
+impl Loan {
+    fn new(to_another: bool) -> Self {
+        Self { lent: [None; RETURNABLE], count: 0, to_another }
+    }
+
+    /// Lends one connection, once. The caller holds [`changing`].
+    fn lend(&mut self, desc: &'static Desc) {
+        if self.has(desc) || !lend(desc, self.to_another) {
+            return;
+        }
+        if let Some(place) = self.lent.get_mut(self.count) {
+            *place = Some(desc);
+        }
+        self.count = self.count.saturating_add(1);
+        each_part(desc, |part| {
+            let _ = kernel::fcntl(part, libc::F_SETFD, 0);
+        });
+    }
+
+    fn has(&self, desc: &'static Desc) -> bool {
+        self.lent.iter().flatten().any(|other| core::ptr::eq(*other, desc))
+    }
+
+    fn take_back(&self) {
+        for desc in self.lent.iter().flatten() {
+            let _both = desc.lock_both();
+            if desc.is_lane() {
+                end_loan(desc.side(), self.to_another);
+            }
+        }
+    }
+}
+
+/// Makes a loan of a connection to another process, or to the next program of this one. False if a part is missing.
+pub(super) fn lend(desc: &'static Desc, to_another: bool) -> bool {
+    let _both = desc.lock_both();
+    if !desc.is_lane() || part_fds(desc).is_none() {
+        return false;
+    }
+    let side = desc.side();
+    // SAFETY: null, or an object of a slab, which is never unmapped.
+    if let Some(lane) = unsafe { desc.pooled.load(Relaxed).as_ref() } {
+        lane.spoil();
+    }
+    if to_another {
+        desc.shared.store(true, Relaxed);
+        side.holders.fetch_add(1, AcqRel);
+    }
+    side.origin.lent.fetch_add(1, AcqRel);
+    true
+}
+
+/// Takes a loan out of the way that nobody will take. `counted` tells whether a holder was counted for it.
+pub(super) fn end_loan(side: &SideState, counted: bool) {
+    if side.take_loan() && counted {
+        side.holders.fetch_sub(1, AcqRel);
+    }
+}
+
+/// The parts of an end: side, lane, holder. `None` when one that is needed is not kept. A lock is held.
+pub(super) fn part_fds(desc: &Desc) -> Option<(i32, i32, Option<i32>)> {
+    // SAFETY: null, or an object of a slab, which is never unmapped.
+    let lane = unsafe { desc.pooled.load(Relaxed).as_ref() }?;
+    Some((desc.side_memfd()?, lane.memfd()?, lane.holder()))
+}
+
+fn each_part(desc: &Desc, mut f: impl FnMut(i32)) {
+    if let Some((side, lane, holder)) = part_fds(desc) {
+        f(side);
+        f(lane);
+        holder.into_iter().for_each(f);
+    }
+}
+
+/// Before `execve` and its relatives.
+pub fn before_exec() -> Loan {
+    if !super::has_started() {
+        return Loan::new(false);
+    }
+    let _changing = changing();
+    let mut loan = Loan::new(is_guest_of_parent());
+    if loan.to_another {
+        open_fds::each(|fd| {
+            if let Some(desc) = stays_open(fd).then(|| by_cookie(fd)).flatten() {
+                loan.lend(desc);
+            }
+        });
+    } else {
+        table::for_each(|fd, desc| {
+            if desc.is_lane() && stays_open(fd) {
+                loan.lend(desc);
+            }
+        });
+    }
+    loan
+}
+
+/// `execve` has failed.
+pub fn exec_failed(loan: &Loan) {
+    if loan.count == 0 {
+        return;
+    }
+    let _changing = changing();
+    loan.take_back();
+    // In the child of a vfork this is about descriptors that are about to vanish, and the parent's are as they were.
+    if !loan.to_another {
+        close_parts_on_exec();
+    }
+}
+
+/// Before a process is spawned by libc. What becomes of descriptors in between, libc alone knows.
+pub fn before_spawn() -> Loan {
+    let mut loan = Loan::new(true);
+    if !super::has_started() || is_guest_of_parent() {
+        return loan;
+    }
+    let _changing = changing();
+    LENDERS.fetch_add(1, Relaxed);
+    table::for_each(|fd, desc| {
+        if desc.is_lane() && (stays_open(fd) || desc.named_in_spawn.load(Relaxed)) {
+            loan.lend(desc);
+        }
+    });
+    loan
+}
+
+/// After it.
+pub fn after_spawn(loan: &Loan, spawned: bool) {
+    if !super::has_started() || is_guest_of_parent() {
+        return;
+    }
+    let _changing = changing();
+    if !spawned {
+        loan.take_back();
+    }
+    if LENDERS.fetch_sub(1, Relaxed) == 1 {
+        close_parts_on_exec();
+    }
+}
+
+/// A list of actions for `posix_spawn` names `fd` as a descriptor that the new program shall have.
+pub fn named_in_spawn(fd: i32) {
+    if let Some(desc) = table::get(fd) {
+        desc.named_in_spawn.store(true, Relaxed);
+    }
+}
+
+fn close_parts_on_exec() {
+    if LENDERS.load(Relaxed) != 0 {
+        return;
+    }
+    table::for_each(|_, desc| {
+        if desc.is_lane() {
+            each_part(desc, |part| {
+                let _ = kernel::fcntl(part, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+            });
+        }
+    });
+}
+
+/// Whether a descriptor survives `execve`.
+fn stays_open(fd: i32) -> bool {
+    kernel::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
+}
+
+/// The connection whose anchor `fd` is, whatever the table says of the number.
+pub(super) fn by_cookie(fd: i32) -> Option<&'static Desc> {
+    let cookie = kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok()?;
+    let mut found = None;
+    table::for_each(|_, desc| {
+        if desc.is_lane() && desc.side().origin.anchor_cookie.load(Relaxed) == cookie {
+            found = Some(desc);
+        }
+    });
+    found
+}

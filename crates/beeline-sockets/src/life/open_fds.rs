@@ -1,0 +1,75 @@
+//! Which descriptors the process has open, as /proc tells.
+
+use beeline_shm::sys;
+
+/// Bytes asked of getdents64(2) at a time.
+const BUFFER_BYTES: usize = 2048;
+
+#[repr(C, align(8))]
+struct Buffer([u8; BUFFER_BYTES]);
+
+/// Calls `f` with each open descriptor. Not at all where there is no /proc.
+pub(super) fn each(mut f: impl FnMut(i32)) {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let args = [libc::AT_FDCWD as usize, c"/proc/self/fd".as_ptr() as usize, flags as usize, 0, 0, 0];
+    // SAFETY: a NUL-terminated literal and plain numbers.
+    let Ok(directory) = (unsafe { sys::call(libc::SYS_openat, args) }) else { return };
+    let mut buffer = Buffer([0; BUFFER_BYTES]);
+    loop {
+        let args = [directory, (&raw mut buffer.0) as usize, BUFFER_BYTES, 0, 0, 0];
+        // SAFETY: a live buffer of the length given.
+        let Ok(length) = (unsafe { sys::call(libc::SYS_getdents64, args) }) else { break };
+        if length == 0 {
+            break;
+        }
+        let mut rest = buffer.0.get(..length).unwrap_or_default();
+        // struct linux_dirent64: u64 inode, u64 offset, u16 length, u8 type, NUL-terminated name.
+        while let Some(&[low, high]) = rest.get(16..18) {
+            let length = usize::from(u16::from_ne_bytes([low, high]));
+            if length < 20 {
+                break;
+            }
+            if let Some(fd) = rest.get(19..length).and_then(number)
+                && fd as usize != directory
+            {
+                f(fd);
+            }
+            rest = rest.get(length..).unwrap_or_default();
+        }
+    }
+    let _ = sys::close(directory as i32);
+}
+
+/// The decimal number at the start of a NUL-terminated name; `None` for other names.
+fn number(name: &[u8]) -> Option<i32> {
+    let digits = name.split(|&byte| byte == 0).next()?;
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0i32, |value, &byte| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        value.checked_mul(10)?.checked_add(i32::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_numbers_are_read() {
+        assert_eq!(number(b"17\0\0\0"), Some(17));
+        assert_eq!(number(b".\0"), None);
+        assert_eq!(number(b"\0"), None);
+        assert_eq!(number(b"99999999999\0"), None);
+    }
+
+    #[test]
+    fn open_descriptors_are_found() {
+        let pipe = std::io::pipe().unwrap();
+        let mut found = Vec::new();
+        each(|fd| found.push(fd));
+        use std::os::fd::AsRawFd;
+        assert!(found.contains(&pipe.0.as_raw_fd()) && found.contains(&pipe.1.as_raw_fd()));
+    }
+}
