@@ -169,7 +169,9 @@ cases! { guest:
     calls_by_number_are_the_same_calls
     vectors_with_no_offset_are_reads
     formatted_output_arrives
-    a_passed_end_is_never_a_clean_end
+    a_passed_end_goes_on
+    a_passed_end_is_shared
+    strangers_pass_ends_and_listeners
     a_child_that_closes_leaves_the_parents_set_alone
     threads_go_on_while_the_process_forks;
     pauses

@@ -45,7 +45,7 @@ pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed, na
 pub(crate) use hidden::hidden_count;
 pub use hidden::{hidden_add, hidden_remove, is_hidden};
 pub(crate) use orphan::orphan_used;
-pub use rights::{received, sends};
+pub use rights::{brings_rights, passes_sockets, receive, send};
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 pub static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -134,11 +134,8 @@ fn start_now() {
         adopt::inherited();
         STARTED.store(true, Release);
     }
-    table::for_each(|fd, desc| {
-        if desc.is_lane() && desc.fd.load(Relaxed) == fd && desc.slot.load(Relaxed).is_null() {
-            stats::open_slot(desc);
-        }
-    });
+    // Outside the lock, too: the statistics start the process themselves.
+    stats::open_slots();
     if config().accelerate {
         // Outside the lock: pthread_atfork allocates, and an allocator may call us.
         fork::install_handlers();

@@ -65,7 +65,7 @@ pub use accept::{accept4, door_ready};
 pub use connect::connect;
 pub use door::open_door;
 pub use late::{before_close, late_fallback};
-pub use listener::{Listener, adopt_listener, close_listener, listen, listener_fds, shutdown_listener};
+pub use listener::{Listener, adopt_listener, close_listener, listen, listener_fds, meet_listener, shutdown_listener};
 pub use pool::PooledLane;
 pub(crate) use trust::may_share;
 

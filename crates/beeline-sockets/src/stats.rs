@@ -24,7 +24,7 @@ use beeline_stats::{Counter, Poison, Reason, Role};
 
 use crate::desc::Desc;
 use crate::lock::Lock;
-use crate::{Errno, kernel, life, proc};
+use crate::{Errno, kernel, life, proc, table};
 
 /// Where figures go when there is no file.
 #[repr(C, align(4096))]
@@ -280,6 +280,15 @@ pub fn open_slot(desc: &'static Desc) {
         lane_inode: 0,
     });
     desc.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
+}
+
+/// Gives every lane its slot that has none yet: those that were taken over from another program.
+pub fn open_slots() {
+    table::for_each(|fd, desc| {
+        if desc.is_lane() && desc.fd.load(Relaxed) == fd && desc.slot.load(Relaxed).is_null() {
+            open_slot(desc);
+        }
+    });
 }
 
 /// Adds the slot's figures to the totals and frees it.

@@ -3,7 +3,7 @@
 //! `pread`, `pwrite`, `tee`, `vmsplice` and `copy_file_range` need no hook: the kernel refuses them on an anchor
 //! as it does on a TCP socket.
 
-use beeline_sockets::{Outcome, io, life};
+use beeline_sockets::{Outcome, io, kernel, life};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, timespec};
 
 use crate::real::hooks;
@@ -14,44 +14,37 @@ unsafe fn has_control(message: *const msghdr) -> bool {
     message as usize >= 4096 && unsafe { (*message).msg_controllen } != 0
 }
 
-/// Calls `f` with each message of an array.
-unsafe fn each_message(messages: *const mmsghdr, count: c_uint, f: impl Fn(*const msghdr)) {
-    if messages as usize >= 4096 {
-        for index in 0..count as usize {
-            // SAFETY: the app's array has `count` entries.
-            f(unsafe { &raw const (*messages.add(index)).msg_hdr });
-        }
-    }
+/// Whether `is_such` holds for any message of an array.
+unsafe fn any_message(messages: *const mmsghdr, count: c_uint, is_such: impl Fn(*const msghdr) -> bool) -> bool {
+    // SAFETY: the app's array has `count` entries; the first page is never mapped.
+    messages as usize >= 4096
+        && (0..count as usize).any(|index| is_such(unsafe { &raw const (*messages.add(index)).msg_hdr }))
 }
 
-unsafe fn any_has_control(messages: *const mmsghdr, count: c_uint) -> bool {
-    let any = core::cell::Cell::new(false);
-    // SAFETY: forwarded.
-    unsafe { each_message(messages, count, |message| any.set(any.get() || has_control(message))) };
-    any.get()
-}
+type SendMessage = unsafe extern "C" fn(c_int, *const msghdr, c_int) -> isize;
+type ReceiveMessage = unsafe extern "C" fn(c_int, *mut msghdr, c_int) -> isize;
 
-/// libc's `recvmsg`, with a look at what came.
+/// libc's `recvmsg` on what is no lane, for a message that may bring connections.
 unsafe fn receive_rights(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
     let real = reals::recvmsg.address();
     if real.is_null() || life::refusal(fd).is_some() {
         return Outcome::Kernel;
     }
-    let real: unsafe extern "C" fn(c_int, *mut msghdr, c_int) -> isize =
-        // SAFETY: libc's function of this name has this type.
-        unsafe { core::mem::transmute(real) };
-    // SAFETY: the app's arguments, passed on.
-    unsafe {
-        let result = real(fd, message, flags);
-        if result >= 0 {
-            life::received(message);
-        }
-        // A failure has set errno.
-        Outcome::Done(result)
-    }
+    // SAFETY: libc's function of this name has this type.
+    let real: ReceiveMessage = unsafe { core::mem::transmute(real) };
+    // SAFETY: the app's arguments, passed on. A failure has set errno.
+    unsafe { life::receive(fd, message, |message| real(fd, message, flags)) }.map_or(Outcome::Kernel, Outcome::Done)
 }
 
-/// libc's `recvmmsg`, likewise.
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A time in nanoseconds, if the kernel would take it.
+fn duration_ns(time: &timespec) -> Option<u64> {
+    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
+    (nanoseconds < SECOND_NS).then(|| seconds.saturating_mul(SECOND_NS).saturating_add(nanoseconds))
+}
+
+/// libc's `recvmmsg`, likewise: one message after the other, as the kernel does it.
 unsafe fn receive_many_rights(
     fd: c_int,
     messages: *mut mmsghdr,
@@ -59,19 +52,71 @@ unsafe fn receive_many_rights(
     flags: c_int,
     timeout: *mut timespec,
 ) -> Outcome {
-    let real = reals::recvmmsg.address();
+    if !life::brings_rights(fd) {
+        return Outcome::Kernel;
+    }
+    // SAFETY: null or the app's.
+    let mut timeout = unsafe { timeout.as_mut() };
+    let Some(mut left_ns) = timeout.as_ref().map_or(Some(0), |timeout| duration_ns(timeout)) else {
+        return Outcome::Kernel;
+    };
+    let mut flags = flags;
+    let wait_for_one = flags & libc::MSG_WAITFORONE != 0;
+    flags &= !libc::MSG_WAITFORONE;
+    let deadline = kernel::now_ns().saturating_add(left_ns);
+    let mut received = 0;
+    for index in 0..count as usize {
+        // SAFETY: the app's array has `count` entries.
+        let message = unsafe { &mut *messages.add(index) };
+        // SAFETY: the app's message. Called by its own name, so that every answer of the kernel's comes back here.
+        let length = unsafe { recvmsg(fd, &raw mut message.msg_hdr, flags) };
+        if length < 0 {
+            return Outcome::Done(if received == 0 { -1 } else { received });
+        }
+        message.msg_len = length as c_uint;
+        received += 1;
+        // The kernel, too, looks at the time after each message and nowhere else.
+        if let Some(timeout) = timeout.as_deref_mut() {
+            left_ns = deadline.saturating_sub(kernel::now_ns());
+            *timeout = timespec { tv_sec: (left_ns / SECOND_NS) as _, tv_nsec: (left_ns % SECOND_NS) as _ };
+            if left_ns == 0 {
+                break;
+            }
+        }
+        if wait_for_one {
+            flags |= libc::MSG_DONTWAIT;
+        }
+    }
+    Outcome::Done(received)
+}
+
+/// libc's `sendmsg` on what is no lane, for a message that may carry connections.
+unsafe fn send_rights(fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
+    let real = reals::sendmsg.address();
     if real.is_null() || life::refusal(fd).is_some() {
         return Outcome::Kernel;
     }
-    let real: unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int, *mut timespec) -> c_int =
-        // SAFETY: libc's function of this name has this type.
-        unsafe { core::mem::transmute(real) };
-    // SAFETY: the app's arguments, passed on.
-    unsafe {
-        let result = real(fd, messages, count, flags, timeout);
-        each_message(messages, result.max(0) as c_uint, |message| life::received(message));
-        Outcome::Done(result as isize)
+    // SAFETY: libc's function of this name has this type.
+    let real: SendMessage = unsafe { core::mem::transmute(real) };
+    // SAFETY: the app's arguments, passed on. A failure has set errno.
+    unsafe { life::send(fd, message, |message| real(fd, message, flags)) }.map_or(Outcome::Kernel, Outcome::Done)
+}
+
+/// libc's `sendmmsg`, likewise: one message after the other, as the kernel does it.
+unsafe fn send_many_rights(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
+    let mut sent = 0;
+    for index in 0..count as usize {
+        // SAFETY: the app's array has `count` entries.
+        let message = unsafe { &mut *messages.add(index) };
+        // SAFETY: the app's message. Called by its own name, so that every answer of the kernel's comes back here.
+        let length = unsafe { sendmsg(fd, &raw const message.msg_hdr, flags) };
+        if length < 0 {
+            return Outcome::Done(if sent == 0 { -1 } else { sent });
+        }
+        message.msg_len = length as c_uint;
+        sent += 1;
     }
+    Outcome::Done(sent)
 }
 
 hooks! {
@@ -111,25 +156,20 @@ hooks! {
 
     fn sendmsg: (fd: c_int, message: *const msghdr, flags: c_int) -> isize [fd] =>
         match io::sendmsg(fd, message, flags) {
-            Outcome::Kernel => {
-                life::sends(message);
-                Outcome::Kernel
-            }
+            Outcome::Kernel if has_control(message) => send_rights(fd, message, flags),
             outcome => outcome,
         };
 
     fn recvmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int [fd] =>
         match io::recvmmsg(fd, messages, count, flags, timeout) {
-            Outcome::Kernel if any_has_control(messages, count) => receive_many_rights(fd, messages, count, flags, timeout),
+            Outcome::Kernel if any_message(messages, count, |message| has_control(message)) => receive_many_rights(fd, messages, count, flags, timeout),
             outcome => outcome,
         };
 
     fn sendmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int [fd] =>
         match io::sendmmsg(fd, messages, count, flags) {
-            Outcome::Kernel => {
-                each_message(messages, count, |message| life::sends(message));
-                Outcome::Kernel
-            }
+            Outcome::Kernel if any_message(messages, count, |message| life::passes_sockets(message)) =>
+                send_many_rights(fd, messages, count, flags),
             outcome => outcome,
         };
 

@@ -13,6 +13,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -747,42 +749,176 @@ static void formatted_output_arrives(void) {
     CHECK(dprintf(-1, "x") == -1 && errno == EBADF);
 }
 
-static int pass(int through, int fd, int receive) {
-    char byte = 'r', control[CMSG_SPACE(sizeof fd)] = {0};
+/* How many descriptors came, with room for `room` of them. */
+static int receive(int through, int *fds, int room, int *flags, int many) {
+    char byte, control[CMSG_SPACE(8 * sizeof(int))];
     struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    if (receive) {
-        CHECK(recvmsg(through, &message, 0) == 1);
-        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-        return fd;
-    }
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    struct mmsghdr messages[1] = {{.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control}}};
+    struct msghdr *message = &messages[0].msg_hdr;
+    message->msg_controllen = CMSG_LEN(room * sizeof(int));
+    struct timespec second = {1, 0};
+    if (many) CHECK(recvmmsg(through, messages, 1, 0, &second) == 1 && messages[0].msg_len == 1);
+    else CHECK(recvmsg(through, message, 0) == 1);
+    *flags = message->msg_flags;
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    if (!header) return 0;
+    CHECK(header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS && !CMSG_NXTHDR(message, header));
+    int count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    memcpy(fds, CMSG_DATA(header), count * sizeof(int));
+    return count;
+}
+
+static void send_fds(int through, const int *fds, int count, int many) {
+    char byte = 'r', control[CMSG_SPACE(8 * sizeof(int))] = {0};
+    struct iovec part = {&byte, 1};
+    struct mmsghdr messages[1] = {{.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control}}};
+    struct msghdr *message = &messages[0].msg_hdr;
+    message->msg_controllen = CMSG_SPACE(count * sizeof(int));
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    CHECK(sendmsg(through, &message, 0) == 1);
+    header->cmsg_len = CMSG_LEN(count * sizeof(int));
+    memcpy(CMSG_DATA(header), fds, count * sizeof(int));
+    if (many) CHECK(sendmmsg(through, messages, 1, 0) == 1);
+    else CHECK(sendmsg(through, message, 0) == 1);
+}
+
+/* How many descriptors are open, as far as a program can see. */
+static int open_count(void) {
+    int count = 0;
+    for (int fd = 0; fd < 4096; fd++) count += fcntl(fd, F_GETFD) != -1;
+    return count;
+}
+
+static void a_passed_end_goes_on(void) {
+    for (int round = 0; round < 4; round++) {
+        int ends[2], unix_ends[2], pipe_ends[2], flags, got[8], which = round & 1, many = round >> 1;
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_ends) == 0 && pipe(pipe_ends) == 0);
+        pid_t child = fork();
+        if (child == 0) {
+            CHECK(close(unix_ends[0]) == 0);
+            int before = open_count();
+            CHECK(receive(unix_ends[1], got, 2, &flags, many) == 2 && !(flags & MSG_CTRUNC));
+            CHECK(open_count() == before + 2);
+            CHECK(write(got[0], "p", 1) == 1);
+            hears(got[1], "sent before");
+            char byte;
+            while (read(got[1], &byte, 1) == 1) CHECK(write(got[1], &byte, 1) == 1);
+            CHECK(close(got[1]) == 0 && fcntl(got[1], F_GETFD) == -1);
+            _exit(0);
+        }
+        CHECK(close(unix_ends[1]) == 0);
+        pair(ends);
+        int passed = ends[which], other = ends[1 - which];
+        CHECK(write(other, "sent before", 11) == 11);
+        int fds[2] = {pipe_ends[1], passed};
+        send_fds(unix_ends[0], fds, 2, many);
+        CHECK(close(passed) == 0);
+        char byte;
+        CHECK(read(pipe_ends[0], &byte, 1) == 1 && byte == 'p');
+        says(other, other, "through the receiver");
+        CHECK(shutdown(other, SHUT_WR) == 0);
+        CHECK(read(other, &byte, 1) == 0);
+        CHECK(status_of(child) == 0);
+        CHECK(close(other) == 0 && close(unix_ends[0]) == 0 && close(pipe_ends[0]) == 0 && close(pipe_ends[1]) == 0);
+    }
+}
+
+static void a_passed_end_is_shared(void) {
+    int ends[2], unix_ends[2], flags, got[8];
+    char byte;
+    CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, unix_ends) == 0);
+    pair(ends);
+    /* To ourselves: one more number for the same end. */
+    send_fds(unix_ends[0], ends, 2, 0);
+    CHECK(receive(unix_ends[1], got, 8, &flags, 0) == 2);
+    says(ends[0], got[1], "one");
+    says(got[1], ends[0], "two");
+    CHECK(close(ends[1]) == 0);
+    says(got[0], got[1], "three");
+    CHECK(close(got[1]) == 0 && close(got[0]) == 0);
+    CHECK(read(ends[0], &byte, 1) == 0);
+    CHECK(close(ends[0]) == 0);
+    /* What there is no room for is closed. */
+    pair(ends);
+    int fds[3] = {2, ends[0], 2};
+    send_fds(unix_ends[0], fds, 3, 0);
+    CHECK(close(ends[0]) == 0);
+    CHECK(receive(unix_ends[1], got, 1, &flags, 0) == 1 && flags & MSG_CTRUNC && close(got[0]) == 0);
+    CHECK(read(ends[1], &byte, 1) == 0);
+    /* Nobody takes it. */
+    pair(ends);
+    send_fds(unix_ends[0], ends, 1, 0);
+    CHECK(recv(unix_ends[1], &byte, 1, 0) == 1);
+    says(ends[0], ends[1], "still mine");
+    CHECK(close(ends[0]) == 0);
+    CHECK(read(ends[1], &byte, 1) == 0);
+}
+
+static int receiver(const char *name, const char *what) {
+    int fds[8], flags, through = socket(AF_UNIX, SOCK_STREAM, 0);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path + 1, name, strlen(name));
+    CHECK(connect(through, (struct sockaddr *)&address, offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name)) == 0);
+    CHECK(receive(through, fds, 1, &flags, 0) == 1);
+    if (strcmp(what, "end") == 0) {
+        hears(fds[0], "hello");
+        CHECK(write(fds[0], "goodbye", 7) == 7);
+        return 0;
+    }
+    for (int i = 0; i < 2; i++) {
+        struct pollfd look = {fds[0], POLLIN, 0};
+        CHECK(write(through, "!", 1) == 1);
+        CHECK(poll(&look, 1, 10000) == 1);
+        int fd = accept(fds[0], NULL, NULL);
+        CHECK(fd >= 0);
+        if (i == 1 && getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(fd));
+        CHECK(write(fd, "served", 6) == 6 && close(fd) == 0);
+    }
     return 0;
 }
 
-/* A connection cannot be handed over yet, but nobody may take what happens for a stream that ended well. */
-static void a_passed_end_is_never_a_clean_end(void) {
-    int ends[2], unix_ends[2], pipe_ends[2];
-    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_ends) == 0 && pipe(pipe_ends) == 0);
-    pass(unix_ends[0], pipe_ends[1], 0);
-    int copy = pass(unix_ends[1], 0, 1);
-    char got;
-    CHECK(write(copy, "p", 1) == 1 && read(pipe_ends[0], &got, 1) == 1 && got == 'p');
-    pair(ends);
-    if (!is_lane(ends[0])) return;
-    pass(unix_ends[0], ends[0], 0);
-    CHECK(close(ends[0]) == 0);
-    int received = pass(unix_ends[1], 0, 1);
-    char byte = 'x';
-    CHECK(write(received, &byte, 1) == -1 && errno == ECONNRESET);
-    CHECK(read(received, &byte, 1) == -1 && errno == ECONNRESET);
-    CHECK(close(received) == 0);
-    CHECK(read(ends[1], &byte, 1) == -1 && errno == ECONNRESET);
+/* A process that shares nothing with this one but the name it connects to. */
+static void strangers_pass_ends_and_listeners(void) {
+    for (int which = 0; which < 2; which++) {
+        int ends[2], door = socket(AF_UNIX, SOCK_STREAM, 0);
+        char name[40];
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        struct sockaddr_in inet;
+        snprintf(name, sizeof name, "guest-%d-%d", getpid(), which);
+        memcpy(address.sun_path + 1, name, strlen(name));
+        CHECK(bind(door, (struct sockaddr *)&address, offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name)) == 0);
+        CHECK(listen(door, 1) == 0 && fcntl(door, F_SETFD, FD_CLOEXEC) == 0);
+        pid_t child = fork();
+        if (child == 0) {
+            execl("/proc/self/exe", "guest", "receiver", name, which ? "listener" : "end", (char *)NULL);
+            _exit(126);
+        }
+        int through = accept(door, NULL, NULL);
+        CHECK(through >= 0);
+        char byte;
+        if (which == 0) {
+            pair(ends);
+            CHECK(write(ends[1], "hello", 5) == 5);
+            send_fds(through, ends, 1, 0);
+            CHECK(close(ends[0]) == 0);
+            hears(ends[1], "goodbye");
+            CHECK(read(ends[1], &byte, 1) == 0 && close(ends[1]) == 0);
+        } else {
+            int fd = listener(&inet);
+            send_fds(through, &fd, 1, 0);
+            CHECK(close(fd) == 0);
+            for (int i = 0; i < 2; i++) {
+                CHECK(read(through, &byte, 1) == 1);
+                usleep(50000);
+                fd = socket(AF_INET, SOCK_STREAM, 0);
+                CHECK(connect(fd, (struct sockaddr *)&inet, sizeof inet) == 0);
+                hears(fd, "served");
+                CHECK(read(fd, &byte, 1) == 0 && close(fd) == 0);
+            }
+        }
+        CHECK(status_of(child) == 0 && close(through) == 0 && close(door) == 0);
+    }
 }
 
 /* The kernel keeps a member of a set for as long as any process holds the file. */
@@ -892,7 +1028,9 @@ static const struct guest_case CASES[] = {
     CASE(calls_by_number_are_the_same_calls),
     CASE(vectors_with_no_offset_are_reads),
     CASE(formatted_output_arrives),
-    CASE(a_passed_end_is_never_a_clean_end),
+    CASE(a_passed_end_goes_on),
+    CASE(a_passed_end_is_shared),
+    CASE(strangers_pass_ends_and_listeners),
     CASE(a_child_that_closes_leaves_the_parents_set_alone),
     CASE(threads_go_on_while_the_process_forks),
     CASE(pauses),
@@ -900,6 +1038,7 @@ static const struct guest_case CASES[] = {
 
 int main(int argc, char **argv) {
     if (argc == 5 && strcmp(argv[1], "inherited") == 0) return inherited(argv[2], atoi(argv[3]), argv[4]);
+    if (argc == 4 && strcmp(argv[1], "receiver") == 0) return receiver(argv[2], argv[3]);
     if (argc == 4 && strcmp(argv[1], "environment") == 0) return environment(argv[2], argv[3]);
     return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
 }

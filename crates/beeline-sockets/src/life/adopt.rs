@@ -34,8 +34,7 @@ const FEW: usize = 64;
 pub(super) struct Part {
     pub fd: i32,
     what: What,
-    /// Whether it was recognised as ours: the app must not see it.
-    pub used: bool,
+    used: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -58,9 +57,9 @@ impl Part {
         Part { fd, what: classify(fd), used: false }
     }
 
-    /// Whether it is an anchor.
-    pub(super) fn is_anchor(&self) -> bool {
-        matches!(self.what, What::Anchor(_))
+    /// Whether it came with an anchor: the app must not see it.
+    pub(super) fn is_ours(&self) -> bool {
+        self.used
     }
 
     fn side(&self) -> Option<&'static SideState> {
@@ -134,7 +133,7 @@ fn inherit(parts: &mut [Part]) {
         }
     });
     adopt_all(parts);
-    for part in parts.iter().filter(|part| part.used && !part.is_anchor()) {
+    for part in parts.iter().filter(|part| part.is_ours()) {
         let _ = sys::close(part.fd);
     }
 }

@@ -1,66 +1,336 @@
 //! Descriptors that travel between processes (`SCM_RIGHTS`, unix(7)).
 //!
-//! A connection cannot be handed over yet. What must not happen meanwhile is that its stream ends as if all
-//! had been said: the receiver gets an orphan ([`super::orphan`]), and when the sender closes its end, which
-//! it thinks another process has now, the peer sees a reset.
+//! 1. *Sending.* A message that carries an end gets the end's parts attached, behind the descriptors of the app, and a
+//!    loan is made for each end ([`super::handover`]), if the receiver has the library ([`peers`]) and there is room. If the
+//!    message is not sent, the loans are taken back.
+//! 2. *Receiving.* A message on an `AF_UNIX` socket is received into a buffer of ours, which holds all that the kernel
+//!    lets travel, whatever room the app gave. Ends are taken over ([`super::adopt`]), parts are kept from the app, and
+//!    the rest is laid into the app's buffer as the kernel would have done it: what does not fit is closed, and the
+//!    message is marked as cut.
+//! 3. *Strangers.* A receiver that may not have the library must not get an anchor for its connection. See
+//!    [`give_to_stranger`].
+//! 4. A listener that was received is met at once: whoever waits on it waits at its door, too.
+//! 5. A message that is received without room for control data loses its descriptors in the kernel. Their loans are
+//!    never taken, which costs the other holders a little speed.
 
+mod peers;
+
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::Relaxed;
 
+use beeline_shm::sys;
 use beeline_stats::Reason;
 
-use super::{changing, is_guest_of_parent, orphan};
-use crate::desc::Kind;
-use crate::{meet, options, table};
+use super::adopt::{Part, adopt_all};
+use super::handover::{end_loan, lend, part_fds};
+use super::{changing, is_guest_of_parent};
+use crate::desc::{Desc, Kind};
+use crate::{kernel, meet, options, table};
 
-/// Notes what becomes of the descriptors in a message that the app is about to send.
+/// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
+const RIGHTS_MAX: usize = 253;
+/// Ends in one message whose parts are attached.
+const ENDS_MAX: usize = 64;
+/// Room for control data of every kind that an `AF_UNIX` socket has.
+const CONTROL_BYTES: usize = 8192;
+const HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
+const FD_BYTES: usize = size_of::<i32>();
+
+/// Room for control data, aligned as the kernel's headers are.
+#[repr(C, align(8))]
+struct Control(MaybeUninit<[u8; CONTROL_BYTES]>);
+
+const fn align(length: usize) -> usize {
+    length.next_multiple_of(size_of::<usize>())
+}
+
+/// Sends a message that may carry ends of connections with `send`. `None` if there is nothing to attach: the message
+/// goes as it is.
 ///
 /// # Safety
 /// `message` must be null or valid, as for sendmsg(2).
-pub unsafe fn sends(message: *const libc::msghdr) {
+pub unsafe fn send(
+    socket: i32,
+    message: *const libc::msghdr,
+    send: impl FnOnce(*const libc::msghdr) -> isize,
+) -> Option<isize> {
+    let mut any = false;
     // SAFETY: forwarded.
-    unsafe { each(message, send_one) }
+    unsafe { each(message, |fd| any |= notice(fd)) };
+    if !any || is_guest_of_parent() {
+        return None;
+    }
+    let knows_us = peers::knows_us(socket);
+    let mut parcel = Parcel::new();
+    {
+        let _changing = changing();
+        // SAFETY: forwarded.
+        unsafe {
+            each(message, |fd| {
+                if let Some(desc) = table::get(fd).filter(|desc| desc.is_lane())
+                    && !(knows_us && parcel.add(desc))
+                {
+                    give_to_stranger(fd, desc);
+                }
+            });
+        }
+    }
+    if parcel.count == 0 {
+        return None;
+    }
+    let mut control = Control(MaybeUninit::uninit());
+    // SAFETY: valid by the caller's word.
+    let result = unsafe { parcel.attach(&*message, &mut control) }.map(|message| send(&raw const message));
+    if result.is_none_or(|sent| sent < 0) {
+        parcel.take_back();
+    }
+    result
 }
 
-/// Notes the descriptors in a message that the app has received.
+/// Whether a message carries sockets that we know.
 ///
 /// # Safety
-/// `message` must be null or one that recvmsg(2) has filled.
-pub unsafe fn received(message: *const libc::msghdr) {
+/// `message` must be null or valid, as for sendmsg(2).
+pub unsafe fn passes_sockets(message: *const libc::msghdr) -> bool {
+    let mut any = false;
     // SAFETY: forwarded.
-    unsafe { each(message, receive_one) }
+    unsafe { each(message, |fd| any |= table::get(fd).is_some()) };
+    any
 }
 
-fn send_one(fd: i32) {
-    let Some(desc) = table::get(fd) else { return };
-    match desc.kind() {
-        Kind::Lane => {
+/// Whether descriptors may come through a socket.
+#[must_use]
+pub fn brings_rights(socket: i32) -> bool {
+    kernel::getsockopt::<i32>(socket, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
+}
+
+/// Whether `fd` is an end. A socket that is not connected yet may have another holder from now on.
+fn notice(fd: i32) -> bool {
+    let Some(desc) = table::get(fd) else { return false };
+    if desc.kind() == Kind::Tcp {
+        options::block(desc, Reason::SharedBeforeConnect);
+    }
+    desc.is_lane()
+}
+
+/// What becomes of an end that is sent to a process which may not have the library, or whose parts cannot travel. When
+/// the sender closes its own descriptor, which it thinks another process has now, the peer sees a reset and not a stream
+/// that ended well.
+fn give_to_stranger(_fd: i32, desc: &'static Desc) {
+    let _both = desc.lock_both();
+    if desc.is_lane() {
+        desc.side().linger.store(1, Relaxed);
+    }
+}
+
+/// The parts that travel with a message.
+struct Parcel {
+    parts: [i32; RIGHTS_MAX],
+    count: usize,
+    ends: [Option<&'static Desc>; ENDS_MAX],
+}
+
+impl Parcel {
+    fn new() -> Self {
+        Self { parts: [-1; RIGHTS_MAX], count: 0, ends: [None; ENDS_MAX] }
+    }
+
+    /// Lends an end and adds its parts. False if that cannot be.
+    fn add(&mut self, desc: &'static Desc) -> bool {
+        if self.ends.iter().flatten().any(|other| core::ptr::eq(*other, desc)) {
+            return true;
+        }
+        let Some((side, lane, holder)) = part_fds(desc) else { return false };
+        // One part more than an end has, so that the holder fits.
+        let Some([first, second, third]) = self.parts.get_mut(self.count..).and_then(|rest| rest.first_chunk_mut())
+        else {
+            return false;
+        };
+        let Some(place) = self.ends.iter_mut().find(|place| place.is_none()) else { return false };
+        if !lend(desc, true) {
+            return false;
+        }
+        *place = Some(desc);
+        (*first, *second) = (side, lane);
+        *third = holder.unwrap_or(-1);
+        self.count += if holder.is_some() { 3 } else { 2 };
+        true
+    }
+
+    fn take_back(&self) {
+        for desc in self.ends.iter().flatten() {
             let _both = desc.lock_both();
             if desc.is_lane() {
-                desc.side().linger.store(1, Relaxed);
+                end_loan(desc.side(), true);
             }
         }
-        Kind::Tcp => options::block(desc, Reason::SharedBeforeConnect),
-        _ => {}
+    }
+
+    /// The message with the parts attached, its control data in `control`. `None` if there is no room.
+    ///
+    /// # Safety
+    /// `message` must be valid, as for sendmsg(2). The result must not outlive `control`.
+    unsafe fn attach(&self, message: &libc::msghdr, control: &mut Control) -> Option<libc::msghdr> {
+        // SAFETY: valid by the caller's word; the macros stay within the control data.
+        let (used, fds) = unsafe {
+            let (mut used, mut fds) = (0, 0);
+            let mut header = libc::CMSG_FIRSTHDR(message);
+            while let Some(control) = header.as_ref() {
+                used = align((header as usize).wrapping_sub(message.msg_control as usize) + control.cmsg_len);
+                if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
+                    fds += control.cmsg_len.saturating_sub(HEADER_BYTES) / FD_BYTES;
+                }
+                header = libc::CMSG_NXTHDR(message, header);
+            }
+            (used, fds)
+        };
+        let length = HEADER_BYTES + self.count * FD_BYTES;
+        if fds + self.count > RIGHTS_MAX || used + align(length) > CONTROL_BYTES {
+            return None;
+        }
+        let base = control.0.as_mut_ptr().cast::<u8>();
+        // SAFETY: the app's data up to `used`, of which the last bytes may be padding that the app left out, and the room
+        // behind it were checked; parts within the array.
+        unsafe {
+            let given = used.min(message.msg_controllen);
+            base.write_bytes(0, used);
+            core::ptr::copy_nonoverlapping(message.msg_control.cast::<u8>(), base, given);
+            let header = base.add(used).cast::<libc::cmsghdr>();
+            header.write(libc::cmsghdr {
+                cmsg_len: length as _,
+                cmsg_level: libc::SOL_SOCKET,
+                cmsg_type: libc::SCM_RIGHTS,
+            });
+            let data = base.add(used + HEADER_BYTES);
+            core::ptr::copy_nonoverlapping(self.parts.as_ptr().cast::<u8>(), data, self.count * FD_BYTES);
+        }
+        let mut copy = *message;
+        copy.msg_control = base.cast();
+        copy.msg_controllen = (used + align(length)) as _;
+        Some(copy)
     }
 }
 
-fn receive_one(fd: i32) {
-    if is_guest_of_parent() {
-        return;
+/// Receives a message with `receive` and takes over the ends in it. `None` if the socket is of a family in which no
+/// descriptors travel.
+///
+/// # Safety
+/// `message` must be null or valid, as for recvmsg(2).
+pub unsafe fn receive(
+    socket: i32,
+    message: *mut libc::msghdr,
+    receive: impl FnOnce(*mut libc::msghdr) -> isize,
+) -> Option<isize> {
+    if !brings_rights(socket) || (message as usize) < 4096 || is_guest_of_parent() {
+        return None;
     }
-    // The number is new: whatever it led to was closed past us.
-    meet::fd_reborn(fd);
-    let _changing = changing();
-    if orphan::is_anchor(fd) {
-        orphan::mark(fd);
+    let mut control = Control(MaybeUninit::uninit());
+    // SAFETY: valid by the caller's word.
+    let message = unsafe { &mut *message };
+    let (room, room_bytes) = (message.msg_control, message.msg_controllen);
+    if room.is_null() {
+        return None;
     }
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_BYTES as _;
+    let result = receive(message);
+    let mut came = *message;
+    message.msg_control = room;
+    message.msg_controllen = room_bytes as _;
+    if result >= 0 {
+        message.msg_flags = came.msg_flags;
+        // SAFETY: the kernel filled in the control data of `came`; the app's room is as large as it said.
+        unsafe { deliver(&mut came, message) };
+    }
+    Some(result)
+}
+
+/// Takes over what came, and lays the rest into the app's room.
+///
+/// # Safety
+/// The control data of `came` must be the kernel's, and that of `message` room of the app.
+unsafe fn deliver(came: &mut libc::msghdr, message: &mut libc::msghdr) {
+    let room = message.msg_control.cast::<u8>();
+    let room_bytes = message.msg_controllen;
+    let mut filled = 0;
+    // SAFETY: the macros stay within the control data.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(came) };
+    // SAFETY: null or within the control data.
+    while let Some(control) = unsafe { header.as_ref() } {
+        let mut length = control.cmsg_len.saturating_sub(HEADER_BYTES);
+        // SAFETY: the data follows the header.
+        let data = unsafe { libc::CMSG_DATA(header) };
+        let left = room_bytes.saturating_sub(filled).saturating_sub(HEADER_BYTES);
+        let is_rights = control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS;
+        if is_rights {
+            // SAFETY: as many descriptors as the length says.
+            length = unsafe { take_over(data, length / FD_BYTES, left / FD_BYTES, message) } * FD_BYTES;
+        } else if left < length {
+            message.msg_flags |= libc::MSG_CTRUNC;
+            length = left;
+        }
+        let fits = filled + HEADER_BYTES <= room_bytes;
+        if fits && (length != 0 || !is_rights) {
+            // SAFETY: `left` bytes behind a header lie within the app's room.
+            unsafe {
+                room.add(filled)
+                    .cast::<libc::cmsghdr>()
+                    .write_unaligned(libc::cmsghdr { cmsg_len: (HEADER_BYTES + length) as _, ..*control });
+                core::ptr::copy_nonoverlapping(data, room.add(filled + HEADER_BYTES), length);
+            }
+            filled = (filled + align(HEADER_BYTES + length)).min(room_bytes);
+        }
+        // SAFETY: as above.
+        header = unsafe { libc::CMSG_NXTHDR(came, header) };
+    }
+    message.msg_controllen = filled as _;
+}
+
+/// Takes over the ends among `count` descriptors, and moves those that are the app's to the front. Returns how many the
+/// app gets, `most` of them at most.
+///
+/// # Safety
+/// `data` must hold `count` descriptors.
+unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc::msghdr) -> usize {
+    let data = data.cast::<i32>();
+    let mut parts = [Part::NONE; RIGHTS_MAX];
+    let parts = parts.get_mut(..count.min(RIGHTS_MAX)).unwrap_or_default();
+    for (index, part) in parts.iter_mut().enumerate() {
+        // SAFETY: by the caller's word.
+        let fd = unsafe { data.add(index).read_unaligned() };
+        // The number is new: whatever it led to was closed past us.
+        meet::fd_reborn(fd);
+        *part = Part::of(fd);
+    }
+    {
+        let _changing = changing();
+        adopt_all(parts);
+    }
+    let mut given = 0;
+    for part in parts.iter() {
+        if part.is_ours() {
+            let _ = sys::close(part.fd);
+        } else if given == most {
+            message.msg_flags |= libc::MSG_CTRUNC;
+            if super::close(part.fd) == crate::Outcome::Kernel {
+                let _ = sys::close(part.fd);
+            }
+        } else {
+            meet::meet_listener(part.fd);
+            // SAFETY: no further than what was read.
+            unsafe { data.add(given).write_unaligned(part.fd) };
+            given += 1;
+        }
+    }
+    crate::stats::open_slots();
+    given
 }
 
 /// Calls `f` with each descriptor in a message.
 ///
 /// # Safety
 /// `message` must be null or valid.
-unsafe fn each(message: *const libc::msghdr, f: fn(i32)) {
+unsafe fn each(message: *const libc::msghdr, mut f: impl FnMut(i32)) {
     if (message as usize) < 4096 {
         return;
     }

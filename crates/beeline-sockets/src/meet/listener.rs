@@ -317,6 +317,13 @@ pub fn adopt_listener(fd: i32) -> bool {
     table::get(fd).is_none() && life::may_accelerate() && adopt_now(fd).is_some()
 }
 
+/// Meets a listener that has just been received from another process.
+pub fn meet_listener(fd: i32) {
+    if table::get(fd).is_none() && life::may_accelerate() {
+        let _ = adopt_now(fd);
+    }
+}
+
 /// The listener behind an fd that an app accepts on, if it is one that we can serve.
 pub(super) fn adopt_now(fd: i32) -> Option<&'static Desc> {
     let _changing = life::changing();

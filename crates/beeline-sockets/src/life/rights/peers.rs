@@ -1,0 +1,86 @@
+//! Whether the process at the other end of an `AF_UNIX` socket has the library.
+//!
+//! The kernel tells which process made that end (`SO_PEERCRED`), and /proc shows a user what is mapped into the user's
+//! own processes. A pair of sockets was made by this process or by one that it was forked from, and its other end is
+//! held by a relative, which the library follows. Of everybody else nothing is known. An answer is remembered for a
+//! moment, because programs pass connections one after the other.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use beeline_shm::sys::{self, call};
+use beeline_stats::Text;
+
+use super::super::config;
+use crate::kernel;
+
+/// What the mapping of the library is called.
+const LIBRARY: &[u8] = b"/libbeeline.so";
+const REMEMBERED_NS: u64 = 1_000_000_000;
+
+/// The process that was asked about last, twice, plus 1 if it has the library.
+static LAST: AtomicU32 = AtomicU32::new(0);
+/// When.
+static ASKED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether who receives what is sent into `socket` has the library.
+pub(super) fn knows_us(socket: i32) -> bool {
+    let Ok(peer) = kernel::getsockopt::<libc::ucred>(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) else { return false };
+    if peer.pid <= 0 {
+        return false;
+    }
+    let pid = peer.pid as u32;
+    if pid == sys::getpid() {
+        return config().follow;
+    }
+    let now = kernel::now_ns();
+    let last = LAST.load(Relaxed);
+    if last >> 1 == pid && now.saturating_sub(ASKED_NS.load(Relaxed)) < REMEMBERED_NS {
+        return last & 1 != 0;
+    }
+    let knows = has_library(pid);
+    LAST.store(pid << 1 | u32::from(knows), Relaxed);
+    ASKED_NS.store(now, Relaxed);
+    knows
+}
+
+/// Whether the library is mapped into a process.
+fn has_library(pid: u32) -> bool {
+    let Some(path) = Text::<32>::format(format_args!("/proc/{pid}/maps")) else { return false };
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let args = [libc::AT_FDCWD as usize, path.as_c_str().as_ptr() as usize, flags as usize, 0, 0, 0];
+    // SAFETY: a NUL-terminated string and plain numbers.
+    let Ok(maps) = (unsafe { call(libc::SYS_openat, args) }) else { return false };
+    let mut found = false;
+    let mut buffer = [0u8; 4096];
+    // The end of the part before stays in front: a name may lie across.
+    let mut kept = 0;
+    while !found {
+        let room = buffer.get_mut(kept..).unwrap_or_default();
+        // SAFETY: a live buffer of the length given.
+        let read = unsafe { call(libc::SYS_read, [maps, room.as_mut_ptr() as usize, room.len(), 0, 0, 0]) };
+        let Ok(length @ 1..) = read else { break };
+        let end = kept + length;
+        let text = buffer.get(..end).unwrap_or_default();
+        found = text.windows(LIBRARY.len()).any(|window| window == LIBRARY);
+        kept = end.min(LIBRARY.len() - 1);
+        buffer.copy_within(end - kept..end, 0);
+    }
+    let _ = sys::close(maps as i32);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_process_without_the_library_is_a_stranger() {
+        assert!(!has_library(std::process::id()));
+        assert!(!has_library(u32::MAX));
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(knows_us(one.as_raw_fd()), "a relative");
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(!knows_us(file.as_raw_fd()));
+    }
+}
