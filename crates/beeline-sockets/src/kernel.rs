@@ -397,7 +397,7 @@ pub fn now_ns() -> u64 {
 /// app. The new one is close-on-exec. Keeps the old one if there is no room above. To be closed with
 /// [`close_hidden`] and nothing else.
 pub fn hide(fd: i32) -> i32 {
-    let hidden = match fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from()) {
+    let hidden = match fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(descriptor_limit())) {
         Ok(high) => {
             let _ = beeline_shm::sys::close(fd);
             high as i32
@@ -415,9 +415,9 @@ pub fn hide(fd: i32) -> i32 {
 pub fn keep(fd: i32) -> Option<i32> {
     /// Numbers that are left to descriptors that are needed.
     const SPARED: usize = 16;
-    let room = descriptor_limit() / 8;
-    let kept = if (crate::life::hidden_count() as usize).saturating_add(SPARED) < room {
-        fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from()).ok()
+    let limit = descriptor_limit();
+    let kept = if (crate::life::hidden_count() as usize).saturating_add(SPARED) < limit / 8 {
+        fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok()
     } else {
         None
     };
@@ -435,8 +435,8 @@ pub fn close_hidden(fd: i32) {
 
 /// The first number for descriptors of ours: the last 128 below the limit, or the last eighth of a small one,
 /// but never above 4096, because the kernel's table grows with the highest number in use.
-fn hidden_from() -> usize {
-    let limit = descriptor_limit().min(4096);
+fn hidden_from(limit: usize) -> usize {
+    let limit = limit.min(4096);
     limit.saturating_sub((limit / 8).clamp(8, 128)).max(3)
 }
 

@@ -125,7 +125,7 @@ fn lane_of(anchor: i32) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
 fn map(received: &hello_io::Received) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
     if let Some(known) = pool::server_known(received.id, received.hello.ring_bytes) {
         stats::count(Counter::LanesReused, 1);
-        received.close();
+        known.keep_memfd(received.memfd);
         return Ok((known, known.memory()));
     }
     let memory = hello_io::map(received).inspect_err(|_| received.close())?;

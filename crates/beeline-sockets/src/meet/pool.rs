@@ -43,7 +43,7 @@ use crate::slab::{Slab, Stable};
 use crate::{kernel, stats, table};
 
 /// Side pages kept for the next connection.
-const SIDES_MAX: u32 = 64;
+const SIDES_MAX: u32 = 16;
 
 /// A lane that this process has mapped: in use by a connection, or idle.
 #[repr(C)]
@@ -333,6 +333,8 @@ pub(super) fn retire(lane: &'static PooledLane, end: End, alone: bool) {
             keep_idle(&CLIENT, lane, keep && lane.memfd.load(Relaxed) != 0)
         }
         End::Server => {
+            // It comes again with the next hello.
+            lane.close_memfd();
             let _guard = LOCK.lock();
             let surplus = keep_idle(&SERVER, lane, keep);
             if surplus.is_none_or(|other| !core::ptr::eq(other, lane)) {

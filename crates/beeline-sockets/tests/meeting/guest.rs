@@ -168,6 +168,8 @@ fn supervisor() {
     next.args(std::env::args().skip(1)).env("GUEST", "inherited").env("LISTENER", kept.to_string());
     if number("NEXT_PLAIN", 1) != 0 {
         next.env_remove("LD_PRELOAD");
+        // A program that cleans the environment of the next does not get rid of the library: this does.
+        next.env("BEELINE_OPTIONS", "accelerate=off");
     }
     panic!("{}", next.exec());
 }
