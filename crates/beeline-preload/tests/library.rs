@@ -195,16 +195,7 @@ fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
     let mut line = String::new();
     BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
     assert_eq!(line, "ready\n");
-    // SAFETY: no arguments, no effect.
-    let uid = unsafe { libc::geteuid() };
-    let directory = beeline_stats::layout::directory_path(uid);
-    let find = || {
-        let entries = std::fs::read_dir(directory.as_str()).expect("the directory is there");
-        entries
-            .flatten()
-            .map(|entry| entry.path())
-            .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{pid}."))))
-    };
+    let find = || statistics(pid);
     let path = find().expect("the guest has a file");
     let bytes = std::fs::read(path).expect("the file can be read");
     let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
@@ -214,6 +205,60 @@ fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
     stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
     assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
     assert_eq!(find(), None);
+}
+
+/// The statistics file of a process.
+fn statistics(pid: u32) -> Option<PathBuf> {
+    // SAFETY: no arguments, no effect.
+    let uid = unsafe { libc::geteuid() };
+    let directory = beeline_stats::layout::directory_path(uid);
+    let entries = std::fs::read_dir(directory.as_str()).expect("the directory is there");
+    let prefix = format!("{pid}.");
+    let is_its = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
+    entries.flatten().map(|entry| entry.path()).find(is_its)
+}
+
+#[test]
+fn figures_go_on_over_exec_and_end_with_the_library() {
+    use beeline_stats::Counter;
+    use std::os::unix::fs::PermissionsExt;
+    // A program for a machine that there is not.
+    let impossible = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("impossible");
+    let mut bytes = std::fs::read(guest()).expect("the guest can be read");
+    bytes[18..20].fill(0xEE);
+    std::fs::write(&impossible, bytes).expect("it can be written");
+    std::fs::set_permissions(&impossible, std::fs::Permissions::from_mode(0o755)).expect("and executed");
+    for (next, keeps) in [(guest(), true), (static_guest(), false)] {
+        let mut command = Command::new(guest());
+        command.arg("becomes").arg(&impossible).arg(next).stdin(Stdio::piped()).stdout(Stdio::piped());
+        preload::apply(&mut command, Some(library()));
+        let mut group = Group::start(&mut command).expect("the guest starts");
+        let (stdin, stdout, _) = group.pipes();
+        let mut line = String::new();
+        BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
+        assert_eq!(line, "ready\n");
+        let pid = group.id();
+        let path = statistics(pid);
+        assert_eq!(path.is_some(), keeps);
+        if let Some(path) = path {
+            let bytes = std::fs::read(path).expect("the file can be read");
+            let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
+            let counted = [
+                (Counter::ConnectionsAcceleratedClient, 1),
+                (Counter::ConnectionsAcceleratedServer, 1),
+                (Counter::ConnectionsClosed, 2),
+                (Counter::ConnectionsTakenOver, 2),
+                (Counter::BytesSent, 13),
+                (Counter::BytesReceived, 13),
+            ];
+            for (counter, count) in counted {
+                assert_eq!(snapshot.counter(counter), count, "{counter:?}");
+            }
+        }
+        stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
+        assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
+        assert_eq!(statistics(pid), None);
+    }
 }
 
 /// Programs that do nothing with TCP behave as ever and leave no statistics.

@@ -83,6 +83,17 @@ pub fn map_shared(fd: i32, length: usize) -> Result<*mut u8, Errno> {
         .map(|address| address as *mut u8)
 }
 
+/// `mmap(2)`: a shared mapping of `length` bytes of `fd` in the place of another.
+///
+/// # Safety
+/// `[base, base + length)` must be a mapping whose users can do with what is in the file.
+pub unsafe fn map_shared_over(base: *mut u8, fd: i32, length: usize) -> Result<(), Errno> {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as usize;
+    // SAFETY: forwarded from the caller.
+    unsafe { call(libc::SYS_mmap, [base as usize, length, prot, flags, fd as usize, 0]) }.map(drop)
+}
+
 /// `mmap(2)`: `length` bytes of zeroed private memory, not yet resident.
 pub fn map_private(length: usize) -> Result<*mut u8, Errno> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;

@@ -119,8 +119,8 @@ pub struct Desc {
     pub pooled: AtomicPtr<crate::meet::PooledLane>,
     /// The side's memfd, hidden, plus one; 0 when it is not kept.
     side_memfd: AtomicI32,
-    /// Whether a program that is spawned shall have it.
-    pub named_in_spawn: AtomicBool,
+    /// Whether a program that is spawned shall have it ([`crate::life::named_in_spawn`]).
+    pub named_in_spawn: AtomicU32,
     next_free: AtomicPtr<Desc>,
 }
 
@@ -408,7 +408,7 @@ impl Desc {
         self.set.store(core::ptr::null_mut(), Relaxed);
         self.pooled.store(core::ptr::null_mut(), Relaxed);
         self.side_memfd.store(0, Relaxed);
-        self.named_in_spawn.store(false, Relaxed);
+        self.named_in_spawn.store(0, Relaxed);
         self.become_kind(kind);
     }
 }

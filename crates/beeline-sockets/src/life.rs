@@ -21,9 +21,11 @@ mod fds;
 mod fork;
 mod handover;
 mod hidden;
+pub mod image;
 mod open_fds;
 mod orphan;
 mod rights;
+mod stranger;
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
@@ -34,6 +36,7 @@ use core::sync::atomic::{
 use beeline_shm::sys;
 use beeline_stats::Tunables;
 
+use self::image::{Image, Program};
 use crate::desc::{Desc, Kind};
 use crate::lock::Lock;
 use crate::{Errno, Outcome, stats, table};
@@ -135,8 +138,11 @@ fn start_now() {
         STARTED.store(true, Release);
     }
     // Outside the lock, too: the statistics start the process themselves.
+    stats::succeed();
     stats::open_slots();
-    if config().accelerate {
+    let mut has_lanes = false;
+    table::for_each(|_, desc| has_lanes |= desc.is_lane());
+    if config().accelerate || has_lanes {
         // Outside the lock: pthread_atfork allocates, and an allocator may call us.
         fork::install_handlers();
     }
@@ -151,9 +157,15 @@ pub fn may_accelerate() -> bool {
     config().accelerate && !is_guest_of_parent()
 }
 
-/// Whether the process has started with acceleration on.
+/// Looks at a program that is about to be executed or spawned.
+#[must_use]
+pub fn look(program: Program<'_>) -> Image {
+    if has_started() { image::inspect(program, environment(b"PATH=")) } else { Image::Takes }
+}
+
+/// Whether the process has started.
 fn has_started() -> bool {
-    STARTED.load(Acquire) && config().accelerate
+    STARTED.load(Acquire)
 }
 
 /// Forks, vforks and spawns of the process so far.

@@ -7,6 +7,9 @@
 //!    in the app.
 //! 3. No descriptor is kept. To grow, the file is opened again by name and recognised by its inode.
 //! 4. `HEADER` is stored once per process; a child of `fork` begins anew.
+//! 5. What becomes of the file over `execve` is in [`succession`].
+
+mod succession;
 
 use core::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64,
@@ -22,6 +25,7 @@ use beeline_stats::layout::{
 };
 use beeline_stats::{Counter, Poison, Reason, Role};
 
+pub(crate) use self::succession::{before_strange_program, strange_program_failed, succeed};
 use crate::desc::Desc;
 use crate::lock::Lock;
 use crate::{Errno, kernel, life, proc, table};
@@ -128,14 +132,11 @@ fn allocate(fd: i32, offset: usize, length: usize) -> Result<(), Errno> {
 
 /// Makes, maps and publishes the file. The lock is held.
 fn create() -> Result<&'static StatsHeader, Errno> {
-    // SAFETY: no arguments.
-    let uid = unsafe { call(libc::SYS_geteuid, [0; 6]) }? as u32;
     let mut stat = [0u8; 512];
-    let length = read_small(c"/proc/self/stat", &mut stat)?;
-    let stat = stat.get(..length).unwrap_or_default();
-    let start_ticks = layout::start_ticks_from_proc_stat(stat).ok_or(Errno(libc::ENODATA))?;
-    let name = FileName { pid: sys::getpid(), start_ticks };
+    let stat = own_stat(&mut stat)?;
+    let (uid, name) = own_name_in(stat)?;
     let directory = open_directory(uid)?;
+    let last = open(directory, name.text().as_c_str(), libc::O_RDONLY, 0);
     let fd = open_new(directory, name.text().as_c_str());
     let mapped = fd.and_then(|fd| {
         let mapped = map_new(fd);
@@ -146,9 +147,42 @@ fn create() -> Result<&'static StatsHeader, Errno> {
         mapped
     });
     let _ = sys::close(directory);
-    let (base, id) = mapped?;
+    let result = mapped.map(|(base, id)| publish(base, id, uid, name, stat, last));
+    if let Ok(last) = last {
+        let _ = sys::close(last);
+    }
+    result
+}
+
+/// What /proc says of this process.
+fn own_stat(buffer: &mut [u8; 512]) -> Result<&[u8], Errno> {
+    let length = read_small(c"/proc/self/stat", buffer)?;
+    Ok(buffer.get(..length).unwrap_or_default())
+}
+
+/// Whose file this process has, and its name.
+fn own_name() -> Result<(u32, FileName), Errno> {
+    own_name_in(own_stat(&mut [0; 512])?)
+}
+
+fn own_name_in(stat: &[u8]) -> Result<(u32, FileName), Errno> {
+    // SAFETY: no arguments.
+    let uid = unsafe { call(libc::SYS_geteuid, [0; 6]) }? as u32;
+    let start_ticks = layout::start_ticks_from_proc_stat(stat).ok_or(Errno(libc::ENODATA))?;
+    Ok((uid, FileName { pid: sys::getpid(), start_ticks }))
+}
+
+/// Shows the new file to readers, with what the last program of this process has counted.
+fn publish(
+    base: *mut u8,
+    id: FileId,
+    uid: u32,
+    name: FileName,
+    stat: &[u8],
+    last: Result<i32, Errno>,
+) -> &'static StatsHeader {
     FILE.uid.store(uid, Relaxed);
-    FILE.start_ticks.store(start_ticks, Relaxed);
+    FILE.start_ticks.store(name.start_ticks, Relaxed);
     FILE.device.store(id.device, Relaxed);
     FILE.inode.store(id.inode, Relaxed);
     FILE.pid.store(name.pid, Relaxed);
@@ -160,8 +194,11 @@ fn create() -> Result<&'static StatsHeader, Errno> {
     let header = unsafe { &*base.cast::<StatsHeader>() };
     header.pid_namespace.store(proc::pid_namespace(), Relaxed);
     header.add(Counter::HiddenFds, u64::from(life::hidden_count()));
+    if let Ok(last) = last {
+        succession::add_up(last, name, header);
+    }
     header.publish(name, uid, unix_ns(), program_name(stat));
-    Ok(header)
+    header
 }
 
 /// The user's directory, made if need be, and refused if it is not the user's own.
@@ -287,6 +324,7 @@ pub fn open_slots() {
     table::for_each(|fd, desc| {
         if desc.is_lane() && desc.fd.load(Relaxed) == fd && desc.slot.load(Relaxed).is_null() {
             open_slot(desc);
+            count(Counter::ConnectionsTakenOver, 1);
         }
     });
 }

@@ -24,6 +24,7 @@ closed_list! {
         SpinsFailed = "spins_failed": "Times a bounded spin ended with nothing.",
         EpollKernelLooks = "epoll_kernel_looks": "Times an epoll wait asked the kernel although lanes had events.",
         SignalsDeferred = "signals_deferred": "Signals held back until a critical section had ended.",
+        ConnectionsTakenOver = "connections_taken_over": "Accelerated connections taken over from another program.",
         Forks = "forks": "Times the process forked with Beeline loaded.",
     }
 }

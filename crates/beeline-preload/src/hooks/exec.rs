@@ -4,7 +4,10 @@
 //! environment ([`beeline_sockets::life`]). `execl` and its relatives take their arguments one by one: a stub lays
 //! those that came in registers before those on the stack, and there the list is.
 
+use core::ffi::CStr;
+
 use beeline_sockets::life::environment::{self, List};
+use beeline_sockets::life::image::{Image, Program};
 use beeline_sockets::{Outcome, life};
 use libc::{FILE, c_char, c_int, c_void, pid_t};
 
@@ -28,7 +31,7 @@ pub unsafe fn note_environment(list: List) {
     // SAFETY: an address within this library and a live struct; the name it gives lives as long as the library.
     unsafe {
         if libc::dladdr(here, &raw mut found) != 0 && !found.dli_fname.is_null() {
-            environment::note(list, core::ffi::CStr::from_ptr(found.dli_fname).to_bytes());
+            environment::note(list, CStr::from_ptr(found.dli_fname).to_bytes());
         }
     }
 }
@@ -49,14 +52,48 @@ macro_rules! real {
     }};
 }
 
+/// Looks at the program that a call names.
+///
+/// # Safety
+/// `path` as for the call.
+unsafe fn look(path: Text, program: impl FnOnce(&CStr) -> Program<'_>) -> Image {
+    if (path as usize) < 4096 {
+        return Image::Takes;
+    }
+    // SAFETY: by the caller's word, a string; the first page is never mapped.
+    life::look(program(unsafe { CStr::from_ptr(path) }))
+}
+
+fn at_working_directory(path: &CStr) -> Program<'_> {
+    Program::At(libc::AT_FDCWD, path)
+}
+
+fn in_path(file: &CStr) -> Program<'_> {
+    Program::Named(file)
+}
+
+/// Looks at the program of execveat(2).
+///
+/// # Safety
+/// `path` as for execveat(2).
+unsafe fn look_at(directory: c_int, path: Text, flags: c_int) -> Image {
+    // SAFETY: forwarded.
+    unsafe {
+        look(path, |path| {
+            let is_open = flags & libc::AT_EMPTY_PATH != 0 && path.is_empty();
+            if is_open { Program::Open(directory) } else { Program::At(directory, path) }
+        })
+    }
+}
+
 /// Becomes another program, or fails.
 ///
 /// # Safety
 /// `list` as for execve(2).
-unsafe fn become_program(list: List, exec: impl FnOnce(List) -> c_int) -> Outcome {
+unsafe fn become_program(image: Image, list: List, exec: impl FnOnce(List) -> c_int) -> Outcome {
     // SAFETY: forwarded.
-    let kept = unsafe { environment::kept(list) };
-    let loan = life::before_exec();
+    let kept = unsafe { environment::kept(list, image) };
+    let loan = life::before_exec(image);
     let result = exec(kept);
     life::exec_failed(&loan);
     // A failure has set errno.
@@ -67,27 +104,27 @@ unsafe fn become_program(list: List, exec: impl FnOnce(List) -> c_int) -> Outcom
 ///
 /// # Safety
 /// `list` as for posix_spawn(3).
-unsafe fn spawn(list: List, spawn: impl FnOnce(List) -> c_int) -> Outcome {
+unsafe fn spawn(image: Image, list: List, spawn: impl FnOnce(List) -> c_int) -> Outcome {
     life::count_fork();
     // SAFETY: forwarded.
-    let kept = unsafe { environment::kept(list) };
-    let loan = life::before_spawn();
+    let kept = unsafe { environment::kept(list, image) };
+    let loan = life::before_spawn(image);
     let result = spawn(kept);
     life::after_spawn(&loan, result == 0);
     Outcome::Done(result as isize)
 }
 
-/// Lets libc start a program with the environment of this process.
+/// Lets libc start the shell with the environment of this process.
 fn start<T>(call: impl FnOnce() -> T, spawned: impl FnOnce(&T) -> bool) -> T {
     life::count_fork();
     // SAFETY: libc's variable. A program whose threads change the environment while others start programs is lost
     // without us, too.
     let given = unsafe { environ };
     // SAFETY: libc's list.
-    let kept = unsafe { environment::kept(given) };
+    let kept = unsafe { environment::kept(given, Image::Takes) };
     // SAFETY: as above; the new list lives until this thread asks for the next one.
     unsafe { environ = kept };
-    let loan = life::before_spawn();
+    let loan = life::before_spawn(Image::Takes);
     let result = call();
     life::after_spawn(&loan, spawned(&result));
     // SAFETY: as above. A list that another thread has made meanwhile stays.
@@ -101,37 +138,37 @@ fn start<T>(call: impl FnOnce() -> T, spawned: impl FnOnce(&T) -> bool) -> T {
 
 hooks! {
     fn execve: (path: Text, arguments: List, list: List) -> c_int [] =>
-        become_program(list, |list| real!(execve(path => Text, arguments => List, list => List) -> c_int, or -1));
+        become_program(look(path, at_working_directory), list, |list| real!(execve(path => Text, arguments => List, list => List) -> c_int, or -1));
 
     fn execv: (path: Text, arguments: List) -> c_int [] =>
-        become_program(environ, |list| real!(execve(path => Text, arguments => List, list => List) -> c_int, or -1));
+        become_program(look(path, at_working_directory), environ, |list| real!(execve(path => Text, arguments => List, list => List) -> c_int, or -1));
 
     fn execvp: (file: Text, arguments: List) -> c_int [] =>
-        become_program(environ, |list| real!(execvpe(file => Text, arguments => List, list => List) -> c_int, or -1));
+        become_program(look(file, in_path), environ, |list| real!(execvpe(file => Text, arguments => List, list => List) -> c_int, or -1));
 
     fn execvpe: (file: Text, arguments: List, list: List) -> c_int [] =>
-        become_program(list, |list| real!(execvpe(file => Text, arguments => List, list => List) -> c_int, or -1));
+        become_program(look(file, in_path), list, |list| real!(execvpe(file => Text, arguments => List, list => List) -> c_int, or -1));
 
     fn fexecve: (fd: c_int, arguments: List, list: List) -> c_int [] =>
-        become_program(list, |list| real!(fexecve(fd => c_int, arguments => List, list => List) -> c_int, or -1));
+        become_program(life::look(Program::Open(fd)), list, |list| real!(fexecve(fd => c_int, arguments => List, list => List) -> c_int, or -1));
 
     fn execveat: (directory: c_int, path: Text, arguments: List, list: List, flags: c_int) -> c_int [] =>
-        become_program(list, |list| {
+        become_program(look_at(directory, path, flags), list, |list| {
             real!(execveat(directory => c_int, path => Text, arguments => List, list => List, flags => c_int) -> c_int, or -1)
         });
 
     fn posix_spawn: (pid: *mut pid_t, path: Text, actions: *const c_void, attributes: *const c_void, arguments: List, list: List) -> c_int [] =>
-        spawn(list, |list| {
+        spawn(look(path, at_working_directory), list, |list| {
             real!(posix_spawn(pid => *mut pid_t, path => Text, actions => *const c_void, attributes => *const c_void, arguments => List, list => List) -> c_int, or libc::ENOSYS)
         });
 
     fn posix_spawnp: (pid: *mut pid_t, file: Text, actions: *const c_void, attributes: *const c_void, arguments: List, list: List) -> c_int [] =>
-        spawn(list, |list| {
+        spawn(look(file, in_path), list, |list| {
             real!(posix_spawnp(pid => *mut pid_t, file => Text, actions => *const c_void, attributes => *const c_void, arguments => List, list => List) -> c_int, or libc::ENOSYS)
         });
 
     fn posix_spawn_file_actions_adddup2: (actions: *mut c_void, fd: c_int, to: c_int) -> c_int [] => {
-        life::named_in_spawn(fd);
+        life::named_in_spawn(fd, to);
         Outcome::Kernel
     };
 

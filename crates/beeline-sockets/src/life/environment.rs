@@ -3,7 +3,7 @@
 //! A program that starts another one with an environment of its own making means to hide its own variables, not to
 //! take the library away. So what `beeline run` has put there is put back: our entry of `LD_PRELOAD`, beside any that
 //! the program wants, and variables that begin with `BEELINE_`, unless the program sets them itself. The option
-//! `follow` switches that off.
+//! `follow` switches that off. A program that the library would harm ([`super::image`]) does not get our entry.
 //!
 //! 1. The values are copied when the process starts: programs overwrite the memory of their environment.
 //! 2. An environment that has everything is passed on as it is.
@@ -20,6 +20,7 @@ use core::sync::atomic::{
 
 use beeline_shm::sys;
 
+use super::image::Image;
 use crate::lock::exists;
 use crate::thread;
 
@@ -150,55 +151,63 @@ fn variables() -> impl Iterator<Item = &'static CStr> {
     })
 }
 
-/// The list to start a program with instead of `list`. The same one if nothing is to be added, or nothing can be.
+/// The list to start a program with instead of `list`. The same one if nothing is to be changed, or nothing can be.
 ///
 /// # Safety
 /// `list` must be null or a null-terminated list of strings. The result is valid as long as the list and until the
 /// calling thread asks again.
-pub unsafe fn kept(list: List) -> List {
+pub unsafe fn kept(list: List, image: Image) -> List {
     if !KEPT.ready.load(Acquire) || !super::config().follow || !super::config().accelerate {
         return list;
     }
     // SAFETY: by the caller's word.
     let given = || unsafe { strings(list) };
-    let preload = given().find_map(|text| text.to_bytes().strip_prefix(PRELOAD));
-    let has_entry =
-        preload.is_some_and(|value| entries(value).any(|entry| last_part(entry) == last_part(self::entry())));
+    let preload = given().find_map(|text| text.to_bytes().strip_prefix(PRELOAD)).unwrap_or_default();
+    let is_ours = |entry: &&[u8]| last_part(entry) == last_part(self::entry());
+    let has_entry = entries(preload).any(|entry| is_ours(&entry));
+    let wants_entry = image != Image::Harmed;
     let missing = |variable: &&CStr| !given().any(|text| key(text.to_bytes()) == key(variable.to_bytes()));
-    if has_entry && !variables().any(|variable| missing(&variable)) {
+    if has_entry == wants_entry && !variables().any(|variable| missing(&variable)) {
         return list;
     }
     let pointers = given().count().saturating_add(VARIABLES_MAX + 2);
-    let text = PRELOAD.len() + 1 + entry().len() + 1 + preload.map_or(0, <[u8]>::len);
-    let Some(memory) = slot(pointers.saturating_mul(size_of::<*const c_char>()).saturating_add(text)) else {
-        return list;
+    let text_bytes = PRELOAD.len() + entry().len() + 1 + preload.len() + 1;
+    let pointer_bytes = pointers.saturating_mul(size_of::<*const c_char>());
+    let Some(memory) = slot(pointer_bytes.saturating_add(text_bytes)) else { return list };
+    // SAFETY: as large as was asked for, page-aligned, and the calling thread's alone.
+    let (target, text) = unsafe {
+        let text = core::slice::from_raw_parts_mut(memory.add(pointer_bytes), text_bytes);
+        (core::slice::from_raw_parts_mut(memory.cast::<*const c_char>(), pointers), text)
     };
-    let target = memory.cast::<*const c_char>();
-    let mut count = 0usize;
-    let mut push = |pointer: *const c_char| {
-        // SAFETY: there is room for as many as were counted, with all that may be added.
-        unsafe { target.add(count).write(pointer) };
-        count += 1;
-    };
-    given().filter(|text| has_entry || !text.to_bytes().starts_with(PRELOAD)).for_each(|text| push(text.as_ptr()));
-    variables().filter(missing).for_each(|variable| push(variable.as_ptr()));
-    if !has_entry {
-        // SAFETY: the text has its room behind the pointers.
-        let text = unsafe { memory.add(pointers * size_of::<*const c_char>()) };
-        let theirs = preload.unwrap_or_default();
-        let colon: &[u8] = if theirs.is_empty() { b"" } else { b":" };
-        let mut end = text;
-        for part in [PRELOAD, entry(), colon, theirs, b"\0"] {
-            // SAFETY: the parts together are no longer than the room.
-            unsafe {
-                core::ptr::copy_nonoverlapping(part.as_ptr(), end, part.len());
-                end = end.add(part.len());
-            }
-        }
-        push(text.cast());
+    let ours = (wants_entry && !has_entry).then(entry);
+    let theirs = entries(preload).filter(|entry| wants_entry || !is_ours(entry));
+    let changed = (has_entry != wants_entry).then(|| join(text, ours.into_iter().chain(theirs))).flatten();
+    let others = given().filter(|text| changed.is_none() || !text.to_bytes().starts_with(PRELOAD));
+    let all = others.chain(variables().filter(missing)).map(CStr::as_ptr).chain(changed).chain([core::ptr::null()]);
+    for (place, pointer) in target.iter_mut().zip(all) {
+        *place = pointer;
     }
-    push(core::ptr::null());
-    target.cast_const()
+    target.as_ptr()
+}
+
+/// Writes `LD_PRELOAD` with these entries. There is room for all of them.
+fn join<'a>(text: &mut [u8], entries: impl Iterator<Item = &'a [u8]>) -> Option<*const c_char> {
+    let mut end = 0usize;
+    let mut put = |part: &[u8]| {
+        let next = end.checked_add(part.len())?;
+        text.get_mut(end..next)?.copy_from_slice(part);
+        end = next;
+        Some(())
+    };
+    put(PRELOAD)?;
+    for (index, entry) in entries.enumerate() {
+        if index != 0 {
+            put(b":")?;
+        }
+        put(entry)?;
+    }
+    put(b"\0")?;
+    Some(text.as_ptr().cast())
 }
 
 /// Memory of at least `length` bytes for the calling thread.
@@ -234,8 +243,12 @@ mod tests {
     }
 
     fn result(texts: &[&str]) -> Vec<&'static str> {
+        result_for(texts, Image::Takes)
+    }
+
+    fn result_for(texts: &[&str], image: Image) -> Vec<&'static str> {
         // SAFETY: a list that lives for ever.
-        unsafe { strings(kept(list(texts))) }.map(|text| text.to_str().unwrap()).collect()
+        unsafe { strings(kept(list(texts), image)) }.map(|text| text.to_str().unwrap()).collect()
     }
 
     #[test]
@@ -252,6 +265,7 @@ mod tests {
             ["BEELINE_OPTIONS=", "BEELINE_X=7", "LD_PRELOAD=/lib/libbeeline.so:/their.so"]
         );
         assert_eq!(result(&["LD_PRELOAD=a.so libbeeline.so"]).len(), 3);
+        assert_eq!(result_for(&mine, Image::Harmed), [mine[0], mine[2], mine[3], "LD_PRELOAD=/x/first.so"]);
         let many: Vec<String> = (0..2000).map(|index| format!("V{index}=x")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert_eq!(result(&many).len(), 2003);

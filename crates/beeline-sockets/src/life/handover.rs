@@ -36,10 +36,11 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
-use super::{changing, is_guest_of_parent, open_fds};
+use super::image::Image;
+use super::{changing, is_guest_of_parent, open_fds, stranger};
 use crate::desc::Desc;
 use crate::side::SideState;
-use crate::{kernel, table};
+use crate::{kernel, stats, table};
 
 /// Loans that can be taken back; what goes beyond stays counted.
 const RETURNABLE: usize = 32;
@@ -131,12 +132,21 @@ fn each_part(desc: &Desc, mut f: impl FnMut(i32)) {
 }
 
 /// Before `execve` and its relatives.
-pub fn before_exec() -> Loan {
+pub fn before_exec(image: Image) -> Loan {
+    let mut loan = Loan::new(is_guest_of_parent());
     if !super::has_started() {
-        return Loan::new(false);
+        return loan;
+    }
+    if !loan.to_another {
+        stranger::prepare_exec(image);
+        if image != Image::Takes {
+            stats::before_strange_program();
+        }
+    }
+    if image != Image::Takes {
+        return loan;
     }
     let _changing = changing();
-    let mut loan = Loan::new(is_guest_of_parent());
     if loan.to_another {
         open_fds::each(|fd| {
             if let Some(desc) = stays_open(fd).then(|| by_cookie(fd)).flatten() {
@@ -155,6 +165,9 @@ pub fn before_exec() -> Loan {
 
 /// `execve` has failed.
 pub fn exec_failed(loan: &Loan) {
+    if super::has_started() && !loan.to_another {
+        stats::strange_program_failed();
+    }
     if loan.count == 0 {
         return;
     }
@@ -167,18 +180,21 @@ pub fn exec_failed(loan: &Loan) {
 }
 
 /// Before a process is spawned by libc. What becomes of descriptors in between, libc alone knows.
-pub fn before_spawn() -> Loan {
+pub fn before_spawn(image: Image) -> Loan {
     let mut loan = Loan::new(true);
     if !super::has_started() || is_guest_of_parent() {
         return loan;
     }
+    stranger::prepare_spawn(image);
     let _changing = changing();
     LENDERS.fetch_add(1, Relaxed);
-    table::for_each(|fd, desc| {
-        if desc.is_lane() && (stays_open(fd) || desc.named_in_spawn.load(Relaxed)) {
-            loan.lend(desc);
-        }
-    });
+    if image == Image::Takes {
+        table::for_each(|fd, desc| {
+            if desc.is_lane() && (stays_open(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED) {
+                loan.lend(desc);
+            }
+        });
+    }
     loan
 }
 
@@ -196,10 +212,18 @@ pub fn after_spawn(loan: &Loan, spawned: bool) {
     }
 }
 
-/// A list of actions for `posix_spawn` names `fd` as a descriptor that the new program shall have.
-pub fn named_in_spawn(fd: i32) {
+/// `Desc::named_in_spawn`: no list of actions names the connection.
+pub(super) const NOT_NAMED: u32 = 0;
+/// `Desc::named_in_spawn`: one does.
+const NAMED: u32 = 1;
+/// `Desc::named_in_spawn`: one makes it a standard descriptor.
+pub(super) const NAMED_FOR_STDIO: u32 = 2;
+
+/// A list of actions for `posix_spawn` names `fd` as a descriptor that the new program shall have as `to`.
+pub fn named_in_spawn(fd: i32, to: i32) {
     if let Some(desc) = table::get(fd) {
-        desc.named_in_spawn.store(true, Relaxed);
+        let how = if (0..=2).contains(&to) { NAMED_FOR_STDIO } else { NAMED };
+        desc.named_in_spawn.fetch_max(how, Relaxed);
     }
 }
 
@@ -217,7 +241,7 @@ fn close_parts_on_exec() {
 }
 
 /// Whether a descriptor survives `execve`.
-fn stays_open(fd: i32) -> bool {
+pub(super) fn stays_open(fd: i32) -> bool {
     kernel::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
 }
 

@@ -7,8 +7,8 @@
 //!    lets travel, whatever room the app gave. Ends are taken over ([`super::adopt`]), parts are kept from the app, and
 //!    the rest is laid into the app's buffer as the kernel would have done it: what does not fit is closed, and the
 //!    message is marked as cut.
-//! 3. *Strangers.* A receiver that may not have the library must not get an anchor for its connection. See
-//!    [`give_to_stranger`].
+//! 3. *Strangers.* A receiver that may not have the library must not get an anchor for its connection
+//!    ([`super::stranger`]).
 //! 4. A listener that was received is met at once: whoever waits on it waits at its door, too.
 //! 5. A message that is received without room for control data loses its descriptors in the kernel. Their loans are
 //!    never taken, which costs the other holders a little speed.
@@ -16,13 +16,13 @@
 mod peers;
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_shm::sys;
 use beeline_stats::Reason;
 
 use super::adopt::{Part, adopt_all};
 use super::handover::{end_loan, lend, part_fds};
+use super::stranger::give_away;
 use super::{changing, is_guest_of_parent};
 use crate::desc::{Desc, Kind};
 use crate::{kernel, meet, options, table};
@@ -32,7 +32,7 @@ const RIGHTS_MAX: usize = 253;
 /// Ends in one message whose parts are attached.
 const ENDS_MAX: usize = 64;
 /// Room for control data of every kind that an `AF_UNIX` socket has.
-const CONTROL_BYTES: usize = 8192;
+const CONTROL_BYTES: usize = 2048;
 const HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
 const FD_BYTES: usize = size_of::<i32>();
 
@@ -60,31 +60,36 @@ pub unsafe fn send(
     if !any || is_guest_of_parent() {
         return None;
     }
-    let knows_us = peers::knows_us(socket);
     let mut parcel = Parcel::new();
-    {
+    let knows_us = peers::knows_us(socket);
+    let mut lend = |fd, desc| {
         let _changing = changing();
-        // SAFETY: forwarded.
-        unsafe {
-            each(message, |fd| {
-                if let Some(desc) = table::get(fd).filter(|desc| desc.is_lane())
-                    && !(knows_us && parcel.add(desc))
-                {
-                    give_to_stranger(fd, desc);
-                }
-            });
-        }
-    }
+        table::leads_to(fd, desc) && parcel.add(desc)
+    };
+    // SAFETY: forwarded.
+    unsafe {
+        each_end(message, |fd, desc| {
+            if !knows_us || !lend(fd, desc) {
+                give_away(fd, desc)
+            }
+        })
+    };
     if parcel.count == 0 {
         return None;
     }
     let mut control = Control(MaybeUninit::uninit());
     // SAFETY: valid by the caller's word.
-    let result = unsafe { parcel.attach(&*message, &mut control) }.map(|message| send(&raw const message));
-    if result.is_none_or(|sent| sent < 0) {
+    let Some(message_with_parts) = (unsafe { parcel.attach(&*message, &mut control) }) else {
+        parcel.take_back();
+        // SAFETY: forwarded.
+        unsafe { each_end(message, give_away) };
+        return None;
+    };
+    let sent = send(&raw const message_with_parts);
+    if sent < 0 {
         parcel.take_back();
     }
-    result
+    Some(sent)
 }
 
 /// Whether a message carries sockets that we know.
@@ -111,16 +116,6 @@ fn notice(fd: i32) -> bool {
         options::block(desc, Reason::SharedBeforeConnect);
     }
     desc.is_lane()
-}
-
-/// What becomes of an end that is sent to a process which may not have the library, or whose parts cannot travel. When
-/// the sender closes its own descriptor, which it thinks another process has now, the peer sees a reset and not a stream
-/// that ended well.
-fn give_to_stranger(_fd: i32, desc: &'static Desc) {
-    let _both = desc.lock_both();
-    if desc.is_lane() {
-        desc.side().linger.store(1, Relaxed);
-    }
 }
 
 /// The parts that travel with a message.
@@ -324,6 +319,21 @@ unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc
     }
     crate::stats::open_slots();
     given
+}
+
+/// Calls `f` with each end in a message.
+///
+/// # Safety
+/// `message` must be null or valid.
+unsafe fn each_end(message: *const libc::msghdr, mut f: impl FnMut(i32, &'static Desc)) {
+    // SAFETY: forwarded.
+    unsafe {
+        each(message, |fd| {
+            if let Some(desc) = table::get(fd).filter(|desc| desc.is_lane()) {
+                f(fd, desc);
+            }
+        });
+    }
 }
 
 /// Calls `f` with each descriptor in a message.

@@ -36,8 +36,10 @@ use crate::{Errno, epoll, life, stats};
 const PLUGGED_BACKLOG: i32 = 64;
 /// Clients sent away or plugs made at a time, at most: beyond any queue.
 const QUEUE_MAX: usize = 8192;
-/// How long to wait before a name that was taken is tried again.
-const RETRY_NS: u64 = 1_000_000_000;
+/// How long to wait before a name that was taken is tried again, at first and at last: the process that passed the
+/// listener on gives the name up in a moment, one that goes on serving keeps it.
+const RETRY_NS_MIN: u64 = 1_000_000;
+const RETRY_NS_MAX: u64 = 1_000_000_000;
 
 /// Makes the door of a listener, shut. Without one the listener is a plain one, with the reason counted.
 pub(super) fn make(fd: i32, desc: &'static Desc, listener: &'static Listener) {
@@ -155,6 +157,9 @@ pub fn open_door(desc: &'static Desc) {
 /// Opens the door of a listener that is in no epoll set, because somebody polls.
 pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
     if listener.serving.load(Relaxed) == 0 && desc.entries.load(Relaxed) == 0 {
+        if listener.door.get().is_none() {
+            make_again(desc, listener);
+        }
         let _ = open_now(listener);
     }
 }
@@ -162,8 +167,12 @@ pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
 /// Another process held the door's name: it may have gone, as after a binary upgrade.
 #[cold]
 fn make_again(desc: &'static Desc, listener: &'static Listener) {
-    let held = listener.doorless_because() == Some(Reason::DoorNameTaken);
-    if held && kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > RETRY_NS && life::may_accelerate() {
+    if listener.doorless_because() != Some(Reason::DoorNameTaken) {
+        return;
+    }
+    let pause_ns = listener.retry_ns.load(Relaxed).clamp(RETRY_NS_MIN, RETRY_NS_MAX);
+    if kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > pause_ns && life::may_accelerate() {
+        listener.retry_ns.store(pause_ns.saturating_mul(2), Relaxed);
         make(desc.fd.load(Relaxed), desc, listener);
     }
 }

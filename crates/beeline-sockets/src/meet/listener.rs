@@ -102,6 +102,8 @@ pub struct Listener {
     pub(super) born: AtomicU32,
     /// When a door was last tried to be made.
     pub(super) tried_ns: AtomicU64,
+    /// How long to wait after that, if the name was taken.
+    pub(super) retry_ns: AtomicU64,
     /// Why there is no door, as `Reason as u16 + 1`; 0 when there is one.
     pub(super) doorless: AtomicU32,
     /// When silent clients are waited for again.
@@ -148,6 +150,7 @@ impl Listener {
         self.sized.store(0, Relaxed);
         self.born.store(crate::forks(), Relaxed);
         self.tried_ns.store(0, Relaxed);
+        self.retry_ns.store(0, Relaxed);
         self.doorless.store(0, Relaxed);
         self.await_from_ns.store(0, Relaxed);
         self.local.set(local);

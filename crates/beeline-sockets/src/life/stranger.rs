@@ -1,0 +1,73 @@
+//! Connections for programs without the library.
+//!
+//! What such a program holds must be a TCP socket, so the connection is demoted before the program can get it
+//! ([`demote`]). That is done
+//!
+//! 1. for a standard descriptor (0 to 2) of a program that is executed or spawned, with the library or without: libc's
+//!    streams read and write past any hook;
+//! 2. for any descriptor that survives `execve` into a program that will not have the library, if nobody else holds the
+//!    connection: then it can only be meant for that program;
+//! 3. for a descriptor that a list of actions gives to a spawned program that will not have the library;
+//! 4. for a descriptor that is sent to a process which may not have the library.
+//!
+//! Where it cannot be done, a program with the library gets the end as any other (rule 1), and one without fails to use
+//! it (the others).
+//!
+//! It is not done for descriptors that other holders go on using and that merely leak into a program: their connection
+//! would be slow for nothing.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use super::handover::{NAMED_FOR_STDIO, NOT_NAMED, stays_open};
+use super::image::Image;
+use crate::desc::Desc;
+use crate::table;
+
+/// Puts a TCP connection in a lane's place, under all fds of this process. False where that cannot be: no relay serves
+/// the other end.
+pub(super) fn demote(_fd: i32, _desc: &'static Desc) -> bool {
+    false
+}
+
+/// As [`demote`], for an end that is sent to a process which may not have the library. If it cannot be, the end fails in
+/// the hands of such a process, and when all have closed it, the peer sees a reset and not a stream that ended well.
+pub(super) fn give_away(fd: i32, desc: &'static Desc) {
+    if demote(fd, desc) {
+        return;
+    }
+    let _both = desc.lock_both();
+    if desc.is_lane() {
+        desc.side().linger.store(1, Relaxed);
+    }
+}
+
+/// Before this process becomes another program.
+pub(super) fn prepare_exec(image: Image) {
+    table::for_each(|fd, desc| {
+        if !desc.is_lane() || !stays_open(fd) {
+            return;
+        }
+        let meant = || desc.side().holders.load(Acquire) <= 1;
+        if is_standard(fd) || image != Image::Takes && meant() {
+            demote(fd, desc);
+        }
+    });
+}
+
+/// Before a program is spawned.
+pub(super) fn prepare_spawn(image: Image) {
+    table::for_each(|fd, desc| {
+        if !desc.is_lane() {
+            return;
+        }
+        let named = desc.named_in_spawn.load(Relaxed);
+        let standard = named == NAMED_FOR_STDIO || is_standard(fd) && stays_open(fd);
+        if standard || image != Image::Takes && named != NOT_NAMED {
+            demote(fd, desc);
+        }
+    });
+}
+
+fn is_standard(fd: i32) -> bool {
+    (0..=2).contains(&fd)
+}
