@@ -159,6 +159,8 @@ cases! { guest:
     exec_closes_what_is_close_on_exec
     spawning_hands_over_a_connection
     several_programs_share_a_connection
+    a_program_with_dropped_privileges_goes_on
+    a_listener_is_inherited_by_the_next_program
     the_library_follows
     handlers_read_back_as_installed
     handlers_run_with_what_was_sent

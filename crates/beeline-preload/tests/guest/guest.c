@@ -497,6 +497,90 @@ static void several_programs_share_a_connection(void) {
     for (int i = 1; i < CHILDREN; i++) CHECK(status_of(children[i]) == 0);
 }
 
+/* A worker of a lesser user goes on with what root has accepted. */
+static void a_program_with_dropped_privileges_goes_on(void) {
+    if (geteuid() != 0) return;
+    for (int which = 0; which < 2; which++) {
+        int ends[2];
+        pair(ends);
+        pid_t child = fork();
+        if (child == 0) {
+            CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+            execl("/proc/self/exe", "guest", "inherited", "echo", text_of(ends[which]), "", (char *)NULL);
+            _exit(126);
+        }
+        CHECK(close(ends[which]) == 0);
+        CHECK(write(ends[1 - which], "lesser", 6) == 6);
+        hears(ends[1 - which], "lesser");
+        CHECK(shutdown(ends[1 - which], SHUT_WR) == 0);
+        char byte;
+        CHECK(read(ends[1 - which], &byte, 1) == 0);
+        CHECK(status_of(child) == 0 && close(ends[1 - which]) == 0);
+    }
+}
+
+/* What this program does when it is started with a listener, as a service manager or a former self starts it. */
+static int serves(int fd, const char *how) {
+    char byte;
+    if (strcmp(how, "activated") == 0) {
+        CHECK(getenv("LISTEN_FDS") && atoi(getenv("LISTEN_FDS")) == 1 && atoi(getenv("LISTEN_PID")) == getpid());
+    }
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN};
+    CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    CHECK(epoll_wait(set, &event, 1, 0) == 0);
+    puts("serves");
+    fflush(stdout);
+    for (int i = 0; i < 3; i++) {
+        CHECK(epoll_wait(set, &event, 1, 10000) == 1);
+        int accepted = accept(fd, NULL, NULL);
+        CHECK(accepted >= 0);
+        if (i != 0 && getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(accepted));
+        CHECK(read(accepted, &byte, 1) == 1 && write(accepted, &byte, 1) == 1 && close(accepted) == 0);
+    }
+    return 0;
+}
+
+static void visit(const struct sockaddr_in *address) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    char byte;
+    CHECK(connect(fd, (const struct sockaddr *)address, sizeof *address) == 0);
+    CHECK(write(fd, "v", 1) == 1 && read(fd, &byte, 1) == 1 && byte == 'v');
+    CHECK(read(fd, &byte, 1) == 0 && close(fd) == 0);
+}
+
+static void a_listener_is_inherited_by_the_next_program(void) {
+    for (int activated = 0; activated < 2; activated++) {
+        struct sockaddr_in address;
+        int fd = listener(&address), pipe_ends[2];
+        char line[8];
+        CHECK(pipe(pipe_ends) == 0);
+        pid_t child = fork();
+        if (child == 0) {
+            dup2(pipe_ends[1], 1);
+            if (activated) {
+                /* sd_listen_fds(3): from number 3 on, and an environment of the manager's making. */
+                char pid[32], *expects = getenv("GUEST_EXPECTS_LANES") ? "GUEST_EXPECTS_LANES=1" : "A=1";
+                snprintf(pid, sizeof pid, "LISTEN_PID=%d", getpid());
+                char *environment[] = {"LISTEN_FDS=1", pid, expects, NULL};
+                char *arguments[] = {"guest", "serves", "3", "activated", NULL};
+                if (fd != 3) CHECK(dup2(fd, 3) == 3 && close(fd) == 0);
+                execve("/proc/self/exe", arguments, environment);
+                _exit(126);
+            }
+            /* It has served before. */
+            struct pollfd look = {fd, POLLIN, 0};
+            CHECK(poll(&look, 1, 0) == 0);
+            execl("/proc/self/exe", "guest", "serves", text_of(fd), "upgraded", (char *)NULL);
+            _exit(126);
+        }
+        CHECK(close(fd) == 0);
+        CHECK(read(pipe_ends[0], line, 7) == 7 && memcmp(line, "serves\n", 7) == 0);
+        for (int i = 0; i < 3; i++) visit(&address);
+        CHECK(status_of(child) == 0 && close(pipe_ends[0]) == 0 && close(pipe_ends[1]) == 0);
+    }
+}
+
 /* Whether the library is in a program that was started with an empty environment. */
 static void the_library_follows(void) {
     char *nothing[] = {NULL}, *own[] = {"LD_PRELOAD=libm.so.6", "MARK=1", NULL};
@@ -1041,6 +1125,8 @@ static const struct guest_case CASES[] = {
     CASE(exec_closes_what_is_close_on_exec),
     CASE(spawning_hands_over_a_connection),
     CASE(several_programs_share_a_connection),
+    CASE(a_program_with_dropped_privileges_goes_on),
+    CASE(a_listener_is_inherited_by_the_next_program),
     CASE(the_library_follows),
     CASE(handlers_read_back_as_installed),
     CASE(handlers_run_with_what_was_sent),
@@ -1062,6 +1148,7 @@ static const struct guest_case CASES[] = {
 int main(int argc, char **argv) {
     if (argc == 5 && strcmp(argv[1], "inherited") == 0) return inherited(argv[2], atoi(argv[3]), argv[4]);
     if (argc == 2 && strcmp(argv[1], "waits") == 0) return waits();
+    if (argc == 4 && strcmp(argv[1], "serves") == 0) return serves(atoi(argv[2]), argv[3]);
     if (argc == 4 && strcmp(argv[1], "becomes") == 0) return becomes(argv[2], argv[3]);
     if (argc == 4 && strcmp(argv[1], "receiver") == 0) return receiver(argv[2], argv[3]);
     if (argc == 4 && strcmp(argv[1], "environment") == 0) return environment(argv[2], argv[3]);
