@@ -40,13 +40,25 @@ fn target() -> PathBuf {
 
 /// The guest of this name, compiled.
 fn guest(name: &'static str) -> PathBuf {
+    compile(name, name, &[])
+}
+
+/// The handover guest as a program into which no library can be loaded.
+fn static_guest() -> PathBuf {
+    compile("handover", "handover-static", &["-static"])
+}
+
+fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
     static COMPILED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut compiled = COMPILED.lock().expect("every guest compiles");
-    if compiled.insert(name) {
+    let is_new = compiled.insert(program);
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(program);
+    if is_new {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest").join(name).with_extension("c");
         let status = Command::new("cc")
-            .args(["-Wall", "-Wextra", "-Wno-deprecated-declarations", "-O1", "-pthread", "-o"])
+            .args(["-Wall", "-Wextra", "-Wno-deprecated-declarations", "-O1", "-pthread"])
+            .args(flags)
+            .arg("-o")
             .arg(&program)
             .arg(source)
             .status()
@@ -142,6 +154,20 @@ macro_rules! cases {
     };
 }
 
+cases! { handover:
+    exec_keeps_a_connection
+    exec_keeps_the_state_of_a_connection
+    exec_closes_what_is_close_on_exec
+    spawning_hands_over_a_connection
+    several_programs_share_a_connection
+    a_program_with_dropped_privileges_goes_on
+    a_listener_is_inherited_by_the_next_program
+    the_library_follows
+    a_passed_end_goes_on
+    a_passed_end_is_shared
+    strangers_pass_ends_and_listeners;
+}
+
 cases! { guest:
     options_behave
     listener_options_are_inherited
@@ -154,14 +180,6 @@ cases! { guest:
     a_vfork_child_changes_nothing_here
     spawned_programs_run
     clone_on_another_stack_works
-    exec_keeps_a_connection
-    exec_keeps_the_state_of_a_connection
-    exec_closes_what_is_close_on_exec
-    spawning_hands_over_a_connection
-    several_programs_share_a_connection
-    a_program_with_dropped_privileges_goes_on
-    a_listener_is_inherited_by_the_next_program
-    the_library_follows
     handlers_read_back_as_installed
     handlers_run_with_what_was_sent
     a_handler_may_jump_out_of_a_call
@@ -171,9 +189,6 @@ cases! { guest:
     calls_by_number_are_the_same_calls
     vectors_with_no_offset_are_reads
     formatted_output_arrives
-    a_passed_end_goes_on
-    a_passed_end_is_shared
-    strangers_pass_ends_and_listeners
     a_child_that_closes_leaves_the_parents_set_alone
     threads_go_on_while_the_process_forks;
     pauses
@@ -192,32 +207,28 @@ fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
     command.arg("pauses").stdin(Stdio::piped()).stdout(Stdio::piped());
     preload::apply(&mut command, Some(library()));
     let mut group = Group::start(&mut command).expect("the guest starts");
-    let pid = group.id();
     let (stdin, stdout, _) = group.pipes();
     let mut line = String::new();
     BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
     assert_eq!(line, "ready\n");
-    let find = || statistics(pid);
-    let path = find().expect("the guest has a file");
-    let bytes = std::fs::read(path).expect("the file can be read");
+    let path = statistics(group.id());
+    let bytes = std::fs::read(&path).expect("the file can be read");
     let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
     assert_eq!(snapshot.program(), b"guest");
     assert_eq!(snapshot.counter(beeline_stats::Counter::ConnectionsAcceleratedClient), 1);
     assert_eq!(snapshot.counter(beeline_stats::Counter::ConnectionsAcceleratedServer), 1);
     stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
     assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
-    assert_eq!(find(), None);
+    assert!(!path.exists());
 }
 
-/// The statistics file of a process.
-fn statistics(pid: u32) -> Option<PathBuf> {
+/// Where a living process has its statistics file, if it has one.
+fn statistics(pid: u32) -> PathBuf {
     // SAFETY: no arguments, no effect.
     let uid = unsafe { libc::geteuid() };
-    let directory = beeline_stats::layout::directory_path(uid);
-    let entries = std::fs::read_dir(directory.as_str()).expect("the directory is there");
-    let prefix = format!("{pid}.");
-    let is_its = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
-    entries.flatten().map(|entry| entry.path()).find(is_its)
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).expect("the process lives");
+    let start_ticks = beeline_stats::layout::start_ticks_from_proc_stat(&stat).expect("the kernel's format");
+    beeline_stats::layout::file_path(uid, beeline_stats::layout::FileName { pid, start_ticks }).as_str().into()
 }
 
 #[test]
@@ -226,12 +237,12 @@ fn figures_go_on_over_exec_and_end_with_the_library() {
     use std::os::unix::fs::PermissionsExt;
     // A program for a machine that there is not.
     let impossible = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("impossible");
-    let mut bytes = std::fs::read(guest()).expect("the guest can be read");
+    let mut bytes = std::fs::read(guest("handover")).expect("the guest can be read");
     bytes[18..20].fill(0xEE);
     std::fs::write(&impossible, bytes).expect("it can be written");
     std::fs::set_permissions(&impossible, std::fs::Permissions::from_mode(0o755)).expect("and executed");
-    for (next, keeps) in [(guest(), true), (static_guest(), false)] {
-        let mut command = Command::new(guest());
+    for (next, keeps) in [(guest("handover"), true), (static_guest(), false)] {
+        let mut command = Command::new(guest("handover"));
         command.arg("becomes").arg(&impossible).arg(next).stdin(Stdio::piped()).stdout(Stdio::piped());
         preload::apply(&mut command, Some(library()));
         let mut group = Group::start(&mut command).expect("the guest starts");
@@ -239,11 +250,10 @@ fn figures_go_on_over_exec_and_end_with_the_library() {
         let mut line = String::new();
         BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
         assert_eq!(line, "ready\n");
-        let pid = group.id();
-        let path = statistics(pid);
-        assert_eq!(path.is_some(), keeps);
-        if let Some(path) = path {
-            let bytes = std::fs::read(path).expect("the file can be read");
+        let path = statistics(group.id());
+        assert_eq!(path.exists(), keeps);
+        if keeps {
+            let bytes = std::fs::read(&path).expect("the file can be read");
             let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
             let counted = [
                 (Counter::ConnectionsAcceleratedClient, 1),
@@ -259,7 +269,7 @@ fn figures_go_on_over_exec_and_end_with_the_library() {
         }
         stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
         assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
-        assert_eq!(statistics(pid), None);
+        assert!(!path.exists());
     }
 }
 
