@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_lock_of_a_killed_child_that_nobody_waited_for_is_inherited() {
-        let memory = beeline_shm::SideMemory::create().unwrap();
+        let (memory, _) = beeline_shm::SideMemory::create().unwrap();
         // SAFETY: a lock consists of atomics and is valid when zeroed.
         let lock: &'static Lock = unsafe { memory.as_ref() };
         let (child, _) = zombie(|| {
