@@ -73,6 +73,17 @@ impl<'a, S: Storage> Reader<'a, S> {
         Ok(self.look()?.unread)
     }
 
+    /// Where unread bytes lie in the peer's ring, for a holder that hands them on from there: how many there are before
+    /// an urgent one, and the position of the first. What was taken is then dropped with [`Reader::skip`]; `None` when
+    /// an urgent byte, or one to pass over, comes next, for [`Reader::pass`].
+    ///
+    /// # Errors
+    /// [`Fault::CursorBeyondRing`].
+    pub fn lying(&self) -> Result<Option<(u32, u32)>, Fault> {
+        let Look { unread, bound, position } = self.look()?;
+        Ok((bound != 0 || unread == 0).then_some((bound, position)))
+    }
+
     /// The peer's tail, for [`Since::Tail`].
     #[inline]
     pub fn tail(&self) -> u32 {

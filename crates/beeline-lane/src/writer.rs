@@ -118,6 +118,39 @@ impl<'a, S: Storage> Writer<'a, S> {
         }
     }
 
+    /// Free bytes of the ring and the position of the first, for a holder that lets the kernel store bytes there. They
+    /// are then announced with [`Writer::publish`]; nothing has happened before that.
+    ///
+    /// Whenever the ring is empty they go to its beginning, however many they are: what the kernel copies from has
+    /// mostly left the caches, and what it copies to had better not.
+    ///
+    /// # Errors
+    /// [`Fault::HeadBeyondTail`].
+    pub fn room(&self) -> Result<(u32, u32), Fault> {
+        let tail = self.state.tail.load(Relaxed);
+        let used = self.used(tail)?;
+        if used == 0 {
+            self.state.base.store(tail.wrapping_sub(INLINE_BYTES), Relaxed);
+        }
+        let position = tail.wrapping_sub(self.state.base.load(Relaxed));
+        Ok((self.storage.ring_bytes().saturating_sub(used), position))
+    }
+
+    /// Announces `count` bytes stored where [`Writer::room`] said, at most as many as it said, and wakes a sleeping
+    /// reader.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer. The bytes are published all the same.
+    pub fn publish(&self, count: u32, bells: &impl Bells) -> Result<(), Fault> {
+        let tail = self.state.tail.load(Relaxed).wrapping_add(count);
+        self.reach(tail.wrapping_sub(self.state.base.load(Relaxed)));
+        self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
+        self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(self.state.base.load(Relaxed)));
+        self.state.tail.store(tail, Relaxed);
+        self.state.bytes.store(self.state.bytes.load(Relaxed).wrapping_add(u64::from(count)), Relaxed);
+        self.wake_reader(bells)
+    }
+
     /// Chooses where the next bytes go, rewinding when the ring is known to be empty. Returns the free
     /// bytes of the ring.
     #[inline]

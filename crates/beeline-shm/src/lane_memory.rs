@@ -346,6 +346,18 @@ impl LaneMemory {
         }
     }
 
+    /// Where `length` bytes from `position` on lie in `end`'s ring, both reduced to the ring: address and length of
+    /// at most two pieces, for system calls that move bytes to or from there.
+    #[must_use]
+    pub fn pieces(&self, end: End, position: u32, length: u32) -> [(*mut u8, usize); 2] {
+        let ring = self.front(end) + FRONT_BYTES;
+        let offset = (position & (self.ring_bytes - 1)) as usize;
+        let length = length.min(self.ring_bytes) as usize;
+        let first = length.min(self.ring_bytes as usize - offset);
+        // SAFETY: offset < ring_bytes, so both addresses lie within this ring, which lies within the mapping.
+        unsafe { [(self.base.add(ring + offset), first), (self.base.add(ring), length - first)] }
+    }
+
     /// Makes the lane as new: all words zero. Only the owner of a lane that nobody uses may do this.
     pub fn reset(&self) {
         for end in [End::Client, End::Server] {
@@ -365,6 +377,28 @@ impl LaneMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_where_bytes_are_copied() {
+        let (lane, fd) = LaneMemory::create(RING_BYTES_MIN).unwrap();
+        let bytes: std::vec::Vec<u8> = (0..900u32).map(|i| i as u8).collect();
+        for end in [End::Client, End::Server] {
+            let position = 7 * RING_BYTES_MIN - 300;
+            lane.copy_in(end, position, Source::from(&bytes[..]));
+            let pieces = lane.pieces(end, position, 900);
+            assert_eq!(pieces.map(|(_, length)| length), [300, 600]);
+            let mut back = std::vec::Vec::new();
+            for (address, length) in pieces {
+                // SAFETY: within the mapping, which nobody else writes.
+                back.extend_from_slice(unsafe { core::slice::from_raw_parts(address, length) });
+            }
+            assert_eq!(back, bytes);
+        }
+        assert_eq!(lane.pieces(End::Client, 5, u32::MAX).map(|(_, length)| length), [RING_BYTES_MIN as usize - 5, 5]);
+        // SAFETY: not used afterwards.
+        unsafe { lane.unmap() };
+        sys::close(fd).unwrap();
+    }
 
     #[test]
     fn rings_wrap_and_do_not_touch_each_other() {
