@@ -22,7 +22,7 @@ use beeline_lane::{End, LaneMemory, Reader, Writer};
 use beeline_stats::layout::ConnectionSlot;
 
 use crate::lock::{Guard, Lock, Taken};
-use crate::side::{OptionValue, SideState};
+use crate::side::{OptionValue, SideState, state};
 use crate::slab::{Slab, Stable};
 
 /// What a description is.
@@ -240,7 +240,8 @@ impl Desc {
         if self.end.load(Relaxed) == 0 { End::Client } else { End::Server }
     }
 
-    /// Locks the writing direction. `None` if this is not a lane.
+    /// Locks the writing direction. `None` if this is not a lane, or not ours any more: then the process follows
+    /// ([`crate::life`]) before the kernel gets the call.
     #[inline]
     pub fn lock_tx(&'static self) -> Option<TxGuard> {
         let outer = self.tx_lock.lock();
@@ -248,7 +249,7 @@ impl Desc {
             return None;
         }
         let (lane, side) = (self.lane(), self.side());
-        let inner = if self.shared.load(Relaxed) { Some(self.lock_shared(side, &side.tx_lock)) } else { None };
+        let inner = if self.shared.load(Relaxed) { Some(self.lock_shared(side, &side.tx_lock)?) } else { None };
         let guard = TxGuard { desc: self, lane, side, _outer: outer, inner };
         if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited)
             && guard.writer().recover().is_err()
@@ -273,7 +274,7 @@ impl Desc {
         (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
     }
 
-    /// Locks the reading direction. `None` if this is not a lane.
+    /// As [`Desc::lock_tx`], for the reading direction.
     #[inline]
     pub fn lock_rx(&'static self) -> Option<RxGuard> {
         let outer = self.rx_lock.lock();
@@ -281,7 +282,7 @@ impl Desc {
             return None;
         }
         let (lane, side) = (self.lane(), self.side());
-        let inner = if self.shared.load(Relaxed) { Some(self.lock_shared(side, &side.rx_lock)) } else { None };
+        let inner = if self.shared.load(Relaxed) { Some(self.lock_shared(side, &side.rx_lock)?) } else { None };
         let inherited = inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited);
         let guard = RxGuard { desc: self, lane, side, _outer: outer, _inner: inner };
         if inherited && guard.reader().recover(&crate::io::Anchor(self.fd.load(Relaxed))).is_err() {
@@ -291,14 +292,17 @@ impl Desc {
     }
 
     /// Takes a lock of the side, for an end that processes share. When the others have given it up, which is
-    /// the last thing they do with a side, this was the last time.
+    /// the last thing they do with a side, this was the last time. `None` when one of them has demoted it.
     #[cold]
-    fn lock_shared(&self, side: &'static SideState, lock: &'static Lock) -> Guard<'static> {
+    fn lock_shared(&self, side: &'static SideState, lock: &'static Lock) -> Option<Guard<'static>> {
         let guard = lock.lock();
+        if side.is(state::RELAYED) {
+            return None;
+        }
         if side.holders.load(Acquire) == 1 {
             self.shared.store(false, Relaxed);
         }
-        guard
+        Some(guard)
     }
 
     /// Waits until no operation of this process is inside, and keeps others out: for `fork` and close.
@@ -314,6 +318,11 @@ impl Desc {
     /// Makes a lane a plain TCP socket again. Both locks are held; the lane stays mapped until the end.
     pub(crate) fn mark_tcp(&self) {
         self.kind.store(Kind::Tcp as u32, Release);
+    }
+
+    /// Makes a lane an anchor of no use. Both locks are held; the lane stays mapped until the end.
+    pub(crate) fn mark_orphan(&self) {
+        self.kind.store(Kind::Orphan as u32, Release);
     }
 
     /// Whether a lane is mapped, in use or not any more.

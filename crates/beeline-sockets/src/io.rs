@@ -36,6 +36,7 @@ pub use transfer::{sendfile, splice};
 pub(crate) use urgent::{at_mark, own, unread as unread_bytes};
 
 use crate::desc::{Desc, Kind};
+use crate::life::relay;
 use crate::side::{SideState, state};
 use crate::{Outcome, kernel, stats, table};
 
@@ -212,13 +213,18 @@ pub(crate) fn is_quiet(desc: &Desc) -> bool {
     let (side, lane, peer) = (desc.side(), desc.lane(), desc.end().peer());
     (lane.cursor(peer) >> 32) as u32 == side.rx.head()
         && lane.flags(peer) & (flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT) == 0
-        && !side.is(state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR)
+        && !side.is(state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED)
         && side.error.load(Relaxed) == 0
 }
 
-/// poll(2)'s events of a lane, as tcp_poll() computes them (Linux net/ipv4/tcp.c).
+/// poll(2)'s events of a lane, as tcp_poll() computes them (Linux net/ipv4/tcp.c). None for an end that another holder
+/// has demoted: the caller catches up before it sleeps.
 pub(crate) fn poll_mask(desc: &Desc) -> i16 {
     let side = desc.side();
+    if side.is(state::RELAYED) {
+        relay::fall_behind();
+        return 0;
+    }
     observe(desc, side);
     let mut mask = 0;
     if side.error.load(Relaxed) != 0 {
@@ -323,7 +329,7 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
 
 /// Arms the read wake word, so that the peer's next send leaves its fast path and looks at this end's flags and at
 /// its anchor.
-fn look_here(lane: &beeline_lane::LaneMemory, end: beeline_lane::End) {
+pub(crate) fn look_here(lane: &beeline_lane::LaneMemory, end: beeline_lane::End) {
     let armed = lane.wake(end, Wake::Read) | 1;
     // Far from the generations that this end's reader will use: no swap by the peer is meant for one of those.
     lane.set_wake(end, Wake::Read, armed.wrapping_add(1 << 30));
@@ -332,13 +338,22 @@ fn look_here(lane: &beeline_lane::LaneMemory, end: beeline_lane::End) {
 
 /// Tells the peer that this process gives up the end, and makes the description `Closed`. Called when the last
 /// fd is about to be closed; the anchor is still open. If another process holds the end, only this process's
-/// use of it ends.
+/// use of it ends, and nothing else if that is a relay's.
 pub fn close_lane(desc: &'static Desc) {
     let both = desc.lock_both();
     if !desc.is_lane() {
         return;
     }
     let (lane, side, end) = (desc.lane(), desc.side(), desc.end());
+    let sharing = desc.shared.load(Relaxed).then(|| side.tx_lock.lock());
+    if sharing.is_some() {
+        side.leave(crate::life::owner());
+        if side.is(state::RELAYED) {
+            desc.mark_closed();
+            drop((sharing, both));
+            return relay::left(side);
+        }
+    }
     if side.holders.fetch_sub(1, AcqRel) <= 1 {
         observe(desc, side);
         let unread = unread_hint(desc, side) != 0;
@@ -355,5 +370,5 @@ pub fn close_lane(desc: &'static Desc) {
         }
     }
     desc.mark_closed();
-    drop(both);
+    drop((sharing, both));
 }

@@ -24,6 +24,7 @@ mod hidden;
 pub mod image;
 mod open_fds;
 mod orphan;
+pub(crate) mod relay;
 mod rights;
 mod stranger;
 
@@ -48,6 +49,7 @@ pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed, na
 pub(crate) use hidden::hidden_count;
 pub use hidden::{hidden_add, hidden_remove, is_hidden};
 pub(crate) use orphan::orphan_used;
+pub use relay::{demote, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
@@ -57,6 +59,8 @@ pub static VFORKS: AtomicU32 = AtomicU32::new(0);
 
 static OWNER: AtomicU32 = AtomicU32::new(0);
 static STARTED: AtomicBool = AtomicBool::new(false);
+/// Whether the process has begun to use sockets past libc, so that nothing more may be accelerated.
+static STOPPED: AtomicBool = AtomicBool::new(false);
 static STARTING: Lock = Lock::new();
 
 struct Config {
@@ -154,7 +158,12 @@ fn start_now() {
 #[inline]
 pub fn may_accelerate() -> bool {
     start();
-    config().accelerate && !is_guest_of_parent()
+    config().accelerate && !STOPPED.load(Relaxed) && !is_guest_of_parent()
+}
+
+/// Nothing is accelerated in this process from now on. What is already is not touched.
+pub(crate) fn stop_accelerating() {
+    STOPPED.store(true, Relaxed);
 }
 
 /// Looks at a program that is about to be executed or spawned.
@@ -193,16 +202,18 @@ pub fn is_guest_of_parent() -> bool {
 }
 
 /// What the kernel must not be asked to do with `fd`, although nobody claimed the call: an anchor never
-/// sees an app's bytes.
+/// sees an app's bytes. No lock may be held.
 #[must_use]
 #[inline]
 pub fn refusal(fd: i32) -> Option<Errno> {
-    refusal_of(table::get(fd)?)
+    refusal_of(fd, table::get(fd)?)
 }
 
 #[cold]
-fn refusal_of(desc: &Desc) -> Option<Errno> {
+fn refusal_of(fd: i32, desc: &'static Desc) -> Option<Errno> {
     match desc.kind() {
+        // Another holder has demoted it; if this one cannot follow it is an orphan now.
+        Kind::Lane if relay::follow_if_relayed(fd, desc) && desc.kind() == Kind::Orphan => Some(orphan_used(desc)),
         Kind::Orphan => Some(orphan_used(desc)),
         // The moment between the end of a lane and the close of its anchor, seen by another thread.
         Kind::Closed => Some(Errno(libc::EBADF)),

@@ -63,9 +63,13 @@ use crate::{Errno, Outcome, epoll, io, life, stats, table};
 
 pub use accept::{accept4, door_ready};
 pub use connect::connect;
+pub(crate) use connect::{each_fd, put_under};
 pub use door::open_door;
+pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};
-pub use listener::{Listener, adopt_listener, close_listener, listen, listener_fds, meet_listener, shutdown_listener};
+pub use listener::{
+    Listener, adopt_listener, close_listener, leave_doors, listen, listener_fds, meet_listener, shutdown_listener,
+};
 pub use pool::PooledLane;
 pub(crate) use trust::may_share;
 
@@ -153,6 +157,7 @@ unsafe fn name(
 ) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     match desc.kind() {
+        Kind::Lane if life::relay::follow_if_relayed(fd, desc) => return Outcome::Kernel,
         Kind::Lane => {}
         Kind::Orphan => return Outcome::fail(libc::ENOTCONN),
         _ => return Outcome::Kernel,
@@ -290,6 +295,14 @@ pub fn retire_lane(desc: &'static Desc) {
         pool::retire(lane, desc.end(), alone);
     }
     pool::Side { state: side, memfd: desc.take_side_memfd() }.retire(alone);
+}
+
+/// The lane of a connection must not be used again.
+pub(crate) fn spoil_lane(desc: &'static Desc) {
+    // SAFETY: null, or an object of a slab, which is never unmapped.
+    if let Some(lane) = unsafe { desc.pooled.load(Relaxed).as_ref() } {
+        lane.spoil();
+    }
 }
 
 /// Before a `fork`: idle lanes go, so that the child has none of them, and listeners get what a crowd needs.

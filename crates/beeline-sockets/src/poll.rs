@@ -19,6 +19,7 @@ pub use select::{pselect, select};
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
 use crate::io::{self, Anchor, Next};
+use crate::life::relay;
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken};
 use crate::{Errno, Outcome, epoll, kernel, meet, table};
@@ -130,6 +131,7 @@ pub(crate) fn scan(fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u
     loop {
         match look(fds, shadow) {
             Err(errno) => return Outcome::Fail(errno),
+            Ok(0) if relay::catch_up() => continue,
             Ok(0) => {}
             Ok(ready) => return Outcome::Done(ready),
         }

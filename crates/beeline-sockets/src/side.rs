@@ -63,6 +63,28 @@ pub struct SideState {
     pub options: [OptionValue; OPTIONS],
     /// How a new holder finds the rest.
     pub origin: Origin,
+    /// The processes that share the end, 0 for a free place ([`crate::life`], relays).
+    pub sharers: [AtomicU32; SHARERS],
+    /// Where the socket of an end that was demoted is to be had.
+    pub gate: Gate,
+}
+
+/// Processes that may share an end if it is ever to be demoted.
+pub const SHARERS: usize = 32;
+
+/// In [`SideState::sharers`], a child that is being made and has no id yet.
+pub const EXPECTED: u32 = u32::MAX;
+
+/// See [`SideState::gate`].
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Gate {
+    /// What its name is made of.
+    pub name: AtomicU64,
+    /// Who asks says this.
+    pub question: AtomicU64,
+    /// And is answered by this.
+    pub answer: AtomicU64,
 }
 
 /// What leads from a side to the other parts of its end (`life/handover.rs`). All but `lent` is written before
@@ -110,6 +132,10 @@ pub mod state {
     pub const TAKEN: u32 = 64;
     /// A non-blocking `connect` has succeeded, and no second call has been told.
     pub const CONNECTING: u32 = 128;
+    /// The end was demoted: its ring is a relay's.
+    pub const RELAYED: u32 = 256;
+    /// More processes than can be listed share the end.
+    pub const CROWDED: u32 = 512;
 }
 
 /// One stored option; `key` is of [`option_key`], 0 for a free place.
@@ -191,6 +217,37 @@ impl SideState {
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.is(state::SHUT_WR) && self.is(state::PEER_FIN)
+    }
+
+    /// Lists a process that shares the end from now on; [`EXPECTED`] stands for a child that is being made.
+    pub fn join(&self, process: u32) {
+        if process != EXPECTED && self.lists(process) {
+            return;
+        }
+        let expected = if process == EXPECTED { None } else { Some(EXPECTED) };
+        for from in expected.into_iter().chain(core::iter::once(0)) {
+            for place in &self.sharers {
+                if place.compare_exchange(from, process, Relaxed, Relaxed).is_ok() {
+                    return;
+                }
+            }
+        }
+        self.mark(state::CROWDED);
+    }
+
+    /// Takes a process off the list.
+    pub fn leave(&self, process: u32) {
+        for place in &self.sharers {
+            if place.compare_exchange(process, 0, Relaxed, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Whether a process is listed.
+    #[must_use]
+    pub fn lists(&self, process: u32) -> bool {
+        self.sharers.iter().any(|place| place.load(Relaxed) == process)
     }
 
     /// Takes the pending error, as `SO_ERROR` does; 0 if there is none.

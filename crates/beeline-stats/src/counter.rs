@@ -26,5 +26,6 @@ closed_list! {
         SignalsDeferred = "signals_deferred": "Signals held back until a critical section had ended.",
         ConnectionsTakenOver = "connections_taken_over": "Accelerated connections taken over from another program.",
         Forks = "forks": "Times the process forked with Beeline loaded.",
+        Relays = "relays": "Connections handed to a relay, because a holder cannot use lanes.",
     }
 }

@@ -43,5 +43,6 @@ closed_list! {
         VforkChild = "vfork_child": "The call came from a vfork child, in which Beeline changes nothing.",
         Reentered = "reentered": "The call came from a signal handler that had interrupted Beeline itself.",
         Internal = "internal": "Beeline met a state it does not handle and left the connection to the kernel.",
+        RelayFailed = "relay_failed": "A holder that cannot use lanes was to get a TCP socket, and no relay could be made for it.",
     }
 }

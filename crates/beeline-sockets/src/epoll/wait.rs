@@ -15,6 +15,7 @@ use super::{
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
 use crate::io::{self, Anchor, Next};
+use crate::life::relay;
 use crate::poll::{deadline, somebody_polls};
 use crate::wait::{Patience, Spun, Woken};
 use crate::{Errno, Outcome, kernel, meet, stats, table};
@@ -134,6 +135,9 @@ impl Call {
         } else if due || self.filled == 0 && deadline == Deadline::Now {
             self.look()?;
         }
+        if self.filled == 0 && relay::catch_up() {
+            self.look()?;
+        }
         if self.filled != 0 || deadline == Deadline::Now {
             if self.filled == 0
                 && let Some(mask) = mask
@@ -149,6 +153,7 @@ impl Call {
             Deadline::At(at) => Some(at),
         });
         loop {
+            relay::catch_up();
             if mask.is_none() {
                 match self.spin(&mut patience) {
                     Spun::News => {

@@ -19,19 +19,7 @@ pub struct Anchor(pub i32);
 
 impl Bells for Anchor {
     fn ring(&self) -> Result<(), BellFault> {
-        match send_bell(self.0) {
-            Ok(_) => Ok(()),
-            // By the rules a queue is never full. If something else filled it, a large buffer takes one more.
-            Err(Errno(libc::EAGAIN)) => {
-                self.unplug();
-                let _ = send_bell(self.0);
-                Ok(())
-            }
-            Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => ring_patiently(self.0),
-            // A peer that shut down its reading half takes no bells, and needs none: it does not wait for data.
-            Err(_) if !self.peer_is_gone() => Ok(()),
-            Err(_) => Err(BellFault::Gone),
-        }
+        self.ring_unless(|| self.peer_is_gone())
     }
 
     fn queued(&self) -> Result<u32, BellFault> {
@@ -74,6 +62,23 @@ impl Bells for Anchor {
 }
 
 impl Anchor {
+    /// Queues one bell for the peer. If the kernel refuses it, `gone` tells whether the peer's end is closed.
+    pub(crate) fn ring_unless(self, gone: impl FnOnce() -> bool) -> Result<(), BellFault> {
+        match send_bell(self.0) {
+            Ok(_) => Ok(()),
+            // By the rules a queue is never full. If something else filled it, a large buffer takes one more.
+            Err(Errno(libc::EAGAIN)) => {
+                self.unplug();
+                let _ = send_bell(self.0);
+                Ok(())
+            }
+            Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => ring_patiently(self.0),
+            // A peer that shut down its reading half takes no bells, and needs none: it does not wait for data.
+            Err(_) if !gone() => Ok(()),
+            Err(_) => Err(BellFault::Gone),
+        }
+    }
+
     /// Whether the kernel's word about an anchor that takes no bells is that the peer's end is closed.
     #[cold]
     fn peer_is_gone(self) -> bool {

@@ -16,9 +16,10 @@ use core::sync::atomic::{
 use beeline_shm::sys;
 use beeline_stats::Counter;
 
-use super::{CONFIG, FORKS, OWNER, STARTING};
+use super::{CONFIG, FORKS, OWNER, STARTING, relay};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::{Guard, Lock};
+use crate::side::EXPECTED;
 use crate::{epoll, io, meet, signals, stats, table, thread};
 
 static CHANGE: Lock = Lock::new();
@@ -94,13 +95,16 @@ pub fn around_fork_prepare() {
     meet::purge_pools();
     table::for_each(|fd, desc| {
         // Once for each description, not for each fd.
-        if desc.kind() != Kind::Lane || desc.fd.load(Relaxed) != fd {
+        if desc.kind() != Kind::Lane || desc.fd.load(Relaxed) != fd || relay::follow_if_relayed(fd, desc) {
             return;
         }
         let _both = desc.lock_both();
         if desc.is_lane() {
+            let side = desc.side();
             desc.shared.store(true, Relaxed);
-            desc.side().holders.fetch_add(1, AcqRel);
+            side.holders.fetch_add(1, AcqRel);
+            side.join(super::owner());
+            side.join(EXPECTED);
         }
     });
     // SAFETY: this thread holds the lock.
@@ -136,9 +140,12 @@ pub fn around_fork_child() {
     STARTING.reset();
     table::reset_after_fork();
     DESCS.reset_after_fork(Desc::forget_other_threads);
-    table::for_each(|_, desc| {
+    table::for_each(|fd, desc| {
         desc.forget_other_threads();
         desc.slot.store(core::ptr::null_mut(), Relaxed);
+        if desc.is_lane() && desc.fd.load(Relaxed) == fd {
+            desc.side().join(super::owner());
+        }
     });
     // Ends the section, and delivers a signal that was put off in it: its mask must not stay.
     // SAFETY: this thread held the lock in the parent, and no other thread exists.

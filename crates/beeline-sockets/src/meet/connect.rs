@@ -453,7 +453,7 @@ fn hold(fd: i32, lane: &PooledLane) {
 
 /// Puts `file` under every fd that leads to `desc`, close-on-exec where the fd was. False when nothing was done.
 /// Epoll registrations must be taken out before.
-pub(super) fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
+pub(crate) fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
     let mut done = false;
     each_fd(fd, desc, |fd| {
         let flags = match kernel::fcntl(fd, libc::F_GETFD, 0) {
@@ -466,7 +466,7 @@ pub(super) fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
 }
 
 /// Calls `f` for every fd that leads to `desc`, of which `fd` is one.
-pub(super) fn each_fd(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32)) {
+pub(crate) fn each_fd(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32)) {
     if desc.refs.load(Acquire) <= 1 {
         return f(fd);
     }

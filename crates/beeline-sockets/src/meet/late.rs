@@ -200,10 +200,7 @@ fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
     if !put_under(fd, desc, tcp) {
         return false;
     }
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    if let Some(lane) = unsafe { desc.pooled.load(Relaxed).as_ref() } {
-        lane.spoil();
-    }
+    super::spoil_lane(desc);
     // One lane in the life of a description: the next connection is the kernel's.
     desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);
     desc.mark_tcp();
@@ -240,7 +237,7 @@ fn hand_over(writer: &Writer<'_, LaneMemory>, tcp: i32, sent: &mut u32) -> Hande
 
 /// Sets on the TCP socket what the app had set on the lane. Options that the kernel refuses now it would have
 /// refused then.
-fn carry_options(side: &SideState, tcp: i32) {
+pub(crate) fn carry_options(side: &SideState, tcp: i32) {
     for option in &side.options {
         let key = option.key.load(Relaxed);
         if key != 0 {

@@ -374,6 +374,20 @@ pub fn shutdown_listener(desc: &'static Desc, how: i32) -> Outcome {
     result.into()
 }
 
+/// This process serves no door any more, for this reason: clients that wait at one, and those to come, use TCP. The
+/// caller holds `life::changing`.
+pub fn leave_doors(reason: Reason) {
+    table::for_each(|fd, desc| {
+        if let Some(listener) = Listener::of(desc)
+            && desc.fd.load(Relaxed) == fd
+        {
+            let _guard = listener.lock.lock();
+            door::close(listener, false);
+            listener.set_doorless(reason);
+        }
+    });
+}
+
 /// The last fd of this process that leads to the listener is about to be closed. The caller holds
 /// `life::changing`.
 pub fn close_listener(desc: &'static Desc) {

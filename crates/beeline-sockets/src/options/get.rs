@@ -18,7 +18,7 @@ use crate::{Outcome, life, table};
 /// `length` must be valid and `value` writable for `*length` bytes.
 pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length: *mut u32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-    if desc.kind() != Kind::Lane {
+    if desc.kind() != Kind::Lane || crate::life::relay::follow_if_relayed(fd, desc) {
         return Outcome::Kernel;
     }
     let _pin = desc.pin();

@@ -1,0 +1,209 @@
+//! Relays: a real TCP socket for holders that cannot use lanes.
+//!
+//! A program that knows nothing of lanes (statically linked, set-uid, of another architecture, driving io_uring) may
+//! come to hold a connection: over `exec`, as its standard input, in a message. Before that happens the description is
+//! *demoted* ([`replace`]): what its fds lead to becomes a plain TCP connection within this host, and a process of
+//! ours, the relay, holds the other end of that and this end of the lane, and moves the bytes. The lane's peer notices
+//! nothing.
+//!
+//! # Rules
+//!
+//! 1. A description is demoted once, for all its holders, and never back.
+//! 2. The demoter holds `life::changing` and both locks of its description, and the side's when others share it. So
+//!    nobody is in the middle of an operation; what was sent is in the ring, and what was not yet received is there for
+//!    the relay to find.
+//! 3. The TCP connection has the addresses that the app has seen, as far as the kernel can be made to agree ([`pair`]).
+//! 4. The relay is nobody's child, keeps none of the app's descriptors and memory, takes no signals and ends by itself
+//!    ([`process`], [`pump`]).
+//! 5. Other processes that hold the description go over to the TCP connection when they next use it ([`follow`]).
+//! 6. If a relay cannot be made, nothing has changed.
+
+mod follow;
+mod pair;
+mod process;
+mod pump;
+mod shed;
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::{Bells, End};
+use beeline_shm::{lane_bytes, sys};
+use beeline_stats::tunables::Wait;
+use beeline_stats::{Counter, Reason, Role};
+
+use self::follow::Attendance;
+pub(crate) use self::follow::{catch_up, fall_behind, follow_if_relayed, left};
+use self::pair::Pair;
+use self::process::Task;
+use self::pump::Plan;
+use crate::desc::{Desc, Kind};
+use crate::io::Anchor;
+use crate::side::{SideState, state};
+use crate::{epoll, kernel, life, meet, stats, table};
+
+/// Bytes of a side's page.
+const SIDE_BYTES: usize = 4096;
+
+/// Puts a TCP connection with a relay in the place of a lane, under all fds of this process. Nothing happens if `fd` is
+/// a TCP socket already.
+///
+/// No lock may be held. Blocks for as long as it takes to make a process.
+pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
+    if life::is_guest_of_parent() {
+        return Err(Reason::VforkChild);
+    }
+    let _changing = life::changing();
+    if !table::leads_to(fd, desc) || !desc.is_lane() {
+        return if desc.kind() == Kind::Tcp { Ok(()) } else { Err(Reason::RelayFailed) };
+    }
+    if follow_if_relayed(fd, desc) {
+        return if desc.kind() == Kind::Tcp { Ok(()) } else { Err(Reason::RelayFailed) };
+    }
+    let side = desc.side();
+    let pair = pair::connect(side.local.get(), side.remote.get(), side.family.load(Relaxed) as i32)?;
+    meet::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+    let switched = gate(desc, &pair).and_then(|attendance| {
+        let switched = switch(fd, desc, &pair, attendance);
+        if attendance.is_open() {
+            let _ = sys::close(attendance.gate);
+        }
+        switched
+    });
+    meet::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+    pair.close();
+    if switched.is_ok() {
+        stats::close_slot(desc);
+        stats::count(Counter::Relays, 1);
+    }
+    switched
+}
+
+/// Sees to it that `fd` is the kernel's alone: a lane is demoted, anything else is left as it is.
+///
+/// # Errors
+/// Why it still is a lane.
+pub fn demote(fd: i32) -> Result<(), Reason> {
+    match table::get(fd) {
+        Some(desc) if desc.is_lane() => replace(fd, desc),
+        _ => Ok(()),
+    }
+}
+
+/// The process is about to use sockets past libc, for this reason: all its lanes are demoted, and nothing is
+/// accelerated any more.
+///
+/// # Errors
+/// Why one of them still is a lane.
+pub fn leave_lanes(reason: Reason) -> Result<(), Reason> {
+    life::stop_accelerating();
+    let _changing = life::changing();
+    meet::leave_doors(reason);
+    let mut result = Ok(());
+    table::for_each(|fd, desc| {
+        if desc.is_lane() {
+            let role = if desc.end() == End::Client { Role::Client } else { Role::Server };
+            match replace(fd, desc) {
+                Ok(()) => stats::fell_back(role, reason),
+                failed => result = failed,
+            }
+        }
+    });
+    result
+}
+
+/// Where other holders can come for the app's end of the pair, if there are any.
+fn gate(desc: &'static Desc, pair: &Pair) -> Result<Attendance, Reason> {
+    let side = desc.side();
+    if !desc.shared.load(Relaxed) {
+        return Ok(Attendance::NONE);
+    }
+    if side.is(state::CROWDED) {
+        return Err(Reason::RelayFailed);
+    }
+    follow::await_children(side);
+    side.leave(life::owner());
+    if side.sharers.iter().all(|sharer| sharer.load(Relaxed) == 0) {
+        return Ok(Attendance::NONE);
+    }
+    Ok(Attendance { gate: follow::make_gate(side)?, app: pair.app })
+}
+
+/// Starts the relay and puts the app's end of the pair in the anchor's place.
+fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> Result<(), Reason> {
+    let (Some(tx), Some(rx)) = (desc.lock_tx(), desc.lock_rx()) else { return Err(Reason::RelayFailed) };
+    let side = tx.side;
+    // Threads that sleep on the anchor could not be told that it is not theirs any more.
+    if desc.pins.load(Relaxed) != 0 || side.is(state::POISONED) {
+        return Err(Reason::RelayFailed);
+    }
+    prepare(fd, side, pair.app);
+    side.mark(state::RELAYED);
+    if let Err(reason) = start(fd, desc, side, pair.ours, attendance) {
+        side.state.fetch_and(!state::RELAYED, Relaxed);
+        return Err(reason);
+    }
+    // Signals come from the socket now.
+    let _ = kernel::fcntl(fd, libc::F_SETOWN, 0);
+    if attendance.is_open() {
+        // Writers of other processes that wait for room.
+        Anchor(fd).unplug();
+    }
+    // From here on the end is the relay's, and so is this process's part in it.
+    desc.shared.store(true, Relaxed);
+    meet::put_under(fd, desc, pair.app);
+    meet::spoil_lane(desc);
+    desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);
+    desc.mark_tcp();
+    drop((tx, rx));
+    Ok(())
+}
+
+/// Gives the socket what the app has set on the connection.
+fn prepare(anchor: i32, side: &SideState, app: i32) {
+    meet::carry_options(side, app);
+    for (get, set) in [(libc::F_GETFL, libc::F_SETFL), (libc::F_GETOWN, libc::F_SETOWN)] {
+        if let Ok(value) = kernel::fcntl(anchor, get, 0) {
+            let _ = kernel::fcntl(app, set, value);
+        }
+    }
+    if side.is(state::SHUT_WR) {
+        let _ = kernel::shutdown(app, libc::SHUT_WR);
+    }
+    if side.is(state::SHUT_RD) {
+        let _ = kernel::shutdown(app, libc::SHUT_RD);
+    }
+}
+
+/// Starts the process that serves `anchor` and `ours`.
+fn start(
+    anchor: i32,
+    desc: &'static Desc,
+    side: &'static SideState,
+    ours: i32,
+    attendance: Attendance,
+) -> Result<(), Reason> {
+    let _ = kernel::setsockopt(ours, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    // So that the program's urgent bytes come in their turn, where they are seen to stand at the mark.
+    let _ = kernel::setsockopt(ours, libc::SOL_SOCKET, libc::SO_OOBINLINE, &1i32);
+    let set = Plan::watch(anchor, ours).map_err(|_| Reason::DescriptorsShort)?;
+    let lane = desc.lane();
+    let config = crate::config();
+    let plan = Plan {
+        lane,
+        side,
+        end: desc.end(),
+        anchor,
+        socket: ours,
+        set,
+        attendance,
+        spin_ns_max: if config.wait == Wait::Sleep { 0 } else { config.spin_ns_max },
+    };
+    let task = Task {
+        fds: [anchor, ours, set, attendance.gate, attendance.app],
+        memory: [(lane.address(), lane_bytes(lane.ring_bytes())), (core::ptr::from_ref(side) as usize, SIDE_BYTES)],
+        plan,
+    };
+    let started = process::start(task);
+    let _ = sys::close(set);
+    started
+}

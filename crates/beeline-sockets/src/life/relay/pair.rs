@@ -1,0 +1,211 @@
+//! The two ends of a TCP connection within this host, with the addresses that the app has seen on its lane.
+//!
+//! `app` is what programs will hold: its local address is the lane's local one, its peer the lane's remote one.
+//! `ours` is the relay's. The addresses are made exact in this order of preference:
+//!
+//! 1. A handshake between two sockets bound to both addresses. One of them is mostly the address of a listener, whose
+//!    port the kernel gives to nobody else, unless this process holds the listener: then, for the moment of the bind,
+//!    both are marked `SO_REUSEPORT`.
+//! 2. With the privilege for it (`CAP_NET_ADMIN`), both sockets are put into the established state by hand
+//!    (`TCP_REPAIR`, as checkpoint and restore does), which no listener hinders.
+//! 3. A handshake in which a port that cannot be had is one of the kernel's choice: preferably the app's own, so that
+//!    it still sees who its peer is. The addresses are right then. Two relays of one connection, one at either end,
+//!    come to this: the same two addresses and ports make one connection only.
+
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_shm::sys;
+use beeline_stats::Reason;
+
+use crate::desc::Kind;
+use crate::kernel::{self, SockAddr};
+use crate::{Errno, table};
+
+/// How long a handshake within this host may take: it is over before connect(2) returns unless a packet filter
+/// forbids it.
+const HANDSHAKE_NS: u64 = 1_000_000_000;
+/// Strangers that may come to the gate before the one who is expected.
+const STRANGERS_MAX: usize = 16;
+
+// linux/tcp.h
+const TCP_REPAIR: i32 = 19;
+const TCP_REPAIR_QUEUE: i32 = 20;
+const TCP_QUEUE_SEQ: i32 = 21;
+const TCP_REPAIR_OPTIONS: i32 = 22;
+const TCP_RECV_QUEUE: i32 = 1;
+const TCP_SEND_QUEUE: i32 = 2;
+const TCPOPT_MSS: u32 = 2;
+const TCPOPT_WINDOW: u32 = 3;
+const TCPOPT_SACK_PERM: u32 = 4;
+/// What two sockets agree on over the loopback device: its MTU less the largest headers, and windows of up to 8 MiB.
+const LOOPBACK_MSS: u32 = 65_536 - 60;
+const WINDOW_SCALE: u32 = 7;
+
+/// See the module. Both sockets are close-on-exec.
+pub(super) struct Pair {
+    pub app: i32,
+    pub ours: i32,
+}
+
+/// Makes a pair. `family` is the one in which the app sees its addresses.
+pub(super) fn connect(local: SocketAddr, remote: SocketAddr, family: i32) -> Result<Pair, Reason> {
+    let any = |address: SocketAddr| SocketAddr::new(address.ip(), 0);
+    shake_hands(local, remote, family)
+        .or_else(|| repair(local, remote, family))
+        .or_else(|| shake_hands(any(local), remote, family))
+        .or_else(|| shake_hands(local, any(remote), family))
+        .or_else(|| shake_hands(any(local), any(remote), family))
+        .ok_or(Reason::RelayFailed)
+}
+
+impl Pair {
+    pub(super) fn close(&self) {
+        let _ = sys::close(self.app);
+        let _ = sys::close(self.ours);
+    }
+}
+
+/// Closes a socket unless it is kept.
+struct Socket(i32);
+
+impl Socket {
+    fn new(family: i32) -> Option<Socket> {
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let socket = Socket(kernel::socket(family, kind, libc::IPPROTO_TCP).ok()? as i32);
+        if family == libc::AF_INET6 {
+            let _ = kernel::setsockopt(socket.0, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &0i32);
+        }
+        Some(socket)
+    }
+
+    fn keep(self) -> i32 {
+        let fd = self.0;
+        core::mem::forget(self);
+        fd
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = sys::close(self.0);
+    }
+}
+
+fn family_of(address: SocketAddr) -> i32 {
+    if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
+}
+
+/// Connects by a handshake. Port 0 stands for any.
+fn shake_hands(local: SocketAddr, remote: SocketAddr, family: i32) -> Option<Pair> {
+    let app = Socket::new(family)?;
+    let gate = Socket::new(family_of(remote))?;
+    bind(&app, local, family)?;
+    bind(&gate, remote, family_of(remote))?;
+    kernel::listen(gate.0, 4).ok()?;
+    let at = kernel::getsockname(gate.0).ok()?.to_internet()?;
+    match kernel::connect(app.0, &SockAddr::internet(at, family)) {
+        Ok(_) => {}
+        Err(Errno(libc::EINPROGRESS)) if wait(app.0, libc::POLLOUT) => {}
+        Err(_) => return None,
+    }
+    let expected = kernel::getsockname(app.0).ok()?.to_internet()?;
+    for _ in 0..STRANGERS_MAX {
+        if !wait(gate.0, libc::POLLIN) {
+            break;
+        }
+        let Ok(ours) = kernel::accept4(gate.0, None, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) else { break };
+        let ours = Socket(ours as i32);
+        let came_from = kernel::getpeername(ours.0).ok().and_then(|address| address.to_internet());
+        if came_from.is_some_and(|from| same(from, expected)) {
+            return Some(Pair { app: app.keep(), ours: ours.keep() });
+        }
+    }
+    None
+}
+
+/// Whether two addresses are one, however the families write them.
+fn same(a: SocketAddr, b: SocketAddr) -> bool {
+    a.ip().to_canonical() == b.ip().to_canonical() && a.port() == b.port()
+}
+
+fn wait(fd: i32, events: i16) -> bool {
+    let deadline = kernel::now_ns().saturating_add(HANDSHAKE_NS);
+    loop {
+        let mut fds = [libc::pollfd { fd, events, revents: 0 }];
+        match crate::wait::sleep(&mut fds, Some(deadline), None) {
+            crate::wait::Woken::Ready(_) => return fds[0].revents & events != 0,
+            crate::wait::Woken::Signal { .. } if kernel::now_ns() < deadline => {}
+            _ => return false,
+        }
+    }
+}
+
+fn bind(socket: &Socket, address: SocketAddr, family: i32) -> Option<()> {
+    if address.port() != 0 {
+        // What is bound to the port, too, is connected, or at the end of its life.
+        let _ = kernel::setsockopt(socket.0, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32);
+    }
+    let wanted = SockAddr::internet(address, family);
+    (kernel::bind(socket.0, &wanted).is_ok() || bind_beside_listener(socket, address, &wanted)).then_some(())
+}
+
+/// Binds to the port of a listener of this process. The caller holds `life::changing`.
+fn bind_beside_listener(socket: &Socket, address: SocketAddr, wanted: &SockAddr) -> bool {
+    let mut done = false;
+    table::for_each(|fd, desc| {
+        if done || desc.kind() != Kind::Listener || desc.fd.load(Relaxed) != fd {
+            return;
+        }
+        let at = kernel::getsockname(fd).ok().and_then(|at| at.to_internet());
+        if at.is_none_or(|at| at.port() != address.port()) {
+            return;
+        }
+        let before = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT).unwrap_or(0);
+        let mark = |fd, value: i32| {
+            let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &value);
+        };
+        mark(fd, 1);
+        mark(socket.0, 1);
+        done = kernel::bind(socket.0, wanted).is_ok();
+        mark(socket.0, 0);
+        mark(fd, before);
+    });
+    done
+}
+
+/// Connects without a handshake.
+fn repair(local: SocketAddr, remote: SocketAddr, family: i32) -> Option<Pair> {
+    let app = Socket::new(family)?;
+    let ours = Socket::new(family_of(remote))?;
+    let begin = kernel::now_ns() as u32;
+    let (one, other) = (begin, begin.rotate_left(16));
+    prepare(&app, local, family, (one, other))?;
+    prepare(&ours, remote, family_of(remote), (other, one))?;
+    // Now nothing is sent: the sockets believe that they are connected.
+    kernel::connect(app.0, &SockAddr::internet(remote, family)).ok()?;
+    kernel::connect(ours.0, &SockAddr::internet(local, family_of(remote))).ok()?;
+    for socket in [&app, &ours] {
+        let options =
+            [[TCPOPT_SACK_PERM, 0], [TCPOPT_MSS, LOOPBACK_MSS], [TCPOPT_WINDOW, WINDOW_SCALE | WINDOW_SCALE << 16]];
+        set(socket, TCP_REPAIR_OPTIONS, &options)?;
+    }
+    set(&app, TCP_REPAIR, &0i32)?;
+    set(&ours, TCP_REPAIR, &0i32)?;
+    Some(Pair { app: app.keep(), ours: ours.keep() })
+}
+
+/// Binds a socket for [`repair`] and tells it where its stream and the other one begin.
+fn prepare(socket: &Socket, address: SocketAddr, family: i32, (send, receive): (u32, u32)) -> Option<()> {
+    set(socket, TCP_REPAIR, &1i32)?;
+    kernel::bind(socket.0, &SockAddr::internet(address, family)).ok()?;
+    for (queue, sequence) in [(TCP_SEND_QUEUE, send), (TCP_RECV_QUEUE, receive)] {
+        set(socket, TCP_REPAIR_QUEUE, &queue)?;
+        set(socket, TCP_QUEUE_SEQ, &sequence)?;
+    }
+    Some(())
+}
+
+fn set<T: Copy>(socket: &Socket, name: i32, value: &T) -> Option<()> {
+    kernel::setsockopt(socket.0, libc::IPPROTO_TCP, name, value).ok().map(|_| ())
+}

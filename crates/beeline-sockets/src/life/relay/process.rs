@@ -1,0 +1,241 @@
+//! The birth of a relay's process.
+//!
+//! 1. It is nobody's child: the app makes a *midwife* that shares its memory and runs on a stack of its own, and the
+//!    midwife makes the relay and ends. A midwife reports its end by no signal, and wait(2) finds it only if asked for
+//!    such children (`__WCLONE`), which is how it is reaped here. An app that orphans come to (process 1, subreapers)
+//!    would get the relay for a child in the end; there it is one from the beginning, of the midwife's quiet kind, and
+//!    reaped when the next one is made.
+//! 2. libc learns nothing: no fork handler runs, and neither process calls libc, except for its routines that copy and
+//!    fill memory. From the app's memory the relay uses what stood still when it was copied: the lane, the side, its
+//!    [`Task`], this library's code and settled statics.
+//! 3. All signals are blocked from before the first clone, and stay so in the relay, which leads a session of its own.
+//!    It ends when both ends of its connection have; nothing but SIGKILL ends it earlier.
+//! 4. The relay closes all descriptors but its own before the app goes on, so that no end of anything stays open
+//!    longer for its sake, and unmaps all memory that it does not need, so that none of the app's is kept alive.
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+use beeline_shm::sys::{self, call};
+use beeline_stats::Reason;
+
+use super::pump::Plan;
+use super::shed;
+use crate::kernel;
+
+/// Bytes of the stack on which midwife and relay run.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// What a relay is to do.
+pub(super) struct Task {
+    /// The descriptors it keeps.
+    pub fds: [i32; 5],
+    /// Memory it keeps: address and length.
+    pub memory: [(usize, usize); 2],
+    /// What it does with them.
+    pub plan: Plan,
+}
+
+/// What midwife and relay find at the bottom of their stack.
+struct Birth {
+    task: Task,
+    stack: usize,
+    /// Reading and writing end of the pipe that tells that the relay is on its own.
+    pipe: [i32; 2],
+    /// Whether the relay is to be the app's child.
+    kept: bool,
+    /// The relay, as its midwife tells.
+    relay: AtomicI32,
+}
+
+/// Relays that are children of this process.
+static CHILDREN: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
+
+/// Starts a relay.
+pub(super) fn start(task: Task) -> Result<(), Reason> {
+    let mut pipe = [-1i32; 2];
+    let args = [(&raw mut pipe) as usize, libc::O_CLOEXEC as usize, 0, 0, 0, 0];
+    // SAFETY: room for two descriptors.
+    unsafe { call(libc::SYS_pipe2, args) }.map_err(|_| Reason::DescriptorsShort)?;
+    let started = match sys::map_private(STACK_BYTES) {
+        Ok(stack) => {
+            let place = stack.cast::<Birth>();
+            // SAFETY: a fresh mapping of whole pages, larger than a `Birth`.
+            let birth = unsafe {
+                place.write(Birth {
+                    task,
+                    stack: stack as usize,
+                    pipe,
+                    kept: adopts_orphans(),
+                    relay: AtomicI32::new(0),
+                });
+                &*place
+            };
+            let made = with_signals_blocked(|| make_midwife(birth));
+            // SAFETY: the midwife has ended, and the relay has a copy.
+            unsafe { sys::unmap(stack, STACK_BYTES) };
+            made
+        }
+        Err(_) => Err(Reason::MemoryShort),
+    };
+    let _ = sys::close(pipe[1]);
+    let alive = started.is_ok() && says_ready(pipe[0]);
+    let _ = sys::close(pipe[0]);
+    started.and(if alive { Ok(()) } else { Err(Reason::RelayFailed) })
+}
+
+/// Whether children of dead processes become this process's.
+fn adopts_orphans() -> bool {
+    let mut subreaper = 0i32;
+    let args = [libc::PR_GET_CHILD_SUBREAPER as usize, (&raw mut subreaper) as usize, 0, 0, 0, 0];
+    // SAFETY: room for an int.
+    let _ = unsafe { call(libc::SYS_prctl, args) };
+    subreaper != 0 || sys::getpid() == 1
+}
+
+/// Reaps the relays among this process's children that have ended, and remembers one more.
+fn remember(relay: i32) {
+    for place in &CHILDREN {
+        let child = place.load(Relaxed);
+        if child != 0 {
+            let args = [child as usize, 0, (libc::__WCLONE | libc::WNOHANG) as usize, 0, 0, 0];
+            // SAFETY: no status is asked for.
+            if unsafe { call(libc::SYS_wait4, args) } != Ok(0) {
+                let _ = place.compare_exchange(child, 0, Relaxed, Relaxed);
+            }
+        }
+    }
+    let _ = CHILDREN.iter().find(|place| place.compare_exchange(0, relay, Relaxed, Relaxed).is_ok());
+}
+
+/// Whether the relay has written its byte. It has, or never will.
+fn says_ready(pipe: i32) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: one byte of room.
+    let read = unsafe { call(libc::SYS_read, [pipe as usize, (&raw mut byte) as usize, 1, 0, 0, 0]) };
+    read == Ok(1)
+}
+
+/// No handler may run where the memory is shared with the app's other threads but the thread is not the app's.
+fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
+    let all = u64::MAX;
+    let mut before = 0u64;
+    let change = |new: *const u64, old: *mut u64| {
+        let args = [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0, 0];
+        // SAFETY: null or live kernel signal sets of 8 bytes.
+        let _ = unsafe { call(libc::SYS_rt_sigprocmask, args) };
+    };
+    change(&raw const all, &raw mut before);
+    let result = f();
+    change(&raw const before, core::ptr::null_mut());
+    result
+}
+
+fn make_midwife(birth: &Birth) -> Result<(), Reason> {
+    // CLONE_VFORK: this thread sleeps until the midwife has ended.
+    let flags = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
+    // SAFETY: a stack of its own, used by nobody else; `midwife` never returns, and `birth` outlives it.
+    let pid = unsafe { clone_onto(flags, birth.stack.wrapping_add(STACK_BYTES), midwife, birth) };
+    if pid <= 0 {
+        return Err(Reason::SystemCallDenied);
+    }
+    // SAFETY: no status is asked for. Another thread may have reaped it, if it asked for all kinds of children.
+    let _ = unsafe { call(libc::SYS_wait4, [pid as usize, 0, libc::__WCLONE as usize, 0, 0, 0]) };
+    if birth.kept {
+        remember(birth.relay.load(Relaxed));
+    }
+    Ok(())
+}
+
+/// clone(2) of a process that runs `entry(birth)` on the stack below `top`. Returns its id, or an error as the kernel
+/// gives it.
+///
+/// # Safety
+/// `top` must be the end of unused memory, aligned to 16 bytes; what `flags` share must stand that.
+#[inline(never)]
+unsafe fn clone_onto(flags: usize, top: usize, entry: extern "C" fn(&Birth) -> !, birth: &Birth) -> isize {
+    let result: isize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the child begins behind `syscall` with all registers but rax, rcx, r11 and rsp as they are, and leaves
+    // by `entry`; it touches nothing of the caller's stack but `birth`.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone as isize => result,
+            in("rdi") flags, in("rsi") top, in("rdx") 0usize, in("r10") 0usize, in("r8") 0usize,
+            in("r12") core::ptr::from_ref(birth), in("r13") entry,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "svc 0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, x20",
+            "blr x21",
+            "udf 0",
+            "2:",
+            inlateout("x0") flags as isize => result,
+            in("x1") top, in("x2") 0usize, in("x3") 0usize, in("x4") 0usize,
+            in("x8") libc::SYS_clone, in("x20") core::ptr::from_ref(birth), in("x21") entry,
+        );
+    }
+    result
+}
+
+/// Makes the relay, waits until it is on its own, and ends.
+extern "C" fn midwife(birth: &Birth) -> ! {
+    let flags = if birth.kept { libc::CLONE_PARENT as usize } else { 0 };
+    // SAFETY: a copy of the memory, with this very stack; the child goes on here as from fork(2).
+    let child = unsafe { call(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) };
+    if child == Ok(0) {
+        relay(birth);
+    }
+    birth.relay.store(child.map_or(0, |pid| pid as i32), Relaxed);
+    let [read, write] = birth.pipe;
+    let _ = sys::close(write);
+    if child.is_ok() {
+        // The byte is the app's to read.
+        let mut fds = [libc::pollfd { fd: read, events: libc::POLLIN, revents: 0 }];
+        // SAFETY: no timeout, no mask. All signals are blocked, so it ends when there is something.
+        let _ = unsafe { kernel::ppoll(&mut fds, core::ptr::null(), core::ptr::null()) };
+    }
+    end()
+}
+
+fn relay(birth: &Birth) -> ! {
+    let task = &birth.task;
+    // SAFETY: no arguments.
+    let _ = unsafe { call(libc::SYS_setsid, [0; 6]) };
+    let name = c"beeline-relay".as_ptr() as usize;
+    // SAFETY: a NUL-terminated literal.
+    let _ = unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0]) };
+    // SAFETY: a NUL-terminated literal. No file system of the app's stays busy.
+    let _ = unsafe { call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0, 0, 0]) };
+    let [a, b, c, d, e] = task.fds;
+    shed::descriptors(&mut [a, b, c, d, e, birth.pipe[1]]);
+    // SAFETY: one byte to read.
+    let _ = unsafe { call(libc::SYS_write, [birth.pipe[1] as usize, name, 1, 0, 0, 0]) };
+    let _ = sys::close(birth.pipe[1]);
+    let [lane, side] = task.memory;
+    shed::memory(&[lane, side, (birth.stack, STACK_BYTES)]);
+    task.plan.carry_out();
+    end()
+}
+
+fn end() -> ! {
+    loop {
+        // SAFETY: ends this process, which has one thread.
+        let _ = unsafe { call(libc::SYS_exit_group, [0; 6]) };
+    }
+}

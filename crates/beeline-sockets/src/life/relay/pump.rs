@@ -1,0 +1,554 @@
+//! What a relay does all its life: bytes out of the lane into a TCP connection, and back.
+//!
+//! *Outward* is from the lane's peer to the program that holds the other end of the TCP connection, *inward* the other
+//! way. The kernel moves the bytes between the rings and the socket; nothing is copied in between.
+//!
+//! # Rules
+//!
+//! 1. The relay is the only user of its end of the lane, so it takes no locks.
+//! 2. An end of stream is passed on when all bytes before it have been: the peer's FIN as a shutdown of the TCP
+//!    connection, the program's as FIN on the lane. The other direction goes on.
+//!    An urgent byte is passed on as one, in its turn.
+//! 3. A reset ends both directions at once, as the kernel's does: what fits into the receiver's buffer is still
+//!    delivered, then the receiver is reset. The program's reset shows as an error of the socket; the peer's as its
+//!    flag, or as its end of the anchor closed with bytes of ours unread, or with bytes coming for it afterwards.
+//! 4. A peer that breaks the lane's rules has reset the connection.
+//! 5. When both directions are over the relay ends, and with it its ends of both.
+//! 6. Both descriptors are watched for edges. The relay sleeps only after both directions have moved all they could:
+//!    out of an empty ring or into a full socket, out of an empty socket or into a full ring, with the lane's wake
+//!    words armed for what it waits for there.
+//! 7. As long as other holders may come for the program's socket ([`super::follow`]) the relay attends to them, even
+//!    when there is nothing to pump, and leaves one bell in the anchor that wakes those who sleep on it.
+//! 8. It spins before it sleeps by the same account as a blocked call ([`crate::wait`]), but what it looks at
+//!    includes the socket, by a system call.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::{Armed, BellFault, Bells, End, Fault, LaneMemory, Reader, Since, Source, Writer, flags};
+use beeline_shm::sys::{SysResult, call};
+
+use super::follow::Attendance;
+use crate::io::Anchor;
+use crate::side::SideState;
+use crate::{Errno, kernel};
+
+/// Bytes moved by one system call: large enough that its cost does not count, small enough that both neighbours work
+/// at the same time.
+const PART_BYTES: u32 = 256 * 1024;
+/// System calls in one direction before it is the other's turn.
+const TURN: usize = 16;
+/// Turns between two looks at who has come, while there is no sleep.
+const TURNS_PER_LOOK: u32 = 16;
+
+/// Flags of a peer that has shut down both halves.
+const DEAF: u32 = flags::FIN | flags::SHUT_RD;
+
+/// The two ends that a relay connects.
+#[derive(Clone, Copy)]
+pub(super) struct Plan {
+    pub lane: LaneMemory,
+    pub side: &'static SideState,
+    pub end: End,
+    /// This end of the lane's anchor.
+    pub anchor: i32,
+    /// The TCP socket.
+    pub socket: i32,
+    /// The set in which both are watched.
+    pub set: i32,
+    /// Other holders that may come.
+    pub attendance: Attendance,
+    /// The longest spin in nanoseconds; 0 for none.
+    pub spin_ns_max: u64,
+}
+
+/// How far a direction has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Its end of stream was passed on.
+    Over,
+}
+
+/// What moving bytes came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    Some,
+    Nothing,
+    /// One side is reset, and the other must be.
+    Reset,
+}
+
+struct Pump {
+    plan: Plan,
+    outward: State,
+    inward: State,
+    /// The peer's process is gone, or has closed.
+    peer_gone: bool,
+    /// The socket takes no more at the moment.
+    socket_full: bool,
+    /// The socket has reported a reset.
+    socket_failed: bool,
+    spin_ns: u64,
+    skipped: u32,
+}
+
+impl Plan {
+    /// Makes the set in which both ends are watched.
+    pub(super) fn watch(anchor: i32, socket: i32) -> Result<i32, Errno> {
+        // SAFETY: a plain number.
+        let set = unsafe { call(libc::SYS_epoll_create1, [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) }? as i32;
+        let edges = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+        for (fd, number) in [(anchor, ANCHOR), (socket, SOCKET)] {
+            let event = libc::epoll_event { events: edges as u32, u64: number };
+            if let Err(errno) = kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, Some(event)) {
+                let _ = beeline_shm::sys::close(set);
+                return Err(errno);
+            }
+        }
+        Ok(set)
+    }
+
+    /// Pumps until both directions are over.
+    pub(super) fn carry_out(&self) {
+        let mut pump = Pump {
+            plan: *self,
+            outward: State::Open,
+            inward: State::Open,
+            peer_gone: false,
+            socket_full: false,
+            socket_failed: false,
+            spin_ns: self.spin_ns_max,
+            skipped: 0,
+        };
+        pump.run();
+    }
+}
+
+const ANCHOR: u64 = 0;
+const SOCKET: u64 = 1;
+
+impl Pump {
+    fn run(&mut self) {
+        // Urgent bytes are passed on as such; what the program makes of them is its socket's affair.
+        self.plan.side.rx.set_urgent_inline(false);
+        self.plan.attendance.begin(self.plan.set, self.plan.side);
+        let mut turns = 0u32;
+        while self.outward == State::Open || self.inward == State::Open || self.plan.attendance.is_open() {
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(TURNS_PER_LOOK) {
+                // While there is always something to move nothing else is heard.
+                self.plan.attendance.serve(self.plan.side);
+            }
+            let turn = match self.turn() {
+                Moved::Nothing => match self.spin() {
+                    Moved::Nothing => self.sleep(),
+                    moved => moved,
+                },
+                moved => moved,
+            };
+            if turn == Moved::Reset {
+                self.reset();
+            }
+        }
+        self.say(flags::CLOSED);
+    }
+
+    /// Moves what can be moved both ways.
+    fn turn(&mut self) -> Moved {
+        let out = self.move_outward();
+        let back = self.move_inward();
+        match (out, back) {
+            (Moved::Reset, _) | (_, Moved::Reset) => Moved::Reset,
+            (Moved::Nothing, Moved::Nothing) => Moved::Nothing,
+            _ => Moved::Some,
+        }
+    }
+
+    fn reader(&self) -> Reader<'_, LaneMemory> {
+        Reader::new(&self.plan.lane, self.plan.end, &self.plan.side.rx, &self.plan.side.tx)
+    }
+
+    fn writer(&self) -> Writer<'_, LaneMemory> {
+        Writer::new(&self.plan.lane, self.plan.end, &self.plan.side.tx, &self.plan.side.rx)
+    }
+
+    fn bells(&self) -> SomeBells {
+        SomeBells { plan: self.plan, kept: u32::from(self.plan.attendance.is_open()) }
+    }
+
+    fn peer_flags(&self) -> u32 {
+        self.plan.lane.flags(self.plan.end.peer())
+    }
+
+    /// From the lane to the socket.
+    fn move_outward(&mut self) -> Moved {
+        let mut moved = Moved::Nothing;
+        for _ in 0..TURN {
+            if self.outward == State::Over {
+                return moved;
+            }
+            // Before the cursor: the flags are set after the last one that they speak about.
+            let said = self.peer_flags();
+            let (gone, reset) = (self.peer_gone, self.peer_has_reset(said));
+            let (unread, position) = match self.reader().lying() {
+                Ok(Some(lying)) => lying,
+                Ok(None) => match self.move_urgent_outward() {
+                    Moved::Nothing => return moved,
+                    Moved::Some => continue,
+                    Moved::Reset => return Moved::Reset,
+                },
+                Err(_) => return Moved::Reset,
+            };
+            if unread == 0 {
+                if reset {
+                    return Moved::Reset;
+                }
+                if gone || said & (flags::FIN | flags::CLOSED) != 0 {
+                    let _ = kernel::shutdown(self.plan.socket, libc::SHUT_WR);
+                    self.outward = State::Over;
+                    return Moved::Some;
+                }
+                return moved;
+            }
+            let from = self.plan.lane.pieces(self.plan.end.peer(), position, unread.min(PART_BYTES));
+            match transfer(libc::SYS_sendmsg, self.plan.socket, from) {
+                Ok(sent) => {
+                    self.socket_full = false;
+                    match self.reader().skip(sent, &self.bells()) {
+                        Ok(_) | Err(Fault::Gone) => moved = Moved::Some,
+                        Err(_) => return Moved::Reset,
+                    }
+                }
+                Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) if reset => return Moved::Reset,
+                Err(Errno(libc::EAGAIN)) => {
+                    self.socket_full = true;
+                    return moved;
+                }
+                Err(Errno(libc::EINTR)) => {}
+                Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => kernel::sleep_ms(),
+                Err(_) => return self.drain_socket(),
+            }
+        }
+        moved
+    }
+
+    /// The peer's urgent byte, as one to the program. Bytes that later ones made pass are passed over.
+    #[cold]
+    fn move_urgent_outward(&mut self) -> Moved {
+        let next = self.reader().view().mark;
+        if next.is_some_and(|mark| mark.distance == 0 && mark.arrived && !mark.taken) {
+            let mut byte = [0];
+            if self.reader().take_urgent(true, &mut byte).is_err() {
+                return Moved::Reset;
+            }
+            match kernel::send(self.plan.socket, &byte, libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+                Ok(_) => {}
+                Err(Errno(libc::EAGAIN)) => {
+                    self.socket_full = true;
+                    return Moved::Nothing;
+                }
+                Err(Errno(libc::EINTR | libc::ENOBUFS | libc::ENOMEM)) => return Moved::Some,
+                Err(_) => return self.drain_socket(),
+            }
+        }
+        match self.reader().pass(&self.bells()) {
+            Ok(true) | Err(Fault::Gone) => Moved::Some,
+            Ok(false) => Moved::Nothing,
+            Err(_) => Moved::Reset,
+        }
+    }
+
+    /// The program's urgent byte, which the socket gives out in its turn, and which comes next.
+    #[cold]
+    fn move_urgent_inward(&mut self) -> Moved {
+        let mut byte = [0u8];
+        match kernel::recv(self.plan.socket, &mut byte, libc::MSG_DONTWAIT) {
+            Ok(1) => {}
+            // The rest is found by the usual way.
+            _ => return Moved::Some,
+        }
+        let announce = || {
+            if self.peer_flags() & flags::SIGNALLED != 0 {
+                // A peer that is gone is found by what follows.
+                let out_of_band = libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+                let _ = kernel::send(self.plan.anchor, &[beeline_wire::hello::BELL], out_of_band);
+            }
+        };
+        match self.writer().write_urgent(Source::from(&byte[..]), &self.bells(), announce) {
+            Ok(1) => Moved::Some,
+            _ => Moved::Reset,
+        }
+    }
+
+    /// Whether the peer's end is reset: by its word, or by its death with bytes of ours unread.
+    fn peer_has_reset(&self, said: u32) -> bool {
+        if said & flags::RESET != 0 {
+            return true;
+        }
+        let unread = || self.plan.side.tx.tail().wrapping_sub(self.plan.lane.head(self.plan.end.peer()));
+        self.peer_gone && said & flags::CLOSED == 0 && unread() != 0
+    }
+
+    /// The program has reset the connection. What it sent before still lies in the socket, and goes as far as it fits.
+    #[cold]
+    fn drain_socket(&mut self) -> Moved {
+        self.socket_failed = true;
+        while self.inward == State::Open && self.move_inward() == Moved::Some {}
+        Moved::Reset
+    }
+
+    /// From the socket to the lane.
+    fn move_inward(&mut self) -> Moved {
+        let mut moved = Moved::Nothing;
+        for _ in 0..TURN {
+            if self.inward == State::Over {
+                return moved;
+            }
+            let Ok((free, position)) = self.writer().room() else { return Moved::Reset };
+            let deaf = self.peer_is_deaf();
+            let mut nowhere = 0u8;
+            let to = match deaf {
+                true => [(&raw mut nowhere, 1), (core::ptr::null_mut(), 0)],
+                false if free == 0 => return moved,
+                false if self.at_mark() => match self.move_urgent_inward() {
+                    Moved::Reset => return Moved::Reset,
+                    _ => {
+                        moved = Moved::Some;
+                        continue;
+                    }
+                },
+                false => self.plan.lane.pieces(self.plan.end, position, free.min(PART_BYTES)),
+            };
+            match transfer(libc::SYS_recvmsg, self.plan.socket, to) {
+                // The error of a reset was taken already; what follows the last byte is no end of stream.
+                Ok(0) if self.socket_failed => return Moved::Reset,
+                Ok(0) => {
+                    self.inward = State::Over;
+                    self.say(flags::FIN);
+                    let _ = kernel::shutdown(self.plan.anchor, libc::SHUT_WR);
+                    return Moved::Some;
+                }
+                // The peer reads no more, and TCP answers such bytes by a reset.
+                Ok(_) if deaf => return Moved::Reset,
+                Ok(count) => match self.writer().publish(count as u32, &self.bells()) {
+                    Ok(()) => moved = Moved::Some,
+                    Err(_) => return Moved::Reset,
+                },
+                Err(Errno(libc::EAGAIN)) => return moved,
+                Err(Errno(libc::EINTR)) => {}
+                Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => kernel::sleep_ms(),
+                Err(_) => return Moved::Reset,
+            }
+        }
+        moved
+    }
+
+    /// Whether the next byte of the socket is urgent.
+    fn at_mark(&self) -> bool {
+        /// asm-generic/sockios.h
+        const SIOCATMARK: u64 = 0x8905;
+        let mut mark = 0;
+        kernel::ioctl_int(self.plan.socket, SIOCATMARK, &mut mark).is_ok() && mark != 0
+    }
+
+    /// Whether the peer takes no bytes any more: it has closed, or shut down both halves.
+    fn peer_is_deaf(&self) -> bool {
+        let said = self.peer_flags();
+        self.peer_gone || said & flags::CLOSED != 0 || said & DEAF == DEAF
+    }
+
+    /// Sets flags of this end, so that the peer's next send looks at them.
+    fn say(&self, said: u32) {
+        let (lane, end) = (&self.plan.lane, self.plan.end);
+        lane.set_flags(end, lane.flags(end) | said);
+        crate::io::look_here(lane, end);
+    }
+
+    /// Ends both directions for both.
+    #[cold]
+    fn reset(&mut self) {
+        (self.outward, self.inward) = (State::Over, State::Over);
+        // A reset is no FIN: only one that was sent before it is seen before it.
+        self.say(flags::CLOSED | flags::RESET);
+        let _ = kernel::shutdown(self.plan.anchor, libc::SHUT_RDWR);
+        let abort = libc::linger { l_onoff: 1, l_linger: 0 };
+        let _ = kernel::setsockopt(self.plan.socket, libc::SOL_SOCKET, libc::SO_LINGER, &abort);
+        let _ = beeline_shm::sys::close(self.plan.socket);
+    }
+
+    /// Looks again and again for a while, if that has paid lately.
+    fn spin(&mut self) -> Moved {
+        /// A budget below this is none.
+        const LEAST_NS: u64 = 1_000;
+        /// Waits without a spin between two probes, and the budget of a probe.
+        const PROBE_EVERY: u32 = 32;
+        const PROBE_NS: u64 = 4_000;
+        /// Another task ran here meanwhile: there is more work than CPUs.
+        const GAP_NS: u64 = 20_000;
+        /// Looks at the ring between two at the socket.
+        const LOOKS: u32 = 16;
+        let mut budget = self.spin_ns.min(self.plan.spin_ns_max);
+        if budget < LEAST_NS {
+            self.skipped = self.skipped.wrapping_add(1);
+            if !self.skipped.is_multiple_of(PROBE_EVERY) {
+                return Moved::Nothing;
+            }
+            budget = PROBE_NS.min(self.plan.spin_ns_max);
+        }
+        let (lane, peer, head) = (self.plan.lane, self.plan.end.peer(), self.plan.side.rx.head());
+        let start = now_ns();
+        let mut last = start;
+        loop {
+            for _ in 0..LOOKS {
+                if (lane.cursor(peer) >> 32) as u32 != head && !self.socket_full {
+                    break;
+                }
+                core::hint::spin_loop();
+            }
+            match self.turn() {
+                Moved::Nothing => {}
+                moved => {
+                    self.spin_ns = budget.max(LEAST_NS).saturating_mul(2).min(self.plan.spin_ns_max);
+                    return moved;
+                }
+            }
+            let now = now_ns();
+            if now.saturating_sub(last) > GAP_NS || now.saturating_sub(start) >= budget {
+                self.spin_ns = budget / 2;
+                return Moved::Nothing;
+            }
+            last = now;
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&mut self) -> Moved {
+        if self.outward == State::Open && !self.socket_full {
+            match self.reader().arm(Since::Read, &self.bells()) {
+                Ok(Armed::Ready) => return Moved::Some,
+                Ok(Armed::Sleep) => {}
+                Err(fault) => return self.faulted(fault),
+            }
+        }
+        if self.inward == State::Open && self.writer().room().is_ok_and(|(free, _)| free == 0) {
+            match self.writer().arm(&self.bells()) {
+                Ok(Armed::Ready) => return Moved::Some,
+                Ok(Armed::Sleep) => {}
+                Err(fault) => return self.faulted(fault),
+            }
+        }
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        let args = [self.plan.set as usize, events.as_mut_ptr() as usize, events.len(), usize::MAX, 0, 8];
+        // SAFETY: room for as many events; no timeout, no mask.
+        let woken = unsafe { call(libc::SYS_epoll_pwait, args) };
+        self.plan.lane.cpu(self.plan.end).store(kernel::cpu().wrapping_add(1), Relaxed);
+        let count = match woken {
+            Ok(count) => count,
+            Err(Errno(libc::EINTR)) => return Moved::Some,
+            Err(_) => return Moved::Reset,
+        };
+        for event in events.iter().take(count) {
+            let (what, happened) = (event.u64, event.events as i32);
+            if what == ANCHOR {
+                self.anchor_said(happened);
+            } else if what != SOCKET {
+                self.plan.attendance.heard(what, self.plan.side);
+            } else if happened & (libc::EPOLLERR | libc::EPOLLHUP) != 0 && self.socket_is_reset() {
+                return self.drain_socket();
+            } else if happened & libc::EPOLLOUT != 0 {
+                self.socket_full = false;
+            }
+        }
+        Moved::Some
+    }
+
+    fn anchor_said(&mut self, happened: i32) {
+        if happened & libc::EPOLLIN != 0 {
+            self.plan.side.rx.note_bell();
+        }
+        // An anchor with both halves shut down, by either end, looks like a dead one. Then nothing is left to learn.
+        let said = self.peer_flags();
+        let shut = said & flags::FIN != 0 && (self.inward == State::Over || said & flags::SHUT_RD != 0);
+        if happened & (libc::EPOLLHUP | libc::EPOLLERR) != 0 && !shut {
+            self.peer_gone = true;
+        }
+    }
+
+    /// Whether the other end of the socket has gone without the usual words.
+    fn socket_is_reset(&self) -> bool {
+        kernel::getsockopt::<i32>(self.plan.socket, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0)
+    }
+
+    #[cold]
+    fn faulted(&mut self, fault: Fault) -> Moved {
+        if fault != Fault::Gone || self.peer_gone {
+            return Moved::Reset;
+        }
+        self.peer_gone = true;
+        Moved::Some
+    }
+}
+
+/// The anchor's bells but for some that stay there for others.
+struct SomeBells {
+    plan: Plan,
+    kept: u32,
+}
+
+impl SomeBells {
+    fn anchor(&self) -> Anchor {
+        Anchor(self.plan.anchor)
+    }
+}
+
+impl Bells for SomeBells {
+    fn ring(&self) -> Result<(), BellFault> {
+        // The tables, which tell others whether the peer is gone, are not here.
+        self.anchor().ring_unless(|| {
+            let revents = kernel::poll_now(self.plan.anchor, 0);
+            let shut = self.plan.lane.flags(self.plan.end.peer()) & DEAF == DEAF;
+            revents & libc::POLLERR != 0 || revents & libc::POLLHUP != 0 && !shut
+        })
+    }
+
+    fn queued(&self) -> Result<u32, BellFault> {
+        Ok(self.anchor().queued()?.saturating_sub(self.kept))
+    }
+
+    fn drain(&self, count: u32) -> Result<(), BellFault> {
+        self.anchor().drain(count)
+    }
+
+    fn plug(&self) {
+        self.anchor().plug();
+    }
+
+    fn plugged(&self) -> bool {
+        self.anchor().plugged()
+    }
+
+    fn unplug(&self) {
+        self.anchor().unplug();
+    }
+}
+
+/// sendmsg(2) or recvmsg(2) of the pieces, without waiting.
+fn transfer(number: libc::c_long, socket: i32, pieces: [(*mut u8, usize); 2]) -> SysResult {
+    let mut parts = pieces.map(|(base, length)| libc::iovec { iov_base: base.cast(), iov_len: length });
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = if pieces[1].1 == 0 { 1 } else { 2 };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the pieces lie within the mapped lane or are the caller's own; message and iovecs are live.
+    unsafe { call(number, [socket as usize, (&raw mut message) as usize, flags as usize, 0, 0, 0]) }
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds, by the system call: what the vDSO's form needs may be unmapped.
+fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let args = [libc::CLOCK_MONOTONIC as usize, (&raw mut now) as usize, 0, 0, 0, 0];
+    // SAFETY: a live timespec.
+    let _ = unsafe { call(libc::SYS_clock_gettime, args) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
