@@ -55,8 +55,10 @@ fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(program);
     if is_new {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest").join(name).with_extension("c");
+        // One of them is a program that no library can be loaded into.
+        let linked = if name == "echo" { "-static" } else { "-pthread" };
         let status = Command::new("cc")
-            .args(["-Wall", "-Wextra", "-Wno-deprecated-declarations", "-O1", "-pthread"])
+            .args(["-Wall", "-Wextra", "-Wno-deprecated-declarations", "-O1", linked])
             .args(flags)
             .arg("-o")
             .arg(&program)
@@ -112,7 +114,12 @@ fn the_library_has_no_text_relocations_and_needs_only_libc() {
 /// Runs a case of a guest; `None` for the kernel alone.
 fn run(name: &'static str, case: &str, library: Option<&Path>) -> Result<(), String> {
     let mut command = Command::new(guest(name));
-    command.arg(case).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+        .arg(case)
+        .env("GUEST_ECHO", guest("echo"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     preload::apply(&mut command, library);
     if library.is_some() {
         command.env("GUEST_EXPECTS_LANES", "1");
@@ -199,6 +206,11 @@ cases! { adversity:
     vectors_with_flags_stay_in_the_stream
     a_clone_with_a_copy_of_the_memory_shares_a_connection
     a_fork_during_a_connect_shares_the_connection;
+}
+
+cases! { relays:
+    io_uring_takes_connections_off_lanes
+    a_static_program_serves_behind_a_relay;
 }
 
 #[test]

@@ -143,13 +143,16 @@ unsafe fn fork(call: [usize; 6]) -> c_long {
     pid
 }
 
-/// Rings of io_uring(7) would drive an anchor past us. Most programs go on without them.
+/// Rings of io_uring(7) drive sockets past us, so there must be no lanes from now on. If one cannot be given up there
+/// are no rings, and most programs go on without them.
 ///
 /// # Safety
 /// As for io_uring_setup(2).
 unsafe fn io_uring_setup(entries: usize, parameters: usize) -> c_long {
-    if beeline_sockets::config().accelerate {
-        stats::fell_back(Role::Client, Reason::IoUringDenied);
+    if beeline_sockets::config().accelerate
+        && let Err(reason) = life::leave_lanes(Reason::IoUringDenied)
+    {
+        stats::fell_back(Role::Client, reason);
         return crate::real::fail(libc::ENOSYS) as c_long;
     }
     // SAFETY: forwarded.

@@ -25,8 +25,8 @@ use crate::table;
 
 /// Puts a TCP connection in a lane's place, under all fds of this process. False where that cannot be: no relay serves
 /// the other end.
-pub(super) fn demote(_fd: i32, _desc: &'static Desc) -> bool {
-    false
+pub(super) fn demote(fd: i32, desc: &'static Desc) -> bool {
+    super::relay::replace(fd, desc).is_ok()
 }
 
 /// As [`demote`], for an end that is sent to a process which may not have the library. If it cannot be, the end fails in

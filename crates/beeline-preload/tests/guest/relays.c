@@ -1,0 +1,93 @@
+/* Connections whose holder cannot use lanes: what it holds is a TCP socket with a relay behind it. */
+#define _GNU_SOURCE
+#include "guest.h"
+
+static struct sockaddr_in named(int fd, int (*which)(int, struct sockaddr *, socklen_t *)) {
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    CHECK(which(fd, (struct sockaddr *)&address, &length) == 0);
+    return address;
+}
+
+/* Rings drive sockets past libc. Where the kernel refuses to make some nothing else may change. */
+static void set_up_io_uring(void) {
+    char parameters[256] = {0};
+    long ring = syscall(SYS_io_uring_setup, 4, parameters);
+    if (ring >= 0) CHECK(close(ring) == 0);
+}
+
+static void io_uring_takes_connections_off_lanes(void) {
+    int ends[2];
+    pair(ends);
+    struct sockaddr_in client = named(ends[0], getsockname), server = named(ends[1], getsockname);
+    CHECK(write(ends[0], "before", 6) == 6);
+    int copy = dup(ends[1]);
+    set_up_io_uring();
+    CHECK(!is_lane(ends[0]) && !is_lane(ends[1]) && !is_lane(copy));
+    CHECK(named(ends[0], getpeername).sin_port == server.sin_port);
+    CHECK(named(ends[1], getpeername).sin_port == client.sin_port);
+    char bytes[16];
+    CHECK(recv(copy, bytes, 6, MSG_WAITALL) == 6 && memcmp(bytes, "before", 6) == 0);
+    CHECK(write(ends[1], "after", 5) == 5);
+    CHECK(recv(ends[0], bytes, 5, MSG_WAITALL) == 5 && memcmp(bytes, "after", 5) == 0);
+    CHECK(close(ends[1]) == 0 && close(copy) == 0);
+    CHECK(read(ends[0], bytes, 1) == 0);
+    CHECK(wait(NULL) == -1 && errno == ECHILD);
+    unsetenv("GUEST_EXPECTS_LANES");
+    pair(ends);
+    CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
+}
+
+static void a_static_program_serves_behind_a_relay(void) {
+    struct sockaddr_in address;
+    int door = listener(&address), ready[2];
+    CHECK(pipe(ready) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct pollfd look = {door, POLLIN, 0};
+        CHECK(poll(&look, 1, 0) == 0 && write(ready[1], "x", 1) == 1);
+        int fd = accept(door, NULL, NULL);
+        CHECK(fd >= 0);
+        set_up_io_uring();
+        CHECK(dup2(fd, 0) == 0 && dup2(fd, 1) == 1);
+        CHECK(close(fd) == 0 && close(door) == 0);
+        execl(getenv("GUEST_ECHO"), "echo", NULL);
+        CHECK(0);
+    }
+    char byte;
+    CHECK(read(ready[0], &byte, 1) == 1);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(close(door) == 0);
+    if (getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(fd));
+    char expected[64], heard[64];
+    int length = sprintf(expected, "7f000001:%u 7f000001:%u\n", ntohs(address.sin_port), ntohs(named(fd, getsockname).sin_port));
+    CHECK(recv(fd, heard, length, MSG_WAITALL) == length && memcmp(heard, expected, length) == 0);
+    enum { TOTAL = 8 << 20 };
+    char *sent = malloc(TOTAL), *got = malloc(TOTAL + 1);
+    for (int i = 0; i < TOTAL; i++) sent[i] = (char)(i * 7 + (i >> 9));
+    pid_t writer = fork();
+    if (writer == 0) {
+        for (int done = 0; done < TOTAL;) {
+            ssize_t count = write(fd, sent + done, TOTAL - done);
+            CHECK(count > 0);
+            done += count;
+        }
+        CHECK(shutdown(fd, SHUT_WR) == 0);
+        _exit(0);
+    }
+    int done = 0;
+    for (ssize_t count; (count = read(fd, got + done, TOTAL + 1 - done)) > 0;) done += count;
+    CHECK(done == TOTAL && memcmp(sent, got, TOTAL) == 0);
+    CHECK(status_of(writer) == 0 && status_of(child) == 0);
+    CHECK(close(fd) == 0);
+}
+
+static const struct guest_case CASES[] = {
+    CASE(io_uring_takes_connections_off_lanes),
+    CASE(a_static_program_serves_behind_a_relay),
+};
+
+int main(int argc, char **argv) {
+    return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
+}
