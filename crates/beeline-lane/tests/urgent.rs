@@ -1,5 +1,5 @@
 //! Urgent bytes between two ends that behave, and what a lying peer can do with the words about them.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use beeline_lane::{BellFault, Bells, End, LaneMemory, Reader, RxState, Sink, Source, TxState, Writer};
 
