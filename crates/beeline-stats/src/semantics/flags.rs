@@ -48,8 +48,8 @@ pub const REQUESTS: &[Row] = &[
     row(
         &["O_ASYNC", "FIOASYNC"],
         FallsBack(Reason::AsyncIo),
-        "Set on a connection in shared memory, it signals only what a reader that sleeps would be woken for.",
-        &["flags/async_before_connect"],
+        "Set on a connection in shared memory, it signals what comes after the program has read all there was.",
+        &["flags/async_before_connect", "flags/async_on_a_connection"],
     ),
     row(
         &["F_SETOWN", "F_GETOWN", "F_SETOWN_EX", "FIOSETOWN", "SIOCSPGRP", "FIOGETOWN", "SIOCGPGRP"],

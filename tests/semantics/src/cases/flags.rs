@@ -6,6 +6,7 @@ use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
 use beeline_testkit::sys;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 pub const GROUP: Group = Group {
     name: "flags",
@@ -29,6 +30,7 @@ pub const GROUP: Group = Group {
         Case::new("control_messages", ONCE, control_messages),
         Case::new("fast_open", FAMILY, fast_open).on_any_path(),
         Case::new("async_before_connect", ONCE, async_before_connect).on_any_path(),
+        Case::new("async_on_a_connection", FAMILY, async_on_a_connection),
     ],
 };
 
@@ -234,6 +236,46 @@ fn fast_open(v: Variant) {
     await_queued(server, 5);
     recv(server, 8, 0);
     trace!("sendto {}", sys::sendto(client.raw, b"late", libc::MSG_FASTOPEN, &address));
+}
+
+static SIGNALS: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn count(_: i32) {
+    SIGNALS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// A program that reads all there is at each signal.
+fn async_on_a_connection(v: Variant) {
+    let (client, server) = v.pair();
+    sys::sigaction(libc::SIGIO, count, libc::SA_RESTART);
+    trace!("owner {}", sys::fcntl(server.raw, libc::F_SETOWN, sys::process_id()));
+    fcntl(server, libc::F_SETFL, "F_SETFL", libc::O_ASYNC | libc::O_NONBLOCK);
+    for round in 0..20 {
+        let before = SIGNALS.load(Ordering::SeqCst);
+        send(client, b"news", 0);
+        until("a signal", || SIGNALS.load(Ordering::SeqCst) != before);
+        while !recv(server, 3, 0).is_empty() {}
+        // What the reading itself has caused.
+        settle();
+        if round == 10 {
+            send(server, b"answer", 0);
+            await_queued(client, 6);
+            settle();
+        }
+    }
+    let before = SIGNALS.load(Ordering::SeqCst);
+    close(client);
+    until("a signal", || SIGNALS.load(Ordering::SeqCst) != before);
+    recv(server, 3, 0);
+}
+
+/// Lets signals come that are on their way.
+fn settle() {
+    let mut seen = -1;
+    while seen != SIGNALS.load(Ordering::SeqCst) {
+        seen = SIGNALS.load(Ordering::SeqCst);
+        sys::poll(&mut [], 5);
+    }
 }
 
 fn async_before_connect(v: Variant) {
