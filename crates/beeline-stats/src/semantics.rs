@@ -56,11 +56,13 @@ pub struct OptionRow {
 
 /// A difference from kernel TCP that a program can see: the case that shows it, without its variant, and what it is.
 pub const DIFFERENCES: &[(&str, &str)] = &[
-    ("accept/unmapped_length", "a length that is not mapped raises SIGSEGV: the address is written in user space"),
-    ("connect/dissolve_by_af_unspec", "a lane cannot be dissolved by connecting to AF_UNSPEC: EOPNOTSUPP"),
+    (
+        "connect/dissolve_by_af_unspec",
+        "after connecting to AF_UNSPEC the first send says EPIPE, not ECONNRESET: the fd is a fresh TCP socket",
+    ),
     (
         "data/buffer_ends_in_nothing",
-        "a buffer that is partly not mapped raises SIGSEGV: the copy is made in user space",
+        "a buffer that begins well and ends in a page without access raises SIGSEGV: the copy is our own",
     ),
     ("names/client_port_is_not_free", "the client's port is reserved among lanes, not against an explicit bind in TCP"),
     ("threads/close_by_another_thread", "closing the last descriptor ends a recv that another thread sleeps in: EBADF"),

@@ -123,6 +123,18 @@ pub const CALLS: &[Row] = &[
         &["fork/", "guest:a_vfork_child_changes_nothing_here", "guest:clone_on_another_stack_works"],
     ),
     row(&["posix_spawn", "posix_spawnp", "system", "popen"], Passed, "", &["guest:spawned_programs_run"]),
+    row(
+        &["execve", "execv", "execvp", "execvpe", "execl", "execle", "execlp", "fexecve", "execveat"],
+        Passed,
+        "Connections go over to the next program; the library stays in its environment.",
+        &["guest:exec_keeps_a_connection", "guest:exec_keeps_the_state_of_a_connection", "guest:the_library_follows"],
+    ),
+    row(
+        &["posix_spawn_file_actions_adddup2"],
+        Passed,
+        "What the child will get under another number is remembered.",
+        &["guest:spawning_hands_over_a_connection"],
+    ),
     row(&["_exit", "_Exit"], Passed, "Removes the statistics file first.", &["fork/child_exits", "duo/server_exits"]),
     row(
         &[
