@@ -239,6 +239,7 @@ fn install(
     side.rx_lock.disown();
     meet::adopt_lane(desc, memory, id, side, [side_fd, lane_fd], holder, end);
     desc.shared.store(true, Relaxed);
+    side.join(super::owner());
     bring_up_to_date(fd, desc);
     Some(desc)
 }
