@@ -38,7 +38,7 @@ fn lane_pair() -> ([i32; 2], [SocketAddr; 2]) {
     lane.set_flags(End::Server, beeline_lane::flags::TAKEN);
     for (fd, end) in fds.into_iter().zip([End::Client, End::Server]) {
         // SAFETY: a side is valid when zeroed and lives as long as the process.
-        let side: &'static SideState = unsafe { SideMemory::create().unwrap().as_ref() };
+        let side: &'static SideState = unsafe { SideMemory::create().unwrap().0.as_ref() };
         side.holders.store(1, Relaxed);
         side.family.store(libc::AF_INET as u32, Relaxed);
         side.local.set(names[end as usize]);
