@@ -138,10 +138,10 @@ const LULL_MAX: u32 = 64;
 /// A receive into an address that cannot be the app's: as in the kernel, an error only once there is data.
 #[cold]
 fn receive_nowhere(fd: i32, desc: &'static Desc, flags: i32) -> Outcome {
-    match receive_parts(fd, desc, flags, 0, core::iter::empty()) {
-        Outcome::Done(_) if desc.glance(|| super::unread_hint(desc, desc.side()) != 0) == Some(true) => {
-            Outcome::fail(libc::EFAULT)
-        }
+    let mut byte = [0u8; 1];
+    let sink = Sink::from(&mut byte[..]);
+    match receive_parts(fd, desc, flags & libc::MSG_DONTWAIT | libc::MSG_PEEK, 1, core::iter::once(sink)) {
+        Outcome::Done(1) => Outcome::fail(libc::EFAULT),
         other => other,
     }
 }

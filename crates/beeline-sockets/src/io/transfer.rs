@@ -17,7 +17,7 @@ use super::receive::{self, wait_readable};
 use super::send::{self, TRANSFER_MAX, Waited, left, wait_writable};
 use super::{Anchor, Next, fault, observe, receive_over};
 use crate::desc::Desc;
-use crate::side::state;
+use crate::side::{SideState, state};
 use crate::wait::{Patience, Woken};
 use crate::{Errno, Outcome, kernel, table};
 
@@ -228,6 +228,20 @@ fn wait_for_pipe(pipe: i32, events: i16, nonblocking: bool) -> Result<i16, Outco
     }
 }
 
+/// The kernel does not splice past an urgent byte: what it says instead, in tcp_splice_read()'s order.
+#[cold]
+fn at_urgent_byte(desc: &Desc, side: &SideState) -> Result<usize, Outcome> {
+    observe(desc, side);
+    if side.is(state::PEER_FIN) {
+        return Ok(0);
+    }
+    match side.take_error() {
+        0 if !receive_over(side) && side.nonblock.load(Relaxed) != 0 => Err(Outcome::fail(libc::EAGAIN)),
+        0 => Ok(0),
+        errno => Err(Outcome::fail(errno)),
+    }
+}
+
 /// From a lane into a pipe: `tcp_splice_read` (Linux net/ipv4/tcp.c) after `wait_for_space` (fs/splice.c).
 fn into_pipe(fd: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
     let desc = table::get(fd).ok_or(Outcome::Kernel)?;
@@ -247,8 +261,8 @@ fn into_pipe(fd: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usiz
         };
         let side = guard.side;
         if guard.reader().hole() != 0 {
-            // The kernel does not splice past an urgent byte.
-            return Ok(moved);
+            drop(guard);
+            return if moved != 0 { Ok(moved) } else { at_urgent_byte(desc, side) };
         }
         let want = PART_BYTES.min(count - moved);
         let found = match guard.reader().peek(0, Sink::from(&mut buffer[..want])) {

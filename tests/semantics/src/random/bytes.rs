@@ -43,7 +43,7 @@ impl Model {
         let data = self.outgoing(slot, side);
         let cut = self.rng.below(data.len() + 1);
         let (front, back) = data.split_at(cut);
-        let ret = match self.rng.below(13) {
+        let ret = match self.rng.below(14) {
             0 => {
                 let ret = sys::writev(fd.raw, &Pieces::of_data(&[front, back]));
                 trace!("writev({}, {}) = {ret}", fd.name, data.len());
@@ -57,6 +57,10 @@ impl Model {
                 return;
             }
             5 => write(fd, &data),
+            8 if !data.is_empty() && self.slots[slot].ends[1 - side].takes_urgent_data() => {
+                self.end(slot, 1 - side).urgent = true;
+                send(fd, &data, libc::MSG_OOB | libc::MSG_NOSIGNAL)
+            }
             6 => {
                 let file = sys::file_with(&data);
                 let ret = sys::sendfile(fd.raw, file, None, data.len());
@@ -90,7 +94,7 @@ impl Model {
         let length = self.demand();
         let cut = self.rng.below(length + 1);
         let lengths = [cut as i64, (length - cut) as i64];
-        let count = match self.rng.below(20) {
+        let count = match self.rng.below(22) {
             0 => readv(fd, &[lengths[0], 0, lengths[1]]).size(),
             1 => recvmsg(fd, &lengths, 0).size(),
             2 | 3 => {
@@ -119,11 +123,18 @@ impl Model {
                 trace!("recvfrom({}, {length}) = {ret} {} address {address}", fd.name, shown(&buffer[..ret.size()]));
                 ret.size()
             }
-            10 => {
+            // Half of what passing an urgent byte does happens before the kernel finds that it has nowhere to go on to.
+            10 if !self.slots[slot].ends[side].urgent => {
                 trace!("recv({}, nowhere) = {}", fd.name, sys::recv_at(fd.raw, NOWHERE, 5, libc::MSG_DONTWAIT));
                 0
             }
-            12 => {
+            13 | 14 => {
+                let flags = *self.rng.pick(&[0, 0, libc::MSG_PEEK, libc::MSG_DONTWAIT]);
+                let taken = recv(fd, length.min(2), libc::MSG_OOB | flags).len();
+                if flags & libc::MSG_PEEK == 0 { taken } else { 0 }
+            }
+            // On kernel TCP an urgent byte ends a splice even where it is in line.
+            12 if !self.slots[slot].ends[side].urgent => {
                 let (_, [reader, writer]) = sys::pipe2(libc::O_CLOEXEC);
                 // A pipe holds sixteen segments, however short: so few bytes always fit.
                 let length = length.min(16);

@@ -37,11 +37,18 @@ pub struct End {
     pub aborts: bool,
     /// `SO_RCVLOWAT` above one.
     pub low_water: bool,
+    /// The peer has sent urgent data: what lies unread is not to be counted from outside any more.
+    pub urgent: bool,
 }
 
 impl End {
     pub fn is_open(&self) -> bool {
         !self.fds.is_empty() || self.pending
+    }
+
+    /// Whether urgent data may be sent to this end: one that reads no more still notes an urgent byte on kernel TCP.
+    pub fn takes_urgent_data(&self) -> bool {
+        !self.fds.is_empty() && !self.read_shut
     }
 }
 
@@ -75,7 +82,7 @@ impl Connection {
         (0..2).all(|side| {
             let end = &self.ends[side];
             let Some(fd) = end.fds.first() else { return true };
-            tcp_state(*fd) == self.state(side) && (end.reset || queued(*fd) as usize == end.unread)
+            tcp_state(*fd) == self.state(side) && (end.reset || end.urgent || queued(*fd) as usize == end.unread)
         })
     }
 
@@ -166,7 +173,7 @@ impl Model {
     /// Whether a receive on this end cannot block.
     pub fn has_news(&self, slot: usize, side: usize) -> bool {
         let (own, peer) = (&self.slots[slot].ends[side], &self.slots[slot].ends[1 - side]);
-        own.unread > 0 && !own.low_water || own.read_shut || own.reset || peer.write_shut
+        own.unread > 0 && !own.low_water && !own.urgent || own.read_shut || own.reset || peer.write_shut
     }
 
     /// Waits until TCP is where the model is: on both ends the same state, with all that was sent arrived.
@@ -199,6 +206,10 @@ impl Model {
             peer.unread += count;
         }
         self.settle(slot);
+        let [own, peer] = [side, 1 - side].map(|side| &self.slots[slot].ends[side]);
+        if peer.urgent && !own.reset && !wait_until(|| is_acknowledged(own.fds[0], peer.fds[0])) {
+            self.vain += 1;
+        }
     }
 
     /// `count` bytes were taken out by a receive on this end.
@@ -227,11 +238,39 @@ impl Model {
         }
         // With both directions finished there is nothing left to reset.
         let finished = was.write_shut && peer.write_shut;
+        if !finished && was.urgent && !was.reset {
+            return self.closed_with_urgent_data(slot, 1 - side, was.write_shut);
+        }
         if !finished && (was.aborts || was.unread > 0) {
             peer.reset = true;
         }
         self.settle(slot);
     }
+
+    /// What counts as unread beside an urgent byte is the kernel's to say: whether the other end was reset is seen there.
+    fn closed_with_urgent_data(&mut self, slot: usize, side: usize, had_sent_fin: bool) {
+        let end = self.end(slot, side);
+        let Some(fd) = end.fds.first().copied() else { return };
+        let before = if end.write_shut { tcp::FIN_WAIT2 } else { tcp::ESTABLISHED };
+        if had_sent_fin {
+            // No FIN follows, and perhaps no reset.
+            std::thread::sleep(Duration::from_millis(2));
+        } else if !wait_until(|| tcp_state(fd) != before) {
+            self.vain += 1;
+        }
+        let mut entry = [libc::pollfd { fd: fd.raw, events: 0, revents: 0 }];
+        sys::poll(&mut entry, 0);
+        self.end(slot, side).reset |= entry[0].revents & libc::POLLERR != 0;
+        self.settle(slot);
+    }
+}
+
+/// Whether all that was sent has arrived, on kernel TCP: elsewhere it has.
+fn is_acknowledged(sender: Fd, receiver: Fd) -> bool {
+    sys::setsockopt(receiver.raw, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &1_i32.to_ne_bytes());
+    let mut left = 0;
+    sys::ioctl(sender.raw, libc::TIOCOUTQ, &mut left);
+    left == 0 || std::env::var_os("LD_PRELOAD").is_some()
 }
 
 /// Whether `done` came true in time.

@@ -6,6 +6,9 @@ use crate::trace;
 use crate::traced::*;
 use beeline_testkit::sys;
 
+/// asm-generic/sockios.h.
+const SIOCATMARK: u64 = 0x8905;
+
 impl Model {
     /// The random operation with this number.
     pub fn step(&mut self, number: usize) {
@@ -49,7 +52,7 @@ impl Model {
 
     /// What a connection can be asked.
     fn ask_step(&mut self, fd: Fd) {
-        match self.rng.below(8) {
+        match self.rng.below(9) {
             0 | 1 => {
                 fionread(fd);
             }
@@ -58,6 +61,11 @@ impl Model {
             }
             3 => trace!("getpeername({}) = {}", fd.name, sys::getpeername(fd.raw, 128).0),
             4 => trace!("getsockname({}) = {}", fd.name, sys::getsockname(fd.raw, 128).0),
+            7 => {
+                let mut at = -1;
+                let ret = sys::ioctl(fd.raw, SIOCATMARK, &mut at);
+                trace!("SIOCATMARK({}) = {ret} {at}", fd.name);
+            }
             5 => trace!("tcpi_state({}) = {}", fd.name, tcp_state(fd)),
             6 => {
                 option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, "SO_RCVLOWAT");
@@ -69,7 +77,7 @@ impl Model {
     }
 
     fn option_step(&mut self, slot: usize, side: usize, fd: Fd) {
-        match self.rng.below(3) {
+        match self.rng.below(4) {
             0 => {
                 let (on, seconds) = *self.rng.pick(&[(1, 0), (0, 0), (1, 2)]);
                 if set_linger(fd, on, seconds).is_ok() {
@@ -81,6 +89,10 @@ impl Model {
                 if set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, "SO_RCVLOWAT", bytes).is_ok() {
                     self.end(slot, side).low_water = bytes > 1;
                 }
+            }
+            2 => {
+                let inline = i32::from(self.rng.chance(2));
+                set_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, "SO_OOBINLINE", inline);
             }
             _ => {
                 // Both ways of changing the mode, and back.

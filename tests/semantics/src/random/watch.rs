@@ -49,7 +49,7 @@ impl Model {
         if self.rng.chance(4) {
             select(&fds, &fds, &fds, 0);
         } else {
-            let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+            let all = libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP;
             let fds: Vec<(Fd, i16)> = fds.into_iter().map(|fd| (fd, all)).collect();
             poll(&fds, 0);
         }
