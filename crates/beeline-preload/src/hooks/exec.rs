@@ -117,19 +117,20 @@ unsafe fn spawn(image: Image, list: List, spawn: impl FnOnce(List) -> c_int) -> 
 /// Lets libc start the shell with the environment of this process.
 fn start<T>(call: impl FnOnce() -> T, spawned: impl FnOnce(&T) -> bool) -> T {
     life::count_fork();
-    // SAFETY: libc's variable. A program whose threads change the environment while others start programs is lost
-    // without us, too.
+    // SAFETY: libc's variable.
     let given = unsafe { environ };
     // SAFETY: libc's list.
     let kept = unsafe { environment::kept(given, Image::Takes) };
-    // SAFETY: as above; the new list lives until this thread asks for the next one.
-    unsafe { environ = kept };
+    if kept != given {
+        // SAFETY: as above; the new list lives until this thread asks for the next one.
+        unsafe { environ = kept };
+    }
     let loan = life::before_spawn(Image::Takes);
     let result = call();
     life::after_spawn(&loan, spawned(&result));
     // SAFETY: as above. A list that another thread has made meanwhile stays.
     unsafe {
-        if environ == kept {
+        if kept != given && environ == kept {
             environ = given;
         }
     }
