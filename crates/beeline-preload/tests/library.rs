@@ -113,6 +113,8 @@ fn the_library_has_no_text_relocations_and_needs_only_libc() {
 
 /// Runs a case of a guest; `None` for the kernel alone.
 fn run(name: &'static str, case: &str, library: Option<&Path>) -> Result<(), String> {
+    // Some cases start it from beside the other one.
+    static_guest();
     let mut command = Command::new(guest(name));
     command
         .arg(case)
@@ -172,7 +174,10 @@ cases! { handover:
     the_library_follows
     a_passed_end_goes_on
     a_passed_end_is_shared
-    strangers_pass_ends_and_listeners;
+    strangers_pass_ends_and_listeners
+    a_program_without_the_library_goes_on
+    standard_descriptors_of_a_program_are_sockets
+    a_receiver_without_the_library_goes_on;
 }
 
 cases! { guest:

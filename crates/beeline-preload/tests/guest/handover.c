@@ -514,6 +514,84 @@ static void strangers_pass_ends_and_listeners(void) {
     }
 }
 
+/* ---- to programs without the library ---- */
+
+/* Where the static build of this program lies. */
+static const char *stranger(void) {
+    static char path[200];
+    CHECK(readlink("/proc/self/exe", path, sizeof path - 8) > 0);
+    return strcat(path, "-static");
+}
+
+static void a_program_without_the_library_goes_on(void) {
+    for (int which = 0; which < 2; which++) {
+        int ends[2];
+        char byte;
+        pair(ends);
+        int kept = ends[which], other = ends[1 - which];
+        CHECK(write(other, "before", 6) == 6);
+        pid_t child = fork();
+        if (child == 0) {
+            CHECK(close(other) == 0);
+            CHECK(dup2(kept, 0) == 0 && dup2(kept, 1) == 1 && close(kept) == 0);
+            /* No lanes there. */
+            unsetenv("GUEST_EXPECTS_LANES");
+            execl(stranger(), "guest", "inherited", "echo", "0", "", (char *)NULL);
+            _exit(126);
+        }
+        CHECK(close(kept) == 0);
+        hears(other, "before");
+        CHECK(write(other, "after", 5) == 5);
+        hears(other, "after");
+        CHECK(shutdown(other, SHUT_WR) == 0);
+        CHECK(read(other, &byte, 1) == 0);
+        CHECK(status_of(child) == 0 && close(other) == 0);
+    }
+}
+
+static void standard_descriptors_of_a_program_are_sockets(void) {
+    int ends[2];
+    char byte;
+    pair(ends);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(close(ends[1]) == 0);
+        CHECK(dup2(ends[0], 0) == 0 && dup2(ends[0], 1) == 1 && close(ends[0]) == 0);
+        execlp("perl", "perl", "-e", "$| = 1; while (<STDIN>) { print \"<$_\" }", (char *)NULL);
+        _exit(126);
+    }
+    CHECK(close(ends[0]) == 0);
+    CHECK(write(ends[1], "one\ntwo\n", 8) == 8);
+    hears(ends[1], "<one\n<two\n");
+    CHECK(shutdown(ends[1], SHUT_WR) == 0);
+    CHECK(read(ends[1], &byte, 1) == 0);
+    CHECK(status_of(child) == 0);
+}
+
+static void a_receiver_without_the_library_goes_on(void) {
+    int ends[2], door = socket(AF_UNIX, SOCK_STREAM, 0);
+    char name[40], byte;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(name, sizeof name, "guest-%d-static", getpid());
+    memcpy(address.sun_path + 1, name, strlen(name));
+    CHECK(bind(door, (struct sockaddr *)&address, offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name)) == 0);
+    CHECK(listen(door, 1) == 0 && fcntl(door, F_SETFD, FD_CLOEXEC) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        execl(stranger(), "guest", "receiver", name, "end", (char *)NULL);
+        _exit(126);
+    }
+    int through = accept(door, NULL, NULL);
+    CHECK(through >= 0);
+    pair(ends);
+    CHECK(write(ends[1], "hello", 5) == 5);
+    send_fds(through, ends, 1, 0);
+    CHECK(close(ends[0]) == 0);
+    hears(ends[1], "goodbye");
+    CHECK(read(ends[1], &byte, 1) == 0 && close(ends[1]) == 0);
+    CHECK(status_of(child) == 0 && close(through) == 0 && close(door) == 0);
+}
+
 /* ---- statistics ---- */
 
 static int waits(void) {
@@ -529,7 +607,9 @@ static int becomes(char *impossible, char *possible) {
     int ends[2];
     pair(ends);
     says(ends[0], ends[1], "before");
+    for (int i = 0; i < 2; i++) CHECK(fcntl(ends[i], F_SETFD, FD_CLOEXEC) == 0);
     CHECK(execl(impossible, "guest", (char *)NULL) == -1 && errno == ENOEXEC);
+    for (int i = 0; i < 2; i++) CHECK(fcntl(ends[i], F_SETFD, 0) == 0);
     says(ends[1], ends[0], "between");
     execl(possible, "guest", "waits", (char *)NULL);
     return 126;
@@ -547,6 +627,9 @@ static const struct guest_case CASES[] = {
     CASE(a_passed_end_goes_on),
     CASE(a_passed_end_is_shared),
     CASE(strangers_pass_ends_and_listeners),
+    CASE(a_program_without_the_library_goes_on),
+    CASE(standard_descriptors_of_a_program_are_sockets),
+    CASE(a_receiver_without_the_library_goes_on),
 };
 
 int main(int argc, char **argv) {

@@ -39,7 +39,7 @@ use core::sync::atomic::{
 use super::image::Image;
 use super::{changing, is_guest_of_parent, open_fds, stranger};
 use crate::desc::Desc;
-use crate::side::SideState;
+use crate::side::{EXPECTED, SideState};
 use crate::{kernel, stats, table};
 
 /// Loans that can be taken back; what goes beyond stays counted.
@@ -104,6 +104,9 @@ pub(super) fn lend(desc: &'static Desc, to_another: bool) -> bool {
     if to_another {
         desc.shared.store(true, Relaxed);
         side.holders.fetch_add(1, AcqRel);
+        // Whoever demotes the connection has to tell both.
+        side.join(super::owner());
+        side.join(EXPECTED);
     }
     side.origin.lent.fetch_add(1, AcqRel);
     true
@@ -113,6 +116,7 @@ pub(super) fn lend(desc: &'static Desc, to_another: bool) -> bool {
 pub(super) fn end_loan(side: &SideState, counted: bool) {
     if side.take_loan() && counted {
         side.holders.fetch_sub(1, AcqRel);
+        side.leave(EXPECTED);
     }
 }
 
