@@ -147,4 +147,7 @@ pub mod flags {
     pub const URGENT: u32 = beeline_shm::FLAG_URGENT;
     /// The end wants a signal for each urgent byte: an out-of-band bell.
     pub const SIGNALLED: u32 = 128;
+    /// Should the end vanish without setting [`CLOSED`], it is reset: `SO_LINGER` is zero, which the kernel heeds
+    /// whoever closes a socket last, and how.
+    pub const ABORTS: u32 = 256;
 }

@@ -210,6 +210,8 @@ cases! { adversity:
     epoll_works_where_its_newest_call_is_refused
     vectors_with_flags_stay_in_the_stream
     a_clone_with_a_copy_of_the_memory_shares_a_connection
+    an_abort_is_one_whoever_was_killed_before
+    lingering_for_no_time_is_heeded_when_a_process_ends
     a_fork_during_a_connect_shares_the_connection;
 }
 

@@ -205,6 +205,7 @@ impl Desc {
         self.sends.store(0, Relaxed);
         self.eagains.store(0, Relaxed);
         self.fulls.store(0, Relaxed);
+        crate::io::mark_linger(&lane, end, side);
         self.kind.store(Kind::Lane as u32, Release);
     }
 

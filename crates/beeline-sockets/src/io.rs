@@ -105,10 +105,13 @@ pub(crate) fn gone(fd: i32, desc: &'static Desc, just_sent: u32) -> Next {
         return Next::Again;
     }
     if !side.is(state::PEER_CLOSED) {
-        // Closed without a word: killed. TCP would have sent RST if the peer had left bytes unread.
+        // Closed without a word: killed, or the last of several holders did not know that it was the last. TCP would
+        // have sent RST if the peer had left bytes unread, or lingered for no time with the connection unfinished.
         let lane = desc.lane();
         let unread = side.tx.tail().wrapping_sub(lane.head(desc.end().peer()));
-        if unread > just_sent {
+        let theirs = lane.flags(desc.end().peer());
+        let finished = theirs & flags::FIN != 0 && side.is(state::SHUT_WR);
+        if unread > just_sent || theirs & flags::ABORTS != 0 && !finished {
             reset(side, libc::ECONNRESET);
         } else {
             side.mark(state::PEER_FIN | state::PEER_CLOSED);
@@ -336,6 +339,24 @@ pub(crate) fn look_here(lane: &beeline_lane::LaneMemory, end: beeline_lane::End)
     lane.full_fence();
 }
 
+/// Tells the peer what it means if this end vanishes: to be called when `SO_LINGER` may have changed. No lock may be
+/// held.
+pub(crate) fn tell_linger(desc: &'static Desc) {
+    let _both = desc.lock_both();
+    if desc.is_lane() {
+        mark_linger(&desc.lane(), desc.end(), desc.side());
+    }
+}
+
+/// [`tell_linger`] for one who holds both locks.
+pub(crate) fn mark_linger(lane: &beeline_lane::LaneMemory, end: beeline_lane::End, side: &SideState) {
+    let ours = lane.flags(end);
+    let meant = if side.linger.load(Relaxed) == 1 { ours | flags::ABORTS } else { ours & !flags::ABORTS };
+    if meant != ours {
+        lane.set_flags(end, meant);
+    }
+}
+
 /// Tells the peer that this process gives up the end, and makes the description `Closed`. Called when the last
 /// fd is about to be closed; the anchor is still open. If another process holds the end, only this process's
 /// use of it ends, and nothing else if that is a relay's.
@@ -368,6 +389,9 @@ pub fn close_lane(desc: &'static Desc) {
             let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
             Anchor(fd).unplug();
         }
+    } else {
+        // Who seems to hold it, too, may have been killed, and then nobody comes after us.
+        mark_linger(&lane, end, side);
     }
     desc.mark_closed();
     drop((sharing, both));

@@ -93,7 +93,11 @@ pub unsafe fn setsockopt(fd: i32, level: i32, name: i32, value: *const u8, lengt
                 return Outcome::Kernel;
             }
             // SAFETY: forwarded.
-            unsafe { set_on_lane(desc, level, name, value, length) }
+            let outcome = unsafe { set_on_lane(desc, level, name, value, length) };
+            if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
+                crate::io::tell_linger(desc);
+            }
+            outcome
         }
         Kind::Tcp | Kind::Listener => {
             // SAFETY: forwarded.

@@ -172,6 +172,73 @@ static void a_clone_with_a_copy_of_the_memory_shares_a_connection(void) {
     CHECK(counts['p'] == (long)RECORDS * RECORD && counts['c'] == (long)RECORDS * RECORD);
 }
 
+static void linger_no_time(int fd) {
+    struct linger none = {1, 0};
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none) == 0);
+}
+
+/* Reads what was said, and then the reset. */
+static void is_reset_after(int fd, const char *text) {
+    char buffer[16];
+    ssize_t length = strlen(text);
+    if (length) CHECK(recv(fd, buffer, length, MSG_WAITALL) == length && memcmp(buffer, text, length) == 0);
+    CHECK(read(fd, buffer, sizeof buffer) == -1 && errno == ECONNRESET);
+    CHECK(close(fd) == 0);
+}
+
+static void an_abort_is_one_whoever_was_killed_before(void) {
+    int ends[2];
+    for (int killed_first = 0; killed_first < 2; killed_first++) {
+        pair(ends);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            close(ends[1]);
+            for (;;) pause();
+        }
+        if (killed_first) CHECK(kill(child, SIGKILL) == 0 && status_of(child) == 1000 + SIGKILL);
+        linger_no_time(ends[0]);
+        CHECK(write(ends[0], "said", 4) == 4);
+        CHECK(close(ends[0]) == 0);
+        if (!killed_first) {
+            char buffer[4];
+            CHECK(recv(ends[1], buffer, 4, MSG_WAITALL) == 4);
+            CHECK(recv(ends[1], buffer, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+            CHECK(kill(child, SIGKILL) == 0 && status_of(child) == 1000 + SIGKILL);
+        }
+        is_reset_after(ends[1], killed_first ? "said" : "");
+    }
+}
+
+static void lingering_for_no_time_is_heeded_when_a_process_ends(void) {
+    for (int way = 0; way < 3; way++) {
+        struct sockaddr_in address;
+        int door = listener(&address);
+        struct pollfd look = {door, POLLIN, 0};
+        CHECK(poll(&look, 1, 0) == 0);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            int fd = socket(AF_INET, SOCK_STREAM, 0);
+            CHECK(close(door) == 0);
+            if (way == 0) linger_no_time(fd);
+            CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+            CHECK(write(fd, "said", 4) == 4);
+            if (way == 1) linger_no_time(fd);
+            if (way == 2) CHECK(kill(getpid(), SIGKILL) == 0);
+            _exit(0);
+        }
+        int fd = accept(door, NULL, NULL);
+        CHECK(fd >= 0 && close(door) == 0);
+        CHECK(status_of(child) == (way == 2 ? 1000 + SIGKILL : 0));
+        if (way < 2) is_reset_after(fd, "said");
+        else {
+            char buffer[8];
+            CHECK(read(fd, buffer, 4) == 4 && read(fd, buffer, 4) == 0 && close(fd) == 0);
+        }
+    }
+}
+
 static int connecting, told[2];
 static pthread_barrier_t start;
 
@@ -223,6 +290,8 @@ static const struct guest_case CASES[] = {
     CASE(epoll_works_where_its_newest_call_is_refused),
     CASE(vectors_with_flags_stay_in_the_stream),
     CASE(a_clone_with_a_copy_of_the_memory_shares_a_connection),
+    CASE(an_abort_is_one_whoever_was_killed_before),
+    CASE(lingering_for_no_time_is_heeded_when_a_process_ends),
     CASE(a_fork_during_a_connect_shares_the_connection),
 };
 

@@ -215,7 +215,7 @@ fn establish(
     }
     super::begin_lane(connection, anchor, lane, side, End::Server);
     // Last: now the client knows that nothing will change any more.
-    memory.set_flags(End::Server, flags::TAKEN);
+    memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
     stats::open_slot(connection);
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
     Ok(family as i32)
