@@ -444,13 +444,13 @@ impl Pin {
         self.0
     }
 
-    /// Runs `sleep`; a thread that is cancelled in it gives the pin back.
-    pub(crate) fn while_asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
+    /// Runs `wait`, a spin or a sleep; a thread that is cancelled in it, or jumps out, gives the pin back.
+    pub(crate) fn while_waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
         unsafe extern "C" fn undo(desc: *mut core::ffi::c_void) {
             // SAFETY: the description below, an object of a slab.
             unpin(unsafe { &*desc.cast::<Desc>() });
         }
-        crate::cancel::undoing(undo, self.0, sleep)
+        crate::cancel::undoing(undo, self.0, wait)
     }
 }
 

@@ -23,7 +23,6 @@ use crate::life::relay;
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken};
 use crate::{Errno, Outcome, epoll, kernel, meet, table};
-use scratch::Scratch;
 
 /// Events that poll(2) reports whether asked or not.
 const ALWAYS: i16 = POLLERR | POLLHUP | POLLNVAL;
@@ -80,12 +79,24 @@ impl Poller {
         POLLERS.fetch_add(1, Relaxed);
         Poller
     }
+
+    /// Runs `sleep`; a thread that does not come back from it is no poller any more.
+    fn while_asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
+        unsafe extern "C" fn undo(_: *mut core::ffi::c_void) {
+            Poller::leave();
+        }
+        crate::cancel::undoing(undo, self, sleep)
+    }
+
+    fn leave() {
+        // A handler may fork in the middle of a sleep, and its child return here uncounted.
+        let _ = POLLERS.fetch_update(Relaxed, Relaxed, |pollers| pollers.checked_sub(1));
+    }
 }
 
 impl Drop for Poller {
     fn drop(&mut self) {
-        // A handler may fork in the middle of a sleep, and its child return here uncounted.
-        let _ = POLLERS.fetch_update(Relaxed, Relaxed, |pollers| pollers.checked_sub(1));
+        Poller::leave();
     }
 }
 
@@ -119,10 +130,7 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
     if ours + listeners == 0 {
         return Outcome::Kernel;
     }
-    let Some(mut scratch) = Scratch::new(fds.len() + listeners * LISTENER_FDS) else {
-        return Outcome::fail(libc::ENOMEM);
-    };
-    scan(fds, scratch.slice(), deadline, mask)
+    scratch::with(fds.len() + listeners * LISTENER_FDS, |shadow| scan(fds, shadow, deadline, mask))
 }
 
 /// The wait itself. `shadow` is what the kernel gets to see; it has room for all listeners' descriptors.
@@ -149,12 +157,12 @@ pub(crate) fn scan(fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u
                 Spun::Nothing => {}
             }
         }
-        let _poller = Poller::enter();
+        let poller = Poller::enter();
         if arm(fds) == Armed::Ready {
             continue;
         }
         let used = fill(fds, shadow, true);
-        match patience.sleep(&mut shadow[..used], mask) {
+        match poller.while_asleep(|| patience.sleep(&mut shadow[..used], mask)) {
             Woken::Ready(_) => heard(fds, shadow, &patience),
             Woken::TimedOut => {
                 return match look(fds, shadow) {

@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/epoll.h>
@@ -88,6 +89,75 @@ static void epoll_works_where_its_newest_call_is_refused(void) {
             _exit(0);
         }
         CHECK(status_of(child) == 0);
+    }
+}
+
+/* ---- handlers that jump ---- */
+
+static long mapped_kib(void) {
+    FILE *status = fopen("/proc/self/status", "r");
+    char line[128];
+    long kib = 0;
+    CHECK(status != NULL);
+    while (fgets(line, sizeof line, status)) sscanf(line, "VmSize: %ld", &kib);
+    CHECK(fclose(status) == 0 && kib > 0);
+    return kib;
+}
+
+static sigjmp_buf out;
+
+static void jump(int signal) {
+    siglongjmp(out, signal);
+}
+
+enum { WAITED_FOR = 500 };
+static int watching;
+
+/* Jumps out of `wait` on one end of a fresh connection, while it spins or while it sleeps. */
+static void jump_out_of(void (*wait)(int end), int round) {
+    int ends[2];
+    pair(ends);
+    struct epoll_event event = {.events = EPOLLIN};
+    watching = epoll_create1(0);
+    CHECK(watching >= 0 && epoll_ctl(watching, EPOLL_CTL_ADD, ends[1], &event) == 0);
+    if (sigsetjmp(out, 1) == 0) {
+        struct itimerval soon = {{0, 0}, {0, 10 + round * 7 % 300}};
+        CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+        wait(ends[1]);
+        CHECK(!"it came back");
+    }
+    says(ends[0], ends[1], "after the jump");
+    CHECK(close(watching) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+}
+
+static void waits_in_read(int end) {
+    char byte;
+    read(end, &byte, 1);
+}
+
+static void waits_in_poll(int end) {
+    struct pollfd fds[WAITED_FOR];
+    for (int i = 0; i < WAITED_FOR; i++) fds[i] = (struct pollfd){-1, 0, 0};
+    fds[0] = (struct pollfd){end, POLLIN, 0};
+    poll(fds, WAITED_FOR, -1);
+}
+
+static void waits_in_epoll(int end) {
+    struct epoll_event event;
+    (void)end;
+    epoll_wait(watching, &event, 1, -1);
+}
+
+static void nothing_is_left_behind_by_a_jump(void) {
+    void (*waits[])(int) = {waits_in_read, waits_in_poll, waits_in_epoll};
+    signal(SIGALRM, jump);
+    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
+        long before = 0;
+        for (int round = 0; round < 400; round++) {
+            if (round == 50) before = mapped_kib();
+            jump_out_of(waits[i], round);
+        }
+        CHECK(mapped_kib() - before < 1024);
     }
 }
 
@@ -288,6 +358,7 @@ static void a_fork_during_a_connect_shares_the_connection(void) {
 
 static const struct guest_case CASES[] = {
     CASE(epoll_works_where_its_newest_call_is_refused),
+    CASE(nothing_is_left_behind_by_a_jump),
     CASE(vectors_with_flags_stay_in_the_stream),
     CASE(a_clone_with_a_copy_of_the_memory_shares_a_connection),
     CASE(an_abort_is_one_whoever_was_killed_before),

@@ -434,8 +434,8 @@ pub(super) fn wait_readable(fd: i32, pin: &Pin, since: Since, patience: &mut Pat
             Since::Tail(tail) => tail,
         };
         let flags = lane.flags(peer);
-        let spun =
-            desc.budget().spin(patience, || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags);
+        let news = || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags;
+        let spun = pin.while_waiting(|| desc.budget().spin(patience, news));
         match spun {
             Spun::News => return Waited::Again,
             Spun::Signal => {
@@ -467,7 +467,7 @@ pub(super) fn wait_readable(fd: i32, pin: &Pin, since: Since, patience: &mut Pat
         return Waited::Again;
     }
     let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
-    let woken = pin.while_asleep(|| patience.sleep(&mut fds, None));
+    let woken = pin.while_waiting(|| patience.sleep(&mut fds, None));
     desc.publish_cpu();
     desc.budget().slept(patience);
     match (woken, Waited::from_sleep(woken, patience)) {

@@ -425,9 +425,8 @@ pub(super) fn wait_writable(fd: i32, pin: &Pin, patience: &mut Patience) -> Wait
     let desc = pin.desc();
     let side = desc.side();
     if !desc.shares_cpu() {
-        let spun = desc.budget().spin(patience, || {
-            writable_hint(desc, side) || desc.lane().flags(desc.end().peer()) & lane_flags::CLOSED != 0
-        });
+        let news = || writable_hint(desc, side) || desc.lane().flags(desc.end().peer()) & lane_flags::CLOSED != 0;
+        let spun = pin.while_waiting(|| desc.budget().spin(patience, news));
         match spun {
             Spun::News => {
                 observe(desc, side);
@@ -466,7 +465,7 @@ pub(super) fn wait_writable(fd: i32, pin: &Pin, patience: &mut Patience) -> Wait
         }
     }
     let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-    let woken = pin.while_asleep(|| patience.sleep(&mut fds, None));
+    let woken = pin.while_waiting(|| patience.sleep(&mut fds, None));
     desc.publish_cpu();
     desc.budget().slept(patience);
     match Waited::from_sleep(woken, patience) {

@@ -130,9 +130,9 @@ fn eventually(
         let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 1 + 20];
         let count = fill(fd, desc, &mut fds);
         let fds = fds.get_mut(..count).unwrap_or_default();
-        let came = passed.is_some() && spin(desc, &patience, fds);
+        let came = passed.as_ref().is_some_and(|passed| passed.while_waiting(|| spin(desc, &patience, fds)));
         let mut sleep = |fds: &mut [libc::pollfd]| match &passed {
-            Some(passed) => passed.while_asleep(|| patience.sleep(fds, None)),
+            Some(passed) => passed.while_waiting(|| patience.sleep(fds, None)),
             None => patience.sleep(fds, None),
         };
         match if came { Woken::Ready(1) } else { sleep(fds) } {

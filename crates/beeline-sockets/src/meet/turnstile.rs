@@ -66,15 +66,15 @@ pub(super) fn pass(listener: &'static Listener, patience: &wait::Patience) -> Re
 }
 
 impl Passed {
-    /// Runs `sleep`; a thread that is cancelled in it leaves the turnstile.
-    pub(super) fn while_asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
+    /// Runs `wait`, a spin or a sleep; a thread that is cancelled in it, or jumps out, leaves the turnstile.
+    pub(super) fn while_waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
         unsafe extern "C" fn undo(listener: *mut core::ffi::c_void) {
             // SAFETY: the listener below, an object of a slab.
             leave(unsafe { &*listener.cast::<Listener>() });
         }
         match self.listener {
-            Some(listener) => crate::cancel::undoing(undo, listener, sleep),
-            None => sleep(),
+            Some(listener) => crate::cancel::undoing(undo, listener, wait),
+            None => wait(),
         }
     }
 }

@@ -1,46 +1,47 @@
 //! Room for as many `pollfd`s as a call needs, without the heap.
 
-use core::mem::MaybeUninit;
-
 use beeline_shm::sys;
 use libc::pollfd;
+
+use crate::{Outcome, cancel};
 
 const ON_STACK: usize = 64;
 const NONE: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
 
-/// An array on the stack, or in a mapping of its own when it is large.
-pub(crate) struct Scratch {
-    small: [pollfd; ON_STACK],
-    large: *mut pollfd,
+/// A mapping for many entries.
+struct Mapping {
+    base: *mut pollfd,
     length: usize,
 }
 
-impl Scratch {
-    /// Room for `length` entries; `None` without memory.
-    pub(crate) fn new(length: usize) -> Option<Self> {
-        let large = if length <= ON_STACK {
-            core::ptr::null_mut()
-        } else {
-            sys::map_private(length * size_of::<pollfd>()).ok()?.cast()
-        };
-        Some(Self { small: [NONE; ON_STACK], large, length })
+/// Runs `body` with room for `length` entries, on the stack or, for many, in a mapping that goes with the call,
+/// however it ends. `ENOMEM` without memory.
+pub(crate) fn with(length: usize, body: impl FnOnce(&mut [pollfd]) -> Outcome) -> Outcome {
+    unsafe extern "C" fn undo(mapping: *mut core::ffi::c_void) {
+        // SAFETY: the mapping below; the call that used it does not come back.
+        unsafe { (*mapping.cast::<Mapping>()).unmap() }
     }
-
-    /// The entries.
-    pub(crate) fn slice(&mut self) -> &mut [pollfd] {
-        if self.large.is_null() {
-            return &mut self.small[..self.length];
-        }
-        // SAFETY: a private mapping of this many zeroed entries, ours alone until drop.
-        unsafe { core::slice::from_raw_parts_mut(self.large.cast::<MaybeUninit<pollfd>>().cast(), self.length) }
+    if length <= ON_STACK {
+        let mut few = [NONE; ON_STACK];
+        return body(few.get_mut(..length).unwrap_or_default());
     }
+    let Ok(base) = sys::map_private(length.saturating_mul(size_of::<pollfd>())) else {
+        return Outcome::fail(libc::ENOMEM);
+    };
+    let mapping = Mapping { base: base.cast(), length };
+    // SAFETY: a private mapping of this many zeroed entries, ours alone until it is unmapped.
+    let entries = unsafe { core::slice::from_raw_parts_mut(mapping.base, length) };
+    let outcome = cancel::undoing(undo, &mapping, || body(entries));
+    // SAFETY: `body` has ended.
+    unsafe { mapping.unmap() };
+    outcome
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if !self.large.is_null() {
-            // SAFETY: mapped in `new` with this length, and not used after drop.
-            unsafe { sys::unmap(self.large.cast(), self.length * size_of::<pollfd>()) };
-        }
+impl Mapping {
+    /// # Safety
+    /// Nobody uses the entries any more.
+    unsafe fn unmap(&self) {
+        // SAFETY: mapped in `with` with this length; not used by the caller's word.
+        unsafe { sys::unmap(self.base.cast(), self.length.saturating_mul(size_of::<pollfd>())) }
     }
 }

@@ -2,8 +2,7 @@
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM, fd_set, pollfd};
 
-use super::scratch::Scratch;
-use super::{LISTENER_FDS, deadline, scan};
+use super::{LISTENER_FDS, deadline, scan, scratch};
 use crate::desc::{Desc, Kind};
 use crate::{Outcome, kernel, meet, table};
 
@@ -121,10 +120,14 @@ unsafe fn run(count: i32, sets: [*mut fd_set; 3], timeout: Option<&libc::timespe
         Ok(deadline) => deadline,
         Err(errno) => return Outcome::Fail(errno),
     };
-    let Some(mut scratch) = Scratch::new(2 * members + listeners * LISTENER_FDS) else {
-        return Outcome::fail(libc::ENOMEM);
-    };
-    let (fds, shadow) = scratch.slice().split_at_mut(members);
+    scratch::with(2 * members + listeners * LISTENER_FDS, |room| {
+        let (fds, shadow) = room.split_at_mut(members);
+        wait(&sets, fds, shadow, deadline, mask)
+    })
+}
+
+/// Polls the members of the sets. `fds` has room for one entry each.
+fn wait(sets: &Sets, fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u64>, mask: Option<&u64>) -> Outcome {
     for (entry, fd) in fds.iter_mut().zip(sets.members()) {
         let [read, write, except] = sets.wanted(fd);
         let events = (i16::from(read) * (POLLIN | POLLRDNORM))
@@ -142,9 +145,9 @@ unsafe fn run(count: i32, sets: [*mut fd_set; 3], timeout: Option<&libc::timespe
             return Outcome::fail(libc::EBADF);
         }
         let timed_out = fds.iter().all(|entry| entry.revents == 0);
-        let bits = answer(&sets, fds);
+        let bits = answer(sets, fds);
         if bits != 0 || timed_out || deadline == Some(0) {
-            clear_unready(&sets, fds);
+            clear_unready(sets, fds);
             return Outcome::Done(bits);
         }
         // Only unasked hang-ups: nobody can wait for those, so leave such fds out.
