@@ -208,7 +208,7 @@ cases! { guest:
 
 cases! { adversity:
     epoll_works_where_its_newest_call_is_refused
-    nothing_is_left_behind_by_a_jump
+    waits_leave_nothing_behind_when_jumped_out_of
     vectors_with_flags_stay_in_the_stream
     a_clone_with_a_copy_of_the_memory_shares_a_connection
     an_abort_is_one_whoever_was_killed_before

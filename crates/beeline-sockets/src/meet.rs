@@ -78,6 +78,8 @@ pub fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
     if !life::may_accelerate() {
         return Outcome::Kernel;
     }
+    // Before there is anything that a fork could copy.
+    let born = crate::forks();
     let fd = match kernel::socket(domain, kind, protocol) {
         Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
             kernel::socket(domain, kind, protocol)
@@ -99,7 +101,7 @@ pub fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
         && is_tcp
         && let Some(desc) = DESCS.take()
     {
-        desc.begin(Kind::Tcp, fd, domain as u32, crate::forks());
+        desc.begin(Kind::Tcp, fd, domain as u32, born);
         if table::set(fd, Some(desc)).is_err() {
             desc.give_if_unused();
         }
@@ -284,9 +286,13 @@ pub(crate) fn adopt_lane(
 /// The last user of a lane in this process is gone: pools or unmaps the lane and its side.
 pub fn retire_lane(desc: &'static Desc) {
     let side = desc.side();
-    let alone = !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
     // SAFETY: null, or an object of a slab, which is never unmapped.
-    if let Some(lane) = unsafe { desc.pooled.swap(core::ptr::null_mut(), Relaxed).as_ref() } {
+    let lane = unsafe { desc.pooled.swap(core::ptr::null_mut(), Relaxed).as_ref() };
+    // Not judged by the side alone: a holder that has dropped its privileges may put into it what it likes, and keep it
+    // mapped.
+    let alone =
+        lane.is_some_and(PooledLane::is_ours_alone) && !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
+    if let Some(lane) = lane {
         if side.is(state::POISONED)
             || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0
         {
@@ -310,6 +316,12 @@ pub(crate) fn spoil_lane(desc: &'static Desc) {
 pub fn purge_pools() {
     pool::purge();
     listener::prepare_fork();
+}
+
+/// After a `fork`, in the parent: lanes and sides that other threads gave back since [`purge_pools`] are the child's,
+/// too. The caller holds `life::changing`.
+pub fn purge_pools_again() {
+    pool::purge();
 }
 
 /// Gives up descriptors that are only there for speed. Returns whether there were any: the call that ran into

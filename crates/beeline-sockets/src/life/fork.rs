@@ -89,9 +89,10 @@ pub(super) fn install_handlers() {
 
 /// Before a `fork`.
 pub fn around_fork_prepare() {
-    FORKS.fetch_add(1, Relaxed);
     stats::count_if_open(Counter::Forks);
     let guard = changing();
+    // Only now: what was made while we waited is copied, and must not look as if it were made after the fork.
+    FORKS.fetch_add(1, Relaxed);
     meet::purge_pools();
     table::for_each(|fd, desc| {
         // Once for each description, not for each fd.
@@ -129,7 +130,9 @@ pub fn leave() {
 /// After a `fork`, in the parent; also when it has failed.
 pub fn around_fork_parent() {
     // SAFETY: this thread holds the lock since `around_fork_prepare`.
-    drop(unsafe { (*HELD.0.get()).take() });
+    let guard = unsafe { (*HELD.0.get()).take() };
+    meet::purge_pools_again();
+    drop(guard);
 }
 
 /// After a `fork`, in the child.

@@ -185,7 +185,7 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     if !table::leads_to(fd, desc) {
         return Err(Reason::Internal);
     }
-    // A fork counts itself before it waits for us: one that is not counted now copies the finished connection.
+    // A fork that is not counted now waits for us, and copies the finished connection.
     if desc.born.load(Relaxed) != crate::forks() {
         return Err(Reason::SharedBeforeConnect);
     }

@@ -15,8 +15,9 @@
 //!    then another process may have it mapped. Processes that share a listener may each meet the lane in turn, and
 //!    keep it mapped, as long as all who accept are of one user; processes of one user may read each other's memory
 //!    anyway.
-//! 3. Before a `fork` all idle lanes are unmapped, so that the child has none of them. Lanes in use keep their
-//!    memfds, which the child needs to hand them on.
+//! 3. Before a `fork` all idle lanes are unmapped, so that the child has none of them. The same holds for idle sides.
+//!    What becomes idle while the fork is made, parent and child unmap after it. Lanes in use keep their memfds, which
+//!    the child needs to hand them on.
 //! 4. The memfd travels with every hello. The server recognises a lane that it still has mapped by the
 //!    memfd's identity and maps any other, so that neither end depends on what the other has kept.
 //!
@@ -177,6 +178,12 @@ impl PooledLane {
     /// No process but this one has the lane mapped on this end.
     fn is_private(&self) -> bool {
         self.forks.load(Relaxed) == crate::forks()
+    }
+
+    /// No process but this one has ever had the lane's present connection, nor its side: no fork comes between the
+    /// mapping of the two.
+    pub(super) fn is_ours_alone(&self) -> bool {
+        self.is_private() && self.reusable.load(Relaxed) == 1
     }
 
     fn fill(&self, memory: LaneMemory, id: FileId) {
@@ -412,9 +419,11 @@ fn drop_idle(list: &List) -> bool {
 pub(super) fn reset_after_fork() {
     LOCK.reset();
     LANES.reset_after_fork(|_| {});
-    // Pages that other threads gave back between `purge` and the fork: the parent will use them again.
-    SIDES.store(0, Relaxed);
-    SIDES_COUNT.store(0, Relaxed);
+    // What other threads gave back since the `purge` before the fork. One may have been about to count.
+    purge();
+    for count in [&CLIENT.count, &SERVER.count, &SPARE.count, &SIDES_COUNT] {
+        count.store(0, Relaxed);
+    }
 }
 
 /// A zeroed side page, and the side on it.
@@ -533,6 +542,29 @@ mod tests {
         lane.close_memfd();
         retire(lane, End::Client, true);
         assert!(!release_descriptors(), "a lane without its memfd is not kept");
+    }
+
+    #[test]
+    fn a_side_that_a_fork_may_have_copied_is_not_kept_whatever_it_says() {
+        let _turn = ONE_AT_A_TIME.lock();
+        purge();
+        for (forked, kept) in [(false, 1), (true, 0)] {
+            let lane = client_lane(11).unwrap().sent();
+            let desc = crate::desc::DESCS.take().unwrap();
+            desc.begin(crate::desc::Kind::Tcp, -1, libc::AF_INET as u32, crate::forks());
+            let side = side().unwrap();
+            desc.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
+            desc.keep_side_memfd(side.memfd);
+            desc.become_lane(lane.memory(), side.state, End::Client);
+            if forked {
+                crate::life::count_fork();
+            }
+            // As another holder may leave it.
+            side.state.holders.store(1, Relaxed);
+            super::super::retire_lane(desc);
+            assert_eq!(SIDES_COUNT.load(Relaxed), kept, "{forked}");
+            purge();
+        }
     }
 
     #[test]
