@@ -370,16 +370,20 @@ impl Call {
 
     /// Takes out the bells of a hot lane that nobody sleeps on.
     fn hush(&self, fd: i32, desc: &'static Desc) {
-        let Some(guard) = table::rx_of(open_fd(fd, desc), desc) else { return };
+        let fd = open_fd(fd, desc);
+        let Some(_pin) = table::pin(fd, desc) else { return };
+        let Some(guard) = table::rx_of(fd, desc) else { return };
         // Whoever sleeps has said so before it armed the lane, under the lock that we hold.
         let alone = !desc.shared.load(Relaxed)
             && desc.entries.load(Relaxed) == 1
-            && desc.pins.load(Relaxed) == 0
+            // Ours.
+            && desc.pins.load(Relaxed) == 1
             && self.set.sleepers.load(Relaxed) == 0
             && !somebody_polls();
-        if alone {
-            // A fault is found again by whoever reads.
-            let _ = guard.reader().hush(&Anchor(open_fd(fd, desc)));
+        let hushed = if alone { guard.reader().hush(&Anchor(fd)) } else { Ok(()) };
+        drop(guard);
+        if let Err(failure) = hushed {
+            let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
         }
     }
 
