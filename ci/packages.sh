@@ -7,6 +7,15 @@ declare -A packages=(
     [build]="gcc libc6-dev"
     [test]="gcc libc6-dev strace python3-minimal redis-server redis-tools iperf3 memcached nginx-light curl procps iproute2"
     [demo]="redis-server redis-tools iperf3 netpipe-tcp sockperf procps"
+    # Foreign test suites and what they are built with, then real programs.
+    [compat]="gcc g++ libc6-dev make dpkg-dev pkg-config libssl-dev zlib1g-dev openssl strace procps iproute2
+        python3.11 libpython3.11-testsuite python3-pip
+        nginx-light apache2-bin haproxy wrk curl wget
+        postgresql-15 postgresql-client-15 mariadb-server-core mariadb-client sysbench
+        redis-server redis-tools memcached nodejs default-jdk-headless
+        gunicorn perl ruby php-fpm php-cli openssh-server openssh-client rsync stunnel4 socat
+        netcat-openbsd openbsd-inetd iperf3 sockperf qperf netpipe-tcp
+        openmpi-bin libopenmpi-dev mpich libmpich-dev pvm pvm-dev tgt libiscsi-bin"
 )
 
 missing=()
