@@ -40,6 +40,13 @@ launch() {
     started+=("$server")
 }
 
+# What was run, for the tables.
+version() {
+    local line
+    line=$("$@" 2>&1 </dev/null | grep -m1 '[0-9]\.[0-9]')
+    printf '%s\n' "$line" >>"$WORK/version"
+}
+
 free_port() {
     python3 "$(dirname "${BASH_SOURCE[0]}")/free_port.py" "$$"
 }
@@ -64,6 +71,17 @@ await() {
     done
     echo "waited in vain: $*" >&2
     exit 1
+}
+
+# Waits until a port has a listener, without connecting to it: for servers that serve one client, or count them.
+await_listener() {
+    await sh -c "ss -Htln sport = :$1 | grep -q LISTEN"
+}
+
+# Stops a process that `launch` has started, and waits for its end.
+stop() {
+    kill "$1"
+    wait "$1" || true
 }
 
 # A process (or one of its children) must have carried at least so many connections over lanes.
