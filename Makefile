@@ -3,11 +3,12 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test bench check loom install clean deps-build deps-test deps-demo
+.PHONY: help all demo test compat bench check loom install clean deps-build deps-test deps-demo deps-compat
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
 	@echo 'make test     all tests: units, models, semantics against the kernel, real programs'
+	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
 	@echo 'make all      build the command and the library into target/release'
 	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'
@@ -20,6 +21,9 @@ demo: deps-demo all
 
 test: deps-test
 	ci/test.sh
+
+compat: deps-compat all
+	tests/compat/run.py --docs docs/compatibility.md
 
 bench: all
 	target/release/beeline bench
@@ -43,3 +47,6 @@ deps-test:
 
 deps-demo:
 	@ci/packages.sh build demo
+
+deps-compat:
+	@ci/packages.sh build test compat

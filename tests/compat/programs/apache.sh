@@ -41,7 +41,8 @@ DocumentRoot $WORK/www
     ProxyPass / http://127.0.0.1:$back/
 </VirtualHost>
 CONF
-    launch apache2 -d "$WORK/$mpm" -f "$WORK/$mpm/httpd.conf" -DFOREGROUND
+    # A session of its own: when it ends, Apache ends its whole process group.
+    launch setsid apache2 -d "$WORK/$mpm" -f "$WORK/$mpm/httpd.conf" -DFOREGROUND
     main=$server
     await_port "$front"
     fetch() { with_mode curl -sS --max-time 60 "$@"; }

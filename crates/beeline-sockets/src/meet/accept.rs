@@ -11,6 +11,10 @@
 //! Connecting to the door and saying hello are two calls of the client, and the kernel wakes the server at the first.
 //! A client that has not spoken yet is waited for, for a moment; then it is put aside ([`door::park`]), so that it
 //! holds up nobody, and its anchor's readability counts as the listener's.
+//!
+//! Whoever is put aside can be served by this process only, while in TCP's queue anybody who shares the listener could
+//! serve it. One of a crowd may leave `accept` with another client to serve, or to wait for its turn at a lock of the
+//! app's, and not come back for long. So it first sends those away that it has put aside: they begin again over TCP.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -57,6 +61,15 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
         Ok(_) => eventually(fd, desc, listener, flags, &mut peer),
         Err(errno) => Err(errno),
     };
+    let result = match result {
+        Err(Errno(libc::EAGAIN)) if listener.waiting.load(Relaxed) != 0 && listener.is_shared() => {
+            from_pending(desc, listener, flags, &mut peer).ok_or(Errno(libc::EAGAIN))
+        }
+        result => result,
+    };
+    if listener.waiting.load(Relaxed) != 0 && listener.is_shared() {
+        door::dismiss(listener);
+    }
     match result {
         Ok(accepted) if !pointer.is_null() => {
             let nowhere = bogus(length as usize, size_of::<u32>());
@@ -289,11 +302,15 @@ fn from_door(
 
 /// Waits a moment for the hello of a client that has just connected: the kernel wakes us when it connects, before it
 /// can speak, and perhaps on its own CPU. So a listener that the kernel calls readable has somebody to accept. Clients
-/// that stay silent in spite of that cost a listener one such wait in a hundred times its length, until they speak.
+/// that stay silent in spite of that cost a listener one such wait in a hundred times its length, until they speak. One
+/// of a crowd, which can only send them away, waits ten times as often.
 fn await_hello(listener: &Listener, anchor: i32) -> bool {
     const AWAIT_NS: i64 = 50_000_000;
     const RESPITE_NS: u64 = 5_000_000_000;
-    if listener.waiting.load(Relaxed) != 0 && kernel::now_ns() < listener.await_from_ns.load(Relaxed) {
+    const RESPITE_IN_CROWD_NS: u64 = 500_000_000;
+    let in_crowd = listener.is_shared();
+    let respite_ns = if in_crowd { RESPITE_IN_CROWD_NS } else { RESPITE_NS };
+    if (in_crowd || listener.waiting.load(Relaxed) != 0) && kernel::now_ns() < listener.await_from_ns.load(Relaxed) {
         return false;
     }
     let mut fds = [libc::pollfd { fd: anchor, events: libc::POLLIN, revents: 0 }];
@@ -301,7 +318,7 @@ fn await_hello(listener: &Listener, anchor: i32) -> bool {
     // SAFETY: a live timeout, which the kernel may write to; no mask.
     let spoken = matches!(unsafe { kernel::ppoll(&mut fds, &raw mut timeout, core::ptr::null()) }, Ok(1..));
     if !spoken {
-        listener.await_from_ns.store(kernel::now_ns().saturating_add(RESPITE_NS), Relaxed);
+        listener.await_from_ns.store(kernel::now_ns().saturating_add(respite_ns), Relaxed);
     }
     spoken
 }
@@ -400,7 +417,8 @@ pub fn door_ready(desc: &'static Desc) -> bool {
         let gained = {
             let _changing = life::changing();
             let Ok(Some(anchor)) = next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) else { return false };
-            if hello_io::look(anchor) == Waiting::Gone {
+            let unheard = listener.is_shared() && !await_hello(listener, anchor);
+            if unheard || hello_io::look(anchor) == Waiting::Gone {
                 send_away(anchor, Refusal::Gone);
                 None
             } else {

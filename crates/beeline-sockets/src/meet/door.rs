@@ -242,6 +242,12 @@ pub(super) fn drop_pending(listener: &Listener, place: &super::listener::Pending
     }
 }
 
+/// Sends all clients away that were put aside.
+pub(super) fn dismiss(listener: &Listener) {
+    let _guard = listener.lock.lock();
+    listener.pending.iter().for_each(|place| drop_pending(listener, place));
+}
+
 /// This process stops serving. The caller holds the listener's lock.
 ///
 /// If others hold the listener, the queue is left to those who serve; when there are none, the clients in it

@@ -409,13 +409,15 @@ pub fn close_listener(desc: &'static Desc) {
     LISTENERS.give(listener);
 }
 
-/// Before a `fork`: what parent and child must agree on gets its memory. The caller holds `life::changing`.
+/// Before a `fork`: what parent and child must agree on gets its memory. The parent may leave the accepting to the
+/// child from now on, so clients that it has put aside are sent away. The caller holds `life::changing`.
 pub(super) fn prepare_fork() {
     table::for_each(|fd, desc| {
-        if let Some(listener) = Listener::of(desc)
-            && desc.fd.load(Relaxed) == fd
-            && listener.turnstile.get().is_none()
-        {
+        let Some(listener) = Listener::of(desc) else { return };
+        if listener.waiting.load(Relaxed) != 0 {
+            door::dismiss(listener);
+        }
+        if desc.fd.load(Relaxed) == fd && listener.turnstile.get().is_none() {
             share(listener);
         }
     });
