@@ -69,13 +69,14 @@ def main():
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", SHM], check=True)
     os.mkdir(KEPT, 0o755)
-    child = subprocess.Popen(command, start_new_session=True).pid
+    # Kept: it would be waited for when the object goes.
+    job = subprocess.Popen(command, start_new_session=True)
     deadline = time.monotonic() + seconds
     code = None
     while code is None:
         keep_statistics()
         pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == child:
+        if pid == job.pid:
             code = os.waitstatus_to_exitcode(status)
         elif pid == 0:
             if time.monotonic() > deadline:
