@@ -38,10 +38,11 @@ prepare() {
         cp -r "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"$crate" "$source/"
         cd "$source/$crate"
         printf '\n[workspace]\n' >>Cargo.toml
-        local wanted=(--no-run --message-format=json)
+        local wanted=(--keep-going --message-format=json)
         while read -r test; do wanted+=(--test "$test"); done < <(tests_of "$crate")
         if [[ $crate = tokio-* ]]; then wanted+=(--features full); fi
-        cargo test -q "${wanted[@]}" | python3 -c '
+        # A test that needs what was not published is left out.
+        { cargo build -q "${wanted[@]}" || true; } | python3 -c '
 import json, shutil, sys
 for line in sys.stdin:
     message = json.loads(line)
@@ -49,6 +50,8 @@ for line in sys.stdin:
         shutil.copy2(message["executable"], sys.argv[1] + message["target"]["name"])
 ' "$programs/${crate%-*}."
     done
+    local crate
+    for crate in "${crates[@]}"; do ls "$programs/${crate%-*}".* >&2; done
     touch "$programs/done"
 }
 
@@ -71,6 +74,6 @@ run() {
 
 case "$1" in
     prepare) prepare ;;
-    units) for crate in "${crates[@]}"; do tests_of "$crate" | sed "s/^/${crate%-*}./"; done ;;
+    units) find "$programs" -name '*.*' -printf '%f\n' | sort ;;
     run) run "$2" ;;
 esac

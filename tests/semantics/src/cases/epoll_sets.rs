@@ -28,6 +28,9 @@ pub const GROUP: Group = Group {
         Case::new("exclusive_waiters", FAMILY, exclusive_waiters),
         Case::new("add_while_another_thread_waits", FAMILY | TRIGGER, add_while_another_thread_waits),
         Case::new("mod_while_another_thread_waits", FAMILY, mod_while_another_thread_waits),
+        Case::new("room_after_add_while_another_thread_waits", FAMILY | TRIGGER, room_after_add),
+        Case::new("room_after_filling_while_another_thread_waits", FAMILY, room_after_filling),
+        Case::new("data_after_mod_while_another_thread_waits", FAMILY | TRIGGER, data_after_mod),
         Case::new("close_while_another_thread_waits", FAMILY, close_while_another_thread_waits),
         Case::new("oneshot_shared_by_threads", FAMILY, oneshot_shared_by_threads),
         Case::new("set_inherited_by_fork", FAMILY | TRIGGER, set_inherited_by_fork),
@@ -382,6 +385,41 @@ fn mod_while_another_thread_waits(v: Variant) {
     say(client, server, "x");
     while_waiting(set, || {
         epoll_mod(set, server, IN);
+    });
+}
+
+fn room_after_add(v: Variant) {
+    // Nothing to report when the member comes: what comes later must reach the thread that sleeps already.
+    let (client, server) = v.pair();
+    let set = epoll_create("set");
+    let filled = fill_firmly(server, 1);
+    while_waiting(set, || {
+        epoll_add(set, server, OUT | trigger(v));
+        drain(client, 1, filled);
+    });
+}
+
+fn room_after_filling(v: Variant) {
+    let (client, server) = v.pair();
+    let set = epoll_create("set");
+    epoll_add(set, server, IN | OUT | ET);
+    epoll_wait(set, 4, 0);
+    while_waiting(set, || {
+        let filled = fill_firmly(server, 1);
+        drain(client, 1, filled);
+    });
+}
+
+fn data_after_mod(v: Variant) {
+    let (client, server) = v.pair();
+    let set = epoll_create("set");
+    epoll_add(set, server, IN | libc::EPOLLONESHOT | trigger(v));
+    say(client, server, "x");
+    epoll_wait(set, 4, -1);
+    recv(server, 8, 0);
+    while_waiting(set, || {
+        epoll_mod(set, server, IN | libc::EPOLLONESHOT | trigger(v));
+        say(client, server, "y");
     });
 }
 
