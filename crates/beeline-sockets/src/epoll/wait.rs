@@ -21,9 +21,9 @@ use crate::wait::{Patience, Spun, Woken};
 use crate::{Errno, Outcome, kernel, meet, stats, table};
 
 /// Looks through the hot list for which a spin takes the set's lock once.
-const ROUNDS_PER_LOCK: u32 = 16;
+const ROUNDS_PER_LOCK: u32 = 64;
 /// Times that a spin takes the lock between two looks at the clock.
-const LOCKS_PER_CLOCK: u32 = 4;
+const LOCKS_PER_CLOCK: u32 = 1;
 
 /// `epoll_wait(2)`.
 ///
