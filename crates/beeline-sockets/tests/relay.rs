@@ -148,6 +148,15 @@ fn close(fd: i32) {
     assert_eq!(life::close(fd), Outcome::OK);
 }
 
+/// Bytes that the peer has not read (`SIOCOUTQ`).
+fn unread(fd: i32) -> i32 {
+    let mut bytes = -1;
+    // SAFETY: room for an int.
+    let asked = unsafe { life::ioctl(fd, libc::TIOCOUTQ, (&raw mut bytes) as usize) };
+    assert_eq!(asked, Outcome::OK);
+    bytes
+}
+
 #[test]
 fn a_demoted_connection_goes_on_under_its_own_addresses() {
     let _turn = turn();
@@ -768,6 +777,10 @@ fn a_killed_relay_is_an_end_for_both() {
     let (client, mut program, relay) = relayed();
     assert_eq!(send(client, b"x"), Outcome::Done(1));
     program.read_exact(&mut [0]).unwrap();
+    // The program has the byte before the relay has noted that it is out of the ring; until then a death is a reset.
+    while unread(client) != 0 {
+        std::thread::yield_now();
+    }
     // SAFETY: the relay is ours.
     assert_eq!(unsafe { libc::kill(relay.0 as i32, libc::SIGKILL) }, 0);
     relay.ends();
