@@ -276,7 +276,8 @@ pub fn cool(desc: &Desc) -> Armed {
 /// Handles the faults of peers that were found while the set was locked. No lock may be held: a fault may start the
 /// connection over on TCP, which takes it out of its sets.
 fn attend(set: &Set) {
-    while set.troubled.swap(false, Relaxed) {
+    // Looked at first: this is on the way of every wait, and an exchange costs as much as a lock.
+    while set.troubled.load(Relaxed) && set.troubled.swap(false, Relaxed) {
         let mut found = None;
         {
             let _guard = set.lock.lock();

@@ -47,6 +47,10 @@ fn grow(desc: &Desc, reach: u32) {
     let more = u64::from(reach).wrapping_sub(u64::from(before));
     let sum = SUM.fetch_add(more, Relaxed).wrapping_add(more);
     let most = crate::config().stream_bytes_max / u64::from(GRANULE_BYTES);
+    if sum <= most {
+        // The streams that made looking vain are gone.
+        NEXT_LOOK.store(0, Relaxed);
+    }
     if sum > most.max(NEXT_LOOK.load(Relaxed)) {
         table::for_each(|_, desc| give_back(desc));
         NEXT_LOOK.store(SUM.load(Relaxed).saturating_add(most / 4), Relaxed);

@@ -12,7 +12,7 @@ mkdir -p /run/sshd "$WORK/www"
 ssh-keygen -q -t ed25519 -N '' -f "$WORK/host"
 ssh-keygen -q -t ed25519 -N '' -f "$WORK/user"
 # sshd believes only files in directories that nobody else may write to.
-keys=$(mktemp -d /root/.compat-ssh.XXXXXX)
+keys=$(mktemp -d "$HOME/.compat-ssh.XXXXXX")
 cp "$WORK/user.pub" "$keys/authorized"
 cat >"$WORK/sshd_config" <<CONF
 ListenAddress 127.0.0.1:$port

@@ -20,10 +20,8 @@ use crate::poll::{deadline, somebody_polls};
 use crate::wait::{Patience, Spun, Woken};
 use crate::{Errno, Outcome, kernel, meet, stats, table};
 
-/// Looks through the hot list for which a spin takes the set's lock once.
+/// Looks through the hot list for which a spin takes the set's lock once; then it looks at the clock.
 const ROUNDS_PER_LOCK: u32 = 64;
-/// Times that a spin takes the lock between two looks at the clock.
-const LOCKS_PER_CLOCK: u32 = 1;
 
 /// `epoll_wait(2)`.
 ///
@@ -476,16 +474,14 @@ impl Call {
 
     fn spin(&mut self, patience: &mut Patience) -> Spun {
         let set = self.set;
-        let mut rounds = 0u32;
         let cold = self.is_cold();
-        set.budget().spin_by(LOCKS_PER_CLOCK, patience, || {
-            rounds += 1;
+        set.budget().spin_by(1, patience, || {
             // A set with nothing hot spins on the kernel alone: a bell or a client that comes within the budget is
             // spared a sleep. Otherwise the kernel's own events are looked for as by busy waits.
             if cold {
                 return kernel::poll_now(self.epfd, libc::POLLIN) != 0;
             }
-            if rounds.is_multiple_of(LOCKS_PER_CLOCK) && self.kernel_is_due() {
+            if self.kernel_is_due() {
                 self.set.last_look.store(ticks(), Relaxed);
                 if kernel::poll_now(self.epfd, libc::POLLIN) != 0 {
                     return true;
