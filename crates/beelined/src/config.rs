@@ -1,0 +1,1 @@
+//! What the administrator has written: `/etc/beeline/beelined.toml`.

@@ -1,0 +1,9 @@
+//! The bridge: a daemon on each host that carries Beeline's connections to and from other hosts.
+//!
+//! `docs/design/0004-bridge.md` has the whole picture. The parts:
+//!
+//! * the **control plane** says who is who: configuration ([`config`]), keys and trusted certificates, the
+//!   control connection to each peer, the socket for the administrator;
+//! * the **data plane** moves bytes: lanes of local processes, rails to other hosts, and the records between.
+
+pub mod config;
