@@ -5,6 +5,7 @@ mod exec;
 mod fds;
 mod process;
 mod ready;
+mod sandbox;
 mod signals;
 mod sockets;
 mod stdio;
@@ -21,6 +22,7 @@ pub fn resolve_all() {
         fds::REALS,
         process::REALS,
         ready::REALS,
+        sandbox::REALS,
         signals::REALS,
         sockets::REALS,
         stdio::REALS,

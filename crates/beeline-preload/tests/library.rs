@@ -221,6 +221,15 @@ cases! { relays:
     a_static_program_serves_behind_a_relay;
 }
 
+cases! { sandbox:
+    a_filter_finds_no_lanes
+    a_filter_by_number_finds_no_lanes
+    limits_announce_a_filter
+    asking_for_filters_leaves_lanes_alone
+    a_program_that_begins_behind_a_filter_has_no_lanes;
+    is_told_nothing
+}
+
 #[test]
 fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
     let mut command = Command::new(guest("guest"));

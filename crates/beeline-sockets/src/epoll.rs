@@ -39,7 +39,7 @@ use crate::poll::arm_lane;
 use crate::table;
 
 pub use control::{
-    create, ctl, forget, forget_last, listener_gained, listener_lost, put_back, remember, stir, take_out,
+    create, ctl, forget, forget_last, leave_sets, listener_gained, listener_lost, put_back, remember, stir, take_out,
 };
 pub use set::Set;
 pub use wait::{pwait, pwait2, wait};

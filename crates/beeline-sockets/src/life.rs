@@ -26,6 +26,7 @@ mod open_fds;
 mod orphan;
 pub(crate) mod relay;
 mod rights;
+mod sandbox;
 mod stranger;
 
 use core::cell::UnsafeCell;
@@ -51,6 +52,7 @@ pub use hidden::{hidden_add, hidden_remove, is_hidden};
 pub(crate) use orphan::orphan_used;
 pub use relay::{demote, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};
+pub use sandbox::{before_filter, before_limit};
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 pub static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -138,8 +140,13 @@ fn start_now() {
         }
         OWNER.store(sys::getpid(), Relaxed);
         let _ = config();
-        adopt::inherited();
+        if !sandbox::begin() {
+            adopt::inherited();
+        }
         STARTED.store(true, Release);
+    }
+    if sandbox::is_sealed() {
+        return;
     }
     // Outside the lock, too: the statistics start the process themselves.
     stats::succeed();
@@ -172,9 +179,9 @@ pub fn look(program: Program<'_>) -> Image {
     if has_started() { image::inspect(program, environment(b"PATH=")) } else { Image::Takes }
 }
 
-/// Whether the process has started.
+/// Whether the process has started, and goes on with lanes or may come by some.
 fn has_started() -> bool {
-    STARTED.load(Acquire)
+    STARTED.load(Acquire) && !sandbox::is_sealed()
 }
 
 /// Forks, vforks and spawns of the process so far.

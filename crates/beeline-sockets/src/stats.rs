@@ -414,6 +414,11 @@ pub fn remove_file() {
     }
 }
 
+/// The file is not removed when the process ends.
+pub(crate) fn keep_file() {
+    FILE.pid.store(0, Relaxed);
+}
+
 /// In the child of a `fork`: the file is the parent's.
 pub(crate) fn reset_after_fork() {
     LOCK.reset();

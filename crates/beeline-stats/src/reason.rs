@@ -40,6 +40,7 @@ closed_list! {
         KernelUnsupported = "kernel_unsupported": "This kernel lacks, or does differently, something that lanes rest on.",
         SystemCallDenied = "system_call_denied": "A sandbox denied a system call that lanes need.",
         IoUringDenied = "io_uring_denied": "The program drives its sockets through io_uring, past the C library.",
+        SystemCallFilter = "system_call_filter": "The program runs under a filter of system calls of its own (seccomp), or is about to put itself under one.",
         VforkChild = "vfork_child": "The call came from a vfork child, in which Beeline changes nothing.",
         Reentered = "reentered": "The call came from a signal handler that had interrupted Beeline itself.",
         Internal = "internal": "Beeline met a state it does not handle and left the connection to the kernel.",

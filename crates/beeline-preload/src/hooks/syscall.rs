@@ -6,11 +6,11 @@
 
 use core::sync::atomic::{AtomicPtr, Ordering::Release};
 
-use beeline_sockets::{life, stats};
+use beeline_sockets::{Outcome, life, stats};
 use beeline_stats::{Reason, Role};
 use libc::{c_int, c_long, c_uint, c_void};
 
-use super::{data, exec, fds, process, ready, sockets};
+use super::{data, exec, fds, process, ready, sandbox, sockets};
 use crate::real::Real;
 
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -102,6 +102,10 @@ numbers! {
     // Only where the stub has seen that the child will run on a copy of this stack.
     SYS_clone => |a, b, c, d, e, f| fork([libc::SYS_clone as usize, a, b, c, d, e]);
     SYS_clone3 => |a, b, c, d, e, f| fork([libc::SYS_clone3 as usize, a, b, 0, 0, 0]);
+    SYS_prctl => |a, b, c, d, e, f| sandbox::prctl(a as c_int, b as _, c as _, d as _, e as _);
+    SYS_seccomp => |a, b, c, d, e, f| seccomp(a, b, c);
+    SYS_setrlimit => |a, b, c, d, e, f| sandbox::setrlimit(a as c_uint, b as _);
+    SYS_prlimit64 => |a, b, c, d, e, f| sandbox::prlimit(a as c_int, b as c_uint, c as _, d as _);
     SYS_io_uring_setup => |a, b, c, d, e, f| io_uring_setup(a, b);
 }
 
@@ -157,6 +161,18 @@ unsafe fn io_uring_setup(entries: usize, parameters: usize) -> c_long {
     }
     // SAFETY: forwarded.
     unsafe { by_number(libc::SYS_io_uring_setup, entries, parameters, 0, 0, 0, 0) }
+}
+
+/// seccomp(2) has no function in libc.
+///
+/// # Safety
+/// As for seccomp(2).
+unsafe fn seccomp(operation: usize, flags: usize, arguments: usize) -> c_long {
+    if let Outcome::Fail(errno) = sandbox::before_seccomp(operation, arguments) {
+        return crate::real::fail(errno.0) as c_long;
+    }
+    // SAFETY: forwarded.
+    unsafe { by_number(libc::SYS_seccomp, operation, flags, arguments, 0, 0, 0) }
 }
 
 unsafe extern "C" fn fail(errno: c_int) -> c_long {

@@ -32,7 +32,8 @@ static void refuse(int number, int error) {
     };
     struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+    /* Past the library, which would leave lanes before. */
+    CHECK(raw(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)&program, 0, 0) == 0);
 }
 
 static void do_nothing(int signal) {

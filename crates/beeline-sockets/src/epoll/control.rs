@@ -234,6 +234,16 @@ pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
     }
 }
 
+/// All sets are the kernel's alone from now on: there are no lanes any more, and nobody is to see the waker.
+pub fn leave_sets() {
+    let waker = WAKER.load(Relaxed);
+    every_set(|epfd, set| {
+        if set.has_waker.load(Relaxed) {
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, waker, None);
+        }
+    });
+}
+
 /// The always-readable descriptor, made at first use.
 fn waker() -> Option<i32> {
     let present = WAKER.load(Relaxed);

@@ -153,9 +153,21 @@ pub const CALLS: &[Row] = &[
         &["signals/", "guest:handlers_read_back_as_installed"],
     ),
     row(
+        &["prctl"],
+        Passed,
+        "Before a filter of system calls (seccomp) stands, also by seccomp(2), connections go over to relays.",
+        &["guest:a_filter_finds_no_lanes", "guest:a_filter_by_number_finds_no_lanes"],
+    ),
+    row(
+        &["setrlimit", "setrlimit64", "prlimit", "prlimit64"],
+        Passed,
+        "A limit that leaves no descriptor or process to be had announces a filter.",
+        &["guest:limits_announce_a_filter", "guest:asking_for_filters_leaves_lanes_alone"],
+    ),
+    row(
         &["syscall"],
         Accelerated,
-        "Calls by number are the calls by name. io_uring_setup(2) answers ENOSYS, and programs go on without.",
+        "Calls by number are the calls by name. Before io_uring_setup(2) connections go over to relays.",
         &[
             "forms/numbers",
             "forms/numbers_that_wait",

@@ -1,0 +1,154 @@
+/* Programs that shut themselves in: a call that their filter does not know ends them. */
+#define _GNU_SOURCE
+#include "guest.h"
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+
+/* The filter that ends the process at each of these calls; what is not here is allowed. */
+#define KILLS(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+static struct sock_filter rules[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    KILLS(SYS_socket), KILLS(SYS_connect), KILLS(SYS_bind), KILLS(SYS_sendto), KILLS(SYS_recvfrom), KILLS(SYS_sendmsg),
+    KILLS(SYS_recvmsg), KILLS(SYS_unlinkat), KILLS(SYS_unlink), KILLS(SYS_memfd_create), KILLS(SYS_epoll_ctl),
+    KILLS(SYS_epoll_pwait), KILLS(SYS_epoll_pwait2), KILLS(SYS_ppoll), KILLS(SYS_clone), KILLS(SYS_clone3), KILLS(SYS_fcntl),
+    KILLS(SYS_dup), KILLS(SYS_dup3), KILLS(SYS_eventfd2), KILLS(SYS_getpid), KILLS(SYS_setsockopt), KILLS(SYS_getsockopt),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+};
+static struct sock_fprog program = {.len = sizeof rules / sizeof *rules, .filter = rules};
+
+static void by_name(void) {
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void by_number(void) {
+    CHECK(syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
+}
+
+/* As sshd does it: there is no room for a descriptor any more when the filter comes. */
+static void behind_limits(void) {
+    struct rlimit one = {1, 1}, none = {0, 0};
+    CHECK(setrlimit(RLIMIT_NOFILE, &one) == 0 && setrlimit(RLIMIT_NPROC, &none) == 0);
+    by_name();
+}
+
+/* Everything that goes on with `fd` when no other call is allowed. Echoes until the end. */
+static void echo_with_few_calls(int fd, int set) {
+    char bytes[64];
+    for (;;) {
+        struct epoll_event event;
+        CHECK(epoll_wait(set, &event, 1, -1) == 1 && event.data.fd == fd);
+        struct pollfd look = {fd, POLLIN, 0};
+        CHECK(poll(&look, 1, -1) == 1);
+        ssize_t count = read(fd, bytes, sizeof bytes);
+        CHECK(count >= 0);
+        if (count == 0) break;
+        struct iovec part = {bytes, (size_t)count};
+        CHECK(writev(fd, &part, 1) == count);
+    }
+    CHECK(close(fd) == 0);
+}
+
+/* A connection that was in use before, one end of which a child goes on with behind a filter. */
+static void goes_on_behind(void (*filter)(void), int use_before) {
+    int ends[2];
+    pair(ends);
+    if (use_before) says(ends[0], ends[1], "before");
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(close(ends[0]) == 0);
+        int set = epoll_create1(0);
+        struct epoll_event event = {.events = EPOLLIN, .data.fd = ends[1]};
+        CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
+        filter();
+        echo_with_few_calls(ends[1], set);
+        exit(0);
+    }
+    char bytes[16];
+    for (int round = 0; round < 100; round++) {
+        CHECK(write(ends[0], "there and back", 14) == 14);
+        CHECK(recv(ends[0], bytes, 14, MSG_WAITALL) == 14 && memcmp(bytes, "there and back", 14) == 0);
+    }
+    /* The parent is a holder of that end, too, as sshd's monitor is. */
+    CHECK(send(ends[1], "parent", 6, 0) == 6);
+    CHECK(recv(ends[0], bytes, 6, MSG_WAITALL) == 6 && memcmp(bytes, "parent", 6) == 0);
+    CHECK(!is_lane(ends[1]));
+    CHECK(shutdown(ends[0], SHUT_WR) == 0);
+    CHECK(status_of(child) == 0);
+    CHECK(close(ends[1]) == 0 && read(ends[0], bytes, 1) == 0);
+}
+
+static void a_filter_finds_no_lanes(void) {
+    goes_on_behind(by_name, 1);
+    goes_on_behind(by_name, 0);
+}
+
+static void a_filter_by_number_finds_no_lanes(void) {
+    goes_on_behind(by_number, 1);
+}
+
+static void limits_announce_a_filter(void) {
+    goes_on_behind(behind_limits, 1);
+}
+
+/* To ask whether there are filters changes nothing. */
+static void asking_for_filters_leaves_lanes_alone(void) {
+    int ends[2];
+    pair(ends);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, NULL) == -1 && errno == EFAULT);
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0 && setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    if (getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(ends[0]) && is_lane(ends[1]));
+    says(ends[0], ends[1], "hello");
+    pair(ends);
+}
+
+/* The program behind the next case. The calls are those that it makes itself. */
+static void is_told_nothing(void) {
+    int ends[2];
+    pair(ends);
+    CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
+    says(ends[0], ends[1], "hello");
+}
+
+static void a_program_that_begins_behind_a_filter_has_no_lanes(void) {
+    static struct sock_filter begun[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        KILLS(SYS_memfd_create), KILLS(SYS_sendmsg), KILLS(SYS_recvmsg), KILLS(SYS_epoll_pwait2), KILLS(SYS_eventfd2),
+        KILLS(SYS_mkdirat), KILLS(SYS_unlinkat), KILLS(SYS_getdents64), KILLS(SYS_fallocate), KILLS(SYS_prctl),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog both = {.len = sizeof begun / sizeof *begun, .filter = begun};
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        unsetenv("GUEST_EXPECTS_LANES");
+        CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+        CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &both) == 0);
+        execl("/proc/self/exe", "guest", "is_told_nothing", NULL);
+        CHECK(0);
+    }
+    CHECK(status_of(child) == 0);
+}
+
+static const struct guest_case CASES[] = {
+    CASE(a_filter_finds_no_lanes),
+    CASE(a_filter_by_number_finds_no_lanes),
+    CASE(limits_announce_a_filter),
+    CASE(asking_for_filters_leaves_lanes_alone),
+    CASE(a_program_that_begins_behind_a_filter_has_no_lanes),
+    CASE(is_told_nothing),
+};
+
+int main(int argc, char **argv) {
+    return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
+}

@@ -1,0 +1,129 @@
+//! Filters of system calls (seccomp(2)): a program under one must never be ended for a call that only we make.
+//!
+//! # Rules
+//!
+//! 1. A filter that the program is about to set up is heard of first ([`before_filter`]). All lanes are demoted while
+//!    relays can still be made, epoll sets become the kernel's alone, and the fd table is emptied: from then on every
+//!    call goes to libc as it came, and nothing of ours asks the kernel for anything. It is called *sealed*.
+//! 2. A limit that leaves no room for a relay, for good, announces a filter: that is how programs shut themselves in. They
+//!    leave lanes then ([`before_limit`]), because afterwards it would be too late.
+//! 3. A program that begins under a filter is sealed from the beginning: what the filter does with our calls cannot be
+//!    found out without making them. That is asked with the calls that the dynamic linker has just made itself. A filter
+//!    that process 1 is under, too, is the container's: made for programs of every kind, it lets our calls pass or
+//!    answers them with errors, which every one of them stands.
+//! 4. In the child of a `vfork` nothing is done: it has no use for the parent's connections.
+//! 5. The statistics file stays when a sealed process ends, as it does when a process is killed.
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use beeline_stats::{Reason, Role};
+
+use super::{is_guest_of_parent, relay, stop_accelerating};
+use crate::{Errno, Outcome, epoll, kernel, proc, stats, table};
+
+/// Descriptors that the making of a relay may take.
+const RELAY_FDS: u64 = 16;
+/// Longest text of /proc/PID/status that is looked at: the lines wanted come before the long ones about CPUs and memory.
+const STATUS_BYTES: usize = 4096;
+
+static SEALED: AtomicBool = AtomicBool::new(false);
+
+/// Whether everything goes to the kernel as it comes, for good.
+#[inline]
+pub(super) fn is_sealed() -> bool {
+    SEALED.load(Relaxed)
+}
+
+/// The program is about to put itself under a filter. If a lane cannot be given up there must be none.
+pub fn before_filter() -> Outcome {
+    if is_sealed() || is_guest_of_parent() {
+        return Outcome::Kernel;
+    }
+    if let Err(reason) = relay::leave_lanes(Reason::SystemCallFilter) {
+        stats::fell_back(Role::Client, reason);
+        return Outcome::fail(libc::ENOMEM);
+    }
+    let _changing = super::changing();
+    epoll::leave_sets();
+    table::for_each(|fd, _| {
+        let _ = table::set(fd, None);
+    });
+    stats::keep_file();
+    SEALED.store(true, Relaxed);
+    Outcome::Kernel
+}
+
+/// The program is about to limit itself.
+pub fn before_limit(resource: u32, limit: &libc::rlimit) {
+    if is_sealed() || !leaves_no_relay(resource, limit.rlim_max) || is_guest_of_parent() {
+        return;
+    }
+    if let Err(reason) = relay::leave_lanes(Reason::SystemCallFilter) {
+        stats::fell_back(Role::Client, reason);
+    }
+}
+
+fn leaves_no_relay(resource: u32, most: u64) -> bool {
+    match resource {
+        libc::RLIMIT_NPROC => most == 0,
+        libc::RLIMIT_NOFILE => {
+            let is_free = |fd: &u64| kernel::fcntl(*fd as i32, libc::F_GETFD, 0) == Err(Errno(libc::EBADF));
+            // A limit in the thousands leaves room, or else the program has used it up already.
+            most < 1024 && ((0..most).filter(is_free).count() as u64) < RELAY_FDS
+        }
+        _ => false,
+    }
+}
+
+/// Whether the program has begun under a filter of its own. Seals it then.
+pub(super) fn begin() -> bool {
+    let mut buffer = [0; STATUS_BYTES];
+    let own = filters(c"/proc/self/status", &mut buffer);
+    let sealed = own.is_some_and(|own| own != 0 && filters(c"/proc/1/status", &mut buffer) != Some(own));
+    if sealed {
+        stop_accelerating();
+        SEALED.store(true, Relaxed);
+    }
+    sealed
+}
+
+/// Filters that a process is under. `None` if that cannot be read.
+fn filters(status: &core::ffi::CStr, buffer: &mut [u8]) -> Option<u32> {
+    filters_in(proc::read(status, buffer)?)
+}
+
+fn filters_in(status: &[u8]) -> Option<u32> {
+    let number = |key: &[u8]| {
+        let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(key))?;
+        proc::numbers(line).next()
+    };
+    // Linux before 5.9 says only that there are some.
+    match number(b"Seccomp:")? {
+        0 => Some(0),
+        _ => Some(number(b"Seccomp_filters:").unwrap_or(1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_counted_where_the_kernel_counts_them() {
+        assert_eq!(filters_in(b"Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n"), Some(0));
+        assert_eq!(filters_in(b"Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t3\nSpeculation"), Some(3));
+        assert_eq!(filters_in(b"Seccomp:\t2\n"), Some(1));
+        assert_eq!(filters_in(b"Name:\tx\n"), None);
+        let mut buffer = [0; STATUS_BYTES];
+        assert!(filters(c"/proc/self/status", &mut buffer).is_some());
+    }
+
+    #[test]
+    fn only_limits_without_room_announce_a_filter() {
+        assert!(leaves_no_relay(libc::RLIMIT_NPROC, 0));
+        assert!(!leaves_no_relay(libc::RLIMIT_NPROC, 1));
+        assert!(leaves_no_relay(libc::RLIMIT_NOFILE, 1));
+        assert!(!leaves_no_relay(libc::RLIMIT_NOFILE, 1023));
+        assert!(!leaves_no_relay(libc::RLIMIT_FSIZE, 0));
+    }
+}
