@@ -1,0 +1,306 @@
+//! How fast each rail is, and which one would deliver a chunk first.
+//!
+//! 1. A rail's rate is what was measured while it was busy, averaged with weight 1/4 for the newest sample. A sample is
+//!    at least [`SAMPLE_BYTES`] that were acknowledged without the rail running empty in between: what a rail delivers
+//!    that has nothing to do says nothing.
+//! 2. Without a sample of the last [`SAMPLE_LIFE_NS`] the nominal speed counts. So a rail that once was slow and was
+//!    therefore given nothing is tried again.
+//! 3. The next chunk goes to the rail on which it would be there first: (bytes in flight + chunk) / rate. Over a long
+//!    transfer the shares are then in proportion to the rates, and no rail ends long after the others.
+//! 4. If that rail has no room, the chunk waits for it rather than taking one on which it would be there later. The rail
+//!    holds bytes, so it has an acknowledgement to come, or goes down, and then the question is asked again.
+
+use super::RailLife;
+
+/// The smallest sample.
+pub const SAMPLE_BYTES: u64 = 1 << 20;
+/// How long a sample is believed.
+pub const SAMPLE_LIFE_NS: u64 = 2_000_000_000;
+
+/// The rails towards one peer.
+#[derive(Clone, Debug, Default)]
+pub struct Rates {
+    rails: Vec<State>,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    nominal: u64,
+    in_flight_max: u64,
+    in_flight: u64,
+    life: u32,
+    is_up: bool,
+    measured: Option<Measured>,
+    /// Since when the rail has been busy without a sample, and what was acknowledged since then.
+    sample: Option<(u64, u64)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    bytes_per_s: u64,
+    at_ns: u64,
+}
+
+/// A rail's part of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The rail's index.
+    pub rail: usize,
+    /// How many bytes of the transfer it is expected to carry.
+    pub bytes: u64,
+}
+
+impl Rates {
+    /// Without rails.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a rail, which is up, and returns its first life. `in_flight_bytes_max` is how much it may hold
+    /// unacknowledged; one chunk is always allowed.
+    pub fn add(&mut self, nominal_mbps: u32, in_flight_bytes_max: u64) -> RailLife {
+        let nominal = u64::from(nominal_mbps.max(1)).saturating_mul(125_000);
+        self.rails.push(State {
+            nominal,
+            in_flight_max: in_flight_bytes_max,
+            in_flight: 0,
+            life: 0,
+            is_up: true,
+            measured: None,
+            sample: None,
+        });
+        RailLife { rail: self.rails.len().saturating_sub(1), life: 0 }
+    }
+
+    /// The rail's life, if it is up.
+    pub fn life(&self, rail: usize) -> Option<RailLife> {
+        let state = self.rails.get(rail).filter(|state| state.is_up)?;
+        Some(RailLife { rail, life: state.life })
+    }
+
+    /// Bytes in flight on a rail.
+    pub fn in_flight(&self, rail: usize) -> u64 {
+        self.rails.get(rail).map_or(0, |state| state.in_flight)
+    }
+
+    /// The rate that is believed now, in bytes a second; 0 for a rail that is down or unknown.
+    pub fn rate(&self, rail: usize, now_ns: u64) -> u64 {
+        self.rails.get(rail).filter(|state| state.is_up).map_or(0, |state| state.rate(now_ns))
+    }
+
+    /// The rate that was measured last, if it is still believed.
+    pub fn measured(&self, rail: usize, now_ns: u64) -> Option<u64> {
+        self.rails.get(rail).and_then(|state| state.measured_now(now_ns))
+    }
+
+    /// The rail for a chunk, among those allowed (rules 3 and 4); `None` to wait, or if none of them is up.
+    pub fn pick(&self, allowed: &[usize], chunk_bytes: u64, now_ns: u64) -> Option<RailLife> {
+        let first = allowed
+            .iter()
+            .filter_map(|&rail| Some((rail, self.rails.get(rail).filter(|state| state.is_up)?)))
+            .min_by_key(|(rail, state)| (state.finish_ns(chunk_bytes, now_ns), *rail));
+        let (rail, state) = first?;
+        let has_room = state.in_flight == 0 || state.in_flight.saturating_add(chunk_bytes) <= state.in_flight_max;
+        has_room.then_some(RailLife { rail, life: state.life })
+    }
+
+    /// Whether any of these rails is up.
+    pub fn any_up(&self, allowed: &[usize]) -> bool {
+        allowed.iter().any(|&rail| self.life(rail).is_some())
+    }
+
+    /// A chunk was given to a rail.
+    pub fn sent(&mut self, on: RailLife, bytes: u64, now_ns: u64) {
+        let Some(state) = self.living(on) else { return };
+        state.in_flight = state.in_flight.saturating_add(bytes);
+        state.sample.get_or_insert((now_ns, 0));
+    }
+
+    /// A chunk was acknowledged. One of an earlier life changes nothing.
+    pub fn acknowledged(&mut self, on: RailLife, bytes: u64, now_ns: u64) {
+        let Some(state) = self.living(on) else { return };
+        state.in_flight = state.in_flight.saturating_sub(bytes);
+        if let Some((since_ns, so_far)) = state.sample {
+            let sum = so_far.saturating_add(bytes);
+            state.sample = Some((since_ns, sum));
+            if sum >= SAMPLE_BYTES && now_ns > since_ns {
+                state.take_sample(sum, now_ns.saturating_sub(since_ns), now_ns);
+                state.sample = Some((now_ns, 0));
+            }
+        }
+        if state.in_flight == 0 {
+            state.sample = None;
+        }
+    }
+
+    /// The rail failed: nothing is sent over it, and what it measured is forgotten.
+    pub fn down(&mut self, rail: usize) {
+        if let Some(state) = self.rails.get_mut(rail) {
+            *state = State { in_flight: 0, is_up: false, measured: None, sample: None, ..state.clone() };
+        }
+    }
+
+    /// The rail is back, in a new life. A rail that is up stays in the life it has.
+    pub fn up(&mut self, rail: usize) -> Option<RailLife> {
+        let state = self.rails.get_mut(rail)?;
+        if !state.is_up {
+            state.life = state.life.wrapping_add(1);
+            state.is_up = true;
+        }
+        Some(RailLife { rail, life: state.life })
+    }
+
+    /// How a transfer would be divided between the rails that are up, in proportion to their rates. The parts add up to
+    /// the whole; a rest goes to the fastest.
+    pub fn shares(&self, allowed: &[usize], bytes: u64, now_ns: u64) -> Vec<Share> {
+        let mut rates: Vec<(usize, u64)> =
+            allowed.iter().map(|&rail| (rail, self.rate(rail, now_ns))).filter(|(_, rate)| *rate > 0).collect();
+        rates.sort_by_key(|&(rail, rate)| (std::cmp::Reverse(rate), rail));
+        let sum = rates.iter().fold(0_u128, |sum, (_, rate)| sum.saturating_add((*rate).into()));
+        let part = |rate: u64| {
+            let exact = u128::from(bytes).saturating_mul(rate.into()).checked_div(sum).unwrap_or(0);
+            u64::try_from(exact).unwrap_or(u64::MAX)
+        };
+        let mut shares: Vec<Share> = rates.iter().map(|&(rail, rate)| Share { rail, bytes: part(rate) }).collect();
+        let given = shares.iter().fold(0_u64, |sum, share| sum.saturating_add(share.bytes));
+        if let Some(fastest) = shares.first_mut() {
+            fastest.bytes = fastest.bytes.saturating_add(bytes.saturating_sub(given));
+        }
+        shares
+    }
+
+    fn living(&mut self, on: RailLife) -> Option<&mut State> {
+        self.rails.get_mut(on.rail).filter(|state| state.is_up && state.life == on.life)
+    }
+}
+
+impl State {
+    fn measured_now(&self, now_ns: u64) -> Option<u64> {
+        let measured = self.measured.filter(|measured| now_ns.saturating_sub(measured.at_ns) <= SAMPLE_LIFE_NS)?;
+        Some(measured.bytes_per_s)
+    }
+
+    /// Never zero.
+    fn rate(&self, now_ns: u64) -> u64 {
+        self.measured_now(now_ns).unwrap_or(self.nominal).max(1)
+    }
+
+    fn finish_ns(&self, chunk_bytes: u64, now_ns: u64) -> u128 {
+        let bytes = u128::from(self.in_flight).saturating_add(chunk_bytes.into());
+        bytes.saturating_mul(1_000_000_000).checked_div(self.rate(now_ns).into()).unwrap_or(u128::MAX)
+    }
+
+    fn take_sample(&mut self, bytes: u64, elapsed_ns: u64, now_ns: u64) {
+        let exact = u128::from(bytes).saturating_mul(1_000_000_000).checked_div(elapsed_ns.into()).unwrap_or(0);
+        let sample = u64::try_from(exact).unwrap_or(u64::MAX);
+        let bytes_per_s = match self.measured_now(now_ns) {
+            Some(old) => (old / 4).saturating_mul(3).saturating_add(sample / 4),
+            None => sample,
+        };
+        self.measured = Some(Measured { bytes_per_s, at_ns: now_ns });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: u64 = 256 << 10;
+
+    fn two(mbps_a: u32, mbps_b: u32) -> Rates {
+        let mut rates = Rates::new();
+        rates.add(mbps_a, 8 << 20);
+        rates.add(mbps_b, 8 << 20);
+        rates
+    }
+
+    #[test]
+    fn shares_follow_the_rates_and_add_up() {
+        let rates = two(100_000, 25_000);
+        let shares = rates.shares(&[0, 1], 1_000_001, 0);
+        assert_eq!(shares, [Share { rail: 0, bytes: 800_001 }, Share { rail: 1, bytes: 200_000 }]);
+        assert_eq!(rates.shares(&[], 5, 0), []);
+    }
+
+    #[test]
+    fn the_rail_that_would_be_first_gets_the_chunk() {
+        let mut rates = two(100_000, 50_000);
+        let mut order = Vec::new();
+        for _ in 0..6 {
+            let on = rates.pick(&[0, 1], CHUNK, 0).unwrap();
+            rates.sent(on, CHUNK, 0);
+            order.push(on.rail);
+        }
+        // Finishing times in chunks of the faster rail: 1, 2 (both are equal: the first), 2, 3, 4 (equal), 4.
+        assert_eq!(order, [0, 0, 1, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_chunk_waits_for_the_fast_rail_rather_than_be_late_on_the_slow_one() {
+        let mut rates = Rates::new();
+        let fast = rates.add(100_000, 2 * CHUNK);
+        let slow = rates.add(1_000, 2 * CHUNK);
+        for _ in 0..2 {
+            assert_eq!(rates.pick(&[0, 1], CHUNK, 0), Some(fast));
+            rates.sent(fast, CHUNK, 0);
+        }
+        assert_eq!(rates.pick(&[0, 1], CHUNK, 0), None);
+        assert_eq!(rates.pick(&[1], CHUNK, 0), Some(slow));
+        rates.down(0);
+        assert_eq!(rates.pick(&[0, 1], CHUNK, 0), Some(slow));
+        rates.down(1);
+        assert_eq!((rates.pick(&[0, 1], CHUNK, 0), rates.any_up(&[0, 1])), (None, false));
+    }
+
+    #[test]
+    fn a_chunk_larger_than_the_limit_goes_out_alone() {
+        let mut rates = Rates::new();
+        let on = rates.add(1_000, CHUNK / 2);
+        assert_eq!(rates.pick(&[0], CHUNK, 0), Some(on));
+        rates.sent(on, CHUNK, 0);
+        assert_eq!(rates.pick(&[0], 1, 0), None);
+    }
+
+    #[test]
+    fn what_a_busy_rail_delivers_is_measured_and_later_forgotten() {
+        let mut rates = Rates::new();
+        let on = rates.add(8_000, 1 << 30);
+        let mut now = 0;
+        rates.sent(on, CHUNK, now);
+        for _ in 0..64 {
+            rates.sent(on, CHUNK, now);
+            now += 500_000;
+            rates.acknowledged(on, CHUNK, now);
+        }
+        let exact = CHUNK * 2_000;
+        let measured = rates.measured(0, now).unwrap();
+        assert!(measured.abs_diff(exact) < exact / 100, "{measured} for {exact}");
+        assert_eq!(rates.rate(0, now + SAMPLE_LIFE_NS + 1), 1_000_000_000);
+    }
+
+    #[test]
+    fn an_idle_rail_is_not_measured() {
+        let mut rates = Rates::new();
+        let on = rates.add(8_000, 1 << 30);
+        for second in 0..64 {
+            let now = second * 1_000_000_000;
+            rates.sent(on, CHUNK, now);
+            rates.acknowledged(on, CHUNK, now + 1_000_000);
+        }
+        assert_eq!(rates.measured(0, 0), None);
+    }
+
+    #[test]
+    fn an_earlier_life_counts_for_nothing() {
+        let mut rates = two(1_000, 1_000);
+        let old = rates.life(0).unwrap();
+        rates.sent(old, CHUNK, 0);
+        rates.down(0);
+        assert_eq!((rates.life(0), rates.in_flight(0), rates.rate(0, 0)), (None, 0, 0));
+        let new = rates.up(0).unwrap();
+        assert!(new.life != old.life && rates.up(0) == Some(new));
+        rates.sent(new, CHUNK, 0);
+        rates.acknowledged(old, CHUNK, 1);
+        assert_eq!(rates.in_flight(0), CHUNK);
+    }
+}
