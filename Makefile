@@ -10,11 +10,11 @@ help:
 	@echo 'make test     all tests: units, models, semantics against the kernel, real programs'
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
-	@echo 'make all      build the command and the library into target/release'
+	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
 	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'
 
 all: deps-build
-	$(CARGO) build --release --workspace
+	$(CARGO) build --release $$(ci/workspace.sh)
 
 demo: deps-demo all
 	target/release/beeline bench demo

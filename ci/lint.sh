@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Formatting and clippy, where the toolchain has them.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; fi
-if cargo clippy --version >/dev/null 2>&1; then cargo clippy --release --workspace --all-targets -- -D warnings; fi
+if cargo clippy --version >/dev/null 2>&1; then cargo clippy --release $(ci/workspace.sh) --all-targets -- -D warnings; fi

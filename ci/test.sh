@@ -11,9 +11,10 @@ step() {
     printf '== done in %s s\n' "$((SECONDS - start))"
 }
 
+mapfile -t workspace < <(ci/workspace.sh)
 step "format and lints" ci/lint.sh
-step "release build" cargo build --release --workspace
-step "unit and integration tests" cargo test --release --workspace
+step "release build" cargo build --release "${workspace[@]}"
+step "unit and integration tests" cargo test --release "${workspace[@]}"
 step "models of the lane (loom)" ci/loom.sh
 step "socket semantics: the kernel is the oracle" target/release/semantics --library target/release/libbeeline.so
 step "random sequences: the kernel is the oracle" target/release/semantics random --seed 1 --ops-total 500000 \

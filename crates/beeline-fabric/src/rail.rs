@@ -1,0 +1,180 @@
+//! One open port: its queues, its endpoints, its memory regions.
+//!
+//! The parts: [`connect`](self) makes and ends connections and tells events, `transfer` posts operations and tells
+//! completions, `regions` registers memory and says when it is free again. The rules are in the head of the crate.
+
+mod connect;
+mod regions;
+mod transfer;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+
+use slotmap::SlotMap;
+
+use crate::discover::Port;
+use crate::error::{Error, Failure};
+use crate::handles::{CompletionQueue, Domain, EventQueue, Fabric, Info, Listener};
+pub use connect::{Down, Event, PRIVATE_DATA_BYTES_MAX, Request};
+use connect::{End, RequestId};
+use regions::Region;
+pub use regions::{Access, Remote, Slice};
+use transfer::Operation;
+pub use transfer::{Completion, Flags, Kind, Message};
+
+slotmap::new_key_type! {
+    /// An endpoint of one rail. Never used again for another one.
+    pub struct EndpointId;
+    /// A memory region of one rail. Never used again for another one.
+    pub struct RegionId;
+    /// An operation in flight: what libfabric carries as context. A completion that comes after its operation was
+    /// given up (its endpoint closed) finds nothing under it.
+    struct OperationId;
+}
+
+/// Sizes of a rail's queues and buffers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Longest message, both ways.
+    pub message_bytes: usize,
+    /// Receive buffers of one endpoint: messages that can wait to be polled and recycled.
+    pub receives: usize,
+    /// Send buffers of one endpoint.
+    pub sends: usize,
+    /// Sends, writes and reads in flight on one endpoint.
+    pub operations: usize,
+    /// Entries of the completion queue, which all endpoints share.
+    pub completion_entries: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { message_bytes: 4096, receives: 64, sends: 64, operations: 128, completion_entries: 8192 }
+    }
+}
+
+/// One open port, to be driven by one event loop. Nothing in here starts a thread.
+pub struct Rail {
+    ends: SlotMap<EndpointId, End>,
+    /// Which endpoint an event means.
+    ends_by_fid: HashMap<usize, EndpointId>,
+    regions: SlotMap<RegionId, Region>,
+    /// Regions whose memory something may still touch.
+    closing: Vec<RegionId>,
+    /// Those of them whose last operation is over and whose key can be taken away.
+    closing_due: Vec<RegionId>,
+    operations: SlotMap<OperationId, Operation>,
+    /// Entries of the completion queue set aside for receives.
+    receives_reserved: usize,
+    /// Operations that are not receives.
+    transmits: usize,
+    /// Completions read and not yet told.
+    ready: VecDeque<Completion>,
+    /// Events of our own making, not yet told.
+    told: VecDeque<Event>,
+    requests: HashMap<RequestId, Info>,
+    next_request: u64,
+    listener: Option<Listener>,
+    completions: Arc<CompletionQueue>,
+    events: Arc<EventQueue>,
+    domain: Arc<Domain>,
+    port: Port,
+    name: Arc<str>,
+    options: Options,
+}
+
+impl Rail {
+    /// Opens a port. Sizes beyond what the provider has are cut to what it has.
+    pub fn open(port: &Port, options: Options) -> Result<Rail, Error> {
+        let name: Arc<str> = port.name().into();
+        let fail = |action| failing(&name, action);
+        let fabric = Fabric::open(&port.info).map_err(fail("open the fabric"))?;
+        let domain = Domain::open(&fabric, &port.info).map_err(fail("open the domain"))?;
+        let events = EventQueue::open(&fabric).map_err(fail("open the event queue"))?;
+        let completions =
+            CompletionQueue::open(&domain, options.completion_entries).map_err(fail("open the completion queue"))?;
+        let (transmits_max, receives_max) = port.queue_sizes;
+        let options = Options {
+            receives: options.receives.clamp(1, receives_max.max(1)),
+            operations: options.operations.clamp(1, transmits_max.max(1)),
+            ..options
+        };
+        Ok(Rail {
+            ends: SlotMap::with_key(),
+            ends_by_fid: HashMap::new(),
+            regions: SlotMap::with_key(),
+            closing: Vec::new(),
+            closing_due: Vec::new(),
+            operations: SlotMap::with_capacity_and_key(options.completion_entries),
+            receives_reserved: 0,
+            transmits: 0,
+            ready: VecDeque::new(),
+            told: VecDeque::new(),
+            requests: HashMap::new(),
+            next_request: 0,
+            listener: None,
+            completions,
+            events,
+            domain,
+            port: port.clone(),
+            name,
+            options,
+        })
+    }
+
+    /// The port this rail was opened from.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// The sizes in force.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Readable when [`Rail::next_event`] may have something. Never read or close it.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        borrow(self, self.events.fd)
+    }
+
+    /// Readable when [`Rail::poll`] may have something. Never read or close it.
+    pub fn completion_fd(&self) -> BorrowedFd<'_> {
+        borrow(self, self.completions.fd)
+    }
+
+    /// Whether the loop may sleep on the two fds now. When it says no, poll both queues and ask again: an fd rings
+    /// only for what comes after a yes, so sleeping after a no can sleep for ever.
+    pub fn may_sleep(&mut self) -> Result<bool, Error> {
+        if !self.ready.is_empty() || !self.told.is_empty() {
+            return Ok(false);
+        }
+        self.events.may_sleep(&self.completions).map_err(|number| fabric_error(&self.name, "prepare to sleep", number))
+    }
+}
+
+/// The rail keeps the queue of the fd open.
+fn borrow(_rail: &Rail, fd: RawFd) -> BorrowedFd<'_> {
+    // SAFETY: libfabric gave the fd for a queue that lives as long as the rail, which the result borrows.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+impl Drop for Rail {
+    /// Endpoints first, so that nothing is in flight when memory goes.
+    fn drop(&mut self) {
+        for id in self.ends.keys().collect::<Vec<_>>() {
+            let _ = self.close(id);
+        }
+    }
+}
+
+/// An error of libfabric's, with the rail and what was tried.
+fn fabric_error(rail: &str, action: &'static str, number: i32) -> Error {
+    Error::Fabric { rail: rail.to_owned(), action, failure: Failure::from_number(number) }
+}
+
+/// The same for `map_err`, where the rail itself is borrowed.
+fn failing(rail: &Arc<str>, action: &'static str) -> impl Fn(i32) -> Error + use<> {
+    let rail = Arc::clone(rail);
+    move |number| fabric_error(&rail, action, number)
+}

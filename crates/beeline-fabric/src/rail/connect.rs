@@ -1,0 +1,321 @@
+//! Connections: listening, connecting, answering, ending, and the events that tell of them.
+//!
+//! 1. An endpoint is connecting, then connected, then down, then closed. [`Event::Refused`] closes it.
+//! 2. A connecting endpoint gets exactly one of `Connected` and `Refused`, unless it is closed first. A connected
+//!    one gets `Down` at most once: when its peer is gone, or when an operation failed otherwise than by cancelling.
+//! 3. Before `Down` is told, the completion queue is read dry: the messages that came before are in
+//!    [`Rail::poll`] by then.
+//! 4. Private data goes with its length before it, because InfiniBand's connection manager pads it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::transfer::{Operation, OperationKind};
+use super::{EndpointId, OperationId, Options, Rail, RegionId, fabric_error, failing};
+use crate::error::{Error, Failure};
+use crate::ffi;
+use crate::handles::{Endpoint, Info, Listener, Named, RawEventKind, Registration};
+use crate::memory::Pool;
+
+/// Most private data that every provider carries with a request, an acceptance or a refusal. (RDMA CM over
+/// InfiniBand has 56 bytes for a request; libfabric and our length take one each.)
+pub const PRIVATE_DATA_BYTES_MAX: usize = 48;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct RequestId(u64);
+
+/// Somebody wants to connect. Answer with [`Rail::accept`] or [`Rail::reject`]; until then the peer waits.
+#[derive(Debug)]
+#[must_use = "the peer waits for an answer"]
+pub struct Request {
+    id: RequestId,
+    /// The peer's address, as far as the provider tells.
+    pub peer: Option<SocketAddr>,
+    pub data: Vec<u8>,
+}
+
+/// What happened to connections and regions.
+#[derive(Debug)]
+pub enum Event {
+    Request(Request),
+    /// `data` is what the accepting side sent along; empty on the accepting side.
+    Connected {
+        endpoint: EndpointId,
+        data: Vec<u8>,
+    },
+    /// Nobody there, or refused with `data`. The endpoint is closed.
+    Refused {
+        endpoint: EndpointId,
+        data: Vec<u8>,
+        failure: Failure,
+    },
+    /// The connection has ended. [`Rail::close`] frees the endpoint.
+    Down {
+        endpoint: EndpointId,
+        cause: Down,
+    },
+    /// Nothing of this rail can touch the region's memory any more.
+    RegionClosed {
+        region: RegionId,
+    },
+}
+
+/// Why a connection ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Down {
+    /// The peer closed its endpoint, or died.
+    ByPeer,
+    Failed(Failure),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Connecting,
+    Connected,
+    Down,
+}
+
+/// An endpoint with its buffers. Field order is closing order.
+pub(super) struct End {
+    pub endpoint: Endpoint,
+    pub state: State,
+    /// Of `pool`.
+    pub registration: Registration,
+    pub pool: Arc<Pool>,
+    /// Send slots that nobody uses.
+    pub free_sends: Vec<usize>,
+    /// Operations in flight that are not receives.
+    pub in_flight: usize,
+    /// Operations ever posted that are not receives.
+    pub posted: u64,
+}
+
+impl Rail {
+    /// Listens on the rail's address, at `number` or, for 0, at a number of the system's choice.
+    pub fn listen(&mut self, number: u16) -> Result<SocketAddr, Error> {
+        if let Some(listener) = &self.listener {
+            return Err(Error::AlreadyListening { rail: self.name.to_string(), address: listener.address });
+        }
+        let address = self.port.socket_address(number);
+        let fail = failing(&self.name, "listen");
+        let info = self.port.info_for(Named::Source(&address)).map_err(&fail)?;
+        let listener = self.listener.insert(Listener::open(&info, &self.events).map_err(&fail)?);
+        Ok(listener.address)
+    }
+
+    /// The address that [`Rail::listen`] got.
+    pub fn listening_on(&self) -> Option<SocketAddr> {
+        self.listener.as_ref().map(|listener| listener.address)
+    }
+
+    /// Begins to connect; `Connected` or `Refused` will tell.
+    pub fn connect(&mut self, to: SocketAddr, data: &[u8]) -> Result<EndpointId, Error> {
+        let fail = failing(&self.name, "connect");
+        let data = self.packed(data)?;
+        let info = self.port.info_for(Named::Target(&to)).map_err(&fail)?;
+        let id = self.open_end(info)?;
+        self.begin(id, &data, Endpoint::connect).map_err(fail)?;
+        Ok(id)
+    }
+
+    /// Accepts a request; `Connected` will tell when the peer has heard of it.
+    pub fn accept(&mut self, request: Request, data: &[u8]) -> Result<EndpointId, Error> {
+        let fail = failing(&self.name, "accept");
+        let data = self.packed(data)?;
+        let id = self.open_end(self.info_of(&request)?)?;
+        self.requests.remove(&request.id);
+        self.begin(id, &data, Endpoint::accept).map_err(fail)?;
+        Ok(id)
+    }
+
+    /// Refuses a request.
+    pub fn reject(&mut self, request: Request, data: &[u8]) -> Result<(), Error> {
+        let data = self.packed(data)?;
+        let gone = Error::RequestGone { rail: self.name.to_string() };
+        let (Some(info), Some(listener)) = (self.requests.remove(&request.id), &self.listener) else {
+            return Err(gone);
+        };
+        let rejected = check_room(&data, listener.data_bytes_max()).and_then(|()| listener.reject(&info, &data));
+        rejected.map_err(failing(&self.name, "reject"))
+    }
+
+    fn info_of(&self, request: &Request) -> Result<Info, Error> {
+        let info = self.requests.get(&request.id).ok_or_else(|| Error::RequestGone { rail: self.name.to_string() })?;
+        Ok(info.clone())
+    }
+
+    fn packed(&self, data: &[u8]) -> Result<Vec<u8>, Error> {
+        let length = u8::try_from(data.len()).ok().filter(|_| data.len() <= PRIVATE_DATA_BYTES_MAX);
+        let Some(length) = length else {
+            let (rail, bytes) = (self.name.to_string(), data.len());
+            return Err(Error::PrivateDataTooLong { rail, bytes, bytes_max: PRIVATE_DATA_BYTES_MAX });
+        };
+        Ok(std::iter::once(length).chain(data.iter().copied()).collect())
+    }
+
+    /// Opens an endpoint and gives it its buffers: all receives are posted before the peer can send.
+    fn open_end(&mut self, info: Info) -> Result<EndpointId, Error> {
+        let Options { receives, sends, operations, message_bytes, completion_entries } = self.options.clone();
+        if self.receives_reserved + receives + self.transmits >= completion_entries {
+            return Err(Error::CompletionQueueFull { rail: self.name.to_string(), entries: completion_entries });
+        }
+        let slots = receives + sends;
+        let pool = Pool::new(slots, message_bytes)
+            .map_err(|error| Error::NoMemory { bytes: slots * message_bytes, text: error.to_string() })?;
+        let fail = |action| failing(&self.name, action);
+        let (base, bytes) = (pool.base(), pool.bytes());
+        // SAFETY: the pool stays until `close_end`, which drops it after the registration and only when both the
+        // endpoint and the registration are closed.
+        let registration = unsafe { self.register_range(base, bytes, ffi::ACCESS_MESSAGES) }
+            .map_err(fail("register message buffers"))?;
+        let sizes = (operations, receives);
+        let endpoint = Endpoint::open(&self.domain, info, &self.events, &self.completions, sizes)
+            .map_err(fail("open an endpoint"))?;
+        let fid = endpoint.fid();
+        let id = self.ends.insert(End {
+            endpoint,
+            state: State::Connecting,
+            registration,
+            pool: Arc::new(pool),
+            free_sends: (receives..slots).collect(),
+            in_flight: 0,
+            posted: 0,
+        });
+        self.ends_by_fid.insert(fid, id);
+        self.receives_reserved += receives;
+        for slot in 0..receives {
+            if let Err(error) = self.post_receive(id, slot) {
+                let _ = self.close(id);
+                return Err(error);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Starts connecting or accepting; an endpoint that cannot is closed.
+    fn begin(
+        &mut self,
+        id: EndpointId,
+        data: &[u8],
+        how: impl Fn(&Endpoint, &[u8]) -> Result<(), i32>,
+    ) -> Result<(), i32> {
+        let Some(end) = self.ends.get(id) else { return Ok(()) };
+        let begun = check_room(data, end.endpoint.data_bytes_max()).and_then(|()| how(&end.endpoint, data));
+        if begun.is_err() {
+            let _ = self.close(id);
+        }
+        begun
+    }
+
+    /// Ends a connection and frees the endpoint. What is still in flight on it is given up and told as failed
+    /// ([`Failure::cancelled`]), whether it reached the peer or not; after this the provider touches none of its
+    /// memory.
+    pub fn close(&mut self, id: EndpointId) -> Result<(), Error> {
+        if !self.ends.contains_key(id) {
+            return Err(Error::NotConnected { rail: self.name.to_string() });
+        }
+        // What is done is told as done.
+        self.read_dry()?;
+        let Some(end) = self.ends.remove(id) else { return Ok(()) };
+        self.ends_by_fid.remove(&end.endpoint.fid());
+        self.receives_reserved -= self.options.receives;
+        if end.state == State::Connected {
+            // Tells the peer at once. A connection that is gone already is what we want, too.
+            let _ = end.endpoint.shutdown();
+        }
+        let closed = end.endpoint.close();
+        let given_up: Vec<(OperationId, Operation)> = self.operations_of(id);
+        if closed.is_err() {
+            // The provider may still use the buffers: they stay for ever.
+            std::mem::forget(Arc::clone(&end.pool));
+            for (_, operation) in &given_up {
+                self.keep_for_ever(operation);
+            }
+        }
+        for (operation_id, operation) in given_up {
+            self.operations.remove(operation_id);
+            if !matches!(operation.kind, OperationKind::Receive { .. }) {
+                self.transmits -= 1;
+                self.ready.push_back(operation.failed(Failure::cancelled()));
+            }
+            self.release_local(&operation);
+        }
+        self.endpoint_is_gone(id);
+        self.close_due_regions()?;
+        closed.and_then(|()| end.registration.close()).map_err(failing(&self.name, "close an endpoint"))
+    }
+
+    fn operations_of(&self, id: EndpointId) -> Vec<(OperationId, Operation)> {
+        let of_id = self.operations.iter().filter(|(_, operation)| operation.endpoint == id);
+        of_id.map(|(key, operation)| (key, operation.clone())).collect()
+    }
+
+    /// The next event, if there is one. Poll completions too, before sleeping and before waiting for an event: some
+    /// providers only move when they are polled.
+    pub fn next_event(&mut self) -> Result<Option<Event>, Error> {
+        loop {
+            if let Some(event) = self.told.pop_front() {
+                return Ok(Some(event));
+            }
+            let Some(raw) = self.events.next().map_err(|number| fabric_error(&self.name, "read events", number))?
+            else {
+                return Ok(None);
+            };
+            let endpoint = self.ends_by_fid.get(&raw.fid).copied();
+            match (raw.what, endpoint) {
+                (RawEventKind::Request { info, peer }, _) => {
+                    self.next_request += 1;
+                    let id = RequestId(self.next_request);
+                    self.requests.insert(id, info);
+                    self.told.push_back(Event::Request(Request { id, peer, data: unpacked(&raw.data) }));
+                }
+                (RawEventKind::Connected, Some(endpoint)) => {
+                    if let Some(end) = self.ends.get_mut(endpoint) {
+                        end.state = State::Connected;
+                        self.told.push_back(Event::Connected { endpoint, data: unpacked(&raw.data) });
+                    }
+                }
+                (RawEventKind::Shutdown, Some(endpoint)) => self.bring_down(endpoint, Down::ByPeer, &[])?,
+                (RawEventKind::Failed { number, detail }, Some(endpoint)) => {
+                    let failure = Failure::with_detail(number, detail);
+                    self.bring_down(endpoint, Down::Failed(failure), &raw.data)?;
+                }
+                // About an endpoint that is closed, a listener, or nothing we know.
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends the connecting or connected state of an endpoint, once.
+    pub(super) fn bring_down(&mut self, endpoint: EndpointId, cause: Down, data: &[u8]) -> Result<(), Error> {
+        self.read_dry()?;
+        let Some(end) = self.ends.get_mut(endpoint) else { return Ok(()) };
+        match std::mem::replace(&mut end.state, State::Down) {
+            State::Connecting => {
+                let failure = match cause {
+                    Down::ByPeer => Failure::from_number(-libc::ECONNREFUSED),
+                    Down::Failed(failure) => failure,
+                };
+                let closed = self.close(endpoint);
+                self.told.push_back(Event::Refused { endpoint, data: unpacked(data), failure });
+                closed
+            }
+            State::Connected => {
+                self.told.push_back(Event::Down { endpoint, cause });
+                Ok(())
+            }
+            State::Down => Ok(()),
+        }
+    }
+}
+
+/// Whether the provider carries so much private data; 0 when it does not say.
+fn check_room(data: &[u8], bytes_max: usize) -> Result<(), i32> {
+    if bytes_max != 0 && data.len() > bytes_max { Err(-libc::EMSGSIZE) } else { Ok(()) }
+}
+
+/// The private data in what came; nothing when the length before it is a lie.
+fn unpacked(raw: &[u8]) -> Vec<u8> {
+    let Some((&length, rest)) = raw.split_first() else { return Vec::new() };
+    rest.get(..usize::from(length)).map(<[u8]>::to_vec).unwrap_or_default()
+}

@@ -1,0 +1,413 @@
+//! Operations: messages, writes, reads, and what became of them.
+//!
+//! 1. Every operation that was `Taken` gets exactly one [`Completion`]; receives get one for each message.
+//! 2. An operation is posted only if the completion queue has an entry for its completion: no provider has to cope
+//!    with a queue that overflows (`verbs` cannot). Entries for all receives are set aside when an endpoint opens.
+//! 3. The context that libfabric carries is a key into `Rail::operations`, never an address.
+
+use std::sync::Arc;
+
+use slotmap::{Key, KeyData};
+
+use super::connect::{Down, End, Event, State};
+use super::{EndpointId, OperationId, Rail, Slice, fabric_error};
+use crate::error::{Error, Failure};
+use crate::handles::{Local, Posted, RawFailure, Target};
+use crate::memory::Pool;
+use crate::rail::regions::{Access, Remote};
+use crate::{RegionId, ffi};
+
+/// Longest message that goes without a buffer, if the provider takes it: it is built on the stack.
+const INJECT_BYTES_MAX: usize = 256;
+
+/// Completions read in one call.
+const BATCH: usize = 64;
+
+bitflags::bitflags! {
+    /// How an operation is done.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Flags: u32 {
+        /// Another operation follows at once: no need to ring the adapter yet. Only a hint.
+        const MORE = 1;
+        /// Begins only when the operations before it on the endpoint are complete.
+        const FENCE = 2;
+        /// Completes only when the bytes are in the peer's memory, not already when the peer's adapter has them.
+        const DELIVERED = 4;
+    }
+}
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Send,
+    Write,
+    Read,
+}
+
+/// What became of an operation.
+#[derive(Debug)]
+pub enum Completion {
+    /// A message came. Give its buffer back with [`Rail::recycle`].
+    Received {
+        endpoint: EndpointId,
+        message: Message,
+    },
+    Done {
+        endpoint: EndpointId,
+        kind: Kind,
+        context: u64,
+    },
+    Failed {
+        endpoint: EndpointId,
+        kind: Kind,
+        context: u64,
+        failure: Failure,
+    },
+}
+
+/// A message in its receive buffer, which is the reader's until it is recycled.
+#[derive(Debug)]
+#[must_use = "recycle it, or the endpoint has one receive less"]
+pub struct Message {
+    endpoint: EndpointId,
+    pool: Buffers,
+    slot: usize,
+    bytes: usize,
+}
+
+impl Message {
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the provider is done with the slot, and no other `Message` has it until `recycle` took this one.
+        unsafe { self.pool.0.received(self.slot, self.bytes) }
+    }
+}
+
+/// Keeps the buffers of an endpoint that was closed while messages of it are being read.
+struct Buffers(Arc<Pool>);
+
+impl std::fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Buffers")
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum OperationKind {
+    Receive {
+        slot: usize,
+    },
+    /// Without a slot: injected.
+    Send {
+        slot: Option<usize>,
+    },
+    Write {
+        region: RegionId,
+    },
+    Read {
+        region: RegionId,
+    },
+}
+
+/// An operation in flight.
+#[derive(Debug, Clone)]
+pub(super) struct Operation {
+    pub endpoint: EndpointId,
+    pub kind: OperationKind,
+    pub context: u64,
+    /// Among the endpoint's operations that are not receives.
+    pub number: u64,
+}
+
+impl Operation {
+    fn told_kind(&self) -> Kind {
+        match self.kind {
+            OperationKind::Write { .. } => Kind::Write,
+            OperationKind::Read { .. } => Kind::Read,
+            OperationKind::Send { .. } | OperationKind::Receive { .. } => Kind::Send,
+        }
+    }
+
+    fn done(&self) -> Completion {
+        Completion::Done { endpoint: self.endpoint, kind: self.told_kind(), context: self.context }
+    }
+
+    pub fn failed(&self, failure: Failure) -> Completion {
+        Completion::Failed { endpoint: self.endpoint, kind: self.told_kind(), context: self.context, failure }
+    }
+}
+
+impl Rail {
+    /// Sends a message. It is copied before this returns.
+    pub fn send(&mut self, endpoint: EndpointId, message: &[u8], context: u64) -> Result<Posted, Error> {
+        self.send_with(endpoint, message.len(), context, |buffer| buffer.copy_from_slice(message))
+    }
+
+    /// Sends a message of `bytes` bytes that `fill` writes. `fill` is not called when there is no room.
+    pub fn send_with(
+        &mut self,
+        endpoint: EndpointId,
+        bytes: usize,
+        context: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Posted, Error> {
+        let bytes_max = self.options.message_bytes;
+        if bytes > bytes_max {
+            return Err(Error::MessageTooLong { rail: self.name.to_string(), bytes, bytes_max });
+        }
+        if !self.has_room(endpoint)? {
+            return Ok(Posted::Full);
+        }
+        if bytes <= self.port.inject_bytes_max.min(INJECT_BYTES_MAX) {
+            let mut buffer = [0; INJECT_BYTES_MAX];
+            let buffer = &mut buffer[..bytes];
+            fill(buffer);
+            return self.post(endpoint, OperationKind::Send { slot: None }, context, |end, id| {
+                end.endpoint.inject(buffer, id)
+            });
+        }
+        let Some(slot) = self.ends.get_mut(endpoint).and_then(|end| end.free_sends.pop()) else {
+            return Ok(Posted::Full);
+        };
+        let posted = self.post(endpoint, OperationKind::Send { slot: Some(slot) }, context, |end, id| {
+            // SAFETY: the slot was free, so neither the provider nor anybody else uses it until it is posted below.
+            fill(unsafe { end.pool.to_fill(slot, bytes) });
+            let local = Local { base: end.pool.slot(slot), bytes, descriptor: end.registration.descriptor() };
+            // SAFETY: the slot is not among the free ones until its completion was read or the endpoint closed, and
+            // the pool outlives the endpoint.
+            unsafe { end.endpoint.send(&local, id, 0) }
+        });
+        if !matches!(posted, Ok(Posted::Taken))
+            && let Some(end) = self.ends.get_mut(endpoint)
+        {
+            end.free_sends.push(slot);
+        }
+        posted
+    }
+
+    /// Writes a part of a region of ours into memory of the peer's.
+    pub fn write(
+        &mut self,
+        endpoint: EndpointId,
+        from: Slice,
+        to: Remote,
+        context: u64,
+        flags: Flags,
+    ) -> Result<Posted, Error> {
+        self.remote_operation(endpoint, from, to, context, flags, Kind::Write)
+    }
+
+    /// Reads memory of the peer's into a part of a region of ours.
+    pub fn read(
+        &mut self,
+        endpoint: EndpointId,
+        to: Slice,
+        from: Remote,
+        context: u64,
+        flags: Flags,
+    ) -> Result<Posted, Error> {
+        self.remote_operation(endpoint, to, from, context, flags, Kind::Read)
+    }
+
+    fn remote_operation(
+        &mut self,
+        endpoint: EndpointId,
+        slice: Slice,
+        remote: Remote,
+        context: u64,
+        flags: Flags,
+        what: Kind,
+    ) -> Result<Posted, Error> {
+        let local = self.local_end(slice, what)?;
+        if !self.has_room(endpoint)? {
+            return Ok(Posted::Full);
+        }
+        let (region, flags) = (slice.region, flags.bits());
+        let target = Target { address: remote.address, key: remote.key };
+        let kind = if what == Kind::Read { OperationKind::Read { region } } else { OperationKind::Write { region } };
+        let posted = self.post(endpoint, kind, context, |end, id| {
+            // SAFETY: the region counts the operation as in use from below until its completion was read or the
+            // endpoint closed; until then it keeps memory and registration.
+            unsafe {
+                match what {
+                    Kind::Read => end.endpoint.read(&local, target, id, flags),
+                    Kind::Write | Kind::Send => end.endpoint.write(&local, target, id, flags),
+                }
+            }
+        });
+        if matches!(posted, Ok(Posted::Taken))
+            && let Some(entry) = self.regions.get_mut(region)
+        {
+            entry.in_use += 1;
+        }
+        posted
+    }
+
+    /// The memory of a slice, if it lies in an open region that may be used so.
+    fn local_end(&self, slice: Slice, what: Kind) -> Result<Local, Error> {
+        let rail = || self.name.to_string();
+        let Slice { region, offset, bytes } = slice;
+        let entry = self.regions.get(region).filter(|entry| !entry.closing);
+        let Some((entry, registration)) = entry.and_then(|entry| Some((entry, entry.registration.as_ref()?))) else {
+            return Err(Error::RegionGone { rail: rail() });
+        };
+        if offset.checked_add(bytes).is_none_or(|end| end > entry.bytes) {
+            return Err(Error::OutOfRegion { rail: rail(), offset, bytes, region_bytes: entry.bytes });
+        }
+        let bytes_max = self.port.operation_bytes_max;
+        if bytes > bytes_max {
+            return Err(Error::OperationTooLong { rail: rail(), bytes, bytes_max });
+        }
+        let (needed, missing) = match what {
+            Kind::Read => (Access::TARGET, "reads to put their bytes into"),
+            Kind::Write | Kind::Send => (Access::SOURCE, "writes to take their bytes from"),
+        };
+        if !entry.access.contains(needed) {
+            return Err(Error::AccessMissing { rail: rail(), missing });
+        }
+        // SAFETY: the offset is inside the region's memory.
+        let base = unsafe { entry.base.add(offset) };
+        Ok(Local { base, bytes, descriptor: registration.descriptor() })
+    }
+
+    /// Whether the endpoint is connected, and the queues have a place for one more operation.
+    fn has_room(&self, endpoint: EndpointId) -> Result<bool, Error> {
+        let not_connected = || Error::NotConnected { rail: self.name.to_string() };
+        let end = self.ends.get(endpoint).filter(|end| end.state == State::Connected).ok_or_else(not_connected)?;
+        let entries = self.options.completion_entries;
+        Ok(end.in_flight < self.options.operations && self.receives_reserved + self.transmits < entries)
+    }
+
+    /// Posts an operation that is not a receive, and keeps account of it when it is taken.
+    fn post(
+        &mut self,
+        endpoint: EndpointId,
+        kind: OperationKind,
+        context: u64,
+        how: impl FnOnce(&End, u64) -> Result<Posted, i32>,
+    ) -> Result<Posted, Error> {
+        let Some(end) = self.ends.get_mut(endpoint) else {
+            return Err(Error::NotConnected { rail: self.name.to_string() });
+        };
+        let id = self.operations.insert(Operation { endpoint, kind, context, number: end.posted });
+        let posted = how(end, id.data().as_ffi());
+        if posted == Ok(Posted::Taken) {
+            (end.posted, end.in_flight, self.transmits) = (end.posted + 1, end.in_flight + 1, self.transmits + 1);
+        } else {
+            self.operations.remove(id);
+        }
+        posted.map_err(|number| match -number {
+            libc::ENOTCONN | libc::ESHUTDOWN => Error::NotConnected { rail: self.name.to_string() },
+            _ => fabric_error(&self.name, "post an operation", number),
+        })
+    }
+
+    pub(super) fn post_receive(&mut self, endpoint: EndpointId, slot: usize) -> Result<(), Error> {
+        let Some(end) = self.ends.get(endpoint) else { return Ok(()) };
+        let kind = OperationKind::Receive { slot };
+        let id = self.operations.insert(Operation { endpoint, kind, context: 0, number: 0 });
+        let (base, bytes) = (end.pool.slot(slot), end.pool.slot_bytes());
+        let local = Local { base, bytes, descriptor: end.registration.descriptor() };
+        // SAFETY: the slot is the provider's until its completion was read or the endpoint closed: it is handed out
+        // by a completion only, as a `Message`, and comes back here only when that is recycled.
+        let number = match unsafe { end.endpoint.recv(&local, id.data().as_ffi()) } {
+            Ok(Posted::Taken) => return Ok(()),
+            Ok(Posted::Full) => -libc::EAGAIN,
+            Err(number) => number,
+        };
+        self.operations.remove(id);
+        Err(fabric_error(&self.name, "post a receive", number))
+    }
+
+    /// Gives a message's buffer back, for the next message.
+    pub fn recycle(&mut self, message: Message) -> Result<(), Error> {
+        let Message { endpoint, slot, .. } = message;
+        match self.ends.get(endpoint) {
+            Some(end) if end.state != State::Down => self.post_receive(endpoint, slot),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds up to `count_max` completions to `out`; how many. In order for each endpoint's messages and for each
+    /// endpoint's own operations.
+    pub fn poll(&mut self, out: &mut Vec<Completion>, count_max: usize) -> Result<usize, Error> {
+        if self.ready.is_empty() {
+            self.read_batch()?;
+            self.close_due_regions()?;
+        }
+        let count = count_max.min(self.ready.len());
+        out.extend(self.ready.drain(..count));
+        Ok(count)
+    }
+
+    /// Reads completions until there are none. Ends, because receives are not posted again meanwhile.
+    pub(super) fn read_dry(&mut self) -> Result<(), Error> {
+        while self.read_batch()? {}
+        Ok(())
+    }
+
+    /// Reads a batch of completions into `ready`; whether there were any.
+    fn read_batch(&mut self) -> Result<bool, Error> {
+        let mut batch = [ffi::Completion::default(); BATCH];
+        let read =
+            self.completions.read(&mut batch).map_err(|number| fabric_error(&self.name, "read completions", number))?;
+        match read {
+            Ok(count) => {
+                for completion in batch.iter().take(count) {
+                    let bytes = usize::try_from(completion.bytes).unwrap_or(usize::MAX);
+                    self.complete(completion.context, Ok(bytes));
+                }
+                Ok(count > 0)
+            }
+            Err(failure) => {
+                self.complete(failure.context, Err(failure));
+                Ok(true)
+            }
+        }
+    }
+
+    /// Books the end of an operation. What nobody remembers was given up before.
+    fn complete(&mut self, context: u64, result: Result<usize, RawFailure>) {
+        let Some(operation) = self.operations.remove(OperationId::from(KeyData::from_ffi(context))) else { return };
+        let endpoint = operation.endpoint;
+        let Some(end) = self.ends.get_mut(endpoint) else { return };
+        let by_hardware = self.port.places_by_hardware();
+        let failure = result.as_ref().err().map(|raw| raw.failure(by_hardware));
+        match operation.kind {
+            OperationKind::Receive { slot } => {
+                let fits = |&bytes: &usize| bytes <= end.pool.slot_bytes();
+                if let Some(bytes) = result.ok().filter(fits) {
+                    let pool = Buffers(Arc::clone(&end.pool));
+                    self.ready
+                        .push_back(Completion::Received { endpoint, message: Message { endpoint, pool, slot, bytes } });
+                    self.message_came(endpoint);
+                }
+            }
+            OperationKind::Send { .. } | OperationKind::Write { .. } | OperationKind::Read { .. } => {
+                end.in_flight -= 1;
+                self.transmits -= 1;
+                if let OperationKind::Send { slot: Some(slot) } = operation.kind {
+                    end.free_sends.push(slot);
+                }
+                self.release_local(&operation);
+                self.ready.push_back(match &failure {
+                    None => operation.done(),
+                    Some(failure) => operation.failed(failure.clone()),
+                });
+                if failure.is_none() {
+                    self.operation_is_out(endpoint, operation.number);
+                }
+            }
+        }
+        if let Some(failure) = failure.filter(|failure| !failure.is_cancelled()) {
+            self.fail_end(endpoint, failure);
+        }
+    }
+
+    /// An operation failed of itself: the connection is over, whether or not the provider tells so.
+    fn fail_end(&mut self, endpoint: EndpointId, failure: Failure) {
+        if let Some(end) = self.ends.get_mut(endpoint).filter(|end| end.state == State::Connected) {
+            end.state = State::Down;
+            self.told.push_back(Event::Down { endpoint, cause: Down::Failed(failure) });
+        }
+    }
+}

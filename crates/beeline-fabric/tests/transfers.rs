@@ -1,0 +1,265 @@
+//! Messages, writes and reads.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use beeline_fabric::{Access, Completion, Error, Flags, Kind, Options, Posted, Slice};
+use beeline_testkit::rng::{Hash, Rng, fill_stream};
+use common::{Pair, all, join, patience, taken};
+
+fn hash(bytes: &[u8]) -> u64 {
+    Hash::of(bytes).0
+}
+
+#[test]
+fn ten_thousand_messages_arrive_in_order_and_whole() {
+    const COUNT: u64 = 10_000;
+    let mut pair = Pair::new();
+    let to_b = pair.to_b;
+    let bytes_max = pair.a.rail.options().message_bytes;
+    // Injected, buffered and longest ones.
+    let length = |number: u64| [8, 100, 129, 1000, bytes_max][(number % 5) as usize];
+    let (mut sent, mut received, mut completed) = (0, 0, 0);
+    let message = |number: u64| {
+        let mut message = vec![number as u8; length(number)];
+        message[..8].copy_from_slice(&number.to_le_bytes());
+        message
+    };
+    pair.until("all messages", |a, b| {
+        while sent < COUNT && a.rail.send(to_b, &message(sent), sent).unwrap() == Posted::Taken {
+            sent += 1;
+        }
+        while let Some(came) = b.take_message() {
+            assert_eq!(came.bytes(), message(received), "message {received}");
+            received += 1;
+            b.rail.recycle(came).unwrap();
+        }
+        for completion in a.completions.drain(..) {
+            let Completion::Done { kind: Kind::Send, context, .. } = completion else { panic!("{completion:?}") };
+            assert_eq!(context, completed);
+            completed += 1;
+        }
+        (received == COUNT && completed == COUNT).then_some(())
+    });
+}
+
+#[test]
+fn a_message_after_a_write_finds_the_written_bytes() {
+    const BYTES: usize = 1 << 20;
+    let mut pair = Pair::new();
+    let (to_b, mut rng) = (pair.to_b, Rng::new(1));
+    let (source, local) = pair.a.region(BYTES, Access::SOURCE);
+    let (target, placed) = pair.b.region(BYTES, Access::REMOTE_WRITE);
+    let remote = pair.b.remote(target);
+    let mut bytes = vec![0; BYTES];
+    for round in 0..40 {
+        let length = 1 + rng.below(BYTES);
+        let offset = rng.below(BYTES - length + 1);
+        fill_stream(round, 0, &mut bytes[..length]);
+        local.copy_in(offset, &bytes[..length]);
+        let from = Slice { region: source, offset, bytes: length };
+        taken(pair.a.rail.write(to_b, from, remote.at(offset as u64), 2 * round, Flags::MORE));
+        taken(pair.a.rail.send(to_b, &hash(&bytes[..length]).to_le_bytes(), 2 * round + 1));
+        let message = pair.until("the message", |_, b| b.take_message());
+        let mut there = vec![0; length];
+        placed.copy_out(offset, &mut there);
+        assert_eq!(message.bytes(), hash(&there).to_le_bytes(), "round {round}");
+        pair.b.rail.recycle(message).unwrap();
+        assert!(pair.until("the write", |a, _| a.take_done(2 * round)));
+        assert!(pair.until("the send", |a, _| a.take_done(2 * round + 1)));
+    }
+}
+
+#[test]
+fn a_read_brings_the_peers_bytes() {
+    const BYTES: usize = 300_000;
+    let mut pair = Pair::new();
+    let to_b = pair.to_b;
+    let (target, placed) = pair.a.region(BYTES, Access::TARGET);
+    let (source, theirs) = pair.b.region(BYTES, Access::REMOTE_READ);
+    let remote = pair.b.remote(source);
+    for (round, length) in [1, 4096, BYTES].into_iter().enumerate() {
+        let mut bytes = vec![0; length];
+        fill_stream(2, 0, &mut bytes);
+        theirs.copy_in(BYTES - length, &bytes);
+        let at = remote.at((BYTES - length) as u64);
+        taken(pair.a.rail.read(to_b, all(target, length), at, round as u64, Flags::empty()));
+        assert!(pair.until("the read", |a, _| a.take_done(round as u64)));
+        let mut got = vec![0; length];
+        placed.copy_out(0, &mut got);
+        assert_eq!(hash(&got), hash(&bytes));
+    }
+}
+
+#[test]
+fn flags_are_taken_by_every_provider() {
+    let mut pair = Pair::new();
+    let to_b = pair.to_b;
+    let (source, local) = pair.a.region(64, Access::SOURCE | Access::TARGET);
+    let (target, placed) = pair.b.region(64, Access::REMOTE_WRITE | Access::REMOTE_READ);
+    let remote = pair.b.remote(target);
+    local.copy_in(0, b"fenced");
+    taken(pair.a.rail.write(to_b, all(source, 6), remote, 0, Flags::DELIVERED));
+    assert!(pair.until("the write", |a, _| a.take_done(0)));
+    let mut there = [0; 6];
+    placed.copy_out(0, &mut there);
+    assert_eq!(&there, b"fenced", "delivered means that it is there");
+    taken(pair.a.rail.read(to_b, all(source, 6), remote, 1, Flags::FENCE));
+    assert!(pair.until("the read", |a, _| a.take_done(1)));
+}
+
+#[test]
+fn what_does_not_fit_is_an_error_before_the_provider_hears_of_it() {
+    let mut pair = Pair::new();
+    let to_b = pair.to_b;
+    let (region, _) = pair.a.region(100, Access::SOURCE);
+    let (theirs, _) = pair.b.region(100, Access::REMOTE_WRITE);
+    let remote = pair.b.remote(theirs);
+    let a = &mut pair.a.rail;
+    for slice in [(1, 100), (101, 0), (usize::MAX, 2)].map(|(offset, bytes)| Slice { region, offset, bytes }) {
+        let error = a.write(to_b, slice, remote, 0, Flags::empty()).unwrap_err();
+        assert!(matches!(error, Error::OutOfRegion { region_bytes: 100, .. }), "{error}");
+    }
+    let error = a.read(to_b, all(region, 1), remote, 0, Flags::empty()).unwrap_err();
+    assert!(matches!(error, Error::AccessMissing { .. }), "{error}");
+    let error = a.send(to_b, &[0; 4097], 0).unwrap_err();
+    assert!(matches!(error, Error::MessageTooLong { bytes: 4097, bytes_max: 4096, .. }), "{error}");
+    a.close_region(region).unwrap();
+    let error = a.write(to_b, all(region, 1), remote, 0, Flags::empty()).unwrap_err();
+    assert!(matches!(error, Error::RegionGone { .. }), "{error}");
+    assert!(matches!(a.remote(region), Err(Error::RegionGone { .. })));
+}
+
+#[test]
+fn a_full_queue_says_full_and_goes_on_when_it_is_polled() {
+    let options = Options { receives: 4, sends: 8, operations: 16, message_bytes: 65_536, ..Options::default() };
+    let mut pair = Pair::with(options);
+    let to_b = pair.to_b;
+    let message = vec![5; 65_536];
+    let mut sent = 0;
+    // Nobody looks at b: its receives are used up, then the sends stand still.
+    while pair.a.rail.send(to_b, &message, sent).unwrap() == Posted::Taken {
+        sent += 1;
+        assert!(sent <= 16);
+    }
+    assert_eq!(sent, 8, "as many as there are buffers");
+    let total = 200;
+    let mut received = 0;
+    pair.until("all messages", |a, b| {
+        while sent < total && a.rail.send(to_b, &message, sent).unwrap() == Posted::Taken {
+            sent += 1;
+        }
+        a.completions.clear();
+        while let Some(came) = b.take_message() {
+            assert_eq!(came.bytes().len(), message.len());
+            received += 1;
+            b.rail.recycle(came).unwrap();
+        }
+        (received == total).then_some(())
+    });
+}
+
+#[test]
+fn writes_in_flight_are_bounded_by_the_options() {
+    let options = Options { operations: 5, ..Options::default() };
+    let mut pair = Pair::with(options);
+    let to_b = pair.to_b;
+    let (source, _) = pair.a.region(8, Access::SOURCE);
+    let (target, _) = pair.b.region(8, Access::REMOTE_WRITE);
+    let remote = pair.b.remote(target);
+    let count = (0..100)
+        .take_while(|&i| pair.a.rail.write(to_b, all(source, 8), remote, i, Flags::empty()) == Ok(Posted::Taken))
+        .count();
+    assert_eq!(count, 5);
+    for context in 0..5 {
+        assert!(pair.until("a write", |a, _| a.take_done(context)));
+    }
+    taken(pair.a.rail.write(to_b, all(source, 8), remote, 9, Flags::empty()));
+}
+
+#[test]
+fn many_endpoints_share_one_completion_queue() {
+    const COUNT: usize = 40;
+    let options = Options { receives: 8, sends: 8, operations: 16, ..Options::default() };
+    let mut pair = Pair::with(options);
+    let to = pair.b.rail.listening_on().unwrap();
+    let mut ends = vec![(pair.to_b, pair.to_a)];
+    while ends.len() < COUNT {
+        ends.push(join(&mut pair.a, &mut pair.b, to));
+    }
+    for round in 0..20_u64 {
+        for (index, &(to_b, to_a)) in ends.iter().enumerate() {
+            let number = round * COUNT as u64 + index as u64;
+            taken(pair.a.rail.send(to_b, &number.to_le_bytes(), number));
+            taken(pair.b.rail.send(to_a, &number.to_le_bytes(), number));
+        }
+        let (mut at_a, mut at_b, mut sent) = (0, 0, 0);
+        pair.until("a round", |a, b| {
+            for (side, count, other) in [(a, &mut at_a, false), (b, &mut at_b, true)] {
+                for completion in std::mem::take(&mut side.completions) {
+                    match completion {
+                        Completion::Received { endpoint, message } => {
+                            let number = u64::from_le_bytes(message.bytes().try_into().unwrap());
+                            let (to_b, to_a) = ends[number as usize % COUNT];
+                            assert_eq!(endpoint, if other { to_a } else { to_b }, "number {number}");
+                            assert_eq!(number / COUNT as u64, round);
+                            *count += 1;
+                            side.rail.recycle(message).unwrap();
+                        }
+                        Completion::Done { .. } => sent += 1,
+                        failed @ Completion::Failed { .. } => panic!("{failed:?}"),
+                    }
+                }
+            }
+            (at_a == COUNT && at_b == COUNT && sent == 2 * COUNT).then_some(())
+        });
+    }
+}
+
+/// Both sides sleep on their fds between messages; a lost event would sleep until the time is up.
+#[test]
+fn nothing_is_missed_by_two_sides_that_sleep() {
+    const ROUNDS: u64 = 2_000;
+    let Pair { mut a, mut b, to_b, to_a } = Pair::new();
+    let far = std::thread::spawn(move || {
+        answer_asleep(&mut b, to_a, ROUNDS);
+        b
+    });
+    let began = Instant::now();
+    for round in 0..ROUNDS {
+        taken(a.rail.send(to_b, &round.to_le_bytes(), round));
+        let message = next_asleep(&mut a);
+        assert_eq!(message.bytes(), round.to_le_bytes());
+        a.rail.recycle(message).unwrap();
+        a.completions.clear();
+        assert!(began.elapsed() < patience() * 3, "round {round} after {:?}", began.elapsed());
+    }
+    drop(far.join().unwrap());
+}
+
+fn answer_asleep(side: &mut common::Side, to: beeline_fabric::EndpointId, rounds: u64) {
+    for round in 0..rounds {
+        let message = next_asleep(side);
+        assert_eq!(message.bytes(), round.to_le_bytes());
+        side.rail.recycle(message).unwrap();
+        taken(side.rail.send(to, &round.to_le_bytes(), round));
+        side.completions.retain(|completion| matches!(completion, Completion::Received { .. }));
+    }
+    // The last answer must be out before the endpoint goes.
+    while side.completions.is_empty() {
+        side.look();
+    }
+}
+
+fn next_asleep(side: &mut common::Side) -> beeline_fabric::Message {
+    loop {
+        side.look();
+        if let Some(message) = side.take_message() {
+            return message;
+        }
+        let asleep = Instant::now();
+        side.sleep(patience());
+        assert!(asleep.elapsed() < patience().saturating_sub(Duration::from_secs(1)), "slept over an event");
+    }
+}
