@@ -117,9 +117,9 @@ pub struct Distance {
 pub struct Override {
     /// The port's interface, RDMA device or PCI function.
     pub port: String,
-    /// The node it is attached to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<u32>,
+    /// The nodes it is attached to; empty to leave them as they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<u32>,
     /// Its speed in Mb/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed_mbps: Option<u32>,
@@ -159,16 +159,47 @@ impl Host {
                 .iter_mut()
                 .find(|port| port.is_called(&entry.port))
                 .ok_or_else(|| OverrideError::NoPort(entry.port.clone()))?;
-            if let Some(node) = entry.node {
-                if self.nodes.iter().all(|known| known.id != node) {
-                    return Err(OverrideError::NoNode { port: entry.port.clone(), node });
-                }
-                port.nodes = vec![node];
+            if let Some(&node) = entry.nodes.iter().find(|&&node| self.nodes.iter().all(|known| known.id != node)) {
+                return Err(OverrideError::NoNode { port: entry.port.clone(), node });
+            }
+            if !entry.nodes.is_empty() {
+                port.nodes = entry.nodes.clone();
             }
             port.speed_mbps = entry.speed_mbps.or(port.speed_mbps);
         }
         self.ports = ports;
         Ok(())
+    }
+
+    /// Takes from another description of the same host what this one lacks: ports, and what is known of a port.
+    pub fn complete_from(&mut self, other: Self) {
+        for theirs in other.ports {
+            match self.ports.iter_mut().find(|own| own.name() == theirs.name()) {
+                Some(own) => {
+                    own.rdma = own.rdma.take().or(theirs.rdma);
+                    own.pci = own.pci.take().or(theirs.pci);
+                    own.model = own.model.take().or(theirs.model);
+                    own.speed_mbps = own.speed_mbps.or(theirs.speed_mbps);
+                }
+                None => self.ports.push(theirs),
+            }
+        }
+        self.name = self.name.take().or(other.name);
+        self.put_in_order();
+    }
+
+    /// Every list in the order of its numbers or names, and no port that pretends to know its place by naming all nodes.
+    pub(crate) fn put_in_order(&mut self) {
+        self.packages.sort_by_key(|package| package.id);
+        self.cpus.sort_by_key(|cpu| cpu.id);
+        self.ports.sort_by(|a, b| a.name().cmp(b.name()));
+        for port in &mut self.ports {
+            port.nodes.sort_unstable();
+            port.nodes.dedup();
+            if self.nodes.len() > 1 && port.nodes.len() >= self.nodes.len() {
+                port.nodes.clear();
+            }
+        }
     }
 
     /// The node of a CPU; `None` for a CPU that this host does not have, or on a host without nodes.
@@ -256,8 +287,8 @@ mod tests {
     #[test]
     fn overrides_are_applied_wholly_or_not_at_all() {
         let mut host = two_sockets();
-        let good = Override { port: "0000:01:00.0".into(), node: Some(2), speed_mbps: Some(25_000) };
-        let no_node = Override { port: "eth0".into(), node: Some(1), speed_mbps: None };
+        let good = Override { port: "0000:01:00.0".into(), nodes: vec![2], speed_mbps: Some(25_000) };
+        let no_node = Override { port: "eth0".into(), nodes: vec![0, 1], speed_mbps: None };
         let no_port = Override { port: "eth1".into(), ..Override::default() };
         let before = host.clone();
         assert_eq!(host.apply(&[good.clone(), no_node]), Err(OverrideError::NoNode { port: "eth0".into(), node: 1 }));
