@@ -8,7 +8,8 @@
 //!
 //! 1. `offer` makes bytes known; they may be handed out as soon as they are there (cut-through), never before.
 //! 2. `assign` hands out the lowest bytes: first what must be sent again, in the pieces it was sent in, then new ones.
-//! 3. `acknowledge` takes a chunk off, for the life of the rail that it was assigned to.
+//! 3. `acknowledge` takes a chunk off, for the life of the rail that it was assigned to; `acknowledge_below` takes off all
+//!    that lie before the receiver's prefix. A bridge uses the one that its protocol has.
 //! 4. `closed` takes back what a life of a rail had, once the receiver says that it closed its end and what had come
 //!    over it. Chunks that came whole are acknowledged, the others are to be sent again. Between a rail's failure and
 //!    that word its chunks stay where they are.
@@ -117,6 +118,25 @@ impl Ledger {
             }
             _ => Err(LedgerError::NotAssigned),
         }
+    }
+
+    /// The receiver has everything before `prefix`: takes off the chunks that lie below it, and tells of each the rail it
+    /// was on and its length. A chunk of which it has a part stays.
+    pub fn acknowledge_below(&mut self, prefix: u64, mut each: impl FnMut(RailLife, u64)) -> Result<(), LedgerError> {
+        if prefix > self.fresh {
+            return Err(LedgerError::NeverSent);
+        }
+        // A piece to be sent again that has come after all: its acknowledgement was under way when its rail was closed.
+        self.again.retain(|_, end| *end > prefix);
+        while let Some(entry) = self.assigned.first_entry() {
+            let (offset, (end, life)) = (*entry.key(), *entry.get());
+            if end > prefix {
+                break;
+            }
+            entry.remove();
+            each(life, end.saturating_sub(offset));
+        }
+        Ok(())
     }
 
     /// The receiver closed its end of that life of the rail: nothing more can arrive over it. `prefix` and `above` are
@@ -231,6 +251,20 @@ mod tests {
         assert_eq!((ledger.bytes_on(A), ledger.bytes_on(B), ledger.pieces()), (20, 20, 4));
         ledger.acknowledge(0, A).unwrap();
         assert_eq!(ledger.acknowledge(0, A), Err(LedgerError::NotAssigned));
+    }
+
+    #[test]
+    fn a_prefix_acknowledges_what_lies_wholly_below_it() {
+        let mut ledger = four_chunks();
+        let mut told = Vec::new();
+        ledger.acknowledge_below(25, |life, bytes| told.push((life, bytes))).unwrap();
+        assert_eq!((told, ledger.complete()), (vec![(A, 10), (B, 10)], 20));
+        assert_eq!(ledger.acknowledge_below(41, |_, _| {}), Err(LedgerError::NeverSent));
+        ledger.closed(A, 20, &[]).unwrap();
+        ledger.acknowledge_below(30, |_, _| {}).unwrap();
+        assert_eq!((ledger.head(10), ledger.complete(), ledger.pieces()), (None, 30, 1));
+        ledger.acknowledge_below(40, |_, _| {}).unwrap();
+        assert!(ledger.is_complete());
     }
 
     #[test]

@@ -66,57 +66,59 @@ impl Reorder {
 
     /// Accepts `[offset, offset + bytes)` and returns by how much the prefix grew.
     pub fn insert(&mut self, offset: u64, bytes: u64) -> Result<u64, Refusal> {
-        if bytes == 0 {
-            return Err(Refusal::Empty);
-        }
-        let end = offset.checked_add(bytes).ok_or(Refusal::BeyondWindow)?;
+        let end = end_of(offset, bytes)?;
+        // The first interval that ends above the offset: the only one that can overlap from below.
+        let place = self.intervals.partition_point(|&(_, interval_end)| interval_end <= offset);
+        let overlaps_next = self.intervals.get(place).is_some_and(|&(start, _)| start < end);
         if offset < self.prefix {
             return Err(Refusal::Overlap);
         }
-        if end > self.prefix.saturating_add(self.window_bytes) {
-            return Err(Refusal::BeyondWindow);
-        }
-        // The first interval that ends above the offset: the only one that can overlap from below.
-        let place = self.intervals.partition_point(|&(_, interval_end)| interval_end <= offset);
-        let next = self.intervals.get(place).copied();
-        if next.is_some_and(|(start, _)| start < end) {
+        if overlaps_next && end <= self.window_end() {
             return Err(Refusal::Overlap);
         }
-        if offset == self.prefix {
-            return Ok(self.advance(end, next));
-        }
-        let touches_next = next.is_some_and(|(start, _)| start == end);
-        let is_full = self.intervals.len() >= self.intervals_max;
-        let below = place.checked_sub(1).and_then(|index| self.intervals.get_mut(index));
-        match (below.filter(|below| below.1 == offset), next) {
-            (Some(below), Some((_, next_end))) if touches_next => {
-                below.1 = next_end;
-                self.intervals.remove(place);
-            }
-            (Some(below), _) => below.1 = end,
-            (None, Some(_)) if touches_next => {
-                if let Some(above) = self.intervals.get_mut(place) {
-                    above.0 = offset;
-                }
-            }
-            (None, _) if is_full => return Err(Refusal::TooScattered),
-            (None, _) => self.intervals.insert(place, (offset, end)),
-        }
-        Ok(0)
+        self.insert_repeated(offset, bytes)
     }
 
-    /// The prefix grows to `end`, and over the lowest interval if it touches that now.
-    fn advance(&mut self, end: u64, lowest: Option<(u64, u64)>) -> u64 {
-        let before = self.prefix;
-        self.prefix = end;
-        if let Some((start, interval_end)) = lowest
-            && start == end
-        {
-            self.prefix = interval_end;
-            self.intervals.remove(0);
+    /// The same for a protocol in which whatever a failed rail may have carried is announced again: what was accepted
+    /// before is accepted again and changes nothing.
+    pub fn insert_repeated(&mut self, offset: u64, bytes: u64) -> Result<u64, Refusal> {
+        let mut end = end_of(offset, bytes)?;
+        if end > self.window_end() {
+            return Err(Refusal::BeyondWindow);
         }
-        self.prefix.saturating_sub(before)
+        let mut start = offset.max(self.prefix);
+        if end <= start {
+            return Ok(0);
+        }
+        // The intervals that the range touches become one with it.
+        let from = self.intervals.partition_point(|&(_, interval_end)| interval_end < start);
+        let to = self.intervals.partition_point(|&(interval_start, _)| interval_start <= end);
+        let touched = self.intervals.get(from..to).unwrap_or_default();
+        if let (Some(low), Some(high)) = (touched.first(), touched.last()) {
+            (start, end) = (start.min(low.0), end.max(high.1));
+        }
+        let grown = if start == self.prefix { end.saturating_sub(start) } else { 0 };
+        if grown > 0 {
+            self.prefix = end;
+            self.intervals.drain(from..to);
+        } else if touched.is_empty() && self.intervals.len() >= self.intervals_max {
+            return Err(Refusal::TooScattered);
+        } else {
+            self.intervals.splice(from..to, [(start, end)]);
+        }
+        Ok(grown)
     }
+
+    fn window_end(&self) -> u64 {
+        self.prefix.saturating_add(self.window_bytes)
+    }
+}
+
+fn end_of(offset: u64, bytes: u64) -> Result<u64, Refusal> {
+    if bytes == 0 {
+        return Err(Refusal::Empty);
+    }
+    offset.checked_add(bytes).ok_or(Refusal::BeyondWindow)
 }
 
 #[cfg(test)]
