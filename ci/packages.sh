@@ -4,7 +4,7 @@
 set -euo pipefail
 
 declare -A packages=(
-    [build]="gcc libc6-dev pkg-config libfabric-dev"
+    [build]="gcc libc6-dev pkg-config libfabric-dev libhwloc-dev libudev-dev"
     [test]="gcc libc6-dev strace python3-minimal redis-server redis-tools iperf3 memcached nginx-light curl procps iproute2"
     [demo]="redis-server redis-tools iperf3 netpipe-tcp sockperf procps"
     # Foreign test suites and what they are built with, then real programs.

@@ -10,7 +10,8 @@
 //!    protocol, and what one segment cannot do takes nothing from the others.
 //! 4. [`choice`]: the link of a connection, with the reason for each that was not taken, and the links over which its
 //!    large transfers are striped.
-//! 5. [`stripe`]: the striping itself: the next chunk's rail, what is under way on which rail, fairness between
+//! 5. [`report`]: all of this in one JSON object, which the bridge prints and `beeline topo` draws.
+//! 6. [`stripe`]: the striping itself: the next chunk's rail, what is under way on which rail, fairness between
 //!    connections, and the receiver's order.
 //!
 //! Rules:
@@ -36,6 +37,7 @@ pub mod choice;
 pub mod host;
 pub mod rail;
 pub mod reach;
+pub mod report;
 mod sets;
 pub mod stripe;
 pub mod sysfs;
@@ -45,3 +47,4 @@ pub use choice::{Choice, Question};
 pub use host::Host;
 pub use rail::{PeerRail, Protocol, Rail};
 pub use reach::{Link, Segments};
+pub use report::Report;

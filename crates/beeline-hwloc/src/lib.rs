@@ -1,0 +1,46 @@
+//! This host as hwloc sees it, for the bridge's choice of rails.
+//!
+//! A crate of its own because whoever depends on it is linked against libhwloc and does not start where that is not
+//! installed. The bridge depends on it; the `beeline` command does not (`docs/design/0005-topology.md`).
+//!
+//! 1. hwloc discovers and writes its XML, and [`beeline_topo::xml`] reads that: the same code that reads recorded hosts.
+//! 2. The kernel adds what hwloc does not say: how fast ports are, and RDMA devices in software.
+
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+
+use beeline_topo::host::Host;
+use beeline_topo::xml::XmlError;
+use beeline_topo::{sysfs, xml};
+use hwlocality::Topology;
+use hwlocality::topology::builder::TypeFilter;
+use hwlocality::topology::export::xml::XMLExportFlags;
+
+/// Why there is no description.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// hwloc could not do it.
+    #[error("hwloc cannot describe this host: {0}")]
+    Hwloc(String),
+    /// What hwloc wrote was not understood.
+    #[error("hwloc's description of this host is not understood: {0}")]
+    Xml(#[from] XmlError),
+}
+
+/// Describes this host. It takes some tens of milliseconds.
+pub fn discover() -> Result<Host, Error> {
+    // Without this filter hwloc leaves out PCI functions and what is behind them.
+    let builder = Topology::builder().with_io_type_filter(TypeFilter::KeepImportant).map_err(said)?;
+    let topology = builder.build().map_err(said)?;
+    let mut host = xml::read(&topology.export_xml(XMLExportFlags::empty()).map_err(said)?)?;
+    if let Ok(kernel) = sysfs::read(Path::new("/sys")) {
+        host.complete_from(kernel);
+    }
+    host.source = "hwloc".into();
+    Ok(host)
+}
+
+fn said(error: impl std::fmt::Display) -> Error {
+    Error::Hwloc(error.to_string())
+}
