@@ -6,4 +6,10 @@
 //!   control connection to each peer, the socket for the administrator;
 //! * the **data plane** moves bytes: lanes of local processes, rails to other hosts, and the records between.
 
+pub mod admin;
 pub mod config;
+pub mod keys;
+pub mod log;
+pub mod name;
+pub mod prefix;
+pub mod tunables;

@@ -1,0 +1,197 @@
+//! The settings that can be changed while the bridge runs, as one table: configuration, `beelined set`, status
+//! and documentation are all made from it.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
+use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
+
+/// One setting.
+#[derive(Debug)]
+pub struct Spec {
+    /// Its name.
+    pub key: &'static str,
+    /// What it is when nobody sets it.
+    pub default: u64,
+    /// What it may be.
+    pub range: RangeInclusive<u64>,
+    /// What it does.
+    pub sentence: &'static str,
+    field: fn(&mut Tunables) -> &mut u64,
+}
+
+/// Declares the fields, their accessors and the table together, so that none can be forgotten.
+macro_rules! tunables {
+    ($($key:ident = $default:expr, $range:expr, $sentence:literal;)*) => {
+        /// The settings, each in the unit its name ends with (bytes when it says nothing).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Tunables {
+            $(#[doc = $sentence] pub $key: u64,)*
+        }
+
+        impl Tunables {
+            /// What holds when nobody sets anything.
+            pub const DEFAULT: Self = Self { $($key: $default,)* };
+        }
+
+        /// All settings, in the order in which they are shown.
+        pub static SPECS: &[Spec] = &[
+            $(Spec {
+                key: stringify!($key),
+                default: $default,
+                range: $range,
+                sentence: $sentence,
+                field: |tunables| &mut tunables.$key,
+            },)*
+        ];
+    };
+}
+
+tunables! {
+    inline_max = 4096, 0..=8000,
+        "Up to this many bytes travel inside the message itself.";
+    pull_min = 262_144, 4096..=u32::MAX as u64,
+        "Pieces of at least this many bytes are read by the receiver, smaller ones are written by the sender.";
+    chunk = 65_536, 4096..=16_777_216,
+        "A large piece is moved in chunks of this many bytes, over all rails there are.";
+    spin_us = 50, 0..=1_000_000,
+        "How long the bridge looks for news, in microseconds, before it sleeps.";
+}
+
+impl Default for Tunables {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Tunables {
+    /// Sets one. The error is a sentence for whoever asked.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let spec = find(key)?;
+        // Beyond u64 is beyond every range, and the message says which.
+        let value = value.parse().ok().filter(|value| spec.range.contains(value)).ok_or_else(|| spec.complaint())?;
+        *(spec.field)(self) = value;
+        Ok(())
+    }
+
+    /// The value of one.
+    pub fn get(mut self, spec: &Spec) -> u64 {
+        *(spec.field)(&mut self)
+    }
+}
+
+impl Spec {
+    fn complaint(&self) -> String {
+        format!("{} must be a number from {} to {}", self.key, self.range.start(), self.range.end())
+    }
+}
+
+fn find(key: &str) -> Result<&'static Spec, String> {
+    SPECS.iter().find(|spec| spec.key == key).ok_or_else(|| {
+        let likeness = |spec: &Spec| strsim::jaro_winkler(spec.key, key);
+        let shown = key.chars().take(40).collect::<String>();
+        let shown = shown.escape_debug();
+        match SPECS.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))) {
+            Some(nearest) if likeness(nearest) > 0.75 => {
+                format!("there is no setting `{shown}`; did you mean `{}`?", nearest.key)
+            }
+            _ => {
+                let keys: Vec<&str> = SPECS.iter().map(|spec| spec.key).collect();
+                format!("there is no setting `{shown}`, only {}", keys.join(", "))
+            }
+        }
+    })
+}
+
+impl Serialize for Tunables {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(SPECS.len()))?;
+        for spec in SPECS {
+            map.serialize_entry(spec.key, &self.get(spec))?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Tunables {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Table;
+        impl<'de> Visitor<'de> for Table {
+            type Value = Tunables;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table of settings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tunables, A::Error> {
+                let mut tunables = Tunables::DEFAULT;
+                while let Some(Key(spec)) = map.next_key()? {
+                    *(spec.field)(&mut tunables) = map.next_value_seed(spec)?;
+                }
+                Ok(tunables)
+            }
+        }
+        deserializer.deserialize_map(Table)
+    }
+}
+
+/// A value in its range: another is an error at its own place in the file.
+impl<'de> DeserializeSeed<'de> for &'static Spec {
+    type Value = u64;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u64, D::Error> {
+        // Signed, because that is what TOML has; a negative one is out of every range.
+        let value = i64::deserialize(deserializer)?;
+        let value = u64::try_from(value).ok().filter(|value| self.range.contains(value));
+        value.ok_or_else(|| D::Error::custom(self.complaint()))
+    }
+}
+
+/// A key that exists: an unknown one is an error at its own place in the file.
+struct Key(&'static Spec);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let key = String::deserialize(deserializer)?;
+        find(&key).map(Self).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_in_range_and_what_the_table_says() {
+        for spec in SPECS {
+            assert!(spec.range.contains(&spec.default), "{}", spec.key);
+            assert_eq!(Tunables::DEFAULT.get(spec), spec.default);
+            assert!(spec.sentence.ends_with('.'));
+        }
+    }
+
+    #[test]
+    fn values_are_checked() {
+        let mut tunables = Tunables::DEFAULT;
+        tunables.set("spin_us", "7").unwrap();
+        assert_eq!(tunables.spin_us, 7);
+        for bad in ["-1", "x", "1000001", "99999999999999999999999", ""] {
+            assert_eq!(tunables.set("spin_us", bad), Err("spin_us must be a number from 0 to 1000000".into()));
+        }
+        assert_eq!(tunables.spin_us, 7);
+        assert_eq!(tunables.set("spin", "1"), Err("there is no setting `spin`; did you mean `spin_us`?".into()));
+        assert!(tunables.set("zzz", "1").unwrap_err().ends_with("only inline_max, pull_min, chunk, spin_us"));
+    }
+
+    #[test]
+    fn they_survive_json() {
+        let mut tunables = Tunables::DEFAULT;
+        tunables.set("chunk", "8192").unwrap();
+        let text = serde_json::to_string(&tunables).unwrap();
+        assert_eq!(serde_json::from_str::<Tunables>(&text).unwrap(), tunables);
+        assert!(serde_json::from_str::<Tunables>(r#"{"chunks":1}"#).is_err());
+        assert!(serde_json::from_str::<Tunables>(r#"{"chunk":1}"#).is_err());
+    }
+}
