@@ -8,6 +8,7 @@
 
 pub mod admin;
 pub mod config;
+pub mod control;
 pub mod keys;
 pub mod log;
 pub mod name;

@@ -1,0 +1,575 @@
+//! The control connections: who the other bridges are, and whether they live.
+//!
+//! [`Control`] belongs to the bridge's one thread and never blocks. It has an epoll set of its own, which is readable
+//! when there is something to do ([`Control::as_fd`]); then, or when [`Control::deadline`] has come, [`Control::turn`]
+//! does it and says what has happened.
+//!
+//! 1. A [`PeerId`] stands for one control connection that is up, and is never used again. [`Event::PeerUp`] is the first
+//!    that is heard of it, [`Event::PeerDown`] the last, and there is at most one for a name at any time.
+//! 2. Between two bridges one connection stays: that of a newer start of the other bridge; else the one that the bridge
+//!    with the smaller name began; else, if both began with the same bridge, the newer.
+//! 3. Strangers cost little: so many connections a second are accepted, so many may wait to prove who they are, each for a
+//!    bounded time, and each with bounded memory.
+//! 4. Peers keep to the protocol or lose their connection; see [`session`].
+
+mod connection;
+mod dialer;
+pub mod end;
+pub mod frame;
+mod greeting;
+mod link;
+pub mod message;
+mod network;
+mod routes;
+pub mod session;
+mod status;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, bail};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+
+use connection::{Connection, Phase, Side, Up};
+use dialer::Dialer;
+use end::End;
+use link::{Ending, Link};
+use message::{Frame, Message, Rail, Rails, Token};
+use network::Gate;
+use routes::Routes;
+use session::{Heard, Session};
+
+use crate::config::{CertificatePaths, Config, Identity};
+use crate::keys::Tls;
+use crate::log;
+use crate::name::BridgeName;
+use crate::prefix::Prefix;
+
+pub use status::PeerStatus;
+
+/// A control connection that is up. Its number is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub u64);
+
+/// What has happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A peer is there.
+    PeerUp(Box<PeerUp>),
+    /// It is gone, and its token with it.
+    PeerDown {
+        /// Who.
+        peer: PeerId,
+        /// Why.
+        why: End,
+    },
+    /// It said something.
+    Message(PeerId, Message),
+}
+
+/// A peer that is there.
+#[derive(Clone, Debug)]
+pub struct PeerUp {
+    /// The number of this connection to it.
+    pub peer: PeerId,
+    /// Its name.
+    pub name: BridgeName,
+    /// A number that is another after each of its starts.
+    pub instance: u64,
+    /// What it speaks for.
+    pub speaks_for: Vec<Prefix>,
+    /// What it offers.
+    pub rails: Vec<Rail>,
+    /// What we have to show it when we connect a rail.
+    pub token_for_us: Token,
+    /// Its end of the control connection.
+    pub address: SocketAddr,
+}
+
+/// Connections have numbers from here on; below are listeners.
+const CONNECTION_IDS: u64 = 1 << 32;
+/// How many connections may wait to say who they are.
+const UNKNOWN_MAX: usize = 64;
+/// How long a farewell may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How often the addresses of the interfaces are looked up.
+const INTERFACES_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How bridges know each other, ready for use.
+enum Trust {
+    Certificates { tls: Box<Tls>, paths: CertificatePaths },
+    Insecure,
+}
+
+/// All control connections of this bridge.
+pub struct Control {
+    name: BridgeName,
+    instance: u64,
+    timeout: Duration,
+    trust: Trust,
+    epoll: Epoll,
+    listeners: Vec<TcpListener>,
+    gate: Gate,
+    connections: BTreeMap<PeerId, Connection>,
+    next_id: u64,
+    dialers: Vec<Dialer>,
+    rails: Vec<Rail>,
+    routes: Routes,
+    interfaces_at: Instant,
+    events: VecDeque<Event>,
+    ends: BTreeMap<&'static str, u64>,
+}
+
+impl Control {
+    /// Reads keys, and listens.
+    pub fn new(config: &Config, now: Instant) -> anyhow::Result<Self> {
+        Self::with_listeners(config, network::listen(&config.listen)?, now)
+    }
+
+    /// With sockets that listen already.
+    pub fn with_listeners(config: &Config, listeners: Vec<TcpListener>, now: Instant) -> anyhow::Result<Self> {
+        let (name, trust, own) = match &config.identity {
+            Identity::Certificates(paths) => {
+                let (tls, complaints) = Tls::read(paths)?;
+                complaints.iter().for_each(log::line);
+                if let Some(name) = config.name.as_ref().filter(|name| **name != tls.own.name) {
+                    bail!("the configuration says that this bridge is `{name}`, its certificate `{}`", tls.own.name);
+                }
+                let (name, own) = (tls.own.name.clone(), tls.own.addresses.clone());
+                (name, Trust::Certificates { tls: Box::new(tls), paths: paths.clone() }, own)
+            }
+            Identity::Insecure { addresses } => {
+                (config.name.clone().context("the bridge has no name")?, Trust::Insecure, addresses.clone())
+            }
+        };
+        if config.peers.iter().any(|peer| peer.name == name) {
+            bail!("one of the configured peers has this bridge's own name, `{name}`");
+        }
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        for (index, listener) in listeners.iter().enumerate() {
+            listener.set_nonblocking(true)?;
+            epoll.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, index as u64))?;
+        }
+        let mut routes = Routes::new(own);
+        routes.set_interfaces(routes::interface_addresses());
+        Ok(Self {
+            instance: u64::from_le_bytes(random()?),
+            timeout: config.peer_timeout,
+            trust,
+            epoll,
+            listeners,
+            gate: Gate::new(now),
+            connections: BTreeMap::new(),
+            next_id: CONNECTION_IDS,
+            dialers: config.peers.iter().map(|peer| Dialer::new(peer.clone(), &name, now)).collect(),
+            name,
+            rails: Vec::new(),
+            routes,
+            interfaces_at: now + INTERFACES_INTERVAL,
+            events: VecDeque::new(),
+            ends: BTreeMap::new(),
+        })
+    }
+
+    /// This bridge's name.
+    pub fn name(&self) -> &BridgeName {
+        &self.name
+    }
+
+    /// This start's number.
+    pub fn instance(&self) -> u64 {
+        self.instance
+    }
+
+    /// What this bridge speaks for.
+    pub fn own_prefixes(&self) -> &[Prefix] {
+        self.routes.own()
+    }
+
+    /// Whether bridges know each other by address only.
+    pub fn is_insecure(&self) -> bool {
+        matches!(self.trust, Trust::Insecure)
+    }
+
+    /// Where the control port is.
+    pub fn local_addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Whether the peer may speak for the address: its certificate names it, and it is no address of this host.
+    pub fn speaks_for(&self, peer: PeerId, address: IpAddr) -> bool {
+        self.routes.speaks_for(peer, address)
+    }
+
+    /// The peer that speaks for the address, if one is there.
+    pub fn peer_for(&self, address: IpAddr) -> Option<PeerId> {
+        self.routes.peer_for(address)
+    }
+
+    /// The token that this peer has to show when it connects a rail to us.
+    pub fn my_token(&self, peer: PeerId) -> Option<Token> {
+        self.connections.get(&peer).filter(|connection| connection.up().is_some()).map(|connection| connection.token)
+    }
+
+    /// The peer that has to show this token.
+    pub fn peer_with_token(&self, token: &[u8]) -> Option<PeerId> {
+        let ups = self.connections.values().filter(|connection| connection.up().is_some());
+        // All are compared, so that the time does not tell which one is nearly right.
+        ups.fold(None, |found, connection| if connection.token.is(token) { Some(connection.id) } else { found })
+    }
+
+    /// Offers other rails from now on, to all peers.
+    pub fn announce_rails(&mut self, rails: Vec<Rail>) -> Result<(), String> {
+        message::check_rails(&rails)?;
+        let frame = Frame::Rails(Rails { rails: rails.clone() });
+        // A hello holds the rails and more; half a frame leaves room for everything else in it.
+        if frame.encode().len() > frame::BODY_BYTES_MAX / 2 {
+            return Err("the rails' descriptions are too long".into());
+        }
+        self.rails = rails;
+        for peer in self.up_ids() {
+            self.send_frame(peer, &frame);
+        }
+        Ok(())
+    }
+
+    /// Says something to a peer. False if it is not there (any more).
+    pub fn send(&mut self, peer: PeerId, message: Message) -> bool {
+        self.send_frame(peer, &message.into())
+    }
+
+    fn send_frame(&mut self, peer: PeerId, frame: &Frame) -> bool {
+        let Some(mut connection) = self.connections.remove(&peer) else { return false };
+        if connection.up().is_none() {
+            self.connections.insert(peer, connection);
+            return false;
+        }
+        let result = connection.session.send(frame).and_then(|()| connection.flush());
+        // The end of the connection, if this is one, is the next turn's news.
+        self.settle_down(connection, result, Instant::now())
+    }
+
+    /// Readable when [`Self::turn`] has something to do.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// When [`Self::turn`] has something to do, even if the descriptor is silent.
+    pub fn deadline(&self, now: Instant) -> Instant {
+        if !self.events.is_empty() {
+            return now;
+        }
+        let connections = self.connections.values().map(Connection::deadline);
+        let dialers = self.dialers.iter().filter(|dialer| !self.has(&dialer.peer.name)).filter_map(Dialer::due);
+        connections.chain(dialers).chain(self.gate.reopens_at()).fold(self.interfaces_at, Instant::min)
+    }
+
+    /// Does what there is to do, and says what has happened since the last turn.
+    pub fn turn(&mut self, now: Instant) -> VecDeque<Event> {
+        let mut ready = [EpollEvent::empty(); 64];
+        let count = self.epoll.wait(&mut ready, 0_u8).unwrap_or(0);
+        for event in &ready[..count] {
+            match event.data() {
+                id if id >= CONNECTION_IDS => self.serve(PeerId(id), now),
+                index => self.accept(index as usize, now),
+            }
+        }
+        self.tick(now);
+        std::mem::take(&mut self.events)
+    }
+
+    /// Reads the trusted certificates (and our own) again. Peers that are no longer trusted are gone. If it fails,
+    /// everything stays as it was.
+    pub fn reload(&mut self, now: Instant) -> anyhow::Result<Vec<String>> {
+        let Trust::Certificates { tls, paths } = &mut self.trust else {
+            bail!("the bridge runs with `insecure = true`, so there are no certificates to read");
+        };
+        let (read, complaints) = Tls::read(paths)?;
+        if read.own.name != tls.own.name || read.own.addresses != self.routes.own() {
+            bail!("the new certificate has another name or other addresses; start the bridge again");
+        }
+        **tls = read;
+        let is_gone = |up: &Up| up.certificate.as_ref().is_some_and(|known| tls.trusted.find(known.der()).is_none());
+        let gone: Vec<PeerId> =
+            self.connections.values().filter(|c| c.up().is_some_and(is_gone)).map(|c| c.id).collect();
+        for peer in gone {
+            self.end(peer, End::NoLongerTrusted, now);
+        }
+        Ok(complaints)
+    }
+
+    /// Ends one peer's connection, and begins anew: for an engine that has found the peer to break the protocol.
+    pub fn drop_peer(&mut self, peer: PeerId, why: String) {
+        if self.my_token(peer).is_some() {
+            self.end(peer, End::Misbehaved(why), Instant::now());
+        }
+    }
+
+    /// Says goodbye to everybody.
+    pub fn stop(&mut self) {
+        for connection in self.connections.values_mut() {
+            connection.session.say_bye(&End::Stopping);
+            connection.link.close(connection.session.outbox());
+        }
+        self.connections.clear();
+        self.listeners.clear();
+    }
+
+    fn up_ids(&self) -> Vec<PeerId> {
+        self.connections.values().filter(|connection| connection.up().is_some()).map(|c| c.id).collect()
+    }
+
+    fn has(&self, name: &BridgeName) -> bool {
+        self.connections.values().any(|connection| connection.up().is_some_and(|up| up.name == *name))
+    }
+
+    fn accept(&mut self, index: usize, now: Instant) {
+        while self.gate.is_open(now) {
+            let Some(listener) = self.listeners.get(index) else { return };
+            match listener.accept() {
+                Ok((socket, remote)) => self.admit(socket, remote, now),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    // Too few descriptors, most likely. The connection waits in the backlog meanwhile.
+                    log::about_strangers(format_args!("cannot accept control connections: {error}"));
+                    self.gate.close_for_a_while(now);
+                }
+            }
+        }
+        self.set_listening(false);
+    }
+
+    fn admit(&mut self, socket: TcpStream, remote: SocketAddr, now: Instant) {
+        self.gate.pass();
+        let (tls, phase) = match &self.trust {
+            Trust::Certificates { tls, .. } => match tls.accept() {
+                Ok(tls) => (Some(tls), Phase::Shaking),
+                Err(error) => return log::about_strangers(format_args!("TLS cannot begin: {error}")),
+            },
+            Trust::Insecure => (None, Phase::Greeting),
+        };
+        if network::prepare(&socket).is_ok() {
+            self.make_room(now);
+            self.begin(socket, tls, Side::Accepted, remote, phase, now);
+        }
+    }
+
+    fn set_listening(&mut self, listening: bool) {
+        let flags = if listening { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
+        for (index, listener) in self.listeners.iter().enumerate() {
+            let _ = self.epoll.modify(listener, &mut EpollEvent::new(flags, index as u64));
+        }
+    }
+
+    /// The oldest of those that have not said who they are gives way.
+    fn make_room(&mut self, now: Instant) {
+        let unknown = self.connections.values().filter(|c| c.side == Side::Accepted && c.up().is_none());
+        let unknown: Vec<PeerId> = unknown.map(|connection| connection.id).collect();
+        if unknown.len() >= UNKNOWN_MAX {
+            self.end(unknown[0], End::Crowded, now);
+            // Nor does it wait for its farewell.
+            self.connections.remove(&unknown[0]);
+        }
+    }
+
+    fn dial(&mut self, index: usize, now: Instant) {
+        let address = self.dialers[index].next_address();
+        let tls = match &self.trust {
+            Trust::Certificates { tls, .. } => tls.connect(address.ip()).map(Some).map_err(End::from),
+            Trust::Insecure => Ok(None),
+        };
+        match tls.and_then(|tls| Ok((network::connect(address)?, tls))) {
+            Ok((socket, tls)) => {
+                let id = self.begin(socket, tls, Side::Dialed(index), address, Phase::Connecting, now);
+                self.dialers[index].attempt = id;
+            }
+            Err(end) => self.note_failed_attempt(index, address, &end, now),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        socket: TcpStream,
+        tls: Option<rustls::Connection>,
+        side: Side,
+        remote: SocketAddr,
+        phase: Phase,
+        now: Instant,
+    ) -> Option<PeerId> {
+        let id = PeerId(self.next_id);
+        let token = Token::from_bytes(random().ok()?);
+        let link = Link::new(socket, tls);
+        let session = Session::new(now, self.timeout);
+        let interest = EpollFlags::empty();
+        self.epoll.add(&link, EpollEvent::new(interest, id.0)).ok()?;
+        self.next_id += 1;
+        let mut connection = Connection { id, side, remote, phase, token, session, link, interest };
+        let result = match connection.phase {
+            Phase::Greeting => self.greet(&mut connection),
+            _ => Ok(()),
+        };
+        self.settle_down(connection, result, now);
+        Some(id)
+    }
+
+    /// Something has happened on a connection.
+    fn serve(&mut self, id: PeerId, now: Instant) {
+        // Out of the map while it is served, since settling who stays may end others.
+        let Some(mut connection) = self.connections.remove(&id) else { return };
+        let result = self.progress(&mut connection, now);
+        self.settle_down(connection, result, now);
+    }
+
+    fn progress(&mut self, connection: &mut Connection, now: Instant) -> Result<(), End> {
+        if matches!(connection.phase, Phase::Connecting) {
+            if !connection.link.finish_connecting()? {
+                return Ok(());
+            }
+            connection.phase = if self.is_insecure() { Phase::Greeting } else { Phase::Shaking };
+            if self.is_insecure() {
+                self.greet(connection)?;
+            }
+            return connection.flush();
+        }
+        if let Phase::Closing { .. } = connection.phase {
+            return match connection.link.read(&mut Vec::new())? {
+                Ending::Open => Ok(()),
+                Ending::Over => Err(End::Closed),
+            };
+        }
+        let ending = connection.exchange(now)?;
+        if matches!(connection.phase, Phase::Shaking) && !connection.link.is_handshaking() {
+            connection.phase = Phase::Greeting;
+            self.greet(connection)?;
+        }
+        while let Some(heard) = connection.session.next_heard(now)? {
+            match heard {
+                Heard::Hello(hello) => self.meet(connection, *hello, now)?,
+                Heard::Message(message) => {
+                    if let (Phase::Up(up), Message::Rails(rails)) = (&mut connection.phase, &message) {
+                        up.rails.clone_from(&rails.rails);
+                    }
+                    self.events.push_back(Event::Message(connection.id, message));
+                }
+            }
+        }
+        connection.flush()?;
+        if ending == Ending::Over { Err(End::Closed) } else { Ok(()) }
+    }
+
+    /// Puts a connection back, or ends it. Says whether it is still there.
+    fn settle_down(&mut self, mut connection: Connection, result: Result<(), End>, now: Instant) -> bool {
+        if let Err(end) = result {
+            self.finish(connection, end, now);
+            return false;
+        }
+        let wanted = connection.wanted();
+        if wanted != connection.interest {
+            connection.interest = wanted;
+            if let Err(errno) = self.epoll.modify(&connection.link, &mut EpollEvent::new(wanted, connection.id.0)) {
+                self.finish(connection, End::Io(errno.into()), now);
+                return false;
+            }
+        }
+        self.connections.insert(connection.id, connection);
+        true
+    }
+
+    fn end(&mut self, id: PeerId, why: End, now: Instant) {
+        if let Some(connection) = self.connections.remove(&id) {
+            self.finish(connection, why, now);
+        }
+    }
+
+    /// The end of a connection that is not in the map (any more).
+    fn finish(&mut self, mut connection: Connection, why: End, now: Instant) {
+        if matches!(connection.phase, Phase::Closing { .. }) {
+            return;
+        }
+        *self.ends.entry(why.name()).or_default() += 1;
+        let was_up = connection.up().is_some();
+        if let Side::Dialed(index) = connection.side {
+            self.dialers[index].attempt = None;
+        }
+        match (connection.up(), connection.side) {
+            (Some(up), _) => {
+                log::line(format_args!("{} is gone: {why}", up.name));
+                if let Some(dialer) = self.dialers.iter_mut().find(|dialer| dialer.peer.name == up.name) {
+                    dialer.ended(&why, true, now, chance());
+                }
+            }
+            (None, Side::Dialed(index)) => self.note_failed_attempt(index, connection.remote, &why, now),
+            (None, Side::Accepted) => {
+                log::about_strangers(format_args!("a connection from {} was refused: {why}", connection.remote));
+            }
+        }
+        // Connections that never came to a hello have nobody to whom a farewell would mean anything.
+        let may_talk = !matches!(connection.phase, Phase::Connecting | Phase::Shaking);
+        if why.is_worth_a_bye() && may_talk {
+            connection.session.say_bye(&why);
+            connection.link.close(connection.session.outbox());
+            connection.phase = Phase::Closing { until: now + FAREWELL };
+        }
+        if was_up {
+            self.routes.remove(connection.id);
+            self.events.push_back(Event::PeerDown { peer: connection.id, why });
+        }
+        if matches!(connection.phase, Phase::Closing { .. }) {
+            self.settle_down(connection, Ok(()), now);
+        }
+    }
+
+    fn note_failed_attempt(&mut self, index: usize, address: SocketAddr, why: &End, now: Instant) {
+        let dialer = &mut self.dialers[index];
+        if dialer.ended(why, false, now, chance()) {
+            log::line(format_args!("cannot connect to {} at {address}: {why}", dialer.peer.name));
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if self.gate.reopens_at().is_some_and(|at| at <= now) {
+            self.gate.reopen(now);
+            self.set_listening(true);
+        }
+        if self.interfaces_at <= now {
+            self.interfaces_at = now + INTERFACES_INTERVAL;
+            self.routes.set_interfaces(routes::interface_addresses());
+        }
+        let due: Vec<PeerId> = self.connections.values().filter(|c| c.deadline() <= now).map(|c| c.id).collect();
+        for id in due {
+            let Some(mut connection) = self.connections.remove(&id) else { continue };
+            if matches!(connection.phase, Phase::Closing { .. }) {
+                continue;
+            }
+            let certificate = connection.up().and_then(|up| up.certificate.as_ref());
+            let result = match certificate {
+                Some(certificate) if certificate.has_expired_at(SystemTime::now()) => Err(End::Expired),
+                _ => connection.session.tick(now).and_then(|()| connection.flush()),
+            };
+            self.settle_down(connection, result, now);
+        }
+        for index in 0..self.dialers.len() {
+            let dialer = &self.dialers[index];
+            if dialer.due().is_some_and(|at| at <= now) && !self.has(&dialer.peer.name) {
+                self.dial(index, now);
+            }
+        }
+    }
+}
+
+fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
+    use ring::rand::{SecureRandom, SystemRandom};
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
+    Ok(bytes)
+}
+
+/// A number from 0 to 1, for jitter.
+fn chance() -> f64 {
+    f64::from(u32::from_le_bytes(random().unwrap_or_default())) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! What is known of the peers, for the administrator.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::Control;
+use super::connection::Connection;
+
+/// A peer as the administrator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its name.
+    pub name: String,
+    /// Whether its control connection stands.
+    pub is_up: bool,
+    /// The other end of the connection, or where it is looked for.
+    pub address: String,
+    /// How long the connection stands, in seconds.
+    pub up_s: u64,
+    /// How long the last ping took, in microseconds.
+    pub round_trip_us: Option<u64>,
+    /// What it speaks for.
+    pub speaks_for: Vec<String>,
+    /// How many rails it offers.
+    pub rails_offered: usize,
+    /// Days until its certificate expires.
+    pub certificate_days: Option<i64>,
+    /// Why there is no connection, as far as is known.
+    pub last_end: Option<String>,
+}
+
+impl Control {
+    /// The peers that are there or should be, by name.
+    pub fn peers(&self, now: Instant) -> Vec<PeerStatus> {
+        let ups = self.connections.values().filter_map(|connection| status(connection, now));
+        let missing = self.dialers.iter().filter(|dialer| !self.has(&dialer.peer.name)).map(|dialer| PeerStatus {
+            name: dialer.peer.name.to_string(),
+            is_up: false,
+            address: dialer.peer.control.first().map(ToString::to_string).unwrap_or_default(),
+            up_s: 0,
+            round_trip_us: None,
+            speaks_for: Vec::new(),
+            rails_offered: 0,
+            certificate_days: None,
+            last_end: dialer.last_end.clone(),
+        });
+        let mut peers: Vec<PeerStatus> = ups.chain(missing).collect();
+        peers.sort_by(|a, b| a.name.cmp(&b.name));
+        peers
+    }
+
+    /// How many control connections have ended, and why.
+    pub fn ends(&self) -> &BTreeMap<&'static str, u64> {
+        &self.ends
+    }
+}
+
+fn status(connection: &Connection, now: Instant) -> Option<PeerStatus> {
+    let up = connection.up()?;
+    let round_trip = connection.session.round_trip();
+    let days =
+        |certificate: &crate::keys::Certificate| (certificate.not_after - time::OffsetDateTime::now_utc()).whole_days();
+    Some(PeerStatus {
+        name: up.name.to_string(),
+        is_up: true,
+        address: connection.remote.to_string(),
+        up_s: now.saturating_duration_since(up.since).as_secs(),
+        round_trip_us: round_trip.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
+        speaks_for: up.speaks_for.iter().map(ToString::to_string).collect(),
+        rails_offered: up.rails.len(),
+        certificate_days: up.certificate.as_ref().map(days),
+        last_end: None,
+    })
+}
