@@ -4,8 +4,8 @@
 //! not known are errors; whoever adds one raises [`VERSION`].
 
 use std::fmt;
-use std::net::IpAddr;
 
+use beeline_topo::PeerRail;
 use serde::{Deserialize, Serialize};
 
 use crate::name::BridgeName;
@@ -18,7 +18,6 @@ pub const VERSION: u32 = 1;
 pub const RAILS_MAX: usize = 64;
 
 const TEXT_BYTES_MAX: usize = 256;
-const RAIL_ADDRESSES_MAX: usize = 32;
 const WHY_BYTES_MAX: usize = 512;
 
 /// Everything that can be in a frame.
@@ -142,20 +141,10 @@ pub struct RailPair {
 pub struct Rail {
     /// The sender's number for it.
     pub id: u32,
-    /// libfabric's provider.
-    pub provider: String,
-    /// libfabric's fabric name. Rails of the same provider and fabric can probably reach each other.
-    pub fabric: String,
-    /// libfabric's domain name.
-    pub domain: String,
-    /// Where it listens, the preferred first.
-    pub addresses: Vec<IpAddr>,
-    /// The port there.
+    /// The port on which it listens, at the description's address.
     pub port: u16,
-    /// Its speed in Mbit/s; 0 if not known.
-    pub speed_mbps: u32,
-    /// The NUMA node of its device, if it has one.
-    pub numa_node: Option<u32>,
+    /// What is needed to choose among rails. Members that are not known are no errors in it.
+    pub description: PeerRail,
 }
 
 /// A secret of 32 bytes that ties a rail's endpoint to a control connection.
@@ -278,11 +267,10 @@ pub fn check_rails(rails: &[Rail]) -> Result<(), Objection> {
         if rails[..index].iter().any(|other| other.id == rail.id) {
             return Err(format!("it offers rail {} twice", rail.id));
         }
-        if [&rail.provider, &rail.fabric, &rail.domain].iter().any(|text| text.len() > TEXT_BYTES_MAX) {
+        let PeerRail { name, provider, netdev, .. } = &rail.description;
+        let texts = [Some(name), Some(provider), netdev.as_ref()];
+        if texts.iter().flatten().any(|text| text.len() > TEXT_BYTES_MAX) {
             return Err(format!("a name of rail {} is too long", rail.id));
-        }
-        if rail.addresses.len() > RAIL_ADDRESSES_MAX {
-            return Err(format!("rail {} has too many addresses", rail.id));
         }
     }
     Ok(())

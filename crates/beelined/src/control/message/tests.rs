@@ -1,18 +1,20 @@
 //! The form of frames.
 
+use beeline_topo::Protocol;
+
 use super::*;
 
 fn rail(id: u32) -> Rail {
-    Rail {
-        id,
+    let description = PeerRail {
+        name: format!("verbs/mlx5_{id}"),
         provider: "verbs".into(),
-        fabric: "IB-0xfe80".into(),
-        domain: "mlx5_0".into(),
-        addresses: vec!["10.0.0.1".parse().unwrap()],
-        port: 4242,
-        speed_mbps: 100_000,
-        numa_node: Some(1),
-    }
+        protocol: Protocol::Roce,
+        address: "10.0.0.1/24".parse().unwrap(),
+        netdev: Some("eth0".into()),
+        speed_mbps: Some(100_000),
+        distance: None,
+    };
+    Rail { id, port: 4242, description }
 }
 
 fn frames() -> Vec<Frame> {
@@ -55,6 +57,10 @@ fn unknown_members_are_errors_everywhere() {
         let text = String::from_utf8(frame.encode()).unwrap();
         for (at, _) in text.match_indices('{') {
             let (before, after) = text.split_at(at + 1);
+            // Rails' descriptions are another crate's, which takes what later versions add.
+            if before.ends_with("\"description\":{") {
+                continue;
+            }
             assert!(Frame::decode(format!("{before}\"x\":1,{after}").as_bytes()).is_err(), "{index} {at}");
         }
     }
@@ -77,8 +83,9 @@ fn offers_have_bounds() {
     assert!(check_rails(&[rail(1), rail(1)]).is_err());
     let many: Vec<Rail> = (0..=RAILS_MAX as u32).map(rail).collect();
     assert!(check_rails(&many).is_err());
-    assert!(check_rails(&[Rail { domain: "x".repeat(257), ..rail(1) }]).is_err());
-    assert!(check_rails(&[Rail { addresses: vec!["10.0.0.1".parse().unwrap(); 33], ..rail(1) }]).is_err());
+    let mut long = rail(1);
+    long.description.netdev = Some("x".repeat(257));
+    assert!(check_rails(&[long]).is_err());
     let bye = Frame::Bye(Bye { why: shortened("ä".repeat(400)) });
     assert!(Frame::decode(&bye.encode()).is_ok());
     assert!(Frame::decode(&Frame::Bye(Bye { why: "x".repeat(513) }).encode()).is_err());

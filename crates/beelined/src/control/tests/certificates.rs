@@ -2,23 +2,10 @@
 
 use super::super::message::{RailDown, RailPair};
 use super::super::*;
-use super::world::{DAY, Host, Raw, World, friends, hello};
+use super::world::{DAY, Host, Raw, World, friends, hello, rail};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
-}
-
-fn rail(id: u32) -> Rail {
-    Rail {
-        id,
-        provider: "tcp".into(),
-        fabric: "10.0.0.0/24".into(),
-        domain: "eth0".into(),
-        addresses: vec![ip("10.0.0.1")],
-        port: 1,
-        speed_mbps: 0,
-        numa_node: None,
-    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::super::message::{Ping, RailDown, RailPair};
 use super::super::*;
-use super::world::{Host, Raw, World, drain, fill, hello};
+use super::world::{Host, Raw, World, drain, fill, hello, rail};
 
 /// Alpha without certificates, which knows beta by its address.
 fn alpha_alone() -> (Host, Host, World) {
@@ -190,16 +190,13 @@ fn garbage_before_tls_is_refused() {
 #[test]
 fn rails_that_do_not_fit_are_not_announced() {
     let (_alpha, _beta, mut world) = alpha_alone();
-    let rail = |id: u32| Rail {
-        id,
-        provider: "x".repeat(250),
-        fabric: "x".repeat(250),
-        domain: "x".repeat(250),
-        addresses: Vec::new(),
-        port: 1,
-        speed_mbps: 0,
-        numa_node: None,
+    let long = |id: u32| {
+        let mut rail = rail(id);
+        rail.description.netdev = Some("x".repeat(250));
+        rail.description.name = "x".repeat(250);
+        rail.description.provider = "x".repeat(250);
+        rail
     };
-    assert!(world.control(0).announce_rails((0..64).map(rail).collect()).is_err());
-    assert!(world.control(0).announce_rails((0..8).map(rail).collect()).is_ok());
+    assert!(world.control(0).announce_rails((0..64).map(long).collect()).is_err());
+    assert!(world.control(0).announce_rails((0..8).map(long).collect()).is_ok());
 }

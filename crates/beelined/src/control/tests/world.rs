@@ -287,6 +287,12 @@ pub fn hello(speaks_for: &str) -> Frame {
     })
 }
 
+/// A rail to offer.
+pub fn rail(id: u32) -> Rail {
+    let text = r#"{"name": "tcp/eth0", "provider": "tcp", "protocol": "tcp", "address": "10.0.0.1/24"}"#;
+    Rail { id, port: 1, description: serde_json::from_str(text).unwrap() }
+}
+
 /// Reads to the end of a plain connection, whatever it is.
 pub fn drain(mut socket: &TcpStream) -> usize {
     let mut bytes = Vec::new();
