@@ -3,11 +3,12 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test compat bench check loom install clean deps-build deps-test deps-demo deps-compat
+.PHONY: help all demo test test-rdma compat bench check loom install clean deps-build deps-test deps-demo deps-compat deps-rdma
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
 	@echo 'make test     all tests: units, models, semantics against the kernel, real programs'
+	@echo 'make test-rdma  the fabric over verbs, in virtual machines with Soft-RoCE (some minutes)'
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
@@ -21,6 +22,9 @@ demo: deps-demo all
 
 test: deps-test
 	ci/test.sh
+
+test-rdma: deps-rdma
+	tests/rdma/all.sh
 
 compat: deps-compat all
 	tests/compat/run.py --docs docs/compatibility.md
@@ -50,3 +54,6 @@ deps-demo:
 
 deps-compat:
 	@ci/packages.sh build test compat
+
+deps-rdma:
+	@ci/packages.sh build rdma

@@ -14,6 +14,17 @@ fn a_port_says_what_it_is() {
     assert!(port.name().contains(&port.domain));
 }
 
+/// `BEELINE_FABRIC_NODES` says what is expected: `10.9.1.1=0 10.9.2.1=1`. Loopback stands nowhere.
+#[test]
+fn a_port_stands_at_the_numa_node_of_its_hardware() {
+    let expected = std::env::var("BEELINE_FABRIC_NODES").unwrap_or_else(|_| format!("{}=none", address()));
+    for (address, node) in expected.split(' ').map(|pair| pair.split_once('=').unwrap()) {
+        let port = common::port_at(address.parse().unwrap());
+        assert_eq!(port.numa_node.map_or("none".to_owned(), |node| node.to_string()), node, "{port:?}");
+        assert_eq!(port.pci.is_some(), node != "none", "{port:?}");
+    }
+}
+
 #[test]
 fn a_port_that_is_not_there_is_named_in_the_error() {
     let filter = Filter { providers: vec![provider()], devices: vec!["nosuch0".to_owned()], ..Filter::default() };
