@@ -490,9 +490,11 @@ int bf_recv(struct fid_ep *ep, void *base, size_t bytes, void *descriptor, uint6
 int bf_send(struct fid_ep *ep, const void *base, size_t bytes, void *descriptor, uint64_t context, uint32_t flags)
 {
 	struct iovec piece = { (void *)base, bytes };
-	struct fi_msg message = {
-		.msg_iov = &piece, .desc = &descriptor, .iov_count = 1, .context = (void *)(uintptr_t)context
-	};
+	/* Where an array of descriptors is given, the verbs provider follows each. */
+	struct fi_msg message = { .msg_iov = &piece,
+				  .desc = descriptor ? &descriptor : NULL,
+				  .iov_count = 1,
+				  .context = (void *)(uintptr_t)context };
 
 	return (int)fi_sendmsg(ep, &message, flags_of(flags));
 }
@@ -501,7 +503,7 @@ static struct fi_msg_rma rma(const struct iovec *piece, void **descriptor, const
 			     uint64_t context)
 {
 	return (struct fi_msg_rma){ .msg_iov = piece,
-				    .desc = descriptor,
+				    .desc = *descriptor ? descriptor : NULL,
 				    .iov_count = 1,
 				    .rma_iov = remote,
 				    .rma_iov_count = 1,
