@@ -105,6 +105,8 @@ pub struct Desc {
     over: AtomicBool,
     /// Entries of epoll sets that lead here.
     pub entries: AtomicU32,
+    /// Parked entries of epoll sets that lead here.
+    pub parked: AtomicU32,
     /// `forks` of the process when the socket was made: a fork since then may share it.
     pub born: AtomicU32,
     /// `AF_INET` or `AF_INET6`.
@@ -410,6 +412,7 @@ impl Desc {
         self.refs.store(0, Relaxed);
         self.over.store(false, Relaxed);
         self.entries.store(0, Relaxed);
+        self.parked.store(0, Relaxed);
         self.born.store(born, Relaxed);
         self.family.store(family, Relaxed);
         self.draft.clear();

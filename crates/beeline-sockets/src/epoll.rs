@@ -4,7 +4,8 @@
 //!
 //! 1. Every fd the app adds is added to the kernel's set, with the app's data. For a lane that is its anchor,
 //!    watched for bells and ends (and for room only while the ring is full). So a cold lane costs nothing, and
-//!    a wait in the kernel sees everything at once.
+//!    a wait in the kernel sees everything at once. What changes nothing to the kernel it is not told
+//!    ([`registration`]).
 //! 2. A kernel event for a lane is a hint: the lane becomes *hot*, and a hot lane is judged by its ring. Hot
 //!    lanes are in a list that each wait looks through. A lane that was looked at [`IDLE_LOOKS`] times in
 //!    vain is armed and cold again.
@@ -26,6 +27,7 @@
 //!    taken out.
 
 mod control;
+mod registration;
 mod set;
 mod wait;
 
@@ -41,9 +43,11 @@ use crate::table;
 pub use control::{
     create, ctl, forget, forget_last, leave_sets, listener_gained, listener_lost, put_back, remember, stir, take_out,
 };
+pub use registration::{before_fork, expose, set_inheritable};
 pub use set::Set;
 pub use wait::{pwait, pwait2, wait};
 
+use registration::{bury, watch};
 use set::{Entry, NIL, SETS};
 
 /// Looks in vain after which a hot lane becomes cold.
@@ -54,6 +58,8 @@ const BUSY_WAITS: u32 = 64;
 const LOOK_TICKS_MIN: u64 = 50_000;
 /// Longest such time, reached by looks that find nothing: about a millisecond.
 const LOOK_TICKS_MAX: u64 = 2_500_000;
+/// Time between two looks at the kernel of a spin that finds nothing: some 4 us. Its bells wake lanes that are cold.
+const SPIN_LOOK_TICKS: u64 = 10_000;
 /// Depth to which nested sets are followed; the kernel allows 5 (`EP_MAX_NESTS`).
 const NESTS_MAX: u32 = 5;
 
@@ -262,12 +268,14 @@ fn kernels_own_is_ready(fd: i32, entry: &Entry) -> bool {
 
 /// Whether a set, watched by poll(2) or select(2), has members with something to report.
 pub fn is_ready(desc: &Desc) -> bool {
+    expose(desc);
     set_of(desc).is_some_and(|set| ready(desc.fd.load(Relaxed), set, 0))
 }
 
 /// Arms all hot members of a set that somebody is about to wait for through the kernel.
 pub fn cool(desc: &Desc) -> Armed {
     let Some(set) = set_of(desc) else { return Armed::Sleep };
+    expose(desc);
     let armed = cool_set(desc.fd.load(Relaxed), set, 0);
     attend(set);
     armed
@@ -396,7 +404,7 @@ fn forget_read(entry: &Entry, desc: &Desc) -> bool {
 fn arm_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, interest: u32) -> Armed {
     let out = interest & (EPOLLOUT | EPOLLWRNORM) != 0 && !io::writable_hint(desc, desc.side());
     if out && !entry.kernel_out.swap(true, Relaxed) {
-        watch(epfd, libc::EPOLL_CTL_MOD, fd, entry);
+        watch(epfd, set, fd, entry);
     }
     arm_for(open_fd(fd, desc), entry, desc, interest, out).unwrap_or_else(|fault| {
         entry.fault.store(number_of(fault), Relaxed);
@@ -426,48 +434,15 @@ fn open_fd(fd: i32, desc: &'static Desc) -> i32 {
     if table::leads_to(fd, desc) { fd } else { desc.fd.load(Relaxed) }
 }
 
-/// Tells the kernel what to watch an entry's fd for.
-fn watch(epfd: i32, operation: i32, fd: i32, entry: &Entry) -> bool {
-    let mut events = entry.events.load(Relaxed);
-    let lane = entry.desc().is_some_and(Desc::is_lane);
-    if lane {
-        // Urgent bytes ring as others do.
-        if events & (EPOLLRDNORM | EPOLLPRI) != 0 {
-            events |= EPOLLIN;
-        }
-        // One-shot is ours to keep: the kernel's would end the watch at the first bell.
-        events &= !(EPOLLONESHOT | EPOLLWRNORM | EPOLLRDNORM | EPOLLPRI);
-        if !entry.kernel_out.load(Relaxed) {
-            events &= !EPOLLOUT;
-        }
-        // The end of the stream is an edge whatever was asked for. An exclusive watch may not ask for it by name; it
-        // is rung for data then.
-        if events & (EPOLLIN | EPOLLET) != 0 {
-            events |= if events & libc::EPOLLEXCLUSIVE as u32 == 0 { EPOLLRDHUP } else { EPOLLIN };
-        }
-        if operation == libc::EPOLL_CTL_MOD && events & libc::EPOLLEXCLUSIVE as u32 != 0 {
-            // The kernel modifies no exclusive member.
-            let _ = crate::kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
-            return watch(epfd, libc::EPOLL_CTL_ADD, fd, entry);
-        }
-    }
-    let event = libc::epoll_event { events, u64: entry.data.load(Relaxed) };
-    crate::kernel::epoll_ctl(epfd, operation, fd, Some(event)).is_ok()
-}
-
-/// Takes a dead anchor out of the kernel's set.
-fn bury(epfd: i32, fd: i32, entry: &Entry) {
-    if !entry.dead.swap(true, Relaxed) {
-        let _ = crate::kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
-    }
-}
-
 /// The last fd of an epoll set is being closed.
 pub fn close_set(desc: &'static Desc) {
     let Some(set) = set_of(desc) else { return };
     {
         let _guard = set.lock.lock();
         set.for_each_entry(|fd, entry| set.remove(fd, entry));
+        set.for_each_parked(|fd| {
+            set.take_parked(fd);
+        });
         set.hot_first.store(NIL, Relaxed);
         set.hot_last.store(NIL, Relaxed);
     }

@@ -2,17 +2,17 @@
 
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
+use super::registration::{EPOLLEXCLUSIVE, expose, park, unpark, unpark_number, untell, watch};
 use super::set::{Entry, SETS, Set};
-use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, judge, set_of, watch};
+use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, judge, set_of};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
 use crate::{Errno, Outcome, kernel, life, meet, table};
 use beeline_lane::Armed;
 
-const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// What epoll_ctl(2) allows beside `EPOLLEXCLUSIVE`.
-const EXCLUSIVE_ALLOWS: u32 = EXCLUSIVE
+const EXCLUSIVE_ALLOWS: u32 = EPOLLEXCLUSIVE
     | (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP | libc::EPOLLET) as u32;
 /// `EFD_CLOEXEC | EFD_NONBLOCK` of eventfd2(2).
 const EVENTFD_FLAGS: usize = 0o2_004_000;
@@ -36,7 +36,7 @@ pub fn create(flags: i32) -> Outcome {
     meet::fd_reborn(fd);
     // Without memory the set is the kernel's alone; lanes then look to it as their anchors do.
     if let (Some(desc), Some(set)) = (DESCS.take(), SETS.take()) {
-        set.begin(desc);
+        set.begin(desc, flags & libc::EPOLL_CLOEXEC == 0);
         desc.begin(Kind::Epoll, fd, 0, life::forks());
         desc.set.store(core::ptr::from_ref(set).cast_mut(), Relaxed);
         let _guard = ALL_LOCK.lock();
@@ -63,6 +63,9 @@ pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_ev
         meet::adopt_listener(fd);
     }
     let desc = table::get(fd);
+    if let Some(inner) = desc.filter(|desc| desc.kind() == Kind::Epoll) {
+        expose(inner);
+    }
     if let Some(listener) = desc.filter(|desc| desc.kind() == Kind::Listener) {
         meet::open_door(listener);
     }
@@ -108,8 +111,19 @@ fn change(
         set.remove(fd, entry);
         old = None;
     }
+    let mut parked = set.parked_at(fd);
+    if parked.is_some_and(|parked| !desc.is_some_and(|desc| core::ptr::eq(parked, desc))) {
+        unpark(epfd, set, fd);
+        parked = None;
+    }
     match (operation, event) {
+        (libc::EPOLL_CTL_DEL | libc::EPOLL_CTL_MOD, _) if parked.is_some() => Err(Errno(libc::ENOENT)),
         (libc::EPOLL_CTL_DEL, _) => {
+            if let Some(entry) = old
+                && park(set, fd, entry)
+            {
+                return Ok(false);
+            }
             let dead = old.is_some_and(|entry| entry.dead.load(Relaxed));
             let result = kernel::epoll_ctl(epfd, operation, fd, None);
             if let Some(entry) = old {
@@ -135,16 +149,21 @@ fn change(
                 return Ok(false);
             }
             let lane = desc.is_some_and(Desc::is_lane);
-            if lane && event.events & EXCLUSIVE != 0 && event.events & !EXCLUSIVE_ALLOWS != 0 {
+            if lane && event.events & EPOLLEXCLUSIVE != 0 && event.events & !EXCLUSIVE_ALLOWS != 0 {
                 return Err(Errno(libc::EINVAL));
             }
             if !lane {
                 kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
             }
+            let told = set.take_parked(fd);
             let Some(entry) = set.insert(fd, event.events, event.u64, desc) else {
                 return if lane { Err(Errno(libc::ENOMEM)) } else { Ok(false) };
             };
-            if lane && !watch(epfd, operation, fd, entry) {
+            if let Some((events, data)) = told {
+                entry.told.store(events, Relaxed);
+                entry.told_data.store(data, Relaxed);
+            }
+            if lane && !watch(epfd, set, fd, entry) {
                 set.remove(fd, entry);
                 // Asked again with the app's own event, the kernel says what is wrong.
                 kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
@@ -158,13 +177,13 @@ fn change(
             let Some(entry) = old else {
                 return kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false);
             };
-            if (event.events | entry.events.load(Relaxed)) & EXCLUSIVE != 0 {
+            if (event.events | entry.events.load(Relaxed)) & EPOLLEXCLUSIVE != 0 {
                 return Err(Errno(libc::EINVAL));
             }
             if entry.desc().is_some_and(Desc::is_lane) {
                 set.modify(fd, entry, event.events, event.u64);
                 entry.kernel_out.store(false, Relaxed);
-                if !entry.dead.load(Relaxed) && !watch(epfd, operation, fd, entry) {
+                if !watch(epfd, set, fd, entry) {
                     return Err(Errno(libc::ENOENT));
                 }
             } else {
@@ -208,7 +227,7 @@ fn watch_hidden(epfd: i32, entry: &Entry, hidden: i32) {
     let interest = entry.events.load(Relaxed);
     if interest & EPOLLIN != 0 {
         // Level and edge as asked. One shot for the pair is kept by `wait`.
-        let events = interest & (EPOLLIN | EPOLLET | libc::EPOLLEXCLUSIVE as u32 | EPOLLONESHOT);
+        let events = interest & (EPOLLIN | EPOLLET | EPOLLEXCLUSIVE | EPOLLONESHOT);
         let event = libc::epoll_event { events, u64: entry.data.load(Relaxed) };
         let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, hidden, Some(event));
     }
@@ -263,7 +282,7 @@ fn waker() -> Option<i32> {
 }
 
 /// Calls `f` with every set of the process.
-fn every_set(mut f: impl FnMut(i32, &'static Set)) {
+pub(super) fn every_set(mut f: impl FnMut(i32, &'static Set)) {
     let _all = ALL_LOCK.lock();
     // SAFETY: linked sets are objects of a slab, which are never unmapped.
     let mut next: Option<&'static Set> = unsafe { ALL.load(Relaxed).as_ref() };
@@ -317,6 +336,7 @@ fn entries_of(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set,
 ///
 /// While a duplicate is open in this process, a closed fd stays registered, as epoll(7) says.
 pub fn forget(fd: i32, desc: &'static Desc) {
+    unpark_number(fd, desc);
     match desc.refs.load(Relaxed) {
         ..=1 => entries_of(fd, desc, |_, set, fd, entry| set.remove(fd, entry)),
         _ => sets_with(fd, desc, |_, set, _| set.make_ghost(fd)),
@@ -325,6 +345,7 @@ pub fn forget(fd: i32, desc: &'static Desc) {
 
 /// Nothing leads to `desc` any more, and no set takes it in.
 pub fn forget_last(fd: i32, desc: &'static Desc) {
+    unpark_number(fd, desc);
     if desc.entries.load(Relaxed) != 0 {
         entries_of(fd, desc, |_, set, fd, entry| set.remove(fd, entry));
     }
@@ -334,9 +355,8 @@ pub fn forget_last(fd: i32, desc: &'static Desc) {
 pub fn remember(fd: i32, desc: &'static Desc) {
     if desc.entries.load(Relaxed) != 0 {
         every_set(|epfd, set| {
-            let revived = set.revive_ghost(fd, desc);
-            if revived.is_some_and(|entry| entry.dead.load(Relaxed)) {
-                let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+            if let Some(revived) = set.revive_ghost(fd, desc).filter(|entry| entry.dead.load(Relaxed)) {
+                untell(epfd, fd, revived);
             }
         });
     }
@@ -354,9 +374,10 @@ pub fn stir(fd: i32, desc: &'static Desc) {
 
 /// The file under `fd` is about to be replaced: the kernel's registrations of the old one are taken out.
 pub fn take_out(fd: i32, desc: &'static Desc) {
+    unpark_number(fd, desc);
     sets_with(fd, desc, |epfd, _, entry| {
         if !entry.dead.load(Relaxed) {
-            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+            untell(epfd, fd, entry);
         }
     });
 }
@@ -368,7 +389,7 @@ pub fn put_back(fd: i32, desc: &'static Desc) {
         entry.kernel_out.store(false, Relaxed);
         entry.fresh.store(true, Relaxed);
         if !entry.fired.load(Relaxed) || desc.is_lane() {
-            watch(epfd, libc::EPOLL_CTL_ADD, fd, entry);
+            watch(epfd, set, fd, entry);
         }
         if settle(epfd, set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
             wake_sleeper(epfd, set);

@@ -44,6 +44,8 @@ pub struct Entry {
     pub fresh: AtomicBool,
     /// A fault of the peer that nobody has dealt with yet, by its number; 0 for none.
     pub fault: AtomicU8,
+    /// Whether the app has deleted the entry and the kernel still has it. Then it is not in use.
+    pub parked: AtomicBool,
     /// What the app asked for.
     pub events: AtomicU32,
     /// What the app wants back.
@@ -66,6 +68,10 @@ pub struct Entry {
     pub ghost_of: AtomicI32,
     /// Next in the hash chain.
     pub chain: AtomicI32,
+    /// What the kernel was told to watch the fd for, with a bit that says that it was told; 0 if it was not.
+    pub told: AtomicU32,
+    /// Under which data the kernel was told.
+    pub told_data: AtomicU64,
     /// Neighbours in the hot list.
     pub next: AtomicI32,
     /// See `next`.
@@ -85,10 +91,16 @@ pub struct Set {
     pub troubled: AtomicBool,
     /// Whether the waker is a member of the kernel's set.
     pub has_waker: AtomicBool,
-    /// Entries that are lanes, listeners or sets.
-    pub ours: AtomicU32,
-    /// Those of them whose number was closed while their file stays open.
+    /// Entries whose number was closed while their file stays open.
     pub ghosts: AtomicU32,
+    /// Parked entries.
+    pub parked: AtomicU32,
+    /// Whether the kernel may report what was parked and cannot be reached.
+    pub has_strays: AtomicBool,
+    /// Whether others may see the kernel's side of the set.
+    pub exposed: AtomicBool,
+    /// Whether the set is open in programs that this one becomes or starts.
+    pub inheritable: AtomicBool,
     /// First of the hot list.
     pub hot_first: AtomicI32,
     /// Last of the hot list.
@@ -127,14 +139,17 @@ pub static SETS: Slab<Set> = Slab::new();
 
 impl Set {
     /// Makes a set from the slab empty.
-    pub fn begin(&self, owner: &'static Desc) {
+    pub fn begin(&self, owner: &'static Desc, inheritable: bool) {
         self.owner.store(core::ptr::from_ref(owner).cast_mut(), Relaxed);
         self.for_each_entry(|_, entry| entry.used.store(false, Relaxed));
         self.sleepers.store(0, Relaxed);
         self.troubled.store(false, Relaxed);
         self.has_waker.store(false, Relaxed);
-        self.ours.store(0, Relaxed);
         self.ghosts.store(0, Relaxed);
+        self.parked.store(0, Relaxed);
+        self.has_strays.store(false, Relaxed);
+        self.exposed.store(false, Relaxed);
+        self.inheritable.store(inheritable, Relaxed);
         self.hot_first.store(NIL, Relaxed);
         self.hot_last.store(NIL, Relaxed);
         self.busy_waits.store(0, Relaxed);
@@ -180,6 +195,7 @@ impl Set {
         entry.hot.store(false, Relaxed);
         entry.dead.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
+        entry.told.store(0, Relaxed);
         entry.fault.store(0, Relaxed);
         entry.desc.store(desc.map_or(core::ptr::null_mut(), |desc| core::ptr::from_ref(desc).cast_mut()), Relaxed);
         entry.used.store(true, Relaxed);
@@ -187,7 +203,6 @@ impl Set {
         self.chain_in(fd, entry);
         if let Some(desc) = desc {
             desc.entries.fetch_add(1, Relaxed);
-            self.ours.fetch_add(1, Relaxed);
         }
         Some(entry)
     }
@@ -206,7 +221,6 @@ impl Set {
         entry.used.store(false, Relaxed);
         if let Some(desc) = entry.desc() {
             desc.entries.fetch_sub(1, Relaxed);
-            self.ours.fetch_sub(1, Relaxed);
         }
         if fd as usize >= GHOSTS_BEGIN {
             self.ghosts.fetch_sub(1, Relaxed);
@@ -256,9 +270,11 @@ impl Set {
             (&new.seen_changes, &old.seen_changes),
             (&new.seen_arrivals, &old.seen_arrivals),
             (&new.call, &old.call),
+            (&new.told, &old.told),
         ] {
             target.store(source.load(Relaxed), Relaxed);
         }
+        new.told_data.store(old.told_data.load(Relaxed), Relaxed);
         if old.hot.load(Relaxed) {
             self.make_hot(to, new);
         }
@@ -297,27 +313,96 @@ impl Set {
         }
     }
 
-    /// Calls `f` for every entry with this data.
+    /// Calls `f` for every entry in use with this data.
     pub fn with_data(&self, data: u64, mut f: impl FnMut(i32, &Entry)) {
         let mut fd = self.bucket(data).load(Relaxed);
-        while let Some(entry) = self.find(fd) {
+        while let Some(entry) = self.place(fd) {
             let next = entry.chain.load(Relaxed);
-            if entry.data.load(Relaxed) == data {
+            if entry.used.load(Relaxed) && entry.data.load(Relaxed) == data {
                 f(fd, entry);
             }
             fd = next;
         }
     }
 
+    /// Whether the kernel's side of the set is seen by this process's calls on its one number, and by nobody else.
+    pub fn is_private(&self) -> bool {
+        !self.exposed.load(Relaxed)
+            && !self.inheritable.load(Relaxed)
+            && self.owner().is_some_and(|owner| owner.born.load(Relaxed) == crate::forks())
+    }
+
+    /// Removes `fd`, but for what the kernel was told.
+    pub fn park(&self, fd: i32, entry: &Entry) {
+        self.remove(fd, entry);
+        entry.parked.store(true, Relaxed);
+        self.chain_in(fd, entry);
+        self.parked.fetch_add(1, Relaxed);
+        if let Some(desc) = entry.desc() {
+            desc.parked.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// What a parked `fd` leads to.
+    pub fn parked_at(&self, fd: i32) -> Option<&'static Desc> {
+        if self.parked.load(Relaxed) == 0 {
+            return None;
+        }
+        self.place(fd).filter(|entry| entry.parked.load(Relaxed))?.desc()
+    }
+
+    /// Forgets that `fd` is parked. Returns what the kernel was told of it: events and data.
+    pub fn take_parked(&self, fd: i32) -> Option<(u32, u64)> {
+        let desc = self.parked_at(fd)?;
+        let entry = self.place(fd)?;
+        self.chain_out(fd, entry);
+        entry.parked.store(false, Relaxed);
+        self.parked.fetch_sub(1, Relaxed);
+        desc.parked.fetch_sub(1, Relaxed);
+        Some((entry.told.load(Relaxed), entry.told_data.load(Relaxed)))
+    }
+
+    /// Some parked fd of which the kernel reports this data.
+    pub fn parked_with_data(&self, data: u64) -> Option<i32> {
+        if self.parked.load(Relaxed) == 0 {
+            return None;
+        }
+        let mut fd = self.bucket(data).load(Relaxed);
+        loop {
+            let entry = self.place(fd)?;
+            if entry.parked.load(Relaxed) && entry.data.load(Relaxed) == data {
+                return Some(fd);
+            }
+            fd = entry.chain.load(Relaxed);
+        }
+    }
+
+    /// Calls `f` for every parked fd.
+    pub fn for_each_parked(&self, mut f: impl FnMut(i32)) {
+        if self.parked.load(Relaxed) != 0 {
+            self.for_each_place(|fd, entry| {
+                if entry.parked.load(Relaxed) {
+                    f(fd);
+                }
+            });
+        }
+    }
+
     /// Calls `f` for every place in use.
     pub fn for_each_entry(&self, mut f: impl FnMut(i32, &Entry)) {
+        self.for_each_place(|fd, entry| {
+            if entry.used.load(Relaxed) {
+                f(fd, entry);
+            }
+        });
+    }
+
+    fn for_each_place(&self, mut f: impl FnMut(i32, &Entry)) {
         for (index, chunk) in self.chunks.iter().enumerate() {
             // SAFETY: null or a chunk that is never unmapped.
             let Some(chunk) = (unsafe { chunk.load(Relaxed).as_ref() }) else { continue };
             for (offset, entry) in chunk.iter().enumerate() {
-                if entry.used.load(Relaxed) {
-                    f((index * CHUNK_FDS + offset) as i32, entry);
-                }
+                f((index * CHUNK_FDS + offset) as i32, entry);
             }
         }
     }
@@ -325,9 +410,7 @@ impl Set {
     /// Makes lists and counts anew from the entries: another thread was at work on them when this process forked. What
     /// may have been hot is hot.
     pub fn rebuild(&self) {
-        for count in [&self.ours, &self.ghosts] {
-            count.store(0, Relaxed);
-        }
+        self.ghosts.store(0, Relaxed);
         for head in self.buckets.iter().chain([&self.hot_first, &self.hot_last]) {
             head.store(NIL, Relaxed);
         }
@@ -335,7 +418,6 @@ impl Set {
             self.chain_in(fd, entry);
             entry.hot.store(false, Relaxed);
             if let Some(desc) = entry.desc() {
-                self.ours.fetch_add(1, Relaxed);
                 if matches!(desc.kind(), Kind::Lane | Kind::Epoll) {
                     self.make_hot(fd, entry);
                 }
@@ -359,7 +441,7 @@ impl Set {
     fn chain_out(&self, fd: i32, entry: &Entry) {
         let mut link = self.bucket(entry.data.load(Relaxed));
         while link.load(Relaxed) != fd {
-            match self.find(link.load(Relaxed)) {
+            match self.place(link.load(Relaxed)) {
                 Some(other) => link = &other.chain,
                 None => return,
             }
@@ -392,7 +474,7 @@ mod tests {
     fn a_torn_set_is_whole_again_when_it_is_rebuilt() {
         let (set, owner) = (SETS.take().unwrap(), crate::desc::DESCS.take().unwrap());
         owner.begin(Kind::Epoll, -1, 0, 0);
-        set.begin(owner);
+        set.begin(owner, false);
         let at = GHOSTS_BEGIN as i32;
         for fd in [3, 4, 5, 700, at] {
             set.insert(fd, 1, 7, (fd != 5).then_some(owner)).unwrap();
@@ -402,7 +484,6 @@ mod tests {
         set.find(3).unwrap().next.store(3, Relaxed);
         set.find(700).unwrap().hot.store(true, Relaxed);
         set.find(3).unwrap().chain.store(3, Relaxed);
-        set.ours.store(1, Relaxed);
         set.rebuild();
         let (mut by_data, mut hot) = (Vec::new(), Vec::new());
         set.with_data(7, |fd, _| by_data.push(fd));
@@ -414,11 +495,11 @@ mod tests {
             fd = entry.next.load(Relaxed);
         }
         assert_eq!(hot, [3, 4, 700, at]);
-        assert_eq!((set.ours.load(Relaxed), set.ghosts.load(Relaxed)), (4, 1));
+        assert_eq!(set.ghosts.load(Relaxed), 1);
         for fd in [4, 3, at, 700, 5] {
             set.remove(fd, set.find(fd).unwrap());
         }
         assert_eq!((set.hot_first.load(Relaxed), set.hot_last.load(Relaxed)), (NIL, NIL));
-        assert_eq!((set.ours.load(Relaxed), set.ghosts.load(Relaxed)), (0, 0));
+        assert_eq!(set.ghosts.load(Relaxed), 0);
     }
 }

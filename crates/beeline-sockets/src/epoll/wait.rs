@@ -7,10 +7,11 @@ use beeline_stats::Counter;
 use libc::epoll_event;
 
 use super::control::{WAKER_DATA, disarm_pair, wake_sleeper};
-use super::set::{Entry, Set};
+use super::registration::{bury, make_exact, pause, was_parked};
+use super::set::{Entry, NIL, Set};
 use super::{
-    BUSY_WAITS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, Marks,
-    any_ready, arrivals, attend, bury, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
+    BUSY_WAITS, SPIN_LOOK_TICKS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, Marks,
+    any_ready, arrivals, attend, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
 };
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
@@ -20,8 +21,10 @@ use crate::poll::{deadline, somebody_polls};
 use crate::wait::{Patience, Spun, Woken};
 use crate::{Errno, Outcome, kernel, meet, stats, table};
 
-/// Looks through the hot list for which a spin takes the set's lock once; then it looks at the clock.
-const ROUNDS_PER_LOCK: u32 = 64;
+/// Looks at hot lanes for which a spin takes the set's lock once; then it looks at the clock. So many take a
+/// microsecond or two, however long the list is: a spinner that takes longer must not be mistaken for one that was
+/// kept from running.
+const LOOKS_PER_LOCK: u32 = 64;
 
 /// `epoll_wait(2)`.
 ///
@@ -293,9 +296,10 @@ impl Call {
         let mut told = 0;
         let mut rung = None;
         let mut listener = None;
-        // With equal data the kernel does not say which member it means, and an end may be that of a connection that
-        // had the number before: then members are asked themselves.
-        let mut members = 0;
+        // With equal data the kernel does not say which member it means, parked ones among them, and an end may be that
+        // of a connection that had the number before: then members are asked themselves.
+        let parked = was_parked(self.epfd, self.set, event.u64);
+        let mut members = u32::from(parked);
         self.set.with_data(event.u64, |_, _| members += 1);
         self.set.with_data(event.u64, |fd, entry| {
             known = true;
@@ -310,12 +314,11 @@ impl Call {
                         return;
                     }
                     if entry.fired.load(Relaxed) {
-                        // A bell would be told for ever. Whoever asks for the next shot has the kernel watch again.
                         desc.side().rx.note_bell();
-                        let none = epoll_event { events: EPOLLONESHOT, u64: event.u64 };
-                        let _ = kernel::epoll_ctl(self.epfd, libc::EPOLL_CTL_MOD, fd, Some(none));
+                        pause(self.epfd, fd, entry);
                         return;
                     }
+                    make_exact(self.epfd, fd, entry);
                     let was_hot = entry.hot.load(Relaxed);
                     self.set.make_hot(fd, entry);
                     *heated |= !was_hot;
@@ -363,7 +366,7 @@ impl Call {
         if let Some((fd, desc)) = listener {
             foreign |= self.listener_fires(fd, desc, event);
         }
-        foreign || !known
+        foreign || !known && !parked && !self.set.has_strays.load(Relaxed)
     }
 
     /// Takes out the bells of a hot lane that nobody sleeps on.
@@ -431,7 +434,7 @@ impl Call {
             if self.filled == self.max {
                 break;
             }
-            let next = if fd == last { super::NIL } else { entry.next.load(Relaxed) };
+            let next = if fd == last { NIL } else { entry.next.load(Relaxed) };
             self.gather(fd, entry);
             fd = next;
         }
@@ -475,37 +478,37 @@ impl Call {
     fn spin(&mut self, patience: &mut Patience) -> Spun {
         let set = self.set;
         let cold = self.is_cold();
+        let mut place = NIL;
+        let mut looked = ticks();
         set.budget().spin_by(1, patience, || {
             // A set with nothing hot spins on the kernel alone: a bell or a client that comes within the budget is
-            // spared a sleep. Otherwise the kernel's own events are looked for as by busy waits.
-            if cold {
-                return kernel::poll_now(self.epfd, libc::POLLIN) != 0;
+            // spared a sleep.
+            let now = ticks();
+            if cold || now.wrapping_sub(looked) > SPIN_LOOK_TICKS {
+                looked = now;
+                // What goes wrong here is found again by the look that follows a spin.
+                return self.look().is_err() || self.filled != 0;
             }
-            if self.kernel_is_due() {
-                self.set.last_look.store(ticks(), Relaxed);
-                if kernel::poll_now(self.epfd, libc::POLLIN) != 0 {
-                    return true;
-                }
-                self.rest();
-            }
-            self.watch()
+            self.watch(&mut place)
         })
     }
 
-    /// Looks through the hot list a few times, and reports what it finds.
-    fn watch(&mut self) -> bool {
+    /// Looks at some of the hot list, from `place` on and around, and reports what it finds.
+    fn watch(&mut self, place: &mut i32) -> bool {
         let set = self.set;
         let _guard = set.lock.lock();
-        for _ in 0..ROUNDS_PER_LOCK {
-            let mut fd = set.hot_first.load(Relaxed);
-            while let Some(entry) = set.find(fd) {
-                if judge(set, entry, 0) != 0 {
-                    self.harvest_locked();
-                    return true;
-                }
-                fd = entry.next.load(Relaxed);
+        for _ in 0..LOOKS_PER_LOCK {
+            // What is not hot any more has no successor to go on with.
+            let Some(entry) = set.find(*place).filter(|entry| entry.hot.load(Relaxed)) else {
+                *place = set.hot_first.load(Relaxed);
+                core::hint::spin_loop();
+                continue;
+            };
+            if judge(set, entry, 0) != 0 {
+                self.harvest_locked();
+                return true;
             }
-            core::hint::spin_loop();
+            *place = entry.next.load(Relaxed);
         }
         false
     }

@@ -12,7 +12,7 @@ use beeline_stats::Reason;
 use super::fds::{dup_from, hidden_refusal, note_nonblock};
 use super::{raw, relay};
 use crate::desc::{Desc, Kind};
-use crate::{Outcome, io, kernel, options, table};
+use crate::{Outcome, epoll, io, kernel, options, table};
 
 // linux/fcntl.h
 const F_SETOWN_EX: i32 = 15;
@@ -38,6 +38,10 @@ pub unsafe fn fcntl(fd: i32, command: i32, argument: usize) -> Outcome {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => dup_from(fd, command, argument),
         libc::F_SETFL => set_flags(fd, desc, argument),
+        libc::F_SETFD => {
+            epoll::set_inheritable(desc, argument & libc::FD_CLOEXEC as usize == 0);
+            Outcome::Kernel
+        }
         libc::F_SETOWN | F_SETOWN_EX => set_owner(fd, desc, libc::SYS_fcntl, [command as usize, argument]),
         _ => Outcome::Kernel,
     }
@@ -98,6 +102,10 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
     }
     if request == FIOSETOWN || request == SIOCSPGRP {
         return set_owner(fd, desc, libc::SYS_ioctl, [request as usize, argument]);
+    }
+    if request == libc::FIOCLEX || request == libc::FIONCLEX {
+        epoll::set_inheritable(desc, request == libc::FIONCLEX);
+        return Outcome::Kernel;
     }
     if kind != Kind::Lane {
         return Outcome::Kernel;

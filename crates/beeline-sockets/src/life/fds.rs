@@ -110,6 +110,7 @@ fn duplicate(fd: i32, make: impl FnOnce() -> sys::SysResult) -> Outcome {
     }
     let _changing = changing();
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    epoll::expose(desc);
     let new = match make() {
         Ok(new) => new as i32,
         Err(errno) => return Outcome::Fail(errno),
@@ -157,6 +158,9 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
             return Outcome::fail(libc::EBADF);
         }
         let source = table::get(from);
+        if let Some(source) = source {
+            epoll::expose(source);
+        }
         let settled = match table::get(to) {
             Some(target) if source.is_some_and(|source| core::ptr::eq(source, target)) => None,
             Some(target) => Some(settle(to, target, source)),

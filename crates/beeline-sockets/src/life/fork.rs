@@ -93,6 +93,7 @@ pub fn around_fork_prepare() {
     let guard = changing();
     // Only now: what was made while we waited is copied, and must not look as if it were made after the fork.
     FORKS.fetch_add(1, Relaxed);
+    epoll::before_fork();
     meet::purge_pools();
     table::for_each(|fd, desc| {
         // Once for each description, not for each fd.

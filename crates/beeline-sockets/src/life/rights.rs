@@ -25,7 +25,7 @@ use super::handover::{end_loan, lend, part_fds};
 use super::stranger::give_away;
 use super::{changing, is_guest_of_parent};
 use crate::desc::{Desc, Kind};
-use crate::{kernel, meet, options, table};
+use crate::{epoll, kernel, meet, options, table};
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
 const RIGHTS_MAX: usize = 253;
@@ -112,8 +112,10 @@ pub fn brings_rights(socket: i32) -> bool {
 /// Whether `fd` is an end. A socket that is not connected yet may have another holder from now on.
 fn notice(fd: i32) -> bool {
     let Some(desc) = table::get(fd) else { return false };
-    if desc.kind() == Kind::Tcp {
-        options::block(desc, Reason::SharedBeforeConnect);
+    match desc.kind() {
+        Kind::Tcp => options::block(desc, Reason::SharedBeforeConnect),
+        Kind::Epoll => epoll::expose(desc),
+        _ => {}
     }
     desc.is_lane()
 }

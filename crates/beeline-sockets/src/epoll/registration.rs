@@ -1,0 +1,192 @@
+//! What the kernel is told of a set's members, and what it is spared.
+//!
+//! Some apps wait for room before each request and for data after it, and change their sets several times for that: each
+//! change is a system call. Of lanes the kernel is told only to have it report bells and ends, which most of these
+//! changes do not touch. So what the kernel was told of a lane ([`Entry::told`]) may differ from what the app asks for:
+//!
+//! 1. The kernel is never told less than is asked. A change that asks for more goes to the kernel at once, and so does
+//!    one of the app's data, by which the kernel's events are known.
+//! 2. The kernel may be told more: a change that asks for nothing more is kept from it. Of edges, one shot and exclusive
+//!    members it is told exactly what is asked; only a change that changes nothing is kept from it.
+//! 3. `EPOLL_CTL_DEL` may leave the kernel's registration behind. The member is *parked*: to the app it is not there, and
+//!    `EPOLL_CTL_ADD` goes on with what the kernel knows. Only what is watched by level is parked.
+//! 4. The first event of a parked member takes it out of the kernel's set, and the first event beyond what is asked of a
+//!    member makes the kernel's registration exact. So neither ends a second sleep, and none reaches the app.
+//! 5. All this holds for a set whose kernel side nobody else can see ([`Set::is_private`]): made since the last `fork`,
+//!    closed on `exec`, never duplicated, sent to another process, watched by another set or looked at by poll(2).
+//!    Whatever ends this takes parked members out first ([`expose`]), and tells the kernel the rest when it changes.
+//! 6. The kernel knows a member by its number and its file, and a file may live on in other processes when the number is
+//!    closed. So a parked member is taken out before its number is closed or leads elsewhere ([`unpark_number`]).
+//! 7. A number that was closed behind our back is out of reach, and its file may live on. Then the set has *strays*:
+//!    events that nobody knows are kept from the app.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::control::every_set;
+use super::set::{Entry, Set};
+use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, set_of};
+use crate::desc::Desc;
+use crate::kernel;
+
+pub(super) const EPOLLEXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// In [`Entry::told`]: the kernel has the member, whatever it watches it for. No event has this bit.
+const TOLD: u32 = 1 << 16;
+/// Registrations with any of these are exactly what was asked.
+const EXACT: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | libc::EPOLLWAKEUP as u32;
+
+/// What the kernel is to watch an entry's fd for.
+fn wanted(entry: &Entry) -> u32 {
+    let mut events = entry.events.load(Relaxed);
+    if !entry.desc().is_some_and(Desc::is_lane) {
+        return events;
+    }
+    // Urgent bytes ring as others do.
+    if events & (EPOLLRDNORM | EPOLLPRI) != 0 {
+        events |= EPOLLIN;
+    }
+    // One-shot is ours to keep: the kernel's would end the watch at the first bell.
+    events &= !(EPOLLONESHOT | EPOLLWRNORM | EPOLLRDNORM | EPOLLPRI);
+    if !entry.kernel_out.load(Relaxed) {
+        events &= !EPOLLOUT;
+    }
+    // The end of the stream is an edge whatever was asked for. An exclusive watch may not ask for it by name; it is rung
+    // for data then.
+    if events & (EPOLLIN | EPOLLET) != 0 {
+        events |= if events & EPOLLEXCLUSIVE == 0 { EPOLLRDHUP } else { EPOLLIN };
+    }
+    events
+}
+
+/// Whether a kernel that was told `told` need not be told `wanted`.
+fn covers(told: u32, wanted: u32) -> bool {
+    told == wanted || (told | wanted) & EXACT == 0 && told & wanted == wanted
+}
+
+/// Has the kernel watch an entry's fd for what is asked of it. False if the kernel refuses.
+pub(super) fn watch(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
+    if entry.dead.load(Relaxed) {
+        return true;
+    }
+    let (told, wanted) = (entry.told.load(Relaxed), wanted(entry));
+    let known = told != 0 && entry.told_data.load(Relaxed) == entry.data.load(Relaxed);
+    if known && covers(told & !TOLD, wanted) && set.is_private() {
+        return true;
+    }
+    tell(epfd, fd, entry, wanted)
+}
+
+/// The kernel has reported an event of an entry: if it was told more than is asked, that ends here.
+pub(super) fn make_exact(epfd: i32, fd: i32, entry: &Entry) {
+    let wanted = wanted(entry);
+    if entry.told.load(Relaxed) & !TOLD != wanted {
+        tell(epfd, fd, entry, wanted);
+    }
+}
+
+/// A bell for a lane that has fired once would be told for ever. Whoever asks for the next shot has the kernel watch
+/// again.
+pub(super) fn pause(epfd: i32, fd: i32, entry: &Entry) {
+    tell(epfd, fd, entry, EPOLLONESHOT);
+}
+
+fn tell(epfd: i32, fd: i32, entry: &Entry, events: u32) -> bool {
+    let mut operation = if entry.told.load(Relaxed) == 0 { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
+    if operation == libc::EPOLL_CTL_MOD && (events | entry.told.load(Relaxed)) & EPOLLEXCLUSIVE != 0 {
+        // The kernel modifies no exclusive member.
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+        operation = libc::EPOLL_CTL_ADD;
+    }
+    let data = entry.data.load(Relaxed);
+    let told = kernel::epoll_ctl(epfd, operation, fd, Some(libc::epoll_event { events, u64: data })).is_ok();
+    if told {
+        entry.told.store(events | TOLD, Relaxed);
+        entry.told_data.store(data, Relaxed);
+    }
+    told
+}
+
+/// Takes an entry's fd out of the kernel's set.
+pub(super) fn untell(epfd: i32, fd: i32, entry: &Entry) {
+    entry.told.store(0, Relaxed);
+    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+}
+
+/// Takes a dead anchor out of the kernel's set.
+pub(super) fn bury(epfd: i32, fd: i32, entry: &Entry) {
+    if !entry.dead.swap(true, Relaxed) {
+        untell(epfd, fd, entry);
+    }
+}
+
+/// Parks an entry that the app deletes, if it may be.
+pub(super) fn park(set: &Set, fd: i32, entry: &Entry) -> bool {
+    let told = entry.told.load(Relaxed);
+    let may = told != 0
+        && told & EXACT == 0
+        && entry.told_data.load(Relaxed) == entry.data.load(Relaxed)
+        && entry.desc().is_some_and(Desc::is_lane)
+        && set.is_private();
+    if may {
+        set.park(fd, entry);
+    }
+    may
+}
+
+/// Takes a parked entry out of the kernel's set.
+pub(super) fn unpark(epfd: i32, set: &Set, fd: i32) {
+    if set.take_parked(fd).is_some() && kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() {
+        set.has_strays.store(true, Relaxed);
+    }
+}
+
+/// Takes all parked entries of a set out of the kernel's set. The set is locked.
+fn unpark_all(epfd: i32, set: &Set) {
+    set.for_each_parked(|fd| unpark(epfd, set, fd));
+}
+
+/// Whether what the kernel reports with this data is about a parked entry, which is taken out.
+pub(super) fn was_parked(epfd: i32, set: &Set, data: u64) -> bool {
+    let mut found = false;
+    while let Some(fd) = set.parked_with_data(data) {
+        unpark(epfd, set, fd);
+        found = true;
+    }
+    found
+}
+
+/// `fd` is about to be closed, or to lead to another file than that of `desc`: where it is parked, it is taken out.
+pub(super) fn unpark_number(fd: i32, desc: &'static Desc) {
+    if desc.parked.load(Relaxed) != 0 {
+        every_set(|epfd, set| {
+            if set.parked_at(fd).is_some_and(|found| core::ptr::eq(found, desc)) {
+                unpark(epfd, set, fd);
+            }
+        });
+    }
+}
+
+/// Somebody else than this process's calls on its one number may see the kernel's side of a set from now on.
+pub fn expose(desc: &Desc) {
+    let Some(set) = set_of(desc) else { return };
+    if !set.exposed.load(Relaxed) {
+        let _guard = set.lock.lock();
+        set.exposed.store(true, Relaxed);
+        unpark_all(desc.fd.load(Relaxed), set);
+    }
+}
+
+/// Whether a set stays open in a program that this one becomes or starts (`FD_CLOEXEC`).
+pub fn set_inheritable(desc: &Desc, inheritable: bool) {
+    if let Some(set) = set_of(desc) {
+        let _guard = set.lock.lock();
+        set.inheritable.store(inheritable, Relaxed);
+        if inheritable {
+            unpark_all(desc.fd.load(Relaxed), set);
+        }
+    }
+}
+
+/// Before a `fork`, which has been counted already: no set is private any more.
+pub fn before_fork() {
+    every_set(unpark_all);
+}
