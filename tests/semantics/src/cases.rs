@@ -7,6 +7,7 @@ mod data;
 mod descriptors;
 mod duo;
 mod epoll;
+mod epoll_deleted;
 mod epoll_entries;
 mod epoll_sets;
 mod every_option;
@@ -50,6 +51,7 @@ const GROUPS: &[Group] = &[
     states::GROUP,
     ready::GROUP,
     epoll::GROUP,
+    epoll_deleted::GROUP,
     epoll_entries::GROUP,
     epoll_sets::GROUP,
     waking::GROUP,

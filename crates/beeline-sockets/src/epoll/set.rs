@@ -417,10 +417,8 @@ impl Set {
         self.for_each_entry(|fd, entry| {
             self.chain_in(fd, entry);
             entry.hot.store(false, Relaxed);
-            if let Some(desc) = entry.desc() {
-                if matches!(desc.kind(), Kind::Lane | Kind::Epoll) {
-                    self.make_hot(fd, entry);
-                }
+            if entry.desc().is_some_and(|desc| matches!(desc.kind(), Kind::Lane | Kind::Epoll)) {
+                self.make_hot(fd, entry);
             }
             if fd as usize >= GHOSTS_BEGIN {
                 self.ghosts.fetch_add(1, Relaxed);

@@ -10,8 +10,8 @@ use super::control::{WAKER_DATA, disarm_pair, wake_sleeper};
 use super::registration::{bury, make_exact, pause, was_parked};
 use super::set::{Entry, NIL, Set};
 use super::{
-    BUSY_WAITS, SPIN_LOOK_TICKS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, Marks,
-    any_ready, arrivals, attend, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
+    BUSY_WAITS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, Marks,
+    SPIN_LOOK_TICKS, any_ready, arrivals, attend, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
 };
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
@@ -239,17 +239,21 @@ impl Call {
             stats::count(Counter::EpollKernelLooks, 1);
         }
         self.set.last_look.store(ticks(), Relaxed);
-        // SAFETY: filled <= max, so the rest of the app's array is writable for that many events.
-        let count = unsafe {
-            let rest = self.events.add(self.filled);
-            kernel::epoll_now(self.epfd, rest, (self.max - self.filled) as i32)
-        }?;
-        if count == 0 {
-            self.rest();
-        } else if self.translate(count) {
-            self.harvest();
+        loop {
+            let (filled, room) = (self.filled, self.max - self.filled);
+            let parked = self.set.parked.load(Relaxed);
+            // SAFETY: filled <= max, so the rest of the app's array is writable for that many events.
+            let count = unsafe { kernel::epoll_now(self.epfd, self.events.add(filled), room as i32) }?;
+            if count == 0 {
+                self.rest();
+            } else if self.translate(count) {
+                self.harvest();
+            }
+            // What was parked may have taken the place of what is not.
+            if count < room || self.filled != filled || self.set.parked.load(Relaxed) >= parked {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// The kernel had nothing new to tell: it is asked less often.

@@ -147,3 +147,49 @@ pub fn epoll_wait_at(set: i32, pointer: usize, room: i32, timeout_ms: i32) -> Re
     // SAFETY: the kernel checks the pointer and answers EFAULT.
     call(|| i64::from(unsafe { libc::epoll_wait(set, pointer as *mut _, room, timeout_ms) }))
 }
+
+/// How many of at most `room` events the kernel has to report of a set now, asked in a way that no preloaded library
+/// sees: as a program without it would ask.
+#[cfg(target_arch = "x86_64")]
+pub fn epoll_wait_unseen(set: i32, room: usize) -> i64 {
+    let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; room];
+    let count: i64;
+    // SAFETY: epoll_wait(2) with room for that many events and no wait; the kernel changes rcx and r11 beside the
+    // result.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_epoll_wait => count,
+            in("rdi") set,
+            in("rsi") events.as_mut_ptr(),
+            in("rdx") room,
+            in("r10") 0,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    count
+}
+
+/// As above; the kernel of this architecture has epoll_pwait(2) only.
+#[cfg(target_arch = "aarch64")]
+pub fn epoll_wait_unseen(set: i32, room: usize) -> i64 {
+    let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; room];
+    let count: i64;
+    // SAFETY: epoll_pwait(2) with room for that many events, no wait and no mask.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") libc::SYS_epoll_pwait,
+            inlateout("x0") i64::from(set) => count,
+            in("x1") events.as_mut_ptr(),
+            in("x2") room,
+            in("x3") 0,
+            in("x4") 0,
+            in("x5") 8,
+            options(nostack),
+        );
+    }
+    count
+}
