@@ -27,6 +27,8 @@
 //!    taken out.
 
 mod control;
+mod judge;
+mod news;
 mod registration;
 mod set;
 mod wait;
@@ -47,6 +49,7 @@ pub use registration::{before_fork, expose, set_inheritable};
 pub use set::Set;
 pub use wait::{pwait, pwait2, wait};
 
+use judge::{judge, tail};
 use registration::{bury, watch};
 use set::{Entry, NIL, SETS};
 
@@ -85,114 +88,6 @@ fn set_of(desc: &Desc) -> Option<&'static Set> {
     unsafe { desc.set.load(Relaxed).as_ref() }
 }
 
-/// What a hot entry has to report. 0 if nothing.
-fn judge(set: &Set, entry: &Entry, depth: u32) -> u32 {
-    if entry.fired.load(Relaxed) {
-        return 0;
-    }
-    let Some(desc) = entry.desc() else { return 0 };
-    let interest = entry.events.load(Relaxed) | EPOLLERR | EPOLLHUP;
-    match desc.kind() {
-        Kind::Lane => {}
-        Kind::Epoll => {
-            let Some(inner) = set_of(desc).filter(|inner| !core::ptr::eq(*inner, set)) else { return 0 };
-            if !ready(desc.fd.load(Relaxed), inner, depth + 1) {
-                return 0;
-            }
-            let edge = entry.events.load(Relaxed) & EPOLLET == 0
-                || entry.fresh.load(Relaxed)
-                || arrivals(inner) != entry.seen_tail.load(Relaxed);
-            return if edge { (EPOLLIN | EPOLLRDNORM) & interest } else { 0 };
-        }
-        _ => return 0,
-    }
-    if interest & (EPOLLOUT | EPOLLWRNORM) == 0 && io::is_quiet(desc) {
-        return 0;
-    }
-    let mask = io::poll_mask(desc) as u16 as u32;
-    let report = mask & interest;
-    if report == 0 || entry.events.load(Relaxed) & EPOLLET == 0 {
-        return report;
-    }
-    let edge = entry.fresh.load(Relaxed)
-        || desc.side().changes.load(Relaxed) != entry.seen_changes.load(Relaxed)
-        || interest & ARRIVAL != 0 && has_arrivals(entry, desc)
-        || interest & (EPOLLOUT | EPOLLWRNORM) != 0
-            && mask & EPOLLOUT != 0
-            && desc.fulls.load(Relaxed) != entry.seen_fulls.load(Relaxed);
-    if edge { report } else { 0 }
-}
-
-/// Whether data that counts has come since the last report.
-fn has_arrivals(entry: &Entry, desc: &Desc) -> bool {
-    let side = desc.side();
-    io::count_arrivals(desc, side);
-    let seen = entry.seen_tail.load(Relaxed);
-    let bytes = match side.rcv_lowat.load(Relaxed) {
-        ..=1 => tail(desc) != seen,
-        _ => (side.low_water_tail.load(Relaxed).wrapping_sub(seen) as i32) > 0,
-    };
-    bytes || side.arrivals.load(Relaxed) != entry.seen_arrivals.load(Relaxed)
-}
-
-/// What counts edges, at one moment. It is taken before the mask that is reported: what comes in between is an edge
-/// of its own.
-struct Marks {
-    /// The peer's tail; the sum of arrivals for a set.
-    tail: u32,
-    changes: u32,
-    arrivals: u32,
-}
-
-impl Marks {
-    fn of(desc: &Desc) -> Self {
-        match desc.kind() {
-            Kind::Lane => {
-                let side = desc.side();
-                io::observe(desc, side);
-                io::count_arrivals(desc, side);
-                let (changes, arrivals) = (side.changes.load(Relaxed), side.arrivals.load(Relaxed));
-                Self { tail: tail(desc), changes, arrivals }
-            }
-            Kind::Epoll => Self { tail: set_of(desc).map_or(0, arrivals), changes: 0, arrivals: 0 },
-            _ => Self { tail: 0, changes: 0, arrivals: 0 },
-        }
-    }
-}
-
-/// Notes that an entry was reported.
-fn reported(entry: &Entry, desc: &Desc, marks: &Marks, report: u32) {
-    entry.fresh.store(false, Relaxed);
-    entry.seen_tail.store(marks.tail, Relaxed);
-    entry.seen_changes.store(marks.changes, Relaxed);
-    entry.seen_arrivals.store(marks.arrivals, Relaxed);
-    if desc.is_lane() && (report & EPOLLOUT != 0 || entry.events.load(Relaxed) & EPOLLOUT == 0) {
-        entry.seen_fulls.store(desc.fulls.load(Relaxed), Relaxed);
-    }
-    if entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
-        entry.fired.store(true, Relaxed);
-    }
-}
-
-/// What there is to count of all lanes of a set, added up: changes with each arrival and each change of state.
-fn arrivals(set: &Set) -> u32 {
-    let mut sum = 0u32;
-    if let Some(_guard) = set.lock.try_lock() {
-        set.for_each_entry(|_, entry| {
-            if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
-                let marks = Marks::of(desc);
-                sum = sum.wrapping_add(marks.tail).wrapping_add(marks.changes).wrapping_add(marks.arrivals);
-            }
-        });
-    }
-    sum
-}
-
-/// The peer's tail.
-fn tail(desc: &Desc) -> u32 {
-    (desc.lane().cursor(desc.end().peer()) >> 32) as u32
-}
-
 /// Whether some hot member of a set has something to report.
 fn any_ready(set: &Set, depth: u32) -> bool {
     if depth > NESTS_MAX {
@@ -217,7 +112,7 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     }
     let kernel_says = crate::kernel::poll_now(epfd, libc::POLLIN) != 0;
     if kernel_says && set.sleepers.load(Relaxed) == 0 && !has_kernels_own(set) {
-        wait::take_news(epfd, set);
+        news::take_news(epfd, set);
     }
     let Some(guard) = set.lock.try_lock() else { return false };
     let mut ready = false;

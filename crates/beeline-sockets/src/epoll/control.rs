@@ -2,9 +2,10 @@
 
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
+use super::judge::judge;
 use super::registration::{EPOLLEXCLUSIVE, expose, park, unpark, unpark_number, untell, watch};
 use super::set::{Entry, SETS, Set};
-use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, judge, set_of};
+use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, set_of};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;

@@ -9,6 +9,8 @@
 //! number alone leaves it, unreachable until a duplicate gets that number again. Here such a *ghost* moves to a place
 //! beyond all numbers, so that the number is free for another file, and no system call by number can hit a stranger.
 
+mod parked;
+
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::sys;
@@ -166,6 +168,13 @@ impl Set {
         Budget { spin_ns: &self.spin_ns, skipped: &self.spins_skipped }
     }
 
+    /// Whether the kernel's side of the set is seen by this process's calls on its one number, and by nobody else.
+    pub fn is_private(&self) -> bool {
+        !self.exposed.load(Relaxed)
+            && !self.inheritable.load(Relaxed)
+            && self.owner().is_some_and(|owner| owner.born.load(Relaxed) == crate::forks())
+    }
+
     /// The description that stands for the set.
     pub fn owner(&self) -> Option<&'static Desc> {
         // SAFETY: null or an object of a slab, which is never unmapped.
@@ -191,6 +200,7 @@ impl Set {
             let room = self.chunks.get(usize::try_from(fd).ok()? / CHUNK_FDS)?;
             room.store(sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>(), Relaxed);
         }
+        self.take_parked(fd);
         let entry = self.place(fd)?;
         entry.hot.store(false, Relaxed);
         entry.dead.store(false, Relaxed);
@@ -322,69 +332,6 @@ impl Set {
                 f(fd, entry);
             }
             fd = next;
-        }
-    }
-
-    /// Whether the kernel's side of the set is seen by this process's calls on its one number, and by nobody else.
-    pub fn is_private(&self) -> bool {
-        !self.exposed.load(Relaxed)
-            && !self.inheritable.load(Relaxed)
-            && self.owner().is_some_and(|owner| owner.born.load(Relaxed) == crate::forks())
-    }
-
-    /// Removes `fd`, but for what the kernel was told.
-    pub fn park(&self, fd: i32, entry: &Entry) {
-        self.remove(fd, entry);
-        entry.parked.store(true, Relaxed);
-        self.chain_in(fd, entry);
-        self.parked.fetch_add(1, Relaxed);
-        if let Some(desc) = entry.desc() {
-            desc.parked.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// What a parked `fd` leads to.
-    pub fn parked_at(&self, fd: i32) -> Option<&'static Desc> {
-        if self.parked.load(Relaxed) == 0 {
-            return None;
-        }
-        self.place(fd).filter(|entry| entry.parked.load(Relaxed))?.desc()
-    }
-
-    /// Forgets that `fd` is parked. Returns what the kernel was told of it: events and data.
-    pub fn take_parked(&self, fd: i32) -> Option<(u32, u64)> {
-        let desc = self.parked_at(fd)?;
-        let entry = self.place(fd)?;
-        self.chain_out(fd, entry);
-        entry.parked.store(false, Relaxed);
-        self.parked.fetch_sub(1, Relaxed);
-        desc.parked.fetch_sub(1, Relaxed);
-        Some((entry.told.load(Relaxed), entry.told_data.load(Relaxed)))
-    }
-
-    /// Some parked fd of which the kernel reports this data.
-    pub fn parked_with_data(&self, data: u64) -> Option<i32> {
-        if self.parked.load(Relaxed) == 0 {
-            return None;
-        }
-        let mut fd = self.bucket(data).load(Relaxed);
-        loop {
-            let entry = self.place(fd)?;
-            if entry.parked.load(Relaxed) && entry.data.load(Relaxed) == data {
-                return Some(fd);
-            }
-            fd = entry.chain.load(Relaxed);
-        }
-    }
-
-    /// Calls `f` for every parked fd.
-    pub fn for_each_parked(&self, mut f: impl FnMut(i32)) {
-        if self.parked.load(Relaxed) != 0 {
-            self.for_each_place(|fd, entry| {
-                if entry.parked.load(Relaxed) {
-                    f(fd);
-                }
-            });
         }
     }
 

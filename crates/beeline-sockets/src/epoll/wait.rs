@@ -6,20 +6,18 @@ use beeline_lane::Armed;
 use beeline_stats::Counter;
 use libc::epoll_event;
 
-use super::control::{WAKER_DATA, disarm_pair, wake_sleeper};
-use super::registration::{bury, make_exact, pause, was_parked};
+use super::control::wake_sleeper;
+use super::judge::{Marks, judge, reported};
 use super::set::{Entry, NIL, Set};
 use super::{
-    BUSY_WAITS, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, Marks,
-    SPIN_LOOK_TICKS, any_ready, arrivals, attend, cool_behind, cool_entry, cool_set, judge, open_fd, reported, set_of,
+    BUSY_WAITS, EPOLLET, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, SPIN_LOOK_TICKS, any_ready, attend, cool_behind,
+    cool_entry, cool_set, set_of,
 };
 use crate::app_memory::bogus;
-use crate::desc::{Desc, Kind};
-use crate::io::{self, Anchor, Next};
 use crate::life::relay;
-use crate::poll::{deadline, somebody_polls};
+use crate::poll::deadline;
 use crate::wait::{Patience, Spun, Woken};
-use crate::{Errno, Outcome, kernel, meet, stats, table};
+use crate::{Errno, Outcome, kernel, stats, table};
 
 /// Looks at hot lanes for which a spin takes the set's lock once; then it looks at the clock. So many take a
 /// microsecond or two, however long the list is: a spinner that takes longer must not be mistaken for one that was
@@ -93,36 +91,29 @@ unsafe fn run(epfd: i32, events: *mut epoll_event, max: i32, deadline: Deadline,
     }
     // SAFETY: null or a valid signal set by the caller's word; the kernel's is the first 8 bytes.
     let mask = unsafe { mask.cast::<u64>().as_ref() };
-    let mut call = Call { epfd, set, events, max: max as usize, filled: 0, number: 0 };
+    let mut call = Call::new(epfd, set, events, max as usize);
     match call.wait(deadline, mask) {
         Ok(count) => Outcome::Done(count as isize),
         Err(errno) => Outcome::Fail(errno),
     }
 }
 
-/// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the
-/// set: they become hot.
-pub(super) fn take_news(epfd: i32, set: &'static Set) {
-    let mut events = [epoll_event { events: 0, u64: 0 }; 16];
-    let (pointer, room) = (events.as_mut_ptr(), events.len());
-    // SAFETY: room for that many events.
-    let count = unsafe { kernel::epoll_now(epfd, pointer, room as i32) };
-    let mut call = Call { epfd, set, events: pointer, max: room, filled: 0, number: 0 };
-    call.translate(count.unwrap_or(0));
-}
-
 /// One call that waits.
-struct Call {
-    epfd: i32,
-    set: &'static Set,
-    events: *mut epoll_event,
-    max: usize,
-    filled: usize,
+pub(super) struct Call {
+    pub(super) epfd: i32,
+    pub(super) set: &'static Set,
+    pub(super) events: *mut epoll_event,
+    pub(super) max: usize,
+    pub(super) filled: usize,
     /// Tells this call's reports from those of others; 0 before the first harvest.
     number: u32,
 }
 
 impl Call {
+    pub(super) fn new(epfd: i32, set: &'static Set, events: *mut epoll_event, max: usize) -> Self {
+        Self { epfd, set, events, max, filled: 0, number: 0 }
+    }
+
     fn wait(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
         attend(self.set);
         let due = self.look_is_due();
@@ -257,166 +248,9 @@ impl Call {
     }
 
     /// The kernel had nothing new to tell: it is asked less often.
-    fn rest(&self) {
+    pub(super) fn rest(&self) {
         let ticks = self.set.look_ticks.load(Relaxed).saturating_mul(2);
         self.set.look_ticks.store(ticks.clamp(LOOK_TICKS_MIN, LOOK_TICKS_MAX), Relaxed);
-    }
-
-    /// Goes through `count` kernel events behind the filled part of the app's array: those of lanes only make
-    /// the lanes hot, the others stay. Tells whether a lane became hot.
-    ///
-    /// A set whose kernel members have news is asked more often.
-    fn translate(&mut self, count: usize) -> bool {
-        let mut heated = false;
-        let begin = self.filled;
-        for index in begin..begin + count {
-            // SAFETY: the kernel has just filled these places; the struct is packed, so it is read whole.
-            let event = unsafe { self.events.add(index).read_unaligned() };
-            if self.is_for_app(event, &mut heated) {
-                self.push(event);
-            }
-        }
-        if self.filled != begin {
-            self.set.busy_waits.store(0, Relaxed);
-        }
-        match heated || self.filled != begin {
-            true => self.set.look_ticks.store(LOOK_TICKS_MIN, Relaxed),
-            false => self.rest(),
-        }
-        heated
-    }
-
-    /// Whether a kernel event goes to the app as it is.
-    fn is_for_app(&self, event: epoll_event, heated: &mut bool) -> bool {
-        if event.u64 == WAKER_DATA {
-            *heated = true;
-            return false;
-        }
-        let guard = self.set.lock.lock();
-        let mut known = false;
-        let mut foreign = false;
-        // Lanes whose anchor has news: those are told without the set's lock.
-        let mut news = [const { None }; 4];
-        let mut told = 0;
-        let mut rung = None;
-        let mut listener = None;
-        // With equal data the kernel does not say which member it means, parked ones among them, and an end may be that
-        // of a connection that had the number before: then members are asked themselves.
-        let parked = was_parked(self.epfd, self.set, event.u64);
-        let mut members = u32::from(parked);
-        self.set.with_data(event.u64, |_, _| members += 1);
-        self.set.with_data(event.u64, |fd, entry| {
-            known = true;
-            match entry.desc().map(|desc| (desc, desc.kind())) {
-                Some((desc, Kind::Lane)) => {
-                    let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
-                    let event = match members {
-                        1 if harmless => event,
-                        _ => epoll_event { events: present_events(fd, desc), u64: event.u64 },
-                    };
-                    if event.events == 0 {
-                        return;
-                    }
-                    if entry.fired.load(Relaxed) {
-                        desc.side().rx.note_bell();
-                        pause(self.epfd, fd, entry);
-                        return;
-                    }
-                    make_exact(self.epfd, fd, entry);
-                    let was_hot = entry.hot.load(Relaxed);
-                    self.set.make_hot(fd, entry);
-                    *heated |= !was_hot;
-                    if event.events & EPOLLIN != 0 {
-                        desc.side().rx.note_bell();
-                        rung = Some((fd, desc)).filter(|_| was_hot);
-                    }
-                    let grave = event.events & !(EPOLLIN | libc::EPOLLOUT as u32);
-                    if grave != 0 && told < news.len() {
-                        // Pinned: its number may lead elsewhere, and a description that is given back, too.
-                        news[told] = Some((desc.pin(), desc, fd, grave as i16));
-                        told += 1;
-                    }
-                    if event.events & (EPOLLHUP | EPOLLERR) != 0 {
-                        bury(self.epfd, fd, entry);
-                    }
-                }
-                Some((desc, Kind::Listener)) => {
-                    if !entry.fired.load(Relaxed) && !self.has_reported(event) {
-                        listener = Some((fd, desc));
-                    }
-                }
-                Some((desc, Kind::Epoll)) => {
-                    // An arrival that was reported already may be told by the kernel only now.
-                    let told = set_of(desc)
-                        .is_some_and(|inner| arrivals(inner) == entry.seen_tail.load(Relaxed) && any_ready(inner, 1));
-                    if !told {
-                        entry.fresh.store(true, Relaxed);
-                    }
-                    self.set.make_hot(fd, entry);
-                    *heated = true;
-                }
-                _ => foreign = true,
-            }
-        });
-        drop(guard);
-        for (_pin, desc, fd, revents) in news.into_iter().flatten() {
-            if desc.is_lane() {
-                let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
-            }
-        }
-        if let Some((fd, desc)) = rung {
-            self.hush(fd, desc);
-        }
-        if let Some((fd, desc)) = listener {
-            foreign |= self.listener_fires(fd, desc, event);
-        }
-        foreign || !known && !parked && !self.set.has_strays.load(Relaxed)
-    }
-
-    /// Takes out the bells of a hot lane that nobody sleeps on.
-    fn hush(&self, fd: i32, desc: &'static Desc) {
-        let fd = open_fd(fd, desc);
-        let Some(_pin) = table::pin(fd, desc) else { return };
-        let Some(guard) = table::rx_of(fd, desc) else { return };
-        // Whoever sleeps has said so before it armed the lane, under the lock that we hold.
-        let alone = !desc.shared.load(Relaxed)
-            && desc.entries.load(Relaxed) == 1
-            // Ours.
-            && desc.pins.load(Relaxed) == 1
-            && self.set.sleepers.load(Relaxed) == 0
-            && !somebody_polls();
-        let hushed = if alone { guard.reader().hush(&Anchor(fd)) } else { Ok(()) };
-        drop(guard);
-        if let Err(failure) = hushed {
-            let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
-        }
-    }
-
-    /// Whether the app's array holds this event of a listener already: its door and its queue report alike.
-    fn has_reported(&self, event: epoll_event) -> bool {
-        (0..self.filled).any(|index| {
-            // SAFETY: places below `filled` were written by us or the kernel.
-            let other = unsafe { self.events.add(index).read_unaligned() };
-            other.u64 == event.u64 && other.events & EPOLLIN != 0
-        })
-    }
-
-    /// Whether a listener's event goes to the app: not if its door rang in vain. Asking a door may find clients that
-    /// have not said hello, which changes sets; so the set is not locked.
-    fn listener_fires(&self, fd: i32, desc: &'static Desc, event: epoll_event) -> bool {
-        let in_queue = || kernel::poll_now(desc.fd.load(Relaxed), libc::POLLIN) != 0;
-        if event.events & EPOLLIN != 0 && !meet::door_ready(desc) && !in_queue() {
-            return false;
-        }
-        let _guard = self.set.lock.lock();
-        let Some(entry) = self.set.find(fd) else { return true };
-        if entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
-            if entry.fired.load(Relaxed) {
-                return false;
-            }
-            disarm_pair(self.epfd, fd, entry);
-        }
-        true
     }
 
     /// Reports what hot members have to say, as far as there is room. Each is looked at once; those that are
@@ -448,7 +282,7 @@ impl Call {
     fn gather(&mut self, fd: i32, entry: &Entry) {
         let set = self.set;
         let Some(desc) = entry.desc() else { return };
-        let marks = Marks::of(desc);
+        let marks = (entry.events.load(Relaxed) & EPOLLET != 0).then(|| Marks::of(desc));
         let report = judge(set, entry, 0);
         if report == 0 {
             let looks = entry.idle_looks.load(Relaxed) + 1;
@@ -465,7 +299,7 @@ impl Call {
             return;
         }
         entry.call.store(self.number, Relaxed);
-        reported(entry, desc, &marks, report);
+        reported(entry, desc, marks.as_ref(), report);
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
         if set.hot_last.load(Relaxed) != fd {
             set.make_cold(fd, entry);
@@ -473,7 +307,7 @@ impl Call {
         }
     }
 
-    fn push(&mut self, event: epoll_event) {
+    pub(super) fn push(&mut self, event: epoll_event) {
         // SAFETY: filled < max wherever this is called: harvest checks, and translate only moves events down.
         unsafe { self.events.add(self.filled).write_unaligned(event) };
         self.filled += 1;
@@ -534,11 +368,6 @@ impl Call {
 unsafe extern "C" fn forget_sleeper(set: *mut core::ffi::c_void) {
     // SAFETY: the set that `wait` slept on, an object of a slab.
     unsafe { &*set.cast::<Set>() }.sleepers.fetch_sub(1, Relaxed);
-}
-
-/// What the kernel reports of a lane's anchor now.
-fn present_events(fd: i32, desc: &'static Desc) -> u32 {
-    u32::from(kernel::poll_now(open_fd(fd, desc), libc::POLLIN | libc::POLLRDHUP) as u16)
 }
 
 /// A cheap clock: the time-stamp counter where there is one, nanoseconds elsewhere.

@@ -1,0 +1,191 @@
+//! What the kernel has to say of a set, and what becomes of it.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use libc::epoll_event;
+
+use super::control::{WAKER_DATA, disarm_pair};
+use super::judge::arrivals;
+use super::registration::{bury, make_exact, pause, was_parked};
+use super::set::Set;
+use super::wait::Call;
+use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready, open_fd, set_of};
+use crate::desc::{Desc, Kind};
+use crate::io::{self, Anchor, Next};
+use crate::poll::somebody_polls;
+use crate::{kernel, meet, table};
+
+/// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the
+/// set: they become hot.
+pub(super) fn take_news(epfd: i32, set: &'static Set) {
+    let mut events = [epoll_event { events: 0, u64: 0 }; 16];
+    let (pointer, room) = (events.as_mut_ptr(), events.len());
+    // SAFETY: room for that many events.
+    let count = unsafe { kernel::epoll_now(epfd, pointer, room as i32) };
+    let mut call = Call::new(epfd, set, pointer, room);
+    call.translate(count.unwrap_or(0));
+}
+
+impl Call {
+    /// Goes through `count` kernel events behind the filled part of the app's array: those of lanes only make
+    /// the lanes hot, the others stay. Tells whether a lane became hot.
+    ///
+    /// A set whose kernel members have news is asked more often.
+    pub(super) fn translate(&mut self, count: usize) -> bool {
+        let mut heated = false;
+        let begin = self.filled;
+        for index in begin..begin + count {
+            // SAFETY: the kernel has just filled these places; the struct is packed, so it is read whole.
+            let event = unsafe { self.events.add(index).read_unaligned() };
+            if self.is_for_app(event, &mut heated) {
+                self.push(event);
+            }
+        }
+        if self.filled != begin {
+            self.set.busy_waits.store(0, Relaxed);
+        }
+        match heated || self.filled != begin {
+            true => self.set.look_ticks.store(LOOK_TICKS_MIN, Relaxed),
+            false => self.rest(),
+        }
+        heated
+    }
+
+    /// Whether a kernel event goes to the app as it is.
+    fn is_for_app(&self, event: epoll_event, heated: &mut bool) -> bool {
+        if event.u64 == WAKER_DATA {
+            *heated = true;
+            return false;
+        }
+        let guard = self.set.lock.lock();
+        let mut known = false;
+        let mut foreign = false;
+        // Lanes whose anchor has news: those are told without the set's lock.
+        let mut news = [const { None }; 4];
+        let mut told = 0;
+        let mut rung = None;
+        let mut listener = None;
+        // With equal data the kernel does not say which member it means, parked ones among them, and an end may be that
+        // of a connection that had the number before: then members are asked themselves.
+        let parked = was_parked(self.epfd, self.set, event.u64);
+        let mut members = u32::from(parked);
+        self.set.with_data(event.u64, |_, _| members += 1);
+        self.set.with_data(event.u64, |fd, entry| {
+            known = true;
+            match entry.desc().map(|desc| (desc, desc.kind())) {
+                Some((desc, Kind::Lane)) => {
+                    let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
+                    let event = match members {
+                        1 if harmless => event,
+                        _ => epoll_event { events: present_events(fd, desc), u64: event.u64 },
+                    };
+                    if event.events == 0 {
+                        return;
+                    }
+                    if entry.fired.load(Relaxed) {
+                        desc.side().rx.note_bell();
+                        pause(self.epfd, fd, entry);
+                        return;
+                    }
+                    make_exact(self.epfd, fd, entry);
+                    let was_hot = entry.hot.load(Relaxed);
+                    self.set.make_hot(fd, entry);
+                    *heated |= !was_hot;
+                    if event.events & EPOLLIN != 0 {
+                        desc.side().rx.note_bell();
+                        rung = Some((fd, desc)).filter(|_| was_hot);
+                    }
+                    let grave = event.events & !(EPOLLIN | libc::EPOLLOUT as u32);
+                    if grave != 0 && told < news.len() {
+                        // Pinned: its number may lead elsewhere, and a description that is given back, too.
+                        news[told] = Some((desc.pin(), desc, fd, grave as i16));
+                        told += 1;
+                    }
+                    if event.events & (EPOLLHUP | EPOLLERR) != 0 {
+                        bury(self.epfd, fd, entry);
+                    }
+                }
+                Some((desc, Kind::Listener)) => {
+                    if !entry.fired.load(Relaxed) && !self.has_reported(event) {
+                        listener = Some((fd, desc));
+                    }
+                }
+                Some((desc, Kind::Epoll)) => {
+                    // An arrival that was reported already may be told by the kernel only now.
+                    let told = set_of(desc)
+                        .is_some_and(|inner| arrivals(inner) == entry.seen_tail.load(Relaxed) && any_ready(inner, 1));
+                    if !told {
+                        entry.fresh.store(true, Relaxed);
+                    }
+                    self.set.make_hot(fd, entry);
+                    *heated = true;
+                }
+                _ => foreign = true,
+            }
+        });
+        drop(guard);
+        for (_pin, desc, fd, revents) in news.into_iter().flatten() {
+            if desc.is_lane() {
+                let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
+            }
+        }
+        if let Some((fd, desc)) = rung {
+            self.hush(fd, desc);
+        }
+        if let Some((fd, desc)) = listener {
+            foreign |= self.listener_fires(fd, desc, event);
+        }
+        foreign || !known && !parked && !self.set.has_strays.load(Relaxed)
+    }
+
+    /// Takes out the bells of a hot lane that nobody sleeps on.
+    fn hush(&self, fd: i32, desc: &'static Desc) {
+        let fd = open_fd(fd, desc);
+        let Some(_pin) = table::pin(fd, desc) else { return };
+        let Some(guard) = table::rx_of(fd, desc) else { return };
+        // Whoever sleeps has said so before it armed the lane, under the lock that we hold.
+        let alone = !desc.shared.load(Relaxed)
+            && desc.entries.load(Relaxed) == 1
+            // Ours.
+            && desc.pins.load(Relaxed) == 1
+            && self.set.sleepers.load(Relaxed) == 0
+            && !somebody_polls();
+        let hushed = if alone { guard.reader().hush(&Anchor(fd)) } else { Ok(()) };
+        drop(guard);
+        if let Err(failure) = hushed {
+            let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
+        }
+    }
+
+    /// Whether the app's array holds this event of a listener already: its door and its queue report alike.
+    fn has_reported(&self, event: epoll_event) -> bool {
+        (0..self.filled).any(|index| {
+            // SAFETY: places below `filled` were written by us or the kernel.
+            let other = unsafe { self.events.add(index).read_unaligned() };
+            other.u64 == event.u64 && other.events & EPOLLIN != 0
+        })
+    }
+
+    /// Whether a listener's event goes to the app: not if its door rang in vain. Asking a door may find clients that
+    /// have not said hello, which changes sets; so the set is not locked.
+    fn listener_fires(&self, fd: i32, desc: &'static Desc, event: epoll_event) -> bool {
+        let in_queue = || kernel::poll_now(desc.fd.load(Relaxed), libc::POLLIN) != 0;
+        if event.events & EPOLLIN != 0 && !meet::door_ready(desc) && !in_queue() {
+            return false;
+        }
+        let _guard = self.set.lock.lock();
+        let Some(entry) = self.set.find(fd) else { return true };
+        if entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
+            if entry.fired.load(Relaxed) {
+                return false;
+            }
+            disarm_pair(self.epfd, fd, entry);
+        }
+        true
+    }
+}
+
+/// What the kernel reports of a lane's anchor now.
+fn present_events(fd: i32, desc: &'static Desc) -> u32 {
+    u32::from(kernel::poll_now(open_fd(fd, desc), libc::POLLIN | libc::POLLRDHUP) as u16)
+}
