@@ -29,3 +29,5 @@ with_mode timeout 4 iscsi-perf -b 64 -t 2 "$url" >"$WORK/perf" 2>&1
 echo "perf exit code $?"
 sha256sum <"$WORK/disk"
 expect_lanes "$main" 5
+# tgtd ends at no other signal while it has a target.
+kill -KILL "$main"

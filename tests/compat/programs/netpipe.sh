@@ -4,10 +4,11 @@ need NPtcp
 echo "NetPIPE $(dpkg-query -W -f '${Version}' netpipe-tcp)" >>"$WORK/version"
 # NetPIPE has a port of its own that no option changes.
 cd "$WORK" || exit 1
-launch NPtcp -u 1048576
+# A fixed number of round trips: else it takes a fixed time for each size.
+launch NPtcp -n 200 -u 1048576
 first=$server
 await_listener 5002
-with_mode NPtcp -h 127.0.0.1 -u 1048576 -o "$WORK/out" >&2
+with_mode NPtcp -h 127.0.0.1 -n 200 -u 1048576 -o "$WORK/out" >&2
 echo "exit code $?"
 wait "$first"
 echo "server exit code $?"
