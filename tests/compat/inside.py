@@ -2,12 +2,14 @@
 
 1. The job has a network (loopback only), processes, and a /dev/shm of its own. So two jobs that choose the same port do
    not meet, and whatever a job leaves running ends with it.
-2. The statistics files that Beeline keeps are linked under a second name as soon as they appear: a process removes its
-   own when it ends, and then the link still has the last figures. They are left in DIRECTORY/stats.
+2. The statistics files that Beeline keeps are linked under a second name as soon as they appear (inotify(7)): a process
+   removes its own when it ends, and then the link still has the last figures. They are left in DIRECTORY/stats.
 3. A job that takes longer than SECONDS is stopped. Before that, the stacks of all its processes are printed.
 """
 
+import ctypes
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -19,12 +21,33 @@ SHM = "/dev/shm"
 KEPT = SHM + "/kept"
 
 
+class News:
+    """Tells of files that are made in some directories."""
+
+    CREATE = 0x100
+
+    def __init__(self):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.fd = self.libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+
+    def watch(self, directory):
+        if self.libc.inotify_add_watch(self.fd, directory.encode(), self.CREATE) < 0:
+            raise OSError(ctypes.get_errno(), directory)
+
+    def await_some(self, seconds):
+        if select.select([self.fd], [], [], seconds)[0]:
+            os.read(self.fd, 65536)
+
+
 def keep_statistics():
     for entry in os.scandir(SHM):
         if not entry.name.startswith("beeline-"):
             continue
         kept = f"{KEPT}/{entry.name}"
         if not os.path.isdir(kept):
+            news.watch(entry.path)
             os.mkdir(kept, 0o755)
             os.chown(kept, entry.stat().st_uid, -1)
         for file in os.scandir(entry.path):
@@ -69,6 +92,7 @@ def main():
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", SHM], check=True)
     os.mkdir(KEPT, 0o755)
+    news.watch(SHM)
     # Kept: it would be waited for when the object goes.
     job = subprocess.Popen(command, start_new_session=True)
     deadline = time.monotonic() + seconds
@@ -83,7 +107,7 @@ def main():
                 print(f"stopped after {seconds:.0f} s; what it was doing:", file=sys.stderr)
                 print_stacks()
                 code = 124
-            time.sleep(0.02)
+            news.await_some(0.02)
     keep_statistics()
     hand_over_statistics()
     sys.stdout.flush()
@@ -92,5 +116,6 @@ def main():
     os._exit(code if code >= 0 else 128 - code)
 
 
+news = News()
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 main()

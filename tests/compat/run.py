@@ -3,6 +3,8 @@
 
     tests/compat/run.py [NAME...] [--jobs N] [--docs FILE]      BEELINE=path/to/beeline to test another build
 
+A NAME is that of a program, of a suite, or SUITE/UNIT.
+
 A suite (suites/NAME.sh) builds itself once (`prepare`), names its units, one a line (`units`), and runs one (`run UNIT`),
 leaving a line `pass NAME`, `fail NAME`, `skip NAME` or `begin NAME` a test in $OUTCOMES. A test that passes without
 Beeline must pass with it. One that does not is run twice more, with its unit: if it passes then, it is called
@@ -319,7 +321,7 @@ def main():
     (WORK / "bin").chmod(0o755)
 
     def wanted(path):
-        return not arguments.names or path.stem in arguments.names
+        return not arguments.names or any(name.split("/")[0] == path.stem for name in arguments.names)
 
     suites = [Suite(path) for path in sorted((HERE / "suites").glob("*.sh")) if wanted(path)]
     programs = [path for folder in (HERE / "programs", ROOT / "tests" / "apps" / "cases")
@@ -332,7 +334,8 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         # Programs first: suites are being built meanwhile.
         waiting = [pool.submit(run_program, path) for path in programs]
-        units = [(suite, unit) for suite in suites for unit in suite.units()]
+        units = [(suite, unit) for suite in suites for unit in suite.units()
+                 if not arguments.names or {suite.name, f"{suite.name}/{unit}"} & set(arguments.names)]
         done = [pool.submit(suite.run_unit, unit) for suite, unit in units]
         for future in done:
             future.result()

@@ -68,7 +68,8 @@ pub use door::open_door;
 pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};
 pub use listener::{
-    Listener, adopt_listener, close_listener, leave_doors, listen, listener_fds, meet_listener, shutdown_listener,
+    Listener, adopt_listener, close_listener, leave_door_if_blocked, leave_doors, listen, listener_fds, meet_listener,
+    shutdown_listener,
 };
 pub use pool::PooledLane;
 pub(crate) use trust::may_share;

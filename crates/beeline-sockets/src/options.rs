@@ -19,9 +19,13 @@ use beeline_stats::Reason;
 
 use crate::desc::{Desc, Kind};
 use crate::side::{OptionValue, SideState, option_key};
-use crate::{Errno, Outcome, kernel, life};
+use crate::{Errno, Outcome, kernel, life, meet};
 pub use get::getsockopt;
 use table::{Class, OPTION, class};
+
+/// Who has buffers up to this size, which is twice what was asked for, wants little to be on its way: less than a ring
+/// holds.
+const SMALL_BUFFER: i32 = 8192;
 
 /// Keeps a socket that is not connected yet on TCP. The first reason counts.
 pub fn block(desc: &Desc, reason: Reason) {
@@ -116,7 +120,7 @@ pub unsafe fn setsockopt(fd: i32, level: i32, name: i32, value: *const u8, lengt
 ///
 /// # Safety
 /// `value` must be readable for `length` bytes.
-unsafe fn record(fd: i32, desc: &Desc, level: i32, name: i32, value: *const u8, length: u32) {
+unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *const u8, length: u32) {
     let draft = &desc.draft;
     match class(level, name) {
         Class::Blocking(reason) => {
@@ -144,12 +148,18 @@ unsafe fn record(fd: i32, desc: &Desc, level: i32, name: i32, value: *const u8, 
             keep_or_block(desc, store(&draft.options, level, name, number));
         }
         Class::Rate => keep_or_block(desc, store_rate(&draft.options, fd)),
-        Class::Template | Class::SegmentSize | Class::V6Only => {
+        Class::Template | Class::SegmentSize | Class::V6Only | Class::Buffer => {
             if let Some(number) = number_of(fd, level, name) {
                 keep_or_block(desc, store(&draft.options, level, name, number));
+                if class(level, name) == Class::Buffer && number <= SMALL_BUFFER {
+                    block(desc, OPTION);
+                }
             }
         }
         Class::Error | Class::Fact(_) => {}
+    }
+    if desc.kind() == Kind::Listener {
+        meet::leave_door_if_blocked(desc);
     }
 }
 

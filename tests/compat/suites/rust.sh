@@ -12,7 +12,7 @@ tests_of() {
         tokio-*) printf '%s\n' tcp_{accept,accept_ready,connect,echo,into_split,into_std,peek,shutdown,socket,split,stream} udp \
             uds_{cred,datagram,socket,split,stream} net_{bind_resource,lookup_host,panic,quickack,unix_pipe} unix_shutdown \
             io_{async_fd,copy_bidirectional,driver,driver_drop,read,write_all,util_empty} \
-            process_{issue_42,issue_2174,kill_on_drop,smoke,raw_handle} rt_{basic,common,threaded,handle,handle_block_on} \
+            process_{issue_42,issue_2174,kill_on_drop,smoke} rt_{basic,common,threaded,handle,handle_block_on} \
             signal_{ctrl_c,drop_recv,drop_rt,drop_signal,multi_rt,notify_both,twice,usr1} time_{rt,sleep} ;;
         polling-*) printf '%s\n' concurrent_modification io many_connections multiple_pollers notify other_modes precision timeout ;;
         async-io-*) printf '%s\n' async block_on issue_182 timer ;;

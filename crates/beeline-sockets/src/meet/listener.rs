@@ -381,11 +381,23 @@ pub fn leave_doors(reason: Reason) {
         if let Some(listener) = Listener::of(desc)
             && desc.fd.load(Relaxed) == fd
         {
-            let _guard = listener.lock.lock();
-            door::close(listener, false);
-            listener.set_doorless(reason);
+            leave_door(listener, reason);
         }
     });
+}
+
+/// An option may have been set on a listener that keeps it on TCP: it has no door from now on.
+pub fn leave_door_if_blocked(desc: &'static Desc) {
+    if let (Some(listener), Some(reason)) = (Listener::of(desc), door::blocked_by(desc)) {
+        let _changing = life::changing();
+        leave_door(listener, reason);
+    }
+}
+
+fn leave_door(listener: &'static Listener, reason: Reason) {
+    let _guard = listener.lock.lock();
+    door::close(listener, false);
+    listener.set_doorless(reason);
 }
 
 /// The last fd of this process that leads to the listener is about to be closed. The caller holds

@@ -11,6 +11,8 @@ pub(super) enum Class {
     Range(i32, i32),
     /// Whatever the kernel makes of it; stored if it is an integer.
     Template,
+    /// Bytes that may be on their way. So few that a ring would not limit them keep a socket on TCP.
+    Buffer,
     /// `SO_RCVTIMEO`: the reading direction's timeout.
     ReceiveTimeout,
     /// `SO_SNDTIMEO`.
@@ -96,6 +98,8 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::SOL_SOCKET, SO_RCVTIMEO_NEW, Class::ReceiveTimeout),
     (libc::SOL_SOCKET, SO_SNDTIMEO_NEW, Class::SendTimeout),
     (libc::SOL_SOCKET, libc::SO_LINGER, Class::Linger),
+    (libc::SOL_SOCKET, libc::SO_SNDBUF, Class::Buffer),
+    (libc::SOL_SOCKET, libc::SO_RCVBUF, Class::Buffer),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, Class::ReceiveLowWater),
     (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, Class::Blocking(OPTION)),

@@ -17,6 +17,7 @@ pub const GROUP: Group = Group {
         Case::new("linger", FAMILY, linger),
         Case::new("timeouts_read_back", FAMILY, timeouts_read_back),
         Case::new("buffer_sizes", FAMILY, buffer_sizes),
+        Case::new("small_buffers", FAMILY, small_buffers).on_any_path(),
         Case::new("low_water_mark", FAMILY, low_water_mark),
         Case::new("low_water_mark_for_readiness", FAMILY, low_water_mark_for_readiness),
         Case::new("short_and_long_values", ONCE, short_and_long_values),
@@ -166,6 +167,37 @@ fn buffer_sizes(v: Variant) {
     send(client, b"works", 0);
     await_queued(server, 5);
     recv(server, 8, 0);
+}
+
+/// Who asks for small buffers has little on its way, whenever the listener asked.
+fn small_buffers(v: Variant) {
+    const SIZE: i32 = 4096;
+    let fill = |client: Fd, server: Fd| {
+        let data = [7; 4096];
+        let mut total = 0;
+        for _ in 0..1000 {
+            let sent = sys::send(client.raw, &data, libc::MSG_DONTWAIT);
+            if !sent.is_ok() {
+                break;
+            }
+            total += sent.value;
+        }
+        trace!("sender was stopped before 256 KiB: {}", total < 256 << 10);
+        sys::close(client.raw);
+        sys::close(server.raw);
+    };
+    for early in [true, false] {
+        let listener = v.listener();
+        let mut waited = [libc::pollfd { fd: listener.raw, events: libc::POLLIN, revents: 0 }];
+        trace!("a listener that has waited: {}", sys::poll(&mut waited, 0));
+        if early {
+            set_option(listener, SOCKET, libc::SO_RCVBUF, "SO_RCVBUF", SIZE);
+        }
+        let client = v.client();
+        set_option(client, SOCKET, libc::SO_SNDBUF, "SO_SNDBUF", SIZE);
+        connect(client, &v.address_of(listener));
+        fill(client, accept(listener, "server"));
+    }
 }
 
 fn low_water_mark(v: Variant) {
