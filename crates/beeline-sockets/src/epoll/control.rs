@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
 use super::judge::judge;
-use super::registration::{EPOLLEXCLUSIVE, expose, park, unpark, unpark_number, untell, watch};
+use super::registration::{EPOLLEXCLUSIVE, expose, park, unpark, unpark_all, unpark_number, untell, watch};
 use super::set::{Entry, SETS, Set};
 use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, set_of};
 use crate::app_memory::bogus;
@@ -254,10 +254,12 @@ pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
     }
 }
 
-/// All sets are the kernel's alone from now on: there are no lanes any more, and nobody is to see the waker.
+/// All sets are the kernel's alone from now on: there are no lanes any more, and nobody is to see the waker or what is
+/// parked.
 pub fn leave_sets() {
     let waker = WAKER.load(Relaxed);
     every_set(|epfd, set| {
+        unpark_all(epfd, set);
         if set.has_waker.load(Relaxed) {
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, waker, None);
         }

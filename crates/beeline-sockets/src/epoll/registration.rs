@@ -140,7 +140,7 @@ pub(super) fn unpark(epfd: i32, set: &Set, fd: i32) {
 }
 
 /// Takes all parked entries of a set out of the kernel's set. The set is locked.
-fn unpark_all(epfd: i32, set: &Set) {
+pub(super) fn unpark_all(epfd: i32, set: &Set) {
     set.for_each_parked(|fd| unpark(epfd, set, fd));
 }
 
