@@ -103,6 +103,8 @@ pub enum Verdict {
     Equal,
     /// The rail is down.
     Down,
+    /// The rail's port reaches the peer past the kernel, so it is used in that way alone.
+    PortTaken,
     /// The rail reaches none of the peer's.
     Unreachable,
 }
@@ -118,6 +120,7 @@ impl Verdict {
             Self::Busier => "It has more to carry already.",
             Self::Equal => "It is as good as the chosen one, which comes first by name.",
             Self::Down => "The rail is down.",
+            Self::PortTaken => "Its port is used past the kernel instead.",
             Self::Unreachable => "It reaches none of the peer's rails.",
         }
     }
@@ -183,12 +186,25 @@ impl<'a> Question<'a> {
         usable.iter().map(contender).collect()
     }
 
+    fn has_link(&self, local: usize) -> bool {
+        self.links.iter().any(|link| link.local == local)
+    }
+
+    /// Whether a kernel rail has no link of its own because the same port has a better one.
+    fn is_port_taken(&self, rail: &Rail) -> bool {
+        let is_better = |(local, other): (usize, &Rail)| {
+            other.up && !other.protocol.is_kernel() && other.shares_port_with(rail) && self.has_link(local)
+        };
+        rail.protocol.is_kernel() && self.rails.iter().enumerate().any(is_better)
+    }
+
     /// Rails that are down or reach nobody, in the order of their names.
     fn left_out(&self) -> Vec<Candidate> {
         let mut out: Vec<Candidate> = Vec::new();
         for (local, rail) in self.rails.iter().enumerate() {
-            let verdict = match (rail.up, self.links.iter().any(|link| link.local == local)) {
+            let verdict = match (rail.up, self.has_link(local)) {
                 (true, true) => continue,
+                (true, false) if self.is_port_taken(rail) => Verdict::PortTaken,
                 (true, false) => Verdict::Unreachable,
                 (false, _) => Verdict::Down,
             };

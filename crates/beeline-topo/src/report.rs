@@ -15,7 +15,7 @@ use crate::reach::Segments;
 pub const FORMAT: u32 = 1;
 
 /// The bridge's view.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// [`FORMAT`].
     pub format: u32,

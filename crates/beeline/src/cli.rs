@@ -28,6 +28,8 @@ pub enum Command {
     Stat(StatArgs),
     /// Measure Beeline against TCP, AF_UNIX and the machine's own limits
     Bench(Box<beeline_bench::BenchArgs>),
+    /// Draw this host, its rails to other hosts, and the path that connections take from each CPU
+    Topo(TopoArgs),
     /// Write manual pages, shell completions, the reference of options and reasons, or the table of calls
     #[command(hide = true)]
     Generate(GenerateArgs),
@@ -168,6 +170,49 @@ fn parse_interval(text: &str) -> Result<std::time::Duration, String> {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(std::time::Duration::from_secs_f64(seconds)),
         _ => Err("it is not a number of seconds from 0.1 to 86400".into()),
     }
+}
+
+const TOPO_EXAMPLES: &str = "\
+Examples:
+  beeline topo                         this host, as its bridge sees it
+  beeline topo --why                   and why each rail was not taken that was not
+  beeline topo --xml host.xml          another host, recorded there with `lstopo host.xml`
+  beeline topo --near eth2=1           as if eth2 were at node 1, where the firmware says it wrongly
+  beeline topo --json | jq '.paths[].from[] | {cpus, rail: .candidates[0].rail}'
+
+Rails are what the bridge says (`beelined rails --json`). Without a bridge, network ports are shown, and
+those that are nearest to each CPU.";
+
+#[derive(Args, Debug)]
+#[command(after_help = TOPO_EXAMPLES)]
+pub struct TopoArgs {
+    /// Print JSON instead of a drawing
+    #[arg(long)]
+    pub json: bool,
+
+    /// Say of each rail that is not taken why it is not
+    #[arg(short, long)]
+    pub why: bool,
+
+    /// Draw with ASCII alone (as is done where the locale is not UTF-8)
+    #[arg(long)]
+    pub ascii: bool,
+
+    /// Describe the host in this file, written by hwloc 2 (`lstopo FILE`), instead of this one
+    #[arg(long, value_name = "FILE")]
+    pub xml: Option<PathBuf>,
+
+    /// Take the rails from this file, written by `beelined rails --json`, instead of asking the bridge
+    #[arg(long, value_name = "FILE")]
+    pub rails: Option<PathBuf>,
+
+    /// Take a port to be at these NUMA nodes (may be given several times)
+    #[arg(long, value_name = "PORT=NODE", value_parser = crate::topo::parse_near)]
+    pub near: Vec<beeline_topo::host::Override>,
+
+    /// The bridge's program (default: the one beside this command)
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub bridge: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

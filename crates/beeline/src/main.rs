@@ -13,6 +13,7 @@ mod profile;
 mod program;
 mod run;
 mod stat;
+mod topo;
 
 use std::process::ExitCode;
 
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         },
         Command::Stat(arguments) => (stat::run(&arguments), 1),
         Command::Bench(arguments) => (beeline_bench::run(*arguments, &["bench"]), 2),
+        Command::Topo(arguments) => (topo::run(&arguments), 1),
         Command::Generate(arguments) => (generate::run(&arguments), 1),
     };
     match result {
