@@ -97,8 +97,8 @@ boot() {
         -kernel "$image/vmlinuz" -initrd "$image/initrd.gz" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off beeline.guest=$guest" \
         -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
-        -device virtio-9p-pci,fsdev=host,mount_tag=host \
-        -fsdev "local,id=share,path=$shared,security_model=none" -device virtio-9p-pci,fsdev=share,mount_tag=share \
+        -device virtio-9p-pci,bus=pcie.0,fsdev=host,mount_tag=host \
+        -fsdev "local,id=share,path=$shared,security_model=none" -device virtio-9p-pci,bus=pcie.0,fsdev=share,mount_tag=share \
         -serial stdio </dev/null > >(tr -d '\r' | tee "$run/guest-$guest.log" | sed -u "s/^/guest $guest| /") 2>&1 &
     machines+=($!)
 }

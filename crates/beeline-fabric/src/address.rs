@@ -23,6 +23,33 @@ pub(crate) fn from_storage(storage: &libc::sockaddr_storage, bytes: u32) -> Opti
     }
 }
 
+/// The address as C has it, and how many bytes of that are the address.
+pub(crate) fn to_storage(address: &SocketAddr) -> (libc::sockaddr_storage, usize) {
+    match address {
+        SocketAddr::V4(v4) => storage_of(libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: v4.port().to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+            sin_zero: [0; 8],
+        }),
+        SocketAddr::V6(v6) => storage_of(libc::sockaddr_in6 {
+            sin6_family: libc::AF_INET6 as libc::sa_family_t,
+            sin6_port: v6.port().to_be(),
+            sin6_flowinfo: 0,
+            sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+            sin6_scope_id: v6.scope_id(),
+        }),
+    }
+}
+
+fn storage_of<T>(address: T) -> (libc::sockaddr_storage, usize) {
+    const { assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>()) };
+    let mut storage = empty();
+    // SAFETY: the storage is as large (checked) and as aligned as any socket address, which is what `T` is.
+    unsafe { std::ptr::from_mut(&mut storage).cast::<T>().write(address) };
+    (storage, size_of::<T>())
+}
+
 /// No address at all.
 pub(crate) fn empty() -> libc::sockaddr_storage {
     // SAFETY: a `sockaddr_storage` is plain numbers, for which zero is a value.
@@ -33,32 +60,15 @@ pub(crate) fn empty() -> libc::sockaddr_storage {
 mod tests {
     use super::*;
 
-    fn storage_of<T>(address: T) -> libc::sockaddr_storage {
-        let mut storage = empty();
-        // SAFETY: `T` is one of the socket addresses of libc, which fit into the storage.
-        unsafe { std::ptr::from_mut(&mut storage).cast::<T>().write(address) };
-        storage
-    }
-
     #[test]
-    fn both_families_are_read_and_short_or_foreign_ones_are_not() {
-        let v4 = storage_of(libc::sockaddr_in {
-            sin_family: libc::AF_INET as u16,
-            sin_port: 4242u16.to_be(),
-            sin_addr: libc::in_addr { s_addr: u32::from(Ipv4Addr::new(10, 9, 0, 1)).to_be() },
-            sin_zero: [0; 8],
-        });
-        assert_eq!(from_storage(&v4, 16), Some("10.9.0.1:4242".parse().unwrap()));
-        assert_eq!(from_storage(&v4, 15), None);
-        let v6 = storage_of(libc::sockaddr_in6 {
-            sin6_family: libc::AF_INET6 as u16,
-            sin6_port: 1u16.to_be(),
-            sin6_flowinfo: 0,
-            sin6_addr: libc::in6_addr { s6_addr: "fd00::7".parse::<Ipv6Addr>().unwrap().octets() },
-            sin6_scope_id: 0,
-        });
-        assert_eq!(from_storage(&v6, 28), Some("[fd00::7]:1".parse().unwrap()));
-        assert_eq!(from_storage(&v6, 16), None);
+    fn addresses_of_both_families_survive_and_short_or_foreign_ones_are_not_read() {
+        for text in ["10.9.0.1:4242", "[fd00::7]:1", "[fe80::1%3]:65535"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let (storage, bytes) = to_storage(&address);
+            let bytes = u32::try_from(bytes).unwrap();
+            assert_eq!(from_storage(&storage, bytes), Some(address));
+            assert_eq!(from_storage(&storage, bytes - 1), None);
+        }
         assert_eq!(from_storage(&empty(), 28), None);
     }
 }

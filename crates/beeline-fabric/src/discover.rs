@@ -8,10 +8,10 @@
 
 use std::ffi::CString;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use crate::error::{Error, Failure};
-use crate::handles::{ENODATA, Info, Named};
+use crate::handles::{ENODATA, Info};
 use crate::sysfs::{PciAddress, Sysfs};
 use crate::{address, ffi};
 
@@ -201,7 +201,7 @@ fn ports_of(provider: &str) -> Result<Vec<Port>, Error> {
         failure: Failure::from_number(number),
     };
     let name = CString::new(provider).map_err(|_| fail(-libc::EINVAL))?;
-    let infos = match Info::query(&name, None, Named::Nothing) {
+    let infos = match Info::query(&name) {
         Err(ENODATA) => Vec::new(),
         other => other.map_err(fail)?,
     };
@@ -215,18 +215,4 @@ fn ports_of(provider: &str) -> Result<Vec<Port>, Error> {
         }
     }
     Ok(ports)
-}
-
-impl Port {
-    /// What an endpoint that listens on this port's address, or connects from it, is made from.
-    pub(crate) fn info_for(&self, named: Named) -> Result<Info, i32> {
-        let provider = CString::new(self.provider.as_str()).map_err(|_| -libc::EINVAL)?;
-        let infos = Info::query(&provider, Some(&self.info), named)?;
-        infos.into_iter().next().ok_or(ENODATA)
-    }
-
-    /// This port's address with a TCP or RDMA CM port number.
-    pub(crate) fn socket_address(&self, number: u16) -> SocketAddr {
-        SocketAddr::new(self.address, number)
-    }
 }

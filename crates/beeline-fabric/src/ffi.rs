@@ -91,14 +91,8 @@ pub const ACCESS_MESSAGES: u32 = 16;
 pub const FLAG_INJECT: u32 = 8;
 
 unsafe extern "C" {
-    pub fn bf_getinfo(
-        provider: *const c_char,
-        like: *mut FiInfo,
-        node: *const c_char,
-        service: *const c_char,
-        source: bool,
-        out: *mut *mut FiInfo,
-    ) -> c_int;
+    pub fn bf_getinfo(provider: *const c_char, out: *mut *mut FiInfo) -> c_int;
+    pub fn bf_set_address(info: *mut FiInfo, target: bool, address: *const c_void, bytes: usize) -> c_int;
     pub fn bf_next(info: *const FiInfo) -> *mut FiInfo;
     pub fn bf_dup(info: *const FiInfo) -> *mut FiInfo;
     pub fn bf_free(info: *mut FiInfo);

@@ -6,7 +6,7 @@
 //! The rail asks for `FI_THREAD_DOMAIN`: calls on one domain must not overlap. The handles are private to
 //! [`crate::Rail`], whose methods that reach libfabric all take `&mut self`.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
@@ -56,39 +56,12 @@ unsafe impl Send for Info {}
 // SAFETY: as above; it is only read.
 unsafe impl Sync for Info {}
 
-/// Which address a query names.
-pub(crate) enum Named<'a> {
-    Nothing,
-    /// The local end.
-    Source(&'a SocketAddr),
-    /// The remote end.
-    Target(&'a SocketAddr),
-}
-
 impl Info {
-    /// The ports of `provider`; with `like`, those of the same domain (and, for a target, of the same local address).
-    pub fn query(provider: &CStr, like: Option<&Info>, named: Named) -> Result<Vec<Info>, Number> {
-        let (node, source) = match named {
-            Named::Nothing => (None, false),
-            Named::Source(address) => (Some(address), true),
-            Named::Target(address) => (Some(address), false),
-        };
-        let text = |text: String| CString::new(text).map_err(|_| -libc::EINVAL);
-        let service = node.map(|address| text(address.port().to_string())).transpose()?;
-        let node = node.map(|address| text(address.ip().to_string())).transpose()?;
+    /// The ports of `provider`.
+    pub fn query(provider: &CStr) -> Result<Vec<Info>, Number> {
         let mut list = ptr::null_mut();
-        // SAFETY: the strings end in NUL and live through the call, `like` is null or a live `fi_info`, and `list`
-        // takes the result.
-        check(unsafe {
-            ffi::bf_getinfo(
-                provider.as_ptr(),
-                like.map_or(ptr::null_mut(), Info::raw),
-                node.as_ref().map_or(ptr::null(), |node| node.as_ptr()),
-                service.as_ref().map_or(ptr::null(), |service| service.as_ptr()),
-                source,
-                &raw mut list,
-            )
-        })?;
+        // SAFETY: the name ends in NUL and lives through the call; `list` takes the result.
+        check(unsafe { ffi::bf_getinfo(provider.as_ptr(), &raw mut list) })?;
         let list = Info(NonNull::new(list).ok_or(ENODATA)?);
         let mut infos = Vec::new();
         let mut next = list.raw();
@@ -99,6 +72,24 @@ impl Info {
             next = unsafe { ffi::bf_next(info.as_ptr()) };
         }
         Ok(infos)
+    }
+
+    /// A copy with another local address.
+    pub fn with_source(&self, address: &SocketAddr) -> Result<Info, Number> {
+        self.with_address(false, address)
+    }
+
+    /// A copy for connecting to `address`. (Asking libfabric for it instead would resolve the address twice.)
+    pub fn with_target(&self, address: &SocketAddr) -> Result<Info, Number> {
+        self.with_address(true, address)
+    }
+
+    fn with_address(&self, target: bool, address: &SocketAddr) -> Result<Info, Number> {
+        let copy = self.clone();
+        let (storage, bytes) = address::to_storage(address);
+        // SAFETY: the copy is ours alone, and `storage` holds `bytes` bytes of an address, which are copied.
+        check(unsafe { ffi::bf_set_address(copy.raw(), target, (&raw const storage).cast(), bytes) })?;
+        Ok(copy)
     }
 
     pub fn describe(&self) -> Box<ffi::Port> {

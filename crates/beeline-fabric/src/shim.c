@@ -68,8 +68,8 @@ enum bf_access { BF_LOCAL_SOURCE = 1, BF_LOCAL_TARGET = 2, BF_REMOTE_READ = 4, B
 enum bf_flag { BF_MORE = 1, BF_FENCE = 2, BF_DELIVERED = 4, BF_INJECT = 8 };
 
 /* The prototypes are ffi.rs's mirror: what differs here and there is a bug in one of the two. */
-int bf_getinfo(const char *provider, struct fi_info *like, const char *node, const char *service, bool source,
-	       struct fi_info **out);
+int bf_getinfo(const char *provider, struct fi_info **out);
+int bf_set_address(struct fi_info *info, bool target, const void *address, size_t bytes);
 struct fi_info *bf_next(const struct fi_info *info);
 struct fi_info *bf_dup(const struct fi_info *info);
 void bf_free(struct fi_info *info);
@@ -168,14 +168,13 @@ size_t bf_size_of_failure(void)
 
 /* ---- discovery ------------------------------------------------------------------------------------------- */
 
-int bf_getinfo(const char *provider, struct fi_info *like, const char *node, const char *service, bool source,
-	       struct fi_info **out)
+int bf_getinfo(const char *provider, struct fi_info **out)
 {
 	struct fi_info *hints = fi_allocinfo();
-	int ret;
+	int ret = -FI_ENOMEM;
 
 	if (!hints)
-		return -FI_ENOMEM;
+		return ret;
 	hints->caps = FI_MSG | FI_RMA;
 	hints->mode = FI_RX_CQ_DATA;
 	hints->ep_attr->type = FI_EP_MSG;
@@ -184,30 +183,26 @@ int bf_getinfo(const char *provider, struct fi_info *like, const char *node, con
 	/* A message is received only when what was written before it has been placed. */
 	hints->tx_attr->msg_order = FI_ORDER_SAW | FI_ORDER_SAS;
 	hints->rx_attr->msg_order = FI_ORDER_SAW | FI_ORDER_SAS;
-	/* fi_freeinfo() frees these. */
-	hints->fabric_attr->prov_name = strdup(provider);
-	if (!hints->fabric_attr->prov_name)
-		goto out_of_memory;
-	if (like) {
-		hints->addr_format = like->addr_format;
-		hints->domain_attr->name = strdup(like->domain_attr->name);
-		if (!hints->domain_attr->name)
-			goto out_of_memory;
-		if (!source && like->src_addr) {
-			hints->src_addr = malloc(like->src_addrlen);
-			if (!hints->src_addr)
-				goto out_of_memory;
-			memcpy(hints->src_addr, like->src_addr, like->src_addrlen);
-			hints->src_addrlen = like->src_addrlen;
-		}
-	}
-	ret = fi_getinfo(API_VERSION, node, service, source ? FI_SOURCE : 0, hints, out);
+	hints->fabric_attr->prov_name = strdup(provider); /* fi_freeinfo() frees it */
+	if (hints->fabric_attr->prov_name)
+		ret = fi_getinfo(API_VERSION, NULL, NULL, 0, hints, out);
 	fi_freeinfo(hints);
 	return ret;
+}
 
-out_of_memory:
-	fi_freeinfo(hints);
-	return -FI_ENOMEM;
+int bf_set_address(struct fi_info *info, bool target, const void *address, size_t bytes)
+{
+	void **place = target ? &info->dest_addr : &info->src_addr;
+	size_t *length = target ? &info->dest_addrlen : &info->src_addrlen;
+	void *copy = malloc(bytes);
+
+	if (!copy)
+		return -FI_ENOMEM;
+	memcpy(copy, address, bytes);
+	free(*place); /* fi_freeinfo() would do the same */
+	*place = copy;
+	*length = bytes;
+	return 0;
 }
 
 struct fi_info *bf_next(const struct fi_info *info)

@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+
 use beeline_fabric::{Error, Event, Filter, Options, PRIVATE_DATA_BYTES_MAX, ports};
 use common::{Pair, Side, address, port, provider, until};
 
@@ -88,6 +91,29 @@ fn nobody_listening_is_a_refusal() {
             other => panic!("{other:?}"),
         })
     });
+}
+
+/// Anybody can reach the port of the `tcp` provider.
+#[test]
+fn strangers_who_say_nothing_or_nonsense_hold_up_nobody() {
+    if provider() != "tcp" {
+        return;
+    }
+    let (mut a, mut b) = (Side::new(Options::default()), Side::new(Options::default()));
+    let to = b.rail.listen(0).unwrap();
+    let mut strangers: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(to).unwrap()).collect();
+    for (index, stranger) in strangers.iter_mut().enumerate() {
+        match index % 4 {
+            0 => {}
+            1 => stranger.write_all(&[0xff; 4096]).unwrap(),
+            2 => stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap(),
+            _ => stranger.shutdown(Shutdown::Both).unwrap(),
+        }
+    }
+    common::join(&mut a, &mut b, to);
+    assert!(b.take_request().is_none(), "a stranger passed for a peer");
+    drop(strangers);
+    common::join(&mut a, &mut b, to);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::transfer::{Operation, OperationKind};
 use super::{EndpointId, OperationId, Options, Rail, RegionId, fabric_error, failing};
 use crate::error::{Error, Failure};
 use crate::ffi;
-use crate::handles::{Endpoint, Info, Listener, Named, RawEventKind, Registration};
+use crate::handles::{Endpoint, Info, Listener, RawEventKind, Registration};
 use crate::memory::Pool;
 
 /// Most private data that every provider carries with a request, an acceptance or a refusal. (RDMA CM over
@@ -96,9 +96,9 @@ impl Rail {
         if let Some(listener) = &self.listener {
             return Err(Error::AlreadyListening { rail: self.name.to_string(), address: listener.address });
         }
-        let address = self.port.socket_address(number);
+        let address = SocketAddr::new(self.port.address, number);
         let fail = failing(&self.name, "listen");
-        let info = self.port.info_for(Named::Source(&address)).map_err(&fail)?;
+        let info = self.port.info.with_source(&address).map_err(&fail)?;
         let listener = self.listener.insert(Listener::open(&info, &self.events).map_err(&fail)?);
         Ok(listener.address)
     }
@@ -109,10 +109,13 @@ impl Rail {
     }
 
     /// Begins to connect; `Connected` or `Refused` will tell.
+    ///
+    /// The `verbs` provider finds out on the spot by which way the address is reached, and waits up to two seconds when
+    /// nobody on the link answers for it: connect to hosts that are known to be there.
     pub fn connect(&mut self, to: SocketAddr, data: &[u8]) -> Result<EndpointId, Error> {
         let fail = failing(&self.name, "connect");
         let data = self.packed(data)?;
-        let info = self.port.info_for(Named::Target(&to)).map_err(&fail)?;
+        let info = self.port.info.with_target(&to).map_err(&fail)?;
         let id = self.open_end(info)?;
         self.begin(id, &data, Endpoint::connect).map_err(fail)?;
         Ok(id)
