@@ -99,7 +99,7 @@ boot() {
         -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
         -device virtio-9p-pci,bus=pcie.0,fsdev=host,mount_tag=host \
         -fsdev "local,id=share,path=$shared,security_model=none" -device virtio-9p-pci,bus=pcie.0,fsdev=share,mount_tag=share \
-        -serial stdio </dev/null > >(tr -d '\r' | tee "$run/guest-$guest.log" | sed -u "s/^/guest $guest| /") 2>&1 &
+        -serial stdio </dev/null > >(sed -u 's/\r//g' | tee "$run/guest-$guest.log" | sed -u "s/^/guest $guest| /") 2>&1 &
     machines+=($!)
 }
 

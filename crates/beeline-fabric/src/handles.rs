@@ -6,7 +6,11 @@
 //! The rail asks for `FI_THREAD_DOMAIN`: calls on one domain must not overlap. The handles are private to
 //! [`crate::Rail`], whose methods that reach libfabric all take `&mut self`.
 
-use std::ffi::{CStr, c_int, c_void};
+mod ends;
+mod info;
+mod memory;
+
+use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
@@ -14,6 +18,9 @@ use std::sync::Arc;
 
 use crate::error::Failure;
 use crate::{address, ffi};
+pub(crate) use ends::{Endpoint, Listener, Local, Target};
+pub(crate) use info::Info;
+pub(crate) use memory::Registration;
 
 /// libfabric's error number, as it returned it (negative).
 pub(crate) type Number = i32;
@@ -47,77 +54,6 @@ const EAVAIL: Number = -259;
 pub(crate) const ENODATA: Number = -libc::ENODATA;
 /// `FI_ENOKEY` (libfabric has a number of its own for it): the requested key is taken.
 pub(crate) const ENOKEY: Number = -266;
-
-/// What libfabric knows of a port, and what every object is opened from.
-pub(crate) struct Info(NonNull<ffi::FiInfo>);
-
-// SAFETY: an `fi_info` is a tree of plain data; nothing in libfabric refers to a copy that we own.
-unsafe impl Send for Info {}
-// SAFETY: as above; it is only read.
-unsafe impl Sync for Info {}
-
-impl Info {
-    /// The ports of `provider`.
-    pub fn query(provider: &CStr) -> Result<Vec<Info>, Number> {
-        let mut list = ptr::null_mut();
-        // SAFETY: the name ends in NUL and lives through the call; `list` takes the result.
-        check(unsafe { ffi::bf_getinfo(provider.as_ptr(), &raw mut list) })?;
-        let list = Info(NonNull::new(list).ok_or(ENODATA)?);
-        let mut infos = Vec::new();
-        let mut next = list.raw();
-        while let Some(info) = NonNull::new(next) {
-            // SAFETY: `info` is an entry of the list that `list` keeps alive; the copy is ours.
-            infos.push(Info(NonNull::new(unsafe { ffi::bf_dup(info.as_ptr()) }).ok_or(-libc::ENOMEM)?));
-            // SAFETY: as above.
-            next = unsafe { ffi::bf_next(info.as_ptr()) };
-        }
-        Ok(infos)
-    }
-
-    /// A copy with another local address.
-    pub fn with_source(&self, address: &SocketAddr) -> Result<Info, Number> {
-        self.with_address(false, address)
-    }
-
-    /// A copy for connecting to `address`. (Asking libfabric for it instead would resolve the address twice.)
-    pub fn with_target(&self, address: &SocketAddr) -> Result<Info, Number> {
-        self.with_address(true, address)
-    }
-
-    fn with_address(&self, target: bool, address: &SocketAddr) -> Result<Info, Number> {
-        let copy = self.clone();
-        let (storage, bytes) = address::to_storage(address);
-        // SAFETY: the copy is ours alone, and `storage` holds `bytes` bytes of an address, which are copied.
-        check(unsafe { ffi::bf_set_address(copy.raw(), target, (&raw const storage).cast(), bytes) })?;
-        Ok(copy)
-    }
-
-    pub fn describe(&self) -> Box<ffi::Port> {
-        // SAFETY: `Port` is plain numbers, for which zero is a value.
-        let mut port: Box<ffi::Port> = Box::new(unsafe { std::mem::zeroed() });
-        // SAFETY: the info lives, and the shim fills the whole of `port`.
-        unsafe { ffi::bf_describe(self.raw(), &raw mut *port) };
-        port
-    }
-
-    fn raw(&self) -> *mut ffi::FiInfo {
-        self.0.as_ptr()
-    }
-}
-
-impl Clone for Info {
-    fn clone(&self) -> Info {
-        // SAFETY: the info lives.
-        Info(NonNull::new(unsafe { ffi::bf_dup(self.raw()) }).expect("out of memory"))
-    }
-}
-
-impl Drop for Info {
-    fn drop(&mut self) {
-        // SAFETY: the info is ours and nobody has it after this.
-        unsafe { ffi::bf_free(self.raw()) }
-    }
-}
 
 /// An open object of libfabric, closed when dropped.
 struct Open<T>(NonNull<T>);
@@ -307,205 +243,5 @@ impl CompletionQueue {
             })),
             number => Err(number),
         }
-    }
-}
-
-pub(crate) struct Listener {
-    open: Open<ffi::FidPep>,
-    pub address: SocketAddr,
-    _events: Arc<EventQueue>,
-}
-
-impl Listener {
-    /// Listens on the source address of `info`.
-    pub fn open(info: &Info, events: &Arc<EventQueue>) -> Result<Listener, Number> {
-        let (mut raw, mut storage, mut bytes) = (ptr::null_mut(), address::empty(), 0);
-        // SAFETY: info, fabric and event queue live; the rest takes the results.
-        let number = unsafe {
-            let fabric = events.fabric.0.raw();
-            ffi::bf_listen(fabric, info.raw(), events.open.raw(), &raw mut raw, &raw mut storage, &raw mut bytes)
-        };
-        let open = Open::new(number, raw)?;
-        let address = address::from_storage(&storage, bytes).ok_or(-libc::EAFNOSUPPORT)?;
-        Ok(Listener { open, address, _events: Arc::clone(events) })
-    }
-
-    pub fn reject(&self, request: &Info, data: &[u8]) -> Result<(), Number> {
-        // SAFETY: the listener is open, the request came from it and was not answered, and `data` lives through the
-        // call, which copies it.
-        check(unsafe { ffi::bf_reject(self.open.raw(), request.raw(), data.as_ptr().cast(), data.len()) })
-    }
-
-    pub fn data_bytes_max(&self) -> usize {
-        // SAFETY: the listener is open.
-        unsafe { ffi::bf_data_max(self.open.fid()) }
-    }
-}
-
-/// A registration of memory.
-pub(crate) struct Registration {
-    open: Open<ffi::FidMr>,
-    /// What a remote operation names.
-    pub key: u64,
-    /// What a local operation names.
-    descriptor: Descriptor,
-    _domain: Arc<Domain>,
-}
-
-/// What libfabric calls a registration in a local operation. Only ever handed back to it.
-#[derive(Clone, Copy)]
-pub(crate) struct Descriptor(*mut c_void);
-
-// SAFETY: it is a name; this process never follows it.
-unsafe impl Send for Descriptor {}
-// SAFETY: as above.
-unsafe impl Sync for Descriptor {}
-
-impl Registration {
-    /// Registers `bytes` at `base` under `key`, where the provider lets us choose.
-    ///
-    /// # Safety
-    /// The range stays mapped until the registration is closed and nothing of the domain is in flight to or from it.
-    pub unsafe fn open(
-        domain: &Arc<Domain>,
-        base: NonNull<u8>,
-        bytes: usize,
-        access: u32,
-        key: u64,
-    ) -> Result<Registration, Number> {
-        let (mut raw, mut key_out, mut descriptor) = (ptr::null_mut(), 0, ptr::null_mut());
-        // SAFETY: the domain lives, the range is the caller's promise, the rest takes the results.
-        let number = unsafe {
-            let base = base.as_ptr().cast();
-            let (out, key_out, descriptor) = (&raw mut raw, &raw mut key_out, &raw mut descriptor);
-            ffi::bf_register(domain.open.raw(), base, bytes, access, key, out, key_out, descriptor)
-        };
-        let (open, descriptor) = (Open::new(number, raw)?, Descriptor(descriptor));
-        Ok(Registration { open, key: key_out, descriptor, _domain: Arc::clone(domain) })
-    }
-
-    pub fn descriptor(&self) -> Descriptor {
-        self.descriptor
-    }
-
-    pub fn close(self) -> Result<(), Number> {
-        self.open.close()
-    }
-}
-
-/// The local end of an operation.
-pub(crate) struct Local {
-    pub base: NonNull<u8>,
-    pub bytes: usize,
-    /// Of the registration that covers the range.
-    pub descriptor: Descriptor,
-}
-
-/// The remote end of an operation.
-#[derive(Clone, Copy)]
-pub(crate) struct Target {
-    pub address: u64,
-    pub key: u64,
-}
-
-/// One end of a connection.
-pub(crate) struct Endpoint {
-    open: Open<ffi::FidEp>,
-    info: Info,
-    _events: Arc<EventQueue>,
-    _completions: Arc<CompletionQueue>,
-}
-
-impl Endpoint {
-    pub fn open(
-        domain: &Arc<Domain>,
-        info: Info,
-        events: &Arc<EventQueue>,
-        completions: &Arc<CompletionQueue>,
-        (tx_size, rx_size): (usize, usize),
-    ) -> Result<Endpoint, Number> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: domain, info and both queues live; the sizes are written into the info, which is ours alone.
-        let number = unsafe {
-            let (eq, cq) = (events.open.raw(), completions.open.raw());
-            ffi::bf_endpoint(domain.open.raw(), info.raw(), eq, cq, tx_size, rx_size, &raw mut raw)
-        };
-        let (_events, _completions) = (Arc::clone(events), Arc::clone(completions));
-        Ok(Endpoint { open: Open::new(number, raw)?, info, _events, _completions })
-    }
-
-    /// The address by which events name the endpoint.
-    pub fn fid(&self) -> usize {
-        self.open.fid().addr()
-    }
-
-    pub fn data_bytes_max(&self) -> usize {
-        // SAFETY: the endpoint is open.
-        unsafe { ffi::bf_data_max(self.open.fid()) }
-    }
-
-    /// Connects to the target that the endpoint's info was queried for.
-    pub fn connect(&self, data: &[u8]) -> Result<(), Number> {
-        // SAFETY: the endpoint is open, and its info has the target; `data` is copied.
-        check(unsafe { ffi::bf_connect(self.open.raw(), self.info.raw(), data.as_ptr().cast(), data.len()) })
-    }
-
-    /// Accepts the request that the endpoint's info is.
-    pub fn accept(&self, data: &[u8]) -> Result<(), Number> {
-        // SAFETY: the endpoint is open and was made from a request; `data` is copied.
-        check(unsafe { ffi::bf_accept(self.open.raw(), data.as_ptr().cast(), data.len()) })
-    }
-
-    pub fn shutdown(&self) -> Result<(), Number> {
-        // SAFETY: the endpoint is open.
-        check(unsafe { ffi::bf_shutdown(self.open.raw()) })
-    }
-
-    /// When this returns well, the provider has forgotten the endpoint's operations.
-    pub fn close(self) -> Result<(), Number> {
-        self.open.close()
-    }
-
-    /// # Safety
-    /// The memory belongs to the operation, and its registration stays open, until its completion was read or the
-    /// endpoint closed. So for the next three.
-    pub unsafe fn recv(&self, local: &Local, context: u64) -> Result<Posted, Number> {
-        let (base, descriptor) = (local.base.as_ptr().cast(), local.descriptor.0);
-        // SAFETY: the endpoint is open; the memory is the caller's promise.
-        posted(unsafe { ffi::bf_recv(self.open.raw(), base, local.bytes, descriptor, context) })
-    }
-
-    /// # Safety
-    /// As [`Endpoint::recv`].
-    pub unsafe fn send(&self, local: &Local, context: u64, flags: u32) -> Result<Posted, Number> {
-        let (base, descriptor) = (local.base.as_ptr().cast(), local.descriptor.0);
-        // SAFETY: the endpoint is open; the memory is the caller's promise.
-        posted(unsafe { ffi::bf_send(self.open.raw(), base, local.bytes, descriptor, context, flags) })
-    }
-
-    /// Sends bytes that are copied before this returns; not more than the provider's inject size.
-    pub fn inject(&self, bytes: &[u8], context: u64) -> Result<Posted, Number> {
-        let (base, none) = (bytes.as_ptr().cast(), ptr::null_mut());
-        // SAFETY: the endpoint is open, and with the inject flag the provider needs neither the memory after the call
-        // nor a descriptor for it.
-        posted(unsafe { ffi::bf_send(self.open.raw(), base, bytes.len(), none, context, ffi::FLAG_INJECT) })
-    }
-
-    /// # Safety
-    /// As [`Endpoint::recv`].
-    pub unsafe fn write(&self, local: &Local, target: Target, context: u64, flags: u32) -> Result<Posted, Number> {
-        let (base, descriptor) = (local.base.as_ptr().cast(), local.descriptor.0);
-        let Target { address, key } = target;
-        // SAFETY: the endpoint is open; the memory is the caller's promise.
-        posted(unsafe { ffi::bf_write(self.open.raw(), base, local.bytes, descriptor, address, key, context, flags) })
-    }
-
-    /// # Safety
-    /// As [`Endpoint::recv`].
-    pub unsafe fn read(&self, local: &Local, target: Target, context: u64, flags: u32) -> Result<Posted, Number> {
-        let (base, descriptor) = (local.base.as_ptr().cast(), local.descriptor.0);
-        let Target { address, key } = target;
-        // SAFETY: the endpoint is open; the memory is the caller's promise.
-        posted(unsafe { ffi::bf_read(self.open.raw(), base, local.bytes, descriptor, address, key, context, flags) })
     }
 }

@@ -160,11 +160,12 @@ fn borrow(_rail: &Rail, fd: RawFd) -> BorrowedFd<'_> {
 }
 
 impl Drop for Rail {
-    /// Endpoints first, so that nothing is in flight when memory goes.
+    /// Endpoints first, so that nothing is in flight when memory goes. Who still waits for an answer gets a refusal.
     fn drop(&mut self) {
         for id in self.ends.keys().collect::<Vec<_>>() {
             let _ = self.close(id);
         }
+        self.refuse_all();
     }
 }
 

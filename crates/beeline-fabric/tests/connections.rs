@@ -142,10 +142,38 @@ fn closing_one_end_brings_the_other_down_once_and_what_is_posted_there_is_refuse
 }
 
 #[test]
+fn who_gets_no_answer_gets_a_refusal_when_the_rail_ends() {
+    let (mut a, mut b) = (Side::new(Options::default()), Side::new(Options::default()));
+    let to = b.rail.listen(0).unwrap();
+    let to_b = a.rail.connect(to, b"").unwrap();
+    let _unanswered = until(&mut a, &mut b, "a request", |_, b| b.take_request());
+    drop(b);
+    let mut nobody = Side::new(Options::default());
+    until(&mut a, &mut nobody, "a refusal", |a, _| {
+        a.events.pop().map(|event| match event {
+            Event::Refused { endpoint, .. } => assert_eq!(endpoint, to_b),
+            other => panic!("{other:?}"),
+        })
+    });
+}
+
+#[test]
 fn a_queue_that_has_no_room_for_an_endpoint_says_so() {
     let options = Options { completion_entries: 100, receives: 64, ..Options::default() };
     let mut pair = Pair::with(options);
     let to = pair.b.rail.listening_on().unwrap();
     let error = pair.a.rail.connect(to, b"").unwrap_err();
     assert!(matches!(error, Error::CompletionQueueFull { entries: 100, .. }), "{error}");
+    // Nor has the other side: whom it cannot accept, it refuses.
+    let mut c = Side::new(Options::default());
+    let to_b = c.rail.connect(to, b"").unwrap();
+    let request = until(&mut pair.b, &mut c, "a request", |b, _| b.take_request());
+    let error = pair.b.rail.accept(request, b"").unwrap_err();
+    assert!(matches!(error, Error::CompletionQueueFull { entries: 100, .. }), "{error}");
+    until(&mut pair.b, &mut c, "a refusal", |_, c| {
+        c.events.pop().map(|event| match event {
+            Event::Refused { endpoint, .. } => assert_eq!(endpoint, to_b),
+            other => panic!("{other:?}"),
+        })
+    });
 }

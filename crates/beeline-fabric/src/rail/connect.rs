@@ -125,8 +125,13 @@ impl Rail {
     pub fn accept(&mut self, request: Request, data: &[u8]) -> Result<EndpointId, Error> {
         let fail = failing(&self.name, "accept");
         let data = self.packed(data)?;
-        let id = self.open_end(self.info_of(&request)?)?;
-        self.requests.remove(&request.id);
+        let info = self.requests.remove(&request.id).ok_or_else(|| self.request_gone())?;
+        if let Err(error) = self.check_room_for_end() {
+            // A refusal is better than silence.
+            self.refuse(&info, &[]).map_err(&fail)?;
+            return Err(error);
+        }
+        let id = self.open_end(info)?;
         self.begin(id, &data, Endpoint::accept).map_err(fail)?;
         Ok(id)
     }
@@ -134,17 +139,25 @@ impl Rail {
     /// Refuses a request.
     pub fn reject(&mut self, request: Request, data: &[u8]) -> Result<(), Error> {
         let data = self.packed(data)?;
-        let gone = Error::RequestGone { rail: self.name.to_string() };
-        let (Some(info), Some(listener)) = (self.requests.remove(&request.id), &self.listener) else {
-            return Err(gone);
-        };
-        let rejected = check_room(&data, listener.data_bytes_max()).and_then(|()| listener.reject(&info, &data));
-        rejected.map_err(failing(&self.name, "reject"))
+        let info = self.requests.remove(&request.id).ok_or_else(|| self.request_gone())?;
+        self.refuse(&info, &data).map_err(failing(&self.name, "reject"))
     }
 
-    fn info_of(&self, request: &Request) -> Result<Info, Error> {
-        let info = self.requests.get(&request.id).ok_or_else(|| Error::RequestGone { rail: self.name.to_string() })?;
-        Ok(info.clone())
+    fn refuse(&self, request: &Info, data: &[u8]) -> Result<(), i32> {
+        let Some(listener) = &self.listener else { return Ok(()) };
+        check_room(data, listener.data_bytes_max())?;
+        listener.reject(request, data)
+    }
+
+    /// Refuses whom nobody answered.
+    pub(super) fn refuse_all(&mut self) {
+        for (_, request) in std::mem::take(&mut self.requests) {
+            let _ = self.refuse(&request, &[]);
+        }
+    }
+
+    fn request_gone(&self) -> Error {
+        Error::RequestGone { rail: self.name.to_string() }
     }
 
     fn packed(&self, data: &[u8]) -> Result<Vec<u8>, Error> {
@@ -156,12 +169,19 @@ impl Rail {
         Ok(std::iter::once(length).chain(data.iter().copied()).collect())
     }
 
+    /// Whether the completion queue has entries to set aside for another endpoint's receives.
+    fn check_room_for_end(&self) -> Result<(), Error> {
+        let entries = self.options.completion_entries;
+        if self.receives_reserved + self.options.receives + self.transmits < entries {
+            return Ok(());
+        }
+        Err(Error::CompletionQueueFull { rail: self.name.to_string(), entries })
+    }
+
     /// Opens an endpoint and gives it its buffers: all receives are posted before the peer can send.
     fn open_end(&mut self, info: Info) -> Result<EndpointId, Error> {
-        let Options { receives, sends, operations, message_bytes, completion_entries } = self.options.clone();
-        if self.receives_reserved + receives + self.transmits >= completion_entries {
-            return Err(Error::CompletionQueueFull { rail: self.name.to_string(), entries: completion_entries });
-        }
+        self.check_room_for_end()?;
+        let Options { receives, sends, operations, message_bytes, .. } = self.options;
         let slots = receives + sends;
         let pool = Pool::new(slots, message_bytes)
             .map_err(|error| Error::NoMemory { bytes: slots * message_bytes, text: error.to_string() })?;
