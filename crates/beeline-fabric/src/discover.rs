@@ -4,7 +4,9 @@
 //! 2. Only ports that carry messages and remote memory access over connections (`FI_EP_MSG`, `FI_MSG | FI_RMA`) and
 //!    deliver a message after the write before it (`FI_ORDER_SAW`) are listed.
 //! 3. The `verbs` provider covers InfiniBand, RoCE and iWARP; `tcp` runs on every network device. Loopback and
-//!    IPv6 link-local addresses are listed only when they are asked for by name.
+//!    link-local addresses are listed only when they are asked for by name.
+//! 4. What is listed is what is there now, but for RDMA devices: the provider knows those that were there when the
+//!    process first asked.
 
 use std::ffi::CString;
 use std::fmt;
@@ -130,11 +132,11 @@ impl Port {
             link_bits_per_second: (raw.link_speed > 0)
                 .then_some(raw.link_speed)
                 .or_else(|| netdev.as_deref().and_then(|name| sysfs.link_speed(name))),
-            link_up: match raw.link_state {
+            link_up: netdev.as_deref().and_then(|name| sysfs.is_up(name)).or(match raw.link_state {
                 1 => Some(false),
                 2 => Some(true),
                 _ => None,
-            },
+            }),
             link_layer: ffi::text(&raw.layer),
             operation_bytes_max: size(raw.max_msg_size),
             inject_bytes_max: size(raw.inject_size),

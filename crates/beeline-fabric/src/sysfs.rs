@@ -81,6 +81,13 @@ impl Sysfs {
         (megabits > 0).then_some(megabits * 1_000_000)
     }
 
+    /// Whether a network device runs. (A provider's own word for its port is as old as the process.)
+    pub fn is_up(&self, netdev: &str) -> Option<bool> {
+        let state = fs::read_to_string(self.netdev(netdev)?.join("operstate")).ok()?;
+        // A device without a notion of carrier says "unknown" while it is up.
+        Some(matches!(state.trim(), "up" | "unknown"))
+    }
+
     fn netdev(&self, name: &str) -> Option<PathBuf> {
         Some(self.root.join("class/net").join(component(name)?))
     }
@@ -148,7 +155,9 @@ mod tests {
         write("devices/pci0000:00/0000:00:03.0/numa_node", "0\n");
         write("devices/pci0000:00/0000:00:03.0/virtio0/id", "x");
         write("class/net/eth0/speed", "25000\n");
+        write("class/net/eth0/operstate", "up\n");
         write("class/net/eth1/speed", "-1\n");
+        write("class/net/eth1/operstate", "lowerlayerdown\n");
         write("class/net/eth0.7/flags", "x");
         write("class/net/dummy0/flags", "x");
         write("class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0", "eth0.7\n");
@@ -166,6 +175,7 @@ mod tests {
         assert_eq!(sys.pci(Some("eth0"), None), pci("0000:40:00.0"));
         assert_eq!(sys.numa_node(Some("eth0"), None), Some(1));
         assert_eq!(sys.link_speed("eth0"), Some(25_000_000_000));
+        assert_eq!([sys.is_up("eth0"), sys.is_up("eth1"), sys.is_up("eth9")], [Some(true), Some(false), None]);
         assert_eq!(sys.pci(Some("eth1"), None), pci("0000:00:03.0"));
         assert_eq!(sys.numa_node(Some("eth1"), None), Some(0));
         assert_eq!(sys.link_speed("eth1"), None);

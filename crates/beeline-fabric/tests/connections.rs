@@ -13,7 +13,7 @@ fn a_port_says_what_it_is() {
     let port = port();
     assert_eq!((port.provider.as_str(), port.address), (provider().as_str(), address()));
     assert!(port.netdev.is_some(), "{port:?}");
-    assert!(port.operation_bytes_max >= 1 << 20, "{port:?}");
+    assert!(port.operation_bytes_max >= 1 << 20 && port.link_up == Some(true), "{port:?}");
     assert!(port.name().contains(&port.domain));
 }
 
