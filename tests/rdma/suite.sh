@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # What `make test-rdma` runs inside the guests: the test binaries of beeline-fabric over the verbs provider.
 #
-#   suite.sh one BINARY...      one guest: every binary on the first rail, then once more on the second
-#   suite.sh two HOSTS          two guests: the two roles of the binary, on each rail, each way
-#   suite.sh numa CONNECTIONS   where the ports stand
+#   suite.sh one BINARY...               one guest: every binary on the first rail, then once more on the second
+#   suite.sh two HOSTS                   two guests: the two roles of the binary, on each rail, each way
+#   suite.sh numa CONNECTIONS PACKAGES   where the ports stand, and which one each CPU takes
 set -uo pipefail
 what=$1
 shift
@@ -38,6 +38,7 @@ case $what in
     numa)
         export BEELINE_FABRIC_ADDRESS=${addresses[0]} BEELINE_FABRIC_NODES="${addresses[0]}=0 ${addresses[1]}=1"
         run "$1" --exact a_port_stands_at_the_numa_node_of_its_hardware
+        run "$2" --ignored --exact each_cpu_takes_the_port_of_its_own_package
         ;;
 esac
 exit $failed

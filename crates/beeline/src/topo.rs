@@ -93,7 +93,9 @@ fn report(arguments: &TopoArgs) -> anyhow::Result<Result<Report, String>> {
 
 fn this_host() -> anyhow::Result<Host> {
     let mut host = sysfs::read(Path::new("/sys")).context("cannot describe this host")?;
-    host.name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    // What the kernel says before anybody has given it a name.
+    host.name = Some(name.trim().to_owned()).filter(|name| !name.is_empty() && name != "(none)");
     Ok(host)
 }
 
