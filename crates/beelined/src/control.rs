@@ -18,6 +18,7 @@ pub mod end;
 pub mod frame;
 mod greeting;
 mod link;
+mod making;
 pub mod message;
 mod network;
 mod routes;
@@ -25,7 +26,7 @@ pub mod session;
 mod status;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -33,13 +34,13 @@ use anyhow::{Context, bail};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use connection::{Connection, Phase, Side, Up};
-use dialer::Dialer;
+use dialer::{Dialer, chance};
 use end::End;
-use link::{Ending, Link};
+use link::Ending;
 use message::{Frame, Message, Rail, Rails, Token};
 use network::Gate;
 use routes::Routes;
-use session::{Heard, Session};
+use session::Heard;
 
 use crate::config::{CertificatePaths, Config, Identity};
 use crate::keys::Tls;
@@ -90,8 +91,6 @@ pub struct PeerUp {
 
 /// Connections have numbers from here on; below are listeners.
 const CONNECTION_IDS: u64 = 1 << 32;
-/// How many connections may wait to say who they are.
-const UNKNOWN_MAX: usize = 64;
 /// How long a farewell may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How often the addresses of the interfaces are looked up.
@@ -325,95 +324,6 @@ impl Control {
         self.connections.values().any(|connection| connection.up().is_some_and(|up| up.name == *name))
     }
 
-    fn accept(&mut self, index: usize, now: Instant) {
-        while self.gate.is_open(now) {
-            let Some(listener) = self.listeners.get(index) else { return };
-            match listener.accept() {
-                Ok((socket, remote)) => self.admit(socket, remote, now),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    // Too few descriptors, most likely. The connection waits in the backlog meanwhile.
-                    log::about_strangers(format_args!("cannot accept control connections: {error}"));
-                    self.gate.close_for_a_while(now);
-                }
-            }
-        }
-        self.set_listening(false);
-    }
-
-    fn admit(&mut self, socket: TcpStream, remote: SocketAddr, now: Instant) {
-        self.gate.pass();
-        let (tls, phase) = match &self.trust {
-            Trust::Certificates { tls, .. } => match tls.accept() {
-                Ok(tls) => (Some(tls), Phase::Shaking),
-                Err(error) => return log::about_strangers(format_args!("TLS cannot begin: {error}")),
-            },
-            Trust::Insecure => (None, Phase::Greeting),
-        };
-        if network::prepare(&socket).is_ok() {
-            self.make_room(now);
-            self.begin(socket, tls, Side::Accepted, remote, phase, now);
-        }
-    }
-
-    fn set_listening(&mut self, listening: bool) {
-        let flags = if listening { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
-        for (index, listener) in self.listeners.iter().enumerate() {
-            let _ = self.epoll.modify(listener, &mut EpollEvent::new(flags, index as u64));
-        }
-    }
-
-    /// The oldest of those that have not said who they are gives way.
-    fn make_room(&mut self, now: Instant) {
-        let unknown = self.connections.values().filter(|c| c.side == Side::Accepted && c.up().is_none());
-        let unknown: Vec<PeerId> = unknown.map(|connection| connection.id).collect();
-        if unknown.len() >= UNKNOWN_MAX {
-            self.end(unknown[0], End::Crowded, now);
-            // Nor does it wait for its farewell.
-            self.connections.remove(&unknown[0]);
-        }
-    }
-
-    fn dial(&mut self, index: usize, now: Instant) {
-        let address = self.dialers[index].next_address();
-        let tls = match &self.trust {
-            Trust::Certificates { tls, .. } => tls.connect(address.ip()).map(Some).map_err(End::from),
-            Trust::Insecure => Ok(None),
-        };
-        match tls.and_then(|tls| Ok((network::connect(address)?, tls))) {
-            Ok((socket, tls)) => {
-                let id = self.begin(socket, tls, Side::Dialed(index), address, Phase::Connecting, now);
-                self.dialers[index].attempt = id;
-            }
-            Err(end) => self.note_failed_attempt(index, address, &end, now),
-        }
-    }
-
-    fn begin(
-        &mut self,
-        socket: TcpStream,
-        tls: Option<rustls::Connection>,
-        side: Side,
-        remote: SocketAddr,
-        phase: Phase,
-        now: Instant,
-    ) -> Option<PeerId> {
-        let id = PeerId(self.next_id);
-        let token = Token::from_bytes(random().ok()?);
-        let link = Link::new(socket, tls);
-        let session = Session::new(now, self.timeout);
-        let interest = EpollFlags::empty();
-        self.epoll.add(&link, EpollEvent::new(interest, id.0)).ok()?;
-        self.next_id += 1;
-        let mut connection = Connection { id, side, remote, phase, token, session, link, interest };
-        let result = match connection.phase {
-            Phase::Greeting => self.greet(&mut connection),
-            _ => Ok(()),
-        };
-        self.settle_down(connection, result, now);
-        Some(id)
-    }
-
     /// Something has happened on a connection.
     fn serve(&mut self, id: PeerId, now: Instant) {
         // Out of the map while it is served, since settling who stays may end others.
@@ -521,13 +431,6 @@ impl Control {
         }
     }
 
-    fn note_failed_attempt(&mut self, index: usize, address: SocketAddr, why: &End, now: Instant) {
-        let dialer = &mut self.dialers[index];
-        if dialer.ended(why, false, now, chance()) {
-            log::line(format_args!("cannot connect to {} at {address}: {why}", dialer.peer.name));
-        }
-    }
-
     fn tick(&mut self, now: Instant) {
         if self.gate.reopens_at().is_some_and(|at| at <= now) {
             self.gate.reopen(now);
@@ -564,11 +467,6 @@ fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
     Ok(bytes)
-}
-
-/// A number from 0 to 1, for jitter.
-fn chance() -> f64 {
-    f64::from(u32::from_le_bytes(random().unwrap_or_default())) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]

@@ -9,8 +9,12 @@
 pub mod admin;
 pub mod config;
 pub mod control;
+pub mod front;
 pub mod keys;
 pub mod log;
 pub mod name;
+pub mod notify;
 pub mod prefix;
+pub mod serve;
 pub mod tunables;
+pub mod user;

@@ -58,7 +58,7 @@ impl TryFrom<WrittenRule> for RailRule {
 
 impl RailRules {
     /// Whether a rail is used.
-    pub fn permit(&self, provider: &str, netdev: Option<&str>, addresses: &[IpAddr]) -> bool {
+    pub fn admit(&self, provider: &str, netdev: Option<&str>, addresses: &[IpAddr]) -> bool {
         let any = |rules: &[RailRule]| rules.iter().any(|rule| rule.holds(provider, netdev, addresses));
         (self.allow.is_empty() || any(&self.allow)) && !any(&self.deny)
     }
@@ -83,26 +83,26 @@ mod tests {
 
     #[test]
     fn without_rules_every_rail_is_used() {
-        assert!(rules("").permit("tcp", None, &[]));
+        assert!(rules("").admit("tcp", None, &[]));
     }
 
     #[test]
     fn all_that_a_rule_names_must_hold() {
         let rules = rules("allow = [{ provider = 'verbs', netdev = 'ib0' }, { address = '10.0.0.0/24' }]");
         let inside = ["10.0.0.7".parse().unwrap()];
-        assert!(rules.permit("verbs", Some("ib0"), &[]));
-        assert!(rules.permit("verbs;ofi_rxm", Some("ib0"), &[]));
-        assert!(!rules.permit("verbs", Some("ib1"), &[]));
-        assert!(!rules.permit("verbs", None, &[]));
-        assert!(!rules.permit("tcp", Some("ib0"), &[]));
-        assert!(rules.permit("tcp", None, &inside));
+        assert!(rules.admit("verbs", Some("ib0"), &[]));
+        assert!(rules.admit("verbs;ofi_rxm", Some("ib0"), &[]));
+        assert!(!rules.admit("verbs", Some("ib1"), &[]));
+        assert!(!rules.admit("verbs", None, &[]));
+        assert!(!rules.admit("tcp", Some("ib0"), &[]));
+        assert!(rules.admit("tcp", None, &inside));
     }
 
     #[test]
     fn deny_wins() {
         let rules = rules("allow = [{ provider = 'tcp' }]\ndeny = [{ netdev = 'wlan0' }]");
-        assert!(rules.permit("tcp", Some("eth0"), &[]));
-        assert!(!rules.permit("tcp", Some("wlan0"), &[]));
+        assert!(rules.admit("tcp", Some("eth0"), &[]));
+        assert!(!rules.admit("tcp", Some("wlan0"), &[]));
     }
 
     #[test]

@@ -75,6 +75,11 @@ impl Dialer {
     }
 }
 
+/// A number from 0 to 1, for the part of a wait that is chance.
+pub fn chance() -> f64 {
+    f64::from(u32::from_le_bytes(super::random().unwrap_or_default())) / f64::from(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::Control;
 use super::connection::Connection;
+use super::{Control, Trust};
+use crate::keys::Certificate;
 
 /// A peer as the administrator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +52,14 @@ impl Control {
         peers
     }
 
+    /// Days until this bridge's own certificate expires.
+    pub fn certificate_days(&self) -> Option<i64> {
+        match &self.trust {
+            Trust::Certificates { tls, .. } => Some(tls.own.days_left()),
+            Trust::Insecure => None,
+        }
+    }
+
     /// How many control connections have ended, and why.
     pub fn ends(&self) -> &BTreeMap<&'static str, u64> {
         &self.ends
@@ -60,8 +69,6 @@ impl Control {
 fn status(connection: &Connection, now: Instant) -> Option<PeerStatus> {
     let up = connection.up()?;
     let round_trip = connection.session.round_trip();
-    let days =
-        |certificate: &crate::keys::Certificate| (certificate.not_after - time::OffsetDateTime::now_utc()).whole_days();
     Some(PeerStatus {
         name: up.name.to_string(),
         is_up: true,
@@ -70,7 +77,7 @@ fn status(connection: &Connection, now: Instant) -> Option<PeerStatus> {
         round_trip_us: round_trip.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
         speaks_for: up.speaks_for.iter().map(ToString::to_string).collect(),
         rails_offered: up.rails.len(),
-        certificate_days: up.certificate.as_ref().map(days),
+        certificate_days: up.certificate.as_ref().map(Certificate::days_left),
         last_end: None,
     })
 }

@@ -93,6 +93,11 @@ impl Certificate {
         self.not_after < OffsetDateTime::from(time)
     }
 
+    /// Days until it expires; negative when it has.
+    pub fn days_left(&self) -> i64 {
+        (self.not_after - OffsetDateTime::now_utc()).whole_days()
+    }
+
     /// Its SHA-256.
     pub fn fingerprint(&self) -> Fingerprint {
         let digest = ring::digest::digest(&ring::digest::SHA256, &self.der);

@@ -1,5 +1,7 @@
 //! Peers that do what no bridge would, and bridges without certificates.
 
+use std::net::TcpStream;
+
 use super::super::message::{Ping, RailDown, RailPair};
 use super::super::*;
 use super::world::{Host, Raw, World, drain, fill, hello, rail};

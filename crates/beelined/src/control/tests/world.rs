@@ -1,6 +1,7 @@
 //! What the tests share: hosts with keys, a clock, and a raw peer that can say anything.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -8,6 +9,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 use tempfile::TempDir;
 
+use super::super::link::Link;
 use super::super::message::{Hello, VERSION};
 use super::super::*;
 use crate::config::Peer;

@@ -1,0 +1,186 @@
+//! The socket's end in the bridge.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
+use super::{Answer, Backend, answer};
+use crate::user::User;
+
+const CLIENTS_MAX: usize = 8;
+const LINE_BYTES_MAX: usize = 4096;
+/// A client that neither asks nor reads for so long is in the way.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LISTENER: u64 = 0;
+
+/// The administrator's socket and who is connected. It works as [`crate::control::Control`] does: [`Self::as_fd`] is
+/// readable, or [`Self::deadline`] has come, when there is something to do in [`Self::turn`].
+pub struct Admin {
+    path: PathBuf,
+    listener: UnixListener,
+    epoll: Epoll,
+    clients: BTreeMap<u64, Client>,
+    next_id: u64,
+}
+
+struct Client {
+    stream: UnixStream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    until: Instant,
+}
+
+impl Admin {
+    /// Opens the socket. `owner` is who the bridge will be.
+    pub fn new(path: &Path, owner: Option<&User>) -> anyhow::Result<Self> {
+        let listener = listen(path, owner)
+            .with_context(|| format!("cannot open the administrator's socket {}", path.display()))?;
+        listener.set_nonblocking(true)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        Ok(Self { path: path.to_owned(), listener, epoll, clients: BTreeMap::new(), next_id: LISTENER + 1 })
+    }
+
+    /// Readable when [`Self::turn`] has something to do.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// When [`Self::turn`] has something to do, even if the descriptor is silent.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.clients.values().map(|client| client.until).min()
+    }
+
+    /// Answers.
+    pub fn turn(&mut self, now: Instant, backend: &mut dyn Backend) {
+        let mut ready = [EpollEvent::empty(); CLIENTS_MAX + 1];
+        let count = self.epoll.wait(&mut ready, 0_u8).unwrap_or(0);
+        for event in &ready[..count] {
+            match event.data() {
+                LISTENER => self.accept(now),
+                id => self.serve(id, now, backend),
+            }
+        }
+        self.clients.retain(|_, client| client.until > now);
+    }
+
+    fn accept(&mut self, now: Instant) {
+        // One a turn: the listener is still readable if there are more.
+        let Ok((stream, _)) = self.listener.accept() else { return };
+        let may_ask = getsockopt(&stream, PeerCredentials)
+            .is_ok_and(|who| who.uid() == 0 || who.uid() == nix::unistd::geteuid().as_raw());
+        if !may_ask || self.clients.len() >= CLIENTS_MAX || stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        let id = self.next_id;
+        if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, id)).is_ok() {
+            self.next_id += 1;
+            let client = Client { stream, input: Vec::new(), output: Vec::new(), until: now + PATIENCE };
+            self.clients.insert(id, client);
+        }
+    }
+
+    fn serve(&mut self, id: u64, now: Instant, backend: &mut dyn Backend) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let stays = client.progress(now, backend).is_ok_and(|stays| stays);
+        // A client that does not take its answer is not read either: what it asks for is bounded.
+        let wanted = if client.output.is_empty() { EpollFlags::EPOLLIN } else { EpollFlags::EPOLLOUT };
+        if !stays || self.epoll.modify(&client.stream, &mut EpollEvent::new(wanted, id)).is_err() {
+            self.clients.remove(&id);
+        }
+    }
+}
+
+impl Client {
+    /// Says whether it stays.
+    fn progress(&mut self, now: Instant, backend: &mut dyn Backend) -> io::Result<bool> {
+        let mut ended = false;
+        if self.output.is_empty() {
+            let mut buffer = [0; LINE_BYTES_MAX];
+            match self.stream.read(&mut buffer) {
+                Ok(0) => ended = true,
+                Ok(count) => {
+                    self.until = now + PATIENCE;
+                    self.input.extend_from_slice(&buffer[..count]);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        loop {
+            self.write(now)?;
+            if !self.output.is_empty() {
+                return Ok(true);
+            }
+            let Some(newline) = self.input.iter().position(|&byte| byte == b'\n') else { break };
+            let line: Vec<u8> = self.input.drain(..=newline).collect();
+            self.reply(&answer(&line, backend));
+        }
+        if self.input.len() > LINE_BYTES_MAX {
+            self.reply(&Answer::Error("the request is too long".into()));
+            self.write(now)?;
+            return Ok(false);
+        }
+        Ok(!ended)
+    }
+
+    fn reply(&mut self, answer: &Answer) {
+        self.output = serde_json::to_vec(answer).unwrap_or_default();
+        self.output.push(b'\n');
+    }
+
+    fn write(&mut self, now: Instant) -> io::Result<()> {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(count) => {
+                    self.until = now + PATIENCE;
+                    self.output.drain(..count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        // If it cannot be removed, the next start finds that nobody listens on it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn listen(path: &Path, owner: Option<&User>) -> anyhow::Result<UnixListener> {
+    if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
+        fs::create_dir(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
+        if let Some(owner) = owner {
+            owner.give(directory)?;
+        }
+    }
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            match UnixStream::connect(path) {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)?,
+                _ => bail!("another beelined is running, or something else has this name"),
+            }
+            UnixListener::bind(path)?
+        }
+        result => result?,
+    };
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    if let Some(owner) = owner {
+        owner.give(path)?;
+    }
+    Ok(listener)
+}

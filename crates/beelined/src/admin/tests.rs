@@ -1,0 +1,187 @@
+//! The socket, with both its ends, and what is shown.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use serde_json::json;
+
+use super::*;
+
+struct Bridge {
+    tunables: Tunables,
+}
+
+fn document(tunables: Tunables) -> Document {
+    let peer = |name: &str, is_up: bool| PeerStatus {
+        name: name.into(),
+        is_up,
+        address: "10.0.0.2:4797".into(),
+        up_s: 7300,
+        round_trip_us: is_up.then_some(80),
+        speaks_for: vec!["10.0.0.2".into()],
+        rails_offered: 2,
+        certificate_days: Some(3),
+        last_end: (!is_up).then(|| "connection refused".into()),
+    };
+    Document {
+        version: "1".into(),
+        pid: 7,
+        name: "alpha".into(),
+        instance: 9,
+        insecure: false,
+        listen: vec!["[::]:4797".into()],
+        speaks_for: vec!["10.0.0.1".into()],
+        certificate_days: Some(300),
+        peers: vec![peer("beta", true), peer("gamma", false)],
+        control_ends: [("silent".to_owned(), 2), ("tls".to_owned(), 0)].into(),
+        tunables,
+        data: json!({
+            "uptime_s": 100,
+            "rails": [{"id": 1, "rail": {"name": "verbs/mlx5_0", "address": "10.0.0.1/24", "speed_mbps": 100_000}}],
+            "links": [{"peer": "beta", "rail": "verbs/mlx5_0", "up": true, "bytes_sent": 5_000_000_000_u64}],
+            "connections": [{"client": "10.0.0.1:5", "server": "10.0.0.2:6", "peer": "beta", "state": "open"}],
+            "refusals": {"no_peer": 5},
+            "new": [1, 2, 3]
+        }),
+    }
+}
+
+impl Backend for Bridge {
+    fn document(&self) -> Document {
+        document(self.tunables)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        self.tunables.set(key, value)
+    }
+
+    fn reload(&mut self) -> Result<Vec<String>, String> {
+        Ok(vec!["x.crt is left out".into()])
+    }
+}
+
+/// A bridge with its socket, in a thread of its own until it is dropped.
+struct Served {
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+    stop: mpsc::Sender<()>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+fn serve() -> Served {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run/beelined.sock");
+    let mut admin = Admin::new(&path, None).unwrap();
+    let (stop, stopped) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let mut bridge = Bridge { tunables: Tunables::DEFAULT };
+        while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
+            nix::poll::poll(&mut [PollFd::new(admin.as_fd(), PollFlags::POLLIN)], PollTimeout::from(10_u8)).unwrap();
+            admin.turn(Instant::now(), &mut bridge);
+        }
+    });
+    Served { path, _directory: directory, stop, thread: Some(thread) }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.stop.send(());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_bridge_tells_and_takes_settings() {
+    let served = serve();
+    let set = |key: &str, value: &str| ask(&served.path, &Request::Set { key: key.into(), value: value.into() });
+    assert_eq!(set("spin_us", "9").unwrap(), Value::Null);
+    assert!(set("spin_us", "x").unwrap_err().to_string().contains("must be a number from 0"));
+    assert!(set("spin", "1").unwrap_err().to_string().contains("did you mean `spin_us`"));
+    let status: Document = serde_json::from_value(ask(&served.path, &Request::Status {}).unwrap()).unwrap();
+    assert_eq!(status.tunables.spin_us, 9);
+    assert_eq!(status, document(status.tunables));
+    assert_eq!(ask(&served.path, &Request::Reload {}).unwrap(), json!(["x.crt is left out"]));
+}
+
+#[test]
+fn what_is_no_request_is_answered_so_and_long_lines_are_cut_off() {
+    let served = serve();
+    let say = |bytes: &[u8]| {
+        let mut stream = UnixStream::connect(&served.path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    for bad in ["\n", "{}\n", "{\"request\":\"stop\"}\n", "{\"request\":\"status\",\"x\":1}\n", "\u{fffd}\n"] {
+        assert!(say(bad.as_bytes()).starts_with("{\"error\":\"the request is not understood"), "{bad}");
+    }
+    assert_eq!(say(b"{\"request\":\"reload\"}\n{\"request\":\"reload\"}\n").lines().count(), 2);
+    assert_eq!(say(b"{\"request\":\"reload\"}"), "", "not a whole line");
+    assert!(say(&[b'x'; 4097]).contains("too long"));
+}
+
+#[test]
+fn many_clients_that_say_nothing_do_not_stay() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let mut admin = Admin::new(&path, None).unwrap();
+    let mut bridge = Bridge { tunables: Tunables::DEFAULT };
+    let now = Instant::now();
+    let mut clients: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    for _ in 0..20 {
+        admin.turn(now, &mut bridge);
+    }
+    assert_eq!(admin.deadline(), Some(now + Duration::from_secs(10)));
+    let mut refused = 0;
+    for client in &mut clients {
+        client.set_nonblocking(true).unwrap();
+        refused += usize::from(client.read(&mut [0]).is_ok());
+    }
+    assert_eq!(refused, 12);
+    admin.turn(now + Duration::from_secs(10), &mut bridge);
+    assert_eq!(admin.deadline(), None);
+}
+
+#[test]
+fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    assert!(ask(&path, &Request::Reload {}).unwrap_err().to_string().contains("no bridge is running"));
+    let admin = Admin::new(&path, None).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let error = format!("{:#}", Admin::new(&path, None).err().unwrap());
+    assert!(error.contains("another beelined is running"), "{error}");
+    drop(admin);
+    assert!(!path.exists());
+    assert!(ask(&path, &Request::Status {}).is_err());
+}
+
+#[test]
+fn people_see_peers_rails_connections_and_reasons() {
+    let text = table::render(&document(Tunables::DEFAULT));
+    for expected in [
+        "alpha (beelined 1, process 7), up for 100 s",
+        "beta   up     10.0.0.2:4797  2 h  80 us      2  10.0.0.2 (certificate: 3 days)",
+        "gamma  down   10.0.0.2:4797    -      -      -  -",
+        "gamma: connection refused",
+        "100 Gb/s",
+        "4.66 GiB",
+        "10.0.0.1:5",
+        "Clients left to TCP: no peer 5",
+        "Control connections ended: silent 2\n",
+    ] {
+        assert!(text.contains(expected), "{expected}\n---\n{text}");
+    }
+}

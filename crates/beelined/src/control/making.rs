@@ -1,0 +1,116 @@
+//! Making connections: accepting and dialing.
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+
+use super::connection::{Connection, Phase, Side};
+use super::dialer::chance;
+use super::end::End;
+use super::link::Link;
+use super::message::Token;
+use super::session::Session;
+use super::{Control, PeerId, Trust, network, random};
+use crate::log;
+
+/// How many connections may wait to say who they are.
+const UNKNOWN_MAX: usize = 64;
+
+impl Control {
+    pub(super) fn accept(&mut self, index: usize, now: Instant) {
+        while self.gate.is_open(now) {
+            let Some(listener) = self.listeners.get(index) else { return };
+            match listener.accept() {
+                Ok((socket, remote)) => self.admit(socket, remote, now),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    // Too few descriptors, most likely. The connection waits in the backlog meanwhile.
+                    log::about_strangers(format_args!("cannot accept control connections: {error}"));
+                    self.gate.close_for_a_while(now);
+                }
+            }
+        }
+        self.set_listening(false);
+    }
+
+    fn admit(&mut self, socket: TcpStream, remote: SocketAddr, now: Instant) {
+        self.gate.pass();
+        let (tls, phase) = match &self.trust {
+            Trust::Certificates { tls, .. } => match tls.accept() {
+                Ok(tls) => (Some(tls), Phase::Shaking),
+                Err(error) => return log::about_strangers(format_args!("TLS cannot begin: {error}")),
+            },
+            Trust::Insecure => (None, Phase::Greeting),
+        };
+        if network::prepare(&socket).is_ok() {
+            self.make_room(now);
+            self.begin(socket, tls, Side::Accepted, remote, phase, now);
+        }
+    }
+
+    pub(super) fn set_listening(&mut self, listening: bool) {
+        let flags = if listening { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
+        for (index, listener) in self.listeners.iter().enumerate() {
+            let _ = self.epoll.modify(listener, &mut EpollEvent::new(flags, index as u64));
+        }
+    }
+
+    /// The oldest of those that have not said who they are gives way.
+    fn make_room(&mut self, now: Instant) {
+        let unknown = self.connections.values().filter(|c| c.side == Side::Accepted && c.up().is_none());
+        let unknown: Vec<PeerId> = unknown.map(|connection| connection.id).collect();
+        if unknown.len() >= UNKNOWN_MAX {
+            self.end(unknown[0], End::Crowded, now);
+            // Nor does it wait for its farewell.
+            self.connections.remove(&unknown[0]);
+        }
+    }
+
+    pub(super) fn dial(&mut self, index: usize, now: Instant) {
+        let address = self.dialers[index].next_address();
+        let tls = match &self.trust {
+            Trust::Certificates { tls, .. } => tls.connect(address.ip()).map(Some).map_err(End::from),
+            Trust::Insecure => Ok(None),
+        };
+        match tls.and_then(|tls| Ok((network::connect(address)?, tls))) {
+            Ok((socket, tls)) => {
+                let id = self.begin(socket, tls, Side::Dialed(index), address, Phase::Connecting, now);
+                self.dialers[index].attempt = id;
+            }
+            Err(end) => self.note_failed_attempt(index, address, &end, now),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        socket: TcpStream,
+        tls: Option<rustls::Connection>,
+        side: Side,
+        remote: SocketAddr,
+        phase: Phase,
+        now: Instant,
+    ) -> Option<PeerId> {
+        let id = PeerId(self.next_id);
+        let token = Token::from_bytes(random().ok()?);
+        let link = Link::new(socket, tls);
+        let session = Session::new(now, self.timeout);
+        let interest = EpollFlags::empty();
+        self.epoll.add(&link, EpollEvent::new(interest, id.0)).ok()?;
+        self.next_id += 1;
+        let mut connection = Connection { id, side, remote, phase, token, session, link, interest };
+        let result = match connection.phase {
+            Phase::Greeting => self.greet(&mut connection),
+            _ => Ok(()),
+        };
+        self.settle_down(connection, result, now);
+        Some(id)
+    }
+
+    pub(super) fn note_failed_attempt(&mut self, index: usize, address: SocketAddr, why: &End, now: Instant) {
+        let dialer = &mut self.dialers[index];
+        if dialer.ended(why, false, now, chance()) {
+            log::line(format_args!("cannot connect to {} at {address}: {why}", dialer.peer.name));
+        }
+    }
+}

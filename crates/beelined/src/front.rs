@@ -1,0 +1,93 @@
+//! What stands between the bridge and the host it runs on: signals, the administrator's socket, systemd, the user.
+//!
+//! The order of a start: [`Front::open`] blocks the signals and opens what root may have to open; the control plane reads
+//! its key and binds its ports; [`Front::drop_privileges`] makes the process the configured user; then rails are opened,
+//! as that user; then [`crate::notify::ready`].
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use anyhow::Context;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::admin::{Admin, Backend};
+use crate::config::Config;
+use crate::log;
+use crate::user::User;
+
+/// Signals and the administrator. It works as [`crate::control::Control`] does: [`Self::as_fd`] is readable, or
+/// [`Self::deadline`] has come, when there is something to do in [`Self::turn`].
+pub struct Front {
+    epoll: Epoll,
+    signals: SignalFd,
+    admin: Admin,
+    user: Option<User>,
+}
+
+/// Whether the bridge goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Flow {
+    /// It does.
+    Continue,
+    /// It was told to stop.
+    Stop,
+}
+
+impl Front {
+    /// Opens everything.
+    pub fn open(config: &Config) -> anyhow::Result<Self> {
+        let mut mask = SigSet::empty();
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            mask.add(signal);
+        }
+        mask.thread_block().context("cannot block signals")?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+            .context("cannot make a descriptor for signals")?;
+        let user = User::to_become(config.user.as_deref())?;
+        let admin = Admin::new(&config.admin_socket, user.as_ref())?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&signals, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        epoll.add(admin.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
+        Ok(Self { epoll, signals, admin, user })
+    }
+
+    /// Becomes the user of the configuration, if the process is another. What only root may open is open by then.
+    pub fn drop_privileges(&self) -> anyhow::Result<()> {
+        if let Some(user) = &self.user {
+            user.become_it()?;
+            log::line(format_args!("runs as `{}` from here on", user.name()));
+        }
+        Ok(())
+    }
+
+    /// Readable when [`Self::turn`] has something to do.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// When [`Self::turn`] has something to do, even if the descriptor is silent.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.admin.deadline()
+    }
+
+    /// Heeds signals, and answers the administrator.
+    pub fn turn(&mut self, now: Instant, backend: &mut dyn Backend) -> Flow {
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            if signal.ssi_signo != Signal::SIGHUP as u32 {
+                return Flow::Stop;
+            }
+            match backend.reload() {
+                Ok(complaints) => {
+                    log::line("the trusted certificates were read again");
+                    complaints.iter().for_each(log::line);
+                }
+                Err(error) => log::line(format_args!("nothing was read again: {error}")),
+            }
+        }
+        self.admin.turn(now, backend);
+        Flow::Continue
+    }
+}
