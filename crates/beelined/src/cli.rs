@@ -1,0 +1,248 @@
+//! The command line: what can be asked for.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use beelined::config;
+use beelined::name::BridgeName;
+use beelined::prefix::Prefix;
+use beelined::tunables::SPECS;
+
+/// The bridge: carries Beeline's connections to other hosts, over the best fabric that both have
+#[derive(Parser, Debug)]
+#[command(name = "beelined", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  beelined keygen --address 10.0.0.1       on each host: make its key and certificate
+  beelined trust beta.crt                  on each host: trust the other's certificate
+  beelined run                             on each host: carry connections (systemd does this)
+  beelined status                          who is there, and what is carried";
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Carry connections until told to stop (SIGTERM); SIGHUP reads the trusted certificates again
+    Run(RunArgs),
+    /// Make a key and its certificate
+    Keygen(KeygenArgs),
+    /// Trust a peer's certificate
+    Trust(TrustArgs),
+    /// Trust a peer's certificate no longer
+    Distrust(DistrustArgs),
+    /// List the trusted certificates
+    Trusted(TrustedArgs),
+    /// Show what the running bridge does
+    Status(StatusArgs),
+    /// Change a setting of the running bridge
+    Set(SetArgs),
+    /// List the fabric ports of this host, and which the configuration admits
+    Rails(RailsArgs),
+    /// Write manual pages or shell completions
+    #[command(hide = true)]
+    Generate(GenerateArgs),
+}
+
+/// Where the configuration is.
+#[derive(Args, Debug, Clone)]
+pub struct ConfigArgs {
+    /// The configuration
+    #[arg(short, long, value_name = "FILE", default_value = config::PATH)]
+    pub config: PathBuf,
+}
+
+/// `beelined run`
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+const KEYGEN_EXAMPLES: &str = "\
+Examples:
+  beelined keygen --address 10.0.0.1 --address 10.0.1.1     a host with two addresses
+  beelined keygen --address 10.0.0.1 --address 10.244.3.0/24
+                                                            a host that also speaks for its containers
+
+The certificate goes to each peer, where `beelined trust` installs it. The key goes nowhere.";
+
+/// `beelined keygen`
+#[derive(Args, Debug)]
+#[command(after_help = KEYGEN_EXAMPLES)]
+pub struct KeygenArgs {
+    /// The bridge's name [default: the host's]
+    #[arg(short, long)]
+    pub name: Option<BridgeName>,
+
+    /// An address of this host, or a prefix, that the bridge speaks for (may be given several times)
+    #[arg(short, long = "address", value_name = "IP_OR_PREFIX", required = true)]
+    pub addresses: Vec<Prefix>,
+
+    /// How long the certificate is valid
+    #[arg(short, long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub days: u32,
+
+    /// Where beelined.key and beelined.crt go
+    #[arg(short, long, value_name = "DIR", default_value = "/etc/beeline")]
+    pub out: PathBuf,
+
+    /// To whom the key shall belong, if there is such a user and this is root
+    #[arg(short, long, default_value = "beeline")]
+    pub user: String,
+
+    /// Replace a key that is there, and accept prefixes that look too wide
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// `beelined trust`
+#[derive(Args, Debug)]
+pub struct TrustArgs {
+    /// The peer's certificate
+    #[arg(value_name = "CERTIFICATE")]
+    pub certificate: PathBuf,
+
+    /// Replace a certificate of the same name, and accept prefixes that look too wide or that others speak for
+    #[arg(short, long)]
+    pub force: bool,
+
+    #[command(flatten)]
+    pub directory: DirectoryArgs,
+}
+
+/// `beelined distrust`
+#[derive(Args, Debug)]
+pub struct DistrustArgs {
+    /// The peer's name
+    pub name: BridgeName,
+
+    #[command(flatten)]
+    pub directory: DirectoryArgs,
+}
+
+/// `beelined trusted`
+#[derive(Args, Debug)]
+pub struct TrustedArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub directory: DirectoryArgs,
+}
+
+/// Where trusted certificates are.
+#[derive(Args, Debug, Clone)]
+pub struct DirectoryArgs {
+    /// The directory of trusted certificates [default: as the configuration says]
+    #[arg(long, value_name = "DIR")]
+    pub trusted: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// Where the running bridge is.
+#[derive(Args, Debug, Clone)]
+pub struct SocketArgs {
+    /// The administrator's socket [default: as the configuration says]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// `beelined status`
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
+/// `beelined set`
+#[derive(Args, Debug)]
+#[command(after_help = settings(), after_long_help = settings())]
+pub struct SetArgs {
+    /// Which setting
+    pub key: String,
+
+    /// Its new value
+    pub value: String,
+
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
+fn settings() -> String {
+    let lines = SPECS.iter().map(|spec| {
+        let (first, last) = (spec.range.start(), spec.range.end());
+        format!("  {}={}\n      {}\n      (a number from {first} to {last})", spec.key, spec.default, spec.sentence)
+    });
+    let lines: Vec<String> = lines.collect();
+    format!(
+        "Settings and their defaults:\n{}\n\nA setting holds until the bridge ends; [tunables] of the configuration is for good.",
+        lines.join("\n")
+    )
+}
+
+/// `beelined rails`
+#[derive(Args, Debug)]
+pub struct RailsArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// `beelined generate`
+#[derive(Args, Debug)]
+pub struct GenerateArgs {
+    /// What to write.
+    #[command(subcommand)]
+    pub what: Generate,
+}
+
+/// What can be generated.
+#[derive(Subcommand, Debug)]
+pub enum Generate {
+    /// Manual pages, one for each command, into a directory
+    Man {
+        /// Which
+        directory: PathBuf,
+    },
+    /// Completions for a shell, to standard output
+    Completions {
+        /// Which
+        shell: clap_complete::Shell,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_names_every_setting() {
+        let help = settings();
+        assert!(SPECS.iter().all(|spec| help.contains(spec.key)));
+    }
+}
