@@ -38,7 +38,7 @@ loom:
 
 PREFIX ?= /usr/local
 install: all
-	ci/install.sh '$(DESTDIR)$(PREFIX)'
+	BEELINE_FINAL_PREFIX='$(PREFIX)' ci/install.sh '$(DESTDIR)$(PREFIX)'
 
 clean:
 	$(CARGO) clean

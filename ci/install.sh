@@ -8,5 +8,22 @@ install -D -m 644 target/release/libbeeline.so "$prefix/lib/beeline/libbeeline.s
 install -d "$prefix/share/beeline/profiles"
 install -m 644 profiles/*.toml "$prefix/share/beeline/profiles/"
 target/release/beeline generate man "$prefix/share/man/man1"
-target/release/beeline generate completions "$prefix/share/beeline/completions"
+install -d "$prefix/share/beeline/completions"
+for shell in bash zsh fish; do
+    target/release/beeline generate completions "$shell" >"$prefix/share/beeline/completions/beeline.$shell"
+done
+# The bridge, where libfabric was there to build it with.
+if [ -x target/release/beelined ]; then
+    install -D -m 755 target/release/beelined "$prefix/bin/beelined"
+    target/release/beelined generate man "$prefix/share/man/man1"
+    for shell in bash zsh fish; do
+        target/release/beelined generate completions "$shell" >"$prefix/share/beeline/completions/beelined.$shell"
+    done
+    # The unit names the program where it will be, not where a package is put together (DESTDIR).
+    install -d "$prefix/lib/systemd/system" "$prefix/lib/sysusers.d"
+    sed "s|@PREFIX@|${BEELINE_FINAL_PREFIX:-$prefix}|" crates/beelined/systemd/beelined.service.in \
+        >"$prefix/lib/systemd/system/beelined.service"
+    install -m 644 crates/beelined/systemd/beeline.sysusers "$prefix/lib/sysusers.d/beeline.conf"
+    echo "The bridge: \`systemd-sysusers\` makes its user; docs/bridge.md says how to go on."
+fi
 echo "Installed to $prefix. Try: beeline run redis-server"
