@@ -5,7 +5,8 @@ set -euo pipefail
 
 declare -A packages=(
     [build]="gcc libc6-dev pkg-config libfabric-dev libhwloc-dev libudev-dev"
-    [test]="gcc libc6-dev strace python3-minimal redis-server redis-tools iperf3 memcached nginx-light curl procps iproute2"
+    [test]="gcc libc6-dev strace python3 redis-server redis-tools iperf3 memcached nginx-light curl procps iproute2
+        python3.11 libpython3.11-testsuite openbsd-inetd netcat-openbsd socat rsync haproxy stunnel4 openssl"
     [demo]="redis-server redis-tools iperf3 netpipe-tcp sockperf procps"
     # Foreign test suites and what they are built with, then real programs.
     [compat]="gcc g++ libc6-dev make dpkg-dev pkg-config libssl-dev zlib1g-dev openssl strace procps iproute2

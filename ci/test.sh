@@ -20,3 +20,4 @@ step "socket semantics: the kernel is the oracle" target/release/semantics --lib
 step "random sequences: the kernel is the oracle" target/release/semantics random --seed 1 --ops-total 500000 \
     --library target/release/libbeeline.so
 step "real programs" tests/apps/run.sh
+step "more programs, and tests of others" tests/compat/run.py --fast

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Foreign test suites and real programs, each without and with Beeline on both ends.
 
-    tests/compat/run.py [NAME...] [--jobs N] [--docs FILE]      BEELINE=path/to/beeline to test another build
+    tests/compat/run.py [NAME...] [--fast] [--jobs N] [--docs FILE]      BEELINE=path/to/beeline to test another build
 
-A NAME is that of a program, of a suite, or SUITE/UNIT.
+A NAME is that of a program, of a suite, or SUITE/UNIT. `--fast` names those that `make test` runs.
 
 A suite (suites/NAME.sh) builds itself once (`prepare`), names its units, one a line (`units`), and runs one (`run UNIT`),
 leaving a line `pass NAME`, `fail NAME`, `skip NAME` or `begin NAME` a test in $OUTCOMES. A test that passes without
@@ -43,6 +43,10 @@ CACHE = TARGET / "compat"
 WORK = pathlib.Path(tempfile.mkdtemp(prefix="beeline-compat-"))
 BEELINE = str(WORK / "bin" / "beeline")
 MODES = ("tcp", "beeline")
+# About a minute of work, and of each kind something that `make test` does not run otherwise.
+FAST = ("inetd", "netcat", "socat", "rsync", "haproxy", "stunnel", "cpython/test_asyncio.test_streams",
+        "cpython/test_asyncio.test_sendfile", "cpython/test_socketserver", "cpython/test_ftplib", "cpython/test_httpservers",
+        "cpython/test_epoll", "cpython/test_select", "cpython/test_multiprocessing_main_handling")
 UNIT_SECONDS = 300
 PROGRAM_SECONDS = 180
 # Nothing but the library or the loader says these.
@@ -312,7 +316,10 @@ def main():
     parser.add_argument("names", nargs="*", help="suites and programs (default: all)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--docs", type=pathlib.Path, help="where to write what was found, as Markdown")
+    parser.add_argument("--fast", action="store_true", help="the ones that make test runs")
     arguments = parser.parse_args()
+    if arguments.fast:
+        arguments.names += FAST
     if not os.access(BUILT, os.X_OK):
         sys.exit(f"no beeline at {BUILT}: build it first (make all)")
     (WORK / "bin").mkdir()

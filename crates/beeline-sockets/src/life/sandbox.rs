@@ -5,8 +5,9 @@
 //! 1. A filter that the program is about to set up is heard of first ([`before_filter`]). All lanes are demoted while
 //!    relays can still be made, epoll sets become the kernel's alone, and the fd table is emptied: from then on every
 //!    call goes to libc as it came, and nothing of ours asks the kernel for anything. It is called *sealed*.
-//! 2. A limit that leaves no room for a relay, for good, announces a filter: that is how programs shut themselves in. They
-//!    leave lanes then ([`before_limit`]), because afterwards it would be too late.
+//! 2. A limit of descriptors that leaves no room for a relay, for good, announces a filter: that is how programs shut
+//!    themselves in. They leave lanes then ([`before_limit`]), because afterwards it would be too late. A limit of
+//!    processes announces nothing: servers forbid themselves to fork, and go on serving.
 //! 3. A program that begins under a filter is sealed from the beginning: what the filter does with our calls cannot be
 //!    found out without making them. That is asked with the calls that the dynamic linker has just made itself. A filter
 //!    that process 1 is under, too, is the container's: made for programs of every kind, it lets our calls pass or
@@ -22,7 +23,7 @@ use super::{is_guest_of_parent, relay, stop_accelerating};
 use crate::{Errno, Outcome, epoll, kernel, proc, stats, table};
 
 /// Descriptors that the making of a relay may take.
-const RELAY_FDS: u64 = 16;
+const RELAY_FDS: usize = 16;
 /// Longest text of /proc/PID/status that is looked at: the lines wanted come before the long ones about CPUs and memory.
 const STATUS_BYTES: usize = 4096;
 
@@ -64,15 +65,12 @@ pub fn before_limit(resource: u32, limit: &libc::rlimit) {
 }
 
 fn leaves_no_relay(resource: u32, most: u64) -> bool {
-    match resource {
-        libc::RLIMIT_NPROC => most == 0,
-        libc::RLIMIT_NOFILE => {
-            let is_free = |fd: &u64| kernel::fcntl(*fd as i32, libc::F_GETFD, 0) == Err(Errno(libc::EBADF));
-            // A limit in the thousands leaves room, or else the program has used it up already.
-            most < 1024 && ((0..most).filter(is_free).count() as u64) < RELAY_FDS
-        }
-        _ => false,
+    // A limit in the thousands leaves room, or else the program has used it up already.
+    if resource != libc::RLIMIT_NOFILE || most > 1024 {
+        return false;
     }
+    let is_free = |fd: &u64| kernel::fcntl(*fd as i32, libc::F_GETFD, 0) == Err(Errno(libc::EBADF));
+    (0..most).filter(is_free).take(RELAY_FDS).count() < RELAY_FDS
 }
 
 /// Whether the program has begun under a filter of its own. Seals it then.
@@ -120,10 +118,9 @@ mod tests {
 
     #[test]
     fn only_limits_without_room_announce_a_filter() {
-        assert!(leaves_no_relay(libc::RLIMIT_NPROC, 0));
-        assert!(!leaves_no_relay(libc::RLIMIT_NPROC, 1));
         assert!(leaves_no_relay(libc::RLIMIT_NOFILE, 1));
-        assert!(!leaves_no_relay(libc::RLIMIT_NOFILE, 1023));
-        assert!(!leaves_no_relay(libc::RLIMIT_FSIZE, 0));
+        assert!(!leaves_no_relay(libc::RLIMIT_NOFILE, 1024));
+        assert!(!leaves_no_relay(libc::RLIMIT_NOFILE, 1 << 20));
+        assert!(!leaves_no_relay(libc::RLIMIT_NPROC, 0));
     }
 }

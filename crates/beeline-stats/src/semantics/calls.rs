@@ -161,7 +161,7 @@ pub const CALLS: &[Row] = &[
     row(
         &["setrlimit", "setrlimit64", "prlimit", "prlimit64"],
         Passed,
-        "A limit that leaves no descriptor or process to be had announces a filter.",
+        "A limit that leaves no descriptor to be had announces a filter.",
         &["guest:limits_announce_a_filter", "guest:asking_for_filters_leaves_lanes_alone"],
     ),
     row(
