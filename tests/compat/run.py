@@ -46,7 +46,7 @@ MODES = ("tcp", "beeline")
 # About a minute of work, and of each kind something that `make test` does not run otherwise.
 FAST = ("inetd", "netcat", "socat", "rsync", "haproxy", "stunnel", "cpython/test_asyncio.test_streams",
         "cpython/test_asyncio.test_sendfile", "cpython/test_socketserver", "cpython/test_ftplib", "cpython/test_httpservers",
-        "cpython/test_epoll", "cpython/test_select", "cpython/test_multiprocessing_main_handling")
+        "cpython/test_epoll", "cpython/test_select")
 UNIT_SECONDS = 300
 PROGRAM_SECONDS = 180
 # Nothing but the library or the loader says these.
