@@ -5,8 +5,8 @@ set -euo pipefail
 if ! pkg-config --atleast-version=1.17 libfabric 2>/dev/null; then
     echo "No libfabric 1.17 (libfabric-dev) here: leaving out beeline-fabric and what needs it." >&2
 # hwloc's own description for pkg-config names libudev, which its development package does not bring along.
-elif ! pkg-config --atleast-version=2.0 hwloc libudev 2>/dev/null; then
-    echo "No hwloc 2 (libhwloc-dev, libudev-dev) here: leaving out beeline-hwloc and what needs it." >&2
+elif ! pkg-config --atleast-version=2.1 hwloc libudev 2>/dev/null; then
+    echo "No hwloc 2.1 (libhwloc-dev, libudev-dev) here: leaving out beeline-hwloc and what needs it." >&2
 else
     echo --workspace
 fi

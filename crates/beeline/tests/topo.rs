@@ -209,3 +209,11 @@ fn without_a_bridge_s_word_ports_are_shown_and_the_reason() {
         assert!(stdout(&output).contains(reason), "{script}: {}", stdout(&output));
     }
 }
+
+#[test]
+fn the_command_needs_neither_hwloc_nor_libfabric() {
+    let program = fs::read(env!("CARGO_BIN_EXE_beeline")).unwrap();
+    let names = |library: &[u8]| program.windows(library.len()).any(|window| window == library);
+    assert!(names(b"libc.so.6"), "the names of libraries are where they are looked for");
+    assert!(!names(b"libhwloc.so") && !names(b"libfabric.so"));
+}
