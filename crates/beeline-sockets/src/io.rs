@@ -209,15 +209,17 @@ pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
     used <= most || used > ring
 }
 
-/// Whether there is certainly nothing but room to report: the most frequent answer of [`poll_mask`], from one look at
-/// the peer's front.
+/// Whether there is something to read, if there is nothing else to tell but that and room: the most frequent answers of
+/// [`poll_mask`], from one look at the peer's front.
 #[inline]
-pub(crate) fn is_quiet(desc: &Desc) -> bool {
+pub(crate) fn plainly_readable(desc: &Desc) -> Option<bool> {
     let (side, lane, peer) = (desc.side(), desc.lane(), desc.end().peer());
-    (lane.cursor(peer) >> 32) as u32 == side.rx.head()
-        && lane.flags(peer) & (flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT) == 0
+    let readable = (lane.cursor(peer) >> 32) as u32 != side.rx.head();
+    let plain = lane.flags(peer) & (flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT) == 0
         && !side.is(state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED)
         && side.error.load(Relaxed) == 0
+        && !(readable && side.rcv_lowat.load(Relaxed) > 1);
+    plain.then_some(readable)
 }
 
 /// poll(2)'s events of a lane, as tcp_poll() computes them (Linux net/ipv4/tcp.c). None for an end that another holder

@@ -30,10 +30,17 @@ pub(super) fn judge(set: &Set, entry: &Entry, depth: u32) -> u32 {
         }
         _ => return 0,
     }
-    if interest & (EPOLLOUT | EPOLLWRNORM) == 0 && io::is_quiet(desc) {
-        return 0;
-    }
-    let mask = io::poll_mask(desc) as u16 as u32;
+    let ask_room = interest & (EPOLLOUT | EPOLLWRNORM) != 0;
+    let mask = match io::plainly_readable(desc) {
+        Some(readable) if !ask_room => {
+            if readable {
+                EPOLLIN | EPOLLRDNORM
+            } else {
+                0
+            }
+        }
+        _ => io::poll_mask(desc) as u16 as u32,
+    };
     let report = mask & interest;
     if report == 0 || entry.events.load(Relaxed) & EPOLLET == 0 {
         return report;

@@ -14,6 +14,7 @@ use super::{
     cool_entry, cool_set, set_of,
 };
 use crate::app_memory::bogus;
+use crate::desc::Desc;
 use crate::life::relay;
 use crate::poll::deadline;
 use crate::wait::{Patience, Spun, Woken};
@@ -262,10 +263,7 @@ impl Call {
 
     fn harvest_locked(&mut self) {
         let set = self.set;
-        if self.number == 0 {
-            self.number = set.calls.load(Relaxed).wrapping_add(1).max(1);
-            set.calls.store(self.number, Relaxed);
-        }
+        self.take_number();
         let mut fd = set.hot_first.load(Relaxed);
         let last = set.hot_last.load(Relaxed);
         while let Some(entry) = set.find(fd) {
@@ -279,27 +277,40 @@ impl Call {
     }
 
     #[inline]
+    fn take_number(&mut self) {
+        if self.number == 0 {
+            self.number = self.set.calls.load(Relaxed).wrapping_add(1).max(1);
+            self.set.calls.store(self.number, Relaxed);
+        }
+    }
+
+    #[inline]
     fn gather(&mut self, fd: i32, entry: &Entry) {
-        let set = self.set;
         let Some(desc) = entry.desc() else { return };
         let marks = (entry.events.load(Relaxed) & EPOLLET != 0).then(|| Marks::of(desc));
-        let report = judge(set, entry, 0);
-        if report == 0 {
-            let looks = entry.idle_looks.load(Relaxed) + 1;
-            entry.idle_looks.store(looks, Relaxed);
-            if looks > IDLE_LOOKS {
-                entry.idle_looks.store(0, Relaxed);
-                cool_entry(self.epfd, set, fd, entry, 0);
+        match judge(self.set, entry, 0) {
+            0 => {
+                let looks = entry.idle_looks.load(Relaxed) + 1;
+                entry.idle_looks.store(looks, Relaxed);
+                if looks > IDLE_LOOKS {
+                    entry.idle_looks.store(0, Relaxed);
+                    cool_entry(self.epfd, self.set, fd, entry, 0);
+                }
             }
-            return;
+            report => self.report(fd, entry, desc, marks.as_ref(), report),
         }
+    }
+
+    #[inline]
+    fn report(&mut self, fd: i32, entry: &Entry, desc: &Desc, marks: Option<&Marks>, report: u32) {
+        let set = self.set;
         entry.idle_looks.store(0, Relaxed);
         if entry.call.load(Relaxed) == self.number {
             // A second harvest of one call.
             return;
         }
         entry.call.store(self.number, Relaxed);
-        reported(entry, desc, marks.as_ref(), report);
+        reported(entry, desc, marks, report);
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
         if set.hot_last.load(Relaxed) != fd {
             set.make_cold(fd, entry);
@@ -342,13 +353,27 @@ impl Call {
                 core::hint::spin_loop();
                 continue;
             };
-            if judge(set, entry, 0) != 0 {
-                self.harvest_locked();
-                return true;
+            let report = judge(set, entry, 0);
+            if report != 0 {
+                return self.found(*place, entry, report);
             }
             *place = entry.next.load(Relaxed);
         }
         false
+    }
+
+    /// Reports what a spin has found, and what else there is. Where edges count, the count comes before the judgement.
+    #[inline]
+    fn found(&mut self, fd: i32, entry: &Entry, report: u32) -> bool {
+        if let Some(desc) = entry.desc().filter(|_| entry.events.load(Relaxed) & EPOLLET == 0) {
+            self.take_number();
+            self.report(fd, entry, desc, None, report);
+            if self.set.hot_first.load(Relaxed) == self.set.hot_last.load(Relaxed) {
+                return true;
+            }
+        }
+        self.harvest_locked();
+        true
     }
 
     /// Ends the call: if other threads sleep on the set, what stays hot is armed for them.
