@@ -30,6 +30,8 @@ pub enum Command {
     Bench(Box<beeline_bench::BenchArgs>),
     /// Draw this host, its rails to other hosts, and the path that connections take from each CPU
     Topo(TopoArgs),
+    /// Carry connections to other hosts: the commands of `beelined`, if the bridge is installed
+    Bridge(BridgeArgs),
     /// Write manual pages, shell completions, the reference of options and reasons, or the table of calls
     #[command(hide = true)]
     Generate(GenerateArgs),
@@ -213,6 +215,19 @@ pub struct TopoArgs {
     /// The bridge's program (default: the one beside this command)
     #[arg(long, value_name = "PATH", hide = true)]
     pub bridge: Option<PathBuf>,
+}
+
+const BRIDGE_EXAMPLES: &str = "\
+Examples:
+  beeline bridge --help                    what the bridge can do
+  beeline bridge status                    the same as `beelined status`";
+
+#[derive(Args, Debug)]
+#[command(after_help = BRIDGE_EXAMPLES, disable_help_flag = true)]
+pub struct BridgeArgs {
+    /// A command of `beelined`, and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    pub arguments: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]

@@ -3,6 +3,7 @@
 //! Each command is a module that gets its parsed arguments and returns an exit code. Errors travel as
 //! [`anyhow::Error`] to this file, which prints them and picks the code: a [`Failure`] carries its own.
 
+mod bridge;
 mod cli;
 mod elf;
 mod generate;
@@ -56,6 +57,10 @@ fn main() -> ExitCode {
         Command::Stat(arguments) => (stat::run(&arguments), 1),
         Command::Bench(arguments) => (beeline_bench::run(*arguments, &["bench"]), 2),
         Command::Topo(arguments) => (topo::run(&arguments), 1),
+        Command::Bridge(arguments) => match bridge::run(&arguments) {
+            Ok(never) => match never {},
+            Err(error) => (Err(error), 1),
+        },
         Command::Generate(arguments) => (generate::run(&arguments), 1),
     };
     match result {

@@ -11,7 +11,7 @@ fn manual_pages_are_written_for_each_command() {
     let directory = tempfile::tempdir().unwrap();
     let status = beeline().args(["generate", "man"]).arg(directory.path()).status().unwrap();
     assert!(status.success());
-    for page in ["beeline.1", "beeline-run.1", "beeline-stat.1", "beeline-topo.1"] {
+    for page in ["beeline.1", "beeline-run.1", "beeline-stat.1", "beeline-topo.1", "beeline-bridge.1"] {
         let text = std::fs::read_to_string(directory.path().join(page)).unwrap();
         assert!(text.contains(".SH NAME"), "{page}");
     }
