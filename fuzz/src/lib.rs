@@ -3,6 +3,9 @@
 //! Each function feeds the bytes to a decoder and then checks what must hold for whatever came out. It
 //! panics when that does not hold; the decoder itself must never panic.
 
+#[cfg(feature = "bridge")]
+pub mod bridge;
+
 use beeline_stats::layout::{HEADER_BYTES, MAGIC, SLOT_BYTES, VERSION};
 use beeline_stats::{Counter, Poison, Reason, Role, Snapshot, Tunables};
 use beeline_wire::diag::ListenerQuery;
@@ -14,13 +17,17 @@ use beeline_wire::{Endpoint, Hello};
 pub type Target = fn(&[u8]);
 
 /// All of them, by the names of their fuzz targets.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: &[(&str, Target)] = &[
     ("hello", hello),
     ("names", names),
     ("diag", diag),
     ("route", route),
     ("snapshot", snapshot),
     ("tunables", tunables),
+    #[cfg(feature = "bridge")]
+    ("control", bridge::control),
+    #[cfg(feature = "bridge")]
+    ("certificate", bridge::certificate),
 ];
 
 /// What decodes is exactly what would have been sent. The bytes are tried as they are, and behind a

@@ -65,7 +65,8 @@ fn beginnings() -> Vec<Vec<u8>> {
         let name = ConnName { client: end(client), server: end(server) };
         name.encode().as_bytes().to_vec()
     };
-    vec![
+    #[allow(unused_mut)]
+    let mut beginnings = vec![
         Vec::new(),
         hello.encode().to_vec(),
         DoorName::encode(3).as_bytes().to_vec(),
@@ -75,7 +76,10 @@ fn beginnings() -> Vec<Vec<u8>> {
         route_answer(),
         statistics(),
         b"accelerate=on,wait=poll,spin_ns_max=5,ring_bytes=65536".to_vec(),
-    ]
+    ];
+    #[cfg(feature = "bridge")]
+    beginnings.extend(beeline_fuzz::bridge::beginnings());
+    beginnings
 }
 
 fn message(kind: u16, payload: &[u8]) -> Vec<u8> {
