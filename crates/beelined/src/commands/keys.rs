@@ -50,7 +50,7 @@ pub fn generate(arguments: &KeygenArgs) -> anyhow::Result<()> {
     let lifetime = Duration::from_secs(u64::from(arguments.days) * 86_400);
     let generated =
         beelined::keys::generate(&name, &addresses, SystemTime::now() - CLOCKS_DIFFER, lifetime + CLOCKS_DIFFER)?;
-    fs::create_dir_all(&arguments.out).with_context(|| format!("cannot make {}", arguments.out.display()))?;
+    make_directory(&arguments.out)?;
     write_whole(&key, &generated.key, 0o600)?;
     write_whole(&certificate, &generated.certificate, 0o644)?;
     let mut text = format!("Key of `{name}`: {}\n", key.display());
@@ -205,6 +205,7 @@ fn refuse_overlaps<'a>(
     Ok(())
 }
 
+/// Whoever runs the bridge has to get in, whatever the umask of whoever sets it up.
 fn make_directory(directory: &Path) -> anyhow::Result<()> {
     if !directory.exists() {
         fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;

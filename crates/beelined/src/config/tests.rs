@@ -108,6 +108,18 @@ fn errors_have_their_line_and_column() {
 }
 
 #[test]
+fn the_examples_of_the_documentation_are_understood() {
+    let text = include_str!("../../../../docs/bridge.md");
+    let blocks = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next());
+    let here = text.split("<<END\n").skip(1).map(|rest| rest.split("END\n").next());
+    let examples: Vec<&str> = blocks.chain(here).flatten().collect();
+    assert_eq!(examples.len(), 4);
+    for example in examples {
+        Config::parse("docs/bridge.md", example).unwrap();
+    }
+}
+
+#[test]
 fn files_that_others_could_write_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("b.toml");
