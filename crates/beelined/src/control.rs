@@ -143,6 +143,13 @@ impl Control {
                 (config.name.clone().context("the bridge has no name")?, Trust::Insecure, addresses.clone())
             }
         };
+        match &trust {
+            Trust::Insecure => log::line("INSECURE: peers are known by their addresses only"),
+            Trust::Certificates { tls, .. } if tls.own.days_left() < 30 => {
+                log::line(format_args!("this bridge's certificate expires in {} days", tls.own.days_left()));
+            }
+            Trust::Certificates { .. } => {}
+        }
         if config.peers.iter().any(|peer| peer.name == name) {
             bail!("one of the configured peers has this bridge's own name, `{name}`");
         }
@@ -285,7 +292,7 @@ impl Control {
         let Trust::Certificates { tls, paths } = &mut self.trust else {
             bail!("the bridge runs with `insecure = true`, so there are no certificates to read");
         };
-        let (read, complaints) = Tls::read(paths)?;
+        let (read, complaints) = tls.read_again(paths)?;
         if read.own.name != tls.own.name || read.own.addresses != self.routes.own() {
             bail!("the new certificate has another name or other addresses; start the bridge again");
         }

@@ -10,6 +10,12 @@ pub fn line(what: impl Display) {
     let _ = writeln!(std::io::stderr(), "beelined: {what}");
 }
 
+/// What others said, fit for a line of a log: short, and without characters that move the cursor.
+pub fn plain(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 300;
+    text.chars().take(CHARACTERS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 /// How often strangers can make the log longer.
 const STRANGERS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -29,5 +35,17 @@ pub fn about_strangers(what: impl Display) {
             line(what);
             *last = Some((now, 0));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_stays_on_its_line() {
+        assert_eq!(plain("a\nb\x1b[2J\u{85}ä"), "a?b?[2J?ä");
+        assert_eq!(plain(&"ä".repeat(1000)), "ä".repeat(300));
+        assert_eq!(plain(&plain("a\n")), plain("a\n"));
     }
 }

@@ -97,7 +97,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str("the other end closed the connection"),
-            Self::Bye(why) => write!(f, "the other end says: {}", why.escape_debug()),
+            Self::Bye(why) => write!(f, "the other end says: {why}"),
             Self::Io(error) => error.fmt(f),
             Self::Tls(error) => write!(f, "TLS: {error}"),
             Self::Silent => f.write_str("nothing was heard for too long"),

@@ -8,6 +8,7 @@ use std::fmt;
 use beeline_topo::PeerRail;
 use serde::{Deserialize, Serialize};
 
+use crate::log::plain;
 use crate::name::BridgeName;
 use crate::prefix::Prefix;
 
@@ -217,8 +218,11 @@ type Objection = String;
 impl Frame {
     /// Understands the body of a frame.
     pub fn decode(body: &[u8]) -> Result<Self, Objection> {
-        let frame: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let mut frame: Self = serde_json::from_slice(body).map_err(|error| plain(&error.to_string()))?;
         frame.check()?;
+        if let Self::RailDown(RailDown { why, .. }) | Self::Bye(Bye { why }) = &mut frame {
+            *why = plain(why);
+        }
         Ok(frame)
     }
 
@@ -269,8 +273,8 @@ pub fn check_rails(rails: &[Rail]) -> Result<(), Objection> {
         }
         let PeerRail { name, provider, netdev, .. } = &rail.description;
         let texts = [Some(name), Some(provider), netdev.as_ref()];
-        if texts.iter().flatten().any(|text| text.len() > TEXT_BYTES_MAX) {
-            return Err(format!("a name of rail {} is too long", rail.id));
+        if texts.iter().flatten().any(|text| text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control)) {
+            return Err(format!("a name of rail {} will not do", rail.id));
         }
     }
     Ok(())

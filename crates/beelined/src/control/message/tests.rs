@@ -86,8 +86,13 @@ fn offers_have_bounds() {
     let mut long = rail(1);
     long.description.netdev = Some("x".repeat(257));
     assert!(check_rails(&[long]).is_err());
+    let mut odd = rail(1);
+    odd.description.name = "tcp\n".into();
+    assert!(check_rails(&[odd]).is_err());
     let bye = Frame::Bye(Bye { why: shortened("ä".repeat(400)) });
     assert!(Frame::decode(&bye.encode()).is_ok());
+    let moving = Frame::Bye(Bye { why: "no\x1b[2J".into() });
+    assert_eq!(Frame::decode(&moving.encode()), Ok(Frame::Bye(Bye { why: "no?[2J".into() })));
     assert!(Frame::decode(&Frame::Bye(Bye { why: "x".repeat(513) }).encode()).is_err());
 }
 
