@@ -1,10 +1,11 @@
 //! What stands between the bridge and the host it runs on: signals, the administrator's socket, systemd, the user.
 //!
-//! The order of a start: [`Front::open`] blocks the signals and opens what root may have to open; the control plane reads
-//! its key and binds its ports; [`Front::drop_privileges`] makes the process the configured user; then rails are opened,
-//! as that user; then [`crate::notify::ready`].
+//! The order of a start: [`Prepared::new`] blocks the signals and does what only root may do; the control plane reads its
+//! key and binds its ports; [`Prepared::open`] makes the process the configured user and opens the administrator's socket;
+//! then rails are opened, as that user; then [`crate::notify::ready`].
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -17,13 +18,19 @@ use crate::config::Config;
 use crate::log;
 use crate::user::User;
 
+/// A start that still has the power it was given.
+pub struct Prepared {
+    signals: SignalFd,
+    admin_socket: PathBuf,
+    user: Option<User>,
+}
+
 /// Signals and the administrator. It works as [`crate::control::Control`] does: [`Self::as_fd`] is readable, or
 /// [`Self::deadline`] has come, when there is something to do in [`Self::turn`].
 pub struct Front {
     epoll: Epoll,
     signals: SignalFd,
     admin: Admin,
-    user: Option<User>,
 }
 
 /// Whether the bridge goes on.
@@ -36,9 +43,9 @@ pub enum Flow {
     Stop,
 }
 
-impl Front {
-    /// Opens everything.
-    pub fn open(config: &Config) -> anyhow::Result<Self> {
+impl Prepared {
+    /// Blocks the signals, and makes what the bridge's user may not be able to make.
+    pub fn new(config: &Config) -> anyhow::Result<Self> {
         let mut mask = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             mask.add(signal);
@@ -47,22 +54,26 @@ impl Front {
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
             .context("cannot make a descriptor for signals")?;
         let user = User::to_become(config.user.as_deref())?;
-        let admin = Admin::new(&config.admin_socket, user.as_ref())?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(&signals, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-        epoll.add(admin.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
-        Ok(Self { epoll, signals, admin, user })
+        Admin::make_directory(&config.admin_socket, user.as_ref())?;
+        Ok(Self { signals, admin_socket: config.admin_socket.clone(), user })
     }
 
-    /// Becomes the user of the configuration, if the process is another. What only root may open is open by then.
-    pub fn drop_privileges(&self) -> anyhow::Result<()> {
+    /// Becomes the user of the configuration, if the process is another, and opens the administrator's socket. What only
+    /// root may open is open by then.
+    pub fn open(self) -> anyhow::Result<Front> {
         if let Some(user) = &self.user {
             user.become_it()?;
             log::line(format_args!("runs as `{}` from here on", user.name()));
         }
-        Ok(())
+        let admin = Admin::new(&self.admin_socket)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&self.signals, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        epoll.add(admin.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
+        Ok(Front { epoll, signals: self.signals, admin })
     }
+}
 
+impl Front {
     /// Readable when [`Self::turn`] has something to do.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()

@@ -7,7 +7,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use crate::admin::{Backend, Document};
 use crate::config::Config;
 use crate::control::Control;
-use crate::front::{Flow, Front};
+use crate::front::{Flow, Prepared};
 use crate::tunables::Tunables;
 use crate::{log, notify};
 
@@ -32,9 +32,9 @@ impl Backend for Bridge {
 
 /// Runs the bridge until it is told to stop.
 pub fn run(config: &Config) -> anyhow::Result<()> {
-    let mut front = Front::open(config)?;
+    let prepared = Prepared::new(config)?;
     let control = Control::new(config, Instant::now())?;
-    front.drop_privileges()?;
+    let mut front = prepared.open()?;
     let mut bridge = Bridge { control, tunables: config.tunables };
     notify::ready();
     log::line("ready");

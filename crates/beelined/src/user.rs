@@ -34,9 +34,9 @@ impl User {
         Ok(Some(user))
     }
 
-    /// Makes the file theirs.
+    /// Makes the file theirs; a symbolic link itself, not what it leads to.
     pub fn give(&self, path: &Path) -> anyhow::Result<()> {
-        std::os::unix::fs::chown(path, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
+        std::os::unix::fs::lchown(path, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
             .with_context(|| format!("cannot give {} to `{}`", path.display(), self.name))
     }
 

@@ -266,7 +266,7 @@ fn two_bridges_meet_tell_and_stop() {
     bad(&alpha.run(&["set", "spin", "3"]), "did you mean `spin_us`");
     let status: serde_json::Value = serde_json::from_str(&good(&alpha.run(&["status", "--json"]))).unwrap();
     assert_eq!(status["tunables"]["spin_us"], 3);
-    bad(&alpha.run(&["run"]), "another beelined is running");
+    bad(&alpha.run(&["run"]), "cannot listen on");
 
     let config = beelined::config::Config::read(Path::new(&beta.file("b.toml"))).unwrap();
     let now = std::time::Instant::now;

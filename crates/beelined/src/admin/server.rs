@@ -40,10 +40,19 @@ struct Client {
 }
 
 impl Admin {
-    /// Opens the socket. `owner` is who the bridge will be.
-    pub fn new(path: &Path, owner: Option<&User>) -> anyhow::Result<Self> {
-        let listener = listen(path, owner)
-            .with_context(|| format!("cannot open the administrator's socket {}", path.display()))?;
+    /// Makes the socket's directory if it is not there, for `owner`. This may need root's power, unlike the socket:
+    /// what root changes in a directory of the bridge's user could be made to be something else at the last moment.
+    pub fn make_directory(path: &Path, owner: Option<&User>) -> anyhow::Result<()> {
+        let Some(directory) = path.parent().filter(|directory| !directory.exists()) else { return Ok(()) };
+        fs::create_dir(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
+        owner.map_or(Ok(()), |owner| owner.give(directory))
+    }
+
+    /// Opens the socket, as the user who the bridge is.
+    pub fn new(path: &Path) -> anyhow::Result<Self> {
+        let listener =
+            listen(path).with_context(|| format!("cannot open the administrator's socket {}", path.display()))?;
         listener.set_nonblocking(true)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
@@ -160,14 +169,7 @@ impl Drop for Admin {
     }
 }
 
-fn listen(path: &Path, owner: Option<&User>) -> anyhow::Result<UnixListener> {
-    if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
-        fs::create_dir(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
-        if let Some(owner) = owner {
-            owner.give(directory)?;
-        }
-    }
+fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             match UnixStream::connect(path) {
@@ -179,8 +181,5 @@ fn listen(path: &Path, owner: Option<&User>) -> anyhow::Result<UnixListener> {
         result => result?,
     };
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    if let Some(owner) = owner {
-        owner.give(path)?;
-    }
     Ok(listener)
 }

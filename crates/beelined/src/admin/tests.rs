@@ -76,7 +76,8 @@ struct Served {
 fn serve() -> Served {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run/beelined.sock");
-    let mut admin = Admin::new(&path, None).unwrap();
+    Admin::make_directory(&path, None).unwrap();
+    let mut admin = Admin::new(&path).unwrap();
     let (stop, stopped) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let mut bridge = Bridge { tunables: Tunables::DEFAULT };
@@ -134,7 +135,7 @@ fn what_is_no_request_is_answered_so_and_long_lines_are_cut_off() {
 fn many_clients_that_say_nothing_do_not_stay() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    let mut admin = Admin::new(&path, None).unwrap();
+    let mut admin = Admin::new(&path).unwrap();
     let mut bridge = Bridge { tunables: Tunables::DEFAULT };
     let now = Instant::now();
     let mut clients: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&path).unwrap()).collect();
@@ -159,9 +160,9 @@ fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     assert!(ask(&path, &Request::Reload {}).unwrap_err().to_string().contains("no bridge is running"));
-    let admin = Admin::new(&path, None).unwrap();
+    let admin = Admin::new(&path).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let error = format!("{:#}", Admin::new(&path, None).err().unwrap());
+    let error = format!("{:#}", Admin::new(&path).err().unwrap());
     assert!(error.contains("another beelined is running"), "{error}");
     drop(admin);
     assert!(!path.exists());

@@ -26,6 +26,7 @@ pub struct Tls {
     pub own: Certificate,
     /// Those of the peers.
     pub trusted: Arc<Trusted>,
+    key: PrivateKeyDer<'static>,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
 }
@@ -36,20 +37,19 @@ pub type TlsError = rustls::Error;
 impl Tls {
     /// Reads key, certificate and trusted certificates. Complaints about single trusted files come beside.
     pub fn read(paths: &CertificatePaths) -> anyhow::Result<(Self, Vec<String>)> {
-        let certificate = read_guarded(&paths.certificate, Private::No)
-            .and_then(|text| Certificate::from_pem(&text))
-            .with_context(|| format!("cannot use the certificate {}", paths.certificate.display()))?;
-        if certificate.has_expired_at(SystemTime::now()) {
-            bail!("the certificate {} has expired; make another with `beelined keygen`", paths.certificate.display());
-        }
-        if certificate.addresses.is_empty() {
-            bail!("the certificate {} names no address to speak for", paths.certificate.display());
-        }
-        let key = read_guarded(&paths.key, Private::Yes)
-            .and_then(|text| key_from_pem(&text))
-            .with_context(|| format!("cannot use the key {}", paths.key.display()))?;
-        let (trusted, complaints) = Trusted::read(&paths.trusted).context("cannot use the trusted certificates")?;
-        Ok((Self::new(certificate, key, trusted)?, complaints))
+        let own = read_own(paths)?;
+        let key = read_key(paths)?;
+        let (trusted, complaints) = read_trusted(paths)?;
+        Ok((Self::new(own, key, trusted)?, complaints))
+    }
+
+    /// Reads them again. The key is read only if the certificate is another: a bridge that has become a user of little
+    /// power may not be able to, and need not.
+    pub fn read_again(&self, paths: &CertificatePaths) -> anyhow::Result<(Self, Vec<String>)> {
+        let own = read_own(paths)?;
+        let key = if own == self.own { self.key.clone_key() } else { read_key(paths)? };
+        let (trusted, complaints) = read_trusted(paths)?;
+        Ok((Self::new(own, key, trusted)?, complaints))
     }
 
     /// From what has been read.
@@ -69,11 +69,11 @@ impl Tls {
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(pinned)
-            .with_single_cert(chain, key)
+            .with_single_cert(chain, key.clone_key())
             .context("key and certificate do not belong together")?;
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        Ok(Self { own, trusted, client: Arc::new(client), server: Arc::new(server) })
+        Ok(Self { own, trusted, key, client: Arc::new(client), server: Arc::new(server) })
     }
 
     /// The connecting end. The address is not part of the identity; it only has to be something.
@@ -85,6 +85,30 @@ impl Tls {
     pub fn accept(&self) -> Result<rustls::Connection, TlsError> {
         ServerConnection::new(self.server.clone()).map(Into::into)
     }
+}
+
+fn read_own(paths: &CertificatePaths) -> anyhow::Result<Certificate> {
+    let path = paths.certificate.display();
+    let certificate = read_guarded(&paths.certificate, Private::No)
+        .and_then(|text| Certificate::from_pem(&text))
+        .with_context(|| format!("cannot use the certificate {path}"))?;
+    if certificate.has_expired_at(SystemTime::now()) {
+        bail!("the certificate {path} has expired; make another with `beelined keygen`");
+    }
+    if certificate.addresses.is_empty() {
+        bail!("the certificate {path} names no address to speak for");
+    }
+    Ok(certificate)
+}
+
+fn read_key(paths: &CertificatePaths) -> anyhow::Result<PrivateKeyDer<'static>> {
+    read_guarded(&paths.key, Private::Yes)
+        .and_then(|text| key_from_pem(&text))
+        .with_context(|| format!("cannot use the key {}", paths.key.display()))
+}
+
+fn read_trusted(paths: &CertificatePaths) -> anyhow::Result<(Trusted, Vec<String>)> {
+    Trusted::read(&paths.trusted).context("cannot use the trusted certificates")
 }
 
 fn key_from_pem(text: &str) -> anyhow::Result<PrivateKeyDer<'static>> {
