@@ -6,6 +6,8 @@
 //!    asks one thing at a time.
 //! 3. It must not keep the bridge from its work: few clients, short lines, bounded time.
 
+#![forbid(unsafe_code)]
+
 mod client;
 mod server;
 pub mod table;

@@ -6,6 +6,8 @@
 //! 3. With `insecure = true` the addresses in the file say who is who; without it certificates do, and addresses in
 //!    the file would look as if they meant something, so they are refused.
 
+#![forbid(unsafe_code)]
+
 mod file;
 mod rails;
 

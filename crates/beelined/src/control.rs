@@ -12,6 +12,8 @@
 //!    bounded time, and each with bounded memory.
 //! 4. Peers keep to the protocol or lose their connection; see [`session`].
 
+#![forbid(unsafe_code)]
+
 mod connection;
 mod dialer;
 pub mod end;
@@ -351,7 +353,7 @@ impl Control {
             return connection.flush();
         }
         if let Phase::Closing { .. } = connection.phase {
-            return match connection.link.read(&mut Vec::new())? {
+            return match connection.link.read(&mut Vec::new())?.ending {
                 Ending::Open => Ok(()),
                 Ending::Over => Err(End::Closed),
             };

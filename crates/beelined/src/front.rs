@@ -4,6 +4,8 @@
 //! key and binds its ports; [`Prepared::open`] makes the process the configured user and opens the administrator's socket;
 //! then rails are opened, as that user; then [`crate::notify::ready`].
 
+#![forbid(unsafe_code)]
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::Instant;

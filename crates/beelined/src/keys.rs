@@ -7,6 +7,8 @@
 //!    validity. There are no authorities and no chains: who could sign for others could speak for everybody.
 //! 3. TLS 1.3 only, both ends show certificates, nothing is resumed: every connection proves its keys again.
 
+#![forbid(unsafe_code)]
+
 mod certificate;
 mod tls;
 mod trusted;

@@ -1,5 +1,7 @@
 //! Plain lines to standard error, where systemd or a person reads them.
 
+#![forbid(unsafe_code)]
+
 use std::fmt::Display;
 use std::io::Write;
 use std::sync::Mutex;

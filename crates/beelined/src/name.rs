@@ -3,6 +3,8 @@
 //! A name stands in certificates, in configuration and on the wire, and becomes a file name. So it is
 //! short and of characters that mean nothing special anywhere.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::str::FromStr;
 

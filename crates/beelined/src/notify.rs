@@ -1,5 +1,7 @@
 //! Telling systemd how far we are (sd_notify(3)): a datagram to the socket in `NOTIFY_SOCKET`.
 
+#![forbid(unsafe_code)]
+
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;

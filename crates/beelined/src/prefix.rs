@@ -5,6 +5,8 @@
 //!    of one host as seen from another. `contains` says no to them even when the prefix is wide enough.
 //! 3. IPv4 addresses that are written as IPv6 (`::ffff:10.0.0.1`) are the IPv4 addresses.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;

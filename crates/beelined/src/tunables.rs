@@ -1,6 +1,8 @@
 //! The settings that can be changed while the bridge runs, as one table: configuration, `beelined set`, status
 //! and documentation are all made from it.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::ops::RangeInclusive;
 

@@ -1,5 +1,7 @@
 //! Becoming somebody less powerful.
 
+#![forbid(unsafe_code)]
+
 use std::path::Path;
 
 use anyhow::{Context, bail};

@@ -103,10 +103,12 @@ impl Connection {
     /// Moves bytes both ways, as far as they go. Bytes that came are in the session.
     pub fn exchange(&mut self, now: Instant) -> Result<Ending, End> {
         let mut bytes = Vec::new();
-        let ending = self.link.read(&mut bytes)?;
+        let arrival = self.link.read(&mut bytes)?;
         self.session.receive(&bytes, now)?;
+        // What TLS says to TLS makes work, too.
+        self.session.spend(arrival.wire_bytes.saturating_sub(bytes.len()) as f64, now)?;
         self.flush()?;
-        Ok(ending)
+        Ok(arrival.ending)
     }
 
     /// Sends what waits.

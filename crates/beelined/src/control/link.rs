@@ -18,7 +18,16 @@ pub struct Link {
     tls: Option<rustls::Connection>,
 }
 
-/// What reading found beyond bytes.
+/// What a read has brought, beside bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Whether there can be more.
+    pub ending: Ending,
+    /// How many bytes came over the wire: TLS has some of its own.
+    pub wire_bytes: usize,
+}
+
+/// Whether there can be more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// There may be more.
@@ -59,16 +68,18 @@ impl Link {
     }
 
     /// Puts what has arrived behind what is in `bytes`.
-    pub fn read(&mut self, bytes: &mut Vec<u8>) -> Result<Ending, End> {
+    pub fn read(&mut self, bytes: &mut Vec<u8>) -> Result<Arrival, End> {
         let Some(tls) = &mut self.tls else {
-            return read_some(&mut self.socket, bytes);
+            let before = bytes.len();
+            let ending = read_some(&mut self.socket, bytes)?;
+            return Ok(Arrival { ending, wire_bytes: bytes.len() - before });
         };
-        let mut raw = 0;
+        let mut wire_bytes = 0;
         let mut ending = Ending::Open;
-        while raw < READ_BYTES_MAX && ending == Ending::Open {
+        while wire_bytes < READ_BYTES_MAX && ending == Ending::Open {
             match tls.read_tls(&mut self.socket) {
                 Ok(0) => ending = Ending::Over,
-                Ok(more) => raw += more,
+                Ok(more) => wire_bytes += more,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
@@ -82,7 +93,7 @@ impl Link {
                 ending = Ending::Over;
             }
         }
-        Ok(ending)
+        Ok(Arrival { ending, wire_bytes })
     }
 
     /// Takes from the front of `outbox` what can be sent now.

@@ -45,7 +45,9 @@ impl Control {
         };
         if network::prepare(&socket).is_ok() {
             self.make_room(now);
-            self.begin(socket, tls, Side::Accepted, remote, phase, now);
+            if let Err(end) = self.begin(socket, tls, Side::Accepted, remote, phase, now) {
+                log::about_strangers(format_args!("a connection from {remote} cannot begin: {end}"));
+            }
         }
     }
 
@@ -73,12 +75,12 @@ impl Control {
             Trust::Certificates { tls, .. } => tls.connect(address.ip()).map(Some).map_err(End::from),
             Trust::Insecure => Ok(None),
         };
-        match tls.and_then(|tls| Ok((network::connect(address)?, tls))) {
-            Ok((socket, tls)) => {
-                let id = self.begin(socket, tls, Side::Dialed(index), address, Phase::Connecting, now);
-                self.dialers[index].attempt = id;
-            }
-            Err(end) => self.note_failed_attempt(index, address, &end, now),
+        let begun = tls.and_then(|tls| {
+            let socket = network::connect(address)?;
+            self.begin(socket, tls, Side::Dialed(index), address, Phase::Connecting, now)
+        });
+        if let Err(end) = begun {
+            self.note_failed_attempt(index, address, &end, now);
         }
     }
 
@@ -90,21 +92,24 @@ impl Control {
         remote: SocketAddr,
         phase: Phase,
         now: Instant,
-    ) -> Option<PeerId> {
+    ) -> Result<(), End> {
         let id = PeerId(self.next_id);
-        let token = Token::from_bytes(random().ok()?);
+        let token = Token::from_bytes(random().map_err(std::io::Error::other)?);
         let link = Link::new(socket, tls);
         let session = Session::new(now, self.timeout);
         let interest = EpollFlags::empty();
-        self.epoll.add(&link, EpollEvent::new(interest, id.0)).ok()?;
+        self.epoll.add(&link, EpollEvent::new(interest, id.0)).map_err(std::io::Error::from)?;
         self.next_id += 1;
+        if let Side::Dialed(index) = side {
+            self.dialers[index].attempt = Some(id);
+        }
         let mut connection = Connection { id, side, remote, phase, token, session, link, interest };
         let result = match connection.phase {
             Phase::Greeting => self.greet(&mut connection),
             _ => Ok(()),
         };
         self.settle_down(connection, result, now);
-        Some(id)
+        Ok(())
     }
 
     pub(super) fn note_failed_attempt(&mut self, index: usize, address: SocketAddr, why: &End, now: Instant) {

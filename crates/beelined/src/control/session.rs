@@ -120,7 +120,8 @@ impl Session {
         }
     }
 
-    fn spend(&mut self, cost: f64, now: Instant) -> Result<(), End> {
+    /// Takes from the budget.
+    pub fn spend(&mut self, cost: f64, now: Instant) -> Result<(), End> {
         let elapsed = now.saturating_duration_since(self.budget_at).as_secs_f64();
         self.budget_at = now;
         self.budget = (self.budget + elapsed * RATE).min(BURST) - cost;

@@ -239,7 +239,7 @@ impl Raw {
     pub fn exchange(&mut self) -> Result<Vec<Frame>, End> {
         self.link.write(&mut self.outbox)?;
         let mut bytes = Vec::new();
-        let ending = self.link.read(&mut bytes)?;
+        let ending = self.link.read(&mut bytes)?.ending;
         self.reader.push(&bytes);
         let mut frames = Vec::new();
         while let Some(body) = self.reader.next_body()? {
