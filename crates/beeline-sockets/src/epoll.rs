@@ -51,7 +51,7 @@ pub use wait::{pwait, pwait2, wait};
 
 use judge::{judge, tail};
 use registration::{bury, watch};
-use set::{Entry, NIL, SETS};
+use set::{Entry, SETS};
 
 /// Looks in vain after which a hot lane becomes cold.
 const IDLE_LOOKS: u32 = 256;
@@ -338,8 +338,6 @@ pub fn close_set(desc: &'static Desc) {
         set.for_each_parked(|fd| {
             set.take_parked(fd);
         });
-        set.hot_first.store(NIL, Relaxed);
-        set.hot_last.store(NIL, Relaxed);
     }
     control::unlink(set);
     desc.set.store(core::ptr::null_mut(), Relaxed);

@@ -184,6 +184,8 @@ pub struct Budget<'a> {
     pub spin_ns: &'a core::sync::atomic::AtomicU32,
     /// Waits since the last spin.
     pub skipped: &'a core::sync::atomic::AtomicU32,
+    /// How much longer than `spin_ns` a spin is worth while, because the sleep would cost that.
+    pub extra_ns: u64,
 }
 
 impl Budget<'_> {
@@ -225,7 +227,8 @@ impl Budget<'_> {
 
     /// A sleep that followed [`Budget::spin`] ended with news.
     pub fn slept(&self, patience: &Patience) {
-        if patience.since_ns != 0 && kernel::now_ns() - patience.since_ns <= crate::config().spin_ns_max {
+        let worth_ns = crate::config().spin_ns_max.saturating_add(self.extra_ns);
+        if patience.since_ns != 0 && kernel::now_ns() - patience.since_ns <= worth_ns {
             self.paid();
         }
     }
@@ -237,7 +240,10 @@ impl Budget<'_> {
 
     /// As [`Budget::spin`], with `checks` calls of `news` between two looks at the clock.
     pub fn spin_by(&self, checks: u32, patience: &mut Patience, mut news: impl FnMut() -> bool) -> Spun {
-        let grant = self.grant();
+        let grant = match self.grant() {
+            0 => 0,
+            grant => grant.saturating_add(self.extra_ns),
+        };
         patience.since_ns = 0;
         if grant == 0 {
             if crate::config().wait == Wait::Lazy {
@@ -281,7 +287,7 @@ impl Desc {
     /// This connection's spin budget.
     #[must_use]
     pub fn budget(&self) -> Budget<'_> {
-        Budget { spin_ns: &self.spin_ns, skipped: &self.spins_skipped }
+        Budget { spin_ns: &self.spin_ns, skipped: &self.spins_skipped, extra_ns: 0 }
     }
 
     /// Whether both ends last woke on one CPU, so that a spin would only keep the peer from running.

@@ -25,6 +25,10 @@ const CHUNK_FDS: usize = 256;
 const CHUNKS: usize = 4096 + 1;
 const GHOSTS_BEGIN: usize = (CHUNKS - 1) * CHUNK_FDS;
 const BUCKETS: usize = 1024;
+/// What it costs to arm one lane more, to ring it and to take its bell out, at both ends together.
+const SPIN_NS_PER_LANE: u64 = 4_000;
+/// More hot lanes do not lengthen a spin.
+const HOT_LANES_MAX: u32 = 100;
 /// No fd: end of a chain or list.
 pub(super) const NIL: i32 = -1;
 
@@ -107,6 +111,8 @@ pub struct Set {
     pub hot_first: AtomicI32,
     /// Last of the hot list.
     pub hot_last: AtomicI32,
+    /// How many are in the hot list.
+    pub hot_lanes: AtomicU32,
     /// Number of the last call that waited.
     pub calls: AtomicU32,
     /// Waits in a row that found hot connections.
@@ -154,6 +160,7 @@ impl Set {
         self.inheritable.store(inheritable, Relaxed);
         self.hot_first.store(NIL, Relaxed);
         self.hot_last.store(NIL, Relaxed);
+        self.hot_lanes.store(0, Relaxed);
         self.busy_waits.store(0, Relaxed);
         self.crowded.store(false, Relaxed);
         self.last_look.store(0, Relaxed);
@@ -163,9 +170,15 @@ impl Set {
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));
     }
 
-    /// The set's spin budget.
+    /// The set's spin budget. Before a sleep all hot lanes are armed, and each of them is rung, so with many of them a
+    /// longer spin costs less than a sleep.
     pub fn budget(&self) -> Budget<'_> {
-        Budget { spin_ns: &self.spin_ns, skipped: &self.spins_skipped }
+        let lanes = u64::from(self.hot_lanes.load(Relaxed).min(HOT_LANES_MAX));
+        Budget {
+            spin_ns: &self.spin_ns,
+            skipped: &self.spins_skipped,
+            extra_ns: lanes.saturating_sub(1).saturating_mul(SPIN_NS_PER_LANE),
+        }
     }
 
     /// Whether the kernel's side of the set is seen by this process's calls on its one number, and by nobody else.
@@ -295,10 +308,13 @@ impl Set {
     /// Puts an entry at the end of the hot list.
     pub fn make_hot(&self, fd: i32, entry: &Entry) {
         entry.idle_looks.store(0, Relaxed);
-        if entry.hot.swap(true, Relaxed) {
+        if entry.hot.load(Relaxed) {
             return;
         }
-        let last = self.hot_last.swap(fd, Relaxed);
+        entry.hot.store(true, Relaxed);
+        self.hot_lanes.store(self.hot_lanes.load(Relaxed).wrapping_add(1), Relaxed);
+        let last = self.hot_last.load(Relaxed);
+        self.hot_last.store(fd, Relaxed);
         entry.previous.store(last, Relaxed);
         entry.next.store(NIL, Relaxed);
         match self.find(last) {
@@ -309,9 +325,11 @@ impl Set {
 
     /// Takes an entry out of the hot list.
     pub fn make_cold(&self, _fd: i32, entry: &Entry) {
-        if !entry.hot.swap(false, Relaxed) {
+        if !entry.hot.load(Relaxed) {
             return;
         }
+        entry.hot.store(false, Relaxed);
+        self.hot_lanes.store(self.hot_lanes.load(Relaxed).wrapping_sub(1), Relaxed);
         let (previous, next) = (entry.previous.load(Relaxed), entry.next.load(Relaxed));
         match self.find(previous) {
             Some(before) => before.next.store(next, Relaxed),
@@ -357,7 +375,9 @@ impl Set {
     /// Makes lists and counts anew from the entries: another thread was at work on them when this process forked. What
     /// may have been hot is hot.
     pub fn rebuild(&self) {
-        self.ghosts.store(0, Relaxed);
+        for count in [&self.ghosts, &self.hot_lanes] {
+            count.store(0, Relaxed);
+        }
         for head in self.buckets.iter().chain([&self.hot_first, &self.hot_last]) {
             head.store(NIL, Relaxed);
         }
@@ -380,7 +400,8 @@ impl Set {
 
     fn chain_in(&self, fd: i32, entry: &Entry) {
         let bucket = self.bucket(entry.data.load(Relaxed));
-        entry.chain.store(bucket.swap(fd, Relaxed), Relaxed);
+        entry.chain.store(bucket.load(Relaxed), Relaxed);
+        bucket.store(fd, Relaxed);
     }
 
     fn chain_out(&self, fd: i32, entry: &Entry) {
@@ -440,11 +461,12 @@ mod tests {
             fd = entry.next.load(Relaxed);
         }
         assert_eq!(hot, [3, 4, 700, at]);
+        assert_eq!(set.hot_lanes.load(Relaxed), 4);
         assert_eq!(set.ghosts.load(Relaxed), 1);
         for fd in [4, 3, at, 700, 5] {
             set.remove(fd, set.find(fd).unwrap());
         }
         assert_eq!((set.hot_first.load(Relaxed), set.hot_last.load(Relaxed)), (NIL, NIL));
-        assert_eq!(set.ghosts.load(Relaxed), 0);
+        assert_eq!((set.ghosts.load(Relaxed), set.hot_lanes.load(Relaxed)), (0, 0));
     }
 }
