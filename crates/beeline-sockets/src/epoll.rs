@@ -21,8 +21,9 @@
 //!    mask differs or not. As in the kernel, an edge reports the whole mask.
 //! 7. The kernel is asked, without waiting, at each wait; only a set of which the kernel had nothing to tell in
 //!    [`BUSY_WAITS`] waits is asked after [`LOOK_TICKS_MIN`], and while that finds nothing, up to
-//!    [`LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. If hot lanes filled the app's array the last
-//!    time, the kernel is asked first.
+//!    [`LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. A spin that finds nothing asks it every
+//!    [`SPIN_LOOK_TICKS`]: it has nothing better to do, and cold lanes ring. If hot lanes filled the app's array the
+//!    last time, the kernel is asked first.
 //! 8. A bell that finds its lane hot already would be told at each look. If nobody sleeps on the lane it is
 //!    taken out.
 

@@ -4,6 +4,7 @@
 //!
 //! 1. Each connection has a budget. A wait that ends with news within `spin_ns_max`, spinning or asleep, doubles
 //!    it up to `spin_ns_max`; a spin that ends with nothing halves it.
+//!    A waiter whose sleep costs more than that of one connection, an epoll set with many, spins longer by as much.
 //! 2. Both ends of a conversation may be asleep at each message only because the other is: neither hears within
 //!    its budget what takes two wake-ups. So a connection whose budget fell to nothing spins long, nevertheless,
 //!    once in [`PROBE_EVERY`] waits.

@@ -55,3 +55,11 @@ pub fn allow_cancellation(allow: bool) {
     // SAFETY: PTHREAD_CANCEL_ENABLE is 0, PTHREAD_CANCEL_DISABLE 1; the old state is not asked for.
     unsafe { pthread_setcancelstate(i32::from(!allow), std::ptr::null_mut()) };
 }
+
+/// How long the calling thread has run so far.
+pub fn thread_cpu_ms() -> i64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec * 1_000 + time.tv_nsec / 1_000_000
+}

@@ -20,6 +20,7 @@ pub const GROUP: Group = Group {
         Case::new("nothing_asked_data_comes", TRIGGER, nothing_asked_data_comes),
         Case::new("nothing_asked_end_comes", TRIGGER, nothing_asked_end_comes),
         Case::new("room_then_data_by_turns", TRIGGER, room_then_data_by_turns),
+        Case::new("waiting_costs_nothing", TRIGGER, waiting_costs_nothing),
         Case::new("errors", TRIGGER, errors),
         Case::new("data_of_the_event_changes", ONCE, data_of_the_event_changes),
         Case::new("data_of_the_event_is_another_members", ONCE, data_of_the_event_is_another_members),
@@ -163,6 +164,34 @@ fn room_then_data_by_turns(v: Variant) {
     epoll_wait(set, 4, A_WHILE);
     close(server);
     epoll_wait(set, 4, A_WHILE);
+}
+
+/// Waits in vain for a time of which the thread is to sleep the most.
+fn sleep_on(set: Fd) {
+    let before = sys::thread_cpu_ms();
+    epoll_wait(set, 4, 10 * A_WHILE);
+    trace!("slept: {}", sys::thread_cpu_ms() - before < i64::from(5 * A_WHILE));
+}
+
+fn waiting_costs_nothing(v: Variant) {
+    let (client, server) = v.pair();
+    let set = waited_for(server, v);
+    epoll_mod(set, server, trigger(v));
+    say(client, server, "x");
+    sleep_on(set);
+    recv(server, 8, 0);
+    epoll_mod(set, server, IN | trigger(v));
+    epoll_wait(set, 4, A_WHILE);
+    epoll_del(set, server);
+    say(client, server, "y");
+    sleep_on(set);
+    recv(server, 8, 0);
+    epoll_add(set, server, IN | trigger(v));
+    epoll_wait(set, 4, A_WHILE);
+    epoll_del(set, server);
+    close(client);
+    await_hangup(server);
+    sleep_on(set);
 }
 
 fn errors(v: Variant) {
