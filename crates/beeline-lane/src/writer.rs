@@ -148,6 +148,17 @@ impl<'a, S: Storage> Writer<'a, S> {
         Ok((self.storage.ring_bytes().saturating_sub(used), position))
     }
 
+    /// As [`Writer::room`], but the bytes go where the last ones ended, even if the ring is empty: for a holder that
+    /// has told somebody else where in the ring which byte will stand.
+    ///
+    /// # Errors
+    /// [`Fault::HeadBeyondTail`].
+    pub fn room_in_place(&self) -> Result<(u32, u32), Fault> {
+        let tail = self.state.tail.load(Relaxed);
+        let used = self.used(tail)?;
+        Ok((self.storage.ring_bytes().saturating_sub(used), tail.wrapping_sub(self.state.base.load(Relaxed))))
+    }
+
     /// Announces `count` bytes stored where [`Writer::room`] said, at most as many as it said, and wakes a sleeping
     /// reader.
     ///

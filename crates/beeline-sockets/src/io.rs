@@ -7,6 +7,7 @@
 //! | peer shut down or closed, all of our bytes read | 0 | goes on; after a close the first one still succeeds, then `EPIPE` |
 //! | peer closed with our bytes unread, or aborted | `ECONNRESET` once, then 0 | `ECONNRESET` once, then `EPIPE` |
 //! | peer killed | as closed, judged by the cursors | the same |
+//! | bridge killed | `ECONNRESET` once, then 0 | `ECONNRESET` once, then `EPIPE` |
 //! | the peer broke the protocol | `ECONNRESET` once, then 0 | `ECONNRESET` once, then `EPIPE` |
 //!
 //! The anchor only ever says "gone"; what that means is computed from the fronts ([`gone`]).
@@ -113,7 +114,7 @@ pub(crate) fn gone(fd: i32, desc: &'static Desc, just_sent: u32) -> Next {
         let unread = side.tx.tail().wrapping_sub(lane.head(desc.end().peer()));
         let theirs = lane.flags(desc.end().peer());
         let finished = theirs & flags::FIN != 0 && side.is(state::SHUT_WR);
-        if unread > just_sent || theirs & flags::ABORTS != 0 && !finished {
+        if unread > just_sent || side.is(state::BRIDGED) || theirs & flags::ABORTS != 0 && !finished {
             reset(side, libc::ECONNRESET);
         } else {
             side.mark(state::PEER_FIN | state::PEER_CLOSED);

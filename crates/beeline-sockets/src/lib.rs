@@ -21,6 +21,7 @@
 //! Nobody sleeps in the kernel with any of them held.
 
 mod app_memory;
+pub mod bridge;
 mod cancel;
 pub mod desc;
 pub mod epoll;

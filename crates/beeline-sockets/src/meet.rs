@@ -27,7 +27,7 @@
 //!
 //! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `ports` and the
 //! names of anchors reserve the client's address; `hello_io` moves the hello; `pool` keeps lanes and sides; `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part;
-//! `connect` and `late` the client's.
+//! `connect`, `bridged` and `late` the client's.
 //!
 //! # Locks
 //!
@@ -38,6 +38,8 @@
 
 mod accept;
 mod admit;
+mod bridged;
+mod bridging;
 mod connect;
 mod door;
 mod hello_io;
@@ -62,6 +64,7 @@ use crate::side::{MAGIC, SideState, state};
 use crate::{Errno, Outcome, epoll, io, life, stats, table};
 
 pub use accept::{accept4, door_ready};
+pub use bridging::{LaneEnd, Lying, answer, connect_for, listen_for_clients, take_client};
 pub use connect::connect;
 pub(crate) use connect::{each_fd, put_under};
 pub use door::open_door;

@@ -9,13 +9,14 @@
 //!    that are read out. If that helps little, because the streams are busy, the next look comes only after a
 //!    quarter of the maximum more.
 //! 3. Only a ring's own writer gives it back, with its tx lock held: nobody else knows that nothing is being
-//!    written. Lanes that processes share are left alone.
+//!    written. Lanes that processes share are left alone, and so are bridged ones.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use beeline_lane::Writer;
 
 use crate::desc::Desc;
+use crate::side::state;
 use crate::table;
 
 const GRANULE_BYTES: u32 = 256 * 1024;
@@ -63,6 +64,9 @@ fn give_back(desc: &'static Desc) {
     }
     let Some(_guard) = desc.lock_tx_alone() else { return };
     let (lane, side) = (desc.lane(), desc.side());
+    if side.is(state::BRIDGED) {
+        return;
+    }
     if Writer::new(&lane, desc.end(), &side.tx, &side.rx).give_back() == Ok(true) {
         forget(desc);
     }

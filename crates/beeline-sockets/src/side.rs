@@ -136,6 +136,10 @@ pub mod state {
     pub const RELAYED: u32 = 256;
     /// More processes than can be listed share the end.
     pub const CROWDED: u32 = 512;
+    /// The peer is a bridge, behind which the connection goes on to another host. If it vanishes without a word, what
+    /// it had not yet delivered is lost, so that is never the end of a stream; and its network card may know the
+    /// lane's pages, so none is given back.
+    pub const BRIDGED: u32 = 1024;
 }
 
 /// One stored option; `key` is of [`option_key`], 0 for a free place.

@@ -7,6 +7,8 @@ closed_list! {
         ConnectionsAcceleratedServer = "connections_accelerated_server": "Connections accepted over a lane.",
         ConnectionsFallenBackClient = "connections_fallen_back_client": "Connections made over TCP.",
         ConnectionsFallenBackServer = "connections_fallen_back_server": "Connections accepted over TCP.",
+        ConnectionsBridgedClient = "connections_bridged_client": "Of the connections made over a lane, those to another host.",
+        ConnectionsBridgedServer = "connections_bridged_server": "Of the connections accepted over a lane, those from another host.",
         ConnectionsClosed = "connections_closed": "Accelerated connections that have been closed.",
         LateFallbacks = "late_fallbacks": "Connections begun again over TCP because the door died before the hello was taken.",
         Poisoned = "poisoned": "Connections reset because the peer did something impossible.",

@@ -44,6 +44,13 @@ closed_list! {
         VforkChild = "vfork_child": "The call came from a vfork child, in which Beeline changes nothing.",
         Reentered = "reentered": "The call came from a signal handler that had interrupted Beeline itself.",
         Internal = "internal": "Beeline met a state it does not handle and left the connection to the kernel.",
+        BridgeNoPeer = "bridge_no_peer": "The destination is on another host, for which no bridge speaks that ours knows.",
+        BridgeNoDoor = "bridge_no_door": "The listener on the destination's host has no door: its program runs without Beeline.",
+        BridgeNoRail = "bridge_no_rail": "The bridges of both hosts share no fabric at the moment.",
+        BridgeFull = "bridge_full": "A bridge has no room for another connection.",
+        BridgeRejected = "bridge_rejected": "The bridge did not accept the connection's address or lane.",
+        BridgeSilent = "bridge_silent": "The bridge did not answer in time.",
+        BridgeNotTrusted = "bridge_not_trusted": "The bridge's door belongs to a user who is not trusted with it (option bridge_uid).",
         RelayFailed = "relay_failed": "A holder that cannot use lanes was to get a TCP socket, and no relay could be made for it.",
     }
 }

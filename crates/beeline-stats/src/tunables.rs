@@ -310,6 +310,10 @@ tunables! {
         "Trust the door of a listener that root made and a less privileged user serves, whoever that user is.";
     foreign_uid: ForeignUid = ForeignUid::Auto, Kind::Choice(ForeignUid::WORDS),
         "Share lanes with processes of other users; auto does so where the kernel makes it safe.";
+    bridge: bool = true, Kind::Switch,
+        "Ask this host's bridge about destinations on other hosts.";
+    bridge_uid: u64 = 0, Kind::Number { min: 0, max: 4_294_967_294 },
+        "The user who is trusted to run the bridge, beside root.";
     follow: bool = true, Kind::Switch,
         "Stay in the programs that a program starts, even when it cleans their environment.";
     stats: bool = true, Kind::Switch,

@@ -6,6 +6,7 @@
 //! 2. [`hello`]: the first message on an anchor. It comes from a client that may be hostile.
 //! 3. [`diag`]: the question which listener would take a connection, and the kernel's answer.
 //! 4. [`route`]: the question where an address leads, and the kernel's answer.
+//! 5. [`bridge`]: the name of the bridge's door, and its answer to a hello.
 //!
 //! Everything that is decoded is checked completely before a value leaves the decoder: there is
 //! one form of each message, and what is not exactly that form is an error. Replies of the kernel
@@ -28,6 +29,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod bridge;
 mod bytes;
 pub mod diag;
 pub mod hello;
@@ -35,5 +37,6 @@ pub mod names;
 mod netlink;
 pub mod route;
 
+pub use bridge::Verdict;
 pub use hello::{BELL, Hello};
 pub use names::{ConnName, DoorName, Endpoint, NameBuf};

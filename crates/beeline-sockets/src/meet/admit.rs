@@ -1,7 +1,8 @@
 //! Admitting a client that has come through the door.
 //!
 //! 1. The client's anchor must be bound to the name of a connection to this listener. The kernel keeps that
-//!    name unique, so it reserves the client's address; both addresses in it must be of this host.
+//!    name unique, so it reserves the client's address; both addresses in it must be of this host, except that the
+//!    bridge speaks for clients on other hosts.
 //! 2. The client must be somebody to share memory with ([`super::trust`]).
 //! 3. The hello must be there.
 //! 4. The lane is mapped, or found among those mapped before.
@@ -22,7 +23,7 @@ use super::pool::{self, PooledLane};
 use super::{lookup, trust};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
-use crate::side::SideState;
+use crate::side::{SideState, state};
 use crate::{io, options, stats, table};
 
 /// Looks for a hello that is being sent this moment.
@@ -43,16 +44,16 @@ pub(super) fn take(
     peer: &mut SockAddr,
 ) -> Result<(), Refusal> {
     let name = client_name(anchor)?;
-    check_addresses(listener, &name)?;
-    let trusted = trust::peer_uid(anchor).is_some_and(trust::may_share);
-    if !trusted {
+    let uid = trust::peer_uid(anchor);
+    let bridged = check_addresses(listener, &name, uid.is_some_and(trust::may_bridge))?;
+    if !bridged && !uid.is_some_and(trust::may_share) {
         return Err(refused(Reason::ForeignUser));
     }
-    let (lane, memory) = lane_of(anchor)?;
+    let (lane, _) = lane_of(anchor)?;
     if !listener.is_of_one_user() {
         lane.spoil();
     }
-    match establish(desc, anchor, flags, &name, lane, memory) {
+    match establish(desc, anchor, flags, &name, lane, bridged) {
         Ok(family) => {
             *peer = SockAddr::internet(name.client.address(), family);
             Ok(())
@@ -72,7 +73,7 @@ fn refused(reason: Reason) -> Refusal {
 }
 
 /// The addresses that the client's anchor is named for.
-fn client_name(anchor: i32) -> Result<ConnName, Refusal> {
+pub(super) fn client_name(anchor: i32) -> Result<ConnName, Refusal> {
     let name = kernel::getpeername(anchor).map_err(|_| Refusal::Gone)?;
     let parsed = name.abstract_name().map(ConnName::parse);
     match parsed {
@@ -84,8 +85,9 @@ fn client_name(anchor: i32) -> Result<ConnName, Refusal> {
     }
 }
 
-/// Whether the name is a connection from this host to this listener.
-fn check_addresses(listener: &Listener, name: &ConnName) -> Result<(), Refusal> {
+/// Whether the name is a connection to this listener that its maker may claim. Returns whether it comes from another
+/// host.
+fn check_addresses(listener: &Listener, name: &ConnName, bridge: bool) -> Result<bool, Refusal> {
     let ours = Endpoint::new(listener.local.get()).address();
     let (server, client) = (name.server.address(), name.client.address());
     let to_us = server.port() == ours.port() && (server.ip() == ours.ip() || ours.ip().is_unspecified());
@@ -96,14 +98,15 @@ fn check_addresses(listener: &Listener, name: &ConnName) -> Result<(), Refusal> 
         return Err(Refusal::Poison(Poison::HelloNameMismatch));
     }
     let here = |address: SocketAddr| address.ip() == ours.ip() || lookup::is_local(address.ip());
-    if !here(server) || !here(client) {
-        return Err(Refusal::Poison(Poison::HelloAddressForeign));
+    match here(server) {
+        true if here(client) => Ok(false),
+        true if bridge => Ok(true),
+        _ => Err(Refusal::Poison(Poison::HelloAddressForeign)),
     }
-    Ok(())
 }
 
 /// Takes the hello and finds or maps its lane.
-fn lane_of(anchor: i32) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
+pub(super) fn lane_of(anchor: i32) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
     let reserve = make_room(anchor);
     let mut received = hello_io::receive(anchor);
     for _ in 1..HELLO_LOOKS {
@@ -193,7 +196,7 @@ fn establish(
     flags: i32,
     name: &ConnName,
     lane: &'static PooledLane,
-    memory: LaneMemory,
+    bridged: bool,
 ) -> Result<i32, Reason> {
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
@@ -206,6 +209,9 @@ fn establish(
     };
     let family = desc.family.load(Relaxed);
     fill_side(side.state, desc, flags, family, name);
+    if bridged {
+        side.state.mark(state::BRIDGED);
+    }
     connection.begin(Kind::Tcp, anchor, family, crate::forks());
     super::forget_stale(anchor);
     if table::set(anchor, Some(connection)).is_err() {
@@ -215,9 +221,11 @@ fn establish(
     }
     super::begin_lane(connection, anchor, lane, side, End::Server);
     // Last: now the client knows that nothing will change any more.
+    let memory = lane.memory();
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
     stats::open_slot(connection);
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
+    stats::count(Counter::ConnectionsBridgedServer, u64::from(bridged));
     Ok(family as i32)
 }
 
@@ -246,7 +254,7 @@ mod tests {
                 client: Endpoint::new(client.parse().unwrap()),
                 server: Endpoint::new(server.parse().unwrap()),
             };
-            check_addresses(&listener, &name).err()
+            check_addresses(&listener, &name, false).err()
         };
         let mismatch = Some(Refusal::Poison(Poison::HelloNameMismatch));
         let foreign = Some(Refusal::Poison(Poison::HelloAddressForeign));
@@ -261,5 +269,15 @@ mod tests {
         assert_eq!(check("127.0.0.1:80", "127.0.0.1:80", "[::1]:9000"), mismatch);
         assert_eq!(check("127.0.0.1:80", "127.0.0.1:80", "192.0.2.1:9000"), foreign);
         assert_eq!(check("0.0.0.0:80", "192.0.2.1:80", "127.0.0.1:9000"), foreign);
+        let listener = super::super::listener::blank();
+        listener.local.set("0.0.0.0:80".parse().unwrap());
+        let of_bridge = |server: &str, client: &str| {
+            let client = Endpoint::new(client.parse().unwrap());
+            let name = ConnName { client, server: Endpoint::new(server.parse().unwrap()) };
+            check_addresses(&listener, &name, true).ok()
+        };
+        assert_eq!(of_bridge("127.0.0.1:80", "192.0.2.1:9000"), Some(true));
+        assert_eq!(of_bridge("127.0.0.1:80", "127.0.0.1:9000"), Some(false));
+        assert_eq!(of_bridge("192.0.2.1:80", "192.0.2.1:9000"), None);
     }
 }

@@ -20,7 +20,7 @@ use beeline_wire::{ConnName, DoorName, Endpoint, Hello};
 
 use super::lookup::{self, Target};
 use super::pool::{self, Offer, PooledLane};
-use super::{door, hello_io, ports, trust};
+use super::{bridged, door, hello_io, ports, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
@@ -154,13 +154,15 @@ fn is_closed(fd: i32) -> bool {
 }
 
 /// Both ends' addresses as far as they are known before a port is chosen.
-struct Route {
-    destination: SocketAddr,
+pub(super) struct Route {
+    pub destination: SocketAddr,
     source: IpAddr,
     /// The port of an explicit bind.
     bound_port: Option<u16>,
     /// Whether the app chose address or port.
-    explicit: bool,
+    pub explicit: bool,
+    /// Whether the destination is on another host.
+    remote: bool,
 }
 
 /// Connects over a lane. Returns whether the socket is non-blocking.
@@ -180,6 +182,9 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     }
     let nonblocking = mode & libc::O_NONBLOCK != 0;
     let route = route(fd, desc, destination)?;
+    if route.remote {
+        return bridged::attempt(fd, desc, &route, nonblocking).map(|()| nonblocking);
+    }
     let (anchor, name, target) = reserve(&route)?;
     let _changing = life::changing();
     if !table::leads_to(fd, desc) {
@@ -192,8 +197,8 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     // Everything is at hand before the server learns of us: between connecting to its door and saying hello
     // there is as little as can be.
     let side = pool::side().map_err(memory_reason)?;
-    let lane = prepare(side.state, desc, &name, target, nonblocking).and_then(|offer| {
-        let trusted = enter_door(&anchor, &name, &route, target);
+    let lane = prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|offer| {
+        let trusted = enter_door(&anchor, &name, route.destination, target);
         match trusted {
             Ok(()) => say_hello(&anchor, offer),
             Err(reason) => {
@@ -236,8 +241,12 @@ fn route(fd: i32, desc: &Desc, destination: SocketAddr) -> Result<Route, Reason>
             (None, SocketAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
         });
     }
-    let local = lookup::local(destination)?;
-    let source = chosen_ip.unwrap_or(local.source);
+    let (reached_from, remote) = match lookup::local(destination) {
+        Ok(local) => (local.source, false),
+        Err(Reason::NotLocal) if crate::config().bridge => (lookup::elsewhere(destination)?, true),
+        Err(reason) => return Err(reason),
+    };
+    let source = chosen_ip.unwrap_or(reached_from);
     if source.is_ipv4() != destination.is_ipv4() {
         return Err(Reason::ExplicitBindUnsupported);
     }
@@ -245,7 +254,7 @@ fn route(fd: i32, desc: &Desc, destination: SocketAddr) -> Result<Route, Reason>
     if source == destination.ip() && bound_port == Some(destination.port()) {
         return Err(Reason::SelfConnect);
     }
-    Ok(Route { destination, source, bound_port, explicit: chosen_ip.is_some() || bound_port.is_some() })
+    Ok(Route { destination, source, bound_port, explicit: chosen_ip.is_some() || bound_port.is_some(), remote })
 }
 
 impl Route {
@@ -261,10 +270,10 @@ impl Route {
 }
 
 /// An anchor that closes itself unless it is given away.
-struct Anchor(i32);
+pub(super) struct Anchor(pub i32);
 
 impl Anchor {
-    fn new() -> Result<Anchor, Reason> {
+    pub fn new() -> Result<Anchor, Reason> {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let made = match kernel::socket(libc::AF_UNIX, kind, 0) {
             Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
@@ -281,14 +290,40 @@ impl Anchor {
     }
 }
 
+impl Anchor {
+    /// The descriptor, for good.
+    pub fn give_away(self) -> i32 {
+        let fd = self.0;
+        core::mem::forget(self);
+        fd
+    }
+}
+
 impl Drop for Anchor {
     fn drop(&mut self) {
         let _ = sys::close(self.0);
     }
 }
 
-/// Finds the listener, and reserves an address by binding an anchor to the connection's name.
+/// Finds the listener, and reserves an address.
 fn reserve(route: &Route) -> Result<(Anchor, ConnName, Target), Reason> {
+    let mut target = None;
+    let (anchor, name) = reserve_name(route, |client| {
+        let found = lookup::listener(route.destination, client)?;
+        if lookup::is_doorless(route.destination, found.cookie) {
+            return Err(Reason::NoDoor);
+        }
+        target = Some(found);
+        Ok(())
+    })?;
+    Ok((anchor, name, target.ok_or(Reason::Internal)?))
+}
+
+/// Reserves an address by binding an anchor to the connection's name. Candidates must pass `check`.
+pub(super) fn reserve_name(
+    route: &Route,
+    mut check: impl FnMut(SocketAddr) -> Result<(), Reason>,
+) -> Result<(Anchor, ConnName), Reason> {
     let mut anchor = None;
     for _ in 0..PORTS_MAX {
         let port = match route.bound_port {
@@ -299,10 +334,7 @@ fn reserve(route: &Route) -> Result<(Anchor, ConnName, Target), Reason> {
         if client.ip() == route.destination.ip() && port == route.destination.port() {
             continue;
         }
-        let target = lookup::listener(route.destination, client)?;
-        if lookup::is_doorless(route.destination, target.cookie) {
-            return Err(Reason::NoDoor);
-        }
+        check(client)?;
         let name = ConnName { client: Endpoint::new(client), server: Endpoint::new(route.destination) };
         let address = SockAddr::abstract_unix(name.encode().as_bytes()).ok_or(Reason::Internal)?;
         let socket = match anchor.take() {
@@ -310,7 +342,7 @@ fn reserve(route: &Route) -> Result<(Anchor, ConnName, Target), Reason> {
             None => Anchor::new()?,
         };
         match kernel::bind(socket.0, &address) {
-            Ok(_) => return Ok((socket, name, target)),
+            Ok(_) => return Ok((socket, name)),
             Err(Errno(libc::EADDRINUSE)) if route.bound_port.is_none() => anchor = Some(socket),
             Err(Errno(libc::EADDRINUSE)) => return Err(Reason::AddressInUse),
             Err(_) => return Err(Reason::Internal),
@@ -319,10 +351,16 @@ fn reserve(route: &Route) -> Result<(Anchor, ConnName, Target), Reason> {
     Err(Reason::AddressInUse)
 }
 
-/// Fills the side and finds a lane for it.
-fn prepare(side: &SideState, desc: &Desc, name: &ConnName, target: Target, nonblocking: bool) -> Result<Offer, Reason> {
+/// Fills the side and finds a lane for it, to be offered at the door of `cookie`.
+pub(super) fn prepare(
+    side: &SideState,
+    desc: &Desc,
+    name: &ConnName,
+    cookie: u64,
+    nonblocking: bool,
+) -> Result<Offer, Reason> {
     fill_side(side, desc, name, nonblocking);
-    let offer = pool::client_lane(target.cookie).map_err(memory_reason)?;
+    let offer = pool::client_lane(cookie).map_err(memory_reason)?;
     let memory = offer.lane.memory();
     for end in [End::Client, End::Server] {
         memory.read_wake(end).store(BEGIN_ARMED, Relaxed);
@@ -331,7 +369,12 @@ fn prepare(side: &SideState, desc: &Desc, name: &ConnName, target: Target, nonbl
 }
 
 /// Connects to the door, and proves that it is the listener's own.
-fn enter_door(anchor: &Anchor, name: &ConnName, route: &Route, target: Target) -> Result<(), Reason> {
+pub(super) fn enter_door(
+    anchor: &Anchor,
+    name: &ConnName,
+    destination: SocketAddr,
+    target: Target,
+) -> Result<(), Reason> {
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
@@ -342,7 +385,7 @@ fn enter_door(anchor: &Anchor, name: &ConnName, route: &Route, target: Target) -
         Err(Errno(libc::EAGAIN)) => return Err(Reason::DoorFull),
         Err(Errno(libc::EPERM | libc::EACCES)) => return Err(Reason::SystemCallDenied),
         Err(_) => {
-            lookup::note_doorless(route.destination);
+            lookup::note_doorless(destination);
             return Err(Reason::NoDoor);
         }
     }
@@ -355,7 +398,7 @@ fn enter_door(anchor: &Anchor, name: &ConnName, route: &Route, target: Target) -
     let owner = if uid == 0 || uid == trust::euid() {
         target.uid
     } else {
-        let now = lookup::listener_now(route.destination, name.client.address())?;
+        let now = lookup::listener_now(destination, name.client.address())?;
         if now.cookie != target.cookie {
             return Err(Reason::DoorNotTrusted);
         }
@@ -365,7 +408,7 @@ fn enter_door(anchor: &Anchor, name: &ConnName, route: &Route, target: Target) -
 }
 
 /// Puts the anchor in the TCP socket's place.
-fn install(
+pub(super) fn install(
     fd: i32,
     desc: &'static Desc,
     anchor: &Anchor,
@@ -400,7 +443,7 @@ fn install(
     Err(Reason::Internal)
 }
 
-fn memory_reason(errno: Errno) -> Reason {
+pub(super) fn memory_reason(errno: Errno) -> Reason {
     match errno.0 {
         libc::ERANGE => Reason::AddressSpaceLimited,
         libc::EMFILE | libc::ENFILE => Reason::DescriptorsShort,
@@ -422,7 +465,7 @@ fn fill_side(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool) 
     }
 }
 
-fn say_hello(anchor: &Anchor, offer: Offer) -> Result<&'static PooledLane, Reason> {
+pub(super) fn say_hello(anchor: &Anchor, offer: Offer) -> Result<&'static PooledLane, Reason> {
     let hello = Hello {
         reuse: false,
         ring_bytes: offer.lane.memory().ring_bytes(),
@@ -445,7 +488,7 @@ fn say_hello(anchor: &Anchor, offer: Offer) -> Result<&'static PooledLane, Reaso
 }
 
 /// Keeps the TCP socket, which holds the port that the app chose.
-fn hold(fd: i32, lane: &PooledLane) {
+pub(super) fn hold(fd: i32, lane: &PooledLane) {
     if let Ok(copy) = kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) {
         lane.hold(kernel::hide(copy as i32));
     }

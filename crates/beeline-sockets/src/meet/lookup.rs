@@ -12,7 +12,8 @@
 //! 3. In an `SO_REUSEPORT` group the kernel picks the member by all four numbers of a connection. The answer
 //!    does not tell that there is a group, so an address whose cookie differs from the one found before is
 //!    taken for one and is not remembered for [`GROUP_NS`].
-//! 4. What this process binds, listens on or closes makes it forget everything.
+//! 4. Where the bridge has said no, it is not asked again for [`REFUSED_NS`].
+//! 5. What this process binds, listens on or closes makes it forget everything.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -32,6 +33,8 @@ const NETLINK_SOCK_DIAG: i32 = 4;
 const REMEMBERED_NS: u64 = 2_000_000;
 /// How long "that address is on another host" counts. TCP is never wrong.
 const ELSEWHERE_NS: u64 = 100_000_000;
+/// How long a "no" of the bridge counts.
+const REFUSED_NS: u64 = 2_000_000_000;
 /// How long an address is known to be served by a group.
 const GROUP_NS: u64 = 10_000_000_000;
 /// Datagrams to look through for an answer.
@@ -56,16 +59,26 @@ pub(super) struct Local {
     pub source: IpAddr,
 }
 
+/// Where a destination is.
+#[derive(Clone, Copy)]
+enum Place {
+    Here(Local),
+    /// On another host, reached from this address; or nowhere.
+    Elsewhere(Option<IpAddr>),
+}
+
 #[derive(Clone, Copy)]
 struct Entry {
     destination: SocketAddr,
-    /// `None`: the destination is on another host.
-    local: Option<Local>,
+    place: Place,
+    /// 0: `place` is not known.
     routed_ns: u64,
     target: Option<Target>,
     group_until_ns: u64,
     /// No client finds a door there until then.
     doorless_until_ns: u64,
+    /// Why the bridge takes no connection there, until when.
+    refused: Option<(Reason, u64)>,
 }
 
 struct Memory(UnsafeCell<[Option<Entry>; ENTRIES]>);
@@ -88,6 +101,7 @@ pub(super) fn forget() {
         for entry in entries.iter_mut().flatten() {
             entry.target = None;
             entry.doorless_until_ns = 0;
+            entry.refused = None;
         }
     });
 }
@@ -102,7 +116,15 @@ fn recall(destination: SocketAddr) -> Option<Entry> {
 }
 
 fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
-    let fresh = Entry { destination, local: None, routed_ns: 0, target: None, group_until_ns: 0, doorless_until_ns: 0 };
+    let fresh = Entry {
+        destination,
+        place: Place::Elsewhere(None),
+        routed_ns: 0,
+        target: None,
+        group_until_ns: 0,
+        doorless_until_ns: 0,
+        refused: None,
+    };
     remembered(|entries| {
         let known = entries.iter().position(|entry| entry.is_some_and(|entry| entry.destination == destination));
         let place = known.unwrap_or_else(|| {
@@ -122,18 +144,48 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
 /// # Errors
 /// [`Reason::NotLocal`] or [`Reason::LookupFailed`].
 pub(super) fn local(destination: SocketAddr) -> Result<Local, Reason> {
+    match place(destination)? {
+        Place::Here(local) => Ok(local),
+        Place::Elsewhere(_) => Err(Reason::NotLocal),
+    }
+}
+
+/// The address from which a destination on another host is reached.
+///
+/// # Errors
+/// [`Reason::NotLocal`] when there is no route, [`Reason::LookupFailed`], or why the bridge does not take us there.
+pub(super) fn elsewhere(destination: SocketAddr) -> Result<IpAddr, Reason> {
+    if let Some((reason, until_ns)) = recall(destination).and_then(|entry| entry.refused)
+        && kernel::now_ns() < until_ns
+    {
+        return Err(reason);
+    }
+    match place(destination)? {
+        Place::Elsewhere(Some(source)) => Ok(source),
+        Place::Here(_) | Place::Elsewhere(None) => Err(Reason::NotLocal),
+    }
+}
+
+/// Notes that the bridge takes no connection to a destination.
+pub(super) fn note_refused(destination: SocketAddr, reason: Reason) {
+    let until_ns = kernel::now_ns().saturating_add(REFUSED_NS);
+    change(destination, |entry| entry.refused = Some((reason, until_ns)));
+}
+
+fn place(destination: SocketAddr) -> Result<Place, Reason> {
     let now = kernel::now_ns();
-    if let Some(entry) = recall(destination) {
-        let age = now.saturating_sub(entry.routed_ns);
-        match entry.local {
-            Some(local) if age < REMEMBERED_NS => return Ok(local),
-            None if age < ELSEWHERE_NS && entry.routed_ns != 0 => return Err(Reason::NotLocal),
-            _ => {}
+    if let Some(entry) = recall(destination).filter(|entry| entry.routed_ns != 0) {
+        let lasts = match entry.place {
+            Place::Here(_) => REMEMBERED_NS,
+            Place::Elsewhere(_) => ELSEWHERE_NS,
+        };
+        if now.saturating_sub(entry.routed_ns) < lasts {
+            return Ok(entry.place);
         }
     }
-    let local = ask_route(destination)?;
-    change(destination, |entry| (entry.local, entry.routed_ns) = (local, now));
-    local.ok_or(Reason::NotLocal)
+    let place = ask_route(destination)?;
+    change(destination, |entry| (entry.place, entry.routed_ns) = (place, now));
+    Ok(place)
 }
 
 /// Whether an address belongs to this host.
@@ -189,7 +241,7 @@ pub(super) fn note_doorless(destination: SocketAddr) {
     change(destination, |entry| entry.doorless_until_ns = until);
 }
 
-fn ask_route(destination: SocketAddr) -> Result<Option<Local>, Reason> {
+fn ask_route(destination: SocketAddr) -> Result<Place, Reason> {
     let query = RouteQuery::new(destination);
     let mut socket = Netlink::open(NETLINK_ROUTE)?;
     socket.send(query.encode(Netlink::SEQUENCE).as_bytes())?;
@@ -199,10 +251,11 @@ fn ask_route(destination: SocketAddr) -> Result<Option<Local>, Reason> {
             Ok(route) if route.kind == RouteKind::Local => {
                 // A local route without a preferred source is reached from the destination itself.
                 let source = route.source.unwrap_or_else(|| Endpoint::new(destination).address().ip());
-                return Ok(Some(Local { source }));
+                return Ok(Place::Here(Local { source }));
             }
+            Ok(route) if route.kind == RouteKind::Unicast => return Ok(Place::Elsewhere(route.source)),
             // No route is an answer, too: the kernel's connect will say so.
-            Ok(_) | Err(RouteError::Refused(_)) => return Ok(None),
+            Ok(_) | Err(RouteError::Refused(_)) => return Ok(Place::Elsewhere(None)),
             Err(RouteError::Unanswered) => {}
             Err(RouteError::Malformed) => break,
         }

@@ -48,6 +48,11 @@ pub(super) fn may_serve(door: u32, listener: u32) -> bool {
     listener != overflow_uid() && (door == listener || listener == 0 && crate::config().trust_root_listeners)
 }
 
+/// Whether `uid` may run the bridge, which speaks for other hosts.
+pub(super) fn may_bridge(uid: u32) -> bool {
+    uid == 0 || u64::from(uid) == crate::config().bridge_uid
+}
+
 /// Whether the rules let us share a lane with `uid`.
 pub(crate) fn may_share(uid: u32) -> bool {
     if uid == 0 || uid == euid() {

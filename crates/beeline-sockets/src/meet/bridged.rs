@@ -1,0 +1,127 @@
+//! Connecting to another host, through this host's bridge.
+//!
+//! The bridge is a door like others, with three differences:
+//!
+//! 1. Its user is not the listener's but the one who is trusted to run bridges ([`trust::may_bridge`]).
+//! 2. Whether there is a door at the other end is not known before it was asked there. So the client waits for the
+//!    bridge's [`Verdict`], for a bounded time, and its TCP socket stays untouched until that is yes.
+//! 3. While it waits it holds no lock. A `fork` that comes in between copies the anchor, and the connection is left to
+//!    TCP: the bridge is told by the anchor being shut down, since the child may keep its copy open.
+
+use beeline_lane::End;
+use beeline_stats::{Counter, Reason};
+use beeline_wire::{Verdict, bridge};
+
+use super::connect::{self, Anchor, Route};
+use super::pool::{self, PooledLane};
+use super::{lookup, trust};
+use crate::desc::Desc;
+use crate::kernel::{self, SockAddr};
+use crate::side::state;
+use crate::wait::{self, Woken};
+use crate::{Errno, io, life, stats, table};
+
+/// How long a blocking `connect` waits for the verdict.
+const PATIENCE_NS: u64 = 500_000_000;
+/// How long one that must not block does. TCP would have answered at once, so this is no more than a round trip may
+/// take on a network worth a bridge.
+const BRIEF_PATIENCE_NS: u64 = 20_000_000;
+/// In the pool of lanes the bridge stands for one listener, with a cookie that the kernel gives to none.
+const BRIDGE_COOKIE: u64 = u64::MAX;
+
+/// Connects through the bridge.
+///
+/// # Errors
+/// Why the kernel has to.
+pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<(), Reason> {
+    let (anchor, name) = connect::reserve_name(route, |_| Ok(()))?;
+    enter(&anchor, route)?;
+    let side = pool::side().map_err(connect::memory_reason)?;
+    side.state.mark(state::BRIDGED);
+    let lane = connect::prepare(side.state, desc, &name, BRIDGE_COOKIE, nonblocking)
+        .and_then(|offer| connect::say_hello(&anchor, offer));
+    let lane = match lane {
+        Ok(lane) => lane,
+        Err(reason) => {
+            side.retire(true);
+            return Err(reason);
+        }
+    };
+    let verdict = await_verdict(&anchor, if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS });
+    if let Err(reason) = verdict {
+        lookup::note_refused(route.destination, reason);
+        return give_up(&anchor, lane, side, reason);
+    }
+    let _changing = life::changing();
+    if !table::leads_to(fd, desc) {
+        return give_up(&anchor, lane, side, Reason::Internal);
+    }
+    if desc.born.load(core::sync::atomic::Ordering::Relaxed) != crate::forks() {
+        return give_up(&anchor, lane, side, Reason::SharedBeforeConnect);
+    }
+    if route.explicit {
+        connect::hold(fd, lane);
+    }
+    connect::install(fd, desc, &anchor, lane, side, nonblocking)?;
+    stats::count(Counter::ConnectionsBridgedClient, 1);
+    Ok(())
+}
+
+/// Connects to the bridge's door, and proves that it is a bridge's.
+fn enter(anchor: &Anchor, route: &Route) -> Result<(), Reason> {
+    if io::small_send_buffer().is_none() {
+        return Err(Reason::KernelUnsupported);
+    }
+    trust::refuse_rights(anchor.0);
+    let door = SockAddr::abstract_unix(bridge::DOOR).ok_or(Reason::Internal)?;
+    let refused = match kernel::connect(anchor.0, &door) {
+        Ok(_) if trust::peer_uid(anchor.0).is_some_and(trust::may_bridge) => return Ok(()),
+        Ok(_) => Reason::BridgeNotTrusted,
+        Err(Errno(libc::EAGAIN)) => return Err(Reason::BridgeFull),
+        Err(Errno(libc::EPERM | libc::EACCES)) => Reason::SystemCallDenied,
+        // There is no bridge on this host.
+        Err(_) => Reason::NotLocal,
+    };
+    lookup::note_refused(route.destination, refused);
+    Err(refused)
+}
+
+/// Waits for the bridge's answer. Handlers of the app may run meanwhile; the wait goes on.
+fn await_verdict(anchor: &Anchor, patience_ns: u64) -> Result<(), Reason> {
+    let deadline = kernel::now_ns().saturating_add(patience_ns);
+    loop {
+        let mut byte = [0];
+        match kernel::recv(anchor.0, &mut byte, libc::MSG_DONTWAIT) {
+            Ok(1) => break reason_of(byte[0]),
+            Err(Errno(libc::EAGAIN | libc::EINTR)) => {}
+            // Gone without a word: it ended, or was killed.
+            _ => break Err(Reason::BridgeSilent),
+        }
+        let mut fds = [libc::pollfd { fd: anchor.0, events: libc::POLLIN, revents: 0 }];
+        match wait::sleep(&mut fds, Some(deadline), None) {
+            Woken::Ready(_) => {}
+            Woken::Signal { .. } if kernel::now_ns() < deadline => {}
+            _ => break Err(Reason::BridgeSilent),
+        }
+    }
+}
+
+fn reason_of(byte: u8) -> Result<(), Reason> {
+    match Verdict::from_byte(byte) {
+        Some(Verdict::Yes) => Ok(()),
+        Some(Verdict::NoPeer) => Err(Reason::BridgeNoPeer),
+        Some(Verdict::NoDoor) => Err(Reason::BridgeNoDoor),
+        Some(Verdict::NoRail) => Err(Reason::BridgeNoRail),
+        Some(Verdict::Full) => Err(Reason::BridgeFull),
+        Some(Verdict::Rejected) | None => Err(Reason::BridgeRejected),
+    }
+}
+
+/// Leaves the connection to TCP. The bridge may have the lane still in use.
+fn give_up(anchor: &Anchor, lane: &'static PooledLane, side: pool::Side, reason: Reason) -> Result<(), Reason> {
+    let _ = kernel::shutdown(anchor.0, libc::SHUT_RDWR);
+    lane.spoil();
+    pool::retire(lane, End::Client, false);
+    side.retire(true);
+    Err(reason)
+}
