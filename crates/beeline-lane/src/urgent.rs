@@ -189,11 +189,8 @@ impl<S: Storage> Writer<'_, S> {
         if length == 0 {
             return Ok(0);
         }
-        self.pass_over_old(tail, bytes)?;
-        let number = self.state.urgent_number.load(Relaxed).wrapping_add(1).max(1);
-        self.state.urgent_number.store(number, Relaxed);
         let before = length.saturating_sub(1);
-        self.storage.set_urgent(self.end, u64::from(number) << 32 | u64::from(tail.wrapping_add(before)));
+        self.mark_next(tail, bytes, before)?;
         announce();
         self.storage.copy_in(self.end, tail.wrapping_sub(base), part);
         self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
@@ -204,6 +201,29 @@ impl<S: Storage> Writer<'_, S> {
         self.state.bytes.store(bytes.wrapping_add(u64::from(length)), Relaxed);
         self.wake_reader(bells)?;
         Ok(length as usize)
+    }
+
+    /// Announces one byte, stored where [`Writer::room_in_place`] said, and marks it urgent, as
+    /// [`Writer::write_urgent`] does.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer.
+    pub fn publish_urgent(&self, bells: &impl Bells, announce: impl FnOnce()) -> Result<(), Fault> {
+        let (tail, bytes) = (self.state.tail.load(Relaxed), self.state.bytes.load(Relaxed));
+        self.mark_next(tail, bytes, 0)?;
+        announce();
+        let told = self.publish(1, bells);
+        self.state.urgent_at.store(bytes, Relaxed);
+        told
+    }
+
+    /// Marks the byte that will be written `before` bytes after `tail`.
+    fn mark_next(&self, tail: u32, bytes: u64, before: u32) -> Result<(), Fault> {
+        self.pass_over_old(tail, bytes)?;
+        let number = self.state.urgent_number.load(Relaxed).wrapping_add(1).max(1);
+        self.state.urgent_number.store(number, Relaxed);
+        self.storage.set_urgent(self.end, u64::from(number) << 32 | u64::from(tail.wrapping_add(before)));
+        Ok(())
     }
 
     /// Rule 4: lets a reader that stands at the last mark pass over its byte.

@@ -9,6 +9,7 @@
 pub mod admin;
 pub mod config;
 pub mod control;
+pub mod data;
 pub mod front;
 pub mod keys;
 pub mod log;

@@ -229,7 +229,13 @@ impl LaneEnd {
                 let _ = kernel::send(self.anchor, &[beeline_wire::BELL], out_of_band);
             }
         };
-        Ok(self.writer().write_urgent(Source::from(&[byte][..]), &self.bells(), announce)? == 1)
+        let (free, position) = self.room()?;
+        if free == 0 {
+            return Ok(false);
+        }
+        self.copy_in(position, &[byte]);
+        self.writer().publish_urgent(&self.bells(), announce)?;
+        Ok(true)
     }
 
     /// Free bytes of the ring that this end writes, and the position of the first. Bytes keep the position that follows

@@ -1,0 +1,17 @@
+//! The data plane: bytes between lanes of local processes and the rails to other hosts.
+//!
+//! * [`record`]: what two bridges say over a rail;
+//! * [`sender`]: what of a direction was sent, and what of it has come;
+//! * [`connection`]: one connection with its lane and both directions;
+//! * [`link`]: a connected endpoint, its messages and credits;
+//! * [`engine`]: the loop that moves everything.
+
+pub mod connection;
+pub mod engine;
+pub mod link;
+pub mod record;
+mod ring;
+pub mod sender;
+mod shares;
+mod subnet;
+mod table;

@@ -1,0 +1,499 @@
+//! The bridge's one loop: lanes, rails and control connections, polled while there is news and slept on together when
+//! there is none.
+//!
+//! # Rules
+//!
+//! 1. One thread does everything, and nothing in the loop waits: not for a client, a server, a peer or a disk.
+//! 2. A connection is *hot* while something moves on it: its lane is looked at in each round. After a while without
+//!    news it is armed and *cold*: a bell makes it hot again.
+//! 3. The bridge sleeps only after everything was looked at once more since it was armed: lanes (their wake words),
+//!    rails (`may_sleep`), acknowledgements that are due and messages that are written.
+//! 4. With more to run than CPUs, a spinning bridge keeps its clients from running. It gives way between looks.
+//! 5. What one peer, one client or one rail does wrong costs it its own connections, and nobody else's.
+
+mod clients;
+mod inward;
+mod links;
+mod outward;
+mod status;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use beeline_fabric::{Completion, EndpointId, Event, Rail, RegionId, Remote};
+use beeline_topo::{Host, PeerRail};
+use beeline_wire::ConnName;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::connection::Connection;
+use super::link::Link;
+use super::sender::LinkId;
+use super::shares::Shares;
+use super::table::Table;
+use crate::control::message::Token;
+use crate::control::{self, Control, PeerId};
+use crate::log;
+use crate::name::BridgeName;
+use crate::tunables::Tunables;
+
+/// Rounds between two looks at what the kernel has, while there is other news.
+const ROUNDS_PER_LOOK: u32 = 64;
+/// Completions handled in one round.
+const COMPLETIONS_PER_ROUND: usize = 64;
+/// Looks without news after which a lane is armed, if others keep the bridge awake.
+const COLD_AFTER: u32 = 2048;
+/// How often links are looked after.
+const CARE_NS: u64 = 100_000_000;
+/// The longest sleep.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// One of our rails, open.
+struct OpenRail {
+    /// Our number for it.
+    id: u32,
+    rail: Rail,
+    /// As the choice of rails sees it.
+    described: beeline_topo::Rail,
+    /// Why it is not used, if it is not.
+    trouble: Option<String>,
+}
+
+/// A rail that a peer offers.
+struct OfferedRail {
+    id: u32,
+    port: u16,
+    described: PeerRail,
+}
+
+/// A peer whose control connection is up.
+struct Peer {
+    id: PeerId,
+    name: BridgeName,
+    rails: Vec<OfferedRail>,
+    /// What it wants to see when we connect a rail.
+    token_for_us: Token,
+    /// Links by index, dead ones left out.
+    links: Vec<usize>,
+    rates: Shares,
+    /// Since when there has been no link; 0 while there is one.
+    lonely_ns: u64,
+    /// Pairs of rails that could not be connected: when to try again.
+    retry: HashMap<(usize, u32), (u64, u32)>,
+    /// Connections refused by it, and by us.
+    refused: u64,
+}
+
+/// A place in a peer's ring that we may write.
+struct Grant {
+    link: LinkId,
+    remote: Remote,
+    base: u64,
+    ring: u64,
+}
+
+/// A lane's rings as one rail knows them.
+struct Regions {
+    rail: usize,
+    read: Option<RegionId>,
+    written: Option<RegionId>,
+}
+
+/// A connection and what it has to do with links and rails.
+struct Entry {
+    connection: Connection,
+    /// Index of the peer.
+    peer: usize,
+    name: ConnName,
+    /// Where the app runs, as far as it is known.
+    cpu: Option<u32>,
+    /// The link that its small messages take.
+    home: Option<usize>,
+    /// The links that its large transfers take.
+    stripe: Vec<usize>,
+    grants: Vec<Grant>,
+    granted: Vec<LinkId>,
+    regions: Vec<Regions>,
+    /// Regions that are being closed.
+    closing: usize,
+    /// Links that died and of which the peer has not been told what we have.
+    resyncs: Vec<LinkId>,
+    /// The peer's answer, or our question, may have been lost with a link.
+    ask_again: bool,
+    answer_again: bool,
+    /// The peer has opened it.
+    accepted: bool,
+    /// Operations in flight from and to the rings.
+    in_flight: u32,
+    hot: bool,
+    idle: u32,
+    since_ns: u64,
+    /// When the client gives up waiting, while it does.
+    deadline_ns: u64,
+}
+
+/// Bytes that are being read from a peer's ring.
+struct Pull {
+    connection: u64,
+    offset: u64,
+    bytes: u32,
+    /// Reads that are not done.
+    left: u8,
+}
+
+/// What was counted since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub opened: u64,
+    pub accepted: u64,
+    pub closed: u64,
+    pub reset: u64,
+    pub breaches: u64,
+    pub links_made: u64,
+    pub links_lost: u64,
+    pub pushes: u64,
+    pub pulls: u64,
+    pub inlined: u64,
+    pub sleeps: u64,
+}
+
+/// See the module.
+pub struct Engine {
+    pub tunables: Tunables,
+    pub counts: Counts,
+    name: BridgeName,
+    control: Control,
+    epoll: Epoll,
+    door: RawFd,
+    host: Host,
+    rails: Vec<OpenRail>,
+    links: Vec<Option<Link>>,
+    by_endpoint: HashMap<(usize, EndpointId), usize>,
+    peers: Vec<Option<Peer>>,
+    connections: Table<Entry>,
+    /// Connections that a peer has opened, by its number.
+    theirs: HashMap<(usize, u64), u64>,
+    /// Regions being closed, with their connections.
+    closing: HashMap<(usize, RegionId), u64>,
+    pulls: Table<Pull>,
+    /// Clients that have come and not spoken, with the time until which they may.
+    silent: HashMap<RawFd, u64>,
+    /// Clients refused, by verdict.
+    refusals: [u64; 8],
+    hot: Vec<u64>,
+    completions: Vec<Completion>,
+    now_ns: u64,
+    next_link: u64,
+    cared_ns: u64,
+    started: Instant,
+    /// Whether the thread should give way between looks.
+    gives_way: bool,
+}
+
+/// What an event of the set is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tag {
+    Door,
+    Control,
+    Outside,
+    Silent(RawFd),
+    RailEvents,
+    Connection(u64),
+}
+
+impl Tag {
+    const KIND_SHIFT: u32 = 61;
+
+    fn pack(self) -> u64 {
+        let (kind, value) = match self {
+            Tag::Door => (0, 0),
+            Tag::Control => (1, 0),
+            Tag::Outside => (2, 0),
+            Tag::Silent(fd) => (3, u64::from(fd.cast_unsigned())),
+            Tag::RailEvents => (4, 0),
+            Tag::Connection(number) => (5, number),
+        };
+        kind << Self::KIND_SHIFT | value & ((1 << Self::KIND_SHIFT) - 1)
+    }
+
+    fn unpack(word: u64) -> Option<Tag> {
+        let value = word & ((1 << Self::KIND_SHIFT) - 1);
+        Some(match word >> Self::KIND_SHIFT {
+            0 => Tag::Door,
+            1 => Tag::Control,
+            2 => Tag::Outside,
+            3 => Tag::Silent((value as u32).cast_signed()),
+            4 => Tag::RailEvents,
+            5 => Tag::Connection(value),
+            _ => return None,
+        })
+    }
+}
+
+/// What the engine is made of.
+pub struct Parts {
+    pub name: BridgeName,
+    pub control: Control,
+    pub tunables: Tunables,
+    /// The door, listening.
+    pub door: RawFd,
+    pub host: Host,
+    /// Ports to open, the filter of the configuration applied.
+    pub ports: Vec<beeline_fabric::Port>,
+}
+
+impl Engine {
+    /// Opens the rails and offers them.
+    ///
+    /// # Errors
+    /// When the kernel gives no epoll set.
+    pub fn new(parts: Parts) -> anyhow::Result<Engine> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot make an epoll set")?;
+        let mut engine = Engine {
+            tunables: parts.tunables,
+            counts: Counts::default(),
+            name: parts.name,
+            control: parts.control,
+            epoll,
+            door: parts.door,
+            host: parts.host,
+            rails: Vec::new(),
+            links: Vec::new(),
+            by_endpoint: HashMap::new(),
+            peers: Vec::new(),
+            connections: Table::default(),
+            theirs: HashMap::new(),
+            closing: HashMap::new(),
+            pulls: Table::default(),
+            silent: HashMap::new(),
+            refusals: [0; 8],
+            hot: Vec::new(),
+            completions: Vec::new(),
+            now_ns: 0,
+            next_link: u64::from(rand_u32()) << 32,
+            cared_ns: 0,
+            started: Instant::now(),
+            gives_way: std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() <= GIVES_WAY_CPUS),
+        };
+        engine.watch(engine.door, EpollFlags::EPOLLIN, Tag::Door)?;
+        let control = engine.control.as_fd().as_raw_fd();
+        engine.watch(control, EpollFlags::EPOLLIN, Tag::Control)?;
+        engine.open_rails(&parts.ports)?;
+        Ok(engine)
+    }
+
+    /// Wakes the loop when `fd` is readable: [`Engine::run`] then calls its `outside`.
+    ///
+    /// # Errors
+    /// Those of epoll_ctl(2).
+    pub fn watch_outside(&self, fd: BorrowedFd<'_>) -> anyhow::Result<()> {
+        self.watch(fd.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Outside)
+    }
+
+    fn watch(&self, fd: RawFd, events: EpollFlags, tag: Tag) -> anyhow::Result<()> {
+        // SAFETY: the descriptor is open: it belongs to this engine, or to its maker, who keeps it.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        self.epoll.add(fd, EpollEvent::new(events, tag.pack())).context("cannot watch a descriptor")
+    }
+
+    fn unwatch(&self, fd: RawFd) {
+        // SAFETY: the descriptor is open: it is unwatched before it is closed.
+        let _ = self.epoll.delete(unsafe { BorrowedFd::borrow_raw(fd) });
+    }
+
+    /// Runs until `outside` says so: it is called when one of the descriptors of [`Engine::watch_outside`] is readable,
+    /// and once in a while.
+    ///
+    /// # Errors
+    /// When the kernel fails in a way that nothing can be done about.
+    pub fn run(&mut self, mut outside: impl FnMut(&mut Engine) -> bool) -> anyhow::Result<()> {
+        let mut idle_since = None;
+        let mut round = 0_u32;
+        loop {
+            round = round.wrapping_add(1);
+            let busy = self.turn();
+            if busy {
+                idle_since = None;
+                if !round.is_multiple_of(ROUNDS_PER_LOOK) {
+                    continue;
+                }
+            }
+            self.now_ns = monotonic_ns();
+            let idle_from = *idle_since.get_or_insert(self.now_ns);
+            let spins = self.now_ns.saturating_sub(idle_from) < self.tunables.spin_us.saturating_mul(1000);
+            let timeout = match busy || spins || !self.may_sleep() {
+                true => Duration::ZERO,
+                false => {
+                    self.counts.sleeps = self.counts.sleeps.saturating_add(1);
+                    self.sleep_time()
+                }
+            };
+            let (news, stop) = self.look(timeout, &mut outside)?;
+            if stop {
+                return Ok(());
+            }
+            if news {
+                idle_since = None;
+            } else if timeout.is_zero() && !busy && self.gives_way {
+                std::thread::yield_now();
+            }
+            self.care();
+        }
+    }
+
+    /// One look at everything that is in memory. Whether something was found.
+    fn turn(&mut self) -> bool {
+        let mut busy = self.poll_rails();
+        busy |= self.pump_hot();
+        busy |= self.flush_links();
+        busy
+    }
+
+    /// Hears what the kernel has: whether there was something, and whether to stop.
+    fn look(
+        &mut self,
+        timeout: Duration,
+        outside: &mut impl FnMut(&mut Engine) -> bool,
+    ) -> anyhow::Result<(bool, bool)> {
+        let mut events = [EpollEvent::empty(); 64];
+        let timeout = EpollTimeout::try_from(timeout).unwrap_or(EpollTimeout::ZERO);
+        let count = match self.epoll.wait(&mut events, timeout) {
+            Ok(count) => count,
+            Err(nix::errno::Errno::EINTR) => 0,
+            Err(error) => return Err(error).context("cannot wait for events"),
+        };
+        self.now_ns = monotonic_ns();
+        for event in events.iter().take(count) {
+            match Tag::unpack(event.data()) {
+                Some(Tag::Door) => self.take_clients(),
+                Some(Tag::Control) => self.turn_control(),
+                Some(Tag::Outside) => {
+                    if outside(self) {
+                        return Ok((true, true));
+                    }
+                }
+                Some(Tag::Silent(fd)) => self.hear_client(fd),
+                // The loop polls them anyway.
+                Some(Tag::RailEvents) | None => {}
+                Some(Tag::Connection(number)) => self.hear_connection(number, event.events()),
+            }
+        }
+        Ok((count != 0, false))
+    }
+
+    /// How long to sleep at most.
+    fn sleep_time(&self) -> Duration {
+        let control = self.control.deadline().saturating_duration_since(Instant::now());
+        let care = if self.peers.iter().flatten().next().is_some() { Duration::from_nanos(CARE_NS) } else { SLEEP_MAX };
+        // A millisecond more than nothing: a deadline that has come is found by the next look.
+        control.min(care).max(Duration::from_millis(1))
+    }
+
+    /// Prepares everything for a sleep. `false` when there is something to do.
+    fn may_sleep(&mut self) -> bool {
+        if !self.acknowledge_all() || !self.arm_hot() {
+            return false;
+        }
+        self.flush_links();
+        if self.links.iter().flatten().any(|link| link.up && link.has_more()) {
+            // It waits for credits or for a queue; completions will tell, which the rails are watched for.
+        }
+        self.rails.iter_mut().all(|rail| rail.rail.may_sleep().unwrap_or(false))
+    }
+
+    fn turn_control(&mut self) {
+        for event in self.control.turn(Instant::now()) {
+            match event {
+                control::Event::PeerUp(up) => self.peer_up(*up),
+                control::Event::PeerDown { peer, why } => self.peer_down(peer, &why.to_string()),
+                control::Event::Message(peer, message) => self.peer_said(peer, message),
+            }
+        }
+    }
+
+    /// What has to be done from time to time.
+    fn care(&mut self) {
+        if Instant::now() >= self.control.deadline() {
+            self.turn_control();
+        }
+        if self.now_ns.saturating_sub(self.cared_ns) < CARE_NS {
+            return;
+        }
+        self.cared_ns = self.now_ns;
+        self.care_for_clients();
+        self.care_for_links();
+    }
+
+    /// Makes a connection hot.
+    fn heat(&mut self, number: u64) {
+        if let Some(entry) = self.connections.get_mut(number) {
+            entry.idle = 0;
+            if !entry.hot {
+                entry.hot = true;
+                self.hot.push(number);
+            }
+        }
+    }
+
+    /// The control connections, for the status.
+    #[must_use]
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    fn poll_rails(&mut self) -> bool {
+        let mut busy = false;
+        for index in 0..self.rails.len() {
+            while let Some(event) = self.next_event(index) {
+                busy = true;
+                self.rail_event(index, event);
+            }
+            let mut completions = std::mem::take(&mut self.completions);
+            if let Some(rail) = self.rails.get_mut(index)
+                && let Err(error) = rail.rail.poll(&mut completions, COMPLETIONS_PER_ROUND)
+            {
+                log::line(&format!("cannot poll a rail: {error}"));
+            }
+            busy |= !completions.is_empty();
+            if !completions.is_empty() {
+                self.now_ns = monotonic_ns();
+            }
+            for completion in completions.drain(..) {
+                self.completed(index, completion);
+            }
+            self.completions = completions;
+        }
+        busy
+    }
+
+    fn next_event(&mut self, index: usize) -> Option<Event> {
+        match self.rails.get_mut(index)?.rail.next_event() {
+            Ok(event) => event,
+            Err(error) => {
+                log::line(&format!("cannot hear a rail's events: {error}"));
+                None
+            }
+        }
+    }
+}
+
+/// Up to so many CPUs a spinning bridge gives way: on larger hosts it has one for itself, mostly.
+const GIVES_WAY_CPUS: usize = 4;
+
+/// Nanoseconds of the monotonic clock.
+fn monotonic_ns() -> u64 {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        let (seconds, nanoseconds) = (time.tv_sec().unsigned_abs(), time.tv_nsec().unsigned_abs());
+        seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+    })
+}
+
+/// A number that two starts of a bridge do not share.
+fn rand_u32() -> u32 {
+    use ring::rand::SecureRandom;
+    let mut bytes = [0; 4];
+    // Without randomness there were no keys either, and the bridge would not have come so far.
+    let _ = ring::rand::SystemRandom::new().fill(&mut bytes);
+    u32::from_ne_bytes(bytes)
+}

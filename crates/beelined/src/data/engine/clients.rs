@@ -1,0 +1,316 @@
+//! Clients of this host, and connections that are being made.
+
+use std::os::fd::RawFd;
+
+use beeline_sockets::bridge::{self, LaneEnd};
+use beeline_stats::Reason;
+use beeline_topo::choice::Question;
+use beeline_wire::{ConnName, Verdict};
+use nix::sys::epoll::EpollFlags;
+
+use super::super::connection::{Connection, Stage};
+use super::super::record::{Record, Refusal};
+use super::{Engine, Entry, Tag};
+use crate::log;
+
+/// How long a client that has come through the door may say nothing.
+const SILENCE_NS: u64 = 1_000_000_000;
+/// How long a client waits at most (`PATIENCE_NS` of the library's `bridged.rs`).
+const PATIENCE_NS: u64 = 500_000_000;
+/// Clients taken in at a time.
+const CLIENTS_PER_LOOK: usize = 64;
+
+impl Engine {
+    /// Takes in the clients that wait at the door.
+    pub(super) fn take_clients(&mut self) {
+        for _ in 0..CLIENTS_PER_LOOK {
+            match nix::sys::socket::accept4(
+                self.door,
+                nix::sys::socket::SockFlag::SOCK_CLOEXEC | nix::sys::socket::SockFlag::SOCK_NONBLOCK,
+            ) {
+                // Most have spoken already.
+                Ok(fd) if self.take_client(fd) => {}
+                Ok(fd) => {
+                    self.silent.insert(fd, self.now_ns.saturating_add(SILENCE_NS));
+                    if self.watch(fd, EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, Tag::Silent(fd)).is_err() {
+                        self.silent.remove(&fd);
+                        close(fd);
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// A client that was silent has spoken, or left.
+    pub(super) fn hear_client(&mut self, fd: RawFd) {
+        if self.silent.contains_key(&fd) {
+            self.unwatch(fd);
+            if self.take_client(fd) {
+                self.silent.remove(&fd);
+            } else if self.watch(fd, EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, Tag::Silent(fd)).is_err() {
+                self.silent.remove(&fd);
+                close(fd);
+            }
+        }
+    }
+
+    /// Takes a client's hello. `false` while it says nothing.
+    fn take_client(&mut self, fd: RawFd) -> bool {
+        match bridge::take_client(fd) {
+            None => return false,
+            Some(Ok((name, lane))) => self.ask(name, lane),
+            Some(Err(verdict)) => {
+                self.count_refusal(verdict);
+                bridge::answer(fd, verdict);
+                close(fd);
+            }
+        }
+        true
+    }
+
+    fn count_refusal(&mut self, verdict: Verdict) {
+        if let Some(count) = self.refusals.get_mut(usize::from(verdict.byte())) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Asks the bridge that speaks for the destination.
+    fn ask(&mut self, name: ConnName, lane: LaneEnd) {
+        let server = name.server.address();
+        let peer = self.control.peer_for(server.ip());
+        let index = self.peers.iter().position(|known| known.as_ref().is_some_and(|known| Some(known.id) == peer));
+        let Some(index) = index else { return self.refuse(lane, Verdict::NoPeer) };
+        if self.peers.get(index).and_then(Option::as_ref).is_none_or(|peer| peer.links.is_empty()) {
+            return self.refuse(lane, Verdict::NoRail);
+        }
+        let cpu = lane.peer_cpu();
+        match self.enter(name, lane, index, Stage::Asked, 0, cpu) {
+            Ok(number) => {
+                if let Some(entry) = self.connections.get_mut(number) {
+                    entry.deadline_ns = self.now_ns.saturating_add(PATIENCE_NS);
+                    entry.ask_again = true;
+                }
+                self.choose_home(number, None);
+                self.heat(number);
+            }
+            Err(lane) => self.refuse(*lane, Verdict::Full),
+        }
+    }
+
+    fn refuse(&mut self, lane: LaneEnd, verdict: Verdict) {
+        self.count_refusal(verdict);
+        bridge::answer(lane.anchor(), verdict);
+        lane.retire();
+    }
+
+    /// Enters a connection in the table and watches its anchor.
+    fn enter(
+        &mut self,
+        name: ConnName,
+        lane: LaneEnd,
+        peer: usize,
+        stage: Stage,
+        window: u64,
+        cpu: Option<u32>,
+    ) -> Result<u64, Box<LaneEnd>> {
+        let anchor = lane.anchor();
+        let mut lane = Some(lane);
+        let since_ns = self.now_ns;
+        let number = self.connections.insert(|number| {
+            #[expect(clippy::expect_used, reason = "called at most once, with the lane still there")]
+            let lane = lane.take().expect("a lane");
+            Entry {
+                connection: Connection::new(number, stage, lane, window),
+                peer,
+                name,
+                cpu,
+                home: None,
+                stripe: Vec::new(),
+                grants: Vec::new(),
+                granted: Vec::new(),
+                regions: Vec::new(),
+                closing: 0,
+                resyncs: Vec::new(),
+                ask_again: false,
+                answer_again: false,
+                accepted: stage == Stage::Open,
+                in_flight: 0,
+                hot: false,
+                idle: 0,
+                since_ns,
+                deadline_ns: 0,
+            }
+        });
+        let Some(number) = number else {
+            return Err(Box::new(lane.take().ok_or(()).unwrap_or_else(|()| unreachable!("the table was full"))));
+        };
+        let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+        if self.watch(anchor, edges, Tag::Connection(number)).is_err() {
+            // Out of memory: the connection is looked at all the same as long as it is hot, and reset after that.
+            log::line("cannot watch a lane's anchor");
+        }
+        Ok(number)
+    }
+
+    /// A peer asks for a connection to a server of this host.
+    pub(super) fn asked(
+        &mut self,
+        link: usize,
+        from: u64,
+        window: u64,
+        rail: u32,
+        client: std::net::SocketAddr,
+        server: std::net::SocketAddr,
+    ) {
+        let Some(peer) = self.links.get(link).and_then(Option::as_ref).map(|link| link.peer) else { return };
+        if let Some(&number) = self.theirs.get(&(peer, from)) {
+            // Asked before, and the answer was lost.
+            if let Some(entry) = self.connections.get_mut(number) {
+                entry.answer_again = true;
+            }
+            return self.heat(number);
+        }
+        match self.serve(peer, from, window, client, server) {
+            Ok(number) => {
+                self.counts.accepted = self.counts.accepted.saturating_add(1);
+                self.theirs.insert((peer, from), number);
+                if let Some(entry) = self.connections.get_mut(number) {
+                    entry.connection.theirs = from;
+                    entry.answer_again = true;
+                }
+                self.choose_home(number, Some(rail));
+                self.heat(number);
+            }
+            Err(why) => {
+                if let Some(Some(peer)) = self.peers.get_mut(peer) {
+                    peer.refused = peer.refused.saturating_add(1);
+                }
+                self.push(link, &Record::Refused { to: from, why });
+            }
+        }
+    }
+
+    fn serve(
+        &mut self,
+        peer: usize,
+        from: u64,
+        window: u64,
+        client: std::net::SocketAddr,
+        server: std::net::SocketAddr,
+    ) -> Result<u64, Refusal> {
+        let id = self.peers.get(peer).and_then(Option::as_ref).map(|peer| peer.id).ok_or(Refusal::NotYours)?;
+        let plausible = from != 0 && client.port() != 0 && (1..=1 << 30).contains(&window);
+        if !plausible || !self.control.speaks_for(id, client.ip()) {
+            return Err(Refusal::NotYours);
+        }
+        let lane = bridge::connect_for(client.into(), server.into()).map_err(|reason| match reason {
+            Reason::NotLocal => Refusal::NotYours,
+            Reason::MemoryShort | Reason::DescriptorsShort | Reason::MapFailed | Reason::AddressInUse => Refusal::Full,
+            _ => Refusal::NoDoor,
+        })?;
+        let name = ConnName { client: client.into(), server: server.into() };
+        let cpu = lane.peer_cpu();
+        self.enter(name, lane, peer, Stage::Open, window, cpu).map_err(|lane| {
+            lane.retire();
+            Refusal::Full
+        })
+    }
+
+    /// A peer has made a connection that we asked for.
+    pub(super) fn answered(&mut self, link: usize, to: u64, from: u64, window: u64, rail: u32) {
+        let Some(entry) = self.connections.get_mut(to).filter(|entry| from != 0 && (1..=1 << 30).contains(&window)) else {
+            // The client has gone meanwhile.
+            self.push(link, &Record::Unknown { to: from });
+            return;
+        };
+        if entry.connection.stage == Stage::Asked {
+            entry.connection.opened(from, window);
+            entry.ask_again = false;
+            self.counts.opened = self.counts.opened.saturating_add(1);
+            self.choose_home(to, Some(rail));
+        }
+        self.heat(to);
+    }
+
+    /// A peer has refused a connection that we asked for.
+    pub(super) fn declined(&mut self, to: u64, why: Refusal) {
+        let verdict = match why {
+            Refusal::NoDoor => Verdict::NoDoor,
+            Refusal::NotYours => Verdict::Rejected,
+            Refusal::Full => Verdict::Full,
+        };
+        if self.connections.get(to).is_some_and(|entry| entry.connection.stage == Stage::Asked) {
+            self.drop_asked(to, verdict);
+        }
+    }
+
+    /// Gives up a connection that was asked for.
+    pub(super) fn drop_asked(&mut self, number: u64, verdict: Verdict) {
+        let Some(mut entry) = self.connections.remove(number) else { return };
+        if let Some(lane) = entry.connection.take_lane() {
+            self.unwatch(lane.anchor());
+            self.refuse(lane, verdict);
+        }
+    }
+
+    /// Drops clients that say nothing, and questions that nobody answers.
+    pub(super) fn care_for_clients(&mut self) {
+        let now_ns = self.now_ns;
+        let late: Vec<RawFd> =
+            self.silent.iter().filter(|(_, deadline)| **deadline < now_ns).map(|(fd, _)| *fd).collect();
+        for fd in late {
+            self.silent.remove(&fd);
+            close(fd);
+        }
+        let unanswered = |entry: &Entry| entry.connection.stage == Stage::Asked && entry.deadline_ns < now_ns;
+        let late: Vec<u64> =
+            self.connections.iter().filter(|(_, entry)| unanswered(entry)).map(|(number, _)| number).collect();
+        for number in late {
+            self.drop_asked(number, Verdict::NoRail);
+        }
+    }
+
+    /// Chooses the link of a connection, and those of its stripe. `their_rail` is the rail that is best for the other end.
+    pub(super) fn choose_home(&mut self, number: u64, their_rail: Option<u32>) {
+        let Some(entry) = self.connections.get(number) else { return };
+        let Some(Some(peer)) = self.peers.get(entry.peer) else { return };
+        let rails: Vec<_> = self.rails.iter().map(|rail| rail.described.clone()).collect();
+        let theirs: Vec<_> = peer.rails.iter().map(|rail| rail.described.clone()).collect();
+        let alive = |index: &usize| self.links.get(*index).and_then(Option::as_ref).filter(|link| link.up);
+        let place = |id: u32| peer.rails.iter().position(|rail| rail.id == id);
+        let pairs: Vec<(usize, beeline_topo::Link)> = peer
+            .links
+            .iter()
+            .filter_map(|index| {
+                let link = alive(index)?;
+                Some((*index, beeline_topo::Link { local: link.rail, peer: place(link.their_rail)? }))
+            })
+            .collect();
+        let links: Vec<beeline_topo::Link> = pairs.iter().map(|(_, link)| *link).collect();
+        let question = Question { host: &self.host, cpu: entry.cpu, rails: &rails, peer: &theirs, links: &links };
+        let choice = beeline_topo::choice::choose(&question);
+        let index_of = |local: usize, peer: Option<usize>| {
+            pairs.iter().find(|(_, link)| link.local == local && Some(link.peer) == peer).map(|(index, _)| *index)
+        };
+        let stripe: Vec<usize> = choice.striped().filter_map(|link| index_of(link.local, link.peer)).collect();
+        let chosen = choice.chosen().and_then(|first| {
+            let preferred = their_rail.and_then(place).and_then(|wanted| index_of(first.local, Some(wanted)));
+            preferred.or_else(|| index_of(first.local, first.peer))
+        });
+        if let Some(entry) = self.connections.get_mut(number) {
+            entry.home = chosen;
+            entry.stripe = stripe;
+        }
+    }
+
+    /// Our rail that is nearest to a connection's app, for the other bridge.
+    pub(super) fn home_rail(&self, entry: &Entry) -> u32 {
+        let link = entry.home.and_then(|index| self.links.get(index)?.as_ref());
+        link.and_then(|link| self.rails.get(link.rail)).map_or(0, |rail| rail.id)
+    }
+}
+
+pub(super) fn close(fd: RawFd) {
+    let _ = nix::unistd::close(fd);
+}

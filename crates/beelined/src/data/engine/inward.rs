@@ -1,0 +1,307 @@
+//! What comes over the rails.
+
+use beeline_fabric::{Completion, Flags, Kind, Posted, Remote, Slice};
+
+use super::super::connection::Broken;
+use super::super::record::{Message, Record};
+use super::{Engine, Grant, Pull};
+use crate::log;
+
+/// Most reads of other rings under way.
+const PULLS_MAX: usize = 256;
+
+impl Engine {
+    /// An operation on a rail is done.
+    pub(super) fn completed(&mut self, rail: usize, completion: Completion) {
+        match completion {
+            Completion::Received { endpoint, message } => {
+                let link = self.by_endpoint.get(&(rail, endpoint)).copied();
+                if let Some(index) = link {
+                    self.came(index, message.bytes());
+                }
+                // Of a link that is closed there is no buffer to give back.
+                if let Some(rail) = self.rails.get_mut(rail) {
+                    let _ = rail.rail.recycle(message);
+                }
+            }
+            Completion::Done { kind: Kind::Write, context, .. } => self.operation_over(context),
+            Completion::Failed { kind: Kind::Write, context, .. } => self.operation_over(context),
+            Completion::Done { kind: Kind::Read, context, .. } => self.read_done(context, true),
+            Completion::Failed { kind: Kind::Read, context, .. } => self.read_done(context, false),
+            Completion::Done { kind: Kind::Send, .. } => {}
+            Completion::Failed { endpoint, failure, .. } => {
+                if let Some(index) = self.by_endpoint.get(&(rail, endpoint)).copied()
+                    && !failure.cancelled()
+                {
+                    self.link_lost(index, &failure.to_string());
+                }
+            }
+        }
+    }
+
+    /// A write from a connection's ring is done.
+    fn operation_over(&mut self, number: u64) {
+        if let Some(entry) = self.connections.get_mut(number) {
+            entry.in_flight = entry.in_flight.saturating_sub(1);
+            if entry.in_flight == 0 {
+                self.heat(number);
+            }
+        }
+    }
+
+    /// A message has come.
+    fn came(&mut self, index: usize, bytes: &[u8]) {
+        let now_ns = self.now_ns;
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        let mut message = match Message::decode(bytes) {
+            Ok(message) if link.came(message.credits, bytes.len(), now_ns) => message,
+            Ok(_) => return self.link_breached(index, "more credits than there are buffers"),
+            Err(malformed) => return self.link_breached(index, malformed.0),
+        };
+        let (peer, link_id) = (link.peer, link.id);
+        loop {
+            match message.next() {
+                Ok(Some(record)) => self.heard(index, peer, link_id, record),
+                Ok(None) => return,
+                Err(malformed) => return self.link_breached(index, malformed.0),
+            }
+            // What it said may have ended the link.
+            if self.links.get(index).and_then(Option::as_ref).is_none_or(|link| link.id != link_id) {
+                return;
+            }
+        }
+    }
+
+    fn link_breached(&mut self, index: usize, why: &str) {
+        self.counts.breaches = self.counts.breaches.saturating_add(1);
+        self.link_lost(index, why);
+    }
+
+    fn heard(&mut self, link: usize, peer: usize, link_id: u64, record: Record<'_>) {
+        match record {
+            Record::Open { from, window, rail, client, server } => {
+                self.asked(link, from, window, rail, client, server);
+            }
+            Record::Ping { number } => {
+                self.push(link, &Record::Pong { number });
+            }
+            Record::Pong { .. } => {}
+            Record::Opened { to, from, window, rail } if self.is_of(to, peer) => {
+                self.answered(link, to, from, window, rail);
+            }
+            Record::Opened { from, .. } => {
+                self.push(link, &Record::Unknown { to: from });
+            }
+            Record::Refused { to, why } if self.is_of(to, peer) => self.declined(to, why),
+            Record::Unknown { to } if self.is_of(to, peer) => {
+                if let Some(entry) = self.connections.get_mut(to) {
+                    entry.connection.unheard();
+                }
+                self.reset(to);
+            }
+            Record::End { to, from, .. } if !self.is_of(to, peer) => {
+                self.push(link, &Record::Unknown { to: from });
+            }
+            Record::Resync { to, from, link: closed, .. } if !self.is_of(to, peer) => {
+                self.link_is_closed(peer, closed);
+                self.push(link, &Record::Unknown { to: from });
+            }
+            Record::Resync { link: closed, .. } => {
+                self.link_is_closed(peer, closed);
+                self.heard_of(link, link_id, record);
+            }
+            _ => self.heard_of(link, link_id, record),
+        }
+    }
+
+    /// Whether a number is a connection with this peer.
+    fn is_of(&self, number: u64, peer: usize) -> bool {
+        self.connections.get(number).is_some_and(|entry| entry.peer == peer)
+    }
+
+    /// A record about a connection.
+    fn heard_of(&mut self, link: usize, link_id: u64, record: Record<'_>) {
+        let (Record::Data { to, .. }
+        | Record::Placed { to, .. }
+        | Record::Offer { to, .. }
+        | Record::Grant { to, .. }
+        | Record::Ack { to, .. }
+        | Record::End { to, .. }
+        | Record::Resync { to, .. }) = record
+        else {
+            return;
+        };
+        let peer = self.links.get(link).and_then(Option::as_ref).map(|link| link.peer);
+        let Some(entry) = self.connections.get_mut(to).filter(|entry| Some(entry.peer) == peer) else {
+            // Of a connection that is over; or of none, which only a broken bridge would say.
+            if !self.connections.was_ours(to) {
+                self.link_breached(link, "a record about a connection that never was");
+            }
+            return;
+        };
+        let rates = self.peers.get_mut(entry.peer).and_then(Option::as_mut).map(|peer| &mut peer.rates);
+        let now_ns = self.now_ns;
+        let connection = &mut entry.connection;
+        let result = match record {
+            Record::Data { offset, urgent, more, bytes, .. } => {
+                let result = connection.data(offset, bytes, urgent);
+                if more && !entry.granted.contains(&link_id) {
+                    self.heat(to);
+                    return self.conclude(to, result.and_then(|()| self.grant(to, link)));
+                }
+                result
+            }
+            Record::Placed { offset, length, .. } => connection.placed(offset, length),
+            Record::Offer { offset, length, address, key, .. } => {
+                let offered = connection.offered(offset, length);
+                self.heat(to);
+                return self.conclude(
+                    to,
+                    offered.and_then(|()| self.pull(to, link, offset, length, Remote { address, key })),
+                );
+            }
+            Record::Grant { address, key, base, ring, .. } => {
+                if ring.is_power_of_two() && !entry.grants.iter().any(|grant| grant.link == link_id) {
+                    let remote = Remote { address, key };
+                    entry.grants.push(Grant { link: link_id, remote, base, ring: ring.into() });
+                }
+                Ok(())
+            }
+            Record::Ack { placed, limit, .. } => connection.acked(placed, limit, |(link, bytes)| {
+                if let Some(rates) = rates {
+                    rates.acknowledged(link, bytes, now_ns);
+                }
+            }),
+            Record::End { offset, flags, .. } => connection.end(offset, flags),
+            Record::Resync { link, placed, limit, ranges, .. } => {
+                connection.resynced(link, placed, limit, ranges.iter())
+            }
+            _ => Ok(()),
+        };
+        self.heat(to);
+        self.conclude(to, result);
+    }
+
+    /// Resets a connection if something broke a rule.
+    pub(super) fn conclude(&mut self, number: u64, result: Result<(), Broken>) {
+        match result {
+            Ok(()) => {}
+            Err(Broken::App) => self.reset(number),
+            Err(Broken::Bridge(why)) => {
+                self.counts.breaches = self.counts.breaches.saturating_add(1);
+                log::line(&format!("a connection is reset because the other bridge broke the protocol: {why}"));
+                self.reset(number);
+            }
+        }
+    }
+
+    /// Resets a connection at both ends.
+    pub(super) fn reset(&mut self, number: u64) {
+        if let Some(entry) = self.connections.get_mut(number) {
+            self.counts.reset = self.counts.reset.saturating_add(1);
+            entry.connection.reset();
+            self.heat(number);
+        }
+    }
+
+    /// Lets the peer write into the ring over this link.
+    fn grant(&mut self, number: u64, link: usize) -> Result<(), Broken> {
+        let Some(Some(open)) = self.links.get(link) else { return Ok(()) };
+        let (rail, id) = (open.rail, open.id);
+        let Some(region) = self.region(number, rail, true) else { return Ok(()) };
+        let Some(remote) = self.rails.get(rail).and_then(|rail| rail.rail.remote(region).ok()) else { return Ok(()) };
+        let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
+        // The byte with offset 0 would stand at this position, counted on without end.
+        let base = u64::from(entry.connection.place_of(0)?).wrapping_neg();
+        let ring = u32::try_from(entry.connection.window()).unwrap_or(0);
+        entry.granted.push(id);
+        let to = entry.connection.theirs;
+        let Remote { address, key } = remote;
+        self.push(link, &Record::Grant { to, address, key, base, ring });
+        Ok(())
+    }
+
+    /// Reads what the peer offers into the ring.
+    fn pull(&mut self, number: u64, link: usize, offset: u64, length: u32, from: Remote) -> Result<(), Broken> {
+        let Some(Some(open)) = self.links.get(link) else { return Ok(()) };
+        let (rail, endpoint) = (open.rail, open.endpoint);
+        let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
+        if entry.connection.lane().is_none() {
+            // Nobody reads it any more.
+            return entry.connection.placed_nowhere(offset, length);
+        }
+        let position = entry.connection.place_of(offset)?;
+        if self.pulls.len() >= PULLS_MAX {
+            return Err(Broken::Bridge("more bytes were offered than may be under way"));
+        }
+        let Some(region) = self.region(number, rail, true) else {
+            self.link_lost(link, "a ring cannot be registered");
+            return Ok(());
+        };
+        let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
+        let ring = entry.connection.window();
+        let parts = split(position, length, ring);
+        let left = parts.iter().filter(|(_, bytes)| *bytes != 0).count() as u8;
+        let pull = Pull { connection: number, offset, bytes: length, left };
+        let Some(context) = self.pulls.insert(|_| pull) else { return Ok(()) };
+        self.counts.pulls = self.counts.pulls.saturating_add(1);
+        let mut done = 0;
+        for (start, bytes) in parts {
+            if bytes == 0 {
+                continue;
+            }
+            let to = Slice { region, offset: start, bytes };
+            let posted = self
+                .rails
+                .get_mut(rail)
+                .map(|rail| rail.rail.read(endpoint, to, from.at(done), context, Flags::empty()));
+            match posted {
+                Some(Ok(Posted::Taken)) => {
+                    done = done.saturating_add(bytes as u64);
+                    if let Some(entry) = self.connections.get_mut(number) {
+                        entry.in_flight = entry.in_flight.saturating_add(1);
+                    }
+                }
+                // Queues are larger than what may be offered at a time; a peer that offers more loses the link.
+                Some(Ok(Posted::Full)) => {
+                    self.link_lost(link, "more bytes were offered than the queues take");
+                    return Ok(());
+                }
+                Some(Err(error)) => {
+                    self.link_lost(link, &error.to_string());
+                    return Ok(());
+                }
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A read of another ring is done.
+    fn read_done(&mut self, context: u64, success: bool) {
+        let Some(pull) = self.pulls.get_mut(context) else { return };
+        pull.left = pull.left.saturating_sub(1);
+        let (number, offset, bytes, last) = (pull.connection, pull.offset, pull.bytes, pull.left == 0);
+        let failed = !success || pull.bytes == 0;
+        if failed {
+            // The other part may still come; what is there is not told.
+            pull.bytes = 0;
+        }
+        if last {
+            self.pulls.remove(context);
+        }
+        self.operation_over(number);
+        if last && !failed && let Some(entry) = self.connections.get_mut(number) {
+            let result = entry.connection.placed(offset, bytes);
+            self.heat(number);
+            self.conclude(number, result);
+        }
+    }
+}
+
+/// Where `length` bytes from `position` on stand in a ring of `ring` bytes: two parts, as `(start, bytes)`.
+pub(super) fn split(position: u32, length: u32, ring: u64) -> [(usize, usize); 2] {
+    let start = u64::from(position) & ring.saturating_sub(1);
+    let first = u64::from(length).min(ring.saturating_sub(start));
+    [(start as usize, first as usize), (0, u64::from(length).saturating_sub(first) as usize)]
+}

@@ -1,0 +1,443 @@
+//! Rails, peers, and the links between them: made, looked after, lost and made again.
+//!
+//! 1. The bridge with the smaller name connects the links of a pair; the other one accepts those that show its token.
+//! 2. A link is lost when its endpoint fails, when it stays silent though asked, when the peer says so on the control
+//!    connection, or when the peer's [`Record::Resync`] shows that it has closed its end. Then our endpoint is closed
+//!    first, so that nothing of it can land any more; then each connection of the peer owes a [`Record::Resync`] on
+//!    whatever link there is next.
+//! 3. A pair of rails that could not be connected is tried again, ever less often.
+//! 4. When a peer has had no link for [`LONELY_NS`], or its control connection ends, its connections are reset.
+
+use std::net::SocketAddr;
+
+use beeline_fabric::{Down, EndpointId, Event, Options, Port, Rail, Request};
+use beeline_topo::{PeerRail, Protocol, Segments};
+use nix::sys::epoll::EpollFlags;
+
+use super::super::link::{BUFFERS, Link};
+use super::super::record::{MESSAGE_BYTES, Record};
+use super::super::sender::LinkId;
+use super::{Engine, OfferedRail, OpenRail, Peer, Tag};
+use crate::control::message::{Message, RailDown, Token};
+use crate::control::{PeerId, PeerUp};
+use crate::log;
+use std::os::fd::AsRawFd;
+
+/// A link that says nothing for so long is asked.
+const QUIET_NS: u64 = 500_000_000;
+/// And given up if it does not answer.
+const SILENT_NS: u64 = 3_000_000_000;
+/// How long a peer may be without a link.
+const LONELY_NS: u64 = 10_000_000_000;
+/// Between two attempts to connect a pair of rails, at first and at most.
+const RETRY_NS: u64 = 200_000_000;
+const RETRY_DOUBLINGS_MAX: u32 = 5;
+
+/// What a bridge shows when it connects a link: token, link id, its rail, the other's.
+const SHOWN_BYTES: usize = Token::BYTES + 16;
+
+fn show(token: &Token, link: LinkId, ours: u32, theirs: u32) -> [u8; SHOWN_BYTES] {
+    let mut shown = [0; SHOWN_BYTES];
+    let parts = [&token.as_bytes()[..], &link.to_le_bytes(), &ours.to_le_bytes(), &theirs.to_le_bytes()];
+    for (place, byte) in shown.iter_mut().zip(parts.iter().flat_map(|part| part.iter())) {
+        *place = *byte;
+    }
+    shown
+}
+
+fn read_shown(shown: &[u8]) -> Option<(&[u8], LinkId, u32, u32)> {
+    let (token, rest) = shown.split_at_checked(Token::BYTES)?;
+    let (link, rest) = rest.split_first_chunk::<8>()?;
+    let (theirs, rest) = rest.split_first_chunk::<4>()?;
+    let ours: &[u8; 4] = rest.try_into().ok()?;
+    Some((token, u64::from_le_bytes(*link), u32::from_le_bytes(*theirs), u32::from_le_bytes(*ours)))
+}
+
+impl Engine {
+    /// Opens ports as rails, and offers them to all peers. A port that cannot be opened is told and left out.
+    pub(super) fn open_rails(&mut self, ports: &[Port]) -> anyhow::Result<()> {
+        for port in ports {
+            let options = Options {
+                message_bytes: MESSAGE_BYTES,
+                receives: usize::from(BUFFERS),
+                sends: usize::from(BUFFERS),
+                ..Options::default()
+            };
+            let opened = Rail::open(port, options).and_then(|mut rail| Ok((rail.listen(0)?, rail)));
+            match opened {
+                Ok((address, rail)) => {
+                    let id = u32::try_from(self.rails.len()).unwrap_or(u32::MAX);
+                    for fd in [rail.event_fd(), rail.completion_fd()] {
+                        self.watch(fd.as_raw_fd(), EpollFlags::EPOLLIN, Tag::RailEvents)?;
+                    }
+                    log::line(&format!("rail {id}: {} listens on {address}", port.name()));
+                    self.rails.push(OpenRail { id, described: describe(port), rail, trouble: None });
+                }
+                Err(error) => log::line(&format!("cannot use {}: {error}", port.name())),
+            }
+        }
+        self.offer_rails();
+        Ok(())
+    }
+
+    fn offer_rails(&mut self) {
+        let offered = self
+            .rails
+            .iter()
+            .filter(|rail| rail.trouble.is_none())
+            .map(|rail| crate::control::message::Rail {
+                id: rail.id,
+                port: rail.rail.listening_on().map_or(0, |address| address.port()),
+                rail: PeerRail::from(&rail.described),
+            })
+            .collect();
+        if let Err(why) = self.control.announce_rails(offered) {
+            log::line(&format!("cannot offer our rails: {why}"));
+        }
+    }
+
+    // ---- peers
+
+    pub(super) fn peer_up(&mut self, up: PeerUp) {
+        log::line(&format!("peer {} is up at {}, with {} rails", up.name, up.address, up.rails.len()));
+        let peer = Peer {
+            id: up.peer,
+            name: up.name,
+            rails: Vec::new(),
+            token_for_us: up.token_for_us,
+            links: Vec::new(),
+            rates: super::Shares::default(),
+            lonely_ns: self.now_ns.max(1),
+            retry: std::collections::HashMap::new(),
+            refused: 0,
+        };
+        let index = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
+        if index == self.peers.len() {
+            self.peers.push(None);
+        }
+        if let Some(place) = self.peers.get_mut(index) {
+            *place = Some(peer);
+        }
+        self.offered(index, up.rails);
+    }
+
+    fn offered(&mut self, index: usize, rails: Vec<crate::control::message::Rail>) {
+        if let Some(Some(peer)) = self.peers.get_mut(index) {
+            peer.rails = rails
+                .into_iter()
+                .map(|rail| OfferedRail { id: rail.id, port: rail.port, described: rail.rail })
+                .collect();
+        }
+        self.connect_links(index);
+    }
+
+    pub(super) fn peer_down(&mut self, id: PeerId, why: &str) {
+        let Some(index) = self.peer_index(id) else { return };
+        if let Some(Some(peer)) = self.peers.get(index) {
+            log::line(&format!("peer {} is gone: {why}", peer.name));
+        }
+        self.reset_all_of(index);
+        let links = self.peers.get(index).and_then(Option::as_ref).map(|peer| peer.links.clone()).unwrap_or_default();
+        for link in links {
+            self.link_lost(link, "the peer is gone");
+        }
+        let connecting: Vec<usize> = self
+            .links
+            .iter()
+            .enumerate()
+            .filter(|(_, link)| link.as_ref().is_some_and(|link| link.peer == index))
+            .map(|(place, _)| place)
+            .collect();
+        for link in connecting {
+            self.link_lost(link, "the peer is gone");
+        }
+        self.forget_connections_of(index);
+        if let Some(place) = self.peers.get_mut(index) {
+            *place = None;
+        }
+    }
+
+    fn peer_index(&self, id: PeerId) -> Option<usize> {
+        self.peers.iter().position(|peer| peer.as_ref().is_some_and(|peer| peer.id == id))
+    }
+
+    pub(super) fn peer_said(&mut self, id: PeerId, message: Message) {
+        let Some(index) = self.peer_index(id) else { return };
+        match message {
+            Message::Rails(rails) => self.offered(index, rails.rails),
+            Message::RailDown(RailDown { link, why }) => {
+                let known = self.links.iter().position(|other| {
+                    other.as_ref().is_some_and(|other| other.id == link && other.peer == index)
+                });
+                if let Some(place) = known {
+                    self.link_lost(place, &format!("the peer has closed it: {why}"));
+                }
+            }
+        }
+    }
+
+    // ---- links
+
+    /// Connects what is not connected, if that is our part.
+    fn connect_links(&mut self, index: usize) {
+        let Some(Some(peer)) = self.peers.get(index) else { return };
+        if self.name > peer.name {
+            return;
+        }
+        let ours: Vec<_> = self.rails.iter().map(|rail| rail.described.clone()).collect();
+        let theirs: Vec<_> = peer.rails.iter().map(|rail| rail.described.clone()).collect();
+        let mut wanted = Vec::new();
+        for pair in beeline_topo::reach::links(&ours, &theirs, &Segments::default()) {
+            let Some(offered) = peer.rails.get(pair.peer) else { continue };
+            let is_there = self.links.iter().flatten().any(|link| {
+                link.peer == index && link.rail == pair.local && link.their_rail == offered.id
+            });
+            let waits = peer.retry.get(&(pair.local, offered.id)).is_some_and(|(at, _)| *at > self.now_ns);
+            if !is_there && !waits {
+                let address = SocketAddr::new(offered.described.address.addr(), offered.port);
+                wanted.push((pair.local, offered.id, address, peer.token_for_us));
+            }
+        }
+        for (local, their_rail, address, token) in wanted {
+            self.next_link = self.next_link.wrapping_add(1);
+            let link = self.next_link;
+            let Some(rail) = self.rails.get_mut(local) else { continue };
+            match rail.rail.connect(address, &show(&token, link, rail.id, their_rail)) {
+                Ok(endpoint) => {
+                    self.add_link(Link::new(link, index, local, their_rail, endpoint, self.now_ns));
+                }
+                Err(error) => {
+                    log::line(&format!("cannot connect to {address}: {error}"));
+                    self.retry_later(index, local, their_rail);
+                }
+            }
+        }
+    }
+
+    fn retry_later(&mut self, peer: usize, local: usize, their_rail: u32) {
+        let now_ns = self.now_ns;
+        if let Some(Some(peer)) = self.peers.get_mut(peer) {
+            let retry = peer.retry.entry((local, their_rail)).or_insert((0, 0));
+            let wait = RETRY_NS << retry.1.min(RETRY_DOUBLINGS_MAX);
+            *retry = (now_ns.saturating_add(wait), retry.1.saturating_add(1));
+        }
+    }
+
+    fn add_link(&mut self, link: Link) -> usize {
+        let index = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
+        self.by_endpoint.insert((link.rail, link.endpoint), index);
+        if index == self.links.len() {
+            self.links.push(None);
+        }
+        if let Some(place) = self.links.get_mut(index) {
+            *place = Some(link);
+        }
+        index
+    }
+
+    pub(super) fn rail_event(&mut self, rail: usize, event: Event) {
+        match event {
+            Event::Request(request) => self.requested(rail, request),
+            Event::Connected { endpoint, .. } => self.connected(rail, endpoint),
+            Event::Refused { endpoint, failure, .. } => {
+                if let Some(index) = self.by_endpoint.get(&(rail, endpoint)).copied() {
+                    self.link_lost(index, &format!("the peer's rail refused it: {failure}"));
+                }
+            }
+            Event::Down { endpoint, cause } => {
+                if let Some(index) = self.by_endpoint.get(&(rail, endpoint)).copied() {
+                    let why = match cause {
+                        Down::ByPeer => "the peer closed it".to_owned(),
+                        Down::Failed(failure) => failure.to_string(),
+                    };
+                    self.link_lost(index, &why);
+                }
+            }
+            Event::RegionClosed { region } => self.region_closed(rail, region),
+        }
+    }
+
+    /// Somebody wants to connect a link to one of our rails.
+    fn requested(&mut self, rail: usize, request: Request) {
+        let shown = read_shown(&request.data);
+        let known = shown.and_then(|(token, link, theirs, ours)| {
+            let id = self.control.peer_with_token(token)?;
+            Some((self.peer_index(id)?, link, theirs, ours))
+        });
+        let is_ours = |ours: u32| self.rails.get(rail).is_some_and(|rail| rail.id == ours);
+        let offers = |peer: usize, id: u32| {
+            let peer = self.peers.get(peer).and_then(Option::as_ref);
+            peer.is_some_and(|peer| peer.rails.iter().any(|rail| rail.id == id))
+        };
+        let twice = |link: LinkId| self.links.iter().flatten().any(|other| other.id == link);
+        let accepted = known.filter(|(peer, link, theirs, ours)| {
+            is_ours(*ours) && offers(*peer, *theirs) && !twice(*link)
+        });
+        let Some(open) = self.rails.get_mut(rail) else { return };
+        let Some((peer, link, theirs, _)) = accepted else {
+            log::line("a stranger tried to connect a rail");
+            let _ = open.rail.reject(request, b"who are you");
+            return;
+        };
+        match open.rail.accept(request, &[]) {
+            Ok(endpoint) => {
+                self.add_link(Link::new(link, peer, rail, theirs, endpoint, self.now_ns));
+            }
+            Err(error) => log::line(&format!("cannot accept a link: {error}")),
+        }
+    }
+
+    fn connected(&mut self, rail: usize, endpoint: EndpointId) {
+        let Some(index) = self.by_endpoint.get(&(rail, endpoint)).copied() else { return };
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        link.up = true;
+        link.heard_ns = self.now_ns;
+        let (peer_index, their_rail, id) = (link.peer, link.their_rail, link.id);
+        let speed = self.rails.get(rail).map_or(0, |rail| rail.described.speed_or_assumed());
+        self.counts.links_made = self.counts.links_made.saturating_add(1);
+        if let Some(Some(peer)) = self.peers.get_mut(peer_index) {
+            peer.links.push(index);
+            peer.lonely_ns = 0;
+            peer.retry.remove(&(rail, their_rail));
+            peer.rates.join(id, speed);
+            log::line(&format!("link {id:x} to {}: rail {rail} to its rail {their_rail}", peer.name));
+        }
+        self.choose_all_of(peer_index);
+    }
+
+    /// A link is lost, or never came to be (rule 2).
+    pub(super) fn link_lost(&mut self, index: usize, why: &str) {
+        let Some(link) = self.links.get_mut(index).and_then(Option::take) else { return };
+        self.by_endpoint.remove(&(link.rail, link.endpoint));
+        if let Some(rail) = self.rails.get_mut(link.rail)
+            && let Err(error) = rail.rail.close(link.endpoint)
+        {
+            log::line(&format!("cannot close an endpoint: {error}"));
+        }
+        let now_ns = self.now_ns.max(1);
+        let Some(Some(peer)) = self.peers.get_mut(link.peer) else { return };
+        peer.links.retain(|other| *other != index);
+        peer.rates.leave(link.id);
+        let id = peer.id;
+        if !link.up {
+            log::line(&format!("no link to {}: {why}", peer.name));
+            return self.retry_later(link.peer, link.rail, link.their_rail);
+        }
+        log::line(&format!("link {:x} to {} is lost: {why}", link.id, peer.name));
+        if peer.links.is_empty() {
+            peer.lonely_ns = now_ns;
+        }
+        self.counts.links_lost = self.counts.links_lost.saturating_add(1);
+        self.retry_later(link.peer, link.rail, link.their_rail);
+        let down = RailDown { link: link.id, why: crate::control::message::shortened(why.to_owned()) };
+        self.control.send(id, Message::RailDown(down));
+        for number in self.connections_of(link.peer) {
+            if let Some(entry) = self.connections.get_mut(number) {
+                entry.connection.link_lost(link.id);
+                entry.grants.retain(|grant| grant.link != link.id);
+                entry.granted.retain(|granted| *granted != link.id);
+                entry.resyncs.push(link.id);
+            }
+            self.choose_home(number, None);
+            self.heat(number);
+        }
+    }
+
+    /// A record showed that the peer has closed its end of a link.
+    pub(super) fn link_is_closed(&mut self, peer: usize, id: LinkId) {
+        let known =
+            self.links.iter().position(|link| link.as_ref().is_some_and(|link| link.id == id && link.peer == peer));
+        if let Some(index) = known {
+            self.link_lost(index, "the peer has closed it");
+        }
+    }
+
+    fn connections_of(&self, peer: usize) -> Vec<u64> {
+        self.connections.iter().filter(|(_, entry)| entry.peer == peer).map(|(number, _)| number).collect()
+    }
+
+    fn choose_all_of(&mut self, peer: usize) {
+        for number in self.connections_of(peer) {
+            self.choose_home(number, None);
+            self.heat(number);
+        }
+    }
+
+    fn reset_all_of(&mut self, peer: usize) {
+        for number in self.connections_of(peer) {
+            self.reset(number);
+        }
+    }
+
+    /// Drops all that is left of a peer's connections: nobody is there to hear their ends.
+    fn forget_connections_of(&mut self, peer: usize) {
+        for number in self.connections_of(peer) {
+            if let Some(entry) = self.connections.get_mut(number) {
+                entry.connection.unheard();
+            }
+            self.heat(number);
+            self.finish(number);
+        }
+    }
+
+    /// Looks after links that are silent, and peers that have none.
+    pub(super) fn care_for_links(&mut self) {
+        let now_ns = self.now_ns;
+        let mut lost = Vec::new();
+        let mut ask = Vec::new();
+        for (index, link) in self.links.iter_mut().enumerate() {
+            let Some(link) = link else { continue };
+            let quiet_ns = now_ns.saturating_sub(link.heard_ns);
+            if quiet_ns > SILENT_NS {
+                lost.push(index);
+            } else if link.up && quiet_ns > QUIET_NS && now_ns.saturating_sub(link.asked_ns) > QUIET_NS {
+                link.asked_ns = now_ns;
+                ask.push(index);
+            }
+        }
+        for index in ask {
+            self.push(index, &Record::Ping { number: now_ns });
+        }
+        for index in lost {
+            self.link_lost(index, "it says nothing any more");
+        }
+        for index in 0..self.peers.len() {
+            let Some(Some(peer)) = self.peers.get(index) else { continue };
+            let lonely = peer.lonely_ns != 0 && now_ns.saturating_sub(peer.lonely_ns) > LONELY_NS;
+            if lonely && !self.connections_of(index).is_empty() {
+                self.reset_all_of(index);
+                self.forget_connections_of(index);
+            }
+            self.connect_links(index);
+        }
+    }
+}
+
+/// A port as the choice of rails sees it.
+fn describe(port: &Port) -> beeline_topo::Rail {
+    let protocol = match (port.provider.as_str(), port.link_layer.as_str()) {
+        ("tcp", _) => Protocol::Tcp,
+        ("verbs", "InfiniBand") => Protocol::InfiniBand,
+        // libfabric does not tell iWARP from RoCE; both ends see the same, so they find each other.
+        ("verbs", _) => Protocol::Roce,
+        _ => Protocol::Other,
+    };
+    beeline_topo::Rail {
+        name: format!("{}/{}", port.provider, port.domain),
+        provider: port.provider.clone(),
+        protocol,
+        address: crate::data::subnet::of(port.address),
+        netdev: port.netdev.clone(),
+        pci: port.pci.as_ref().map(ToString::to_string),
+        node: port.numa_node,
+        speed_mbps: port.link_bits_per_second.map(|bits| u32::try_from(bits / 1_000_000).unwrap_or(u32::MAX)),
+        up: port.link_up != Some(false),
+        load: beeline_topo::rail::Load::default(),
+    }
+}
+
+/// The rails of this host, for the command line.
+#[must_use]
+pub fn described(ports: &[Port]) -> Vec<beeline_topo::Rail> {
+    ports.iter().map(describe).collect()
+}

@@ -1,0 +1,148 @@
+//! A link: an endpoint of one of our rails, connected to one of a peer's.
+//!
+//! # Credits
+//!
+//! Each message needs a buffer that the receiver has made ready, and not every fabric copes when there is none. So each
+//! end knows how many buffers the other has ready for it, and each message says how many were made ready since the
+//! last one.
+//!
+//! 1. A link begins with [`BUFFERS`] credits on both ends; a message takes one.
+//! 2. The last credit is only used by a message that gives credits back. So two ends can never both wait.
+//! 3. Credits are given back with the next message, and by an empty one once half of them are owed.
+
+use beeline_fabric::{EndpointId, Error, Posted, Rail};
+
+use super::record::{DATA_OVERHEAD_BYTES, Draft, MESSAGE_BYTES, Record};
+use super::sender::LinkId;
+
+/// Receive buffers of an endpoint.
+pub const BUFFERS: u16 = 64;
+
+/// See the module.
+pub struct Link {
+    pub id: LinkId,
+    pub peer: usize,
+    /// Index of our rail.
+    pub rail: usize,
+    /// The peer's number for its rail.
+    pub their_rail: u32,
+    pub endpoint: EndpointId,
+    /// Both ends know of the connection.
+    pub up: bool,
+    draft: Draft,
+    credits: u16,
+    owed: u16,
+    /// When something last came, and when we last asked for a sign of life.
+    pub heard_ns: u64,
+    pub asked_ns: u64,
+    pub messages_sent: u64,
+    pub messages_received: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+}
+
+impl Link {
+    #[must_use]
+    pub fn new(id: LinkId, peer: usize, rail: usize, their_rail: u32, endpoint: EndpointId, now_ns: u64) -> Link {
+        Link {
+            id,
+            peer,
+            rail,
+            their_rail,
+            endpoint,
+            up: false,
+            draft: Draft::new(),
+            credits: BUFFERS,
+            owed: 0,
+            heard_ns: now_ns,
+            asked_ns: 0,
+            messages_sent: 0,
+            messages_received: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+        }
+    }
+
+    /// A message has come, with so many credits, and its buffer is ready again. `false` if it cannot be.
+    #[must_use]
+    pub fn came(&mut self, credits: u16, bytes: usize, now_ns: u64) -> bool {
+        self.heard_ns = now_ns;
+        self.messages_received = self.messages_received.saturating_add(1);
+        self.bytes_received = self.bytes_received.saturating_add(bytes as u64);
+        self.owed = self.owed.saturating_add(1);
+        self.credits = self.credits.saturating_add(credits);
+        self.credits <= BUFFERS && self.owed <= BUFFERS
+    }
+
+    /// Whether a message can be sent.
+    fn may_send(&self) -> bool {
+        self.up && (self.credits > 1 || self.credits == 1 && self.owed > 0)
+    }
+
+    /// Adds a record to the message that is being written; sends that one first when it is full. `false` when there is
+    /// no room at the moment.
+    ///
+    /// # Errors
+    /// When the link is broken.
+    pub fn push(&mut self, rail: &mut Rail, record: &Record<'_>) -> Result<bool, Error> {
+        if self.draft.push(record) {
+            return Ok(true);
+        }
+        Ok(self.flush(rail)? && self.draft.push(record))
+    }
+
+    /// Bytes of data that the message can still take; a full one is sent first.
+    ///
+    /// # Errors
+    /// When the link is broken.
+    pub fn data_room(&mut self, rail: &mut Rail, wanted: usize) -> Result<usize, Error> {
+        let room = self.draft.room().saturating_sub(DATA_OVERHEAD_BYTES);
+        if room >= wanted {
+            return Ok(room);
+        }
+        if self.draft.is_empty() || self.flush(rail)? {
+            return Ok(MESSAGE_DATA_BYTES);
+        }
+        Ok(0)
+    }
+
+    /// Adds a [`Record::Data`] that fits.
+    pub fn push_data(&mut self, to: u64, offset: u64, more: bool, count: usize, fill: impl FnOnce(&mut [u8])) {
+        self.draft.push_data(to, offset, more, count, fill);
+    }
+
+    /// Sends what was written, if anything. `false` when it has to wait.
+    ///
+    /// # Errors
+    /// When the link is broken.
+    pub fn flush(&mut self, rail: &mut Rail) -> Result<bool, Error> {
+        if self.draft.is_empty() && self.owed < BUFFERS / 2 {
+            return Ok(true);
+        }
+        if !self.may_send() {
+            return Ok(false);
+        }
+        let message = self.draft.finish(self.owed);
+        let bytes = message.len();
+        match rail.send_with(self.endpoint, bytes, 0, |buffer| buffer.copy_from_slice(message))? {
+            Posted::Taken => {
+                self.credits = self.credits.saturating_sub(1);
+                self.owed = 0;
+                self.draft.clear();
+                self.messages_sent = self.messages_sent.saturating_add(1);
+                self.bytes_sent = self.bytes_sent.saturating_add(bytes as u64);
+                Ok(true)
+            }
+            Posted::Full => Ok(false),
+        }
+    }
+
+    /// Whether something waits to be sent.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        !self.draft.is_empty() || self.owed >= BUFFERS / 2
+    }
+}
+
+/// The most data in one message.
+pub const MESSAGE_DATA_BYTES: usize = MESSAGE_BYTES - super::record::HEADER_BYTES - DATA_OVERHEAD_BYTES;

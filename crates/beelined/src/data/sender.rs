@@ -1,0 +1,330 @@
+//! What a bridge has sent of one direction of a connection, and what of it the other bridge has.
+//!
+//! ```text
+//!   0 ......... acked ......... pieces: under way on a link, lost with one, or to be sent again ......... sent
+//! ```
+//!
+//! # Rules
+//!
+//! 1. Bytes are sent once. They are sent again only if the link on which they were under way is gone *and* the receiver
+//!    has said, after closing its end of that link, that it does not have them ([`Sender::resync`]). So no byte ever
+//!    comes twice, and none can land late in space that is used again.
+//! 2. Nothing is sent at or beyond `limit`.
+//! 3. What the receiver says is checked: it cannot have what was never sent, and `limit` cannot be more than one ring
+//!    ahead of what was sent. What it has said before may come again, and changes nothing.
+//! 4. At most [`PIECES_MAX`] pieces are kept, so that the receiver never has more gaps than it can note.
+
+use std::collections::VecDeque;
+
+use beeline_topo::stripe::PIECES_MAX;
+
+/// The receiver said something that cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Breach(pub &'static str);
+
+/// The connection of two bridges over one rail, in one of its lives. Never used twice.
+pub type LinkId = u64;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// On its way.
+    On(LinkId),
+    /// The link is gone; the receiver has not yet said what it has.
+    Lost(LinkId),
+    /// To be sent again.
+    Again,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Piece {
+    end: u64,
+    place: Place,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Sender {
+    acked: u64,
+    /// In order, without gaps, from `acked` to `sent`; each begins where the one before ends.
+    pieces: VecDeque<Piece>,
+    sent: u64,
+    limit: u64,
+    /// The most that `limit` may be ahead of `acked`: the receiver's ring.
+    window: u64,
+}
+
+/// Bytes that were acknowledged, by the link that carried them.
+pub type Credit = (LinkId, u64);
+
+impl Sender {
+    /// Nothing is sent; the receiver holds `window` bytes.
+    #[must_use]
+    pub fn new(window: u64) -> Sender {
+        Sender { acked: 0, pieces: VecDeque::new(), sent: 0, limit: window, window }
+    }
+
+    /// The receiver has all before this.
+    #[must_use]
+    pub fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// The first byte that was never sent.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Whether the receiver has everything that was sent.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.acked == self.sent
+    }
+
+    /// What to send next, at most: `(offset, bytes)`. `available` is where the bytes end that there are.
+    #[must_use]
+    pub fn next(&self, available: u64) -> Option<(u64, u64)> {
+        let mut offset = self.acked;
+        for piece in &self.pieces {
+            if piece.place == Place::Again {
+                return Some((offset, piece.end.saturating_sub(offset)));
+            }
+            offset = piece.end;
+        }
+        let end = available.min(self.limit);
+        (end > self.sent && self.pieces.len() < PIECES_MAX).then(|| (self.sent, end.saturating_sub(self.sent)))
+    }
+
+    /// Notes that `bytes` from the offset that [`Sender::next`] told were sent.
+    pub fn sending(&mut self, offset: u64, bytes: u64, link: LinkId) {
+        let end = offset.saturating_add(bytes);
+        if offset == self.sent {
+            self.sent = end;
+            match self.pieces.back_mut() {
+                Some(last) if last.place == Place::On(link) => last.end = end,
+                _ => self.pieces.push_back(Piece { end, place: Place::On(link) }),
+            }
+            return;
+        }
+        let mut begin = self.acked;
+        for index in 0..self.pieces.len() {
+            let Some(piece) = self.pieces.get(index).copied() else { return };
+            if begin == offset && piece.place == Place::Again {
+                self.pieces.insert(index, Piece { end: end.min(piece.end), place: Place::On(link) });
+                if end >= piece.end {
+                    self.pieces.remove(index.saturating_add(1));
+                }
+                return self.merge();
+            }
+            begin = piece.end;
+        }
+    }
+
+    /// The receiver has all before `placed` and takes all before `limit`. Tells which link carried how much of what is
+    /// new.
+    ///
+    /// # Errors
+    /// [`Breach`].
+    pub fn ack(&mut self, placed: u64, limit: u64, mut carried: impl FnMut(Credit)) -> Result<(), Breach> {
+        if placed > self.sent {
+            return Err(Breach("bytes were acknowledged that were never sent"));
+        }
+        if limit > self.sent.saturating_add(self.window) {
+            return Err(Breach("more room was granted than the ring has"));
+        }
+        self.limit = self.limit.max(limit);
+        while self.acked < placed {
+            let Some(first) = self.pieces.front().copied() else { break };
+            let end = first.end.min(placed);
+            match first.place {
+                Place::On(link) => carried((link, end.saturating_sub(self.acked))),
+                // It came before the link was lost, or was said by another way.
+                Place::Lost(_) | Place::Again => {}
+            }
+            self.acked = end;
+            if end == first.end {
+                self.pieces.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    /// The link is gone.
+    pub fn link_lost(&mut self, link: LinkId) {
+        for piece in &mut self.pieces {
+            if piece.place == Place::On(link) {
+                piece.place = Place::Lost(link);
+            }
+        }
+    }
+
+
+    /// The receiver has closed its end of `link`, and of the bytes that were on it has those in `ranges`, ascending.
+    /// What it has not is sent again. To be followed by [`Sender::ack`] with what the same message says.
+    pub fn resync(&mut self, link: LinkId, ranges: impl Iterator<Item = (u64, u64)> + Clone) {
+        let mut pieces = VecDeque::with_capacity(self.pieces.len());
+        let mut begin = self.acked;
+        for piece in &self.pieces {
+            if piece.place != Place::Lost(link) && piece.place != Place::On(link) {
+                pieces.push_back(*piece);
+                begin = piece.end;
+                continue;
+            }
+            // What it has stays "lost" with the link, which is as good as under way: the prefix will come to it.
+            for (from, to) in ranges.clone() {
+                let (from, to) = (from.clamp(begin, piece.end), to.clamp(begin, piece.end));
+                if from < to {
+                    if begin < from {
+                        pieces.push_back(Piece { end: from, place: Place::Again });
+                    }
+                    pieces.push_back(Piece { end: to, place: Place::Lost(link) });
+                    begin = to;
+                }
+            }
+            if begin < piece.end {
+                pieces.push_back(Piece { end: piece.end, place: Place::Again });
+            }
+            begin = piece.end;
+        }
+        self.pieces = pieces;
+        self.merge();
+    }
+
+    fn merge(&mut self) {
+        let mut merged: VecDeque<Piece> = VecDeque::with_capacity(self.pieces.len());
+        for piece in self.pieces.drain(..) {
+            match merged.back_mut() {
+                Some(last) if last.place == piece.place => last.end = piece.end,
+                _ => merged.push_back(piece),
+            }
+        }
+        self.pieces = merged;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use beeline_topo::stripe::Reorder;
+    use proptest::prelude::*;
+
+    fn ignore(_: Credit) {}
+
+    #[test]
+    fn bytes_go_out_once_and_no_further_than_the_limit() {
+        let mut sender = Sender::new(100);
+        assert_eq!(sender.next(0), None);
+        assert_eq!(sender.next(250), Some((0, 100)));
+        sender.sending(0, 60, 1);
+        sender.sending(60, 40, 2);
+        assert_eq!(sender.next(250), None);
+        let mut carried = Vec::new();
+        sender.ack(70, 150, |credit| carried.push(credit)).unwrap();
+        assert_eq!(carried, [(1, 60), (2, 10)]);
+        assert_eq!(sender.next(250), Some((100, 50)));
+        // Said before: nothing changes.
+        sender.ack(30, 120, ignore).unwrap();
+        assert_eq!((sender.acked(), sender.next(250)), (70, Some((100, 50))));
+        assert!(sender.ack(101, 150, ignore).is_err());
+        assert!(sender.ack(70, 201, ignore).is_err());
+    }
+
+    #[test]
+    fn only_what_the_receiver_lacks_is_sent_again() {
+        let mut sender = Sender::new(1000);
+        sender.sending(0, 100, 1);
+        sender.sending(100, 100, 2);
+        sender.sending(200, 100, 1);
+        sender.link_lost(1);
+        assert_eq!(sender.next(300), None);
+        sender.resync(1, [(0, 40), (250, 300)].into_iter());
+        sender.ack(40, 1000, ignore).unwrap();
+        assert_eq!(sender.next(300), Some((40, 60)));
+        sender.sending(40, 20, 3);
+        assert_eq!(sender.next(300), Some((60, 40)));
+        sender.sending(60, 40, 3);
+        assert_eq!(sender.next(300), Some((200, 50)));
+        sender.sending(200, 50, 3);
+        assert_eq!(sender.next(300), None);
+        assert_eq!(sender.next(301), Some((300, 1)));
+        sender.ack(300, 1000, ignore).unwrap();
+        assert!(sender.is_idle());
+    }
+
+    /// What happens to a message on its way.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Send { link: usize, bytes: u64 },
+        Deliver { link: usize },
+        Ack,
+        Cut { link: usize },
+        Consume { bytes: u64 },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (0..3_usize, 1..200_u64).prop_map(|(link, bytes)| Step::Send { link, bytes }),
+            4 => (0..3_usize).prop_map(|link| Step::Deliver { link }),
+            1 => Just(Step::Ack),
+            1 => (0..3_usize).prop_map(|link| Step::Cut { link }),
+            2 => (1..300_u64).prop_map(|bytes| Step::Consume { bytes }),
+        ];
+        prop::collection::vec(step, 0..400)
+    }
+
+    proptest! {
+        /// Three links that deliver in order, each at its own pace, and are cut with what is on them; the receiver of
+        /// the bridge beside it. No byte comes twice (`Reorder` refuses it), and at the end all have come.
+        #[test]
+        fn every_byte_arrives_exactly_once(steps in steps()) {
+            const WINDOW: u64 = 512;
+            const ALL: u64 = 20_000;
+            let mut sender = Sender::new(WINDOW);
+            let mut receiver = Reorder::new(WINDOW, PIECES_MAX);
+            let mut links: Vec<(LinkId, VecDeque<(u64, u64)>)> = (0..3).map(|id| (id, VecDeque::new())).collect();
+            let mut next_id = 3;
+            let mut consumed = 0;
+            let rest = (0..1_000_000).map(|index: usize| match index % 5 {
+                0 | 1 => Step::Send { link: index % 3, bytes: 150 },
+                2 => Step::Deliver { link: (index / 5) % 3 },
+                3 => Step::Consume { bytes: 200 },
+                _ => Step::Ack,
+            });
+            for step in steps.into_iter().chain(rest) {
+                match step {
+                    Step::Send { link, bytes } => {
+                        if let Some((offset, most)) = sender.next(ALL) {
+                            let (id, queue) = &mut links[link];
+                            let bytes = bytes.min(most);
+                            sender.sending(offset, bytes, *id);
+                            queue.push_back((offset, bytes));
+                        }
+                    }
+                    Step::Deliver { link } => {
+                        if let Some((offset, bytes)) = links[link].1.pop_front() {
+                            prop_assert!(offset + bytes <= consumed + WINDOW);
+                            receiver.insert(offset, bytes).unwrap();
+                        }
+                    }
+                    Step::Ack => sender.ack(receiver.prefix(), consumed + WINDOW, ignore).unwrap(),
+                    Step::Consume { bytes } => consumed = receiver.prefix().min(consumed + bytes),
+                    Step::Cut { link } => {
+                        let (id, queue) = &mut links[link];
+                        queue.clear();
+                        sender.link_lost(*id);
+                        let ranges: Vec<_> =
+                            [(0, receiver.prefix())].into_iter().chain(receiver.above().iter().copied()).collect();
+                        sender.resync(*id, ranges.into_iter());
+                        sender.ack(receiver.prefix(), consumed + WINDOW, ignore).unwrap();
+                        *id = next_id;
+                        next_id += 1;
+                    }
+                }
+                if receiver.prefix() == ALL {
+                    break;
+                }
+            }
+            prop_assert_eq!(receiver.prefix(), ALL);
+        }
+    }
+}
