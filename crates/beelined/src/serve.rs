@@ -1,24 +1,41 @@
 //! `beelined run`: everything opened in order, then the loop.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout};
+use anyhow::Context;
+use beeline_fabric::{Filter, Port};
+use beeline_sockets::bridge;
+use beeline_topo::Host;
 
 use crate::admin::{Backend, Document};
-use crate::config::Config;
+use crate::config::{Config, RailRules};
 use crate::control::Control;
+use crate::data::engine::{Engine, Parts};
 use crate::front::{Flow, Prepared};
-use crate::tunables::Tunables;
 use crate::{log, notify};
 
-struct Bridge {
-    control: Control,
-    tunables: Tunables,
+/// The fabric ports that the rules admit.
+///
+/// # Errors
+/// When libfabric does not tell.
+pub fn ports(rules: &RailRules) -> anyhow::Result<Vec<Port>> {
+    let all = beeline_fabric::ports(&Filter::default()).context("cannot ask libfabric for this host's ports")?;
+    let admitted = |port: &Port| rules.permit(&port.provider, port.netdev.as_deref(), &[port.address]);
+    Ok(all.into_iter().filter(admitted).collect())
 }
 
-impl Backend for Bridge {
+/// This host, for the choice of rails: without hwloc's word only distances are missing.
+#[must_use]
+pub fn host() -> Host {
+    beeline_hwloc::discover().unwrap_or_else(|error| {
+        log::line(format_args!("distances are not known: {error}"));
+        Host::default()
+    })
+}
+
+impl Backend for Engine {
     fn document(&self) -> Document {
-        Document::new(&self.control, self.tunables, (), Instant::now())
+        Document::new(self.control(), self.tunables, self.status(), Instant::now())
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
@@ -26,32 +43,31 @@ impl Backend for Bridge {
     }
 
     fn reload(&mut self) -> Result<Vec<String>, String> {
-        self.control.reload(Instant::now()).map_err(|error| format!("{error:#}"))
+        self.control_mut().reload(Instant::now()).map_err(|error| format!("{error:#}"))
     }
 }
 
 /// Runs the bridge until it is told to stop.
+///
+/// # Errors
+/// What keeps it from starting, or the kernel's refusal to go on.
 pub fn run(config: &Config) -> anyhow::Result<()> {
     let prepared = Prepared::new(config)?;
     let control = Control::new(config, Instant::now())?;
     let mut front = prepared.open()?;
-    let mut bridge = Bridge { control, tunables: config.tunables };
+    // As the bridge's user: the door's user is what clients trust.
+    let door = bridge::listen_for_clients()
+        .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
+        .context("cannot open the door: is another bridge running in this network namespace?")?;
+    let name = control.name().clone();
+    let parts = Parts { name, control, tunables: config.tunables, door, host: host(), ports: ports(&config.rails)? };
+    let mut engine = Engine::new(parts)?;
+    engine.watch_outside(front.as_fd())?;
     notify::ready();
     log::line("ready");
-    loop {
-        let now = Instant::now();
-        bridge.control.turn(now);
-        if front.turn(now, &mut bridge) == Flow::Stop {
-            break;
-        }
-        let deadline = bridge.control.deadline(now).min(front.deadline().unwrap_or(now + Duration::from_secs(1)));
-        let wait = deadline.saturating_duration_since(Instant::now());
-        let wait = PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO);
-        let control = PollFd::new(bridge.control.as_fd(), PollFlags::POLLIN);
-        let _ = nix::poll::poll(&mut [control, PollFd::new(front.as_fd(), PollFlags::POLLIN)], wait);
-    }
+    engine.run(|engine| front.turn(Instant::now(), engine) == Flow::Stop)?;
     notify::stopping();
-    bridge.control.stop();
+    engine.stop();
     log::line("stopped");
     Ok(())
 }

@@ -8,6 +8,8 @@
 //! 3. While it waits it holds no lock. A `fork` that comes in between copies the anchor, and the connection is left to
 //!    TCP: the bridge is told by the anchor being shut down, since the child may keep its copy open.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use beeline_lane::End;
 use beeline_stats::{Counter, Reason};
 use beeline_wire::{Verdict, bridge};
@@ -38,8 +40,11 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
     enter(&anchor, route)?;
     let side = pool::side().map_err(connect::memory_reason)?;
     side.state.mark(state::BRIDGED);
-    let lane = connect::prepare(side.state, desc, &name, BRIDGE_COOKIE, nonblocking)
-        .and_then(|offer| connect::say_hello(&anchor, offer));
+    let lane = connect::prepare(side.state, desc, &name, BRIDGE_COOKIE, nonblocking).and_then(|offer| {
+        // The bridge takes the network port that is nearest to it.
+        offer.lane.memory().cpu(End::Client).store(kernel::cpu().wrapping_add(1), Relaxed);
+        connect::say_hello(&anchor, offer)
+    });
     let lane = match lane {
         Ok(lane) => lane,
         Err(reason) => {
@@ -56,7 +61,7 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
     if !table::leads_to(fd, desc) {
         return give_up(&anchor, lane, side, Reason::Internal);
     }
-    if desc.born.load(core::sync::atomic::Ordering::Relaxed) != crate::forks() {
+    if desc.born.load(Relaxed) != crate::forks() {
         return give_up(&anchor, lane, side, Reason::SharedBeforeConnect);
     }
     if route.explicit {

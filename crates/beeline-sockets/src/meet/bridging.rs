@@ -355,6 +355,17 @@ impl LaneEnd {
         events & libc::EPOLLERR as u32 != 0 || events & libc::EPOLLHUP as u32 != 0 && !shut
     }
 
+    /// Tells the peer on which CPU we are, so that it does not spin where we want to run.
+    pub fn tell_cpu(&self) {
+        self.memory.cpu(self.end).store(kernel::cpu().wrapping_add(1), Relaxed);
+    }
+
+    /// The CPU on which the peer was last, if it has told.
+    #[must_use]
+    pub fn peer_cpu(&self) -> Option<u32> {
+        self.memory.cpu(self.end.peer()).load(Relaxed).checked_sub(1)
+    }
+
     fn bells(&self) -> EndBells<'_> {
         EndBells(self)
     }

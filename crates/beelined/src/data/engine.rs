@@ -18,7 +18,7 @@ mod outward;
 mod status;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -384,7 +384,8 @@ impl Engine {
 
     /// How long to sleep at most.
     fn sleep_time(&self) -> Duration {
-        let control = self.control.deadline().saturating_duration_since(Instant::now());
+        let now = Instant::now();
+        let control = self.control.deadline(now).saturating_duration_since(now);
         let care = if self.peers.iter().flatten().next().is_some() { Duration::from_nanos(CARE_NS) } else { SLEEP_MAX };
         // A millisecond more than nothing: a deadline that has come is found by the next look.
         control.min(care).max(Duration::from_millis(1))
@@ -396,9 +397,7 @@ impl Engine {
             return false;
         }
         self.flush_links();
-        if self.links.iter().flatten().any(|link| link.up && link.has_more()) {
-            // It waits for credits or for a queue; completions will tell, which the rails are watched for.
-        }
+        // A link that still has something waits for credits or for a queue: completions will tell.
         self.rails.iter_mut().all(|rail| rail.rail.may_sleep().unwrap_or(false))
     }
 
@@ -414,13 +413,11 @@ impl Engine {
 
     /// What has to be done from time to time.
     fn care(&mut self) {
-        if Instant::now() >= self.control.deadline() {
-            self.turn_control();
-        }
         if self.now_ns.saturating_sub(self.cared_ns) < CARE_NS {
             return;
         }
         self.cared_ns = self.now_ns;
+        self.turn_control();
         self.care_for_clients();
         self.care_for_links();
     }
@@ -440,6 +437,25 @@ impl Engine {
     #[must_use]
     pub fn control(&self) -> &Control {
         &self.control
+    }
+
+    /// Reads certificates again.
+    pub fn reload(&mut self) {
+        match self.control.reload(Instant::now()) {
+            Ok(notes) => notes.iter().for_each(|note| log::line(note)),
+            Err(error) => log::line(&format!("cannot read the certificates again: {error:#}")),
+        }
+    }
+
+    /// Says good-bye: connections are reset, peers hear that we go.
+    pub fn stop(&mut self) {
+        for number in self.connections.numbers().collect::<Vec<_>>() {
+            self.reset(number);
+        }
+        self.pump_hot();
+        self.flush_links();
+        self.control.stop();
+        self.control.turn(Instant::now());
     }
 
     fn poll_rails(&mut self) -> bool {

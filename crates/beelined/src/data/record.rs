@@ -113,7 +113,7 @@ pub struct Ranges<'a>(&'a [u8]);
 
 impl Ranges<'_> {
     /// `(offset, end)` of each.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + Clone + '_ {
         self.0.chunks_exact(16).map(|range| {
             let mut body = Body(range);
             (body.u64().unwrap_or_default(), body.u64().unwrap_or_default())

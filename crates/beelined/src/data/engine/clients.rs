@@ -218,12 +218,9 @@ impl Engine {
     }
 
     /// A peer has made a connection that we asked for.
-    pub(super) fn answered(&mut self, link: usize, to: u64, from: u64, window: u64, rail: u32) {
-        let Some(entry) = self.connections.get_mut(to).filter(|entry| from != 0 && (1..=1 << 30).contains(&window)) else {
-            // The client has gone meanwhile.
-            self.push(link, &Record::Unknown { to: from });
-            return;
-        };
+    pub(super) fn answered(&mut self, to: u64, from: u64, window: u64, rail: u32) {
+        let plausible = from != 0 && (1..=1 << 30).contains(&window);
+        let Some(entry) = self.connections.get_mut(to).filter(|_| plausible) else { return };
         if entry.connection.stage == Stage::Asked {
             entry.connection.opened(from, window);
             entry.ask_again = false;
@@ -289,7 +286,7 @@ impl Engine {
             .collect();
         let links: Vec<beeline_topo::Link> = pairs.iter().map(|(_, link)| *link).collect();
         let question = Question { host: &self.host, cpu: entry.cpu, rails: &rails, peer: &theirs, links: &links };
-        let choice = beeline_topo::choice::choose(&question);
+        let choice = question.choose();
         let index_of = |local: usize, peer: Option<usize>| {
             pairs.iter().find(|(_, link)| link.local == local && Some(link.peer) == peer).map(|(index, _)| *index)
         };

@@ -30,9 +30,8 @@ impl Engine {
             Completion::Failed { kind: Kind::Read, context, .. } => self.read_done(context, false),
             Completion::Done { kind: Kind::Send, .. } => {}
             Completion::Failed { endpoint, failure, .. } => {
-                if let Some(index) = self.by_endpoint.get(&(rail, endpoint)).copied()
-                    && !failure.cancelled()
-                {
+                // Given up with its endpoint, it belongs to no link any more.
+                if let Some(index) = self.by_endpoint.get(&(rail, endpoint)).copied() {
                     self.link_lost(index, &failure.to_string());
                 }
             }
@@ -87,7 +86,7 @@ impl Engine {
             }
             Record::Pong { .. } => {}
             Record::Opened { to, from, window, rail } if self.is_of(to, peer) => {
-                self.answered(link, to, from, window, rail);
+                self.answered(to, from, window, rail);
             }
             Record::Opened { from, .. } => {
                 self.push(link, &Record::Unknown { to: from });
@@ -139,26 +138,21 @@ impl Engine {
             }
             return;
         };
-        let rates = self.peers.get_mut(entry.peer).and_then(Option::as_mut).map(|peer| &mut peer.rates);
+        let mut rates = self.peers.get_mut(entry.peer).and_then(Option::as_mut).map(|peer| &mut peer.rates);
         let now_ns = self.now_ns;
         let connection = &mut entry.connection;
         let result = match record {
             Record::Data { offset, urgent, more, bytes, .. } => {
                 let result = connection.data(offset, bytes, urgent);
-                if more && !entry.granted.contains(&link_id) {
-                    self.heat(to);
-                    return self.conclude(to, result.and_then(|()| self.grant(to, link)));
+                match more && !entry.granted.contains(&link_id) {
+                    true => result.and_then(|()| self.grant(to, link)),
+                    false => result,
                 }
-                result
             }
             Record::Placed { offset, length, .. } => connection.placed(offset, length),
             Record::Offer { offset, length, address, key, .. } => {
                 let offered = connection.offered(offset, length);
-                self.heat(to);
-                return self.conclude(
-                    to,
-                    offered.and_then(|()| self.pull(to, link, offset, length, Remote { address, key })),
-                );
+                offered.and_then(|()| self.pull(to, link, offset, length, Remote { address, key }))
             }
             Record::Grant { address, key, base, ring, .. } => {
                 if ring.is_power_of_two() && !entry.grants.iter().any(|grant| grant.link == link_id) {
@@ -168,7 +162,7 @@ impl Engine {
                 Ok(())
             }
             Record::Ack { placed, limit, .. } => connection.acked(placed, limit, |(link, bytes)| {
-                if let Some(rates) = rates {
+                if let Some(rates) = rates.as_mut() {
                     rates.acknowledged(link, bytes, now_ns);
                 }
             }),
