@@ -284,6 +284,9 @@ impl Budget<'_> {
     }
 }
 
+/// What a peer says in place of its CPU that has to run for every byte, on a host with few CPUs: a bridge.
+pub(crate) const ANY_CPU: u32 = u32::MAX;
+
 impl Desc {
     /// This connection's spin budget.
     #[must_use]
@@ -291,12 +294,13 @@ impl Desc {
         Budget { spin_ns: &self.spin_ns, skipped: &self.spins_skipped, extra_ns: 0 }
     }
 
-    /// Whether both ends last woke on one CPU, so that a spin would only keep the peer from running.
+    /// Whether both ends last woke on one CPU, or the peer wants whatever CPU there is, so that a spin would only keep
+    /// the peer from running.
     #[must_use]
     pub fn shares_cpu(&self) -> bool {
         let lane = self.lane();
-        let ours = lane.cpu(self.end()).load(Relaxed);
-        ours != 0 && ours == lane.cpu(self.end().peer()).load(Relaxed)
+        let theirs = lane.cpu(self.end().peer()).load(Relaxed);
+        theirs == ANY_CPU || theirs != 0 && theirs == lane.cpu(self.end()).load(Relaxed)
     }
 
     /// Tells the peer which CPU this end runs on. Called after a sleep.

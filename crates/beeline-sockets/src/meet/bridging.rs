@@ -193,6 +193,12 @@ impl LaneEnd {
         self.reader().skip(count as usize, &self.bells()).map(|_| ())
     }
 
+    /// Bells that were rung for the peer.
+    #[must_use]
+    pub fn bells_rung(&self) -> u32 {
+        self.tx.bells()
+    }
+
     /// The urgent byte that comes next, or `None` if there is only one to pass over. Goes past it.
     ///
     /// # Errors
@@ -355,9 +361,9 @@ impl LaneEnd {
         events & libc::EPOLLERR as u32 != 0 || events & libc::EPOLLHUP as u32 != 0 && !shut
     }
 
-    /// Tells the peer on which CPU we are, so that it does not spin where we want to run.
-    pub fn tell_cpu(&self) {
-        self.memory.cpu(self.end).store(kernel::cpu().wrapping_add(1), Relaxed);
+    /// Tells the peer not to spin: there are so few CPUs that this would keep the bridge from running.
+    pub fn ask_for_cpu(&self) {
+        self.memory.cpu(self.end).store(crate::wait::ANY_CPU, Relaxed);
     }
 
     /// The CPU on which the peer was last, if it has told.

@@ -147,6 +147,12 @@ impl Connection {
         self.ring_bytes
     }
 
+    /// Bells that were rung for the app.
+    #[must_use]
+    pub fn bells(&self) -> u32 {
+        self.lane.as_ref().map_or(0, LaneEnd::bells_rung)
+    }
+
     /// Bytes sent, and bytes received.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {

@@ -8,7 +8,9 @@
 //!    news it is armed and *cold*: a bell makes it hot again.
 //! 3. The bridge sleeps only after everything was looked at once more since it was armed: lanes (their wake words),
 //!    rails (`may_sleep`), acknowledgements that are due and messages that are written.
-//! 4. With more to run than CPUs, a spinning bridge keeps its clients from running. It gives way between looks.
+//! 4. On a host with few CPUs a spinning bridge keeps its own clients from running. There it does not spin after it has
+//!    rung for one, and asks them not to spin either. (`sched_yield` between looks would be worse: Linux 6.18 takes
+//!    a slice for each, and then lets everybody else run first.)
 //! 5. What one peer, one client or one rail does wrong costs it its own connections, and nobody else's.
 
 mod clients;
@@ -58,6 +60,10 @@ struct OpenRail {
     described: beeline_topo::Rail,
     /// Why it is not used, if it is not.
     trouble: Option<String>,
+    /// Its descriptors tell all its news, and looking at it is a system call: it is not polled in vain.
+    told: bool,
+    /// A descriptor of its has told news.
+    ready: bool,
 }
 
 /// A rail that a peer offers.
@@ -127,6 +133,8 @@ struct Entry {
     /// Operations in flight from and to the rings.
     in_flight: u32,
     hot: bool,
+    /// Listed among those that owe an acknowledgement.
+    owes: bool,
     idle: u32,
     since_ns: u64,
     /// When the client gives up waiting, while it does.
@@ -182,13 +190,19 @@ pub struct Engine {
     /// Clients refused, by verdict.
     refusals: [u64; 8],
     hot: Vec<u64>,
+    /// Connections of which something has come that is not acknowledged.
+    owing: Vec<u64>,
     completions: Vec<Completion>,
     now_ns: u64,
     next_link: u64,
     cared_ns: u64,
+    /// When the control connections want to be looked after.
+    control_due_ns: u64,
     started: Instant,
-    /// Whether the thread should give way between looks.
-    gives_way: bool,
+    /// Whether the host has so few CPUs that clients need the bridge's.
+    few_cpus: bool,
+    /// Whether a client was rung in the last round that found something.
+    rang: bool,
 }
 
 /// What an event of the set is about.
@@ -198,7 +212,7 @@ enum Tag {
     Control,
     Outside,
     Silent(RawFd),
-    RailEvents,
+    Rail(usize),
     Connection(u64),
 }
 
@@ -211,7 +225,7 @@ impl Tag {
             Tag::Control => (1, 0),
             Tag::Outside => (2, 0),
             Tag::Silent(fd) => (3, u64::from(fd.cast_unsigned())),
-            Tag::RailEvents => (4, 0),
+            Tag::Rail(index) => (4, index as u64),
             Tag::Connection(number) => (5, number),
         };
         kind << Self::KIND_SHIFT | value & ((1 << Self::KIND_SHIFT) - 1)
@@ -224,7 +238,7 @@ impl Tag {
             1 => Tag::Control,
             2 => Tag::Outside,
             3 => Tag::Silent((value as u32).cast_signed()),
-            4 => Tag::RailEvents,
+            4 => Tag::Rail(value as usize),
             5 => Tag::Connection(value),
             _ => return None,
         })
@@ -269,12 +283,15 @@ impl Engine {
             silent: HashMap::new(),
             refusals: [0; 8],
             hot: Vec::new(),
+            owing: Vec::new(),
             completions: Vec::new(),
             now_ns: 0,
             next_link: u64::from(rand_u32()) << 32,
             cared_ns: 0,
+            control_due_ns: 0,
             started: Instant::now(),
-            gives_way: std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() <= GIVES_WAY_CPUS),
+            few_cpus: std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() <= FEW_CPUS),
+            rang: false,
         };
         engine.watch(engine.door, EpollFlags::EPOLLIN, Tag::Door)?;
         let control = engine.control.as_fd().as_raw_fd();
@@ -310,9 +327,10 @@ impl Engine {
     pub fn run(&mut self, mut outside: impl FnMut(&mut Engine) -> bool) -> anyhow::Result<()> {
         let mut idle_since = None;
         let mut round = 0_u32;
+        let mut busy = false;
         loop {
             round = round.wrapping_add(1);
-            let busy = self.turn();
+            busy = self.turn(busy);
             if busy {
                 idle_since = None;
                 if !round.is_multiple_of(ROUNDS_PER_LOOK) {
@@ -321,7 +339,8 @@ impl Engine {
             }
             self.now_ns = monotonic_ns();
             let idle_from = *idle_since.get_or_insert(self.now_ns);
-            let spins = self.now_ns.saturating_sub(idle_from) < self.tunables.spin_us.saturating_mul(1000);
+            let spins = self.now_ns.saturating_sub(idle_from) < self.tunables.spin_us.saturating_mul(1000)
+                && !(self.few_cpus && self.rang);
             let timeout = match busy || spins || !self.may_sleep() {
                 true => Duration::ZERO,
                 false => {
@@ -335,18 +354,18 @@ impl Engine {
             }
             if news {
                 idle_since = None;
-            } else if timeout.is_zero() && !busy && self.gives_way {
-                std::thread::yield_now();
             }
             self.care();
         }
     }
 
     /// One look at everything that is in memory. Whether something was found.
-    fn turn(&mut self) -> bool {
-        let mut busy = self.poll_rails();
+    fn turn(&mut self, was_busy: bool) -> bool {
+        let rang = std::mem::take(&mut self.rang);
+        let mut busy = self.poll_rails(was_busy);
         busy |= self.pump_hot();
         busy |= self.flush_links();
+        self.rang |= rang && !busy;
         busy
     }
 
@@ -364,8 +383,11 @@ impl Engine {
             Err(error) => return Err(error).context("cannot wait for events"),
         };
         self.now_ns = monotonic_ns();
+        let mut news = false;
         for event in events.iter().take(count) {
-            match Tag::unpack(event.data()) {
+            let tag = Tag::unpack(event.data());
+            news |= !matches!(tag, Some(Tag::Rail(_)) | None);
+            match tag {
                 Some(Tag::Door) => self.take_clients(),
                 Some(Tag::Control) => self.turn_control(),
                 Some(Tag::Outside) => {
@@ -374,18 +396,22 @@ impl Engine {
                     }
                 }
                 Some(Tag::Silent(fd)) => self.hear_client(fd),
-                // The loop polls them anyway.
-                Some(Tag::RailEvents) | None => {}
+                // Only a poll tells news: a descriptor may stay readable until the rail is asked whether one may sleep.
+                Some(Tag::Rail(index)) => {
+                    if let Some(rail) = self.rails.get_mut(index) {
+                        rail.ready = true;
+                    }
+                }
+                None => {}
                 Some(Tag::Connection(number)) => self.hear_connection(number, event.events()),
             }
         }
-        Ok((count != 0, false))
+        Ok((news, false))
     }
 
     /// How long to sleep at most.
     fn sleep_time(&self) -> Duration {
-        let now = Instant::now();
-        let control = self.control.deadline(now).saturating_duration_since(now);
+        let control = Duration::from_nanos(self.control_due_ns.saturating_sub(self.now_ns));
         let care = if self.peers.iter().flatten().next().is_some() { Duration::from_nanos(CARE_NS) } else { SLEEP_MAX };
         // A millisecond more than nothing: a deadline that has come is found by the next look.
         control.min(care).max(Duration::from_millis(1))
@@ -393,7 +419,7 @@ impl Engine {
 
     /// Prepares everything for a sleep. `false` when there is something to do.
     fn may_sleep(&mut self) -> bool {
-        if !self.acknowledge_all() || !self.arm_hot() {
+        if !self.arm_hot() {
             return false;
         }
         self.flush_links();
@@ -413,11 +439,15 @@ impl Engine {
 
     /// What has to be done from time to time.
     fn care(&mut self) {
-        if self.now_ns.saturating_sub(self.cared_ns) < CARE_NS {
+        if self.now_ns < self.control_due_ns && self.now_ns.saturating_sub(self.cared_ns) < CARE_NS {
             return;
         }
         self.cared_ns = self.now_ns;
         self.turn_control();
+        let now = Instant::now();
+        let until = self.control.deadline(now).saturating_duration_since(now);
+        self.control_due_ns = self.now_ns.saturating_add(u64::try_from(until.as_nanos()).unwrap_or(u64::MAX));
+        self.acknowledge_all();
         self.care_for_clients();
         self.care_for_links();
     }
@@ -458,9 +488,14 @@ impl Engine {
         self.control.turn(Instant::now());
     }
 
-    fn poll_rails(&mut self) -> bool {
+    fn poll_rails(&mut self, all: bool) -> bool {
         let mut busy = false;
         for index in 0..self.rails.len() {
+            let Some(rail) = self.rails.get_mut(index) else { break };
+            let ready = std::mem::take(&mut rail.ready);
+            if rail.told && !ready && !all {
+                continue;
+            }
             while let Some(event) = self.next_event(index) {
                 busy = true;
                 self.rail_event(index, event);
@@ -494,8 +529,8 @@ impl Engine {
     }
 }
 
-/// Up to so many CPUs a spinning bridge gives way: on larger hosts it has one for itself, mostly.
-const GIVES_WAY_CPUS: usize = 4;
+/// Up to so many CPUs are few: on larger hosts the bridge has one for itself, mostly.
+const FEW_CPUS: usize = 4;
 
 /// Nanoseconds of the monotonic clock.
 fn monotonic_ns() -> u64 {

@@ -115,6 +115,9 @@ impl Engine {
         cpu: Option<u32>,
     ) -> Result<u64, Box<LaneEnd>> {
         let anchor = lane.anchor();
+        if self.few_cpus {
+            lane.ask_for_cpu();
+        }
         let mut lane = Some(lane);
         let since_ns = self.now_ns;
         let number = self.connections.insert(|number| {
@@ -137,6 +140,7 @@ impl Engine {
                 accepted: stage == Stage::Open,
                 in_flight: 0,
                 hot: false,
+                owes: false,
                 idle: 0,
                 since_ns,
                 deadline_ns: 0,

@@ -141,6 +141,7 @@ impl Engine {
         let mut rates = self.peers.get_mut(entry.peer).and_then(Option::as_mut).map(|peer| &mut peer.rates);
         let now_ns = self.now_ns;
         let connection = &mut entry.connection;
+        let bells = connection.bells();
         let result = match record {
             Record::Data { offset, urgent, more, bytes, .. } => {
                 let result = connection.data(offset, bytes, urgent);
@@ -172,6 +173,7 @@ impl Engine {
             }
             _ => Ok(()),
         };
+        self.rang |= self.connections.get(to).is_some_and(|entry| entry.connection.bells() != bells);
         self.heat(to);
         self.conclude(to, result);
     }

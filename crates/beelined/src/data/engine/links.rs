@@ -68,10 +68,11 @@ impl Engine {
                 Ok((address, rail)) => {
                     let id = u32::try_from(self.rails.len()).unwrap_or(u32::MAX);
                     for fd in [rail.event_fd(), rail.completion_fd()] {
-                        self.watch(fd.as_raw_fd(), EpollFlags::EPOLLIN, Tag::RailEvents)?;
+                        self.watch(fd.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Rail(self.rails.len()))?;
                     }
                     log::line(&format!("rail {id}: {} listens on {address}", port.name()));
-                    self.rails.push(OpenRail { id, described: describe(port), rail, trouble: None });
+                    let told = port.provider == "tcp";
+                    self.rails.push(OpenRail { id, described: describe(port), rail, trouble: None, told, ready: true });
                 }
                 Err(error) => log::line(&format!("cannot use {}: {error}", port.name())),
             }

@@ -89,7 +89,7 @@ impl Engine {
         }
         entry.idle = 0;
         match entry.connection.arm() {
-            Ok(true) if entry.connection.ack_due().is_none() => {
+            Ok(true) => {
                 entry.hot = false;
                 false
             }
@@ -388,34 +388,37 @@ impl Engine {
         }
     }
 
-    /// Acknowledges what has come: when there is much of it, or when something is sent anyway.
-    fn acknowledge(&mut self, number: u64, anyway: bool) -> bool {
-        let Some(entry) = self.connections.get(number) else { return true };
+    /// Acknowledges what has come: when there is much of it, or when something is sent anyway. What is left owing is
+    /// acknowledged after a while.
+    fn acknowledge(&mut self, number: u64, anyway: bool) {
+        let Some(entry) = self.connections.get_mut(number) else { return };
         if entry.connection.stage == Stage::Asked || entry.connection.theirs == 0 {
-            return true;
+            return;
         }
-        let Some((urgent, placed, limit)) = entry.connection.ack_due() else { return true };
-        if !urgent && !anyway {
-            return true;
-        }
-        let (Some(home), to) = (entry.home, entry.connection.theirs) else { return true };
-        if !self.push(home, &Record::Ack { to, placed, limit }) {
-            return false;
-        }
-        if let Some(entry) = self.connections.get_mut(number) {
+        let Some((urgent, placed, limit)) = entry.connection.ack_due() else { return };
+        let to = entry.connection.theirs;
+        let said = match entry.home {
+            Some(home) if urgent || anyway => self.push(home, &Record::Ack { to, placed, limit }),
+            _ => false,
+        };
+        let Some(entry) = self.connections.get_mut(number) else { return };
+        if said {
             entry.connection.acknowledged(placed, limit);
+        } else if !entry.owes {
+            entry.owes = true;
+            self.owing.push(number);
         }
-        true
     }
 
-    /// Before a sleep: acknowledges everything. `false` when something could not be sent, and may be soon.
-    pub(super) fn acknowledge_all(&mut self) -> bool {
-        for index in 0..self.hot.len() {
-            if let Some(&number) = self.hot.get(index) {
+    /// From time to time: acknowledges everything.
+    pub(super) fn acknowledge_all(&mut self) {
+        for number in std::mem::take(&mut self.owing) {
+            if let Some(entry) = self.connections.get_mut(number) {
+                entry.owes = false;
                 self.acknowledge(number, true);
             }
         }
-        true
+        self.flush_links();
     }
 
     /// Before a sleep: arms all hot connections. `false` when one of them has news.
@@ -447,7 +450,6 @@ impl Engine {
     pub(super) fn hear_connection(&mut self, number: u64, events: EpollFlags) {
         let Some(entry) = self.connections.get_mut(number) else { return };
         let Some(lane) = entry.connection.lane() else { return };
-        lane.tell_cpu();
         if events.contains(EpollFlags::EPOLLIN) {
             lane.note_bell();
         }
