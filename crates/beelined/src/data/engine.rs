@@ -17,6 +17,7 @@ mod clients;
 mod inward;
 mod links;
 mod outward;
+mod place;
 mod status;
 
 use std::collections::HashMap;
@@ -201,6 +202,7 @@ pub struct Engine {
     started: Instant,
     /// Whether the host has so few CPUs that clients need the bridge's.
     few_cpus: bool,
+    place: place::Place,
     /// Whether a client was rung in the last round that found something.
     rang: bool,
 }
@@ -291,6 +293,7 @@ impl Engine {
             control_due_ns: 0,
             started: Instant::now(),
             few_cpus: std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() <= FEW_CPUS),
+            place: place::Place::default(),
             rang: false,
         };
         engine.watch(engine.door, EpollFlags::EPOLLIN, Tag::Door)?;

@@ -452,6 +452,9 @@ impl Engine {
         let Some(lane) = entry.connection.lane() else { return };
         if events.contains(EpollFlags::EPOLLIN) {
             lane.note_bell();
+            if self.few_cpus {
+                self.place.rung(lane.peer_cpu(), self.now_ns);
+            }
         }
         let gone = lane.tells_of_end(events.bits().cast_unsigned());
         if gone {
