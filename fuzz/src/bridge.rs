@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use beelined::control::message::{Bye, Frame, Hello, Message, Ping, RailDown, RailPair, Rails, Token, VERSION};
+use beelined::control::message::{Bye, Frame, Hello, Message, Ping, LinkDown, Rails, Token, VERSION};
 use beelined::control::session::{Heard, OUTBOX_BYTES_MAX, Session};
 use beelined::control::{end::End, frame};
 use beelined::keys::{ADDRESSES_MAX, Certificate};
@@ -85,11 +85,10 @@ pub fn beginnings() -> Vec<Vec<u8>> {
     // A file, since a new key would not come from the seed.
     let pem = include_str!("../fixtures/alpha.crt");
     let certificate = Certificate::from_pem(pem).expect("a certificate");
-    let rail = RailPair { connecting: 1, accepting: 2 };
     let frames = [
         Frame::Ping(Ping { n: 1 }),
         Frame::Rails(Rails { rails: Vec::new() }),
-        Frame::RailDown(RailDown { rail, epoch: 1, why: "flushed".into() }),
+        Frame::LinkDown(LinkDown { link: 3, why: "flushed".into() }),
         Frame::Bye(Bye { why: "no".into() }),
     ];
     let mut beginnings: Vec<Vec<u8>> = frames.iter().map(Frame::encode).collect();

@@ -20,7 +20,7 @@ use crate::{log, notify};
 /// When libfabric does not tell.
 pub fn ports(rules: &RailRules) -> anyhow::Result<Vec<Port>> {
     let all = beeline_fabric::ports(&Filter::default()).context("cannot ask libfabric for this host's ports")?;
-    let admitted = |port: &Port| rules.permit(&port.provider, port.netdev.as_deref(), &[port.address]);
+    let admitted = |port: &Port| rules.admit(&port.provider, port.netdev.as_deref(), &[port.address]);
     Ok(all.into_iter().filter(admitted).collect())
 }
 

@@ -33,10 +33,8 @@ pub enum Frame {
     Pong(Ping),
     /// What is offered has changed.
     Rails(Rails),
-    /// The sender has closed its endpoint of this rail.
-    RailDown(RailDown),
-    /// The sender has closed endpoint and keys of this rail: nothing can land late any more.
-    RailClosed(RailClosed),
+    /// The sender has closed its end of a link.
+    LinkDown(LinkDown),
     /// The end.
     Bye(Bye),
 }
@@ -46,18 +44,15 @@ pub enum Frame {
 pub enum Message {
     /// What is offered has changed.
     Rails(Rails),
-    /// The sender has closed its endpoint of this rail; the receiver shall, too.
-    RailDown(RailDown),
-    /// The sender has closed endpoint and keys; the rail's unacknowledged bytes may go elsewhere.
-    RailClosed(RailClosed),
+    /// The sender has closed its end of a link; the receiver shall, too.
+    LinkDown(LinkDown),
 }
 
 impl From<Message> for Frame {
     fn from(message: Message) -> Self {
         match message {
             Message::Rails(rails) => Self::Rails(rails),
-            Message::RailDown(down) => Self::RailDown(down),
-            Message::RailClosed(closed) => Self::RailClosed(closed),
+            Message::LinkDown(down) => Self::LinkDown(down),
         }
     }
 }
@@ -96,26 +91,14 @@ pub struct Rails {
     pub rails: Vec<Rail>,
 }
 
-/// A rail that died.
+/// A link that died: a connection between a rail of each side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RailDown {
-    /// Which.
-    pub rail: RailPair,
-    /// Which of its incarnations.
-    pub epoch: u64,
+pub struct LinkDown {
+    /// Its number, which the side that connected it chose.
+    pub link: u64,
     /// What happened, for people.
     pub why: String,
-}
-
-/// A rail from which nothing can come any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RailClosed {
-    /// Which.
-    pub rail: RailPair,
-    /// Which of its incarnations.
-    pub epoch: u64,
 }
 
 /// The end, and why.
@@ -124,16 +107,6 @@ pub struct RailClosed {
 pub struct Bye {
     /// For people.
     pub why: String,
-}
-
-/// A connected rail: an endpoint of each side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RailPair {
-    /// The rail's id at the side that connected the endpoints.
-    pub connecting: u32,
-    /// At the side that accepted.
-    pub accepting: u32,
 }
 
 /// A rail on offer: a port of a fabric, and where it listens.
@@ -220,7 +193,7 @@ impl Frame {
     pub fn decode(body: &[u8]) -> Result<Self, Objection> {
         let mut frame: Self = serde_json::from_slice(body).map_err(|error| plain(&error.to_string()))?;
         frame.check()?;
-        if let Self::RailDown(RailDown { why, .. }) | Self::Bye(Bye { why }) = &mut frame {
+        if let Self::LinkDown(LinkDown { why, .. }) | Self::Bye(Bye { why }) = &mut frame {
             *why = plain(why);
         }
         Ok(frame)
@@ -254,7 +227,7 @@ impl Frame {
                 check_rails(&hello.rails)
             }
             Self::Rails(rails) => check_rails(&rails.rails),
-            Self::RailDown(RailDown { why, .. }) | Self::Bye(Bye { why }) if why.len() > WHY_BYTES_MAX => {
+            Self::LinkDown(LinkDown { why, .. }) | Self::Bye(Bye { why }) if why.len() > WHY_BYTES_MAX => {
                 Err("its reason is too long".into())
             }
             _ => Ok(()),

@@ -115,8 +115,7 @@ impl Session {
                 Ok(None)
             }
             Frame::Rails(rails) => Ok(Some(Heard::Message(Message::Rails(rails)))),
-            Frame::RailDown(down) => Ok(Some(Heard::Message(Message::RailDown(down)))),
-            Frame::RailClosed(closed) => Ok(Some(Heard::Message(Message::RailClosed(closed)))),
+            Frame::LinkDown(down) => Ok(Some(Heard::Message(Message::LinkDown(down)))),
         }
     }
 

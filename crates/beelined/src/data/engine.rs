@@ -472,12 +472,9 @@ impl Engine {
         &self.control
     }
 
-    /// Reads certificates again.
-    pub fn reload(&mut self) {
-        match self.control.reload(Instant::now()) {
-            Ok(notes) => notes.iter().for_each(|note| log::line(note)),
-            Err(error) => log::line(&format!("cannot read the certificates again: {error:#}")),
-        }
+    /// The control connections, to read certificates again.
+    pub fn control_mut(&mut self) -> &mut Control {
+        &mut self.control
     }
 
     /// Says good-bye: connections are reset, peers hear that we go.
@@ -507,7 +504,7 @@ impl Engine {
             if let Some(rail) = self.rails.get_mut(index)
                 && let Err(error) = rail.rail.poll(&mut completions, COMPLETIONS_PER_ROUND)
             {
-                log::line(&format!("cannot poll a rail: {error}"));
+                log::line(format_args!("cannot poll a rail: {error}"));
             }
             busy |= !completions.is_empty();
             if !completions.is_empty() {
@@ -525,7 +522,7 @@ impl Engine {
         match self.rails.get_mut(index)?.rail.next_event() {
             Ok(event) => event,
             Err(error) => {
-                log::line(&format!("cannot hear a rail's events: {error}"));
+                log::line(format_args!("cannot hear a rail's events: {error}"));
                 None
             }
         }

@@ -483,8 +483,13 @@ mod tests {
     fn addresses() -> impl Strategy<Value = SocketAddr> {
         prop_oneof![
             (any::<[u8; 4]>(), any::<u16>()).prop_map(|(ip, port)| SocketAddr::new(ip.into(), port)),
-            (any::<[u8; 16]>(), any::<u16>(), any::<u32>())
-                .prop_map(|(ip, port, scope)| SocketAddrV6::new(ip.into(), port, 0, scope).into()),
+            (any::<[u8; 16]>(), any::<u16>(), any::<u32>()).prop_map(|(ip, port, scope)| SocketAddrV6::new(
+                ip.into(),
+                port,
+                0,
+                scope
+            )
+            .into()),
         ]
     }
 

@@ -158,7 +158,6 @@ impl Sender {
         }
     }
 
-
     /// The receiver has closed its end of `link`, and of the bytes that were on it has those in `ranges`, ascending.
     /// What it has not is sent again. To be followed by [`Sender::ack`] with what the same message says.
     pub fn resync(&mut self, link: LinkId, ranges: impl Iterator<Item = (u64, u64)> + Clone) {

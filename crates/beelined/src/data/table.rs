@@ -67,14 +67,10 @@ impl<T> Table<T> {
         (1..=self.serial).contains(&(number >> PLACE_BITS))
     }
 
+    /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
     }
 
     pub fn numbers(&self) -> impl Iterator<Item = u64> + '_ {

@@ -18,7 +18,6 @@ fn rail(id: u32) -> Rail {
 }
 
 fn frames() -> Vec<Frame> {
-    let pair = RailPair { connecting: 1, accepting: 2 };
     vec![
         Frame::Hello(Hello {
             version: VERSION,
@@ -31,8 +30,7 @@ fn frames() -> Vec<Frame> {
         Frame::Ping(Ping { n: 1 }),
         Frame::Pong(Ping { n: 1 }),
         Frame::Rails(Rails { rails: vec![rail(3)] }),
-        Frame::RailDown(RailDown { rail: pair, epoch: 3, why: "flushed".into() }),
-        Frame::RailClosed(RailClosed { rail: pair, epoch: 3 }),
+        Frame::LinkDown(LinkDown { link: 3, why: "flushed".into() }),
         Frame::Bye(Bye { why: "stopping".into() }),
     ]
 }
@@ -48,7 +46,7 @@ fn each_frame_survives() {
 fn the_form_is_the_documented_one() {
     let texts: Vec<String> = frames()[1..].iter().map(|frame| String::from_utf8(frame.encode()).unwrap()).collect();
     assert_eq!(texts[0], r#"{"ping":{"n":1}}"#);
-    assert_eq!(texts[4], r#"{"rail_closed":{"rail":{"connecting":1,"accepting":2},"epoch":3}}"#);
+    assert_eq!(texts[3], r#"{"link_down":{"link":3,"why":"flushed"}}"#);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Bridges that know each other by certificate, and some that do not.
 
-use super::super::message::{RailDown, RailPair};
+use super::super::message::LinkDown;
 use super::super::*;
 use super::world::{DAY, Host, Raw, World, friends, hello, rail};
 
@@ -31,8 +31,7 @@ fn friends_meet_and_talk() {
     assert!(!world.control(b).speaks_for(at_b.peer, ip("10.0.0.2")));
     assert!(!world.control(b).speaks_for(at_b.peer, ip("127.0.0.1")));
 
-    let pair = RailPair { connecting: 1, accepting: 2 };
-    let down = Message::RailDown(RailDown { rail: pair, epoch: 1, why: "flushed".into() });
+    let down = Message::LinkDown(LinkDown { link: 3, why: "flushed".into() });
     assert!(world.control(a).send(at_a.peer, down.clone()));
     assert!(!world.control(a).send(PeerId(1), down.clone()));
     world.control(b).announce_rails(vec![rail(7), rail(8)]).unwrap();

@@ -2,7 +2,7 @@
 
 use std::net::TcpStream;
 
-use super::super::message::{Ping, RailDown, RailPair};
+use super::super::message::{LinkDown, Ping};
 use super::super::*;
 use super::world::{Host, Raw, World, drain, fill, hello, rail};
 
@@ -107,8 +107,7 @@ fn floods_are_cut_off() {
 fn who_never_reads_is_cut_off() {
     let (_alpha, raw, mut world) = with_beta_up();
     let peer = world.up(0).unwrap().peer;
-    let pair = RailPair { connecting: 1, accepting: 2 };
-    let message = Message::RailDown(RailDown { rail: pair, epoch: 1, why: "x".repeat(500) });
+    let message = Message::LinkDown(LinkDown { link: 3, why: "x".repeat(500) });
     // Far more than the kernel's buffers and ours hold together.
     let sent = (0..100_000).take_while(|_| world.control(0).send(peer, message.clone())).count();
     assert!(sent > 500 && sent < 99_000, "{sent}");

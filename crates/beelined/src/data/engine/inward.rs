@@ -185,7 +185,7 @@ impl Engine {
             Err(Broken::App) => self.reset(number),
             Err(Broken::Bridge(why)) => {
                 self.counts.breaches = self.counts.breaches.saturating_add(1);
-                log::line(&format!("a connection is reset because the other bridge broke the protocol: {why}"));
+                log::line(format_args!("a connection is reset because the other bridge broke the protocol: {why}"));
                 self.reset(number);
             }
         }
@@ -287,7 +287,10 @@ impl Engine {
             self.pulls.remove(context);
         }
         self.operation_over(number);
-        if last && !failed && let Some(entry) = self.connections.get_mut(number) {
+        if last
+            && !failed
+            && let Some(entry) = self.connections.get_mut(number)
+        {
             let result = entry.connection.placed(offset, bytes);
             self.heat(number);
             self.conclude(number, result);

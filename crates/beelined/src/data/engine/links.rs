@@ -18,7 +18,7 @@ use super::super::link::{BUFFERS, Link};
 use super::super::record::{MESSAGE_BYTES, Record};
 use super::super::sender::LinkId;
 use super::{Engine, OfferedRail, OpenRail, Peer, Tag};
-use crate::control::message::{Message, RailDown, Token};
+use crate::control::message::{LinkDown, Message, Token};
 use crate::control::{PeerId, PeerUp};
 use crate::log;
 use std::os::fd::AsRawFd;
@@ -70,11 +70,11 @@ impl Engine {
                     for fd in [rail.event_fd(), rail.completion_fd()] {
                         self.watch(fd.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Rail(self.rails.len()))?;
                     }
-                    log::line(&format!("rail {id}: {} listens on {address}", port.name()));
+                    log::line(format_args!("rail {id}: {} listens on {address}", port.name()));
                     let told = port.provider == "tcp";
                     self.rails.push(OpenRail { id, described: describe(port), rail, trouble: None, told, ready: true });
                 }
-                Err(error) => log::line(&format!("cannot use {}: {error}", port.name())),
+                Err(error) => log::line(format_args!("cannot use {}: {error}", port.name())),
             }
         }
         self.offer_rails();
@@ -89,18 +89,18 @@ impl Engine {
             .map(|rail| crate::control::message::Rail {
                 id: rail.id,
                 port: rail.rail.listening_on().map_or(0, |address| address.port()),
-                rail: PeerRail::from(&rail.described),
+                description: PeerRail::from(&rail.described),
             })
             .collect();
         if let Err(why) = self.control.announce_rails(offered) {
-            log::line(&format!("cannot offer our rails: {why}"));
+            log::line(format_args!("cannot offer our rails: {why}"));
         }
     }
 
     // ---- peers
 
     pub(super) fn peer_up(&mut self, up: PeerUp) {
-        log::line(&format!("peer {} is up at {}, with {} rails", up.name, up.address, up.rails.len()));
+        log::line(format_args!("peer {} is up at {}, with {} rails", up.name, up.address, up.rails.len()));
         let peer = Peer {
             id: up.peer,
             name: up.name,
@@ -126,7 +126,7 @@ impl Engine {
         if let Some(Some(peer)) = self.peers.get_mut(index) {
             peer.rails = rails
                 .into_iter()
-                .map(|rail| OfferedRail { id: rail.id, port: rail.port, described: rail.rail })
+                .map(|rail| OfferedRail { id: rail.id, port: rail.port, described: rail.description })
                 .collect();
         }
         self.connect_links(index);
@@ -135,7 +135,7 @@ impl Engine {
     pub(super) fn peer_down(&mut self, id: PeerId, why: &str) {
         let Some(index) = self.peer_index(id) else { return };
         if let Some(Some(peer)) = self.peers.get(index) {
-            log::line(&format!("peer {} is gone: {why}", peer.name));
+            log::line(format_args!("peer {} is gone: {why}", peer.name));
         }
         self.reset_all_of(index);
         let links = self.peers.get(index).and_then(Option::as_ref).map(|peer| peer.links.clone()).unwrap_or_default();
@@ -166,10 +166,11 @@ impl Engine {
         let Some(index) = self.peer_index(id) else { return };
         match message {
             Message::Rails(rails) => self.offered(index, rails.rails),
-            Message::RailDown(RailDown { link, why }) => {
-                let known = self.links.iter().position(|other| {
-                    other.as_ref().is_some_and(|other| other.id == link && other.peer == index)
-                });
+            Message::LinkDown(LinkDown { link, why }) => {
+                let known = self
+                    .links
+                    .iter()
+                    .position(|other| other.as_ref().is_some_and(|other| other.id == link && other.peer == index));
                 if let Some(place) = known {
                     self.link_lost(place, &format!("the peer has closed it: {why}"));
                 }
@@ -190,9 +191,11 @@ impl Engine {
         let mut wanted = Vec::new();
         for pair in beeline_topo::reach::links(&ours, &theirs, &Segments::default()) {
             let Some(offered) = peer.rails.get(pair.peer) else { continue };
-            let is_there = self.links.iter().flatten().any(|link| {
-                link.peer == index && link.rail == pair.local && link.their_rail == offered.id
-            });
+            let is_there = self
+                .links
+                .iter()
+                .flatten()
+                .any(|link| link.peer == index && link.rail == pair.local && link.their_rail == offered.id);
             let waits = peer.retry.get(&(pair.local, offered.id)).is_some_and(|(at, _)| *at > self.now_ns);
             if !is_there && !waits {
                 let address = SocketAddr::new(offered.described.address.addr(), offered.port);
@@ -208,7 +211,7 @@ impl Engine {
                     self.add_link(Link::new(link, index, local, their_rail, endpoint, self.now_ns));
                 }
                 Err(error) => {
-                    log::line(&format!("cannot connect to {address}: {error}"));
+                    log::line(format_args!("cannot connect to {address}: {error}"));
                     self.retry_later(index, local, their_rail);
                 }
             }
@@ -271,9 +274,8 @@ impl Engine {
             peer.is_some_and(|peer| peer.rails.iter().any(|rail| rail.id == id))
         };
         let twice = |link: LinkId| self.links.iter().flatten().any(|other| other.id == link);
-        let accepted = known.filter(|(peer, link, theirs, ours)| {
-            is_ours(*ours) && offers(*peer, *theirs) && !twice(*link)
-        });
+        let accepted =
+            known.filter(|(peer, link, theirs, ours)| is_ours(*ours) && offers(*peer, *theirs) && !twice(*link));
         let Some(open) = self.rails.get_mut(rail) else { return };
         let Some((peer, link, theirs, _)) = accepted else {
             log::line("a stranger tried to connect a rail");
@@ -284,7 +286,7 @@ impl Engine {
             Ok(endpoint) => {
                 self.add_link(Link::new(link, peer, rail, theirs, endpoint, self.now_ns));
             }
-            Err(error) => log::line(&format!("cannot accept a link: {error}")),
+            Err(error) => log::line(format_args!("cannot accept a link: {error}")),
         }
     }
 
@@ -301,7 +303,7 @@ impl Engine {
             peer.lonely_ns = 0;
             peer.retry.remove(&(rail, their_rail));
             peer.rates.join(id, speed);
-            log::line(&format!("link {id:x} to {}: rail {rail} to its rail {their_rail}", peer.name));
+            log::line(format_args!("link {id:x} to {}: rail {rail} to its rail {their_rail}", peer.name));
         }
         self.choose_all_of(peer_index);
     }
@@ -313,7 +315,7 @@ impl Engine {
         if let Some(rail) = self.rails.get_mut(link.rail)
             && let Err(error) = rail.rail.close(link.endpoint)
         {
-            log::line(&format!("cannot close an endpoint: {error}"));
+            log::line(format_args!("cannot close an endpoint: {error}"));
         }
         let now_ns = self.now_ns.max(1);
         let Some(Some(peer)) = self.peers.get_mut(link.peer) else { return };
@@ -321,17 +323,17 @@ impl Engine {
         peer.rates.leave(link.id);
         let id = peer.id;
         if !link.up {
-            log::line(&format!("no link to {}: {why}", peer.name));
+            log::line(format_args!("no link to {}: {why}", peer.name));
             return self.retry_later(link.peer, link.rail, link.their_rail);
         }
-        log::line(&format!("link {:x} to {} is lost: {why}", link.id, peer.name));
+        log::line(format_args!("link {:x} to {} is lost: {why}", link.id, peer.name));
         if peer.links.is_empty() {
             peer.lonely_ns = now_ns;
         }
         self.counts.links_lost = self.counts.links_lost.saturating_add(1);
         self.retry_later(link.peer, link.rail, link.their_rail);
-        let down = RailDown { link: link.id, why: crate::control::message::shortened(why.to_owned()) };
-        self.control.send(id, Message::RailDown(down));
+        let down = LinkDown { link: link.id, why: crate::control::message::shortened(why.to_owned()) };
+        self.control.send(id, Message::LinkDown(down));
         for number in self.connections_of(link.peer) {
             if let Some(entry) = self.connections.get_mut(number) {
                 entry.connection.link_lost(link.id);
@@ -435,10 +437,4 @@ fn describe(port: &Port) -> beeline_topo::Rail {
         up: port.link_up != Some(false),
         load: beeline_topo::rail::Load::default(),
     }
-}
-
-/// The rails of this host, for the command line.
-#[must_use]
-pub fn described(ports: &[Port]) -> Vec<beeline_topo::Rail> {
-    ports.iter().map(describe).collect()
 }

@@ -383,7 +383,7 @@ impl Engine {
         if let Some(rail) = self.rails.get_mut(rail)
             && rail.trouble.is_none()
         {
-            crate::log::line(&format!("large transfers are copied: {error}"));
+            crate::log::line(format_args!("large transfers are copied: {error}"));
             rail.trouble = Some(error.to_string());
         }
     }

@@ -84,8 +84,9 @@ impl Engine {
     #[must_use]
     pub fn status(&self) -> Status {
         let rail_name = |index: usize| self.rails.get(index).map(|rail| rail.described.name.clone());
-        let peer_name =
-            |index: usize| self.peers.get(index).and_then(Option::as_ref).map_or_else(String::new, |p| p.name.to_string());
+        let peer_name = |index: usize| {
+            self.peers.get(index).and_then(Option::as_ref).map_or_else(String::new, |p| p.name.to_string())
+        };
         let seconds = |ns: u64| self.now_ns.saturating_sub(ns) / 1_000_000_000;
         Status {
             uptime_s: self.started.elapsed().as_secs(),
