@@ -393,11 +393,8 @@ impl Engine {
             match tag {
                 Some(Tag::Door) => self.take_clients(),
                 Some(Tag::Control) => self.turn_control(),
-                Some(Tag::Outside) => {
-                    if outside(self) {
-                        return Ok((true, true));
-                    }
-                }
+                Some(Tag::Outside) if outside(self) => return Ok((true, true)),
+                Some(Tag::Outside) => {}
                 Some(Tag::Silent(fd)) => self.hear_client(fd),
                 // Only a poll tells news: a descriptor may stay readable until the rail is asked whether one may sleep.
                 Some(Tag::Rail(index)) => {

@@ -163,7 +163,7 @@ impl<'a> Message<'a> {
     ///
     /// # Errors
     /// When what follows is none.
-    pub fn next(&mut self) -> Result<Option<Record<'a>>, Malformed> {
+    pub fn next_record(&mut self) -> Result<Option<Record<'a>>, Malformed> {
         if self.records.is_empty() {
             return Ok(None);
         }
@@ -219,7 +219,7 @@ fn decode(kind: u8, flags: u8, mut body: Body<'_>) -> Result<Record<'_>, Malform
             let (to, from, link) = (body.u64()?, body.u64()?, body.u64()?);
             let (placed, limit) = (body.u64()?, body.u64()?);
             let ranges = core::mem::take(&mut body.0);
-            if ranges.len() % 16 != 0 || ranges.len() / 16 > RANGES_MAX {
+            if !ranges.len().is_multiple_of(16) || ranges.len() / 16 > RANGES_MAX {
                 return Err(Malformed("a resync with broken ranges"));
             }
             Record::Resync { to, from, link, placed, limit, ranges: Ranges(ranges) }
@@ -529,13 +529,13 @@ mod tests {
             let mut message = Message::decode(draft.finish(credits)).unwrap();
             prop_assert_eq!(message.credits, credits);
             for record in &records {
-                let back = message.next().unwrap().unwrap();
+                let back = message.next_record().unwrap().unwrap();
                 prop_assert_eq!(&back, record);
                 if let Record::Resync { ranges, .. } = back {
                     prop_assert_eq!(ranges.iter().collect::<Vec<_>>(), pairs.clone());
                 }
             }
-            prop_assert_eq!(message.next(), Ok(None));
+            prop_assert_eq!(message.next_record(), Ok(None));
         }
 
         #[test]
@@ -557,7 +557,7 @@ mod tests {
             whole.append(&mut bytes);
             let mut message = Message::decode(&whole).unwrap();
             let mut draft = Draft::new();
-            while let Ok(Some(record)) = message.next() {
+            while let Ok(Some(record)) = message.next_record() {
                 prop_assert!(draft.push(&record));
             }
             let again = draft.finish(0).to_vec();
@@ -578,7 +578,7 @@ mod tests {
         assert_eq!(draft.room(), 0);
         let mut message = Message::decode(draft.finish(3)).unwrap();
         let mut count = 0;
-        while message.next().unwrap().is_some() {
+        while message.next_record().unwrap().is_some() {
             count += 1;
         }
         assert_eq!(count, 4);

@@ -59,7 +59,7 @@ impl Engine {
         };
         let (peer, link_id) = (link.peer, link.id);
         loop {
-            match message.next() {
+            match message.next_record() {
                 Ok(Some(record)) => self.heard(index, peer, link_id, record),
                 Ok(None) => return,
                 Err(malformed) => return self.link_breached(index, malformed.0),
