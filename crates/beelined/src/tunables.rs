@@ -54,9 +54,9 @@ macro_rules! tunables {
 tunables! {
     inline_max = 4096, 0..=8000,
         "Up to this many bytes travel inside the message itself.";
-    pull_min = 262_144, 4096..=u32::MAX as u64,
+    pull_min = 1_048_576, 4096..=u32::MAX as u64,
         "Pieces of at least this many bytes are read by the receiver, smaller ones are written by the sender.";
-    chunk = 65_536, 4096..=16_777_216,
+    chunk = 262_144, 4096..=16_777_216,
         "A large piece is moved in chunks of this many bytes, over all rails there are.";
     spin_us = 50, 0..=1_000_000,
         "How long the bridge looks for news, in microseconds, before it sleeps.";

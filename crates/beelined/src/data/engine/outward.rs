@@ -255,10 +255,11 @@ impl Engine {
         if entry.in_flight >= OPERATIONS_MAX {
             return Some(Sent::Wait);
         }
-        let bytes = bytes.min(self.tunables.chunk.max(self.tunables.inline_max));
+        let chunk = self.tunables.chunk.max(self.tunables.inline_max);
         if bytes >= self.tunables.pull_min {
-            return self.offer(number, index, offset, bytes, position);
+            return self.offer(number, index, offset, bytes.min(chunk.max(self.tunables.pull_min)), position);
         }
+        let bytes = bytes.min(chunk);
         let grant = entry.grants.iter().find(|grant| grant.link == id)?;
         let (remote, base, their_ring) = (grant.remote, grant.base, grant.ring);
         let region = self.region(number, rail, false)?;
