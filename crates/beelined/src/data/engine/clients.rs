@@ -99,6 +99,7 @@ impl Engine {
     }
 
     fn refuse(&mut self, lane: LaneEnd, verdict: Verdict) {
+        self.rang = true;
         self.count_refusal(verdict);
         bridge::answer(lane.anchor(), verdict);
         lane.retire();
@@ -178,6 +179,7 @@ impl Engine {
         match self.serve(peer, from, window, client, server) {
             Ok(number) => {
                 self.counts.accepted = self.counts.accepted.saturating_add(1);
+                self.rang = true;
                 self.theirs.insert((peer, from), number);
                 if let Some(entry) = self.connections.get_mut(number) {
                     entry.connection.theirs = from;
@@ -229,6 +231,7 @@ impl Engine {
             entry.connection.opened(from, window);
             entry.ask_again = false;
             self.counts.opened = self.counts.opened.saturating_add(1);
+            self.rang = true;
             self.choose_home(to, Some(rail));
         }
         self.heat(to);

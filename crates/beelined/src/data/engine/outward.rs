@@ -484,6 +484,7 @@ impl Engine {
             if entry.closing == 0
                 && let Some(lane) = entry.connection.take_lane()
             {
+                self.rang = true;
                 self.unwatch(lane.anchor());
                 lane.retire();
             }
