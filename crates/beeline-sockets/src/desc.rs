@@ -87,6 +87,8 @@ pub struct Desc {
     pub lull_tail: AtomicU32,
     /// How far the lane's ring reaches, as [`crate::reclaim`] counts.
     pub granules: AtomicU32,
+    /// The lane's peer is a bridge.
+    pub bridged: AtomicBool,
     /// Sends since the last look at the kernel.
     pub sends: AtomicU32,
     /// Times a send found the ring full: each is the beginning of an `EPOLLOUT` edge.
@@ -210,6 +212,7 @@ impl Desc {
         self.bulk.reset();
         self.eagains.store(0, Relaxed);
         self.fulls.store(0, Relaxed);
+        self.bridged.store(side.is(state::BRIDGED), Relaxed);
         crate::io::mark_linger(&lane, end, side);
         self.kind.store(Kind::Lane as u32, Release);
     }

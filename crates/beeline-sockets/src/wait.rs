@@ -303,6 +303,13 @@ impl Desc {
         theirs == ANY_CPU || theirs != 0 && theirs == lane.cpu(self.end()).load(Relaxed)
     }
 
+    /// Whether the description may be a connection to another host: a hint.
+    #[must_use]
+    #[inline]
+    pub fn is_bridged(&self) -> bool {
+        self.bridged.load(Relaxed)
+    }
+
     /// Tells the peer which CPU this end runs on. Called after a sleep.
     pub fn publish_cpu(&self) {
         let end: End = self.end();

@@ -15,6 +15,7 @@ mod program;
 mod run;
 mod stat;
 mod topo;
+mod trust;
 
 use std::process::ExitCode;
 

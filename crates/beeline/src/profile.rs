@@ -47,6 +47,12 @@ impl Chosen {
         self.set(key, value)
     }
 
+    /// Says who may run the bridge. Everything that is added later goes before it.
+    pub fn add_bridge_user(&mut self, user: u32) {
+        // The number of a user fits the option; (uid_t)-1 is none.
+        let _ = self.set(b"bridge_uid", user.to_string().as_bytes());
+    }
+
     /// Adds the options of `BEELINE_OPTIONS`.
     pub fn add_environment(&mut self, list: &OsStr) -> anyhow::Result<()> {
         for pair in list.as_bytes().split(|&byte| byte == b',') {

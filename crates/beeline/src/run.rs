@@ -13,12 +13,16 @@ use crate::inherited;
 use crate::library::Library;
 use crate::profile::Chosen;
 use crate::program::{self, Loading};
+use crate::trust;
 
 const PRELOAD: &str = "LD_PRELOAD";
 
 /// Replaces this process by the program. Returns only when that fails.
 pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
     let mut chosen = Chosen::new();
+    if let Some(user) = trust::bridge_user() {
+        chosen.add_bridge_user(user);
+    }
     if let Some(profile) = &arguments.profile {
         chosen.add_named_profile(profile)?;
     }

@@ -206,6 +206,12 @@ impl Call {
         }))
     }
 
+    /// Whether the connection that was busy last has a peer that a spin would keep from running.
+    fn peer_needs_cpu(&self) -> bool {
+        let last = self.set.find(self.set.hot_first.load(Relaxed)).and_then(|entry| entry.desc());
+        last.is_some_and(|desc| desc.is_bridged() && desc.glance(|| desc.shares_cpu()) == Some(true))
+    }
+
     fn is_cold(&self) -> bool {
         self.set.find(self.set.hot_first.load(Relaxed)).is_none()
     }
@@ -326,6 +332,9 @@ impl Call {
 
     fn spin(&mut self, patience: &mut Patience) -> Spun {
         let set = self.set;
+        if self.peer_needs_cpu() {
+            return Spun::Nothing;
+        }
         let cold = self.is_cold();
         let mut place = NIL;
         let mut looked = ticks();
