@@ -4,14 +4,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# The test binaries, by name.
-declare -A binary
-while read -r name path; do binary[$name]=$(realpath "$path"); done < <(
+# The test binaries, copied: the guests read them bit by bit, and a build must be able to go on meanwhile.
+binaries=$(mktemp -d "${TMPDIR:-/tmp}/beeline-rdma-tests-XXXXXX")
+trap 'rm -rf "$binaries"' EXIT
+while read -r name path; do cp "$path" "$binaries/$name"; done < <(
     cargo test --no-run -p beeline-fabric -p beeline-hwloc --tests 2>&1 | tee /dev/stderr |
         sed -nE 's|^ *Executable tests/([a-z]+)\.rs \((.*)\)$|\1 \2|p'
 )
 for name in connections transfers endings hosts packages; do
-    [ -x "${binary[$name]:-}" ] || { echo "no test binary $name" >&2; exit 1; }
+    [ -x "$binaries/$name" ] || { echo "no test binary $name" >&2; exit 1; }
 done
 
 step() {
@@ -22,6 +23,6 @@ step() {
     printf '== done in %s s\n' "$((SECONDS - start))"
 }
 run=tests/rdma/run.sh suite=tests/rdma/suite.sh
-step "one guest, two rails" $run --timeout 1500 $suite one "${binary[connections]}" "${binary[transfers]}" "${binary[endings]}"
-step "two guests, two rails" $run --guests 2 --timeout 900 $suite two "${binary[hosts]}"
-step "two packages, a rail at each" $run --numa --timeout 300 $suite numa "${binary[connections]}" "${binary[packages]}"
+step "one guest, two rails" $run --timeout 2400 $suite one "$binaries"/{connections,transfers,endings}
+step "two guests, two rails" $run --guests 2 --timeout 1800 $suite two "$binaries/hosts"
+step "two packages, a rail at each" $run --numa --timeout 600 $suite numa "$binaries/connections" "$binaries/packages"

@@ -95,7 +95,7 @@ boot() {
     timeout --kill-after=5 "$limit" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
         -machine q35 -accel tcg,thread=multi "${cpus[@]}" "${network[@]}" \
         -kernel "$image/vmlinuz" -initrd "$image/initrd.gz" \
-        -append "console=ttyS0 quiet panic=-1 mitigations=off beeline.guest=$guest" \
+        -append "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off beeline.guest=$guest" \
         -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
         -device virtio-9p-pci,bus=pcie.0,fsdev=host,mount_tag=host \
         -fsdev "local,id=share,path=$shared,security_model=none" -device virtio-9p-pci,bus=pcie.0,fsdev=share,mount_tag=share \

@@ -139,12 +139,15 @@ fn measure(port: &Port, to: SocketAddr) -> Result<()> {
     for (name, word, sleeps) in [("polling", POLL, false), ("sleeping", SLEEP, true)] {
         round_trip(&mut side, far, word)?;
         side.sleeps = sleeps;
-        let (began, mut rounds) = (Instant::now(), 0_u32);
+        let (began, mut rounds) = (Instant::now(), Vec::new());
         while began.elapsed() < SPAN {
+            let round = Instant::now();
             round_trip(&mut side, far, ANSWER)?;
-            rounds += 1;
+            rounds.push(round.elapsed());
         }
-        println!("  {name:8}  8 B round trip {:8.2} us", began.elapsed().as_secs_f64() * 1e6 / f64::from(rounds));
+        rounds.sort_unstable();
+        let at = |percent: usize| rounds[(rounds.len() - 1) * percent / 100].as_secs_f64() * 1e6;
+        println!("  {name:8}  8 B round trip  {:8.2} us median, {:.2} to {:.2} us (5 to 95 %)", at(50), at(5), at(95));
         for bytes in [64 << 10, 1 << 20] {
             let slice = Slice { region, offset: 0, bytes };
             let rate = write_rate(&mut side, far, slice, remote)?;

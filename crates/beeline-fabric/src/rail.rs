@@ -174,7 +174,17 @@ fn fabric_error(rail: &str, action: &'static str, number: i32) -> Error {
     Error::Fabric { rail: rail.to_owned(), action, failure: Failure::from_number(number) }
 }
 
-/// The same for `map_err`, where the rail itself is borrowed.
+/// What a failed registration comes from, where that is not plain.
+fn registration_error(rail: &Arc<str>) -> impl Fn(i32) -> Error + use<> {
+    let rail = Arc::clone(rail);
+    move |number| {
+        let hint = if -number == libc::ENOMEM { "is the limit of locked memory (ulimit -l) too low?" } else { "" };
+        let failure = Failure::with_detail(number, hint.to_owned());
+        Error::Fabric { rail: rail.to_string(), action: "register memory", failure }
+    }
+}
+
+/// [`fabric_error`] for `map_err`, where the rail itself is borrowed.
 fn failing(rail: &Arc<str>, action: &'static str) -> impl Fn(i32) -> Error + use<> {
     let rail = Arc::clone(rail);
     move |number| fabric_error(&rail, action, number)

@@ -142,6 +142,19 @@ fn writes_beyond_a_region_or_without_the_right_end_the_writers_connection() {
 }
 
 #[test]
+fn a_message_that_is_too_long_for_its_receiver_ends_the_connection() {
+    let (mut a, mut b) =
+        (Side::new(Options::default()), Side::new(Options { message_bytes: 512, ..Options::default() }));
+    let to = b.rail.listen(0).unwrap();
+    let (to_b, to_a) = common::join(&mut a, &mut b, to);
+    taken(a.rail.send(to_b, &[1; 4000], 1));
+    common::until(&mut a, &mut b, "down", |_, b| b.is_down(to_a).then_some(()));
+    assert!(b.take_message().is_none());
+    b.rail.close(to_a).unwrap();
+    common::until(&mut a, &mut b, "down there", |a, _| a.is_down(to_b).then_some(()));
+}
+
+#[test]
 fn memory_is_free_only_when_a_write_that_was_half_done_is_over() {
     let long = long();
     let mut pair = Pair::new();

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::transfer::{Operation, OperationKind};
-use super::{EndpointId, OperationId, Options, Rail, RegionId, fabric_error, failing};
+use super::{EndpointId, OperationId, Options, Rail, RegionId, fabric_error, failing, registration_error};
 use crate::error::{Error, Failure};
 use crate::ffi;
 use crate::handles::{Endpoint, Info, Listener, RawEventKind, Registration};
@@ -190,7 +190,7 @@ impl Rail {
         // SAFETY: the pool stays until `close_end`, which drops it after the registration and only when both the
         // endpoint and the registration are closed.
         let registration = unsafe { self.register_range(base, bytes, ffi::ACCESS_MESSAGES) }
-            .map_err(fail("register message buffers"))?;
+            .map_err(registration_error(&self.name))?;
         let sizes = (operations, receives);
         let endpoint = Endpoint::open(&self.domain, info, &self.events, &self.completions, sizes)
             .map_err(fail("open an endpoint"))?;

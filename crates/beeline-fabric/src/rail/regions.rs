@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::connect::{Event, State};
 use super::transfer::{Operation, OperationKind};
-use super::{EndpointId, Rail, RegionId, fabric_error, failing};
+use super::{EndpointId, Rail, RegionId, fabric_error, registration_error};
 use crate::error::Error;
 use crate::ffi;
 use crate::handles::{ENOKEY, Registration};
@@ -97,8 +97,8 @@ impl Rail {
         let (base, bytes) = (memory.base(), memory.bytes());
         // SAFETY: the range belongs to `memory`, which the region keeps until `finish_closing`, where nothing is in
         // flight; when the rail ends, all endpoints are closed before.
-        let registration = unsafe { self.register_range(base, bytes, access.bits()) }
-            .map_err(failing(&self.name, "register memory"))?;
+        let registration =
+            unsafe { self.register_range(base, bytes, access.bits()) }.map_err(registration_error(&self.name))?;
         Ok(self.regions.insert(Region {
             registration: Some(registration),
             memory,
