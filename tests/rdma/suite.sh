@@ -7,13 +7,13 @@
 set -uo pipefail
 what=$1
 shift
-export BEELINE_FABRIC_PROVIDER=verbs BEELINE_FABRIC_PATIENCE=90 RUST_BACKTRACE=1
+export BEELINE_FABRIC_PROVIDER=verbs BEELINE_FABRIC_PATIENCE=240 RUST_BACKTRACE=1
 read -r -a addresses <<<"$RDMA_ADDRESSES"
 failed=0
 
 run() {
-    echo "-- $BEELINE_FABRIC_ADDRESS: $(basename "${1%-*}") ${*:2}"
-    timeout 400 "$@" || { echo "-- failed: status $?"; failed=1; }
+    echo "-- $BEELINE_FABRIC_ADDRESS: $(basename "$1") ${*:2}"
+    timeout 1000 "$@" || { echo "-- failed: status $?"; failed=1; }
 }
 
 case $what in
