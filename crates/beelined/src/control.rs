@@ -414,7 +414,6 @@ impl Control {
         }
         match (connection.up(), connection.side) {
             (Some(up), _) => {
-                log::line(format_args!("{} is gone: {why}", up.name));
                 if let Some(dialer) = self.dialers.iter_mut().find(|dialer| dialer.peer.name == up.name) {
                     dialer.ended(&why, true, now, chance());
                 }

@@ -8,7 +8,6 @@ use super::end::End;
 use super::message::{Frame, Hello, VERSION};
 use super::{Control, Event, PeerUp, Trust};
 use crate::keys::Certificate;
-use crate::log;
 use crate::name::BridgeName;
 use crate::prefix::Prefix;
 
@@ -100,7 +99,6 @@ impl Control {
 
     fn welcome(&mut self, connection: &mut Connection, hello: Hello, certificate: Option<Certificate>, now: Instant) {
         let Hello { name, instance, speaks_for, rails, token, .. } = hello;
-        log::line(format_args!("{name} is up, at {}", connection.remote));
         if let Side::Dialed(index) = connection.side {
             self.dialers[index].attempt = None;
         }

@@ -36,6 +36,8 @@ impl Control {
 
     fn admit(&mut self, socket: TcpStream, remote: SocketAddr, now: Instant) {
         self.gate.pass();
+        // On a socket for both families, IPv4 comes written as IPv6.
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let (tls, phase) = match &self.trust {
             Trust::Certificates { tls, .. } => match tls.accept() {
                 Ok(tls) => (Some(tls), Phase::Shaking),
