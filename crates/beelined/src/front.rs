@@ -57,6 +57,9 @@ impl Prepared {
             .context("cannot make a descriptor for signals")?;
         let user = User::to_become(config.user.as_deref())?;
         Admin::make_directory(&config.admin_socket, user.as_ref())?;
+        if config.user.is_none() && !nix::unistd::geteuid().is_root() {
+            log::line("programs will not trust this bridge: root's configuration must name its `user`");
+        }
         Ok(Self { signals, admin_socket: config.admin_socket.clone(), user })
     }
 
