@@ -14,6 +14,9 @@ use crate::data::engine::{Engine, Parts};
 use crate::front::{Flow, Prepared};
 use crate::{log, notify};
 
+/// How long a link may be silent, of the time that a peer may.
+const LINK_PATIENCE: f64 = 0.6;
+
 /// The fabric ports that the rules admit.
 ///
 /// # Errors
@@ -60,7 +63,16 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
         .context("cannot open the door: is another bridge running in this network namespace?")?;
     let name = control.name().clone();
-    let parts = Parts { name, control, tunables: config.tunables, door, host: host(), ports: ports(&config.rails)? };
+    let parts = Parts {
+        name,
+        control,
+        tunables: config.tunables,
+        door,
+        host: host(),
+        ports: ports(&config.rails)?,
+        // A host that is gone has its links given up before its control connection.
+        patience: config.peer_timeout.mul_f64(LINK_PATIENCE),
+    };
     let mut engine = Engine::new(parts)?;
     engine.watch_outside(front.as_fd())?;
     notify::ready();

@@ -194,6 +194,7 @@ pub struct Engine {
     /// Connections of which something has come that is not acknowledged.
     owing: Vec<u64>,
     completions: Vec<Completion>,
+    patience_ns: u64,
     now_ns: u64,
     next_link: u64,
     cared_ns: u64,
@@ -257,6 +258,8 @@ pub struct Parts {
     pub host: Host,
     /// Ports to open, the filter of the configuration applied.
     pub ports: Vec<beeline_fabric::Port>,
+    /// How long a link may be silent though asked.
+    pub patience: Duration,
 }
 
 impl Engine {
@@ -287,6 +290,7 @@ impl Engine {
             hot: Vec::new(),
             owing: Vec::new(),
             completions: Vec::new(),
+            patience_ns: u64::try_from(parts.patience.as_nanos()).unwrap_or(u64::MAX),
             now_ns: 0,
             next_link: u64::from(rand_u32()) << 32,
             cared_ns: 0,

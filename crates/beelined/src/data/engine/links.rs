@@ -23,10 +23,8 @@ use crate::control::{PeerId, PeerUp};
 use crate::log;
 use std::os::fd::AsRawFd;
 
-/// A link that says nothing for so long is asked.
+/// A link that says nothing for so long is asked, and given up when its patience is over ([`super::Parts::patience`]).
 const QUIET_NS: u64 = 500_000_000;
-/// And given up if it does not answer.
-const SILENT_NS: u64 = 3_000_000_000;
 /// How long a peer may be without a link.
 const LONELY_NS: u64 = 10_000_000_000;
 /// Between two attempts to connect a pair of rails, at first and at most.
@@ -385,13 +383,13 @@ impl Engine {
 
     /// Looks after links that are silent, and peers that have none.
     pub(super) fn care_for_links(&mut self) {
-        let now_ns = self.now_ns;
+        let (now_ns, patience_ns) = (self.now_ns, self.patience_ns);
         let mut lost = Vec::new();
         let mut ask = Vec::new();
         for (index, link) in self.links.iter_mut().enumerate() {
             let Some(link) = link else { continue };
             let quiet_ns = now_ns.saturating_sub(link.heard_ns);
-            if quiet_ns > SILENT_NS {
+            if quiet_ns > patience_ns {
                 lost.push(index);
             } else if link.up && quiet_ns > QUIET_NS && now_ns.saturating_sub(link.asked_ns) > QUIET_NS {
                 link.asked_ns = now_ns;
