@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make test-rdma`: the tests of beeline-fabric over verbs on Soft-RoCE, and of the choice of rails on a host of two
-# packages, in virtual machines (run.sh).
+# `make test-rdma`: the tests of beeline-fabric over verbs on Soft-RoCE, of the choice of rails on a host of two packages,
+# and of two bridges with programs that talk through them, in virtual machines (run.sh).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,6 +15,10 @@ for name in connections transfers endings hosts packages; do
     [ -x "$binaries/$name" ] || { echo "no test binary $name" >&2; exit 1; }
 done
 
+cargo build --release -p beelined -p beeline -p beeline-preload
+release=${CARGO_TARGET_DIR:-target}/release
+cp "$release"/{beeline,beelined,libbeeline.so} "$binaries/"
+
 step() {
     local start=$SECONDS
     printf '\n== %s\n' "$1"
@@ -25,4 +29,5 @@ step() {
 run=tests/rdma/run.sh suite=tests/rdma/suite.sh
 step "one guest, two rails" $run --timeout 2400 $suite one "$binaries"/{connections,transfers,endings}
 step "two guests, two rails" $run --guests 2 --timeout 1800 $suite two "$binaries/hosts"
+step "two bridges, two rails, one of them cut" $run --guests 2 --timeout 900 tests/rdma/bridge.sh "$binaries"
 step "two packages, a rail at each" $run --numa --timeout 600 $suite numa "$binaries/connections" "$binaries/packages"
