@@ -7,6 +7,8 @@
 //!    therefore given nothing is tried again.
 //! 3. The next chunk goes to the rail on which it would be there first: (bytes in flight + chunk) / rate. Over a long
 //!    transfer the shares are then in proportion to the rates, and no rail ends long after the others.
+//!    A rail that is late, because for longer than what it holds should take nothing was acknowledged, is as much later
+//!    with the next chunk: one that hangs is passed over before anybody knows that it is dead.
 //! 4. If that rail has no room, the chunk waits for it rather than taking one on which it would be there later. The rail
 //!    holds bytes, so it has an acknowledgement to come, or goes down, and then the question is asked again.
 
@@ -31,6 +33,8 @@ struct State {
     life: u32,
     is_up: bool,
     measured: Option<Measured>,
+    /// When something was acknowledged last, or sent while nothing was in flight.
+    moved_ns: u64,
     /// Since when the rail has been busy without a sample, and what was acknowledged since then.
     sample: Option<(u64, u64)>,
 }
@@ -67,6 +71,7 @@ impl Rates {
             life: 0,
             is_up: true,
             measured: None,
+            moved_ns: 0,
             sample: None,
         });
         RailLife { rail: self.rails.len().saturating_sub(1), life: 0 }
@@ -112,6 +117,9 @@ impl Rates {
     /// A chunk was given to a rail.
     pub fn sent(&mut self, on: RailLife, bytes: u64, now_ns: u64) {
         let Some(state) = self.living(on) else { return };
+        if state.in_flight == 0 {
+            state.moved_ns = now_ns;
+        }
         state.in_flight = state.in_flight.saturating_add(bytes);
         state.sample.get_or_insert((now_ns, 0));
     }
@@ -120,6 +128,7 @@ impl Rates {
     pub fn acknowledged(&mut self, on: RailLife, bytes: u64, now_ns: u64) {
         let Some(state) = self.living(on) else { return };
         state.in_flight = state.in_flight.saturating_sub(bytes);
+        state.moved_ns = now_ns;
         if let Some((since_ns, so_far)) = state.sample {
             let sum = so_far.saturating_add(bytes);
             state.sample = Some((since_ns, sum));
@@ -186,8 +195,15 @@ impl State {
     }
 
     fn finish_ns(&self, chunk_bytes: u64, now_ns: u64) -> u128 {
-        let bytes = u128::from(self.in_flight).saturating_add(chunk_bytes.into());
-        bytes.saturating_mul(1_000_000_000).checked_div(self.rate(now_ns).into()).unwrap_or(u128::MAX)
+        let held_ns = self.takes_ns(self.in_flight, now_ns);
+        let waited_ns = if self.in_flight > 0 { now_ns.saturating_sub(self.moved_ns) } else { 0 };
+        let late_ns = u128::from(waited_ns).saturating_sub(held_ns);
+        self.takes_ns(self.in_flight.saturating_add(chunk_bytes), now_ns).saturating_add(late_ns)
+    }
+
+    fn takes_ns(&self, bytes: u64, now_ns: u64) -> u128 {
+        let scaled = u128::from(bytes).saturating_mul(1_000_000_000);
+        scaled.checked_div(self.rate(now_ns).into()).unwrap_or(u128::MAX)
     }
 
     fn take_sample(&mut self, bytes: u64, elapsed_ns: u64, now_ns: u64) {
@@ -250,6 +266,21 @@ mod tests {
         assert_eq!(rates.pick(&[0, 1], CHUNK, 0), Some(slow));
         rates.down(1);
         assert_eq!((rates.pick(&[0, 1], CHUNK, 0), rates.any_up(&[0, 1])), (None, false));
+    }
+
+    #[test]
+    fn a_rail_that_hangs_is_passed_over() {
+        let mut rates = Rates::new();
+        let fast = rates.add(80_000, 1 << 30);
+        let slow = rates.add(8_000, 1 << 30);
+        let chunk_ns = CHUNK / 10;
+        rates.sent(fast, CHUNK, 0);
+        // On the slow one it would take ten times as long: the fast one has that much credit, and no more.
+        assert_eq!(rates.pick(&[0, 1], CHUNK, chunk_ns), Some(fast));
+        assert_eq!(rates.pick(&[0, 1], CHUNK, 9 * chunk_ns), Some(fast));
+        assert_eq!(rates.pick(&[0, 1], CHUNK, 10 * chunk_ns), Some(slow));
+        rates.acknowledged(fast, CHUNK, 10 * chunk_ns);
+        assert_eq!(rates.pick(&[0, 1], CHUNK, 20 * chunk_ns), Some(fast));
     }
 
     #[test]
