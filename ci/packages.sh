@@ -16,7 +16,7 @@ declare -A packages=(
         redis-server redis-tools memcached nodejs default-jdk-headless
         gunicorn perl ruby php-fpm php-cli openssh-server openssh-client rsync stunnel4 socat
         netcat-openbsd openbsd-inetd iperf3 sockperf qperf netpipe-tcp
-        openmpi-bin libopenmpi-dev mpich libmpich-dev pvm pvm-dev tgt libiscsi-bin"
+        vsftpd lftp openmpi-bin libopenmpi-dev mpich libmpich-dev pvm pvm-dev tgt libiscsi-bin"
     # Virtual machines with a real RDMA stack; their kernel is downloaded by tests/rdma/image.sh.
     [rdma]="qemu-system-x86 busybox-static kmod ibverbs-providers ibverbs-utils rdmacm-utils iproute2 xz-utils"
 )

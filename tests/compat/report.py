@@ -1,5 +1,6 @@
 """What `run.py` found, as a table for the terminal and as docs/compatibility.md."""
 
+import re
 import subprocess
 
 
@@ -32,6 +33,12 @@ def reasons(lanes):
     return ", ".join(f"`{name.split(' ')[0]}`" for name in dict.fromkeys(name.split(" ")[0] for name in ordered)) or "none"
 
 
+def numbers(versions):
+    """The version numbers in what programs say of themselves."""
+    found = (re.search(r"\d+\.\d[\w.+~-]*", line) for line in versions.splitlines())
+    return ", ".join(dict.fromkeys(number.group() for number in found if number)) or "?"
+
+
 HEAD = """# What runs with Beeline
 
 Written by `make compat`, which runs all of this without Beeline and with it on both ends, and compares.
@@ -55,11 +62,11 @@ def document(suites, programs, beeline):
             lines += ["", f"Fail with Beeline in {suite.title}:", ""]
             lines += [f"- `{name}`" for name in suite.only_beeline]
     lines += ["", "An unsteady test failed with Beeline and passed when its unit ran again.", "", "## Programs", "",
-              "| program | what it did | result | connection ends on lanes, on TCP | data over lanes | reasons for TCP |",
-              "|---|---|---|---|---|---|"]
+              "| program | version | what it did | result | connection ends on lanes, on TCP | data over lanes | reasons for TCP |",
+              "|---|---|---|---|---|---|---|"]
     for program in sorted(programs, key=lambda program: program.title.lower()):
         result = {"pass": "same", "skip": "not run"}.get(program.outcome, "**differs**")
-        lines.append(f"| {program.versions or program.title} | {program.what} | {result} "
+        lines.append(f"| {program.title} | {numbers(program.versions)} | {program.what} | {result} "
                      f"| {program.lanes.connections}, {program.lanes.on_tcp} | {amount(program.lanes.bytes)} "
                      f"| {reasons(program.lanes)} |")
     return "\n".join(lines) + "\n"

@@ -225,6 +225,7 @@ cases! { sandbox:
     a_filter_finds_no_lanes
     a_filter_by_number_finds_no_lanes
     limits_announce_a_filter
+    a_program_without_room_for_descriptors_waits
     asking_for_filters_leaves_lanes_alone
     a_program_that_begins_behind_a_filter_has_no_lanes;
     is_told_nothing

@@ -1,11 +1,15 @@
 //! The system calls we make, without libc. Each is the manual page's call with Rust types.
 
+mod select;
+
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use beeline_shm::sys::{SysResult, call};
 
 use crate::Errno;
+
+pub use select::await_any;
 
 /// Room for any socket address.
 #[repr(C)]
@@ -303,7 +307,7 @@ pub fn poll_now(fd: i32, events: i16) -> i16 {
     let mut fds = [libc::pollfd { fd, events, revents: 0 }];
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a live timeout, no mask.
-    match unsafe { ppoll(&mut fds, &raw const zero, core::ptr::null()) } {
+    match unsafe { await_any(&mut fds, &raw const zero, core::ptr::null()) } {
         Ok(_) => fds[0].revents,
         Err(_) => 0,
     }

@@ -124,12 +124,12 @@ impl Patience {
         thread::with(|thread| thread.handled.load(Relaxed) != self.handled)
     }
 
-    /// Sleeps in ppoll(2). No lock may be held.
+    /// Sleeps until something is ready. No lock may be held.
     pub fn sleep(&mut self, fds: &mut [libc::pollfd], mask: Option<&u64>) -> Woken {
         let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);
         self.sleep_with(|timeout| {
             // SAFETY: `timeout` is this thread's own, `mask` null or live.
-            unsafe { kernel::ppoll(fds, timeout, mask) }
+            unsafe { kernel::await_any(fds, timeout, mask) }
         })
     }
 

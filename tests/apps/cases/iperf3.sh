@@ -1,6 +1,7 @@
 # iperf3: one stream, several, backwards, both ways, an exact number of bytes, without copying, and UDP beside it.
 . "$(dirname "$0")/../lib.sh"
 need iperf3 python3
+version iperf3 --version
 port=$(free_port)
 launch iperf3 -s -p "$port"
 main=$server

@@ -3,6 +3,7 @@
 . "$(dirname "$0")/../lib.sh"
 PATH=$PATH:/usr/sbin
 need nginx curl python3
+version nginx -v
 front=$(free_port)
 back=$(free_port)
 mkdir -p "$WORK/www" "$WORK/logs"

@@ -1,6 +1,7 @@
 # Python: a server with selectors, one with threads, one that forks; clients that check every byte.
 . "$(dirname "$0")/../lib.sh"
 need python3
+version python3 --version
 for kind in selectors threads forks; do
     port=$(free_port)
     launch python3 "$(dirname "$0")/../echo.py" "$kind" "$port"

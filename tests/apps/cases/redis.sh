@@ -1,6 +1,7 @@
 # Redis: strings and large values, a pipeline, publishing, blocking pops, a fork for a snapshot, a replica, a crowd.
 . "$(dirname "$0")/../lib.sh"
 need redis-server redis-cli redis-benchmark python3
+version redis-server --version
 port=$(free_port)
 launch redis-server --port "$port" --save '' --appendonly no --dir "$WORK"
 main=$server

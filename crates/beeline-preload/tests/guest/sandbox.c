@@ -99,6 +99,35 @@ static void limits_announce_a_filter(void) {
     goes_on_behind(behind_limits, 1);
 }
 
+/* No descriptor may be opened any more, and poll(2) takes no entry: calls that block do so nevertheless. */
+static void a_program_without_room_for_descriptors_waits(void) {
+    enum { TOTAL = 12 << 20 };
+    static char sent[TOTAL], got[TOTAL];
+    int ends[2];
+    pair(ends);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        /* Past the library, which would leave lanes before. */
+        struct rlimit none = {0, 0};
+        CHECK(raw(SYS_prlimit64, 0, RLIMIT_NOFILE, (long)&none, 0, 0) == 0);
+        char bytes[8];
+        CHECK(recv(ends[1], bytes, 8, MSG_PEEK) == 8 && read(ends[1], bytes, 8) == 8);
+        for (int done = 0; done < TOTAL;) {
+            ssize_t count = write(ends[1], sent + done, TOTAL - done);
+            CHECK(count > 0);
+            done += count;
+        }
+        _exit(0);
+    }
+    CHECK(close(ends[1]) == 0);
+    usleep(100000);
+    CHECK(write(ends[0], "at last.", 8) == 8);
+    usleep(100000);
+    CHECK(recv(ends[0], got, TOTAL, MSG_WAITALL) == TOTAL);
+    CHECK(status_of(child) == 0 && read(ends[0], got, 1) == 0);
+}
+
 /* To ask whether there are filters changes nothing. */
 static void asking_for_filters_leaves_lanes_alone(void) {
     int ends[2];
@@ -146,6 +175,7 @@ static const struct guest_case CASES[] = {
     CASE(a_filter_finds_no_lanes),
     CASE(a_filter_by_number_finds_no_lanes),
     CASE(limits_announce_a_filter),
+    CASE(a_program_without_room_for_descriptors_waits),
     CASE(asking_for_filters_leaves_lanes_alone),
     CASE(a_program_that_begins_behind_a_filter_has_no_lanes),
     CASE(is_told_nothing),
