@@ -11,8 +11,9 @@ use crate::Errno;
 /// # Safety
 /// As for [`ppoll`].
 pub unsafe fn await_any(fds: &mut [libc::pollfd], timeout: *const libc::timespec, mask: *const u64) -> SysResult {
-    // SAFETY: both forwarded.
+    // SAFETY: forwarded.
     match unsafe { ppoll(fds, timeout, mask) } {
+        // SAFETY: forwarded.
         Err(Errno(libc::EINVAL)) if fds.len() > descriptor_limit() => unsafe { pselect(fds, timeout, mask) },
         result => result,
     }
