@@ -204,6 +204,8 @@ pub struct Engine {
     /// Whether the host has so few CPUs that clients need the bridge's.
     few_cpus: bool,
     place: place::Place,
+    /// Whether this round asks rails for events that no descriptor has told.
+    asks_for_events: bool,
     /// Whether a client was rung in the last round that found something.
     rang: bool,
 }
@@ -298,6 +300,7 @@ impl Engine {
             started: Instant::now(),
             few_cpus: std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() <= FEW_CPUS),
             place: place::Place::default(),
+            asks_for_events: true,
             rang: false,
         };
         engine.watch(engine.door, EpollFlags::EPOLLIN, Tag::Door)?;
@@ -337,6 +340,7 @@ impl Engine {
         let mut busy = false;
         loop {
             round = round.wrapping_add(1);
+            self.asks_for_events = round.is_multiple_of(ROUNDS_PER_LOOK);
             busy = self.turn(busy);
             if busy {
                 idle_since = None;
@@ -497,7 +501,10 @@ impl Engine {
             if rail.told && !ready && !all {
                 continue;
             }
-            while let Some(event) = self.next_event(index) {
+            // Connections come and go rarely, their descriptor tells, and to ask is a system call.
+            while (ready || self.asks_for_events)
+                && let Some(event) = self.next_event(index)
+            {
                 busy = true;
                 self.rail_event(index, event);
             }
