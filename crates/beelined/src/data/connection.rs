@@ -16,7 +16,8 @@
 //! 4. The app's FIN, close or reset is told when all its bytes were sent; the other end's is said to the app when all
 //!    bytes before it were written. A reset overtakes bytes, as TCP's does.
 //! 5. The lane is given back as soon as the app has closed and all is sent and acknowledged, or the other end has
-//!    closed and all is written. The connection itself lives until both bridges have told the end and heard it.
+//!    closed and all is written; if a network card knows the rings, not before the other bridge has told its end, which
+//!    it does when it uses them no more. The connection itself lives until both bridges have told the end and heard it.
 //! 6. What the app's memory says and cannot be resets this connection; so does a breach by the other bridge, which is
 //!    counted.
 
@@ -28,7 +29,7 @@ use super::sender::{Breach, Credit, LinkId, Sender};
 /// Flags of a front that end something.
 const ENDS: u32 = flags::FIN | flags::CLOSED | flags::RESET;
 /// Flags after which nothing more is sent or taken.
-const OVER: u32 = flags::CLOSED | flags::RESET;
+pub const OVER: u32 = flags::CLOSED | flags::RESET;
 
 /// How far the making of a connection has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -220,7 +221,9 @@ impl Connection {
                 _ => Outward::Bytes { offset, bytes, position: position_of(position, self.ring_offset, offset) },
             });
         }
-        Ok(self.ending(said, gone, available))
+        // Behind an urgent byte there may be more, which cannot be seen yet.
+        let written = self.ring_offset.saturating_add(self.seen_tail.wrapping_sub(lane.head()).into());
+        Ok(self.ending(said, gone, available.max(written)))
     }
 
     /// The end, if it is to be told now.
@@ -509,6 +512,18 @@ impl Connection {
         app_closed || self.said_end & OVER != 0
     }
 
+    /// Whether nobody on this host reads what comes, so that nothing need be fetched any more.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.lane.is_none() || self.gone || self.broken || (self.seen_flags | self.told_end) & OVER != 0
+    }
+
+    /// Whether the other bridge has told the end of its direction, after which it uses our rings no more.
+    #[must_use]
+    pub fn heard_over(&self) -> bool {
+        self.heard_end.is_some_and(|(_, ends)| ends & OVER != 0)
+    }
+
     /// Takes the lane to give it back.
     pub fn take_lane(&mut self) -> Option<LaneEnd> {
         self.lane.take()
@@ -517,8 +532,7 @@ impl Connection {
     /// Whether both bridges have told the end and heard it.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        let heard = self.heard_end.is_some_and(|(_, ends)| ends & OVER != 0);
-        self.lane.is_none() && heard && self.told_end & OVER != 0
+        self.lane.is_none() && self.heard_over() && self.told_end & OVER != 0
     }
 
     /// The other bridge is gone, or knows nothing of the connection: nobody hears its end, and none will be heard.

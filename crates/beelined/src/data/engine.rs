@@ -41,8 +41,9 @@ use crate::log;
 use crate::name::BridgeName;
 use crate::tunables::Tunables;
 
-/// Rounds between two looks at what the kernel has, while there is other news.
+/// Rounds between two looks at what the kernel has, while there is other news; and the time, as a round may be long.
 const ROUNDS_PER_LOOK: u32 = 64;
+const LOOK_NS: u64 = 2_000_000;
 /// Completions handled in one round.
 const COMPLETIONS_PER_ROUND: usize = 64;
 /// Looks without news after which a lane is armed, if others keep the bridge awake.
@@ -131,8 +132,10 @@ struct Entry {
     answer_again: bool,
     /// The peer has opened it.
     accepted: bool,
-    /// Operations in flight from and to the rings.
+    /// Operations in flight from and to the rings, and reads that wait for their turn.
     in_flight: u32,
+    /// Listed among those that could not send what they have.
+    waits: bool,
     hot: bool,
     /// Listed among those that owe an acknowledgement.
     owes: bool,
@@ -149,6 +152,8 @@ struct Pull {
     bytes: u32,
     /// Reads that are not done.
     left: u8,
+    /// One of them was not done at all.
+    failed: bool,
 }
 
 /// What was counted since the start.
@@ -193,6 +198,9 @@ pub struct Engine {
     hot: Vec<u64>,
     /// Connections of which something has come that is not acknowledged.
     owing: Vec<u64>,
+    /// Connections with something to send for which there were no credits, or no room in a queue. Any completion may
+    /// have made some.
+    waiting: Vec<u64>,
     completions: Vec<Completion>,
     patience_ns: u64,
     now_ns: u64,
@@ -291,6 +299,7 @@ impl Engine {
             refusals: [0; 8],
             hot: Vec::new(),
             owing: Vec::new(),
+            waiting: Vec::new(),
             completions: Vec::new(),
             patience_ns: u64::try_from(parts.patience.as_nanos()).unwrap_or(u64::MAX),
             now_ns: 0,
@@ -338,17 +347,19 @@ impl Engine {
         let mut idle_since = None;
         let mut round = 0_u32;
         let mut busy = false;
+        let mut looked_ns = 0;
         loop {
             round = round.wrapping_add(1);
             self.asks_for_events = round.is_multiple_of(ROUNDS_PER_LOOK);
             busy = self.turn(busy);
             if busy {
                 idle_since = None;
-                if !round.is_multiple_of(ROUNDS_PER_LOOK) {
+                if !round.is_multiple_of(ROUNDS_PER_LOOK) && monotonic_ns().saturating_sub(looked_ns) < LOOK_NS {
                     continue;
                 }
             }
             self.now_ns = monotonic_ns();
+            looked_ns = self.now_ns;
             let idle_from = *idle_since.get_or_insert(self.now_ns);
             let spins = self.now_ns.saturating_sub(idle_from) < self.tunables.spin_us.saturating_mul(1000)
                 && !(self.few_cpus && self.rang);
@@ -471,6 +482,26 @@ impl Engine {
         }
     }
 
+    /// Lets connections that had to wait try again.
+    fn heat_waiting(&mut self) {
+        for number in std::mem::take(&mut self.waiting) {
+            if let Some(entry) = self.connections.get_mut(number) {
+                entry.waits = false;
+            }
+            self.heat(number);
+        }
+    }
+
+    /// Notes that a connection could not send what it has.
+    fn wait(&mut self, number: u64) {
+        if let Some(entry) = self.connections.get_mut(number)
+            && !entry.waits
+        {
+            entry.waits = true;
+            self.waiting.push(number);
+        }
+    }
+
     /// The control connections, for the status.
     #[must_use]
     pub fn control(&self) -> &Control {
@@ -514,14 +545,19 @@ impl Engine {
             {
                 log::line(format_args!("cannot poll a rail: {error}"));
             }
-            busy |= !completions.is_empty();
-            if !completions.is_empty() {
+            let some = !completions.is_empty();
+            if some {
                 self.now_ns = monotonic_ns();
             }
             for completion in completions.drain(..) {
                 self.completed(index, completion);
             }
             self.completions = completions;
+            if some {
+                busy = true;
+                self.start_reads(index);
+                self.heat_waiting();
+            }
         }
         busy
     }

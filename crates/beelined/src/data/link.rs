@@ -14,9 +14,20 @@ use beeline_fabric::{EndpointId, Error, Posted, Rail};
 
 use super::record::{DATA_OVERHEAD_BYTES, Draft, MESSAGE_BYTES, Record};
 use super::sender::LinkId;
+use beeline_fabric::{Remote, Slice};
+use std::collections::VecDeque;
 
 /// Receive buffers of an endpoint.
 pub const BUFFERS: u16 = 64;
+
+/// A read of a peer's ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    /// The number of the pull that it is a part of.
+    pub pull: u64,
+    pub from: Remote,
+    pub to: Slice,
+}
 
 /// See the module.
 pub struct Link {
@@ -29,6 +40,8 @@ pub struct Link {
     pub endpoint: EndpointId,
     /// Both ends know of the connection.
     pub up: bool,
+    /// Reads that wait until the queue takes them.
+    pub reads: VecDeque<Read>,
     draft: Draft,
     credits: u16,
     owed: u16,
@@ -51,6 +64,7 @@ impl Link {
             their_rail,
             endpoint,
             up: false,
+            reads: VecDeque::new(),
             draft: Draft::new(),
             credits: BUFFERS,
             owed: 0,

@@ -10,12 +10,11 @@ pub struct Table<T> {
     places: Vec<Option<(u64, T)>>,
     free: Vec<usize>,
     serial: u64,
-    count: usize,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Table { places: Vec::new(), free: Vec::new(), serial: 0, count: 0 }
+        Table { places: Vec::new(), free: Vec::new(), serial: 0 }
     }
 }
 
@@ -34,7 +33,6 @@ impl<T> Table<T> {
         let number = self.serial << PLACE_BITS | place as u64;
         if let Some(entry) = self.places.get_mut(place) {
             *entry = Some((number, make(number)));
-            self.count = self.count.saturating_add(1);
         }
         Some(number)
     }
@@ -57,7 +55,6 @@ impl<T> Table<T> {
         let place = Self::place(number);
         let (_, thing) = self.places.get_mut(place)?.take()?;
         self.free.push(place);
-        self.count = self.count.saturating_sub(1);
         Some(thing)
     }
 
@@ -65,12 +62,6 @@ impl<T> Table<T> {
     #[must_use]
     pub fn was_ours(&self, number: u64) -> bool {
         (1..=self.serial).contains(&(number >> PLACE_BITS))
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.count
     }
 
     pub fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
@@ -91,7 +82,7 @@ mod tests {
         let mut table = Table::default();
         let first = table.insert(|number| number).unwrap();
         let second = table.insert(|_| 7).unwrap();
-        assert_eq!((table.get(first), table.get(second), table.len()), (Some(&first), Some(&7), 2));
+        assert_eq!((table.get(first), table.get(second)), (Some(&first), Some(&7)));
         assert_eq!(table.remove(first), Some(first));
         assert_eq!((table.remove(first), table.get(first)), (None, None));
         let third = table.insert(|_| 9).unwrap();

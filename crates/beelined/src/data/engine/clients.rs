@@ -140,6 +140,7 @@ impl Engine {
                 answer_again: false,
                 accepted: stage == Stage::Open,
                 in_flight: 0,
+                waits: false,
                 hot: false,
                 owes: false,
                 idle: 0,

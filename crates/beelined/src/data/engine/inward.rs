@@ -3,12 +3,13 @@
 use beeline_fabric::{Completion, Flags, Kind, Posted, Remote, Slice};
 
 use super::super::connection::Broken;
+use super::super::link::{Link, Read};
 use super::super::record::{Message, Record};
 use super::{Engine, Grant, Pull};
 use crate::log;
 
-/// Most reads of other rings under way.
-const PULLS_MAX: usize = 256;
+/// Reads that may wait on one link for their turn: far more than an honest peer has rings to offer.
+const READS_WAITING_MAX: usize = 1 << 16;
 
 impl Engine {
     /// An operation on a rail is done.
@@ -25,11 +26,14 @@ impl Engine {
                 }
             }
             Completion::Done { kind: Kind::Write, context, .. } => self.operation_over(context),
-            Completion::Failed { kind: Kind::Write, context, .. } => self.operation_over(context),
             Completion::Done { kind: Kind::Read, context, .. } => self.read_done(context, true),
-            Completion::Failed { kind: Kind::Read, context, .. } => self.read_done(context, false),
             Completion::Done { kind: Kind::Send, .. } => {}
-            Completion::Failed { endpoint, failure, .. } => {
+            Completion::Failed { endpoint, kind, context, failure } => {
+                match kind {
+                    Kind::Write => self.operation_over(context),
+                    Kind::Read => self.read_done(context, false),
+                    _ => {}
+                }
                 // Given up with its endpoint, it belongs to no link any more.
                 if let Some(index) = self.by_endpoint.get(&(rail, endpoint)).copied() {
                     self.link_lost(index, &failure.to_string());
@@ -210,79 +214,94 @@ impl Engine {
         // The byte with offset 0 would stand at this position, counted on without end.
         let base = u64::from(entry.connection.place_of(0)?).wrapping_neg();
         let ring = u32::try_from(entry.connection.window()).unwrap_or(0);
-        entry.granted.push(id);
         let to = entry.connection.theirs;
         let Remote { address, key } = remote;
-        self.push(link, &Record::Grant { to, address, key, base, ring });
+        // If there is no room for it, the next small piece asks again.
+        if self.push(link, &Record::Grant { to, address, key, base, ring })
+            && let Some(entry) = self.connections.get_mut(number)
+        {
+            entry.granted.push(id);
+        }
         Ok(())
     }
 
-    /// Reads what the peer offers into the ring.
+    /// Reads what the peer offers into the ring, when it is its turn.
     fn pull(&mut self, number: u64, link: usize, offset: u64, length: u32, from: Remote) -> Result<(), Broken> {
         let Some(Some(open)) = self.links.get(link) else { return Ok(()) };
-        let (rail, endpoint) = (open.rail, open.endpoint);
+        let (rail, waiting) = (open.rail, open.reads.len());
         let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
-        if entry.connection.lane().is_none() {
+        if entry.connection.is_leaving() {
             // Nobody reads it any more.
             return entry.connection.placed_nowhere(offset, length);
         }
         let position = entry.connection.place_of(offset)?;
-        if self.pulls.len() >= PULLS_MAX {
-            return Err(Broken::Bridge("more bytes were offered than may be under way"));
+        if waiting >= READS_WAITING_MAX {
+            return Err(Broken::Bridge("more pieces were offered than anybody needs"));
         }
         let Some(region) = self.region(number, rail, true) else {
             self.link_lost(link, "a ring cannot be registered");
             return Ok(());
         };
         let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
-        let ring = entry.connection.window();
-        let parts = split(position, length, ring);
-        let left = parts.iter().filter(|(_, bytes)| *bytes != 0).count() as u8;
-        let pull = Pull { connection: number, offset, bytes: length, left };
-        let Some(context) = self.pulls.insert(|_| pull) else { return Ok(()) };
+        let parts = split(position, length, entry.connection.window()).into_iter().filter(|(_, bytes)| *bytes != 0);
+        let left = parts.clone().count() as u8;
+        let pull = Pull { connection: number, offset, bytes: length, left, failed: false };
+        let Some(pull) = self.pulls.insert(|_| pull) else { return Ok(()) };
+        entry.in_flight = entry.in_flight.saturating_add(left.into());
         self.counts.pulls = self.counts.pulls.saturating_add(1);
         let mut done = 0;
-        for (start, bytes) in parts {
-            if bytes == 0 {
-                continue;
-            }
-            let to = Slice { region, offset: start, bytes };
-            let posted = self
-                .rails
-                .get_mut(rail)
-                .map(|rail| rail.rail.read(endpoint, to, from.at(done), context, Flags::empty()));
-            match posted {
-                Some(Ok(Posted::Taken)) => {
-                    done = done.saturating_add(bytes as u64);
-                    if let Some(entry) = self.connections.get_mut(number) {
-                        entry.in_flight = entry.in_flight.saturating_add(1);
-                    }
-                }
-                // Queues are larger than what may be offered at a time; a peer that offers more loses the link.
-                Some(Ok(Posted::Full)) => {
-                    self.link_lost(link, "more bytes were offered than the queues take");
-                    return Ok(());
-                }
-                Some(Err(error)) => {
-                    self.link_lost(link, &error.to_string());
-                    return Ok(());
-                }
-                None => return Ok(()),
+        if let Some(Some(open)) = self.links.get_mut(link) {
+            for (offset, bytes) in parts {
+                open.reads.push_back(Read { pull, from: from.at(done), to: Slice { region, offset, bytes } });
+                done = done.saturating_add(bytes as u64);
             }
         }
+        self.start_reads_of(link);
         Ok(())
     }
 
-    /// A read of another ring is done.
-    fn read_done(&mut self, context: u64, success: bool) {
+    /// Starts the reads that wait on a rail's links.
+    pub(super) fn start_reads(&mut self, rail: usize) {
+        for index in 0..self.links.len() {
+            let waits = |link: &Link| link.rail == rail && !link.reads.is_empty();
+            if self.links.get(index).and_then(Option::as_ref).is_some_and(waits) {
+                self.start_reads_of(index);
+            }
+        }
+    }
+
+    fn start_reads_of(&mut self, index: usize) {
+        loop {
+            let Some(Some(link)) = self.links.get_mut(index) else { return };
+            let Some(&read) = link.reads.front() else { return };
+            let number = self.pulls.get(read.pull).map(|pull| pull.connection);
+            let is_served =
+                number.and_then(|number| self.connections.get(number)).is_none_or(|entry| entry.connection.is_served());
+            if is_served {
+                // Its ring may be gone, and nobody reads it any more.
+                link.reads.pop_front();
+                self.read_done(read.pull, false);
+                continue;
+            }
+            let Some(rail) = self.rails.get_mut(link.rail) else { return };
+            match rail.rail.read(link.endpoint, read.to, read.from, read.pull, Flags::empty()) {
+                Ok(Posted::Taken) => {
+                    link.reads.pop_front();
+                }
+                Ok(Posted::Full) => return,
+                Err(error) => return self.link_lost(index, &error.to_string()),
+            }
+        }
+    }
+
+    /// A read of another ring is done, or will not be.
+    pub(super) fn read_done(&mut self, context: u64, success: bool) {
         let Some(pull) = self.pulls.get_mut(context) else { return };
         pull.left = pull.left.saturating_sub(1);
-        let (number, offset, bytes, last) = (pull.connection, pull.offset, pull.bytes, pull.left == 0);
-        let failed = !success || pull.bytes == 0;
-        if failed {
-            // The other part may still come; what is there is not told.
-            pull.bytes = 0;
-        }
+        // The other part may still come; what is there is not told.
+        pull.failed |= !success;
+        let (number, offset, bytes, last, failed) =
+            (pull.connection, pull.offset, pull.bytes, pull.left == 0, pull.failed);
         if last {
             self.pulls.remove(context);
         }

@@ -315,6 +315,9 @@ impl Engine {
         {
             log::line(format_args!("cannot close an endpoint: {error}"));
         }
+        for read in &link.reads {
+            self.read_done(read.pull, false);
+        }
         let now_ns = self.now_ns.max(1);
         let Some(Some(peer)) = self.peers.get_mut(link.peer) else { return };
         peer.links.retain(|other| *other != index);
@@ -375,6 +378,9 @@ impl Engine {
         for number in self.connections_of(peer) {
             if let Some(entry) = self.connections.get_mut(number) {
                 entry.connection.unheard();
+                // The peer may come again as another instance, with the same numbers.
+                let theirs = entry.connection.theirs;
+                self.theirs.remove(&(peer, theirs));
             }
             self.heat(number);
             self.finish(number);

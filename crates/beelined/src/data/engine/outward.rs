@@ -3,15 +3,16 @@
 use beeline_fabric::{Access, Flags, Posted, RegionId, Slice};
 use nix::sys::epoll::EpollFlags;
 
-use super::super::connection::{Broken, Outward, Stage};
+use super::super::connection::{Broken, OVER, Outward, Stage};
 use super::super::link::MESSAGE_DATA_BYTES;
 use super::super::record::{Record, encode_ranges, ranges};
 use super::super::ring::Ring;
 use super::inward::split;
 use super::{COLD_AFTER, Engine, Regions};
 
-/// Records of one connection in one round.
+/// Records of one connection in one round, and after how many bytes it is the others' turn.
 const RECORDS_PER_ROUND: usize = 16;
+const BYTES_PER_ROUND: u64 = 512 << 10;
 /// Pieces smaller than this stay on one link.
 const STRIPE_BYTES_MIN: u64 = 128 << 10;
 /// Operations that one connection may have in flight.
@@ -104,6 +105,7 @@ impl Engine {
     /// Sends what a connection has. Whether something moved.
     fn pump(&mut self, number: u64) -> Result<bool, Broken> {
         let mut moved = self.announce(number);
+        let mut bytes_sent = 0_u64;
         for _ in 0..RECORDS_PER_ROUND {
             let Some(entry) = self.connections.get_mut(number) else { return Ok(true) };
             if entry.connection.stage == Stage::Asked {
@@ -118,9 +120,12 @@ impl Engine {
                     let data = Record::Data { to, offset, urgent: true, more: false, bytes: &[byte] };
                     self.push_counted(number, home, offset, 1, &data)
                 }
+                // What the other bridge may give back when it has heard this must not be in use (see `finish`).
+                Outward::End { flags, .. } if flags & OVER != 0 && entry.in_flight != 0 => break,
                 Outward::End { offset, flags } => {
                     let to = entry.connection.theirs;
                     if !self.push(home, &Record::End { to, from: number, offset, flags }) {
+                        self.wait(number);
                         break;
                     }
                     if let Some(entry) = self.connections.get_mut(number) {
@@ -129,10 +134,15 @@ impl Engine {
                     Sent::Bytes(0)
                 }
             };
-            if sent == Sent::Wait {
+            let Sent::Bytes(bytes) = sent else {
+                self.wait(number);
+                break;
+            };
+            moved = true;
+            bytes_sent = bytes_sent.saturating_add(bytes);
+            if bytes_sent >= BYTES_PER_ROUND {
                 break;
             }
-            moved = true;
         }
         self.acknowledge(number, moved);
         Ok(moved)
@@ -141,8 +151,17 @@ impl Engine {
     /// Says what must be said before anything else: questions, answers, and what we have after a link was lost. Whether
     /// something was said.
     fn announce(&mut self, number: u64) -> bool {
-        let Some(entry) = self.connections.get(number) else { return false };
-        let Some(home) = entry.home else { return false };
+        let said = self.say_first(number);
+        if said == Some(false) {
+            self.wait(number);
+        }
+        said == Some(true)
+    }
+
+    /// See [`Engine::announce`]. `None` when there is nothing to be said.
+    fn say_first(&mut self, number: u64) -> Option<bool> {
+        let entry = self.connections.get(number)?;
+        let home = entry.home?;
         if entry.ask_again {
             let (client, server) = (entry.name.client.address(), entry.name.server.address());
             let (window, rail) = (entry.connection.window(), self.home_rail(entry));
@@ -151,7 +170,7 @@ impl Engine {
                 entry.ask_again &= !asked;
                 entry.resyncs.clear();
             }
-            return asked;
+            return Some(asked);
         }
         if entry.answer_again {
             let (to, window) = (entry.connection.theirs, entry.connection.window());
@@ -160,14 +179,14 @@ impl Engine {
             if let Some(entry) = self.connections.get_mut(number) {
                 entry.answer_again &= !answered;
             }
-            return answered;
+            return Some(answered);
         }
-        let Some(&link) = entry.resyncs.first() else { return false };
+        let &link = entry.resyncs.first()?;
         if entry.connection.stage == Stage::Asked {
             if let Some(entry) = self.connections.get_mut(number) {
                 entry.ask_again = true;
             }
-            return true;
+            return Some(true);
         }
         let (placed, limit, above) = entry.connection.have();
         let above = encode_ranges(above);
@@ -182,7 +201,7 @@ impl Engine {
             // The other bridge may have asked and not heard the answer.
             entry.answer_again = entry.resyncs.is_empty() && entry.accepted;
         }
-        said
+        Some(said)
     }
 
     /// Sends a part of the bytes at `position` of a connection's ring, in whatever way is best.
@@ -468,9 +487,13 @@ impl Engine {
     }
 
     /// Gives a served connection's lane back, and drops one that is over. Whether it was dropped.
+    ///
+    /// What the other bridge knows of the rings is only taken away when it has told its end: before it does, it finishes
+    /// its own operations, and begins none afterwards. A write or read that found its memory gone would cost the link.
     pub(super) fn finish(&mut self, number: u64) -> bool {
         let Some(entry) = self.connections.get_mut(number) else { return true };
-        if entry.connection.is_served() && entry.connection.lane().is_some() {
+        let may_close = entry.regions.is_empty() || entry.connection.heard_over();
+        if entry.connection.is_served() && may_close && entry.connection.lane().is_some() {
             for regions in std::mem::take(&mut entry.regions) {
                 for region in [regions.read, regions.written].into_iter().flatten() {
                     if let Some(rail) = self.rails.get_mut(regions.rail)

@@ -1,0 +1,413 @@
+"""The programs of the bridge's cases: a server that does what a client's first line says, and clients.
+
+    app.py serve KIND ADDRESS          prints its port, then serves; KIND is `any`, or `deaf` (listens and never accepts)
+    app.py KIND ADDRESS PORT ARGS...   a client; prints facts as JSON, a line each
+
+Bytes come from streams that repeat after a prime number of bytes, and each byte is compared: so one that is lost, doubled
+or moved is found, and its offset told.
+"""
+
+import errno
+import json
+import os
+import random
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+
+PERIOD = 1048583
+SIZES = (1, 3 << 20, 7, 65536, 1 << 20, 777, 300000, 4096, 9000, 4097, 1 << 17)
+
+
+class Stream:
+    def __init__(self, seed):
+        block = random.Random(seed).randbytes(PERIOD)
+        self.bytes = memoryview(block + block + block + block + block)
+
+    def part(self, offset, count):
+        return self.bytes[offset % PERIOD:offset % PERIOD + count]
+
+
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+
+
+def transmit(sock, total, seed, sizes=SIZES):
+    stream, sent, turn = Stream(seed), 0, 0
+    while sent < total:
+        count = min(sizes[turn % len(sizes)], total - sent)
+        sock.sendall(stream.part(sent, count))
+        sent, turn = sent + count, turn + 1
+
+
+class Receiver:
+    def __init__(self, sock, seed):
+        self.sock, self.stream, self.offset, self.pause, self.last = sock, Stream(seed), 0, 0.0, time.monotonic()
+
+    def take(self, total):
+        """Receives up to `total` bytes in all, or to the end; checks each."""
+        while self.offset < total:
+            data = self.sock.recv(min(1 << 19, total - self.offset))
+            now = time.monotonic()
+            self.pause, self.last = max(self.pause, now - self.last), now
+            if not data:
+                raise EOFError(f"the end after {self.offset} of {total} bytes")
+            if data != self.stream.part(self.offset, len(data)):
+                expected = self.stream.part(self.offset, len(data))
+                wrong = next(i for i in range(len(data)) if data[i] != expected[i])
+                raise ValueError(f"wrong byte at {self.offset + wrong}, in {len(data)} bytes from {self.offset}")
+            self.offset += len(data)
+
+
+def exactly(sock, count):
+    data = b""
+    while len(data) < count:
+        more = sock.recv(count - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+# ---- the server
+
+def line_of(sock):
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = sock.recv(1)
+        if not byte:
+            return []
+        line += byte
+    return line.decode().split()
+
+
+def serve_duplex(sock, up, down, seed):
+    up, down, seed = int(up), int(down), int(seed)
+    sender = threading.Thread(target=transmit, args=(sock, down, seed + 1))
+    sender.start()
+    try:
+        receiver = Receiver(sock, seed)
+        receiver.take(up)
+        verdict = "good" if sock.recv(1) == b"" else "bytes after the end"
+    except (ValueError, EOFError) as why:
+        verdict = str(why)
+    sender.join()
+    sock.sendall(verdict.encode())
+
+
+def serve_echo(sock):
+    while data := sock.recv(1 << 18):
+        sock.sendall(data)
+
+
+def serve_names(sock):
+    sock.sendall(json.dumps([sock.getsockname(), sock.getpeername()]).encode())
+    sock.recv(1)
+
+
+def serve_slow(sock, seconds, total, seed):
+    """Reads nothing for some seconds, then everything."""
+    time.sleep(float(seconds))
+    try:
+        Receiver(sock, int(seed)).take(int(total))
+        sock.sendall(b"good")
+    except (ValueError, EOFError) as why:
+        sock.sendall(str(why).encode())
+
+
+def serve_first(sock):
+    """Says how it ends before the client does, and reads on."""
+    sock.sendall(b"hello")
+    sock.shutdown(socket.SHUT_WR)
+    total = 0
+    while data := sock.recv(1 << 18):
+        total += len(data)
+    say(received=total)
+
+
+def serve_leave(sock):
+    """Closes with bytes unread."""
+    sock.recv(1, socket.MSG_PEEK)
+    time.sleep(0.2)
+
+
+def serve_linger(sock):
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def serve_urgent(sock):
+    """Reads what lies before the urgent byte, then that, then the rest."""
+    exactly(sock, 1)
+    select.select([], [], [sock], 5)
+    before = b""
+    while not sock_at_mark(sock):
+        before += sock.recv(1000)
+    urgent = sock.recv(1, socket.MSG_OOB)
+    after = b""
+    while data := sock.recv(1000):
+        after += data
+    sock.sendall(json.dumps([before.decode(), urgent.decode(), after.decode()]).encode())
+
+
+def sock_at_mark(sock):
+    import fcntl
+    return struct.unpack("i", fcntl.ioctl(sock, 0x8905, b"\0\0\0\0"))[0] != 0
+
+
+def serve_pour(sock, seed):
+    """Sends without end."""
+    transmit(sock, 1 << 50, int(seed))
+
+
+def serve_swallow(sock, seed):
+    """Receives without end, and tells how it ended."""
+    receiver = Receiver(sock, int(seed))
+    try:
+        receiver.take(1 << 50)
+    except EOFError:
+        say(end="eof", bytes=receiver.offset)
+    except OSError as error:
+        say(end=errno.errorcode[error.errno], bytes=receiver.offset)
+
+
+def serve_one(sock):
+    try:
+        words = line_of(sock)
+        if words:
+            globals()["serve_" + words[0]](sock, *words[1:])
+    except OSError as error:
+        print("server:", error, file=sys.stderr)
+    finally:
+        sock.close()
+
+
+def serve(kind, address):
+    listener = socket.create_server((address, 0), backlog=1024)
+    print(listener.getsockname()[1], flush=True)
+    if kind == "deaf":
+        sys.stdin.readline()
+        return
+    while True:
+        threading.Thread(target=serve_one, args=(listener.accept()[0],), daemon=True).start()
+
+
+# ---- clients
+
+def connect(address, port, words=None):
+    # Blocking: a connect that must not block leaves a slow bridge to itself after 20 ms.
+    sock = socket.create_connection((address, int(port)))
+    if words:
+        sock.sendall((words + "\n").encode())
+    return sock
+
+
+def talk(sock, up, down, seed):
+    sender = threading.Thread(target=lambda: (transmit(sock, up, seed), sock.shutdown(socket.SHUT_WR)))
+    sender.start()
+    receiver = Receiver(sock, seed + 1)
+    receiver.take(down)
+    verdict = b""
+    while data := sock.recv(1000):
+        verdict += data
+    sender.join()
+    assert verdict == b"good", f"the server says: {verdict.decode()}"
+    return receiver
+
+
+def names(address, port):
+    with connect(address, port, "names") as sock:
+        theirs = json.loads(sock.recv(1000))
+        low, high = map(int, open("/proc/sys/net/ipv4/ip_local_port_range").read().split())
+        mine = sock.getsockname()
+        say(mine=mine, peer=sock.getpeername(), theirs=theirs, ephemeral=low <= mine[1] <= high)
+        sys.stdin.readline()
+
+
+def duplex(address, port, up, down, count="1"):
+    """Both directions at once, on some connections at once."""
+    up, down, count = int(up), int(down), int(count)
+    began, failures, pauses = time.monotonic(), [], []
+
+    def one(index):
+        seed = 1000 + 2 * index
+        try:
+            with connect(address, port, f"duplex {up} {down} {seed}") as sock:
+                pauses.append(talk(sock, up, down, seed).pause)
+        except (OSError, EOFError, ValueError, AssertionError) as error:
+            failures.append(f"connection {index}: {error!r}")
+
+    threads = [threading.Thread(target=one, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.monotonic() - began
+    assert not failures, failures[:5]
+    say(seconds=seconds, megabytes_per_second=(up + down) * count / seconds / 1e6, pause=max(pauses))
+
+
+def pipelined(address, port, messages, size):
+    """Many small messages without waiting for answers."""
+    messages, size = int(messages), int(size)
+    sock = connect(address, port, "echo")
+    stream = Stream(7)
+
+    def pour():
+        for index in range(messages):
+            sock.sendall(stream.part(index * size, size))
+        sock.shutdown(socket.SHUT_WR)
+
+    threading.Thread(target=pour).start()
+    Receiver(sock, 7).take(messages * size)
+    assert sock.recv(1) == b""
+    say(ok=True)
+
+
+def many(address, port, count):
+    """Many connections open; each works, before and after all are there."""
+    socks = []
+    for index in range(int(count)):
+        socks.append(connect(address, port, "echo"))
+        socks[-1].sendall(b"first %d" % index)
+    say(open=len(socks))
+    for index, sock in enumerate(socks):
+        wanted = b"first %d" % index
+        assert exactly(sock, len(wanted)) == wanted
+    sys.stdin.readline()
+    for index, sock in enumerate(socks):
+        sock.sendall(b"again %d" % index)
+    for index, sock in enumerate(socks):
+        wanted = b"again %d" % index
+        assert exactly(sock, len(wanted)) == wanted
+    say(again=len(socks))
+    sys.stdin.readline()
+
+
+def slow(address, port, total, seconds):
+    sock = connect(address, port, f"slow {seconds} {total} 5")
+    began = time.monotonic()
+    transmit(sock, int(total), 5)
+    sent = time.monotonic() - began
+    say(answer=sock.recv(100).decode(), sending=sent)
+
+
+def first(address, port, total):
+    """The server ends its direction first; ours goes on."""
+    sock = connect(address, port, "first")
+    answer = exactly(sock, 6)
+    transmit(sock, int(total), 3)
+    say(answer=answer.decode())
+
+
+def ending_of(sock):
+    try:
+        while data := sock.recv(1 << 18):
+            pass
+        return "eof"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+def leave(address, port):
+    sock = connect(address, port, "leave")
+    sock.sendall(b"x" * 100)
+    say(end=ending_of(sock))
+
+
+def linger(address, port):
+    sock = connect(address, port, "linger")
+    say(end=ending_of(sock))
+
+
+def urgent(address, port):
+    sock = connect(address, port, "urgent")
+    sock.sendall(b".before")
+    sock.send(b"!", socket.MSG_OOB)
+    sock.sendall(b"after")
+    sock.shutdown(socket.SHUT_WR)
+    data = b""
+    while more := sock.recv(1000):
+        data += more
+    say(parts=json.loads(data))
+
+
+def pour(address, port):
+    """Sends until it breaks."""
+    sock = connect(address, port, "swallow 9")
+    say(mine=sock.getsockname())
+    try:
+        transmit(sock, 1 << 50, 9)
+    except OSError as error:
+        say(end=errno.errorcode[error.errno])
+
+
+def swallow(address, port):
+    """Receives until it breaks."""
+    sock = connect(address, port, "pour 9")
+    say(mine=sock.getsockname())
+    serve_swallow(sock, "9")
+
+
+def wait(address, port):
+    """Is connected and does nothing until the end comes."""
+    sock = connect(address, port)
+    say(mine=sock.getsockname())
+    say(end=ending_of(sock))
+
+
+def polled(address, port, kind):
+    """Connects without blocking, and waits by poll or epoll; talks and ends the same way."""
+    sock = socket.socket()
+    sock.setblocking(False)
+    code = sock.connect_ex((address, int(port)))
+    assert code in (0, errno.EINPROGRESS), code
+    if kind == "epoll":
+        waiter = select.epoll()
+        waiter.register(sock, select.EPOLLOUT | select.EPOLLIN | select.EPOLLET)
+        ready = lambda: dict(waiter.poll(5)).get(sock.fileno(), 0)
+    else:
+        waiter = select.poll()
+        waiter.register(sock, select.POLLOUT)
+        ready = lambda: dict(waiter.poll(5000)).get(sock.fileno(), 0)
+    assert ready() & select.POLLOUT
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+    sock.send(b"echo\n")
+    if kind == "poll":
+        waiter.modify(sock, select.POLLIN)
+    for index in range(200):
+        wanted = b"message %d" % index
+        sock.send(wanted)
+        got = b""
+        while len(got) < len(wanted):
+            try:
+                got += sock.recv(100)
+            except BlockingIOError:
+                assert ready(), f"no event for message {index}"
+        assert got == wanted
+    sock.shutdown(socket.SHUT_WR)
+    while True:
+        try:
+            assert sock.recv(100) == b""
+            break
+        except BlockingIOError:
+            assert ready(), "no event for the end"
+    say(ok=True)
+
+
+def ping(address, port, seconds):
+    """Small messages for some seconds; how many, and the longest wait for one."""
+    sock = connect(address, port, "echo")
+    deadline, count, longest = time.monotonic() + float(seconds), 0, 0.0
+    while (began := time.monotonic()) < deadline:
+        wanted = b"%08d" % count
+        sock.sendall(wanted)
+        assert exactly(sock, 8) == wanted
+        longest, count = max(longest, time.monotonic() - began), count + 1
+    say(count=count, longest=longest)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
