@@ -127,6 +127,8 @@ struct Entry {
     closing: usize,
     /// Links that died and of which the peer has not been told what we have.
     resyncs: Vec<LinkId>,
+    /// Of which it has, as (link, the link that it was told over): with that one, the word may be lost.
+    resynced: Vec<(LinkId, LinkId)>,
     /// The peer's answer, or our question, may have been lost with a link.
     ask_again: bool,
     answer_again: bool,

@@ -136,6 +136,7 @@ impl Engine {
                 regions: Vec::new(),
                 closing: 0,
                 resyncs: Vec::new(),
+                resynced: Vec::new(),
                 ask_again: false,
                 answer_again: false,
                 accepted: stage == Stage::Open,

@@ -340,6 +340,8 @@ impl Engine {
                 entry.connection.link_lost(link.id);
                 entry.grants.retain(|grant| grant.link != link.id);
                 entry.granted.retain(|granted| *granted != link.id);
+                let said = entry.resynced.extract_if(.., |(_, over)| *over == link.id);
+                entry.resyncs.extend(said.map(|(earlier, _)| earlier));
                 entry.resyncs.push(link.id);
             }
             self.choose_home(number, None);

@@ -193,10 +193,12 @@ impl Engine {
         let to = entry.connection.theirs;
         let record = Record::Resync { to, from: number, link, placed, limit, ranges: ranges(&above) };
         let said = self.push(home, &record);
+        let over = self.links.get(home).and_then(Option::as_ref).map_or(0, |link| link.id);
         if let Some(entry) = self.connections.get_mut(number)
             && said
         {
             entry.resyncs.remove(0);
+            entry.resynced.push((link, over));
             entry.connection.acknowledged(placed, limit);
             // The other bridge may have asked and not heard the answer.
             entry.answer_again = entry.resyncs.is_empty() && entry.accepted;
