@@ -21,3 +21,4 @@ step "random sequences: the kernel is the oracle" target/release/semantics rando
     --library target/release/libbeeline.so
 step "real programs" tests/apps/run.sh
 step "more programs, and tests of others" tests/compat/run.py --fast
+step "the bridge, between network namespaces" tests/bridge/run.py
