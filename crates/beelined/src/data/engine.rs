@@ -154,6 +154,8 @@ struct Pull {
     bytes: u32,
     /// Reads that are not done.
     left: u8,
+    /// The link that they go over. What is done when that is lost was never told, and comes again.
+    link: LinkId,
     /// One of them was not done at all.
     failed: bool,
 }
@@ -445,7 +447,15 @@ impl Engine {
         }
         self.flush_links();
         // A link that still has something waits for credits or for a queue: completions will tell.
-        self.rails.iter_mut().all(|rail| rail.rail.may_sleep().unwrap_or(false))
+        let mut quiet = true;
+        for rail in &mut self.rails {
+            if !rail.rail.may_sleep().unwrap_or(false) {
+                // It has news in memory, of which no descriptor will tell: the next round asks for them.
+                rail.ready = true;
+                quiet = false;
+            }
+        }
+        quiet
     }
 
     fn turn_control(&mut self) {

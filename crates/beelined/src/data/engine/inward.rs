@@ -228,7 +228,7 @@ impl Engine {
     /// Reads what the peer offers into the ring, when it is its turn.
     fn pull(&mut self, number: u64, link: usize, offset: u64, length: u32, from: Remote) -> Result<(), Broken> {
         let Some(Some(open)) = self.links.get(link) else { return Ok(()) };
-        let (rail, waiting) = (open.rail, open.reads.len());
+        let (rail, waiting, link_id) = (open.rail, open.reads.len(), open.id);
         let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
         if entry.connection.is_leaving() {
             // Nobody reads it any more.
@@ -245,7 +245,7 @@ impl Engine {
         let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
         let parts = split(position, length, entry.connection.window()).into_iter().filter(|(_, bytes)| *bytes != 0);
         let left = parts.clone().count() as u8;
-        let pull = Pull { connection: number, offset, bytes: length, left, failed: false };
+        let pull = Pull { connection: number, offset, bytes: length, left, link: link_id, failed: false };
         let Some(pull) = self.pulls.insert(|_| pull) else { return Ok(()) };
         entry.in_flight = entry.in_flight.saturating_add(left.into());
         self.counts.pulls = self.counts.pulls.saturating_add(1);
@@ -299,7 +299,8 @@ impl Engine {
         let Some(pull) = self.pulls.get_mut(context) else { return };
         pull.left = pull.left.saturating_sub(1);
         // The other part may still come; what is there is not told.
-        pull.failed |= !success;
+        let link = pull.link;
+        pull.failed |= !success || !self.links.iter().flatten().any(|open| open.id == link);
         let (number, offset, bytes, last, failed) =
             (pull.connection, pull.offset, pull.bytes, pull.left == 0, pull.failed);
         if last {
