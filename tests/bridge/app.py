@@ -1,13 +1,14 @@
 """The programs of the bridge's cases: a server that does what a client's first line says, and clients.
 
-    app.py serve KIND ADDRESS          prints its port, then serves; KIND is `any`, or `deaf` (listens and never accepts)
+    app.py serve KIND ADDRESS          prints its port, then serves; `any`, or `deaf`, which listens and never accepts
     app.py KIND ADDRESS PORT ARGS...   a client; prints facts as JSON, a line each
 
-Bytes come from streams that repeat after a prime number of bytes, and each byte is compared: so one that is lost, doubled
-or moved is found, and its offset told.
+Bytes come from streams that repeat after a prime number of bytes, and each byte is compared: so one that is lost,
+doubled or moved is found, and its offset told.
 """
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -153,7 +154,6 @@ def serve_urgent(sock):
 
 
 def sock_at_mark(sock):
-    import fcntl
     return struct.unpack("i", fcntl.ioctl(sock, 0x8905, b"\0\0\0\0"))[0] != 0
 
 

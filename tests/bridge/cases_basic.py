@@ -1,5 +1,7 @@
 """What goes over the bridge, what does not, and why."""
 
+import time
+
 from world import case, note, until, world
 
 
@@ -32,7 +34,8 @@ def goes_over_the_bridge():
     assert counters(client, a)["connections_bridged_client"] == 1
     assert counters(server, b)["connections_bridged_server"] == 1
     [carried] = [c for c in a.data()["connections"]]
-    assert carried["client"] == f"{a.address}:{facts['mine'][1]}" and carried["server"] == f"{b.address}:{port}", carried
+    assert carried["client"] == f"{a.address}:{facts['mine'][1]}", carried
+    assert carried["server"] == f"{b.address}:{port}", carried
     client.say("")
     client.finish()
 
@@ -113,7 +116,6 @@ def three_hosts():
 @case()
 def idle_bridges_rest():
     """Bridges with a hundred connections that do nothing use next to no CPU."""
-    import time
     a, b = world().hosts
     _, port = b.serve("any")
     client = a.app("many", b.address, port, 100)

@@ -1,9 +1,8 @@
 """Real programs, unchanged, on both hosts."""
 
 import json
+import random
 import shutil
-import subprocess
-import time
 
 from world import Skip, case, note, until, world
 
@@ -23,7 +22,8 @@ def redis():
     """redis-server and redis-benchmark."""
     needs("redis-server", "redis-benchmark")
     a, b = world().hosts
-    b.run("redis-server", "--bind", b.address, "--port", 7311, "--save", "", "--dir", b.directory, "--protected-mode", "no")
+    b.run("redis-server", "--bind", b.address, "--port", 7311, "--save", "", "--dir", b.directory,
+          "--protected-mode", "no")
     listening(b, 7311)
     out = a.run("redis-benchmark", "-h", b.address, "-p", 7311, "-t", "set,get", "-n", 5000, "-c", 20, "-d", 3000,
                 "--csv").finish()
@@ -41,7 +41,8 @@ def iperf():
         server = b.run("iperf3", "-s", "-1", "-B", b.address, "-p", 7312)
         listening(b, 7312)
         result = json.loads(a.run("iperf3", "-c", b.address, "-p", 7312, "-t", 2, "-J", *way).finish())
-        note(f"{'backwards' if way else 'forwards'} {result['end']['sum_received']['bits_per_second'] / 1e9:.1f} Gbit/s")
+        rate = result["end"]["sum_received"]["bits_per_second"] / 1e9
+        note(f"{'backwards' if way else 'forwards'} {rate:.1f} Gbit/s")
         server.finish()
     assert a.totals()["opened"] >= 3, a.totals()
 
@@ -60,7 +61,7 @@ def nginx():
     directory = b.directory / "www"
     directory.mkdir()
     for size in (10, 5000, 20 << 20):
-        (directory / f"f{size}").write_bytes(bytes(size % 251 for _ in range(size)) if size < 10000 else b"0123456789abcdef" * (size // 16))
+        (directory / f"f{size}").write_bytes(random.Random(size).randbytes(size))
     (directory / "conf").write_text(NGINX.format(directory, b.address))
     b.run("nginx", "-c", directory / "conf", "-e", directory / "error.log")
     listening(b, 7313)

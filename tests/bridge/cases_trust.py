@@ -1,11 +1,9 @@
 """Who believes whom."""
 
-import os
-import subprocess
 import sys
 
 from cases_basic import by_tcp, reasons
-from world import BEELINED, case, shell, until, world
+from world import BEELINED, case, shell, world
 
 
 @case()

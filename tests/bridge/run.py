@@ -3,8 +3,8 @@
 
     tests/bridge/run.py [NAME...] [--jobs N] [--nightly] [--list]      BEELINE=path/to/beeline to test another build
 
-Cases are the functions marked `@case` in cases_*.py. Each runs in namespaces of its own (network, processes, mounts): so
-several run at once, and whatever one leaves running ends with it. The first lines of a case's output that begin with
+Cases are the functions marked `@case` in cases_*.py. Each runs in namespaces of its own (network, processes, mounts):
+so several run at once, and whatever one leaves running ends with it. The lines of a case's output that begin with
 `note:` are shown; everything is shown when it fails or takes too long.
 
 They need Linux, `ip`, libfabric's tcp provider, and root; without, nothing is run, and that is said.
@@ -94,7 +94,8 @@ def main():
                 print(f"skip  {case.name}: {notes[-1][6:] if notes else ''}", flush=True)
                 continue
             word = "ok   " if code == 0 else "late " if code == "late" else "FAIL "
-            print(f"{word} {case.name} ({seconds:.1f} s)" + "".join(f"\n      {note[6:]}" for note in notes), flush=True)
+            told = [f"{word} {case.name} ({seconds:.1f} s)", *(f"      {note[6:]}" for note in notes)]
+            print("\n".join(told), flush=True)
             if code != 0:
                 bad += 1
                 print("".join(f"    | {line}\n" for line in output.splitlines()), end="", flush=True)

@@ -1,8 +1,8 @@
 """Hosts that are network namespaces, with bridges and programs on them.
 
     world.hosts[i].address        what host i is called by programs: on the network of rail 0
-    control network               10.70.0.0/24, when there is more than one rail: so that a cut rail is only that
-    rail r                        10.(80+r).0.0/24, one veth each, over a switch (a bridge device) in a namespace of its own
+    control network               10.70.0.0/24, which is no rail: so a rail that is cut is only that
+    rail r                        10.(80+r).0.0/24, one veth each, to a switch (a bridge device) in a namespace of its own
 
 Everything ends with the namespaces of the case (run.py), so nothing is cleaned up here.
 """
@@ -257,7 +257,8 @@ class World:
         shell("ip", "-n", "switch", "link", "set", name, "up")
         for host in self.hosts:
             port = f"{name}h{host.index}"
-            shell("ip", "link", "add", name, "netns", host.name, "type", "veth", "peer", "name", port, "netns", "switch")
+            shell("ip", "link", "add", name, "netns", host.name, "type", "veth",
+                  "peer", "name", port, "netns", "switch")
             shell("ip", "-n", "switch", "link", "set", port, "master", name, "up")
             shell("ip", "-n", host.name, "addr", "add", f"{address(host)}/24", "dev", name)
             shell("ip", "-n", host.name, "link", "set", name, "up")
