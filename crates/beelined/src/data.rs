@@ -13,5 +13,4 @@ pub mod record;
 mod ring;
 pub mod sender;
 mod shares;
-mod subnet;
 mod table;

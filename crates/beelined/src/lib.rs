@@ -15,6 +15,7 @@ pub mod keys;
 pub mod log;
 pub mod name;
 pub mod notify;
+pub mod ports;
 pub mod prefix;
 pub mod serve;
 pub mod tunables;

@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use beeline_topo::Report;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -300,6 +301,9 @@ fn two_bridges_meet_tell_and_stop() {
     running.until("beta is up");
     let status = good(&alpha.run(&["status"]));
     assert!(status.contains("beta  up"), "{status}");
+    let report = report(&alpha);
+    let peers: Vec<&str> = report.peers.iter().map(|peer| peer.name.as_str()).collect();
+    assert_eq!((peers, report.rails.len()), (vec!["beta"], 0));
 
     fs::remove_file(alpha.file("trusted/beta.crt")).unwrap();
     running.signal(Signal::SIGHUP);
@@ -308,4 +312,26 @@ fn two_bridges_meet_tell_and_stop() {
     running.until("stopped");
     assert!(running.child.wait().unwrap().success());
     assert!(!Path::new(&alpha.file("run/s")).exists());
+}
+
+fn report(host: &Host) -> Report {
+    Report::read(&good(&host.run(&["rails", "--json"]))).unwrap()
+}
+
+/// What ports there are depends on the machine; what becomes of them does not.
+#[test]
+fn every_port_is_a_rail_or_is_named_with_the_reason() {
+    let all = report(&Host::new(""));
+    assert!(all.unused.is_empty() && all.peers.is_empty());
+    assert!(!all.host.unwrap().cpus.is_empty());
+    for rail in &all.rails {
+        assert!(rail.name.starts_with(&rail.provider) && !rail.address.addr().is_loopback(), "{rail:?}");
+    }
+    let denied = report(&Host::new("[rails]\ndeny = [{ provider = 'tcp' }, { provider = 'verbs' }]\n"));
+    let names = |rails: &[beeline_topo::Rail]| -> Vec<String> { rails.iter().map(|rail| rail.name.clone()).collect() };
+    let unused: Vec<String> = denied.unused.iter().map(|unused| unused.name.clone()).collect();
+    assert_eq!((names(&all.rails), denied.rails.len()), (unused, 0));
+    let table = good(&Host::new("[rails]\ndeny = [{ provider = 'tcp' }]\n").run(&["rails"]));
+    let has_tcp = all.rails.iter().any(|rail| rail.provider == "tcp");
+    assert_eq!(table.contains("denied by the configuration"), has_tcp, "{table}");
 }

@@ -121,7 +121,7 @@ fn peers(text: &mut String, document: &Document) {
             Cell::new(&peer.address),
             Cell::new(unless_down(time(peer.up_s))),
             Cell::new(peer.round_trip_us.map_or("-".into(), |time| format!("{time} us"))),
-            Cell::new(unless_down(peer.rails_offered.to_string())),
+            Cell::new(unless_down(peer.rails.len().to_string())),
             Cell::new(says),
         ]);
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use beeline_topo::{PeerRail, Protocol};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use serde_json::json;
 
@@ -14,6 +15,18 @@ use super::*;
 
 struct Bridge {
     tunables: Tunables,
+}
+
+fn rail() -> PeerRail {
+    PeerRail {
+        name: "tcp/eth0".into(),
+        provider: "tcp".into(),
+        protocol: Protocol::Tcp,
+        address: "10.0.0.2/24".parse().unwrap(),
+        netdev: None,
+        speed_mbps: None,
+        distance: None,
+    }
 }
 
 fn document(tunables: Tunables) -> Document {
@@ -24,7 +37,7 @@ fn document(tunables: Tunables) -> Document {
         up_s: 7300,
         round_trip_us: is_up.then_some(80),
         speaks_for: vec!["10.0.0.2".into()],
-        rails_offered: 2,
+        rails: vec![rail(), rail()],
         certificate_days: Some(3),
         last_end: (!is_up).then(|| "connection refused".into()),
     };

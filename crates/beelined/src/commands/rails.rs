@@ -1,62 +1,19 @@
-//! `beelined rails`: which fabric ports this host has.
+//! `beelined rails`: which fabric ports this host has, which of them are rails, and what the peers offer.
 
 use anyhow::Context;
 use beeline_fabric::{Filter, Port};
+use beeline_topo::report::{FORMAT, Peer, Report, Unused};
+use beeline_topo::{Rail, Segments};
 use comfy_table::{Table, presets};
-use serde::Serialize;
 
-use super::{print, print_json};
-use crate::cli::RailsArgs;
+use super::{print, print_json, running};
+use crate::cli::{RailsArgs, SocketArgs};
+use beelined::admin::{self, Document, Request};
 use beelined::config::{Config, RailRules};
+use beelined::ports;
 
-#[derive(Serialize)]
-struct Row {
-    provider: String,
-    domain: String,
-    fabric: String,
-    address: String,
-    netdev: Option<String>,
-    numa_node: Option<u32>,
-    link_bits_per_second: Option<u64>,
-    link_up: Option<bool>,
-    /// Whether the configuration admits it.
-    admitted: bool,
-}
-
-impl Row {
-    fn new(port: Port, rules: &RailRules) -> Self {
-        let admitted = rules.admit(&port.provider, port.netdev.as_deref(), &[port.address]);
-        Self {
-            provider: port.provider,
-            domain: port.domain,
-            fabric: port.fabric,
-            address: port.address.to_string(),
-            netdev: port.netdev,
-            numa_node: port.numa_node,
-            link_bits_per_second: port.link_bits_per_second,
-            link_up: port.link_up,
-            admitted,
-        }
-    }
-
-    fn cells(&self) -> [String; 7] {
-        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-        [
-            self.provider.clone(),
-            self.domain.clone(),
-            self.address.clone(),
-            or_dash(self.netdev.clone()),
-            or_dash(self.link_bits_per_second.map(|bits| format!("{} Mb/s", bits / 1_000_000))),
-            or_dash(self.numa_node.map(|node| node.to_string())),
-            match (self.admitted, self.link_up) {
-                (false, _) => "denied by the configuration",
-                (true, Some(false)) => "down",
-                (true, _) => "",
-            }
-            .into(),
-        ]
-    }
-}
+/// What is said of a port that the configuration leaves out.
+const DENIED: &str = "It is denied by the configuration.";
 
 /// Lists them.
 pub fn list(arguments: &RailsArgs) -> anyhow::Result<()> {
@@ -64,22 +21,66 @@ pub fn list(arguments: &RailsArgs) -> anyhow::Result<()> {
     // Before there is a configuration, somebody wants to know what it could hold.
     let rules = if path.exists() { Config::read(path)?.rails } else { RailRules::default() };
     let ports = beeline_fabric::ports(&Filter::default()).context("cannot ask libfabric for this host's ports")?;
-    let rows: Vec<Row> = ports.into_iter().map(|port| Row::new(port, &rules)).collect();
+    let admits = |port: &Port| rules.admit(&port.provider, port.netdev.as_deref(), &[port.address]);
+    let (admitted, denied): (Vec<Port>, Vec<Port>) = ports.into_iter().partition(admits);
+    let describe = |ports: Vec<Port>| -> Vec<Rail> { ports.iter().map(ports::describe).collect() };
     if arguments.json {
-        return print_json(&rows);
+        return print_json(&report(describe(admitted), describe(denied), arguments));
     }
-    if rows.is_empty() {
-        return print("libfabric finds no port that could be a rail.\n");
+    print(&table(&describe(admitted), &describe(denied)))
+}
+
+/// All that `beeline topo` draws from. A host that hwloc cannot describe and a bridge that does not run or is not for us
+/// to ask are left out: the rest is worth having.
+fn report(rails: Vec<Rail>, denied: Vec<Rail>, arguments: &RailsArgs) -> Report {
+    let unused = |rail: Rail| Unused { name: rail.name, reason: DENIED.into() };
+    Report {
+        format: FORMAT,
+        host: beeline_hwloc::discover().ok(),
+        rails,
+        unused: denied.into_iter().map(unused).collect(),
+        segments: Segments::default(),
+        peers: peers(arguments).unwrap_or_default(),
+        connections: Vec::new(),
+    }
+}
+
+/// The peers of the running bridge.
+fn peers(arguments: &RailsArgs) -> anyhow::Result<Vec<Peer>> {
+    let socket = running::socket(&SocketArgs { socket: None, config: arguments.config.clone() })?;
+    let document: Document = serde_json::from_value(admin::ask(&socket, &Request::Status {})?)?;
+    let up = document.peers.into_iter().filter(|peer| peer.is_up);
+    Ok(up.map(|peer| Peer { name: peer.name, rails: peer.rails }).collect())
+}
+
+fn table(rails: &[Rail], denied: &[Rail]) -> String {
+    if rails.is_empty() && denied.is_empty() {
+        return "libfabric finds no port that could be a rail.\n".into();
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["PROVIDER", "DOMAIN", "ADDRESS", "DEVICE", "SPEED", "NODE", ""]);
-    rows.iter().for_each(|row| {
-        table.add_row(row.cells());
-    });
+    table.set_header(["RAIL", "PROTOCOL", "ADDRESS", "DEVICE", "SPEED", "NODE", ""]);
+    for rail in rails {
+        table.add_row(cells(rail, if rail.up { "" } else { "down" }));
+    }
+    for rail in denied {
+        table.add_row(cells(rail, "denied by the configuration"));
+    }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
-    print(&lines.concat())
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn cells(rail: &Rail, remark: &str) -> [String; 7] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+    [
+        rail.name.clone(),
+        rail.protocol.to_string(),
+        rail.address.to_string(),
+        or_dash(rail.netdev.clone()),
+        or_dash(rail.speed_mbps.map(|mbps| format!("{mbps} Mb/s"))),
+        or_dash(rail.node.map(|node| node.to_string())),
+        remark.into(),
+    ]
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use beeline_topo::PeerRail;
 use serde::{Deserialize, Serialize};
 
 use super::connection::Connection;
@@ -24,8 +25,8 @@ pub struct PeerStatus {
     pub round_trip_us: Option<u64>,
     /// What it speaks for.
     pub speaks_for: Vec<String>,
-    /// How many rails it offers.
-    pub rails_offered: usize,
+    /// The rails it offers.
+    pub rails: Vec<PeerRail>,
     /// Days until its certificate expires.
     pub certificate_days: Option<i64>,
     /// Why there is no connection, as far as is known.
@@ -43,7 +44,7 @@ impl Control {
             up_s: 0,
             round_trip_us: None,
             speaks_for: Vec::new(),
-            rails_offered: 0,
+            rails: Vec::new(),
             certificate_days: None,
             last_end: dialer.last_end.clone(),
         });
@@ -76,7 +77,7 @@ fn status(connection: &Connection, now: Instant) -> Option<PeerStatus> {
         up_s: now.saturating_duration_since(up.since).as_secs(),
         round_trip_us: round_trip.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
         speaks_for: up.speaks_for.iter().map(ToString::to_string).collect(),
-        rails_offered: up.rails.len(),
+        rails: up.rails.iter().map(|rail| rail.description.clone()).collect(),
         certificate_days: up.certificate.as_ref().map(Certificate::days_left),
         last_end: None,
     })

@@ -46,7 +46,7 @@ fn friends_meet_and_talk() {
     assert!(world.up(a).is_some() && world.up(b).is_some(), "pings keep it alive");
     let status = &world.controls[a].as_ref().unwrap().peers(world.now)[0];
     assert!(status.is_up && status.up_s >= 29 && status.round_trip_us.is_some(), "{status:?}");
-    assert_eq!((status.rails_offered, status.certificate_days), (2, Some(28)));
+    assert_eq!((status.rails.len(), status.certificate_days), (2, Some(28)));
 }
 
 #[test]

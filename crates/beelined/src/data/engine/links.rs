@@ -11,7 +11,7 @@
 use std::net::SocketAddr;
 
 use beeline_fabric::{Down, EndpointId, Event, Options, Port, Rail, Request};
-use beeline_topo::{PeerRail, Protocol, Segments};
+use beeline_topo::{PeerRail, Segments};
 use nix::sys::epoll::EpollFlags;
 
 use super::super::link::{BUFFERS, Link};
@@ -21,6 +21,7 @@ use super::{Engine, OfferedRail, OpenRail, Peer, Tag};
 use crate::control::message::{LinkDown, Message, Token};
 use crate::control::{PeerId, PeerUp};
 use crate::log;
+use crate::ports::describe;
 use std::os::fd::AsRawFd;
 
 /// A link that says nothing for so long is asked, and given up when its patience is over ([`super::Parts::patience`]).
@@ -419,28 +420,5 @@ impl Engine {
             }
             self.connect_links(index);
         }
-    }
-}
-
-/// A port as the choice of rails sees it.
-fn describe(port: &Port) -> beeline_topo::Rail {
-    let protocol = match (port.provider.as_str(), port.link_layer.as_str()) {
-        ("tcp", _) => Protocol::Tcp,
-        ("verbs", "InfiniBand") => Protocol::InfiniBand,
-        // libfabric does not tell iWARP from RoCE; both ends see the same, so they find each other.
-        ("verbs", _) => Protocol::Roce,
-        _ => Protocol::Other,
-    };
-    beeline_topo::Rail {
-        name: format!("{}/{}", port.provider, port.domain),
-        provider: port.provider.clone(),
-        protocol,
-        address: crate::data::subnet::of(port.address),
-        netdev: port.netdev.clone(),
-        pci: port.pci.as_ref().map(ToString::to_string),
-        node: port.numa_node,
-        speed_mbps: port.link_bits_per_second.map(|bits| u32::try_from(bits / 1_000_000).unwrap_or(u32::MAX)),
-        up: port.link_up != Some(false),
-        load: beeline_topo::rail::Load::default(),
     }
 }
