@@ -29,7 +29,7 @@ use beeline_shm::sys::{SysResult, call};
 
 use super::follow::Attendance;
 use crate::io::Anchor;
-use crate::side::SideState;
+use crate::side::{SideState, state};
 use crate::{Errno, kernel};
 
 /// Bytes moved by one system call: large enough that its cost does not count, small enough that both neighbours work
@@ -280,13 +280,16 @@ impl Pump {
         }
     }
 
-    /// Whether the peer's end is reset: by its word, or by its death with bytes of ours unread.
+    /// Whether the peer's end is reset: by its word, or by its death with bytes of ours unread, or
+    /// with bytes undelivered.
     fn peer_has_reset(&self, said: u32) -> bool {
         if said & flags::RESET != 0 {
             return true;
         }
         let unread = || self.plan.side.tx.tail().wrapping_sub(self.plan.lane.head(self.plan.end.peer()));
-        self.peer_gone && said & flags::CLOSED == 0 && unread() != 0
+        // A bridge that vanishes before its end of stream took with it what it had not delivered.
+        let bridged = || self.plan.side.is(state::BRIDGED) && said & flags::FIN == 0;
+        self.peer_gone && said & flags::CLOSED == 0 && (bridged() || unread() != 0)
     }
 
     /// The program has reset the connection. What it sent before still lies in the socket, and goes as far as it fits.
