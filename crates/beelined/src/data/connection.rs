@@ -226,6 +226,13 @@ impl Connection {
         Ok(self.ending(said, gone, available.max(written)))
     }
 
+    /// Notes how much the app has written, while nothing can be sent: what was seen is no reason to look again.
+    pub fn glance(&mut self) {
+        if let Some(lane) = &self.lane {
+            (self.seen_flags, self.seen_tail) = (lane.peer_flags(), lane.tail());
+        }
+    }
+
     /// The end, if it is to be told now.
     fn ending(&self, said: u32, gone: bool, available: u64) -> Outward {
         let mut ends = said & ENDS;
@@ -320,6 +327,10 @@ impl Connection {
     pub fn arm(&mut self) -> Result<bool, Broken> {
         let owes_room = self.owes_room();
         let Some(lane) = &self.lane else { return Ok(true) };
+        if self.broken || self.stage == Stage::Open && self.is_served() {
+            // The app is heard no more; the lane waits for network cards to be done with it.
+            return Ok(true);
+        }
         if self.gone {
             // No bell will come, and none is needed.
             return Ok(true);
@@ -362,7 +373,8 @@ impl Connection {
         self.may_come(offset, bytes.len() as u64)?;
         let prefix = self.reorder.prefix();
         let in_order = offset == prefix && self.reorder.above().is_empty();
-        if urgent && !in_order {
+        // Bytes behind it may have overtaken it on other links. Those before it have not: it is sent when they have come.
+        if urgent && offset != prefix {
             return Err(Broken::Bridge("an urgent byte out of turn"));
         }
         let grown = self.reorder.insert(offset, bytes.len() as u64).map_err(|why| Broken::Bridge(why.sentence()))?;
@@ -370,7 +382,14 @@ impl Connection {
         let done = if urgent {
             let byte = bytes.first().copied().unwrap_or_default();
             self.in_place = true;
-            lane.write_urgent(byte).map(|_| ())
+            match lane.write_urgent(byte) {
+                Ok(false) => return Err(Broken::App),
+                other => other.map(|_| ()),
+            }
+            .and_then(|()| match u32::try_from(grown.saturating_sub(1)) {
+                Ok(behind @ 1..) => lane.publish(behind),
+                _ => Ok(()),
+            })
         } else if in_order && !self.in_place {
             // There is room: it was granted. An app that takes it back has broken the rules.
             match lane.write(bytes) {
@@ -541,6 +560,14 @@ impl Connection {
         self.end_lost = false;
         let offset = self.reorder.prefix();
         self.heard_end = Some((offset, flags::RESET | flags::CLOSED));
+    }
+
+    /// Nothing comes of it: the client was refused, and the other bridge is told that there is no such connection when it
+    /// speaks about it.
+    pub fn give_up(&mut self) {
+        self.stage = Stage::Open;
+        self.reset();
+        self.unheard();
     }
 
     /// Resets both ends: the app is told, and the other bridge will be.

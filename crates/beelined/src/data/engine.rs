@@ -108,6 +108,9 @@ struct Regions {
     written: Option<RegionId>,
 }
 
+/// The place of no peer.
+const NO_PEER: usize = usize::MAX;
+
 /// A connection and what it has to do with links and rails.
 struct Entry {
     connection: Connection,
@@ -184,6 +187,8 @@ pub struct Engine {
     control: Control,
     epoll: Epoll,
     door: RawFd,
+    /// There were no descriptors for clients: the door is not watched until the next care.
+    door_rests: bool,
     host: Host,
     rails: Vec<OpenRail>,
     links: Vec<Option<Link>>,
@@ -290,6 +295,7 @@ impl Engine {
             control: parts.control,
             epoll,
             door: parts.door,
+            door_rests: false,
             host: parts.host,
             rails: Vec::new(),
             links: Vec::new(),
@@ -435,7 +441,8 @@ impl Engine {
     /// How long to sleep at most.
     fn sleep_time(&self) -> Duration {
         let control = Duration::from_nanos(self.control_due_ns.saturating_sub(self.now_ns));
-        let care = if self.peers.iter().flatten().next().is_some() { Duration::from_nanos(CARE_NS) } else { SLEEP_MAX };
+        let cares = self.door_rests || self.peers.iter().flatten().next().is_some();
+        let care = if cares { Duration::from_nanos(CARE_NS) } else { SLEEP_MAX };
         // A millisecond more than nothing: a deadline that has come is found by the next look.
         control.min(care).max(Duration::from_millis(1))
     }
@@ -478,6 +485,7 @@ impl Engine {
         let now = Instant::now();
         let until = self.control.deadline(now).saturating_duration_since(now);
         self.control_due_ns = self.now_ns.saturating_add(u64::try_from(until.as_nanos()).unwrap_or(u64::MAX));
+        self.heat_waiting();
         self.acknowledge_all();
         self.care_for_clients();
         self.care_for_links();

@@ -10,12 +10,13 @@
 //! 2. The last credit is only used by a message that gives credits back. So two ends can never both wait.
 //! 3. Credits are given back with the next message, and by an empty one once half of them are owed.
 
+use std::collections::VecDeque;
+
 use beeline_fabric::{EndpointId, Error, Posted, Rail};
 
 use super::record::{DATA_OVERHEAD_BYTES, Draft, MESSAGE_BYTES, Record};
 use super::sender::LinkId;
 use beeline_fabric::{Remote, Slice};
-use std::collections::VecDeque;
 
 /// Receive buffers of an endpoint.
 pub const BUFFERS: u16 = 64;
@@ -28,6 +29,8 @@ pub struct Read {
     pub from: Remote,
     pub to: Slice,
 }
+/// Answers that may wait for room. Whoever asks more and takes none is no bridge.
+const ANSWERS_MAX: usize = 4096;
 
 /// See the module.
 pub struct Link {
@@ -43,6 +46,8 @@ pub struct Link {
     /// Reads that wait until the queue takes them.
     pub reads: VecDeque<Read>,
     draft: Draft,
+    /// What must be said and found no room in the message.
+    answers: VecDeque<Record<'static>>,
     credits: u16,
     owed: u16,
     /// When something last came, and when we last asked for a sign of life.
@@ -66,6 +71,7 @@ impl Link {
             up: false,
             reads: VecDeque::new(),
             draft: Draft::new(),
+            answers: VecDeque::new(),
             credits: BUFFERS,
             owed: 0,
             heard_ns: now_ns,
@@ -105,19 +111,30 @@ impl Link {
         Ok(self.flush(rail)? && self.draft.push(record))
     }
 
+    /// Adds a record that nobody would say again: without room it waits. `false` when too many wait.
+    ///
+    /// # Errors
+    /// When the link is broken.
+    pub fn answer(&mut self, rail: &mut Rail, record: Record<'static>) -> Result<bool, Error> {
+        if self.answers.is_empty() && self.push(rail, &record)? {
+            return Ok(true);
+        }
+        self.answers.push_back(record);
+        Ok(self.answers.len() <= ANSWERS_MAX)
+    }
+
     /// Bytes of data that the message can still take; a full one is sent first.
     ///
     /// # Errors
     /// When the link is broken.
     pub fn data_room(&mut self, rail: &mut Rail, wanted: usize) -> Result<usize, Error> {
-        let room = self.draft.room().saturating_sub(DATA_OVERHEAD_BYTES);
-        if room >= wanted {
-            return Ok(room);
+        let room = |draft: &Draft| draft.room().saturating_sub(DATA_OVERHEAD_BYTES);
+        if room(&self.draft) >= wanted {
+            return Ok(room(&self.draft));
         }
-        if self.draft.is_empty() || self.flush(rail)? {
-            return Ok(MESSAGE_DATA_BYTES);
-        }
-        Ok(0)
+        // Answers that waited may stand in the new message already.
+        let sent = self.draft.is_empty() || self.flush(rail)?;
+        Ok(if sent { room(&self.draft) } else { 0 })
     }
 
     /// Adds a [`Record::Data`] that fits.
@@ -143,6 +160,11 @@ impl Link {
                 self.credits = self.credits.saturating_sub(1);
                 self.owed = 0;
                 self.draft.clear();
+                while let Some(answer) = self.answers.front()
+                    && self.draft.push(answer)
+                {
+                    self.answers.pop_front();
+                }
                 self.messages_sent = self.messages_sent.saturating_add(1);
                 self.bytes_sent = self.bytes_sent.saturating_add(bytes as u64);
                 Ok(true)

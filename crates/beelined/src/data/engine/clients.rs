@@ -6,6 +6,7 @@ use beeline_sockets::bridge::{self, LaneEnd};
 use beeline_stats::Reason;
 use beeline_topo::choice::Question;
 use beeline_wire::{ConnName, Verdict};
+use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 
 use super::super::connection::{Connection, Stage};
@@ -15,6 +16,8 @@ use crate::log;
 
 /// How long a client that has come through the door may say nothing.
 const SILENCE_NS: u64 = 1_000_000_000;
+/// How many such clients there may be.
+const SILENT_MAX: usize = 1024;
 /// How long a client waits at most (`PATIENCE_NS` of the library's `bridged.rs`).
 const PATIENCE_NS: u64 = 500_000_000;
 /// Clients taken in at a time.
@@ -30,6 +33,8 @@ impl Engine {
             ) {
                 // Most have spoken already.
                 Ok(fd) if self.take_client(fd) => {}
+                // Somebody knocks and says nothing, often.
+                Ok(fd) if self.silent.len() >= SILENT_MAX => close(fd),
                 Ok(fd) => {
                     self.silent.insert(fd, self.now_ns.saturating_add(SILENCE_NS));
                     if self.watch(fd, EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, Tag::Silent(fd)).is_err() {
@@ -37,7 +42,14 @@ impl Engine {
                         close(fd);
                     }
                 }
-                Err(_) => return,
+                Err(Errno::EAGAIN) => return,
+                Err(Errno::EINTR | Errno::ECONNABORTED) => {}
+                // Out of descriptors or memory: the door stays readable, and looking again at once would be a spin.
+                Err(_) => {
+                    self.unwatch(self.door);
+                    self.door_rests = true;
+                    return;
+                }
             }
         }
     }
@@ -154,8 +166,12 @@ impl Engine {
         };
         let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
         if self.watch(anchor, edges, Tag::Connection(number)).is_err() {
-            // Out of memory: the connection is looked at all the same as long as it is hot, and reset after that.
+            // Out of memory. Its bells would not be heard.
             log::line("cannot watch a lane's anchor");
+            let entry = self.connections.remove(number);
+            if let Some(lane) = entry.and_then(|mut entry| entry.connection.take_lane()) {
+                return Err(Box::new(lane));
+            }
         }
         Ok(number)
     }
@@ -194,7 +210,7 @@ impl Engine {
                 if let Some(Some(peer)) = self.peers.get_mut(peer) {
                     peer.refused = peer.refused.saturating_add(1);
                 }
-                self.push(link, &Record::Refused { to: from, why });
+                self.answer(link, Record::Refused { to: from, why });
             }
         }
     }
@@ -220,6 +236,7 @@ impl Engine {
         let name = ConnName { client: client.into(), server: server.into() };
         let cpu = lane.peer_cpu();
         self.enter(name, lane, peer, Stage::Open, window, cpu).map_err(|lane| {
+            lane.say(bridge::flags::RESET | bridge::flags::CLOSED);
             lane.retire();
             Refusal::Full
         })
@@ -253,15 +270,24 @@ impl Engine {
 
     /// Gives up a connection that was asked for.
     pub(super) fn drop_asked(&mut self, number: u64, verdict: Verdict) {
-        let Some(mut entry) = self.connections.remove(number) else { return };
-        if let Some(lane) = entry.connection.take_lane() {
-            self.unwatch(lane.anchor());
-            self.refuse(lane, verdict);
+        let Some(entry) = self.connections.get_mut(number) else { return };
+        let Some(lane) = entry.connection.lane() else { return };
+        bridge::answer(lane.anchor(), verdict);
+        // Bytes that overtook the answer may have made the ring known to a network card: the usual way out waits for that.
+        entry.connection.give_up();
+        self.rang = true;
+        self.count_refusal(verdict);
+        self.heat(number);
+        if self.finish(number) {
+            self.counts.closed = self.counts.closed.saturating_sub(1);
         }
     }
 
     /// Drops clients that say nothing, and questions that nobody answers.
     pub(super) fn care_for_clients(&mut self) {
+        if self.door_rests {
+            self.door_rests = self.watch(self.door, EpollFlags::EPOLLIN, Tag::Door).is_err();
+        }
         let now_ns = self.now_ns;
         let late: Vec<RawFd> =
             self.silent.iter().filter(|(_, deadline)| **deadline < now_ns).map(|(fd, _)| *fd).collect();

@@ -2,11 +2,12 @@
 
 use beeline_fabric::{Completion, Flags, Kind, Posted, Remote, Slice};
 
-use super::super::connection::Broken;
+use super::super::connection::{Broken, Stage};
 use super::super::link::{Link, Read};
 use super::super::record::{Message, Record};
 use super::{Engine, Grant, Pull};
 use crate::log;
+use beeline_wire::Verdict;
 
 /// Reads that may wait on one link for their turn: far more than an honest peer has rings to offer.
 const READS_WAITING_MAX: usize = 1 << 16;
@@ -21,8 +22,10 @@ impl Engine {
                     self.came(index, message.bytes());
                 }
                 // Of a link that is closed there is no buffer to give back.
-                if let Some(rail) = self.rails.get_mut(rail) {
-                    let _ = rail.rail.recycle(message);
+                let recycled = self.rails.get_mut(rail).map(|rail| rail.rail.recycle(message));
+                // A buffer less than the other end has credits for.
+                if let (Some(Err(error)), Some(index)) = (recycled, self.by_endpoint.get(&(rail, endpoint)).copied()) {
+                    self.link_lost(index, &error.to_string());
                 }
             }
             Completion::Done { kind: Kind::Write, context, .. } => self.operation_over(context),
@@ -93,7 +96,7 @@ impl Engine {
                 self.answered(to, from, window, rail);
             }
             Record::Opened { from, .. } => {
-                self.push(link, &Record::Unknown { to: from });
+                self.answer(link, Record::Unknown { to: from });
             }
             Record::Refused { to, why } if self.is_of(to, peer) => self.declined(to, why),
             Record::Unknown { to } if self.is_of(to, peer) => {
@@ -103,11 +106,11 @@ impl Engine {
                 self.reset(to);
             }
             Record::End { to, from, .. } if !self.is_of(to, peer) => {
-                self.push(link, &Record::Unknown { to: from });
+                self.answer(link, Record::Unknown { to: from });
             }
             Record::Resync { to, from, link: closed, .. } if !self.is_of(to, peer) => {
                 self.link_is_closed(peer, closed);
-                self.push(link, &Record::Unknown { to: from });
+                self.answer(link, Record::Unknown { to: from });
             }
             Record::Resync { link: closed, .. } => {
                 self.link_is_closed(peer, closed);
@@ -149,7 +152,8 @@ impl Engine {
         let result = match record {
             Record::Data { offset, urgent, more, bytes, .. } => {
                 let result = connection.data(offset, bytes, urgent);
-                match more && !entry.granted.contains(&link_id) {
+                // Without the answer there is no number to say it to.
+                match more && connection.stage == Stage::Open && !entry.granted.contains(&link_id) {
                     true => result.and_then(|()| self.grant(to, link)),
                     false => result,
                 }
@@ -172,6 +176,8 @@ impl Engine {
                 }
             }),
             Record::End { offset, flags, .. } => connection.end(offset, flags),
+            // It may overtake the answer on another link. Nothing of ours was on the one that is closed.
+            Record::Resync { .. } if connection.stage == Stage::Asked => Ok(()),
             Record::Resync { link, placed, limit, ranges, .. } => {
                 connection.resynced(link, placed, limit, ranges.iter())
             }
@@ -197,6 +203,9 @@ impl Engine {
 
     /// Resets a connection at both ends.
     pub(super) fn reset(&mut self, number: u64) {
+        if self.connections.get(number).is_some_and(|entry| entry.connection.stage == Stage::Asked) {
+            return self.drop_asked(number, Verdict::Rejected);
+        }
         if let Some(entry) = self.connections.get_mut(number) {
             self.counts.reset = self.counts.reset.saturating_add(1);
             entry.connection.reset();

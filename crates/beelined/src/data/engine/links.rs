@@ -14,10 +14,11 @@ use beeline_fabric::{Down, EndpointId, Event, Options, Port, Rail, Request};
 use beeline_topo::{PeerRail, Segments};
 use nix::sys::epoll::EpollFlags;
 
+use super::super::connection::Stage;
 use super::super::link::{BUFFERS, Link};
 use super::super::record::{MESSAGE_BYTES, Record};
 use super::super::sender::LinkId;
-use super::{Engine, OfferedRail, OpenRail, Peer, Tag};
+use super::{Engine, NO_PEER, OfferedRail, OpenRail, Peer, Tag};
 use crate::control::message::{LinkDown, Message, Token};
 use crate::control::{PeerId, PeerUp};
 use crate::log;
@@ -31,6 +32,9 @@ const LONELY_NS: u64 = 10_000_000_000;
 /// Between two attempts to connect a pair of rails, at first and at most.
 const RETRY_NS: u64 = 200_000_000;
 const RETRY_DOUBLINGS_MAX: u32 = 5;
+
+/// Links of one peer to one of our rails: each takes buffers and a part of the rail's queue.
+const LINKS_MAX: usize = 16;
 
 /// What a bridge shows when it connects a link: token, link id, its rail, the other's.
 const SHOWN_BYTES: usize = Token::BYTES + 16;
@@ -188,7 +192,10 @@ impl Engine {
         let ours: Vec<_> = self.rails.iter().map(|rail| rail.described.clone()).collect();
         let theirs: Vec<_> = peer.rails.iter().map(|rail| rail.described.clone()).collect();
         let mut wanted = Vec::new();
+        let mut counts = vec![0; self.rails.len()];
         for pair in beeline_topo::reach::links(&ours, &theirs, &Segments::default()) {
+            let Some(count) = counts.get_mut(pair.local).filter(|count| **count < LINKS_MAX) else { continue };
+            *count = count.saturating_add(1);
             let Some(offered) = peer.rails.get(pair.peer) else { continue };
             let is_there = self
                 .links
@@ -272,9 +279,14 @@ impl Engine {
             let peer = self.peers.get(peer).and_then(Option::as_ref);
             peer.is_some_and(|peer| peer.rails.iter().any(|rail| rail.id == id))
         };
-        let twice = |link: LinkId| self.links.iter().flatten().any(|other| other.id == link);
-        let accepted =
-            known.filter(|(peer, link, theirs, ours)| is_ours(*ours) && offers(*peer, *theirs) && !twice(*link));
+        let of = |peer: usize| self.links.iter().flatten().filter(move |other| other.peer == peer);
+        let twice = |peer: usize, link: LinkId| of(peer).any(|other| other.id == link);
+        let crowded = |peer: usize| of(peer).filter(|other| other.rail == rail).count() >= LINKS_MAX;
+        let connects =
+            |peer: usize| self.peers.get(peer).and_then(Option::as_ref).is_some_and(|peer| peer.name < self.name);
+        let accepted = known.filter(|(peer, link, theirs, ours)| {
+            is_ours(*ours) && offers(*peer, *theirs) && connects(*peer) && !twice(*peer, *link) && !crowded(*peer)
+        });
         let Some(open) = self.rails.get_mut(rail) else { return };
         let Some((peer, link, theirs, _)) = accepted else {
             log::line("a stranger tried to connect a rail");
@@ -339,6 +351,7 @@ impl Engine {
         for number in self.connections_of(link.peer) {
             if let Some(entry) = self.connections.get_mut(number) {
                 entry.connection.link_lost(link.id);
+                entry.ask_again |= entry.connection.stage == Stage::Asked;
                 entry.grants.retain(|grant| grant.link != link.id);
                 entry.granted.retain(|granted| *granted != link.id);
                 let said = entry.resynced.extract_if(.., |(_, over)| *over == link.id);
@@ -377,17 +390,22 @@ impl Engine {
     }
 
     /// Drops all that is left of a peer's connections: nobody is there to hear their ends.
-    fn forget_connections_of(&mut self, peer: usize) {
-        for number in self.connections_of(peer) {
+    fn forget_connections_of(&mut self, index: usize) {
+        for number in self.connections_of(index) {
             if let Some(entry) = self.connections.get_mut(number) {
                 entry.connection.unheard();
                 // The peer may come again as another instance, with the same numbers.
                 let theirs = entry.connection.theirs;
-                self.theirs.remove(&(peer, theirs));
+                self.theirs.remove(&(index, theirs));
+                // It may stay until its regions are closed; another peer may have the place by then.
+                (entry.peer, entry.home) = (NO_PEER, None);
+                (entry.ask_again, entry.answer_again) = (false, false);
+                entry.resyncs.clear();
             }
             self.heat(number);
             self.finish(number);
         }
+        self.theirs.retain(|(peer, _), _| *peer != index);
     }
 
     /// Looks after links that are silent, and peers that have none.

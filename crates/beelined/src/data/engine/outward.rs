@@ -41,6 +41,17 @@ impl Engine {
         }
     }
 
+    /// Says something that nobody would say again: without room it waits.
+    pub(super) fn answer(&mut self, index: usize, record: Record<'static>) {
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        let Some(rail) = self.rails.get_mut(link.rail) else { return };
+        match link.answer(&mut rail.rail, record) {
+            Ok(true) => {}
+            Ok(false) => self.link_lost(index, "it asks, and takes no answers"),
+            Err(error) => self.link_lost(index, &error.to_string()),
+        }
+    }
+
     /// Sends the messages that were written.
     pub(super) fn flush_links(&mut self) -> bool {
         let mut broken = None;
@@ -108,10 +119,11 @@ impl Engine {
         let mut bytes_sent = 0_u64;
         for _ in 0..RECORDS_PER_ROUND {
             let Some(entry) = self.connections.get_mut(number) else { return Ok(true) };
-            if entry.connection.stage == Stage::Asked {
+            let Some(home) = entry.home.filter(|_| entry.connection.stage == Stage::Open) else {
+                // The answer makes it hot, or a link.
+                entry.connection.glance();
                 break;
-            }
-            let Some(home) = entry.home else { break };
+            };
             let sent = match entry.connection.outward()? {
                 Outward::Nothing => break,
                 Outward::Bytes { offset, bytes, position } => self.send_bytes(number, home, offset, bytes, position),
@@ -168,7 +180,6 @@ impl Engine {
             let asked = self.push(home, &Record::Open { from: number, window, rail, client, server });
             if let Some(entry) = self.connections.get_mut(number) {
                 entry.ask_again &= !asked;
-                entry.resyncs.clear();
             }
             return Some(asked);
         }
@@ -181,13 +192,12 @@ impl Engine {
             }
             return Some(answered);
         }
-        let &link = entry.resyncs.first()?;
+        // As long as the answer has not come there is no number to say it to. It is still owed then: the other bridge
+        // may have sent bytes right behind its answer, on the link that was lost.
         if entry.connection.stage == Stage::Asked {
-            if let Some(entry) = self.connections.get_mut(number) {
-                entry.ask_again = true;
-            }
-            return Some(true);
+            return None;
         }
+        let &link = entry.resyncs.first()?;
         let (placed, limit, above) = entry.connection.have();
         let above = encode_ranges(above);
         let to = entry.connection.theirs;
@@ -302,6 +312,9 @@ impl Engine {
                     Ok(Posted::Taken) => {}
                     Ok(Posted::Full) => break 'pieces,
                     Err(error) => {
+                        // What was written is under way, and may land late: sent again it is only when the other bridge
+                        // has closed its end, too.
+                        self.sent_large(number, index, offset, done);
                         self.link_lost(index, &error.to_string());
                         return Some(Sent::Wait);
                     }
@@ -318,11 +331,11 @@ impl Engine {
             return Some(Sent::Wait);
         }
         let length = u32::try_from(done).ok()?;
+        self.sent_large(number, index, offset, done);
         if !self.push(index, &Record::Placed { to, offset, length }) {
-            // There was room for it; so the link is lost, and the bytes were never sent.
+            // There was room for it; so the link is lost, and the other bridge will say what it has.
             return Some(Sent::Wait);
         }
-        self.sent_large(number, index, offset, done);
         self.counts.pushes = self.counts.pushes.saturating_add(1);
         Some(Sent::Bytes(done))
     }
@@ -346,7 +359,7 @@ impl Engine {
     }
 
     fn sent_large(&mut self, number: u64, index: usize, offset: u64, bytes: u64) {
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        let Some(Some(link)) = self.links.get_mut(index).filter(|_| bytes != 0) else { return };
         link.bytes_sent = link.bytes_sent.saturating_add(bytes);
         let (id, peer) = (link.id, link.peer);
         if let Some(Some(peer)) = self.peers.get_mut(peer) {
@@ -494,15 +507,19 @@ impl Engine {
     /// its own operations, and begins none afterwards. A write or read that found its memory gone would cost the link.
     pub(super) fn finish(&mut self, number: u64) -> bool {
         let Some(entry) = self.connections.get_mut(number) else { return true };
+        if entry.connection.stage == Stage::Asked {
+            // The client waits for its verdict, whatever else is known by now.
+            return false;
+        }
         let may_close = entry.regions.is_empty() || entry.connection.heard_over();
         if entry.connection.is_served() && may_close && entry.connection.lane().is_some() {
             for regions in std::mem::take(&mut entry.regions) {
                 for region in [regions.read, regions.written].into_iter().flatten() {
-                    if let Some(rail) = self.rails.get_mut(regions.rail)
-                        && rail.rail.close_region(region).is_ok()
-                    {
-                        entry.closing = entry.closing.saturating_add(1);
-                        self.closing.insert((regions.rail, region), number);
+                    // Where closing fails, the network card may know the ring for ever: the lane is never given back.
+                    entry.closing = entry.closing.saturating_add(1);
+                    match self.rails.get_mut(regions.rail).map(|rail| rail.rail.close_region(region)) {
+                        Some(Err(error)) => crate::log::line(format_args!("a lane is lost: {error}")),
+                        _ => _ = self.closing.insert((regions.rail, region), number),
                     }
                 }
             }
