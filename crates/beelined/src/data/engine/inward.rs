@@ -141,7 +141,7 @@ impl Engine {
         let Some(entry) = self.connections.get_mut(to).filter(|entry| Some(entry.peer) == peer) else {
             // Of a connection that is over; or of none, which only a broken bridge would say.
             if !self.connections.was_ours(to) {
-                self.link_breached(link, "a record about a connection that never was");
+                self.link_breached(link, &format!("a record about connection {to:x}, which never was: {record:?}"));
             }
             return;
         };
