@@ -31,6 +31,9 @@ const ENDS: u32 = flags::FIN | flags::CLOSED | flags::RESET;
 /// Flags after which nothing more is sent or taken.
 pub const OVER: u32 = flags::CLOSED | flags::RESET;
 
+/// Looks at a ring that each only go past an urgent byte: two happen, and more than this is an app that scribbles.
+const LOOKS_MAX: usize = 64;
+
 /// How far the making of a connection has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
@@ -191,7 +194,17 @@ impl Connection {
         if self.broken {
             return Ok(Outward::End { offset: self.sender.sent(), flags: flags::RESET | flags::CLOSED });
         }
-        let Some(lane) = self.lane.as_ref() else { return Ok(self.outward_without_lane()) };
+        for _ in 0..LOOKS_MAX {
+            if let Some(next) = self.look_outward()? {
+                return Ok(next);
+            }
+        }
+        Err(Broken::App)
+    }
+
+    /// One look at the app's ring; `None` when it only went past an urgent byte.
+    fn look_outward(&mut self) -> Result<Option<Outward>, Broken> {
+        let Some(lane) = self.lane.as_ref() else { return Ok(Some(self.outward_without_lane())) };
         // Before the cursor: flags are set after the last one that they speak about.
         let said = lane.peer_flags();
         let gone = self.gone;
@@ -207,23 +220,23 @@ impl Connection {
                     self.urgent = Some((self.ring_offset, byte));
                     self.ring_offset = self.ring_offset.saturating_add(1);
                 }
-                return self.outward();
+                return Ok(None);
             }
             Lying::Urgent => {}
         }
         if let Some((offset, bytes)) = self.sender.next(available) {
-            return Ok(match self.urgent {
+            return Ok(Some(match self.urgent {
                 Some((at, byte)) if at == offset => Outward::Urgent { offset, byte },
                 Some((at, _)) if at > offset => {
                     let position = position_of(position, self.ring_offset, offset);
                     Outward::Bytes { offset, bytes: bytes.min(at.saturating_sub(offset)), position }
                 }
                 _ => Outward::Bytes { offset, bytes, position: position_of(position, self.ring_offset, offset) },
-            });
+            }));
         }
         // Behind an urgent byte there may be more, which cannot be seen yet.
         let written = self.ring_offset.saturating_add(self.seen_tail.wrapping_sub(lane.head()).into());
-        Ok(self.ending(said, gone, available.max(written)))
+        Ok(Some(self.ending(said, gone, available.max(written))))
     }
 
     /// Notes how much the app has written, while nothing can be sent: what was seen is no reason to look again.

@@ -12,11 +12,10 @@
 
 use std::collections::VecDeque;
 
-use beeline_fabric::{EndpointId, Error, Posted, Rail};
+use beeline_fabric::{EndpointId, Error, Posted, Rail, Remote, Slice};
 
 use super::record::{DATA_OVERHEAD_BYTES, Draft, MESSAGE_BYTES, Record};
 use super::sender::LinkId;
-use beeline_fabric::{Remote, Slice};
 
 /// Receive buffers of an endpoint.
 pub const BUFFERS: u16 = 64;
@@ -29,6 +28,7 @@ pub struct Read {
     pub from: Remote,
     pub to: Slice,
 }
+
 /// Answers that may wait for room. Whoever asks more and takes none is no bridge.
 const ANSWERS_MAX: usize = 4096;
 

@@ -247,10 +247,8 @@ impl Engine {
         if waiting >= READS_WAITING_MAX {
             return Err(Broken::Bridge("more pieces were offered than anybody needs"));
         }
-        let Some(region) = self.region(number, rail, true) else {
-            self.link_lost(link, "a ring cannot be registered");
-            return Ok(());
-        };
+        // Its bytes cannot be had: that is this connection's misfortune, and not the link's.
+        let Some(region) = self.region(number, rail, true) else { return Err(Broken::App) };
         let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
         let parts = split(position, length, entry.connection.window()).into_iter().filter(|(_, bytes)| *bytes != 0);
         let left = parts.clone().count() as u8;
