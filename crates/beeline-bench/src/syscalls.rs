@@ -19,7 +19,7 @@ pub fn measure(launcher: &Launcher, cpus: Option<(usize, usize)>, column: Transp
     let strace = find("strace").context("strace is not installed")?;
     // Only the accelerated path is quick under the tracer.
     let many = match column {
-        Transport::Beeline => 200_000,
+        Transport::Beeline => 1_000_000,
         Transport::Tcp | Transport::Unix => 2_000,
     };
     let mut figures = [0.0; 3];

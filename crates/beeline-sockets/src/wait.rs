@@ -2,9 +2,10 @@
 //!
 //! Interrupts when idle, polling when busy. A wait for a connection spins first if that has paid lately:
 //!
-//! 1. Each connection has a budget. A wait that ends with news within `spin_ns_max`, spinning or asleep, doubles
-//!    it up to `spin_ns_max`; a spin that ends with nothing halves it.
-//!    A waiter whose sleep costs more than that of one connection, an epoll set with many, spins longer by as much.
+//! 1. Each connection has a budget. A wait that ends with news within `spin_ns_max`, spinning or asleep, makes it
+//!    `spin_ns_max`; a spin that ends with nothing halves it.
+//!    A waiter whose sleep costs more than that of one connection, an epoll set with many, spins longer by as much;
+//!    so does every waiter where system calls are dear, as under a tracer: see [`priced`].
 //! 2. Both ends of a conversation may be asleep at each message only because the other is: neither hears within
 //!    its budget what takes two wake-ups. So a connection whose budget fell to nothing spins long, nevertheless,
 //!    once in [`PROBE_EVERY`] waits.
@@ -13,7 +14,7 @@
 //!    work than CPUs, and the spin ends.
 //! 5. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
 
-use core::sync::atomic::{Ordering::Relaxed, compiler_fence};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed, compiler_fence};
 
 use beeline_lane::End;
 use beeline_stats::{Counter, tunables::Wait};
@@ -35,6 +36,8 @@ const PROBE_FACTOR: u64 = 4;
 const CHECKS_PER_LOOK: u32 = 32;
 /// A gap between two looks at the clock that means another task ran here.
 const GAP_NS: u64 = 20_000;
+/// The same with a system call in between, which may take its time: under a tracer it does.
+const CALL_GAP_NS: u64 = 200_000;
 /// How long a call that is to poll on spins between two looks at the kernel, which alone tells of a peer that was
 /// killed and of other descriptors.
 const POLL_NS: u64 = 100_000;
@@ -55,6 +58,17 @@ pub enum Woken {
     },
     /// The system call failed.
     Failed(Errno),
+}
+
+/// What one check of a spin has seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// There is news.
+    News,
+    /// There is none.
+    Nothing,
+    /// There is none, and that took a system call.
+    Asked,
 }
 
 /// How a spin ended.
@@ -182,14 +196,19 @@ pub fn sleep(fds: &mut [libc::pollfd], deadline_ns: Option<u64>, mask: Option<&u
 /// The adaptive budget of one waiter: a connection or an epoll set.
 pub struct Budget<'a> {
     /// Present budget in nanoseconds.
-    pub spin_ns: &'a core::sync::atomic::AtomicU32,
+    pub spin_ns: &'a AtomicU32,
     /// Waits since the last spin.
-    pub skipped: &'a core::sync::atomic::AtomicU32,
+    pub skipped: &'a AtomicU32,
     /// How much longer than `spin_ns` a spin is worth while, because the sleep would cost that.
     pub extra_ns: u64,
 }
 
 impl Budget<'_> {
+    /// How much longer a spin is worth while than the budget says.
+    fn extra_ns(&self) -> u64 {
+        self.extra_ns + u64::from(CALL_NS.load(Relaxed)) * CALLS_PER_SLEEP
+    }
+
     /// Nanoseconds that the coming wait may spin.
     fn grant(&self) -> u64 {
         let config = crate::config();
@@ -215,9 +234,8 @@ impl Budget<'_> {
     #[inline]
     pub fn paid(&self) {
         let max = crate::config().spin_ns_max as u32;
-        let budget = self.spin_ns.load(Relaxed);
-        if budget < max {
-            self.spin_ns.store(budget.max(SPIN_NS_MIN).saturating_mul(2).min(max), Relaxed);
+        if self.spin_ns.load(Relaxed) != max {
+            self.spin_ns.store(max, Relaxed);
         }
     }
 
@@ -228,22 +246,22 @@ impl Budget<'_> {
 
     /// A sleep that followed [`Budget::spin`] ended with news.
     pub fn slept(&self, patience: &Patience) {
-        let worth_ns = crate::config().spin_ns_max.saturating_add(self.extra_ns);
+        let worth_ns = crate::config().spin_ns_max.saturating_add(self.extra_ns());
         if patience.since_ns != 0 && kernel::now_ns() - patience.since_ns <= worth_ns {
             self.paid();
         }
     }
 
     /// Spins until `news` or the budget is spent. `news` is called often and must be cheap.
-    pub fn spin(&self, patience: &mut Patience, news: impl FnMut() -> bool) -> Spun {
-        self.spin_by(CHECKS_PER_LOOK, patience, news)
+    pub fn spin(&self, patience: &mut Patience, mut news: impl FnMut() -> bool) -> Spun {
+        self.spin_by(CHECKS_PER_LOOK, patience, || if news() { Look::News } else { Look::Nothing })
     }
 
-    /// As [`Budget::spin`], with `checks` calls of `news` between two looks at the clock.
-    pub fn spin_by(&self, checks: u32, patience: &mut Patience, mut news: impl FnMut() -> bool) -> Spun {
+    /// As [`Budget::spin`], with `checks` calls of `look` between two looks at the clock.
+    pub fn spin_by(&self, checks: u32, patience: &mut Patience, mut look: impl FnMut() -> Look) -> Spun {
         let grant = match self.grant() {
             0 => 0,
-            grant => grant.saturating_add(self.extra_ns),
+            grant => grant.saturating_add(self.extra_ns()),
         };
         patience.since_ns = 0;
         if grant == 0 {
@@ -254,13 +272,18 @@ impl Budget<'_> {
         }
         let mut last = 0;
         loop {
+            let mut gap = GAP_NS;
             for _ in 0..checks {
-                if news() {
-                    self.paid();
-                    if patience.since_ns != 0 {
-                        stats::count(Counter::SpinsPaid, 1);
+                match look() {
+                    Look::News => {
+                        self.paid();
+                        if patience.since_ns != 0 {
+                            stats::count(Counter::SpinsPaid, 1);
+                        }
+                        return Spun::News;
                     }
-                    return Spun::News;
+                    Look::Nothing => {}
+                    Look::Asked => gap = CALL_GAP_NS,
                 }
                 core::hint::spin_loop();
             }
@@ -271,7 +294,7 @@ impl Budget<'_> {
             if patience.since_ns == 0 {
                 (patience.since_ns, last) = (now, now);
             }
-            let preempted = now - last > GAP_NS;
+            let preempted = now - last > gap;
             let expired =
                 now - patience.since_ns >= grant || patience.deadline_ns.is_some_and(|deadline| now >= deadline);
             if preempted || expired {
@@ -282,6 +305,23 @@ impl Budget<'_> {
             last = now;
         }
     }
+}
+
+/// What a system call that does not block costs this process, in nanoseconds: a moving average.
+static CALL_NS: AtomicU32 = AtomicU32::new(0);
+/// No call is thought to be dearer: this thread was kept from running meanwhile.
+const CALL_NS_MAX: u32 = 50_000;
+/// Calls that a sleep and a wake-up take, of both ends together.
+const CALLS_PER_SLEEP: u64 = 8;
+
+/// Makes a system call that does not block, and notes what it costs.
+pub fn priced<T>(call: impl FnOnce() -> T) -> T {
+    let before = kernel::now_ns();
+    let result = call();
+    let took = (kernel::now_ns() - before).min(u64::from(CALL_NS_MAX)) as u32;
+    let known = CALL_NS.load(Relaxed);
+    CALL_NS.store(known - known / 4 + took / 4, Relaxed);
+    result
 }
 
 /// What a peer says in place of its CPU that has to run for every byte, on a host with few CPUs: a bridge.

@@ -123,6 +123,8 @@ pub struct Set {
     pub last_look: AtomicU64,
     /// How long a busy set may go without looking at the kernel, in ticks.
     pub look_ticks: AtomicU64,
+    /// What the last look of a spin at the kernel took, in the same ticks.
+    pub look_price: AtomicU64,
     /// The set's spin budget.
     pub spin_ns: AtomicU32,
     /// See [`crate::wait::Budget`].
@@ -165,6 +167,7 @@ impl Set {
         self.crowded.store(false, Relaxed);
         self.last_look.store(0, Relaxed);
         self.look_ticks.store(0, Relaxed);
+        self.look_price.store(0, Relaxed);
         self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.spins_skipped.store(0, Relaxed);
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));

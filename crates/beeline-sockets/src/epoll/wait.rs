@@ -17,13 +17,19 @@ use crate::app_memory::bogus;
 use crate::desc::Desc;
 use crate::life::relay;
 use crate::poll::deadline;
-use crate::wait::{Patience, Spun, Woken, ticks};
+use crate::wait::{Look, Patience, Spun, Woken, ticks};
 use crate::{Errno, Outcome, kernel, stats, table};
 
 /// Looks at hot lanes for which a spin takes the set's lock once; then it looks at the clock. So many take a
 /// microsecond or two, however long the list is: a spinner that takes longer must not be mistaken for one that was
 /// kept from running.
 const LOOKS_PER_LOCK: u32 = 64;
+
+/// Ticks between two looks at the kernel of a spin on hot lanes, if a look takes `price`: they shall not be what it
+/// does. Where each looked at once, two ends that both look would do nothing but wait for each other's looks.
+fn spin_pause(price: u64) -> u64 {
+    price.saturating_mul(8).clamp(SPIN_LOOK_TICKS, LOOK_TICKS_MAX)
+}
 
 /// `epoll_wait(2)`.
 ///
@@ -338,16 +344,21 @@ impl Call {
         let cold = self.is_cold();
         let mut place = NIL;
         let mut looked = ticks();
+        let mut pause = spin_pause(set.look_price.load(Relaxed));
         set.budget().spin_by(1, patience, || {
             // A set with nothing hot spins on the kernel alone: a bell or a client that comes within the budget is
             // spared a sleep.
             let now = ticks();
-            if cold || now.wrapping_sub(looked) > SPIN_LOOK_TICKS {
-                looked = now;
+            if cold || now.wrapping_sub(looked) > pause {
                 // What goes wrong here is found again by the look that follows a spin.
-                return self.look().is_err() || self.filled != 0;
+                let news = self.look().is_err() || self.filled != 0;
+                looked = ticks();
+                let price = looked.wrapping_sub(now);
+                set.look_price.store(price, Relaxed);
+                pause = spin_pause(price);
+                return if news { Look::News } else { Look::Asked };
             }
-            self.watch(&mut place)
+            if self.watch(&mut place) { Look::News } else { Look::Nothing }
         })
     }
 

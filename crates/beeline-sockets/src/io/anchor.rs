@@ -8,7 +8,7 @@ use beeline_wire::hello::BELL;
 
 use super::calibrate;
 use crate::Errno;
-use crate::{kernel, table};
+use crate::{kernel, table, wait};
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
 const RIGHTS_MAX: usize = 253;
@@ -24,7 +24,7 @@ impl Bells for Anchor {
 
     fn queued(&self) -> Result<u32, BellFault> {
         let mut bytes = 0;
-        kernel::ioctl_int(self.0, libc::FIONREAD, &mut bytes).map_err(|_| BellFault::Gone)?;
+        wait::priced(|| kernel::ioctl_int(self.0, libc::FIONREAD, &mut bytes)).map_err(|_| BellFault::Gone)?;
         Ok(bytes as u32)
     }
 

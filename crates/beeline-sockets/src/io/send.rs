@@ -15,7 +15,7 @@ use crate::{Outcome, kernel, reclaim};
 
 /// Sends between two looks at the kernel while everything seems well: a reader that was killed while it
 /// polled leaves no armed word that would tell.
-const SENDS_PER_LOOK: u32 = 2048;
+const SENDS_PER_LOOK: u32 = 4096;
 
 /// `send(2)`, and `write(2)` with `flags` 0.
 ///
