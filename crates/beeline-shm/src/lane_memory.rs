@@ -53,9 +53,9 @@ const PAGE_BYTES: usize = 4096;
 /// What [`LaneMemory::discard_ring`] leaves.
 const RING_KEPT_BYTES: usize = 8 * PAGE_BYTES;
 /// How far ahead of the last byte written the producer asks for the ring's lines: they are in the reader's cache, and
-/// to fetch them one at a time, at the fence that follows each message, halves the rate of small messages (measured:
-/// 12 M/s without, 18 M/s with 64, 24 M/s with 256, 20 M/s with 512).
-const PREFETCH_BYTES: usize = 256;
+/// to fetch them one at a time, at the fence that follows each message, halves the rate of small messages (measured on
+/// two days, with the virtual CPUs on other cores: 12 M/s without, 24 with 256, 20 with 512; and 15, 18 with 512).
+const PREFETCH_BYTES: usize = 512;
 
 /// Size of a lane's memory file for rings of `ring_bytes` in each direction.
 #[must_use]

@@ -222,8 +222,17 @@ impl Desc {
     #[inline]
     pub fn lane(&self) -> LaneMemory {
         // SAFETY: `become_lane` stored the address and size of one mapping, which stays mapped while the
-        // description is a lane; callers hold a lock or a pin.
+        // description is a lane; callers hold a lock or a pin, or only hint at its addresses.
         unsafe { LaneMemory::from_parts(self.lane.load(Relaxed), self.ring_bytes.load(Relaxed)) }
+    }
+
+    /// Asks for this end's front for a send that is about to take its lock, if this is a lane. Nothing is held yet, so
+    /// it may cease to be one meanwhile: a hint about an address is harmless wherever that leads.
+    #[inline]
+    pub(crate) fn prefetch_front(&self) {
+        if self.is_lane() {
+            self.lane().prefetch_front(self.end());
+        }
     }
 
     /// The side. Only for lanes.

@@ -23,7 +23,7 @@ use crate::{Errno, Outcome, kernel, stats, table};
 /// Looks at hot lanes for which a spin takes the set's lock once; then it looks at the clock. So many take a
 /// microsecond or two, however long the list is: a spinner that takes longer must not be mistaken for one that was
 /// kept from running.
-const LOOKS_PER_LOCK: u32 = 64;
+const LOOKS_PER_LOCK: u32 = 48;
 
 /// Ticks between two looks at the kernel of a spin on hot lanes, if a look takes `price`: they shall not be what it
 /// does. Where each looked at once, two ends that both look would do nothing but wait for each other's looks.
@@ -366,18 +366,25 @@ impl Call {
     fn watch(&mut self, place: &mut i32) -> bool {
         let set = self.set;
         let _guard = set.lock.lock();
+        // What is not hot any more has no successor to go on with.
+        let hot = |fd| set.find(fd).filter(|entry| entry.hot.load(Relaxed));
+        let mut at = hot(*place);
         for _ in 0..LOOKS_PER_LOCK {
-            // What is not hot any more has no successor to go on with.
-            let Some(entry) = set.find(*place).filter(|entry| entry.hot.load(Relaxed)) else {
-                *place = set.hot_first.load(Relaxed);
+            let Some(entry) = at else {
                 core::hint::spin_loop();
+                *place = set.hot_first.load(Relaxed);
+                at = hot(*place);
                 continue;
             };
             let report = judge(set, entry, 0);
             if report != 0 {
                 return self.found(*place, entry, report);
             }
-            *place = entry.next.load(Relaxed);
+            match entry.next.load(Relaxed) {
+                // The only one is looked at again and again.
+                NIL if *place == set.hot_first.load(Relaxed) => core::hint::spin_loop(),
+                next => (*place, at) = (next, hot(next)),
+            }
         }
         false
     }

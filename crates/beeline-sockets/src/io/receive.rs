@@ -133,7 +133,7 @@ fn spin_for_data(desc: &Desc, lane: &LaneMemory, side: &SideState) -> bool {
 }
 
 /// Longest lull, in pauses of the CPU (about 50 ns each on the development machine).
-const LULL_MAX: u32 = 64;
+const LULL_MAX: u32 = 128;
 
 /// A receive into an address that cannot be the app's: as in the kernel, an error only once there is data.
 #[cold]

@@ -41,9 +41,9 @@ pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Out
 /// nothing done, when anything is different.
 #[inline]
 fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> bool {
+    desc.prefetch_front();
     let Some(_guard) = desc.lock_tx_alone() else { return false };
     let (lane, side) = (desc.lane(), desc.side());
-    lane.prefetch_front(desc.end());
     let writer = Writer::new(&lane, desc.end(), &side.tx, &side.rx);
     let sends = desc.sends.load(Relaxed) + 1;
     let length = source.len();
