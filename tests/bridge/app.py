@@ -286,6 +286,28 @@ def many(address, port, count):
     sys.stdin.readline()
 
 
+def brief(address, port, count):
+    """Connections that say one word each; one that says more; and brief ones again."""
+    def some(words):
+        for _ in range(int(count)):
+            with connect(address, port, "echo") as sock:
+                for _ in range(words):
+                    sock.sendall(b"word")
+                    assert exactly(sock, 4) == b"word"
+
+    some(1)
+    say(open=int(count))
+    line = sys.stdin.readline()
+    assert line, "nobody goes on"
+    time.sleep(1.2)
+    with connect(address, port, "echo") as sock:
+        sock.sendall(b"after a pause")
+        assert exactly(sock, 13) == b"after a pause"
+    some(40)
+    say(again=int(count))
+    sys.stdin.readline()
+
+
 def slow(address, port, total, seconds):
     sock = connect(address, port, f"slow {seconds} {total} 5")
     began = time.monotonic()

@@ -53,6 +53,28 @@ def by_tcp(a, b, client_runs=True, server_runs=True):
 
 
 @case()
+def brief_connections_are_left_to_tcp():
+    """A run of short-lived connections goes by TCP but for a few, and longer ones, or one after a pause, do not."""
+    a, b = world().hosts
+    _, port = b.serve("any")
+    client = a.app("brief", b.address, port, 200)
+    client.facts()
+    left = reasons(client, a)["bridge_short_lived"]
+    note(f"{left} of 200 short-lived connections went by TCP")
+    assert 180 <= left < 200
+    client.say("")
+    client.facts()
+    assert reasons(client, a)["bridge_short_lived"] == left
+    assert counters(client, a)["connections_bridged_client"] == 401 - left
+    client.say("")
+    client.finish()
+    client = a.app("brief", b.address, port, 20, options=["bridge_short_lived=on"])
+    client.facts()
+    assert counters(client, a)["connections_bridged_client"] == 20
+    client.kill()
+
+
+@case()
 def without_beeline_it_is_tcp():
     """Where one end runs without Beeline, TCP carries the connection, and the reason is told."""
     a, b = world().hosts

@@ -79,10 +79,10 @@ def until(condition, seconds=10, what="it"):
 class Program:
     """A program on a host."""
 
-    def __init__(self, host, command, accelerated, log, environment):
+    def __init__(self, host, command, accelerated, options, log, environment):
         self.name = " ".join(str(part) for part in command)[-120:]
         self.log = log
-        run = [BEELINE, "run", "--"] if accelerated else []
+        run = [BEELINE, "run", *(word for option in options for word in ("-o", option)), "--"] if accelerated else []
         self.process = subprocess.Popen(
             host.inside([*run, *map(str, command)]), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=open(log, "ab"), text=True, env={**os.environ, **environment})
@@ -219,17 +219,17 @@ class Host:
 
     # ---- programs
 
-    def run(self, *command, beeline=True, **environment):
+    def run(self, *command, beeline=True, options=(), **environment):
         log = self.directory / f"program{len(self.running)}.log"
-        self.running.append(Program(self, command, beeline, log, environment))
+        self.running.append(Program(self, command, beeline, options, log, environment))
         return self.running[-1]
 
-    def app(self, *words, beeline=True, **environment):
-        return self.run(sys.executable, "-u", "-B", APP, *words, beeline=beeline, **environment)
+    def app(self, *words, **how):
+        return self.run(sys.executable, "-u", "-B", APP, *words, **how)
 
-    def serve(self, what, *words, beeline=True, **environment):
+    def serve(self, what, *words, **how):
         """Starts a server of app.py. Returns it and its port."""
-        server = self.app("serve", what, self.address, *words, beeline=beeline, **environment)
+        server = self.app("serve", what, self.address, *words, **how)
         return server, int(server.line())
 
     def stat(self):

@@ -381,6 +381,7 @@ pub fn close_lane(desc: &'static Desc) {
         }
     }
     if side.holders.fetch_sub(1, AcqRel) <= 1 {
+        crate::meet::note_end(desc);
         observe(desc, side);
         let unread = unread_hint(desc, side) != 0;
         // A reset is no FIN: only one that was sent before it is seen before it.

@@ -40,6 +40,7 @@ mod accept;
 mod admit;
 mod bridged;
 mod bridging;
+mod brief;
 mod connect;
 mod door;
 mod hello_io;
@@ -64,6 +65,7 @@ use crate::side::{MAGIC, SideState, state};
 use crate::{Errno, Outcome, epoll, io, life, stats, table};
 
 pub use accept::{accept4, door_ready};
+pub(crate) use bridged::note_end;
 pub use bridging::{LaneEnd, Lying, answer, connect_for, listen_for_clients, take_client};
 pub use connect::connect;
 pub(crate) use connect::{each_fd, put_under};

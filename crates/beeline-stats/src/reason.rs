@@ -50,6 +50,7 @@ closed_list! {
         BridgeFull = "bridge_full": "A bridge has no room for another connection.",
         BridgeRejected = "bridge_rejected": "The bridge did not accept the connection's address or lane.",
         BridgeSilent = "bridge_silent": "The bridge did not answer in time.",
+        BridgeShortLived = "bridge_short_lived": "Connections to that place on another host are short-lived, and TCP makes those faster (option bridge_short_lived).",
         BridgeNotTrusted = "bridge_not_trusted": "The bridge's door belongs to a user who is not trusted with it (option bridge_uid).",
         RelayFailed = "relay_failed": "A holder that cannot use lanes was to get a TCP socket, and no relay could be made for it.",
     }

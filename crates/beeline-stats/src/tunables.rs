@@ -314,6 +314,8 @@ tunables! {
         "Ask this host's bridge about destinations on other hosts.";
     bridge_uid: u64 = 0, Kind::Number { min: 0, max: 4_294_967_294 },
         "The user who is trusted to run the bridge, beside root.";
+    bridge_short_lived: bool = false, Kind::Switch,
+        "Carry connections over the bridge even to places where the last ones were short-lived.";
     follow: bool = true, Kind::Switch,
         "Stay in the programs that a program starts, even when it cleans their environment.";
     stats: bool = true, Kind::Switch,

@@ -12,8 +12,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::End;
 use beeline_stats::{Counter, Reason};
-use beeline_wire::{Verdict, bridge};
+use beeline_wire::{Endpoint, Verdict, bridge};
 
+use super::brief::Life;
 use super::connect::{self, Anchor, Route};
 use super::pool::{self, PooledLane};
 use super::{lookup, trust};
@@ -70,6 +71,16 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
     connect::install(fd, desc, &anchor, lane, side, nonblocking)?;
     stats::count(Counter::ConnectionsBridgedClient, 1);
     Ok(())
+}
+
+/// A connection to another host is closed here: how it was used tells what the next ones to the same place want.
+pub(crate) fn note_end(desc: &Desc) {
+    if crate::config().bridge_short_lived || !desc.is_bridged() || desc.end() != End::Client {
+        return;
+    }
+    let side = desc.side();
+    let life = Life { sends: desc.sends.load(Relaxed), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
+    lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
 }
 
 /// Connects to the bridge's door, and proves that it is a bridge's.

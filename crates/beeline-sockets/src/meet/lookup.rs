@@ -13,7 +13,8 @@
 //!    does not tell that there is a group, so an address whose cookie differs from the one found before is
 //!    taken for one and is not remembered for [`GROUP_NS`].
 //! 4. Where the bridge has said no, it is not asked again for [`REFUSED_NS`].
-//! 5. What this process binds, listens on or closes makes it forget everything.
+//! 5. Where connections are short-lived, the bridge is left out ([`super::brief`]).
+//! 6. What this process binds, listens on or closes makes it forget everything.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -23,6 +24,7 @@ use beeline_wire::Endpoint;
 use beeline_wire::diag::{ListenerQuery, LookupError, REPLY_BYTES_MAX};
 use beeline_wire::route::{self, RouteError, RouteKind, RouteQuery};
 
+use super::brief::{Brief, Life};
 use crate::kernel;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
@@ -79,6 +81,8 @@ struct Entry {
     doorless_until_ns: u64,
     /// Why the bridge takes no connection there, until when.
     refused: Option<(Reason, u64)>,
+    /// How connections over the bridge have been used.
+    brief: Brief,
 }
 
 struct Memory(UnsafeCell<[Option<Entry>; ENTRIES]>);
@@ -124,6 +128,7 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         group_until_ns: 0,
         doorless_until_ns: 0,
         refused: None,
+        brief: Brief::default(),
     };
     remembered(|entries| {
         let known = entries.iter().position(|entry| entry.is_some_and(|entry| entry.destination == destination));
@@ -155,15 +160,30 @@ pub(super) fn local(destination: SocketAddr) -> Result<Local, Reason> {
 /// # Errors
 /// [`Reason::NotLocal`] when there is no route, [`Reason::LookupFailed`], or why the bridge does not take us there.
 pub(super) fn elsewhere(destination: SocketAddr) -> Result<IpAddr, Reason> {
-    if let Some((reason, until_ns)) = recall(destination).and_then(|entry| entry.refused)
+    let known = recall(destination);
+    if let Some((reason, until_ns)) = known.and_then(|entry| entry.refused)
         && kernel::now_ns() < until_ns
     {
         return Err(reason);
     }
     match place(destination)? {
+        Place::Elsewhere(Some(_)) if known.is_some_and(|entry| entry.brief.is_known()) && leaves(destination) => {
+            Err(Reason::BridgeShortLived)
+        }
         Place::Elsewhere(Some(source)) => Ok(source),
         Place::Here(_) | Place::Elsewhere(None) => Err(Reason::NotLocal),
     }
+}
+
+fn leaves(destination: SocketAddr) -> bool {
+    let mut leaves = false;
+    change(destination, |entry| leaves = entry.brief.leaves(kernel::now_ns()));
+    leaves
+}
+
+/// Notes how a connection over the bridge was used.
+pub(super) fn note_life(destination: SocketAddr, life: Life) {
+    change(destination, |entry| entry.brief.ended(life, kernel::now_ns()));
 }
 
 /// Notes that the bridge takes no connection to a destination.
