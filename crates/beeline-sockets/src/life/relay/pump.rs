@@ -515,7 +515,7 @@ impl Bells for SomeBells {
     }
 
     fn queued(&self) -> Result<u32, BellFault> {
-        Ok(self.anchor().queued()?.saturating_sub(self.kept))
+        Ok(self.anchor().count()?.saturating_sub(self.kept))
     }
 
     fn drain(&self, count: u32) -> Result<(), BellFault> {
