@@ -53,6 +53,24 @@ def by_tcp(a, b, client_runs=True, server_runs=True):
 
 
 @case()
+def the_own_share_of_a_trip_is_measured():
+    """With `measure`, the bridges tell what they themselves add to a trip, part by part; without it, nothing."""
+    made = world()
+    a, b = made.hosts
+    _, port = b.serve("any")
+    a.app("ping", b.address, port, 0.3).finish()
+    assert not any(host.data()["share"].values() for host in made.hosts)
+    made.set("measure", 1)
+    made.set("spin_us", 100000)
+    a.app("ping", b.address, port, 1).finish()
+    for host in made.hosts:
+        share = host.data()["share"]
+        note(f"{host.name}: " + ", ".join(f"{part} {ns} ns" for part, ns in share.items()))
+        assert all(share[part] for part in ("look", "outward", "inward", "send")), share
+        assert share["own"] == share["look"] + share["outward"] + share["inward"]
+
+
+@case()
 def brief_connections_are_left_to_tcp():
     """A run of short-lived connections goes by TCP but for a few, and longer ones, or one after a pause, do not."""
     a, b = world().hosts

@@ -12,5 +12,6 @@ pub mod link;
 pub mod record;
 mod ring;
 pub mod sender;
+pub mod share;
 mod shares;
 mod table;

@@ -60,6 +60,8 @@ tunables! {
         "A large piece is moved in chunks of this many bytes, over all rails there are.";
     spin_us = 50, 0..=1_000_000,
         "How long the bridge looks for news, in microseconds, before it sleeps.";
+    measure = 0, 0..=1,
+        "1: takes the time of the bridge's own share of each message's trip, which the status then tells.";
 }
 
 impl Default for Tunables {

@@ -33,6 +33,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use super::connection::Connection;
 use super::link::Link;
 use super::sender::LinkId;
+use super::share::{Round, Share};
 use super::shares::Shares;
 use super::table::Table;
 use crate::control::message::Token;
@@ -211,6 +212,7 @@ pub struct Engine {
     /// have made some.
     waiting: Vec<u64>,
     completions: Vec<Completion>,
+    share: Share,
     patience_ns: u64,
     now_ns: u64,
     next_link: u64,
@@ -311,6 +313,7 @@ impl Engine {
             owing: Vec::new(),
             waiting: Vec::new(),
             completions: Vec::new(),
+            share: Share::default(),
             patience_ns: u64::try_from(parts.patience.as_nanos()).unwrap_or(u64::MAX),
             now_ns: 0,
             next_link: u64::from(rand_u32()) << 32,
@@ -394,9 +397,17 @@ impl Engine {
     /// One look at everything that is in memory. Whether something was found.
     fn turn(&mut self, was_busy: bool) -> bool {
         let rang = std::mem::take(&mut self.rang);
-        let mut busy = self.poll_rails(was_busy);
-        busy |= self.pump_hot();
-        busy |= self.flush_links();
+        self.share.set(self.tunables.measure != 0);
+        self.share.begin(monotonic_ns);
+        let came = self.poll_rails(was_busy);
+        let asked_ns = self.share.outside_ns();
+        let mut round = Round { came: self.share.lap(came, monotonic_ns), ..Round::default() };
+        let moved = self.pump_hot();
+        round.moved = self.share.lap(moved, monotonic_ns);
+        let sent = self.flush_links();
+        round.sent = self.share.lap(sent, monotonic_ns);
+        self.share.end(round, asked_ns);
+        let busy = came | moved | sent;
         self.rang |= rang && !busy;
         busy
     }
@@ -561,7 +572,8 @@ impl Engine {
             }
             let mut completions = std::mem::take(&mut self.completions);
             if let Some(rail) = self.rails.get_mut(index)
-                && let Err(error) = rail.rail.poll(&mut completions, COMPLETIONS_PER_ROUND)
+                && let Err(error) =
+                    self.share.outside(monotonic_ns, || rail.rail.poll(&mut completions, COMPLETIONS_PER_ROUND))
             {
                 log::line(format_args!("cannot poll a rail: {error}"));
             }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::super::connection::Stage;
+use super::super::share::Medians;
 use super::Engine;
 
 /// Everything about the data plane.
@@ -14,6 +15,8 @@ pub struct Status {
     pub connections: Vec<ConnectionStatus>,
     pub refusals: Refusals,
     pub totals: Totals,
+    /// The bridge's own share of a trip, in nanoseconds ([`super::super::share`]).
+    pub share: Medians,
 }
 
 /// One of our rails.
@@ -150,6 +153,7 @@ impl Engine {
                 inlined_bytes: self.counts.inlined,
                 sleeps: self.counts.sleeps,
             },
+            share: self.share.medians(),
         }
     }
 
