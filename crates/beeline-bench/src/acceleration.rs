@@ -5,18 +5,23 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use anyhow::{Result, ensure};
 use beeline_stats::layout::{FILE_BYTES_MAX, FileName, file_path, start_ticks_from_proc_stat};
 use beeline_stats::{Counter, Reason, Role, Snapshot};
 use nix::unistd::{Pid, geteuid};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::args::Transport;
 
 /// How connections were carried.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Carried {
     /// Over a lane.
     pub accelerated: u64,
+    /// Of these, to or from another host, by the bridges.
+    pub bridged: u64,
     /// Over TCP, by reason.
-    pub fallen_back: BTreeMap<&'static str, u64>,
+    pub fallen_back: BTreeMap<String, u64>,
     /// Processes that had the library preloaded and left no statistics.
     pub without_statistics: u64,
 }
@@ -40,24 +45,55 @@ impl Carried {
     }
 
     fn from_snapshot(snapshot: &Snapshot, role: Role) -> Carried {
-        let accelerated = match role {
-            Role::Client => Counter::ConnectionsAcceleratedClient,
-            Role::Server => Counter::ConnectionsAcceleratedServer,
+        let (accelerated, bridged) = match role {
+            Role::Client => (Counter::ConnectionsAcceleratedClient, Counter::ConnectionsBridgedClient),
+            Role::Server => (Counter::ConnectionsAcceleratedServer, Counter::ConnectionsBridgedServer),
         };
         let fallen_back = Reason::ALL
             .iter()
-            .map(|&reason| (reason.name(), snapshot.reason(role, reason)))
+            .map(|&reason| (reason.name().to_owned(), snapshot.reason(role, reason)))
             .filter(|&(_, count)| count > 0)
             .collect();
-        Carried { accelerated: snapshot.counter(accelerated), fallen_back, without_statistics: 0 }
+        Carried {
+            accelerated: snapshot.counter(accelerated),
+            bridged: snapshot.counter(bridged),
+            fallen_back,
+            without_statistics: 0,
+        }
     }
 
     pub fn add(&mut self, other: &Carried) {
         self.accelerated += other.accelerated;
+        self.bridged += other.bridged;
         self.without_statistics += other.without_statistics;
         for (reason, count) in &other.fallen_back {
-            *self.fallen_back.entry(reason).or_default() += count;
+            *self.fallen_back.entry(reason.clone()).or_default() += count;
         }
+    }
+
+    /// For a client whose server is on another host: what makes its figures no figures of the `column`.
+    ///
+    /// # Errors
+    /// When a connection went by a way that is neither the column's nor a counted fallback.
+    pub fn between_hosts(&self, column: Transport) -> Result<()> {
+        let loaded = self.without_statistics == 0;
+        match column {
+            Transport::Tcp | Transport::Unix => {
+                ensure!(!loaded, "the library was loaded into a program that was to use TCP")
+            }
+            Transport::Beeline if loaded => {
+                let all = self.accelerated + self.fallen_back.values().sum::<u64>();
+                ensure!(all > 0, "the library saw no connection");
+                ensure!(
+                    self.accelerated == self.bridged,
+                    "{} of {all} connections were made within one host: the two are the same",
+                    self.accelerated - self.bridged
+                );
+            }
+            // Told with the results.
+            Transport::Beeline => {}
+        }
+        Ok(())
     }
 
     /// What is wrong when not every connection was accelerated.
@@ -109,8 +145,22 @@ mod tests {
     #[test]
     fn fallbacks_are_told_with_their_reasons() {
         let mut carried = Carried { accelerated: 3, ..Carried::default() };
-        carried.add(&Carried { fallen_back: BTreeMap::from([("door_full", 2)]), ..Carried::default() });
+        carried.add(&Carried { fallen_back: BTreeMap::from([("door_full".to_owned(), 2)]), ..Carried::default() });
         assert_eq!(carried.complaint().as_deref(), Some("2 of 5 connections used TCP (door_full 2)"));
+    }
+
+    #[test]
+    fn between_hosts_only_the_bridge_and_counted_fallbacks_will_do() {
+        let bridged = Carried { accelerated: 3, bridged: 3, ..Carried::default() };
+        assert!(bridged.between_hosts(Transport::Beeline).is_ok());
+        assert!(bridged.between_hosts(Transport::Tcp).is_err());
+        let fallen = Carried { fallen_back: BTreeMap::from([("bridge_no_peer".to_owned(), 1)]), ..Carried::default() };
+        assert!(fallen.between_hosts(Transport::Beeline).is_ok() && fallen.complaint().is_some());
+        let one_host = Carried { bridged: 1, ..bridged };
+        assert!(one_host.between_hosts(Transport::Beeline).is_err());
+        assert!(Carried::default().between_hosts(Transport::Beeline).is_err());
+        let plain = Carried { without_statistics: 1, ..Carried::default() };
+        assert!(plain.between_hosts(Transport::Tcp).is_ok());
     }
 
     #[test]

@@ -1,17 +1,22 @@
 //! What can be asked of the instrument on its command line, and of the worker processes it makes of itself.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+
+use crate::hosts::Host;
+use crate::socket::LOOPBACK;
 
 const EXAMPLES: &str = "\
 Examples:
   beeline bench                          everything, five alternating rounds
   beeline bench --quick                  the same rows in about half a minute
   beeline bench --only ping --rounds 9   the ping-pong rows only
-  beeline bench --check --save run.json  compare with the floors, keep the raw samples";
+  beeline bench --check --save run.json  compare with the floors, keep the raw samples
+  beeline bench --hosts alpha,beta       TCP against the bridge, between two hosts";
 
 /// Measure Beeline against TCP loopback, AF_UNIX and the machine's own limits, in one alternating run.
 #[derive(Args, Clone, Debug)]
@@ -34,6 +39,9 @@ pub enum BenchCommand {
     /// One end of one workload. The instrument starts these itself.
     #[command(hide = true)]
     Worker(WorkerArgs),
+    /// Describe this host, as JSON. The instrument asks the hosts of --hosts.
+    #[command(hide = true)]
+    About,
 }
 
 /// Options of the demo.
@@ -81,6 +89,10 @@ impl DemoOptions {
             save: None,
             check: false,
             require_accelerated: false,
+            hosts: None,
+            address: None,
+            bridge_sockets: None,
+            remote: "beeline".into(),
         }
     }
 }
@@ -151,6 +163,25 @@ pub struct BenchOptions {
     /// Fail when a Beeline sample was not carried by Beeline, instead of marking it
     #[arg(long)]
     pub require_accelerated: bool,
+
+    /// Measure between two hosts, TCP against the bridge: the client runs on A, the server on B
+    ///
+    /// A host is an ssh destination (`user@host`; ssh must not have to ask for anything), `netns:NAME` for a network
+    /// namespace of this host, or `local`. The same release of Beeline must be on both.
+    #[arg(long, value_name = "A,B", value_parser = Host::parse_two)]
+    pub hosts: Option<[Host; 2]>,
+
+    /// With --hosts: the address of B that the server listens on (default: one that B's bridge speaks for)
+    #[arg(long, value_name = "IP", requires = "hosts")]
+    pub address: Option<IpAddr>,
+
+    /// With --hosts: the bridges' administrator's sockets (default: as their configurations say)
+    #[arg(long, value_name = "A,B", requires = "hosts", value_parser = parse_sockets)]
+    pub bridge_sockets: Option<[String; 2]>,
+
+    /// With --hosts: the `beeline` of hosts that are reached by ssh
+    #[arg(long, value_name = "PATH", requires = "hosts", default_value = "beeline")]
+    pub remote: String,
 }
 
 /// What carries the bytes of a sample.
@@ -223,6 +254,9 @@ pub struct WorkerArgs {
     /// Where the server listens; only for clients
     #[arg(long)]
     pub address: Option<String>,
+    /// The address of this host that a TCP server listens on
+    #[arg(long, default_value_t = LOOPBACK)]
+    pub listen: IpAddr,
     #[arg(long)]
     pub cpu: Option<usize>,
     #[arg(long, default_value_t = 8)]
@@ -240,6 +274,9 @@ pub struct WorkerArgs {
     /// Time each round trip on its own
     #[arg(long)]
     pub histogram: bool,
+    /// Say with the result what the library's statistics say: the conductor cannot read them on another host
+    #[arg(long)]
+    pub tell_carried: bool,
 }
 
 impl WorkerArgs {
@@ -249,6 +286,7 @@ impl WorkerArgs {
             program,
             transport: Transport::Tcp,
             address: None,
+            listen: LOOPBACK,
             cpu: None,
             message_bytes: 8,
             connections: 1,
@@ -256,6 +294,7 @@ impl WorkerArgs {
             messages: None,
             start_together: false,
             histogram: false,
+            tell_carried: false,
         }
     }
 
@@ -275,6 +314,7 @@ impl WorkerArgs {
         flag("--transport", value_name(self.transport));
         flag("--message-bytes", self.message_bytes.to_string());
         flag("--connections", self.connections.to_string());
+        flag("--listen", self.listen.to_string());
         flag("--duration-ms", self.duration_ms.to_string());
         if let Some(address) = &self.address {
             flag("--address", address.clone());
@@ -291,12 +331,20 @@ impl WorkerArgs {
         if self.histogram {
             args.push("--histogram".into());
         }
+        if self.tell_carried {
+            args.push("--tell-carried".into());
+        }
         args
     }
 }
 
 fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
+}
+
+fn parse_sockets(text: &str) -> Result<[String; 2], String> {
+    let (a, b) = text.split_once(',').ok_or("expected two paths, as in a.sock,b.sock")?;
+    Ok([a.to_owned(), b.to_owned()])
 }
 
 fn parse_cpus(text: &str) -> Result<(usize, usize), String> {

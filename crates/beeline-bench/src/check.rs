@@ -104,9 +104,18 @@ const FLOORS: &[Floor] = &[
     floor!("syscalls-stream", "system calls, 64 B sends", Figure::In(1.0), Below 0.001 "a message"),
 ];
 
+/// Between two namespaces of one host, with the `tcp` provider: TCP is underneath, so this bounds what the bridge costs.
+#[rustfmt::skip]
+const FLOORS_BETWEEN_HOSTS: &[Floor] = &[
+    floor!("pingpong", "8 B round trip", Figure::TcpOver, AtLeast 0.9 "of TCP's speed"),
+    floor!("stream-64k", "64 KiB sends", Figure::OverTcp, AtLeast 0.9 "x TCP"),
+    floor!("connect", "connect, 1 byte each way, close", Figure::OverTcp, AtLeast 0.5 "x TCP"),
+];
+
 /// Judges the rows that were measured. A row that was to be measured and gave no figure fails.
-pub fn judge(results: &Results) -> Vec<Verdict> {
-    FLOORS
+pub fn judge(results: &Results, between_hosts: bool) -> Vec<Verdict> {
+    let floors = if between_hosts { FLOORS_BETWEEN_HOSTS } else { FLOORS };
+    floors
         .iter()
         .filter(|floor| results.row(floor.row).is_some())
         .map(|floor| {
@@ -129,7 +138,7 @@ mod tests {
     #[test]
     fn floors_name_rows_that_exist() {
         let exists = |id: &str| WORKLOADS.iter().any(|w| w.rows.iter().any(|row| row.id == id));
-        for floor in FLOORS {
+        for floor in FLOORS.iter().chain(FLOORS_BETWEEN_HOSTS) {
             assert!(exists(floor.row), "{}", floor.row);
             if let Figure::OverRow(other) = floor.figure {
                 assert!(exists(other), "{other}");
@@ -143,7 +152,7 @@ mod tests {
         results.add("connect", Column::Tcp, 10.0, vec![]);
         results.add("connect", Column::Beeline, 40.0, vec![]);
         results.add("idle-cpu", Column::Beeline, 1.0, vec![]);
-        let verdicts = judge(&results);
+        let verdicts = judge(&results, false);
         assert_eq!(verdicts.len(), 2);
         assert!(verdicts[0].pass && !verdicts[1].pass);
     }
@@ -152,7 +161,7 @@ mod tests {
     fn a_figure_that_is_missing_fails() {
         let mut results = Results::default();
         results.add_error("connect", Column::Beeline, "hung".into());
-        let verdicts = judge(&results);
+        let verdicts = judge(&results, false);
         assert!(!verdicts[0].pass && verdicts[0].measured.is_none());
     }
 }

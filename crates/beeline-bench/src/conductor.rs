@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 
 use crate::acceleration::Carried;
 use crate::args::{Role, Transport, WorkerArgs};
+use crate::hosts::Hosts;
 use crate::process::die_with_parent;
 use crate::worker::{Event, Outcome};
 
@@ -28,6 +29,8 @@ pub struct Launcher {
     library: Option<PathBuf>,
     /// BEELINE_OPTIONS for the Beeline column.
     options: Option<String>,
+    /// Where workers are started, if not on this host.
+    hosts: Option<Hosts>,
 }
 
 /// A tool that watches a worker's system calls.
@@ -37,12 +40,18 @@ pub struct Tracer<'a> {
 }
 
 impl Launcher {
-    pub fn new(prefix: &[&str], library: Option<PathBuf>, options: Option<String>) -> Result<Self> {
+    pub fn new(
+        prefix: &[&str],
+        library: Option<PathBuf>,
+        options: Option<String>,
+        hosts: Option<Hosts>,
+    ) -> Result<Self> {
         Ok(Launcher {
             program: std::env::current_exe().context("cannot find this program's own file")?,
             prefix: prefix.iter().map(|&word| word.to_owned()).collect(),
             library,
             options,
+            hosts,
         })
     }
 
@@ -54,6 +63,14 @@ impl Launcher {
             Transport::Unix => Transport::Unix,
             Transport::Tcp | Transport::Beeline => Transport::Tcp,
         };
+        let name = format!("{:?} {:?} over {column}", args.program, args.role).to_lowercase();
+        if let Some(hosts) = &self.hosts {
+            let command = hosts.worker(column, &mut args, self.options.as_deref());
+            let mut worker = Worker::start(command, name)?;
+            worker.patience += 4 * args.duration();
+            worker.told_over = (args.role == Role::Client).then_some(column);
+            return Ok(worker);
+        }
         let mut environment: Vec<(&str, String)> = Vec::new();
         if column == Transport::Beeline {
             let library = self.library.as_ref().context("there is no libbeeline.so")?;
@@ -80,8 +97,7 @@ impl Launcher {
         if tracer.is_none() {
             command.envs(environment);
         }
-        let name = format!("{:?} {:?} over {column}", args.program, args.role);
-        let mut worker = Worker::start(command, name.to_lowercase())?;
+        let mut worker = Worker::start(command, name)?;
         worker.patience += 4 * args.duration();
         worker.is_accelerated = column == Transport::Beeline && args.role == Role::Client && tracer.is_none();
         Ok(worker)
@@ -122,6 +138,8 @@ pub struct Worker {
     name: String,
     /// Whether it is a client with the library loaded.
     is_accelerated: bool,
+    /// For a client of another host's server: the column, which the statistics that it tells must confirm.
+    told_over: Option<Transport>,
     child: Child,
     /// Closed to let the worker end.
     input: Option<ChildStdin>,
@@ -159,6 +177,7 @@ impl Worker {
         Ok(Worker {
             name,
             is_accelerated: false,
+            told_over: None,
             child,
             input,
             events,
@@ -206,6 +225,16 @@ impl Worker {
         };
         if self.is_accelerated {
             outcome.carried = Carried::of_client(self.pid());
+        }
+        match self.told_over {
+            Some(column) => {
+                outcome.carried.between_hosts(column)?;
+                if column != Transport::Beeline {
+                    outcome.carried = Carried::default();
+                }
+            }
+            None if !self.is_accelerated => outcome.carried = Carried::default(),
+            None => {}
         }
         drop(self.input.take());
         // Standard error ends with the process: waiting for it is waiting for the end, with a limit.

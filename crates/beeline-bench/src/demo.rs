@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use beeline_stats::Counter;
 use indicatif::ProgressBar;
 
@@ -23,7 +23,7 @@ use crate::acceleration::{Carried, counter_of};
 use crate::args::{DemoOptions, Transport};
 use crate::machine::{Machine, choose_cpus};
 use crate::output;
-use crate::plan::{Plan, progress_bar};
+use crate::plan::{Plan, find_beeline, progress_bar};
 use crate::process::{Guard, free_port, run_on, wait_for_listener};
 use crate::report::{Results, Row};
 use programs::{CONTESTS, Contest, Load, Match};
@@ -45,7 +45,7 @@ pub fn run(options: &DemoOptions, mount: &[&str]) -> Result<ExitCode> {
     programs::require(&contests)?;
 
     let stage = Stage {
-        beeline: find_beeline(options)?,
+        beeline: find_beeline(options.beeline.as_deref())?,
         library: options.library.clone(),
         cpus: match options.no_pin {
             true => None,
@@ -78,7 +78,7 @@ pub fn run(options: &DemoOptions, mount: &[&str]) -> Result<ExitCode> {
         let document = output::document(&machine, &settings, &rows, &results, &[]);
         println!("{}", serde_json::to_string_pretty(&document)?);
     } else {
-        output::print(&machine, &settings, &rows, &results, &[]);
+        output::print(&bench.heading(&machine), &settings, &rows, &results, &[]);
     }
     Ok(ExitCode::from(u8::from(!results.errors().is_empty())))
 }
@@ -222,13 +222,4 @@ fn wait_for_door(server: &mut Guard) -> Result<()> {
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
-}
-
-fn find_beeline(options: &DemoOptions) -> Result<PathBuf> {
-    if let Some(path) = &options.beeline {
-        return path.canonicalize().with_context(|| format!("there is no program {}", path.display()));
-    }
-    let own = std::env::current_exe()?;
-    let path = own.with_file_name("beeline");
-    path.canonicalize().with_context(|| format!("there is no program {}; give --beeline PATH", path.display()))
 }

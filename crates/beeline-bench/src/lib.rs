@@ -20,6 +20,7 @@ mod check;
 mod conductor;
 mod demo;
 mod foreign;
+mod hosts;
 mod limits;
 mod machine;
 mod memory;
@@ -41,9 +42,10 @@ use anyhow::{Context, Result};
 
 pub use args::{BenchArgs, BenchCommand, BenchOptions, Transport};
 
+use hosts::About;
 use machine::Machine;
 use plan::Plan;
-use suite::WORKLOADS;
+use suite::workloads;
 
 /// Runs `bench`. `mount` holds the words that lead to it on the command line of the program that it is part of
 /// (`["bench"]` in the CLI): the instrument starts that program again for its workers.
@@ -58,6 +60,10 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
             worker::run(worker)?;
             Ok(ExitCode::SUCCESS)
         }
+        Some(BenchCommand::About) => {
+            println!("{}", serde_json::to_string(&About::here()?)?);
+            Ok(ExitCode::SUCCESS)
+        }
         Some(BenchCommand::Demo(options)) => demo::run(options, mount),
         None => measure(&args.options, mount),
     }
@@ -65,7 +71,7 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
 
 fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
     if options.list {
-        for workload in WORKLOADS {
+        for workload in workloads(options.hosts.is_some()) {
             println!("{:<16} {}", workload.name, workload.rows[0].title);
         }
         return Ok(ExitCode::SUCCESS);
@@ -73,9 +79,15 @@ fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
     let plan = Plan::new(options, mount)?;
     let machine = Machine::describe()?;
     let results = plan.execute();
-    let verdicts = if options.check { check::judge(&results) } else { Vec::new() };
+    let verdicts = match options.check {
+        true => check::judge(&results, options.hosts.is_some()),
+        false => Vec::new(),
+    };
     let rows = plan.rows();
-    let document = output::document(&machine, &plan.settings(), &rows, &results, &verdicts);
+    let mut document = output::document(&machine, &plan.settings(), &rows, &results, &verdicts);
+    if let Some(hosts) = plan.hosts_document() {
+        document["hosts"] = hosts;
+    }
     if let Some(path) = &options.save {
         let text = serde_json::to_string_pretty(&document)?;
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -83,7 +95,8 @@ fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
     if options.json {
         println!("{}", serde_json::to_string_pretty(&document)?);
     } else {
-        output::print(&machine, &plan.settings(), &rows, &results, &verdicts);
+        output::print(&plan.heading(&machine), &plan.settings(), &rows, &results, &verdicts);
+        plan.notes().iter().for_each(|note| println!("{note}"));
     }
     let failed = !results.errors().is_empty() || verdicts.iter().any(|v| !v.pass);
     Ok(ExitCode::from(u8::from(failed)))

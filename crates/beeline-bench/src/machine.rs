@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Serialize, Debug, Clone)]
+#[derive(Serialize, Deserialize, Debug, Clone)]
 pub struct Machine {
     pub date: String,
     pub cpu_model: String,

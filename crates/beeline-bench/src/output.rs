@@ -75,19 +75,16 @@ fn column_key(column: Column) -> String {
 }
 
 /// The table, errors and verdicts on standard output.
-pub fn print(machine: &Machine, settings: &Settings, rows: &[Row], results: &Results, verdicts: &[Verdict]) {
-    println!("{}", machine.line());
+pub fn print(heading: &[String], settings: &Settings, rows: &[Row], results: &Results, verdicts: &[Verdict]) {
+    heading.iter().for_each(|line| println!("{line}"));
     let pinned = match settings.cpus {
         Some((client, server)) => format!("client on CPU {client}, server on CPU {server}"),
-        None => "not pinned: there is one CPU only".into(),
+        None => "not pinned".into(),
     };
     println!(
         "Beeline {}; medians of {} alternating rounds of {} ms; {pinned}",
         settings.version, settings.rounds, settings.sample_ms
     );
-    if machine.load_before > 0.5 {
-        println!("The machine was not quiet before the run (load {:.2}).", machine.load_before);
-    }
     print_results(rows, results);
     for verdict in verdicts {
         println!("{}", verdict_line(verdict, colours()));

@@ -11,10 +11,11 @@ use crate::acceleration::Carried;
 use crate::args::{BenchOptions, Transport};
 use crate::conductor::Launcher;
 use crate::foreign::Foreign;
-use crate::machine::{self, choose_cpus};
+use crate::hosts::{Bridges, Hosts};
+use crate::machine::{self, Machine, choose_cpus};
 use crate::process::find;
 use crate::report::{Column, Limit, Results, Row};
-use crate::suite::{Reading, Suite, WORKLOADS, Workload};
+use crate::suite::{Reading, Suite, Workload, workloads};
 use crate::{limits, output};
 
 /// What is going to be run.
@@ -27,6 +28,7 @@ pub struct Plan {
     library: Option<PathBuf>,
     options: Option<String>,
     require_accelerated: bool,
+    hosts: Option<Hosts>,
 }
 
 impl Plan {
@@ -34,7 +36,15 @@ impl Plan {
         let mut columns = options.transports.clone();
         columns.sort();
         columns.dedup();
-        let library = match columns.contains(&Transport::Beeline) {
+        let (hosts, bridges) = match &options.hosts {
+            Some(hosts) => {
+                columns.retain(|&column| column != Transport::Unix);
+                let (hosts, bridges) = Hosts::new(options, hosts, &find_beeline(None)?)?;
+                (Some(hosts), bridges)
+            }
+            None => (None, None),
+        };
+        let library = match columns.contains(&Transport::Beeline) && hosts.is_none() {
             true => Some(find_library(options.library.as_deref())?),
             false => None,
         };
@@ -43,8 +53,9 @@ impl Plan {
             false => (5, 400, 10),
         };
         let named = |patterns: &[String], name: &str| patterns.iter().any(|p| name.contains(p.as_str()));
-        let mut workloads: Vec<_> = WORKLOADS
-            .iter()
+        let mut workloads: Vec<_> = workloads(hosts.is_some())
+            .into_iter()
+            .filter(|w| columns.iter().any(|&column| w.is_for(column)))
             .filter(|w| options.only.is_empty() || named(&options.only, w.name))
             .filter(|w| !named(&options.except, w.name))
             .filter(|w| options.histogram || !w.is_histogram())
@@ -59,19 +70,22 @@ impl Plan {
         }
         let cpus = match options.cpus {
             Some(cpus) => Some(cpus),
+            // The bridges need CPUs, too, and CPUs of another host are not known here.
+            None if hosts.is_some() => None,
             None => choose_cpus()?,
         };
-        Ok(Plan {
+        let plan = Plan {
             suite: Suite {
-                launcher: Launcher::new(mount, library.clone(), options.options.clone())?,
+                launcher: Launcher::new(mount, library.clone(), options.options.clone(), hosts.clone())?,
                 cpus,
                 duration: Duration::from_millis(options.duration.unwrap_or(duration)),
                 idle_duration: Duration::from_secs(idle),
                 carried: RefCell::default(),
+                bridges,
             },
             workloads,
             columns,
-            foreign: match options.no_foreign {
+            foreign: match options.no_foreign || hosts.is_some() {
                 true => Vec::new(),
                 false => Foreign::installed(),
             },
@@ -79,7 +93,46 @@ impl Plan {
             library,
             options: options.options.clone(),
             require_accelerated: options.require_accelerated,
-        })
+            hosts,
+        };
+        if let Some(hosts) = &plan.hosts {
+            plan.suite.reach().with_context(|| {
+                format!(
+                    "a program of the first of {} cannot reach one of the second at {}",
+                    hosts.names(),
+                    hosts.server_address()
+                )
+            })?;
+        }
+        Ok(plan)
+    }
+
+    /// The head of the table.
+    pub fn heading(&self, machine: &Machine) -> Vec<String> {
+        let Some(hosts) = &self.hosts else {
+            let mut lines = vec![machine.line()];
+            if machine.load_before > 0.5 {
+                lines.push(format!("The machine was not quiet before the run (load {:.2}).", machine.load_before));
+            }
+            return lines;
+        };
+        let mut lines = hosts.lines();
+        lines.push(format!(
+            "Between {}, server at {}; Beeline goes over the bridge",
+            hosts.names(),
+            hosts.server_address()
+        ));
+        lines
+    }
+
+    /// What is to be said below the table: how the rails shared the work.
+    pub fn notes(&self) -> Vec<String> {
+        let moved = self.suite.bridges.iter().flat_map(Bridges::all_moved);
+        moved.filter_map(|(name, moved)| Some(format!("rails, {name}: {}", moved.shares()?))).collect()
+    }
+
+    pub fn hosts_document(&self) -> Option<serde_json::Value> {
+        Some(self.hosts.as_ref()?.document(self.suite.bridges.as_ref()))
     }
 
     pub fn settings(&self) -> output::Settings {
@@ -131,7 +184,7 @@ impl Plan {
         } else {
             for column in order {
                 // What has failed once is not waited for again.
-                if results.has_failed(workload.rows, column.into()) {
+                if results.has_failed(workload.rows, column.into()) || !workload.is_for(column) {
                     continue;
                 }
                 bar.set_message(format!("{} over {column}", workload.name));
@@ -190,6 +243,10 @@ impl Plan {
 
     /// The limits of this round, once for each kind that some row wants.
     fn measure_limits(&self, bar: &ProgressBar, results: &mut Results) {
+        if self.hosts.is_some() {
+            // One host's cache and memory bound nothing here.
+            return bar.inc(1);
+        }
         bar.set_message("the machine's limits");
         let rows = || self.workloads.iter().flat_map(|w| w.rows);
         for limit in [Limit::HandOver, Limit::Memcpy64K, Limit::Memcpy1M] {
@@ -253,4 +310,13 @@ pub fn find_library(wanted: Option<&Path>) -> Result<PathBuf> {
                 program.display()
             )
         })
+}
+
+/// The `beeline` to run programs with: this program, or the one beside it.
+pub fn find_beeline(wanted: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = wanted {
+        return path.canonicalize().with_context(|| format!("there is no program {}", path.display()));
+    }
+    let path = std::env::current_exe()?.with_file_name("beeline");
+    path.canonicalize().with_context(|| format!("there is no program {}; give --beeline PATH", path.display()))
 }

@@ -5,7 +5,7 @@
 //! so the measured loops are the same machine code for every transport.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
@@ -14,20 +14,24 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::Transport;
 
+/// Where servers listen when nobody says otherwise.
+pub const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
 pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, String),
 }
 
 impl Listener {
-    /// Listens on a free port, or on an abstract name of this process: nothing is left behind in the file system.
-    pub fn bind(transport: Transport) -> Result<Self> {
+    /// Listens on a free port of the address `own`, or on an abstract name of this process: nothing is left behind in the file system.
+    pub fn bind(transport: Transport, own: IpAddr) -> Result<Self> {
         if transport == Transport::Unix {
             let name = format!("beeline-bench-{}", std::process::id());
             let address = UnixAddr::from_abstract_name(&name)?;
             return Ok(Listener::Unix(UnixListener::bind_addr(&address)?, name));
         }
-        Ok(Listener::Tcp(TcpListener::bind("127.0.0.1:0")?))
+        let listener = TcpListener::bind((own, 0)).with_context(|| format!("cannot listen on {own}"))?;
+        Ok(Listener::Tcp(listener))
     }
 
     /// The address as `connect` takes it.
@@ -159,7 +163,7 @@ mod tests {
     #[test]
     fn both_families_connect() {
         for transport in [Transport::Tcp, Transport::Unix] {
-            let listener = Listener::bind(transport).unwrap();
+            let listener = Listener::bind(transport, LOOPBACK).unwrap();
             let client = connect(&listener.address().unwrap()).unwrap();
             let server = listener.accept().unwrap();
             send_small(&client, b"x").unwrap();

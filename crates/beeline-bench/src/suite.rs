@@ -5,11 +5,12 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::acceleration::Carried;
 use crate::args::{Program, Role, Transport, WorkerArgs};
 use crate::conductor::{Launcher, Pair};
+use crate::hosts::Bridges;
 use crate::memory::{Resident, cpu_seconds};
 use crate::report::{Limit, Row, Unit};
 use crate::stats::smallest_share;
@@ -44,13 +45,51 @@ pub struct Workload {
 enum Kind {
     Latency(Program),
     Histogram(Program),
-    Stream { program: Program, message_bytes: usize },
+    Stream {
+        program: Program,
+        message_bytes: usize,
+    },
     Connect,
-    Crowd { connections: usize },
-    Busy { idle: usize },
-    Pairs { pairs: usize },
-    Idle { connections: usize },
+    Crowd {
+        connections: usize,
+    },
+    Busy {
+        idle: usize,
+    },
+    Pairs {
+        pairs: usize,
+    },
+    Idle {
+        connections: usize,
+    },
     SystemCalls,
+    /// Several one-way streams at once.
+    Streams {
+        streams: usize,
+        message_bytes: usize,
+    },
+    /// A one-way stream with the bridges' `pull_min` set, over the bridge only.
+    Moved {
+        message_bytes: usize,
+        by: Mover,
+    },
+}
+
+/// How large pieces go from one bridge to the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mover {
+    Push,
+    Pull,
+}
+
+impl Mover {
+    /// The setting that leaves nothing to the other.
+    fn pull_min(self) -> u64 {
+        match self {
+            Mover::Push => u32::MAX.into(),
+            Mover::Pull => 4096,
+        }
+    }
 }
 
 macro_rules! row {
@@ -127,7 +166,63 @@ pub const WORKLOADS: &[Workload] = &[
         ] },
 ];
 
+macro_rules! streams {
+    ($id:literal, $title:literal, $streams:expr) => {
+        Workload {
+            name: $id,
+            kind: Kind::Streams { streams: $streams, message_bytes: 65_536 },
+            rows: &[row!($id, $title, BytesPerSecond)],
+        }
+    };
+}
+
+macro_rules! moved {
+    ($id:literal, $title:literal, $bytes:expr, $by:ident) => {
+        Workload {
+            name: $id,
+            kind: Kind::Moved { message_bytes: $bytes, by: Mover::$by },
+            rows: &[row!($id, $title, BytesPerSecond)],
+        }
+    };
+}
+
+/// What is measured between two hosts only.
+#[rustfmt::skip]
+const BETWEEN_HOSTS: &[Workload] = &[
+    streams!("streams-2", "64 KiB sends, 2 streams (sum)", 2),
+    streams!("streams-4", "64 KiB sends, 4 streams (sum)", 4),
+    streams!("streams-8", "64 KiB sends, 8 streams (sum)", 8),
+    moved!("push-8k", "8 KiB sends, all pushed", 8192, Push),
+    moved!("pull-8k", "8 KiB sends, all pulled", 8192, Pull),
+    moved!("push-64k", "64 KiB sends, all pushed", 65_536, Push),
+    moved!("pull-64k", "64 KiB sends, all pulled", 65_536, Pull),
+    moved!("push-1m", "1 MiB sends, all pushed", 1_048_576, Push),
+    moved!("pull-1m", "1 MiB sends, all pulled", 1_048_576, Pull),
+];
+
+/// The workloads of a run, in the order of the report.
+pub fn workloads(between_hosts: bool) -> Vec<&'static Workload> {
+    match between_hosts {
+        false => WORKLOADS.iter().collect(),
+        true => WORKLOADS.iter().filter(|w| w.works_between_hosts()).chain(BETWEEN_HOSTS).collect(),
+    }
+}
+
 impl Workload {
+    /// Whether nothing is looked at from outside the workers.
+    fn works_between_hosts(&self) -> bool {
+        match self.kind {
+            Kind::Latency(_) | Kind::Histogram(_) | Kind::Stream { .. } | Kind::Connect | Kind::Crowd { .. } => true,
+            Kind::Streams { .. } | Kind::Moved { .. } => true,
+            Kind::Busy { .. } | Kind::Pairs { .. } | Kind::Idle { .. } | Kind::SystemCalls => false,
+        }
+    }
+
+    /// Whether the workload says something of this transport.
+    pub fn is_for(&self, column: Transport) -> bool {
+        column == Transport::Beeline || !matches!(self.kind, Kind::Moved { .. })
+    }
+
     /// Timing every trip is asked for separately.
     pub fn is_histogram(&self) -> bool {
         matches!(self.kind, Kind::Histogram(_))
@@ -156,6 +251,8 @@ pub struct Suite {
     pub duration: Duration,
     pub idle_duration: Duration,
     pub carried: RefCell<Carried>,
+    /// For a run between two hosts, if it goes over the bridge.
+    pub bridges: Option<Bridges>,
 }
 
 impl Suite {
@@ -165,6 +262,25 @@ impl Suite {
 
     /// Runs a workload over one transport.
     pub fn run(&self, workload: &Workload, column: Transport) -> Result<Vec<Reading>> {
+        let Some(bridges) = self.bridges.as_ref().filter(|_| column == Transport::Beeline) else {
+            return self.run_one(workload, column);
+        };
+        let Kind::Moved { by, .. } = workload.kind else {
+            return Ok(bridges.watch(workload.name, || self.run_one(workload, column))?.0);
+        };
+        bridges.with_setting("pull_min", by.pull_min(), || {
+            let (readings, moved) = bridges.watch(workload.name, || self.run_one(workload, column))?;
+            let (wanted, other) = match by {
+                Mover::Push => (moved.pushes, moved.pulls),
+                Mover::Pull => (moved.pulls, moved.pushes),
+            };
+            // The last piece may be smaller than what is pulled.
+            ensure!(wanted > 10 * other, "{} pieces were pushed and {} pulled", moved.pushes, moved.pulls);
+            Ok(readings)
+        })
+    }
+
+    fn run_one(&self, workload: &Workload, column: Transport) -> Result<Vec<Reading>> {
         let rows = workload.rows;
         match workload.kind {
             Kind::Latency(program) => {
@@ -179,6 +295,8 @@ impl Suite {
                 rows.iter().zip(names).map(|(row, name)| Ok(Reading::new(row.id, figure(&client, name)?))).collect()
             }
             Kind::Stream { program, message_bytes } => self.stream(&rows[0], column, program, message_bytes),
+            Kind::Moved { message_bytes, .. } => self.stream(&rows[0], column, Program::Stream, message_bytes),
+            Kind::Streams { streams, message_bytes } => self.streams(&rows[0], column, streams, message_bytes),
             Kind::Connect => {
                 let (client, _) = self.run_pair(column, &self.args(Program::Connect))?;
                 let value = figure(&client, "connections_per_second")?;
@@ -211,6 +329,12 @@ impl Suite {
             Kind::Idle { connections } => self.idle(workload.rows, columns, connections),
             _ => columns.iter().map(|&column| (column, self.run(workload, column))).collect(),
         }
+    }
+
+    /// Whether the two ends can talk at all, over TCP.
+    pub fn reach(&self) -> Result<()> {
+        let args = WorkerArgs { duration_ms: 1, ..WorkerArgs::new(Program::Pingpong) };
+        self.run_pair(Transport::Tcp, &args).map(drop)
     }
 
     /// Starts both ends and waits for their results.
@@ -255,6 +379,27 @@ impl Suite {
         Ok(vec![Reading::with(row.id, rate, samples)])
     }
 
+    fn streams(&self, row: &Row, column: Transport, count: usize, message_bytes: usize) -> Result<Vec<Reading>> {
+        let args = WorkerArgs { message_bytes, start_together: true, ..self.args(Program::Stream) };
+        let pairs = self.start_together(column, &args, count)?;
+        let rates = pairs
+            .into_iter()
+            .map(|pair| figure(&self.finish(pair)?.1, "bytes_per_second"))
+            .collect::<Result<Vec<f64>>>()?;
+        Ok(vec![Reading::with(row.id, rates.iter().sum(), rates)])
+    }
+
+    fn start_together(&self, column: Transport, args: &WorkerArgs, count: usize) -> Result<Vec<Pair>> {
+        let mut pairs = (0..count).map(|_| self.pair(column, args)).collect::<Result<Vec<_>>>()?;
+        for pair in &mut pairs {
+            pair.client.reach("start")?;
+        }
+        for pair in &mut pairs {
+            pair.client.go_on()?;
+        }
+        Ok(pairs)
+    }
+
     fn busy(&self, rows: &[Row], column: Transport, idle: usize) -> Result<Vec<Reading>> {
         let args = WorkerArgs { connections: idle + 1, ..self.args(Program::Busy) };
         let mut pair = self.pair(column, &args)?;
@@ -277,14 +422,8 @@ impl Suite {
             duration_ms: 2 * self.duration.as_millis() as u64,
             ..self.args(Program::Pingpong)
         };
-        let mut pairs = (0..count).map(|_| self.pair(column, &args)).collect::<Result<Vec<_>>>()?;
-        for pair in &mut pairs {
-            pair.client.reach("start")?;
-        }
-        for pair in &mut pairs {
-            pair.client.go_on()?;
-        }
-        let rates = pairs
+        let rates = self
+            .start_together(column, &args, count)?
             .into_iter()
             .map(|pair| figure(&self.finish(pair)?.0, "trips_per_second"))
             .collect::<Result<Vec<f64>>>()?;
@@ -343,9 +482,10 @@ mod tests {
 
     #[test]
     fn names_and_rows_are_unique() {
-        let names: HashSet<_> = WORKLOADS.iter().map(|w| w.name).collect();
-        assert_eq!(names.len(), WORKLOADS.len());
-        let rows: Vec<_> = WORKLOADS.iter().flat_map(|w| w.rows).collect();
+        let all: Vec<_> = WORKLOADS.iter().chain(BETWEEN_HOSTS).collect();
+        let names: HashSet<_> = all.iter().map(|w| w.name).collect();
+        assert_eq!(names.len(), all.len());
+        let rows: Vec<_> = all.iter().flat_map(|w| w.rows).collect();
         let ids: HashSet<_> = rows.iter().map(|r| r.id).collect();
         assert_eq!(ids.len(), rows.len());
     }

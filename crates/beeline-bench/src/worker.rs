@@ -44,8 +44,8 @@ pub struct Outcome {
     /// The pieces that the main figure is the median or mean of.
     #[serde(default)]
     pub samples: Vec<f64>,
-    /// What the library's statistics said at the end; added by the conductor.
-    #[serde(skip)]
+    /// What the library's statistics said at the end; added by the conductor, or told by a worker of another host.
+    #[serde(default)]
     pub carried: Carried,
 }
 
@@ -63,17 +63,23 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
     if let Some(cpu) = args.cpu {
         pin(cpu)?;
     }
-    let outcome = match args.role {
+    let mut outcome = match args.role {
         Role::Server => serve(args)?,
         Role::Client => drive(args)?,
     };
+    if args.tell_carried {
+        outcome.carried = match args.role {
+            Role::Client => Carried::of_client(Pid::this()),
+            Role::Server => Carried::of_server(Pid::this()),
+        };
+    }
     tell(&Event::Result(outcome))?;
     // The library's statistics are looked at before the process ends.
     wait_for_word().map(|_| ())
 }
 
 fn serve(args: &WorkerArgs) -> Result<Outcome> {
-    let listener = Listener::bind(args.transport)?;
+    let listener = Listener::bind(args.transport, args.listen)?;
     tell(&Event::Ready { address: listener.address()? })?;
     match args.program {
         Program::Pingpong => pingpong::serve(args, &listener),

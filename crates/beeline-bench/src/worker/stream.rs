@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Outcome;
+use super::{Outcome, pause};
 use crate::args::WorkerArgs;
 use crate::poller::Poller;
 use crate::socket::{Listener, Pattern, connect, receive, send};
@@ -81,6 +81,9 @@ pub fn serve(args: &WorkerArgs, listener: &Listener) -> Result<Outcome> {
 /// Sends, blocking.
 pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
     let stream = connect(address)?;
+    if args.start_together {
+        pause("start")?;
+    }
     let pattern = Pattern::new(args.message_bytes);
     let mut clock = SendClock::new(args);
     let mut sent = 0u64;
@@ -227,7 +230,7 @@ mod tests {
         let mut args = WorkerArgs::new(program);
         args.message_bytes = 1024;
         args.duration_ms = 40;
-        let listener = Listener::bind(transport).unwrap();
+        let listener = Listener::bind(transport, args.listen).unwrap();
         let address = listener.address().unwrap();
         std::thread::scope(|scope| {
             let server = scope.spawn(|| match program {

@@ -1,0 +1,174 @@
+//! Two hosts: how programs are started there, and what their bridges say. The client runs on the first, the server on
+//! the second.
+//!
+//! 1. Workers are the same program with the same arguments as on one host; for the Beeline column `beeline run` stands
+//!    in front. Nothing else differs between the columns.
+//! 2. A worker of another host ends with its ssh connection: it is the child of the ssh server's process, and asks for
+//!    SIGKILL when that ends.
+//! 3. A Beeline sample counts only if the library's statistics say that the bridge carried it, or why not; a TCP sample
+//!    only if the library was not loaded. Workers tell this themselves: files of another host cannot be read.
+//! 4. Settings of bridges that a workload changes are as before when it ends, whether or not it succeeds.
+
+mod bridges;
+mod place;
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::args::{BenchOptions, Role, Transport, WorkerArgs};
+use crate::machine::Machine;
+use crate::process::Guard;
+
+pub use bridges::Bridges;
+pub use place::Host;
+
+/// How long a command may take that measures nothing.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a host says of itself.
+#[derive(Serialize, Deserialize)]
+pub struct About {
+    version: String,
+    machine: Machine,
+}
+
+impl About {
+    pub fn here() -> Result<About> {
+        Ok(About { version: env!("CARGO_PKG_VERSION").to_owned(), machine: Machine::describe()? })
+    }
+}
+
+/// A host, and the `beeline` there.
+#[derive(Clone, Debug)]
+pub struct Post {
+    host: Host,
+    beeline: String,
+}
+
+impl Post {
+    /// The output of a `beeline` command there.
+    fn ask(&self, words: &[&str]) -> Result<String> {
+        let line = std::iter::once(self.beeline.as_str()).chain(words.iter().copied());
+        let output = Guard::start(self.host.command(line), true)?.output(PATIENCE);
+        let output = output.with_context(|| format!("{}: `beeline {}`", self.host, words.join(" ")))?;
+        if output.status.success() {
+            return Ok(output.text);
+        }
+        if self.host.failed_to_reach(&output) {
+            bail!("cannot reach {}: {output}", self.host);
+        }
+        bail!("{}: `{} {}`: {output}", self.host, self.beeline, words.join(" "));
+    }
+}
+
+/// The two hosts of a run.
+#[derive(Clone, Debug)]
+pub struct Hosts {
+    posts: [Post; 2],
+    machines: [Machine; 2],
+    /// Where servers listen.
+    address: IpAddr,
+    /// For `beeline run`.
+    library: Option<String>,
+}
+
+impl Hosts {
+    /// Asks the hosts, and both bridges if there is something to measure over them.
+    ///
+    /// # Errors
+    /// What makes the run impossible: a host that cannot be reached or has another release, a bridge that does not run.
+    pub fn new(options: &BenchOptions, hosts: &[Host; 2], beeline: &Path) -> Result<(Hosts, Option<Bridges>)> {
+        let own = beeline.to_str().context("this program's path is not UTF-8")?;
+        let post = |host: &Host| Post {
+            host: host.clone(),
+            beeline: if host.is_remote() { options.remote.clone() } else { own.to_owned() },
+        };
+        let posts = [post(&hosts[0]), post(&hosts[1])];
+        let machines = [describe(&posts[0])?, describe(&posts[1])?];
+        let bridges = match options.transports.contains(&Transport::Beeline) {
+            true => Some(Bridges::new(posts.clone(), options.bridge_sockets.clone())?),
+            false => None,
+        };
+        let address = match (options.address, &bridges) {
+            (Some(address), _) => address,
+            (None, Some(bridges)) => bridges.server_address()?,
+            (None, None) => bail!("without the bridge nobody says at which address {} is; give --address IP", hosts[1]),
+        };
+        let library = match &options.library {
+            Some(path) if hosts.iter().any(Host::is_remote) => Some(path.clone()),
+            Some(path) => Some(path.canonicalize().with_context(|| format!("there is no library {}", path.display()))?),
+            None => None,
+        };
+        let library = library.map(|path| path.to_string_lossy().into_owned());
+        Ok((Hosts { posts, machines, address, library }, bridges))
+    }
+
+    /// The command of a worker. `args` get what only matters between hosts.
+    pub fn worker(&self, column: Transport, args: &mut WorkerArgs, library_options: Option<&str>) -> Command {
+        args.listen = self.address;
+        args.tell_carried = true;
+        let post = match args.role {
+            Role::Client => &self.posts[0],
+            Role::Server => &self.posts[1],
+        };
+        let mut line = vec![post.beeline.clone()];
+        if column == Transport::Beeline {
+            line.extend(["run".into(), "--quiet".into()]);
+            if let Some(library) = &self.library {
+                line.extend(["--library".into(), library.clone()]);
+            }
+            for option in library_options.iter().flat_map(|list| list.split(',')) {
+                line.extend(["--option".into(), option.to_owned()]);
+            }
+            line.extend(["--".into(), post.beeline.clone()]);
+        }
+        line.push("bench".into());
+        line.extend(args.to_args().into_iter().map(|word| word.to_string_lossy().into_owned()));
+        post.host.command(line.iter().map(String::as_str))
+    }
+
+    pub fn server_address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// `A and B`, for people.
+    pub fn names(&self) -> String {
+        format!("{} and {}", self.posts[0].host, self.posts[1].host)
+    }
+
+    /// Lines about the machines, for the head of a table. Two namespaces are one machine.
+    pub fn lines(&self) -> Vec<String> {
+        let line = |end: usize| format!("{}: {}", self.posts[end].host, self.machines[end].line());
+        match self.posts.iter().any(|post| post.host.is_remote()) {
+            true => vec![line(0), line(1)],
+            false => vec![self.machines[0].line()],
+        }
+    }
+
+    /// For the document.
+    pub fn document(&self, bridges: Option<&Bridges>) -> Value {
+        let end = |end: usize| json!({ "host": self.posts[end].host.to_string(), "machine": self.machines[end] });
+        json!({
+            "client": end(0),
+            "server": end(1),
+            "server_address": self.address,
+            "moved": bridges.map(Bridges::all_moved),
+        })
+    }
+}
+
+fn describe(post: &Post) -> Result<Machine> {
+    let text = post.ask(&["bench", "about"])?;
+    let about: About = serde_json::from_str(&text)
+        .with_context(|| format!("{}: `{}` is another release: it describes no machine", post.host, post.beeline))?;
+    if about.version != env!("CARGO_PKG_VERSION") {
+        bail!("{} has Beeline {}, this is {}", post.host, about.version, env!("CARGO_PKG_VERSION"));
+    }
+    Ok(about.machine)
+}

@@ -1,0 +1,243 @@
+//! The two bridges: what they have moved, and over which rails; and their settings.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::Post;
+
+/// What is used of `beelined status --json`.
+#[derive(Deserialize)]
+struct Status {
+    name: String,
+    speaks_for: Vec<String>,
+    peers: Vec<Peer>,
+    tunables: BTreeMap<String, u64>,
+    data: Data,
+}
+
+#[derive(Deserialize)]
+struct Peer {
+    name: String,
+    is_up: bool,
+    last_end: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    links: Vec<Link>,
+    totals: Totals,
+}
+
+#[derive(Deserialize)]
+struct Link {
+    peer: String,
+    rail: String,
+    bytes_sent: u64,
+}
+
+#[derive(Deserialize)]
+struct Totals {
+    opened: u64,
+    accepted: u64,
+    pushes: u64,
+    pulls: u64,
+}
+
+/// What both bridges have done for a workload.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Moved {
+    /// Connections that the client's bridge asked for.
+    pub opened: u64,
+    /// Connections that the server's bridge made.
+    pub accepted: u64,
+    pub pushes: u64,
+    pub pulls: u64,
+    /// Bytes sent over each rail, from the client's host and from the server's.
+    pub from_client: BTreeMap<String, u64>,
+    pub from_server: BTreeMap<String, u64>,
+}
+
+impl Moved {
+    fn since(&self, before: &Moved) -> Moved {
+        // A link that was made anew counts from nothing.
+        let rails = |now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
+            let grown = |(rail, &bytes): (&String, &u64)| {
+                (rail.clone(), bytes.saturating_sub(before.get(rail).copied().unwrap_or(0)))
+            };
+            now.iter().map(grown).collect()
+        };
+        Moved {
+            opened: self.opened.saturating_sub(before.opened),
+            accepted: self.accepted.saturating_sub(before.accepted),
+            pushes: self.pushes.saturating_sub(before.pushes),
+            pulls: self.pulls.saturating_sub(before.pulls),
+            from_client: rails(&self.from_client, &before.from_client),
+            from_server: rails(&self.from_server, &before.from_server),
+        }
+    }
+
+    fn add(&mut self, more: &Moved) {
+        self.opened += more.opened;
+        self.accepted += more.accepted;
+        self.pushes += more.pushes;
+        self.pulls += more.pulls;
+        for (rail, bytes) in &more.from_client {
+            *self.from_client.entry(rail.clone()).or_default() += bytes;
+        }
+        for (rail, bytes) in &more.from_server {
+            *self.from_server.entry(rail.clone()).or_default() += bytes;
+        }
+    }
+
+    /// The share of each rail, where there are several.
+    pub fn shares(&self) -> Option<String> {
+        let show = |rails: &BTreeMap<String, u64>| {
+            let all = rails.values().sum::<u64>().max(1) as f64;
+            let each = rails.iter().map(|(rail, &bytes)| format!("{rail} {:.0} %", bytes as f64 / all * 100.0));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        let several = self.from_client.len() > 1 || self.from_server.len() > 1;
+        several.then(|| format!("there {}; back {}", show(&self.from_client), show(&self.from_server)))
+    }
+}
+
+/// The bridges of the two hosts.
+pub struct Bridges {
+    posts: [Post; 2],
+    sockets: Option<[String; 2]>,
+    /// What the server's bridge speaks for.
+    server_speaks_for: Vec<String>,
+    /// By workload.
+    moved: RefCell<BTreeMap<&'static str, Moved>>,
+}
+
+impl Bridges {
+    /// # Errors
+    /// When a bridge does not answer, or the two do not know each other.
+    pub fn new(posts: [Post; 2], sockets: Option<[String; 2]>) -> Result<Bridges> {
+        let mut bridges = Bridges { posts, sockets, server_speaks_for: Vec::new(), moved: RefCell::default() };
+        let (client, server) = (bridges.status(0)?, bridges.status(1)?);
+        let (here, there) = (&bridges.posts[0].host, &bridges.posts[1].host);
+        ensure!(client.name != server.name, "{here} and {there} have the same bridge ({})", client.name);
+        match client.peers.iter().find(|peer| peer.name == server.name) {
+            Some(peer) if peer.is_up => {}
+            Some(Peer { last_end: Some(why), .. }) => {
+                bail!("the bridge of {here} has no connection to that of {there} ({}): {why}", server.name)
+            }
+            Some(_) => bail!("the bridge of {here} has no connection to that of {there} ({})", server.name),
+            None => bail!("the bridge of {here} knows nothing of that of {there} ({})", server.name),
+        }
+        ensure!(
+            client.data.links.iter().any(|link| link.peer == server.name),
+            "the bridges of {here} and {there} have no rail in common; `beelined status` shows each side's"
+        );
+        bridges.server_speaks_for = server.speaks_for;
+        Ok(bridges)
+    }
+
+    /// An address of the server's host: the first single one that its bridge speaks for.
+    pub fn server_address(&self) -> Result<IpAddr> {
+        let address = self.server_speaks_for.iter().find_map(|prefix| prefix.parse().ok());
+        address.with_context(|| {
+            format!("the bridge of {} speaks for prefixes only; give --address IP", self.posts[1].host)
+        })
+    }
+
+    /// Runs something that uses the bridges, and notes what they did meanwhile.
+    pub fn watch<T>(&self, workload: &'static str, run: impl FnOnce() -> Result<T>) -> Result<(T, Moved)> {
+        let before = self.totals()?;
+        let result = run()?;
+        let moved = self.totals()?.since(&before);
+        self.moved.borrow_mut().entry(workload).or_default().add(&moved);
+        Ok((result, moved))
+    }
+
+    /// Runs something with a setting changed on both.
+    pub fn with_setting<T>(&self, key: &str, value: u64, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        let value_of = |end: usize| {
+            let value = self.status(end)?.tunables.get(key).copied();
+            value.with_context(|| format!("the bridge of {} has no setting {key}", self.posts[end].host))
+        };
+        let before = [value_of(0)?, value_of(1)?];
+        let result = self.set(0, key, value).and_then(|()| self.set(1, key, value)).and_then(|()| run());
+        let restored = [self.set(0, key, before[0]), self.set(1, key, before[1])];
+        let result = result?;
+        restored.into_iter().collect::<Result<()>>().with_context(|| format!("{key} could not be set back"))?;
+        Ok(result)
+    }
+
+    /// What was moved in all Beeline samples of each workload.
+    pub fn all_moved(&self) -> BTreeMap<&'static str, Moved> {
+        self.moved.borrow().clone()
+    }
+
+    fn totals(&self) -> Result<Moved> {
+        let (client, server) = (self.status(0)?, self.status(1)?);
+        Ok(Moved {
+            opened: client.data.totals.opened,
+            accepted: server.data.totals.accepted,
+            pushes: client.data.totals.pushes + server.data.totals.pushes,
+            pulls: client.data.totals.pulls + server.data.totals.pulls,
+            from_client: rails(&client, &server.name),
+            from_server: rails(&server, &client.name),
+        })
+    }
+
+    fn status(&self, end: usize) -> Result<Status> {
+        let text = self.ask(end, &["bridge", "status", "--json"])?;
+        serde_json::from_str(&text).with_context(|| {
+            format!("the bridge of {} is of another release: its status is not understood", self.posts[end].host)
+        })
+    }
+
+    fn set(&self, end: usize, key: &str, value: u64) -> Result<()> {
+        self.ask(end, &["bridge", "set", key, &value.to_string()]).map(drop)
+    }
+
+    fn ask(&self, end: usize, words: &[&str]) -> Result<String> {
+        let mut words = words.to_vec();
+        if let Some(sockets) = &self.sockets {
+            words.extend(["--socket", &sockets[end]]);
+        }
+        self.posts[end].ask(&words)
+    }
+}
+
+/// Bytes sent to a peer, by rail.
+fn rails(status: &Status, peer: &str) -> BTreeMap<String, u64> {
+    let mut rails = BTreeMap::new();
+    for link in status.data.links.iter().filter(|link| link.peer == peer) {
+        *rails.entry(link.rail.clone()).or_default() += link.bytes_sent;
+    }
+    rails
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moved(rails: &[(&str, u64)]) -> Moved {
+        let rails: BTreeMap<_, _> = rails.iter().map(|&(rail, bytes)| (rail.to_owned(), bytes)).collect();
+        Moved { opened: 5, from_client: rails.clone(), from_server: rails, ..Moved::default() }
+    }
+
+    #[test]
+    fn only_what_is_new_counts_and_a_new_link_does_not_wrap() {
+        let before = moved(&[("a", 100), ("b", 100)]);
+        let after = Moved { opened: 7, ..moved(&[("a", 400), ("b", 50), ("c", 7)]) };
+        let grown = after.since(&before);
+        assert_eq!(grown.opened, 2);
+        assert_eq!(grown.from_client.values().copied().collect::<Vec<_>>(), [300, 0, 7]);
+    }
+
+    #[test]
+    fn shares_are_told_when_there_are_several_rails() {
+        assert_eq!(moved(&[("a", 100)]).shares(), None);
+        let shares = moved(&[("a", 300), ("b", 100)]).shares().unwrap();
+        assert_eq!(shares, "there a 75 %, b 25 %; back a 75 %, b 25 %");
+    }
+}
