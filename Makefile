@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-rdma compat bench check loom install clean deps-build deps-test deps-demo deps-compat deps-rdma
+.PHONY: help all demo test test-rdma compat bench bench-hosts check loom install clean deps-build deps-test deps-demo deps-compat deps-rdma
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -11,6 +11,7 @@ help:
 	@echo 'make test-rdma  the fabric over verbs, in virtual machines with Soft-RoCE (some minutes)'
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
+	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
 	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'
 
@@ -31,6 +32,9 @@ compat: deps-compat all
 
 bench: all
 	target/release/beeline bench
+
+bench-hosts: deps-build all
+	tests/hosts/bench.sh
 
 # The lane's models alone (also part of `make test`).
 loom:

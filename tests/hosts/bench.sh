@@ -50,6 +50,15 @@ for ((rail = 0; rail < rails; rail++)); do
     done
 done
 
+# libfabric passes over a port that the kernel does not yet call up.
+for name in "$client" "$server"; do
+    for ((i = 0; i < 100; i++)); do
+        waiting=$(ip -n "$name" -o link show type veth | grep -vc 'state UP' || true)
+        [ "$waiting" = 0 ] && break
+        sleep 0.05
+    done
+done
+
 # bridge NAME NAMESPACE OWN PEER'S-NAME PEER'S
 bridge() {
     cat > "$work/$1.toml" <<END
@@ -65,7 +74,7 @@ control = ["$5"]
 addresses = ["$5"]
 
 [rails]
-deny = [{ address = "127.0.0.0/8" }, { address = "::1" }]
+deny = [{ netdev = "lo" }]
 END
     ip netns exec "$2" "$bin/beelined" run --config "$work/$1.toml" 2> "$work/$1.log" &
     bridges+=($!)
