@@ -1,21 +1,35 @@
 #!/usr/bin/env bash
-# `beeline bench --hosts` between two network namespaces of this host, joined by a pair of veth, with a bridge in each.
-# Arguments go to the bench: `tests/hosts/bench.sh --quick --only pingpong`. BEELINE_BIN holds the programs
-# (default: target/release). RAILS=2 joins them by two pairs. Nothing is left behind.
+# `beeline bench --hosts` between two network namespaces of this host with a bridge in each, joined by pairs of veth.
+#
+#   tests/hosts/bench.sh                    what `make bench-hosts` does: everything over one rail, compared with the
+#                                           floors, then streams over two rails of 1 Gbit/s each
+#   tests/hosts/bench.sh --quick --only pingpong       arguments go to the bench; then there is one run
+#
+# BEELINE_BIN   where the programs are (default: target/release)
+# RAILS         how many pairs (default: 1)        RATE     the bandwidth of each, as tc takes it (default: no bound)
+# LIMIT         seconds after which a run is given up (default: 900)
+#
+# Takes root. Nothing is left behind.
 set -euo pipefail
 
-cd "$(dirname "$0")/../.."
-bin=$(realpath "${BEELINE_BIN:-target/release}")
-rails=${RAILS:-1}
-if [ "$(id -u)" != 0 ]; then
-    echo "bench.sh: network namespaces take root" >&2
-    exit 1
+if [ $# = 0 ]; then
+    failed=0
+    "$0" --check || failed=1
+    RAILS=2 RATE=1gbit "$0" --only stream-1m --only streams || failed=1
+    exit $failed
 fi
+
+here=$(cd "$(dirname "$0")/../.." && pwd)
+bin=$(realpath "${BEELINE_BIN:-$here/target/release}")
+rails=${RAILS:-1} rate=${RATE:-} limit=${LIMIT:-900}
+give_up() {
+    echo "bench.sh: $1" >&2
+    exit 1
+}
+[ "$(id -u)" = 0 ] || give_up "network namespaces take root"
 for program in beeline beelined libbeeline.so; do
-    if [ ! -e "$bin/$program" ]; then
-        echo "bench.sh: there is no $bin/$program; \`make all\` builds it (the bridge where libfabric and hwloc are)" >&2
-        exit 1
-    fi
+    [ -e "$bin/$program" ] ||
+        give_up "there is no $bin/$program; \`make all\` builds it (the bridge where libfabric and hwloc are)"
 done
 
 work=$(mktemp -d)
@@ -23,38 +37,40 @@ client=beeline-bench-a-$$
 server=beeline-bench-b-$$
 bridges=()
 
-cleanup() {
+clean_up() {
     trap - EXIT
-    for pid in "${bridges[@]}"; do
-        kill "$pid" 2>/dev/null || true
+    for pid in "${bridges[@]}"; do kill "$pid" 2>/dev/null || true; done
+    for ((i = 0; i < 50; i++)); do
+        jobs -r | grep -q . || break
+        sleep 0.1
     done
-    wait
+    for pid in "${bridges[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
     ip netns delete "$client" 2>/dev/null || true
     ip netns delete "$server" 2>/dev/null || true
     rm -rf "$work"
 }
-trap cleanup EXIT
+trap clean_up EXIT
 trap 'exit 130' INT TERM
 
 ip netns add "$client"
 ip netns add "$server"
-for name in "$client" "$server"; do
-    ip -n "$name" link set lo up
-done
+for name in "$client" "$server"; do ip -n "$name" link set lo up; done
 for ((rail = 0; rail < rails; rail++)); do
     ip -n "$client" link add "veth$rail" type veth peer name "veth$rail" netns "$server"
     ip -n "$client" addr add "10.99.$rail.1/24" dev "veth$rail"
     ip -n "$server" addr add "10.99.$rail.2/24" dev "veth$rail"
     for name in "$client" "$server"; do
+        [ -z "$rate" ] || tc -n "$name" qdisc add dev "veth$rail" root tbf rate "$rate" burst 256kb latency 50ms
         ip -n "$name" link set "veth$rail" up
     done
 done
 
 # libfabric passes over a port that the kernel does not yet call up.
 for name in "$client" "$server"; do
-    for ((i = 0; i < 100; i++)); do
+    for ((i = 0; ; i++)); do
         waiting=$(ip -n "$name" -o link show type veth | grep -vc 'state UP' || true)
         [ "$waiting" = 0 ] && break
+        [ "$i" -lt 100 ] || give_up "the veth of $name do not come up"
         sleep 0.05
     done
 done
@@ -79,21 +95,20 @@ END
     ip netns exec "$2" "$bin/beelined" run --config "$work/$1.toml" 2> "$work/$1.log" &
     bridges+=($!)
 }
-
 bridge alpha "$client" 10.99.0.1 beta 10.99.0.2
 bridge beta "$server" 10.99.0.2 alpha 10.99.0.1
-
-# Until there is a link over each pair.
-for ((i = 0; ; i++)); do
-    up=$("$bin/beelined" status --json --socket "$work/alpha.sock" 2>/dev/null | grep -c '"up": *true' || true)
-    [ "$up" -ge "$rails" ] && break
-    if [ "$i" = 100 ]; then
-        echo "bench.sh: the bridges do not find each other:" >&2
-        tail -n 20 "$work"/*.log >&2
-        exit 1
-    fi
-    sleep 0.1
+for name in alpha beta; do
+    for ((i = 0; ; i++)); do
+        [ -S "$work/$name.sock" ] && break
+        [ "$i" -lt 100 ] || give_up "the bridge $name does not start: $(tail -n 3 "$work/$name.log")"
+        sleep 0.1
+    done
 done
 
-"$bin/beeline" bench --hosts "netns:$client,netns:$server" \
-    --bridge-sockets "$work/alpha.sock,$work/beta.sock" "$@"
+# The bench waits until the bridges have found each other.
+status=0
+timeout --kill-after=20 "$limit" "$bin/beeline" bench --hosts "netns:$client,netns:$server" \
+    --bridge-sockets "$work/alpha.sock,$work/beta.sock" "$@" || status=$?
+[ "$status" != 124 ] || give_up "the bench did not end within $limit s"
+if [ "$status" != 0 ]; then tail -n 5 "$work"/*.log >&2; fi
+exit "$status"

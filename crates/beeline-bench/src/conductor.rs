@@ -181,7 +181,8 @@ impl Worker {
             child,
             input,
             events,
-            complaint, // Samples without an event in between are well below this, unless a user asks for longer ones.
+            complaint,
+            // Samples without an event in between are well below this, unless a user asks for longer ones.
             patience: Duration::from_secs(10),
         })
     }
@@ -265,13 +266,17 @@ impl Worker {
         }
     }
 
-    /// Why a worker has ended that should not have.
+    /// Why a worker has ended that should not have. It has closed its output; if it goes on nevertheless, it is killed.
     fn explain_end(&mut self) -> String {
-        let status = match self.child.wait() {
-            Ok(status) => status.to_string(),
+        let complaint = self.complaint.recv_timeout(Duration::from_secs(1));
+        let status = match self.child.try_wait() {
+            Ok(Some(status)) => status.to_string(),
+            Ok(None) => {
+                let _ = self.child.kill();
+                "it closed its output and went on".to_owned()
+            }
             Err(e) => e.to_string(),
         };
-        let complaint = self.complaint.recv_timeout(Duration::from_secs(1));
         self.describe_end(&status, &complaint.unwrap_or_default())
     }
 
@@ -302,6 +307,15 @@ mod tests {
         let error = worker.result().unwrap_err().to_string();
         assert!(error.contains("tester: no luck"), "{error}");
         assert!(error.contains('3'), "{error}");
+    }
+
+    #[test]
+    fn a_worker_that_closes_its_output_and_stays_is_not_waited_for() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec >&-; exec sleep 600"]);
+        let mut worker = Worker::start(command, "sleeper".into()).unwrap();
+        let error = worker.result().unwrap_err().to_string();
+        assert!(error.contains("went on"), "{error}");
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod conductor;
 mod demo;
 mod foreign;
 mod hosts;
+mod interrupt;
 mod limits;
 mod machine;
 mod memory;
@@ -98,6 +99,6 @@ fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
         output::print(&plan.heading(&machine), &plan.settings(), &rows, &results, &verdicts);
         plan.notes().iter().for_each(|note| println!("{note}"));
     }
-    let failed = !results.errors().is_empty() || verdicts.iter().any(|v| !v.pass);
+    let failed = results.ended_early.is_some() || !results.errors().is_empty() || verdicts.iter().any(|v| !v.pass);
     Ok(ExitCode::from(u8::from(failed)))
 }

@@ -63,6 +63,7 @@ pub fn document(
         "settings": settings,
         "rows": rows,
         "carried": results.carried,
+        "ended_early": results.ended_early,
         "check": verdicts,
     })
 }
@@ -102,6 +103,9 @@ pub fn print_results(rows: &[Row], results: &Results) {
     println!("{}", table(rows, results, colours));
     for (column, error) in results.errors() {
         println!("failed, {}: {error}", column.title());
+    }
+    if let Some(why) = &results.ended_early {
+        println!("the run ended early: {why}");
     }
     for (workload, carried) in &results.carried {
         if let Some(complaint) = carried.complaint() {

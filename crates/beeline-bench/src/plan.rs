@@ -12,6 +12,7 @@ use crate::args::{BenchOptions, Transport};
 use crate::conductor::Launcher;
 use crate::foreign::Foreign;
 use crate::hosts::{Bridges, Hosts};
+use crate::interrupt;
 use crate::machine::{self, Machine, choose_cpus};
 use crate::process::find;
 use crate::report::{Column, Limit, Results, Row};
@@ -96,6 +97,7 @@ impl Plan {
             hosts,
         };
         if let Some(hosts) = &plan.hosts {
+            interrupt::watch()?;
             plan.suite.reach().with_context(|| {
                 format!(
                     "a program of the first of {} cannot reach one of the second at {}",
@@ -155,9 +157,21 @@ impl Plan {
             for workload in self.workloads.iter().filter(|w| round == 0 || !w.runs_once()) {
                 self.run_workload(workload, round, &bar, &mut results);
             }
+            if results.ended_early.is_some() {
+                break;
+            }
         }
         bar.finish_and_clear();
         results
+    }
+
+    /// Why nothing more should be measured, if so. A failed sample takes long, so they are not all waited for.
+    fn end_of_run(&self, failed: bool) -> Option<String> {
+        if interrupt::asked() {
+            return Some("it was interrupted".into());
+        }
+        let bridges = self.suite.bridges.as_ref().filter(|_| failed)?;
+        bridges.check().err().map(|e| format!("{e:#}"))
     }
 
     /// The rows of the report, in order.
@@ -184,11 +198,13 @@ impl Plan {
         } else {
             for column in order {
                 // What has failed once is not waited for again.
-                if results.has_failed(workload.rows, column.into()) || !workload.is_for(column) {
+                let skip = results.has_failed(workload.rows, column.into()) || !workload.is_for(column);
+                if skip || results.ended_early.is_some() {
                     continue;
                 }
                 bar.set_message(format!("{} over {column}", workload.name));
                 let readings = self.suite.run(workload, column);
+                results.ended_early = self.end_of_run(readings.is_err());
                 self.record(workload, column, readings, results);
             }
         }

@@ -152,6 +152,8 @@ impl Cell {
 /// Everything measured, by row and column.
 #[derive(Debug, Default)]
 pub struct Results {
+    /// Why the run ended before its time.
+    pub ended_early: Option<String>,
     /// How the connections of each workload's Beeline column were carried.
     pub carried: BTreeMap<&'static str, Carried>,
     cells: BTreeMap<&'static str, BTreeMap<Column, Cell>>,

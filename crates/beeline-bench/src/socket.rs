@@ -11,6 +11,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 
 use anyhow::{Context, Result, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::args::Transport;
 
@@ -23,7 +24,8 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Listens on a free port of the address `own`, or on an abstract name of this process: nothing is left behind in the file system.
+    /// Listens on a free port of the address `own`, or on an abstract name of this process: nothing is left behind in
+    /// the file system.
     pub fn bind(transport: Transport, own: IpAddr) -> Result<Self> {
         if transport == Transport::Unix {
             let name = format!("beeline-bench-{}", std::process::id());
@@ -51,6 +53,13 @@ impl Listener {
             }
             Listener::Unix(listener, _) => Ok(TcpStream::from(OwnedFd::from(listener.accept()?.0))),
         }
+    }
+
+    /// Asks whether a client is there, as a server that polls does. With the library this opens the listener to its
+    /// clients, so that none comes before the server is ready for it.
+    pub fn look(&self) -> Result<()> {
+        poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).context("poll")?;
+        Ok(())
     }
 
     pub fn set_nonblocking(&self) -> io::Result<()> {

@@ -80,6 +80,7 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
 
 fn serve(args: &WorkerArgs) -> Result<Outcome> {
     let listener = Listener::bind(args.transport, args.listen)?;
+    listener.look()?;
     tell(&Event::Ready { address: listener.address()? })?;
     match args.program {
         Program::Pingpong => pingpong::serve(args, &listener),

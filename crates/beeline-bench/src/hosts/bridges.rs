@@ -3,11 +3,17 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::Post;
+
+/// How long two bridges may take to find each other: a dialer that was refused waits for some seconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The time between two looks at them.
+const LOOK: Duration = Duration::from_millis(300);
 
 /// What is used of `beelined status --json`.
 #[derive(Deserialize)]
@@ -36,6 +42,7 @@ struct Data {
 struct Link {
     peer: String,
     rail: String,
+    up: bool,
     bytes_sent: u64,
 }
 
@@ -43,6 +50,7 @@ struct Link {
 struct Totals {
     opened: u64,
     accepted: u64,
+    links_made: u64,
     pushes: u64,
     pulls: u64,
 }
@@ -93,15 +101,19 @@ impl Moved {
         }
     }
 
-    /// The share of each rail, where there are several.
+    /// The share of each rail, where there are several. What only acknowledges says nothing and is left out.
     pub fn shares(&self) -> Option<String> {
-        let show = |rails: &BTreeMap<String, u64>| {
-            let all = rails.values().sum::<u64>().max(1) as f64;
+        if self.from_client.len() < 2 && self.from_server.len() < 2 {
+            return None;
+        }
+        let ways = [("there", &self.from_client), ("back", &self.from_server)];
+        let most = ways.iter().map(|(_, rails)| sum(rails)).max()?;
+        let told = ways.iter().filter(|(_, rails)| sum(rails) > most / 20).map(|(way, rails)| {
+            let all = sum(rails).max(1) as f64;
             let each = rails.iter().map(|(rail, &bytes)| format!("{rail} {:.0} %", bytes as f64 / all * 100.0));
-            each.collect::<Vec<_>>().join(", ")
-        };
-        let several = self.from_client.len() > 1 || self.from_server.len() > 1;
-        several.then(|| format!("there {}; back {}", show(&self.from_client), show(&self.from_server)))
+            format!("{way} {}", each.collect::<Vec<_>>().join(", "))
+        });
+        Some(told.collect::<Vec<_>>().join("; "))
     }
 }
 
@@ -116,27 +128,73 @@ pub struct Bridges {
 }
 
 impl Bridges {
+    /// Waits until the two bridges have settled.
+    ///
     /// # Errors
-    /// When a bridge does not answer, or the two do not know each other.
+    /// When a bridge does not answer, the two do not know each other, or do not settle.
     pub fn new(posts: [Post; 2], sockets: Option<[String; 2]>) -> Result<Bridges> {
         let mut bridges = Bridges { posts, sockets, server_speaks_for: Vec::new(), moved: RefCell::default() };
-        let (client, server) = (bridges.status(0)?, bridges.status(1)?);
-        let (here, there) = (&bridges.posts[0].host, &bridges.posts[1].host);
-        ensure!(client.name != server.name, "{here} and {there} have the same bridge ({})", client.name);
-        match client.peers.iter().find(|peer| peer.name == server.name) {
-            Some(peer) if peer.is_up => {}
-            Some(Peer { last_end: Some(why), .. }) => {
-                bail!("the bridge of {here} has no connection to that of {there} ({}): {why}", server.name)
-            }
-            Some(_) => bail!("the bridge of {here} has no connection to that of {there} ({})", server.name),
-            None => bail!("the bridge of {here} knows nothing of that of {there} ({})", server.name),
-        }
-        ensure!(
-            client.data.links.iter().any(|link| link.peer == server.name),
-            "the bridges of {here} and {there} have no rail in common; `beelined status` shows each side's"
-        );
+        let [_, server] = bridges.settled(PATIENCE)?;
         bridges.server_speaks_for = server.speaks_for;
         Ok(bridges)
+    }
+
+    /// Waits until both bridges say that they have each other, over links that stay: two that have just met may begin
+    /// a control connection each, and make their links anew when one of the two is given up.
+    fn settled(&self, patience: Duration) -> Result<[Status; 2]> {
+        let deadline = Instant::now() + patience;
+        let mut before = None;
+        loop {
+            let both = [self.status(0)?, self.status(1)?];
+            let trouble = match (self.trouble(&both), both.each_ref().map(|status| status.data.totals.links_made)) {
+                (None, made) if before == Some(made) => return Ok(both),
+                (None, made) => {
+                    before = Some(made);
+                    "their links do not stay".to_owned()
+                }
+                (Some(trouble), _) => {
+                    before = None;
+                    trouble
+                }
+            };
+            let seconds = patience.as_secs();
+            ensure!(Instant::now() < deadline, "the bridges have not settled within {seconds} s: {trouble}");
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// What keeps the bridges from carrying connections between them, if anything does.
+    fn trouble(&self, both: &[Status; 2]) -> Option<String> {
+        let names = [0, 1].map(|end| format!("{} ({})", both[end].name, self.posts[end].host));
+        if both[0].name == both[1].name {
+            return Some(format!("{} and {} are the same", names[0], names[1]));
+        }
+        for (here, there) in [(0, 1), (1, 0)] {
+            let (own, other, name) = (&names[here], &names[there], &both[there].name);
+            match both[here].peers.iter().find(|peer| peer.name == *name) {
+                Some(peer) if peer.is_up => {}
+                Some(Peer { last_end: Some(why), .. }) => {
+                    return Some(format!("{own} has no connection to {other}: {why}"));
+                }
+                Some(_) => return Some(format!("{own} has no connection to {other}")),
+                None => return Some(format!("{own} knows nothing of {other}")),
+            }
+            if !both[here].data.links.iter().any(|link| link.peer == *name && link.up) {
+                return Some(format!("{own} has no rail in common with {other}; `beelined status` shows each side's"));
+            }
+        }
+        None
+    }
+
+    /// Whether they still can.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> Result<()> {
+        match self.trouble(&[self.status(0)?, self.status(1)?]) {
+            None => Ok(()),
+            Some(trouble) => bail!("{trouble}"),
+        }
     }
 
     /// An address of the server's host: the first single one that its bridge speaks for.
@@ -207,6 +265,10 @@ impl Bridges {
     }
 }
 
+fn sum(rails: &BTreeMap<String, u64>) -> u64 {
+    rails.values().sum()
+}
+
 /// Bytes sent to a peer, by rail.
 fn rails(status: &Status, peer: &str) -> BTreeMap<String, u64> {
     let mut rails = BTreeMap::new();
@@ -239,5 +301,8 @@ mod tests {
         assert_eq!(moved(&[("a", 100)]).shares(), None);
         let shares = moved(&[("a", 300), ("b", 100)]).shares().unwrap();
         assert_eq!(shares, "there a 75 %, b 25 %; back a 75 %, b 25 %");
+        let quiet = moved(&[("a", 1), ("b", 2)]).from_server;
+        let one_way = Moved { from_server: quiet, ..moved(&[("a", 300), ("b", 100)]) };
+        assert_eq!(one_way.shares().unwrap(), "there a 75 %, b 25 %");
     }
 }
