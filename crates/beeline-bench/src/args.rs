@@ -240,6 +240,8 @@ pub enum Program {
     Busy,
     /// Connections that say nothing
     Idle,
+    /// Copies memory until it is told to end; talks to nobody
+    Load,
 }
 
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
@@ -259,6 +261,12 @@ pub struct WorkerArgs {
     pub listen: IpAddr,
     #[arg(long)]
     pub cpu: Option<usize>,
+    /// The CPU on which a client connects, before it moves to --cpu
+    #[arg(long)]
+    pub begin_cpu: Option<usize>,
+    /// The NUMA node whose memory is copied
+    #[arg(long)]
+    pub memory_node: Option<u32>,
     #[arg(long, default_value_t = 8)]
     pub message_bytes: usize,
     #[arg(long, default_value_t = 1)]
@@ -288,6 +296,8 @@ impl WorkerArgs {
             address: None,
             listen: LOOPBACK,
             cpu: None,
+            begin_cpu: None,
+            memory_node: None,
             message_bytes: 8,
             connections: 1,
             duration_ms: 100,
@@ -321,6 +331,12 @@ impl WorkerArgs {
         }
         if let Some(cpu) = self.cpu {
             flag("--cpu", cpu.to_string());
+        }
+        if let Some(cpu) = self.begin_cpu {
+            flag("--begin-cpu", cpu.to_string());
+        }
+        if let Some(node) = self.memory_node {
+            flag("--memory-node", node.to_string());
         }
         if let Some(messages) = self.messages {
             flag("--messages", messages.to_string());
@@ -376,6 +392,8 @@ mod tests {
         worker.role = Role::Client;
         worker.address = Some("@name".into());
         worker.cpu = Some(1);
+        worker.begin_cpu = Some(0);
+        worker.memory_node = Some(2);
         worker.messages = Some(7);
         worker.histogram = true;
         let line = std::iter::once(OsString::from("bench")).chain(worker.to_args());

@@ -103,12 +103,13 @@ impl Launcher {
         Ok(worker)
     }
 
-    /// Runs the two ends of a workload: the server first, then a client that is told its address.
-    pub fn pair(&self, column: Transport, args: &WorkerArgs, cpus: Option<(usize, usize)>) -> Result<Pair> {
-        let server_args = WorkerArgs { role: Role::Server, cpu: cpus.map(|c| c.1), ..args.clone() };
+    /// Runs the two ends of a workload: the server first, then a client that is told its address. The CPUs are the
+    /// client's and the server's.
+    pub fn pair(&self, column: Transport, args: &WorkerArgs, cpus: [Option<usize>; 2]) -> Result<Pair> {
+        let server_args = WorkerArgs { role: Role::Server, cpu: cpus[1], begin_cpu: None, ..args.clone() };
         let mut server = self.start(column, &server_args, None)?;
         let client_args =
-            WorkerArgs { role: Role::Client, cpu: cpus.map(|c| c.0), address: Some(server.ready()?), ..args.clone() };
+            WorkerArgs { role: Role::Client, cpu: cpus[0], address: Some(server.ready()?), ..args.clone() };
         let client = self.start(column, &client_args, None)?;
         Ok(Pair { client, server })
     }

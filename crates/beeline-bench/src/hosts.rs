@@ -10,6 +10,7 @@
 //! 4. Settings of bridges that a workload changes are as before when it ends, whether or not it succeeds.
 
 mod bridges;
+mod layouts;
 mod place;
 
 use std::net::IpAddr;
@@ -22,25 +23,37 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::args::{BenchOptions, Role, Transport, WorkerArgs};
-use crate::machine::Machine;
+use crate::machine::{Machine, allowed_cpus};
 use crate::process::Guard;
+use crate::socket::LOOPBACK;
 
-pub use bridges::Bridges;
+pub use bridges::{Bridges, Moved};
+use layouts::Nodes;
+pub use layouts::{Layout, Layouts, Load, Stand};
 pub use place::Host;
 
 /// How long a command may take that measures nothing.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a host says of itself.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct About {
     version: String,
     machine: Machine,
+    nodes: Nodes,
 }
 
 impl About {
     pub fn here() -> Result<About> {
-        Ok(About { version: env!("CARGO_PKG_VERSION").to_owned(), machine: Machine::describe()? })
+        let allowed = allowed_cpus()?;
+        let host = beeline_topo::sysfs::read(Path::new("/sys")).unwrap_or_default();
+        let mut nodes = Nodes::new();
+        for cpu in host.cpus.iter().filter(|cpu| allowed.contains(&(cpu.id as usize))) {
+            if let Some(node) = cpu.node {
+                nodes.entry(node).or_default().push(cpu.id as usize);
+            }
+        }
+        Ok(About { version: env!("CARGO_PKG_VERSION").to_owned(), machine: Machine::describe()?, nodes })
     }
 }
 
@@ -71,7 +84,7 @@ impl Post {
 #[derive(Clone, Debug)]
 pub struct Hosts {
     posts: [Post; 2],
-    machines: [Machine; 2],
+    abouts: [About; 2],
     /// Where servers listen.
     address: IpAddr,
     /// For `beeline run`.
@@ -90,7 +103,7 @@ impl Hosts {
             beeline: if host.is_remote() { options.remote.clone() } else { own.to_owned() },
         };
         let posts = [post(&hosts[0]), post(&hosts[1])];
-        let machines = [describe(&posts[0])?, describe(&posts[1])?];
+        let abouts = [describe(&posts[0])?, describe(&posts[1])?];
         let bridges = match options.transports.contains(&Transport::Beeline) {
             true => Some(Bridges::new(posts.clone(), options.bridge_sockets.clone())?),
             false => None,
@@ -106,12 +119,14 @@ impl Hosts {
             None => None,
         };
         let library = library.map(|path| path.to_string_lossy().into_owned());
-        Ok((Hosts { posts, machines, address, library }, bridges))
+        Ok((Hosts { posts, abouts, address, library }, bridges))
     }
 
     /// The command of a worker. `args` get what only matters between hosts.
     pub fn worker(&self, column: Transport, args: &mut WorkerArgs, library_options: Option<&str>) -> Command {
-        args.listen = self.address;
+        if args.listen == LOOPBACK {
+            args.listen = self.address;
+        }
         args.tell_carried = true;
         let post = match args.role {
             Role::Client => &self.posts[0],
@@ -133,6 +148,15 @@ impl Hosts {
         post.host.command(line.iter().map(String::as_str))
     }
 
+    /// The layouts of programs and rails.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub fn layouts(&self, bridges: Option<&Bridges>) -> Result<Layouts> {
+        let bridges = bridges.context("the bridges are not asked")?;
+        Layouts::find(self.abouts.each_ref(), bridges.rails_in_common())
+    }
+
     pub fn server_address(&self) -> IpAddr {
         self.address
     }
@@ -144,16 +168,16 @@ impl Hosts {
 
     /// Lines about the machines, for the head of a table. Two namespaces are one machine.
     pub fn lines(&self) -> Vec<String> {
-        let line = |end: usize| format!("{}: {}", self.posts[end].host, self.machines[end].line());
+        let line = |end: usize| format!("{}: {}", self.posts[end].host, self.abouts[end].machine.line());
         match self.posts.iter().any(|post| post.host.is_remote()) {
             true => vec![line(0), line(1)],
-            false => vec![self.machines[0].line()],
+            false => vec![self.abouts[0].machine.line()],
         }
     }
 
     /// For the document.
     pub fn document(&self, bridges: Option<&Bridges>) -> Value {
-        let end = |end: usize| json!({ "host": self.posts[end].host.to_string(), "machine": self.machines[end] });
+        let end = |end: usize| json!({ "host": self.posts[end].host.to_string(), "machine": self.abouts[end].machine });
         json!({
             "client": end(0),
             "server": end(1),
@@ -163,12 +187,12 @@ impl Hosts {
     }
 }
 
-fn describe(post: &Post) -> Result<Machine> {
+fn describe(post: &Post) -> Result<About> {
     let text = post.ask(&["bench", "about"])?;
     let about: About = serde_json::from_str(&text)
         .with_context(|| format!("{}: `{}` is another release: it describes no machine", post.host, post.beeline))?;
     if about.version != env!("CARGO_PKG_VERSION") {
         bail!("{} has Beeline {}, this is {}", post.host, about.version, env!("CARGO_PKG_VERSION"));
     }
-    Ok(about.machine)
+    Ok(about)
 }

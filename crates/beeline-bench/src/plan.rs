@@ -30,6 +30,8 @@ pub struct Plan {
     options: Option<String>,
     require_accelerated: bool,
     hosts: Option<Hosts>,
+    /// Why the layouts of programs and rails are not measured, between two hosts that have none.
+    without_layouts: Option<String>,
 }
 
 impl Plan {
@@ -45,6 +47,7 @@ impl Plan {
             }
             None => (None, None),
         };
+        let layouts = hosts.as_ref().map(|hosts| hosts.layouts(bridges.as_ref()));
         let library = match columns.contains(&Transport::Beeline) && hosts.is_none() {
             true => Some(find_library(options.library.as_deref())?),
             false => None,
@@ -56,6 +59,7 @@ impl Plan {
         let named = |patterns: &[String], name: &str| patterns.iter().any(|p| name.contains(p.as_str()));
         let mut workloads: Vec<_> = workloads(hosts.is_some())
             .into_iter()
+            .filter(|w| w.layout().is_none_or(|layout| matches!(&layouts, Some(Ok(layouts)) if layouts.has(layout))))
             .filter(|w| columns.iter().any(|&column| w.is_for(column)))
             .filter(|w| options.only.is_empty() || named(&options.only, w.name))
             .filter(|w| !named(&options.except, w.name))
@@ -66,8 +70,10 @@ impl Plan {
             eprintln!("System calls are not counted, because strace is not installed.");
             workloads.retain(|w| !w.needs_strace());
         }
+        let without_layouts = layouts.as_ref().and_then(|layouts| layouts.as_ref().err()).map(|why| format!("{why:#}"));
         if workloads.is_empty() {
-            bail!("no workload has such a name; --list shows them");
+            let why = without_layouts.map(|why| format!(" (none of the layouts: {why})")).unwrap_or_default();
+            bail!("no workload has such a name{why}; --list shows them");
         }
         let cpus = match options.cpus {
             Some(cpus) => Some(cpus),
@@ -83,6 +89,7 @@ impl Plan {
                 idle_duration: Duration::from_secs(idle),
                 carried: RefCell::default(),
                 bridges,
+                layouts: layouts.and_then(Result::ok),
             },
             workloads,
             columns,
@@ -95,6 +102,7 @@ impl Plan {
             options: options.options.clone(),
             require_accelerated: options.require_accelerated,
             hosts,
+            without_layouts,
         };
         if let Some(hosts) = &plan.hosts {
             interrupt::watch()?;
@@ -127,10 +135,12 @@ impl Plan {
         lines
     }
 
-    /// What is to be said below the table: how the rails shared the work.
+    /// What is to be said below the table: how the rails shared the work, and what could not be measured.
     pub fn notes(&self) -> Vec<String> {
         let moved = self.suite.bridges.iter().flat_map(Bridges::all_moved);
-        moved.filter_map(|(name, moved)| Some(format!("rails, {name}: {}", moved.shares()?))).collect()
+        let shares = moved.filter_map(|(name, moved)| Some(format!("rails, {name}: {}", moved.shares()?)));
+        let without = self.without_layouts.iter().map(|why| format!("no layouts of programs and rails: {why}"));
+        shares.chain(without).collect()
     }
 
     pub fn hosts_document(&self) -> Option<serde_json::Value> {

@@ -1,6 +1,8 @@
-//! The table of workloads and how each becomes readings.
+//! How the workloads of the table become readings.
 //!
 //! A workload runs once a round over each transport; each run gives readings for one or more rows of the report.
+
+mod table;
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -9,13 +11,22 @@ use anyhow::{Context, Result, ensure};
 
 use crate::acceleration::Carried;
 use crate::args::{Program, Role, Transport, WorkerArgs};
-use crate::conductor::{Launcher, Pair};
-use crate::hosts::Bridges;
+use crate::conductor::{Launcher, Pair, Worker};
+use crate::hosts::{Bridges, Layout, Layouts, Load, Moved, Stand};
 use crate::memory::{Resident, cpu_seconds};
-use crate::report::{Limit, Row, Unit};
+use crate::report::{Row, Unit};
+use crate::socket::LOOPBACK;
 use crate::stats::smallest_share;
 use crate::syscalls;
 use crate::worker::Outcome;
+
+#[cfg(test)]
+pub use table::WORKLOADS;
+use table::{Kind, Mover};
+pub use table::{Workload, workloads};
+
+/// Messages of the layouts: too small to be striped, and too large for a message between the bridges.
+const LAYOUT_BYTES: usize = 65_536;
 
 /// One figure of one run.
 #[derive(Debug, Clone)]
@@ -35,215 +46,6 @@ impl Reading {
     }
 }
 
-pub struct Workload {
-    pub name: &'static str,
-    kind: Kind,
-    pub rows: &'static [Row],
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    Latency(Program),
-    Histogram(Program),
-    Stream {
-        program: Program,
-        message_bytes: usize,
-    },
-    Connect,
-    Crowd {
-        connections: usize,
-    },
-    Busy {
-        idle: usize,
-    },
-    Pairs {
-        pairs: usize,
-    },
-    Idle {
-        connections: usize,
-    },
-    SystemCalls,
-    /// Several one-way streams at once.
-    Streams {
-        streams: usize,
-        message_bytes: usize,
-    },
-    /// A one-way stream with the bridges' `pull_min` set, over the bridge only.
-    Moved {
-        message_bytes: usize,
-        by: Mover,
-    },
-}
-
-/// How large pieces go from one bridge to the other.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Mover {
-    Push,
-    Pull,
-}
-
-impl Mover {
-    /// The setting that leaves nothing to the other.
-    fn pull_min(self) -> u64 {
-        match self {
-            Mover::Push => u32::MAX.into(),
-            Mover::Pull => 4096,
-        }
-    }
-}
-
-macro_rules! row {
-    ($id:literal, $title:literal, $unit:ident) => {
-        Row { id: $id, title: $title, unit: Unit::$unit, limit: None }
-    };
-    ($id:literal, $title:literal, $unit:ident, $limit:ident) => {
-        Row { id: $id, title: $title, unit: Unit::$unit, limit: Some(Limit::$limit) }
-    };
-}
-
-macro_rules! stream {
-    ($id:literal, $title:literal, $unit:ident, $program:ident, $bytes:expr $(, $limit:ident)?) => {
-        Workload {
-            name: $id,
-            kind: Kind::Stream { program: Program::$program, message_bytes: $bytes },
-            rows: &[row!($id, $title, $unit $(, $limit)?)],
-        }
-    };
-}
-
-/// All workloads, in the order of the report.
-#[rustfmt::skip]
-pub const WORKLOADS: &[Workload] = &[
-    Workload { name: "pingpong", kind: Kind::Latency(Program::Pingpong),
-        rows: &[row!("pingpong", "8 B ping-pong, blocking, one way", Nanoseconds, HandOver)] },
-    Workload { name: "pingpong-epoll", kind: Kind::Latency(Program::PingpongEpoll),
-        rows: &[row!("pingpong-epoll", "8 B ping-pong, epoll_wait before recv", Nanoseconds, HandOver)] },
-    stream!("stream-64", "64 B sends, one way", MessagesPerSecond, Stream, 64),
-    stream!("stream-1k", "1 KiB sends, one way", MessagesPerSecond, Stream, 1024),
-    stream!("stream-64k", "64 KiB sends, one way", BytesPerSecond, Stream, 65_536, Memcpy64K),
-    stream!("stream-1m", "1 MiB sends, one way", BytesPerSecond, Stream, 1_048_576, Memcpy1M),
-    stream!("duplex-64", "64 B sends, both ways (sum)", MessagesPerSecond, Duplex, 64),
-    stream!("duplex-1k", "1 KiB sends, both ways (sum)", MessagesPerSecond, Duplex, 1024),
-    stream!("duplex-64k", "64 KiB sends, both ways (sum)", BytesPerSecond, Duplex, 65_536, Memcpy64K),
-    stream!("duplex-1m", "1 MiB sends, both ways (sum)", BytesPerSecond, Duplex, 1_048_576, Memcpy1M),
-    Workload { name: "connect", kind: Kind::Connect,
-        rows: &[row!("connect", "connect, 1 B each way, close", PerSecond)] },
-    Workload { name: "crowd-50", kind: Kind::Crowd { connections: 50 },
-        rows: &[row!("crowd-50", "50 connections, one epoll loop", RequestsPerSecond)] },
-    Workload { name: "crowd-1000", kind: Kind::Crowd { connections: 1000 },
-        rows: &[row!("crowd-1000", "1,000 connections, one epoll loop", RequestsPerSecond)] },
-    Workload { name: "busy", kind: Kind::Busy { idle: 1000 },
-        rows: &[
-            row!("busy-alone", "8 B through an epoll loop, alone", Nanoseconds, HandOver),
-            row!("busy-among", "the same among 1,000 idle connections", Nanoseconds, HandOver),
-            row!("idle-user", "resident per idle connection, both ends", Bytes),
-            row!("idle-kernel", "kernel memory per idle connection", Bytes),
-        ] },
-    Workload { name: "pairs", kind: Kind::Pairs { pairs: 8 },
-        rows: &[
-            row!("pairs-total", "8 busy pairs on two cores, all together", TripsPerSecond),
-            row!("pairs-share", "of that the poorest pair, of a fair share", Share),
-        ] },
-    Workload { name: "histogram", kind: Kind::Histogram(Program::Pingpong),
-        rows: &[
-            row!("pingpong-p50", "each trip timed, blocking: p50", Nanoseconds),
-            row!("pingpong-p99", "p99", Nanoseconds),
-            row!("pingpong-p999", "p99.9", Nanoseconds),
-        ] },
-    Workload { name: "histogram-epoll", kind: Kind::Histogram(Program::PingpongEpoll),
-        rows: &[
-            row!("pingpong-epoll-p50", "each trip timed, epoll: p50", Nanoseconds),
-            row!("pingpong-epoll-p99", "p99", Nanoseconds),
-            row!("pingpong-epoll-p999", "p99.9", Nanoseconds),
-        ] },
-    Workload { name: "idle", kind: Kind::Idle { connections: 100 },
-        rows: &[row!("idle-cpu", "CPU of an idle server, 100 connections", MillisecondsPer10s)] },
-    Workload { name: "syscalls", kind: Kind::SystemCalls,
-        rows: &[
-            row!("syscalls-pingpong", "system calls a message: ping-pong", PerMessage),
-            row!("syscalls-pingpong-epoll", "ping-pong through epoll", PerMessage),
-            row!("syscalls-stream", "64 B sends", PerMessage),
-        ] },
-];
-
-macro_rules! streams {
-    ($id:literal, $title:literal, $streams:expr) => {
-        Workload {
-            name: $id,
-            kind: Kind::Streams { streams: $streams, message_bytes: 65_536 },
-            rows: &[row!($id, $title, BytesPerSecond)],
-        }
-    };
-}
-
-macro_rules! moved {
-    ($id:literal, $title:literal, $bytes:expr, $by:ident) => {
-        Workload {
-            name: $id,
-            kind: Kind::Moved { message_bytes: $bytes, by: Mover::$by },
-            rows: &[row!($id, $title, BytesPerSecond)],
-        }
-    };
-}
-
-/// What is measured between two hosts only.
-#[rustfmt::skip]
-const BETWEEN_HOSTS: &[Workload] = &[
-    streams!("streams-2", "64 KiB sends, 2 streams (sum)", 2),
-    streams!("streams-4", "64 KiB sends, 4 streams (sum)", 4),
-    streams!("streams-8", "64 KiB sends, 8 streams (sum)", 8),
-    moved!("push-8k", "8 KiB sends, all pushed", 8192, Push),
-    moved!("pull-8k", "8 KiB sends, all pulled", 8192, Pull),
-    moved!("push-64k", "64 KiB sends, all pushed", 65_536, Push),
-    moved!("pull-64k", "64 KiB sends, all pulled", 65_536, Pull),
-    moved!("push-1m", "1 MiB sends, all pushed", 1_048_576, Push),
-    moved!("pull-1m", "1 MiB sends, all pulled", 1_048_576, Pull),
-];
-
-/// The workloads of a run, in the order of the report.
-pub fn workloads(between_hosts: bool) -> Vec<&'static Workload> {
-    match between_hosts {
-        false => WORKLOADS.iter().collect(),
-        true => WORKLOADS.iter().filter(|w| w.works_between_hosts()).chain(BETWEEN_HOSTS).collect(),
-    }
-}
-
-impl Workload {
-    /// Whether nothing is looked at from outside the workers.
-    fn works_between_hosts(&self) -> bool {
-        match self.kind {
-            Kind::Latency(_) | Kind::Histogram(_) | Kind::Stream { .. } | Kind::Connect | Kind::Crowd { .. } => true,
-            Kind::Streams { .. } | Kind::Moved { .. } => true,
-            Kind::Busy { .. } | Kind::Pairs { .. } | Kind::Idle { .. } | Kind::SystemCalls => false,
-        }
-    }
-
-    /// Whether the workload says something of this transport.
-    pub fn is_for(&self, column: Transport) -> bool {
-        column == Transport::Beeline || !matches!(self.kind, Kind::Moved { .. })
-    }
-
-    /// Timing every trip is asked for separately.
-    pub fn is_histogram(&self) -> bool {
-        matches!(self.kind, Kind::Histogram(_))
-    }
-
-    /// Whether one run is enough: what does not vary with the machine's mood.
-    pub fn runs_once(&self) -> bool {
-        matches!(self.kind, Kind::Idle { .. } | Kind::SystemCalls)
-    }
-
-    /// Whether the workload runs under strace.
-    pub fn needs_strace(&self) -> bool {
-        self.kind == Kind::SystemCalls
-    }
-
-    /// Whether all transports can run at the same time without disturbing each other.
-    pub fn runs_side_by_side(&self) -> bool {
-        matches!(self.kind, Kind::Idle { .. })
-    }
-}
-
 /// What a run needs to know.
 pub struct Suite {
     pub launcher: Launcher,
@@ -253,6 +55,8 @@ pub struct Suite {
     pub carried: RefCell<Carried>,
     /// For a run between two hosts, if it goes over the bridge.
     pub bridges: Option<Bridges>,
+    /// For a run between two hosts, if they have NUMA nodes.
+    pub layouts: Option<Layouts>,
 }
 
 impl Suite {
@@ -266,7 +70,11 @@ impl Suite {
             return self.run_one(workload, column);
         };
         let Kind::Moved { by, .. } = workload.kind else {
-            return Ok(bridges.watch(workload.name, || self.run_one(workload, column))?.0);
+            let (readings, moved) = bridges.watch(workload.name, || self.run_one(workload, column))?;
+            if let Some(layout) = workload.layout() {
+                self.check_rails(layout, &moved)?;
+            }
+            return Ok(readings);
         };
         bridges.with_setting("pull_min", by.pull_min(), || {
             let (readings, moved) = bridges.watch(workload.name, || self.run_one(workload, column))?;
@@ -297,6 +105,7 @@ impl Suite {
             Kind::Stream { program, message_bytes } => self.stream(&rows[0], column, program, message_bytes),
             Kind::Moved { message_bytes, .. } => self.stream(&rows[0], column, Program::Stream, message_bytes),
             Kind::Streams { streams, message_bytes } => self.streams(&rows[0], column, streams, message_bytes),
+            Kind::Layout { layout, loaded } => self.layout(&rows[0], column, layout, loaded),
             Kind::Connect => {
                 let (client, _) = self.run_pair(column, &self.args(Program::Connect))?;
                 let value = figure(&client, "connections_per_second")?;
@@ -354,7 +163,7 @@ impl Suite {
     }
 
     fn pair(&self, column: Transport, args: &WorkerArgs) -> Result<Pair> {
-        self.launcher.pair(column, args, self.cpus)
+        self.launcher.pair(column, args, [self.cpus.map(|c| c.0), self.cpus.map(|c| c.1)])
     }
 
     fn stream(&self, row: &Row, column: Transport, program: Program, message_bytes: usize) -> Result<Vec<Reading>> {
@@ -381,7 +190,8 @@ impl Suite {
 
     fn streams(&self, row: &Row, column: Transport, count: usize, message_bytes: usize) -> Result<Vec<Reading>> {
         let args = WorkerArgs { message_bytes, start_together: true, ..self.args(Program::Stream) };
-        let pairs = self.start_together(column, &args, count)?;
+        let mut pairs = self.pairs_of(column, &args, count)?;
+        start_together(&mut pairs)?;
         let rates = pairs
             .into_iter()
             .map(|pair| figure(&self.finish(pair)?.1, "bytes_per_second"))
@@ -389,15 +199,58 @@ impl Suite {
         Ok(vec![Reading::with(row.id, rates.iter().sum(), rates)])
     }
 
-    fn start_together(&self, column: Transport, args: &WorkerArgs, count: usize) -> Result<Vec<Pair>> {
-        let mut pairs = (0..count).map(|_| self.pair(column, args)).collect::<Result<Vec<_>>>()?;
-        for pair in &mut pairs {
-            pair.client.reach("start")?;
+    fn pairs_of(&self, column: Transport, args: &WorkerArgs, count: usize) -> Result<Vec<Pair>> {
+        (0..count).map(|_| self.pair(column, args)).collect()
+    }
+
+    fn layout(&self, row: &Row, column: Transport, layout: Layout, loaded: bool) -> Result<Vec<Reading>> {
+        let layouts = self.layouts.as_ref().context("the hosts have no layouts")?;
+        let pair = |stand: Stand| {
+            let args = WorkerArgs {
+                message_bytes: LAYOUT_BYTES,
+                start_together: true,
+                begin_cpu: Some(stand.begin),
+                // The bridges take any address; for TCP it says which rail.
+                listen: if column == Transport::Tcp { stand.address } else { LOOPBACK },
+                ..self.args(Program::Pingpong)
+            };
+            self.launcher.pair(column, &args, [Some(stand.client), stand.server])
+        };
+        let mut pairs = layouts.stands(layout).into_iter().map(pair).collect::<Result<Vec<_>>>()?;
+        let loads = if loaded { layouts.loads() } else { &[] };
+        let mut loads = loads.iter().map(|load| self.load(load)).collect::<Result<Vec<_>>>()?;
+        start_together(&mut pairs)?;
+        let both_ways = 2.0 * LAYOUT_BYTES as f64;
+        let rate = |pair| Ok(figure(&self.finish(pair)?.0, "trips_per_second")? * both_ways);
+        let rates = pairs.into_iter().map(rate).collect::<Result<Vec<f64>>>()?;
+        for load in &mut loads {
+            load.go_on()?;
+            ensure!(figure(&load.result()?, "bytes_per_second")? > 0.0, "the memory load copied nothing");
         }
-        for pair in &mut pairs {
-            pair.client.go_on()?;
+        Ok(vec![Reading::with(row.id, rates.iter().sum(), rates)])
+    }
+
+    fn load(&self, load: &Load) -> Result<Worker> {
+        let args = WorkerArgs {
+            role: if load.end == 0 { Role::Client } else { Role::Server },
+            cpu: Some(load.cpu),
+            memory_node: Some(load.memory_node),
+            ..self.args(Program::Load)
+        };
+        let mut worker = self.launcher.start(Transport::Tcp, &args, None)?;
+        worker.reach("loading")?;
+        Ok(worker)
+    }
+
+    /// Whether the bytes went over the rails of the layout.
+    fn check_rails(&self, layout: Layout, moved: &Moved) -> Result<()> {
+        let layouts = self.layouts.as_ref().context("the hosts have no layouts")?;
+        let least = if layout == Layout::Both { 0.2 } else { 0.9 };
+        for stand in layouts.stands(layout) {
+            let share = moved.share(&stand.rail);
+            ensure!(share >= least, "{} carried {:.0} % of the bytes", stand.rail, share * 100.0);
         }
-        Ok(pairs)
+        Ok(())
     }
 
     fn busy(&self, rows: &[Row], column: Transport, idle: usize) -> Result<Vec<Reading>> {
@@ -422,8 +275,9 @@ impl Suite {
             duration_ms: 2 * self.duration.as_millis() as u64,
             ..self.args(Program::Pingpong)
         };
-        let rates = self
-            .start_together(column, &args, count)?
+        let mut pairs = self.pairs_of(column, &args, count)?;
+        start_together(&mut pairs)?;
+        let rates = pairs
             .into_iter()
             .map(|pair| figure(&self.finish(pair)?.0, "trips_per_second"))
             .collect::<Result<Vec<f64>>>()?;
@@ -461,6 +315,17 @@ impl Suite {
     }
 }
 
+/// Lets clients that wait at their start begin at the same time.
+fn start_together(pairs: &mut [Pair]) -> Result<()> {
+    for pair in &mut *pairs {
+        pair.client.reach("start")?;
+    }
+    for pair in pairs {
+        pair.client.go_on()?;
+    }
+    Ok(())
+}
+
 fn figure(outcome: &Outcome, name: &str) -> Result<f64> {
     outcome.values.get(name).copied().with_context(|| format!("a worker did not report {name}"))
 }
@@ -472,21 +337,5 @@ pub fn fixed(program: Program, messages: u64) -> WorkerArgs {
         messages: Some(messages),
         message_bytes: if program == Program::Stream { 64 } else { 8 },
         ..WorkerArgs::new(program)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn names_and_rows_are_unique() {
-        let all: Vec<_> = WORKLOADS.iter().chain(BETWEEN_HOSTS).collect();
-        let names: HashSet<_> = all.iter().map(|w| w.name).collect();
-        assert_eq!(names.len(), all.len());
-        let rows: Vec<_> = all.iter().flat_map(|w| w.rows).collect();
-        let ids: HashSet<_> = rows.iter().map(|r| r.id).collect();
-        assert_eq!(ids.len(), rows.len());
     }
 }

@@ -7,6 +7,7 @@
 mod connect;
 mod crowd;
 mod echo;
+mod load;
 mod pingpong;
 mod stream;
 
@@ -60,10 +61,11 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
     // Also when a tracer stands between the conductor and this process.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     raise_fd_limit()?;
-    if let Some(cpu) = args.cpu {
+    if let Some(cpu) = args.begin_cpu.or(args.cpu) {
         pin(cpu)?;
     }
     let mut outcome = match args.role {
+        _ if args.program == Program::Load => load::drive(args)?,
         Role::Server => serve(args)?,
         Role::Client => drive(args)?,
     };
@@ -88,6 +90,7 @@ fn serve(args: &WorkerArgs) -> Result<Outcome> {
         Program::Duplex => stream::serve_duplex(args, &listener),
         Program::Connect => connect::serve(&listener),
         Program::PingpongEpoll | Program::Crowd | Program::Busy | Program::Idle => echo::serve(args, &listener),
+        Program::Load => bail!("it talks to nobody"),
     }
 }
 
@@ -102,6 +105,7 @@ fn drive(args: &WorkerArgs) -> Result<Outcome> {
         Program::Crowd => crowd::drive(args, address),
         Program::Busy => crowd::drive_busy(args, address),
         Program::Idle => crowd::drive_idle(args, address),
+        Program::Load => bail!("it talks to nobody"),
     }
 }
 
@@ -122,6 +126,14 @@ fn pause(point: &str) -> Result<()> {
         bail!("the conductor is gone");
     }
     Ok(())
+}
+
+/// Moves a client that has connected to where it is to be measured.
+fn move_on(args: &WorkerArgs) -> Result<()> {
+    match (args.begin_cpu, args.cpu) {
+        (Some(_), Some(cpu)) => pin(cpu),
+        _ => Ok(()),
+    }
 }
 
 /// Waits for a line from the conductor. `false` when it has closed the pipe.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use beeline_topo::Rail;
 use serde::{Deserialize, Serialize};
 
 use super::Post;
@@ -34,14 +35,22 @@ struct Peer {
 
 #[derive(Deserialize)]
 struct Data {
+    rails: Vec<Numbered>,
     links: Vec<Link>,
     totals: Totals,
+}
+
+#[derive(Deserialize)]
+struct Numbered {
+    id: u32,
+    rail: Rail,
 }
 
 #[derive(Deserialize)]
 struct Link {
     peer: String,
     rail: String,
+    peer_rail: u32,
     up: bool,
     bytes_sent: u64,
 }
@@ -53,6 +62,14 @@ struct Totals {
     links_made: u64,
     pushes: u64,
     pulls: u64,
+}
+
+/// A rail of the client's host that leads to the server's, and the NUMA nodes at both ends of it.
+#[derive(Clone, Debug)]
+pub struct Common {
+    pub name: String,
+    pub server_address: IpAddr,
+    pub nodes: [Option<u32>; 2],
 }
 
 /// What both bridges have done for a workload.
@@ -70,6 +87,11 @@ pub struct Moved {
 }
 
 impl Moved {
+    /// The share of a rail in what was sent to the server's host.
+    pub fn share(&self, rail: &str) -> f64 {
+        self.from_client.get(rail).copied().unwrap_or(0) as f64 / sum(&self.from_client).max(1) as f64
+    }
+
     fn since(&self, before: &Moved) -> Moved {
         // A link that was made anew counts from nothing.
         let rails = |now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
@@ -123,6 +145,7 @@ pub struct Bridges {
     sockets: Option<[String; 2]>,
     /// What the server's bridge speaks for.
     server_speaks_for: Vec<String>,
+    rails: Vec<Common>,
     /// By workload.
     moved: RefCell<BTreeMap<&'static str, Moved>>,
 }
@@ -133,8 +156,10 @@ impl Bridges {
     /// # Errors
     /// When a bridge does not answer, the two do not know each other, or do not settle.
     pub fn new(posts: [Post; 2], sockets: Option<[String; 2]>) -> Result<Bridges> {
-        let mut bridges = Bridges { posts, sockets, server_speaks_for: Vec::new(), moved: RefCell::default() };
-        let [_, server] = bridges.settled(PATIENCE)?;
+        let mut bridges =
+            Bridges { posts, sockets, server_speaks_for: Vec::new(), rails: Vec::new(), moved: RefCell::default() };
+        let [client, server] = bridges.settled(PATIENCE)?;
+        bridges.rails = in_common(&client, &server);
         bridges.server_speaks_for = server.speaks_for;
         Ok(bridges)
     }
@@ -205,6 +230,11 @@ impl Bridges {
         })
     }
 
+    /// The rails that join the two hosts, by name.
+    pub fn rails_in_common(&self) -> &[Common] {
+        &self.rails
+    }
+
     /// Runs something that uses the bridges, and notes what they did meanwhile.
     pub fn watch<T>(&self, workload: &'static str, run: impl FnOnce() -> Result<T>) -> Result<(T, Moved)> {
         let before = self.totals()?;
@@ -263,6 +293,23 @@ impl Bridges {
         }
         self.posts[end].ask(&words)
     }
+}
+
+/// The links that are up, as the client's host sees them.
+fn in_common(client: &Status, server: &Status) -> Vec<Common> {
+    let up = client.data.links.iter().filter(|link| link.up && link.peer == server.name);
+    let ends = up.filter_map(|link| {
+        let own = client.data.rails.iter().find(|own| own.rail.name == link.rail)?;
+        let other = server.data.rails.iter().find(|other| other.id == link.peer_rail)?;
+        Some(Common {
+            name: link.rail.clone(),
+            server_address: other.rail.address.addr(),
+            nodes: [own.rail.node, other.rail.node],
+        })
+    });
+    let mut rails: Vec<_> = ends.collect();
+    rails.sort_by(|a, b| a.name.cmp(&b.name));
+    rails
 }
 
 fn sum(rails: &BTreeMap<String, u64>) -> u64 {

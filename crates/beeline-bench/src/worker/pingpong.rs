@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use hdrhistogram::Histogram;
 
-use super::{Outcome, pause};
+use super::{Outcome, move_on, pause};
 use crate::args::WorkerArgs;
 use crate::poller::Poller;
 use crate::socket::{Listener, connect, receive, send_small};
@@ -27,6 +27,7 @@ pub fn serve(args: &WorkerArgs, listener: &Listener) -> Result<Outcome> {
 /// Blocking round trips.
 pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
     let stream = connect(address)?;
+    move_on(args)?;
     let mut exchange = Exchange::new(args.message_bytes);
     measure_trips(args, || {
         exchange.send(&stream)?;

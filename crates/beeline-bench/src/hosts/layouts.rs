@@ -1,0 +1,195 @@
+//! Where programs and rails stand to each other on hosts of several NUMA nodes: the three layouts that adapters with a
+//! port at each package are compared in.
+//!
+//! - **local**: programs at the node of the rail that carries them;
+//! - **remote**: over the same rail, programs at another node;
+//! - **both**: programs at two nodes, each over the rail of its own.
+//!
+//! 1. The bridge chooses a rail when a connection is made, by the CPU that the client is on. So a `remote` client
+//!    connects at the rail's node, and moves to the other one before it is measured.
+//! 2. Messages are too small to be striped over several rails; what the bridges have counted must confirm the layout.
+//! 3. A server stands as its client does, if its host has several nodes and the node of its rail is known.
+//! 4. The last CPU of a node is left to the memory load, where there are several.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, ensure};
+
+use super::About;
+use super::bridges::Common;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    Local,
+    Remote,
+    Both,
+}
+
+/// Where the two ends of a connection run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stand {
+    pub rail: String,
+    /// The client's CPU when it connects.
+    pub begin: usize,
+    pub client: usize,
+    pub server: Option<usize>,
+    /// What TCP is to connect to, so that it takes the same rail.
+    pub address: IpAddr,
+}
+
+/// A program that loads memory: on a CPU, with the memory of another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// 0 for the client's host, 1 for the server's.
+    pub end: usize,
+    pub cpu: usize,
+    pub memory_node: u32,
+}
+
+/// A rail, and the CPUs near to it and far from it.
+#[derive(Clone, Debug)]
+struct Site {
+    rail: String,
+    address: IpAddr,
+    node: u32,
+    near: [Vec<usize>; 2],
+    away: [Vec<usize>; 2],
+}
+
+/// The layouts of two hosts.
+#[derive(Clone, Debug)]
+pub struct Layouts {
+    home: Site,
+    /// A rail at another node.
+    far: Option<Site>,
+    loads: Vec<Load>,
+}
+
+/// The NUMA nodes of a host: each with the CPUs that may be used, nodes without CPUs left out.
+pub type Nodes = std::collections::BTreeMap<u32, Vec<usize>>;
+
+impl Layouts {
+    /// # Errors
+    /// Why there are none.
+    pub fn find(hosts: [&About; 2], rails: &[Common]) -> Result<Layouts> {
+        ensure!(hosts[0].nodes.len() > 1, "the client's host has one NUMA node");
+        let mut sites = rails.iter().filter_map(|rail| Site::new(rail, hosts));
+        let home = sites.next().context("nobody knows at which NUMA node the client's rails are")?;
+        let far = sites.find(|site| site.node != home.node);
+        let loads = hosts.iter().enumerate().flat_map(|(end, about)| loads(end, &about.nodes)).collect();
+        Ok(Layouts { home, far, loads })
+    }
+
+    /// Whether there is this one.
+    pub fn has(&self, layout: Layout) -> bool {
+        layout != Layout::Both || self.far.is_some()
+    }
+
+    /// Two connections, so that each layout has as many.
+    pub fn stands(&self, layout: Layout) -> Vec<Stand> {
+        let far = self.far.as_ref().unwrap_or(&self.home);
+        match layout {
+            Layout::Local => (0..2).map(|i| self.home.stand(i, false)).collect(),
+            Layout::Remote => (0..2).map(|i| self.home.stand(i, true)).collect(),
+            Layout::Both => vec![self.home.stand(0, false), far.stand(0, false)],
+        }
+    }
+
+    pub fn loads(&self) -> &[Load] {
+        &self.loads
+    }
+}
+
+impl Site {
+    fn new(rail: &Common, hosts: [&About; 2]) -> Option<Site> {
+        let node = rail.nodes[0]?;
+        // Where the other node begins does not matter; it has to be the same for every connection.
+        let split = |end: usize| {
+            let all = &hosts[end].nodes;
+            let near = rail.nodes[end].and_then(|node| Some((node, all.get(&node)?)));
+            let away = near.and_then(|(node, _)| all.iter().find(|(other, _)| **other != node));
+            near.zip(away).map(|((_, near), (_, away))| [near, away].map(|cpus| workers(cpus).to_vec()))
+        };
+        let [client_near, client_away] = split(0)?;
+        let [server_near, server_away] = split(1).unwrap_or_default();
+        Some(Site {
+            rail: rail.name.clone(),
+            address: rail.server_address,
+            node,
+            near: [client_near, server_near],
+            away: [client_away, server_away],
+        })
+    }
+
+    fn stand(&self, index: usize, is_remote: bool) -> Stand {
+        let cpu = |cpus: &[usize]| cpus.get(index % cpus.len().max(1)).copied();
+        let run = if is_remote { &self.away } else { &self.near };
+        let begin = cpu(&self.near[0]).unwrap_or_default();
+        Stand {
+            rail: self.rail.clone(),
+            begin,
+            client: cpu(&run[0]).unwrap_or(begin),
+            server: cpu(&run[1]),
+            address: self.address,
+        }
+    }
+}
+
+/// The CPUs of a node that are not the memory load's.
+fn workers(cpus: &[usize]) -> &[usize] {
+    match cpus.split_last() {
+        Some((_, rest)) if !rest.is_empty() => rest,
+        _ => cpus,
+    }
+}
+
+/// On each node a program with the memory of the next one.
+fn loads(end: usize, nodes: &Nodes) -> Vec<Load> {
+    let next = nodes.keys().cycle().skip(1);
+    let each = nodes.values().zip(next).filter_map(|(cpus, &memory_node)| Some((*cpus.last()?, memory_node)));
+    each.filter(|_| nodes.len() > 1).map(|(cpu, memory_node)| Load { end, cpu, memory_node }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(nodes: &[&[usize]]) -> About {
+        let nodes = nodes.iter().zip(0..).map(|(cpus, node)| (node, cpus.to_vec())).collect();
+        About { nodes, ..About::here().unwrap() }
+    }
+
+    fn rail(name: &str, client: Option<u32>, server: Option<u32>) -> Common {
+        Common { name: name.into(), server_address: [10, 9, 0, 2].into(), nodes: [client, server] }
+    }
+
+    #[test]
+    fn programs_stand_at_the_rail_away_from_it_and_at_two() {
+        let two = about(&[&[0, 1, 2], &[3, 4, 5]]);
+        let rails = [rail("x", None, None), rail("a", Some(1), Some(0)), rail("b", Some(0), Some(1))];
+        let layouts = Layouts::find([&two, &two], &rails).unwrap();
+        let show = |layout| {
+            let stands = layouts.stands(layout).into_iter();
+            stands.map(|s| (s.rail, s.begin, s.client, s.server.unwrap())).collect::<Vec<_>>()
+        };
+        assert_eq!(show(Layout::Local), [("a".into(), 3, 3, 0), ("a".into(), 4, 4, 1)]);
+        assert_eq!(show(Layout::Remote), [("a".into(), 3, 0, 3), ("a".into(), 4, 1, 4)]);
+        assert_eq!(show(Layout::Both), [("a".into(), 3, 3, 0), ("b".into(), 0, 0, 3)]);
+        let load = |end, cpu, memory_node| Load { end, cpu, memory_node };
+        assert_eq!(layouts.loads(), [load(0, 2, 1), load(0, 5, 0), load(1, 2, 1), load(1, 5, 0)]);
+    }
+
+    #[test]
+    fn a_host_of_one_node_has_none_and_a_server_of_one_stands_anywhere() {
+        let (one, two) = (about(&[&[0, 1]]), about(&[&[0], &[1]]));
+        let rails = [rail("a", Some(0), Some(0))];
+        let why = Layouts::find([&one, &two], &rails).unwrap_err().to_string();
+        assert!(why.contains("one NUMA node"), "{why}");
+        assert!(Layouts::find([&two, &one], &[rail("a", None, Some(0))]).is_err());
+        let layouts = Layouts::find([&two, &one], &rails).unwrap();
+        assert!(!layouts.has(Layout::Both) && layouts.has(Layout::Remote));
+        let [stand, _] = layouts.stands(Layout::Remote).try_into().unwrap();
+        assert_eq!((stand.begin, stand.client, stand.server), (0, 1, None));
+        assert_eq!(layouts.loads().len(), 2);
+    }
+}
