@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-rdma compat bench bench-hosts check loom install clean deps-build deps-test deps-demo deps-compat deps-rdma
+.PHONY: help all demo test test-rdma compat bench bench-hosts check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -33,7 +33,7 @@ compat: deps-compat all
 bench: all
 	target/release/beeline bench
 
-bench-hosts: deps-build all
+bench-hosts: deps-hosts all
 	tests/hosts/bench.sh
 
 # The lane's models alone (also part of `make test`).
@@ -58,6 +58,9 @@ deps-demo:
 
 deps-compat:
 	@ci/packages.sh build test compat
+
+deps-hosts:
+	@ci/packages.sh build hosts
 
 deps-rdma:
 	@ci/packages.sh build rdma

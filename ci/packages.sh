@@ -8,6 +8,8 @@ declare -A packages=(
     [test]="gcc libc6-dev strace python3 redis-server redis-tools iperf3 memcached nginx-light curl procps iproute2
         python3.11 libpython3.11-testsuite openbsd-inetd netcat-openbsd socat rsync haproxy stunnel4 openssl"
     [demo]="redis-server redis-tools iperf3 netpipe-tcp sockperf procps"
+    # Network namespaces for `make bench-hosts`.
+    [hosts]="iproute2"
     # Foreign test suites and what they are built with, then real programs.
     [compat]="gcc g++ libc6-dev make dpkg-dev pkg-config libssl-dev zlib1g-dev openssl strace procps iproute2
         python3.11 libpython3.11-testsuite python3-pip

@@ -6,40 +6,7 @@
 set -uo pipefail
 binaries=$1
 here=$(cd "$(dirname "$0")" && pwd)
-read -r -a ours <<<"$RDMA_ADDRESSES"
-read -r -a theirs <<<"$RDMA_PEERS"
-other=$((3 - RDMA_GUEST))
-work=$(mktemp -d)
-quoted() { printf '"%s",' "$@"; }
-cat >"$work/beelined.toml" <<TOML
-name = "guest$RDMA_GUEST"
-listen = ["${ours[0]}:4797"]
-admin_socket = "$work/beelined.sock"
-insecure = true
-addresses = [$(quoted "${ours[@]}")]
-# An emulated machine may do nothing for seconds.
-peer_timeout_s = 60
-[[peers]]
-name = "guest$other"
-control = ["${theirs[0]}:4797"]
-addresses = [$(quoted "${theirs[@]}")]
-[rails]
-allow = [{ provider = "verbs" }]
-TOML
-chmod 600 "$work/beelined.toml"
-"$binaries/beelined" run --config "$work/beelined.toml" &
-bridge=$!
-trap 'kill $bridge 2>/dev/null; wait 2>/dev/null; rm -rf "$work"' EXIT
-status() { "$binaries/beelined" status --json --config "$work/beelined.toml"; }
-links() { status | python3 -c 'import json, sys; print(sum(link["up"] for link in json.load(sys.stdin)["data"]["links"]))'; }
-await_links() {
-    for _ in $(seq 300); do [ "$(links 2>/dev/null)" = "$1" ] && return; sleep 1; done
-    echo "there are $(links) links, not $1" >&2
-    status >&2
-    exit 1
-}
-await_links "${#ours[@]}"
-rdma_barrier linked
+. "$here/with-bridge.sh"
 
 run=("$binaries/beeline" run --library "$binaries/libbeeline.so" python3 "$here/bridged.py")
 if [ "$RDMA_GUEST" = 2 ]; then

@@ -92,6 +92,7 @@ impl DemoOptions {
             hosts: None,
             address: None,
             bridge_sockets: None,
+            patience: 20,
             remote: "beeline".into(),
         }
     }
@@ -178,6 +179,11 @@ pub struct BenchOptions {
     /// With --hosts: the bridges' administrator's sockets (default: as their configurations say)
     #[arg(long, value_name = "A,B", requires = "hosts", value_parser = parse_sockets)]
     pub bridge_sockets: Option<[String; 2]>,
+
+    /// With --hosts: for how many seconds a program or a bridge may say nothing before it is given up
+    #[arg(long, value_name = "S", requires = "hosts", default_value_t = 20,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    pub patience: u64,
 
     /// With --hosts: the `beeline` of hosts that are reached by ssh
     #[arg(long, value_name = "PATH", requires = "hosts", default_value = "beeline")]

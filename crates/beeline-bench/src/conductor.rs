@@ -67,7 +67,7 @@ impl Launcher {
         if let Some(hosts) = &self.hosts {
             let command = hosts.worker(column, &mut args, self.options.as_deref());
             let mut worker = Worker::start(command, name)?;
-            worker.patience += 4 * args.duration();
+            worker.patience = hosts.patience() + 4 * args.duration();
             worker.told_over = (args.role == Role::Client).then_some(column);
             return Ok(worker);
         }

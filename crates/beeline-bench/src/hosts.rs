@@ -32,9 +32,6 @@ use layouts::Nodes;
 pub use layouts::{Layout, Layouts, Load, Stand};
 pub use place::Host;
 
-/// How long a command may take that measures nothing.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// What a host says of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct About {
@@ -62,13 +59,15 @@ impl About {
 pub struct Post {
     host: Host,
     beeline: String,
+    /// How long a command may take that measures nothing.
+    patience: Duration,
 }
 
 impl Post {
     /// The output of a `beeline` command there.
     fn ask(&self, words: &[&str]) -> Result<String> {
         let line = std::iter::once(self.beeline.as_str()).chain(words.iter().copied());
-        let output = Guard::start(self.host.command(line), true)?.output(PATIENCE);
+        let output = Guard::start(self.host.command(line), true)?.output(self.patience);
         let output = output.with_context(|| format!("{}: `beeline {}`", self.host, words.join(" ")))?;
         if output.status.success() {
             return Ok(output.text);
@@ -101,6 +100,7 @@ impl Hosts {
         let post = |host: &Host| Post {
             host: host.clone(),
             beeline: if host.is_remote() { options.remote.clone() } else { own.to_owned() },
+            patience: Duration::from_secs(options.patience),
         };
         let posts = [post(&hosts[0]), post(&hosts[1])];
         let abouts = [describe(&posts[0])?, describe(&posts[1])?];
@@ -159,6 +159,11 @@ impl Hosts {
 
     pub fn server_address(&self) -> IpAddr {
         self.address
+    }
+
+    /// How long a worker may be silent beyond its samples.
+    pub fn patience(&self) -> Duration {
+        self.posts[0].patience
     }
 
     /// `A and B`, for people.

@@ -11,8 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Post;
 
-/// How long two bridges may take to find each other: a dialer that was refused waits for some seconds.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// The time between two looks at them.
 const LOOK: Duration = Duration::from_millis(300);
 
@@ -158,7 +156,7 @@ impl Bridges {
     pub fn new(posts: [Post; 2], sockets: Option<[String; 2]>) -> Result<Bridges> {
         let mut bridges =
             Bridges { posts, sockets, server_speaks_for: Vec::new(), rails: Vec::new(), moved: RefCell::default() };
-        let [client, server] = bridges.settled(PATIENCE)?;
+        let [client, server] = bridges.settled(bridges.posts[0].patience)?;
         bridges.rails = in_common(&client, &server);
         bridges.server_speaks_for = server.speaks_for;
         Ok(bridges)

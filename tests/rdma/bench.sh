@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# `beeline bench --hosts` between two guests over ssh, TCP against the bridge over verbs:
+#
+#   tests/rdma/run.sh --guests 2 --timeout 1800 tests/rdma/bench.sh DIRECTORY [OPTION...]
+#   tests/rdma/run.sh --guests 2 --numa ...                  with the layouts of programs and rails
+#
+# DIRECTORY holds beeline, beelined and libbeeline.so; the options are the bench's. Emulated machines: the figures say
+# something of each other at best.
+set -uo pipefail
+binaries=$1
+shift
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/with-bridge.sh"
+
+if [ "$RDMA_GUEST" = 2 ]; then
+    ssh-keygen -q -t ed25519 -N '' -f "$work/host"
+    rdma_barrier keys
+    mkdir -p /run/sshd
+    cp "$RDMA_SHARED/user.pub" "$work/user.pub"
+    /usr/sbin/sshd -D -e -f /dev/null -p 2222 -h "$work/host" -o ListenAddress="${ours[0]}" -o PidFile=none \
+        -o AuthorizedKeysFile="$work/user.pub" -o StrictModes=no -o UsePAM=no -o UseDNS=no &
+    server=$!
+    sleep 3
+    rdma_barrier serving
+    rdma_barrier measured
+    kill $server
+    exit 0
+fi
+ssh-keygen -q -t ed25519 -N '' -f "$work/user"
+cp "$work/user.pub" "$RDMA_SHARED/"
+rdma_barrier keys
+mkdir -p -m 700 ~/.ssh
+# One connection for all sessions: making one takes an emulated machine seconds.
+cat >~/.ssh/config <<END
+Host guest2
+    HostName ${theirs[0]}
+    Port 2222
+    User root
+    IdentityFile $work/user
+    StrictHostKeyChecking no
+    UserKnownHostsFile /dev/null
+    LogLevel ERROR
+    ControlMaster auto
+    ControlPath /run/ssh-%C
+    ControlPersist yes
+END
+rdma_barrier serving
+"$binaries/beeline" bench --hosts local,guest2 --remote "$binaries/beeline" --library "$binaries/libbeeline.so" \
+    --bridge-sockets "$admin,$admin" --patience 60 --save "$RDMA_SHARED/bench.json" "$@"
+result=$?
+ssh -O exit guest2 2>/dev/null
+rdma_barrier measured
+exit $result
