@@ -27,7 +27,8 @@ def the_bench_measures_between_hosts():
     made = world(rails=2)
     rows = ["pingpong", "stream-64", "stream-64k", "connect", "streams-4", "push-64k", "pull-64k"]
     words = [word for row in rows for word in ("--only", row)]
-    done = bench(made, "--rounds", "1", "--duration", "60", "--require-accelerated", "--json", *words)
+    done = bench(made, "--rounds", "1", "--duration", "60", "--require-accelerated", "--json",
+                 "--options", "bridge_short_lived=on", *words)
     output, errors = done.communicate(timeout=50)
     assert done.returncode == 0, f"{errors}{output[-2000:]}"
     told = json.loads(output)

@@ -2,7 +2,8 @@
 # `beeline bench --hosts` between two network namespaces of this host with a bridge in each, joined by pairs of veth.
 #
 #   tests/hosts/bench.sh                    what `make bench-hosts` does: everything over one rail, compared with the
-#                                           floors, then streams over two rails of 1 Gbit/s each
+#                                           floors; connections that the library would leave to TCP; streams over two
+#                                           rails of 1 Gbit/s each
 #   tests/hosts/bench.sh --quick --only pingpong       arguments go to the bench; then there is one run
 #
 # BEELINE_BIN   where the programs are (default: target/release)
@@ -15,6 +16,7 @@ set -euo pipefail
 if [ $# = 0 ]; then
     failed=0
     "$0" --check || failed=1
+    "$0" --only connect --options bridge_short_lived=on || failed=1
     RAILS=2 RATE=1gbit "$0" --only stream-1m --only streams || failed=1
     exit $failed
 fi

@@ -46,7 +46,7 @@ Host guest2
 END
 rdma_barrier serving
 "$binaries/beeline" bench --hosts local,guest2 --remote "$binaries/beeline" --library "$binaries/libbeeline.so" \
-    --bridge-sockets "$admin,$admin" --patience 60 --save "$RDMA_SHARED/bench.json" "$@"
+    --bridge-sockets "$admin,$admin" --patience 300 --save "$RDMA_SHARED/bench.json" "$@"
 result=$?
 ssh -O exit guest2 2>/dev/null
 rdma_barrier measured

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +13,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid, getppid};
 
 const GLANCE: Duration = Duration::from_millis(5);
+/// For what is still in the pipes of a process that has ended.
+const LEFT_OVERS: Duration = Duration::from_secs(2);
 
 /// Makes the kernel kill the command when the thread that starts it dies.
 pub fn die_with_parent(command: &mut Command) {
@@ -80,7 +82,10 @@ impl Guard {
             }
             std::thread::sleep(GLANCE);
         };
-        Ok(Output { text: text.join().unwrap_or_default(), complaint: complaint.join().unwrap_or_default(), status })
+        // What it has left running, as ssh may, can hold the pipes open for ever.
+        let text = text.recv_timeout(LEFT_OVERS);
+        let text = text.with_context(|| format!("{} has ended, but something holds its output", self.name))?;
+        Ok(Output { text, complaint: complaint.recv_timeout(LEFT_OVERS).unwrap_or_default(), status })
     }
 
     /// Fails when the process has ended.
@@ -101,12 +106,14 @@ impl Guard {
     }
 }
 
-fn read_beside(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+fn read_beside(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (text_out, text) = channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = pipe.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+        let _ = text_out.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    text
 }
 
 /// What a process has left behind. Displayed: the last thing it said, and how it ended.
@@ -207,6 +214,18 @@ mod tests {
         let guard = Guard::start(command, true).unwrap();
         let output = guard.output(Duration::from_secs(20)).unwrap();
         assert_eq!(output.text.len(), 300_000);
+    }
+
+    #[test]
+    fn what_a_program_leaves_running_is_not_waited_for() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; sleep 20 >/dev/null & exit 0"]);
+        let output = Guard::start(command, true).unwrap().output(Duration::from_secs(20)).unwrap();
+        assert_eq!((output.text.as_str(), output.complaint.as_str()), ("one\n", ""));
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 20 & exit 0"]);
+        let error = Guard::start(command, true).unwrap().output(Duration::from_secs(20)).err().unwrap();
+        assert!(error.to_string().contains("holds its output"), "{error}");
     }
 
     #[test]
