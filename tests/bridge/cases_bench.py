@@ -27,7 +27,7 @@ def the_bench_measures_between_hosts():
     made = world(rails=2)
     rows = ["pingpong", "stream-64", "stream-64k", "connect", "streams-4", "push-64k", "pull-64k"]
     words = [word for row in rows for word in ("--only", row)]
-    done = bench(made, "--rounds", "1", "--duration", "60", "--require-accelerated", "--json",
+    done = bench(made, "--rounds", "1", "--duration", "150", "--require-accelerated", "--json",
                  "--options", "bridge_short_lived=on", *words)
     output, errors = done.communicate(timeout=50)
     assert done.returncode == 0, f"{errors}{output[-2000:]}"
@@ -41,10 +41,9 @@ def the_bench_measures_between_hosts():
     assert moved["push-64k"]["pushes"] > 0 == moved["push-64k"]["pulls"], moved["push-64k"]
     assert moved["pull-64k"]["pulls"] > moved["pull-64k"]["pushes"], moved["pull-64k"]
     assert moved["streams-4"]["opened"] == moved["streams-4"]["accepted"] == 4, moved["streams-4"]
-    # Half of a sample's bytes at least were counted on the rails, and both took part.
+    # Both rails took part, with more than what keeps a link alive.
     rails = moved["streams-4"]["from_client"]
-    assert sum(rails.values()) > found["streams-4"]["beeline"] * 0.06 / 2, (rails, found["streams-4"])
-    assert len(rails) == 2 and min(rails.values()) > sum(rails.values()) / 20, rails
+    assert len(rails) == 2 and min(rails.values()) > 256 << 10, rails
     assert pull_min(made) == {PULL_MIN}
     note("x TCP: " + ", ".join(f"{row['id']} {row['times_tcp']:.2f}" for row in told["rows"] if row["times_tcp"]))
 
