@@ -295,7 +295,7 @@ tunables! {
     wait: Wait = Wait::Lazy, Kind::Choice(Wait::WORDS),
         "How a call waits: lazy spins while that pays and then sleeps, poll spins on, wait sleeps at once.";
     spin_ns_max: u64 = 50_000, Kind::Number { min: 0, max: 10_000_000 },
-        "The longest a lazy call spins before it sleeps; on an epoll set, 4,000 more for each further busy connection.";
+        "The longest a lazy call spins before it sleeps; the time of eight system calls more, and on an epoll set 4,000 for each further busy connection.";
     ring_bytes: u64 = 4_194_304, Kind::PowerOfTwo { min: 65_536, max: 16_777_216 },
         "The size of each direction's ring; memory is used only as far as a stream fills it.";
     stream_bytes_max: u64 = 268_435_456, Kind::Number { min: 0, max: 1 << 40 },
