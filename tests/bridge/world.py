@@ -36,8 +36,13 @@ CASES = {}
 class Case:
     name: str
     sentence: str
-    seconds: float
+    usual: float
     body: object
+
+    @property
+    def seconds(self):
+        """When it is given up. Asked late: the runner hears only from its options that it is night."""
+        return self.usual * (10 if os.environ.get("BRIDGE_NIGHTLY") else 1)
 
 
 class Skip(Exception):
@@ -48,8 +53,7 @@ def case(seconds=60):
     """Marks a case, which is given up after so many seconds (ten times as many at night)."""
 
     def mark(body):
-        limit = seconds * (10 if NIGHTLY else 1)
-        CASES[body.__name__] = Case(body.__name__, (body.__doc__ or "").strip().splitlines()[0], limit, body)
+        CASES[body.__name__] = Case(body.__name__, (body.__doc__ or "").strip().splitlines()[0], seconds, body)
         return body
 
     return mark
