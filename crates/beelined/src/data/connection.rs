@@ -80,6 +80,8 @@ pub struct Connection {
     pub stage: Stage,
     lane: Option<LaneEnd>,
     ring_bytes: u64,
+    /// What the other end's ring holds, either way.
+    their_ring_bytes: u64,
     /// The app's end of the anchor is closed.
     gone: bool,
     /// The end of what the app had written at the last look.
@@ -120,6 +122,7 @@ impl Connection {
             stage,
             lane: Some(lane),
             ring_bytes,
+            their_ring_bytes: window,
             gone: false,
             seen_tail: 0,
             seen_flags: 0,
@@ -167,6 +170,7 @@ impl Connection {
     pub fn opened(&mut self, theirs: u64, window: u64) {
         self.theirs = theirs;
         self.stage = Stage::Open;
+        self.their_ring_bytes = window;
         self.sender = Sender::new(window);
         if let Some(lane) = &self.lane {
             lane.say_yes();
@@ -508,7 +512,8 @@ impl Connection {
         let placed = self.reorder.prefix();
         let limit = self.limit_now();
         let (placed_more, room_more) = (placed.saturating_sub(self.told_placed), limit.saturating_sub(self.told_limit));
-        let urgent = placed_more.max(room_more) >= self.ring_bytes / 4;
+        // The other end keeps in its ring what it does not know to have come.
+        let urgent = placed_more >= self.ring_bytes.min(self.their_ring_bytes) / 4 || room_more >= self.ring_bytes / 4;
         (placed_more != 0 || room_more != 0).then_some((urgent, placed, limit))
     }
 
