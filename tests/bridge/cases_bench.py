@@ -1,10 +1,13 @@
 """`beeline bench --hosts` between the hosts of a case: that it measures, and that it ends when it cannot."""
 
 import json
+import os
+import pathlib
+import shutil
 import signal
 import subprocess
 
-from world import BEELINE, case, note, until, world
+from world import BEELINE, Skip, case, note, shell, until, world
 
 PULL_MIN = 1 << 20
 
@@ -74,3 +77,45 @@ def the_bench_loses_a_bridge():
     without = bench(made, "--only", "pingpong")
     output, errors = without.communicate(timeout=30)
     assert without.returncode not in (0, 1) and "netns:h1: " in errors, (without.returncode, output, errors)
+
+
+@case(60)
+def the_bench_goes_over_ssh():
+    """From the first host to the second over ssh; and to a place that ssh cannot reach, which is said."""
+    sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if not sshd:
+        raise Skip("there is no sshd")
+    made = world()
+    a, b = made.hosts
+    for key in ("host", "user"):
+        shell("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(made.directory / key))
+    pathlib.Path("/run/sshd").mkdir()
+    subprocess.Popen(b.inside([
+        sshd, "-D", "-e", "-f", "/dev/null", "-p", "2222", "-h", str(made.directory / "host"), "-o", "PidFile=none",
+        "-o", f"ListenAddress={b.control}", "-o", f"AuthorizedKeysFile={made.directory}/user.pub",
+        "-o", "StrictModes=no", "-o", "UsePAM=no"]), stderr=open(made.directory / "sshd.log", "w"))
+    until(lambda: "Server listening" in (made.directory / "sshd.log").read_text(), 10, "the ssh server")
+    # ssh looks for its configuration where the password file says that home is.
+    config, wrapper = made.directory / "ssh_config", made.directory / "bin" / "ssh"
+    config.write_text(f"User root\nPort 2222\nIdentityFile {made.directory}/user\nUserKnownHostsFile /dev/null\n"
+                      "StrictHostKeyChecking no\nLogLevel ERROR\n")
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+    wrapper.chmod(0o755)
+
+    path = f"{wrapper.parent}:{os.environ['PATH']}"
+
+    def over_ssh(host):
+        done = subprocess.run(
+            a.inside([BEELINE, "bench", "--hosts", f"local,{host}", "--remote", BEELINE, "--bridge-sockets",
+                      f"{a.socket},{b.socket}", "--rounds", "1", "--duration", "100", "--only", "stream-64k",
+                      "--require-accelerated", "--json"]),
+            capture_output=True, text=True, timeout=50, env={**os.environ, "PATH": path})
+        return done.returncode, done.stdout, done.stderr
+
+    code, output, errors = over_ssh(b.control)
+    assert code == 0, (output, errors)
+    told = json.loads(output)
+    assert told["hosts"]["server"]["host"] == b.control and told["hosts"]["moved"]["stream-64k"]["accepted"] == 1, told
+    code, output, errors = over_ssh(a.control)
+    assert code not in (0, 1) and f"cannot reach {a.control}: " in errors, (code, output, errors)

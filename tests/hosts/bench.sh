@@ -112,5 +112,7 @@ status=0
 timeout --kill-after=20 "$limit" "$bin/beeline" bench --hosts "netns:$client,netns:$server" \
     --bridge-sockets "$work/alpha.sock,$work/beta.sock" "$@" || status=$?
 [ "$status" != 124 ] || give_up "the bench did not end within $limit s"
-if [ "$status" != 0 ]; then tail -n 5 "$work"/*.log >&2; fi
+for pid in "${bridges[@]}"; do
+    kill -0 "$pid" 2>/dev/null || { echo "bench.sh: a bridge has died:" && tail -n 5 "$work"/*.log; } >&2
+done
 exit "$status"
