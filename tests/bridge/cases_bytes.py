@@ -8,12 +8,12 @@ BULK = 100 << 20
 # Settings under which bulk data goes quite different ways.
 WAYS = {
     "default": {},
-    "pull": {"pull_min": 4096, "inline_max": 0},
+    "pull": {"pull_over_tcp": 1, "pull_min": 4096, "inline_max": 0},
     "push": {"pull_min": (1 << 32) - 1, "inline_max": 0},
     "inline": {"inline_max": 8000, "pull_min": (1 << 32) - 1},
     "small_chunks": {"chunk": 4096, "inline_max": 0},
     "large_chunks": {"chunk": 16 << 20, "pull_min": (1 << 32) - 1},
-    "pull_small": {"chunk": 4096, "pull_min": 4096, "inline_max": 0},
+    "pull_small": {"pull_over_tcp": 1, "chunk": 4096, "pull_min": 4096, "inline_max": 0},
 }
 
 
@@ -76,7 +76,7 @@ def in_large_pieces():
 @case(120)
 def settings_change_in_mid_transfer():
     """Settings change while bytes move."""
-    a, b = (made := world()).hosts
+    a, b = (made := world(tunables={"pull_over_tcp": 1})).hosts
     _, port = b.serve("any")
     client = a.app("duplex", b.address, port, 2 * BULK, 2 * BULK)
     ways, turn = list(WAYS.values()), 0

@@ -1,9 +1,10 @@
 """Rails that are cut and mended, bridges that die, and what is then left of connections."""
 
+import ctypes
 import signal
 import time
 
-from world import NIGHTLY, case, note, until, world
+from world import NIGHTLY, Skip, case, note, until, world
 
 TRANSFER = (1 << 30) if NIGHTLY else (600 << 20)
 
@@ -19,7 +20,7 @@ def by_rail(host):
 @case(60)
 def striping_uses_both_rails():
     """A large transfer uses both rails of a pair of hosts, in both directions, pushed and pulled."""
-    for tunables in ({"pull_min": (1 << 32) - 1}, {"pull_min": 4096}):
+    for tunables in ({"pull_min": (1 << 32) - 1}, {"pull_over_tcp": 1, "pull_min": 4096}):
         made = world(rails=2, tunables=tunables, fresh=True)
         a, b = made.hosts
         _, port = b.serve("any")
@@ -69,7 +70,11 @@ def one_of_two_rails_is_cut():
 @case(120)
 def one_of_two_rails_is_cut_while_pulling():
     """The same with everything pulled."""
-    made = world(rails=2, tunables={"pull_min": 4096, "inline_max": 0})
+    # What older ones do then is why `pull_over_tcp` is 0.
+    major, minor = divmod(ctypes.CDLL("libfabric.so.1").fi_version(), 1 << 16)
+    if (major, minor) < (1, 18):
+        raise Skip(f"libfabric {major}.{minor} mixes up bytes when a link is lost while it reads over tcp")
+    made = world(rails=2, tunables={"pull_over_tcp": 1, "pull_min": 4096, "inline_max": 0})
     a, b = made.hosts
     _, port = b.serve("any")
     client = a.app("duplex", b.address, port, TRANSFER, TRANSFER)

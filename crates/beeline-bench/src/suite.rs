@@ -76,8 +76,9 @@ impl Suite {
             }
             return Ok(readings);
         };
-        bridges.with_setting("pull_min", by.pull_min(), || {
-            let (readings, moved) = bridges.watch(workload.name, || self.run_one(workload, column))?;
+        let run = || bridges.watch(workload.name, || self.run_one(workload, column));
+        bridges.with_setting("pull_over_tcp", 1, || {
+            let (readings, moved) = bridges.with_setting("pull_min", by.pull_min(), run)?;
             let (wanted, other) = match by {
                 Mover::Push => (moved.pushes, moved.pulls),
                 Mover::Pull => (moved.pulls, moved.pushes),

@@ -56,6 +56,8 @@ tunables! {
         "Up to this many bytes travel inside the message itself.";
     pull_min = 1_048_576, 4096..=u32::MAX as u64,
         "Pieces of at least this many bytes are read by the receiver, smaller ones are written by the sender.";
+    pull_over_tcp = 0, 0..=1,
+        "1: lets receivers read over the tcp provider, too, which gains nothing; libfabric before 1.18 mixes up bytes if a link is lost meanwhile.";
     chunk = 262_144, 4096..=16_777_216,
         "A large piece is moved in chunks of this many bytes, over all rails there are.";
     spin_us = 50, 0..=1_000_000,

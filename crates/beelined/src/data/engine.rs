@@ -67,6 +67,9 @@ struct OpenRail {
     told: bool,
     /// A descriptor of its has told news.
     ready: bool,
+    /// Its provider emulates reads. Libfabric before 1.18 then frees a read twice when its endpoint is closed while the
+    /// bytes come in (ofiwg/libfabric#8660), and gives what one endpoint reads to another.
+    reads_are_emulated: bool,
 }
 
 /// A rail that a peer offers.

@@ -238,6 +238,9 @@ impl Engine {
     fn pull(&mut self, number: u64, link: usize, offset: u64, length: u32, from: Remote) -> Result<(), Broken> {
         let Some(Some(open)) = self.links.get(link) else { return Ok(()) };
         let (rail, waiting, link_id) = (open.rail, open.reads.len(), open.id);
+        if !self.may_read_over(rail) {
+            return Err(Broken::Bridge("it offers bytes to be read over tcp (its pull_over_tcp is 1, ours is 0)"));
+        }
         let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
         if entry.connection.is_leaving() {
             // Nobody reads it any more.

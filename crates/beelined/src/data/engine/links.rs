@@ -75,7 +75,15 @@ impl Engine {
                     }
                     log::line(format_args!("rail {id}: {} listens on {address}", port.name()));
                     let told = port.provider == "tcp";
-                    self.rails.push(OpenRail { id, described: describe(port), rail, trouble: None, told, ready: true });
+                    self.rails.push(OpenRail {
+                        id,
+                        described: describe(port),
+                        rail,
+                        trouble: None,
+                        told,
+                        ready: true,
+                        reads_are_emulated: port.provider == "tcp",
+                    });
                 }
                 Err(error) => log::line(format_args!("cannot use {}: {error}", port.name())),
             }

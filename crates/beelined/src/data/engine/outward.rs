@@ -287,7 +287,7 @@ impl Engine {
             return Some(Sent::Wait);
         }
         let chunk = self.tunables.chunk.max(self.tunables.inline_max);
-        if bytes >= self.tunables.pull_min {
+        if bytes >= self.tunables.pull_min && self.may_read_over(rail) {
             return self.offer(number, index, offset, bytes.min(chunk.max(self.tunables.pull_min)), position);
         }
         let bytes = bytes.min(chunk);
@@ -338,6 +338,11 @@ impl Engine {
         }
         self.counts.pushes = self.counts.pushes.saturating_add(1);
         Some(Sent::Bytes(done))
+    }
+
+    /// Whether one end of a rail's links may read the other's rings.
+    pub(super) fn may_read_over(&self, rail: usize) -> bool {
+        self.tunables.pull_over_tcp != 0 || self.rails.get(rail).is_some_and(|rail| !rail.reads_are_emulated)
     }
 
     /// Offers bytes to be pulled.
