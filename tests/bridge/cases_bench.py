@@ -79,13 +79,11 @@ def the_bench_loses_a_bridge():
     assert without.returncode not in (0, 1) and "netns:h1: " in errors, (without.returncode, output, errors)
 
 
-@case(60)
-def the_bench_goes_over_ssh():
-    """From the first host to the second over ssh; and to a place that ssh cannot reach, which is said."""
+def over_ssh(made):
+    """Makes the second host one that ssh reaches, and returns what runs the bench on the first one."""
     sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
     if not sshd:
         raise Skip("there is no sshd")
-    made = world()
     a, b = made.hosts
     for key in ("host", "user"):
         shell("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(made.directory / key))
@@ -102,20 +100,69 @@ def the_bench_goes_over_ssh():
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
     wrapper.chmod(0o755)
-
     path = f"{wrapper.parent}:{os.environ['PATH']}"
 
-    def over_ssh(host):
+    def run(host, *words):
         done = subprocess.run(
             a.inside([BEELINE, "bench", "--hosts", f"local,{host}", "--remote", BEELINE, "--bridge-sockets",
-                      f"{a.socket},{b.socket}", "--rounds", "1", "--duration", "100", "--only", "stream-64k",
-                      "--require-accelerated", "--json"]),
+                      f"{a.socket},{b.socket}", "--rounds", "1", "--duration", "100", "--require-accelerated", "--json",
+                      *words]),
             capture_output=True, text=True, timeout=50, env={**os.environ, "PATH": path})
         return done.returncode, done.stdout, done.stderr
 
-    code, output, errors = over_ssh(b.control)
+    return run
+
+
+@case(60)
+def the_bench_goes_over_ssh():
+    """From the first host to the second over ssh; and to a place that ssh cannot reach, which is said."""
+    made = world()
+    a, b = made.hosts
+    run = over_ssh(made)
+    code, output, errors = run(b.control, "--only", "stream-64k")
     assert code == 0, (output, errors)
     told = json.loads(output)
     assert told["hosts"]["server"]["host"] == b.control and told["hosts"]["moved"]["stream-64k"]["accepted"] == 1, told
-    code, output, errors = over_ssh(a.control)
+    code, output, errors = run(a.control, "--only", "stream-64k")
     assert code not in (0, 1) and f"cannot reach {a.control}: " in errors, (code, output, errors)
+
+
+def pretend_two_nodes():
+    """From now on the kernel seems to say that CPU 0 and rail 0 are at one NUMA node, CPU 1 and rail 1 at another."""
+    false = pathlib.Path("/run/false")
+    for index in range(2):
+        node, rail = false / "node" / f"node{index}", false / "net" / f"rail{index}"
+        for directory in (node, rail, false / f"card{index}"):
+            directory.mkdir(parents=True)
+        (node / "cpulist").write_text(f"{index}\n")
+        (node / "cpumap").write_text(f"{1 << index:x}\n")
+        (node / "distance").write_text("10 21\n" if index == 0 else "21 10\n")
+        (node / "meminfo").write_text(f"Node {index} MemTotal: 1048576 kB\nNode {index} MemFree: 1048576 kB\n")
+        (rail / "operstate").write_text("up\n")
+        (rail / "device").symlink_to(false / f"card{index}")
+        (false / f"card{index}" / "numa_node").write_text(f"{index}\n")
+    for name in ("online", "possible", "has_cpu", "has_memory"):
+        (false / "node" / name).write_text("0-1\n")
+    (false / "net" / "control").mkdir()
+    (false / "net" / "control" / "operstate").write_text("up\n")
+    shell("mount", "--bind", str(false / "node"), "/sys/devices/system/node")
+    shell("mount", "--bind", str(false / "net"), "/sys/class/net")
+
+
+@case(60)
+def the_bench_knows_layouts():
+    """Where hosts have two NUMA nodes: the local rail, the remote one, and both, each by what the rails carried."""
+    if not {0, 1} <= os.sched_getaffinity(0):
+        raise Skip("it takes CPUs 0 and 1")
+    # `ip netns exec` would show the real /sys, ssh and `local` do not.
+    pretend_two_nodes()
+    made = world(rails=2)
+    code, output, errors = over_ssh(made)(made.hosts[1].control, "--only", "layout", "--except", "loaded")
+    assert code == 0, (output, errors)
+    told = json.loads(output)
+    figures = {row["id"]: {name: cell["median"] for name, cell in row["columns"].items()} for row in told["rows"]}
+    for layout, shares in (("local", (0.9, 0)), ("remote", (0.9, 0)), ("both", (0.2, 0.2))):
+        assert all(figures[f"layout-{layout}"][column] > 0 for column in ("tcp", "beeline")), figures
+        sent = told["hosts"]["moved"][f"layout-{layout}"]["from_client"]
+        for rail, least in enumerate(shares):
+            assert sent[f"tcp/rail{rail}"] >= least * sum(sent.values()), (layout, sent)
