@@ -237,8 +237,8 @@ impl Rail {
         if !self.ends.contains_key(id) {
             return Err(Error::NotConnected { rail: self.name.to_string() });
         }
-        // What is done is told as done.
-        self.read_dry()?;
+        // What is done is told as done. An endpoint whose queue cannot be read any more is closed all the same.
+        let dry = self.read_dry();
         let Some(end) = self.ends.remove(id) else { return Ok(()) };
         self.ends_by_fid.remove(&end.endpoint.fid());
         self.receives_reserved -= self.options.receives;
@@ -265,7 +265,8 @@ impl Rail {
         }
         self.endpoint_is_gone(id);
         self.close_due_regions()?;
-        closed.and_then(|()| end.registration.close()).map_err(failing(&self.name, "close an endpoint"))
+        closed.and_then(|()| end.registration.close()).map_err(failing(&self.name, "close an endpoint"))?;
+        dry
     }
 
     fn operations_of(&self, id: EndpointId) -> Vec<(OperationId, Operation)> {

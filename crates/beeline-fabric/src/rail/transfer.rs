@@ -331,8 +331,10 @@ impl Rail {
     /// endpoint's own operations.
     pub fn poll(&mut self, out: &mut Vec<Completion>, count_max: usize) -> Result<usize, Error> {
         if self.ready.is_empty() {
-            self.read_batch()?;
+            // A queue that cannot be read keeps no memory back.
+            let read = self.read_batch();
             self.close_due_regions()?;
+            read?;
         }
         let count = count_max.min(self.ready.len());
         out.extend(self.ready.drain(..count));
