@@ -63,18 +63,21 @@ impl Rates {
     /// Adds a rail, which is up, and returns its first life. `in_flight_bytes_max` is how much it may hold
     /// unacknowledged; one chunk is always allowed.
     pub fn add(&mut self, nominal_mbps: u32, in_flight_bytes_max: u64) -> RailLife {
-        let nominal = u64::from(nominal_mbps.max(1)).saturating_mul(125_000);
-        self.rails.push(State {
-            nominal,
-            in_flight_max: in_flight_bytes_max,
-            in_flight: 0,
-            life: 0,
-            is_up: true,
-            measured: None,
-            moved_ns: 0,
-            sample: None,
-        });
+        self.rails.push(State::new(nominal_mbps, in_flight_bytes_max, 0));
         RailLife { rail: self.rails.len().saturating_sub(1), life: 0 }
+    }
+
+    /// Another rail, which is up, takes the place of one that is down: in a new life, and with nothing of the other's. `None`
+    /// when that one is not down.
+    pub fn replace(&mut self, rail: usize, nominal_mbps: u32, in_flight_bytes_max: u64) -> Option<RailLife> {
+        let life = self.rails.get(rail).filter(|state| !state.is_up)?.life.wrapping_add(1);
+        *self.rails.get_mut(rail)? = State::new(nominal_mbps, in_flight_bytes_max, life);
+        Some(RailLife { rail, life })
+    }
+
+    /// How many rails there are and were, without those that others have taken the places of.
+    pub fn places(&self) -> usize {
+        self.rails.len()
     }
 
     /// The rail's life, if it is up.
@@ -184,6 +187,20 @@ impl Rates {
 }
 
 impl State {
+    /// A rail that is up, of which nothing is known yet.
+    fn new(nominal_mbps: u32, in_flight_bytes_max: u64, life: u32) -> Self {
+        Self {
+            nominal: u64::from(nominal_mbps.max(1)).saturating_mul(125_000),
+            in_flight_max: in_flight_bytes_max,
+            in_flight: 0,
+            life,
+            is_up: true,
+            measured: None,
+            moved_ns: 0,
+            sample: None,
+        }
+    }
+
     fn measured_now(&self, now_ns: u64) -> Option<u64> {
         let measured = self.measured.filter(|measured| now_ns.saturating_sub(measured.at_ns) <= SAMPLE_LIFE_NS)?;
         Some(measured.bytes_per_s)
@@ -319,6 +336,19 @@ mod tests {
             rates.acknowledged(on, CHUNK, now + 1_000_000);
         }
         assert_eq!(rates.measured(0, 0), None);
+    }
+
+    #[test]
+    fn a_rail_takes_the_place_of_one_that_is_down() {
+        let mut rates = two(1_000, 1_000);
+        assert_eq!((rates.replace(0, 8_000, CHUNK), rates.replace(2, 8_000, CHUNK)), (None, None));
+        let old = rates.life(0).unwrap();
+        rates.sent(old, CHUNK, 0);
+        rates.down(0);
+        let new = rates.replace(0, 8_000, 2 * CHUNK).unwrap();
+        rates.acknowledged(old, CHUNK, 1);
+        assert_eq!((new.rail, rates.in_flight(0), rates.rate(0, 1), rates.places()), (0, 0, 1_000_000_000, 2));
+        assert!(new.life != old.life);
     }
 
     #[test]

@@ -1,4 +1,6 @@
 //! The measured rates of a peer's links, by link.
+//!
+//! A link that comes takes the place of one that is gone, so reconnecting for years costs nothing.
 
 use beeline_topo::stripe::{RailLife, Rates};
 
@@ -12,12 +14,16 @@ const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
 pub struct Shares {
     rates: Rates,
     links: Vec<(LinkId, RailLife)>,
+    /// Places of links that are gone.
+    free: Vec<usize>,
 }
 
 impl Shares {
     /// A link is there.
     pub fn join(&mut self, link: LinkId, speed_mbps: u32) {
-        let life = self.rates.add(speed_mbps, IN_FLIGHT_BYTES_MAX);
+        let free = self.free.pop();
+        let again = free.and_then(|rail| self.rates.replace(rail, speed_mbps, IN_FLIGHT_BYTES_MAX));
+        let life = again.unwrap_or_else(|| self.rates.add(speed_mbps, IN_FLIGHT_BYTES_MAX));
         self.links.push((link, life));
     }
 
@@ -26,6 +32,7 @@ impl Shares {
         if let Some(life) = self.life(link) {
             self.rates.down(life.rail);
             self.links.retain(|(other, _)| *other != link);
+            self.free.push(life.rail);
         }
     }
 
@@ -67,5 +74,27 @@ impl Shares {
     #[must_use]
     pub fn in_flight(&self, link: LinkId) -> u64 {
         self.life(link).map_or(0, |life| self.rates.in_flight(life.rail))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_that_are_made_again_take_the_places_of_those_that_are_gone() {
+        let mut shares = Shares::default();
+        shares.join(1, 10_000);
+        for link in 2..10_000 {
+            shares.join(link, 1_000);
+            shares.sent(link, 7, 0);
+            shares.leave(link);
+            // What comes late of one that is gone is nobody's.
+            shares.acknowledged(link, 7, 0);
+        }
+        assert_eq!((shares.rates.places(), shares.links.len()), (2, 1));
+        shares.join(10_000, 100_000);
+        assert_eq!((shares.in_flight(10_000), shares.pick(&[(1, 5), (10_000, 6)], 1 << 20, 0)), (0, Some(6)));
+        assert_eq!(shares.in_flight(9_999), 0);
     }
 }
