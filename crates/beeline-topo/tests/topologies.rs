@@ -57,6 +57,19 @@ fn taken_by_node(host: &Host, names: &[&str]) -> BTreeMap<u32, String> {
     taken
 }
 
+/// How many connections each rail carries when every CPU opens `each`, one after the other, and each is seen by the next.
+fn spread(host: &Host, names: &[&str], each: u32) -> BTreeMap<String, u32> {
+    let mut rails = rails(host, names);
+    let peer = [PeerRail { address: "10.0.1.1/16".parse().unwrap(), netdev: None, ..PeerRail::from(&rails[0]) }];
+    let links = links(&rails, &peer, &Segments::default());
+    for cpu in (0..each).flat_map(|_| host.cpus.iter().map(|cpu| cpu.id)) {
+        let choice = Question { host, cpu: Some(cpu), rails: &rails, peer: &peer, links: &links }.choose();
+        let chosen = choice.chosen().unwrap().local;
+        rails[chosen].load.connections += 1;
+    }
+    rails.into_iter().map(|rail| (rail.name, rail.load.connections)).collect()
+}
+
 fn by_node(expected: &[(u32, &str)]) -> BTreeMap<u32, String> {
     expected.iter().map(|&(node, rail)| (node, rail.to_owned())).collect()
 }
@@ -123,6 +136,29 @@ fn an_adapter_with_a_path_to_each_package_serves_each_from_its_own() {
     assert_eq!(taken_by_node(&host, &both[..1]), by_node(&[(0, "mlx5_0"), (1, "mlx5_0")]));
     let at = |cpu| host.distance(Some(cpu), &port(&host, "mlx5_0").nodes).value;
     assert_eq!((at(0), at(7)), (10, 21));
+}
+
+#[test]
+fn connections_spread_over_equal_ports_and_no_further() {
+    let counts = |spread: BTreeMap<String, u32>| spread.into_values().collect::<Vec<_>>();
+    // Both ports are at the second package: near for half of the 32 CPUs, far for the others, and equal for each.
+    let host_32 = host("32em64t-2n8c2t-pci-normalio.xml");
+    assert_eq!(counts(spread(&host_32, &["eth0", "eth1"], 1)), [16, 16]);
+    assert_eq!(counts(spread(&host_32, &["eth0", "eth1", "ib0"], 3)), [32, 32, 32]);
+    // A port near two nodes each, of ten CPUs: what is far stays far, whatever is on the near one.
+    let host_40 = host("40intel64-2g2n4c+pci.xml");
+    assert_eq!(counts(spread(&host_40, &["eth0", "ib0"], 5)), [100, 100]);
+    assert_eq!(counts(spread(&host_40, &["eth0", "eth1", "ib0"], 1)), [10, 10, 20]);
+    // Each node's own ports share what its CPUs open.
+    let host_96 = host("96em64t-4n4d3ca2co-pci.xml");
+    let names: Vec<&str> = host_96.ports.iter().map(Port::name).collect();
+    for (name, count) in spread(&host_96, &names, 2) {
+        let nodes = &port(&host_96, &name).nodes;
+        let sharing = host_96.ports.iter().filter(|other| other.nodes == *nodes).count();
+        let cpus = host_96.cpus.iter().filter(|cpu| nodes.contains(&cpu.node.unwrap())).count();
+        assert_eq!(count as usize, 2 * cpus / sharing, "{name}");
+    }
+    assert_eq!(counts(spread(&host("constructed-socket-direct.xml"), &["mlx5_0", "mlx5_1"], 4)), [16, 16]);
 }
 
 /// Builds a `/sys` from its listing.
