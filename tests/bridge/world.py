@@ -152,7 +152,7 @@ class Host:
 
     # ---- the bridge
 
-    def write_config(self, peers=None, extra="", tunables=None, secure=False, deny=(), addresses=None):
+    def write_config(self, peers=None, extra="", tunables=None, secure=False, deny=(), addresses=None, joined=()):
         others = [host for host in self.world.hosts if host is not self] if peers is None else peers
         own = addresses or [self.on_rail(rail) for rail in range(self.world.rails)]
         lines = [f'admin_socket = "{self.socket}"', f'name = "{self.name}"',
@@ -174,6 +174,7 @@ class Host:
         lines.append("deny = [" + ", ".join(
             "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in rule.items()) + " }"
             for rule in rules) + "]")
+        lines.append(f"joined = {json.dumps(list(joined))}")
         lines.append("[tunables]")
         lines += [f"{key} = {value}" for key, value in (tunables or self.world.tunables).items()]
         self.config.write_text("\n".join(lines) + "\n")

@@ -68,8 +68,17 @@ pub struct Connection {
     /// The CPU that its rail was chosen for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
-    /// The local rails that carry it, by name: its own first, then those that its large transfers use.
-    pub rails: Vec<String>,
+    /// The paths that it takes: its own first, then those that its large transfers take, too. None while no rail is left.
+    pub paths: Vec<Path>,
+}
+
+/// From a rail of this host to one of the peer's, by their names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Path {
+    /// The local rail.
+    pub rail: String,
+    /// The peer's rail.
+    pub peer_rail: String,
 }
 
 /// Why a text is no report.

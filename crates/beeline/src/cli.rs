@@ -24,7 +24,7 @@ Examples:
 pub enum Command {
     /// Run a program with Beeline
     Run(RunArgs),
-    /// Show what processes that run with Beeline are doing
+    /// Show what processes that run with Beeline are doing, and what the bridge carries to other hosts
     Stat(StatArgs),
     /// Measure Beeline against TCP, AF_UNIX and the machine's own limits
     Bench(Box<beeline_bench::BenchArgs>),
@@ -120,7 +120,9 @@ Examples:
   beeline stat                 your processes, or everybody's if you are root
   beeline stat 4711            one process, with its connections
   beeline stat --watch         again each second, with rates
-  beeline stat --json | jq '.processes[].reasons'";
+  beeline stat --json | jq '.processes[].reasons'
+
+The bridge answers root and its own user only; its connections, rails and reasons are shown to them.";
 
 #[derive(Args, Debug)]
 #[command(after_help = STAT_EXAMPLES)]
@@ -144,6 +146,10 @@ pub struct StatArgs {
         value_parser = parse_interval
     )]
     pub watch: Option<std::time::Duration>,
+
+    /// The socket of the bridge's administrator [default: as the bridge's configuration says]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
 
     /// Where the directories of the users are
     #[arg(long, hide = true, default_value = "/dev/shm")]

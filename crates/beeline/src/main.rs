@@ -5,6 +5,7 @@
 
 mod bridge;
 mod cli;
+mod configuration;
 mod elf;
 mod generate;
 mod inherited;
@@ -15,7 +16,6 @@ mod program;
 mod run;
 mod stat;
 mod topo;
-mod trust;
 
 use std::process::ExitCode;
 

@@ -9,18 +9,18 @@ use beeline_stats::tunables::ENVIRONMENT;
 
 use crate::Failure;
 use crate::cli::RunArgs;
+use crate::configuration;
 use crate::inherited;
 use crate::library::Library;
 use crate::profile::Chosen;
 use crate::program::{self, Loading};
-use crate::trust;
 
 const PRELOAD: &str = "LD_PRELOAD";
 
 /// Replaces this process by the program. Returns only when that fails.
 pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
     let mut chosen = Chosen::new();
-    if let Some(user) = trust::bridge_user() {
+    if let Some(user) = configuration::bridge_user() {
         chosen.add_bridge_user(user);
     }
     if let Some(profile) = &arguments.profile {

@@ -1,5 +1,7 @@
-//! `beeline stat`: what processes that run with Beeline are doing, and why connections are on TCP.
+//! `beeline stat`: what processes that run with Beeline are doing, why connections are on TCP, and what the bridge carries to
+//! other hosts.
 
+mod bridge;
 mod collect;
 mod process;
 mod table;
@@ -12,7 +14,7 @@ use collect::Collected;
 use serde::Serialize;
 
 use crate::cli::{Selection, StatArgs};
-use crate::output;
+use crate::{configuration, output};
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -26,10 +28,11 @@ struct Document<'a> {
 
 pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
     let clears = arguments.watch.is_some() && !arguments.json && std::io::stdout().is_terminal();
+    let socket = arguments.socket.clone().unwrap_or_else(configuration::admin_socket);
     let mut before: Option<(Instant, Collected)> = None;
     loop {
         let now = Instant::now();
-        let collected = Collected::of(&arguments.root, arguments.selection)?;
+        let collected = Collected::of(&arguments.root, &socket, arguments.selection)?;
         let mut text = if arguments.json {
             json(&collected, arguments.watch.is_some())?
         } else {

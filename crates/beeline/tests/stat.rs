@@ -5,7 +5,9 @@
 mod common;
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Output;
 use std::sync::atomic::Ordering;
@@ -40,7 +42,31 @@ impl Root {
     }
 
     fn stat(&self, arguments: &[&str]) -> Output {
-        beeline().args(["stat", "--root"]).arg(self.root.path()).args(arguments).output().unwrap()
+        let mut command = beeline();
+        command.args(["stat", "--root"]).arg(self.root.path()).arg("--socket").arg(self.socket()).args(arguments);
+        command.output().unwrap()
+    }
+
+    /// Where a bridge would be.
+    fn socket(&self) -> PathBuf {
+        self.root.path().join("bridge.sock")
+    }
+
+    /// The same with a bridge that gives this answer.
+    fn with_bridge(&self, answer: &str, arguments: &[&str]) -> Output {
+        let listener = UnixListener::bind(self.socket()).unwrap();
+        let output = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                assert_eq!(line, "{\"request\":\"status\"}\n");
+                stream.write_all(answer.as_bytes()).unwrap();
+            });
+            self.stat(arguments)
+        });
+        fs::remove_file(self.socket()).unwrap();
+        output
     }
 
     fn json(&self, arguments: &[&str]) -> serde_json::Value {
@@ -301,6 +327,8 @@ fn watching_ends_when_nobody_reads() {
     let mut child = beeline()
         .args(["stat", "--watch=0.1", "--json", "--root"])
         .arg(root.root.path())
+        .arg("--socket")
+        .arg(root.socket())
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
@@ -311,4 +339,77 @@ fn watching_ends_when_nobody_reads() {
     }
     drop(lines);
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// What a bridge says that carries one connection of the process in [`busy`].
+const STATUS: &str = r#"{"ok": {
+  "version": "1", "pid": 7, "name": "alpha", "instance": 9, "insecure": false, "listen": ["[::]:4797"],
+  "speaks_for": ["10.0.0.1"], "certificate_days": 300, "control_ends": {}, "tunables": {"spin_us": 50},
+  "peers": [{"name": "beta", "is_up": true, "address": "10.0.0.2:4797", "up_s": 3, "round_trip_us": 80,
+             "speaks_for": ["10.0.0.2"], "rails": [], "certificate_days": 300, "last_end": null}],
+  "data": {
+    "uptime_s": 100,
+    "rails": [{"id": 0, "trouble": null, "rail": {"name": "verbs/mlx5_0", "provider": "verbs", "protocol": "roce",
+      "address": "10.0.0.1/24", "up": true, "load": {"connections": 1, "in_flight_bytes": 0}}}],
+    "links": [],
+    "connections": [
+      {"client": "127.0.0.1:24000", "server": "127.0.0.1:6379", "client_is_here": false, "peer": "beta", "state": "open",
+       "cpu": 1, "paths": [{"rail": "verbs/mlx5_0", "peer_rail": "verbs/a"}], "bytes_sent": 1, "bytes_received": 2, "age_s": 3},
+      {"client": "127.0.0.1:24001", "server": "127.0.0.1:6379", "client_is_here": false, "peer": "beta", "state": "open",
+       "cpu": 1, "paths": [], "bytes_sent": 1, "bytes_received": 2, "age_s": 3}],
+    "refusals": {"no_door": 5}, "totals": {},
+    "share": {"look": null, "ask": null, "outward": null, "send": null, "inward": null, "own": null}}}}"#;
+
+#[test]
+fn the_bridge_tells_its_rails_connections_and_reasons() {
+    let root = Root::new();
+    let answer = STATUS.replace('\n', " ") + "\n";
+    let output = root.with_bridge(&answer, &[]);
+    let text = stdout(&output);
+    for expected in [
+        "No process",
+        "\nThe bridge: alpha (beelined 1, process 7), up for 100 s\n",
+        "beta  up     10.0.0.2:4797",
+        "   0  verbs/mlx5_0  10.0.0.1/24",
+        "127.0.0.1:24000  127.0.0.1:6379  beta  open   verbs/mlx5_0",
+        "127.0.0.1:24001  127.0.0.1:6379  beta  open   -",
+        "      5  no_door: The listener on the destination's host has no door",
+    ] {
+        assert!(text.contains(expected), "{expected}\n---\n{text}");
+    }
+    let json = root.with_bridge(&answer, &["--json"]);
+    let json: serde_json::Value = serde_json::from_str(stdout(&json)).unwrap();
+    assert_eq!(json["bridge"]["state"], "running");
+    assert_eq!(json["bridge"]["status"]["data"]["connections"][0]["paths"][0]["rail"], "verbs/mlx5_0");
+
+    root.put(alive(), content(alive(), busy));
+    let output = root.with_bridge(&answer, &[&alive().pid.to_string()]);
+    let text = stdout(&output);
+    assert!(text.contains("To other hosts, by the bridge:") && text.contains("verbs/mlx5_0"), "{text}");
+    assert!(!text.contains("24001"), "that one is another process's: {text}");
+}
+
+#[test]
+fn it_is_said_plainly_that_there_is_no_bridge_or_why_it_says_nothing() {
+    let root = Root::new();
+    let output = root.stat(&[]);
+    let path = root.socket().display().to_string();
+    let none =
+        format!("\nConnections to other hosts are kernel TCP: no bridge is running (nobody listens on {path}).\n");
+    assert!(stdout(&output).ends_with(&none), "{}", stdout(&output));
+    assert_eq!(root.json(&[])["bridge"]["state"], "not_running");
+    for (answer, state, why) in [
+        ("", "not_allowed", "only root and its own user may ask"),
+        ("{\"ok\": {}}\n", "failed", "of another version"),
+        ("{\"error\": \"busy\"}\n", "refused", "busy"),
+    ] {
+        let output = root.with_bridge(answer, &[]);
+        let text = stdout(&output);
+        assert!(text.contains("What goes to other hosts is not known: ") && text.contains(why), "{text}");
+        assert_eq!(output.status.code(), Some(0));
+        let json = root.with_bridge(answer, &["--json"]);
+        let json: serde_json::Value = serde_json::from_str(stdout(&json)).unwrap();
+        assert_eq!(json["bridge"]["state"], state);
+        assert!(json["bridge"]["why"].as_str().unwrap().contains(why), "{json}");
+    }
 }

@@ -42,7 +42,9 @@ const RAILS: &str = r#"{
       {"name": "tcp/eth0", "provider": "tcp", "protocol": "tcp", "address": "192.0.2.9/24"}]}
   ],
   "connections": [
-    {"local": "10.0.0.1:40112", "remote": "10.0.0.3:6379", "peer": "hostb", "cpu": 5, "rails": ["verbs/mlx5_1"]}]
+    {"local": "10.0.0.1:40112", "remote": "10.0.0.3:6379", "peer": "hostb", "cpu": 5,
+     "paths": [{"rail": "verbs/mlx5_1", "peer_rail": "verbs/a"}, {"rail": "verbs/mlx5_0", "peer_rail": "verbs/b"}]},
+    {"local": "10.0.0.1:7000", "remote": "10.0.0.3:6379", "peer": "hostb", "paths": []}]
 }"#;
 
 const DRAWN: &str = "\
@@ -86,7 +88,8 @@ Paths to front
    └─ verbs/mlx5_1  It reaches none of the peer's rails.
 
 Connections
-└─ 10.0.0.1:40112 → 10.0.0.3:6379  to hostb  CPU 5  verbs/mlx5_1
+├─ 10.0.0.1:40112 ↔ 10.0.0.3:6379  CPU 5  verbs/mlx5_1 → verbs/a  of hostb  large transfers also over verbs/mlx5_0 → verbs/b
+└─ 10.0.0.1:7000 ↔ 10.0.0.3:6379  no rail at the moment  of hostb
 ";
 
 /// The host with an adapter at each package, and the rails above.

@@ -50,8 +50,6 @@ use crate::log;
 use crate::name::BridgeName;
 use crate::prefix::Prefix;
 
-pub use status::PeerStatus;
-
 /// A control connection that is up. Its number is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u64);

@@ -8,7 +8,10 @@
 
 pub mod connection;
 pub mod engine;
+mod health;
 pub mod link;
+mod losses;
+mod quota;
 pub mod record;
 mod ring;
 pub mod sender;

@@ -69,6 +69,11 @@ impl Prefix {
         self.0.addr()
     }
 
+    /// As a network.
+    pub fn net(self) -> IpNet {
+        self.0
+    }
+
     /// Whether it is so wide that somebody probably mistyped it: more than 2^16 IPv4 addresses, or more than a
     /// site's /48 of IPv6.
     pub fn is_wide(self) -> bool {

@@ -5,9 +5,10 @@ use std::time::Instant;
 use anyhow::Context;
 use beeline_fabric::{Filter, Port};
 use beeline_sockets::bridge;
+use beeline_status::Document;
 use beeline_topo::Host;
 
-use crate::admin::{Backend, Document};
+use crate::admin::{self, Backend};
 use crate::config::{Config, RailRules};
 use crate::control::Control;
 use crate::data::engine::{Engine, Parts};
@@ -38,7 +39,7 @@ pub fn host() -> Host {
 
 impl Backend for Engine {
     fn document(&self) -> Document {
-        Document::new(self.control(), self.tunables, self.status(), Instant::now())
+        admin::document(self.control(), self.tunables, self.status(), Instant::now())
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
@@ -70,6 +71,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         door,
         host: host(),
         ports: ports(&config.rails)?,
+        segments: config.rails.segments(),
         // A host that is gone has its links given up before its control connection.
         patience: config.peer_timeout.mul_f64(LINK_PATIENCE),
     };

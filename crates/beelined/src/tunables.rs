@@ -6,9 +6,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
-use serde::ser::{SerializeMap, Serializer};
-use serde::{Deserialize, Serialize};
 
 /// One setting.
 #[derive(Debug)]
@@ -60,6 +59,8 @@ tunables! {
         "1: lets receivers read over the tcp provider, too, which gains nothing; libfabric before 1.18 mixes up bytes if a link is lost meanwhile.";
     chunk = 262_144, 4096..=16_777_216,
         "A large piece is moved in chunks of this many bytes, over all rails there are.";
+    peer_connections_max = 65_536, 1..=1_048_576,
+        "How many connections are carried with one peer; what would be more is left to TCP.";
     spin_us = 50, 0..=1_000_000,
         "How long the bridge looks for news, in microseconds, before it sleeps.";
     measure = 0, 0..=1,
@@ -109,16 +110,6 @@ fn find(key: &str) -> Result<&'static Spec, String> {
             }
         }
     })
-}
-
-impl Serialize for Tunables {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(SPECS.len()))?;
-        for spec in SPECS {
-            map.serialize_entry(spec.key, &self.get(spec))?;
-        }
-        map.end()
-    }
 }
 
 impl<'de> Deserialize<'de> for Tunables {
@@ -188,16 +179,19 @@ mod tests {
         }
         assert_eq!(tunables.spin_us, 7);
         assert_eq!(tunables.set("spin", "1"), Err("there is no setting `spin`; did you mean `spin_us`?".into()));
-        assert!(tunables.set("zzz", "1").unwrap_err().ends_with("only inline_max, pull_min, chunk, spin_us"));
+        assert!(
+            tunables
+                .set("zzz", "1")
+                .unwrap_err()
+                .ends_with("only inline_max, pull_min, chunk, peer_connections_max, spin_us, measure")
+        );
     }
 
     #[test]
-    fn they_survive_json() {
-        let mut tunables = Tunables::DEFAULT;
-        tunables.set("chunk", "8192").unwrap();
-        let text = serde_json::to_string(&tunables).unwrap();
-        assert_eq!(serde_json::from_str::<Tunables>(&text).unwrap(), tunables);
-        assert!(serde_json::from_str::<Tunables>(r#"{"chunks":1}"#).is_err());
-        assert!(serde_json::from_str::<Tunables>(r#"{"chunk":1}"#).is_err());
+    fn they_are_read_from_a_table() {
+        let tunables: Tunables = toml::from_str("chunk = 8192").unwrap();
+        assert_eq!(tunables, Tunables { chunk: 8192, ..Tunables::DEFAULT });
+        assert!(toml::from_str::<Tunables>("chunks = 8192").is_err());
+        assert!(toml::from_str::<Tunables>("chunk = 1").is_err());
     }
 }

@@ -20,6 +20,7 @@ use beeline_stats::Snapshot;
 use beeline_stats::layout::{FILE_BYTES_MAX, FileName, start_ticks_from_proc_stat};
 use serde::Serialize;
 
+use super::bridge::Bridge;
 use super::process::Process;
 use crate::cli::Selection;
 
@@ -28,6 +29,8 @@ use crate::cli::Selection;
 pub struct Collected {
     pub processes: Vec<Process>,
     pub unreadable: Vec<Unreadable>,
+    /// The bridge of this host.
+    pub bridge: Bridge,
     /// Whether other users' processes were looked for too.
     pub all_users: bool,
 }
@@ -43,10 +46,11 @@ pub struct Unreadable {
 const GRACE: Duration = Duration::from_secs(60);
 
 impl Collected {
-    pub fn of(root: &Path, selection: Selection) -> anyhow::Result<Self> {
+    pub fn of(root: &Path, socket: &Path, selection: Selection) -> anyhow::Result<Self> {
         // SAFETY: the call takes no pointers and cannot fail.
         let user = unsafe { libc::geteuid() };
-        let mut collected = Self { processes: Vec::new(), unreadable: Vec::new(), all_users: user == 0 };
+        let bridge = Bridge::ask(socket);
+        let mut collected = Self { processes: Vec::new(), unreadable: Vec::new(), bridge, all_users: user == 0 };
         let namespace = pid_namespace();
         let users = if user == 0 { users(root)? } else { vec![user] };
         for uid in users {

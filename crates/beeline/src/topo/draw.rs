@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use beeline_status::number::{bytes, plural, speed};
 use beeline_topo::Rail;
 use beeline_topo::choice::{Candidate, Verdict};
 use beeline_topo::host::{Host, Node, Package, Port};
@@ -10,7 +11,9 @@ use super::Document;
 use super::paths::{From, Nearest, Towards};
 use super::tree::Tone::{Faint, Plain, Strong};
 use super::tree::{Forest, Tree};
-use crate::output::{bytes, count};
+
+/// How many connections are drawn; JSON has all of them.
+const CONNECTIONS_DRAWN: usize = 20;
 
 pub fn draw(document: &Document, why: bool) -> Forest {
     let mut trees = vec![host(document)];
@@ -66,7 +69,7 @@ impl Drawer<'_> {
         let cores: BTreeSet<u32> = own.iter().map(|cpu| cpu.core).collect();
         let mut drawn = Tree::new(Strong, format!("package {}", package.id))
             .and(Plain, package.model.clone().unwrap_or_default())
-            .and(Plain, plural(cores.len(), "core"));
+            .and(Plain, plural(cores.len() as u64, "core"));
         if host.nodes.is_empty() {
             return drawn.and(Plain, cpus(&own.iter().map(|cpu| cpu.id).collect::<Vec<_>>()));
         }
@@ -119,7 +122,7 @@ impl Drawer<'_> {
                 line = line.and(Plain, port.rdma.clone().unwrap_or_default());
             }
             line = line
-                .and(Plain, port.speed_mbps.map(speed).unwrap_or_default())
+                .and(Plain, port.speed_mbps.map(|mbps| speed(mbps.into())).unwrap_or_default())
                 .and(Faint, port.pci.clone().unwrap_or_default())
                 .and(Faint, port.model.clone().unwrap_or_default());
             let is_called = |name: &String| [&port.netdev, &port.rdma].into_iter().flatten().any(|own| own == name);
@@ -153,12 +156,12 @@ fn rail(rail: &Rail) -> Tree {
     };
     let load = &rail.load;
     let carried =
-        format!("{}, {} in flight", plural_count(load.connections, "connection"), bytes(load.in_flight_bytes));
+        format!("{}, {} in flight", plural(load.connections.into(), "connection"), bytes(load.in_flight_bytes));
     Tree::new(Plain, "rail")
         .and(Strong, &rail.name)
         .and(Plain, protocol)
         .and(Plain, rail.address.to_string())
-        .and(Plain, rail.speed_mbps.map_or_else(|| "speed unknown".into(), speed))
+        .and(Plain, rail.speed_mbps.map_or_else(|| "speed unknown".into(), |mbps| speed(mbps.into())))
         .and(Plain, if load.connections == 0 && load.in_flight_bytes == 0 { String::new() } else { carried })
         .and(Strong, if rail.up { "" } else { "down" })
 }
@@ -200,16 +203,13 @@ fn path(from: &From, why: bool) -> Tree {
         return with_reasons(line.and(Strong, "kernel TCP").and(Plain, "no rail reaches this peer"), from, why);
     };
     let others: Vec<String> = from.choice.striped().skip(1).map(route).collect();
-    let stripes =
-        if others.is_empty() { String::new() } else { format!("large transfers also over {}", others.join(", ")) };
-    with_reasons(line.and(Strong, route(chosen)).and(Faint, distance(chosen)).and(Plain, stripes), from, why)
+    with_reasons(line.and(Strong, route(chosen)).and(Faint, distance(chosen)).and(Plain, also_over(&others)), from, why)
 }
 
 fn with_reasons(mut line: Tree, from: &From, why: bool) -> Tree {
     let others = from.choice.candidates.iter().filter(|candidate| candidate.verdict != Verdict::Chosen);
     for other in others.filter(|_| why) {
-        let effective = u32::try_from(other.effective_mbps).unwrap_or(u32::MAX);
-        let figures = format!("{}, counts as {}", distance(other), speed(effective));
+        let figures = format!("{}, counts as {}", distance(other), speed(other.effective_mbps));
         let has_figures = other.peer.is_some();
         line.push(
             Tree::new(Plain, route(other))
@@ -220,18 +220,35 @@ fn with_reasons(mut line: Tree, from: &From, why: bool) -> Tree {
     line
 }
 
+/// The connections that are carried, each with its ends, the app's CPU, and its path: from a rail here to one of the peer's.
 fn connections(document: &Document) -> Option<Tree> {
     let mut drawn = Tree::new(Plain, "Connections");
-    for connection in &document.connections {
-        let cpu = connection.cpu.map(|cpu| format!("CPU {cpu}")).unwrap_or_default();
+    for connection in document.connections.iter().take(CONNECTIONS_DRAWN) {
+        let paths = connection.paths.iter().map(|path| format!("{} → {}", path.rail, path.peer_rail));
+        let (own, others) = split_first(paths.collect());
         drawn.push(
-            Tree::new(Plain, format!("{} → {}", connection.local, connection.remote))
-                .and(Plain, format!("to {}", connection.peer))
-                .and(Plain, cpu)
-                .and(Strong, connection.rails.join(", ")),
+            Tree::new(Plain, format!("{} ↔ {}", connection.local, connection.remote))
+                .and(Plain, connection.cpu.map(|cpu| format!("CPU {cpu}")).unwrap_or_default())
+                .and(Strong, own.unwrap_or_else(|| "no rail at the moment".into()))
+                .and(Plain, format!("of {}", connection.peer))
+                .and(Plain, also_over(&others)),
         );
     }
+    let more = document.connections.len().saturating_sub(CONNECTIONS_DRAWN);
+    if more > 0 {
+        drawn.push(Tree::new(Faint, format!("and {more} more; --json lists them all")));
+    }
     (!drawn.is_leaf()).then_some(drawn)
+}
+
+fn split_first(mut all: Vec<String>) -> (Option<String>, Vec<String>) {
+    let rest = all.split_off(all.len().min(1));
+    (all.pop(), rest)
+}
+
+/// The other paths of large transfers.
+fn also_over(paths: &[String]) -> String {
+    if paths.is_empty() { String::new() } else { format!("large transfers also over {}", paths.join(", ")) }
 }
 
 fn start(node: Option<u32>, own: &[u32]) -> Tree {
@@ -266,31 +283,14 @@ fn ranges(ids: &[u32]) -> String {
     runs.iter().map(run).collect::<Vec<_>>().join(",")
 }
 
-fn plural(number: usize, word: &str) -> String {
-    format!("{number} {word}{}", if number == 1 { "" } else { "s" })
-}
-
-fn plural_count(number: u32, word: &str) -> String {
-    format!("{} {word}{}", count(number.into()), if number == 1 { "" } else { "s" })
-}
-
-fn speed(mbps: u32) -> String {
-    if mbps < 1_000 {
-        return format!("{mbps} Mb/s");
-    }
-    let (whole, tenths) = (mbps / 1_000, mbps % 1_000 / 100);
-    if tenths == 0 { format!("{whole} Gb/s") } else { format!("{whole}.{tenths} Gb/s") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_for_people() {
+    fn runs_of_numbers_are_written_short() {
         assert_eq!(ranges(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
         assert_eq!((cpus(&[4]), cpus(&[4, 5])), ("CPU 4".into(), "CPUs 4-5".into()));
         assert_eq!(ranges(&[u32::MAX - 1, u32::MAX]), "4294967294-4294967295");
-        assert_eq!([100, 1_000, 2_500, 100_000].map(speed), ["100 Mb/s", "1 Gb/s", "2.5 Gb/s", "100 Gb/s"]);
     }
 }

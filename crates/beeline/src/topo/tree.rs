@@ -2,6 +2,8 @@
 
 use std::io::IsTerminal;
 
+use beeline_status::layout::harmless;
+
 /// How a piece of a line is to look where there are colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
@@ -86,8 +88,8 @@ impl Tree {
 impl Style {
     /// Names come from files and other hosts: what would steer the terminal is not passed on.
     fn piece(self, tone: Tone, piece: &str) -> String {
-        let safe: String = piece.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        let safe = if self.ascii { safe.replace('→', "->") } else { safe };
+        let safe = harmless(piece);
+        let safe = if self.ascii { safe.replace('→', "->").replace('↔', "<->") } else { safe };
         match (self.colour, tone) {
             (true, Tone::Strong) => format!("\x1b[1m{safe}\x1b[0m"),
             (true, Tone::Faint) => format!("\x1b[2m{safe}\x1b[0m"),

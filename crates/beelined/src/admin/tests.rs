@@ -1,4 +1,4 @@
-//! The socket, with both its ends, and what is shown.
+//! The socket, with both its ends.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use beeline_topo::{PeerRail, Protocol};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use serde_json::json;
 
@@ -17,29 +16,15 @@ struct Bridge {
     tunables: Tunables,
 }
 
-fn rail() -> PeerRail {
-    PeerRail {
-        name: "tcp/eth0".into(),
-        provider: "tcp".into(),
-        protocol: Protocol::Tcp,
-        address: "10.0.0.2/24".parse().unwrap(),
-        netdev: None,
-        speed_mbps: None,
-        distance: None,
-    }
-}
-
 fn document(tunables: Tunables) -> Document {
-    let peer = |name: &str, is_up: bool| PeerStatus {
-        name: name.into(),
-        is_up,
-        address: "10.0.0.2:4797".into(),
-        up_s: 7300,
-        round_trip_us: is_up.then_some(80),
-        speaks_for: vec!["10.0.0.2".into()],
-        rails: vec![rail(), rail()],
-        certificate_days: Some(3),
-        last_end: (!is_up).then(|| "connection refused".into()),
+    let data = Data {
+        uptime_s: 100,
+        rails: Vec::new(),
+        links: Vec::new(),
+        connections: Vec::new(),
+        refusals: [("no_peer".to_owned(), 5)].into(),
+        totals: Counts::new(),
+        share: beeline_status::document::Medians::default(),
     };
     Document {
         version: "1".into(),
@@ -50,17 +35,10 @@ fn document(tunables: Tunables) -> Document {
         listen: vec!["[::]:4797".into()],
         speaks_for: vec!["10.0.0.1".into()],
         certificate_days: Some(300),
-        peers: vec![peer("beta", true), peer("gamma", false)],
+        peers: Vec::new(),
         control_ends: [("silent".to_owned(), 2), ("tls".to_owned(), 0)].into(),
-        tunables,
-        data: json!({
-            "uptime_s": 100,
-            "rails": [{"id": 1, "rail": {"name": "verbs/mlx5_0", "address": "10.0.0.1/24", "speed_mbps": 100_000}}],
-            "links": [{"peer": "beta", "rail": "verbs/mlx5_0", "up": true, "bytes_sent": 5_000_000_000_u64}],
-            "connections": [{"client": "10.0.0.1:5", "server": "10.0.0.2:6", "peer": "beta", "state": "open"}],
-            "refusals": {"no_peer": 5},
-            "new": [1, 2, 3]
-        }),
+        tunables: settings(tunables),
+        data,
     }
 }
 
@@ -118,9 +96,9 @@ fn a_bridge_tells_and_takes_settings() {
     assert_eq!(set("spin_us", "9").unwrap(), Value::Null);
     assert!(set("spin_us", "x").unwrap_err().to_string().contains("must be a number from 0"));
     assert!(set("spin", "1").unwrap_err().to_string().contains("did you mean `spin_us`"));
-    let status: Document = serde_json::from_value(ask(&served.path, &Request::Status {}).unwrap()).unwrap();
-    assert_eq!(status.tunables.spin_us, 9);
-    assert_eq!(status, document(status.tunables));
+    let status = beeline_status::ask::status(&served.path).unwrap();
+    assert_eq!(status.tunables["spin_us"], 9);
+    assert_eq!(status, document(Tunables { spin_us: 9, ..Tunables::DEFAULT }));
     assert_eq!(ask(&served.path, &Request::Reload {}).unwrap(), json!(["x.crt is left out"]));
 }
 
@@ -180,22 +158,4 @@ fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
     drop(admin);
     assert!(!path.exists());
     assert!(ask(&path, &Request::Status {}).is_err());
-}
-
-#[test]
-fn people_see_peers_rails_connections_and_reasons() {
-    let text = table::render(&document(Tunables::DEFAULT));
-    for expected in [
-        "alpha (beelined 1, process 7), up for 100 s",
-        "beta   up     10.0.0.2:4797  2 h  80 us      2  10.0.0.2 (certificate: 3 days)",
-        "gamma  down   10.0.0.2:4797    -      -      -  -",
-        "gamma: connection refused",
-        "100 Gb/s",
-        "4.66 GiB",
-        "10.0.0.1:5",
-        "Clients left to TCP: no peer 5",
-        "Control connections ended: silent 2\n",
-    ] {
-        assert!(text.contains(expected), "{expected}\n---\n{text}");
-    }
 }

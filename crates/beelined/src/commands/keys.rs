@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
-use comfy_table::{Table, presets};
+use beeline_status::layout::Table;
 use serde::Serialize;
 use time::format_description::well_known::Rfc3339;
 
@@ -147,18 +147,14 @@ pub fn list(arguments: &TrustedArgs) -> anyhow::Result<()> {
     if listed.is_empty() {
         return print(&format!("No certificate is trusted ({} holds none).\n", directory.display()));
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["NAME", "SPEAKS FOR", "EXPIRES", "FINGERPRINT"]);
+    let mut table = Table::new(&["NAME", "SPEAKS FOR", "EXPIRES", "FINGERPRINT"], &[0, 1, 2, 3]);
     for one in listed {
         let expires = if one.days_left < 0 { format!("{} (EXPIRED)", one.expires) } else { one.expires };
-        table.add_row([one.name, join(&one.addresses), expires, one.fingerprint]);
+        table.row([&one.name, &join(&one.addresses), &expires, &one.fingerprint]);
     }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
-    print(&lines.concat())
+    let mut text = String::new();
+    table.write_to(&mut text);
+    print(&text)
 }
 
 /// The directory of trusted certificates, and this bridge's own certificate if it has one.

@@ -2,13 +2,14 @@
 
 use anyhow::Context;
 use beeline_fabric::{Filter, Port};
-use beeline_topo::report::{FORMAT, Peer, Report, Unused};
-use beeline_topo::{Rail, Segments};
-use comfy_table::{Table, presets};
+use beeline_status::document::{ConnectionStatus, Document, RailStatus};
+use beeline_status::layout::{Table, or_nothing};
+use beeline_status::number::speed;
+use beeline_topo::Rail;
+use beeline_topo::report::{Connection, FORMAT, Peer, Report, Unused};
 
 use super::{print, print_json, running};
 use crate::cli::{RailsArgs, SocketArgs};
-use beelined::admin::{self, Document, Request};
 use beelined::config::{Config, RailRules};
 use beelined::ports;
 
@@ -25,62 +26,79 @@ pub fn list(arguments: &RailsArgs) -> anyhow::Result<()> {
     let (admitted, denied): (Vec<Port>, Vec<Port>) = ports.into_iter().partition(admits);
     let describe = |ports: Vec<Port>| -> Vec<Rail> { ports.iter().map(ports::describe).collect() };
     if arguments.json {
-        return print_json(&report(describe(admitted), describe(denied), arguments));
+        return print_json(&report(&rules, describe(admitted), describe(denied), arguments));
     }
     print(&table(&describe(admitted), &describe(denied)))
 }
 
 /// All that `beeline topo` draws from. A host that hwloc cannot describe and a bridge that does not run or is not for us
 /// to ask are left out: the rest is worth having.
-fn report(rails: Vec<Rail>, denied: Vec<Rail>, arguments: &RailsArgs) -> Report {
+fn report(rules: &RailRules, rails: Vec<Rail>, denied: Vec<Rail>, arguments: &RailsArgs) -> Report {
     let unused = |rail: Rail| Unused { name: rail.name, reason: DENIED.into() };
-    Report {
+    let mut report = Report {
         format: FORMAT,
         host: beeline_hwloc::discover().ok(),
         rails,
         unused: denied.into_iter().map(unused).collect(),
-        segments: Segments::default(),
-        peers: peers(arguments).unwrap_or_default(),
+        segments: rules.segments(),
+        peers: Vec::new(),
         connections: Vec::new(),
+    };
+    if let Ok(document) = ask(arguments) {
+        add_running(&mut report, document);
     }
+    report
 }
 
-/// The peers of the running bridge.
-fn peers(arguments: &RailsArgs) -> anyhow::Result<Vec<Peer>> {
+fn ask(arguments: &RailsArgs) -> anyhow::Result<Document> {
     let socket = running::socket(&SocketArgs { socket: None, config: arguments.config.clone() })?;
-    let document: Document = serde_json::from_value(admin::ask(&socket, &Request::Status {})?)?;
+    Ok(beeline_status::ask::status(&socket)?)
+}
+
+/// Adds what the running bridge alone knows: its peers, what is on its rails, and which connections it carries.
+fn add_running(report: &mut Report, document: Document) {
+    for RailStatus { rail: known, .. } in &document.data.rails {
+        // By name and address: a port with two addresses is two rails.
+        let own = report.rails.iter_mut().find(|rail| rail.name == known.name && rail.address == known.address);
+        if let Some(rail) = own {
+            (rail.up, rail.load) = (rail.up && known.up, known.load);
+        }
+    }
     let up = document.peers.into_iter().filter(|peer| peer.is_up);
-    Ok(up.map(|peer| Peer { name: peer.name, rails: peer.rails }).collect())
+    report.peers = up.map(|peer| Peer { name: peer.name, rails: peer.rails }).collect();
+    report.connections = document.data.connections.into_iter().filter_map(connection).collect();
+}
+
+/// A connection that moves bytes, from this host's end.
+fn connection(status: ConnectionStatus) -> Option<Connection> {
+    if status.state != "open" {
+        return None;
+    }
+    let (client, server) = (status.client.parse().ok()?, status.server.parse().ok()?);
+    let (local, remote) = if status.client_is_here { (client, server) } else { (server, client) };
+    Some(Connection { local, remote, peer: status.peer, cpu: status.cpu, paths: status.paths })
 }
 
 fn table(rails: &[Rail], denied: &[Rail]) -> String {
     if rails.is_empty() && denied.is_empty() {
         return "libfabric finds no port that could be a rail.\n".into();
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["RAIL", "PROTOCOL", "ADDRESS", "DEVICE", "SPEED", "NODE", ""]);
-    for rail in rails {
-        table.add_row(cells(rail, if rail.up { "" } else { "down" }));
-    }
-    for rail in denied {
-        table.add_row(cells(rail, "denied by the configuration"));
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
-}
-
-fn cells(rail: &Rail, remark: &str) -> [String; 7] {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-    [
-        rail.name.clone(),
-        rail.protocol.to_string(),
-        rail.address.to_string(),
-        or_dash(rail.netdev.clone()),
-        or_dash(rail.speed_mbps.map(|mbps| format!("{mbps} Mb/s"))),
-        or_dash(rail.node.map(|node| node.to_string())),
-        remark.into(),
-    ]
+    let heading = ["RAIL", "PROTOCOL", "ADDRESS", "DEVICE", "SPEED", "NODE", ""];
+    let mut table = Table::new(&heading, &[0, 1, 2, 3, 6]);
+    let mut add = |rail: &Rail, remark: &str| {
+        table.row([
+            &rail.name,
+            &rail.protocol,
+            &rail.address,
+            &or_nothing(rail.netdev.as_ref()),
+            &or_nothing(rail.speed_mbps.map(|mbps| speed(mbps.into()))),
+            &or_nothing(rail.node),
+            &remark,
+        ]);
+    };
+    rails.iter().for_each(|rail| add(rail, if rail.up { "" } else { "down" }));
+    denied.iter().for_each(|rail| add(rail, "denied by the configuration"));
+    let mut text = String::new();
+    table.write_to(&mut text);
+    text
 }

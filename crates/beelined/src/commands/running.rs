@@ -6,7 +6,8 @@ use anyhow::Context;
 
 use super::{print, print_json};
 use crate::cli::{SetArgs, SocketArgs, StatusArgs};
-use beelined::admin::{self, Document, Request, table};
+use beeline_status::{Document, people};
+use beelined::admin::{self, Request};
 use beelined::config::Config;
 
 /// Where the running bridge is. Without a configuration it can only be at the usual place.
@@ -28,11 +29,12 @@ pub fn status(arguments: &StatusArgs) -> anyhow::Result<()> {
     }
     let document: Document =
         serde_json::from_value(value).context("the running bridge is of another version; --json shows what it says")?;
-    print(&table::render(&document))
+    print(&people::render(&document))
 }
 
 /// Changes a setting.
 pub fn set(arguments: &SetArgs) -> anyhow::Result<()> {
     let request = Request::Set { key: arguments.key.clone(), value: arguments.value.clone() };
-    admin::ask(&socket(&arguments.socket)?, &request).map(drop)
+    admin::ask(&socket(&arguments.socket)?, &request)?;
+    Ok(())
 }

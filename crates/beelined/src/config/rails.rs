@@ -1,10 +1,12 @@
-//! Which rails are used.
+//! Which rails are used, and which of them routers connect.
 //!
 //! 1. A rule holds for a rail when all that it names holds: provider, network device, an address.
 //! 2. A rail is used if some `allow` rule holds for it, or there are none, and no `deny` rule does.
+//! 3. Rails of different subnets reach each other only if an entry of `joined` has both subnets.
 
 use std::net::IpAddr;
 
+use beeline_topo::Segments;
 use serde::{Deserialize, Serialize};
 
 use crate::prefix::Prefix;
@@ -19,6 +21,25 @@ pub struct RailRules {
     /// Never use these.
     #[serde(default)]
     pub deny: Vec<RailRule>,
+    /// Subnets that a router connects.
+    #[serde(default)]
+    joined: Vec<Joined>,
+}
+
+/// Subnets that a router connects with each other.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "Vec<Prefix>")]
+struct Joined(Vec<Prefix>);
+
+impl TryFrom<Vec<Prefix>> for Joined {
+    type Error = &'static str;
+
+    fn try_from(subnets: Vec<Prefix>) -> Result<Self, &'static str> {
+        if subnets.len() < 2 {
+            return Err("an entry of `joined` has at least two subnets: those that a router connects");
+        }
+        Ok(Self(subnets))
+    }
 }
 
 /// What a rail has to be for the rule to hold.
@@ -62,6 +83,12 @@ impl RailRules {
         let any = |rules: &[RailRule]| rules.iter().any(|rule| rule.holds(provider, netdev, addresses));
         (self.allow.is_empty() || any(&self.allow)) && !any(&self.deny)
     }
+
+    /// The subnets that routers connect, for the choice of rails.
+    pub fn segments(&self) -> Segments {
+        let nets = |joined: &Joined| joined.0.iter().map(|subnet| subnet.net()).collect();
+        Segments { joined: self.joined.iter().map(nets).collect() }
+    }
 }
 
 impl RailRule {
@@ -103,6 +130,21 @@ mod tests {
         let rules = rules("allow = [{ provider = 'tcp' }]\ndeny = [{ netdev = 'wlan0' }]");
         assert!(rules.admit("tcp", Some("eth0"), &[]));
         assert!(!rules.admit("tcp", Some("wlan0"), &[]));
+    }
+
+    #[test]
+    fn subnets_are_joined_as_they_are_written() {
+        let joined = rules("joined = [['10.1.0.0/24', '10.2.0.0/16'], ['fd00:1::/64', 'fd00:2::/64']]");
+        let segments = joined.segments();
+        let are_one = |a: &str, b: &str| segments.are_one(&a.parse().unwrap(), &b.parse().unwrap());
+        assert!(are_one("10.1.0.1/24", "10.2.7.1/24") && are_one("fd00:1::1/64", "fd00:2::1/64"));
+        assert!(!are_one("10.1.0.1/24", "10.3.0.1/24"));
+        assert_eq!(rules("").segments(), Segments::default());
+        for wrong in
+            ["joined = [['10.1.0.0/24']]", "joined = [[]]", "joined = ['10.1.0.0/24']", "joined = [['x', 'y']]"]
+        {
+            assert!(toml::from_str::<RailRules>(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

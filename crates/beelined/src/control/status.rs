@@ -3,41 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use beeline_topo::PeerRail;
-use serde::{Deserialize, Serialize};
+use beeline_status::document::Peer;
 
 use super::connection::Connection;
 use super::{Control, Trust};
 use crate::keys::Certificate;
 
-/// A peer as the administrator sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerStatus {
-    /// Its name.
-    pub name: String,
-    /// Whether its control connection stands.
-    pub is_up: bool,
-    /// The other end of the connection, or where it is looked for.
-    pub address: String,
-    /// How long the connection stands, in seconds.
-    pub up_s: u64,
-    /// How long the last ping took, in microseconds.
-    pub round_trip_us: Option<u64>,
-    /// What it speaks for.
-    pub speaks_for: Vec<String>,
-    /// The rails it offers.
-    pub rails: Vec<PeerRail>,
-    /// Days until its certificate expires.
-    pub certificate_days: Option<i64>,
-    /// Why there is no connection, as far as is known.
-    pub last_end: Option<String>,
-}
-
 impl Control {
     /// The peers that are there or should be, by name.
-    pub fn peers(&self, now: Instant) -> Vec<PeerStatus> {
+    pub fn peers(&self, now: Instant) -> Vec<Peer> {
         let ups = self.connections.values().filter_map(|connection| status(connection, now));
-        let missing = self.dialers.iter().filter(|dialer| !self.has(&dialer.peer.name)).map(|dialer| PeerStatus {
+        let missing = self.dialers.iter().filter(|dialer| !self.has(&dialer.peer.name)).map(|dialer| Peer {
             name: dialer.peer.name.to_string(),
             is_up: false,
             address: dialer.peer.control.first().map(ToString::to_string).unwrap_or_default(),
@@ -48,7 +24,7 @@ impl Control {
             certificate_days: None,
             last_end: dialer.last_end.clone(),
         });
-        let mut peers: Vec<PeerStatus> = ups.chain(missing).collect();
+        let mut peers: Vec<Peer> = ups.chain(missing).collect();
         peers.sort_by(|a, b| a.name.cmp(&b.name));
         peers
     }
@@ -67,10 +43,10 @@ impl Control {
     }
 }
 
-fn status(connection: &Connection, now: Instant) -> Option<PeerStatus> {
+fn status(connection: &Connection, now: Instant) -> Option<Peer> {
     let up = connection.up()?;
     let round_trip = connection.session.round_trip();
-    Some(PeerStatus {
+    Some(Peer {
         name: up.name.to_string(),
         is_up: true,
         address: connection.remote.to_string(),

@@ -13,12 +13,15 @@
 //!    a slice for each, and then lets everybody else run first.)
 //! 5. What one peer, one client or one rail does wrong costs it its own connections, and nobody else's.
 
+mod choose;
 mod clients;
 mod inward;
 mod links;
 mod outward;
 mod place;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -26,19 +29,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use beeline_fabric::{Completion, EndpointId, Event, Rail, RegionId, Remote};
-use beeline_topo::{Host, PeerRail};
+use beeline_topo::{Host, PeerRail, Segments};
 use beeline_wire::ConnName;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::connection::Connection;
+use super::health::{Asked, Healths};
 use super::link::Link;
+use super::losses::Losses;
+use super::quota::Quota;
 use super::sender::LinkId;
 use super::share::{Round, Share};
 use super::shares::Shares;
 use super::table::Table;
 use crate::control::message::Token;
 use crate::control::{self, Control, PeerId};
-use crate::log;
 use crate::name::BridgeName;
 use crate::tunables::Tunables;
 
@@ -61,8 +66,11 @@ struct OpenRail {
     rail: Rail,
     /// As the choice of rails sees it.
     described: beeline_topo::Rail,
-    /// Why it is not used, if it is not.
+    /// What is wrong with it.
     trouble: Option<String>,
+    healths: Healths,
+    /// It fails for good: nobody uses it any more.
+    retired: bool,
     /// Its descriptors tell all its news, and looking at it is a system call: it is not polled in vain.
     told: bool,
     /// A descriptor of its has told news.
@@ -70,6 +78,15 @@ struct OpenRail {
     /// Its provider emulates reads. Libfabric before 1.18 then frees a read twice when its endpoint is closed while the
     /// bytes come in (ofiwg/libfabric#8660), and gives what one endpoint reads to another.
     reads_are_emulated: bool,
+}
+
+impl OpenRail {
+    /// It has answered what it was asked.
+    fn answered(&mut self, asked: Asked) {
+        if let Some(health) = self.healths.get_mut(asked as usize) {
+            health.answered();
+        }
+    }
 }
 
 /// A rail that a peer offers.
@@ -89,6 +106,7 @@ struct Peer {
     /// Links by index, dead ones left out.
     links: Vec<usize>,
     rates: Shares,
+    quota: Quota,
     /// Since when there has been no link; 0 while there is one.
     lonely_ns: u64,
     /// Pairs of rails that could not be connected: when to try again.
@@ -125,6 +143,8 @@ struct Entry {
     cpu: Option<u32>,
     /// The link that its small messages take.
     home: Option<usize>,
+    /// The rail of that link: this connection is a part of what it has to carry.
+    loads: Option<usize>,
     /// The links that its large transfers take.
     stripe: Vec<usize>,
     grants: Vec<Grant>,
@@ -132,10 +152,8 @@ struct Entry {
     regions: Vec<Regions>,
     /// Regions that are being closed.
     closing: usize,
-    /// Links that died and of which the peer has not been told what we have.
-    resyncs: Vec<LinkId>,
-    /// Of which it has, as (link, the link that it was told over): with that one, the word may be lost.
-    resynced: Vec<(LinkId, LinkId)>,
+    /// Links that were lost, and whether the peer has been told what we have.
+    losses: Losses,
     /// The peer's answer, or our question, may have been lost with a link.
     ask_again: bool,
     answer_again: bool,
@@ -194,6 +212,8 @@ pub struct Engine {
     /// There were no descriptors for clients: the door is not watched until the next care.
     door_rests: bool,
     host: Host,
+    /// Subnets that routers connect.
+    segments: Segments,
     rails: Vec<OpenRail>,
     links: Vec<Option<Link>>,
     by_endpoint: HashMap<(usize, EndpointId), usize>,
@@ -282,6 +302,8 @@ pub struct Parts {
     pub host: Host,
     /// Ports to open, the filter of the configuration applied.
     pub ports: Vec<beeline_fabric::Port>,
+    /// Subnets that routers connect, as the configuration says.
+    pub segments: Segments,
     /// How long a link may be silent though asked.
     pub patience: Duration,
 }
@@ -302,6 +324,7 @@ impl Engine {
             door: parts.door,
             door_rests: false,
             host: parts.host,
+            segments: parts.segments,
             rails: Vec::new(),
             links: Vec::new(),
             by_endpoint: HashMap::new(),
@@ -469,12 +492,22 @@ impl Engine {
         self.flush_links();
         // A link that still has something waits for credits or for a queue: completions will tell.
         let mut quiet = true;
-        for rail in &mut self.rails {
-            if !rail.rail.may_sleep().unwrap_or(false) {
-                // It has news in memory, of which no descriptor will tell: the next round asks for them.
-                rail.ready = true;
-                quiet = false;
+        let mut failed = None;
+        for (index, rail) in self.rails.iter_mut().enumerate().filter(|(_, rail)| !rail.retired) {
+            match rail.rail.may_sleep() {
+                Ok(true) => {
+                    rail.answered(Asked::MaySleep);
+                    continue;
+                }
+                Ok(false) => {}
+                Err(error) => failed = Some((index, error)),
             }
+            // It has news in memory, of which no descriptor will tell: the next round asks for them.
+            rail.ready = true;
+            quiet = false;
+        }
+        if let Some((index, error)) = failed {
+            self.rail_failed(index, Asked::MaySleep, &error);
         }
         quiet
     }
@@ -503,6 +536,7 @@ impl Engine {
         self.acknowledge_all();
         self.care_for_clients();
         self.care_for_links();
+        self.care_for_retired();
     }
 
     /// Makes a connection hot.
@@ -563,7 +597,7 @@ impl Engine {
         for index in 0..self.rails.len() {
             let Some(rail) = self.rails.get_mut(index) else { break };
             let ready = std::mem::take(&mut rail.ready);
-            if rail.told && !ready && !all {
+            if rail.retired || rail.told && !ready && !all {
                 continue;
             }
             // Connections come and go rarely, their descriptor tells, and to ask is a system call.
@@ -574,11 +608,12 @@ impl Engine {
                 self.rail_event(index, event);
             }
             let mut completions = std::mem::take(&mut self.completions);
-            if let Some(rail) = self.rails.get_mut(index)
-                && let Err(error) =
-                    self.share.outside(monotonic_ns, || rail.rail.poll(&mut completions, COMPLETIONS_PER_ROUND))
-            {
-                log::line(format_args!("cannot poll a rail: {error}"));
+            if let Some(rail) = self.rails.get_mut(index) {
+                let poll = || rail.rail.poll(&mut completions, COMPLETIONS_PER_ROUND);
+                match self.share.outside(monotonic_ns, poll) {
+                    Ok(_) => rail.answered(Asked::Completions),
+                    Err(error) => self.rail_failed(index, Asked::Completions, &error),
+                }
             }
             let some = !completions.is_empty();
             if some {
@@ -598,10 +633,14 @@ impl Engine {
     }
 
     fn next_event(&mut self, index: usize) -> Option<Event> {
-        match self.rails.get_mut(index)?.rail.next_event() {
-            Ok(event) => event,
+        let rail = self.rails.get_mut(index)?;
+        match rail.rail.next_event() {
+            Ok(event) => {
+                rail.answered(Asked::Events);
+                event
+            }
             Err(error) => {
-                log::line(format_args!("cannot hear a rail's events: {error}"));
+                self.rail_failed(index, Asked::Events, &error);
                 None
             }
         }

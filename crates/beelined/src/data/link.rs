@@ -50,6 +50,8 @@ pub struct Link {
     answers: VecDeque<Record<'static>>,
     credits: u16,
     owed: u16,
+    /// All credits that were ever given back: so many of our messages were received.
+    pub(super) returned: u64,
     /// When something last came, and when we last asked for a sign of life.
     pub heard_ns: u64,
     pub asked_ns: u64,
@@ -74,6 +76,7 @@ impl Link {
             answers: VecDeque::new(),
             credits: BUFFERS,
             owed: 0,
+            returned: 0,
             heard_ns: now_ns,
             asked_ns: 0,
             messages_sent: 0,
@@ -91,7 +94,21 @@ impl Link {
         self.bytes_received = self.bytes_received.saturating_add(bytes as u64);
         self.owed = self.owed.saturating_add(1);
         self.credits = self.credits.saturating_add(credits);
+        self.returned = self.returned.saturating_add(credits.into());
         self.credits <= BUFFERS && self.owed <= BUFFERS
+    }
+
+    /// The number of the message that is being written.
+    #[must_use]
+    pub fn next_message(&self) -> u64 {
+        self.messages_sent.saturating_add(1)
+    }
+
+    /// Whether the other end has gone through all that our message with this number says: it has if it has received
+    /// another one since.
+    #[must_use]
+    pub fn has_heard(&self, message: u64) -> bool {
+        self.returned > message
     }
 
     /// Whether a message can be sent.

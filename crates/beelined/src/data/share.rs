@@ -16,7 +16,7 @@
 //! `look`. Times are medians, in nanoseconds, of the last [`SAMPLES`] rounds of each kind, while the setting `measure`
 //! is 1; each holds one reading of the clock.
 
-use serde::Serialize;
+use beeline_status::document::Medians;
 
 /// Rounds that are remembered of each kind.
 const SAMPLES: usize = 4096;
@@ -60,18 +60,6 @@ pub struct Share {
     outward: Samples,
     send: Samples,
     inward: Samples,
-}
-
-/// Medians in nanoseconds; nothing where nothing was measured.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Medians {
-    pub look: Option<u32>,
-    pub ask: Option<u32>,
-    pub outward: Option<u32>,
-    pub send: Option<u32>,
-    pub inward: Option<u32>,
-    /// `look` + `outward` + `inward`.
-    pub own: Option<u32>,
 }
 
 /// What the parts of one round took, and whether they found something to do.

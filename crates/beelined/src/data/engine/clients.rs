@@ -4,13 +4,15 @@ use std::os::fd::RawFd;
 
 use beeline_sockets::bridge::{self, LaneEnd};
 use beeline_stats::Reason;
-use beeline_topo::choice::Question;
 use beeline_wire::{ConnName, Verdict};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 
 use super::super::connection::{Connection, Stage};
+use super::super::losses::Losses;
+use super::super::quota::Exhausted;
 use super::super::record::{Record, Refusal};
+use super::choose::Moment;
 use super::{Engine, Entry, Tag};
 use crate::log;
 
@@ -103,7 +105,7 @@ impl Engine {
                     entry.deadline_ns = self.now_ns.saturating_add(PATIENCE_NS);
                     entry.ask_again = true;
                 }
-                self.choose_home(number, None);
+                self.choose_home(number, None, Moment::Opening);
                 self.heat(number);
             }
             Err(lane) => self.refuse(*lane, Verdict::Full),
@@ -127,6 +129,9 @@ impl Engine {
         window: u64,
         cpu: Option<u32>,
     ) -> Result<u64, Box<LaneEnd>> {
+        if !self.has_room(peer) {
+            return Err(Box::new(lane));
+        }
         let anchor = lane.anchor();
         if self.few_cpus {
             lane.ask_for_cpu();
@@ -142,13 +147,13 @@ impl Engine {
                 name,
                 cpu,
                 home: None,
+                loads: None,
                 stripe: Vec::new(),
                 grants: Vec::new(),
                 granted: Vec::new(),
                 regions: Vec::new(),
                 closing: 0,
-                resyncs: Vec::new(),
-                resynced: Vec::new(),
+                losses: Losses::default(),
                 ask_again: false,
                 answer_again: false,
                 accepted: stage == Stage::Open,
@@ -162,6 +167,7 @@ impl Engine {
             }
         });
         let Some(number) = number else {
+            self.leave_room(peer);
             return Err(Box::new(lane.take().ok_or(()).unwrap_or_else(|()| unreachable!("the table was full"))));
         };
         let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
@@ -169,11 +175,33 @@ impl Engine {
             // Out of memory. Its bells would not be heard.
             log::line("cannot watch a lane's anchor");
             let entry = self.connections.remove(number);
+            self.leave_room(peer);
             if let Some(lane) = entry.and_then(|mut entry| entry.connection.take_lane()) {
                 return Err(Box::new(lane));
             }
         }
         Ok(number)
+    }
+
+    /// Takes room for a connection with a peer, if there is some.
+    fn has_room(&mut self, peer: usize) -> bool {
+        let limit = self.tunables.peer_connections_max;
+        let Some(Some(peer)) = self.peers.get_mut(peer) else { return false };
+        let entered = peer.quota.enter(limit);
+        if entered == Err(Exhausted { first: true }) {
+            log::line(format_args!(
+                "there are {limit} connections with {}, as many as may be (peer_connections_max): others are left to TCP",
+                peer.name
+            ));
+        }
+        entered.is_ok()
+    }
+
+    /// Gives the room of a connection back.
+    pub(super) fn leave_room(&mut self, peer: usize) {
+        if let Some(Some(peer)) = self.peers.get_mut(peer) {
+            peer.quota.leave();
+        }
     }
 
     /// A peer asks for a connection to a server of this host.
@@ -203,7 +231,7 @@ impl Engine {
                     entry.connection.theirs = from;
                     entry.answer_again = true;
                 }
-                self.choose_home(number, Some(rail));
+                self.choose_home(number, Some(rail), Moment::Opening);
                 self.heat(number);
             }
             Err(why) => {
@@ -251,7 +279,7 @@ impl Engine {
             entry.ask_again = false;
             self.counts.opened = self.counts.opened.saturating_add(1);
             self.rang = true;
-            self.choose_home(to, Some(rail));
+            self.follow(to, rail);
         }
         self.heat(to);
     }
@@ -301,45 +329,6 @@ impl Engine {
         for number in late {
             self.drop_asked(number, Verdict::NoRail);
         }
-    }
-
-    /// Chooses the link of a connection, and those of its stripe. `their_rail` is the rail that is best for the other end.
-    pub(super) fn choose_home(&mut self, number: u64, their_rail: Option<u32>) {
-        let Some(entry) = self.connections.get(number) else { return };
-        let Some(Some(peer)) = self.peers.get(entry.peer) else { return };
-        let rails: Vec<_> = self.rails.iter().map(|rail| rail.described.clone()).collect();
-        let theirs: Vec<_> = peer.rails.iter().map(|rail| rail.described.clone()).collect();
-        let alive = |index: &usize| self.links.get(*index).and_then(Option::as_ref).filter(|link| link.up);
-        let place = |id: u32| peer.rails.iter().position(|rail| rail.id == id);
-        let pairs: Vec<(usize, beeline_topo::Link)> = peer
-            .links
-            .iter()
-            .filter_map(|index| {
-                let link = alive(index)?;
-                Some((*index, beeline_topo::Link { local: link.rail, peer: place(link.their_rail)? }))
-            })
-            .collect();
-        let links: Vec<beeline_topo::Link> = pairs.iter().map(|(_, link)| *link).collect();
-        let question = Question { host: &self.host, cpu: entry.cpu, rails: &rails, peer: &theirs, links: &links };
-        let choice = question.choose();
-        let index_of = |local: usize, peer: Option<usize>| {
-            pairs.iter().find(|(_, link)| link.local == local && Some(link.peer) == peer).map(|(index, _)| *index)
-        };
-        let stripe: Vec<usize> = choice.striped().filter_map(|link| index_of(link.local, link.peer)).collect();
-        let chosen = choice.chosen().and_then(|first| {
-            let preferred = their_rail.and_then(place).and_then(|wanted| index_of(first.local, Some(wanted)));
-            preferred.or_else(|| index_of(first.local, first.peer))
-        });
-        if let Some(entry) = self.connections.get_mut(number) {
-            entry.home = chosen;
-            entry.stripe = stripe;
-        }
-    }
-
-    /// Our rail that is nearest to a connection's app, for the other bridge.
-    pub(super) fn home_rail(&self, entry: &Entry) -> u32 {
-        let link = entry.home.and_then(|index| self.links.get(index)?.as_ref());
-        link.and_then(|link| self.rails.get(link.rail)).map_or(0, |rail| rail.id)
     }
 }
 

@@ -11,10 +11,11 @@
 use std::net::SocketAddr;
 
 use beeline_fabric::{Down, EndpointId, Event, Options, Port, Rail, Request};
-use beeline_topo::{PeerRail, Segments};
+use beeline_topo::PeerRail;
 use nix::sys::epoll::EpollFlags;
 
 use super::super::connection::Stage;
+use super::super::health::{Asked, Failing, Healths};
 use super::super::link::{BUFFERS, Link};
 use super::super::record::{MESSAGE_BYTES, Record};
 use super::super::sender::LinkId;
@@ -80,6 +81,8 @@ impl Engine {
                         described: describe(port),
                         rail,
                         trouble: None,
+                        healths: Healths::default(),
+                        retired: false,
                         told,
                         ready: true,
                         reads_are_emulated: port.provider == "tcp",
@@ -93,18 +96,67 @@ impl Engine {
     }
 
     fn offer_rails(&mut self) {
-        let offered = self
-            .rails
-            .iter()
-            .filter(|rail| rail.trouble.is_none())
-            .map(|rail| crate::control::message::Rail {
-                id: rail.id,
-                port: rail.rail.listening_on().map_or(0, |address| address.port()),
-                description: PeerRail::from(&rail.described),
-            })
-            .collect();
-        if let Err(why) = self.control.announce_rails(offered) {
+        if let Err(why) = self.control.announce_rails(self.our_offer()) {
             log::line(format_args!("cannot offer our rails: {why}"));
+        }
+    }
+
+    /// The rails that peers may connect to.
+    pub(super) fn our_offer(&self) -> Vec<crate::control::message::Rail> {
+        let offered = self.rails.iter().filter(|rail| !rail.retired).map(|rail| crate::control::message::Rail {
+            id: rail.id,
+            port: rail.rail.listening_on().map_or(0, |address| address.port()),
+            description: PeerRail::from(&rail.described),
+        });
+        offered.collect()
+    }
+
+    /// A rail did not answer what it was asked.
+    pub(super) fn rail_failed(&mut self, index: usize, asked: Asked, error: &beeline_fabric::Error) {
+        let now_ns = self.now_ns;
+        let Some(rail) = self.rails.get_mut(index) else { return };
+        let Some(health) = rail.healths.get_mut(asked as usize) else { return };
+        match health.failed(now_ns) {
+            Failing::First => log::line(format_args!("rail {} fails: {error}", rail.id)),
+            Failing::Still => {}
+            Failing::Gone => self.retire_rail(index, &error.to_string()),
+        }
+    }
+
+    /// A rail fails for good: its links are lost, and nobody uses it or hears of it any more.
+    fn retire_rail(&mut self, index: usize, why: &str) {
+        let Some(rail) = self.rails.get_mut(index).filter(|rail| !rail.retired) else { return };
+        rail.retired = true;
+        rail.described.up = false;
+        rail.trouble = Some(format!("given up: {why}"));
+        log::line(format_args!("rail {} is given up: {why}", rail.id));
+        let descriptors = [rail.rail.event_fd().as_raw_fd(), rail.rail.completion_fd().as_raw_fd()];
+        descriptors.into_iter().for_each(|fd| self.unwatch(fd));
+        for link in 0..self.links.len() {
+            if self.links.get(link).and_then(Option::as_ref).is_some_and(|link| link.rail == index) {
+                self.link_lost(link, "its rail is given up");
+            }
+        }
+        self.offer_rails();
+    }
+
+    /// Closing a link or a ring leaves something to be told, by a rail that is given up as well.
+    pub(super) fn care_for_retired(&mut self) {
+        for index in 0..self.rails.len() {
+            if self.rails.get(index).is_none_or(|rail| !rail.retired) {
+                continue;
+            }
+            let mut completions = Vec::new();
+            if let Some(rail) = self.rails.get_mut(index) {
+                // That it fails is known.
+                let _ = rail.rail.poll(&mut completions, usize::MAX);
+            }
+            for completion in completions {
+                self.completed(index, completion);
+            }
+            while let Some(Ok(Some(event))) = self.rails.get_mut(index).map(|rail| rail.rail.next_event()) {
+                self.rail_event(index, event);
+            }
         }
     }
 
@@ -119,6 +171,7 @@ impl Engine {
             token_for_us: up.token_for_us,
             links: Vec::new(),
             rates: super::Shares::default(),
+            quota: super::Quota::default(),
             lonely_ns: self.now_ns.max(1),
             retry: std::collections::HashMap::new(),
             refused: 0,
@@ -201,10 +254,13 @@ impl Engine {
         let theirs: Vec<_> = peer.rails.iter().map(|rail| rail.described.clone()).collect();
         let mut wanted = Vec::new();
         let mut counts = vec![0; self.rails.len()];
-        for pair in beeline_topo::reach::links(&ours, &theirs, &Segments::default()) {
+        for pair in beeline_topo::reach::links(&ours, &theirs, &self.segments) {
             let Some(count) = counts.get_mut(pair.local).filter(|count| **count < LINKS_MAX) else { continue };
             *count = count.saturating_add(1);
             let Some(offered) = peer.rails.get(pair.peer) else { continue };
+            if self.rails.get(pair.local).is_none_or(|rail| rail.retired) {
+                continue;
+            }
             let is_there = self
                 .links
                 .iter()
@@ -357,18 +413,25 @@ impl Engine {
         let down = LinkDown { link: link.id, why: crate::control::message::shortened(why.to_owned()) };
         self.control.send(id, Message::LinkDown(down));
         for number in self.connections_of(link.peer) {
+            let mut too_many = false;
             if let Some(entry) = self.connections.get_mut(number) {
                 entry.connection.link_lost(link.id);
                 entry.ask_again |= entry.connection.stage == Stage::Asked;
                 entry.grants.retain(|grant| grant.link != link.id);
                 entry.granted.retain(|granted| *granted != link.id);
-                let said = entry.resynced.extract_if(.., |(_, over)| *over == link.id);
-                entry.resyncs.extend(said.map(|(earlier, _)| earlier));
-                entry.resyncs.push(link.id);
+                let links = &self.links;
+                let heard = |over: LinkId, message: u64| {
+                    let mut known = links.iter().flatten().chain([&link]);
+                    known.any(|link| link.id == over && link.has_heard(message))
+                };
+                too_many = entry.losses.add(link.id, heard).is_err();
             }
-            self.choose_home(number, None);
-            self.heat(number);
+            if too_many {
+                log::line("a connection is reset: links are lost and no word of it gets through");
+                self.reset(number);
+            }
         }
+        self.choose_all_of(link.peer);
     }
 
     /// A record showed that the peer has closed its end of a link.
@@ -380,15 +443,8 @@ impl Engine {
         }
     }
 
-    fn connections_of(&self, peer: usize) -> Vec<u64> {
+    pub(super) fn connections_of(&self, peer: usize) -> Vec<u64> {
         self.connections.iter().filter(|(_, entry)| entry.peer == peer).map(|(number, _)| number).collect()
-    }
-
-    fn choose_all_of(&mut self, peer: usize) {
-        for number in self.connections_of(peer) {
-            self.choose_home(number, None);
-            self.heat(number);
-        }
     }
 
     fn reset_all_of(&mut self, peer: usize) {
@@ -400,15 +456,17 @@ impl Engine {
     /// Drops all that is left of a peer's connections: nobody is there to hear their ends.
     fn forget_connections_of(&mut self, index: usize) {
         for number in self.connections_of(index) {
+            self.settle(number, None);
+            self.leave_room(index);
             if let Some(entry) = self.connections.get_mut(number) {
                 entry.connection.unheard();
                 // The peer may come again as another instance, with the same numbers.
                 let theirs = entry.connection.theirs;
                 self.theirs.remove(&(index, theirs));
                 // It may stay until its regions are closed; another peer may have the place by then.
-                (entry.peer, entry.home) = (NO_PEER, None);
+                entry.peer = NO_PEER;
                 (entry.ask_again, entry.answer_again) = (false, false);
-                entry.resyncs.clear();
+                entry.losses.clear();
             }
             self.heat(number);
             self.finish(number);

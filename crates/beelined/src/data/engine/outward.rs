@@ -197,21 +197,20 @@ impl Engine {
         if entry.connection.stage == Stage::Asked {
             return None;
         }
-        let &link = entry.resyncs.first()?;
+        let link = entry.losses.next()?;
         let (placed, limit, above) = entry.connection.have();
         let above = encode_ranges(above);
         let to = entry.connection.theirs;
         let record = Record::Resync { to, from: number, link, placed, limit, ranges: ranges(&above) };
         let said = self.push(home, &record);
-        let over = self.links.get(home).and_then(Option::as_ref).map_or(0, |link| link.id);
         if let Some(entry) = self.connections.get_mut(number)
+            && let Some(Some(over)) = self.links.get(home)
             && said
         {
-            entry.resyncs.remove(0);
-            entry.resynced.push((link, over));
+            entry.losses.said(over);
             entry.connection.acknowledged(placed, limit);
             // The other bridge may have asked and not heard the answer.
-            entry.answer_again = entry.resyncs.is_empty() && entry.accepted;
+            entry.answer_again = entry.losses.next().is_none() && entry.accepted;
         }
         Some(said)
     }
@@ -541,6 +540,9 @@ impl Engine {
         if self.theirs.get(&key) == Some(&number) {
             self.theirs.remove(&key);
         }
+        let peer = entry.peer;
+        self.settle(number, None);
+        self.leave_room(peer);
         self.connections.remove(number);
         self.counts.closed = self.counts.closed.saturating_add(1);
         true

@@ -1,32 +1,43 @@
-//! Whose bridge this host's programs trust: the user named in the bridge's configuration, if that is root's file.
+//! What this command reads of the bridge's configuration: whose bridge this host's programs trust, and where it is asked.
 //!
-//! Root's bridge is trusted anyway. A file that others could have written says nothing, and neither does one that is not
-//! understood: the bridge itself complains about that.
+//! Root's bridge is trusted anyway. A file that is not root's, or that others could have written, says nothing, and neither
+//! does one that is not understood: the bridge itself complains about that.
 
 use std::ffi::CString;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use beeline_status::ask;
 use toml::de::{DeTable, DeValue};
 
 const CONFIGURATION: &str = "/etc/beeline/beelined.toml";
 /// Group and others may not write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The user's number.
+/// The number of the user whose bridge is trusted.
 pub fn bridge_user() -> Option<u32> {
     user_of(Path::new(CONFIGURATION), 0)
 }
 
+/// The socket at which the bridge is asked.
+pub fn admin_socket() -> PathBuf {
+    text_of(Path::new(CONFIGURATION), 0, "admin_socket").map_or_else(|| ask::PATH.into(), PathBuf::from)
+}
+
 fn user_of(file: &Path, owner: u32) -> Option<u32> {
+    number_of(&text_of(file, owner, "user")?)
+}
+
+/// The text at a key.
+fn text_of(file: &Path, owner: u32, key: &str) -> Option<String> {
     let metadata = std::fs::metadata(file).ok()?;
     if metadata.uid() != owner || metadata.mode() & WRITABLE_BY_OTHERS != 0 {
         return None;
     }
     let text = std::fs::read_to_string(file).ok()?;
     let table = DeTable::parse(&text).ok()?;
-    match table.get_ref().get("user")?.get_ref() {
-        DeValue::String(name) => number_of(name),
+    match table.get_ref().get(key)?.get_ref() {
+        DeValue::String(text) => Some(text.to_string()),
         _ => None,
     }
 }
@@ -63,5 +74,7 @@ mod tests {
             assert_eq!(user_of(&file, owner), None, "{text}");
         }
         assert_eq!(user_of(&directory.path().join("none"), owner), None);
+        std::fs::write(&file, "admin_socket = \"/run/x\"\n").unwrap();
+        assert_eq!(text_of(&file, owner, "admin_socket").as_deref(), Some("/run/x"));
     }
 }

@@ -1,0 +1,18 @@
+//! What a running bridge tells of itself, and how that looks.
+//!
+//! The bridge and the command share this crate: `beelined status` and `beeline stat` show the same, and the command need not
+//! be linked against libfabric for it.
+//!
+//! * [`ask`]: asking the bridge at its administrator's socket;
+//! * [`document`]: what it answers;
+//! * [`people`]: the answer as tables;
+//! * [`layout`], [`number`]: tables, and numbers with their units, for everything that is printed.
+
+pub mod ask;
+pub mod document;
+pub mod layout;
+pub mod number;
+pub mod people;
+
+pub use ask::{Answer, Problem, Request};
+pub use document::Document;
