@@ -21,7 +21,7 @@ def carried(host):
     return {rail["rail"]["name"]: rail["rail"]["load"]["connections"] for rail in host.data()["rails"]}
 
 
-@case(60)
+@case(90)
 def connections_spread_over_equal_rails():
     """Connections spread evenly over two equal rails, also after one was away."""
     made = world(rails=2)
@@ -49,7 +49,7 @@ def connections_spread_over_equal_rails():
         assert set(carried(host).values()) == {0}, (host.name, carried(host))
 
 
-@case(60)
+@case(90)
 def a_peer_has_a_limit_of_connections():
     """What would be more connections with a peer than may be is left to TCP, with the reason, at either end's limit."""
     made = world()
@@ -102,7 +102,7 @@ def way(client, server, port):
     return "bridge" if not facts["ephemeral"] else ",".join(why)
 
 
-@case(60)
+@case(90)
 def a_segment_with_tcp_alone_drags_nobody_down():
     """Routed subnets that are joined share a fabric; at the same time a host on another one is reached by TCP, by all."""
     made = routed(joined=[["10.80.0.0/24", "10.81.0.0/24"]])
@@ -120,7 +120,7 @@ def a_segment_with_tcp_alone_drags_nobody_down():
     assert c.links_up() == 0
 
 
-@case(60)
+@case(90)
 def routed_subnets_that_nobody_joins():
     """Without the configuration's word subnets are apart, even if a router connects them."""
     made = routed(joined=[])
@@ -139,7 +139,7 @@ def topo(host, *options):
     return host.sh(BEELINE, "topo", "--ascii", "--rails", str(report), *options)
 
 
-@case(60)
+@case(90)
 def commands_show_the_paths():
     """`beeline topo` shows the path of each connection, `beeline stat` the bridge's part."""
     made = world(rails=2)
