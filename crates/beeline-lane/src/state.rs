@@ -54,6 +54,8 @@ pub struct RxState {
     pub(crate) urgent_taken: AtomicU32,
     /// Whether urgent bytes are read in their turn (`SO_OOBINLINE`).
     pub(crate) urgent_inline: AtomicU32,
+    /// Where the reader stood, in bytes read plus one, when what it was told to pass over there was to be kept.
+    pub(crate) urgent_kept: AtomicU64,
 }
 
 /// The read wake words of a lane at the beginning of a connection: generation 0, armed.
@@ -129,7 +131,8 @@ impl RxState {
         self.read_wake.store(BEGIN_ARMED, Relaxed);
     }
 
-    /// Whether urgent bytes are read in their turn, like others.
+    /// Whether urgent bytes are read in their turn, like others, from the beginning of the connection on. Later, see
+    /// [`crate::Reader::set_inline`].
     pub fn set_urgent_inline(&self, inline: bool) {
         self.urgent_inline.store(u32::from(inline), Relaxed);
     }

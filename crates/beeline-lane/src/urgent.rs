@@ -11,7 +11,9 @@
 //! 4. A new mark replaces the old one, whose byte is from then on like any other, with one exception, which TCP makes
 //!    when the new mark arrives: if the reader stands at the old mark, the old byte is passed over. The writer finds
 //!    that out from the peer's head, and stores in `passed(e)` where the reader stands and how many bytes it is to pass
-//!    over there, before the mark. A reader that has moved on by itself ignores it.
+//!    over there, before the mark. A reader that has moved on by itself ignores it, and so does one whose urgent bytes
+//!    were inline when the new mark came: whoever changes that deals first with what was said before
+//!    ([`Reader::set_inline`]).
 //! 5. What the peer claims is compared with the bytes that are there, and can only make its own data urgent or go away.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -83,9 +85,59 @@ impl<S: Storage> Reader<'_, S> {
         if self.is_inline() || self.mark(head, unread).is_none() {
             return 0;
         }
+        if self.state.urgent_kept.load(Relaxed) == self.place() { 0 } else { self.told_to_pass(head, unread) }
+    }
+
+    /// Bytes at `head` that the writer said to pass over.
+    fn told_to_pass(&self, head: u32, unread: u32) -> u32 {
         let word = self.storage.passed(self.end.peer());
         let (from, count) = ((word >> 32) as u32, word as u32);
         if from == head && count <= unread { count } else { 0 }
+    }
+
+    /// Where the reader stands, never 0 and never the same again.
+    fn place(&self) -> u64 {
+        self.state.bytes().wrapping_add(1)
+    }
+
+    /// Whether urgent bytes are read in their turn from now on (`SO_OOBINLINE`). What a later mark made of an earlier
+    /// byte stays as it was decided when the later one came: passed over, or kept.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer; the change is made.
+    pub fn set_inline(&self, inline: bool, bells: &impl Bells) -> Result<(), Fault> {
+        let was = self.is_inline();
+        let decided = match (was, inline) {
+            (false, true) => self.pass_told(bells),
+            (true, false) => self.keep_told(),
+            _ => Ok(()),
+        };
+        self.state.set_urgent_inline(inline);
+        decided
+    }
+
+    /// Passes over what is to be passed over.
+    fn pass_told(&self, bells: &impl Bells) -> Result<(), Fault> {
+        let Look { unread, .. } = self.look()?;
+        match self.passed_over(self.state.head.load(Relaxed), unread) {
+            0 => Ok(()),
+            over => self.go_past(unread, over, bells),
+        }
+    }
+
+    /// Keeps what would have to be passed over if urgent bytes had not been inline.
+    fn keep_told(&self) -> Result<(), Fault> {
+        let Look { unread, .. } = self.look()?;
+        if self.told_to_pass(self.state.head.load(Relaxed), unread) != 0 {
+            self.state.urgent_kept.store(self.place(), Relaxed);
+        }
+        Ok(())
+    }
+
+    fn go_past(&self, unread: u32, length: u32, bells: &impl Bells) -> Result<(), Fault> {
+        self.consumed(unread, length, bells)?;
+        self.account(length as usize);
+        Ok(())
     }
 
     /// How many of `unread` bytes come before the mark. Passes over what is to be passed over; the lock is held.
@@ -142,8 +194,7 @@ impl<S: Storage> Reader<'_, S> {
             _ => return Ok(false),
         };
         if length != 0 {
-            self.consumed(unread, length, bells)?;
-            self.account(length as usize);
+            self.go_past(unread, length, bells)?;
         }
         Ok(true)
     }

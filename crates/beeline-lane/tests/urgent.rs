@@ -102,6 +102,29 @@ fn an_old_mark_that_the_reader_does_not_stand_at_is_an_ordinary_byte() {
 }
 
 #[test]
+fn becoming_inline_brings_no_byte_back_that_was_passed_over() {
+    let ends = Ends::new();
+    ends.send_urgent(b"1");
+    ends.send_urgent(b"ab2");
+    ends.reader().set_inline(true, &Silent).unwrap();
+    assert_eq!(ends.read(), b"ab");
+    assert_eq!(ends.reader().pass(&Silent), Ok(true));
+    assert_eq!(ends.read(), b"2");
+}
+
+#[test]
+fn ceasing_to_be_inline_takes_no_byte_away_that_was_kept() {
+    let ends = Ends::new();
+    ends.reader().set_inline(true, &Silent).unwrap();
+    ends.send_urgent(b"1");
+    ends.send_urgent(b"ab2");
+    ends.reader().set_inline(false, &Silent).unwrap();
+    ends.send_urgent(b"3");
+    assert_eq!(ends.read(), b"1ab2");
+    assert_eq!(ends.take(), b'3');
+}
+
+#[test]
 fn marks_hold_where_counts_wrap() {
     let begin = (1u64 << 32) - 3;
     let mut ends = Ends::new();

@@ -36,7 +36,7 @@ pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
 pub use receive::{read, readv, recv, recvfrom};
 pub use send::{send, sendto, writev};
 pub use transfer::{sendfile, splice};
-pub(crate) use urgent::{at_mark, own, unread as unread_bytes};
+pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};
 
 use crate::desc::{Desc, Kind};
 use crate::life::relay;

@@ -201,7 +201,7 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
                 _ => number,
             };
             if (level, name) == (libc::SOL_SOCKET, libc::SO_OOBINLINE) {
-                side.rx.set_urgent_inline(number != 0);
+                crate::io::set_inline(desc, number != 0);
             }
             stored(side.set_option(level, name, number))
         }

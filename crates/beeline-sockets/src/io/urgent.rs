@@ -11,7 +11,7 @@ use beeline_lane::{Bells, Reader, Sink, flags};
 use beeline_shm::LaneMemory;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Next, fault, low_water, observe};
+use super::{Anchor, Next, fault, low_water, observe};
 use crate::desc::{Desc, TxGuard};
 use crate::side::{SideState, state};
 use crate::{Outcome, kernel, table};
@@ -69,6 +69,14 @@ pub(crate) fn unread(desc: &Desc, side: &SideState) -> u32 {
 /// `SIOCATMARK`.
 pub(crate) fn at_mark(desc: &Desc, side: &SideState) -> bool {
     desc.lane().flags(desc.end().peer()) & flags::URGENT != 0 && view(desc, side).mark.is_some_and(stands_at)
+}
+
+/// `SO_OOBINLINE` was set on a connection.
+pub(crate) fn set_inline(desc: &'static Desc, inline: bool) {
+    if let Some(guard) = desc.lock_rx() {
+        // A fault is found again by the next read.
+        let _ = guard.reader().set_inline(inline, &Anchor(desc.fd.load(Relaxed)));
+    }
 }
 
 /// A signal is sent between mark and byte, so a handler may ask for a byte that comes in a moment.

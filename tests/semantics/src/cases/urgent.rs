@@ -27,6 +27,9 @@ pub const GROUP: Group = Group {
         Case::new("inline", FAMILY | MODE, inline),
         Case::new("inline_before_connect", FAMILY, inline_before_connect),
         Case::new("inline_by_the_listener", FAMILY, inline_by_the_listener),
+        Case::new("inline_after_a_second", FAMILY | MODE, inline_after_a_second),
+        Case::new("inline_no_more_after_a_second", FAMILY | MODE, inline_no_more_after_a_second),
+        Case::new("inline_between_two", FAMILY | MODE, inline_between_two),
         Case::new("readiness", FAMILY | MODE, readiness),
         Case::new("readiness_by_epoll", FAMILY | TRIGGER, readiness_by_epoll),
         Case::new("priority_alone_by_epoll", FAMILY | TRIGGER, priority_alone_by_epoll),
@@ -278,6 +281,66 @@ fn inline(v: Variant) {
     look(server);
     recv(server, 8, libc::MSG_PEEK);
     recv(server, 8, 0);
+    look(server);
+}
+
+fn set_inline(fd: Fd, inline: i32) {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, "SO_OOBINLINE", inline);
+}
+
+/// The reader stands at the first urgent byte, which the second one makes pass: to become inline does not bring it back.
+fn inline_after_a_second(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"ab1", OOB);
+    await_urgent(server);
+    recv(server, 8, 0);
+    send(client, b"cd2", OOB);
+    settle(server);
+    set_inline(server, 1);
+    look(server);
+    recv(server, 8, 0);
+    look(server);
+    recv(server, 8, 0);
+    look(server);
+}
+
+/// The reader stands at the first urgent byte, which is inline and stays when the second comes: also for a reader that
+/// is inline no more.
+fn inline_no_more_after_a_second(v: Variant) {
+    let (client, server) = v.pair();
+    set_inline(server, 1);
+    send(client, b"ab1", OOB);
+    await_urgent(server);
+    recv(server, 8, 0);
+    send(client, b"cd2", OOB);
+    settle(server);
+    set_inline(server, 0);
+    look(server);
+    send(client, b"ef3", OOB);
+    settle(server);
+    look(server);
+    recv(server, 8, 0);
+    look(server);
+    recv(server, 8, OOB);
+    look(server);
+}
+
+/// The reader stands at an urgent byte that was inline when it came, and is not when the second comes.
+fn inline_between_two(v: Variant) {
+    let (client, server) = v.pair();
+    set_inline(server, 1);
+    send(client, b"ab1", OOB);
+    await_urgent(server);
+    recv(server, 8, 0);
+    set_inline(server, 0);
+    set_inline(server, 1);
+    set_inline(server, 0);
+    look(server);
+    send(client, b"cd2", OOB);
+    settle(server);
+    look(server);
+    recv(server, 8, 0);
+    recv(server, 8, OOB);
     look(server);
 }
 

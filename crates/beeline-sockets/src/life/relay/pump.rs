@@ -130,7 +130,8 @@ const SOCKET: u64 = 1;
 impl Pump {
     fn run(&mut self) {
         // Urgent bytes are passed on as such; what the program makes of them is its socket's affair.
-        self.plan.side.rx.set_urgent_inline(false);
+        // A fault is found again by the first look.
+        let _ = self.reader().set_inline(false, &self.bells());
         self.plan.attendance.begin(self.plan.set, self.plan.side);
         let mut turns = 0u32;
         while self.outward == State::Open || self.inward == State::Open || self.plan.attendance.is_open() {
