@@ -9,9 +9,10 @@
 //! 2. An operation takes `tx` or `rx`, then checks that the fd still leads here ([`crate::table::lane_tx`]).
 //!    Holding either lock keeps the lane and the side mapped.
 //! 3. An operation that sleeps first pins the description and lets its locks go. After the sleep it checks
-//!    again: the fd may have been closed, or have become something else.
-//! 4. Closing the last fd makes the kind `Closed`; sleepers find that when they wake. When the last pin is
-//!    gone, too, the lane is given back and the description returns to its slab.
+//!    again: the description may have become something else, and the fd may have been closed. Then the description has
+//!    another, until the operation ends ([`crate::life`], `linger`).
+//! 4. Closing the last fd makes the kind `Closed`. When the last pin is gone, too, the lane is given back and the
+//!    description returns to its slab.
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
@@ -105,6 +106,10 @@ pub struct Desc {
     pub refs: AtomicU32,
     /// Operations that need the lane and its side without a lock.
     pub pins: AtomicU32,
+    /// Operations that wait: for those the description is kept open if its last fd is closed.
+    pub waiters: AtomicU32,
+    /// The number under which it is, plus one; 0 for none.
+    pub lingering: AtomicI32,
     /// Whether no fd will lead here any more: whoever finds no pins then, and takes this back, ends the description.
     over: AtomicBool,
     /// Entries of epoll sets that lead here.
@@ -377,6 +382,7 @@ impl Desc {
         self.rx_lock.reset();
         if self.pins.load(Relaxed) != 0 {
             self.pins.store(0, Relaxed);
+            self.waiters.store(0, Relaxed);
         }
     }
 
@@ -426,6 +432,7 @@ impl Desc {
         self.fd.store(fd, Relaxed);
         self.refs.store(0, Relaxed);
         self.over.store(false, Relaxed);
+        self.lingering.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.parked.store(0, Relaxed);
         self.born.store(born, Relaxed);
@@ -462,18 +469,62 @@ impl Pin {
         self.0
     }
 
+    /// The number that leads to the description: `fd`, unless that was closed since. It stays so while one of the
+    /// description's locks is held.
+    pub(crate) fn fd(&self, fd: i32) -> i32 {
+        crate::table::number_of(self.0, fd)
+    }
+
     /// Runs `wait`, a spin or a sleep; a thread that is cancelled in it, or jumps out, gives the pin back.
     pub(crate) fn while_waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
         unsafe extern "C" fn undo(desc: *mut core::ffi::c_void) {
             // SAFETY: the description below, an object of a slab.
-            unpin(unsafe { &*desc.cast::<Desc>() });
+            let desc: &'static Desc = unsafe { &*desc.cast() };
+            desc.end_wait();
+            unpin(desc);
         }
-        crate::cancel::undoing(undo, self.0, wait)
+        self.0.begin_wait();
+        let result = crate::cancel::undoing(undo, self.0, wait);
+        self.0.end_wait();
+        result
     }
 }
 
+impl Desc {
+    fn begin_wait(&self) {
+        self.waiters.fetch_add(1, Relaxed);
+    }
+
+    fn end_wait(&self) {
+        count_down(&self.waiters);
+    }
+
+    /// Makes a pin that waits from now on into one that whoever has the description gives back by [`Desc::let_go`].
+    pub(crate) fn hold(pin: Pin) -> &'static Desc {
+        let desc = pin.0;
+        core::mem::forget(pin);
+        desc.begin_wait();
+        desc
+    }
+
+    /// See [`Desc::hold`].
+    pub(crate) fn let_go(&'static self) {
+        self.end_wait();
+        unpin(self);
+    }
+}
+
+/// Counts down unless nothing is counted: a handler may fork in the middle of a wait, and its child return here
+/// uncounted. Returns what was counted before.
+fn count_down(count: &AtomicU32) -> u32 {
+    count.fetch_update(SeqCst, Relaxed, |count| count.checked_sub(1)).unwrap_or(0)
+}
+
 fn unpin(desc: &'static Desc) {
-    if desc.pins.fetch_sub(1, SeqCst) == 1 {
+    if count_down(&desc.pins) == 1 {
+        if desc.lingering.load(SeqCst) != 0 {
+            crate::life::end_lingering(desc);
+        }
         desc.end_if_due();
     }
 }

@@ -320,6 +320,12 @@ pub fn sleep_ms() {
     let _ = unsafe { ppoll(&mut [], &raw const timeout, core::ptr::null()) };
 }
 
+/// `epoll_create1(2)`, close-on-exec.
+pub fn epoll_create() -> Result<i32, Errno> {
+    // SAFETY: plain numbers.
+    unsafe { call(libc::SYS_epoll_create1, [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) }.map(|set| set as i32)
+}
+
 /// `epoll_ctl(2)`.
 pub fn epoll_ctl(set: i32, operation: i32, fd: i32, event: Option<libc::epoll_event>) -> SysResult {
     let pointer = event.as_ref().map_or(0, |event| core::ptr::from_ref(event) as usize);
@@ -413,6 +419,13 @@ pub fn hide(fd: i32) -> i32 {
     };
     crate::life::hidden_add(hidden);
     hidden
+}
+
+/// A hidden duplicate of `fd`; none if there is no room.
+pub fn hidden_twin(fd: i32) -> Option<i32> {
+    let hidden = fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(descriptor_limit())).ok()? as i32;
+    crate::life::hidden_add(hidden);
+    Some(hidden)
 }
 
 /// Hides a descriptor that is good to have, but not needed: closes it when there is little room.

@@ -22,6 +22,7 @@ mod fork;
 mod handover;
 mod hidden;
 pub mod image;
+mod linger;
 mod open_fds;
 mod orphan;
 pub(crate) mod relay;
@@ -49,6 +50,7 @@ pub use fork::{Changing, around_fork_child, around_fork_parent, around_fork_prep
 pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed, named_in_spawn};
 pub(crate) use hidden::hidden_count;
 pub use hidden::{hidden_add, hidden_remove, is_hidden};
+pub(crate) use linger::end_lingering;
 pub(crate) use orphan::orphan_used;
 pub use relay::{demote, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};

@@ -4,8 +4,10 @@
 //!    all of them, so that it reports what the kernel would report.
 //! 2. If nothing is ready, a call spins over its lanes as a blocking `recv` would.
 //! 3. Then every lane is armed for what is asked of it, and the call sleeps in ppoll(2) on the anchors, the
-//!    listeners with their doors, and the rest. What wakes it is only a hint; it looks at everything again.
+//!    listeners with their doors, and the rest. What wakes it is only a hint; it looks at everything again. What it
+//!    sleeps on is kept open meanwhile ([`held`]).
 
+mod held;
 mod scratch;
 mod select;
 
@@ -14,6 +16,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use beeline_lane::{Armed, Fault, Since};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 
+use held::{Held, is_urgent_alone};
 pub use select::{pselect, select};
 
 use crate::app_memory::bogus;
@@ -70,6 +73,12 @@ pub(crate) fn somebody_polls() -> bool {
 /// In the child of a `fork`: the threads that slept are not here.
 pub(crate) fn reset_after_fork() {
     POLLERS.store(0, Relaxed);
+}
+
+/// How many entries the kernel may be asked about for `entries` of the app's.
+fn places(entries: usize, listeners: usize) -> usize {
+    // One for arrivals.
+    entries + listeners * LISTENER_FDS + 1
 }
 
 struct Poller;
@@ -130,18 +139,50 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
     if ours + listeners == 0 {
         return Outcome::Kernel;
     }
-    scratch::with(fds.len() + listeners * LISTENER_FDS, |shadow| scan(fds, shadow, deadline, mask))
+    scratch::with(places(fds.len(), listeners), scratch::NONE, |shadow| scan(fds, shadow, deadline, mask, &mut false))
 }
 
-/// The wait itself. `shadow` is what the kernel gets to see; it has room for all listeners' descriptors.
-pub(crate) fn scan(fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u64>, mask: Option<&u64>) -> Outcome {
+/// The wait itself. `shadow` is what the kernel gets to see, with [`places`] for it. Sets `waited` if nothing was ready at
+/// once.
+pub(crate) fn scan(
+    fds: &mut [pollfd],
+    shadow: &mut [pollfd],
+    deadline: Option<u64>,
+    mask: Option<&u64>,
+    waited: &mut bool,
+) -> Outcome {
+    match look(fds, shadow) {
+        Err(errno) => Outcome::Fail(errno),
+        Ok(0) => {
+            *waited = true;
+            scratch::with(fds.len(), None, |places| {
+                sleep_until_ready(fds, shadow, &mut Held::new(places), deadline, mask)
+            })
+        }
+        Ok(ready) => Outcome::Done(ready),
+    }
+}
+
+/// Goes on after a look that found nothing.
+fn sleep_until_ready(
+    fds: &mut [pollfd],
+    shadow: &mut [pollfd],
+    held: &mut Held<'_>,
+    deadline: Option<u64>,
+    mask: Option<&u64>,
+) -> Outcome {
     let mut patience = Patience::until(deadline);
+    let mut looked = true;
     loop {
-        match look(fds, shadow) {
-            Err(errno) => return Outcome::Fail(errno),
-            Ok(0) if relay::catch_up() => continue,
-            Ok(0) => {}
-            Ok(ready) => return Outcome::Done(ready),
+        if !core::mem::take(&mut looked) {
+            match look(fds, shadow) {
+                Err(errno) => return Outcome::Fail(errno),
+                Ok(0) => {}
+                Ok(ready) => return Outcome::Done(ready),
+            }
+        }
+        if relay::catch_up() {
+            continue;
         }
         if deadline == Some(0) {
             return match mask.map_or(Ok(()), let_signals_in) {
@@ -158,12 +199,14 @@ pub(crate) fn scan(fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u
             }
         }
         let poller = Poller::enter();
+        held.prepare(fds);
         if arm(fds) == Armed::Ready {
             continue;
         }
-        let used = fill(fds, shadow, true);
-        match poller.while_asleep(|| patience.sleep(&mut shadow[..used], mask)) {
-            Woken::Ready(_) => heard(fds, shadow, &patience),
+        let used = fill(fds, shadow, Some(held));
+        let sleep = || poller.while_asleep(|| patience.sleep(&mut shadow[..used], mask));
+        match held.while_asleep(sleep) {
+            Woken::Ready(_) => heard(fds, shadow, held, &patience),
             Woken::TimedOut => {
                 return match look(fds, shadow) {
                     Ok(ready) => Outcome::Done(ready),
@@ -196,7 +239,7 @@ fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
         }
     }
     if foreign {
-        let used = fill(fds, shadow, false);
+        let used = fill(fds, shadow, None);
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: a live timeout, no mask.
         unsafe { kernel::ppoll(&mut shadow[..used], &raw const zero, core::ptr::null()) }?;
@@ -218,21 +261,23 @@ fn judge(entry: &pollfd) -> Option<i16> {
 }
 
 /// Lays out what the kernel is asked: place `i` for entry `i`, then the listeners' further descriptors. Lanes
-/// take part only in a sleep.
-fn fill(fds: &[pollfd], shadow: &mut [pollfd], sleeping: bool) -> usize {
+/// take part only in a sleep, for which something is held.
+fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize {
     let (places, mut extra) = shadow.split_at_mut(fds.len());
     let mut used = fds.len();
-    for (entry, place) in fds.iter().zip(places) {
+    for (index, (entry, place)) in fds.iter().zip(places).enumerate() {
         *place = pollfd { fd: entry.fd, events: entry.events, revents: 0 };
         let Some(desc) = table::get(entry.fd) else { continue };
-        match desc.kind() {
-            Kind::Lane if sleeping => match desc.glance(|| anchor_events(desc, entry.events)).flatten() {
-                Some(events) => place.events = events,
-                None => place.fd = -1,
-            },
-            Kind::Lane | Kind::Orphan => place.fd = -1,
-            Kind::Epoll if !sleeping => place.fd = -1,
-            Kind::Listener if entry.events & (POLLIN | POLLRDNORM) != 0 => {
+        match (desc.kind(), held) {
+            (Kind::Lane, Some(held)) => {
+                let asked = asked(entry, index, held);
+                match desc.glance(|| anchor_events(desc, asked)).flatten() {
+                    Some(events) => place.events = events,
+                    None => place.fd = -1,
+                }
+            }
+            (Kind::Lane | Kind::Orphan, _) | (Kind::Epoll, None) => place.fd = -1,
+            (Kind::Listener, _) if entry.events & (POLLIN | POLLRDNORM) != 0 => {
                 let mut hidden = [0i32; LISTENER_FDS];
                 let count = meet::listener_fds(desc, &mut hidden).min(extra.len());
                 let (mine, rest) = core::mem::take(&mut extra).split_at_mut(count);
@@ -245,7 +290,22 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], sleeping: bool) -> usize {
             _ => {}
         }
     }
+    if let Some(arrivals) = held.and_then(Held::arrivals)
+        && let Some(place) = extra.first_mut()
+    {
+        *place = arrivals;
+        used += 1;
+    }
     used
+}
+
+/// What is asked of a lane itself. Bytes that are left unread by somebody who waits for urgent ones alone would end
+/// every sleep at once.
+fn asked(entry: &pollfd, index: usize, held: &Held<'_>) -> i16 {
+    if is_urgent_alone(entry.events) && held.hears_arrivals(index) {
+        return entry.events & !POLLPRI | POLLRDHUP;
+    }
+    entry.events
 }
 
 /// What to ask of an anchor when a lane is asked for `events`; `None` when the anchor has nothing to tell any
@@ -296,15 +356,15 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
 }
 
 /// After a sleep: passes on what the kernel said about anchors.
-fn heard(fds: &[pollfd], shadow: &[pollfd], patience: &Patience) {
-    for (entry, place) in fds.iter().zip(shadow) {
+fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience) {
+    for (index, (entry, place)) in fds.iter().zip(shadow).enumerate() {
         let Some(desc) = table::get(entry.fd) else { continue };
         if desc.kind() == Kind::Epoll && place.revents != 0 && !epoll::is_ready(desc) {
             // Bells of members that are not to be reported any more end every sleep at once.
             kernel::sleep_ms();
         }
-        // What closed meanwhile has nothing to tell any more.
-        let Some(_pin) = table::pin(entry.fd, desc) else { continue };
+        // What the number led to when the sleep began has nothing to tell any more.
+        let Some(_pin) = table::pin(entry.fd, desc).filter(|_| held.holds(index, desc)) else { continue };
         if desc.is_lane() {
             desc.publish_cpu();
             if place.revents != 0 {
@@ -312,6 +372,9 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], patience: &Patience) {
                 // A connection that became TCP is found to be one at the next look.
                 let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
                 io::pace(desc, place.revents);
+                if is_urgent_alone(entry.events) && !held.hears_arrivals(index) {
+                    kernel::sleep_ms();
+                }
             }
         }
     }

@@ -104,6 +104,21 @@ pub fn leads_to(fd: i32, desc: &'static Desc) -> bool {
     get(fd).is_some_and(|found| core::ptr::eq(found, desc))
 }
 
+/// A number that leads to `desc`, which the caller keeps: `fd`, if that does. `fd` if none does.
+#[must_use]
+pub(crate) fn number_of(desc: &'static Desc, fd: i32) -> i32 {
+    if leads_to(fd, desc) {
+        return fd;
+    }
+    let other = desc.fd.load(Ordering::Relaxed);
+    if leads_to(other, desc) {
+        return other;
+    }
+    // Another thread is just closing it.
+    let _guard = LOCK.lock();
+    find(desc).unwrap_or(fd)
+}
+
 /// Makes `fd` lead to `desc` (or to nothing), counting references. Returns what it led to before; the
 /// caller settles that one's last reference.
 ///

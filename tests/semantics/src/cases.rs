@@ -2,6 +2,7 @@
 
 mod accept;
 mod cancel;
+mod closing;
 mod connect;
 mod data;
 mod descriptors;
@@ -58,6 +59,7 @@ const GROUPS: &[Group] = &[
     signals::GROUP,
     timeouts::GROUP,
     threads::GROUP,
+    closing::GROUP,
     fork::GROUP,
     duo::GROUP,
 ];

@@ -40,7 +40,11 @@ fn wanted(entry: &Entry) -> u32 {
     if !entry.desc().is_some_and(Desc::is_lane) {
         return events;
     }
-    // Urgent bytes ring as others do.
+    // Urgent bytes ring as others do. Whoever waits for them alone is told of arrivals: the anchor stays readable while
+    // other bytes are unread.
+    if events & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) == EPOLLPRI {
+        events |= EPOLLET;
+    }
     if events & (EPOLLRDNORM | EPOLLPRI) != 0 {
         events |= EPOLLIN;
     }

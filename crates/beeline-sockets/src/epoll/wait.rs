@@ -14,7 +14,7 @@ use super::{
     cool_entry, cool_set, set_of,
 };
 use crate::app_memory::bogus;
-use crate::desc::Desc;
+use crate::desc::{Desc, Pin};
 use crate::life::relay;
 use crate::poll::deadline;
 use crate::wait::{Look, Patience, Spun, Woken, ticks};
@@ -151,6 +151,8 @@ impl Call {
             Deadline::After(wait_ns) => Some(kernel::now_ns().saturating_add(wait_ns)),
             Deadline::At(at) => Some(at),
         });
+        let given = self.epfd;
+        let mut held = None;
         loop {
             relay::catch_up();
             if mask.is_none() {
@@ -175,9 +177,16 @@ impl Call {
                     Spun::Nothing => {}
                 }
             }
+            // A set that is closed while this call sleeps is kept until the end.
+            let pin: &Pin = match &mut held {
+                Some(pin) => pin,
+                none => none.insert(self.pin().ok_or(Errno(libc::EBADF))?),
+            };
             self.set.sleepers.fetch_add(1, Relaxed);
-            let slept = crate::cancel::undoing(forget_sleeper, self.set, || self.sleep(&mut patience, mask));
+            let slept = pin
+                .while_waiting(|| crate::cancel::undoing(forget_sleeper, self.set, || self.sleep(&mut patience, mask)));
             self.set.sleepers.fetch_sub(1, Relaxed);
+            self.epfd = pin.fd(given);
             match slept {
                 Some(Woken::Ready(count)) => {
                     self.set.budget().slept(&patience);
@@ -195,6 +204,11 @@ impl Call {
                 return Ok(self.leave());
             }
         }
+    }
+
+    fn pin(&self) -> Option<Pin> {
+        let desc = table::get(self.epfd).filter(|desc| set_of(desc).is_some_and(|set| core::ptr::eq(set, self.set)))?;
+        table::pin(self.epfd, desc)
     }
 
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.

@@ -201,7 +201,7 @@ pub(super) unsafe fn receive_iovecs(fd: i32, parts: *const libc::iovec, count: u
 /// Receives into the sinks one after the other as one call.
 #[inline]
 fn receive_parts<'a>(
-    fd: i32,
+    given: i32,
     desc: &'static Desc,
     flags: i32,
     total: usize,
@@ -211,16 +211,17 @@ fn receive_parts<'a>(
         return Outcome::fail(libc::EAGAIN);
     }
     if flags & libc::MSG_OOB != 0 {
-        return urgent::receive(fd, desc, flags, sinks).outcome;
+        return urgent::receive(given, desc, flags, sinks).outcome;
     }
-    let Some(pin) = table::pin(fd, desc) else { return left(fd, desc, 0) };
+    let Some(pin) = table::pin(given, desc) else { return left(given, desc, 0) };
     let peeking = flags & libc::MSG_PEEK != 0;
-    let anchor = Anchor(fd);
     let mut got = 0usize;
     let mut present = Sink::from(&mut [][..]);
     let mut patience: Option<Patience> = None;
     loop {
-        let Some(guard) = table::rx_of(fd, desc) else { return left(fd, desc, got) };
+        let Some(guard) = desc.lock_rx() else { return left(given, desc, got) };
+        let fd = pin.fd(given);
+        let anchor = Anchor(fd);
         let side = guard.side;
         // Before the look at the ring: another thread may learn of the end, and of bytes before it, meanwhile.
         let was_over = receive_over(side);
@@ -277,7 +278,7 @@ fn receive_parts<'a>(
                 return Outcome::Done(got as isize);
             }
             if fault(fd, desc, failure, 0) == Next::Kernel {
-                return Outcome::Kernel;
+                return left(given, desc, 0);
             }
             continue;
         }
@@ -321,6 +322,7 @@ fn receive_parts<'a>(
                 return Outcome::fail(side.take_error());
             }
             return match empty(fd, desc, guard) {
+                Some(Outcome::Kernel) => left(given, desc, 0),
                 Some(outcome) => outcome,
                 None => continue,
             };
@@ -333,9 +335,9 @@ fn receive_parts<'a>(
         let timeout = side.rcv_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_readable(fd, &pin, since, patience) {
+        match wait_readable(given, &pin, since, patience) {
             Waited::Again => {}
-            Waited::Kernel => return left(fd, desc, got),
+            Waited::Kernel => return left(given, desc, got),
             Waited::Stop(_) if got != 0 => return Outcome::Done(got as isize),
             Waited::Stop(outcome) => return outcome,
         }
@@ -389,7 +391,7 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outc
         Ok(Armed::Sleep) => {
             // An anchor that died tells only through the kernel.
             let revents = kernel::poll_now(fd, libc::POLLRDHUP);
-            if revents != 0 {
+            if revents != 0 && table::leads_to(fd, desc) {
                 return match kernel_said(fd, desc, revents) {
                     Next::Kernel => Some(Outcome::Kernel),
                     Next::Again => None,
@@ -423,7 +425,7 @@ pub(super) fn account(desc: &Desc, side: &SideState, bytes: usize) {
 
 /// Waits until there is something to read, or something else to tell.
 #[cold]
-pub(super) fn wait_readable(fd: i32, pin: &Pin, since: Since, patience: &mut Patience) -> Waited {
+pub(super) fn wait_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) -> Waited {
     let desc = pin.desc();
     let side = desc.side();
     let lane = desc.lane();
@@ -442,14 +444,17 @@ pub(super) fn wait_readable(fd: i32, pin: &Pin, since: Since, patience: &mut Pat
                 if let Some(woken) = patience.signal()
                     && let Some(waited) = Waited::from_sleep(woken, patience)
                 {
-                    return waited;
+                    return waited.as_restarted(given, desc);
                 }
             }
             Spun::Nothing => {}
         }
     }
-    let armed = match table::rx_of(fd, desc) {
-        Some(guard) => guard.reader().arm(since, &Anchor(fd)),
+    let (fd, armed) = match desc.lock_rx() {
+        Some(guard) => {
+            let fd = pin.fd(given);
+            (fd, guard.reader().arm(since, &Anchor(fd)))
+        }
         None => return Waited::Kernel,
     };
     match armed {
@@ -471,7 +476,11 @@ pub(super) fn wait_readable(fd: i32, pin: &Pin, since: Since, patience: &mut Pat
     desc.publish_cpu();
     desc.budget().slept(patience);
     match (woken, Waited::from_sleep(woken, patience)) {
-        (_, Some(waited)) => waited,
+        (_, Some(waited)) => waited.as_restarted(given, desc),
+        (Woken::Ready(_), None) if !table::leads_to(fd, desc) || !desc.is_lane() => {
+            side.rx.note_bell();
+            Waited::Again
+        }
         (Woken::Ready(_), None) => match kernel_said(fd, desc, fds[0].revents) {
             Next::Kernel => Waited::Kernel,
             Next::Again => Waited::Again,

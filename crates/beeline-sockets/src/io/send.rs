@@ -195,7 +195,7 @@ pub(super) fn not_a_lane(desc: &Desc) -> Outcome {
 /// Sends the sources one after the other as one call.
 #[inline]
 fn send_parts<'a>(
-    fd: i32,
+    given: i32,
     desc: &'static Desc,
     flags: i32,
     total: usize,
@@ -204,15 +204,16 @@ fn send_parts<'a>(
     if flags & libc::MSG_FASTOPEN != 0 {
         return Outcome::fail(libc::EISCONN);
     }
-    let Some(pin) = table::pin(fd, desc) else { return left(fd, desc, 0) };
-    let anchor = Anchor(fd);
+    let Some(pin) = table::pin(given, desc) else { return left(given, desc, 0) };
     let mut sent = 0usize;
     let mut present = Source::from(&[][..]);
     let mut patience: Option<Patience> = None;
     let bulk = (total >= BULK_BYTES).then(|| (ticks(), desc.bulk.goes_around()));
     let around = bulk.is_some_and(|(_, around)| around);
     loop {
-        let Some(guard) = table::tx_of(fd, desc) else { return left(fd, desc, sent) };
+        let Some(guard) = desc.lock_tx() else { return left(given, desc, sent) };
+        let fd = pin.fd(given);
+        let anchor = Anchor(fd);
         let side = guard.side;
         observe(desc, side);
         if side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0 {
@@ -259,6 +260,7 @@ fn send_parts<'a>(
             // `write` could not say what it had published before it failed; the tail can.
             sent = before + published as usize;
             match after_fault(fd, desc, failure, published, sent, total) {
+                Some(Outcome::Kernel) => return left(given, desc, 0),
                 Some(outcome) => return outcome,
                 None => continue,
             }
@@ -273,7 +275,7 @@ fn send_parts<'a>(
             }
             if look {
                 let revents = kernel::poll_now(fd, 0);
-                if revents != 0 {
+                if revents != 0 && table::leads_to(fd, desc) {
                     kernel_said(fd, desc, revents);
                 }
             }
@@ -291,9 +293,9 @@ fn send_parts<'a>(
         let timeout = side.snd_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_writable(fd, &pin, patience) {
+        match wait_writable(given, &pin, patience) {
             Waited::Again => {}
-            Waited::Kernel => return left(fd, desc, sent),
+            Waited::Kernel => return left(given, desc, sent),
             Waited::Stop(_) if sent != 0 => return Outcome::Done(sent as isize),
             Waited::Stop(outcome) => return outcome,
         }
@@ -427,11 +429,19 @@ impl Waited {
             Woken::Failed(errno) => Some(Waited::Stop(Outcome::Fail(errno))),
         }
     }
+
+    /// The kernel restarts a call with its number, which may have been closed meanwhile.
+    pub(super) fn as_restarted(self, given: i32, desc: &'static Desc) -> Waited {
+        match self {
+            Waited::Again if !table::leads_to(given, desc) => Waited::Kernel,
+            waited => waited,
+        }
+    }
 }
 
 /// Waits until there is room, or something else to tell.
 #[cold]
-pub(super) fn wait_writable(fd: i32, pin: &Pin, patience: &mut Patience) -> Waited {
+pub(super) fn wait_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
     let desc = pin.desc();
     let side = desc.side();
     if !desc.shares_cpu() {
@@ -449,14 +459,17 @@ pub(super) fn wait_writable(fd: i32, pin: &Pin, patience: &mut Patience) -> Wait
                 if let Some(woken) = patience.signal()
                     && let Some(waited) = Waited::from_sleep(woken, patience)
                 {
-                    return waited;
+                    return waited.as_restarted(given, desc);
                 }
             }
             Spun::Nothing => {}
         }
     }
-    let armed = match table::tx_of(fd, desc) {
-        Some(guard) => guard.writer().arm(&Anchor(fd)),
+    let (fd, armed) = match desc.lock_tx() {
+        Some(guard) => {
+            let fd = pin.fd(given);
+            (fd, guard.writer().arm(&Anchor(fd)))
+        }
         None => return Waited::Kernel,
     };
     match armed {
@@ -479,7 +492,8 @@ pub(super) fn wait_writable(fd: i32, pin: &Pin, patience: &mut Patience) -> Wait
     desc.publish_cpu();
     desc.budget().slept(patience);
     match Waited::from_sleep(woken, patience) {
-        Some(waited) => waited,
+        Some(waited) => waited.as_restarted(given, desc),
+        None if !table::leads_to(fd, desc) || !desc.is_lane() => Waited::Again,
         None => match kernel_said(fd, desc, fds[0].revents) {
             Next::Kernel => Waited::Kernel,
             Next::Again => {

@@ -243,22 +243,24 @@ fn at_urgent_byte(desc: &Desc, side: &SideState) -> Result<usize, Outcome> {
 }
 
 /// From a lane into a pipe: `tcp_splice_read` (Linux net/ipv4/tcp.c) after `wait_for_space` (fs/splice.c).
-fn into_pipe(fd: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
-    let desc = table::get(fd).ok_or(Outcome::Kernel)?;
+fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
+    let desc = table::get(given).ok_or(Outcome::Kernel)?;
+    let Some(pin) = table::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
     let mut buffer = [0u8; PART_BYTES];
     let mut moved = 0;
     loop {
-        if moved == 0 && wait_for_pipe(pipe, libc::POLLOUT, nonblocking)? & libc::POLLERR != 0 {
+        let wait = || wait_for_pipe(pipe, libc::POLLOUT, nonblocking);
+        if moved == 0 && pin.while_waiting(wait)? & libc::POLLERR != 0 {
             send::raise_sigpipe();
             return Err(Outcome::fail(libc::EPIPE));
         }
-        let pinned = table::pin(fd, desc).and_then(|pin| Some((pin, table::rx_of(fd, desc)?)));
-        let (pin, guard) = match pinned {
-            Some(pinned) => pinned,
+        let guard = match desc.lock_rx() {
+            Some(guard) => guard,
             None if moved != 0 => return Ok(moved),
-            None => return Err(left(fd, desc, 0)),
+            None => return Err(left(given, desc, 0)),
         };
+        let fd = pin.fd(given);
         let side = guard.side;
         if guard.reader().hole() != 0 {
             drop(guard);
@@ -270,7 +272,7 @@ fn into_pipe(fd: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usiz
             Err(failure) => {
                 drop(guard);
                 if fault(fd, desc, failure, 0) == Next::Kernel {
-                    return Err(Outcome::Kernel);
+                    return Err(left(given, desc, 0));
                 }
                 continue;
             }
@@ -313,6 +315,7 @@ fn into_pipe(fd: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usiz
         // SPLICE_F_NONBLOCK is about the pipe alone.
         if side.nonblock.load(Relaxed) != 0 {
             match receive::empty(fd, desc, guard) {
+                Some(Outcome::Kernel) => return Err(left(given, desc, 0)),
                 Some(outcome) => return Err(outcome),
                 None => continue,
             }
@@ -320,31 +323,32 @@ fn into_pipe(fd: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usiz
         let timeout = side.rcv_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_readable(fd, &pin, Since::Read, patience) {
+        match wait_readable(given, &pin, Since::Read, patience) {
             Waited::Again => {}
-            Waited::Kernel => return Err(left(fd, desc, 0)),
+            Waited::Kernel => return Err(left(given, desc, 0)),
             Waited::Stop(outcome) => return Err(outcome),
         }
     }
 }
 
 /// From a pipe into a lane: `splice_to_socket` (Linux fs/splice.c).
-fn out_of_pipe(pipe: i32, fd: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
-    let desc = table::get(fd).ok_or(Outcome::Kernel)?;
+fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
+    let desc = table::get(given).ok_or(Outcome::Kernel)?;
+    let Some(pin) = table::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
     let mut buffer = [0u8; PART_BYTES];
     let mut moved = 0;
     while moved < count {
-        match wait_for_pipe(pipe, libc::POLLIN, nonblocking || moved != 0) {
+        match pin.while_waiting(|| wait_for_pipe(pipe, libc::POLLIN, nonblocking || moved != 0)) {
             Err(_) if moved != 0 => return Ok(moved),
             Err(outcome) => return Err(outcome),
             Ok(revents) if revents & libc::POLLIN == 0 => return Ok(moved),
             Ok(_) => {}
         }
-        let pinned = table::pin(fd, desc).and_then(|pin| Some((pin, table::tx_of(fd, desc)?)));
-        let Some((pin, guard)) = pinned else {
-            return if moved != 0 { Ok(moved) } else { Err(left(fd, desc, 0)) };
+        let Some(guard) = desc.lock_tx() else {
+            return if moved != 0 { Ok(moved) } else { Err(left(given, desc, 0)) };
         };
+        let fd = pin.fd(given);
         let side = guard.side;
         observe(desc, side);
         let broken = side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0;
@@ -390,10 +394,10 @@ fn out_of_pipe(pipe: i32, fd: i32, count: usize, nonblocking: bool) -> Result<us
         let timeout = side.snd_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_writable(fd, &pin, patience) {
+        match wait_writable(given, &pin, patience) {
             Waited::Again => {}
             _ if moved != 0 => return Ok(moved),
-            Waited::Kernel => return Err(left(fd, desc, 0)),
+            Waited::Kernel => return Err(left(given, desc, 0)),
             Waited::Stop(outcome) => return Err(outcome),
         }
     }

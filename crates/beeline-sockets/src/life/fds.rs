@@ -4,19 +4,19 @@
 //! may have it again. `SO_LINGER` with a time does not make `close` wait on a lane: what was sent is in the
 //! peer's memory already, which is all that TCP waits for (the acknowledgement, not the reading).
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use beeline_shm::sys;
 
 use super::hidden::{is_hidden, next_hidden};
-use super::{changing, is_guest_of_parent, raw};
+use super::{changing, is_guest_of_parent, linger, raw};
 use crate::desc::{Desc, Kind};
 use crate::{Errno, Outcome, epoll, io, kernel, meet, stats, table};
 
 /// `close(2)`.
 pub fn close(fd: i32) -> Outcome {
     match table::get(fd) {
-        None if is_ours_here(fd) => Outcome::fail(libc::EBADF),
+        _ if is_ours_here(fd) => Outcome::fail(libc::EBADF),
         None => Outcome::Kernel,
         Some(_) => close_ours(fd),
     }
@@ -41,6 +41,7 @@ fn close_ours(fd: i32) -> Outcome {
         let _changing = changing();
         let Some(desc) = table::get(fd) else { return Outcome::Kernel };
         let anchored = matches!(desc.kind(), Kind::Lane | Kind::Orphan | Kind::Epoll);
+        linger::keep(fd, desc);
         let settled = settle(fd, desc, None);
         // An anchor is closed with the change, so that no other thread mistakes its number for a plain
         // socket. A TCP socket may linger in its close and goes last.
@@ -53,23 +54,27 @@ fn close_ours(fd: i32) -> Outcome {
 
 /// A description that an fd no longer leads to.
 #[must_use]
-struct Settled {
-    /// The description, if that was its last fd.
-    last: Option<&'static Desc>,
+pub(super) struct Settled {
+    desc: &'static Desc,
+    /// Whether that was its last fd.
+    last: bool,
 }
 
 impl Settled {
     /// Gives the description back, once the kernel has closed the fd.
-    fn finish(self) {
-        if let Some(desc) = self.last {
-            desc.give_if_unused();
+    pub(super) fn finish(self) {
+        if self.last {
+            self.desc.give_if_unused();
+        } else if self.desc.lingering.load(SeqCst) != 0 {
+            // The calls that wanted it may have ended before they could see that they are to close it.
+            linger::end_lingering(self.desc);
         }
     }
 }
 
 /// Makes `fd`, which leads to `desc`, lead to `next`. If it was the last fd, `desc` ends. The kernel's close
 /// is still to come. The caller holds [`changing`].
-fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
+pub(super) fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
     epoll::forget(fd, desc);
     let last = desc.refs.load(Acquire) <= 1;
     if last {
@@ -80,15 +85,19 @@ fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled 
             _ => {}
         }
     }
-    // Cannot fail: the entry exists.
-    let _ = table::set(fd, next);
+    {
+        // Whoever holds a lock of the description uses the number.
+        let _both = (!last).then(|| desc.lock_both());
+        // Cannot fail: the entry exists.
+        let _ = table::set(fd, next);
+    }
     if last {
         // Another thread may have put it into a set in between.
         epoll::forget_last(fd, desc);
         stats::close_slot(desc);
         desc.become_kind(Kind::Closed);
     }
-    Settled { last: last.then_some(desc) }
+    Settled { desc, last }
 }
 
 /// `dup(2)`.
@@ -163,7 +172,10 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         }
         let settled = match table::get(to) {
             Some(target) if source.is_some_and(|source| core::ptr::eq(source, target)) => None,
-            Some(target) => Some(settle(to, target, source)),
+            Some(target) => {
+                linger::keep(to, target);
+                Some(settle(to, target, source))
+            }
             None => {
                 if table::set(to, source).is_err() {
                     return Outcome::fail(libc::EMFILE);
@@ -206,7 +218,7 @@ pub fn close_range(first: u32, last: u32, flags: i32) -> Outcome {
     }
     if !is_guest_of_parent() {
         table::for_each(|fd, _| {
-            if (first..=last).contains(&(fd as u32)) {
+            if (first..=last).contains(&(fd as u32)) && !is_hidden(fd) {
                 let _ = close_ours(fd);
             }
         });

@@ -159,4 +159,5 @@ pub fn around_fork_child() {
     stats::reset_after_fork();
     meet::reset_after_fork();
     epoll::reset_after_fork();
+    super::linger::end_all_in_child();
 }

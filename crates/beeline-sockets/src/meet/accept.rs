@@ -28,7 +28,7 @@ use super::listener::{self, Listener, PENDING_MAX};
 use super::turnstile::{self, Held};
 use super::{door, pool};
 use crate::app_memory::bogus;
-use crate::desc::{Desc, Kind};
+use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken};
 use crate::{Errno, Outcome, epoll, life, stats, table};
@@ -53,12 +53,14 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
     };
     super::open_door(desc);
     let Some(listener) = Listener::of(desc) else { return Outcome::Kernel };
+    // A listener that is closed while this call waits is kept until the end.
+    let Some(pin) = table::pin(fd, desc) else { return Outcome::Kernel };
     let mut peer = SockAddr::empty();
     let result = match kernel::fcntl(fd, libc::F_GETFL, 0) {
         Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => now(fd, desc, listener, flags, &mut peer),
         // Without a door there is one queue, in which the kernel may sleep.
         Ok(_) if listener.door.get().is_none() && listener.waiting.load(Relaxed) == 0 => return Outcome::Kernel,
-        Ok(_) => eventually(fd, desc, listener, flags, &mut peer),
+        Ok(_) => eventually(fd, &pin, listener, flags, &mut peer),
         Err(errno) => Err(errno),
     };
     let result = match result {
@@ -116,14 +118,15 @@ fn now(
 
 /// Accepts whoever comes first.
 fn eventually(
-    fd: i32,
-    desc: &'static Desc,
+    given: i32,
+    pin: &Pin,
     listener: &'static Listener,
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<i32, Errno> {
     /// How long to leave a process alone that is just taking a TCP connection.
     const ELSEWHERE_NS: u64 = 1_000_000;
+    let desc = pin.desc();
     let mut patience = Patience::timeout(desc.draft.rcv_timeout_ns.load(Relaxed));
     let interrupted = |woken: Option<Woken>, patience: &Patience| {
         // A call with a timeout is never restarted, signal(7).
@@ -134,12 +137,14 @@ fn eventually(
         return Ok(accepted);
     }
     loop {
-        let passed = match turnstile::pass(listener, &patience) {
+        let passed = match pin.while_waiting(|| turnstile::pass(listener, &patience)) {
             Ok(passed) => Some(passed),
             Err(Held::Elsewhere) => None,
             Err(Held::Signal) if interrupted(patience.signal(), &patience) => return Err(Errno(libc::EINTR)),
+            Err(Held::Signal) if !table::leads_to(given, desc) => return Err(Errno(libc::EBADF)),
             Err(Held::Signal) => continue,
         };
+        let fd = pin.fd(given);
         let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 1 + 20];
         let count = fill(fd, desc, &mut fds);
         let fds = fds.get_mut(..count).unwrap_or_default();
@@ -148,14 +153,17 @@ fn eventually(
             Some(passed) => passed.while_waiting(|| patience.sleep(fds, None)),
             None => patience.sleep(fds, None),
         };
-        match if came { Woken::Ready(1) } else { sleep(fds) } {
+        match if came { Woken::Ready(1) } else { pin.while_waiting(|| sleep(fds)) } {
             Woken::Ready(_) => {}
             Woken::TimedOut => return Err(Errno(libc::EAGAIN)),
             Woken::Failed(errno) => return Err(errno),
             woken @ Woken::Signal { .. } if interrupted(Some(woken), &patience) => return Err(Errno(libc::EINTR)),
+            // The kernel restarts a call with its number.
+            Woken::Signal { .. } if !table::leads_to(given, desc) => return Err(Errno(libc::EBADF)),
             Woken::Signal { .. } => continue,
         }
-        // Another thread may have closed the listener meanwhile.
+        // Another thread may have closed it meanwhile, where it could not be kept.
+        let fd = pin.fd(given);
         if !table::leads_to(fd, desc) || Listener::of(desc).is_none_or(|now| !core::ptr::eq(now, listener)) {
             return Err(Errno(libc::EBADF));
         }

@@ -2,14 +2,14 @@
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM, fd_set, pollfd};
 
-use super::{LISTENER_FDS, deadline, scan, scratch};
+use super::{deadline, places, scan, scratch};
 use crate::desc::{Desc, Kind};
 use crate::{Outcome, kernel, meet, table};
 
 /// What makes an fd readable, writable and exceptional to select(2) (Linux fs/select.c).
-const READ: i16 = POLLIN | POLLRDNORM | POLLHUP | POLLERR;
-const WRITE: i16 = POLLOUT | POLLWRNORM | POLLERR;
-const EXCEPT: i16 = POLLPRI;
+const READ: i16 = POLLIN | POLLRDNORM | POLLHUP | POLLERR | POLLNVAL;
+const WRITE: i16 = POLLOUT | POLLWRNORM | POLLERR | POLLNVAL;
+const EXCEPT: i16 = POLLPRI | POLLNVAL;
 const WORD_BITS: usize = u64::BITS as usize;
 
 /// The three sets of a call, as words.
@@ -120,7 +120,7 @@ unsafe fn run(count: i32, sets: [*mut fd_set; 3], timeout: Option<&libc::timespe
         Ok(deadline) => deadline,
         Err(errno) => return Outcome::Fail(errno),
     };
-    scratch::with(2 * members + listeners * LISTENER_FDS, |room| {
+    scratch::with(members + places(members, listeners), scratch::NONE, |room| {
         let (fds, shadow) = room.split_at_mut(members);
         wait(&sets, fds, shadow, deadline, mask)
     })
@@ -136,12 +136,14 @@ fn wait(sets: &Sets, fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option
         *entry = pollfd { fd: fd as i32, events, revents: 0 };
     }
     // poll(2) reports hang-ups that select(2) was not asked for; a call that only got those goes on waiting.
+    let mut waited = false;
     loop {
-        match scan(fds, shadow, deadline, mask) {
+        match scan(fds, shadow, deadline, mask, &mut waited) {
             Outcome::Done(_) => {}
             other => return other,
         }
-        if fds.iter().any(|entry| entry.revents & POLLNVAL != 0) {
+        // What is closed only while the call waits is ready.
+        if !waited && fds.iter().any(|entry| entry.revents & POLLNVAL != 0) {
             return Outcome::fail(libc::EBADF);
         }
         let timed_out = fds.iter().all(|entry| entry.revents == 0);

@@ -36,6 +36,13 @@ pub const GROUP: Group = Group {
         Case::new("poll_waits_for_it", FAMILY, |v| waits_for_it(v, wait_by_poll)),
         Case::new("select_waits_for_it", FAMILY, |v| waits_for_it(v, wait_by_select)),
         Case::new("epoll_waits_for_it", FAMILY, |v| waits_for_it(v, wait_by_epoll)),
+        Case::new("poll_sleeps_beside_data", FAMILY, |v| sleeps_beside_data(v, |fd| poll_alone(fd, 10_000))),
+        Case::new("select_sleeps_beside_data", FAMILY, |v| sleeps_beside_data(v, |fd| select_alone(fd, 10_000))),
+        Case::new("epoll_sleeps_beside_data", FAMILY, |v| sleeps_beside_data(v, |fd| epoll_alone(fd, 10_000))),
+        Case::new("poll_uses_no_cpu_beside_data", ONCE, |v| uses_no_cpu_beside_data(v, |fd| poll_alone(fd, 300))),
+        Case::new("select_uses_no_cpu_beside_data", ONCE, |v| uses_no_cpu_beside_data(v, |fd| select_alone(fd, 300))),
+        Case::new("epoll_uses_no_cpu_beside_data", ONCE, |v| uses_no_cpu_beside_data(v, |fd| epoll_alone(fd, 300))),
+        Case::new("poll_beside_data_hears_the_end", FAMILY, poll_beside_data_hears_the_end),
         Case::new("blocked_recv_throws_it_away", FAMILY, blocked_recv_throws_it_away),
         Case::new("by_messages", FAMILY, by_messages),
         Case::new("skipped_by_trunc", FAMILY, skipped_by_trunc),
@@ -440,6 +447,82 @@ fn waits_for_it(v: Variant, wait: fn(Fd)) {
     wait(server);
     recv(server, 1, OOB);
     let _ = sender.join();
+}
+
+fn poll_alone(fd: Fd, timeout_ms: i32) {
+    poll(&[(fd, libc::POLLPRI)], timeout_ms);
+}
+
+fn select_alone(fd: Fd, timeout_ms: i64) {
+    select(&[], &[], &[fd], timeout_ms);
+}
+
+fn epoll_alone(fd: Fd, timeout_ms: i32) {
+    let set = epoll_create("set");
+    epoll_add(set, fd, libc::EPOLLPRI);
+    epoll_wait(set, 4, timeout_ms);
+    epoll_wait(set, 4, 0);
+}
+
+/// Who waits for urgent bytes alone is not woken by others, neither by those that are there nor by those that come.
+fn sleeps_beside_data(v: Variant, wait: fn(Fd)) {
+    let (client, server) = v.pair();
+    send(client, b"before", 0);
+    await_queued(server, 6);
+    let main = sys::thread_id();
+    let sender = std::thread::spawn(move || {
+        trace::set_actor("sender");
+        for _ in 0..3 {
+            await_asleep(main);
+            send(client, b"more", 0);
+            settle(client);
+        }
+        await_asleep(main);
+        send(client, b"!", OOB);
+    });
+    wait(server);
+    let _ = sender.join();
+    recv(server, 1, OOB);
+    look(server);
+    recv(server, 64, 0);
+}
+
+/// Processor time of this process so far, in microseconds.
+fn cpu_us() -> i64 {
+    // SAFETY: all-zero is a valid value of this plain C struct, which the call fills.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    };
+    [usage.ru_utime, usage.ru_stime].iter().map(|time| time.tv_sec * 1_000_000 + time.tv_usec).sum()
+}
+
+fn uses_no_cpu_beside_data(v: Variant, wait: fn(Fd)) {
+    let (client, server) = v.pair();
+    send(client, b"ordinary", 0);
+    await_queued(server, 8);
+    let before = cpu_us();
+    wait(server);
+    trace!("idle {}", cpu_us() - before < 50_000);
+}
+
+fn poll_beside_data_hears_the_end(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"ordinary", 0);
+    await_queued(server, 8);
+    let main = sys::thread_id();
+    let closer = std::thread::spawn(move || {
+        trace::set_actor("closer");
+        await_asleep(main);
+        shutdown(client, libc::SHUT_WR);
+        await_asleep(main);
+        set_linger(client, 1, 0);
+        close(client);
+    });
+    poll(&[(server, libc::POLLPRI)], 10_000);
+    let _ = closer.join();
+    recv(server, 16, 0);
 }
 
 fn blocked_recv_throws_it_away(v: Variant) {

@@ -95,8 +95,7 @@ struct Pump {
 impl Plan {
     /// Makes the set in which both ends are watched.
     pub(super) fn watch(anchor: i32, socket: i32) -> Result<i32, Errno> {
-        // SAFETY: a plain number.
-        let set = unsafe { call(libc::SYS_epoll_create1, [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) }? as i32;
+        let set = kernel::epoll_create()?;
         let edges = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         for (fd, number) in [(anchor, ANCHOR), (socket, SOCKET)] {
             let event = libc::epoll_event { events: edges as u32, u64: number };

@@ -1,0 +1,115 @@
+//! What a call to poll(2) or select(2) that sleeps keeps.
+//!
+//! 1. The kernel's poll keeps the files that it sleeps on, so that none is closed before it returns, and when it wakes it
+//!    looks at what the numbers lead to then. So does a call here: it keeps the descriptions of its lanes, listeners and
+//!    sets ([`crate::life`], `linger`).
+//! 2. Whoever waits for urgent bytes alone may do so on a connection that has others unread, whose anchor is readable
+//!    all the time. What counts for it are *arrivals*: they come as edges, through an epoll set that lives as long as
+//!    the call. Where none is to be had the call looks every millisecond.
+
+use libc::{POLLIN, POLLPRI, POLLRDNORM, epoll_event, pollfd};
+
+use super::scratch::NONE;
+use crate::desc::{Desc, Kind};
+use crate::{Errno, cancel, kernel, table};
+
+/// See the module.
+pub(super) struct Held<'a> {
+    places: &'a mut [Option<&'static Desc>],
+    /// The epoll set of rule 2, hidden; -1 if there is none.
+    arrivals: i32,
+}
+
+/// Whether urgent bytes are asked for and other bytes are not.
+pub(super) fn is_urgent_alone(events: i16) -> bool {
+    events & (POLLIN | POLLRDNORM | POLLPRI) == POLLPRI
+}
+
+impl<'a> Held<'a> {
+    /// Holds nothing yet; there is one place for each entry.
+    pub(super) fn new(places: &'a mut [Option<&'static Desc>]) -> Self {
+        Self { places, arrivals: -1 }
+    }
+
+    /// Before a sleep: keeps what the entries are about, and forgets the arrivals so far.
+    pub(super) fn prepare(&mut self, fds: &[pollfd]) {
+        for (place, entry) in self.places.iter_mut().zip(fds) {
+            let ours = |desc: &&'static Desc| matches!(desc.kind(), Kind::Lane | Kind::Listener | Kind::Epoll);
+            let desc = table::get(entry.fd).filter(ours);
+            if place.map(core::ptr::from_ref) == desc.map(core::ptr::from_ref) {
+                continue;
+            }
+            if let Some(old) = place.take() {
+                old.let_go();
+            }
+            *place = desc.and_then(|desc| table::pin(entry.fd, desc)).map(Desc::hold);
+        }
+        if fds.iter().any(|entry| is_urgent_alone(entry.events)) {
+            self.await_arrivals(fds);
+        }
+    }
+
+    fn await_arrivals(&mut self, fds: &[pollfd]) {
+        if self.arrivals < 0 {
+            self.arrivals = kernel::epoll_create().map_or(-1, kernel::hide);
+        }
+        if self.arrivals < 0 {
+            return;
+        }
+        let event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+        for (entry, place) in fds.iter().zip(self.places.iter()) {
+            if !place.is_some_and(Desc::is_lane) || !is_urgent_alone(entry.events) {
+                continue;
+            }
+            match kernel::epoll_ctl(self.arrivals, libc::EPOLL_CTL_ADD, entry.fd, Some(event)) {
+                // It may be there already.
+                Ok(_) | Err(Errno(libc::EEXIST)) => {}
+                Err(_) => {
+                    kernel::close_hidden(self.arrivals);
+                    self.arrivals = -1;
+                    return;
+                }
+            }
+        }
+        let mut told = [epoll_event { events: 0, u64: 0 }; 8];
+        // SAFETY: room for that many events.
+        while unsafe { kernel::epoll_now(self.arrivals, told.as_mut_ptr(), told.len() as i32) } == Ok(told.len()) {}
+    }
+
+    /// Whether the entry at `index` was about `desc` when the sleep began.
+    pub(super) fn holds(&self, index: usize, desc: &Desc) -> bool {
+        self.places.get(index).is_some_and(|place| place.is_some_and(|held| core::ptr::eq(held, desc)))
+    }
+
+    /// Whether arrivals end the sleep of who waits for urgent bytes alone, as the entry at `index` does.
+    pub(super) fn hears_arrivals(&self, index: usize) -> bool {
+        self.arrivals >= 0 && self.places.get(index).is_some_and(|place| place.is_some_and(Desc::is_lane))
+    }
+
+    /// What to ask the kernel beside the entries.
+    pub(super) fn arrivals(&self) -> Option<pollfd> {
+        (self.arrivals >= 0).then_some(pollfd { fd: self.arrivals, events: POLLIN, ..NONE })
+    }
+
+    /// Runs `sleep`; a thread that does not come back from it holds nothing any more.
+    pub(super) fn while_asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
+        unsafe extern "C" fn undo(held: *mut core::ffi::c_void) {
+            // SAFETY: the value below, which the call that does not come back leaves behind.
+            unsafe { &*held.cast::<Held<'_>>() }.let_go();
+        }
+        cancel::undoing(undo, self, sleep)
+    }
+
+    fn let_go(&self) {
+        self.places.iter().flatten().for_each(|desc| desc.let_go());
+        if self.arrivals >= 0 {
+            kernel::close_hidden(self.arrivals);
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
