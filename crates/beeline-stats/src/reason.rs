@@ -52,6 +52,6 @@ closed_list! {
         BridgeSilent = "bridge_silent": "The bridge did not answer in time.",
         BridgeShortLived = "bridge_short_lived": "Connections to that place on another host are short-lived, and TCP makes those faster (option bridge_short_lived).",
         BridgeNotTrusted = "bridge_not_trusted": "The bridge's door belongs to a user who is not trusted with it (option bridge_uid).",
-        RelayFailed = "relay_failed": "A holder that cannot use lanes was to get a TCP socket, and no relay could be made for it.",
+        RelayFailed = "relay_failed": "A holder that cannot use lanes was to get a TCP socket, and no relay could be made for it, or another thread sleeps on the connection.",
     }
 }

@@ -21,6 +21,7 @@ mod names;
 mod options;
 mod ready;
 mod signals;
+mod spawned;
 mod states;
 mod stdio;
 mod threads;
@@ -60,6 +61,7 @@ const GROUPS: &[Group] = &[
     timeouts::GROUP,
     threads::GROUP,
     closing::GROUP,
+    spawned::GROUP,
     fork::GROUP,
     duo::GROUP,
 ];

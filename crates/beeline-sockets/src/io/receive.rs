@@ -444,7 +444,7 @@ pub(super) fn wait_readable(given: i32, pin: &Pin, since: Since, patience: &mut 
                 if let Some(woken) = patience.signal()
                     && let Some(waited) = Waited::from_sleep(woken, patience)
                 {
-                    return waited.as_restarted(given, desc);
+                    return waited.restarted(given, desc);
                 }
             }
             Spun::Nothing => {}
@@ -476,7 +476,7 @@ pub(super) fn wait_readable(given: i32, pin: &Pin, since: Since, patience: &mut 
     desc.publish_cpu();
     desc.budget().slept(patience);
     match (woken, Waited::from_sleep(woken, patience)) {
-        (_, Some(waited)) => waited.as_restarted(given, desc),
+        (_, Some(waited)) => waited.restarted(given, desc),
         (Woken::Ready(_), None) if !table::leads_to(fd, desc) || !desc.is_lane() => {
             side.rx.note_bell();
             Waited::Again

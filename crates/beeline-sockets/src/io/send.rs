@@ -431,7 +431,7 @@ impl Waited {
     }
 
     /// The kernel restarts a call with its number, which may have been closed meanwhile.
-    pub(super) fn as_restarted(self, given: i32, desc: &'static Desc) -> Waited {
+    pub(super) fn restarted(self, given: i32, desc: &'static Desc) -> Waited {
         match self {
             Waited::Again if !table::leads_to(given, desc) => Waited::Kernel,
             waited => waited,
@@ -459,7 +459,7 @@ pub(super) fn wait_writable(given: i32, pin: &Pin, patience: &mut Patience) -> W
                 if let Some(woken) = patience.signal()
                     && let Some(waited) = Waited::from_sleep(woken, patience)
                 {
-                    return waited.as_restarted(given, desc);
+                    return waited.restarted(given, desc);
                 }
             }
             Spun::Nothing => {}
@@ -492,7 +492,7 @@ pub(super) fn wait_writable(given: i32, pin: &Pin, patience: &mut Patience) -> W
     desc.publish_cpu();
     desc.budget().slept(patience);
     match Waited::from_sleep(woken, patience) {
-        Some(waited) => waited.as_restarted(given, desc),
+        Some(waited) => waited.restarted(given, desc),
         None if !table::leads_to(fd, desc) || !desc.is_lane() => Waited::Again,
         None => match kernel_said(fd, desc, fds[0].revents) {
             Next::Kernel => Waited::Kernel,

@@ -132,7 +132,7 @@ fn gate(desc: &'static Desc, pair: &Pair) -> Result<Attendance, Reason> {
 fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> Result<(), Reason> {
     let (Some(tx), Some(rx)) = (desc.lock_tx(), desc.lock_rx()) else { return Err(Reason::RelayFailed) };
     let side = tx.side;
-    // Threads that sleep on the anchor could not be told that it is not theirs any more.
+    // Threads that sleep on the anchor could miss that it is not theirs any more: the relay takes bells meant for them.
     if desc.pins.load(Relaxed) != 0 || side.is(state::POISONED) {
         return Err(Reason::RelayFailed);
     }

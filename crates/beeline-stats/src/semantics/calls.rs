@@ -87,7 +87,7 @@ pub const CALLS: &[Row] = &[
         &["epoll/", "epoll_sets/", "cancel/by_epoll_level"],
     ),
     // Descriptors.
-    row(&["close", "__close"], Accelerated, "", &["descriptors/", "threads/close_by_another_thread"]),
+    row(&["close", "__close"], Accelerated, "", &["descriptors/", "closing/", "threads/close_by_another_thread"]),
     row(
         &["close_range", "closefrom"],
         Accelerated,
@@ -119,10 +119,12 @@ pub const CALLS: &[Row] = &[
     row(
         &["vfork", "__vfork", "clone", "_Fork"],
         Passed,
-        "fork(2) has handlers of its own (pthread_atfork(3)).",
+        "fork(2) has handlers of its own (pthread_atfork(3)). A connection that the child of a vfork hands to a program \
+         without the library, or as its standard input, gets no relay (`vfork_child`): its parent's descriptors are out \
+         of its reach.",
         &["fork/", "guest:a_vfork_child_changes_nothing_here", "guest:clone_on_another_stack_works"],
     ),
-    row(&["posix_spawn", "posix_spawnp", "system", "popen"], Passed, "", &["guest:spawned_programs_run"]),
+    row(&["posix_spawn", "posix_spawnp", "system", "popen"], Passed, "", &["guest:spawned_programs_run", "spawned/"]),
     row(
         &["execve", "execv", "execvp", "execvpe", "execl", "execle", "execlp", "fexecve", "execveat"],
         Passed,

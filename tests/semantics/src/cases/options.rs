@@ -18,6 +18,8 @@ pub const GROUP: Group = Group {
         Case::new("timeouts_read_back", FAMILY, timeouts_read_back),
         Case::new("buffer_sizes", FAMILY, buffer_sizes),
         Case::new("small_buffers", FAMILY, small_buffers).on_any_path(),
+        Case::new("send_buffer_set_late", ONCE, send_buffer_set_late)
+            .deviates("SO_SNDBUF set on a connection does not limit what is on its way: a ring holds 4 MiB"),
         Case::new("low_water_mark", FAMILY, low_water_mark),
         Case::new("low_water_mark_for_readiness", FAMILY, low_water_mark_for_readiness),
         Case::new("short_and_long_values", ONCE, short_and_long_values),
@@ -170,6 +172,14 @@ fn buffer_sizes(v: Variant) {
 }
 
 /// Who asks for small buffers has little on its way, whenever the listener asked.
+/// What TCP takes is twice the buffer and what the receiver's window allows, some 170 KiB here.
+fn send_buffer_set_late(v: Variant) {
+    let (client, _server) = v.pair();
+    set_option(client, SOCKET, libc::SO_SNDBUF, "SO_SNDBUF", 4096);
+    let sent = fill_firmly(client, 1);
+    trace!("stopped before 1 MiB: {}", sent < 1 << 20);
+}
+
 fn small_buffers(v: Variant) {
     const SIZE: i32 = 4096;
     let fill = |client: Fd, server: Fd| {
