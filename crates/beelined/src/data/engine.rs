@@ -23,7 +23,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -111,6 +111,8 @@ struct Peer {
     lonely_ns: u64,
     /// Pairs of rails that could not be connected: when to try again.
     retry: HashMap<(usize, u32), (u64, u32)>,
+    /// Links that were given up before both ends knew of them, the newest last.
+    stillborn: VecDeque<LinkId>,
     /// Connections refused by it, and by us.
     refused: u64,
 }

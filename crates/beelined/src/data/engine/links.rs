@@ -5,6 +5,8 @@
 //!    connection, or when the peer's [`Record::Resync`] shows that it has closed its end. Then our endpoint is closed
 //!    first, so that nothing of it can land any more; then each connection of the peer owes a [`Record::Resync`] on
 //!    whatever link there is next.
+//!    A link may have been up at the peer alone, and have carried its bytes to nobody: when the peer says that it has lost
+//!    one which never came to be here, it is owed the same.
 //! 3. A pair of rails that could not be connected is tried again, ever less often.
 //! 4. When a peer has had no link for [`LONELY_NS`], or its control connection ends, its connections are reset.
 
@@ -30,6 +32,8 @@ use std::os::fd::AsRawFd;
 const QUIET_NS: u64 = 500_000_000;
 /// How long a peer may be without a link.
 const LONELY_NS: u64 = 10_000_000_000;
+/// Links to a peer that never came to be here and may have been up there.
+const STILLBORN_MAX: usize = 64;
 /// Between two attempts to connect a pair of rails, at first and at most.
 const RETRY_NS: u64 = 200_000_000;
 const RETRY_DOUBLINGS_MAX: u32 = 5;
@@ -174,6 +178,7 @@ impl Engine {
             quota: super::Quota::default(),
             lonely_ns: self.now_ns.max(1),
             retry: std::collections::HashMap::new(),
+            stillborn: std::collections::VecDeque::new(),
             refused: 0,
         };
         let index = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
@@ -238,6 +243,7 @@ impl Engine {
                 if let Some(place) = known {
                     self.link_lost(place, &format!("the peer has closed it: {why}"));
                 }
+                self.answer_for_stillborn(index, link);
             }
         }
     }
@@ -402,6 +408,10 @@ impl Engine {
         let id = peer.id;
         if !link.up {
             log::line(format_args!("no link to {}: {why}", peer.name));
+            peer.stillborn.push_back(link.id);
+            if peer.stillborn.len() > STILLBORN_MAX {
+                peer.stillborn.pop_front();
+            }
             return self.retry_later(link.peer, link.rail, link.their_rail);
         }
         log::line(format_args!("link {:x} to {} is lost: {why}", link.id, peer.name));
@@ -412,26 +422,40 @@ impl Engine {
         self.retry_later(link.peer, link.rail, link.their_rail);
         let down = LinkDown { link: link.id, why: crate::control::message::shortened(why.to_owned()) };
         self.control.send(id, Message::LinkDown(down));
-        for number in self.connections_of(link.peer) {
+        self.owe_words_of(link.peer, link.id, Some(&link));
+    }
+
+    /// The peer has lost a link that never came to be here (rule 2).
+    fn answer_for_stillborn(&mut self, index: usize, id: LinkId) {
+        let Some(Some(peer)) = self.peers.get_mut(index) else { return };
+        if let Some(place) = peer.stillborn.iter().position(|other| *other == id) {
+            peer.stillborn.remove(place);
+            self.owe_words_of(index, id, None);
+        }
+    }
+
+    /// Takes a link from all connections of a peer, which is owed a word of each.
+    fn owe_words_of(&mut self, peer: usize, id: LinkId, lost: Option<&Link>) {
+        for number in self.connections_of(peer) {
             let mut too_many = false;
             if let Some(entry) = self.connections.get_mut(number) {
-                entry.connection.link_lost(link.id);
+                entry.connection.link_lost(id);
                 entry.ask_again |= entry.connection.stage == Stage::Asked;
-                entry.grants.retain(|grant| grant.link != link.id);
-                entry.granted.retain(|granted| *granted != link.id);
+                entry.grants.retain(|grant| grant.link != id);
+                entry.granted.retain(|granted| *granted != id);
                 let links = &self.links;
                 let heard = |over: LinkId, message: u64| {
-                    let mut known = links.iter().flatten().chain([&link]);
+                    let mut known = links.iter().flatten().chain(lost);
                     known.any(|link| link.id == over && link.has_heard(message))
                 };
-                too_many = entry.losses.add(link.id, heard).is_err();
+                too_many = entry.losses.add(id, heard).is_err();
             }
             if too_many {
                 log::line("a connection is reset: links are lost and no word of it gets through");
                 self.reset(number);
             }
         }
-        self.choose_all_of(link.peer);
+        self.choose_all_of(peer);
     }
 
     /// A record showed that the peer has closed its end of a link.
