@@ -16,192 +16,49 @@
 mod choose;
 mod clients;
 mod inward;
+mod large;
+mod leaving;
 mod links;
 mod outward;
 mod place;
+mod rails;
+mod state;
 mod status;
+mod tag;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use beeline_fabric::{Completion, EndpointId, Event, Rail, RegionId, Remote};
-use beeline_topo::{Host, PeerRail, Segments};
-use beeline_wire::ConnName;
+use beeline_fabric::{Completion, EndpointId, RegionId};
+use beeline_topo::{Host, Segments};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::connection::Connection;
-use super::health::{Asked, Healths};
+use super::health::Asked;
 use super::link::Link;
-use super::losses::Losses;
-use super::quota::Quota;
-use super::sender::LinkId;
 use super::share::{Round, Share};
-use super::shares::Shares;
 use super::table::Table;
-use crate::control::message::Token;
-use crate::control::{self, Control, PeerId};
+use crate::control::{self, Control};
 use crate::name::BridgeName;
 use crate::tunables::Tunables;
+
+use state::{Entry, Grant, NO_PEER, OfferedRail, OpenRail, Peer, Pull, Regions};
+use tag::Tag;
+
+pub use state::Counts;
 
 /// Rounds between two looks at what the kernel has, while there is other news; and the time, as a round may be long.
 const ROUNDS_PER_LOOK: u32 = 64;
 const LOOK_NS: u64 = 2_000_000;
-/// Completions handled in one round.
-const COMPLETIONS_PER_ROUND: usize = 64;
 /// Looks without news after which a lane is armed, if others keep the bridge awake.
 const COLD_AFTER: u32 = 2048;
 /// How often links are looked after.
 const CARE_NS: u64 = 100_000_000;
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-
-/// One of our rails, open.
-struct OpenRail {
-    /// Our number for it.
-    id: u32,
-    rail: Rail,
-    /// As the choice of rails sees it.
-    described: beeline_topo::Rail,
-    /// What is wrong with it.
-    trouble: Option<String>,
-    healths: Healths,
-    /// It fails for good: nobody uses it any more.
-    retired: bool,
-    /// Its descriptors tell all its news, and looking at it is a system call: it is not polled in vain.
-    told: bool,
-    /// A descriptor of its has told news.
-    ready: bool,
-    /// Its provider emulates reads. Libfabric before 1.18 then frees a read twice when its endpoint is closed while the
-    /// bytes come in (ofiwg/libfabric#8660), and gives what one endpoint reads to another.
-    reads_are_emulated: bool,
-}
-
-impl OpenRail {
-    /// It has answered what it was asked.
-    fn answered(&mut self, asked: Asked) {
-        if let Some(health) = self.healths.get_mut(asked as usize) {
-            health.answered();
-        }
-    }
-}
-
-/// A rail that a peer offers.
-struct OfferedRail {
-    id: u32,
-    port: u16,
-    described: PeerRail,
-}
-
-/// A peer whose control connection is up.
-struct Peer {
-    id: PeerId,
-    name: BridgeName,
-    rails: Vec<OfferedRail>,
-    /// What it wants to see when we connect a rail.
-    token_for_us: Token,
-    /// Links by index, dead ones left out.
-    links: Vec<usize>,
-    rates: Shares,
-    quota: Quota,
-    /// Since when there has been no link; 0 while there is one.
-    lonely_ns: u64,
-    /// Pairs of rails that could not be connected: when to try again.
-    retry: HashMap<(usize, u32), (u64, u32)>,
-    /// Links that were given up before both ends knew of them, the newest last.
-    stillborn: VecDeque<LinkId>,
-    /// Connections refused by it, and by us.
-    refused: u64,
-}
-
-/// A place in a peer's ring that we may write.
-struct Grant {
-    link: LinkId,
-    remote: Remote,
-    base: u64,
-    ring: u64,
-}
-
-/// A lane's rings as one rail knows them.
-struct Regions {
-    rail: usize,
-    read: Option<RegionId>,
-    written: Option<RegionId>,
-}
-
-/// The place of no peer.
-const NO_PEER: usize = usize::MAX;
-
-/// A connection and what it has to do with links and rails.
-struct Entry {
-    connection: Connection,
-    /// Index of the peer.
-    peer: usize,
-    name: ConnName,
-    /// Where the app runs, as far as it is known.
-    cpu: Option<u32>,
-    /// The link that its small messages take.
-    home: Option<usize>,
-    /// The rail of that link: this connection is a part of what it has to carry.
-    loads: Option<usize>,
-    /// The links that its large transfers take.
-    stripe: Vec<usize>,
-    grants: Vec<Grant>,
-    granted: Vec<LinkId>,
-    regions: Vec<Regions>,
-    /// Regions that are being closed.
-    closing: usize,
-    /// Links that were lost, and whether the peer has been told what we have.
-    losses: Losses,
-    /// The peer's answer, or our question, may have been lost with a link.
-    ask_again: bool,
-    answer_again: bool,
-    /// The peer has opened it.
-    accepted: bool,
-    /// Operations in flight from and to the rings, and reads that wait for their turn.
-    in_flight: u32,
-    /// Listed among those that could not send what they have.
-    waits: bool,
-    hot: bool,
-    /// Listed among those that owe an acknowledgement.
-    owes: bool,
-    idle: u32,
-    since_ns: u64,
-    /// When the client gives up waiting, while it does.
-    deadline_ns: u64,
-}
-
-/// Bytes that are being read from a peer's ring.
-struct Pull {
-    connection: u64,
-    offset: u64,
-    bytes: u32,
-    /// Reads that are not done.
-    left: u8,
-    /// The link that they go over. What is done when that is lost was never told, and comes again.
-    link: LinkId,
-    /// One of them was not done at all.
-    failed: bool,
-}
-
-/// What was counted since the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
-    pub opened: u64,
-    pub accepted: u64,
-    pub closed: u64,
-    pub reset: u64,
-    pub breaches: u64,
-    pub links_made: u64,
-    pub links_lost: u64,
-    pub pushes: u64,
-    pub pulls: u64,
-    pub inlined: u64,
-    pub sleeps: u64,
-}
 
 /// See the module.
 pub struct Engine {
@@ -252,46 +109,6 @@ pub struct Engine {
     asks_for_events: bool,
     /// Whether a client was rung in the last round that found something.
     rang: bool,
-}
-
-/// What an event of the set is about.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Tag {
-    Door,
-    Control,
-    Outside,
-    Silent(RawFd),
-    Rail(usize),
-    Connection(u64),
-}
-
-impl Tag {
-    const KIND_SHIFT: u32 = 61;
-
-    fn pack(self) -> u64 {
-        let (kind, value) = match self {
-            Tag::Door => (0, 0),
-            Tag::Control => (1, 0),
-            Tag::Outside => (2, 0),
-            Tag::Silent(fd) => (3, u64::from(fd.cast_unsigned())),
-            Tag::Rail(index) => (4, index as u64),
-            Tag::Connection(number) => (5, number),
-        };
-        kind << Self::KIND_SHIFT | value & ((1 << Self::KIND_SHIFT) - 1)
-    }
-
-    fn unpack(word: u64) -> Option<Tag> {
-        let value = word & ((1 << Self::KIND_SHIFT) - 1);
-        Some(match word >> Self::KIND_SHIFT {
-            0 => Tag::Door,
-            1 => Tag::Control,
-            2 => Tag::Outside,
-            3 => Tag::Silent((value as u32).cast_signed()),
-            4 => Tag::Rail(value as usize),
-            5 => Tag::Connection(value),
-            _ => return None,
-        })
-    }
 }
 
 /// What the engine is made of.
@@ -592,60 +409,6 @@ impl Engine {
         self.flush_links();
         self.control.stop();
         self.control.turn(Instant::now());
-    }
-
-    fn poll_rails(&mut self, all: bool) -> bool {
-        let mut busy = false;
-        for index in 0..self.rails.len() {
-            let Some(rail) = self.rails.get_mut(index) else { break };
-            let ready = std::mem::take(&mut rail.ready);
-            if rail.retired || rail.told && !ready && !all {
-                continue;
-            }
-            // Connections come and go rarely, their descriptor tells, and to ask is a system call.
-            while (ready || self.asks_for_events)
-                && let Some(event) = self.next_event(index)
-            {
-                busy = true;
-                self.rail_event(index, event);
-            }
-            let mut completions = std::mem::take(&mut self.completions);
-            if let Some(rail) = self.rails.get_mut(index) {
-                let poll = || rail.rail.poll(&mut completions, COMPLETIONS_PER_ROUND);
-                match self.share.outside(monotonic_ns, poll) {
-                    Ok(_) => rail.answered(Asked::Completions),
-                    Err(error) => self.rail_failed(index, Asked::Completions, &error),
-                }
-            }
-            let some = !completions.is_empty();
-            if some {
-                self.now_ns = monotonic_ns();
-            }
-            for completion in completions.drain(..) {
-                self.completed(index, completion);
-            }
-            self.completions = completions;
-            if some {
-                busy = true;
-                self.start_reads(index);
-                self.heat_waiting();
-            }
-        }
-        busy
-    }
-
-    fn next_event(&mut self, index: usize) -> Option<Event> {
-        let rail = self.rails.get_mut(index)?;
-        match rail.rail.next_event() {
-            Ok(event) => {
-                rail.answered(Asked::Events);
-                event
-            }
-            Err(error) => {
-                self.rail_failed(index, Asked::Events, &error);
-                None
-            }
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rails, peers, and the links between them: made, looked after, lost and made again.
+//! Peers, and the links to them: made, looked after, lost and made again.
 //!
 //! 1. The bridge with the smaller name connects the links of a pair; the other one accepts those that show its token.
 //! 2. A link is lost when its endpoint fails, when it stays silent though asked, when the peer says so on the control
@@ -12,21 +12,18 @@
 
 use std::net::SocketAddr;
 
-use beeline_fabric::{Down, EndpointId, Event, Options, Port, Rail, Request};
-use beeline_topo::PeerRail;
-use nix::sys::epoll::EpollFlags;
+use beeline_fabric::{Down, EndpointId, Event, Request};
 
 use super::super::connection::Stage;
-use super::super::health::{Asked, Failing, Healths};
-use super::super::link::{BUFFERS, Link};
-use super::super::record::{MESSAGE_BYTES, Record};
+use super::super::link::Link;
+use super::super::quota::Quota;
+use super::super::record::Record;
 use super::super::sender::LinkId;
-use super::{Engine, NO_PEER, OfferedRail, OpenRail, Peer, Tag};
+use super::super::shares::Shares;
+use super::{Engine, NO_PEER, OfferedRail, Peer};
 use crate::control::message::{LinkDown, Message, Token};
 use crate::control::{PeerId, PeerUp};
 use crate::log;
-use crate::ports::describe;
-use std::os::fd::AsRawFd;
 
 /// A link that says nothing for so long is asked, and given up when its patience is over ([`super::Parts::patience`]).
 const QUIET_NS: u64 = 500_000_000;
@@ -62,108 +59,6 @@ fn read_shown(shown: &[u8]) -> Option<(&[u8], LinkId, u32, u32)> {
 }
 
 impl Engine {
-    /// Opens ports as rails, and offers them to all peers. A port that cannot be opened is told and left out.
-    pub(super) fn open_rails(&mut self, ports: &[Port]) -> anyhow::Result<()> {
-        for port in ports {
-            let options = Options {
-                message_bytes: MESSAGE_BYTES,
-                receives: usize::from(BUFFERS),
-                sends: usize::from(BUFFERS),
-                ..Options::default()
-            };
-            let opened = Rail::open(port, options).and_then(|mut rail| Ok((rail.listen(0)?, rail)));
-            match opened {
-                Ok((address, rail)) => {
-                    let id = u32::try_from(self.rails.len()).unwrap_or(u32::MAX);
-                    for fd in [rail.event_fd(), rail.completion_fd()] {
-                        self.watch(fd.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Rail(self.rails.len()))?;
-                    }
-                    log::line(format_args!("rail {id}: {} listens on {address}", port.name()));
-                    let told = port.provider == "tcp";
-                    self.rails.push(OpenRail {
-                        id,
-                        described: describe(port),
-                        rail,
-                        trouble: None,
-                        healths: Healths::default(),
-                        retired: false,
-                        told,
-                        ready: true,
-                        reads_are_emulated: port.provider == "tcp",
-                    });
-                }
-                Err(error) => log::line(format_args!("cannot use {}: {error}", port.name())),
-            }
-        }
-        self.offer_rails();
-        Ok(())
-    }
-
-    fn offer_rails(&mut self) {
-        if let Err(why) = self.control.announce_rails(self.our_offer()) {
-            log::line(format_args!("cannot offer our rails: {why}"));
-        }
-    }
-
-    /// The rails that peers may connect to.
-    pub(super) fn our_offer(&self) -> Vec<crate::control::message::Rail> {
-        let offered = self.rails.iter().filter(|rail| !rail.retired).map(|rail| crate::control::message::Rail {
-            id: rail.id,
-            port: rail.rail.listening_on().map_or(0, |address| address.port()),
-            description: PeerRail::from(&rail.described),
-        });
-        offered.collect()
-    }
-
-    /// A rail did not answer what it was asked.
-    pub(super) fn rail_failed(&mut self, index: usize, asked: Asked, error: &beeline_fabric::Error) {
-        let now_ns = self.now_ns;
-        let Some(rail) = self.rails.get_mut(index) else { return };
-        let Some(health) = rail.healths.get_mut(asked as usize) else { return };
-        match health.failed(now_ns) {
-            Failing::First => log::line(format_args!("rail {} fails: {error}", rail.id)),
-            Failing::Still => {}
-            Failing::Gone => self.retire_rail(index, &error.to_string()),
-        }
-    }
-
-    /// A rail fails for good: its links are lost, and nobody uses it or hears of it any more.
-    fn retire_rail(&mut self, index: usize, why: &str) {
-        let Some(rail) = self.rails.get_mut(index).filter(|rail| !rail.retired) else { return };
-        rail.retired = true;
-        rail.described.up = false;
-        rail.trouble = Some(format!("given up: {why}"));
-        log::line(format_args!("rail {} is given up: {why}", rail.id));
-        let descriptors = [rail.rail.event_fd().as_raw_fd(), rail.rail.completion_fd().as_raw_fd()];
-        descriptors.into_iter().for_each(|fd| self.unwatch(fd));
-        for link in 0..self.links.len() {
-            if self.links.get(link).and_then(Option::as_ref).is_some_and(|link| link.rail == index) {
-                self.link_lost(link, "its rail is given up");
-            }
-        }
-        self.offer_rails();
-    }
-
-    /// Closing a link or a ring leaves something to be told, by a rail that is given up as well.
-    pub(super) fn care_for_retired(&mut self) {
-        for index in 0..self.rails.len() {
-            if self.rails.get(index).is_none_or(|rail| !rail.retired) {
-                continue;
-            }
-            let mut completions = Vec::new();
-            if let Some(rail) = self.rails.get_mut(index) {
-                // That it fails is known.
-                let _ = rail.rail.poll(&mut completions, usize::MAX);
-            }
-            for completion in completions {
-                self.completed(index, completion);
-            }
-            while let Some(Ok(Some(event))) = self.rails.get_mut(index).map(|rail| rail.rail.next_event()) {
-                self.rail_event(index, event);
-            }
-        }
-    }
-
     // ---- peers
 
     pub(super) fn peer_up(&mut self, up: PeerUp) {
@@ -174,8 +69,8 @@ impl Engine {
             rails: Vec::new(),
             token_for_us: up.token_for_us,
             links: Vec::new(),
-            rates: super::Shares::default(),
-            quota: super::Quota::default(),
+            rates: Shares::default(),
+            quota: Quota::default(),
             lonely_ns: self.now_ns.max(1),
             retry: std::collections::HashMap::new(),
             stillborn: std::collections::VecDeque::new(),

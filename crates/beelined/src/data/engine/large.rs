@@ -1,0 +1,188 @@
+//! Large pieces: written into the other ring, or offered for the other bridge to read; and the regions that they need.
+
+use beeline_fabric::{Access, Flags, Posted, RegionId, Slice};
+
+use super::super::record::Record;
+use super::super::ring::Ring;
+use super::inward::split;
+use super::outward::Sent;
+use super::{Engine, Regions};
+
+/// Pieces smaller than this stay on one link.
+const STRIPE_BYTES_MIN: u64 = 128 << 10;
+/// Operations that one connection may have in flight.
+const OPERATIONS_MAX: u32 = 32;
+
+impl Engine {
+    /// The link for a large piece.
+    pub(super) fn link_for(&mut self, number: u64, home: usize, bytes: u64) -> usize {
+        let Some(entry) = self.connections.get(number) else { return home };
+        if entry.stripe.len() < 2 || bytes < STRIPE_BYTES_MIN {
+            return home;
+        }
+        let chunk = bytes.min(self.tunables.chunk);
+        let ids: Vec<_> =
+            entry.stripe.iter().filter_map(|index| Some((self.links.get(*index)?.as_ref()?.id, *index))).collect();
+        let Some(Some(peer)) = self.peers.get(entry.peer) else { return home };
+        peer.rates.pick(&ids, chunk, self.now_ns).unwrap_or(home)
+    }
+
+    /// Pushes bytes into the other ring, or offers them to be pulled. `None` when neither can be done.
+    pub(super) fn send_large(
+        &mut self,
+        number: u64,
+        index: usize,
+        offset: u64,
+        bytes: u64,
+        position: u32,
+    ) -> Option<Sent> {
+        let link = self.links.get(index)?.as_ref()?;
+        let (rail, id, endpoint) = (link.rail, link.id, link.endpoint);
+        let entry = self.connections.get(number)?;
+        let to = entry.connection.theirs;
+        let ring = entry.connection.window();
+        if entry.in_flight >= OPERATIONS_MAX {
+            return Some(Sent::Wait);
+        }
+        let chunk = self.tunables.chunk.max(self.tunables.inline_max);
+        if bytes >= self.tunables.pull_min && self.may_read_over(rail) {
+            return self.offer(number, index, offset, bytes.min(chunk.max(self.tunables.pull_min)), position);
+        }
+        let bytes = bytes.min(chunk);
+        let grant = entry.grants.iter().find(|grant| grant.link == id)?;
+        let (remote, base, their_ring) = (grant.remote, grant.base, grant.ring);
+        let region = self.region(number, rail, false)?;
+        // The announcement must follow: without room for it nothing is written.
+        if !self.can_announce(index) {
+            return Some(Sent::Wait);
+        }
+        let length = u32::try_from(bytes).ok()?;
+        let mut done = 0_u64;
+        'pieces: for (start, part) in split(position, length, ring) {
+            let mut start = start;
+            let mut part = part as u64;
+            while part != 0 {
+                let target = offset.saturating_add(done).wrapping_sub(base) & their_ring.saturating_sub(1);
+                let count = part.min(their_ring.saturating_sub(target));
+                let from = Slice { region, offset: start, bytes: usize::try_from(count).ok()? };
+                let rail = self.rails.get_mut(rail)?;
+                match rail.rail.write(endpoint, from, remote.at(target), number, Flags::empty()) {
+                    Ok(Posted::Taken) => {}
+                    Ok(Posted::Full) => break 'pieces,
+                    Err(error) => {
+                        // What was written is under way, and may land late: sent again it is only when the other bridge
+                        // has closed its end, too.
+                        self.sent_large(number, index, offset, done);
+                        self.link_lost(index, &error.to_string());
+                        return Some(Sent::Wait);
+                    }
+                }
+                if let Some(entry) = self.connections.get_mut(number) {
+                    entry.in_flight = entry.in_flight.saturating_add(1);
+                }
+                start = start.saturating_add(count as usize);
+                part = part.saturating_sub(count);
+                done = done.saturating_add(count);
+            }
+        }
+        if done == 0 {
+            return Some(Sent::Wait);
+        }
+        let length = u32::try_from(done).ok()?;
+        self.sent_large(number, index, offset, done);
+        if !self.push(index, &Record::Placed { to, offset, length }) {
+            // There was room for it; so the link is lost, and the other bridge will say what it has.
+            return Some(Sent::Wait);
+        }
+        self.counts.pushes = self.counts.pushes.saturating_add(1);
+        Some(Sent::Bytes(done))
+    }
+
+    /// Offers bytes to be pulled.
+    fn offer(&mut self, number: u64, index: usize, offset: u64, bytes: u64, position: u32) -> Option<Sent> {
+        let rail = self.links.get(index)?.as_ref()?.rail;
+        let region = self.region(number, rail, false)?;
+        let remote = self.rails.get(rail)?.rail.remote(region).ok()?;
+        let entry = self.connections.get(number)?;
+        // Up to the ring's end: what is offered is one piece.
+        let [(start, first), _] = split(position, u32::try_from(bytes).ok()?, entry.connection.window());
+        let length = u32::try_from(first).ok()?;
+        let (address, key) = (remote.at(start as u64).address, remote.key);
+        let record = Record::Offer { to: entry.connection.theirs, offset, length, address, key };
+        if !self.push(index, &record) {
+            return Some(Sent::Wait);
+        }
+        self.sent_large(number, index, offset, length.into());
+        Some(Sent::Bytes(length.into()))
+    }
+
+    fn sent_large(&mut self, number: u64, index: usize, offset: u64, bytes: u64) {
+        let Some(Some(link)) = self.links.get_mut(index).filter(|_| bytes != 0) else { return };
+        link.bytes_sent = link.bytes_sent.saturating_add(bytes);
+        let (id, peer) = (link.id, link.peer);
+        if let Some(Some(peer)) = self.peers.get_mut(peer) {
+            peer.rates.sent(id, bytes, self.now_ns);
+        }
+        if let Some(entry) = self.connections.get_mut(number) {
+            entry.connection.sending(offset, bytes, id);
+        }
+    }
+
+    /// Whether a record surely finds room on a link.
+    fn can_announce(&mut self, index: usize) -> bool {
+        const RECORD_BYTES_MAX: usize = 64;
+        let Some(Some(link)) = self.links.get_mut(index) else { return false };
+        let Some(rail) = self.rails.get_mut(link.rail) else { return false };
+        match link.data_room(&mut rail.rail, RECORD_BYTES_MAX) {
+            Ok(room) => room >= RECORD_BYTES_MAX,
+            Err(error) => {
+                self.link_lost(index, &error.to_string());
+                false
+            }
+        }
+    }
+
+    /// The region of a connection's ring on a rail, registered when it is first asked for.
+    pub(super) fn region(&mut self, number: u64, rail: usize, written: bool) -> Option<RegionId> {
+        let entry = self.connections.get_mut(number)?;
+        if !entry.regions.iter().any(|regions| regions.rail == rail) {
+            entry.regions.push(Regions { rail, read: None, written: None });
+        }
+        let regions = entry.regions.iter_mut().find(|regions| regions.rail == rail)?;
+        let place = if written { &mut regions.written } else { &mut regions.read };
+        if place.is_some() {
+            return *place;
+        }
+        let lane = entry.connection.lane()?;
+        // SAFETY: the lane is given back in `finish` only, after all regions of the connection are closed.
+        let ring = unsafe { Ring::of(lane, written) }?;
+        let access = match written {
+            true => Access::REMOTE_WRITE | Access::TARGET,
+            false => Access::SOURCE | Access::REMOTE_READ,
+        };
+        match self.rails.get_mut(rail)?.rail.register(std::sync::Arc::new(ring), access) {
+            Ok(region) => {
+                *place = Some(region);
+                Some(region)
+            }
+            Err(error) => {
+                self.tell_once(rail, &error);
+                None
+            }
+        }
+    }
+
+    fn tell_once(&mut self, rail: usize, error: &beeline_fabric::Error) {
+        if let Some(rail) = self.rails.get_mut(rail)
+            && rail.trouble.is_none()
+        {
+            crate::log::line(format_args!("large transfers are copied: {error}"));
+            rail.trouble = Some(error.to_string());
+        }
+    }
+
+    /// Whether one end of a rail's links may read the other's rings.
+    pub(super) fn may_read_over(&self, rail: usize) -> bool {
+        self.tunables.pull_over_tcp != 0 || self.rails.get(rail).is_some_and(|rail| !rail.reads_are_emulated)
+    }
+}

@@ -1,0 +1,61 @@
+//! How connections leave: lanes are given back when nobody uses them any more, and what is over is forgotten.
+
+use beeline_fabric::RegionId;
+
+use super::super::connection::Stage;
+use super::Engine;
+
+impl Engine {
+    /// Gives a served connection's lane back, and drops one that is over. Whether it was dropped.
+    ///
+    /// What the other bridge knows of the rings is only taken away when it has told its end: before it does, it finishes
+    /// its own operations, and begins none afterwards. A write or read that found its memory gone would cost the link.
+    pub(super) fn finish(&mut self, number: u64) -> bool {
+        let Some(entry) = self.connections.get_mut(number) else { return true };
+        if entry.connection.stage == Stage::Asked {
+            // The client waits for its verdict, whatever else is known by now.
+            return false;
+        }
+        let may_close = entry.regions.is_empty() || entry.connection.heard_over();
+        if entry.connection.is_served() && may_close && entry.connection.lane().is_some() {
+            for regions in std::mem::take(&mut entry.regions) {
+                for region in [regions.read, regions.written].into_iter().flatten() {
+                    // Where closing fails, the network card may know the ring for ever: the lane is never given back.
+                    entry.closing = entry.closing.saturating_add(1);
+                    match self.rails.get_mut(regions.rail).map(|rail| rail.rail.close_region(region)) {
+                        Some(Err(error)) => crate::log::line(format_args!("a lane is lost: {error}")),
+                        _ => _ = self.closing.insert((regions.rail, region), number),
+                    }
+                }
+            }
+            if entry.closing == 0
+                && let Some(lane) = entry.connection.take_lane()
+            {
+                self.rang = true;
+                self.unwatch(lane.anchor());
+                lane.retire();
+            }
+        }
+        let Some(entry) = self.connections.get(number).filter(|entry| entry.connection.is_over()) else { return false };
+        let key = (entry.peer, entry.connection.theirs);
+        if self.theirs.get(&key) == Some(&number) {
+            self.theirs.remove(&key);
+        }
+        let peer = entry.peer;
+        self.settle(number, None);
+        self.leave_room(peer);
+        self.connections.remove(number);
+        self.counts.closed = self.counts.closed.saturating_add(1);
+        true
+    }
+
+    /// Nothing can touch a region any more.
+    pub(super) fn region_closed(&mut self, rail: usize, region: RegionId) {
+        if let Some(number) = self.closing.remove(&(rail, region))
+            && let Some(entry) = self.connections.get_mut(number)
+        {
+            entry.closing = entry.closing.saturating_sub(1);
+            self.heat(number);
+        }
+    }
+}

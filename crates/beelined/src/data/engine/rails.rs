@@ -1,0 +1,180 @@
+//! Our own rails: opened, offered, asked for news, and retired when they fail for good.
+//!
+//! 1. A port that cannot be opened is told and left out.
+//! 2. A rail is asked when a descriptor of its has told news, or because only asking tells (`told`).
+//! 3. One that does not even answer for a while ([`super::super::health`]) is retired: its links are lost, it is offered no more,
+//!    and it is heard once in a while only, since closing links and rings leaves something to be told.
+
+use std::os::fd::AsRawFd;
+
+use beeline_fabric::{Event, Options, Port, Rail};
+use beeline_topo::PeerRail;
+use nix::sys::epoll::EpollFlags;
+
+use super::super::health::{Asked, Failing, Healths};
+use super::super::link::BUFFERS;
+use super::super::record::MESSAGE_BYTES;
+use super::{Engine, OpenRail, Tag, monotonic_ns};
+use crate::log;
+use crate::ports::describe;
+
+/// Completions handled in one round.
+const COMPLETIONS_PER_ROUND: usize = 64;
+
+impl Engine {
+    /// Opens ports as rails, and offers them to all peers. A port that cannot be opened is told and left out.
+    pub(super) fn open_rails(&mut self, ports: &[Port]) -> anyhow::Result<()> {
+        for port in ports {
+            let options = Options {
+                message_bytes: MESSAGE_BYTES,
+                receives: usize::from(BUFFERS),
+                sends: usize::from(BUFFERS),
+                ..Options::default()
+            };
+            let opened = Rail::open(port, options).and_then(|mut rail| Ok((rail.listen(0)?, rail)));
+            match opened {
+                Ok((address, rail)) => {
+                    let id = u32::try_from(self.rails.len()).unwrap_or(u32::MAX);
+                    for fd in [rail.event_fd(), rail.completion_fd()] {
+                        self.watch(fd.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Rail(self.rails.len()))?;
+                    }
+                    log::line(format_args!("rail {id}: {} listens on {address}", port.name()));
+                    let told = port.provider == "tcp";
+                    self.rails.push(OpenRail {
+                        id,
+                        described: describe(port),
+                        rail,
+                        trouble: None,
+                        healths: Healths::default(),
+                        retired: false,
+                        told,
+                        ready: true,
+                        reads_are_emulated: port.provider == "tcp",
+                    });
+                }
+                Err(error) => log::line(format_args!("cannot use {}: {error}", port.name())),
+            }
+        }
+        self.offer_rails();
+        Ok(())
+    }
+
+    fn offer_rails(&mut self) {
+        if let Err(why) = self.control.announce_rails(self.our_offer()) {
+            log::line(format_args!("cannot offer our rails: {why}"));
+        }
+    }
+
+    /// The rails that peers may connect to.
+    pub(super) fn our_offer(&self) -> Vec<crate::control::message::Rail> {
+        let offered = self.rails.iter().filter(|rail| !rail.retired).map(|rail| crate::control::message::Rail {
+            id: rail.id,
+            port: rail.rail.listening_on().map_or(0, |address| address.port()),
+            description: PeerRail::from(&rail.described),
+        });
+        offered.collect()
+    }
+
+    /// A rail did not answer what it was asked.
+    pub(super) fn rail_failed(&mut self, index: usize, asked: Asked, error: &beeline_fabric::Error) {
+        let now_ns = self.now_ns;
+        let Some(rail) = self.rails.get_mut(index) else { return };
+        let Some(health) = rail.healths.get_mut(asked as usize) else { return };
+        match health.failed(now_ns) {
+            Failing::First => log::line(format_args!("rail {} fails: {error}", rail.id)),
+            Failing::Still => {}
+            Failing::Gone => self.retire_rail(index, &error.to_string()),
+        }
+    }
+
+    /// A rail fails for good: its links are lost, and nobody uses it or hears of it any more.
+    fn retire_rail(&mut self, index: usize, why: &str) {
+        let Some(rail) = self.rails.get_mut(index).filter(|rail| !rail.retired) else { return };
+        rail.retired = true;
+        rail.described.up = false;
+        rail.trouble = Some(format!("given up: {why}"));
+        log::line(format_args!("rail {} is given up: {why}", rail.id));
+        let descriptors = [rail.rail.event_fd().as_raw_fd(), rail.rail.completion_fd().as_raw_fd()];
+        descriptors.into_iter().for_each(|fd| self.unwatch(fd));
+        for link in 0..self.links.len() {
+            if self.links.get(link).and_then(Option::as_ref).is_some_and(|link| link.rail == index) {
+                self.link_lost(link, "its rail is given up");
+            }
+        }
+        self.offer_rails();
+    }
+
+    /// Closing a link or a ring leaves something to be told, by a rail that is given up as well.
+    pub(super) fn care_for_retired(&mut self) {
+        for index in 0..self.rails.len() {
+            if self.rails.get(index).is_none_or(|rail| !rail.retired) {
+                continue;
+            }
+            let mut completions = Vec::new();
+            if let Some(rail) = self.rails.get_mut(index) {
+                // That it fails is known.
+                let _ = rail.rail.poll(&mut completions, usize::MAX);
+            }
+            for completion in completions {
+                self.completed(index, completion);
+            }
+            while let Some(Ok(Some(event))) = self.rails.get_mut(index).map(|rail| rail.rail.next_event()) {
+                self.rail_event(index, event);
+            }
+        }
+    }
+
+    pub(super) fn poll_rails(&mut self, all: bool) -> bool {
+        let mut busy = false;
+        for index in 0..self.rails.len() {
+            let Some(rail) = self.rails.get_mut(index) else { break };
+            let ready = std::mem::take(&mut rail.ready);
+            if rail.retired || rail.told && !ready && !all {
+                continue;
+            }
+            // Connections come and go rarely, their descriptor tells, and to ask is a system call.
+            while (ready || self.asks_for_events)
+                && let Some(event) = self.next_event(index)
+            {
+                busy = true;
+                self.rail_event(index, event);
+            }
+            let mut completions = std::mem::take(&mut self.completions);
+            if let Some(rail) = self.rails.get_mut(index) {
+                let poll = || rail.rail.poll(&mut completions, COMPLETIONS_PER_ROUND);
+                match self.share.outside(monotonic_ns, poll) {
+                    Ok(_) => rail.answered(Asked::Completions),
+                    Err(error) => self.rail_failed(index, Asked::Completions, &error),
+                }
+            }
+            let some = !completions.is_empty();
+            if some {
+                self.now_ns = monotonic_ns();
+            }
+            for completion in completions.drain(..) {
+                self.completed(index, completion);
+            }
+            self.completions = completions;
+            if some {
+                busy = true;
+                self.start_reads(index);
+                self.heat_waiting();
+            }
+        }
+        busy
+    }
+
+    pub(super) fn next_event(&mut self, index: usize) -> Option<Event> {
+        let rail = self.rails.get_mut(index)?;
+        match rail.rail.next_event() {
+            Ok(event) => {
+                rail.answered(Asked::Events);
+                event
+            }
+            Err(error) => {
+                self.rail_failed(index, Asked::Events, &error);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What the engine keeps of rails, peers and connections.
+
+use std::collections::{HashMap, VecDeque};
+
+use beeline_fabric::{Rail, RegionId, Remote};
+use beeline_topo::PeerRail;
+use beeline_wire::ConnName;
+
+use super::super::connection::Connection;
+use super::super::health::{Asked, Healths};
+use super::super::losses::Losses;
+use super::super::quota::Quota;
+use super::super::sender::LinkId;
+use super::super::shares::Shares;
+use crate::control::PeerId;
+use crate::control::message::Token;
+use crate::name::BridgeName;
+
+/// One of our rails, open.
+pub(super) struct OpenRail {
+    /// Our number for it.
+    pub(super) id: u32,
+    pub(super) rail: Rail,
+    /// As the choice of rails sees it.
+    pub(super) described: beeline_topo::Rail,
+    /// What is wrong with it.
+    pub(super) trouble: Option<String>,
+    pub(super) healths: Healths,
+    /// It fails for good: nobody uses it any more.
+    pub(super) retired: bool,
+    /// Its descriptors tell all its news, and looking at it is a system call: it is not polled in vain.
+    pub(super) told: bool,
+    /// A descriptor of its has told news.
+    pub(super) ready: bool,
+    /// Its provider emulates reads. Libfabric before 1.18 then frees a read twice when its endpoint is closed while the
+    /// bytes come in (ofiwg/libfabric#8660), and gives what one endpoint reads to another.
+    pub(super) reads_are_emulated: bool,
+}
+
+impl OpenRail {
+    /// It has answered what it was asked.
+    pub(super) fn answered(&mut self, asked: Asked) {
+        if let Some(health) = self.healths.get_mut(asked as usize) {
+            health.answered();
+        }
+    }
+}
+
+/// A rail that a peer offers.
+pub(super) struct OfferedRail {
+    pub(super) id: u32,
+    pub(super) port: u16,
+    pub(super) described: PeerRail,
+}
+
+/// A peer whose control connection is up.
+pub(super) struct Peer {
+    pub(super) id: PeerId,
+    pub(super) name: BridgeName,
+    pub(super) rails: Vec<OfferedRail>,
+    /// What it wants to see when we connect a rail.
+    pub(super) token_for_us: Token,
+    /// Links by index, dead ones left out.
+    pub(super) links: Vec<usize>,
+    pub(super) rates: Shares,
+    pub(super) quota: Quota,
+    /// Since when there has been no link; 0 while there is one.
+    pub(super) lonely_ns: u64,
+    /// Pairs of rails that could not be connected: when to try again.
+    pub(super) retry: HashMap<(usize, u32), (u64, u32)>,
+    /// Links that were given up before both ends knew of them, the newest last.
+    pub(super) stillborn: VecDeque<LinkId>,
+    /// Connections refused by it, and by us.
+    pub(super) refused: u64,
+}
+
+/// A place in a peer's ring that we may write.
+pub(super) struct Grant {
+    pub(super) link: LinkId,
+    pub(super) remote: Remote,
+    pub(super) base: u64,
+    pub(super) ring: u64,
+}
+
+/// A lane's rings as one rail knows them.
+pub(super) struct Regions {
+    pub(super) rail: usize,
+    pub(super) read: Option<RegionId>,
+    pub(super) written: Option<RegionId>,
+}
+
+/// The place of no peer.
+pub(super) const NO_PEER: usize = usize::MAX;
+
+/// A connection and what it has to do with links and rails.
+pub(super) struct Entry {
+    pub(super) connection: Connection,
+    /// Index of the peer.
+    pub(super) peer: usize,
+    pub(super) name: ConnName,
+    /// Where the app runs, as far as it is known.
+    pub(super) cpu: Option<u32>,
+    /// The link that its small messages take.
+    pub(super) home: Option<usize>,
+    /// The rail of that link: this connection is a part of what it has to carry.
+    pub(super) loads: Option<usize>,
+    /// The links that its large transfers take.
+    pub(super) stripe: Vec<usize>,
+    pub(super) grants: Vec<Grant>,
+    pub(super) granted: Vec<LinkId>,
+    pub(super) regions: Vec<Regions>,
+    /// Regions that are being closed.
+    pub(super) closing: usize,
+    /// Links that were lost, and whether the peer has been told what we have.
+    pub(super) losses: Losses,
+    /// The peer's answer, or our question, may have been lost with a link.
+    pub(super) ask_again: bool,
+    pub(super) answer_again: bool,
+    /// The peer has opened it.
+    pub(super) accepted: bool,
+    /// Operations in flight from and to the rings, and reads that wait for their turn.
+    pub(super) in_flight: u32,
+    /// Listed among those that could not send what they have.
+    pub(super) waits: bool,
+    pub(super) hot: bool,
+    /// Listed among those that owe an acknowledgement.
+    pub(super) owes: bool,
+    pub(super) idle: u32,
+    pub(super) since_ns: u64,
+    /// When the client gives up waiting, while it does.
+    pub(super) deadline_ns: u64,
+}
+
+/// Bytes that are being read from a peer's ring.
+pub(super) struct Pull {
+    pub(super) connection: u64,
+    pub(super) offset: u64,
+    pub(super) bytes: u32,
+    /// Reads that are not done.
+    pub(super) left: u8,
+    /// The link that they go over. What is done when that is lost was never told, and comes again.
+    pub(super) link: LinkId,
+    /// One of them was not done at all.
+    pub(super) failed: bool,
+}
+
+/// What was counted since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub opened: u64,
+    pub accepted: u64,
+    pub closed: u64,
+    pub reset: u64,
+    pub breaches: u64,
+    pub links_made: u64,
+    pub links_lost: u64,
+    pub pushes: u64,
+    pub pulls: u64,
+    pub inlined: u64,
+    pub sleeps: u64,
+}
