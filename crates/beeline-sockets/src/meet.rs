@@ -26,8 +26,10 @@
 //! # Rooms
 //!
 //! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `ports` and the
-//! names of anchors reserve the client's address; `hello_io` moves the hello; `pool` keeps lanes and sides; `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part;
-//! `connect`, `bridged` and `late` the client's.
+//! names of anchors reserve the client's address; `hello_io` moves the hello; `pool` keeps lanes and sides;
+//! `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part; `connect`, `bridged` and `late` the
+//! client's, and `brief` knows which other hosts' listeners are left to TCP. `bridging` is what the bridge itself uses
+//! of all this.
 //!
 //! # Locks
 //!
