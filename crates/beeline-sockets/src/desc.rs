@@ -82,10 +82,8 @@ pub struct Desc {
     /// Waits since the last probe of whether spinning pays again.
     pub spins_skipped: AtomicU32,
     side: AtomicPtr<SideState>,
-    /// How long a wait for data begins without looking, in pauses of the CPU.
-    pub lull: AtomicU32,
-    /// What this end had sent, modulo 2^32, when the lull was set: a conversation has none.
-    pub lull_tail: AtomicU32,
+    /// When a receive begins without looking.
+    pub lull: crate::io::Lull,
     /// How far the lane's ring reaches, as [`crate::reclaim`] counts.
     pub granules: AtomicU32,
     /// The lane's peer is a bridge.
@@ -212,7 +210,7 @@ impl Desc {
         self.shared.store(false, Relaxed);
         self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.spins_skipped.store(0, Relaxed);
-        self.lull.store(0, Relaxed);
+        self.lull.reset();
         self.sends.store(0, Relaxed);
         self.bulk.reset();
         self.eagains.store(0, Relaxed);
