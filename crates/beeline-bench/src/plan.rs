@@ -289,12 +289,31 @@ impl Plan {
                 }
             }
         }
+        self.measure_rings(results);
         bar.inc(1);
+    }
+
+    /// What large messages could reach at best on their way from one CPU's cache to the other's.
+    fn measure_rings(&self, results: &mut Results) {
+        let Some(cpus) = self.suite.cpus else { return };
+        for workload in &self.workloads {
+            let Some(block_bytes) = workload.fills_a_ring() else { continue };
+            for row in workload.rows {
+                match limits::ring_bytes_per_second(cpus, block_bytes, self.limit_duration()) {
+                    Ok(value) => results.add(row.id, Column::Ring, value, Vec::new()),
+                    Err(e) => results.add_error(row.id, Column::Ring, format!("{e:#}")),
+                }
+            }
+        }
+    }
+
+    fn limit_duration(&self) -> Duration {
+        (self.suite.duration / 4).min(Duration::from_millis(500))
     }
 
     /// `None` for the hand-over where there are no two CPUs to hand over between.
     fn limit(&self, limit: Limit) -> Result<Option<f64>> {
-        let duration = (self.suite.duration / 4).min(Duration::from_millis(500));
+        let duration = self.limit_duration();
         let cpu = match self.suite.cpus {
             Some((first, _)) => first,
             None => *machine::allowed_cpus()?.first().context("no CPU")?,

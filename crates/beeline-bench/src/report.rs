@@ -102,6 +102,7 @@ pub enum Column {
     Unix,
     Beeline,
     Limit,
+    Ring,
     Ucx,
     Libfabric,
 }
@@ -123,6 +124,7 @@ impl Column {
             Column::Unix => "AF_UNIX",
             Column::Beeline => "Beeline",
             Column::Limit => "machine's limit",
+            Column::Ring => "bare ring",
             Column::Ucx => "UCX (own API)",
             Column::Libfabric => "libfabric shm (own API)",
         }

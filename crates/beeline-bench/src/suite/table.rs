@@ -213,6 +213,15 @@ impl Workload {
         column == Transport::Beeline || !matches!(self.kind, Kind::Moved { .. })
     }
 
+    /// The size of its messages, if it is a one-way stream of some that are too large to be bound by anything but
+    /// copying.
+    pub fn fills_a_ring(&self) -> Option<usize> {
+        match self.kind {
+            Kind::Stream { program: Program::Stream, message_bytes } if message_bytes >= 65_536 => Some(message_bytes),
+            _ => None,
+        }
+    }
+
     /// How programs and rails must stand for it.
     pub fn layout(&self) -> Option<Layout> {
         match self.kind {
