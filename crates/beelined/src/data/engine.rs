@@ -8,8 +8,8 @@
 //!    news it is armed and *cold*: a bell makes it hot again.
 //! 3. The bridge sleeps only after everything was looked at once more since it was armed: lanes (their wake words),
 //!    rails (`may_sleep`), acknowledgements that are due and messages that are written.
-//! 4. On a host with few CPUs a spinning bridge keeps its own clients from running. There it does not spin after it has
-//!    rung for one, and asks them not to spin either. (`sched_yield` between looks would be worse: Linux 6.18 takes
+//! 4. On a host with few CPUs a spinning bridge keeps its own clients from running. There it spins only while that pays
+//!    ([`spin`]), and asks them not to spin either. (`sched_yield` between looks would be worse: Linux 6.18 takes
 //!    a slice for each, and then lets everybody else run first.)
 //! 5. What one peer, one client or one rail does wrong costs it its own connections, and nobody else's.
 
@@ -22,6 +22,7 @@ mod links;
 mod outward;
 mod place;
 mod rails;
+mod spin;
 mod state;
 mod status;
 mod tag;
@@ -45,6 +46,7 @@ use crate::control::{self, Control};
 use crate::name::BridgeName;
 use crate::tunables::Tunables;
 
+use spin::Spin;
 use state::{Entry, Grant, NO_PEER, OfferedRail, OpenRail, Peer, Pull, Regions};
 use tag::Tag;
 
@@ -202,7 +204,7 @@ impl Engine {
     /// # Errors
     /// When the kernel fails in a way that nothing can be done about.
     pub fn run(&mut self, mut outside: impl FnMut(&mut Engine) -> bool) -> anyhow::Result<()> {
-        let mut idle_since = None;
+        let mut spin = Spin::new(self.few_cpus);
         let mut round = 0_u32;
         let mut busy = false;
         let mut looked_ns = 0;
@@ -211,17 +213,15 @@ impl Engine {
             self.asks_for_events = round.is_multiple_of(ROUNDS_PER_LOOK);
             busy = self.turn(busy);
             if busy {
-                idle_since = None;
+                spin.news();
                 if !round.is_multiple_of(ROUNDS_PER_LOOK) && monotonic_ns().saturating_sub(looked_ns) < LOOK_NS {
                     continue;
                 }
             }
             self.now_ns = monotonic_ns();
             looked_ns = self.now_ns;
-            let idle_from = *idle_since.get_or_insert(self.now_ns);
-            let spins = self.now_ns.saturating_sub(idle_from) < self.tunables.spin_us.saturating_mul(1000)
-                && !(self.few_cpus && self.rang);
-            let timeout = match busy || spins || !self.may_sleep() {
+            let awake = busy || spin.goes_on(self.now_ns, self.tunables.spin_us, self.rang);
+            let timeout = match awake || !self.may_sleep() {
                 true => Duration::ZERO,
                 false => {
                     self.counts.sleeps = self.counts.sleeps.saturating_add(1);
@@ -233,7 +233,7 @@ impl Engine {
                 return Ok(());
             }
             if news {
-                idle_since = None;
+                spin.news();
             }
             self.care();
         }

@@ -1,0 +1,138 @@
+//! How long the bridge looks for news before it sleeps.
+//!
+//! 1. On a host with many CPUs it spins for `spin_us` after each piece of news.
+//! 2. On one with few, a spin may keep from running those whom it waits for: its clients, and a peer bridge on the same
+//!    host. There it spins only while that pays: news within a spin earns the next one, a spin in vain costs
+//!    twice as many of the following as the one before, and then one is tried again.
+//! 3. After it has rung for a client it does not spin there at all.
+
+/// Most spins that are left out in a row.
+const SKIPPED_MAX: u32 = 256;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Spin {
+    /// Whether each spin has to earn the next one.
+    must_pay: bool,
+    /// When the bridge ran out of news, and whether it spins since then.
+    idle: Option<(u64, bool)>,
+    /// Spins to leave out after one in vain.
+    price: u32,
+    /// Spins still to be left out.
+    skip: u32,
+}
+
+impl Spin {
+    pub(super) fn new(must_pay: bool) -> Self {
+        Self { must_pay, ..Self::default() }
+    }
+
+    /// There is news.
+    pub(super) fn news(&mut self) {
+        if let Some((_, true)) = self.idle.take() {
+            self.price = 0;
+        }
+    }
+
+    /// There is none. Whether to look again at once instead of going to sleep; `rang` if a client was rung for.
+    pub(super) fn goes_on(&mut self, now_ns: u64, spin_us: u64, rang: bool) -> bool {
+        if !self.must_pay {
+            let (since, _) = *self.idle.get_or_insert((now_ns, false));
+            return is_within(since, now_ns, spin_us);
+        }
+        if rang {
+            return false;
+        }
+        let (since, spins) = match self.idle {
+            Some(idle) => idle,
+            None => {
+                let spins = self.skip == 0;
+                self.skip = self.skip.saturating_sub(1);
+                *self.idle.insert((now_ns, spins))
+            }
+        };
+        if spins && !is_within(since, now_ns, spin_us) {
+            self.price = (self.price * 2).clamp(1, SKIPPED_MAX);
+            self.skip = self.price;
+            self.idle = Some((since, false));
+            return false;
+        }
+        spins
+    }
+}
+
+fn is_within(since_ns: u64, now_ns: u64, spin_us: u64) -> bool {
+    now_ns.saturating_sub(since_ns) < spin_us.saturating_mul(1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1000;
+
+    /// Lets the bridge be idle from `now_ns` on until it would sleep. How long it spun.
+    fn spin_in_vain(spin: &mut Spin, now_ns: u64) -> u64 {
+        let mut then = now_ns;
+        while spin.goes_on(then, 50, false) {
+            then += US;
+        }
+        then - now_ns
+    }
+
+    #[test]
+    fn with_many_cpus_each_spin_is_whole() {
+        let mut spin = Spin::new(false);
+        for round in 0..10 {
+            assert_eq!(spin_in_vain(&mut spin, round * 1_000 * US), 50 * US);
+            spin.news();
+        }
+        assert!(spin.goes_on(0, 50, true), "a ring does not matter");
+    }
+
+    #[test]
+    fn with_few_cpus_spins_in_vain_become_rare() {
+        let mut spin = Spin::new(true);
+        let mut spun = 0;
+        for round in 0..10_000 {
+            spun += u64::from(spin_in_vain(&mut spin, round * 1_000 * US) != 0);
+            spin.news();
+        }
+        assert!((10..60).contains(&spun), "{spun} of 10,000");
+    }
+
+    #[test]
+    fn a_spin_that_pays_earns_the_next() {
+        let mut spin = Spin::new(true);
+        for round in 0..100 {
+            spin_in_vain(&mut spin, round * 1_000 * US);
+            spin.news();
+        }
+        let mut now = 1_000_000 * US;
+        while !spin.goes_on(now, 50, false) {
+            spin.news();
+            now += 100 * US;
+        }
+        for _ in 0..100 {
+            spin.news();
+            now += 100 * US;
+            assert!(spin.goes_on(now, 50, false));
+            assert!(spin.goes_on(now + 10 * US, 50, false));
+        }
+    }
+
+    #[test]
+    fn with_few_cpus_a_ring_ends_it() {
+        let mut spin = Spin::new(true);
+        assert!(!spin.goes_on(0, 50, true));
+        spin.news();
+        assert!(spin.goes_on(0, 50, false));
+    }
+
+    #[test]
+    fn no_time_is_no_spin() {
+        for must_pay in [false, true] {
+            assert!(!Spin::new(must_pay).goes_on(7, 0, false));
+        }
+    }
+}
