@@ -14,6 +14,8 @@
 //! 4. Closing the last fd makes the kind `Closed`. When the last pin is gone, too, the lane is given back and the
 //!    description returns to its slab.
 
+mod pin;
+
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
@@ -25,6 +27,8 @@ use beeline_stats::layout::ConnectionSlot;
 use crate::lock::{Guard, Lock, Taken};
 use crate::side::{OptionValue, SideState, state};
 use crate::slab::{Slab, Stable};
+
+pub use pin::Pin;
 
 /// What a description is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -384,13 +388,6 @@ impl Desc {
         }
     }
 
-    /// Keeps the description, its lane and its side for its holder. Only [`crate::table::pin`] can tell whether they
-    /// were still there to be kept.
-    pub(crate) fn pin(&'static self) -> Pin {
-        self.pins.fetch_add(1, SeqCst);
-        Pin(self)
-    }
-
     /// Looks at a lane that nobody else keeps for the caller. `None` if this is not a lane.
     pub(crate) fn glance<R>(&'static self, look: impl FnOnce() -> R) -> Option<R> {
         let _guard = self.rx_lock.lock();
@@ -455,81 +452,6 @@ impl Draft {
         self.owned.store(false, Relaxed);
         self.blocked_by.store(0, Relaxed);
         self.options.iter().for_each(|option| option.key.store(0, Relaxed));
-    }
-}
-
-/// A pinned description.
-pub struct Pin(&'static Desc);
-
-impl Pin {
-    /// The description.
-    pub(crate) fn desc(&self) -> &'static Desc {
-        self.0
-    }
-
-    /// The number that leads to the description: `fd`, unless that was closed since. It stays so while one of the
-    /// description's locks is held.
-    pub(crate) fn fd(&self, fd: i32) -> i32 {
-        crate::table::number_of(self.0, fd)
-    }
-
-    /// Runs `wait`, a spin or a sleep; a thread that is cancelled in it, or jumps out, gives the pin back.
-    pub(crate) fn while_waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
-        unsafe extern "C" fn undo(desc: *mut core::ffi::c_void) {
-            // SAFETY: the description below, an object of a slab.
-            let desc: &'static Desc = unsafe { &*desc.cast() };
-            desc.end_wait();
-            unpin(desc);
-        }
-        self.0.begin_wait();
-        let result = crate::cancel::undoing(undo, self.0, wait);
-        self.0.end_wait();
-        result
-    }
-}
-
-impl Desc {
-    fn begin_wait(&self) {
-        self.waiters.fetch_add(1, Relaxed);
-    }
-
-    fn end_wait(&self) {
-        count_down(&self.waiters);
-    }
-
-    /// Makes a pin that waits from now on into one that whoever has the description gives back by [`Desc::let_go`].
-    pub(crate) fn hold(pin: Pin) -> &'static Desc {
-        let desc = pin.0;
-        core::mem::forget(pin);
-        desc.begin_wait();
-        desc
-    }
-
-    /// See [`Desc::hold`].
-    pub(crate) fn let_go(&'static self) {
-        self.end_wait();
-        unpin(self);
-    }
-}
-
-/// Counts down unless nothing is counted: a handler may fork in the middle of a wait, and its child return here
-/// uncounted. Returns what was counted before.
-fn count_down(count: &AtomicU32) -> u32 {
-    count.fetch_update(SeqCst, Relaxed, |count| count.checked_sub(1)).unwrap_or(0)
-}
-
-fn unpin(desc: &'static Desc) {
-    if count_down(&desc.pins) == 1 {
-        if desc.lingering.load(SeqCst) != 0 {
-            crate::life::end_lingering(desc);
-        }
-        desc.end_if_due();
-    }
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        unpin(self.0);
     }
 }
 
