@@ -2,10 +2,12 @@
 //!
 //! 1. On a host with many CPUs it spins for `spin_us` after each piece of news.
 //! 2. On one with few, a spin may keep from running those whom it waits for: its clients, and a peer bridge on the same
-//!    host. There it spins only while that pays: news within a spin earns the next one, a spin in vain costs
-//!    twice as many of the following as the one before, and then one is tried again.
+//!    host. There it spins only while that pays: a spin in vain costs twice as many of the following as the one
+//!    before, and one that found news an eighth less. So it goes on where five of six find something.
 //! 3. After it has rung for a client it does not spin there at all.
 
+/// Spins that are left out after the first in vain.
+const SKIPPED_MIN: u32 = 8;
 /// Most spins that are left out in a row.
 const SKIPPED_MAX: u32 = 256;
 
@@ -30,7 +32,7 @@ impl Spin {
     /// There is news.
     pub(super) fn news(&mut self) {
         if let Some((_, true)) = self.idle.take() {
-            self.price = 0;
+            self.price -= self.price.div_ceil(8);
         }
     }
 
@@ -52,7 +54,7 @@ impl Spin {
             }
         };
         if spins && !is_within(since, now_ns, spin_us) {
-            self.price = (self.price * 2).clamp(1, SKIPPED_MAX);
+            self.price = (self.price * 2).clamp(SKIPPED_MIN, SKIPPED_MAX);
             self.skip = self.price;
             self.idle = Some((since, false));
             return false;
@@ -109,16 +111,35 @@ mod tests {
             spin.news();
         }
         let mut now = 1_000_000 * US;
-        while !spin.goes_on(now, 50, false) {
+        let mut spins = 0;
+        for wait in 0..10_000 {
+            let spun = spin.goes_on(now, 50, false);
+            spins = if spun { spins + 1 } else { 0 };
             spin.news();
             now += 100 * US;
+            if wait == 5_000 {
+                assert!(spins > 1_000, "all pay, and of the last only {spins} were made");
+            }
         }
-        for _ in 0..100 {
+        assert!(spins > 5_000, "{spins}");
+    }
+
+    #[test]
+    fn where_half_the_spins_pay_they_are_rare() {
+        let mut spin = Spin::new(true);
+        let mut made = 0;
+        for wait in 0..10_000 {
+            let now = wait * 1_000 * US;
+            let pays = made % 2 == 0;
+            if spin.goes_on(now, 50, false) {
+                made += 1;
+                if !pays {
+                    spin_in_vain(&mut spin, now);
+                }
+            }
             spin.news();
-            now += 100 * US;
-            assert!(spin.goes_on(now, 50, false));
-            assert!(spin.goes_on(now + 10 * US, 50, false));
         }
+        assert!(made < 300, "{made} of 10,000");
     }
 
     #[test]
