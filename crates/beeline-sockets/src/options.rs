@@ -126,7 +126,7 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
         Class::Blocking(reason) => {
             // Switched off before it was ever on: nothing that a lane would have to honour.
             // SAFETY: forwarded.
-            if !unsafe { is_off(value, length) } {
+            if !unsafe { is_off(level, name, value, length) } {
                 block(desc, reason);
             }
         }
@@ -163,13 +163,20 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
     }
 }
 
-/// Whether an integer option is set to 0.
+/// Whether an option is switched off by a value that the kernel took: an integer of 0, a device without a name, a header
+/// without bytes.
 ///
 /// # Safety
 /// `value` must be readable for `length` bytes.
-unsafe fn is_off(value: *const u8, length: u32) -> bool {
-    // SAFETY: by the caller's word.
-    length == 4 && unsafe { value.cast::<i32>().read_unaligned() } == 0
+unsafe fn is_off(level: i32, name: i32, value: *const u8, length: u32) -> bool {
+    match length {
+        0 => true,
+        // SAFETY: by the caller's word there is a byte.
+        _ if (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) => unsafe { value.read() == 0 },
+        // SAFETY: by the caller's word there are four.
+        4 => unsafe { value.cast::<i32>().read_unaligned() == 0 },
+        _ => false,
+    }
 }
 
 fn keep_or_block(desc: &Desc, kept: bool) {
@@ -225,10 +232,12 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
             match outcome {
                 // What a lane cannot do is refused as by a kernel that was built without it; to switch it off is fine.
                 // SAFETY: the kernel has just read that many bytes.
-                Outcome::Done(_) if matches!(class, Class::Blocking(_)) => match unsafe { is_off(value, length) } {
-                    true => Outcome::OK,
-                    false => Outcome::fail(libc::ENOPROTOOPT),
-                },
+                Outcome::Done(_) if matches!(class, Class::Blocking(_)) => {
+                    match unsafe { is_off(level, name, value, length) } {
+                        true => Outcome::OK,
+                        false => Outcome::fail(libc::ENOPROTOOPT),
+                    }
+                }
                 Outcome::Done(_) => {
                     let low_water = side.rcv_lowat.load(Relaxed);
                     let adopted = adopt(side, template, level, name, class);

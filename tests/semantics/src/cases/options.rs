@@ -25,6 +25,7 @@ pub const GROUP: Group = Group {
         Case::new("short_and_long_values", ONCE, short_and_long_values),
         Case::new("bad_pointers", ONCE, bad_pointers),
         Case::new("unknown_options", ONCE, unknown_options),
+        Case::new("switched_off_by_nothing", FAMILY, switched_off_by_nothing),
         Case::new("bad_descriptors", ONCE, bad_descriptors),
         Case::new("nodelay_and_cork", FAMILY, nodelay_and_cork),
         Case::new("cork_holds_back", ONCE, cork_holds_back).on_any_path(),
@@ -171,7 +172,6 @@ fn buffer_sizes(v: Variant) {
     recv(server, 8, 0);
 }
 
-/// Who asks for small buffers has little on its way, whenever the listener asked.
 /// What TCP takes is twice the buffer and what the receiver's window allows, some 170 KiB here.
 fn send_buffer_set_late(v: Variant) {
     let (client, _server) = v.pair();
@@ -180,6 +180,26 @@ fn send_buffer_set_late(v: Variant) {
     trace!("stopped before 1 MiB: {}", sent < 1 << 20);
 }
 
+/// Options whose value is a text or a header are off when it is empty, and may be switched off on any socket.
+fn switched_off_by_nothing(v: Variant) {
+    let switch_off = |fd: Fd| {
+        for value in [&b""[..], b"\0", b"\0\0\0\0", b"\0lo\0"] {
+            trace!("no device {value:?}: {}", sys::setsockopt(fd.raw, SOCKET, libc::SO_BINDTODEVICE, value));
+        }
+        trace!("no options: {}", sys::setsockopt(fd.raw, libc::IPPROTO_IP, libc::IP_OPTIONS, b""));
+    };
+    let (client, server) = v.pair();
+    switch_off(client);
+    switch_off(server);
+    send(client, b"as before", 0);
+    await_queued(server, 9);
+    recv(server, 16, 0);
+    let early = v.client();
+    switch_off(early);
+    connect(early, &v.address_of(v.listener()));
+}
+
+/// Who asks for small buffers has little on its way, whenever the listener asked.
 fn small_buffers(v: Variant) {
     const SIZE: i32 = 4096;
     let fill = |client: Fd, server: Fd| {
