@@ -94,6 +94,10 @@ const DEAF: u32 = lane_flags::FIN | lane_flags::SHUT_RD;
 /// The most that one call moves, as in the kernel (`MAX_RW_COUNT`, read(2)).
 pub(super) const TRANSFER_MAX: usize = 0x7FFF_F000;
 
+/// The most that a send to a peer that is gone takes, as in the kernel: after sixteen parts of 32 KiB it looks at what has
+/// come meanwhile (`sk_flush_backlog` in tcp_sendmsg_locked()), and that is the reset.
+const LOST_MAX: usize = 16 * 32 * 1024;
+
 /// Largest message for [`send_small`].
 const SMALL_BYTES: usize = 4096;
 
@@ -227,7 +231,7 @@ fn send_parts<'a>(
             drop(guard);
             // The peer, if it is still there, is reset as well.
             let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
-            return Outcome::Done(total as isize);
+            return Outcome::Done(sent.max(total.min(LOST_MAX)) as isize);
         }
         let (before, tail) = (sent, side.tx.tail());
         let failed = loop {
@@ -349,7 +353,7 @@ fn after_fault(
     if failure == Fault::Gone && !side.is(state::RESET) {
         // TCP takes the first send after the peer's close, and is reset for it.
         reset(side, libc::ECONNRESET);
-        return Some(Outcome::Done(total as isize));
+        return Some(Outcome::Done(sent.max(total.min(LOST_MAX)) as isize));
     }
     None
 }

@@ -7,7 +7,7 @@ use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
 use beeline_testkit::rng::fill_stream;
-use beeline_testkit::sys;
+use beeline_testkit::sys::{self, Pieces};
 
 pub const GROUP: Group = Group {
     name: "data",
@@ -30,6 +30,7 @@ pub const GROUP: Group = Group {
         Case::new("recvfrom_and_sendto", FAMILY | MODE, recvfrom_and_sendto),
         Case::new("both_directions_at_once", FAMILY | MODE, both_directions_at_once),
         Case::new("huge_lengths", ONCE, huge_lengths),
+        Case::new("much_to_a_closed_peer", FAMILY | MODE, much_to_a_closed_peer),
         Case::new("many_small_sends_one_recv", FAMILY | MODE, many_small_sends_one_recv),
         Case::new("seek_and_stat", ONCE, seek_and_stat),
         Case::new("other_descriptors_are_left_alone", ONCE, other_descriptors_are_left_alone),
@@ -314,4 +315,24 @@ fn other_descriptors_are_left_alone(_: Variant) {
     await_readable(one);
     recv(one, 3, libc::MSG_TRUNC);
     poll_now(one);
+}
+
+/// What a peer that is gone answers comes while the call still copies: it takes a part, however much there is.
+fn much_to_a_closed_peer(v: Variant) {
+    let data = vec![7; 8 << 20];
+    for in_pieces in [false, true] {
+        let (client, server) = v.pair();
+        sys::close(server.raw);
+        await_hangup(client);
+        let sent = match in_pieces {
+            false => sys::send(client.raw, &data, libc::MSG_NOSIGNAL),
+            true => {
+                let pieces: Vec<&[u8]> = data.chunks(100_000).collect();
+                sys::sendmsg(client.raw, &mut Pieces::of_data(&pieces), libc::MSG_NOSIGNAL)
+            }
+        };
+        trace!("in pieces: {in_pieces}, some: {}, all: {}", sent.is_ok(), sent.value == data.len() as i64);
+        send(client, b"more", libc::MSG_NOSIGNAL);
+        sys::close(client.raw);
+    }
 }
