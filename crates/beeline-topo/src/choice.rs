@@ -60,6 +60,12 @@ impl Choice {
         self.candidates.first().filter(|first| first.verdict == Verdict::Chosen)
     }
 
+    /// The chosen link, and those that only load or name put behind it.
+    pub fn as_good(&self) -> impl Iterator<Item = &Candidate> {
+        let is_as_good = |link: &&Candidate| matches!(link.verdict, Verdict::Chosen | Verdict::Busier | Verdict::Equal);
+        self.candidates.iter().filter(is_as_good)
+    }
+
     /// The links of a stripe.
     pub fn striped(&self) -> impl Iterator<Item = &Candidate> {
         self.stripe.iter().filter_map(|&index| self.candidates.get(index))

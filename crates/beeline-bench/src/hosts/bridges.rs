@@ -62,10 +62,10 @@ struct Totals {
     pulls: u64,
 }
 
-/// A rail of the client's host that leads to the server's, and the NUMA nodes at both ends of it.
+/// A rail of the client's host that leads to one of the server's: what each is called, and the NUMA node it is at.
 #[derive(Clone, Debug)]
 pub struct Common {
-    pub name: String,
+    pub names: [String; 2],
     pub server_address: IpAddr,
     pub nodes: [Option<u32>; 2],
 }
@@ -85,9 +85,12 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// The share of a rail in what was sent to the server's host.
-    pub fn share(&self, rail: &str) -> f64 {
-        self.from_client.get(rail).copied().unwrap_or(0) as f64 / sum(&self.from_client).max(1) as f64
+    /// The share of a link's rails in what was sent to the server's host, and in what was sent back.
+    pub fn shares_of(&self, [there, back]: [&str; 2]) -> [f64; 2] {
+        let share = |rails: &BTreeMap<String, u64>, rail: &str| {
+            rails.get(rail).copied().unwrap_or(0) as f64 / sum(rails).max(1) as f64
+        };
+        [share(&self.from_client, there), share(&self.from_server, back)]
     }
 
     fn since(&self, before: &Moved) -> Moved {
@@ -300,13 +303,13 @@ fn in_common(client: &Status, server: &Status) -> Vec<Common> {
         let own = client.data.rails.iter().find(|own| own.rail.name == link.rail)?;
         let other = server.data.rails.iter().find(|other| other.id == link.peer_rail)?;
         Some(Common {
-            name: link.rail.clone(),
+            names: [link.rail.clone(), other.rail.name.clone()],
             server_address: other.rail.address.addr(),
             nodes: [own.rail.node, other.rail.node],
         })
     });
     let mut rails: Vec<_> = ends.collect();
-    rails.sort_by(|a, b| a.name.cmp(&b.name));
+    rails.sort_by(|a, b| a.names.cmp(&b.names));
     rails
 }
 

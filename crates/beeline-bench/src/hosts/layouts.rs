@@ -7,7 +7,8 @@
 //!
 //! 1. The bridge chooses a rail when a connection is made, by the CPU that the client is on. So a `remote` client
 //!    connects at the rail's node, and moves to the other one before it is measured.
-//! 2. Messages are too small to be striped over several rails; what the bridges have counted must confirm the layout.
+//! 2. Messages are too small to be striped over several rails, and answers go back the way that the client chose; what the
+//!    bridges have counted must confirm both.
 //! 3. A server stands as its client does, if its host has several nodes and the node of its rail is known.
 //! 4. The last CPU of a node is left to the memory load, where there are several.
 
@@ -28,7 +29,8 @@ pub enum Layout {
 /// Where the two ends of a connection run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stand {
-    pub rail: String,
+    /// What the rail is called at the client's host, and at the server's.
+    pub rails: [String; 2],
     /// The client's CPU when it connects.
     pub begin: usize,
     pub client: usize,
@@ -49,7 +51,7 @@ pub struct Load {
 /// A rail, and the CPUs near to it and far from it.
 #[derive(Clone, Debug)]
 struct Site {
-    rail: String,
+    rails: [String; 2],
     address: IpAddr,
     node: u32,
     near: [Vec<usize>; 2],
@@ -113,7 +115,7 @@ impl Site {
         let [client_near, client_away] = split(0)?;
         let [server_near, server_away] = split(1).unwrap_or_default();
         Some(Site {
-            rail: rail.name.clone(),
+            rails: rail.names.clone(),
             address: rail.server_address,
             node,
             near: [client_near, server_near],
@@ -126,7 +128,7 @@ impl Site {
         let run = if is_remote { &self.away } else { &self.near };
         let begin = cpu(&self.near[0]).unwrap_or_default();
         Stand {
-            rail: self.rail.clone(),
+            rails: self.rails.clone(),
             begin,
             client: cpu(&run[0]).unwrap_or(begin),
             server: cpu(&run[1]),
@@ -160,7 +162,11 @@ mod tests {
     }
 
     fn rail(name: &str, client: Option<u32>, server: Option<u32>) -> Common {
-        Common { name: name.into(), server_address: [10, 9, 0, 2].into(), nodes: [client, server] }
+        Common {
+            names: [name.into(), format!("{name}'")],
+            server_address: [10, 9, 0, 2].into(),
+            nodes: [client, server],
+        }
     }
 
     #[test]
@@ -170,11 +176,11 @@ mod tests {
         let layouts = Layouts::find([&two, &two], &rails).unwrap();
         let show = |layout| {
             let stands = layouts.stands(layout).into_iter();
-            stands.map(|s| (s.rail, s.begin, s.client, s.server.unwrap())).collect::<Vec<_>>()
+            stands.map(|s| (s.rails.join(" "), s.begin, s.client, s.server.unwrap())).collect::<Vec<_>>()
         };
-        assert_eq!(show(Layout::Local), [("a".into(), 3, 3, 0), ("a".into(), 4, 4, 1)]);
-        assert_eq!(show(Layout::Remote), [("a".into(), 3, 0, 3), ("a".into(), 4, 1, 4)]);
-        assert_eq!(show(Layout::Both), [("a".into(), 3, 3, 0), ("b".into(), 0, 0, 3)]);
+        assert_eq!(show(Layout::Local), [("a a'".into(), 3, 3, 0), ("a a'".into(), 4, 4, 1)]);
+        assert_eq!(show(Layout::Remote), [("a a'".into(), 3, 0, 3), ("a a'".into(), 4, 1, 4)]);
+        assert_eq!(show(Layout::Both), [("a a'".into(), 3, 3, 0), ("b b'".into(), 0, 0, 3)]);
         let load = |end, cpu, memory_node| Load { end, cpu, memory_node };
         assert_eq!(layouts.loads(), [load(0, 2, 1), load(0, 5, 0), load(1, 2, 1), load(1, 5, 0)]);
     }

@@ -6,6 +6,9 @@
 //!    changed, and connections of equal rails spread evenly when a rail comes or goes.
 //! 3. When many are placed at once the bytes in flight are not counted: all would go where there are the least.
 //! 4. The other end's word ([`Engine::follow`]) changes which of its rails is the home's end, never our own rail.
+//! 5. Where a server runs is not known when its connection is placed: it has not accepted yet. Of the links that are as
+//!    good, the connection takes that which ends at the client's rail. So both directions go the same way, and the client's
+//!    choice by its CPU is one for both.
 
 use beeline_topo::{Link, Question, Rail};
 
@@ -42,8 +45,12 @@ impl Engine {
             pairs.iter().find(|(_, link)| link.local == local && Some(link.peer) == peer).map(|(index, _)| *index)
         };
         let stripe: Vec<usize> = choice.striped().filter_map(|link| index_of(link.local, link.peer)).collect();
+        let wanted = their_rail.and_then(place);
         let chosen = choice.chosen().and_then(|first| {
-            let preferred = their_rail.and_then(place).and_then(|wanted| index_of(first.local, Some(wanted)));
+            // Rule 5.
+            let opposite = choice.as_good().find(|link| wanted.is_some() && link.peer == wanted);
+            let first = opposite.filter(|_| entry.cpu.is_none()).unwrap_or(first);
+            let preferred = wanted.and_then(|wanted| index_of(first.local, Some(wanted)));
             preferred.or_else(|| index_of(first.local, first.peer))
         });
         if let Some(entry) = self.connections.get_mut(number) {
