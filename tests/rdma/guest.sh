@@ -18,9 +18,9 @@ ulimit -l unlimited
 ulimit -c 0
 rm -rf /lib/modules
 ln -s "$IMAGE/modules" /lib/modules
-# rdma_rxe fails without crc32, and its dependencies do not say so. tcp_diag says who listens where; the kernel would load
-# it, but looks for modprobe in the initramfs.
-for module in crc32_generic rdma_rxe ib_uverbs rdma_ucm tcp_diag; do
+# rdma_rxe fails without crc32, and its dependencies do not say so. tcp_diag says who listens where, sch_netem cuts rails;
+# the kernel would load them, but looks for modprobe in the initramfs.
+for module in crc32_generic rdma_rxe ib_uverbs rdma_ucm tcp_diag sch_netem; do
     modprobe $module || give_up "no module $module"
 done
 ip link set lo up

@@ -3,6 +3,8 @@
 #
 #   $ours, $theirs    addresses, one a rail       $other    the other guest's number
 #   $admin            the bridge's socket         $work     a directory that goes with the script
+#
+# and the functions below.
 read -r -a ours <<<"$RDMA_ADDRESSES"
 read -r -a theirs <<<"$RDMA_PEERS"
 other=$((3 - RDMA_GUEST))
@@ -29,12 +31,17 @@ chmod 600 "$work/beelined.toml"
 bridge=$!
 trap 'kill $bridge 2>/dev/null; wait 2>/dev/null; rm -rf "$work"' EXIT
 status() { "$binaries/beelined" status --json --socket "$admin"; }
-links() { status | python3 -c 'import json, sys; print(sum(link["up"] for link in json.load(sys.stdin)["data"]["links"]))'; }
-await_links() {
-    for _ in $(seq 300); do [ "$(links 2>/dev/null)" = "$1" ] && return; sleep 1; done
-    echo "there are $(links) links, not $1" >&2
+# What a Python expression gives for `data`, the data plane's part of the status.
+told() { status | python3 -c 'import json, sys; data = json.load(sys.stdin)["data"]; print(eval(sys.argv[1]))' "$1"; }
+total() { told "data['totals']['$1']"; }
+set_tunable() { "$binaries/beelined" set "$1" "$2" --socket "$admin" >/dev/null; }
+linked() { [ "$(told "sum(link['up'] for link in data['links'])" 2>/dev/null)" = "$1" ]; }
+# await WHAT COMMAND...: until the command succeeds.
+await() {
+    for _ in $(seq 150); do "${@:2}" && return; sleep 1; done
+    echo "there is not: $1" >&2
     status >&2
-    exit 1
+    return 1
 }
-await_links "${#ours[@]}"
+await "a link for each rail" linked "${#ours[@]}" || exit 1
 rdma_barrier linked
