@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # `make test-rdma`: the tests of beeline-fabric over verbs on Soft-RoCE, of the choice of rails on a host of two packages,
 # and of two bridges with programs that talk through them, in virtual machines (run.sh).
+#
+# LIMIT     seconds that it may take in all, builds left out (default: 3600). Each step has a limit of its own, too.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -19,15 +21,21 @@ cargo build --release -p beelined -p beeline -p beeline-preload
 release=${CARGO_TARGET_DIR:-target}/release
 cp "$release"/{beeline,beelined,libbeeline.so} "$binaries/"
 
+limit=${LIMIT:-3600}
+SECONDS=0
+# step NAME SECONDS OPTION... COMMAND...: what run.sh is to run, within so many seconds.
 step() {
-    local start=$SECONDS
-    printf '\n== %s\n' "$1"
-    shift
-    "$@"
+    local name=$1 most=$2 start=$SECONDS left=$((limit - SECONDS))
+    shift 2
+    [ "$left" -gt 0 ] || { echo "the $limit s are up before: $name" >&2; exit 1; }
+    printf '\n== %s\n' "$name"
+    tests/rdma/run.sh --timeout $((most < left ? most : left)) "$@"
     printf '== done in %s s\n' "$((SECONDS - start))"
 }
-run=tests/rdma/run.sh suite=tests/rdma/suite.sh
-step "one guest, two rails" $run --timeout 2400 $suite one "$binaries"/{connections,transfers,endings}
-step "two guests, two rails" $run --guests 2 --timeout 1800 $suite two "$binaries/hosts"
-step "two bridges, two rails, one of them cut" $run --guests 2 --timeout 900 tests/rdma/bridge.sh "$binaries"
-step "two packages, a rail at each" $run --numa --timeout 600 $suite numa "$binaries/connections" "$binaries/packages"
+suite=tests/rdma/suite.sh
+step "one guest, two rails" 1200 $suite one "$binaries"/{connections,transfers,endings}
+step "two guests, two rails" 900 --guests 2 $suite two "$binaries/hosts"
+step "two bridges, two rails, one of them cut" 900 --guests 2 tests/rdma/bridge.sh "$binaries"
+step "two packages, a rail at each" 600 --numa $suite numa "$binaries/connections" "$binaries/packages"
+step "two bridges on hosts of two packages" 900 --guests 2 --numa tests/rdma/nodes.sh "$binaries"
+printf '\nAll passed, in %s s.\n' "$SECONDS"
