@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-rdma compat bench bench-hosts check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma
+.PHONY: help all demo test test-rdma compat bench bench-hosts bench-rdma check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -12,6 +12,7 @@ help:
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
+	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (a quarter of an hour)'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
 	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'
 
@@ -35,6 +36,9 @@ bench: all
 
 bench-hosts: deps-hosts all
 	tests/hosts/bench.sh
+
+bench-rdma: deps-rdma all
+	tests/rdma/bench.sh
 
 # The lane's models alone (also part of `make test`).
 loom:

@@ -20,7 +20,8 @@ declare -A packages=(
         netcat-openbsd openbsd-inetd iperf3 sockperf qperf netpipe-tcp
         vsftpd lftp openmpi-bin libopenmpi-dev mpich libmpich-dev pvm pvm-dev tgt libiscsi-bin"
     # Virtual machines with a real RDMA stack; their kernel is downloaded by tests/rdma/image.sh.
-    [rdma]="qemu-system-x86 busybox-static kmod ibverbs-providers ibverbs-utils rdmacm-utils iproute2 xz-utils"
+    [rdma]="qemu-system-x86 busybox-static kmod ibverbs-providers ibverbs-utils rdmacm-utils iproute2 xz-utils python3
+        openssh-server openssh-client"
 )
 
 missing=()

@@ -1,15 +1,28 @@
 #!/usr/bin/env bash
-# `beeline bench --hosts` between two guests over ssh, TCP against the bridge over verbs:
+# `beeline bench --hosts` between two guests over ssh, TCP against the bridge over verbs. The guests have two NUMA nodes
+# with a port at each, so the layouts of programs and rails are measured, too. Emulated machines: the figures say something
+# of each other at best.
 #
-#   tests/rdma/run.sh --guests 2 --timeout 1800 tests/rdma/bench.sh DIRECTORY [OPTION...]
-#   tests/rdma/run.sh --guests 2 --numa ...                  with the layouts of programs and rails
+#   tests/rdma/bench.sh                     what `make bench-rdma` does: one round of everything but crowds
+#   tests/rdma/bench.sh --only layout       arguments go to the bench
 #
-# DIRECTORY holds beeline, beelined and libbeeline.so; the options are the bench's. Emulated machines: the figures say
-# something of each other at best.
+# BEELINE_BIN   where the programs are (default: target/release)
+# LIMIT         seconds after which a run is given up (default: 3000)
+# KEEP          a directory for the figures as JSON, if they are wanted, and the guests' logs
 set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+if [ -z "${RDMA_GUEST:-}" ]; then
+    binaries=$(realpath "${BEELINE_BIN:-$here/../../target/release}")
+    for program in beeline beelined libbeeline.so; do
+        [ -e "$binaries/$program" ] || { echo "there is no $binaries/$program; \`make all\` builds it" >&2; exit 1; }
+    done
+    [ $# -gt 0 ] || set -- --rounds 1 --duration 500 --except crowd
+    exec "$here/run.sh" --guests 2 --numa --timeout "${LIMIT:-3000}" ${KEEP:+--keep "$KEEP"} "$here/bench.sh" "$binaries" "$@"
+fi
+
+# From here on in a guest.
 binaries=$1
 shift
-here=$(cd "$(dirname "$0")" && pwd)
 . "$here/with-bridge.sh"
 
 if [ "$RDMA_GUEST" = 2 ]; then
