@@ -63,6 +63,15 @@ impl<S: Storage> Reader<'_, S> {
         View { unread, mark: self.mark(head, unread), inline: self.is_inline() }
     }
 
+    /// The number of the last urgent byte, if that has arrived, for somebody who may not hold the lock.
+    #[must_use]
+    pub fn last_urgent(&self) -> Option<u32> {
+        let tail = self.tail();
+        let word = self.storage.urgent(self.end.peer());
+        let (number, at) = ((word >> 32) as u32, word as u32);
+        (number != 0 && (tail.wrapping_sub(at) as i32) > 0).then_some(number)
+    }
+
     fn is_inline(&self) -> bool {
         self.state.urgent_inline.load(Relaxed) != 0
     }

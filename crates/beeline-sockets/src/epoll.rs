@@ -130,12 +130,15 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     // Bells that outlived their bytes are taken out, so that what the kernel says is about the others' members.
     set.for_each_entry(|fd, entry| {
         if let Some(desc) = entry.desc().filter(|desc| desc.is_lane() && !entry.fired.load(Relaxed)) {
-            let (Armed::Sleep | Armed::Ready) = arm_entry(epfd, set, fd, entry, desc, entry.events.load(Relaxed));
+            let since = since(entry, desc);
+            ready |= judge(set, entry, depth) != 0;
+            let interest = entry.events.load(Relaxed);
+            let (Armed::Sleep | Armed::Ready) = arm_entry(epfd, set, fd, entry, desc, interest, since);
         }
     });
     drop(guard);
     attend(set);
-    crate::kernel::poll_now(epfd, libc::POLLIN) != 0
+    ready || crate::kernel::poll_now(epfd, libc::POLLIN) != 0
 }
 
 /// Whether other processes may have added members of their own.
@@ -254,6 +257,9 @@ fn cool_behind(epfd: i32, set: &Set) -> Armed {
     armed
 }
 
+/// How often an entry is armed in a row: a peer that writes all the time must not keep the set locked.
+const ARMINGS: usize = 8;
+
 /// Arms one hot entry. The set is locked.
 fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed {
     let Some(desc) = entry.desc() else { return Armed::Sleep };
@@ -268,6 +274,7 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
         Kind::Lane if !entry.fired.load(Relaxed) => {}
         _ => return Armed::Sleep,
     }
+    let mut since = since(entry, desc);
     if judge(set, entry, depth) != 0 {
         return Armed::Ready;
     }
@@ -276,46 +283,61 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
         return Armed::Sleep;
     }
     let interest = entry.events.load(Relaxed);
-    while arm_entry(epfd, set, fd, entry, desc, interest) == Armed::Ready {
-        // What arrived since the last report may have been read already: then it is no edge any more, and the
-        // arming is to be repeated from here on.
-        if judge(set, entry, depth) != 0 || !forget_read(entry, desc) {
+    for _ in 0..ARMINGS {
+        if arm_entry(epfd, set, fd, entry, desc, interest, since) == Armed::Sleep {
+            set.make_cold(fd, entry);
+            return Armed::Sleep;
+        }
+        // What arrived since the last report may have been read already, or be too little: then it is no edge any more, and
+        // the arming is to be repeated from here on. What comes during the judgement is found by that.
+        let now = tail(desc);
+        if judge(set, entry, depth) != 0 || !is_read(desc, now) || now == since {
             return Armed::Ready;
         }
+        if !counts_by_mark(desc) {
+            entry.seen_tail.store(now, Relaxed);
+        }
+        since = now;
     }
-    set.make_cold(fd, entry);
-    Armed::Sleep
+    Armed::Ready
 }
 
-/// If all that arrived was read, edges count from the present tail on. Tells whether that is news.
-///
-/// Data below the low-water mark is no news, either, until more comes.
-fn forget_read(entry: &Entry, desc: &Desc) -> bool {
-    let (tail, side) = (tail(desc), desc.side());
-    tail.wrapping_sub(side.rx.head()) < io::low_water(desc, side) && entry.seen_tail.swap(tail, Relaxed) != tail
+/// Whether arrivals are not simply counted by the peer's tail.
+fn counts_by_mark(desc: &Desc) -> bool {
+    desc.side().rcv_lowat.load(Relaxed) != 0
 }
 
-/// Arms a lane for what an entry asks, by level or from the last report on. A fault of the peer counts as news, and is
+/// The tail from which on an entry is to be armed, if it has nothing to report when it is judged next.
+fn since(entry: &Entry, desc: &Desc) -> u32 {
+    if counts_by_mark(desc) { tail(desc) } else { entry.seen_tail.load(Relaxed) }
+}
+
+/// Whether all that arrived until `tail` was read, or what was not is less than the low-water mark.
+fn is_read(desc: &Desc, tail: u32) -> bool {
+    tail.wrapping_sub(desc.side().rx.head()) < io::low_water(desc, desc.side())
+}
+
+/// Arms a lane for what an entry asks, by level or from a tail on. A fault of the peer counts as news, and is
 /// left to [`attend`].
-fn arm_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, interest: u32) -> Armed {
+fn arm_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, interest: u32, since: u32) -> Armed {
     let out = interest & (EPOLLOUT | EPOLLWRNORM) != 0 && !io::writable_hint(desc, desc.side());
     if out && !entry.kernel_out.swap(true, Relaxed) {
         watch(epfd, set, fd, entry);
     }
-    arm_for(open_fd(fd, desc), entry, desc, interest, out).unwrap_or_else(|fault| {
+    arm_for(open_fd(fd, desc), desc, interest, since, out).unwrap_or_else(|fault| {
         entry.fault.store(number_of(fault), Relaxed);
         set.troubled.store(true, Relaxed);
         Armed::Ready
     })
 }
 
-fn arm_for(fd: i32, entry: &Entry, desc: &'static Desc, interest: u32, out: bool) -> Result<Armed, Fault> {
+fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, out: bool) -> Result<Armed, Fault> {
     if interest & EPOLLET == 0 {
         let events = interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) | if out { EPOLLOUT } else { 0 };
         return arm_lane(fd, desc, events as i16);
     }
     if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
-        let since = beeline_lane::Since::Tail(entry.seen_tail.load(Relaxed));
+        let since = beeline_lane::Since::Tail(since);
         let Some(guard) = table::rx_of(fd, desc) else { return Ok(Armed::Ready) };
         if guard.reader().arm(since, &io::Anchor(fd))? == Armed::Ready {
             return Ok(Armed::Ready);

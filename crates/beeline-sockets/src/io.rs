@@ -16,6 +16,7 @@ mod anchor;
 mod bulk;
 mod calibrate;
 mod flagged;
+mod low_water;
 mod lull;
 mod messages;
 mod receive;
@@ -33,6 +34,7 @@ pub(crate) use anchor::{disarm, disarm_rights};
 pub use bulk::Bulk;
 pub(crate) use calibrate::small_send_buffer;
 pub use flagged::{preadv2, pwritev2};
+pub(crate) use low_water::{count_arrivals, low_water, set_low_water};
 pub use lull::Lull;
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
 pub use receive::{read, readv, recv, recvfrom};
@@ -258,37 +260,6 @@ pub(crate) fn poll_mask(desc: &Desc) -> i16 {
         mask |= libc::POLLOUT | libc::POLLWRNORM;
     }
     mask
-}
-
-/// With `SO_RCVLOWAT` above one, data wakes an edge-triggered poller only when there is enough of it. Who is about to
-/// look at a connection or to take bytes from it counts that first.
-pub(crate) fn count_arrivals(desc: &Desc, side: &SideState) {
-    if side.rcv_lowat.load(Relaxed) > 1 {
-        let tail = (desc.lane().cursor(desc.end().peer()) >> 32) as u32;
-        if side.counted_tail.swap(tail, Relaxed) != tail && unread_hint(desc, side) >= low_water(desc, side) {
-            side.arrivals.fetch_add(1, Relaxed);
-        }
-    }
-}
-
-/// `SO_RCVLOWAT`, `before` until now, was set: whoever waits is told if there is enough to read now (tcp_set_rcvlowat()).
-pub(crate) fn low_water_set(desc: &'static Desc, before: u32) {
-    let side = desc.side();
-    let tail = (desc.lane().cursor(desc.end().peer()) >> 32) as u32;
-    side.counted_tail.store(tail, Relaxed);
-    if before <= 1 {
-        side.low_water_tail.store(tail, Relaxed);
-    }
-    observe(desc, side);
-    if side.is(state::PEER_FIN) || unread_hint(desc, side) >= low_water(desc, side) {
-        side.arrivals.fetch_add(1, Relaxed);
-        crate::epoll::stir(desc.fd.load(Relaxed), desc);
-    }
-}
-
-/// `SO_RCVLOWAT`, no more than half the ring, as TCP bounds it by half the buffer.
-pub(crate) fn low_water(desc: &Desc, side: &SideState) -> u32 {
-    side.rcv_lowat.load(Relaxed).clamp(1, desc.lane().ring_bytes() / 2)
 }
 
 /// `shutdown(2)`.

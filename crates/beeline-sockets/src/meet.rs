@@ -225,7 +225,13 @@ fn forget_stale(fd: i32) {
 fn carry_draft(draft: &Draft, side: &SideState) {
     side.rcv_timeout_ns.store(draft.rcv_timeout_ns.load(Relaxed), Relaxed);
     side.snd_timeout_ns.store(draft.snd_timeout_ns.load(Relaxed), Relaxed);
-    side.rcv_lowat.store(draft.rcv_lowat.load(Relaxed), Relaxed);
+    side.rcv_lowat.store(
+        match draft.rcv_lowat.load(Relaxed) {
+            ..=1 => 0,
+            bytes => bytes,
+        },
+        Relaxed,
+    );
     side.linger.store(draft.linger.load(Relaxed), Relaxed);
     for (target, source) in side.options.iter().zip(&draft.options) {
         target.value.store(source.value.load(Relaxed), Relaxed);

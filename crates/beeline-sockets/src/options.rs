@@ -238,14 +238,7 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
                         false => Outcome::fail(libc::ENOPROTOOPT),
                     }
                 }
-                Outcome::Done(_) => {
-                    let low_water = side.rcv_lowat.load(Relaxed);
-                    let adopted = adopt(side, template, level, name, class);
-                    if class == Class::ReceiveLowWater {
-                        crate::io::low_water_set(desc, low_water);
-                    }
-                    adopted
-                }
+                Outcome::Done(_) => adopt(desc, template, level, name, class),
                 // A template is not connected: only a connection may have this, so a lane cannot.
                 Outcome::Fail(Errno(libc::ENOTCONN)) => Outcome::fail(libc::ENOPROTOOPT),
                 _ => outcome,
@@ -255,14 +248,15 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
 }
 
 /// Takes over from the template what it was set to.
-fn adopt(side: &SideState, template: i32, level: i32, name: i32, class: Class) -> Outcome {
+fn adopt(desc: &'static Desc, template: i32, level: i32, name: i32, class: Class) -> Outcome {
+    let side = desc.side();
     match class {
         Class::ReceiveTimeout => side.rcv_timeout_ns.store(timeout_of(template, libc::SO_RCVTIMEO), Relaxed),
         Class::SendTimeout => side.snd_timeout_ns.store(timeout_of(template, libc::SO_SNDTIMEO), Relaxed),
         Class::Linger => side.linger.store(linger_of(template), Relaxed),
         Class::ReceiveLowWater => {
             let bytes = kernel::getsockopt::<i32>(template, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
-            side.rcv_lowat.store(bytes as u32, Relaxed);
+            crate::io::set_low_water(desc, bytes as u32);
         }
         // A connection's segments are what they are.
         Class::SegmentSize => {}

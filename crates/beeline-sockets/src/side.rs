@@ -39,13 +39,14 @@ pub struct SideState {
     /// Wake-ups so far that were not about data or room: each `shutdown` here, the peer's FIN, a reset. To an
     /// edge-triggered epoll each is an edge, even where the state was the same before (`sk_state_change`).
     pub changes: AtomicU32,
-    /// With `SO_RCVLOWAT` above one: arrivals so far that left enough to read, which are the edges then.
+    /// Arrivals so far that the peer's tail does not count: those while `SO_RCVLOWAT` is above one, and each setting of
+    /// it that finds enough to read (`io/low_water.rs`).
     pub arrivals: AtomicU32,
     /// The peer's tail when `arrivals` was counted last.
     pub counted_tail: AtomicU32,
     /// The peer's tail from which on `SO_RCVLOWAT` has been above one; each byte before it was an arrival.
     pub low_water_tail: AtomicU32,
-    /// `SO_RCVLOWAT` in bytes; 0 and 1 mean the same.
+    /// `SO_RCVLOWAT` in bytes; 0 for one, [`LOWERED`] after it was more.
     pub rcv_lowat: AtomicU32,
     /// `SO_LINGER`: 0 off, otherwise seconds + 1.
     pub linger: AtomicU32,
@@ -67,7 +68,12 @@ pub struct SideState {
     pub sharers: [AtomicU32; SHARERS],
     /// Where the socket of an end that was demoted is to be had.
     pub gate: Gate,
+    /// The urgent byte that was counted last in `arrivals`, by its number.
+    pub counted_urgent: AtomicU32,
 }
+
+/// In [`SideState::rcv_lowat`]: one again, and nothing has been seen to arrive since.
+pub const LOWERED: u32 = 1;
 
 /// Processes that may share an end if it is ever to be demoted.
 pub const SHARERS: usize = 32;

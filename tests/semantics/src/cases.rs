@@ -16,6 +16,7 @@ mod flags;
 mod fork;
 mod forms;
 mod listeners;
+mod low_water;
 mod moving;
 mod names;
 mod options;
@@ -48,6 +49,7 @@ const GROUPS: &[Group] = &[
     names::GROUP,
     options::GROUP,
     every_option::GROUP,
+    low_water::GROUP,
     descriptors::GROUP,
     listeners::GROUP,
     states::GROUP,

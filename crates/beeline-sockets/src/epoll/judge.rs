@@ -57,19 +57,14 @@ pub(super) fn judge(set: &Set, entry: &Entry, depth: u32) -> u32 {
 /// Whether data that counts has come since the last report.
 fn has_arrivals(entry: &Entry, desc: &Desc) -> bool {
     let side = desc.side();
-    io::count_arrivals(desc, side);
-    let seen = entry.seen_tail.load(Relaxed);
-    let bytes = match side.rcv_lowat.load(Relaxed) {
-        ..=1 => tail(desc) != seen,
-        _ => (side.low_water_tail.load(Relaxed).wrapping_sub(seen) as i32) > 0,
-    };
-    bytes || side.arrivals.load(Relaxed) != entry.seen_arrivals.load(Relaxed)
+    io::count_arrivals(desc, side) != entry.seen_tail.load(Relaxed)
+        || side.arrivals.load(Relaxed) != entry.seen_arrivals.load(Relaxed)
 }
 
 /// What counts edges, at one moment. It is taken before the mask that is reported: what comes in between is an edge
 /// of its own.
 pub(super) struct Marks {
-    /// The peer's tail; the sum of arrivals for a set.
+    /// The tail up to which each byte was an arrival; the sum of arrivals for a set.
     tail: u32,
     changes: u32,
     arrivals: u32,
@@ -81,9 +76,9 @@ impl Marks {
             Kind::Lane => {
                 let side = desc.side();
                 io::observe(desc, side);
-                io::count_arrivals(desc, side);
+                let tail = io::count_arrivals(desc, side);
                 let (changes, arrivals) = (side.changes.load(Relaxed), side.arrivals.load(Relaxed));
-                Self { tail: tail(desc), changes, arrivals }
+                Self { tail, changes, arrivals }
             }
             Kind::Epoll => Self { tail: set_of(desc).map_or(0, arrivals), changes: 0, arrivals: 0 },
             _ => Self { tail: 0, changes: 0, arrivals: 0 },

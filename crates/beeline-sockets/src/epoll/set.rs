@@ -58,7 +58,7 @@ pub struct Entry {
     pub data: AtomicU64,
     /// What the fd leads to; null for fds that are the kernel's alone.
     pub desc: AtomicPtr<Desc>,
-    /// The peer's tail at the last report (edge-triggered).
+    /// The tail up to which each byte was an arrival, at the last report (edge-triggered).
     pub seen_tail: AtomicU32,
     /// The side's `arrivals` at the last report (edge-triggered).
     pub seen_arrivals: AtomicU32,

@@ -50,7 +50,7 @@ pub const OPTIONS: &[OptionRow] = &[
         &["SO_RCVLOWAT"],
         Accelerated,
         "",
-        &["options/low_water_mark", "options/low_water_mark_for_readiness"],
+        &["options/low_water_mark", "options/low_water_mark_for_readiness", "low_water/"],
     ),
     option(
         SOCKET,

@@ -1,7 +1,7 @@
 //! What the driver knows about its connections, and waiting until TCP has caught up with it.
 
 use super::Calls;
-use crate::traced::{Fd, queued, tcp_state};
+use crate::traced::{Fd, is_acknowledged, queued, tcp_state};
 use crate::variant::{Family, Variant};
 use beeline_testkit::rng::Rng;
 use beeline_testkit::sys;
@@ -263,14 +263,6 @@ impl Model {
         self.end(slot, side).reset |= entry[0].revents & libc::POLLERR != 0;
         self.settle(slot);
     }
-}
-
-/// Whether all that was sent has arrived, on kernel TCP: elsewhere it has.
-fn is_acknowledged(sender: Fd, receiver: Fd) -> bool {
-    sys::setsockopt(receiver.raw, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &1_i32.to_ne_bytes());
-    let mut left = 0;
-    sys::ioctl(sender.raw, libc::TIOCOUTQ, &mut left);
-    left == 0 || std::env::var_os("LD_PRELOAD").is_some()
 }
 
 /// Whether `done` came true in time.

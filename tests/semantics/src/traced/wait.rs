@@ -60,6 +60,20 @@ pub fn queued(fd: Fd) -> i32 {
     count
 }
 
+/// Waits until all that was sent has arrived.
+pub fn await_acknowledged(sender: Fd, receiver: Fd) -> bool {
+    until(&format!("{} was told that all came", sender.name), || is_acknowledged(sender, receiver))
+}
+
+/// Whether all that was sent has arrived, on kernel TCP: elsewhere it has.
+#[must_use]
+pub fn is_acknowledged(sender: Fd, receiver: Fd) -> bool {
+    sys::setsockopt(receiver.raw, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &1_i32.to_ne_bytes());
+    let mut left = 0;
+    sys::ioctl(sender.raw, libc::TIOCOUTQ, &mut left);
+    left == 0 || std::env::var_os("LD_PRELOAD").is_some()
+}
+
 /// `tcpi_state` of `TCP_INFO`, 0 when there is none.
 #[must_use]
 pub fn tcp_state(fd: Fd) -> u8 {
