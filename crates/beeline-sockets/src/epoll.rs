@@ -288,10 +288,11 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
             set.make_cold(fd, entry);
             return Armed::Sleep;
         }
-        // What arrived since the last report may have been read already, or be too little: then it is no edge any more, and
-        // the arming is to be repeated from here on. What comes during the judgement is found by that.
+        // What arrived since the last report may be nothing to tell: it was read already, is too little, or is not what
+        // is asked for. Then it is no edge any more, and the arming is to be repeated from here on. What comes during the
+        // judgement is found by that.
         let now = tail(desc);
-        if judge(set, entry, depth) != 0 || !is_read(desc, now) || now == since {
+        if judge(set, entry, depth) != 0 || now == since {
             return Armed::Ready;
         }
         if !counts_by_mark(desc) {
@@ -310,11 +311,6 @@ fn counts_by_mark(desc: &Desc) -> bool {
 /// The tail from which on an entry is to be armed, if it has nothing to report when it is judged next.
 fn since(entry: &Entry, desc: &Desc) -> u32 {
     if counts_by_mark(desc) { tail(desc) } else { entry.seen_tail.load(Relaxed) }
-}
-
-/// Whether all that arrived until `tail` was read, or what was not is less than the low-water mark.
-fn is_read(desc: &Desc, tail: u32) -> bool {
-    tail.wrapping_sub(desc.side().rx.head()) < io::low_water(desc, desc.side())
 }
 
 /// Arms a lane for what an entry asks, by level or from a tail on. A fault of the peer counts as news, and is

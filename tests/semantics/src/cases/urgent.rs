@@ -39,9 +39,12 @@ pub const GROUP: Group = Group {
         Case::new("poll_sleeps_beside_data", FAMILY, |v| sleeps_beside_data(v, |fd| poll_alone(fd, 10_000))),
         Case::new("select_sleeps_beside_data", FAMILY, |v| sleeps_beside_data(v, |fd| select_alone(fd, 10_000))),
         Case::new("epoll_sleeps_beside_data", FAMILY, |v| sleeps_beside_data(v, |fd| epoll_alone(fd, 10_000))),
+        Case::new("edge_epoll_sleeps_beside_data", FAMILY, |v| sleeps_beside_data(v, |fd| edge_alone(fd, 10_000))),
         Case::new("poll_uses_no_cpu_beside_data", ONCE, |v| uses_no_cpu_beside_data(v, |fd| poll_alone(fd, 300))),
         Case::new("select_uses_no_cpu_beside_data", ONCE, |v| uses_no_cpu_beside_data(v, |fd| select_alone(fd, 300))),
         Case::new("epoll_uses_no_cpu_beside_data", ONCE, |v| uses_no_cpu_beside_data(v, |fd| epoll_alone(fd, 300))),
+        Case::new("edge_epoll_uses_no_cpu_beside_data", ONCE, |v| uses_no_cpu_beside_data(v, |fd| edge_alone(fd, 300))),
+        Case::new("epoll_for_data_sleeps_beside_it", FAMILY | TRIGGER, epoll_for_data_sleeps_beside_it),
         Case::new("poll_beside_data_hears_the_end", FAMILY, poll_beside_data_hears_the_end),
         Case::new("blocked_recv_throws_it_away", FAMILY, blocked_recv_throws_it_away),
         Case::new("by_messages", FAMILY, by_messages),
@@ -462,6 +465,34 @@ fn epoll_alone(fd: Fd, timeout_ms: i32) {
     epoll_add(set, fd, libc::EPOLLPRI);
     epoll_wait(set, 4, timeout_ms);
     epoll_wait(set, 4, 0);
+}
+
+fn edge_alone(fd: Fd, timeout_ms: i32) {
+    let set = epoll_create("set");
+    epoll_add(set, fd, libc::EPOLLPRI | libc::EPOLLET);
+    epoll_wait(set, 4, timeout_ms);
+    epoll_wait(set, 4, 0);
+}
+
+/// Nor is who waits for other bytes woken by an urgent one, which is none to read.
+fn epoll_for_data_sleeps_beside_it(v: Variant) {
+    let (client, server) = v.pair();
+    let set = epoll_create("set");
+    epoll_add(set, server, libc::EPOLLIN | v.trigger() as i32);
+    epoll_wait(set, 4, 0);
+    send(client, b"!", OOB);
+    await_urgent(server);
+    let before = cpu_us();
+    epoll_wait(set, 4, 300);
+    trace!("idle {}", cpu_us() - before < 50_000);
+    let main = sys::thread_id();
+    let sender = std::thread::spawn(move || {
+        trace::set_actor("sender");
+        await_asleep(main);
+        send(client, b"data", 0);
+    });
+    epoll_wait(set, 4, 10_000);
+    let _ = sender.join();
 }
 
 /// Who waits for urgent bytes alone is not woken by others, neither by those that are there nor by those that come.
