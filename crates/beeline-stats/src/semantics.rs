@@ -69,6 +69,10 @@ pub const DIFFERENCES: &[(&str, &str)] = &[
         "options/send_buffer_set_late",
         "SO_SNDBUF set on a connection does not limit what is on its way: a ring holds 4 MiB",
     ),
+    (
+        "urgent/inline_at_the_mark_by_epoll",
+        "SO_OOBINLINE set where the urgent byte is the next one: a level-triggered set tells at once that it can be read",
+    ),
 ];
 
 const fn row(

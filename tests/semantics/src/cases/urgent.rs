@@ -32,6 +32,10 @@ pub const GROUP: Group = Group {
         Case::new("inline_between_two", FAMILY | MODE, inline_between_two),
         Case::new("readiness", FAMILY | MODE, readiness),
         Case::new("readiness_by_epoll", FAMILY | TRIGGER, readiness_by_epoll),
+        Case::new("inline_at_the_mark", FAMILY, inline_at_the_mark),
+        Case::new("inline_at_the_mark_by_epoll", FAMILY, inline_at_the_mark_by_epoll).deviates(
+            "SO_OOBINLINE set where the urgent byte is the next one: a level-triggered set tells at once that it can be read",
+        ),
         Case::new("priority_alone_by_epoll", FAMILY | TRIGGER, priority_alone_by_epoll),
         Case::new("poll_waits_for_it", FAMILY, |v| waits_for_it(v, wait_by_poll)),
         Case::new("select_waits_for_it", FAMILY, |v| waits_for_it(v, wait_by_select)),
@@ -493,6 +497,39 @@ fn epoll_for_data_sleeps_beside_it(v: Variant) {
     });
     epoll_wait(set, 4, 10_000);
     let _ = sender.join();
+}
+
+/// With the urgent byte in line there is something to read, which whoever looks anew is told.
+fn inline_at_the_mark(v: Variant) {
+    let (client, server) = v.pair();
+    let edges = epoll_create("edges");
+    epoll_add(edges, server, libc::EPOLLIN | libc::EPOLLET);
+    send(client, b"ab!", OOB);
+    await_urgent(server);
+    epoll_wait(edges, 4, 0);
+    recv(server, 8, 0);
+    let set = epoll_create("set");
+    set_option(server, libc::SOL_SOCKET, libc::SO_OOBINLINE, "SO_OOBINLINE", 1);
+    look(server);
+    epoll_wait(edges, 4, 0);
+    epoll_add(set, server, libc::EPOLLIN);
+    epoll_wait(set, 4, 0);
+    // This tells all sets.
+    set_option(server, libc::SOL_SOCKET, libc::SO_RCVLOWAT, "SO_RCVLOWAT", 1);
+    epoll_wait(edges, 4, 0);
+    epoll_wait(edges, 4, 0);
+}
+
+fn inline_at_the_mark_by_epoll(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"ab!", OOB);
+    await_urgent(server);
+    recv(server, 8, 0);
+    let set = epoll_create("set");
+    epoll_add(set, server, libc::EPOLLIN);
+    epoll_wait(set, 4, 0);
+    set_option(server, libc::SOL_SOCKET, libc::SO_OOBINLINE, "SO_OOBINLINE", 1);
+    epoll_wait(set, 4, 0);
 }
 
 /// Who waits for urgent bytes alone is not woken by others, neither by those that are there nor by those that come.

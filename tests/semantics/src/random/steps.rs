@@ -93,6 +93,14 @@ impl Model {
             2 => {
                 let inline = i32::from(self.rng.chance(2));
                 set_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, "SO_OOBINLINE", inline);
+                let mut at_mark = 0;
+                sys::ioctl(fd.raw, SIOCATMARK, &mut at_mark);
+                if inline == 1 && at_mark == 1 {
+                    // It can be read now, which the kernel's level-triggered sets are not told by that
+                    // (`urgent/inline_at_the_mark_by_epoll`). By this they are.
+                    let bytes = option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, "SO_RCVLOWAT");
+                    set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, "SO_RCVLOWAT", bytes);
+                }
             }
             _ => {
                 // Both ways of changing the mode, and back.
