@@ -231,8 +231,8 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
             let outcome = unsafe { raw_set(template, level, name, value, length) };
             match outcome {
                 // What a lane cannot do is refused as by a kernel that was built without it; to switch it off is fine.
-                // SAFETY: the kernel has just read that many bytes.
                 Outcome::Done(_) if matches!(class, Class::Blocking(_)) => {
+                    // SAFETY: the kernel has just read that many bytes.
                     match unsafe { is_off(level, name, value, length) } {
                         true => Outcome::OK,
                         false => Outcome::fail(libc::ENOPROTOOPT),
