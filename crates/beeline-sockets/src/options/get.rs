@@ -7,9 +7,12 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::table::{Class, Fact, class};
 use super::{loopback, stored_name, stored_rate, with_template};
+use beeline_lane::End;
+
 use crate::desc::Kind;
-use crate::kernel::SockAddr;
-use crate::side::SideState;
+use crate::io::Next;
+use crate::kernel::{self, SockAddr};
+use crate::side::{SideState, state};
 use crate::{Outcome, life, table};
 
 /// `getsockopt(2)`.
@@ -33,6 +36,13 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
     let number = match class(level, name) {
         Class::Error => {
             crate::io::observe(desc, side);
+            // Nobody has written into the lane of a client that was not taken: only the kernel knows that its door died.
+            if !side.is(state::TAKEN | state::PEER_CLOSED | state::RESET) && desc.end() == End::Client {
+                let revents = kernel::poll_now(fd, 0);
+                if crate::io::kernel_said(fd, desc, revents) == Next::Kernel {
+                    return Outcome::Kernel;
+                }
+            }
             side.take_error()
         }
         Class::Fact(Fact::Number(number)) => number,

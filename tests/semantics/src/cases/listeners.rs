@@ -15,6 +15,7 @@ pub const GROUP: Group = Group {
         Case::new("listen_errors", ONCE, listen_errors).on_any_path(),
         Case::new("data_calls_on_a_listener", FAMILY, data_calls_on_a_listener),
         Case::new("closed_with_clients_waiting", FAMILY, closed_with_clients_waiting).on_any_path(),
+        Case::new("closed_with_clients_that_ask", FAMILY, closed_with_clients_that_ask),
         Case::new("closed_while_connections_live", ALL_FAMILIES, closed_while_connections_live),
         Case::new("connect_after_close", ALL_FAMILIES, connect_after_close).on_any_path(),
         Case::new("reopened_on_the_same_port", FAMILY, reopened_on_the_same_port),
@@ -454,4 +455,24 @@ fn implicit_bind(v: Variant) {
     send(client, b"x", 0);
     await_queued(server, 1);
     recv(server, 8, 0);
+}
+
+/// How programs that connect without blocking learn that nobody took them: they ask for the error.
+fn closed_with_clients_that_ask(v: Variant) {
+    let listener = v.listener();
+    let address = v.address_of(listener);
+    // From here on the listener is served.
+    poll_now(listener);
+    let clients = [v.client(), v.client(), v.client()];
+    for client in clients {
+        connect(client, &address);
+    }
+    accept(listener, "server");
+    close(listener);
+    for client in clients {
+        option(client, libc::SOL_SOCKET, libc::SO_ERROR, "SO_ERROR");
+        option(client, libc::SOL_SOCKET, libc::SO_ERROR, "SO_ERROR");
+        poll_now(client);
+        send(client, b"late", libc::MSG_NOSIGNAL);
+    }
 }
