@@ -11,7 +11,7 @@ declare -A packages=(
     # Network namespaces for `make bench-hosts`.
     [hosts]="iproute2"
     # Foreign test suites and what they are built with, then real programs.
-    [compat]="gcc g++ libc6-dev make dpkg-dev pkg-config libssl-dev zlib1g-dev openssl strace procps iproute2
+    [compat]="gcc g++ libc6-dev make cmake dpkg-dev pkg-config libssl-dev zlib1g-dev openssl strace procps iproute2
         python3.11 libpython3.11-testsuite python3-pip
         nginx-light apache2-bin haproxy wrk curl wget
         postgresql-15 postgresql-client-15 mariadb-server-core mariadb-client sysbench

@@ -3,24 +3,17 @@
 # seconds: 400
 # libevent's regression tests, once with each way of waiting.
 set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
 source=$CACHE/libevent
 
 prepare() {
     [ -x "$source/build/bin/regress" ] && return
     rm -rf "$source"
-    mkdir -p "$source/lists/partial" "$source/cache/archives/partial"
-    cd "$source"
-    # Sources of the same release as the packages, in lists of our own.
-    local release
-    release=$(. /etc/os-release && echo "$VERSION_CODENAME")
-    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $release main" >sources.list
-    local apt=(apt-get -qq -o "Dir::Etc::sourcelist=$source/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$source/lists"
-        -o "Dir::Cache=$source/cache" -o APT::Sandbox::User=root)
-    "${apt[@]}" update >&2
-    "${apt[@]}" source libevent >&2
-    cd libevent-*/
+    . "$here/../source.bash"
+    debian_source libevent "$source"
+    cd "$source/libevent"
     mkdir build
-    ln -sfn "$PWD/build" ../build
+    ln -sfn libevent/build ../build
     cd build
     ../configure --disable-static --enable-silent-rules >&2
     # Debian's patches make the build believe that it must generate itself anew.
