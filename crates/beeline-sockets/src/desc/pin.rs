@@ -1,26 +1,32 @@
 //! Pins: operations that need a description without its locks.
 
+use core::cell::Cell;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::Desc;
 
 /// A pinned description.
-pub struct Pin(&'static Desc);
+pub struct Pin {
+    desc: &'static Desc,
+    /// Whether [`Pin::while_waiting`] runs.
+    waits: Cell<bool>,
+}
 
 impl Pin {
     /// The description.
     pub(crate) fn desc(&self) -> &'static Desc {
-        self.0
+        self.desc
     }
 
     /// The number that leads to the description: `fd`, unless that was closed since. It stays so while one of the
     /// description's locks is held.
     pub(crate) fn fd(&self, fd: i32) -> i32 {
-        crate::table::number_of(self.0, fd)
+        crate::table::number_of(self.desc, fd)
     }
 
-    /// Runs `wait`, a spin or a sleep; a thread that is cancelled in it, or jumps out, gives the pin back.
+    /// Runs `wait`, a spin or a sleep; a thread that is cancelled in it, or jumps out, gives the pin back. Nests: a call
+    /// that has to be done as a whole is one wait from its beginning to its end.
     pub(crate) fn while_waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
         unsafe extern "C" fn undo(desc: *mut core::ffi::c_void) {
             // SAFETY: the description below, an object of a slab.
@@ -28,9 +34,13 @@ impl Pin {
             desc.end_wait();
             unpin(desc);
         }
-        self.0.begin_wait();
-        let result = crate::cancel::undoing(undo, self.0, wait);
-        self.0.end_wait();
+        if self.waits.replace(true) {
+            return wait();
+        }
+        self.desc.begin_wait();
+        let result = crate::cancel::undoing(undo, self.desc, wait);
+        self.desc.end_wait();
+        self.waits.set(false);
         result
     }
 }
@@ -40,7 +50,7 @@ impl Desc {
     /// were still there to be kept.
     pub(crate) fn pin(&'static self) -> Pin {
         self.pins.fetch_add(1, SeqCst);
-        Pin(self)
+        Pin { desc: self, waits: Cell::new(false) }
     }
 
     fn begin_wait(&self) {
@@ -53,7 +63,7 @@ impl Desc {
 
     /// Makes a pin that waits from now on into one that whoever has the description gives back by [`Desc::let_go`].
     pub(crate) fn hold(pin: Pin) -> &'static Desc {
-        let desc = pin.0;
+        let desc = pin.desc;
         core::mem::forget(pin);
         desc.begin_wait();
         desc
@@ -83,6 +93,6 @@ fn unpin(desc: &'static Desc) {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        unpin(self.0);
+        unpin(self.desc);
     }
 }

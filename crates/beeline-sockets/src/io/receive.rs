@@ -190,7 +190,7 @@ fn receive_parts<'a>(
     desc: &'static Desc,
     flags: i32,
     total: usize,
-    mut sinks: impl Iterator<Item = Sink<'a>>,
+    sinks: impl Iterator<Item = Sink<'a>>,
 ) -> Outcome {
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Outcome::fail(libc::EAGAIN);
@@ -199,6 +199,22 @@ fn receive_parts<'a>(
         return urgent::receive(given, desc, flags, sinks).outcome;
     }
     let Some(pin) = table::pin(given, desc) else { return left(given, desc, 0) };
+    if flags & libc::MSG_WAITALL == 0 {
+        return receive_pinned(given, &pin, flags, total, sinks);
+    }
+    // Another thread that closes the number may find it between two waits: all of it is received, nevertheless.
+    pin.while_waiting(|| receive_pinned(given, &pin, flags, total, sinks))
+}
+
+#[inline]
+fn receive_pinned<'a>(
+    given: i32,
+    pin: &Pin,
+    flags: i32,
+    total: usize,
+    mut sinks: impl Iterator<Item = Sink<'a>>,
+) -> Outcome {
+    let desc = pin.desc();
     let peeking = flags & libc::MSG_PEEK != 0;
     let mut got = 0usize;
     let mut present = Sink::from(&mut [][..]);
@@ -320,7 +336,7 @@ fn receive_parts<'a>(
         let timeout = side.rcv_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_readable(given, &pin, since, patience) {
+        match wait_readable(given, pin, since, patience) {
             Waited::Again => {}
             Waited::Kernel => return left(given, desc, got),
             Waited::Stop(_) if got != 0 => return Outcome::Done(got as isize),

@@ -203,12 +203,28 @@ fn send_parts<'a>(
     desc: &'static Desc,
     flags: i32,
     total: usize,
-    mut sources: impl Iterator<Item = Source<'a>>,
+    sources: impl Iterator<Item = Source<'a>>,
 ) -> Outcome {
     if flags & libc::MSG_FASTOPEN != 0 {
         return Outcome::fail(libc::EISCONN);
     }
     let Some(pin) = table::pin(given, desc) else { return left(given, desc, 0) };
+    if total < BULK_BYTES {
+        return send_pinned(given, &pin, flags, total, sources);
+    }
+    // Another thread that closes the number may find it between two waits: all of it is sent, nevertheless.
+    pin.while_waiting(|| send_pinned(given, &pin, flags, total, sources))
+}
+
+#[inline]
+fn send_pinned<'a>(
+    given: i32,
+    pin: &Pin,
+    flags: i32,
+    total: usize,
+    mut sources: impl Iterator<Item = Source<'a>>,
+) -> Outcome {
+    let desc = pin.desc();
     let mut sent = 0usize;
     let mut present = Source::from(&[][..]);
     let mut patience: Option<Patience> = None;
@@ -297,7 +313,7 @@ fn send_parts<'a>(
         let timeout = side.snd_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_writable(given, &pin, patience) {
+        match wait_writable(given, pin, patience) {
             Waited::Again => {}
             Waited::Kernel => return left(given, desc, sent),
             Waited::Stop(_) if sent != 0 => return Outcome::Done(sent as isize),

@@ -30,6 +30,7 @@ pub const GROUP: Group = Group {
         Case::new("in_two_parts", FAMILY, in_two_parts),
         Case::new("many_messages", ONCE, many_messages),
         Case::new("sender", FAMILY, sender),
+        Case::new("sender_at_work", ONCE, sender_at_work),
         Case::new("replaced", FAMILY, replaced),
         Case::new("with_a_duplicate", FAMILY, with_a_duplicate),
         Case::new("both_ways", FAMILY, both_ways),
@@ -157,6 +158,37 @@ fn sender(v: Variant) {
     let _ = thread.join();
     await_hangup(server);
     recv(server, 8, 0);
+}
+
+/// A thread that sends much while its descriptor is closed, wherever it is just then.
+fn sender_at_work(v: Variant) {
+    const BYTES: usize = 32 << 20;
+    let data = vec![7; BYTES];
+    let mut right = 0;
+    for _ in 0..12 {
+        let (client, server) = v.pair();
+        let reader = std::thread::spawn(move || {
+            let mut room = vec![0; 1 << 20];
+            let mut got = 0;
+            let mut closed = false;
+            loop {
+                let ret = sys::recv(server.raw, &mut room, 0);
+                if ret.value <= 0 {
+                    break;
+                }
+                got += usize::try_from(ret.value).unwrap_or(0);
+                if got > BYTES / 4 && !closed {
+                    closed = true;
+                    sys::close(client.raw);
+                }
+            }
+            got
+        });
+        right += u32::from(sys::send(client.raw, &data, 0).value == BYTES as i64);
+        right += u32::from(reader.join().is_ok_and(|got| got == BYTES));
+        sys::close(server.raw);
+    }
+    trace!("right {right}");
 }
 
 fn replaced(v: Variant) {
