@@ -3,6 +3,10 @@
 //! 1. A rail's rate is what was measured while it was busy, averaged with weight 1/4 for the newest sample. A sample is
 //!    at least [`SAMPLE_BYTES`] that were acknowledged without the rail running empty in between: what a rail delivers
 //!    that has nothing to do says nothing.
+//!    Acknowledgements come in the order of the stream, so bytes of a rail that was early are acknowledged with those of
+//!    one that was late, and each rail seems to be as fast as its share is large, whatever that is. So it is noted
+//!    which rail an acknowledgement waited for ([`Rates::waited_for`]): a rail that was waited for more than others was
+//!    given too much, and its sample counts up to an eighth less; one that was waited for less than others, as much more.
 //! 2. Without a sample of the last [`SAMPLE_LIFE_NS`] the nominal speed counts. So a rail that once was slow and was
 //!    therefore given nothing is tried again.
 //! 3. The next chunk goes to the rail on which it would be there first: (bytes in flight + chunk) / rate. Over a long
@@ -23,6 +27,10 @@ pub const SAMPLE_LIFE_NS: u64 = 2_000_000_000;
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     rails: Vec<State>,
+    /// When an acknowledgement of a striped transfer came last, or something was sent while nothing was in flight.
+    advanced_ns: u64,
+    /// What all rails together were waited for.
+    waited_ns: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -35,8 +43,21 @@ struct State {
     measured: Option<Measured>,
     /// When something was acknowledged last, or sent while nothing was in flight.
     moved_ns: u64,
-    /// Since when the rail has been busy without a sample, and what was acknowledged since then.
-    sample: Option<(u64, u64)>,
+    /// How long acknowledgements waited for this rail.
+    waited_ns: u64,
+    sample: Option<Sample>,
+}
+
+/// A sample that is being taken.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// Since when the rail has been busy.
+    since_ns: u64,
+    /// What was acknowledged since then.
+    bytes: u64,
+    /// What acknowledgements had waited for then: for this rail, and for all of them.
+    waited_ns: u64,
+    all_waited_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,26 +140,44 @@ impl Rates {
 
     /// A chunk was given to a rail.
     pub fn sent(&mut self, on: RailLife, bytes: u64, now_ns: u64) {
+        if self.rails.iter().all(|state| state.in_flight == 0) {
+            self.advanced_ns = now_ns;
+        }
+        let all_waited_ns = self.waited_ns;
         let Some(state) = self.living(on) else { return };
         if state.in_flight == 0 {
             state.moved_ns = now_ns;
         }
         state.in_flight = state.in_flight.saturating_add(bytes);
-        state.sample.get_or_insert((now_ns, 0));
+        let waited_ns = state.waited_ns;
+        state.sample.get_or_insert(Sample { since_ns: now_ns, bytes: 0, waited_ns, all_waited_ns });
+    }
+
+    /// An acknowledgement of a transfer over several rails has come, and the first of its bytes were on this one. To be
+    /// followed by [`Rates::acknowledged`].
+    pub fn waited_for(&mut self, on: RailLife, now_ns: u64) {
+        let waited_ns = now_ns.saturating_sub(self.advanced_ns);
+        self.advanced_ns = now_ns;
+        if let Some(state) = self.living(on) {
+            state.waited_ns = state.waited_ns.saturating_add(waited_ns);
+            self.waited_ns = self.waited_ns.saturating_add(waited_ns);
+        }
     }
 
     /// A chunk was acknowledged. One of an earlier life changes nothing.
     pub fn acknowledged(&mut self, on: RailLife, bytes: u64, now_ns: u64) {
+        let all_waited_ns = self.waited_ns;
+        let busy = self.rails.iter().filter(|state| state.sample.is_some()).count() as u64;
         let Some(state) = self.living(on) else { return };
         state.in_flight = state.in_flight.saturating_sub(bytes);
         state.moved_ns = now_ns;
-        if let Some((since_ns, so_far)) = state.sample {
-            let sum = so_far.saturating_add(bytes);
-            state.sample = Some((since_ns, sum));
-            if sum >= SAMPLE_BYTES && now_ns > since_ns {
-                state.take_sample(sum, now_ns.saturating_sub(since_ns), now_ns);
-                state.sample = Some((now_ns, 0));
+        if let Some(mut sample) = state.sample {
+            sample.bytes = sample.bytes.saturating_add(bytes);
+            if sample.bytes >= SAMPLE_BYTES && now_ns > sample.since_ns {
+                state.take_sample(&sample, all_waited_ns.saturating_sub(sample.all_waited_ns), busy, now_ns);
+                sample = Sample { since_ns: now_ns, bytes: 0, waited_ns: state.waited_ns, all_waited_ns };
             }
+            state.sample = Some(sample);
         }
         if state.in_flight == 0 {
             state.sample = None;
@@ -197,6 +236,7 @@ impl State {
             is_up: true,
             measured: None,
             moved_ns: 0,
+            waited_ns: 0,
             sample: None,
         }
     }
@@ -223,9 +263,22 @@ impl State {
         scaled.checked_div(self.rate(now_ns).into()).unwrap_or(u128::MAX)
     }
 
-    fn take_sample(&mut self, bytes: u64, elapsed_ns: u64, now_ns: u64) {
-        let exact = u128::from(bytes).saturating_mul(1_000_000_000).checked_div(elapsed_ns.into()).unwrap_or(0);
-        let sample = u64::try_from(exact).unwrap_or(u64::MAX);
+    /// `all_waited_ns` is what acknowledgements waited for meanwhile, whatever rail that was; `busy` counts the rails.
+    fn take_sample(&mut self, sample: &Sample, all_waited_ns: u64, busy: u64, now_ns: u64) {
+        let elapsed_ns = now_ns.saturating_sub(sample.since_ns);
+        let exact = u128::from(sample.bytes).saturating_mul(1_000_000_000).checked_div(elapsed_ns.into()).unwrap_or(0);
+        let seen = u64::try_from(exact).unwrap_or(u64::MAX);
+        let fair_ns = all_waited_ns.checked_div(busy).unwrap_or(0);
+        let own_ns = self.waited_ns.saturating_sub(sample.waited_ns);
+        let sample = match all_waited_ns > elapsed_ns / 2 {
+            true => {
+                let corrected = u128::from(seen).saturating_mul(fair_ns.into()).checked_div(own_ns.into());
+                let corrected = corrected.and_then(|rate| u64::try_from(rate).ok()).unwrap_or(u64::MAX);
+                corrected.clamp(seen.saturating_sub(seen / 8), seen.saturating_add(seen / 8))
+            }
+            // Transfers over this rail alone.
+            false => seen,
+        };
         let bytes_per_s = match self.measured_now(now_ns) {
             Some(old) => (old / 4).saturating_mul(3).saturating_add(sample / 4),
             None => sample,
@@ -245,6 +298,57 @@ mod tests {
         rates.add(mbps_a, 8 << 20);
         rates.add(mbps_b, 8 << 20);
         rates
+    }
+
+    /// A transfer over rails of these rates, in bytes a second, of whose `window` at most is under way. It is
+    /// acknowledged in order, an eighth of the window at a time, and how long a chunk takes varies. Goes on until
+    /// `until_ns`; bytes that each rail carried.
+    fn transfer(rates: &mut Rates, lines: [u64; 2], window: u64, from_ns: u64, until_ns: u64) -> [u64; 2] {
+        let mut now_ns = from_ns;
+        let (mut free_ns, mut carried, mut dice) = ([from_ns; 2], [0; 2], 1_u64);
+        let mut under_way = std::collections::VecDeque::new();
+        while now_ns < until_ns {
+            while (under_way.len() as u64 + 1) * CHUNK <= window
+                && let Some(on) = rates.pick(&[0, 1], CHUNK, now_ns)
+            {
+                rates.sent(on, CHUNK, now_ns);
+                let rail = on.rail;
+                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let varies = 75 + (dice >> 33) % 50;
+                free_ns[rail] = free_ns[rail].max(now_ns) + CHUNK * 10_000_000 * varies / lines[rail];
+                under_way.push_back((on, free_ns[rail] + 50_000));
+            }
+            let batch = (window / 8 / CHUNK).max(1) as usize;
+            let there_ns = under_way.iter().take(batch).map(|&(_, there_ns)| there_ns).max();
+            let (Some(there_ns), Some(&(head, _))) = (there_ns, under_way.front()) else { break };
+            now_ns = now_ns.max(there_ns);
+            rates.waited_for(head, now_ns);
+            while let Some(&(on, there_ns)) = under_way.front()
+                && there_ns <= now_ns
+            {
+                rates.acknowledged(on, CHUNK, now_ns);
+                carried[on.rail] += CHUNK;
+                under_way.pop_front();
+            }
+        }
+        under_way.into_iter().for_each(|(on, _)| rates.acknowledged(on, CHUNK, now_ns));
+        carried
+    }
+
+    #[test]
+    fn shares_come_back_into_proportion_after_a_rail_was_slow() {
+        const SECOND: u64 = 1_000_000_000;
+        for (lines, window) in
+            [([119_000_000; 2], 4 << 20), ([300_000_000, 100_000_000], 4 << 20), ([1 << 30; 2], 16 << 20)]
+        {
+            let mut rates = two(10_000, 10_000);
+            transfer(&mut rates, [lines[0] / 8, lines[1]], window, 0, 2 * SECOND);
+            transfer(&mut rates, lines, window, 2 * SECOND, 5 * SECOND);
+            let carried = transfer(&mut rates, lines, window, 5 * SECOND, 9 * SECOND);
+            let together = carried[0] + carried[1];
+            let possible = 4 * (lines[0] + lines[1]);
+            assert!(together * 10 > possible * 9, "{carried:?} of {possible} over {lines:?}");
+        }
     }
 
     #[test]

@@ -47,6 +47,13 @@ impl Shares {
         }
     }
 
+    /// An acknowledgement of a connection that uses several links has come, and the first of its bytes were on this one.
+    pub fn waited_for(&mut self, link: LinkId, now_ns: u64) {
+        if let Some(life) = self.life(link) {
+            self.rates.waited_for(life, now_ns);
+        }
+    }
+
     /// Bytes were acknowledged.
     pub fn acknowledged(&mut self, link: LinkId, bytes: u64, now_ns: u64) {
         if let Some(life) = self.life(link) {

@@ -170,11 +170,16 @@ impl Engine {
                 }
                 Ok(())
             }
-            Record::Ack { placed, limit, .. } => connection.acked(placed, limit, |(link, bytes)| {
-                if let Some(rates) = rates.as_mut() {
+            Record::Ack { placed, limit, .. } => {
+                let mut is_striped = entry.stripe.len() > 1;
+                connection.acked(placed, limit, |(link, bytes)| {
+                    let Some(rates) = rates.as_mut() else { return };
+                    if std::mem::take(&mut is_striped) {
+                        rates.waited_for(link, now_ns);
+                    }
                     rates.acknowledged(link, bytes, now_ns);
-                }
-            }),
+                })
+            }
             Record::End { offset, flags, .. } => connection.end(offset, flags),
             // It may overtake the answer on another link. Nothing of ours was on the one that is closed.
             Record::Resync { .. } if connection.stage == Stage::Asked => Ok(()),
