@@ -27,7 +27,7 @@ mod turns;
 use serde::{Deserialize, Serialize};
 
 pub use ledger::{Chunk, Ledger, LedgerError, Returned};
-pub use rates::{Rates, Share};
+pub use rates::{Rates, SAMPLE_BYTES, Share};
 pub use reorder::{Refusal, Reorder};
 pub use turns::{Head, Turns};
 

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use beeline_topo::stripe::{Chunk, Head, Ledger, PIECES_MAX, RailLife, Rates, Reorder, Turns};
+use beeline_topo::stripe::{Chunk, Head, Ledger, PIECES_MAX, RailLife, Rates, Reorder, SAMPLE_BYTES, Turns};
 use proptest::prelude::*;
 
 const CHUNK: u64 = 64 << 10;
@@ -260,9 +260,10 @@ proptest! {
             let fair = total * u64::from(real) / sum;
             prop_assert!(wire.carried.abs_diff(fair) < total / 12, "{} for {fair}: {rails:?}", wire.carried);
         }
-        // And all of it is there hardly later than an ideal division would have it.
+        // And all of it is there hardly later than an ideal division would have it, once the slowest is measured.
         let ideal_ns = total * 8_000 / sum;
-        prop_assert!(world.now_ns < ideal_ns * 5 / 4, "{} for {ideal_ns}", world.now_ns);
+        let measured_ns = SAMPLE_BYTES * 8_000 / u64::from(*real.iter().min().unwrap());
+        prop_assert!(world.now_ns < ideal_ns * 5 / 4 + measured_ns, "{} for {ideal_ns}: {rails:?}", world.now_ns);
     }
 
     #[test]
