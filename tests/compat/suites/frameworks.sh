@@ -16,7 +16,7 @@ prepare() {
 }
 
 units() {
-    printf 'twisted.%s\n' internet.test.test_{endpoints,fdset,core} test.test_{tcp,internet,ftp,ssl}
+    printf 'twisted.%s\n' internet.test.test_{tcp,tls,endpoints,fdset,core} test.test_{tcp,internet,ftp,ssl}
     printf 'tornado.test.%s_test\n' httpserver httpclient simple_httpclient iostream process tcpclient web websocket ioloop
     echo trio
 }

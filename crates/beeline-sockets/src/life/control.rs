@@ -32,7 +32,10 @@ const SIOCOUTQNSD: u64 = 0x894B;
 pub unsafe fn fcntl(fd: i32, command: i32, argument: usize) -> Outcome {
     let Some(desc) = table::get(fd) else {
         // Loops that ask which fds are open shall not see ours.
-        return hidden_refusal(fd).unwrap_or(Outcome::Kernel);
+        return hidden_refusal(fd).unwrap_or_else(|| match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => dup_from(fd, command, argument),
+            _ => Outcome::Kernel,
+        });
     };
     relay::follow_if_relayed(fd, desc);
     match command {

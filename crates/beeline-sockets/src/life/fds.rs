@@ -113,9 +113,15 @@ pub(super) fn dup_from(fd: i32, command: i32, lowest: usize) -> Outcome {
     duplicate(fd, || kernel::fcntl(fd, command, lowest))
 }
 
-fn duplicate(fd: i32, make: impl FnOnce() -> sys::SysResult) -> Outcome {
-    if table::get(fd).is_none() || is_guest_of_parent() {
-        return if is_hidden(fd) && !is_guest_of_parent() { Outcome::fail(libc::EBADF) } else { Outcome::Kernel };
+fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
+    if is_guest_of_parent() {
+        return Outcome::Kernel;
+    }
+    if table::get(fd).is_none() {
+        return match is_hidden(fd) {
+            true => Outcome::fail(libc::EBADF),
+            false => with_room(make).into(),
+        };
     }
     let _changing = changing();
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
@@ -130,6 +136,15 @@ fn duplicate(fd: i32, make: impl FnOnce() -> sys::SysResult) -> Outcome {
     }
     epoll::remember(new, desc);
     Outcome::Done(new as isize)
+}
+
+/// Makes a descriptor of something that is not ours. A full table gives up what is hidden in it first: a program that fills
+/// it gets as many as without us, and nothing finds room in it afterwards.
+fn with_room(make: impl Fn() -> sys::SysResult) -> sys::SysResult {
+    match make() {
+        Err(Errno(libc::EMFILE)) if meet::release_descriptors() => make(),
+        result => result,
+    }
 }
 
 /// `dup2(2)`.

@@ -164,11 +164,11 @@ fn make_room(anchor: i32) -> bool {
     if anchor < roomy {
         return false;
     }
-    if let Ok(probe) = kernel::fcntl(anchor, libc::F_DUPFD_CLOEXEC, 0) {
-        let _ = sys::close(probe as i32);
-        return false;
-    }
-    if pool::release_descriptors() {
+    let is_room = || {
+        let probe = kernel::fcntl(anchor, libc::F_DUPFD_CLOEXEC, 0);
+        probe.is_ok_and(|probe| sys::close(probe as i32).is_ok())
+    };
+    if is_room() || pool::release_descriptors() && is_room() {
         return false;
     }
     match RESERVE.take() {

@@ -13,6 +13,10 @@ pub const GROUP: Group = Group {
         Case::new("dup_shares_the_stream", FAMILY | MODE, dup_shares_the_stream),
         Case::new("close_one_of_two", FAMILY | MODE, close_one_of_two),
         Case::new("close_both", FAMILY, close_both),
+        Case::new("accept_into_a_full_table", FAMILY | MODE, |v| accept_into_a_full_table(v, || sys::dup(0))),
+        Case::new("accept_into_a_table_filled_by_fcntl", FAMILY, |v| {
+            accept_into_a_full_table(v, || sys::fcntl(0, libc::F_DUPFD_CLOEXEC, 0));
+        }),
         Case::new("dup2_to_a_free_number", FAMILY, dup2_to_a_free_number),
         Case::new("dup2_over_a_connection", FAMILY, dup2_over_a_connection),
         Case::new("dup2_file_over_a_connection", FAMILY, dup2_file_over_a_connection),
@@ -89,6 +93,42 @@ fn close_both(v: Variant) {
     await_hangup(client);
     recv(client, 8, 0);
     recv(client, 8, 0);
+}
+
+fn accept_into_a_full_table(v: Variant, fill_one: impl Fn() -> sys::Ret) {
+    let listener = v.listener();
+    let (client, server) = v.pair_on(listener);
+    let (waiting, address) = (v.named_client("waiting"), v.address_of(listener));
+    let thread = std::thread::spawn(move || {
+        trace::set_actor("thread");
+        connect(waiting, &address);
+        send(waiting, b"I wait", 0);
+        recv(waiting, 16, 0);
+    });
+    await_readable(listener);
+    let mut fill = Vec::new();
+    loop {
+        let ret = fill_one();
+        if !ret.is_ok() {
+            trace!("dup {ret}");
+            break;
+        }
+        fill.push(ret.value as i32);
+    }
+    accept(listener, "none");
+    accept(listener, "none");
+    trace!("room for one {}", fill.pop().is_some_and(|fd| sys::close(fd).is_ok()));
+    let accepted = accept(listener, "accepted");
+    await_queued(accepted, 6);
+    recv(accepted, 16, 0);
+    send(accepted, b"at last", 0);
+    let _ = thread.join();
+    send(client, b"goes on", 0);
+    await_queued(server, 7);
+    recv(server, 16, 0);
+    for fd in fill {
+        sys::close(fd);
+    }
 }
 
 fn dup2_to_a_free_number(v: Variant) {
