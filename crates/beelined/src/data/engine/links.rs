@@ -20,7 +20,7 @@ use super::super::quota::Quota;
 use super::super::record::Record;
 use super::super::sender::LinkId;
 use super::super::shares::Shares;
-use super::{Engine, NO_PEER, OfferedRail, Peer};
+use super::{Engine, NO_PEER, OfferedRail, Peer, monotonic_ns};
 use crate::control::message::{LinkDown, Message, Token};
 use crate::control::{PeerId, PeerUp};
 use crate::log;
@@ -34,6 +34,9 @@ const STILLBORN_MAX: usize = 64;
 /// Between two attempts to connect a pair of rails, at first and at most.
 const RETRY_NS: u64 = 200_000_000;
 const RETRY_DOUBLINGS_MAX: u32 = 5;
+/// What an attempt may take of the time: some providers wait in it for a host that does not answer, and everything else
+/// waits with them.
+const RETRY_PART: u64 = 10;
 
 /// Links of one peer to one of our rails: each takes buffers and a part of the rail's queue.
 const LINKS_MAX: usize = 16;
@@ -183,18 +186,21 @@ impl Engine {
                 }
                 Err(error) => {
                     log::line(format_args!("cannot connect to {address}: {error}"));
-                    self.retry_later(index, local, their_rail);
+                    let begun_ns = std::mem::replace(&mut self.now_ns, monotonic_ns());
+                    self.retry_later(index, local, their_rail, self.now_ns.saturating_sub(begun_ns));
                 }
             }
         }
     }
 
-    fn retry_later(&mut self, peer: usize, local: usize, their_rail: u32) {
+    /// The next attempt to connect a pair of rails comes after a while, the longer the more have failed and the longer the
+    /// last one took.
+    fn retry_later(&mut self, peer: usize, local: usize, their_rail: u32, took_ns: u64) {
         let now_ns = self.now_ns;
         if let Some(Some(peer)) = self.peers.get_mut(peer) {
-            let retry = peer.retry.entry((local, their_rail)).or_insert((0, 0));
-            let wait = RETRY_NS << retry.1.min(RETRY_DOUBLINGS_MAX);
-            *retry = (now_ns.saturating_add(wait), retry.1.saturating_add(1));
+            let (at, failures) = peer.retry.entry((local, their_rail)).or_insert((0, 0));
+            *at = now_ns.saturating_add(retry_wait_ns(*failures, took_ns));
+            *failures = failures.saturating_add(1);
         }
     }
 
@@ -307,14 +313,14 @@ impl Engine {
             if peer.stillborn.len() > STILLBORN_MAX {
                 peer.stillborn.pop_front();
             }
-            return self.retry_later(link.peer, link.rail, link.their_rail);
+            return self.retry_later(link.peer, link.rail, link.their_rail, 0);
         }
         log::line(format_args!("link {:x} to {} is lost: {why}", link.id, peer.name));
         if peer.links.is_empty() {
             peer.lonely_ns = now_ns;
         }
         self.counts.links_lost = self.counts.links_lost.saturating_add(1);
-        self.retry_later(link.peer, link.rail, link.their_rail);
+        self.retry_later(link.peer, link.rail, link.their_rail, 0);
         let down = LinkDown { link: link.id, why: crate::control::message::shortened(why.to_owned()) };
         self.control.send(id, Message::LinkDown(down));
         self.owe_words_of(link.peer, link.id, Some(&link));
@@ -423,5 +429,25 @@ impl Engine {
             }
             self.connect_links(index);
         }
+    }
+}
+
+/// How long to wait after a failure that took so long, with so many before it.
+fn retry_wait_ns(failures: u32, took_ns: u64) -> u64 {
+    let patience = RETRY_NS << failures.min(RETRY_DOUBLINGS_MAX);
+    patience.max(took_ns.saturating_mul(RETRY_PART))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_rare_and_take_little_of_the_time() {
+        let quick: Vec<u64> = (0..8).map(|failures| retry_wait_ns(failures, 1_000_000) / 1_000_000).collect();
+        assert_eq!(quick, [200, 400, 800, 1600, 3200, 6400, 6400, 6400]);
+        // A host that does not answer is waited for 2 s.
+        assert_eq!(retry_wait_ns(0, 2_000_000_000), 20_000_000_000);
+        assert_eq!(retry_wait_ns(u32::MAX, u64::MAX), u64::MAX);
     }
 }
