@@ -11,6 +11,7 @@ pub const GROUP: Group = Group {
     name: "vectors",
     cases: &[
         Case::new("gather_and_scatter", FAMILY | MODE, gather_and_scatter),
+        Case::new("small_pieces_come_together", FAMILY, small_pieces_come_together),
         Case::new("empty_pieces", FAMILY | MODE, empty_pieces),
         Case::new("count_zero", FAMILY, count_zero),
         Case::new("count_negative_or_too_large", ONCE, count_negative_or_too_large),
@@ -35,6 +36,31 @@ fn gather_and_scatter(v: Variant) {
     writev(server, &[b"a"]);
     await_queued(client, 1);
     readv(client, &[1]);
+}
+
+/// What TCP sends as one segment is read at once by who waits for it.
+fn small_pieces_come_together(v: Variant) {
+    const ROUNDS: usize = 2000;
+    let (client, server) = v.blocking_pair_on(v.listener(), "client", "server");
+    let reader = std::thread::spawn(move || {
+        let mut buffer = [0; 64];
+        let whole = (0..ROUNDS).take_while(|_| {
+            let got = sys::recv(server.raw, &mut buffer, 0);
+            got.is_ok() && got.size() == 9 && sys::send(server.raw, b"!", 0).is_ok()
+        });
+        let whole = whole.count();
+        // The client waits for an answer if one was missed.
+        sys::close(server.raw);
+        whole
+    });
+    let (mut answer, pieces) = ([0; 1], Pieces::of_data(&[b"a", b"bc", b"def", b"ghi"]));
+    for _ in 0..ROUNDS {
+        if !sys::writev(client.raw, &pieces).is_ok() || sys::recv(client.raw, &mut answer, 0).value != 1 {
+            break;
+        }
+    }
+    close(client);
+    trace!("all came whole: {}", reader.join().is_ok_and(|whole| whole == ROUNDS));
 }
 
 fn empty_pieces(v: Variant) {
