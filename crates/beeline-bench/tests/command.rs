@@ -24,8 +24,9 @@ fn every_workload_gives_figures_for_every_column() {
         "tcp,unix",
         "--rounds",
         "1",
+        // Long enough for a stream to be one on a machine that does other things.
         "--duration",
-        "30",
+        "150",
         "--quick",
         "--no-foreign",
         "--histogram",
