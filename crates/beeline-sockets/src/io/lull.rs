@@ -1,8 +1,8 @@
 //! The lull: when a blocking reader leaves a stream alone for a moment.
 //!
 //! A stream of small messages is better read in batches: a reader that looks at once takes the cache lines away from
-//! the writer for each message (measured with 64 bytes: 5 M/s against 14 M/s on an EPYC, 21 M/s against 25 M/s on a Xeon
-//! when only the wait for data had lulls).
+//! the writer for each message (measured with 64 bytes: 5 M/s against 14 M/s on an EPYC). On a Xeon it gave 25 M/s against 21
+//! M/s, in other hours the same, when not only the wait for data had lulls.
 //!
 //! 1. A stream is recognised in a wait: data came at the first look. From then on each receive begins with a lull.
 //! 2. It is longer while it gives small batches, and shorter when it ends before anything came.

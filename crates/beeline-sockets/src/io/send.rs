@@ -100,6 +100,8 @@ const LOST_MAX: usize = 16 * 32 * 1024;
 
 /// Largest message for [`send_small`].
 const SMALL_BYTES: usize = 4096;
+/// Largest message that is put together from parts: it stands on the app's stack, which may be that of a signal handler.
+const GATHERED_BYTES: usize = 1024;
 
 /// `sendto(2)`: a connected stream ignores the address.
 ///
@@ -143,7 +145,7 @@ pub(super) unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usiz
         Ok(checked) => checked,
         Err(outcome) => return outcome,
     };
-    if parts.len() > 1 && total <= SMALL_BYTES {
+    if parts.len() > 1 && total <= GATHERED_BYTES {
         // SAFETY: forwarded from the caller; the parts have been checked.
         return unsafe { send_gathered(fd, parts, flags) };
     }
@@ -156,10 +158,10 @@ pub(super) unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usiz
 /// That is cheaper, too, than to announce each.
 ///
 /// # Safety
-/// Each part must be readable, and all together have [`SMALL_BYTES`] at most.
+/// Each part must be readable, and all together have [`GATHERED_BYTES`] at most.
 #[inline(never)]
 unsafe fn send_gathered(fd: i32, parts: &[libc::iovec], flags: i32) -> Outcome {
-    let mut whole = [core::mem::MaybeUninit::<u8>::uninit(); SMALL_BYTES];
+    let mut whole = [core::mem::MaybeUninit::<u8>::uninit(); GATHERED_BYTES];
     let mut length = 0_usize;
     for part in parts {
         let Some(place) = whole.get_mut(length..length.saturating_add(part.iov_len)) else { break };
