@@ -104,6 +104,13 @@ impl Port {
         self.provider == "verbs"
     }
 
+    /// [`crate::Rail::connect`] waits, for two seconds, if the host does not answer: librdmacm finds the way to an address
+    /// in the call (`VERBS_RESOLVE_TIMEOUT` in libfabric's prov/verbs).
+    #[must_use]
+    pub fn connect_waits(&self) -> bool {
+        self.provider == "verbs"
+    }
+
     fn from_info(info: Info, sysfs: &Sysfs) -> Option<Port> {
         let raw: Box<ffi::Port> = info.describe();
         let address = address::from_storage(&raw.address, raw.address_bytes)?.ip();

@@ -22,6 +22,7 @@ mod links;
 mod outward;
 mod place;
 mod rails;
+mod reach;
 mod spin;
 mod state;
 mod status;

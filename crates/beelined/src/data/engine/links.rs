@@ -7,9 +7,12 @@
 //!    whatever link there is next.
 //!    A link may have been up at the peer alone, and have carried its bytes to nobody: when the peer says that it has lost
 //!    one which never came to be here, it is owed the same.
-//! 3. A pair of rails that could not be connected is tried again, ever less often.
+//! 3. A pair of rails that could not be connected is tried again, ever less often. Where an attempt would keep the bridge
+//!    waiting for a host that is silent, the host is asked first whether it answers ([`super::reach`]).
 //! 4. When a peer has had no link for [`LONELY_NS`], or its control connection ends, its connections are reset.
 
+use std::collections::HashMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 
 use beeline_fabric::{Down, EndpointId, Event, Request};
@@ -20,6 +23,7 @@ use super::super::quota::Quota;
 use super::super::record::Record;
 use super::super::sender::LinkId;
 use super::super::shares::Shares;
+use super::reach::{Answer, Question};
 use super::{Engine, NO_PEER, OfferedRail, Peer, monotonic_ns};
 use crate::control::message::{LinkDown, Message, Token};
 use crate::control::{PeerId, PeerUp};
@@ -75,7 +79,8 @@ impl Engine {
             rates: Shares::default(),
             quota: Quota::default(),
             lonely_ns: self.now_ns.max(1),
-            retry: std::collections::HashMap::new(),
+            retry: HashMap::new(),
+            asked: HashMap::new(),
             stillborn: std::collections::VecDeque::new(),
             refused: 0,
         };
@@ -177,6 +182,14 @@ impl Engine {
             }
         }
         for (local, their_rail, address, token) in wanted {
+            match self.answers(index, local, their_rail, address) {
+                Answer::There => {}
+                Answer::NotYet => continue,
+                Answer::Nobody => {
+                    self.not_connected(index, (local, their_rail), address, "nobody answers there", 0);
+                    continue;
+                }
+            }
             self.next_link = self.next_link.wrapping_add(1);
             let link = self.next_link;
             let Some(rail) = self.rails.get_mut(local) else { continue };
@@ -185,23 +198,47 @@ impl Engine {
                     self.add_link(Link::new(link, index, local, their_rail, endpoint, self.now_ns));
                 }
                 Err(error) => {
-                    log::line(format_args!("cannot connect to {address}: {error}"));
                     let begun_ns = std::mem::replace(&mut self.now_ns, monotonic_ns());
-                    self.retry_later(index, local, their_rail, self.now_ns.saturating_sub(begun_ns));
+                    let took_ns = self.now_ns.saturating_sub(begun_ns);
+                    self.not_connected(index, (local, their_rail), address, error, took_ns);
                 }
             }
         }
     }
 
-    /// The next attempt to connect a pair of rails comes after a while, the longer the more have failed and the longer the
-    /// last one took.
-    fn retry_later(&mut self, peer: usize, local: usize, their_rail: u32, took_ns: u64) {
+    /// Whether the other end of a pair of rails answers, where an attempt to connect it must not be made otherwise.
+    fn answers(&mut self, index: usize, local: usize, their_rail: u32, address: SocketAddr) -> Answer {
         let now_ns = self.now_ns;
-        if let Some(Some(peer)) = self.peers.get_mut(peer) {
-            let (at, failures) = peer.retry.entry((local, their_rail)).or_insert((0, 0));
-            *at = now_ns.saturating_add(retry_wait_ns(*failures, took_ns));
-            *failures = failures.saturating_add(1);
+        let Some(port) = self.rails.get(local).map(|rail| rail.rail.port()) else { return Answer::Nobody };
+        let Some(Some(peer)) = self.peers.get_mut(index) else { return Answer::Nobody };
+        if !port.connect_waits() {
+            return Answer::There;
         }
+        let ask = || Question::ask(port.address, address.ip(), now_ns);
+        let answer = peer.asked.entry((local, their_rail)).or_insert_with(ask).answer(now_ns);
+        if answer != Answer::NotYet {
+            peer.asked.remove(&(local, their_rail));
+        }
+        answer
+    }
+
+    /// Notes that a pair of rails could not be connected: the first time, and then ever less often, in the log, too.
+    fn not_connected(&mut self, peer: usize, rails: (usize, u32), to: SocketAddr, why: impl Display, took_ns: u64) {
+        let failures = self.retry_later(peer, rails, took_ns);
+        if failures.is_power_of_two() {
+            log::line(format_args!("cannot connect to {to}: {why} (attempt {failures})"));
+        }
+    }
+
+    /// The next attempt to connect a pair of rails comes after a while, the longer the more have failed and the longer the
+    /// last one took. Returns how many have failed.
+    fn retry_later(&mut self, peer: usize, rails: (usize, u32), took_ns: u64) -> u32 {
+        let now_ns = self.now_ns;
+        let Some(Some(peer)) = self.peers.get_mut(peer) else { return 0 };
+        let (at, failures) = peer.retry.entry(rails).or_insert((0, 0));
+        *at = now_ns.saturating_add(retry_wait_ns(*failures, took_ns));
+        *failures = failures.saturating_add(1);
+        *failures
     }
 
     fn add_link(&mut self, link: Link) -> usize {
@@ -308,19 +345,23 @@ impl Engine {
         peer.rates.leave(link.id);
         let id = peer.id;
         if !link.up {
-            log::line(format_args!("no link to {}: {why}", peer.name));
             peer.stillborn.push_back(link.id);
             if peer.stillborn.len() > STILLBORN_MAX {
                 peer.stillborn.pop_front();
             }
-            return self.retry_later(link.peer, link.rail, link.their_rail, 0);
+            let name = peer.name.clone();
+            let failures = self.retry_later(link.peer, (link.rail, link.their_rail), 0);
+            if failures.is_power_of_two() {
+                log::line(format_args!("no link to {name}: {why} (attempt {failures})"));
+            }
+            return;
         }
         log::line(format_args!("link {:x} to {} is lost: {why}", link.id, peer.name));
         if peer.links.is_empty() {
             peer.lonely_ns = now_ns;
         }
         self.counts.links_lost = self.counts.links_lost.saturating_add(1);
-        self.retry_later(link.peer, link.rail, link.their_rail, 0);
+        self.retry_later(link.peer, (link.rail, link.their_rail), 0);
         let down = LinkDown { link: link.id, why: crate::control::message::shortened(why.to_owned()) };
         self.control.send(id, Message::LinkDown(down));
         self.owe_words_of(link.peer, link.id, Some(&link));

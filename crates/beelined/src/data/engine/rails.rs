@@ -46,6 +46,7 @@ impl Engine {
                         rail,
                         trouble: None,
                         healths: Healths::default(),
+                        failures: log::Seldom::default(),
                         retired: false,
                         told,
                         ready: true,
@@ -81,7 +82,7 @@ impl Engine {
         let Some(rail) = self.rails.get_mut(index) else { return };
         let Some(health) = rail.healths.get_mut(asked as usize) else { return };
         match health.failed(now_ns) {
-            Failing::First => log::line(format_args!("rail {} fails: {error}", rail.id)),
+            Failing::First => rail.failures.line(format_args!("rail {} fails: {error}", rail.id)),
             Failing::Still => {}
             Failing::Gone => self.retire_rail(index, &error.to_string()),
         }

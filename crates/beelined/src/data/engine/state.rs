@@ -26,6 +26,8 @@ pub(super) struct OpenRail {
     /// What is wrong with it.
     pub(super) trouble: Option<String>,
     pub(super) healths: Healths,
+    /// Lines about failures, of which a rail that fails and answers in turn would cause any number.
+    pub(super) failures: crate::log::Seldom,
     /// It fails for good: nobody uses it any more.
     pub(super) retired: bool,
     /// Its descriptors tell all its news, and looking at it is a system call: it is not polled in vain.
@@ -68,6 +70,8 @@ pub(super) struct Peer {
     pub(super) lonely_ns: u64,
     /// Pairs of rails that could not be connected: when to try again.
     pub(super) retry: HashMap<(usize, u32), (u64, u32)>,
+    /// Pairs of rails of which it is asked first whether the other end answers at all.
+    pub(super) asked: HashMap<(usize, u32), super::reach::Question>,
     /// Links that were given up before both ends knew of them, the newest last.
     pub(super) stillborn: VecDeque<LinkId>,
     /// Connections refused by it, and by us.
