@@ -315,7 +315,12 @@ pub fn poll_now(fd: i32, events: i16) -> i16 {
 
 /// Sleeps for a millisecond, or until a signal comes.
 pub fn sleep_ms() {
-    let timeout = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    sleep_ns(1_000_000);
+}
+
+/// Sleeps for less than a second, or until a signal comes.
+pub(crate) fn sleep_ns(tv_nsec: i64) {
+    let timeout = libc::timespec { tv_sec: 0, tv_nsec };
     // SAFETY: a live timeout, no mask.
     let _ = unsafe { ppoll(&mut [], &raw const timeout, core::ptr::null()) };
 }

@@ -27,9 +27,9 @@
 //!
 //! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `ports` and the
 //! names of anchors reserve the client's address; `hello_io` moves the hello; `pool` keeps lanes and sides;
-//! `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part; `connect`, `bridged` and `late` the
-//! client's, and `brief` knows which other hosts' listeners are left to TCP. `bridging` is what the bridge itself uses
-//! of all this.
+//! `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part; `connect`, `knock`, `bridged` and
+//! `late` the client's, and `brief` knows which other hosts' listeners are left to TCP. `bridging` is what the bridge
+//! itself uses of all this.
 //!
 //! # Locks
 //!
@@ -46,6 +46,7 @@ mod brief;
 mod connect;
 mod door;
 mod hello_io;
+mod knock;
 mod late;
 mod listener;
 mod lookup;

@@ -20,7 +20,7 @@ use beeline_wire::{ConnName, DoorName, Endpoint, Hello};
 
 use super::lookup::{self, Target};
 use super::pool::{self, Offer, PooledLane};
-use super::{bridged, door, hello_io, ports, trust};
+use super::{bridged, door, hello_io, knock, ports, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
@@ -65,7 +65,7 @@ pub unsafe fn connect(fd: i32, address: *const libc::sockaddr, length: u32) -> O
         Claim::Settled => return Outcome::Kernel,
         Claim::Blocked(reason) => return settle(desc, reason),
     }
-    match attempt(fd, desc, destination) {
+    match knock::patiently(fd, destination, || attempt(fd, desc, destination)) {
         Ok(nonblocking) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }

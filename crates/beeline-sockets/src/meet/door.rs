@@ -9,7 +9,8 @@
 //! # Shut and open
 //!
 //! A door that nobody serves would swallow clients, whose connect and send succeed without anybody accepting.
-//! So until somebody accepts the door is *shut*, and clients find that and use TCP:
+//! So until somebody accepts the door is *shut*, and clients that find it so, and that knock in vain for a moment
+//! ([`super::knock`]), use TCP:
 //!
 //! 1. Where the process cannot change its user, the door is only bound, and `listen` is called when it opens.
 //!    This costs nothing, and the credentials are the same.

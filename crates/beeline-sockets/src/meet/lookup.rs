@@ -79,6 +79,8 @@ struct Entry {
     group_until_ns: u64,
     /// No client finds a door there until then.
     doorless_until_ns: u64,
+    /// The listener whose door somebody has knocked at in vain; 0 for none.
+    vain_cookie: u64,
     /// Why the bridge takes no connection there, until when.
     refused: Option<(Reason, u64)>,
     /// How connections over the bridge have been used.
@@ -127,6 +129,7 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         target: None,
         group_until_ns: 0,
         doorless_until_ns: 0,
+        vain_cookie: 0,
         refused: None,
         brief: Brief::default(),
     };
@@ -259,6 +262,21 @@ pub(super) fn is_doorless(destination: SocketAddr, cookie: u64) -> bool {
 pub(super) fn note_doorless(destination: SocketAddr) {
     let until = kernel::now_ns().saturating_add(REMEMBERED_NS);
     change(destination, |entry| entry.doorless_until_ns = until);
+}
+
+/// Lets the next client look whether there is a door by now.
+pub(super) fn forget_doorless(destination: SocketAddr) {
+    change(destination, |entry| entry.doorless_until_ns = 0);
+}
+
+/// Whether the door of who listens there now was knocked at in vain.
+pub(super) fn was_in_vain(destination: SocketAddr) -> bool {
+    recall(destination).is_some_and(|entry| entry.target.is_some_and(|target| target.cookie == entry.vain_cookie))
+}
+
+/// Notes that a client has knocked in vain.
+pub(super) fn note_in_vain(destination: SocketAddr) {
+    change(destination, |entry| entry.vain_cookie = entry.target.map_or(0, |target| target.cookie));
 }
 
 fn ask_route(destination: SocketAddr) -> Result<Place, Reason> {

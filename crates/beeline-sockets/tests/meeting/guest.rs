@@ -38,6 +38,7 @@ pub fn run() {
         "crowd_client" => crowd_client(),
         "writer" => writer(),
         "stalled" => stalled(),
+        "early" => early(),
         "dropped" => dropped(),
         "many" => many(),
         "many_server" => many_server(),
@@ -270,6 +271,34 @@ fn stalled() {
     say("stalled");
     while wait() {}
     drop(first);
+}
+
+/// Has clients that come before the server accepts for the first time.
+fn early() {
+    for _ in 0..number("COUNT", 1) {
+        let listener = listen("127.0.0.1:0");
+        let address = listener.local_addr().expect("an address");
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let client = std::thread::spawn(move || {
+            // SAFETY: only asks.
+            sender.send(unsafe { libc::gettid() }).expect("a listener");
+            let mut stream = TcpStream::connect(address).expect("connected");
+            stream.write_all(b"x").expect("sent");
+            stream.read(&mut [0]).expect("an answer")
+        });
+        let thread = receiver.recv().expect("a thread");
+        // It sleeps in `connect`, or is connected already and sleeps in `read`.
+        let asleep = || {
+            let state = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("a thread");
+            state.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+        };
+        while !asleep() {}
+        let mut stream = listener.accept().expect("a connection").0;
+        stream.read_exact(&mut [0]).expect("a byte");
+        drop(stream);
+        client.join().expect("an end of stream");
+    }
+    say("served");
 }
 
 /// Accepts once and then closes the listener, which others hold as well.

@@ -1,0 +1,57 @@
+//! Knocking again at a door that is shut.
+//!
+//! A door is shut until its server accepts for the first time ([`super::door`]). A program that listens and starts its
+//! client at once has a client there before that `accept`, microseconds mostly, and the connection would be TCP for all
+//! its life. Kernel TCP makes such a client wait, too, if only for its first answer. So a socket that blocks knocks again
+//! for a moment; but once in vain is enough for each listener and client.
+
+use core::net::SocketAddr;
+
+use beeline_stats::Reason;
+
+use super::lookup;
+use crate::kernel;
+
+/// How long it is worth while to knock at a door that is there and shut.
+const SHUT_NS: u64 = 1_000_000;
+/// The same where no door is seen. A server of no privileges has only given its door a name until it opens it
+/// ([`super::door`], 1), which from outside looks like none, as at every server without Beeline.
+const UNSEEN_NS: u64 = 200_000;
+/// Between two knocks. The kernel adds its timer slack, some 50 us (prctl(2), `PR_SET_TIMERSLACK`).
+const PAUSE_NS: i64 = 40_000;
+
+/// Makes attempts to connect until one is let in, or fails for another reason than a shut door.
+///
+/// # Errors
+/// The reason of the last attempt.
+pub(super) fn patiently<T>(
+    fd: i32,
+    destination: SocketAddr,
+    mut attempt: impl FnMut() -> Result<T, Reason>,
+) -> Result<T, Reason> {
+    let mut begin_ns = 0;
+    loop {
+        let reason = match attempt() {
+            Err(reason @ (Reason::DoorFull | Reason::NoDoor)) => reason,
+            decided => return decided,
+        };
+        let now_ns = kernel::now_ns();
+        if begin_ns == 0 {
+            if lookup::was_in_vain(destination) || !blocks(fd) {
+                return Err(reason);
+            }
+            begin_ns = now_ns;
+        }
+        let patience_ns = if reason == Reason::DoorFull { SHUT_NS } else { UNSEEN_NS };
+        if now_ns.saturating_sub(begin_ns) >= patience_ns {
+            lookup::note_in_vain(destination);
+            return Err(reason);
+        }
+        lookup::forget_doorless(destination);
+        kernel::sleep_ns(PAUSE_NS);
+    }
+}
+
+fn blocks(fd: i32) -> bool {
+    kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK == 0)
+}
