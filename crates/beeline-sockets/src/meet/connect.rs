@@ -70,6 +70,8 @@ pub unsafe fn connect(fd: i32, address: *const libc::sockaddr, length: u32) -> O
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
         }
+        // Another thread has closed the number while this one waited: whatever it leads to now is not to be connected.
+        Err(_) if !table::leads_to(fd, desc) => Outcome::fail(libc::EBADF),
         Err(reason) => settle(desc, reason),
     }
 }
