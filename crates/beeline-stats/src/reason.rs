@@ -47,7 +47,7 @@ closed_list! {
         BridgeNoPeer = "bridge_no_peer": "The destination is on another host, for which no bridge speaks that ours knows.",
         BridgeNoDoor = "bridge_no_door": "The listener on the destination's host has no door: its program runs without Beeline.",
         BridgeNoRail = "bridge_no_rail": "The bridges of both hosts share no fabric at the moment.",
-        BridgeFull = "bridge_full": "A bridge has no room for another connection, or carries as many to that host as it may.",
+        BridgeFull = "bridge_full": "A bridge has no room for another connection, carries as many to that host as it may, or found the listener's door full.",
         BridgeRejected = "bridge_rejected": "The bridge did not accept the connection's address or lane.",
         BridgeSilent = "bridge_silent": "The bridge did not answer in time.",
         BridgeShortLived = "bridge_short_lived": "Connections to that place on another host are short-lived, and TCP makes those faster (option bridge_short_lived).",

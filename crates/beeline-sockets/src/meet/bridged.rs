@@ -55,7 +55,10 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
     };
     let verdict = await_verdict(&anchor, if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS });
     if let Err(reason) = verdict {
-        lookup::note_refused(route.destination, reason);
+        // Room may come at any time: see `knock`.
+        if reason != Reason::BridgeFull {
+            lookup::note_refused(route.destination, reason);
+        }
         return give_up(&anchor, lane, side, reason);
     }
     let _changing = life::changing();

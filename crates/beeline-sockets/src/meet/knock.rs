@@ -4,6 +4,9 @@
 //! client at once has a client there before that `accept`, microseconds mostly, and the connection would be TCP for all
 //! its life. Kernel TCP makes such a client wait, too, if only for its first answer. So a socket that blocks knocks again
 //! for a moment; but once in vain is enough for each listener and client.
+//!
+//! Between hosts a door that is shut or full is worth a longer wait: clients come faster than the server accepts, whom
+//! the bridges keep from running where there are few CPUs, and TCP's own queue makes them wait as well, for a second.
 
 use core::net::SocketAddr;
 
@@ -19,6 +22,9 @@ const SHUT_NS: u64 = 1_000_000;
 const UNSEEN_NS: u64 = 200_000;
 /// Between two knocks. The kernel adds its timer slack, some 50 us (prctl(2), `PR_SET_TIMERSLACK`).
 const PAUSE_NS: i64 = 40_000;
+/// The same for a listener on another host.
+const FAR_NS: u64 = 100_000_000;
+const FAR_PAUSE_NS: i64 = 2_000_000;
 
 /// Makes attempts to connect until one is let in, or fails for another reason than a shut door.
 ///
@@ -31,8 +37,10 @@ pub(super) fn patiently<T>(
 ) -> Result<T, Reason> {
     let mut begin_ns = 0;
     loop {
-        let reason = match attempt() {
-            Err(reason @ (Reason::DoorFull | Reason::NoDoor)) => reason,
+        let (reason, patience_ns, pause_ns) = match attempt() {
+            Err(reason @ Reason::DoorFull) => (reason, SHUT_NS, PAUSE_NS),
+            Err(reason @ Reason::NoDoor) => (reason, UNSEEN_NS, PAUSE_NS),
+            Err(reason @ Reason::BridgeFull) => (reason, FAR_NS, FAR_PAUSE_NS),
             decided => return decided,
         };
         let now_ns = kernel::now_ns();
@@ -42,13 +50,12 @@ pub(super) fn patiently<T>(
             }
             begin_ns = now_ns;
         }
-        let patience_ns = if reason == Reason::DoorFull { SHUT_NS } else { UNSEEN_NS };
         if now_ns.saturating_sub(begin_ns) >= patience_ns {
             lookup::note_in_vain(destination);
             return Err(reason);
         }
         lookup::forget_doorless(destination);
-        kernel::sleep_ns(PAUSE_NS);
+        kernel::sleep_ns(pause_ns);
     }
 }
 

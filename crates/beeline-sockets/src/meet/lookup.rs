@@ -79,12 +79,19 @@ struct Entry {
     group_until_ns: u64,
     /// No client finds a door there until then.
     doorless_until_ns: u64,
-    /// The listener whose door somebody has knocked at in vain; 0 for none.
-    vain_cookie: u64,
+    /// The listener whose door somebody has knocked at in vain; 0 for one on another host.
+    vain_cookie: Option<u64>,
     /// Why the bridge takes no connection there, until when.
     refused: Option<(Reason, u64)>,
     /// How connections over the bridge have been used.
     brief: Brief,
+}
+
+impl Entry {
+    /// The listener's, if it is on this host and known; else 0.
+    fn cookie(&self) -> u64 {
+        self.target.map_or(0, |target| target.cookie)
+    }
 }
 
 struct Memory(UnsafeCell<[Option<Entry>; ENTRIES]>);
@@ -129,7 +136,7 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         target: None,
         group_until_ns: 0,
         doorless_until_ns: 0,
-        vain_cookie: 0,
+        vain_cookie: None,
         refused: None,
         brief: Brief::default(),
     };
@@ -271,12 +278,12 @@ pub(super) fn forget_doorless(destination: SocketAddr) {
 
 /// Whether the door of who listens there now was knocked at in vain.
 pub(super) fn was_in_vain(destination: SocketAddr) -> bool {
-    recall(destination).is_some_and(|entry| entry.target.is_some_and(|target| target.cookie == entry.vain_cookie))
+    recall(destination).is_some_and(|entry| entry.vain_cookie == Some(entry.cookie()))
 }
 
 /// Notes that a client has knocked in vain.
 pub(super) fn note_in_vain(destination: SocketAddr) {
-    change(destination, |entry| entry.vain_cookie = entry.target.map_or(0, |target| target.cookie));
+    change(destination, |entry| entry.vain_cookie = Some(entry.cookie()));
 }
 
 fn ask_route(destination: SocketAddr) -> Result<Place, Reason> {

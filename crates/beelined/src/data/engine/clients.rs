@@ -258,7 +258,11 @@ impl Engine {
         }
         let lane = bridge::connect_for(client.into(), server.into()).map_err(|reason| match reason {
             Reason::NotLocal => Refusal::NotYours,
-            Reason::MemoryShort | Reason::DescriptorsShort | Reason::MapFailed | Reason::AddressInUse => Refusal::Full,
+            Reason::MemoryShort
+            | Reason::DescriptorsShort
+            | Reason::MapFailed
+            | Reason::AddressInUse
+            | Reason::DoorFull => Refusal::Full,
             _ => Refusal::NoDoor,
         })?;
         let name = ConnName { client: client.into(), server: server.into() };
