@@ -12,7 +12,7 @@ help:
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
-	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (up to 50 minutes)'
+	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (12 minutes on an idle machine, 50 at most)'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
 	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'
 
