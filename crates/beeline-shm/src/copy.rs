@@ -33,8 +33,41 @@ pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, length: usize) {
             4..=7 => ends::<u32>(source, target, length),
             8..=15 => ends::<u64>(source, target, length),
             16..=32 => ends::<u128>(source, target, length),
+            STRING_BYTES.. if is_just_ahead(source, target) => copy_by_lines(source, target, length),
             _ => core::ptr::copy_nonoverlapping(source, target, length),
         }
+    }
+}
+
+/// From this length on libc's `memcpy` may use `rep movsb` (glibc's `x86_rep_movsb_threshold`).
+const STRING_BYTES: usize = 2048;
+
+/// Whether a target begins less than a cache line behind its source, each taken within its page. Then `rep movsb`
+/// copies 2 GB/s instead of 45 on an EPYC with Zen 3 cores (glibc before 2.39 uses it there,
+/// <https://sourceware.org/bugzilla/show_bug.cgi?id=30994>). A large buffer from `malloc`, which begins 16 bytes into
+/// a page, stands so to the ring from server to client.
+#[inline]
+fn is_just_ahead(source: *const u8, target: *const u8) -> bool {
+    let ahead = target.addr().wrapping_sub(source.addr()) % 4096;
+    cfg!(target_arch = "x86_64") && (1..64).contains(&ahead)
+}
+
+/// As [`copy`], a cache line at a time: 35 to 48 GB/s where [`is_just_ahead`].
+///
+/// # Safety
+/// As for [`copy`].
+unsafe fn copy_by_lines(source: *const u8, target: *mut u8, length: usize) {
+    const LINE: usize = 64;
+    type Line = [u128; LINE / size_of::<u128>()];
+    let lines = length / LINE;
+    // SAFETY: the lines and the rest make up the range that the caller vouches for.
+    unsafe {
+        for line in 0..lines {
+            let from = source.add(line * LINE).cast::<Line>();
+            target.add(line * LINE).cast::<Line>().write_unaligned(from.read_unaligned());
+        }
+        let done = lines * LINE;
+        copy(source.add(done), target.add(done), length - done);
     }
 }
 
@@ -112,9 +145,19 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
+    fn targets_just_ahead_of_their_source_are_known() {
+        let at = core::ptr::without_provenance::<u8>;
+        let cases = [(0, false), (1, true), (63, true), (64, false), (4095, false), (4096 + 16, true)];
+        for (ahead, is) in cases {
+            assert_eq!(super::is_just_ahead(at(0x7000), at(0x7000 + ahead)), is && cfg!(target_arch = "x86_64"));
+        }
+        assert!(!super::is_just_ahead(at(0x7010), at(0x7000)));
+    }
+
+    #[test]
     fn every_length_is_copied_exactly() {
         let source: Vec<u8> = (0..=255u8).cycle().take(300).collect();
-        for way in [super::copy, super::copy_around] {
+        for way in [super::copy, super::copy_around, super::copy_by_lines] {
             for (length, at) in (0..300).flat_map(|length| [(length, 1), (length, 40), (length, 64)]) {
                 let mut target = [0xEEu8; 400];
                 // SAFETY: both buffers are longer than `length` and distinct.
