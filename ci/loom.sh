@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Explores the interleavings of the ring and the wake protocol (crates/beeline-lane/tests/loom.rs).
+# Explores the interleavings of the ring and the wake protocol (crates/beeline-lane/tests/loom/).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-2}" \

@@ -4,7 +4,7 @@
 //! with a peer that may be hostile ([`Storage`]); each end's own state ([`TxState`], [`RxState`]) lives
 //! where only the holders of that end can write. The kernel's part, a connected `AF_UNIX` stream socket
 //! (the *anchor*) on which single bytes (*bells*) travel, is the [`Bells`] trait. This crate knows no
-//! descriptors, forbids `unsafe`, and is modelled with loom (`tests/loom.rs`).
+//! descriptors, forbids `unsafe`, and is modelled with loom (`tests/loom/`).
 //!
 //! # Who writes what
 //!

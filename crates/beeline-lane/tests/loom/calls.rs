@@ -1,0 +1,153 @@
+//! The calls of a program on its end, as the sockets make them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use beeline_lane::{Armed, Fault, Reader, Since, Sink, Source, Writer, flags};
+use loom::sync::Mutex;
+use loom::sync::atomic::Ordering::{Acquire, Release};
+
+use super::model::{Died, Holder};
+
+/// What a call ended with.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub enum Ended {
+    Bytes(usize),
+    Eof,
+    Gone,
+}
+
+impl Holder {
+    /// Runs `act` as the holder of the reading half; takes over from a holder that died.
+    pub fn reading<T>(&self, act: impl FnOnce(&Reader<'_, Holder>) -> T) -> T {
+        self.locked(&self.side().rx_lock, |died| {
+            let reader = Reader::new(self, self.end, &self.side().rx, &self.side().tx);
+            if died {
+                let _ = reader.recover(self);
+            }
+            act(&reader)
+        })
+    }
+
+    /// As [`Holder::reading`], for the writing half.
+    pub fn writing<T>(&self, act: impl FnOnce(&Writer<'_, Holder>) -> T) -> T {
+        self.locked(&self.side().tx_lock, |died| {
+            let writer = Writer::new(self, self.end, &self.side().tx, &self.side().rx);
+            if died {
+                writer.recover().unwrap();
+            }
+            act(&writer)
+        })
+    }
+
+    /// A robust lock: `act` learns whether the last holder died with it. (loom's own mutexes do not
+    /// survive that.)
+    pub fn locked<T>(&self, lock: &Mutex<bool>, act: impl FnOnce(bool) -> T) -> T {
+        let mut died = lock.lock().unwrap();
+        let result = catch_unwind(AssertUnwindSafe(|| act(*died)));
+        *died = result.is_err();
+        drop(died);
+        result.unwrap_or_else(|reason| resume_unwind(reason))
+    }
+
+    /// Blocking `recv`.
+    pub fn recv(&self, buffer: &mut [u8]) -> Ended {
+        loop {
+            let ended = self.reading(|reader| {
+                // In this order, which is the peer's reversed: whoever sees the end has seen the flag, and
+                // whoever sees the flag will see the last cursor.
+                let gone = self.peer_is_gone();
+                let finished = self.lane.fronts[self.end.peer() as usize].flags.load(Acquire) & flags::FIN != 0;
+                match reader.read(Sink::from(&mut *buffer), self) {
+                    Ok(0) if finished => return Some(Ended::Eof),
+                    Ok(0) if gone => return Some(Ended::Gone),
+                    Ok(0) => {}
+                    Ok(count) => return Some(Ended::Bytes(count)),
+                    Err(fault) => panic!("{fault:?}"),
+                }
+                match reader.arm(Since::Read, self) {
+                    Ok(Armed::Sleep) => None,
+                    Ok(Armed::Ready) | Err(Fault::Gone) => Some(Ended::Bytes(0)),
+                    Err(fault) => panic!("{fault:?}"),
+                }
+            });
+            match ended {
+                Some(Ended::Bytes(0)) => {}
+                Some(ended) => return ended,
+                None => {
+                    self.sleep_readable();
+                    self.side().rx.note_bell();
+                }
+            }
+        }
+    }
+
+    /// Blocking `recv` until the stream ends or `limit` bytes are there.
+    pub fn recv_all(&self, limit: usize) -> (Vec<u8>, Option<Ended>) {
+        let mut stream = Vec::new();
+        while stream.len() < limit {
+            let mut buffer = [0; 5];
+            let room = buffer.len().min(limit - stream.len());
+            match self.recv(&mut buffer[..room]) {
+                Ended::Bytes(count) => stream.extend_from_slice(&buffer[..count]),
+                ended => return (stream, Some(ended)),
+            }
+        }
+        (stream, None)
+    }
+
+    /// Blocking `send` of all bytes; false when the peer is gone.
+    pub fn send(&self, bytes: &[u8]) -> bool {
+        let mut done = 0;
+        while done < bytes.len() {
+            let armed = self.writing(|writer| {
+                // As the sockets do: the short way first.
+                if writer.write_small(Source::from(&bytes[done..]), self) {
+                    done = bytes.len();
+                } else {
+                    done += writer.write(Source::from(&bytes[done..]), self)?;
+                }
+                if done == bytes.len() {
+                    return Ok(Armed::Ready);
+                }
+                writer.arm(self)
+            });
+            match armed {
+                Ok(Armed::Ready) => {}
+                Ok(Armed::Sleep) => {
+                    self.sleep_writable();
+                    if self.peer_is_gone() {
+                        return false;
+                    }
+                }
+                Err(Fault::Gone) => return false,
+                Err(fault) => panic!("{fault:?}"),
+            }
+        }
+        true
+    }
+
+    pub fn finish(&self) {
+        self.lane.fronts[self.end as usize].flags.store(flags::FIN, Release);
+        self.change(|me, _| me.half_closed = true);
+    }
+
+    /// The kernel closes the anchor: the last holder is gone.
+    pub fn close(&self) {
+        self.change(|me, peer| {
+            me.closed = true;
+            peer.edge = true;
+        });
+    }
+
+    /// Runs `act`; false if the fuse burnt down meanwhile.
+    pub fn lives_through(&self, act: impl FnOnce()) -> bool {
+        match catch_unwind(AssertUnwindSafe(act)) {
+            Ok(()) => true,
+            Err(reason) if reason.is::<Died>() => {
+                self.fuse.0.set(None);
+                false
+            }
+            Err(reason) => resume_unwind(reason),
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! What the models run on: a lane's memory, the kernel under its anchor, and the holders of its ends.
+
+use std::cell::Cell;
+use std::panic::resume_unwind;
+
+use beeline_lane::{BellFault, Bells, End, RxState, Sink, Source, Storage, TxState, Wake};
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+use loom::sync::{Arc, Condvar, Mutex};
+
+/// Fences go with each eighth of a ring: the smallest ring that has an unfenced read is 16 bytes.
+pub const RING: usize = 16;
+/// Bells that fit into a socket at all.
+pub const BELLS_MAX: u32 = 14;
+
+/// A byte of a ring. loom reports accesses that the protocol fails to order.
+pub struct Byte(UnsafeCell<u8>);
+
+// SAFETY: loom checks at run time that no two accesses race.
+unsafe impl Sync for Byte {}
+// SAFETY: as above.
+unsafe impl Send for Byte {}
+
+#[derive(Default)]
+pub struct Front {
+    pub cursor: AtomicU64,
+    pub head: AtomicU32,
+    pub echo: AtomicU64,
+    pub flags: AtomicU32,
+    pub read_wake: AtomicU32,
+    pub write_wake: AtomicU32,
+}
+
+#[derive(Default)]
+pub struct KernelEnd {
+    /// Bells queued for this end.
+    pub queued: u32,
+    /// This end's send buffer is the small one.
+    pub small: bool,
+    /// This end is closed.
+    pub closed: bool,
+    /// This end has shut down writing.
+    pub half_closed: bool,
+    /// An edge-triggered set that watches this end has an event to look at.
+    pub edge: bool,
+    /// Bells this end ever sent.
+    pub sent: u32,
+}
+
+#[derive(Default)]
+pub struct Kernel {
+    pub ends: [KernelEnd; 2],
+}
+
+/// One side: the state shared by its holders. The lock tells whether the last holder died with it.
+#[derive(Default)]
+pub struct Side {
+    pub tx: TxState,
+    pub rx: RxState,
+    pub tx_lock: Mutex<bool>,
+    pub rx_lock: Mutex<bool>,
+}
+
+pub struct Lane {
+    pub fronts: [Front; 2],
+    pub rings: [Vec<Byte>; 2],
+    pub sides: [Side; 2],
+    pub kernel: Mutex<Kernel>,
+    pub changed: Condvar,
+}
+
+impl Lane {
+    pub fn new() -> Arc<Lane> {
+        let ring = || (0..RING).map(|_| Byte(UnsafeCell::new(0xEE))).collect();
+        Arc::new(Lane {
+            fronts: Default::default(),
+            rings: [ring(), ring()],
+            sides: Default::default(),
+            kernel: Mutex::new(Kernel::default()),
+            changed: Condvar::new(),
+        })
+    }
+}
+
+/// Unwinds its thread after a number of steps. `None` never does.
+#[derive(Default)]
+pub struct Fuse(pub Cell<Option<u32>>);
+
+pub struct Died;
+
+impl Fuse {
+    fn burn(&self) {
+        match self.0.get() {
+            Some(0) => resume_unwind(Box::new(Died)),
+            Some(steps) => self.0.set(Some(steps - 1)),
+            None => {}
+        }
+    }
+}
+
+/// One holder of one end.
+pub struct Holder {
+    pub lane: Arc<Lane>,
+    pub end: End,
+    pub fuse: Fuse,
+}
+
+impl Storage for Holder {
+    fn ring_bytes(&self) -> u32 {
+        RING as u32
+    }
+    fn cursor(&self, end: End) -> u64 {
+        self.fuse.burn();
+        self.lane.fronts[end as usize].cursor.load(Acquire)
+    }
+    fn set_cursor(&self, end: End, cursor: u64) {
+        self.fuse.burn();
+        self.lane.fronts[end as usize].cursor.store(cursor, Release);
+        // A holder may die between publishing and noting it.
+        self.fuse.burn();
+    }
+    fn head(&self, end: End) -> u32 {
+        self.lane.fronts[end as usize].head.load(Acquire)
+    }
+    fn set_head(&self, end: End, head: u32) {
+        self.fuse.burn();
+        self.lane.fronts[end as usize].head.store(head, Release);
+    }
+    fn echo(&self, end: End) -> (u64, bool) {
+        (self.lane.fronts[end as usize].echo.load(Acquire), false)
+    }
+    // Urgent bytes are not modelled: their words are published before the cursor that covers them, as bytes are.
+    fn urgent(&self, _: End) -> u64 {
+        0
+    }
+    fn set_urgent(&self, _: End, _: u64) {}
+    fn passed(&self, _: End) -> u64 {
+        0
+    }
+    fn set_passed(&self, _: End, _: u64) {}
+    fn set_echo(&self, end: End, read: u64) {
+        self.lane.fronts[end as usize].echo.store(read & 0xFFFF_FFFF_FFFF, Release);
+    }
+    fn wake(&self, end: End, wake: Wake) -> u32 {
+        self.fuse.burn();
+        self.word(end, wake).load(Relaxed)
+    }
+    fn set_wake(&self, end: End, wake: Wake, value: u32) {
+        self.fuse.burn();
+        // A store, on real memory. loom does not know that a compare-and-swap is followed by nothing else
+        // than what it was tried before (it lets the peer's clearing of the old value come after the new
+        // one), so the model swaps, which gives it the order that C11 guarantees.
+        let _ = self.word(end, wake).swap(value, Relaxed);
+    }
+    fn clear_wake(&self, end: End, wake: Wake, seen: u32) {
+        self.fuse.burn();
+        let _ = self.word(end, wake).compare_exchange(seen, seen & !1, Relaxed, Relaxed);
+    }
+    fn copy_in(&self, end: End, position: u32, mut source: Source<'_>) {
+        self.fuse.burn();
+        let mut position = position as usize;
+        while !source.is_empty() {
+            let mut byte = [0];
+            source.drain_into(&mut byte);
+            // SAFETY: the pointer is valid for the closure, and loom checks for races.
+            self.lane.rings[end as usize][position % RING].0.with_mut(|cell| unsafe { *cell = byte[0] });
+            position += 1;
+        }
+    }
+    fn copy_out(&self, end: End, position: u32, mut sink: Sink<'_>) {
+        self.fuse.burn();
+        let mut position = position as usize;
+        while !sink.is_empty() {
+            // SAFETY: the pointer is valid for the closure, and loom checks for races.
+            sink.fill_from(&[self.lane.rings[end as usize][position % RING].0.with(|cell| unsafe { *cell })]);
+            position += 1;
+        }
+    }
+    fn discard_ring(&self, _end: End) {
+        unreachable!("no model gives memory back");
+    }
+    fn full_fence(&self) {
+        fence(SeqCst);
+    }
+}
+
+impl Bells for Holder {
+    fn ring(&self) -> Result<(), BellFault> {
+        self.fuse.burn();
+        self.change(|me, peer| match peer.closed {
+            true => Err(BellFault::Gone),
+            false => {
+                send_bell(me, peer);
+                Ok(())
+            }
+        })
+    }
+    fn queued(&self) -> Result<u32, BellFault> {
+        self.fuse.burn();
+        self.change(|me, peer| if peer.closed { Err(BellFault::Gone) } else { Ok(me.queued) })
+    }
+    fn drain(&self, count: u32) -> Result<(), BellFault> {
+        self.fuse.burn();
+        self.change(|me, _| me.queued -= count.min(me.queued));
+        Ok(())
+    }
+    fn plug(&self) {
+        self.fuse.burn();
+        self.change(|me, _| me.small = true);
+    }
+    fn plugged(&self) -> bool {
+        self.fuse.burn();
+        self.change(|me, peer| me.small && peer.queued > 3)
+    }
+    fn unplug(&self) {
+        self.fuse.burn();
+        self.change(|me, _| me.small = false);
+    }
+}
+
+pub fn send_bell(me: &mut KernelEnd, peer: &mut KernelEnd) {
+    me.sent += 1;
+    peer.queued = (peer.queued + 1).min(BELLS_MAX);
+    peer.edge = true;
+}
+
+impl Holder {
+    pub fn new(lane: &Arc<Lane>, end: End) -> Holder {
+        Holder { lane: lane.clone(), end, fuse: Fuse::default() }
+    }
+
+    pub fn mortal(lane: &Arc<Lane>, end: End, steps: u32) -> Holder {
+        Holder { fuse: Fuse(Cell::new(Some(steps))), ..Holder::new(lane, end) }
+    }
+
+    pub fn word(&self, end: End, wake: Wake) -> &AtomicU32 {
+        let front = &self.lane.fronts[end as usize];
+        match wake {
+            Wake::Read => &front.read_wake,
+            Wake::Write => &front.write_wake,
+        }
+    }
+
+    pub fn side(&self) -> &Side {
+        &self.lane.sides[self.end as usize]
+    }
+
+    /// One system call that changes the kernel's state.
+    pub fn change<T>(&self, act: impl FnOnce(&mut KernelEnd, &mut KernelEnd) -> T) -> T {
+        let mut kernel = self.lane.kernel.lock().unwrap();
+        let [client, server] = &mut kernel.ends;
+        let (me, peer) = if self.end == End::Client { (client, server) } else { (server, client) };
+        let result = act(me, peer);
+        self.lane.changed.notify_all();
+        result
+    }
+
+    /// `poll(2)`: sleeps until `level` holds of us and the peer.
+    pub fn sleep_until(&self, mut level: impl FnMut(&mut KernelEnd, &KernelEnd) -> bool) {
+        let mut kernel = self.lane.kernel.lock().unwrap();
+        loop {
+            let [client, server] = &mut kernel.ends;
+            let (me, peer) = if self.end == End::Client { (client, server) } else { (server, client) };
+            if level(me, peer) {
+                return;
+            }
+            kernel = self.lane.changed.wait(kernel).unwrap();
+        }
+    }
+
+    pub fn sleep_readable(&self) {
+        self.sleep_until(|me, peer| me.queued > 0 || peer.closed || peer.half_closed);
+    }
+
+    pub fn sleep_edge(&self) {
+        self.sleep_until(|me, peer| std::mem::take(&mut me.edge) && (me.queued > 0 || peer.closed || peer.half_closed));
+    }
+
+    pub fn sleep_writable(&self) {
+        self.sleep_until(|me, peer| !me.small || peer.queued <= 3 || peer.closed);
+    }
+
+    pub fn peer_is_gone(&self) -> bool {
+        self.lane.kernel.lock().unwrap().ends[self.end.peer() as usize].closed
+    }
+}

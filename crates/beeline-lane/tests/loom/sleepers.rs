@@ -1,0 +1,211 @@
+//! Whoever sleeps is woken for what it waits for.
+
+use beeline_lane::{Armed, End, Since};
+use loom::thread;
+
+use super::calls::Ended;
+use super::model::{Holder, Lane};
+use super::{check, prefill, stream};
+
+/// The ring runs empty and full: the reader sleeps for data, and the producer rewinds.
+#[test]
+fn a_sleeping_reader_is_woken_by_each_message() {
+    check(3, || {
+        let lane = Lane::new();
+        let writer = Holder::new(&lane, End::Client);
+        let thread = thread::spawn(move || {
+            assert!(writer.send(&[1]));
+            assert!(writer.send(&[2, 3]));
+        });
+        let (bytes, _) = Holder::new(&lane, End::Server).recv_all(3);
+        assert_eq!(bytes, [1, 2, 3]);
+        thread.join().unwrap();
+        assert!(lane.kernel.lock().unwrap().ends[1].queued <= 3);
+    });
+}
+
+#[test]
+fn a_sleeping_writer_is_woken_by_room() {
+    check(3, || {
+        let lane = Lane::new();
+        prefill(&lane, 16);
+        let writer = Holder::new(&lane, End::Client);
+        let thread = thread::spawn(move || {
+            assert!(writer.send(&[16]));
+        });
+        // Exactly half of the ring is read, in small steps, and then nothing any more: that must do.
+        let server = Holder::new(&lane, End::Server);
+        for _ in 0..2 {
+            let mut buffer = [0; 4];
+            assert_eq!(server.recv(&mut buffer), Ended::Bytes(4));
+        }
+        thread.join().unwrap();
+    });
+}
+
+/// The reader looks while the ring is half empty, and copies while the writer fills it and goes to sleep.
+#[test]
+fn a_reader_that_looked_before_the_ring_was_full_still_wakes_the_writer() {
+    check(3, || {
+        let lane = Lane::new();
+        prefill(&lane, 7);
+        let writer = Holder::new(&lane, End::Client);
+        let thread = thread::spawn(move || {
+            assert!(writer.send(&stream(7..17)));
+        });
+        let mut buffer = [0; 7];
+        assert_eq!(Holder::new(&lane, End::Server).recv(&mut buffer), Ended::Bytes(7));
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn two_waiting_readers_share_what_comes() {
+    check(2, || {
+        let lane = Lane::new();
+        let readers = [0, 1].map(|_| {
+            let reader = Holder::new(&lane, End::Server);
+            thread::spawn(move || {
+                let mut byte = [0];
+                assert_eq!(reader.recv(&mut byte), Ended::Bytes(1));
+                byte[0]
+            })
+        });
+        let writer = Holder::new(&lane, End::Client);
+        assert!(writer.send(&[1]));
+        assert!(writer.send(&[2]));
+        let mut bytes = readers.map(|thread| thread.join().unwrap());
+        bytes.sort_unstable();
+        assert_eq!(bytes, [1, 2]);
+    });
+}
+
+#[test]
+fn two_waiting_readers_both_see_the_end() {
+    check(2, || {
+        let lane = Lane::new();
+        let readers = [0, 1].map(|_| {
+            let reader = Holder::new(&lane, End::Server);
+            thread::spawn(move || reader.recv_all(9))
+        });
+        let writer = Holder::new(&lane, End::Client);
+        assert!(writer.send(&[1]));
+        writer.finish();
+        let results = readers.map(|thread| thread.join().unwrap());
+        assert!(results.iter().all(|(_, ended)| *ended == Some(Ended::Eof)));
+        assert_eq!(results.iter().map(|(bytes, _)| bytes.len()).sum::<usize>(), 1);
+    });
+}
+
+/// A second holder wakes, arms, drains and loses interest, whatever it was told. The first, which sleeps
+/// in the kernel all the time, is nevertheless woken for the byte.
+#[test]
+fn a_holder_that_arms_and_leaves_takes_no_wake_up_with_it() {
+    check(3, || {
+        let lane = Lane::new();
+        let sleeper = Holder::new(&lane, End::Server);
+        let sleeper = thread::spawn(move || {
+            let mut byte = [0];
+            assert_eq!(sleeper.recv(&mut byte), Ended::Bytes(1));
+        });
+        let passer = Holder::new(&lane, End::Server);
+        let passer = thread::spawn(move || {
+            for _ in 0..2 {
+                passer.side().rx.note_bell();
+                passer.reading(|reader| reader.arm(Since::Read, &passer)).unwrap();
+            }
+        });
+        assert!(Holder::new(&lane, End::Client).send(&[1]));
+        sleeper.join().unwrap();
+        passer.join().unwrap();
+    });
+}
+
+/// As above with an edge-triggered holder, which leaves the byte unread.
+#[test]
+fn an_edge_triggered_holder_leaves_level_triggered_ones_awake() {
+    check(2, || {
+        let lane = Lane::new();
+        let sleeper = Holder::new(&lane, End::Server);
+        let sleeper = thread::spawn(move || {
+            let mut byte = [0];
+            assert_eq!(sleeper.recv(&mut byte), Ended::Bytes(1));
+        });
+        let edge = Holder::new(&lane, End::Server);
+        let edge = thread::spawn(move || {
+            let tail = edge.reading(|reader| reader.tail());
+            edge.side().rx.note_bell();
+            let _ = edge.reading(|reader| reader.arm(Since::Tail(tail), &edge)).unwrap();
+        });
+        assert!(Holder::new(&lane, End::Client).send(&[1]));
+        sleeper.join().unwrap();
+        edge.join().unwrap();
+    });
+}
+
+/// An edge-triggered waiter that reads nothing learns of every tail, in the end of the last.
+#[test]
+fn an_edge_triggered_waiter_learns_of_news_beside_unread_data() {
+    check(3, || {
+        let lane = Lane::new();
+        prefill(&lane, 1);
+        let writer = Holder::new(&lane, End::Client);
+        let thread = thread::spawn(move || {
+            assert!(writer.send(&[1]));
+            assert!(writer.send(&[2]));
+        });
+        let waiter = Holder::new(&lane, End::Server);
+        let mut reported = 1;
+        while reported != 3 {
+            let armed = waiter.reading(|reader| reader.arm(Since::Tail(reported), &waiter)).unwrap();
+            if armed == Armed::Sleep {
+                waiter.sleep_edge();
+                waiter.side().rx.note_bell();
+            }
+            reported = waiter.reading(|reader| reader.tail());
+        }
+        thread.join().unwrap();
+    });
+}
+
+/// Both writers get on although the reader reads once and never touches the lane again.
+#[test]
+fn two_waiting_writers_both_find_the_room() {
+    check(2, || {
+        let lane = Lane::new();
+        prefill(&lane, 16);
+        let writers = [0, 1].map(|_| {
+            let writer = Holder::new(&lane, End::Client);
+            thread::spawn(move || {
+                assert!(writer.send(&[99]));
+            })
+        });
+        let mut buffer = [0; 12];
+        assert_eq!(Holder::new(&lane, End::Server).recv(&mut buffer), Ended::Bytes(12));
+        for thread in writers {
+            thread.join().unwrap();
+        }
+    });
+}
+
+/// A reader that goes to sleep itself tells the writer even of the smallest step across the threshold.
+#[test]
+fn a_reader_that_sleeps_beside_unread_data_tells_of_room() {
+    check(3, || {
+        let lane = Lane::new();
+        prefill(&lane, 13);
+        let writer = Holder::new(&lane, End::Client);
+        let thread = thread::spawn(move || {
+            // A poller that wants to know when there is room.
+            while writer.writing(|end| end.arm(&writer)).unwrap() == Armed::Sleep {
+                writer.sleep_writable();
+            }
+        });
+        let server = Holder::new(&lane, End::Server);
+        let mut buffer = [0];
+        assert_eq!(server.recv(&mut buffer), Ended::Bytes(1));
+        let armed = server.reading(|reader| reader.arm(Since::Tail(13), &server)).unwrap();
+        assert_eq!(armed, Armed::Sleep);
+        thread.join().unwrap();
+    });
+}

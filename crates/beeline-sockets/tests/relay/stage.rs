@@ -1,0 +1,177 @@
+//! What every test needs: lanes, relays, the calls on both ends.
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::FromRawFd;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use beeline_lane::{End, LaneMemory};
+use beeline_shm::SideMemory;
+use beeline_sockets::desc::{DESCS, Kind};
+use beeline_sockets::side::SideState;
+use beeline_sockets::{Outcome, io, life, table};
+
+/// Relays are told apart by their sockets, and some tests count processes or time.
+static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+pub fn turn() -> std::sync::MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Addresses that no other test uses.
+fn addresses() -> [SocketAddr; 2] {
+    static PORT: AtomicU16 = AtomicU16::new(12_100);
+    let port = PORT.fetch_add(2, Relaxed);
+    [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 1], port + 1))]
+}
+
+/// The fds of a fresh lane, client's and server's, with the addresses of both.
+pub fn lane_pair() -> ([i32; 2], [SocketAddr; 2]) {
+    let mut fds = [-1; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, fds.as_mut_ptr()) }, 0);
+    let (lane, memfd) = LaneMemory::create(1 << 20).unwrap();
+    // SAFETY: ours.
+    unsafe { libc::close(memfd) };
+    let names = addresses();
+    lane.set_flags(End::Server, beeline_lane::flags::TAKEN);
+    for (fd, end) in fds.into_iter().zip([End::Client, End::Server]) {
+        // SAFETY: a side is valid when zeroed and lives as long as the process.
+        let side: &'static SideState = unsafe { SideMemory::create().unwrap().0.as_ref() };
+        side.holders.store(1, Relaxed);
+        side.family.store(libc::AF_INET as u32, Relaxed);
+        side.local.set(names[end as usize]);
+        side.remote.set(names[end.peer() as usize]);
+        side.rx.begin_armed();
+        lane.read_wake(end).store(1, Relaxed);
+        let desc = DESCS.take().unwrap();
+        desc.begin(Kind::Tcp, fd, libc::AF_INET as u32, life::forks());
+        desc.become_lane(lane, side, end);
+        table::set(fd, Some(desc)).unwrap();
+    }
+    (fds, names)
+}
+
+/// A lane whose server's end was demoted: the client's fd, what the program holds, and the relay's process.
+pub fn relayed() -> (i32, TcpStream, Relay) {
+    let ([client, server], _) = lane_pair();
+    let relay = demote(server);
+    (client, adopt(server), relay)
+}
+
+pub fn demote(fd: i32) -> Relay {
+    let inode = inode(fd);
+    life::demote(fd).unwrap();
+    Relay::of(inode)
+}
+
+/// The program's view of a demoted fd.
+pub fn adopt(fd: i32) -> TcpStream {
+    table::set(fd, None).unwrap();
+    // SAFETY: the fd is the test's.
+    unsafe { TcpStream::from_raw_fd(fd) }
+}
+
+pub fn inode(fd: i32) -> u64 {
+    beeline_shm::memfd::identify(fd).unwrap().0.inode
+}
+
+/// A relay's process.
+#[derive(Clone, Copy)]
+pub struct Relay(pub u32);
+
+impl Relay {
+    /// The relay that holds the socket with this inode.
+    pub fn of(inode: u64) -> Relay {
+        let wanted = format!("socket:[{inode}]");
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let holds = |pid: &u32| {
+            let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+            let named =
+                std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "beeline-relay\n");
+            named && fds.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.to_str() == Some(&wanted)))
+        };
+        let mut found = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(holds);
+        Relay(found.next().expect("a relay holds the anchor"))
+    }
+
+    pub fn lives(self) -> bool {
+        std::fs::read_to_string(format!("/proc/{}/comm", self.0)).is_ok_and(|name| name == "beeline-relay\n")
+            && !self.stat().starts_with('Z')
+    }
+
+    /// What follows the name in the process' stat.
+    pub fn stat(self) -> String {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
+        stat.rsplit(") ").next().unwrap_or_default().to_owned()
+    }
+
+    /// A field of the stat by its number in proc(5).
+    pub fn field(self, number: usize) -> u64 {
+        self.stat().split(' ').nth(number - 3).unwrap().parse().unwrap()
+    }
+
+    pub fn ends(self) {
+        let patience = Instant::now() + Duration::from_secs(10);
+        while self.lives() {
+            assert!(Instant::now() < patience, "the relay {} lives on", self.0);
+            std::thread::yield_now();
+        }
+    }
+}
+
+pub fn send(fd: i32, bytes: &[u8]) -> Outcome {
+    // SAFETY: a live slice.
+    unsafe { io::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_NOSIGNAL) }
+}
+
+pub fn recv(fd: i32, bytes: &mut [u8]) -> Outcome {
+    // SAFETY: a live slice.
+    unsafe { io::recv(fd, bytes.as_mut_ptr(), bytes.len(), 0) }
+}
+
+/// Reads until the end of the stream.
+pub fn rest(fd: i32) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut bytes = [0; 4096];
+    loop {
+        match recv(fd, &mut bytes) {
+            Outcome::Done(0) => return all,
+            Outcome::Done(count) => all.extend_from_slice(&bytes[..count as usize]),
+            other => panic!("{other:?} after {} bytes", all.len()),
+        }
+    }
+}
+
+pub fn close(fd: i32) {
+    assert_eq!(life::close(fd), Outcome::OK);
+}
+
+/// Bytes that the peer has not read (`SIOCOUTQ`).
+pub fn unread(fd: i32) -> i32 {
+    let mut bytes = -1;
+    // SAFETY: room for an int.
+    let asked = unsafe { life::ioctl(fd, libc::TIOCOUTQ, (&raw mut bytes) as usize) };
+    assert_eq!(asked, Outcome::OK);
+    bytes
+}
+
+pub fn io_unread(fd: i32) -> i32 {
+    let mut count = 0i32;
+    // SAFETY: room for an int.
+    assert_eq!(unsafe { life::ioctl(fd, libc::FIONREAD, (&raw mut count) as usize) }, Outcome::OK);
+    count
+}
+
+/// What the kernel does to the fds of a killed process.
+pub fn kill(fd: i32) {
+    // SAFETY: a plain number.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_close, fd) }, 0);
+}
+
+pub fn ended(program: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    program.read_to_end(&mut bytes).unwrap();
+    bytes
+}
