@@ -13,6 +13,7 @@
 //! The anchor only ever says "gone"; what that means is computed from the fronts ([`gone`]).
 
 mod anchor;
+mod blocking;
 mod bulk;
 mod calibrate;
 mod flagged;
@@ -46,6 +47,9 @@ use crate::desc::{Desc, Kind};
 use crate::life::relay;
 use crate::side::{SideState, state};
 use crate::{Outcome, kernel, stats, table};
+
+/// Flags of a peer that has shut down both halves.
+pub(crate) const DEAF: u32 = flags::FIN | flags::SHUT_RD;
 
 /// What a blocked or failing operation does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -25,8 +25,8 @@
 //!
 //! # Rooms
 //!
-//! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `ports` and the
-//! names of anchors reserve the client's address; `hello_io` moves the hello; `pool` keeps lanes and sides;
+//! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `route` and `ports`
+//! find the client's address and reserve it; `hello_io` moves the hello; `pool` keeps lanes and sides;
 //! `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part; `connect`, `knock`, `bridged` and
 //! `late` the client's, and `brief` knows which other hosts' listeners are left to TCP. `bridging` is what the bridge
 //! itself uses of all this.
@@ -52,6 +52,7 @@ mod listener;
 mod lookup;
 mod pool;
 mod ports;
+mod route;
 mod trust;
 mod turnstile;
 

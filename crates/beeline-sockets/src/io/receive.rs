@@ -5,13 +5,14 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, LaneMemory, Reader, Since, Sink, flags as lane_flags};
 use beeline_stats::tunables::Wait;
 
-use super::send::{TRANSFER_MAX, Waited, check_iovecs, left, not_a_lane};
+use super::blocking::{Waited, wait_readable};
+use super::send::{TRANSFER_MAX, check_iovecs, left, not_a_lane};
 use super::{Anchor, Next, count_arrivals, fault, kernel_said, low_water, observe, receive_over, urgent};
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Pin, RxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
-use crate::wait::{Patience, Spun, Woken};
+use crate::wait::Patience;
 use crate::{Outcome, kernel};
 
 /// `read(2)`: as [`recv`] without flags, but nothing is asked of the connection for no bytes.
@@ -351,7 +352,7 @@ fn stopped_by_signal(patience: Option<&mut Patience>, guard: &RxGuard) -> Option
     if guard.reader().view().mark.is_none_or(|mark| mark.distance != 0) {
         return None;
     }
-    match Waited::from_sleep(patience.signal()?, patience)? {
+    match Waited::from_signal(patience)? {
         Waited::Stop(outcome) => Some(outcome),
         _ => None,
     }
@@ -421,71 +422,5 @@ pub(super) fn account(desc: &Desc, side: &SideState, bytes: usize) {
     if let Some(slot) = unsafe { desc.slot.load(Relaxed).as_ref() } {
         slot.rx_bytes.store(slot.rx_bytes.load(Relaxed).wrapping_add(bytes as u64), Relaxed);
         slot.rx_bells.store(u64::from(side.rx.bells()), Relaxed);
-    }
-}
-
-/// Waits until there is something to read, or something else to tell.
-#[cold]
-pub(super) fn wait_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) -> Waited {
-    let desc = pin.desc();
-    let side = desc.side();
-    let lane = desc.lane();
-    let peer = desc.end().peer();
-    if !desc.shares_cpu() {
-        let known = match since {
-            Since::Read => side.rx.head(),
-            Since::Tail(tail) => tail,
-        };
-        let flags = lane.flags(peer);
-        let news = || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags;
-        let spun = pin.while_waiting(|| desc.budget().spin(patience, news));
-        match spun {
-            Spun::News => return Waited::Again,
-            Spun::Signal => {
-                if let Some(woken) = patience.signal()
-                    && let Some(waited) = Waited::from_sleep(woken, patience)
-                {
-                    return waited.restarted(given, desc);
-                }
-            }
-            Spun::Nothing => {}
-        }
-    }
-    let (fd, armed) = match desc.lock_rx() {
-        Some(guard) => {
-            let fd = pin.fd(given);
-            (fd, guard.reader().arm(since, &Anchor(fd)))
-        }
-        None => return Waited::Kernel,
-    };
-    match armed {
-        Ok(Armed::Ready) => return Waited::Again,
-        Ok(Armed::Sleep) => {}
-        Err(failure) => {
-            return match fault(fd, desc, failure, 0) {
-                Next::Kernel => Waited::Kernel,
-                Next::Again => Waited::Again,
-            };
-        }
-    }
-    observe(desc, side);
-    if receive_over(side) {
-        return Waited::Again;
-    }
-    let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
-    let woken = pin.while_waiting(|| patience.sleep(&mut fds, None));
-    desc.publish_cpu();
-    desc.budget().slept(patience);
-    match (woken, Waited::from_sleep(woken, patience)) {
-        (_, Some(waited)) => waited.restarted(given, desc),
-        (Woken::Ready(_), None) if !table::leads_to(fd, desc) || !desc.is_lane() => {
-            side.rx.note_bell();
-            Waited::Again
-        }
-        (Woken::Ready(_), None) => match kernel_said(fd, desc, fds[0].revents) {
-            Next::Kernel => Waited::Kernel,
-            Next::Again => Waited::Again,
-        },
-        _ => Waited::Again,
     }
 }

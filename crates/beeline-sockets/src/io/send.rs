@@ -4,13 +4,14 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
 
+use super::blocking::{Waited, wait_writable};
 use super::bulk::BULK_BYTES;
-use super::{Anchor, Next, fault, kernel_said, observe, pace, reset, urgent, writable_hint};
+use super::{Anchor, DEAF, Next, fault, kernel_said, observe, reset, urgent};
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind, Pin, TxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
-use crate::wait::{Patience, Spun, Woken, ticks};
+use crate::wait::{Patience, ticks};
 use crate::{Outcome, kernel, reclaim};
 
 /// Sends between two looks at the kernel while everything seems well: a reader that was killed while it
@@ -87,9 +88,6 @@ fn send_nothing(fd: i32, desc: &'static Desc, flags: i32) -> Outcome {
         other => other,
     }
 }
-
-/// Flags of a peer that has shut down both halves.
-const DEAF: u32 = lane_flags::FIN | lane_flags::SHUT_RD;
 
 /// The most that one call moves, as in the kernel (`MAX_RW_COUNT`, read(2)).
 pub(super) const TRANSFER_MAX: usize = 0x7FFF_F000;
@@ -450,104 +448,4 @@ fn sends_since_look(desc: &Desc) -> bool {
     }
     desc.sends.store(0, Relaxed);
     true
-}
-
-/// How a wait ended.
-pub(super) enum Waited {
-    /// Look at the connection again.
-    Again,
-    /// The connection is now plain TCP.
-    Kernel,
-    /// Give this to the app, unless some bytes were moved before.
-    Stop(Outcome),
-}
-
-impl Waited {
-    /// What a sleep's end means for a call that the kernel restarts if it has no timeout.
-    pub(super) fn from_sleep(woken: Woken, patience: &Patience) -> Option<Waited> {
-        match woken {
-            Woken::Ready(_) => None,
-            Woken::TimedOut => Some(Waited::Stop(Outcome::fail(libc::EAGAIN))),
-            // signal(7): socket calls with a timeout are never restarted.
-            Woken::Signal { restart: true } if !patience.is_bounded() => Some(Waited::Again),
-            Woken::Signal { .. } => Some(Waited::Stop(Outcome::fail(libc::EINTR))),
-            Woken::Failed(errno) => Some(Waited::Stop(Outcome::Fail(errno))),
-        }
-    }
-
-    /// The kernel restarts a call with its number, which may have been closed meanwhile.
-    pub(super) fn restarted(self, given: i32, desc: &'static Desc) -> Waited {
-        match self {
-            Waited::Again if !table::leads_to(given, desc) => Waited::Kernel,
-            waited => waited,
-        }
-    }
-}
-
-/// Waits until there is room, or something else to tell.
-#[cold]
-pub(super) fn wait_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
-    let desc = pin.desc();
-    let side = desc.side();
-    if !desc.shares_cpu() {
-        let news = || writable_hint(desc, side) || desc.lane().flags(desc.end().peer()) & lane_flags::CLOSED != 0;
-        let spun = pin.while_waiting(|| desc.budget().spin(patience, news));
-        match spun {
-            Spun::News => {
-                observe(desc, side);
-                if side.is(state::PEER_CLOSED) && !writable_hint(desc, side) {
-                    reset(side, libc::ECONNRESET);
-                }
-                return Waited::Again;
-            }
-            Spun::Signal => {
-                if let Some(woken) = patience.signal()
-                    && let Some(waited) = Waited::from_sleep(woken, patience)
-                {
-                    return waited.restarted(given, desc);
-                }
-            }
-            Spun::Nothing => {}
-        }
-    }
-    let (fd, armed) = match desc.lock_tx() {
-        Some(guard) => {
-            let fd = pin.fd(given);
-            (fd, guard.writer().arm(&Anchor(fd)))
-        }
-        None => return Waited::Kernel,
-    };
-    match armed {
-        Ok(Armed::Ready) => return Waited::Again,
-        Ok(Armed::Sleep) => {}
-        Err(failure) => {
-            return match fault(fd, desc, failure, 0) {
-                Next::Kernel => Waited::Kernel,
-                Next::Again => {
-                    if side.is(state::PEER_CLOSED) {
-                        reset(side, libc::ECONNRESET);
-                    }
-                    Waited::Again
-                }
-            };
-        }
-    }
-    let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-    let woken = pin.while_waiting(|| patience.sleep(&mut fds, None));
-    desc.publish_cpu();
-    desc.budget().slept(patience);
-    match Waited::from_sleep(woken, patience) {
-        Some(waited) => waited.restarted(given, desc),
-        None if !table::leads_to(fd, desc) || !desc.is_lane() => Waited::Again,
-        None => match kernel_said(fd, desc, fds[0].revents) {
-            Next::Kernel => Waited::Kernel,
-            Next::Again => {
-                pace(desc, fds[0].revents);
-                if side.is(state::PEER_CLOSED) {
-                    reset(side, libc::ECONNRESET);
-                }
-                Waited::Again
-            }
-        },
-    }
 }

@@ -13,8 +13,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Since, Sink, Source};
 use beeline_shm::sys::{SysResult, call};
 
-use super::receive::{self, wait_readable};
-use super::send::{self, TRANSFER_MAX, Waited, left, wait_writable};
+use super::blocking::{Waited, wait_readable, wait_writable};
+use super::receive;
+use super::send::{self, TRANSFER_MAX, left};
 use super::{Anchor, Next, fault, observe, receive_over};
 use crate::desc::Desc;
 use crate::side::{SideState, state};

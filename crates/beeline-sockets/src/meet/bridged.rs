@@ -15,8 +15,9 @@ use beeline_stats::{Counter, Reason};
 use beeline_wire::{Endpoint, Verdict, bridge};
 
 use super::brief::Life;
-use super::connect::{self, Anchor, Route};
+use super::connect;
 use super::pool::{self, PooledLane};
+use super::route::{Anchor, Route, reserve_name};
 use super::{lookup, trust};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
@@ -37,7 +38,7 @@ const BRIDGE_COOKIE: u64 = u64::MAX;
 /// # Errors
 /// Why the kernel has to.
 pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<(), Reason> {
-    let (anchor, name) = connect::reserve_name(route, |_| Ok(()))?;
+    let (anchor, name) = reserve_name(route, |_| Ok(()))?;
     enter(&anchor, route)?;
     let side = pool::side().map_err(connect::memory_reason)?;
     side.state.mark(state::BRIDGED);

@@ -16,9 +16,10 @@ use beeline_shm::sys;
 use beeline_stats::Reason;
 use beeline_wire::{ConnName, Endpoint, Verdict, bridge};
 
-use super::connect::{self, Anchor};
+use super::connect;
 use super::hello_io::{self, Refusal, Waiting};
 use super::pool::{self, PooledLane};
+use super::route::Anchor;
 use super::{admit, lookup, trust};
 use crate::kernel::{self, SockAddr};
 use crate::{Errno, io};

@@ -31,20 +31,20 @@
 //! lane again, all for handing the connection to another program ([`crate::life`]). A client's lane without its memfd is
 //! unmapped when its connection closes. When descriptors run short all of them are closed.
 
+mod sides;
+
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
-use beeline_shm::{Errno, SideMemory, memfd, sys};
+use beeline_shm::{Errno, memfd, sys};
 use beeline_stats::Counter;
 
 use crate::lock::Lock;
-use crate::side::SideState;
 use crate::slab::{Slab, Stable};
 use crate::{kernel, stats, table};
 
-/// Side pages kept for the next connection.
-const SIDES_MAX: u32 = 16;
+pub(super) use sides::{Side, side};
 
 /// A lane that this process has mapped: in use by a connection, or idle.
 #[repr(C)]
@@ -79,7 +79,7 @@ unsafe impl Stable for PooledLane {
 
 static LANES: Slab<PooledLane> = Slab::new();
 
-/// Guards the lists.
+/// Guards the lists, here and in [`sides`].
 static LOCK: Lock = Lock::new();
 /// Idle lanes of which this process was the client, the last used first.
 static CLIENT: List = List::new();
@@ -87,9 +87,6 @@ static CLIENT: List = List::new();
 static SERVER: List = List::new();
 /// At most one lane that was made for a connection that then went over TCP. Nobody else has ever seen it.
 static SPARE: List = List::new();
-/// Idle side pages, linked through their first words.
-static SIDES: AtomicUsize = AtomicUsize::new(0);
-static SIDES_COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// A list of lanes; used under [`LOCK`].
 struct List {
@@ -372,13 +369,7 @@ pub(super) fn purge() {
     for list in [&CLIENT, &SPARE, &SERVER] {
         drop_idle(list);
     }
-    while let Some((page, memfd)) = take_side() {
-        if let Some(memfd) = memfd {
-            kernel::close_hidden(memfd);
-        }
-        // SAFETY: an idle page has no user.
-        unsafe { page.unmap() };
-    }
+    sides::purge();
 }
 
 /// Closes all memfds, because descriptors are short. Returns whether there were any.
@@ -421,86 +412,9 @@ pub(super) fn reset_after_fork() {
     LANES.reset_after_fork(|_| {});
     // What other threads gave back since the `purge` before the fork. One may have been about to count.
     purge();
-    for count in [&CLIENT.count, &SERVER.count, &SPARE.count, &SIDES_COUNT] {
+    for count in [&CLIENT.count, &SERVER.count, &SPARE.count, &sides::COUNT] {
         count.store(0, Relaxed);
     }
-}
-
-/// A zeroed side page, and the side on it.
-///
-/// # Errors
-/// Those of memfd_create(2), ftruncate(2) and mmap(2).
-pub(super) fn side() -> Result<Side, Errno> {
-    let (page, memfd) = match take_side() {
-        Some((page, memfd)) => {
-            // SAFETY: an idle page has no user.
-            unsafe { page.clear() };
-            (page, memfd)
-        }
-        None => {
-            let (page, memfd) = SideMemory::create()?;
-            (page, kernel::keep(memfd))
-        }
-    };
-    // SAFETY: a side consists of atomics only and is valid when zeroed; it is unmapped in `Side::retire` only.
-    Ok(Side { state: unsafe { page.as_ref::<SideState>() }, memfd })
-}
-
-/// A side page and its memfd, if that is kept.
-#[derive(Clone, Copy)]
-pub(super) struct Side {
-    pub state: &'static SideState,
-    pub memfd: Option<i32>,
-}
-
-impl Side {
-    /// The side has no user in this process any more. `alone` tells whether it never had one in another.
-    pub(super) fn retire(self, alone: bool) {
-        // SAFETY: a side stands at the start of its page, which is mapped.
-        let page = unsafe { SideMemory::from_address(core::ptr::from_ref(self.state) as usize) };
-        if alone && SIDES_COUNT.load(Relaxed) < SIDES_MAX {
-            let _guard = LOCK.lock();
-            let link = link_of(page);
-            link.next.store(SIDES.load(Relaxed), Relaxed);
-            link.memfd.store(self.memfd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
-            SIDES.store(core::ptr::from_ref(self.state) as usize, Relaxed);
-            SIDES_COUNT.fetch_add(1, Relaxed);
-            return;
-        }
-        if let Some(memfd) = self.memfd {
-            kernel::close_hidden(memfd);
-        }
-        // SAFETY: the caller gives up the last use.
-        unsafe { page.unmap() };
-    }
-}
-
-fn take_side() -> Option<(SideMemory, Option<i32>)> {
-    let _guard = LOCK.lock();
-    let address = SIDES.load(Relaxed);
-    if address == 0 {
-        return None;
-    }
-    // SAFETY: the list holds mapped pages only.
-    let page = unsafe { SideMemory::from_address(address) };
-    let link = link_of(page);
-    SIDES.store(link.next.load(Relaxed), Relaxed);
-    SIDES_COUNT.fetch_sub(1, Relaxed);
-    Some((page, link.memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)))
-}
-
-/// The start of an idle page.
-#[repr(C)]
-struct Link {
-    /// The address of the next idle page.
-    next: AtomicUsize,
-    /// The page's memfd, plus one; 0 when it is not kept.
-    memfd: AtomicI32,
-}
-
-fn link_of(page: SideMemory) -> &'static Link {
-    // SAFETY: atomics that are valid when zeroed; the page is idle, so its words are the list's.
-    unsafe { page.as_ref::<Link>() }
 }
 
 #[cfg(test)]
@@ -562,7 +476,7 @@ mod tests {
             // As another holder may leave it.
             side.state.holders.store(1, Relaxed);
             super::super::retire_lane(desc);
-            assert_eq!(SIDES_COUNT.load(Relaxed), kept, "{forked}");
+            assert_eq!(sides::COUNT.load(Relaxed), kept, "{forked}");
             purge();
         }
     }

@@ -1,0 +1,182 @@
+//! How a call that may block waits on its connection: it spins, arms the wake word, sleeps, and says what came of it.
+//!
+//! Called without a lock, and only when the call has found nothing to do; so nothing in here is on the short way.
+
+use beeline_lane::{Armed, Since, flags as lane_flags};
+
+use super::{Anchor, Next, fault, kernel_said, observe, pace, receive_over, reset, writable_hint};
+use crate::Outcome;
+use crate::desc::{Desc, Pin};
+use crate::side::state;
+use crate::table;
+use crate::wait::{Patience, Spun, Woken};
+
+/// How a wait ended.
+pub(super) enum Waited {
+    /// Look at the connection again.
+    Again,
+    /// The connection is now plain TCP.
+    Kernel,
+    /// Give this to the app, unless some bytes were moved before.
+    Stop(Outcome),
+}
+
+impl Waited {
+    /// What a sleep's end means for a call that the kernel restarts if it has no timeout.
+    pub(super) fn from_sleep(woken: Woken, patience: &Patience) -> Option<Waited> {
+        match woken {
+            Woken::Ready(_) => None,
+            Woken::TimedOut => Some(Waited::Stop(Outcome::fail(libc::EAGAIN))),
+            // signal(7): socket calls with a timeout are never restarted.
+            Woken::Signal { restart: true } if !patience.is_bounded() => Some(Waited::Again),
+            Woken::Signal { .. } => Some(Waited::Stop(Outcome::fail(libc::EINTR))),
+            Woken::Failed(errno) => Some(Waited::Stop(Outcome::Fail(errno))),
+        }
+    }
+
+    /// What a signal that came meanwhile means for the call, if one came and ends it.
+    pub(super) fn from_signal(patience: &mut Patience) -> Option<Waited> {
+        Waited::from_sleep(patience.signal()?, patience)
+    }
+
+    /// The kernel restarts a call with its number, which may have been closed meanwhile.
+    pub(super) fn restarted(self, given: i32, desc: &'static Desc) -> Waited {
+        match self {
+            Waited::Again if !table::leads_to(given, desc) => Waited::Kernel,
+            waited => waited,
+        }
+    }
+}
+
+impl From<Next> for Waited {
+    fn from(next: Next) -> Waited {
+        match next {
+            Next::Again => Waited::Again,
+            Next::Kernel => Waited::Kernel,
+        }
+    }
+}
+
+/// Waits until there is room, or something else to tell.
+#[cold]
+pub(super) fn wait_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
+    let desc = pin.desc();
+    let side = desc.side();
+    if !desc.shares_cpu() {
+        let news = || writable_hint(desc, side) || desc.lane().flags(desc.end().peer()) & lane_flags::CLOSED != 0;
+        let spun = pin.while_waiting(|| desc.budget().spin(patience, news));
+        match spun {
+            Spun::News => {
+                observe(desc, side);
+                if side.is(state::PEER_CLOSED) && !writable_hint(desc, side) {
+                    reset(side, libc::ECONNRESET);
+                }
+                return Waited::Again;
+            }
+            Spun::Signal => {
+                if let Some(waited) = Waited::from_signal(patience) {
+                    return waited.restarted(given, desc);
+                }
+            }
+            Spun::Nothing => {}
+        }
+    }
+    let (fd, armed) = match desc.lock_tx() {
+        Some(guard) => {
+            let fd = pin.fd(given);
+            (fd, guard.writer().arm(&Anchor(fd)))
+        }
+        None => return Waited::Kernel,
+    };
+    match armed {
+        Ok(Armed::Ready) => return Waited::Again,
+        Ok(Armed::Sleep) => {}
+        Err(failure) => {
+            return match fault(fd, desc, failure, 0) {
+                Next::Kernel => Waited::Kernel,
+                Next::Again => {
+                    if side.is(state::PEER_CLOSED) {
+                        reset(side, libc::ECONNRESET);
+                    }
+                    Waited::Again
+                }
+            };
+        }
+    }
+    let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+    let woken = pin.while_waiting(|| patience.sleep(&mut fds, None));
+    desc.publish_cpu();
+    desc.budget().slept(patience);
+    match Waited::from_sleep(woken, patience) {
+        Some(waited) => waited.restarted(given, desc),
+        None if !table::leads_to(fd, desc) || !desc.is_lane() => Waited::Again,
+        None => match kernel_said(fd, desc, fds[0].revents) {
+            Next::Kernel => Waited::Kernel,
+            Next::Again => {
+                pace(desc, fds[0].revents);
+                if side.is(state::PEER_CLOSED) {
+                    reset(side, libc::ECONNRESET);
+                }
+                Waited::Again
+            }
+        },
+    }
+}
+
+/// Waits until there is something to read, or something else to tell.
+#[cold]
+pub(super) fn wait_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) -> Waited {
+    let desc = pin.desc();
+    let side = desc.side();
+    let lane = desc.lane();
+    let peer = desc.end().peer();
+    if !desc.shares_cpu() {
+        let known = match since {
+            Since::Read => side.rx.head(),
+            Since::Tail(tail) => tail,
+        };
+        let flags = lane.flags(peer);
+        let news = || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags;
+        let spun = pin.while_waiting(|| desc.budget().spin(patience, news));
+        match spun {
+            Spun::News => return Waited::Again,
+            Spun::Signal => {
+                if let Some(waited) = Waited::from_signal(patience) {
+                    return waited.restarted(given, desc);
+                }
+            }
+            Spun::Nothing => {}
+        }
+    }
+    let (fd, armed) = match desc.lock_rx() {
+        Some(guard) => {
+            let fd = pin.fd(given);
+            (fd, guard.reader().arm(since, &Anchor(fd)))
+        }
+        None => return Waited::Kernel,
+    };
+    match armed {
+        Ok(Armed::Ready) => return Waited::Again,
+        Ok(Armed::Sleep) => {}
+        Err(failure) => {
+            return fault(fd, desc, failure, 0).into();
+        }
+    }
+    observe(desc, side);
+    if receive_over(side) {
+        return Waited::Again;
+    }
+    let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
+    let woken = pin.while_waiting(|| patience.sleep(&mut fds, None));
+    desc.publish_cpu();
+    desc.budget().slept(patience);
+    match (woken, Waited::from_sleep(woken, patience)) {
+        (_, Some(waited)) => waited.restarted(given, desc),
+        (Woken::Ready(_), None) if !table::leads_to(fd, desc) || !desc.is_lane() => {
+            side.rx.note_bell();
+            Waited::Again
+        }
+        (Woken::Ready(_), None) => kernel_said(fd, desc, fds[0].revents).into(),
+        _ => Waited::Again,
+    }
+}

@@ -1,0 +1,132 @@
+//! What a relay does when there is nothing to move: it spins for a while, then sleeps (rules 6 to 8 of [`super`]).
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::{Armed, Fault, Since, flags};
+use beeline_shm::sys::call;
+
+use super::{ANCHOR, Moved, Pump, SOCKET, State};
+use crate::{Errno, kernel};
+
+impl Pump {
+    /// Looks again and again for a while, if that has paid lately.
+    pub(super) fn spin(&mut self) -> Moved {
+        /// A budget below this is none.
+        const LEAST_NS: u64 = 1_000;
+        /// Waits without a spin between two probes, and the budget of a probe.
+        const PROBE_EVERY: u32 = 32;
+        const PROBE_NS: u64 = 4_000;
+        /// Another task ran here meanwhile: there is more work than CPUs.
+        const GAP_NS: u64 = 20_000;
+        /// Looks at the ring between two at the socket.
+        const LOOKS: u32 = 16;
+        let mut budget = self.spin_ns.min(self.plan.spin_ns_max);
+        if budget < LEAST_NS {
+            self.skipped = self.skipped.wrapping_add(1);
+            if !self.skipped.is_multiple_of(PROBE_EVERY) {
+                return Moved::Nothing;
+            }
+            budget = PROBE_NS.min(self.plan.spin_ns_max);
+        }
+        let (lane, peer, head) = (self.plan.lane, self.plan.end.peer(), self.plan.side.rx.head());
+        let start = now_ns();
+        let mut last = start;
+        loop {
+            for _ in 0..LOOKS {
+                if (lane.cursor(peer) >> 32) as u32 != head && !self.socket_full {
+                    break;
+                }
+                core::hint::spin_loop();
+            }
+            match self.turn() {
+                Moved::Nothing => {}
+                moved => {
+                    self.spin_ns = budget.max(LEAST_NS).saturating_mul(2).min(self.plan.spin_ns_max);
+                    return moved;
+                }
+            }
+            let now = now_ns();
+            if now.saturating_sub(last) > GAP_NS || now.saturating_sub(start) >= budget {
+                self.spin_ns = budget / 2;
+                return Moved::Nothing;
+            }
+            last = now;
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    pub(super) fn sleep(&mut self) -> Moved {
+        if self.outward == State::Open && !self.socket_full {
+            match self.reader().arm(Since::Read, &self.bells()) {
+                Ok(Armed::Ready) => return Moved::Some,
+                Ok(Armed::Sleep) => {}
+                Err(fault) => return self.faulted(fault),
+            }
+        }
+        if self.inward == State::Open && self.writer().room().is_ok_and(|(free, _)| free == 0) {
+            match self.writer().arm(&self.bells()) {
+                Ok(Armed::Ready) => return Moved::Some,
+                Ok(Armed::Sleep) => {}
+                Err(fault) => return self.faulted(fault),
+            }
+        }
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        let args = [self.plan.set as usize, events.as_mut_ptr() as usize, events.len(), usize::MAX, 0, 8];
+        // SAFETY: room for as many events; no timeout, no mask.
+        let woken = unsafe { call(libc::SYS_epoll_pwait, args) };
+        self.plan.lane.cpu(self.plan.end).store(kernel::cpu().wrapping_add(1), Relaxed);
+        let count = match woken {
+            Ok(count) => count,
+            Err(Errno(libc::EINTR)) => return Moved::Some,
+            Err(_) => return Moved::Reset,
+        };
+        for event in events.iter().take(count) {
+            let (what, happened) = (event.u64, event.events as i32);
+            if what == ANCHOR {
+                self.anchor_said(happened);
+            } else if what != SOCKET {
+                self.plan.attendance.heard(what, self.plan.side);
+            } else if happened & (libc::EPOLLERR | libc::EPOLLHUP) != 0 && self.socket_is_reset() {
+                return self.drain_socket();
+            } else if happened & libc::EPOLLOUT != 0 {
+                self.socket_full = false;
+            }
+        }
+        Moved::Some
+    }
+
+    fn anchor_said(&mut self, happened: i32) {
+        if happened & libc::EPOLLIN != 0 {
+            self.plan.side.rx.note_bell();
+        }
+        // An anchor with both halves shut down, by either end, looks like a dead one. Then nothing is left to learn.
+        let said = self.peer_flags();
+        let shut = said & flags::FIN != 0 && (self.inward == State::Over || said & flags::SHUT_RD != 0);
+        if happened & (libc::EPOLLHUP | libc::EPOLLERR) != 0 && !shut {
+            self.peer_gone = true;
+        }
+    }
+
+    /// Whether the other end of the socket has gone without the usual words.
+    fn socket_is_reset(&self) -> bool {
+        kernel::getsockopt::<i32>(self.plan.socket, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0)
+    }
+
+    #[cold]
+    fn faulted(&mut self, fault: Fault) -> Moved {
+        if fault != Fault::Gone || self.peer_gone {
+            return Moved::Reset;
+        }
+        self.peer_gone = true;
+        Moved::Some
+    }
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds, by the system call: what the vDSO's form needs may be unmapped.
+fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let args = [libc::CLOCK_MONOTONIC as usize, (&raw mut now) as usize, 0, 0, 0, 0];
+    // SAFETY: a live timespec.
+    let _ = unsafe { call(libc::SYS_clock_gettime, args) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
