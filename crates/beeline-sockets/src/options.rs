@@ -18,7 +18,7 @@ use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
 
 use crate::desc::{Desc, Kind};
-use crate::side::{OptionValue, SideState, option_key};
+use crate::side::{OptionValue, SideState, store_option};
 use crate::{Errno, Outcome, kernel, life, meet};
 pub use get::getsockopt;
 use table::{Class, OPTION, class};
@@ -60,7 +60,7 @@ fn template_info(side: &SideState, info: &mut [u8], length: &mut usize) -> Outco
 /// What a listener's connections inherit that the app may not have set: binding to an IPv6 address sets it.
 pub(crate) fn note_v6_only(listener: &Desc, fd: i32) {
     if let Ok(only) = kernel::getsockopt::<i32>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
-        let _ = store(&listener.draft.options, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only);
+        let _ = store_option(&listener.draft.options, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only);
     }
 }
 
@@ -145,12 +145,12 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
             // SAFETY: forwarded; the kernel takes an int for these.
             let number = unsafe { value.cast::<i32>().read_unaligned() };
             let number = if class(level, name) == Class::Switch { i32::from(number != 0) } else { number };
-            keep_or_block(desc, store(&draft.options, level, name, number));
+            keep_or_block(desc, store_option(&draft.options, level, name, number));
         }
         Class::Rate => keep_or_block(desc, store_rate(&draft.options, fd)),
         Class::Template | Class::SegmentSize | Class::V6Only | Class::Buffer => {
             if let Some(number) = number_of(fd, level, name) {
-                keep_or_block(desc, store(&draft.options, level, name, number));
+                keep_or_block(desc, store_option(&draft.options, level, name, number));
                 if class(level, name) == Class::Buffer && number <= SMALL_BUFFER {
                     block(desc, OPTION);
                 }
@@ -326,20 +326,6 @@ fn name_of(fd: i32, level: i32, name: i32) -> [u8; 16] {
     kernel::getsockopt::<[u8; 16]>(fd, level, name).unwrap_or_default()
 }
 
-/// Stores an integer option in a draft; `false` when there is no place left.
-fn store(options: &[OptionValue], level: i32, name: i32, value: i32) -> bool {
-    let key = option_key(level, name);
-    for slot in options {
-        let holds = slot.key.load(Relaxed);
-        if holds == key || holds == 0 {
-            slot.value.store(value, Relaxed);
-            slot.key.store(key, Relaxed);
-            return true;
-        }
-    }
-    false
-}
-
 /// A string option takes four places, under names that no option has: the option's own plus `0x8000`,
 /// `0x9000`, `0xA000` and `0xB000`.
 fn name_part(name: i32, part: usize) -> i32 {
@@ -348,7 +334,10 @@ fn name_part(name: i32, part: usize) -> i32 {
 
 fn store_name(options: &[OptionValue], level: i32, name: i32, text: &[u8; 16]) -> bool {
     let (words, _) = text.as_chunks::<4>();
-    words.iter().enumerate().all(|(part, word)| store(options, level, name_part(name, part), i32::from_ne_bytes(*word)))
+    words
+        .iter()
+        .enumerate()
+        .all(|(part, word)| store_option(options, level, name_part(name, part), i32::from_ne_bytes(*word)))
 }
 
 /// `SO_MAX_PACING_RATE` takes two places, likewise.
@@ -357,7 +346,7 @@ fn store_rate(options: &[OptionValue], fd: i32) -> bool {
     [rate as i32, (rate >> 32) as i32]
         .iter()
         .enumerate()
-        .all(|(part, word)| store(options, libc::SOL_SOCKET, name_part(libc::SO_MAX_PACING_RATE, part), *word))
+        .all(|(part, word)| store_option(options, libc::SOL_SOCKET, name_part(libc::SO_MAX_PACING_RATE, part), *word))
 }
 
 fn stored_rate(side: &SideState) -> Option<u64> {

@@ -274,17 +274,22 @@ impl SideState {
 
     /// Stores an option. `false` when there is no place left.
     pub fn set_option(&self, level: i32, name: i32, value: i32) -> bool {
-        let key = option_key(level, name);
-        for slot in &self.options {
-            let holds = slot.key.load(Relaxed);
-            if holds == key || holds == 0 {
-                slot.value.store(value, Relaxed);
-                slot.key.store(key, Relaxed);
-                return true;
-            }
-        }
-        false
+        store_option(&self.options, level, name, value)
     }
+}
+
+/// Stores an option in a side's places or a draft's. `false` when there is none left.
+pub(crate) fn store_option(options: &[OptionValue], level: i32, name: i32, value: i32) -> bool {
+    let key = option_key(level, name);
+    for slot in options {
+        let holds = slot.key.load(Relaxed);
+        if holds == key || holds == 0 {
+            slot.value.store(value, Relaxed);
+            slot.key.store(key, Relaxed);
+            return true;
+        }
+    }
+    false
 }
 
 /// Never 0, which is a free place.
