@@ -1,12 +1,12 @@
 //! Several epoll sets and several waiters: one descriptor in two sets, nested sets, EXCLUSIVE, threads, processes.
 
+mod nested;
+mod waiters;
+
 use crate::case::axes::{FAMILY, ONCE, TRIGGER};
 use crate::case::{Case, Group};
-use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
-use beeline_testkit::sys::{self, EpollCall};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub const GROUP: Group = Group {
     name: "epoll_sets",
@@ -16,29 +16,29 @@ pub const GROUP: Group = Group {
         Case::new("deleted_from_one_set", FAMILY | TRIGGER, deleted_from_one_set),
         Case::new("set_closed_other_stays", FAMILY | TRIGGER, set_closed_other_stays),
         Case::new("duplicate_of_the_set", FAMILY | TRIGGER, duplicate_of_the_set),
-        Case::new("nested", FAMILY | TRIGGER, nested),
-        Case::new("nested_twice", FAMILY, nested_twice),
-        Case::new("nested_edge_outside", FAMILY, nested_edge_outside),
-        Case::new("nested_with_direct_entry", FAMILY | TRIGGER, nested_with_direct_entry),
-        Case::new("set_in_poll_and_select", FAMILY | TRIGGER, set_in_poll_and_select),
-        Case::new("loops_are_refused", ONCE, loops_are_refused),
-        Case::new("depth_limit", ONCE, depth_limit),
-        Case::new("two_threads_wait_on_one_set", FAMILY | TRIGGER, two_threads_wait_on_one_set),
-        Case::new("two_threads_two_sets_one_connection", FAMILY, two_threads_two_sets_one_connection),
-        Case::new("exclusive_waiters", FAMILY, exclusive_waiters),
-        Case::new("add_while_another_thread_waits", FAMILY | TRIGGER, add_while_another_thread_waits),
-        Case::new("mod_while_another_thread_waits", FAMILY, mod_while_another_thread_waits),
-        Case::new("room_after_add_while_another_thread_waits", FAMILY | TRIGGER, room_after_add),
-        Case::new("room_after_filling_while_another_thread_waits", FAMILY, room_after_filling),
-        Case::new("data_after_mod_while_another_thread_waits", FAMILY | TRIGGER, data_after_mod),
-        Case::new("close_while_another_thread_waits", FAMILY, close_while_another_thread_waits),
-        Case::new("oneshot_shared_by_threads", FAMILY, oneshot_shared_by_threads),
-        Case::new("set_inherited_by_fork", FAMILY | TRIGGER, set_inherited_by_fork),
-        Case::new("set_shared_by_fork", FAMILY, set_shared_by_fork),
-        Case::new("child_adds_its_own", FAMILY, child_adds_its_own),
+        Case::new("nested", FAMILY | TRIGGER, nested::nested),
+        Case::new("nested_twice", FAMILY, nested::nested_twice),
+        Case::new("nested_edge_outside", FAMILY, nested::nested_edge_outside),
+        Case::new("nested_with_direct_entry", FAMILY | TRIGGER, nested::nested_with_direct_entry),
+        Case::new("set_in_poll_and_select", FAMILY | TRIGGER, nested::set_in_poll_and_select),
+        Case::new("loops_are_refused", ONCE, nested::loops_are_refused),
+        Case::new("depth_limit", ONCE, nested::depth_limit),
+        Case::new("two_threads_wait_on_one_set", FAMILY | TRIGGER, waiters::two_threads_wait_on_one_set),
+        Case::new("two_threads_two_sets_one_connection", FAMILY, waiters::two_threads_two_sets_one_connection),
+        Case::new("exclusive_waiters", FAMILY, waiters::exclusive_waiters),
+        Case::new("add_while_another_thread_waits", FAMILY | TRIGGER, waiters::add_while_another_thread_waits),
+        Case::new("mod_while_another_thread_waits", FAMILY, waiters::mod_while_another_thread_waits),
+        Case::new("room_after_add_while_another_thread_waits", FAMILY | TRIGGER, waiters::room_after_add),
+        Case::new("room_after_filling_while_another_thread_waits", FAMILY, waiters::room_after_filling),
+        Case::new("data_after_mod_while_another_thread_waits", FAMILY | TRIGGER, waiters::data_after_mod),
+        Case::new("close_while_another_thread_waits", FAMILY, waiters::close_while_another_thread_waits),
+        Case::new("oneshot_shared_by_threads", FAMILY, waiters::oneshot_shared_by_threads),
+        Case::new("set_inherited_by_fork", FAMILY | TRIGGER, waiters::set_inherited_by_fork),
+        Case::new("set_shared_by_fork", FAMILY, waiters::set_shared_by_fork),
+        Case::new("child_adds_its_own", FAMILY, waiters::child_adds_its_own),
         Case::new("both_ends_in_one_set", FAMILY | TRIGGER, both_ends_in_one_set),
         Case::new("connection_and_its_set_outlive_the_listener", FAMILY, connection_outlives_the_listener),
-        Case::new("two_pollers_one_reader", FAMILY, two_pollers_one_reader),
+        Case::new("two_pollers_one_reader", FAMILY, waiters::two_pollers_one_reader),
     ],
 };
 
@@ -142,401 +142,6 @@ fn duplicate_of_the_set(v: Variant) {
     epoll_wait(twin, 4, 0);
 }
 
-fn nested(v: Variant) {
-    let (client, server) = v.pair();
-    let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
-    epoll_add(inner, server, IN | trigger(v));
-    epoll_add(outer, inner, IN);
-    epoll_wait(outer, 4, 0);
-    say(client, server, "x");
-    epoll_wait(outer, 4, -1);
-    epoll_wait(outer, 4, -1);
-    epoll_wait(inner, 4, -1);
-    epoll_wait(outer, 4, 0);
-    recv(server, 8, 0);
-    epoll_wait(outer, 4, 0);
-    epoll_wait(inner, 4, 0);
-    say(client, server, "y");
-    epoll_wait(outer, 4, -1);
-    epoll_wait(inner, 4, -1);
-}
-
-fn nested_twice(v: Variant) {
-    let (client, server) = v.pair();
-    let (inner, middle, outer) = (epoll_create("inner"), epoll_create("middle"), epoll_create("outer"));
-    epoll_add(middle, inner, IN);
-    epoll_add(outer, middle, IN);
-    epoll_add(inner, server, IN);
-    epoll_wait(outer, 4, 0);
-    say(client, server, "x");
-    epoll_wait(outer, 4, -1);
-    epoll_wait(middle, 4, -1);
-    epoll_wait(inner, 4, -1);
-    recv(server, 8, 0);
-    epoll_wait(outer, 4, 0);
-    epoll_wait(middle, 4, 0);
-}
-
-fn nested_edge_outside(v: Variant) {
-    let (client, server) = v.pair();
-    let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
-    epoll_add(inner, server, IN);
-    epoll_add(outer, inner, IN | ET);
-    epoll_wait(outer, 4, 0);
-    say(client, server, "x");
-    epoll_wait(outer, 4, -1);
-    epoll_wait(outer, 4, 0);
-    epoll_wait(inner, 4, -1);
-    recv(server, 8, 0);
-    epoll_wait(inner, 4, 0);
-    say(client, server, "y");
-    epoll_wait(outer, 4, -1);
-    epoll_wait(outer, 4, 0);
-}
-
-fn nested_with_direct_entry(v: Variant) {
-    let (client, server) = v.pair();
-    let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
-    epoll_add(inner, server, IN | trigger(v));
-    epoll_add(outer, inner, IN);
-    epoll_add(outer, server, IN | trigger(v));
-    say(client, server, "x");
-    epoll_wait(outer, 4, -1);
-    epoll_wait(inner, 4, -1);
-    epoll_wait(outer, 4, 0);
-    recv(server, 8, 0);
-    epoll_wait(outer, 4, 0);
-}
-
-fn set_in_poll_and_select(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | trigger(v));
-    poll_now(set);
-    select(&[set], &[], &[], 0);
-    say(client, server, "x");
-    poll(&[(set, libc::POLLIN)], -1);
-    select(&[set], &[set], &[], -1);
-    epoll_wait(set, 4, -1);
-    poll_now(set);
-    recv(server, 8, 0);
-    poll_now(set);
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
-        send(client, b"y", 0);
-    });
-    poll(&[(set, libc::POLLIN)], -1);
-    let _ = thread.join();
-}
-
-fn loops_are_refused(v: Variant) {
-    let (client, _server) = v.pair();
-    let (one, two, three) = (epoll_create("one"), epoll_create("two"), epoll_create("three"));
-    epoll_add(one, two, IN);
-    epoll_add(two, three, IN);
-    epoll_add(three, one, IN);
-    epoll_add(two, one, IN);
-    epoll_add(three, client, OUT);
-    epoll_wait(one, 4, 0);
-}
-
-fn depth_limit(v: Variant) {
-    let (_client, server) = v.pair();
-    let sets = ["s0", "s1", "s2", "s3", "s4", "s5", "s6"].map(epoll_create);
-    for pair in sets.windows(2) {
-        epoll_add(pair[1], pair[0], IN);
-    }
-    epoll_add(sets[0], server, OUT);
-    epoll_wait(sets[1], 4, 0);
-}
-
-fn two_threads_wait_on_one_set(v: Variant) {
-    // Each of 200 bytes is received by exactly one of two threads that wait on the same set.
-    let v = Variant { nonblocking: true, ..v };
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | trigger(v));
-    static TAKEN: AtomicUsize = AtomicUsize::new(0);
-    let take = move || loop {
-        sys::epoll_wait(EpollCall::Wait, set.raw, 4, -1, None);
-        loop {
-            let mut byte = [0];
-            match sys::recv(server.raw, &mut byte, 0).value {
-                1 => TAKEN.fetch_add(1, Ordering::SeqCst),
-                0 => return,
-                _ => break,
-            };
-        }
-    };
-    let threads = [std::thread::spawn(take), std::thread::spawn(take)];
-    for count in 1..=200 {
-        sys::send(client.raw, b"x", 0);
-        until("it is taken", || TAKEN.load(Ordering::SeqCst) == count);
-    }
-    // With an edge only one thread hears of the end: it must reach the other by another way.
-    shutdown(client, libc::SHUT_WR);
-    for thread in threads {
-        until("a thread has ended", || {
-            epoll_mod_quietly(set, server, IN | trigger(v));
-            thread.is_finished()
-        });
-    }
-    trace!("taken {}", TAKEN.load(Ordering::SeqCst));
-}
-
-fn epoll_mod_quietly(set: Fd, fd: Fd, events: i32) {
-    sys::epoll_ctl(set.raw, libc::EPOLL_CTL_MOD, fd.raw, events as u32, 0);
-}
-
-fn two_threads_two_sets_one_connection(v: Variant) {
-    // Both sets are told of each arrival, whoever reads it.
-    let (client, server) = v.pair();
-    let sets = [epoll_create("one"), epoll_create("two")];
-    for set in sets {
-        epoll_add(set, server, IN | ET);
-    }
-    static WOKEN: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
-    let waiters = [0, 1].map(|at| {
-        std::thread::spawn(move || {
-            for _ in 0..20 {
-                sys::epoll_wait(EpollCall::Wait, sets[at].raw, 4, -1, None);
-                WOKEN[at].fetch_add(1, Ordering::SeqCst);
-            }
-        })
-    });
-    for count in 1..=20 {
-        sys::send(client.raw, b"x", 0);
-        until("both are woken", || WOKEN.iter().all(|woken| woken.load(Ordering::SeqCst) >= count));
-    }
-    for waiter in waiters {
-        let _ = waiter.join();
-    }
-    fionread(server);
-}
-
-fn exclusive_waiters(v: Variant) {
-    // At least one of the waiters is woken; how many more is up to the kernel.
-    let listener = v.listener();
-    static SERVED: AtomicUsize = AtomicUsize::new(0);
-    sys::set_nonblocking(listener.raw, true);
-    let workers = ["one", "two"].map(|name| {
-        let set = epoll_create(name);
-        epoll_add(set, listener, IN | libc::EPOLLEXCLUSIVE);
-        std::thread::spawn(move || {
-            loop {
-                sys::epoll_wait(EpollCall::Wait, set.raw, 4, -1, None);
-                let ret = sys::accept(listener.raw);
-                if !ret.is_ok() {
-                    continue;
-                }
-                let mut byte = [0];
-                sys::recv(ret.value as i32, &mut byte, 0);
-                SERVED.fetch_add(1, Ordering::SeqCst);
-                sys::close(ret.value as i32);
-                if byte[0] == b'q' {
-                    return;
-                }
-            }
-        })
-    });
-    for (at, word) in b"abcdefghqq".iter().enumerate() {
-        let client = v.client();
-        connect(client, &v.address_of(listener));
-        trace::write_note(format_args!("pair"));
-        send(client, &[*word], 0);
-        until("it is served", || SERVED.load(Ordering::SeqCst) == at + 1);
-        close(client);
-    }
-    for worker in workers {
-        let _ = worker.join();
-    }
-}
-
-/// Runs `change` in this thread while another waits on `set`; returns when that wait is over.
-fn while_waiting(set: Fd, change: impl FnOnce()) {
-    let (tell, told) = std::sync::mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        let _ = tell.send(sys::thread_id());
-        epoll_wait(set, 4, -1);
-    });
-    if let Ok(waiter) = told.recv() {
-        await_asleep(waiter);
-    }
-    change();
-    let _ = thread.join();
-}
-
-fn add_while_another_thread_waits(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    say(client, server, "x");
-    while_waiting(set, || {
-        epoll_add(set, server, IN | trigger(v));
-    });
-}
-
-fn mod_while_another_thread_waits(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, 0);
-    say(client, server, "x");
-    while_waiting(set, || {
-        epoll_mod(set, server, IN);
-    });
-}
-
-fn room_after_add(v: Variant) {
-    // Nothing to report when the member comes: what comes later must reach the thread that sleeps already.
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    let filled = fill_firmly(server, 1);
-    while_waiting(set, || {
-        epoll_add(set, server, OUT | trigger(v));
-        drain(client, 1, filled);
-    });
-}
-
-fn room_after_filling(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | OUT | ET);
-    epoll_wait(set, 4, 0);
-    while_waiting(set, || {
-        let filled = fill_firmly(server, 1);
-        drain(client, 1, filled);
-    });
-}
-
-fn data_after_mod(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | libc::EPOLLONESHOT | trigger(v));
-    say(client, server, "x");
-    epoll_wait(set, 4, -1);
-    recv(server, 8, 0);
-    while_waiting(set, || {
-        epoll_mod(set, server, IN | libc::EPOLLONESHOT | trigger(v));
-        say(client, server, "y");
-    });
-}
-
-fn close_while_another_thread_waits(v: Variant) {
-    let listener = v.listener();
-    let (_client, server) = v.pair_on(listener);
-    let (client2, second) = v.blocking_pair_on(listener, "client2", "second");
-    let set = epoll_create("set");
-    epoll_add(set, server, IN);
-    epoll_add(set, second, IN);
-    while_waiting(set, || {
-        close(server);
-        send(client2, b"x", 0);
-    });
-}
-
-fn oneshot_shared_by_threads(v: Variant) {
-    // The usual pattern of thread pools: whoever gets the event owns the connection until it arms it again.
-    let v = Variant { nonblocking: true, ..v };
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    let armed = IN | libc::EPOLLONESHOT | ET;
-    epoll_add(set, server, armed);
-    static OWNERS: AtomicUsize = AtomicUsize::new(0);
-    static TWICE: AtomicUsize = AtomicUsize::new(0);
-    static BYTES: AtomicUsize = AtomicUsize::new(0);
-    let pool = [(); 3].map(|()| {
-        std::thread::spawn(move || {
-            loop {
-                let (ret, _) = sys::epoll_wait(EpollCall::Wait, set.raw, 1, -1, None);
-                if ret.value != 1 {
-                    continue;
-                }
-                TWICE.fetch_add(OWNERS.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
-                let mut buffer = [0; 64];
-                let end = loop {
-                    let ret = sys::recv(server.raw, &mut buffer, 0);
-                    match ret.value {
-                        1.. => BYTES.fetch_add(ret.size(), Ordering::SeqCst),
-                        _ => break ret.value == 0,
-                    };
-                };
-                OWNERS.fetch_sub(1, Ordering::SeqCst);
-                epoll_mod_quietly(set, server, armed);
-                if end {
-                    return;
-                }
-            }
-        })
-    });
-    for _ in 0..500 {
-        sys::send(client.raw, b"12345", 0);
-    }
-    shutdown(client, libc::SHUT_WR);
-    for thread in pool {
-        let _ = thread.join();
-    }
-    trace!("bytes {}, owned by two {}", BYTES.load(Ordering::SeqCst), TWICE.load(Ordering::SeqCst));
-}
-
-fn set_inherited_by_fork(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | trigger(v));
-    let child = sys::fork(|| {
-        trace::set_actor("child");
-        epoll_wait(set, 4, -1);
-        recv(server, 8, 0);
-        send(server, b"done", 0);
-        0
-    });
-    send(client, b"x", 0);
-    await_queued(client, 4);
-    recv(client, 8, 0);
-    trace!("child: {}", sys::wait_for(child));
-    epoll_wait(set, 4, 0);
-    say(client, server, "y");
-    epoll_wait(set, 4, -1);
-}
-
-fn set_shared_by_fork(v: Variant) {
-    // The child closes its copy of the connection: the entry lives on through the parent's.
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN);
-    let child = sys::fork(|| {
-        trace::set_actor("child");
-        close(server);
-        epoll_wait(set, 4, -1);
-        0
-    });
-    send(client, b"x", 0);
-    trace!("child: {}", sys::wait_for(child));
-    epoll_wait(set, 4, -1);
-    recv(server, 8, 0);
-    epoll_wait(set, 4, 0);
-}
-
-fn child_adds_its_own(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    let child = sys::fork(|| {
-        trace::set_actor("child");
-        let own = epoll_create("own");
-        epoll_add(own, server, IN);
-        epoll_wait(own, 4, -1);
-        recv(server, 1, 0);
-        0
-    });
-    epoll_add(set, client, IN);
-    send(client, b"x", 0);
-    trace!("child: {}", sys::wait_for(child));
-    epoll_wait(set, 4, 0);
-    epoll_add(set, server, IN | OUT);
-    epoll_wait(set, 4, 0);
-}
-
 fn both_ends_in_one_set(v: Variant) {
     let (client, server) = v.pair();
     let set = epoll_create("set");
@@ -566,34 +171,5 @@ fn connection_outlives_the_listener(v: Variant) {
     epoll_wait(set, 4, 0);
     say(client, server, "x");
     epoll_wait(set, 4, -1);
-    recv(server, 8, 0);
-}
-
-fn two_pollers_one_reader(v: Variant) {
-    // poll and epoll in two threads on one connection: an arrival wakes both.
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN);
-    let (tell, told) = std::sync::mpsc::channel();
-    let other = tell.clone();
-    let threads = [
-        std::thread::spawn(move || {
-            trace::set_actor("by epoll");
-            let _ = tell.send(sys::thread_id());
-            epoll_wait(set, 4, -1);
-        }),
-        std::thread::spawn(move || {
-            trace::set_actor("by poll");
-            let _ = other.send(sys::thread_id());
-            poll(&[(server, libc::POLLIN)], -1);
-        }),
-    ];
-    for waiter in told.iter().take(2) {
-        await_asleep(waiter);
-    }
-    send(client, b"x", 0);
-    for thread in threads {
-        let _ = thread.join();
-    }
     recv(server, 8, 0);
 }
