@@ -168,26 +168,17 @@ impl Parcel {
     /// # Safety
     /// `message` must be valid, as for sendmsg(2). The result must not outlive `control`.
     unsafe fn attach(&self, message: &libc::msghdr, control: &mut Control) -> Option<libc::msghdr> {
-        // SAFETY: valid by the caller's word; the macros stay within the control data.
-        let (used, fds) = unsafe {
-            let (mut used, mut fds) = (0, 0);
-            let mut header = libc::CMSG_FIRSTHDR(message);
-            while let Some(control) = header.as_ref() {
-                used = align((header as usize).wrapping_sub(message.msg_control as usize) + control.cmsg_len);
-                if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
-                    fds += control.cmsg_len.saturating_sub(HEADER_BYTES) / FD_BYTES;
-                }
-                header = libc::CMSG_NXTHDR(message, header);
-            }
-            (used, fds)
-        };
+        let mut fds = 0;
+        // SAFETY: valid by the caller's word.
+        let used = unsafe { walk(message, |_| fds += 1) }?;
         let length = HEADER_BYTES + self.count * FD_BYTES;
         if fds + self.count > RIGHTS_MAX || used + align(length) > CONTROL_BYTES {
             return None;
         }
         let base = control.0.as_mut_ptr().cast::<u8>();
-        // SAFETY: the app's data up to `used`, of which the last bytes may be padding that the app left out, and the room
-        // behind it were checked; parts within the array.
+        // SAFETY: `used` and the room for the parts behind it lie within our buffer, as was checked, and a multiple of
+        // eight is aligned for a header there. The app's data is readable for `msg_controllen` bytes by the caller's
+        // word; `used` may be up to seven bytes more, padding that the app left out. The parts lie within their array.
         unsafe {
             let given = used.min(message.msg_controllen);
             base.write_bytes(0, used);
@@ -338,33 +329,53 @@ unsafe fn each_end(message: *const libc::msghdr, mut f: impl FnMut(i32, &'static
     }
 }
 
-/// Calls `f` with each descriptor in a message.
+/// Calls `f` with each descriptor in a message; with none if the kernel will refuse the whole of it.
 ///
 /// # Safety
 /// `message` must be null or valid.
-unsafe fn each(message: *const libc::msghdr, mut f: impl FnMut(i32)) {
-    if (message as usize) < 4096 {
-        return;
-    }
-    // SAFETY: valid by the caller's word. The macros stay within the control buffer.
+unsafe fn each(message: *const libc::msghdr, f: impl FnMut(i32)) {
+    // SAFETY: forwarded.
     unsafe {
-        if (*message).msg_controllen < size_of::<libc::cmsghdr>() || ((*message).msg_control as usize) < 4096 {
-            return;
-        }
-        let mut header = libc::CMSG_FIRSTHDR(message);
-        while !header.is_null() {
-            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
-                let fds = libc::CMSG_DATA(header).cast::<i32>();
-                let start = libc::CMSG_LEN(0) as usize;
-                let room = ((*message).msg_control as usize)
-                    .saturating_add((*message).msg_controllen)
-                    .saturating_sub(header as usize);
-                let count = (*header).cmsg_len.min(room).saturating_sub(start) / size_of::<i32>();
-                for index in 0..count {
-                    f(fds.add(index).read_unaligned());
-                }
-            }
-            header = libc::CMSG_NXTHDR(message, header);
+        if walk(message, |_| {}).is_some() {
+            let _ = walk(message, f);
         }
     }
+}
+
+/// Calls `f` with each descriptor in a message, and returns where its last control message ends, aligned. `None` where a
+/// control message claims a length that cannot be, for which the kernel refuses the whole (`CMSG_OK`, Linux
+/// include/linux/socket.h). libc's macros would follow such a length, also out of the buffer or round in circles.
+///
+/// # Safety
+/// `message` must be null or valid.
+unsafe fn walk(message: *const libc::msghdr, mut f: impl FnMut(i32)) -> Option<usize> {
+    if (message as usize) < 4096 {
+        return Some(0);
+    }
+    // SAFETY: valid by the caller's word.
+    let (base, room) = unsafe { ((*message).msg_control.cast::<u8>(), (*message).msg_controllen) };
+    if (base as usize) < 4096 {
+        return Some(0);
+    }
+    // The kernel takes no more (`ENOBUFS`), and nothing below can overflow.
+    if room > i32::MAX as usize {
+        return None;
+    }
+    let mut at = 0;
+    while room.checked_sub(at).is_some_and(|left| left >= HEADER_BYTES) {
+        // SAFETY: a whole header lies before `room`, up to which the data is readable by the caller's word. The app may
+        // have put it at any address, and another thread of it may write there: it is read once.
+        let header = unsafe { base.add(at).cast::<libc::cmsghdr>().read_unaligned() };
+        if header.cmsg_len < HEADER_BYTES || header.cmsg_len > room - at {
+            return None;
+        }
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            for index in 0..(header.cmsg_len - HEADER_BYTES) / FD_BYTES {
+                // SAFETY: within this control message, which ends before `room`.
+                f(unsafe { base.add(at + HEADER_BYTES).cast::<i32>().add(index).read_unaligned() });
+            }
+        }
+        at += align(header.cmsg_len);
+    }
+    Some(at)
 }

@@ -156,6 +156,20 @@ pub fn sendmsg_with_control(fd: i32, data: &[u8], level: i32, kind: i32, value: 
     }
 }
 
+/// `sendmsg` with control data word by word, sound or not.
+pub fn sendmsg_with_control_words(fd: i32, data: &[u8], control: &[u64]) -> Ret {
+    let mut part = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    // SAFETY: zeroes are a valid msghdr; vector and control data are live, of the lengths told, and only read.
+    unsafe {
+        let mut header: libc::msghdr = std::mem::zeroed();
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_ptr().cast_mut().cast();
+        header.msg_controllen = size_of_val(control);
+        call(|| libc::sendmsg(fd, &raw const header, libc::MSG_NOSIGNAL) as i64)
+    }
+}
+
 /// What `recvmsg` wrote into its header.
 #[derive(Debug, Clone, Copy)]
 pub struct Received {

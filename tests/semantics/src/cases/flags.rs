@@ -28,6 +28,7 @@ pub const GROUP: Group = Group {
         Case::new("peek_by_recvmsg", FAMILY, peek_by_recvmsg),
         Case::new("each_alone", FAMILY, each_alone),
         Case::new("control_messages", ONCE, control_messages),
+        Case::new("malformed_control_messages", ONCE, malformed_control_messages),
         Case::new("fast_open", FAMILY, fast_open).on_any_path(),
         Case::new("async_before_connect", ONCE, async_before_connect).on_any_path(),
         Case::new("async_on_a_connection", FAMILY, async_on_a_connection),
@@ -224,6 +225,34 @@ fn control_messages(v: Variant) {
         trace!("level {level} kind {kind}: {ret}");
     }
     recvmsg(server, &[20], libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
+}
+
+/// A connection is passed on by a message whose lengths are wrong, and stays as it is.
+fn malformed_control_messages(v: Variant) {
+    let (client, server) = v.pair();
+    let (_, ends) = sys::socketpair(libc::SOCK_STREAM);
+    let rights = (libc::SCM_RIGHTS as u64) << 32 | libc::SOL_SOCKET as u64;
+    let fd = server.raw as u64;
+    let messages: [(&str, &[u64]); 7] = [
+        ("shorter than its header", &[8, rights, fd]),
+        ("longer than the data", &[32, rights, fd]),
+        ("as long as can be", &[u64::MAX - 7, rights, fd]),
+        ("longer still", &[u64::MAX, rights, fd]),
+        ("the second leads back to the first", &[20, rights, fd, u64::MAX - 23, rights, fd]),
+        ("the second leads before the first", &[20, rights, fd, u64::MAX - 31, rights, fd]),
+        ("the second is too long", &[20, rights, fd, 28, rights, fd]),
+    ];
+    for (what, control) in messages {
+        trace!("{what}: {}", sys::sendmsg_with_control_words(ends[0], b"x", control));
+        trace!("received: {}", sys::recv(ends[1], &mut [0; 4], libc::MSG_DONTWAIT));
+        send(client, b"as before", 0);
+        recv(server, 9, libc::MSG_WAITALL);
+    }
+    let short: &[u64] = &[20, rights, fd, 0];
+    trace!("bytes behind the last: {}", sys::sendmsg_with_control_words(ends[0], b"x", short));
+    trace!("received: {}", sys::recv(ends[1], &mut [0; 4], libc::MSG_DONTWAIT));
+    send(client, b"as before", 0);
+    recv(server, 9, libc::MSG_WAITALL);
 }
 
 fn fast_open(v: Variant) {
