@@ -8,6 +8,9 @@ use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, sockaddr, sockl
 
 use crate::real::hooks;
 
+/// The most messages that one `sendmmsg` sends, as in the kernel (sendmmsg(2)).
+const MESSAGES_MAX: c_uint = libc::UIO_MAXIOV as c_uint;
+
 /// Whether a message has room for descriptors.
 unsafe fn has_control(message: *const msghdr) -> bool {
     // SAFETY: the app's message; the first page is never mapped.
@@ -168,8 +171,8 @@ hooks! {
 
     fn sendmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int [fd] =>
         match io::sendmmsg(fd, messages, count, flags) {
-            Outcome::Kernel if any_message(messages, count, |message| life::passes_sockets(message)) =>
-                send_many_rights(fd, messages, count, flags),
+            Outcome::Kernel if any_message(messages, count.min(MESSAGES_MAX), |message| life::passes_sockets(message)) =>
+                send_many_rights(fd, messages, count.min(MESSAGES_MAX), flags),
             outcome => outcome,
         };
 

@@ -71,7 +71,8 @@ pub unsafe fn sendmmsg(fd: i32, messages: *mut libc::mmsghdr, count: u32, flags:
         return not_a_lane(desc);
     }
     let mut done = 0;
-    for index in 0..count.min(1024) as usize {
+    // The kernel sends no more at a time; it receives as many as are asked for.
+    for index in 0..count.min(libc::UIO_MAXIOV as u32) as usize {
         // SAFETY: entry `index` of `count`.
         let entry = unsafe { &mut *messages.add(index) };
         // SAFETY: by the caller's word.
@@ -157,7 +158,7 @@ pub unsafe fn recvmmsg(
     }
     let mut done = 0;
     let mut flags = flags;
-    for index in 0..count.min(1024) as usize {
+    for index in 0..count as usize {
         // SAFETY: entry `index` of `count`.
         let entry = unsafe { &mut *messages.add(index) };
         // SAFETY: by the caller's word.

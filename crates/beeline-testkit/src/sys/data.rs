@@ -170,6 +170,23 @@ pub fn sendmsg_with_control_words(fd: i32, data: &[u8], control: &[u64]) -> Ret 
     }
 }
 
+/// `sendmmsg` of so many messages of one byte, the first with a descriptor.
+pub fn sendmmsg_with_rights(fd: i32, count: usize, passed: i32) -> Ret {
+    let rights = (libc::SCM_RIGHTS as u64) << 32 | libc::SOL_SOCKET as u64;
+    let mut control = [20, rights, passed as u64];
+    let mut part = libc::iovec { iov_base: b"x".as_ptr().cast_mut().cast(), iov_len: 1 };
+    // SAFETY: zeroes are a valid mmsghdr.
+    let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+    (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (&raw mut part, 1);
+    let mut messages = vec![message; count];
+    if let Some(first) = messages.first_mut() {
+        first.msg_hdr.msg_control = control.as_mut_ptr().cast();
+        first.msg_hdr.msg_controllen = size_of_val(&control);
+    }
+    // SAFETY: as many live messages as told, with a live vector each and control data of the length told.
+    call(|| unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count as u32, 0) } as i64)
+}
+
 /// What `recvmsg` wrote into its header.
 #[derive(Debug, Clone, Copy)]
 pub struct Received {

@@ -29,6 +29,7 @@ pub const GROUP: Group = Group {
         Case::new("each_alone", FAMILY, each_alone),
         Case::new("control_messages", ONCE, control_messages),
         Case::new("malformed_control_messages", ONCE, malformed_control_messages),
+        Case::new("a_thousand_messages_with_a_connection", ONCE, a_thousand_messages_with_a_connection),
         Case::new("fast_open", FAMILY, fast_open).on_any_path(),
         Case::new("async_before_connect", ONCE, async_before_connect).on_any_path(),
         Case::new("async_on_a_connection", FAMILY, async_on_a_connection),
@@ -253,6 +254,22 @@ fn malformed_control_messages(v: Variant) {
     trace!("received: {}", sys::recv(ends[1], &mut [0; 4], libc::MSG_DONTWAIT));
     send(client, b"as before", 0);
     recv(server, 9, libc::MSG_WAITALL);
+}
+
+/// `sendmmsg` sends 1024 messages at most, also when one of them passes a connection on.
+fn a_thousand_messages_with_a_connection(v: Variant) {
+    let (_, server) = v.pair();
+    let (_, ends) = sys::socketpair(libc::SOCK_STREAM);
+    let reader = std::thread::spawn(move || {
+        let mut got = 0;
+        while let count @ 1.. = sys::recv(ends[1], &mut [0; 64], 0).size() {
+            got += count;
+        }
+        got
+    });
+    let sent = sys::sendmmsg_with_rights(ends[0], 1030, server.raw);
+    sys::shutdown(ends[0], libc::SHUT_WR);
+    trace!("sent {sent}, received {:?}", reader.join().ok());
 }
 
 fn fast_open(v: Variant) {

@@ -22,6 +22,7 @@ pub const GROUP: Group = Group {
         Case::new("readv_at_the_end", FAMILY | MODE, readv_at_the_end),
         Case::new("sendmmsg_then_recv", FAMILY | MODE, sendmmsg_then_recv),
         Case::new("recvmmsg_takes_what_is_there", FAMILY | MODE, recvmmsg_takes_what_is_there),
+        Case::new("more_than_1024_messages", ONCE, more_than_1024_messages),
         Case::new("recvmmsg_at_the_end", FAMILY, recvmmsg_at_the_end),
         Case::new("recvmmsg_errors", ONCE, recvmmsg_errors),
         Case::new("writev_after_peer_left", FAMILY, writev_after_peer_left),
@@ -182,6 +183,20 @@ fn recvmmsg_takes_what_is_there(v: Variant) {
     trace!("recvmmsg {ret} {lengths:?} {data:?}");
     let (ret, _) = sys::recvmmsg(server.raw, &mut messages, libc::MSG_DONTWAIT, -1);
     trace!("recvmmsg {ret}");
+}
+
+/// `sendmmsg` sends 1024 at most; `recvmmsg` receives as many as are asked for.
+fn more_than_1024_messages(v: Variant) {
+    let (client, server) = v.pair();
+    let mut messages: Vec<_> = (0..1030).map(|_| Pieces::of_data(&[b"x"])).collect();
+    let (ret, _) = sys::sendmmsg(client.raw, &mut messages, 0);
+    trace!("sendmmsg {ret}");
+    send(client, b"sixmore", 0);
+    await_queued(server, 1031);
+    let mut messages: Vec<_> = (0..1030).map(|_| Pieces::of_lengths(&[1])).collect();
+    let (ret, _) = sys::recvmmsg(server.raw, &mut messages, libc::MSG_DONTWAIT, -1);
+    trace!("recvmmsg {ret}");
+    recv(server, 8, 0);
 }
 
 fn recvmmsg_at_the_end(v: Variant) {
