@@ -9,7 +9,7 @@ closed_list! {
         AddressTranslated = "address_translated": "The destination is a service address that the kernel translates to another one.",
         NoListener = "no_listener": "No TCP listener takes this address and port, so the kernel gives the answer.",
         NoDoor = "no_door": "The listener has no door: its program runs without Beeline or has never begun to accept.",
-        DoorFull = "door_full": "The door's queue is full: the server is not accepting, or too slowly.",
+        DoorFull = "door_full": "The door's queue is full: the server has not yet begun to accept, has stopped, or accepts too slowly.",
         DoorNotTrusted = "door_not_trusted": "The door belongs to another user than the listener, or to one that cannot be told.",
         DoorDied = "door_died": "The server's door went away before anyone took the hello, so the connection began again over TCP.",
         ForeignUser = "foreign_user": "The peer is another user, and this kernel or the options do not allow lanes between users.",

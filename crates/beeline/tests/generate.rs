@@ -36,6 +36,9 @@ fn the_reference_lists_every_table() {
     }
 }
 
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    assert!(stdout(&output) == document, "docs/reference.md is old: write it with `beeline generate reference`");
 #[test]
 fn the_document_of_semantics_is_what_the_table_says() {
     let output = beeline().args(["generate", "semantics"]).output().unwrap();
