@@ -44,8 +44,15 @@ pub enum BenchCommand {
     About,
 }
 
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  beeline bench demo                     all of them, as `make demo` does
+  beeline bench demo --only redis        Redis alone
+  beeline bench demo --json > demo.json";
+
 /// Options of the demo.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = DEMO_EXAMPLES)]
 pub struct DemoOptions {
     /// Only these: redis, iperf3, netpipe, sockperf, bench (may be given several times)
     #[arg(long, value_name = "NAME")]

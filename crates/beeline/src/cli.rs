@@ -265,6 +265,16 @@ mod tests {
     }
 
     #[test]
+    fn every_command_has_examples() {
+        let mut commands = vec![Cli::command()];
+        while let Some(command) = commands.pop() {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains("Examples:\n"), "{}", command.get_name());
+            commands.extend(command.get_subcommands().filter(|command| !command.is_hide_set()).cloned());
+        }
+    }
+
+    #[test]
     fn what_follows_the_program_is_the_programs_own() {
         let cli = Cli::parse_from(["beeline", "run", "-p", "latency", "ls", "-p", "--json", "--"]);
         let Command::Run(run) = cli.command else { panic!("not run") };

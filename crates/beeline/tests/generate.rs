@@ -11,9 +11,11 @@ fn manual_pages_are_written_for_each_command() {
     let directory = tempfile::tempdir().unwrap();
     let status = beeline().args(["generate", "man"]).arg(directory.path()).status().unwrap();
     assert!(status.success());
-    for page in ["beeline.1", "beeline-run.1", "beeline-stat.1", "beeline-topo.1", "beeline-bridge.1"] {
-        let text = std::fs::read_to_string(directory.path().join(page)).unwrap();
-        assert!(text.contains(".SH NAME"), "{page}");
+    let commands =
+        ["run", "stat", "topo", "bridge", "bench", "bench-demo"].map(|command| format!("beeline-{command}.1"));
+    for page in commands.into_iter().chain(["beeline.1".to_owned()]) {
+        let text = std::fs::read_to_string(directory.path().join(&page)).unwrap();
+        assert!(text.contains(".SH NAME") && text.contains("Examples:"), "{page}");
     }
     let run = std::fs::read_to_string(directory.path().join("beeline-run.1")).unwrap();
     assert!(run.contains("ring_bytes"));
@@ -34,11 +36,11 @@ fn the_reference_lists_every_table() {
     for entry in ["`spin_ns_max`", "`no_door`", "`bad_bell_byte`", "`bytes_sent`"] {
         assert!(stdout(&output).contains(entry), "{entry}");
     }
-}
-
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference.md");
     let document = std::fs::read_to_string(path).unwrap();
     assert!(stdout(&output) == document, "docs/reference.md is old: write it with `beeline generate reference`");
+}
+
 #[test]
 fn the_document_of_semantics_is_what_the_table_says() {
     let output = beeline().args(["generate", "semantics"]).output().unwrap();

@@ -57,8 +57,14 @@ pub struct ConfigArgs {
     pub config: PathBuf,
 }
 
+const RUN_EXAMPLES: &str = "\
+Examples:
+  beelined run                             with /etc/beeline/beelined.toml; the log goes to standard error
+  beelined run --config lab.toml           with another configuration";
+
 /// `beelined run`
 #[derive(Args, Debug)]
+#[command(after_help = RUN_EXAMPLES)]
 pub struct RunArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -101,8 +107,14 @@ pub struct KeygenArgs {
     pub force: bool,
 }
 
+const TRUST_EXAMPLES: &str = "\
+Examples:
+  beelined trust beta.crt                  compare the fingerprint with what `keygen` showed on beta
+  beelined trust --force beta.crt          put beta's new certificate in the place of its old one";
+
 /// `beelined trust`
 #[derive(Args, Debug)]
+#[command(after_help = TRUST_EXAMPLES)]
 pub struct TrustArgs {
     /// The peer's certificate
     #[arg(value_name = "CERTIFICATE")]
@@ -116,8 +128,13 @@ pub struct TrustArgs {
     pub directory: DirectoryArgs,
 }
 
+const DISTRUST_EXAMPLES: &str = "\
+Examples:
+  beelined distrust beta                   the running bridge drops beta at once";
+
 /// `beelined distrust`
 #[derive(Args, Debug)]
+#[command(after_help = DISTRUST_EXAMPLES)]
 pub struct DistrustArgs {
     /// The peer's name
     pub name: BridgeName,
@@ -126,8 +143,14 @@ pub struct DistrustArgs {
     pub directory: DirectoryArgs,
 }
 
+const TRUSTED_EXAMPLES: &str = "\
+Examples:
+  beelined trusted                         names, addresses, validity and fingerprints
+  beelined trusted --json";
+
 /// `beelined trusted`
 #[derive(Args, Debug)]
+#[command(after_help = TRUSTED_EXAMPLES)]
 pub struct TrustedArgs {
     /// Print JSON instead of a table
     #[arg(long)]
@@ -159,8 +182,14 @@ pub struct SocketArgs {
     pub config: ConfigArgs,
 }
 
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  beelined status                          peers, rails, connections, and reasons for TCP
+  beelined status --json | jq .data.share  with `beelined set measure 1`: the bridge's own share of a trip";
+
 /// `beelined status`
 #[derive(Args, Debug)]
+#[command(after_help = STATUS_EXAMPLES)]
 pub struct StatusArgs {
     /// Print JSON instead of tables
     #[arg(long)]
@@ -169,6 +198,11 @@ pub struct StatusArgs {
     #[command(flatten)]
     pub socket: SocketArgs,
 }
+
+const SET_EXAMPLES: &str = "\
+Examples:
+  beelined set spin_us 0                   sleep as soon as there is no news
+  beelined set peer_connections_max 1000";
 
 /// `beelined set`
 #[derive(Args, Debug)]
@@ -191,13 +225,20 @@ fn settings() -> String {
     });
     let lines: Vec<String> = lines.collect();
     format!(
-        "Settings and their defaults:\n{}\n\nA setting holds until the bridge ends; [tunables] of the configuration is for good.",
+        "{SET_EXAMPLES}\n\nSettings and their defaults:\n{}\n\nA setting holds until the bridge ends; [tunables] of the \
+         configuration is for good.",
         lines.join("\n")
     )
 }
 
+const RAILS_EXAMPLES: &str = "\
+Examples:
+  beelined rails                           the ports, and those that the configuration leaves out
+  beelined rails --json > rails.json       for `beeline topo --rails rails.json`, there or elsewhere";
+
 /// `beelined rails`
 #[derive(Args, Debug)]
+#[command(after_help = RAILS_EXAMPLES)]
 pub struct RailsArgs {
     /// Print JSON instead of a table
     #[arg(long)]
@@ -238,6 +279,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        let cli = Cli::command();
+        for command in std::iter::once(&cli).chain(cli.get_subcommands()).filter(|command| !command.is_hide_set()) {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains("Examples:\n"), "{}", command.get_name());
+        }
     }
 
     #[test]
