@@ -119,9 +119,9 @@ mod tests {
         assert!(check(fd, 8192).is_ok());
         assert_eq!(check(fd, 4096), Err(MemfdFault::Size));
         sys::close(fd).unwrap();
-        // SAFETY: a NUL-terminated literal and plain numbers.
-        let unsealed =
-            unsafe { call(libc::SYS_memfd_create, [c"plain".as_ptr() as usize, 0, 0, 0, 0, 0]) }.unwrap() as i32;
+        let args = [c"plain".as_ptr() as usize, 0, 0, 0, 0, 0];
+        // SAFETY: the name is a NUL-terminated literal, which the kernel only reads; the flags are a plain number.
+        let unsealed = unsafe { call(libc::SYS_memfd_create, args) }.unwrap() as i32;
         assert_eq!(check(unsealed, 0), Err(MemfdFault::Seals));
         sys::close(unsealed).unwrap();
         assert_eq!(check(0, 0), Err(MemfdFault::Seals));

@@ -221,14 +221,35 @@ pub fn setsockopt<T: Copy>(fd: i32, level: i32, name: i32, value: &T) -> SysResu
     unsafe { call(libc::SYS_setsockopt, args) }
 }
 
-/// `getsockopt(2)` of a value for which any bytes are valid.
-pub fn getsockopt<T: Copy>(fd: i32, level: i32, name: i32) -> Result<T, Errno> {
+/// A plain value of C: what the kernel writes into it is one, whatever it is.
+///
+/// # Safety
+/// Any bytes are valid in it.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: any bytes are an integer.
+unsafe impl Plain for i32 {}
+// SAFETY: any bytes are an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: any bytes are an integer.
+unsafe impl Plain for u64 {}
+// SAFETY: any bytes are bytes.
+unsafe impl<const LENGTH: usize> Plain for [u8; LENGTH] {}
+// SAFETY: integers only.
+unsafe impl Plain for libc::linger {}
+// SAFETY: integers only.
+unsafe impl Plain for libc::timeval {}
+// SAFETY: integers only.
+unsafe impl Plain for libc::ucred {}
+
+/// `getsockopt(2)`.
+pub fn getsockopt<T: Plain>(fd: i32, level: i32, name: i32) -> Result<T, Errno> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut length = size_of::<T>() as u32;
     let args = [fd as usize, level as usize, name as usize, value.as_mut_ptr() as usize, (&raw mut length) as usize, 0];
-    // SAFETY: a live place of the length given.
+    // SAFETY: the kernel writes no more than `length` bytes, which `value` has, and to `length`; both are live.
     unsafe { call(libc::SYS_getsockopt, args) }?;
-    // SAFETY: zeroed before, and only used with plain integers and C structs of them.
+    // SAFETY: zeroed before, and any bytes are a valid value of a plain type.
     Ok(unsafe { value.assume_init() })
 }
 
@@ -278,9 +299,9 @@ pub fn dup3(from: i32, to: i32, flags: i32) -> SysResult {
     unsafe { call(libc::SYS_dup3, [from as usize, to as usize, flags as usize, 0, 0, 0]) }
 }
 
-/// `fcntl(2)` with an integer argument.
+/// `fcntl(2)` with an integer argument, or none. Not for commands that take a pointer.
 pub fn fcntl(fd: i32, command: i32, argument: usize) -> SysResult {
-    // SAFETY: only used with commands whose argument is a number.
+    // SAFETY: no caller passes a command whose argument is a pointer.
     unsafe { call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) }
 }
 

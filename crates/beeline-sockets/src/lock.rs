@@ -161,7 +161,8 @@ fn is_zombie(identity: u32) -> bool {
 pub fn futex(word: &AtomicU32, operation: i32, value: u32, timeout: Option<&libc::timespec>) {
     let timeout = timeout.map_or(core::ptr::null(), core::ptr::from_ref);
     let args = [word.as_ptr() as usize, operation as usize, value as usize, timeout as usize, 0, 0];
-    // SAFETY: the word and the timeout outlive the call; the kernel only reads them.
+    // SAFETY: the word and the timeout outlive the call. Waiting and waking only read them; an operation on a second
+    // word fails, as its address is null, and one that writes to the first does so atomically.
     unsafe { syscall6(libc::SYS_futex, args) };
 }
 

@@ -255,9 +255,13 @@ fn carry_owner(from: i32, to: i32) {
     const F_SETOWN_EX: i32 = 15;
     const F_GETOWN_EX: i32 = 16;
     let mut owner = Owner { kind: 0, id: 0 };
-    let place = (&raw mut owner) as usize;
-    if kernel::fcntl(from, F_GETOWN_EX, place).is_ok() {
-        let _ = kernel::fcntl(to, F_SETOWN_EX, place);
+    let mut ask = |fd: i32, command: i32| {
+        let args = [fd as usize, command as usize, (&raw mut owner) as usize, 0, 0, 0];
+        // SAFETY: both commands take one `struct f_owner_ex`, which is live; one writes it, the other reads it.
+        unsafe { sys::call(libc::SYS_fcntl, args) }
+    };
+    if ask(from, F_GETOWN_EX).is_ok() {
+        let _ = ask(to, F_SETOWN_EX);
     }
     if let Ok(signal) = kernel::fcntl(from, F_GETSIG, 0) {
         let _ = kernel::fcntl(to, F_SETSIG, signal);

@@ -142,7 +142,7 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
             keep_or_block(desc, kept);
         }
         Class::Switch | Class::Range(..) => {
-            // SAFETY: forwarded; the kernel takes an int for these.
+            // SAFETY: forwarded; the kernel has just taken the value, for which it wants an int's four bytes at least.
             let number = unsafe { value.cast::<i32>().read_unaligned() };
             let number = if class(level, name) == Class::Switch { i32::from(number != 0) } else { number };
             keep_or_block(desc, store_option(&draft.options, level, name, number));

@@ -71,7 +71,8 @@ unsafe fn real(signal: i32, new: *const libc::sigaction, old: *mut libc::sigacti
     }
     // SAFETY: stored by `set_real_sigaction` from a function of this type.
     let real: RealSigaction = unsafe { core::mem::transmute(real) };
-    // SAFETY: libc's per-thread errno; the app's value is put back.
+    // SAFETY: the pointers are valid for sigaction(2) by the caller's word. libc's errno is this thread's own; the app's
+    // value is put back.
     unsafe {
         let errno = __errno_location();
         let kept = *errno;

@@ -12,22 +12,33 @@ use crate::real::hooks;
 const MESSAGES_MAX: c_uint = libc::UIO_MAXIOV as c_uint;
 
 /// Whether a message has room for descriptors.
+///
+/// # Safety
+/// `message` must be readable, unless it lies in the first page, which is never mapped.
 unsafe fn has_control(message: *const msghdr) -> bool {
-    // SAFETY: the app's message; the first page is never mapped.
+    // SAFETY: by the caller's word, as it does not lie in the first page.
     message as usize >= 4096 && unsafe { (*message).msg_controllen } != 0
 }
 
 /// Whether `is_such` holds for any message of an array.
+///
+/// # Safety
+/// `messages` must point to `count` entries, unless it lies in the first page, which is never mapped.
 unsafe fn any_message(messages: *const mmsghdr, count: c_uint, is_such: impl Fn(*const msghdr) -> bool) -> bool {
-    // SAFETY: the app's array has `count` entries; the first page is never mapped.
     messages as usize >= 4096
-        && (0..count as usize).any(|index| is_such(unsafe { &raw const (*messages.add(index)).msg_hdr }))
+        && (0..count as usize).any(|index| {
+            // SAFETY: `index` is below `count`, so the entry lies within the caller's array. Nothing is read here.
+            is_such(unsafe { &raw const (*messages.add(index)).msg_hdr })
+        })
 }
 
 type SendMessage = unsafe extern "C" fn(c_int, *const msghdr, c_int) -> isize;
 type ReceiveMessage = unsafe extern "C" fn(c_int, *mut msghdr, c_int) -> isize;
 
 /// libc's `recvmsg` on what is no lane, for a message that may bring connections.
+///
+/// # Safety
+/// As for recvmsg(2).
 unsafe fn receive_rights(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
     let real = reals::recvmsg.address();
     if real.is_null() || life::refusal(fd).is_some() {
@@ -48,6 +59,9 @@ fn duration_ns(time: &timespec) -> Option<u64> {
 }
 
 /// libc's `recvmmsg`, likewise: one message after the other, as the kernel does it.
+///
+/// # Safety
+/// As for recvmmsg(2).
 unsafe fn receive_many_rights(
     fd: c_int,
     messages: *mut mmsghdr,
@@ -94,6 +108,9 @@ unsafe fn receive_many_rights(
 }
 
 /// libc's `sendmsg` on what is no lane, for a message that may carry connections.
+///
+/// # Safety
+/// As for sendmsg(2).
 unsafe fn send_rights(fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
     let real = reals::sendmsg.address();
     if real.is_null() || life::refusal(fd).is_some() {
@@ -106,6 +123,9 @@ unsafe fn send_rights(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
 }
 
 /// libc's `sendmmsg`, likewise: one message after the other, as the kernel does it.
+///
+/// # Safety
+/// As for sendmmsg(2).
 unsafe fn send_many_rights(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
     let mut sent = 0;
     for index in 0..count as usize {

@@ -23,12 +23,13 @@ unsafe extern "C" {
 /// Notes what the program was started with.
 ///
 /// # Safety
-/// `list` must be null or a null-terminated list of strings.
+/// `list` must be null or a null-terminated list of strings. For the library's constructor alone.
 pub unsafe fn note_environment(list: List) {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
     let here = note_environment as *const c_void;
-    // SAFETY: an address within this library and a live struct; the name it gives lives as long as the library.
+    // SAFETY: an address within this library and a live struct; the name it gives is a string that lives as long as the
+    // library. For the list the caller answers.
     unsafe {
         if libc::dladdr(here, &raw mut found) != 0 && !found.dli_fname.is_null() {
             environment::note(list, CStr::from_ptr(found.dli_fname).to_bytes());

@@ -87,15 +87,15 @@ unsafe fn strings(list: List) -> impl Iterator<Item = &'static CStr> {
 }
 
 /// Notes what the process was started with. `library` is the file name of this library as the dynamic linker knows it.
-/// Once, by the library's constructor.
 ///
 /// # Safety
-/// `list` must be null or a null-terminated list of strings.
+/// `list` must be null or a null-terminated list of strings. No other call of this may run at the same time: it is for the
+/// library's constructor alone.
 pub unsafe fn note(list: List, library: &[u8]) {
     if KEPT.ready.load(Acquire) {
         return;
     }
-    // SAFETY: only the constructor comes here, once.
+    // SAFETY: by the caller's word nobody else writes, and nobody reads before `ready`, which is not set yet.
     let bytes = unsafe { &mut *KEPT.bytes.get() };
     let mut used = 0usize;
     let mut copy = |text: &[u8]| -> Option<usize> {

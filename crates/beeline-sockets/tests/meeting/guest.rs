@@ -93,9 +93,9 @@ fn bind(fd: RawFd, address: SocketAddr) {
 fn cookie(fd: RawFd) -> u64 {
     let mut cookie = 0u64;
     let mut length = 8;
-    // SAFETY: a live u64 of the length told.
-    let result =
-        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &raw mut length) };
+    let place = (&raw mut cookie).cast();
+    // SAFETY: `place` is a live u64, writable for the eight bytes that `length` tells; `length` is live, too.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, place, &raw mut length) };
     assert_eq!(result, 0);
     cookie
 }

@@ -48,6 +48,8 @@ struct Message {
     wish: u32,
 }
 
+const _: () = assert!(size_of::<Message>() == size_of::<u64>() + 2 * size_of::<u32>(), "without padding");
+
 const FOLLOW: u32 = 1;
 const LEAVE: u32 = 2;
 const PREFIX: &[u8] = b"beeline/1/relay/";
@@ -154,7 +156,7 @@ fn say(socket: i32, gate: &Gate, wish: u32) -> sys::SysResult {
 }
 
 fn bytes_of(message: &Message) -> &[u8] {
-    // SAFETY: a plain struct without padding.
+    // SAFETY: as many bytes as the live struct has, all of them initialised, as it has no padding (asserted above).
     unsafe { core::slice::from_raw_parts(core::ptr::from_ref(message).cast(), size_of::<Message>()) }
 }
 
