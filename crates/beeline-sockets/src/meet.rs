@@ -243,7 +243,7 @@ fn carry_draft(draft: &Draft, side: &SideState) {
 }
 
 /// Gives the file under `to` the owner of the one under `from` (`F_SETOWN`, `F_SETSIG`).
-fn carry_owner(from: i32, to: i32) {
+pub(crate) fn carry_owner(from: i32, to: i32) {
     /// `struct f_owner_ex` of fcntl(2).
     #[repr(C)]
     struct Owner {

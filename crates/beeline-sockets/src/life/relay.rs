@@ -161,10 +161,9 @@ fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> 
 /// Gives the socket what the app has set on the connection.
 fn prepare(anchor: i32, side: &SideState, app: i32) {
     meet::carry_options(side, app);
-    for (get, set) in [(libc::F_GETFL, libc::F_SETFL), (libc::F_GETOWN, libc::F_SETOWN)] {
-        if let Ok(value) = kernel::fcntl(anchor, get, 0) {
-            let _ = kernel::fcntl(app, set, value);
-        }
+    meet::carry_owner(anchor, app);
+    if let Ok(mode) = kernel::fcntl(anchor, libc::F_GETFL, 0) {
+        let _ = kernel::fcntl(app, libc::F_SETFL, mode);
     }
     if side.is(state::SHUT_WR) {
         let _ = kernel::shutdown(app, libc::SHUT_WR);

@@ -28,6 +28,27 @@ fn a_demoted_connection_goes_on_under_its_own_addresses() {
 }
 
 #[test]
+fn signals_of_a_demoted_connection_go_to_the_same_owner() {
+    let _turn = turn();
+    const F_SETSIG: i32 = 10;
+    const F_GETSIG: i32 = 11;
+    let ([client, server], _) = lane_pair();
+    // SAFETY: plain numbers.
+    let ask = |fd: i32, command: i32, number: i32| unsafe { libc::fcntl(fd, command, number) };
+    // SAFETY: no arguments.
+    let group = unsafe { libc::getpgrp() };
+    assert_eq!(ask(server, libc::F_SETOWN, -group), 0);
+    assert_eq!(ask(server, F_SETSIG, libc::SIGUSR1), 0);
+    let relay = demote(server);
+    let program = adopt(server);
+    assert_eq!(ask(program.as_raw_fd(), F_GETSIG, 0), libc::SIGUSR1);
+    assert_eq!(ask(program.as_raw_fd(), libc::F_GETOWN, 0), -group);
+    drop(program);
+    close(client);
+    relay.ends();
+}
+
+#[test]
 fn either_end_of_a_lane_can_be_demoted_and_both() {
     let _turn = turn();
     let ([client, server], [from, to]) = lane_pair();
