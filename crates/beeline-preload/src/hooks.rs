@@ -5,6 +5,7 @@ mod exec;
 mod fds;
 mod process;
 mod ready;
+mod rings;
 mod sandbox;
 mod signals;
 mod sockets;

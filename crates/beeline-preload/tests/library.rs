@@ -57,12 +57,14 @@ fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest").join(name).with_extension("c");
         // One of them is a program that no library can be loaded into.
         let linked = if name == "echo" { "-static" } else { "-pthread" };
+        let libraries: &[&str] = if name == "rings" { &["-luring"] } else { &[] };
         let status = Command::new("cc")
             .args(["-Wall", "-Wextra", "-Wno-deprecated-declarations", "-O1", linked])
             .args(flags)
             .arg("-o")
             .arg(&program)
             .arg(source)
+            .args(libraries)
             .status()
             .expect("a C compiler");
         assert!(status.success());
@@ -219,6 +221,12 @@ cases! { adversity:
 cases! { relays:
     io_uring_takes_connections_off_lanes
     a_static_program_serves_behind_a_relay;
+}
+
+cases! { rings:
+    liburing_takes_connections_off_lanes
+    liburing_with_parameters_takes_connections_off_lanes
+    a_ring_made_apart_takes_connections_off_lanes;
 }
 
 cases! { sandbox:

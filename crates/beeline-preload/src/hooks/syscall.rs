@@ -6,11 +6,10 @@
 
 use core::sync::atomic::{AtomicPtr, Ordering::Release};
 
-use beeline_sockets::{Outcome, life, stats};
-use beeline_stats::{Reason, Role};
+use beeline_sockets::{Outcome, life};
 use libc::{c_int, c_long, c_uint, c_void};
 
-use super::{data, exec, fds, process, ready, sandbox, sockets};
+use super::{data, exec, fds, process, ready, rings, sandbox, sockets};
 use crate::real::Real;
 
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -106,7 +105,7 @@ numbers! {
     SYS_seccomp => |a, b, c, d, e, f| seccomp(a, b, c);
     SYS_setrlimit => |a, b, c, d, e, f| sandbox::setrlimit(a as c_uint, b as _);
     SYS_prlimit64 => |a, b, c, d, e, f| sandbox::prlimit(a as c_int, b as c_uint, c as _, d as _);
-    SYS_io_uring_setup => |a, b, c, d, e, f| io_uring_setup(a, b);
+    SYS_io_uring_setup => |a, b, c, d, e, f| set_up_ring(a, b);
 }
 
 /// pselect6(2) takes mask and size behind one pointer.
@@ -147,16 +146,12 @@ unsafe fn fork(call: [usize; 6]) -> c_long {
     pid
 }
 
-/// Rings of io_uring(7) drive sockets past us, so there must be no lanes from now on. If one cannot be given up there
-/// are no rings, and most programs go on without them.
+/// A ring of io_uring(7) by number.
 ///
 /// # Safety
 /// As for io_uring_setup(2).
-unsafe fn io_uring_setup(entries: usize, parameters: usize) -> c_long {
-    if beeline_sockets::config().accelerate
-        && let Err(reason) = life::leave_lanes(Reason::IoUringDenied)
-    {
-        stats::fell_back(Role::Client, reason);
+unsafe fn set_up_ring(entries: usize, parameters: usize) -> c_long {
+    if !rings::may_be_made() {
         return crate::real::fail(libc::ENOSYS) as c_long;
     }
     // SAFETY: forwarded.

@@ -179,4 +179,14 @@ pub const CALLS: &[Row] = &[
             "guest:fork_by_number_is_a_fork",
         ],
     ),
+    row(
+        &["io_uring_queue_init", "io_uring_queue_init_params", "io_uring_queue_init_mem", "io_uring_setup"],
+        Passed,
+        "liburing's own. Before it makes a ring, connections go over to relays, as before io_uring_setup(2).",
+        &[
+            "guest:liburing_takes_connections_off_lanes",
+            "guest:liburing_with_parameters_takes_connections_off_lanes",
+            "guest:a_ring_made_apart_takes_connections_off_lanes",
+        ],
+    ),
 ];
