@@ -226,7 +226,8 @@ cases! { relays:
 cases! { rings:
     liburing_takes_connections_off_lanes
     liburing_with_parameters_takes_connections_off_lanes
-    a_ring_made_apart_takes_connections_off_lanes;
+    a_ring_made_apart_takes_connections_off_lanes
+    a_ring_of_libuv_is_refused_and_lanes_stay;
 }
 
 cases! { sandbox:

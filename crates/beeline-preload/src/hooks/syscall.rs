@@ -151,7 +151,9 @@ unsafe fn fork(call: [usize; 6]) -> c_long {
 /// # Safety
 /// As for io_uring_setup(2).
 unsafe fn set_up_ring(entries: usize, parameters: usize) -> c_long {
-    if !rings::may_be_made() {
+    // SAFETY: forwarded.
+    let dispensable = beeline_sockets::config().accelerate && unsafe { rings::is_libuvs(entries, parameters) };
+    if dispensable || !rings::may_be_made() {
         return crate::real::fail(libc::ENOSYS) as c_long;
     }
     // SAFETY: forwarded.

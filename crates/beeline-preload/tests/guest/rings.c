@@ -65,10 +65,22 @@ static void a_ring_made_apart_takes_connections_off_lanes(void) {
     CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
 }
 
+/* libuv, that is Node.js and uvloop, makes one for epoll_ctl and does as well without. */
+static void a_ring_of_libuv_is_refused_and_lanes_stay(void) {
+    int ends[2];
+    struct io_uring_params parameters = {.flags = 1U << 16};
+    pair(ends);
+    long ring = syscall(SYS_io_uring_setup, 256, &parameters);
+    if (getenv("GUEST_EXPECTS_LANES") == NULL) return;
+    CHECK(ring == -1 && errno == ENOSYS);
+    CHECK(is_lane(ends[0]) && is_lane(ends[1]));
+}
+
 static const struct guest_case CASES[] = {
     CASE(liburing_takes_connections_off_lanes),
     CASE(liburing_with_parameters_takes_connections_off_lanes),
     CASE(a_ring_made_apart_takes_connections_off_lanes),
+    CASE(a_ring_of_libuv_is_refused_and_lanes_stay),
 };
 
 int main(int argc, char **argv) {

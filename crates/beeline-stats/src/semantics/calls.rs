@@ -169,13 +169,14 @@ pub const CALLS: &[Row] = &[
     row(
         &["syscall"],
         Accelerated,
-        "Calls by number are the calls by name. Before io_uring_setup(2) connections go over to relays.",
+        "Calls by number are the calls by name. Before io_uring_setup(2) connections go over to relays; a ring of libuv's, which does without, is refused (ENOSYS).",
         &[
             "forms/numbers",
             "forms/numbers_that_wait",
             "forms/numbers_of_descriptors",
             "moving/by_number",
             "guest:calls_by_number_are_the_same_calls",
+            "guest:a_ring_of_libuv_is_refused_and_lanes_stay",
             "guest:fork_by_number_is_a_fork",
         ],
     ),
