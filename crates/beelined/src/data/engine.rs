@@ -8,8 +8,8 @@
 //!    news it is armed and *cold*: a bell makes it hot again.
 //! 3. The bridge sleeps only after everything was looked at once more since it was armed: lanes (their wake words),
 //!    rails (`may_sleep`), acknowledgements that are due and messages that are written.
-//! 4. On a host with few CPUs a spinning bridge keeps its own clients from running. There it spins only while that pays
-//!    ([`spin`]), and asks them not to spin either. (`sched_yield` between looks would be worse: Linux 6.18 takes
+//! 4. On a host with few CPUs a spinning bridge keeps its own clients from running. There it spins only while that pays,
+//!    unless waking a program is dear ([`spin`]), and asks them not to spin either. (`sched_yield` between looks would be worse: Linux 6.18 takes
 //!    a slice for each, and then lets everybody else run first.)
 //! 5. What one peer, one client or one rail does wrong costs it its own connections, and nobody else's.
 
@@ -205,7 +205,7 @@ impl Engine {
     /// # Errors
     /// When the kernel fails in a way that nothing can be done about.
     pub fn run(&mut self, mut outside: impl FnMut(&mut Engine) -> bool) -> anyhow::Result<()> {
-        let mut spin = Spin::new(self.few_cpus);
+        let mut spin = Spin::for_host(self.few_cpus);
         let mut round = 0_u32;
         let mut busy = false;
         let mut looked_ns = 0;
