@@ -31,22 +31,29 @@ pub(super) fn may_be_made() -> bool {
     }
 }
 
-/// Whether a ring that is asked for by number is one of libuv's, by sizes and flags that nobody else is known to ask for
-/// (libuv 1.45 and later, src/unix/linux.c, on Linux 6.6 and later; Node.js 20 and uvloop 0.19 have them). Such a ring
-/// carries nothing but epoll_ctl(2), or works on files, and libuv makes the calls themselves where there are no rings.
+/// Whether a ring that is asked for by number is one of libuv's (src/unix/linux.c there), by sizes and flags that nobody else
+/// is known to ask for; libuv sets them on Linux 6.6 and later. Such a ring carries nothing but epoll_ctl(2), or works on
+/// files, and libuv makes the calls themselves where there are no rings. Seen with uvloop 0.23.
 ///
 /// # Safety
-/// `parameters` must be null or a `struct io_uring_params`.
+/// `parameters` must be a `struct io_uring_params`, unless it lies in the first page, which is never mapped.
 pub(super) unsafe fn is_libuvs(entries: usize, parameters: usize) -> bool {
     // linux/io_uring.h
     const SQPOLL: u32 = 1 << 1;
     const NO_SQARRAY: u32 = 1 << 16;
-    const FILES: u32 = SQPOLL | NO_SQARRAY;
     /// sq_entries and cq_entries come before the flags.
     type Beginning = [u32; 3];
-    // SAFETY: null or the beginning of a larger structure, by the caller's word.
-    let Some(&[.., flags]) = (unsafe { (parameters as *const Beginning).as_ref() }) else { return false };
-    matches!((entries, flags), (256, NO_SQARRAY) | (64, FILES))
+    let wanted = match entries {
+        256 => NO_SQARRAY,
+        64 => SQPOLL | NO_SQARRAY,
+        _ => return false,
+    };
+    if parameters < 4096 {
+        return false;
+    }
+    // SAFETY: the beginning of the program's structure, by the caller's word. Its alignment is the program's affair.
+    let [.., flags] = unsafe { (parameters as *const Beginning).read_unaligned() };
+    flags == wanted
 }
 
 /// liburing's own function; null if it is not loaded. Rings are made neither in signal handlers nor in vfork children,

@@ -65,7 +65,7 @@ static void a_ring_made_apart_takes_connections_off_lanes(void) {
     CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
 }
 
-/* libuv, that is Node.js and uvloop, makes one for epoll_ctl and does as well without. */
+/* libuv makes one for epoll_ctl and does as well without. */
 static void a_ring_of_libuv_is_refused_and_lanes_stay(void) {
     int ends[2];
     struct io_uring_params parameters = {.flags = 1U << 16};
