@@ -316,7 +316,7 @@ fn since(entry: &Entry, desc: &Desc) -> u32 {
 /// Arms a lane for what an entry asks, by level or from a tail on. A fault of the peer counts as news, and is
 /// left to [`attend`].
 fn arm_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, interest: u32, since: u32) -> Armed {
-    let out = interest & (EPOLLOUT | EPOLLWRNORM) != 0 && !io::writable_hint(desc, desc.side());
+    let out = interest & (EPOLLOUT | EPOLLWRNORM) != 0 && awaits_room(entry, desc, interest);
     if out && !entry.kernel_out.swap(true, Relaxed) {
         watch(epfd, set, fd, entry);
     }
@@ -325,6 +325,15 @@ fn arm_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, 
         set.troubled.store(true, Relaxed);
         Armed::Ready
     })
+}
+
+/// Whether an entry that asks for room, and had none to report when it was judged, is to be told of it. There may be some
+/// by now, which only arming finds: so the present room decides for edges alone, and for those only if none is due.
+fn awaits_room(entry: &Entry, desc: &Desc, interest: u32) -> bool {
+    interest & EPOLLET == 0
+        || entry.fresh.load(Relaxed)
+        || desc.fulls.load(Relaxed) != entry.seen_fulls.load(Relaxed)
+        || !io::writable_hint(desc, desc.side())
 }
 
 fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, out: bool) -> Result<Armed, Fault> {

@@ -200,10 +200,11 @@ fn sleep_until_ready(
         }
         let poller = Poller::enter();
         held.prepare(fds);
+        // What the kernel is asked is laid out before the arming, whose last look then covers all that is left out of it.
+        let used = fill(fds, shadow, Some(held));
         if arm(fds) == Armed::Ready {
             continue;
         }
-        let used = fill(fds, shadow, Some(held));
         let sleep = || poller.while_asleep(|| patience.sleep(&mut shadow[..used], mask));
         match held.while_asleep(sleep) {
             Woken::Ready(_) => heard(fds, shadow, held, &patience),
@@ -309,8 +310,9 @@ fn asked(entry: &pollfd, index: usize, held: &Held<'_>) -> i16 {
 }
 
 /// What to ask of an anchor when a lane is asked for `events`; `None` when the anchor has nothing to tell any
-/// more. Writability is asked for only when the ring is full, because an anchor with a bell in it and room in the
-/// ring is writable to both. A half-close that is known already would end every sleep at once.
+/// more. A half-close that is known already would end every sleep at once. Both, once known, stay so: arming finds
+/// what they mean for the app. Room comes and goes, and is always asked for: arming has plugged the anchor, or found
+/// room.
 fn anchor_events(desc: &Desc, events: i16) -> Option<i16> {
     let side = desc.side();
     if side.is(state::PEER_CLOSED | state::RESET) {
@@ -323,7 +325,7 @@ fn anchor_events(desc: &Desc, events: i16) -> Option<i16> {
             ask |= POLLIN;
         }
     }
-    if events & (POLLOUT | POLLWRNORM) != 0 && !io::writable_hint(desc, side) {
+    if events & (POLLOUT | POLLWRNORM) != 0 {
         ask |= POLLOUT;
     }
     Some(ask)

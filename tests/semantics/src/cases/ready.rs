@@ -34,6 +34,7 @@ pub const GROUP: Group = Group {
         Case::new("negative_ppoll_time", ONCE, negative_ppoll_time),
         Case::new("poll_writable_after_drain", FAMILY, poll_writable_after_drain),
         Case::new("select_writable_after_drain", FAMILY, select_writable_after_drain),
+        Case::new("room_that_comes_while_a_wait_begins", ONCE, room_that_comes_while_a_wait_begins),
     ],
 };
 
@@ -370,4 +371,54 @@ fn select_writable_after_drain(v: Variant) {
             select(&[client], &[client], &[], -1);
         },
     );
+}
+
+/// A wait over many descriptors takes long to begin. Room that comes meanwhile ends it all the same.
+fn room_that_comes_while_a_wait_begins(v: Variant) {
+    const WAITS: usize = 3000;
+    const PIECE: usize = 8192;
+    let limit = libc::timespec { tv_sec: 2, tv_nsec: 0 };
+    let (client, server) = v.pair();
+    let reader = std::thread::spawn(move || {
+        let mut piece = [0u8; PIECE];
+        let mut random = 1u32;
+        loop {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let until = Instant::now() + Duration::from_micros(u64::from(random >> 16) % 400 + 50);
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            // SAFETY: the buffer is this thread's own.
+            if unsafe { libc::recv(server.raw, piece.as_mut_ptr().cast(), PIECE, 0) } <= 0 {
+                break;
+            }
+        }
+    });
+    // SAFETY: takes and gives numbers.
+    let duplicate = || unsafe { libc::dup(client.raw) };
+    let mut entries = vec![libc::pollfd { fd: client.raw, events: OUT, revents: 0 }];
+    entries.resize_with(800, || libc::pollfd { fd: duplicate(), events: IN, revents: 0 });
+    // A wait with a mask goes to the kernel at once.
+    // SAFETY: zero is the empty set of signals.
+    let none: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut longest = Duration::ZERO;
+    let mut wrong = 0;
+    for _ in 0..WAITS {
+        let began = Instant::now();
+        // SAFETY: entries, time and mask are live.
+        let ready =
+            unsafe { libc::ppoll(entries.as_mut_ptr(), entries.len() as u64, &raw const limit, &raw const none) };
+        longest = longest.max(began.elapsed());
+        // SAFETY: the bytes are live.
+        let sent = unsafe { libc::send(client.raw, [7u8; PIECE].as_ptr().cast(), PIECE, libc::MSG_DONTWAIT) };
+        wrong += usize::from(ready != 1 || sent <= 0);
+    }
+    trace!("waits that ended with anything but room: {wrong}");
+    trace!("each ended in time: {}", longest < Duration::from_millis(1900));
+    for entry in &entries[1..] {
+        // SAFETY: the number was made here.
+        unsafe { libc::close(entry.fd) };
+    }
+    shutdown(client, libc::SHUT_WR);
+    let _ = reader.join();
 }
