@@ -73,19 +73,33 @@ pub fn hand_over_ns(cpus: (usize, usize), duration: Duration) -> Result<f64> {
 /// is copied twenty times slower on some CPUs (see `beeline_shm`'s `copy`), which is no limit of the machine.
 const PAGE_BYTES: usize = 4096;
 
+/// Memory for a block, in which it begins with a page.
+struct Block {
+    memory: Vec<u8>,
+    bytes: usize,
+}
+
+impl Block {
+    fn new(bytes: usize) -> Self {
+        Block { memory: vec![1; bytes + PAGE_BYTES], bytes }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let begin = self.memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
+        &mut self.memory[begin..begin + self.bytes]
+    }
+}
+
 /// Bytes per second of copying one block of this size to another, on one CPU.
 pub fn memcpy_bytes_per_second(cpu: usize, block_bytes: usize, duration: Duration) -> Result<f64> {
     std::thread::scope(|scope| {
         let copier = scope.spawn(move || -> Result<f64> {
             pin(cpu)?;
-            let (source, mut target) = (vec![1u8; block_bytes + PAGE_BYTES], vec![0u8; block_bytes + PAGE_BYTES]);
-            let place = |block: &[u8]| block.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
-            let (from, to) = (place(&source), place(&target));
-            let source = &source[from..from + block_bytes];
-            let target = &mut target[to..to + block_bytes];
+            let (mut source, mut target) = (Block::new(block_bytes), Block::new(block_bytes));
+            let (source, target) = (source.bytes_mut(), target.bytes_mut());
             let batches = measure(duration, |n| {
                 for _ in 0..n {
-                    black_box(&mut *target).copy_from_slice(black_box(source));
+                    black_box(&mut *target).copy_from_slice(black_box(&*source));
                 }
                 Ok(())
             })?;
@@ -181,14 +195,13 @@ pub fn ring_bytes_per_second(cpus: (usize, usize), block_bytes: usize, duration:
             let ring = &ring;
             let writer = scope.spawn(move || -> Result<()> {
                 pin(cpus.0).inspect_err(|_| ring.stop.store(true, Ordering::Relaxed))?;
-                ring.fill(black_box(&vec![1u8; block_bytes]));
+                ring.fill(black_box(Block::new(block_bytes).bytes_mut()));
                 Ok(())
             });
             let reader = scope.spawn(move || -> Result<f64> {
-                let mut block = vec![0u8; block_bytes];
+                let mut block = Block::new(block_bytes);
                 let pinned = pin(cpus.1);
-                let rate = ring.drain(&mut block, duration / 2);
-                black_box(&block);
+                let rate = ring.drain(black_box(block.bytes_mut()), duration / 2);
                 pinned.and(rate)
             });
             let died = |_| anyhow::anyhow!("a thread of the ring died");

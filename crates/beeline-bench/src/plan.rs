@@ -163,7 +163,6 @@ impl Plan {
         let mut results = Results::default();
         let bar = progress_bar(self.steps());
         for round in 0..self.rounds {
-            self.measure_limits(&bar, &mut results);
             for workload in self.workloads.iter().filter(|w| round == 0 || !w.runs_once()) {
                 self.run_workload(workload, round, &bar, &mut results);
             }
@@ -194,7 +193,7 @@ impl Plan {
         let each_round = |w: &&&Workload| !w.runs_once();
         let repeated = self.workloads.iter().filter(each_round).count() as u64;
         let once = self.workloads.len() as u64 - repeated;
-        u64::from(self.rounds) * (repeated + 1) + once
+        u64::from(self.rounds) * repeated + once
     }
 
     fn run_workload(&self, workload: &'static Workload, round: u32, bar: &ProgressBar, results: &mut Results) {
@@ -211,6 +210,9 @@ impl Plan {
                 let skip = results.has_failed(workload.rows, column.into()) || !workload.is_for(column);
                 if skip || results.ended_early.is_some() {
                     continue;
+                }
+                if column == Transport::Beeline {
+                    self.measure_limits(workload, bar, results);
                 }
                 bar.set_message(format!("{} over {column}", workload.name));
                 let readings = self.suite.run(workload, column);
@@ -267,42 +269,30 @@ impl Plan {
         }
     }
 
-    /// The limits of this round, once for each kind that some row wants.
-    fn measure_limits(&self, bar: &ProgressBar, results: &mut Results) {
+    /// The machine's limits, just before what they are to be compared with: a host moves its guests' CPUs about, and with
+    /// them goes what two of them can do.
+    fn measure_limits(&self, workload: &Workload, bar: &ProgressBar, results: &mut Results) {
         if self.hosts.is_some() {
             // One host's cache and memory bound nothing here.
-            return bar.inc(1);
+            return;
         }
-        bar.set_message("the machine's limits");
-        let rows = || self.workloads.iter().flat_map(|w| w.rows);
+        bar.set_message(format!("the machine's limits for {}", workload.name));
         for limit in [Limit::HandOver, Limit::Memcpy64K, Limit::Memcpy1M] {
-            if !rows().any(|row| row.limit == Some(limit)) {
+            let rows = || workload.rows.iter().filter(|row| row.limit == Some(limit));
+            if rows().next().is_none() {
                 continue;
             }
             let Some(value) = self.limit(limit).transpose() else {
                 continue;
             };
-            for row in rows().filter(|row| row.limit == Some(limit)) {
-                match &value {
-                    Ok(value) => results.add(row.id, Column::Limit, *value, Vec::new()),
-                    Err(e) => results.add_error(row.id, Column::Limit, format!("{e:#}")),
-                }
+            for row in rows() {
+                note_limit(results, row, Column::Limit, &value);
             }
         }
-        self.measure_rings(results);
-        bar.inc(1);
-    }
-
-    /// What large messages could reach at best on their way from one CPU's cache to the other's.
-    fn measure_rings(&self, results: &mut Results) {
-        let Some(cpus) = self.suite.cpus else { return };
-        for workload in &self.workloads {
-            let Some(block_bytes) = workload.fills_a_ring() else { continue };
+        if let (Some(cpus), Some(block_bytes)) = (self.suite.cpus, workload.fills_a_ring()) {
+            let value = limits::ring_bytes_per_second(cpus, block_bytes, self.limit_duration());
             for row in workload.rows {
-                match limits::ring_bytes_per_second(cpus, block_bytes, self.limit_duration()) {
-                    Ok(value) => results.add(row.id, Column::Ring, value, Vec::new()),
-                    Err(e) => results.add_error(row.id, Column::Ring, format!("{e:#}")),
-                }
+                note_limit(results, row, Column::Ring, &value);
             }
         }
     }
@@ -324,6 +314,13 @@ impl Plan {
             (Limit::Memcpy64K, _) => limits::memcpy_bytes_per_second(cpu, 64 << 10, duration).map(Some),
             (Limit::Memcpy1M, _) => limits::memcpy_bytes_per_second(cpu, 1 << 20, duration).map(Some),
         }
+    }
+}
+
+fn note_limit(results: &mut Results, row: &Row, column: Column, value: &Result<f64>) {
+    match value {
+        Ok(value) => results.add(row.id, column, *value, Vec::new()),
+        Err(e) => results.add_error(row.id, column, format!("{e:#}")),
     }
 }
 
