@@ -92,8 +92,10 @@ pub struct Desc {
     pub granules: AtomicU32,
     /// The lane's peer is a bridge.
     pub bridged: AtomicBool,
-    /// Sends since the last look at the kernel.
+    /// Sends that were complete at once.
     pub sends: AtomicU32,
+    /// When a send last asked the kernel, in ticks.
+    pub looked: AtomicU64,
     /// Times a send found the ring full: each is the beginning of an `EPOLLOUT` edge.
     pub fulls: AtomicU32,
     /// Receives in a row that found nothing.
@@ -216,6 +218,7 @@ impl Desc {
         self.spins_skipped.store(0, Relaxed);
         self.lull.reset();
         self.sends.store(0, Relaxed);
+        self.looked.store(0, Relaxed);
         self.bulk.reset();
         self.eagains.store(0, Relaxed);
         self.fulls.store(0, Relaxed);

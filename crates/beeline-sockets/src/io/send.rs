@@ -14,9 +14,11 @@ use crate::table::{self, Place};
 use crate::wait::{Patience, ticks};
 use crate::{Outcome, kernel, reclaim};
 
-/// Sends between two looks at the kernel while everything seems well: a reader that was killed while it
-/// polled leaves no armed word that would tell.
-const SENDS_PER_LOOK: u32 = 4096;
+/// A reader that was killed at work, or while it polled, leaves no armed word that would tell. So the kernel is asked now
+/// and then while everything seems well: after so many sends, if that took so many ticks since it was asked last. Few
+/// sends for those who send seldom, and some milliseconds for those who send much.
+const SENDS_PER_GLANCE: u32 = 8;
+const LOOK_TICKS: u64 = 12_500_000;
 
 /// `send(2)`, and `write(2)` with `flags` 0.
 ///
@@ -46,12 +48,12 @@ fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) ->
     let Some(_guard) = desc.lock_tx_alone() else { return false };
     let (lane, side) = (desc.lane(), desc.side());
     let writer = Writer::new(&lane, desc.end(), &side.tx, &side.rx);
-    let sends = desc.sends.load(Relaxed) + 1;
+    let sends = desc.sends.load(Relaxed).wrapping_add(1);
     let length = source.len();
     if !place.leads_to(desc)
         || side.is(state::RESET | state::SHUT_WR | state::PEER_CLOSED)
         || side.error.load(Relaxed) != 0
-        || sends >= SENDS_PER_LOOK
+        || look_is_due(desc, sends)
         || !writer.write_small(source, &Anchor(fd))
     {
         return false;
@@ -309,7 +311,7 @@ fn send_pinned<'a>(
             }
         }
         if sent == total {
-            let look = sends_since_look(desc);
+            let look = counted_for_look(desc);
             let reach = side.tx.reach();
             drop(guard);
             reclaim::account(desc, reach);
@@ -439,13 +441,18 @@ pub(super) fn account(desc: &Desc, side: &SideState, bytes: u32) {
     }
 }
 
-#[inline]
-fn sends_since_look(desc: &Desc) -> bool {
-    let sends = desc.sends.load(Relaxed) + 1;
-    if sends < SENDS_PER_LOOK {
-        desc.sends.store(sends, Relaxed);
-        return false;
+/// Counts a send. Whether the kernel is to be asked after it.
+fn counted_for_look(desc: &Desc) -> bool {
+    let sends = desc.sends.load(Relaxed).wrapping_add(1);
+    desc.sends.store(sends, Relaxed);
+    let due = look_is_due(desc, sends);
+    if due {
+        desc.looked.store(ticks(), Relaxed);
     }
-    desc.sends.store(0, Relaxed);
-    true
+    due
+}
+
+#[inline]
+fn look_is_due(desc: &Desc, sends: u32) -> bool {
+    sends.is_multiple_of(SENDS_PER_GLANCE) && ticks().wrapping_sub(desc.looked.load(Relaxed)) > LOOK_TICKS
 }

@@ -6,6 +6,7 @@ use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
 use beeline_testkit::sys;
+use std::time::Duration;
 
 pub const GROUP: Group = Group {
     name: "fork",
@@ -22,6 +23,7 @@ pub const GROUP: Group = Group {
         Case::new("last_holder_gone", FAMILY, last_holder_gone),
         Case::new("last_holder_gone_unread", FAMILY, last_holder_gone_unread),
         Case::new("last_holder_killed", FAMILY, last_holder_killed),
+        Case::new("last_holder_killed_at_work", FAMILY, last_holder_killed_at_work),
         Case::new("grandchild", FAMILY, grandchild),
         Case::new("child_accepts", FAMILY, child_accepts),
         Case::new("child_connects", FAMILY, child_connects),
@@ -287,6 +289,35 @@ fn last_holder_killed(v: Variant) {
     recv(client, 32, 0);
     recv(client, 32, 0);
     send(client, b"x", libc::MSG_NOSIGNAL);
+}
+
+/// A reader that is killed while it computes has armed nothing. Who sends to it now and then learns of it soon.
+fn last_holder_killed_at_work(v: Variant) {
+    let (client, server) = v.pair();
+    let child = child("child", || {
+        sys::close(client.raw);
+        sys::recv(server.raw, &mut [0; 16], 0);
+        loop {
+            std::hint::spin_loop();
+        }
+    });
+    send(client, b"one", 0);
+    until("the child has read", || queued(server) == 0);
+    close(server);
+    sys::kill(child.value as i32, libc::SIGKILL);
+    finish(child);
+    let mut taken = 0;
+    let last = loop {
+        let sent = sys::send(client.raw, b"x", libc::MSG_NOSIGNAL);
+        if sent.value < 0 || taken == 100 {
+            break sent;
+        }
+        taken += 1;
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    trace!("sends that were taken are few: {}", taken <= 20);
+    // Whether what was left unread was sent before the end (a reset) or after it only the kernel knows.
+    trace!("then an error: {}", matches!(last.errno, libc::EPIPE | libc::ECONNRESET));
 }
 
 fn grandchild(v: Variant) {
