@@ -60,8 +60,8 @@ const IDLE_LOOKS: u32 = 256;
 const BUSY_WAITS: u32 = 64;
 /// Shortest time between two looks at the kernel of a busy set, in ticks of the time-stamp counter: some 25 us.
 const LOOK_TICKS_MIN: u64 = 50_000;
-/// Longest such time, reached by looks that find nothing: about a millisecond.
-const LOOK_TICKS_MAX: u64 = 2_500_000;
+/// Longest such time, reached by looks that find nothing: about two milliseconds.
+const LOOK_TICKS_MAX: u64 = 5_000_000;
 /// Time between two looks at the kernel of a spin that finds nothing: some 4 us. Its bells wake lanes that are cold.
 const SPIN_LOOK_TICKS: u64 = 10_000;
 /// Depth to which nested sets are followed; the kernel allows 5 (`EP_MAX_NESTS`).
