@@ -64,13 +64,13 @@ enum Figure {
 
 impl Figure {
     fn of(self, results: &Results, row: &str) -> Option<f64> {
-        let beeline = (row, Column::Beeline);
+        let beeline = results.median(row, Column::Beeline)?;
         let figure = match self {
-            Figure::OverTcp => results.ratio(beeline, (row, Column::Tcp))?,
-            Figure::TcpOver => results.ratio((row, Column::Tcp), beeline)?,
-            Figure::OverLimit => results.ratio(beeline, (row, Column::Limit))?,
-            Figure::OverRow(other) => results.ratio(beeline, (other, Column::Beeline))?,
-            Figure::In(unit) => results.median(row, Column::Beeline)? / unit,
+            Figure::OverTcp => beeline / results.median(row, Column::Tcp)?,
+            Figure::TcpOver => results.median(row, Column::Tcp)? / beeline,
+            Figure::OverLimit => beeline / results.median(row, Column::Limit)?,
+            Figure::OverRow(other) => beeline / results.median(other, Column::Beeline)?,
+            Figure::In(unit) => beeline / unit,
         };
         figure.is_finite().then_some(figure)
     }

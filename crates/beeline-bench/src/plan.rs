@@ -211,11 +211,15 @@ impl Plan {
                 if skip || results.ended_early.is_some() {
                     continue;
                 }
-                if column == Transport::Beeline {
+                let limited = column == Transport::Beeline;
+                if limited {
                     self.measure_limits(workload, bar, results);
                 }
                 bar.set_message(format!("{} over {column}", workload.name));
                 let readings = self.suite.run(workload, column);
+                if limited {
+                    self.measure_limits(workload, bar, results);
+                }
                 results.ended_early = self.end_of_run(readings.is_err());
                 self.record(workload, column, readings, results);
             }
@@ -269,8 +273,8 @@ impl Plan {
         }
     }
 
-    /// The machine's limits, just before what they are to be compared with: a host moves its guests' CPUs about, and with
-    /// them goes what two of them can do.
+    /// The machine's limits, just before and after what they are to be compared with: a host moves its guests' CPUs about,
+    /// and with them goes what two of them can do.
     fn measure_limits(&self, workload: &Workload, bar: &ProgressBar, results: &mut Results) {
         if self.hosts.is_some() {
             // One host's cache and memory bound nothing here.

@@ -197,24 +197,14 @@ impl Results {
         self.cell(row, column)?.median()
     }
 
-    /// One cell over another: the median of the rounds' ratios, as what a round compares was measured side by side. Where
-    /// rounds are missing, the ratio of the medians.
-    pub fn ratio(&self, upper: (&str, Column), lower: (&str, Column)) -> Option<f64> {
-        let (upper, lower) = (self.cell(upper.0, upper.1)?, self.cell(lower.0, lower.1)?);
-        if upper.rounds.len() != lower.rounds.len() {
-            return Some(upper.median()? / lower.median()?);
-        }
-        let ratios: Vec<f64> = upper.rounds.iter().zip(&lower.rounds).map(|(upper, lower)| upper / lower).collect();
-        median(&ratios)
-    }
-
     /// How many times better than TCP, for rows where that says something.
     pub fn times_tcp(&self, row: &Row) -> Option<f64> {
         if !row.unit.has_ratio() {
             return None;
         }
-        let (beeline, tcp) = ((row.id, Column::Beeline), (row.id, Column::Tcp));
-        if row.unit.more_is_better() { self.ratio(beeline, tcp) } else { self.ratio(tcp, beeline) }
+        let beeline = self.median(row.id, Column::Beeline)?;
+        let tcp = self.median(row.id, Column::Tcp)?;
+        Some(if row.unit.more_is_better() { beeline / tcp } else { tcp / beeline })
     }
 
     /// Columns that hold anything, in their order.
@@ -272,18 +262,6 @@ mod tests {
         let rate = Row { unit: Unit::PerSecond, ..ROW };
         assert_eq!(results.times_tcp(&rate), Some(0.5));
         assert_eq!(results.times_tcp(&Row { unit: Unit::Share, ..ROW }), None);
-    }
-
-    #[test]
-    fn rounds_are_compared_one_by_one() {
-        let mut results = Results::default();
-        for (tcp, beeline) in [(10.0, 20.0), (100.0, 300.0), (1000.0, 2000.0)] {
-            results.add("r", Column::Tcp, tcp, vec![]);
-            results.add("r", Column::Beeline, beeline, vec![]);
-        }
-        assert_eq!(results.ratio(("r", Column::Beeline), ("r", Column::Tcp)), Some(2.0));
-        results.add("r", Column::Beeline, 4000.0, vec![]);
-        assert_eq!(results.ratio(("r", Column::Beeline), ("r", Column::Tcp)), Some(11.5));
     }
 
     #[test]
