@@ -57,7 +57,10 @@ fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest").join(name).with_extension("c");
         // One of them is a program that no library can be loaded into.
         let linked = if name == "echo" { "-static" } else { "-pthread" };
-        let libraries: &[&str] = if name == "rings" { &["-luring"] } else { &[] };
+        let libraries: &[&str] = match name {
+            "rings" => &["-luring"],
+            _ => &[],
+        };
         let status = Command::new("cc")
             .args(["-Wall", "-Wextra", "-Wno-deprecated-declarations", "-O1", linked])
             .args(flags)
@@ -228,6 +231,7 @@ cases! { rings:
     liburing_with_parameters_takes_connections_off_lanes
     a_ring_made_apart_takes_connections_off_lanes
     a_ring_of_libuv_is_refused_and_lanes_stay;
+    makes_connections_after_a_ring
 }
 
 cases! { sandbox:
@@ -259,6 +263,34 @@ fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
     stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
     assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
     assert!(!path.exists());
+}
+
+/// Runs a guest until it pauses; it has made so many connections on TCP by then, with their reason on record at both ends.
+fn counts_each_connection_once(name: &'static str, case: &str, reason: beeline_stats::Reason, connections: u64) {
+    use beeline_stats::{Counter, Role};
+    let mut command = Command::new(guest(name));
+    command.arg(case).stdin(Stdio::piped()).stdout(Stdio::piped());
+    preload::apply(&mut command, Some(library()));
+    let mut group = Group::start(&mut command).expect("the guest starts");
+    let (stdin, stdout, _) = group.pipes();
+    let mut line = String::new();
+    BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
+    if line == "ready\n" {
+        let bytes = std::fs::read(statistics(group.id())).expect("the file can be read");
+        let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
+        assert_eq!(snapshot.reason(Role::Client, reason), connections);
+        assert_eq!(snapshot.reason(Role::Server, reason), connections);
+        assert_eq!(snapshot.counter(Counter::ConnectionsFallenBackClient), connections);
+        assert_eq!(snapshot.counter(Counter::ConnectionsFallenBackServer), connections);
+    }
+    stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
+    assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
+}
+
+#[test]
+fn connections_made_after_a_ring_are_counted() {
+    let reason = beeline_stats::Reason::IoUringDenied;
+    counts_each_connection_once("rings", "makes_connections_after_a_ring", reason, 2);
 }
 
 /// Where a living process has its statistics file, if it has one.

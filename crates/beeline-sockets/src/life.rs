@@ -32,12 +32,12 @@ mod stranger;
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
-    AtomicBool, AtomicU32,
+    AtomicBool, AtomicU16, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
 
 use beeline_shm::sys;
-use beeline_stats::Tunables;
+use beeline_stats::{Reason, Tunables};
 
 use self::image::{Image, Program};
 use crate::desc::{Desc, Kind};
@@ -63,8 +63,8 @@ pub static VFORKS: AtomicU32 = AtomicU32::new(0);
 
 static OWNER: AtomicU32 = AtomicU32::new(0);
 static STARTED: AtomicBool = AtomicBool::new(false);
-/// Whether the process has begun to use sockets past libc, so that nothing more may be accelerated.
-static STOPPED: AtomicBool = AtomicBool::new(false);
+/// Why nothing more may be accelerated, plus one; 0 as long as it may.
+static STOPPED: AtomicU16 = AtomicU16::new(0);
 static STARTING: Lock = Lock::new();
 
 struct Config {
@@ -167,12 +167,25 @@ fn start_now() {
 #[inline]
 pub fn may_accelerate() -> bool {
     start();
-    config().accelerate && !STOPPED.load(Relaxed) && !is_guest_of_parent()
+    config().accelerate && STOPPED.load(Relaxed) == 0 && !is_guest_of_parent()
 }
 
 /// Nothing is accelerated in this process from now on. What is already is not touched.
-pub(crate) fn stop_accelerating() {
-    STOPPED.store(true, Relaxed);
+pub(crate) fn stop_accelerating(reason: Reason) {
+    // The first reason stays.
+    let _ = STOPPED.compare_exchange(0, (reason as u16).saturating_add(1), Relaxed, Relaxed);
+}
+
+/// Why a connection that is made here and now is the kernel's, if the process has stopped to accelerate: it is to be
+/// counted. `None` where that must not be done: sealed, where nothing can be asked about it, or in a `vfork` child.
+#[must_use]
+#[cold]
+pub fn stopped() -> Option<Reason> {
+    let index = STOPPED.load(Relaxed).checked_sub(1)?;
+    if sandbox::is_sealed() || is_guest_of_parent() {
+        return None;
+    }
+    Reason::ALL.get(usize::from(index)).copied()
 }
 
 /// Looks at a program that is about to be executed or spawned.

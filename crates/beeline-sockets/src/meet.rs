@@ -28,7 +28,7 @@
 //! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `route` and `ports`
 //! find the client's address and reserve it; `hello_io` moves the hello; `pool` keeps lanes and sides;
 //! `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part; `connect`, `knock`, `bridged` and
-//! `late` the client's, and `brief` knows which other hosts' listeners are left to TCP. `bridging` is what the bridge
+//! `late` the client's, `counted` is what becomes of both in a program that has left lanes, and `brief` knows which other hosts' listeners are left to TCP. `bridging` is what the bridge
 //! itself uses of all this.
 //!
 //! # Locks
@@ -44,6 +44,7 @@ mod bridged;
 mod bridging;
 mod brief;
 mod connect;
+mod counted;
 mod door;
 mod hello_io;
 mod knock;
@@ -73,6 +74,7 @@ pub(crate) use bridged::note_end;
 pub use bridging::{LaneEnd, Lying, answer, connect_for, listen_for_clients, take_client};
 pub use connect::connect;
 pub(crate) use connect::{each_fd, put_under};
+pub use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub use door::open_door;
 pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};

@@ -1,33 +1,8 @@
 /* Programs that drive sockets through io_uring with liburing, which calls the kernel by itself. */
 #define _GNU_SOURCE
 #include "guest.h"
-#include <liburing.h>
-
-/* Where the kernel refuses to make rings there is nothing to see. */
-static int made(int result) {
-    CHECK(result == 0 || result == -EPERM || result == -ENOSYS || result == -ENOMEM);
-    return result == 0;
-}
-
-/* What `from` sends comes out of `to`, which is read through the ring. */
-static void carries(struct io_uring *ring, int from, int to, const char *text) {
-    char bytes[64] = {0};
-    ssize_t length = (ssize_t)strlen(text);
-    CHECK(write(from, text, length) == length);
-    for (ssize_t done = 0; done < length;) {
-        struct io_uring_sqe *entry = io_uring_get_sqe(ring);
-        CHECK(entry != NULL);
-        io_uring_prep_recv(entry, to, bytes + done, sizeof bytes - done, 0);
-        CHECK(io_uring_submit(ring) == 1);
-        struct io_uring_cqe *outcome;
-        struct __kernel_timespec limit = {.tv_sec = 20};
-        CHECK(io_uring_wait_cqe_timeout(ring, &outcome, &limit) == 0);
-        CHECK(outcome->res > 0);
-        done += outcome->res;
-        io_uring_cqe_seen(ring, outcome);
-    }
-    CHECK(strcmp(bytes, text) == 0);
-}
+#include "ring.h"
+#include <fcntl.h>
 
 static void goes_on_through(struct io_uring *ring, int ends[2]) {
     carries(ring, ends[0], ends[1], "there");
@@ -76,11 +51,41 @@ static void a_ring_of_libuv_is_refused_and_lanes_stay(void) {
     CHECK(is_lane(ends[0]) && is_lane(ends[1]));
 }
 
+/* Connections of a program that has left lanes: one made and accepted by calls that wait, one by calls that do not. */
+static void makes_connections_after_a_ring(void) {
+    int ends[2];
+    struct io_uring ring;
+    puts(made(io_uring_queue_init(8, &ring, 0)) ? "ready" : "no rings here");
+    pair(ends);
+    struct sockaddr_in address, peer;
+    socklen_t length = sizeof peer;
+    int door = listener(&address), client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    CHECK(fcntl(door, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(accept(door, NULL, NULL) == -1 && errno == EAGAIN);
+    CHECK(connect(client, (struct sockaddr *)&address, sizeof address) == -1 && errno == EINPROGRESS);
+    struct pollfd comes = {door, POLLIN, 0}, stands = {client, POLLOUT, 0};
+    CHECK(poll(&comes, 1, 20000) == 1 && poll(&stands, 1, 20000) == 1);
+    CHECK(connect(client, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(connect(client, (struct sockaddr *)&address, sizeof address) == -1 && errno == EISCONN);
+    int accepted = accept4(door, (struct sockaddr *)&peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    CHECK(accepted >= 0 && length == sizeof peer && peer.sin_family == AF_INET);
+    CHECK(fcntl(accepted, F_GETFL) & O_NONBLOCK && fcntl(accepted, F_GETFD) & FD_CLOEXEC);
+    says(client, accepted, "hello");
+    /* Neither of them is a TCP connection. */
+    int datagrams = socket(AF_INET, SOCK_DGRAM, 0), here[2];
+    CHECK(connect(datagrams, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, here) == 0);
+    fflush(stdout);
+    char line[8];
+    CHECK(fgets(line, sizeof line, stdin) != NULL);
+}
+
 static const struct guest_case CASES[] = {
     CASE(liburing_takes_connections_off_lanes),
     CASE(liburing_with_parameters_takes_connections_off_lanes),
     CASE(a_ring_made_apart_takes_connections_off_lanes),
     CASE(a_ring_of_libuv_is_refused_and_lanes_stay),
+    CASE(makes_connections_after_a_ring),
 };
 
 int main(int argc, char **argv) {

@@ -95,7 +95,7 @@ pub fn demote(fd: i32) -> Result<(), Reason> {
 /// # Errors
 /// Why one of them still is a lane.
 pub fn leave_lanes(reason: Reason) -> Result<(), Reason> {
-    life::stop_accelerating();
+    life::stop_accelerating(reason);
     let _changing = life::changing();
     meet::leave_doors(reason);
     let mut result = Ok(());

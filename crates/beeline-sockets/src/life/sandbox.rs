@@ -79,7 +79,7 @@ pub(super) fn begin() -> bool {
     let own = filters(c"/proc/self/status", &mut buffer);
     let sealed = own.is_some_and(|own| own != 0 && filters(c"/proc/1/status", &mut buffer) != Some(own));
     if sealed {
-        stop_accelerating();
+        stop_accelerating(Reason::SystemCallFilter);
         SEALED.store(true, Relaxed);
     }
     sealed

@@ -30,7 +30,8 @@ use crate::{Errno, Outcome, epoll, io, life, stats, table};
 const BUSY: u16 = u16::MAX;
 /// `draft.blocked_by` once the kernel has been asked to connect.
 const SETTLED: u16 = Reason::ConnectPending as u16 + 1;
-const TCP_CLOSE: u8 = 7;
+/// The state of a TCP socket that is not connected, nor about to be.
+pub(super) const TCP_CLOSE: u8 = 7;
 
 /// `connect(2)`.
 ///
@@ -56,7 +57,7 @@ pub unsafe fn connect(fd: i32, address: *const libc::sockaddr, length: u32) -> O
         return Outcome::Kernel;
     };
     if !life::may_accelerate() {
-        return Outcome::Kernel;
+        return life::stopped().map_or(Outcome::Kernel, |reason| settle(desc, reason));
     }
     match claim(fd, desc) {
         Claim::Ours => {}
@@ -148,9 +149,13 @@ fn claim(fd: i32, desc: &Desc) -> Claim {
 /// Whether a blocking TCP socket is not connected, nor about to be.
 fn is_closed(fd: i32) -> bool {
     let blocking = kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK == 0);
-    // The first byte of struct tcp_info is the state.
-    blocking
-        && kernel::getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).is_ok_and(|info| info[0] == TCP_CLOSE)
+    blocking && tcp_state(fd) == Some(TCP_CLOSE)
+}
+
+/// The state of a TCP socket, by its number in the kernel.
+pub(super) fn tcp_state(fd: i32) -> Option<u8> {
+    // The first byte of struct tcp_info.
+    kernel::getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok().map(|info| info[0])
 }
 
 /// Connects over a lane. Returns whether the socket is non-blocking.
