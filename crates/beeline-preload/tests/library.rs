@@ -48,6 +48,12 @@ fn static_guest() -> PathBuf {
     compile("handover", "handover-static", &["-static"])
 }
 
+/// Libraries that a guest loads: one with a liburing of its own, and one that needs the system's.
+fn loaded() -> [PathBuf; 2] {
+    let shared = ["-shared", "-fPIC"];
+    [compile("ownrings", "ownrings.so", &shared), compile("rings", "rings.so", &shared)]
+}
+
 fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
     static COMPILED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     let mut compiled = COMPILED.lock().expect("every guest compiles");
@@ -59,6 +65,7 @@ fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
         let linked = if name == "echo" { "-static" } else { "-pthread" };
         let libraries: &[&str] = match name {
             "rings" => &["-luring"],
+            "ownrings" => &["-l:liburing.a"],
             _ => &[],
         };
         let status = Command::new("cc")
@@ -120,10 +127,13 @@ fn the_library_has_no_text_relocations_and_needs_only_libc() {
 fn run(name: &'static str, case: &str, library: Option<&Path>) -> Result<(), String> {
     // Some cases start it from beside the other one.
     static_guest();
+    let [own_rings, needs_liburing] = loaded();
     let mut command = Command::new(guest(name));
     command
         .arg(case)
         .env("GUEST_ECHO", guest("echo"))
+        .env("GUEST_OWN_RINGS", own_rings)
+        .env("GUEST_NEEDS_LIBURING", needs_liburing)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
@@ -234,6 +244,20 @@ cases! { rings:
     makes_connections_after_a_ring
 }
 
+cases! { ownrings:
+    a_ring_of_its_own_before_connections
+    a_ring_of_its_own_after_connections
+    a_program_with_rings_of_its_own_goes_on;
+    serves_what_it_was_given
+    has_its_own_rings_and_pauses
+}
+
+cases! { loads:
+    liburing_opened_by_hand_means_no_lanes
+    code_that_is_loaded_later_ends_lanes
+    other_code_that_is_loaded_ends_none;
+}
+
 cases! { sandbox:
     a_filter_finds_no_lanes
     a_filter_by_number_finds_no_lanes
@@ -291,6 +315,12 @@ fn counts_each_connection_once(name: &'static str, case: &str, reason: beeline_s
 fn connections_made_after_a_ring_are_counted() {
     let reason = beeline_stats::Reason::IoUringDenied;
     counts_each_connection_once("rings", "makes_connections_after_a_ring", reason, 2);
+}
+
+#[test]
+fn connections_of_a_program_with_rings_of_its_own_are_counted() {
+    let reason = beeline_stats::Reason::IoUringCarried;
+    counts_each_connection_once("ownrings", "has_its_own_rings_and_pauses", reason, 1);
 }
 
 /// Where a living process has its statistics file, if it has one.

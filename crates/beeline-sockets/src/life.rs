@@ -27,6 +27,7 @@ mod open_fds;
 mod orphan;
 pub(crate) mod relay;
 mod rights;
+mod rings;
 mod sandbox;
 mod stranger;
 
@@ -54,6 +55,7 @@ pub(crate) use linger::end_lingering;
 pub(crate) use orphan::orphan_used;
 pub use relay::{demote, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};
+pub use rings::allow_lanes;
 pub use sandbox::{before_filter, before_limit};
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
@@ -158,6 +160,10 @@ fn start_now() {
     if config().accelerate || has_lanes {
         // Outside the lock: pthread_atfork allocates, and an allocator may call us.
         fork::install_handlers();
+    }
+    if has_lanes {
+        // They were inherited by a program that may not be fit for them.
+        let _ = allow_lanes();
     }
 }
 

@@ -41,7 +41,12 @@ const CLIENTS_MAX: usize = 64;
 /// # Safety
 /// `pointer` and `length` as for accept(2): null, or valid and writable for `*length` bytes.
 pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, flags: i32) -> Outcome {
-    if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 || !life::may_accelerate() {
+    if !life::allow_lanes() {
+        // SAFETY: forwarded from the caller.
+        return life::stopped()
+            .map_or(Outcome::Kernel, |reason| unsafe { super::accept4_counted(fd, pointer, length, flags, reason) });
+    }
+    if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
         return Outcome::Kernel;
     }
     let desc = match table::get(fd) {

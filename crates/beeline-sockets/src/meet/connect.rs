@@ -173,6 +173,9 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     if mode & libc::O_ASYNC != 0 {
         return Err(Reason::AsyncIo);
     }
+    if !life::allow_lanes() {
+        return Err(life::stopped().unwrap_or(Reason::Internal));
+    }
     let nonblocking = mode & libc::O_NONBLOCK != 0;
     let route = Route::find(fd, desc, destination)?;
     if route.remote {

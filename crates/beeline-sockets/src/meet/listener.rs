@@ -218,7 +218,7 @@ impl Listener {
 
 /// `listen(2)`.
 pub fn listen(fd: i32, backlog: i32) -> Outcome {
-    if !life::may_accelerate() {
+    if !life::allow_lanes() {
         return Outcome::Kernel;
     }
     let _changing = life::changing();
@@ -317,12 +317,12 @@ pub fn adopt_listener(fd: i32) -> bool {
     if word.load(Relaxed) & bit != 0 || word.fetch_or(bit, Relaxed) & bit != 0 {
         return false;
     }
-    table::get(fd).is_none() && life::may_accelerate() && adopt_now(fd).is_some()
+    table::get(fd).is_none() && life::allow_lanes() && adopt_now(fd).is_some()
 }
 
 /// Meets a listener that has just been received from another process.
 pub fn meet_listener(fd: i32) {
-    if table::get(fd).is_none() && life::may_accelerate() {
+    if table::get(fd).is_none() && life::allow_lanes() {
         let _ = adopt_now(fd);
     }
 }

@@ -183,11 +183,16 @@ pub const CALLS: &[Row] = &[
     row(
         &["io_uring_queue_init", "io_uring_queue_init_params", "io_uring_queue_init_mem", "io_uring_setup"],
         Passed,
-        "liburing's own. Before it makes a ring, connections go over to relays, as before io_uring_setup(2).",
+        "liburing's own. Before it makes a ring, connections go over to relays, as before io_uring_setup(2). A program that brings a liburing of its own has no lanes.",
         &[
             "guest:liburing_takes_connections_off_lanes",
             "guest:liburing_with_parameters_takes_connections_off_lanes",
             "guest:a_ring_made_apart_takes_connections_off_lanes",
+            "guest:a_ring_of_its_own_before_connections",
+            "guest:a_ring_of_its_own_after_connections",
+            "guest:a_program_with_rings_of_its_own_goes_on",
+            "guest:liburing_opened_by_hand_means_no_lanes",
+            "guest:code_that_is_loaded_later_ends_lanes",
         ],
     ),
 ];

@@ -1,0 +1,58 @@
+/* Programs that load code which can make rings. */
+#define _GNU_SOURCE
+#include "guest.h"
+#include <dlfcn.h>
+
+/* Asked by its handle, a library gives its own functions and not our hooks. */
+static void liburing_opened_by_hand_means_no_lanes(void) {
+    unsetenv("GUEST_EXPECTS_LANES");
+    void *liburing = dlopen("liburing.so.2", RTLD_NOW | RTLD_LOCAL);
+    CHECK(liburing != NULL);
+    int (*set_up)(unsigned, void *) = (int (*)(unsigned, void *))dlsym(liburing, "io_uring_setup");
+    int ends[2];
+    pair(ends);
+    char parameters[256] = {0};
+    CHECK(set_up != NULL);
+    int ring = set_up(4, parameters);
+    CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
+    if (ring >= 0) CHECK(close(ring) == 0);
+    says(ends[0], ends[1], "hello");
+}
+
+static void code_that_is_loaded_later_ends_lanes(void) {
+    int before[2], after[2];
+    pair(before);
+    says(before[0], before[1], "hello");
+    void *library = dlopen(getenv("GUEST_OWN_RINGS"), RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) fprintf(stderr, "%s\n", dlerror());
+    CHECK(library != NULL);
+    unsetenv("GUEST_EXPECTS_LANES");
+    pair(after);
+    CHECK(!is_lane(before[0]) && !is_lane(before[1]) && !is_lane(after[0]) && !is_lane(after[1]));
+    says(before[0], before[1], "hello");
+    says(after[1], after[0], "hello");
+}
+
+static void other_code_that_is_loaded_ends_none(void) {
+    int ends[2];
+    pair(ends);
+    void *library = dlopen("libm.so.6", RTLD_NOW | RTLD_LOCAL);
+    CHECK(library != NULL);
+    pair(ends);
+    CHECK(dlclose(library) == 0);
+    pair(ends);
+    /* Who needs liburing by name meets the hooks. */
+    CHECK(dlopen(getenv("GUEST_NEEDS_LIBURING"), RTLD_NOW | RTLD_LOCAL) != NULL);
+    pair(ends);
+    says(ends[0], ends[1], "hello");
+}
+
+static const struct guest_case CASES[] = {
+    CASE(liburing_opened_by_hand_means_no_lanes),
+    CASE(code_that_is_loaded_later_ends_lanes),
+    CASE(other_code_that_is_loaded_ends_none),
+};
+
+int main(int argc, char **argv) {
+    return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
+}

@@ -1,0 +1,362 @@
+//! Rings of io_uring(7) that no hook hears of.
+//!
+//! A program that brings liburing with it, linked in, makes its rings by system calls in its own text. So before the
+//! process gets its first lane, and whenever code has been loaded since, its text is searched for such calls. Who
+//! carries one gets no lanes, whether it makes a ring or not: when it makes one, it is too late to know.
+//!
+//! # What is found
+//!
+//! 1. In text of any loaded object but this library that can be read: the number of io_uring_setup(2) put into `eax`, and
+//!    a `syscall` within [`NEAR`] bytes. That is how compilers write it, whatever the language; of all programs and libraries
+//!    that a Debian 12 with some hundred servers and tools had, only liburing held one.
+//! 2. liburing as a shared library, when nobody needs it by name: who opens it by hand asks it for its functions
+//!    past our hooks. Those who are linked against it come to our hooks, and are let pass here.
+//! 3. A ring that is open at the first search, whoever made it.
+//!
+//! Not found are calls that are put together while the program runs, and code that is loaded later, until the process makes
+//! or accepts its next connection.
+//!
+//! # When
+//!
+//! A search costs some milliseconds in a large program, so it is not made when the library starts, but where the process
+//! is about to get something to do with lanes ([`allow_lanes`]). The dynamic linker counts what it loads and unloads, which
+//! is asked there each time.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::ops::ControlFlow;
+use core::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use beeline_shm::sys;
+use beeline_stats::Reason;
+
+use super::{changing, may_accelerate, open_fds, relay};
+
+/// `mov eax, 425`: io_uring_setup(2), whose number is the same on all machines. With 64-bit operands, the constant and what
+/// stands before it are the last of these bytes.
+const NUMBER: [u8; 4] = 425u32.to_le_bytes();
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// Bytes between the number and the call, at most: other arguments are put into their registers there.
+const NEAR: usize = 48;
+/// How the file of liburing is called.
+const LIBURING: &[u8] = b"liburing";
+
+/// What the dynamic linker had loaded and unloaded at the last search; nothing before the first.
+static LOADED: AtomicU64 = AtomicU64::new(0);
+static UNLOADED: AtomicU64 = AtomicU64::new(0);
+/// Whether somebody needs liburing by name.
+static NEEDED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process may have lanes, as far as its code tells; gives up those it has if not. To be asked before it gets
+/// something to do with lanes, outside of [`changing`].
+#[must_use]
+pub fn allow_lanes() -> bool {
+    if !may_accelerate() {
+        return false;
+    }
+    // A fork meanwhile would leave the dynamic linker's lock taken in the child for ever.
+    let _changing = changing();
+    let now = Version::now();
+    if now.loaded == LOADED.load(Acquire) && now.unloaded == UNLOADED.load(Relaxed) {
+        return true;
+    }
+    search()
+}
+
+/// The caller holds [`changing`].
+#[cold]
+fn search() -> bool {
+    let first = LOADED.load(Relaxed) == 0;
+    let mut search = Search::begin();
+    each_object(|object| search.look_at(object));
+    NEEDED.store(search.needed, Relaxed);
+    UNLOADED.store(search.version.unloaded, Relaxed);
+    LOADED.store(search.version.loaded, Release);
+    let found = search.has_found() || first && has_ring();
+    if !found {
+        return true;
+    }
+    if let Err(reason) = relay::leave_lanes(Reason::IoUringCarried) {
+        crate::stats::fell_back(beeline_stats::Role::Client, reason);
+    }
+    false
+}
+
+/// How often the dynamic linker has loaded and unloaded something.
+#[derive(Clone, Copy, Default)]
+struct Version {
+    loaded: u64,
+    unloaded: u64,
+}
+
+impl Version {
+    fn of(object: &libc::dl_phdr_info) -> Self {
+        Self { loaded: object.dlpi_adds, unloaded: object.dlpi_subs }
+    }
+
+    fn now() -> Self {
+        let mut version = Self::default();
+        each_object(|object| {
+            version = Self::of(object);
+            ControlFlow::Break(())
+        });
+        version
+    }
+}
+
+/// Calls `f` with each loaded object, in the order in which they were loaded, for as long as it likes to go on. Nothing
+/// is unloaded meanwhile.
+fn each_object<F: FnMut(&libc::dl_phdr_info) -> ControlFlow<()>>(mut f: F) {
+    unsafe extern "C" fn call<F: FnMut(&libc::dl_phdr_info) -> ControlFlow<()>>(
+        object: *mut libc::dl_phdr_info,
+        _: libc::size_t,
+        f: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the dynamic linker's own structure, and the closure below, which outlives the call.
+        let (object, f) = unsafe { (&*object, &mut *f.cast::<F>()) };
+        c_int::from(f(object).is_break())
+    }
+    // SAFETY: `call` gets the closure back.
+    unsafe { libc::dl_iterate_phdr(Some(call::<F>), (&raw mut f).cast()) };
+}
+
+struct Search {
+    version: Version,
+    /// Objects that were looked at before: the first ones.
+    known: u64,
+    unloaded: u64,
+    index: u64,
+    own: bool,
+    liburing: bool,
+    needed: bool,
+}
+
+impl Search {
+    fn begin() -> Self {
+        let unloaded = UNLOADED.load(Relaxed);
+        Self {
+            version: Version::default(),
+            known: LOADED.load(Relaxed).saturating_sub(unloaded),
+            unloaded,
+            index: 0,
+            own: false,
+            liburing: false,
+            needed: NEEDED.load(Relaxed),
+        }
+    }
+
+    fn has_found(&self) -> bool {
+        self.own || self.liburing && !self.needed
+    }
+
+    fn look_at(&mut self, object: &libc::dl_phdr_info) -> ControlFlow<()> {
+        self.version = Version::of(object);
+        let index = self.index;
+        self.index = index.saturating_add(1);
+        // New ones are put behind the others; where some have gone, nobody knows which.
+        if index < self.known && self.version.unloaded == self.unloaded {
+            return ControlFlow::Continue(());
+        }
+        self.needed |= needs_liburing(object);
+        if carries_setup(object) {
+            if is_liburing(name(object)) {
+                self.liburing = true;
+            } else {
+                self.own = true;
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn name(object: &libc::dl_phdr_info) -> &[u8] {
+    if object.dlpi_name.is_null() {
+        return b"";
+    }
+    // SAFETY: a string of the dynamic linker, which stays while the object is loaded.
+    unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes()
+}
+
+/// Whether a path or name is one of liburing.
+fn is_liburing(path: &[u8]) -> bool {
+    path.rsplit(|&byte| byte == b'/').next().is_some_and(|name| name.starts_with(LIBURING))
+}
+
+fn segments(object: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    if object.dlpi_phdr.is_null() {
+        return &[];
+    }
+    // SAFETY: the object's program headers, which stay mapped while it is loaded.
+    unsafe { core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) }
+}
+
+/// Whether the text of an object holds the call.
+fn carries_setup(object: &libc::dl_phdr_info) -> bool {
+    segments(object).iter().filter(|segment| segment.p_type == libc::PT_LOAD).any(|segment| {
+        if segment.p_flags & (libc::PF_X | libc::PF_R) != libc::PF_X | libc::PF_R {
+            return false;
+        }
+        let start = object.dlpi_addr.wrapping_add(segment.p_vaddr) as usize;
+        let length = segment.p_filesz as usize;
+        // This library hands the call on for others.
+        if (allow_lanes as fn() -> bool as usize).wrapping_sub(start) < length {
+            return false;
+        }
+        // SAFETY: a loaded segment, which can be read, and which nothing writes: what the dynamic linker has to change in text
+        // it changes before the object is listed.
+        holds_setup(unsafe { core::slice::from_raw_parts(start as *const u8, length) })
+    })
+}
+
+/// Whether this text holds the call.
+fn holds_setup(text: &[u8]) -> bool {
+    let mut rest = text;
+    let mut before = 0usize;
+    while let Some(at) = find_number(rest) {
+        let place = before.saturating_add(at);
+        let next = place.saturating_add(1);
+        if is_setup(text, place) {
+            return true;
+        }
+        before = next;
+        rest = text.get(next..).unwrap_or_default();
+    }
+    false
+}
+
+/// Where the number's first byte stands next, which is a rare one in text. libc's function is some ten times faster
+/// than one of ours.
+fn find_number(text: &[u8]) -> Option<usize> {
+    // SAFETY: as many bytes as the slice has.
+    let found = unsafe { libc::memchr(text.as_ptr().cast(), NUMBER[0].into(), text.len()) };
+    (!found.is_null()).then(|| (found as usize).wrapping_sub(text.as_ptr() as usize))
+}
+
+/// Whether the number stands here, goes into `eax`, and the call follows.
+fn is_setup(text: &[u8], place: usize) -> bool {
+    if text.get(place..).is_none_or(|rest| !rest.starts_with(&NUMBER)) {
+        return false;
+    }
+    let before = text.get(..place).unwrap_or_default();
+    // mov eax, imm32; mov rax, imm32
+    if !before.ends_with(&[0xb8]) && !before.ends_with(&[0x48, 0xc7, 0xc0]) {
+        return false;
+    }
+    let after = place.saturating_add(NUMBER.len());
+    let end = after.saturating_add(NEAR).saturating_add(SYSCALL.len()).min(text.len());
+    text.get(after..end).is_some_and(|near| near.windows(SYSCALL.len()).any(|bytes| bytes == SYSCALL))
+}
+
+/// Whether an object names liburing among those it needs.
+fn needs_liburing(object: &libc::dl_phdr_info) -> bool {
+    /// `Elf64_Dyn` of elf(5).
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Entry {
+        tag: u64,
+        value: u64,
+    }
+    const DT_NULL: u64 = 0;
+    const DT_NEEDED: u64 = 1;
+    const DT_STRTAB: u64 = 5;
+    let Some(segment) = segments(object).iter().find(|segment| segment.p_type == libc::PT_DYNAMIC) else {
+        return false;
+    };
+    let table = object.dlpi_addr.wrapping_add(segment.p_vaddr) as *const Entry;
+    let entries = || {
+        // SAFETY: the object's dynamic section, which the dynamic linker has read before us, up to its end.
+        (0..).map(|index| unsafe { table.add(index).read() }).take_while(|entry| entry.tag != DT_NULL)
+    };
+    let Some(strings) = entries().find(|entry| entry.tag == DT_STRTAB).map(|entry| entry.value) else {
+        return false;
+    };
+    // glibc has made an address of it, unless it could not write there, as in the kernel's own object.
+    let strings = if strings < object.dlpi_addr { strings.wrapping_add(object.dlpi_addr) } else { strings };
+    entries().filter(|entry| entry.tag == DT_NEEDED).any(|entry| {
+        // SAFETY: a string of the object's string table.
+        is_liburing(unsafe { CStr::from_ptr(strings.wrapping_add(entry.value) as *const _) }.to_bytes())
+    })
+}
+
+/// Whether the process has a ring open.
+fn has_ring() -> bool {
+    const RING: &[u8] = b"anon_inode:[io_uring]";
+    const DIRECTORY: &[u8] = b"/proc/self/fd/";
+    let mut found = false;
+    open_fds::each(|fd| {
+        let mut path = [0u8; 32];
+        let mut target = [0u8; 32];
+        write_path(&mut path, DIRECTORY, fd);
+        let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0];
+        // SAFETY: a path that ends in NUL, and a live buffer of the length given.
+        let length = unsafe { sys::call(libc::SYS_readlinkat, args) }.unwrap_or(0);
+        found |= target.get(..length) == Some(RING);
+    });
+    found
+}
+
+/// Writes the directory and the number of a descriptor, and leaves at least one zero behind them.
+fn write_path(path: &mut [u8; 32], directory: &[u8], fd: i32) {
+    let mut digits = [0u8; 10];
+    let mut count = 0usize;
+    let mut left = fd.unsigned_abs();
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0'.wrapping_add((left % 10) as u8);
+        left /= 10;
+        count = count.saturating_add(1);
+        if left == 0 {
+            break;
+        }
+    }
+    let digits = digits.iter().skip(digits.len().saturating_sub(count));
+    let last = path.len().saturating_sub(1);
+    for (place, byte) in path.iter_mut().take(last).zip(directory.iter().chain(digits)) {
+        *place = *byte;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_told_from_numbers() {
+        // As liburing has it, alone and with registers being filled in between.
+        assert!(holds_setup(b"\x90\xb8\xa9\x01\x00\x00\x0f\x05\xc3"));
+        assert!(holds_setup(b"\xb8\xa9\x01\x00\x00\x48\x89\xc6\x44\x89\xe7\x48\x89\xd3\x0f\x05"));
+        assert!(holds_setup(b"\xa9\xa9\x01\x48\xc7\xc0\xa9\x01\x00\x00\x0f\x05"));
+        // An argument of libc's syscall(2), another number, a number alone, a call that is far away.
+        assert!(!holds_setup(b"\xbf\xa9\x01\x00\x00\x31\xc0\x0f\x05"));
+        assert!(!holds_setup(b"\xb8\xaa\x01\x00\x00\x0f\x05"));
+        assert!(!holds_setup(b"\xb8\xa9\x01\x00\x00"));
+        assert!(!holds_setup(b"\xa9\x01\x00\x00\x0f\x05"));
+        assert!(!holds_setup(&[b"\xb8\xa9\x01\x00\x00".as_slice(), &[0x90; NEAR + 1], b"\x0f\x05"].concat()));
+        assert!(!holds_setup(b""));
+    }
+
+    #[test]
+    fn the_numbers_of_descriptors_are_written() {
+        for fd in [0, 7, 10, 1234, i32::MAX] {
+            let mut path = [0; 32];
+            write_path(&mut path, b"/proc/self/fd/", fd);
+            assert_eq!(CStr::from_bytes_until_nul(&path).unwrap().to_str().unwrap(), format!("/proc/self/fd/{fd}"));
+        }
+    }
+
+    #[test]
+    fn liburing_is_known_by_its_file() {
+        assert!(is_liburing(b"/usr/lib/x86_64-linux-gnu/liburing.so.2") && is_liburing(b"liburing-ffi.so.2"));
+        assert!(!is_liburing(b"/opt/liburing/libdisk.so") && !is_liburing(b""));
+    }
+
+    #[test]
+    fn this_program_carries_none_and_has_no_ring() {
+        let mut search = Search::begin();
+        each_object(|object| search.look_at(object));
+        assert!(!search.has_found() && search.index >= 3 && search.version.loaded >= search.index);
+        assert!(!has_ring());
+    }
+}
