@@ -7,7 +7,7 @@ use libc::epoll_event;
 use super::control::{WAKER_DATA, disarm_pair};
 use super::judge::arrivals;
 use super::registration::{bury, make_exact, pause, was_parked};
-use super::set::Set;
+use super::set::{Entry, Set};
 use super::wait::Call;
 use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready, open_fd, set_of};
 use crate::desc::{Desc, Kind};
@@ -82,18 +82,23 @@ impl Call {
                     if event.events == 0 {
                         return;
                     }
+                    let dead = event.events & (EPOLLHUP | EPOLLERR) != 0;
                     if entry.fired.load(Relaxed) {
                         desc.side().rx.note_bell();
-                        pause(self.epfd, fd, entry);
-                        return;
-                    }
-                    make_exact(self.epfd, fd, entry);
-                    let was_hot = entry.hot.load(Relaxed);
-                    self.set.make_hot(fd, entry);
-                    *heated |= !was_hot;
-                    if event.events & EPOLLIN != 0 {
-                        desc.side().rx.note_bell();
-                        rung = Some((fd, desc)).filter(|_| was_hot);
+                        // No pause keeps the kernel from telling of a dead anchor.
+                        if !dead {
+                            pause(self.epfd, fd, entry);
+                            return;
+                        }
+                    } else {
+                        make_exact(self.epfd, fd, entry);
+                        let was_hot = entry.hot.load(Relaxed);
+                        self.set.make_hot(fd, entry);
+                        *heated |= !was_hot;
+                        if event.events & EPOLLIN != 0 {
+                            desc.side().rx.note_bell();
+                            rung = Some((fd, desc)).filter(|_| was_hot);
+                        }
                     }
                     let grave = event.events & !(EPOLLIN | libc::EPOLLOUT as u32);
                     if grave != 0 && told < news.len() {
@@ -101,7 +106,7 @@ impl Call {
                         news[told] = Some((desc.pin(), desc, fd, grave as i16));
                         told += 1;
                     }
-                    if event.events & (EPOLLHUP | EPOLLERR) != 0 {
+                    if dead {
                         bury(self.epfd, fd, entry);
                     }
                 }
@@ -140,20 +145,28 @@ impl Call {
 
     /// Takes out the bells of a hot lane that nobody sleeps on.
     fn hush(&self, fd: i32, desc: &'static Desc) {
-        let fd = open_fd(fd, desc);
-        let Some(_pin) = table::pin(fd, desc) else { return };
-        let Some(guard) = table::rx_of(fd, desc) else { return };
-        // Whoever sleeps has said so before it armed the lane, under the lock that we hold.
-        let alone = !desc.shared.load(Relaxed)
-            && desc.entries.load(Relaxed) == 1
-            // Ours.
-            && desc.pins.load(Relaxed) == 1
-            && self.set.sleepers.load(Relaxed) == 0
-            && !somebody_polls();
-        let hushed = if alone { guard.reader().hush(&Anchor(fd)) } else { Ok(()) };
-        drop(guard);
+        let number = open_fd(fd, desc);
+        let Some(_pin) = table::pin(number, desc) else { return };
+        let hushed = {
+            // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If another
+            // thread has made it cold meanwhile, a bell may be all that tells of it.
+            let _set = self.set.lock.lock();
+            let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
+            let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.hot.load(Relaxed));
+            let Some(guard) = table::rx_of(number, desc).filter(|_| hot) else { return };
+            // Whoever sleeps has said so before it armed the lane, under the lock that we hold. On a set that others watch
+            // sleep those who watch it.
+            let alone = !desc.shared.load(Relaxed)
+                && desc.entries.load(Relaxed) == 1
+                // Ours.
+                && desc.pins.load(Relaxed) == 1
+                && self.set.sleepers.load(Relaxed) == 0
+                && !self.set.exposed.load(Relaxed)
+                && !somebody_polls();
+            if alone { guard.reader().hush(&Anchor(number)) } else { Ok(()) }
+        };
         if let Err(failure) = hushed {
-            let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
+            let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
         }
     }
 

@@ -22,6 +22,7 @@ pub const GROUP: Group = Group {
         Case::new("oneshot_and_rearm", FAMILY | TRIGGER, oneshot_and_rearm),
         Case::new("oneshot_rearm_when_ready", FAMILY, oneshot_rearm_when_ready),
         Case::new("oneshot_disarmed_stays_quiet", FAMILY, oneshot_disarmed_stays_quiet),
+        Case::new("oneshot_disarmed_outlives_the_peer", FAMILY | TRIGGER, oneshot_disarmed_outlives_the_peer),
         Case::new("rdhup", FAMILY | TRIGGER, rdhup),
         Case::new("hup_after_both", FAMILY | TRIGGER, hup_after_both),
         Case::new("close_by_peer", FAMILY | TRIGGER, close_by_peer),
@@ -242,6 +243,31 @@ fn oneshot_disarmed_stays_quiet(v: Variant) {
     epoll_wait(set, 4, 0);
     epoll_mod(set, server, IN | ONESHOT);
     epoll_wait(set, 4, -1);
+}
+
+/// A wait ends in time although a member that has fired is dead.
+fn oneshot_disarmed_outlives_the_peer(v: Variant) {
+    let set = epoll_create("set");
+    for resets in [false, true] {
+        let (client, server) = v.pair();
+        epoll_add(set, server, IN | ONESHOT | trigger(v));
+        send(client, b"x", 0);
+        await_queued(server, 1);
+        epoll_wait(set, 4, -1);
+        recv(server, 8, 0);
+        if resets {
+            set_linger(client, 1, 0);
+        }
+        close(client);
+        await_events(server, if resets { libc::POLLERR } else { libc::POLLRDHUP });
+        epoll_wait(set, 4, 20);
+        epoll_wait(set, 4, 0);
+        epoll_mod(set, server, IN | RDHUP | ONESHOT | trigger(v));
+        epoll_wait(set, 4, -1);
+        epoll_wait(set, 4, 20);
+        recv(server, 8, 0);
+        close(server);
+    }
 }
 
 fn rdhup(v: Variant) {
