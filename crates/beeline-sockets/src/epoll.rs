@@ -233,28 +233,53 @@ fn cool_set(epfd: i32, set: &Set, depth: u32) -> Armed {
     armed
 }
 
+/// Arms the members of a set that is itself a member, `entry`, of another. Ready if that has something to report.
+fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
+    if entry.fired.load(Relaxed) || cool_set(epfd, inner, depth) == Armed::Sleep {
+        return Armed::Sleep;
+    }
+    let is_edge = || {
+        entry.events.load(Relaxed) & EPOLLET == 0
+            || entry.fresh.load(Relaxed)
+            || judge::arrivals(inner) != entry.seen_tail.load(Relaxed)
+    };
+    if is_edge() {
+        return Armed::Ready;
+    }
+    // What is ready was told, and is no edge any more: what comes from now on is one.
+    let _ = cool_behind(epfd, inner, 0);
+    if is_edge() { Armed::Ready } else { Armed::Sleep }
+}
+
 /// Arms what a thread leaves behind in a set on which others sleep: what has been reported and not yet dealt
-/// with counts from now on, so that sleepers hear of what comes after it.
-fn cool_behind(epfd: i32, set: &Set) -> Armed {
+/// with counts from now on, so that sleepers hear of what comes after it. Tells whether something is ready, and whether
+/// some of that is news to everybody: no part of what `call` has reported.
+fn cool_behind(epfd: i32, set: &Set, call: u32) -> (Armed, bool) {
     let _guard = set.lock.lock();
     let mut fd = set.hot_first.load(Relaxed);
-    let mut armed = Armed::Sleep;
+    let (mut armed, mut untold) = (Armed::Sleep, false);
     while let Some(entry) = set.find(fd) {
         let next = entry.next.load(Relaxed);
         if cool_entry(epfd, set, fd, entry, 0) == Armed::Ready {
             armed = Armed::Ready;
-            if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
-                let fd = open_fd(fd, desc);
-                if let Some(guard) = table::rx_of(fd, desc) {
-                    let since = beeline_lane::Since::Tail(guard.reader().tail());
-                    // A fault is found again by whoever reads.
-                    let _ = guard.reader().arm(since, &io::Anchor(fd));
-                }
-            }
+            let heard = entry.desc().is_none_or(|desc| !desc.is_lane() || arm_from_now(open_fd(fd, desc), desc));
+            // An edge that was reported is no edge any more.
+            let told = entry.call.load(Relaxed) == call && entry.events.load(Relaxed) & EPOLLET == 0;
+            untold |= !told || !heard;
         }
         fd = next;
     }
-    armed
+    (armed, untold)
+}
+
+/// Arms a lane for what comes after what is there. False if more comes all the time.
+fn arm_from_now(fd: i32, desc: &'static Desc) -> bool {
+    let Some(guard) = table::rx_of(fd, desc) else { return true };
+    (0..ARMINGS).any(|_| {
+        let since = beeline_lane::Since::Tail(guard.reader().tail());
+        // A fault is found again by whoever reads.
+        guard.reader().arm(since, &io::Anchor(fd)) != Ok(Armed::Ready)
+    })
 }
 
 /// How often an entry is armed in a row: a peer that writes all the time must not keep the set locked.
@@ -269,7 +294,7 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
             if core::ptr::eq(inner, set) {
                 return Armed::Sleep;
             }
-            return cool_set(desc.fd.load(Relaxed), inner, depth + 1);
+            return cool_inner(desc.fd.load(Relaxed), inner, entry, depth + 1);
         }
         Kind::Lane if !entry.fired.load(Relaxed) => {}
         _ => return Armed::Sleep,

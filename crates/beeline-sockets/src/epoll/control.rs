@@ -210,8 +210,7 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
         return false;
     }
     set.make_hot(fd, entry);
-    judge(set, entry, 0) != 0
-        || desc.is_lane() && set.sleepers.load(Relaxed) != 0 && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready
+    judge(set, entry, 0) != 0 || set.sleepers.load(Relaxed) != 0 && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready
 }
 
 /// Calls `f` with the further descriptors of a listener: its door and clients that have not said hello.

@@ -103,7 +103,8 @@ pub(super) fn reported(entry: &Entry, desc: &Desc, marks: Option<&Marks>, report
     }
 }
 
-/// What there is to count of all lanes of a set, added up: changes with each arrival and each change of state.
+/// What there is to count of all lanes of a set, added up: changes with each arrival, each change of state, and with room
+/// that comes after a send has found none.
 pub(super) fn arrivals(set: &Set) -> u32 {
     let mut sum = 0u32;
     if let Some(_guard) = set.lock.try_lock() {
@@ -111,6 +112,9 @@ pub(super) fn arrivals(set: &Set) -> u32 {
             if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
                 let marks = Marks::of(desc);
                 sum = sum.wrapping_add(marks.tail).wrapping_add(marks.changes).wrapping_add(marks.arrivals);
+                if entry.events.load(Relaxed) & (EPOLLOUT | EPOLLWRNORM) != 0 && io::writable_hint(desc, desc.side()) {
+                    sum = sum.wrapping_add(desc.fulls.load(Relaxed));
+                }
             }
         });
     }

@@ -171,6 +171,7 @@ impl Call {
                     }
                     Spun::Signal => {
                         if patience.signal().is_some() {
+                            self.leave();
                             return Err(Errno(libc::EINTR));
                         }
                     }
@@ -420,9 +421,9 @@ impl Call {
     /// Ends the call: if other threads sleep on the set, what stays hot is armed for them.
     fn leave(&mut self) -> usize {
         if self.set.sleepers.load(Relaxed) != 0 {
-            let armed = cool_behind(self.epfd, self.set);
-            if armed == Armed::Ready && self.filled == self.max {
-                // There was more than this call had room for: as the kernel does, wake the next thread.
+            let (armed, untold) = cool_behind(self.epfd, self.set, self.number);
+            if untold || armed == Armed::Ready && self.filled == self.max {
+                // There was more than this call had room for, or has come since: as the kernel does, wake the next thread.
                 wake_sleeper(self.epfd, self.set);
             }
         }

@@ -57,6 +57,47 @@ pub(super) fn nested_edge_outside(v: Variant) {
     epoll_wait(outer, 4, -1);
     epoll_wait(outer, 4, 0);
 }
+/// What was told and not read is no edge of the outer set any more, nor is a set that has fired: a wait ends in time, and
+/// with what comes next.
+pub(super) fn nested_edge_outside_with_data_unread(v: Variant) {
+    for events in [IN | ET, IN | libc::EPOLLONESHOT] {
+        let (client, server) = v.pair();
+        let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
+        epoll_add(inner, server, IN);
+        epoll_add(outer, inner, events);
+        say(client, server, "x");
+        epoll_wait(outer, 4, -1);
+        epoll_wait(outer, 4, 20);
+        epoll_wait(inner, 4, -1);
+        epoll_wait(outer, 4, 20);
+        if events & ET == 0 {
+            epoll_mod(outer, inner, events);
+        } else {
+            say(client, server, "y");
+        }
+        epoll_wait(outer, 4, -1);
+        epoll_wait(outer, 4, 20);
+    }
+}
+
+/// Room in an inner set is an edge of the outer one, as data is.
+pub(super) fn nested_edge_outside_about_room(v: Variant) {
+    let v = Variant { nonblocking: true, ..v };
+    let (client, server) = v.pair();
+    let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
+    epoll_add(inner, client, OUT);
+    epoll_add(outer, inner, IN | ET);
+    epoll_wait(outer, 4, -1);
+    for seed in 1..=3 {
+        let sent = fill_firmly(client, seed);
+        while sys::epoll_wait(sys::EpollCall::Wait, outer.raw, 4, 20, None).0.value > 0 {}
+        epoll_wait(inner, 4, 0);
+        drain(server, seed, sent);
+        await_writable(client);
+        epoll_wait(outer, 4, 1000);
+        epoll_wait(inner, 4, 0);
+    }
+}
 
 pub(super) fn nested_with_direct_entry(v: Variant) {
     let (client, server) = v.pair();

@@ -320,3 +320,34 @@ pub(super) fn two_pollers_one_reader(v: Variant) {
     }
     recv(server, 8, 0);
 }
+
+/// A thread waits on a set that watches a set. Another one looks at the inner set and reads, and goes away: what comes then
+/// is the waiter's.
+pub(super) fn waiter_behind_a_set_that_others_look_at(v: Variant) {
+    let v = Variant { nonblocking: true, ..v };
+    let (client, server) = v.pair();
+    let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
+    epoll_add(outer, inner, IN);
+    epoll_add(inner, server, IN);
+    let mut late = 0;
+    for _ in 0..20 {
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            let _ = tell.send(sys::thread_id());
+            sys::epoll_wait(EpollCall::Wait, outer.raw, 1, 1000, None).0.value
+        });
+        if let Ok(thread) = told.recv() {
+            await_asleep(thread);
+        }
+        let mut byte = [0];
+        sys::send(client.raw, b"x", 0);
+        sys::epoll_wait(EpollCall::Wait, inner.raw, 1, 0, None);
+        sys::recv(server.raw, &mut byte, 0);
+        sys::epoll_wait(EpollCall::Wait, inner.raw, 1, 0, None);
+        sys::epoll_wait(EpollCall::Wait, inner.raw, 1, 0, None);
+        sys::send(client.raw, b"y", 0);
+        late += usize::from(waiter.join().ok() != Some(1));
+        sys::recv(server.raw, &mut byte, 0);
+    }
+    trace!("waits that did not end: {late}");
+}
