@@ -55,7 +55,7 @@ pub(crate) use linger::end_lingering;
 pub(crate) use orphan::orphan_used;
 pub use relay::{demote, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};
-pub use rings::allow_lanes;
+pub use rings::{allow_lanes, know_ring};
 pub use sandbox::{before_filter, before_limit};
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.

@@ -1,23 +1,31 @@
 //! Rings of io_uring(7), which drive sockets past libc.
 //!
-//! A ring reads and writes the anchor where the program means its connection, so a program that makes one has no
-//! lanes from then on. liburing makes rings with system calls of its own, so its functions are hooked as libc's
-//! are; they return a negative error number and leave errno alone. A program that brings its own copy of liburing
-//! does not come here; `beeline_sockets::life` finds it by its text.
+//! A ring reads and writes the anchor where the program means its connection, so a program whose ring gets to do with
+//! a descriptor of ours has no lanes from then on. liburing makes rings with system calls of its own, so its functions are
+//! hooked as libc's are; they return a negative error number and leave errno alone. A program that brings its own copy of
+//! liburing does not come here; `beeline_sockets::life` finds it by its text.
+//!
+//! Most programs with rings mean files: databases. So a ring that liburing makes costs nothing yet. What is submitted to it
+//! comes through liburing as well, and is looked at first ([`entries`]). Rings that are made in another way, or that the
+//! kernel reads by itself, are not seen into: lanes are given up before they are made.
+
+mod entries;
 
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use beeline_sockets::{life, stats};
 use beeline_stats::{Reason, Role};
 use libc::{c_int, c_uint, c_void, size_t};
 
 use crate::real::{Real, real_named};
+use entries::{Parameters, Ring, are_theirs, flags_of, is_seen_into, note, registers_files, spares_ours};
 
 /// Under which names liburing is known to the dynamic linker.
 const LIBRARIES: [&CStr; 4] = [c"liburing.so.2", c"liburing-ffi.so.2", c"liburing.so.1", c"liburing-ffi.so.1"];
 
-/// Gives up all lanes, because a ring is about to be made; false if one of them cannot be given up. Then there must be
-/// no ring, and most programs go on without.
+/// Gives up all lanes, because a ring is about to be made or to do with one; false if one of them cannot be given up.
+/// Then there must be no ring, and most programs go on without.
 pub(super) fn may_be_made() -> bool {
     if !beeline_sockets::config().accelerate {
         return true;
@@ -41,19 +49,13 @@ pub(super) unsafe fn is_libuvs(entries: usize, parameters: usize) -> bool {
     // linux/io_uring.h
     const SQPOLL: u32 = 1 << 1;
     const NO_SQARRAY: u32 = 1 << 16;
-    /// sq_entries and cq_entries come before the flags.
-    type Beginning = [u32; 3];
     let wanted = match entries {
         256 => NO_SQARRAY,
         64 => SQPOLL | NO_SQARRAY,
         _ => return false,
     };
-    if parameters < 4096 {
-        return false;
-    }
-    // SAFETY: the beginning of the program's structure, by the caller's word. Its alignment is the program's affair.
-    let [.., flags] = unsafe { (parameters as *const Beginning).read_unaligned() };
-    flags == wanted
+    // SAFETY: by the caller's word.
+    unsafe { flags_of(parameters as *const Parameters) == Some(wanted) }
 }
 
 /// liburing's own function; null if it is not loaded. Rings are made neither in signal handlers nor in vfork children,
@@ -78,37 +80,108 @@ fn find(real: &'static Real, name: &CStr) -> *mut c_void {
         .unwrap_or(core::ptr::null_mut())
 }
 
+/// liburing's function of this name, looked for once; null if it is not loaded.
+fn found(real: &'static Real, name: &'static str, found: &AtomicPtr<c_void>) -> *mut c_void {
+    let known = found.load(Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    let function = CStr::from_bytes_with_nul(name.as_bytes()).map_or(core::ptr::null_mut(), |name| find(real, name));
+    found.store(function, Relaxed);
+    function
+}
+
+/// `$check` says whether the kernel may be asked; if not, the call fails with `$refused`. `$then` follows a success.
 macro_rules! rings {
-    ($( fn $name:ident($($argument:ident: $type:ty),*); )*) => { $(
+    ($( fn $name:ident($($argument:ident: $type:ty),*)
+        if $check:expr, else $refused:ident $(, then $then:expr)?; )*) => { $(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             static REAL: Real = real_named!($name);
-            if !may_be_made() {
-                return -libc::ENOSYS;
+            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+            // SAFETY: the program's arguments, as liburing itself would read them.
+            #[allow(unused_unsafe)]
+            if !unsafe { $check } {
+                return -libc::$refused;
             }
-            let name = concat!(stringify!($name), "\0");
-            let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else { return -libc::ENOSYS };
-            let real = find(&REAL, name);
+            let real = found(&REAL, concat!(stringify!($name), "\0"), &FOUND);
             if real.is_null() {
                 return -libc::ENOSYS;
             }
             // SAFETY: liburing's function of this name has this type.
             let real: unsafe extern "C" fn($($type),*) -> c_int = unsafe { core::mem::transmute(real) };
             // SAFETY: the program's arguments, passed on.
-            unsafe { real($($argument),*) }
+            let result = unsafe { real($($argument),*) };
+            $(
+                if result == 0 {
+                    // SAFETY: liburing has just made the ring.
+                    unsafe { $then };
+                }
+            )?
+            result
         }
     )* };
 }
 
 rings! {
-    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint);
-    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void);
+    fn io_uring_queue_init(entries: c_uint, ring: *mut Ring, flags: c_uint)
+        if is_seen_into(flags) || may_be_made(), else ENOSYS, then note(ring);
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut Ring, parameters: *mut Parameters)
+        if flags_of(parameters).is_some_and(is_seen_into) || may_be_made(), else ENOSYS, then note(ring);
     fn io_uring_queue_init_mem(
         entries: c_uint,
-        ring: *mut c_void,
-        parameters: *mut c_void,
+        ring: *mut Ring,
+        parameters: *mut Parameters,
         memory: *mut c_void,
         size: size_t
-    );
-    fn io_uring_setup(entries: c_uint, parameters: *mut c_void);
+    ) if may_be_made(), else ENOSYS;
+    fn io_uring_setup(entries: c_uint, parameters: *mut Parameters) if may_be_made(), else ENOSYS;
+
+    fn io_uring_submit(ring: *mut Ring) if spares_ours(ring) || may_be_made(), else EAGAIN;
+    fn io_uring_submit_and_wait(ring: *mut Ring, count: c_uint) if spares_ours(ring) || may_be_made(), else EAGAIN;
+    fn io_uring_submit_and_get_events(ring: *mut Ring) if spares_ours(ring) || may_be_made(), else EAGAIN;
+    fn io_uring_submit_and_wait_timeout(
+        ring: *mut Ring,
+        outcome: *mut *mut c_void,
+        count: c_uint,
+        time: *mut c_void,
+        mask: *mut c_void
+    ) if spares_ours(ring) || may_be_made(), else EAGAIN;
+    // Before Linux 5.11 these submit, too.
+    fn io_uring_wait_cqes(
+        ring: *mut Ring,
+        outcome: *mut *mut c_void,
+        count: c_uint,
+        time: *mut c_void,
+        mask: *mut c_void
+    ) if spares_ours(ring) || may_be_made(), else EAGAIN;
+    fn io_uring_wait_cqe_timeout(ring: *mut Ring, outcome: *mut *mut c_void, time: *mut c_void)
+        if spares_ours(ring) || may_be_made(), else EAGAIN;
+    // What is submitted so is not to be found from here.
+    fn io_uring_enter(ring: c_uint, submit: c_uint, complete: c_uint, flags: c_uint, mask: *mut c_void)
+        if submit == 0 || may_be_made(), else EAGAIN;
+    fn io_uring_enter2(
+        ring: c_uint,
+        submit: c_uint,
+        complete: c_uint,
+        flags: c_uint,
+        mask: *mut c_void,
+        size: size_t
+    ) if submit == 0 || may_be_made(), else EAGAIN;
+
+    fn io_uring_register_files(ring: *mut Ring, files: *const c_int, count: c_uint)
+        if are_theirs(files, count) || may_be_made(), else EAGAIN;
+    fn io_uring_register_files_tags(ring: *mut Ring, files: *const c_int, tags: *const u64, count: c_uint)
+        if are_theirs(files, count) || may_be_made(), else EAGAIN;
+    fn io_uring_register_files_update(ring: *mut Ring, offset: c_uint, files: *const c_int, count: c_uint)
+        if are_theirs(files, count) || may_be_made(), else EAGAIN;
+    fn io_uring_register_files_update_tag(
+        ring: *mut Ring,
+        offset: c_uint,
+        files: *const c_int,
+        tags: *const u64,
+        count: c_uint
+    ) if are_theirs(files, count) || may_be_made(), else EAGAIN;
+    fn io_uring_register(ring: c_uint, operation: c_uint, argument: *const c_void, count: c_uint)
+        if !registers_files(operation) || may_be_made(), else EAGAIN;
 }

@@ -40,6 +40,58 @@ static void a_ring_made_apart_takes_connections_off_lanes(void) {
     CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
 }
 
+/* Databases make rings for files alone. */
+static void a_ring_for_files_leaves_lanes_alone(void) {
+    int ends[2], pipes[2];
+    struct io_uring ring;
+    if (!made(io_uring_queue_init(8, &ring, 0))) return;
+    pair(ends);
+    CHECK(pipe(pipes) == 0);
+    int file = open("/proc/self/exe", O_RDONLY), files[2] = {file, pipes[0]};
+    CHECK(file >= 0 && io_uring_register_files(&ring, files, 2) == 0);
+    char magic[4] = {0}, byte = 0;
+    struct io_uring_sqe *entry = io_uring_get_sqe(&ring);
+    io_uring_prep_read(entry, file, magic, sizeof magic, 0);
+    entry = io_uring_get_sqe(&ring);
+    io_uring_prep_write(entry, pipes[1], "x", 1, 0);
+    entry->flags |= IOSQE_IO_LINK;
+    entry = io_uring_get_sqe(&ring);
+    /* The place of the pipe among the registered ones, whatever has that number otherwise. */
+    io_uring_prep_read(entry, 1, &byte, 1, 0);
+    entry->flags |= IOSQE_FIXED_FILE;
+    CHECK(io_uring_submit_and_wait(&ring, 3) == 3);
+    CHECK(memcmp(magic, "\177ELF", 4) == 0 && byte == 'x');
+    if (getenv("GUEST_EXPECTS_LANES") != NULL) CHECK(is_lane(ends[0]) && is_lane(ends[1]));
+    says(ends[0], ends[1], "still there");
+    io_uring_queue_exit(&ring);
+}
+
+static void a_connection_among_registered_files_comes_off_its_lane(void) {
+    int ends[2];
+    struct io_uring ring;
+    pair(ends);
+    if (!made(io_uring_queue_init(8, &ring, 0))) return;
+    CHECK(io_uring_register_files(&ring, ends, 2) == 0);
+    CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
+    char bytes[8] = {0};
+    CHECK(write(ends[0], "hello", 5) == 5);
+    struct io_uring_sqe *entry = io_uring_get_sqe(&ring);
+    io_uring_prep_recv(entry, 1, bytes, 5, MSG_WAITALL);
+    entry->flags |= IOSQE_FIXED_FILE;
+    CHECK(io_uring_submit_and_wait(&ring, 1) == 1 && strcmp(bytes, "hello") == 0);
+    io_uring_queue_exit(&ring);
+}
+
+/* The kernel reads such a ring by itself. */
+static void a_polled_ring_takes_connections_off_lanes(void) {
+    int ends[2];
+    struct io_uring ring;
+    pair(ends);
+    if (!made(io_uring_queue_init(8, &ring, IORING_SETUP_SQPOLL))) return;
+    CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
+    io_uring_queue_exit(&ring);
+}
+
 /* libuv makes one for epoll_ctl and does as well without. */
 static void a_ring_of_libuv_is_refused_and_lanes_stay(void) {
     int ends[2];
@@ -55,7 +107,13 @@ static void a_ring_of_libuv_is_refused_and_lanes_stay(void) {
 static void makes_connections_after_a_ring(void) {
     int ends[2];
     struct io_uring ring;
-    puts(made(io_uring_queue_init(8, &ring, 0)) ? "ready" : "no rings here");
+    int rings = made(io_uring_queue_init(8, &ring, 0));
+    if (rings) {
+        pair(ends);
+        carries(&ring, ends[0], ends[1], "the first");
+        unsetenv("GUEST_EXPECTS_LANES");
+    }
+    puts(rings ? "ready" : "no rings here");
     pair(ends);
     struct sockaddr_in address, peer;
     socklen_t length = sizeof peer;
@@ -84,6 +142,9 @@ static const struct guest_case CASES[] = {
     CASE(liburing_takes_connections_off_lanes),
     CASE(liburing_with_parameters_takes_connections_off_lanes),
     CASE(a_ring_made_apart_takes_connections_off_lanes),
+    CASE(a_ring_for_files_leaves_lanes_alone),
+    CASE(a_connection_among_registered_files_comes_off_its_lane),
+    CASE(a_polled_ring_takes_connections_off_lanes),
     CASE(a_ring_of_libuv_is_refused_and_lanes_stay),
     CASE(makes_connections_after_a_ring),
 };

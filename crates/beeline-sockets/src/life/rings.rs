@@ -11,7 +11,7 @@
 //!    that a Debian 12 with some hundred servers and tools had, only liburing held one.
 //! 2. liburing as a shared library, when nobody needs it by name: who opens it by hand asks it for its functions
 //!    past our hooks. Those who are linked against it come to our hooks, and are let pass here.
-//! 3. A ring that is open at the first search, whoever made it.
+//! 3. A ring that is open at the first search, unless liburing's functions made it, which our hooks see into.
 //!
 //! Not found are calls that are put together while the program runs, and code that is loaded later, until the process makes
 //! or accepts its next connection.
@@ -25,7 +25,7 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::ops::ControlFlow;
 use core::sync::atomic::{
-    AtomicBool, AtomicU64,
+    AtomicBool, AtomicI32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -48,6 +48,22 @@ static LOADED: AtomicU64 = AtomicU64::new(0);
 static UNLOADED: AtomicU64 = AtomicU64::new(0);
 /// Whether somebody needs liburing by name.
 static NEEDED: AtomicBool = AtomicBool::new(false);
+
+/// The numbers, plus one, of rings that our hooks see into; 0 for none. Of more rings than fit nothing is known.
+static KNOWN: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
+static KNOWN_NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// A ring has been made under this number whose requests are looked at before they are submitted.
+pub fn know_ring(fd: i32) {
+    let next = KNOWN_NEXT.fetch_add(1, Relaxed);
+    if let Some(place) = KNOWN.get(next) {
+        place.store(fd.wrapping_add(1), Relaxed);
+    }
+}
+
+fn is_known(fd: i32) -> bool {
+    KNOWN_NEXT.load(Relaxed) > KNOWN.len() || KNOWN.iter().any(|place| place.load(Relaxed) == fd.wrapping_add(1))
+}
 
 /// Whether the process may have lanes, as far as its code tells; gives up those it has if not. To be asked before it gets
 /// something to do with lanes, outside of [`changing`].
@@ -281,7 +297,7 @@ fn needs_liburing(object: &libc::dl_phdr_info) -> bool {
     })
 }
 
-/// Whether the process has a ring open.
+/// Whether the process has a ring open that is not known.
 fn has_ring() -> bool {
     const RING: &[u8] = b"anon_inode:[io_uring]";
     const DIRECTORY: &[u8] = b"/proc/self/fd/";
@@ -293,7 +309,7 @@ fn has_ring() -> bool {
         let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0];
         // SAFETY: a path that ends in NUL, and a live buffer of the length given.
         let length = unsafe { sys::call(libc::SYS_readlinkat, args) }.unwrap_or(0);
-        found |= target.get(..length) == Some(RING);
+        found |= target.get(..length) == Some(RING) && !is_known(fd);
     });
     found
 }

@@ -1,0 +1,175 @@
+//! What a program has put into a ring of liburing's, and whether it is about descriptors of ours.
+//!
+//! The layouts are those of liburing.h (of 2.3; liburing keeps them for programs that were compiled before) and of
+//! linux/io_uring.h.
+
+use beeline_sockets::table;
+use libc::{c_int, c_uint, c_void};
+
+/// `struct io_uring_params`, as far as it is read.
+#[repr(C)]
+pub struct Parameters {
+    sizes: [u32; 2],
+    flags: u32,
+}
+
+/// `struct io_uring`: the side that submits comes first.
+#[repr(C)]
+pub struct Ring {
+    kernels_head: *mut c_uint,
+    kernels_tail: *mut c_uint,
+    mask: *const c_uint,
+    rest_of_kernels: [*mut c_uint; 4],
+    entries: *const Entry,
+    /// Entries from `head` to `tail` are filled in and not yet handed over.
+    head: c_uint,
+    tail: c_uint,
+    rest_of_submissions: [usize; 4],
+    completions: [usize; 11],
+    flags: c_uint,
+    fd: c_int,
+}
+
+/// `struct io_uring_sqe`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Entry {
+    operation: u8,
+    flags: u8,
+    priority: u16,
+    fd: i32,
+    offset: u64,
+    address: u64,
+    length: u32,
+    more_flags: u32,
+    data: u64,
+    buffer: u16,
+    personality: u16,
+    other_fd: i32,
+    padding: [u64; 2],
+}
+
+/// Flags of rings whose entries lie where they are looked for, and which the kernel reads when it is told to: all but
+/// `SQPOLL`, `SQE128`, and those that are not known yet.
+const SEEN_INTO: u32 = {
+    // IOPOLL, CQSIZE, CLAMP, ATTACH_WQ, R_DISABLED, SUBMIT_ALL, COOP_TASKRUN, TASKRUN_FLAG, CQE32, SINGLE_ISSUER,
+    // DEFER_TASKRUN, NO_SQARRAY
+    1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 16
+};
+
+/// Whether what is submitted to a ring with these flags can be looked at first.
+pub fn is_seen_into(flags: u32) -> bool {
+    flags & !SEEN_INTO == 0
+}
+
+/// The flags of a ring that is to be made; none if the pointer is wild.
+///
+/// # Safety
+/// `parameters` must be a `struct io_uring_params`, unless it lies in the first page, which is never mapped.
+pub unsafe fn flags_of(parameters: *const Parameters) -> Option<u32> {
+    if (parameters as usize) < 4096 {
+        return None;
+    }
+    // SAFETY: by the caller's word. The alignment is the program's affair.
+    Some(unsafe { (&raw const (*parameters).flags).read_unaligned() })
+}
+
+/// A ring has been made that is seen into.
+///
+/// # Safety
+/// `ring` must be one that liburing has made.
+pub unsafe fn note(ring: *const Ring) {
+    // SAFETY: by the caller's word.
+    beeline_sockets::life::know_ring(unsafe { (*ring).fd });
+}
+
+/// Whether nothing that is about to be submitted is about a descriptor of ours.
+///
+/// # Safety
+/// `ring` must be a `struct io_uring` that liburing has made, and that no other thread fills at this moment: as for
+/// io_uring_submit(3).
+pub unsafe fn spares_ours(ring: *const Ring) -> bool {
+    // SAFETY: by the caller's word.
+    let ring = unsafe { &*ring };
+    // SAFETY: liburing keeps a pointer to the number of entries less one.
+    let mask = unsafe { *ring.mask };
+    let waiting = ring.tail.wrapping_sub(ring.head).min(mask.wrapping_add(1));
+    (0..waiting).all(|index| {
+        let place = ring.head.wrapping_add(index) & mask;
+        // SAFETY: there are `mask + 1` entries, and those up to the tail are filled in.
+        let entry = unsafe { ring.entries.add(place as usize).read() };
+        // SAFETY: an entry that the program is submitting.
+        unsafe { entry.spares_ours() }
+    })
+}
+
+/// Whether these descriptors, which are to be known to a ring by their places, are the kernel's alone.
+///
+/// # Safety
+/// `files` must point to `count` numbers, or be null.
+pub unsafe fn are_theirs(files: *const c_int, count: c_uint) -> bool {
+    if files.is_null() {
+        return true;
+    }
+    // SAFETY: by the caller's word.
+    (0..count as usize).all(|index| is_theirs(unsafe { files.add(index).read_unaligned() }))
+}
+
+/// Whether an operation of io_uring_register(2) takes descriptors for files.
+pub fn registers_files(operation: c_uint) -> bool {
+    // IORING_REGISTER_FILES, FILES_UPDATE, FILES2, FILES_UPDATE2, and those with a registered ring (1 << 31).
+    matches!(operation & !(1 << 31), 2 | 6 | 13 | 14)
+}
+
+fn is_theirs(fd: i32) -> bool {
+    table::get(fd).is_none()
+}
+
+impl Entry {
+    /// Whether this is about nothing of ours.
+    ///
+    /// # Safety
+    /// The entry must be one that the kernel may be given.
+    unsafe fn spares_ours(&self) -> bool {
+        /// `IOSQE_FIXED_FILE` and `SPLICE_F_FD_IN_FIXED`: the number is a place among registered files.
+        const FIXED: u8 = 1;
+        const OTHER_FIXED: u32 = 1 << 31;
+        // IORING_OP_*
+        const FILES_UPDATE: u8 = 20;
+        const EPOLL_CTL: u8 = 29;
+        const SPLICE: u8 = 30;
+        const TEE: u8 = 33;
+        let first = self.flags & FIXED != 0 || is_theirs(self.fd);
+        let second = match self.operation {
+            SPLICE | TEE => self.more_flags & OTHER_FIXED != 0 || is_theirs(self.other_fd),
+            EPOLL_CTL => is_theirs(self.offset as i32),
+            // SAFETY: the numbers that the kernel is to read.
+            FILES_UPDATE => unsafe { are_theirs(self.address as *const c_void as *const c_int, self.length) },
+            _ => true,
+        };
+        first && second
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::{offset_of, size_of};
+
+    #[test]
+    fn layouts_are_those_of_the_headers() {
+        assert_eq!(size_of::<Entry>(), 64);
+        assert_eq!((offset_of!(Entry, fd), offset_of!(Entry, more_flags), offset_of!(Entry, other_fd)), (4, 28, 44));
+        assert_eq!((offset_of!(Ring, mask), offset_of!(Ring, entries)), (16, 56));
+        assert_eq!((offset_of!(Ring, head), offset_of!(Ring, tail), offset_of!(Ring, fd)), (64, 68, 196));
+        assert_eq!(offset_of!(Parameters, flags), 8);
+    }
+
+    #[test]
+    fn rings_that_the_kernel_reads_by_itself_are_not_seen_into() {
+        const SQPOLL: u32 = 1 << 1;
+        const SQE128: u32 = 1 << 10;
+        assert!(is_seen_into(0) && is_seen_into(1 << 4));
+        assert!(!is_seen_into(SQPOLL) && !is_seen_into(SQE128) && !is_seen_into(1 << 20));
+    }
+}
