@@ -1,6 +1,8 @@
 //! Socket addresses as libfabric has them (`sockaddr`) and as Rust has them.
 
+use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::ptr;
 
 /// The address in the first `bytes` of `storage`; `None` for a family that is not IP or a length that is short.
 pub(crate) fn from_storage(storage: &libc::sockaddr_storage, bytes: u32) -> Option<SocketAddr> {
@@ -50,6 +52,46 @@ fn storage_of<T>(address: T) -> (libc::sockaddr_storage, usize) {
     (storage, size_of::<T>())
 }
 
+/// The network device that has an address.
+pub(crate) fn netdev_of(address: IpAddr) -> Option<String> {
+    let mut list = ptr::null_mut();
+    // SAFETY: `list` takes the result.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return None;
+    }
+    let mut found = None;
+    let mut next = list;
+    // SAFETY: `next` is an entry of the list, which is there until it is freed below, or null.
+    while let Some(entry) = unsafe { next.as_ref() }.filter(|_| found.is_none()) {
+        // SAFETY: an entry's address is null, or a socket address as long as its family says.
+        if unsafe { from_raw(entry.ifa_addr) }.is_some_and(|own| own.ip() == address) {
+            // SAFETY: an entry's name ends in NUL.
+            found = Some(unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned());
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list came from getifaddrs, and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(list) };
+    found
+}
+
+/// The IP address that a `sockaddr` holds.
+///
+/// # Safety
+/// It is null, or points to a socket address that is as long as its family says.
+unsafe fn from_raw(raw: *const libc::sockaddr) -> Option<SocketAddr> {
+    // SAFETY: the caller's promise; the family is a part of every socket address.
+    let bytes = match i32::from(unsafe { raw.as_ref() }?.sa_family) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => return None,
+    };
+    let mut storage = empty();
+    // SAFETY: the caller's promise makes `bytes` readable, and the storage, which is another place, has room for any address.
+    unsafe { ptr::copy_nonoverlapping(raw.cast::<u8>(), (&raw mut storage).cast::<u8>(), bytes) };
+    from_storage(&storage, u32::try_from(bytes).ok()?)
+}
+
 /// No address at all.
 pub(crate) fn empty() -> libc::sockaddr_storage {
     // SAFETY: a `sockaddr_storage` is plain numbers, for which zero is a value.
@@ -70,5 +112,11 @@ mod tests {
             assert_eq!(from_storage(&storage, bytes - 1), None);
         }
         assert_eq!(from_storage(&empty(), 28), None);
+    }
+
+    #[test]
+    fn a_network_device_is_found_by_its_address() {
+        assert_eq!(netdev_of("127.0.0.1".parse().unwrap()).as_deref(), Some("lo"));
+        assert_eq!(netdev_of("192.0.2.1".parse().unwrap()), None);
     }
 }

@@ -79,6 +79,8 @@ pub struct Port {
     pub link_up: Option<bool>,
     /// Link layer, as the provider names it (`Ethernet`, `InfiniBand`); may be empty.
     pub link_layer: String,
+    /// RDMA over TCP (RFC 5040 ff.), which promises less: see [`Port::connector_speaks_first`] and [`crate::Flags::DELIVERED`].
+    pub iwarp: bool,
     /// Longest single operation.
     pub operation_bytes_max: usize,
     /// Longest message that is sent without a buffer.
@@ -111,6 +113,19 @@ impl Port {
         self.provider == "verbs"
     }
 
+    /// On a new connection the end that accepted must say nothing before it has heard the other one, which may not be
+    /// ready (RFC 5044, 7.1).
+    #[must_use]
+    pub fn connector_speaks_first(&self) -> bool {
+        self.iwarp
+    }
+
+    /// Reads wait for everything else on their endpoint, and everything else for them: nothing for bulk.
+    #[must_use]
+    pub fn reads_one_by_one(&self) -> bool {
+        self.iwarp
+    }
+
     fn from_info(info: Info, sysfs: &Sysfs) -> Option<Port> {
         let raw: Box<ffi::Port> = info.describe();
         let address = address::from_storage(&raw.address, raw.address_bytes)?.ip();
@@ -121,7 +136,12 @@ impl Port {
         }
         let is_rdma = provider == "verbs";
         let rdma = is_rdma.then_some(domain.as_str());
-        let netdev = if is_rdma { sysfs.netdev_of_rdma_device(&domain) } else { Some(domain.clone()) };
+        let netdev = if is_rdma {
+            // For iWARP the kernel names none before Linux 6.6; there it is the one that has the address.
+            sysfs.netdev_of_rdma_device(&domain).or_else(|| address::netdev_of(address))
+        } else {
+            Some(domain.clone())
+        };
         let byte = |number: u32| u8::try_from(number).unwrap_or(0);
         let pci = (raw.pci_known != 0).then(|| PciAddress {
             domain: u16::try_from(raw.pci_domain).unwrap_or(0),
@@ -145,6 +165,7 @@ impl Port {
                 _ => None,
             }),
             link_layer: ffi::text(&raw.layer),
+            iwarp: raw.iwarp != 0,
             operation_bytes_max: size(raw.max_msg_size),
             inject_bytes_max: size(raw.inject_size),
             queue_sizes: (size(raw.tx_size), size(raw.rx_size)),
@@ -169,6 +190,7 @@ impl fmt::Debug for Port {
             .field("link_bits_per_second", &self.link_bits_per_second)
             .field("link_up", &self.link_up)
             .field("link_layer", &self.link_layer)
+            .field("iwarp", &self.iwarp)
             .field("operation_bytes_max", &self.operation_bytes_max)
             .field("inject_bytes_max", &self.inject_bytes_max)
             .field("queue_sizes", &self.queue_sizes)

@@ -33,6 +33,8 @@ pub enum Error {
     OperationTooLong { rail: String, bytes: usize, bytes_max: usize },
     #[error("{rail}: the memory region was not registered for {missing}")]
     AccessMissing { rail: String, missing: &'static str },
+    #[error("{rail}: iWARP does not tell when a write is in the peer's memory")]
+    DeliveryUnknown { rail: String },
     #[error("no memory for {bytes} bytes of message buffers: {text}")]
     NoMemory { bytes: usize, text: String },
     #[error("libfabric's headers and this program do not agree on a structure: build it again")]

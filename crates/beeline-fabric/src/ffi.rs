@@ -41,6 +41,7 @@ pub struct Port {
     pub pci_bus: u32,
     pub pci_device: u32,
     pub pci_function: u32,
+    pub iwarp: u32,
     pub provider: Text,
     pub fabric: Text,
     pub domain: Text,

@@ -13,7 +13,8 @@
 //! 3. **Buffers in flight are the provider's.** A receive buffer is posted, or in one [`Message`], never both; a
 //!    message that is not recycled is one receive less. A send is copied into a buffer of the endpoint (or into the
 //!    provider, when it is short) before the call returns. Part of a region that an operation uses is not protected
-//!    from other writers: it is memory that others write, and reads as such.
+//!    from other writers: it is memory that others write, and reads as such. A message for which no buffer is posted
+//!    waits, but over iWARP it ends the connection: who sends must know how many there are.
 //! 4. **Every operation that was taken completes once**, in order among the operations of one endpoint that go the same
 //!    way. [`Posted::Full`] is not an error: nothing happened, poll and post again.
 //! 5. **Order**: on one endpoint a message is received after all writes that were posted before it have been placed

@@ -38,6 +38,7 @@ struct bf_port {
 	uint32_t link_state; /* 0: not said, 1: down, 2: up */
 	uint32_t mr_virt_addr, mr_prov_key, mr_local, send_after_write;
 	uint32_t pci_known, pci_domain, pci_bus, pci_device, pci_function;
+	uint32_t iwarp;
 	char provider[TEXT_BYTES], fabric[TEXT_BYTES], domain[TEXT_BYTES], device[TEXT_BYTES], layer[TEXT_BYTES];
 };
 
@@ -229,6 +230,7 @@ void bf_describe(const struct fi_info *info, struct bf_port *port)
 	port->tx_size = info->tx_attr->size;
 	port->rx_size = info->rx_attr->size;
 	port->endpoints_max = info->domain_attr->ep_cnt;
+	port->iwarp = info->ep_attr->protocol == FI_PROTO_IWARP;
 	port->mr_virt_addr = !!(info->domain_attr->mr_mode & FI_MR_VIRT_ADDR);
 	port->mr_prov_key = !!(info->domain_attr->mr_mode & FI_MR_PROV_KEY);
 	port->mr_local = !!(info->domain_attr->mr_mode & FI_MR_LOCAL);

@@ -13,7 +13,7 @@ pub fn describe(port: &Port) -> Rail {
     Rail {
         name: format!("{}/{}", port.provider, port.domain),
         provider: port.provider.clone(),
-        protocol: protocol(&port.provider, &port.link_layer),
+        protocol: protocol(&port.provider, &port.link_layer, port.iwarp),
         address: subnet(port.address),
         netdev: port.netdev.clone(),
         pci: port.pci.as_ref().map(ToString::to_string),
@@ -24,10 +24,11 @@ pub fn describe(port: &Port) -> Rail {
     }
 }
 
-/// libfabric does not tell iWARP from RoCE. Both ends see the same of it, so rails of one kind find each other.
-fn protocol(provider: &str, link_layer: &str) -> Protocol {
+/// What goes over the wire: rails of different kinds do not understand each other.
+fn protocol(provider: &str, link_layer: &str, iwarp: bool) -> Protocol {
     match (provider, link_layer) {
         ("tcp", _) => Protocol::Tcp,
+        ("verbs", _) if iwarp => Protocol::Iwarp,
         ("verbs", "InfiniBand") => Protocol::InfiniBand,
         ("verbs", _) => Protocol::Roce,
         _ => Protocol::Other,
@@ -60,10 +61,11 @@ mod tests {
     }
 
     #[test]
-    fn verbs_over_ethernet_is_taken_for_roce() {
-        assert_eq!(protocol("tcp", ""), Protocol::Tcp);
-        assert_eq!(protocol("verbs", "InfiniBand"), Protocol::InfiniBand);
-        assert_eq!(protocol("verbs", "Ethernet"), Protocol::Roce);
-        assert_eq!(protocol("efa", "Ethernet"), Protocol::Other);
+    fn verbs_over_ethernet_is_roce_or_iwarp() {
+        assert_eq!(protocol("tcp", "", false), Protocol::Tcp);
+        assert_eq!(protocol("verbs", "InfiniBand", false), Protocol::InfiniBand);
+        assert_eq!(protocol("verbs", "Ethernet", false), Protocol::Roce);
+        assert_eq!(protocol("verbs", "Ethernet", true), Protocol::Iwarp);
+        assert_eq!(protocol("efa", "Ethernet", false), Protocol::Other);
     }
 }

@@ -79,6 +79,8 @@ pub(super) enum State {
 pub(super) struct End {
     pub endpoint: Endpoint,
     pub state: State,
+    /// We connect it; else we accepted it.
+    pub ours: bool,
     /// Of `pool`.
     pub registration: Registration,
     pub pool: Arc<Pool>,
@@ -86,6 +88,8 @@ pub(super) struct End {
     pub free_sends: Vec<usize>,
     /// Operations in flight that are not receives.
     pub in_flight: usize,
+    /// Reads among them.
+    pub reads: usize,
     /// Operations ever posted that are not receives.
     pub posted: u64,
 }
@@ -116,7 +120,7 @@ impl Rail {
         let fail = failing(&self.name, "connect");
         let data = self.packed(data)?;
         let info = self.port.info.with_target(&to).map_err(&fail)?;
-        let id = self.open_end(info)?;
+        let id = self.open_end(info, true)?;
         self.begin(id, &data, Endpoint::connect).map_err(fail)?;
         Ok(id)
     }
@@ -131,7 +135,7 @@ impl Rail {
             self.refuse(&info, &[]).map_err(&fail)?;
             return Err(error);
         }
-        let id = self.open_end(info)?;
+        let id = self.open_end(info, false)?;
         self.begin(id, &data, Endpoint::accept).map_err(fail)?;
         Ok(id)
     }
@@ -179,7 +183,7 @@ impl Rail {
     }
 
     /// Opens an endpoint and gives it its buffers: all receives are posted before the peer can send.
-    fn open_end(&mut self, info: Info) -> Result<EndpointId, Error> {
+    fn open_end(&mut self, info: Info, ours: bool) -> Result<EndpointId, Error> {
         self.check_room_for_end()?;
         let Options { receives, sends, operations, message_bytes, .. } = self.options;
         let slots = receives + sends;
@@ -198,10 +202,12 @@ impl Rail {
         let id = self.ends.insert(End {
             endpoint,
             state: State::Connecting,
+            ours,
             registration,
             pool: Arc::new(pool),
             free_sends: (receives..slots).collect(),
             in_flight: 0,
+            reads: 0,
             posted: 0,
         });
         self.ends_by_fid.insert(fid, id);
@@ -281,9 +287,11 @@ impl Rail {
             if let Some(event) = self.told.pop_front() {
                 return Ok(Some(event));
             }
-            let Some(raw) = self.events.next().map_err(|number| fabric_error(&self.name, "read events", number))?
-            else {
-                return Ok(None);
+            let raw = match self.events.next() {
+                Ok(Some(raw)) => raw,
+                Ok(None) => return Ok(None),
+                Err(number) if self.refuse_connecting(number)? => continue,
+                Err(number) => return Err(fabric_error(&self.name, "read events", number)),
             };
             let endpoint = self.ends_by_fid.get(&raw.fid).copied();
             match (raw.what, endpoint) {
@@ -308,6 +316,18 @@ impl Rail {
                 _ => {}
             }
         }
+    }
+
+    /// The queue of events told an error of its own. The verbs provider does that with what `rdma_connect` returns once the
+    /// way to the peer is known, and does not say which endpoint it means: over iWARP a refusal comes so. All that are
+    /// connecting are refused, and who wanted them may try again. Whether there are any.
+    fn refuse_connecting(&mut self, number: i32) -> Result<bool, Error> {
+        let is_meant = |end: &End| end.ours && end.state == State::Connecting;
+        let meant: Vec<EndpointId> = self.ends.iter().filter(|(_, end)| is_meant(end)).map(|(id, _)| id).collect();
+        for &id in &meant {
+            self.bring_down(id, Down::Failed(Failure::from_number(number)), &[])?;
+        }
+        Ok(!meant.is_empty())
     }
 
     /// Ends the connecting or connected state of an endpoint, once.

@@ -3,7 +3,9 @@
 //! 1. Every operation that was `Taken` gets exactly one [`Completion`]; receives get one for each message.
 //! 2. An operation is posted only if the completion queue has an entry for its completion: no provider has to cope
 //!    with a queue that overflows (`verbs` cannot). Entries for all receives are set aside when an endpoint opens.
-//! 3. The context that libfabric carries is a key into `Rail::operations`, never an address.
+//! 3. Over iWARP a read is in flight alone on its endpoint. Soft-iWARP completes what was posted after a read before it,
+//!    and libfabric (1.17, prov/verbs), which takes completions for ordered, then frees what is in use.
+//! 4. The context that libfabric carries is a key into `Rail::operations`, never an address.
 
 use std::sync::Arc;
 
@@ -31,7 +33,8 @@ bitflags::bitflags! {
         const MORE = 1;
         /// Begins only when the operations before it on the endpoint are complete.
         const FENCE = 2;
-        /// Completes only when the bytes are in the peer's memory, not already when the peer's adapter has them.
+        /// Completes only when the bytes are in the peer's memory, not already when the peer's adapter has them. Over iWARP
+        /// a write completes when it is on its way; there this is refused ([`Error::DeliveryUnknown`]).
         const DELIVERED = 4;
     }
 }
@@ -154,7 +157,7 @@ impl Rail {
         if bytes > bytes_max {
             return Err(Error::MessageTooLong { rail: self.name.to_string(), bytes, bytes_max });
         }
-        if !self.has_room(endpoint)? {
+        if !self.has_room(endpoint, Kind::Send)? {
             return Ok(Posted::Full);
         }
         if bytes <= self.port.inject_bytes_max.min(INJECT_BYTES_MAX) {
@@ -218,8 +221,11 @@ impl Rail {
         what: Kind,
     ) -> Result<Posted, Error> {
         let local = self.local_end(slice, what)?;
-        if !self.has_room(endpoint)? {
+        if !self.has_room(endpoint, what)? {
             return Ok(Posted::Full);
+        }
+        if what == Kind::Write && flags.contains(Flags::DELIVERED) && self.port.iwarp {
+            return Err(Error::DeliveryUnknown { rail: self.name.to_string() });
         }
         let (region, flags) = (slice.region, flags.bits());
         let target = Target { address: remote.address, key: remote.key };
@@ -269,10 +275,13 @@ impl Rail {
         Ok(Local { base, bytes, descriptor: registration.descriptor() })
     }
 
-    /// Whether the endpoint is connected, and the queues have a place for one more operation.
-    fn has_room(&self, endpoint: EndpointId) -> Result<bool, Error> {
+    /// Whether the endpoint is connected, and the queues have a place for one more operation of this kind.
+    fn has_room(&self, endpoint: EndpointId, what: Kind) -> Result<bool, Error> {
         let not_connected = || Error::NotConnected { rail: self.name.to_string() };
         let end = self.ends.get(endpoint).filter(|end| end.state == State::Connected).ok_or_else(not_connected)?;
+        if self.port.iwarp && (end.reads > 0 || what == Kind::Read && end.in_flight > 0) {
+            return Ok(false);
+        }
         let entries = self.options.completion_entries;
         Ok(end.in_flight < self.options.operations && self.receives_reserved + self.transmits < entries)
     }
@@ -292,6 +301,7 @@ impl Rail {
         let posted = how(end, id.data().as_ffi());
         if posted == Ok(Posted::Taken) {
             (end.posted, end.in_flight, self.transmits) = (end.posted + 1, end.in_flight + 1, self.transmits + 1);
+            end.reads += usize::from(matches!(kind, OperationKind::Read { .. }));
         } else {
             self.operations.remove(id);
         }
@@ -386,6 +396,7 @@ impl Rail {
             }
             OperationKind::Send { .. } | OperationKind::Write { .. } | OperationKind::Read { .. } => {
                 end.in_flight -= 1;
+                end.reads -= usize::from(matches!(operation.kind, OperationKind::Read { .. }));
                 self.transmits -= 1;
                 if let OperationKind::Send { slot: Some(slot) } = operation.kind {
                     end.free_sends.push(slot);

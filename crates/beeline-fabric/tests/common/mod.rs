@@ -36,6 +36,11 @@ pub fn port_at(address: IpAddr) -> Port {
     ports(&filter).unwrap().remove(0)
 }
 
+/// iWARP tells nobody that a write has come, and has nobody wait who sends more messages than there are receives.
+pub fn iwarp() -> bool {
+    port().iwarp
+}
+
 /// A rail with what it told, in order.
 pub struct Side {
     pub rail: Rail,
