@@ -41,7 +41,11 @@ pub struct Link {
     /// The peer's number for its rail.
     pub their_rail: u32,
     pub endpoint: EndpointId,
-    /// Both ends know of the connection.
+    /// The endpoint is connected.
+    pub connected: bool,
+    /// We accepted it on a rail where the other end has to speak first ([`beeline_fabric::Port::connector_speaks_first`]).
+    pub listens_first: bool,
+    /// Both ends know of the connection, and we may speak.
     pub up: bool,
     /// Reads that wait until the queue takes them.
     pub reads: VecDeque<Read>,
@@ -70,6 +74,8 @@ impl Link {
             rail,
             their_rail,
             endpoint,
+            connected: false,
+            listens_first: false,
             up: false,
             reads: VecDeque::new(),
             draft: Draft::new(),
@@ -109,6 +115,13 @@ impl Link {
     #[must_use]
     pub fn has_heard(&self, message: u64) -> bool {
         self.returned > message
+    }
+
+    /// Whether it can be up: it is connected, and who has to speak first has spoken. (The word may be told before the
+    /// connection is.)
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.connected && (!self.listens_first || self.messages_received > 0)
     }
 
     /// Whether a message can be sent.

@@ -65,6 +65,9 @@ impl Engine {
             Err(malformed) => return self.link_breached(index, malformed.0),
         };
         let (peer, link_id) = (link.peer, link.id);
+        if !link.up && link.is_ready() {
+            self.begin(index);
+        }
         loop {
             match message.next_record() {
                 Ok(Some(record)) => self.heard(index, peer, link_id, record),
@@ -244,7 +247,9 @@ impl Engine {
         let Some(Some(open)) = self.links.get(link) else { return Ok(()) };
         let (rail, waiting, link_id) = (open.rail, open.reads.len(), open.id);
         if !self.may_read_over(rail) {
-            return Err(Broken::Bridge("it offers bytes to be read over tcp (its pull_over_tcp is 1, ours is 0)"));
+            return Err(Broken::Bridge(
+                "it offers bytes to be read over iWARP, or over tcp (its pull_over_tcp is 1, ours is 0)",
+            ));
         }
         let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
         if entry.connection.is_leaving() {

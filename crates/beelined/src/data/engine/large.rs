@@ -181,8 +181,11 @@ impl Engine {
         }
     }
 
-    /// Whether one end of a rail's links may read the other's rings.
+    /// Whether one end of a rail's links may read the other's rings: never where a read is alone in flight (iWARP), where
+    /// it would have the link's messages wait.
     pub(super) fn may_read_over(&self, rail: usize) -> bool {
-        self.tunables.pull_over_tcp != 0 || self.rails.get(rail).is_some_and(|rail| !rail.reads_are_emulated)
+        self.rails.get(rail).is_some_and(|rail| {
+            !rail.rail.port().reads_one_by_one() && (self.tunables.pull_over_tcp != 0 || !rail.reads_are_emulated)
+        })
     }
 }

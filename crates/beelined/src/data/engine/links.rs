@@ -1,6 +1,8 @@
 //! Peers, and the links to them: made, looked after, lost and made again.
 //!
 //! 1. The bridge with the smaller name connects the links of a pair; the other one accepts those that show its token.
+//!    Where the end that connected has to speak first (iWARP), it says a [`Record::Ping`] at once, and the other end's link
+//!    is not up before something came over it.
 //! 2. A link is lost when its endpoint fails, when it stays silent though asked, when the peer says so on the control
 //!    connection, or when the peer's [`Record::Resync`] shows that it has closed its end. Then our endpoint is closed
 //!    first, so that nothing of it can land any more; then each connection of the peer owes a [`Record::Resync`] on
@@ -303,7 +305,9 @@ impl Engine {
         };
         match open.rail.accept(request, &[]) {
             Ok(endpoint) => {
-                self.add_link(Link::new(link, peer, rail, theirs, endpoint, self.now_ns));
+                let mut accepted = Link::new(link, peer, rail, theirs, endpoint, self.now_ns);
+                accepted.listens_first = open.rail.port().connector_speaks_first();
+                self.add_link(accepted);
             }
             Err(error) => log::line(format_args!("cannot accept a link: {error}")),
         }
@@ -312,8 +316,26 @@ impl Engine {
     fn connected(&mut self, rail: usize, endpoint: EndpointId) {
         let Some(index) = self.by_endpoint.get(&(rail, endpoint)).copied() else { return };
         let Some(Some(link)) = self.links.get_mut(index) else { return };
-        link.up = true;
+        link.connected = true;
         link.heard_ns = self.now_ns;
+        if !link.is_ready() {
+            return;
+        }
+        let speaks_first = !link.listens_first && {
+            let open = self.rails.get(rail);
+            open.is_some_and(|open| open.rail.port().connector_speaks_first())
+        };
+        self.begin(index);
+        if speaks_first {
+            self.push(index, &Record::Ping { number: self.now_ns });
+        }
+    }
+
+    /// A link is up.
+    pub(super) fn begin(&mut self, index: usize) {
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        link.up = true;
+        let rail = link.rail;
         let (peer_index, their_rail, id) = (link.peer, link.their_rail, link.id);
         let speed = self.rails.get(rail).map_or(0, |rail| rail.described.speed_or_assumed());
         self.counts.links_made = self.counts.links_made.saturating_add(1);
