@@ -3,12 +3,13 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-rdma compat bench bench-hosts bench-rdma check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma
+.PHONY: help all demo test test-rdma test-iwarp compat bench bench-hosts bench-rdma check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
 	@echo 'make test     all tests: units, models, semantics against the kernel, real programs'
 	@echo 'make test-rdma  the fabric over verbs, in virtual machines with Soft-RoCE (some minutes)'
+	@echo 'make test-iwarp the same with soft-iWARP, whose module it builds first (160 MB to download, once)'
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
@@ -27,6 +28,9 @@ test: deps-test
 
 test-rdma: deps-rdma
 	tests/rdma/all.sh
+
+test-iwarp: deps-rdma
+	tests/rdma/all.sh --iwarp
 
 compat: deps-compat all
 	tests/compat/run.py --docs docs/compatibility.md

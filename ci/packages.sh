@@ -19,9 +19,10 @@ declare -A packages=(
         gunicorn perl ruby php-fpm php-cli openssh-server openssh-client rsync stunnel4 socat
         netcat-openbsd openbsd-inetd iperf3 sockperf qperf netpipe-tcp
         vsftpd lftp openmpi-bin libopenmpi-dev mpich libmpich-dev pvm pvm-dev tgt libiscsi-bin"
-    # Virtual machines with a real RDMA stack; their kernel is downloaded by tests/rdma/image.sh.
+    # Virtual machines with a real RDMA stack; their kernel is downloaded by tests/rdma/image.sh, and a module for it is
+    # built by tests/rdma/siw.sh.
     [rdma]="qemu-system-x86 busybox-static kmod ibverbs-providers ibverbs-utils rdmacm-utils iproute2 xz-utils python3
-        openssh-server openssh-client"
+        openssh-server openssh-client gcc make"
 )
 
 missing=()

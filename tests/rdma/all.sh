@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # `make test-rdma`: the tests of beeline-fabric over verbs on Soft-RoCE, of the choice of rails on a host of two packages,
-# and of two bridges with programs that talk through them, in virtual machines (run.sh).
+# and of two bridges with programs that talk through them, in virtual machines (run.sh). `make test-iwarp`, which is
+# `all.sh --iwarp`: the same on soft-iWARP, but for the hosts of two packages.
 #
 # LIMIT     seconds that it may take in all, builds left out (default: 3600). Each step has a limit of its own, too.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+iwarp=()
+if [ "${1:-}" = --iwarp ]; then iwarp=(--iwarp); fi
 
 # The test binaries, copied: the guests read them bit by bit, and a build must be able to go on meanwhile.
 binaries=$(mktemp -d "${TMPDIR:-/tmp}/beeline-rdma-tests-XXXXXX")
@@ -29,13 +32,15 @@ step() {
     shift 2
     [ "$left" -gt 0 ] || { echo "the $limit s are up before: $name" >&2; exit 1; }
     printf '\n== %s\n' "$name"
-    tests/rdma/run.sh --timeout $((most < left ? most : left)) "$@"
+    tests/rdma/run.sh "${iwarp[@]}" --timeout $((most < left ? most : left)) "$@"
     printf '== done in %s s\n' "$((SECONDS - start))"
 }
 suite=tests/rdma/suite.sh
 step "one guest, two rails" 1200 $suite one "$binaries"/{connections,transfers,endings}
 step "two guests, two rails" 900 --guests 2 $suite two "$binaries/hosts"
 step "two bridges, two rails, one of them cut" 900 --guests 2 tests/rdma/bridge.sh "$binaries"
-step "two packages, a rail at each" 600 --numa $suite numa "$binaries/connections" "$binaries/packages"
-step "two bridges on hosts of two packages" 900 --guests 2 --numa tests/rdma/nodes.sh "$binaries"
+if [ "${#iwarp[@]}" = 0 ]; then
+    step "two packages, a rail at each" 600 --numa $suite numa "$binaries/connections" "$binaries/packages"
+    step "two bridges on hosts of two packages" 900 --guests 2 --numa tests/rdma/nodes.sh "$binaries"
+fi
 printf '\nAll passed, in %s s.\n' "$SECONDS"

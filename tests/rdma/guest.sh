@@ -1,5 +1,5 @@
 # Runs in a guest, in its view of the host's root, with the run's shared directory at /run/rdma: brings up the network
-# and one Soft-RoCE device on each port, runs the command, and leaves its exit status in verdict-N.
+# and one Soft-RoCE or soft-iWARP device on each port, runs the command, and leaves its exit status in verdict-N.
 set -u
 export HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb
 shared=/run/rdma
@@ -18,11 +18,13 @@ ulimit -l unlimited
 ulimit -c 0
 rm -rf /lib/modules
 ln -s "$IMAGE/modules" /lib/modules
-# rdma_rxe fails without crc32, and its dependencies do not say so. tcp_diag says who listens where, sch_netem cuts rails;
-# the kernel would load them, but looks for modprobe in the initramfs.
-for module in crc32_generic rdma_rxe ib_uverbs rdma_ucm tcp_diag sch_netem; do
+# rdma_rxe fails without crc32, and its dependencies do not say so; siw, which is not among the kernel's modules, needs
+# ib_core and libcrc32c. tcp_diag says who listens where, sch_netem cuts rails; the kernel would load them, but looks for
+# modprobe in the initramfs.
+for module in crc32_generic libcrc32c rdma_rxe ib_uverbs rdma_ucm tcp_diag sch_netem; do
     modprobe $module || give_up "no module $module"
 done
+[ "$DRIVER" = rxe ] || insmod "$SIW" || give_up "no module $SIW"
 ip link set lo up
 
 # Ports: dummies, or network cards known by their address.
@@ -57,15 +59,21 @@ for rail in $(seq "$RAILS"); do
         grep -qE 'up|unknown' "/sys/class/net/port$rail/operstate" && break
         sleep 0.1
     done
-    rdma link add "rxe$((rail - 1))" type rxe netdev "port$rail" || give_up "no Soft-RoCE on port$rail"
+    device=$DRIVER$((rail - 1))
+    rdma link add "$device" type "$DRIVER" netdev "port$rail" || give_up "no RDMA device on port$rail"
     for try in $(seq 100); do
-        grep -q ffff "/sys/class/infiniband/rxe$((rail - 1))/ports/1/gids/1" 2>/dev/null && break
+        # Soft-RoCE's GID is the IPv4 address, soft-iWARP's is the port's hardware address and always there.
+        if [ "$DRIVER" = rxe ]; then
+            grep -q ffff "/sys/class/infiniband/$device/ports/1/gids/1" 2>/dev/null && break
+        else
+            grep -q ACTIVE "/sys/class/infiniband/$device/ports/1/state" && break
+        fi
         sleep 0.1
     done
 done
 
 # What the command can use, and what it can source.
-export RDMA_GUEST=$guest RDMA_GUESTS=$GUESTS RDMA_SHARED=$shared
+export RDMA_GUEST=$guest RDMA_GUESTS=$GUESTS RDMA_SHARED=$shared RDMA_DRIVER=$DRIVER
 export RDMA_ADDRESSES="${addresses[*]}" RDMA_PEERS="${peers[*]}"
 # rdma_barrier NAME: returns when every guest has come to it.
 rdma_barrier() {

@@ -1,27 +1,32 @@
 #!/usr/bin/env bash
-# Runs a command inside virtual machines that have a real RDMA stack: Debian's kernel with Soft-RoCE (rdma_rxe).
+# Runs a command inside virtual machines that have a real RDMA stack: Debian's kernel with Soft-RoCE (rdma_rxe), or with
+# soft-iWARP (siw).
 #
-#   tests/rdma/run.sh [--guests 1|2] [--rails N] [--numa] [--timeout SECONDS] [--memory MB] [--keep DIR] COMMAND [ARG...]
+#   tests/rdma/run.sh [--guests 1|2] [--rails N] [--iwarp] [--numa] [--timeout SECONDS] [--memory MB] [--keep DIR]
+#       COMMAND [ARG...]
 #
 # Each guest sees this machine's root, read-only underneath, with a layer of its own to write to; so what was built
 # here runs there. The command runs as root in the current directory, once in each guest, with
 #   RDMA_GUEST      1 or 2                    RDMA_GUESTS   how many
 #   RDMA_ADDRESSES  this guest's, one a rail  RDMA_PEERS    the other guest's
 #   RDMA_SHARED     a directory that guests and host share; --keep copies it to DIR
+#   RDMA_DRIVER     rxe or siw
 #   rdma_barrier X  (a bash function) waits for all guests
-# Rail n is network device portn with RDMA device rxe(n-1) and address 10.9.n.GUEST. One guest has dummy devices, which
-# talk to themselves; two are joined by a cable for each rail. With --numa a guest has two packages with two CPUs and one
-# NUMA node each, and rail n sits at node n-1 (2 rails).
+# Rail n is network device portn with RDMA device rxe(n-1), with --iwarp siw(n-1), and address 10.9.n.GUEST. One guest has
+# dummy devices, which talk to themselves; two are joined by a cable for each rail. With --numa a guest has two packages
+# with two CPUs and one NUMA node each, and rail n sits at node n-1 (2 rails). Debian's kernels have no siw: --iwarp builds
+# it when it is first asked for (siw.sh).
 #
 # The result is 0 if the command succeeded in every guest. KVM is not used: it is not everywhere, and the guests are
 # to do the same everywhere. So times in there mean nothing.
 set -euo pipefail
 
-guests=1 rails=2 numa=no limit=600 memory=1024 keep=
+guests=1 rails=2 driver=rxe numa=no limit=600 memory=1024 keep=
 while [ $# -gt 0 ]; do
     case $1 in
         --guests) guests=$2; shift 2 ;;
         --rails) rails=$2; shift 2 ;;
+        --iwarp) driver=siw; shift ;;
         --numa) numa=yes rails=2 memory=2048; shift ;;
         --timeout) limit=$2; shift 2 ;;
         --memory) memory=$2; shift 2 ;;
@@ -37,6 +42,8 @@ command -v qemu-system-x86_64 >/dev/null || { echo "no QEMU: ci/packages.sh rdma
 
 here=$(cd "$(dirname "$0")" && pwd)
 image=$("$here/image.sh")
+siw=
+[ "$driver" = rxe ] || siw=$("$here/siw.sh" "$image")
 run=$(mktemp -d "${TMPDIR:-/tmp}/beeline-rdma-XXXXXX")
 shared=$run/shared
 mkdir "$shared"
@@ -55,6 +62,7 @@ if [ "$numa" = yes ]; then nics=e1000e; elif [ "$guests" = 2 ]; then nics=virtio
 cp "$here/guest.sh" "$shared/"
 {
     printf 'IMAGE=%q GUESTS=%q RAILS=%q NICS=%q DIRECTORY=%q\n' "$image" "$guests" "$rails" "$nics" "$PWD"
+    printf 'DRIVER=%q SIW=%q\n' "$driver" "$siw"
     printf 'COMMAND=('
     printf '%q ' "$@"
     printf ')\n'
