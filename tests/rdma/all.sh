@@ -5,9 +5,19 @@
 #
 # LIMIT     seconds that it may take in all, builds left out (default: 3600). Each step has a limit of its own, too.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")"
 iwarp=()
-if [ "${1:-}" = --iwarp ]; then iwarp=(--iwarp); fi
+case "${1:-}" in
+    "") ;;
+    --iwarp) iwarp=(--iwarp) ;;
+    *)
+        sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' all.sh >&2
+        [ "$1" = --help ] && exit 0
+        exit 2
+        ;;
+esac
+
+cd ../..
 
 # The test binaries, copied: the guests read them bit by bit, and a build must be able to go on meanwhile.
 binaries=$(mktemp -d "${TMPDIR:-/tmp}/beeline-rdma-tests-XXXXXX")
