@@ -257,7 +257,6 @@ cases! { ownrings:
 
 cases! { loads:
     liburing_opened_by_hand_means_no_lanes
-    code_that_is_loaded_later_ends_lanes
     other_code_that_is_loaded_ends_none;
 }
 

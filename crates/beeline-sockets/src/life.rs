@@ -53,7 +53,7 @@ pub(crate) use hidden::hidden_count;
 pub use hidden::{hidden_add, hidden_remove, is_hidden};
 pub(crate) use linger::end_lingering;
 pub(crate) use orphan::orphan_used;
-pub use relay::{demote, leave_lanes};
+pub use relay::{demote, has_left_lanes, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};
 pub use rings::{allow_lanes, know_ring};
 pub use sandbox::{before_filter, before_limit};
@@ -163,7 +163,7 @@ fn start_now() {
     }
     if has_lanes {
         // They were inherited by a program that may not be fit for them.
-        let _ = allow_lanes();
+        rings::settle_lanes();
     }
 }
 

@@ -19,7 +19,7 @@ use beeline_stats::{Reason, Role};
 use libc::{c_int, c_uint, c_void, size_t};
 
 use crate::real::{Real, real_named};
-use entries::{Parameters, Ring, are_theirs, flags_of, is_seen_into, note, registers_files, spares_ours};
+use entries::{Parameters, Ring, are, flags_of, is_no_lane, is_seen_into, is_theirs, note, registers_files, spares};
 
 /// Under which names liburing is known to the dynamic linker.
 const LIBRARIES: [&CStr; 4] = [c"liburing.so.2", c"liburing-ffi.so.2", c"liburing.so.1", c"liburing-ffi.so.1"];
@@ -27,7 +27,7 @@ const LIBRARIES: [&CStr; 4] = [c"liburing.so.2", c"liburing-ffi.so.2", c"liburin
 /// Gives up all lanes, because a ring is about to be made or to do with one; false if one of them cannot be given up.
 /// Then there must be no ring, and most programs go on without.
 pub(super) fn may_be_made() -> bool {
-    if !beeline_sockets::config().accelerate {
+    if !beeline_sockets::config().accelerate || life::has_left_lanes() {
         return true;
     }
     match life::leave_lanes(Reason::IoUringDenied) {
@@ -37,6 +37,25 @@ pub(super) fn may_be_made() -> bool {
             false
         }
     }
+}
+
+/// Whether what is waiting in a ring may be submitted. Lanes on which other threads sleep cannot be given up; then it is enough
+/// that nothing is about one of them.
+///
+/// # Safety
+/// As for [`spares`].
+unsafe fn may_be_submitted(ring: *const Ring) -> bool {
+    // SAFETY: by the caller's word.
+    unsafe { spares(ring, is_theirs) || may_be_made() || spares(ring, is_no_lane) }
+}
+
+/// As [`may_be_submitted`], for descriptors that are to be known to a ring by their places.
+///
+/// # Safety
+/// As for [`are`].
+unsafe fn may_be_registered(files: *const c_int, count: c_uint) -> bool {
+    // SAFETY: by the caller's word.
+    unsafe { are(files, count, is_theirs) || may_be_made() || are(files, count, is_no_lane) }
 }
 
 /// Whether a ring that is asked for by number is one of libuv's (src/unix/linux.c there), by sizes and flags that nobody else
@@ -78,6 +97,11 @@ fn find(real: &'static Real, name: &CStr) -> *mut c_void {
         })
         .find(|function| !function.is_null())
         .unwrap_or(core::ptr::null_mut())
+}
+
+/// Whether an operation of io_uring_register(2) takes descriptors.
+pub(super) fn takes_files(operation: usize) -> bool {
+    registers_files(operation as c_uint)
 }
 
 /// liburing's function of this name, looked for once; null if it is not loaded.
@@ -137,16 +161,30 @@ rings! {
     ) if may_be_made(), else ENOSYS;
     fn io_uring_setup(entries: c_uint, parameters: *mut Parameters) if may_be_made(), else ENOSYS;
 
-    fn io_uring_submit(ring: *mut Ring) if spares_ours(ring) || may_be_made(), else EAGAIN;
-    fn io_uring_submit_and_wait(ring: *mut Ring, count: c_uint) if spares_ours(ring) || may_be_made(), else EAGAIN;
-    fn io_uring_submit_and_get_events(ring: *mut Ring) if spares_ours(ring) || may_be_made(), else EAGAIN;
+    fn io_uring_submit(ring: *mut Ring) if may_be_submitted(ring), else EAGAIN;
+    fn io_uring_submit_and_wait(ring: *mut Ring, count: c_uint) if may_be_submitted(ring), else EAGAIN;
+    fn io_uring_submit_and_get_events(ring: *mut Ring) if may_be_submitted(ring), else EAGAIN;
     fn io_uring_submit_and_wait_timeout(
         ring: *mut Ring,
         outcome: *mut *mut c_void,
         count: c_uint,
         time: *mut c_void,
         mask: *mut c_void
-    ) if spares_ours(ring) || may_be_made(), else EAGAIN;
+    ) if may_be_submitted(ring), else EAGAIN;
+    fn io_uring_submit_and_wait_min_timeout(
+        ring: *mut Ring,
+        outcome: *mut *mut c_void,
+        count: c_uint,
+        time: *mut c_void,
+        least: c_uint,
+        mask: *mut c_void
+    ) if may_be_submitted(ring), else EAGAIN;
+    fn io_uring_submit_and_wait_reg(
+        ring: *mut Ring,
+        outcome: *mut *mut c_void,
+        count: c_uint,
+        index: c_int
+    ) if may_be_submitted(ring), else EAGAIN;
     // Before Linux 5.11 these submit, too.
     fn io_uring_wait_cqes(
         ring: *mut Ring,
@@ -154,9 +192,9 @@ rings! {
         count: c_uint,
         time: *mut c_void,
         mask: *mut c_void
-    ) if spares_ours(ring) || may_be_made(), else EAGAIN;
+    ) if may_be_submitted(ring), else EAGAIN;
     fn io_uring_wait_cqe_timeout(ring: *mut Ring, outcome: *mut *mut c_void, time: *mut c_void)
-        if spares_ours(ring) || may_be_made(), else EAGAIN;
+        if may_be_submitted(ring), else EAGAIN;
     // What is submitted so is not to be found from here.
     fn io_uring_enter(ring: c_uint, submit: c_uint, complete: c_uint, flags: c_uint, mask: *mut c_void)
         if submit == 0 || may_be_made(), else EAGAIN;
@@ -170,18 +208,18 @@ rings! {
     ) if submit == 0 || may_be_made(), else EAGAIN;
 
     fn io_uring_register_files(ring: *mut Ring, files: *const c_int, count: c_uint)
-        if are_theirs(files, count) || may_be_made(), else EAGAIN;
+        if may_be_registered(files, count), else EAGAIN;
     fn io_uring_register_files_tags(ring: *mut Ring, files: *const c_int, tags: *const u64, count: c_uint)
-        if are_theirs(files, count) || may_be_made(), else EAGAIN;
+        if may_be_registered(files, count), else EAGAIN;
     fn io_uring_register_files_update(ring: *mut Ring, offset: c_uint, files: *const c_int, count: c_uint)
-        if are_theirs(files, count) || may_be_made(), else EAGAIN;
+        if may_be_registered(files, count), else EAGAIN;
     fn io_uring_register_files_update_tag(
         ring: *mut Ring,
         offset: c_uint,
         files: *const c_int,
         tags: *const u64,
         count: c_uint
-    ) if are_theirs(files, count) || may_be_made(), else EAGAIN;
+    ) if may_be_registered(files, count), else EAGAIN;
     fn io_uring_register(ring: c_uint, operation: c_uint, argument: *const c_void, count: c_uint)
         if !registers_files(operation) || may_be_made(), else EAGAIN;
 }

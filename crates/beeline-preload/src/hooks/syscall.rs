@@ -106,6 +106,8 @@ numbers! {
     SYS_setrlimit => |a, b, c, d, e, f| sandbox::setrlimit(a as c_uint, b as _);
     SYS_prlimit64 => |a, b, c, d, e, f| sandbox::prlimit(a as c_int, b as c_uint, c as _, d as _);
     SYS_io_uring_setup => |a, b, c, d, e, f| set_up_ring(a, b);
+    SYS_io_uring_enter => |a, b, c, d, e, f| enter_ring([a, b, c, d, e, f]);
+    SYS_io_uring_register => |a, b, c, d, e, f| register_with_ring([a, b, c, d, e, f]);
 }
 
 /// pselect6(2) takes mask and size behind one pointer.
@@ -158,6 +160,26 @@ unsafe fn set_up_ring(entries: usize, parameters: usize) -> c_long {
     }
     // SAFETY: forwarded.
     unsafe { by_number(libc::SYS_io_uring_setup, entries, parameters, 0, 0, 0, 0) }
+}
+
+/// # Safety
+/// As for io_uring_enter(2).
+unsafe fn enter_ring([ring, submit, c, d, e, f]: [usize; 6]) -> c_long {
+    if submit != 0 && !rings::may_be_made() {
+        return crate::real::fail(libc::EAGAIN) as c_long;
+    }
+    // SAFETY: forwarded.
+    unsafe { by_number(libc::SYS_io_uring_enter, ring, submit, c, d, e, f) }
+}
+
+/// # Safety
+/// As for io_uring_register(2).
+unsafe fn register_with_ring([ring, operation, c, d, e, f]: [usize; 6]) -> c_long {
+    if rings::takes_files(operation) && !rings::may_be_made() {
+        return crate::real::fail(libc::EAGAIN) as c_long;
+    }
+    // SAFETY: forwarded.
+    unsafe { by_number(libc::SYS_io_uring_register, ring, operation, c, d, e, f) }
 }
 
 /// seccomp(2) has no function in libc.

@@ -19,20 +19,6 @@ static void liburing_opened_by_hand_means_no_lanes(void) {
     says(ends[0], ends[1], "hello");
 }
 
-static void code_that_is_loaded_later_ends_lanes(void) {
-    int before[2], after[2];
-    pair(before);
-    says(before[0], before[1], "hello");
-    void *library = dlopen(getenv("GUEST_OWN_RINGS"), RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) fprintf(stderr, "%s\n", dlerror());
-    CHECK(library != NULL);
-    unsetenv("GUEST_EXPECTS_LANES");
-    pair(after);
-    CHECK(!is_lane(before[0]) && !is_lane(before[1]) && !is_lane(after[0]) && !is_lane(after[1]));
-    says(before[0], before[1], "hello");
-    says(after[1], after[0], "hello");
-}
-
 static void other_code_that_is_loaded_ends_none(void) {
     int ends[2];
     pair(ends);
@@ -49,7 +35,6 @@ static void other_code_that_is_loaded_ends_none(void) {
 
 static const struct guest_case CASES[] = {
     CASE(liburing_opened_by_hand_means_no_lanes),
-    CASE(code_that_is_loaded_later_ends_lanes),
     CASE(other_code_that_is_loaded_ends_none),
 };
 

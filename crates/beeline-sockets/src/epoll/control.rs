@@ -210,7 +210,9 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
         return false;
     }
     set.make_hot(fd, entry);
-    judge(set, entry, 0) != 0 || set.sleepers.load(Relaxed) != 0 && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready
+    // Who sleeps on a set that this one is in is not counted here.
+    let awaited = set.sleepers.load(Relaxed) != 0 || set.exposed.load(Relaxed);
+    judge(set, entry, 0) != 0 || awaited && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready
 }
 
 /// Calls `f` with the further descriptors of a listener: its door and clients that have not said hello.

@@ -112,8 +112,12 @@ pub(super) fn arrivals(set: &Set) -> u32 {
             if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
                 let marks = Marks::of(desc);
                 sum = sum.wrapping_add(marks.tail).wrapping_add(marks.changes).wrapping_add(marks.arrivals);
-                if entry.events.load(Relaxed) & (EPOLLOUT | EPOLLWRNORM) != 0 && io::writable_hint(desc, desc.side()) {
-                    sum = sum.wrapping_add(desc.fulls.load(Relaxed));
+                if entry.events.load(Relaxed) & (EPOLLOUT | EPOLLWRNORM) != 0 {
+                    // Room that is there counts with all before it, room that is awaited does not yet: the sum never goes
+                    // back. The factor keeps it from being made up for by bytes.
+                    let awaited = u32::from(!io::writable_hint(desc, desc.side()));
+                    let rooms = desc.fulls.load(Relaxed).wrapping_sub(awaited);
+                    sum = sum.wrapping_add(rooms.wrapping_mul(0x9E37_79B1));
                 }
             }
         });

@@ -140,8 +140,10 @@ impl Call {
         if self.filled != 0 || deadline == Deadline::Now {
             if self.filled == 0
                 && let Some(mask) = mask
+                && let Err(errno) = crate::poll::let_signals_in(mask)
             {
-                crate::poll::let_signals_in(mask)?;
+                self.leave();
+                return Err(errno);
             }
             return Ok(self.leave());
         }

@@ -24,7 +24,7 @@ mod process;
 mod pump;
 mod shed;
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use beeline_lane::{Bells, End};
 use beeline_shm::{lane_bytes, sys};
@@ -96,6 +96,7 @@ pub fn demote(fd: i32) -> Result<(), Reason> {
 /// Why one of them still is a lane.
 pub fn leave_lanes(reason: Reason) -> Result<(), Reason> {
     life::stop_accelerating(reason);
+    LEFT.store(false, Relaxed);
     let _changing = life::changing();
     meet::leave_doors(reason);
     let mut result = Ok(());
@@ -108,7 +109,17 @@ pub fn leave_lanes(reason: Reason) -> Result<(), Reason> {
             }
         }
     });
+    LEFT.store(result.is_ok(), Relaxed);
     result
+}
+
+/// Whether all lanes have been left, for good.
+static LEFT: AtomicBool = AtomicBool::new(false);
+
+/// Whether [`leave_lanes`] has been here, and all is done. What arrives later is given up where it arrives.
+#[must_use]
+pub fn has_left_lanes() -> bool {
+    LEFT.load(Relaxed)
 }
 
 /// Where other holders can come for the app's end of the pair, if there are any.

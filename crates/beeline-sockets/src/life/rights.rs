@@ -313,7 +313,7 @@ unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc
     crate::stats::open_slots();
     if parts.iter().any(|part| table::get(part.fd).is_some_and(Desc::is_lane)) {
         // Perhaps the first ones of a program that is not fit for them.
-        let _ = super::allow_lanes();
+        super::rings::settle_lanes();
     }
     given
 }

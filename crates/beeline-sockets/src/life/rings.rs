@@ -1,38 +1,37 @@
 //! Rings of io_uring(7) that no hook hears of.
 //!
 //! A program that brings liburing with it, linked in, makes its rings by system calls in its own text. So before the
-//! process gets its first lane, and whenever code has been loaded since, its text is searched for such calls. Who
-//! carries one gets no lanes, whether it makes a ring or not: when it makes one, it is too late to know.
+//! process gets its first lane its text is searched for such calls. Who carries one gets no lanes, whether it makes a ring
+//! or not: when it makes one, it is too late to know.
 //!
 //! # What is found
 //!
 //! 1. In text of any loaded object but this library that can be read: the number of io_uring_setup(2) put into `eax`, and
-//!    a `syscall` within [`NEAR`] bytes. That is how compilers write it, whatever the language; of all programs and libraries
-//!    that a Debian 12 with some hundred servers and tools had, only liburing held one.
+//!    a `syscall` within [`NEAR`] bytes. That is how compilers write it for x86-64, whatever the language; of all programs and
+//!    libraries that a Debian 12 with some hundred servers and tools had, only liburing held one.
 //! 2. liburing as a shared library, when nobody needs it by name: who opens it by hand asks it for its functions
 //!    past our hooks. Those who are linked against it come to our hooks, and are let pass here.
-//! 3. A ring that is open at the first search, unless liburing's functions made it, which our hooks see into.
+//! 3. A ring that is open at that moment, unless liburing's functions made it, which our hooks see into.
 //!
-//! Not found are calls that are put together while the program runs, and code that is loaded later, until the process makes
-//! or accepts its next connection.
+//! Not found are calls that are put together while the program runs, and code that is loaded later.
 //!
 //! # When
 //!
 //! A search costs some milliseconds in a large program, so it is not made when the library starts, but where the process
-//! is about to get something to do with lanes ([`allow_lanes`]). The dynamic linker counts what it loads and unloads, which
-//! is asked there each time.
+//! is about to get something to do with lanes ([`allow_lanes`]), once. No lock of ours is held meanwhile: the dynamic linker
+//! has its own, and others wait for ours while they hold that. Threads that come here together search each for itself.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ops::ControlFlow;
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicI32, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
 use beeline_shm::sys;
 use beeline_stats::Reason;
 
-use super::{changing, may_accelerate, open_fds, relay};
+use super::{may_accelerate, open_fds, relay};
 
 /// `mov eax, 425`: io_uring_setup(2), whose number is the same on all machines. With 64-bit operands, the constant and what
 /// stands before it are the last of these bytes.
@@ -43,11 +42,8 @@ const NEAR: usize = 48;
 /// How the file of liburing is called.
 const LIBURING: &[u8] = b"liburing";
 
-/// What the dynamic linker had loaded and unloaded at the last search; nothing before the first.
-static LOADED: AtomicU64 = AtomicU64::new(0);
-static UNLOADED: AtomicU64 = AtomicU64::new(0);
-/// Whether somebody needs liburing by name.
-static NEEDED: AtomicBool = AtomicBool::new(false);
+/// Whether the text was searched, and nothing found.
+static SEARCHED: AtomicBool = AtomicBool::new(false);
 
 /// The numbers, plus one, of rings that our hooks see into; 0 for none. Of more rings than fit nothing is known.
 static KNOWN: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
@@ -66,59 +62,42 @@ fn is_known(fd: i32) -> bool {
 }
 
 /// Whether the process may have lanes, as far as its code tells; gives up those it has if not. To be asked before it gets
-/// something to do with lanes, outside of [`changing`].
+/// something to do with lanes, outside of `changing`.
 #[must_use]
 pub fn allow_lanes() -> bool {
     if !may_accelerate() {
         return false;
     }
-    // A fork meanwhile would leave the dynamic linker's lock taken in the child for ever.
-    let _changing = changing();
-    let now = Version::now();
-    if now.loaded == LOADED.load(Acquire) && now.unloaded == UNLOADED.load(Relaxed) {
+    if SEARCHED.load(Acquire) {
         return true;
     }
     search()
 }
 
-/// The caller holds [`changing`].
+/// Lanes came from elsewhere: they are given up if the process may have none.
+pub(crate) fn settle_lanes() {
+    if !allow_lanes()
+        && let Some(reason) = super::stopped()
+    {
+        leave(reason);
+    }
+}
+
 #[cold]
 fn search() -> bool {
-    let first = LOADED.load(Relaxed) == 0;
-    let mut search = Search::begin();
+    let mut search = Search::default();
     each_object(|object| search.look_at(object));
-    NEEDED.store(search.needed, Relaxed);
-    UNLOADED.store(search.version.unloaded, Relaxed);
-    LOADED.store(search.version.loaded, Release);
-    let found = search.has_found() || first && has_ring();
-    if !found {
-        return true;
+    if !search.has_found() && !has_ring() {
+        SEARCHED.store(true, Release);
+        return may_accelerate();
     }
-    if let Err(reason) = relay::leave_lanes(Reason::IoUringCarried) {
-        crate::stats::fell_back(beeline_stats::Role::Client, reason);
-    }
+    leave(Reason::IoUringCarried);
     false
 }
 
-/// How often the dynamic linker has loaded and unloaded something.
-#[derive(Clone, Copy, Default)]
-struct Version {
-    loaded: u64,
-    unloaded: u64,
-}
-
-impl Version {
-    fn of(object: &libc::dl_phdr_info) -> Self {
-        Self { loaded: object.dlpi_adds, unloaded: object.dlpi_subs }
-    }
-
-    fn now() -> Self {
-        let mut version = Self::default();
-        each_object(|object| {
-            version = Self::of(object);
-            ControlFlow::Break(())
-        });
-        version
+fn leave(reason: Reason) {
+    if let Err(reason) = relay::leave_lanes(reason) {
+        crate::stats::fell_back(beeline_stats::Role::Client, reason);
     }
 }
 
@@ -138,43 +117,21 @@ fn each_object<F: FnMut(&libc::dl_phdr_info) -> ControlFlow<()>>(mut f: F) {
     unsafe { libc::dl_iterate_phdr(Some(call::<F>), (&raw mut f).cast()) };
 }
 
+#[derive(Default)]
 struct Search {
-    version: Version,
-    /// Objects that were looked at before: the first ones.
-    known: u64,
-    unloaded: u64,
-    index: u64,
+    objects: usize,
     own: bool,
     liburing: bool,
     needed: bool,
 }
 
 impl Search {
-    fn begin() -> Self {
-        let unloaded = UNLOADED.load(Relaxed);
-        Self {
-            version: Version::default(),
-            known: LOADED.load(Relaxed).saturating_sub(unloaded),
-            unloaded,
-            index: 0,
-            own: false,
-            liburing: false,
-            needed: NEEDED.load(Relaxed),
-        }
-    }
-
     fn has_found(&self) -> bool {
         self.own || self.liburing && !self.needed
     }
 
     fn look_at(&mut self, object: &libc::dl_phdr_info) -> ControlFlow<()> {
-        self.version = Version::of(object);
-        let index = self.index;
-        self.index = index.saturating_add(1);
-        // New ones are put behind the others; where some have gone, nobody knows which.
-        if index < self.known && self.version.unloaded == self.unloaded {
-            return ControlFlow::Continue(());
-        }
+        self.objects = self.objects.saturating_add(1);
         self.needed |= needs_liburing(object);
         if carries_setup(object) {
             if is_liburing(name(object)) {
@@ -221,8 +178,8 @@ fn carries_setup(object: &libc::dl_phdr_info) -> bool {
         if (allow_lanes as fn() -> bool as usize).wrapping_sub(start) < length {
             return false;
         }
-        // SAFETY: a loaded segment, which can be read, and which nothing writes: what the dynamic linker has to change in text
-        // it changes before the object is listed.
+        // SAFETY: a loaded segment, which can be read, and which nothing unmaps while it is listed. The dynamic linker may be
+        // relocating text of an object that another thread loads: then a search finds what is there.
         holds_setup(unsafe { core::slice::from_raw_parts(start as *const u8, length) })
     })
 }
@@ -370,9 +327,9 @@ mod tests {
 
     #[test]
     fn this_program_carries_none_and_has_no_ring() {
-        let mut search = Search::begin();
+        let mut search = Search::default();
         each_object(|object| search.look_at(object));
-        assert!(!search.has_found() && search.index >= 3 && search.version.loaded >= search.index);
+        assert!(!search.has_found() && search.objects >= 3);
         assert!(!has_ring());
     }
 }

@@ -63,8 +63,8 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
         return give_up(&anchor, lane, side, reason);
     }
     let _changing = life::changing();
-    if !table::leads_to(fd, desc) {
-        return give_up(&anchor, lane, side, Reason::Internal);
+    if !table::leads_to(fd, desc) || !life::may_accelerate() {
+        return give_up(&anchor, lane, side, life::stopped().unwrap_or(Reason::Internal));
     }
     if desc.born.load(Relaxed) != crate::forks() {
         return give_up(&anchor, lane, side, Reason::SharedBeforeConnect);

@@ -183,8 +183,8 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     }
     let (anchor, name, target) = reserve(&route)?;
     let _changing = life::changing();
-    if !table::leads_to(fd, desc) {
-        return Err(Reason::Internal);
+    if !table::leads_to(fd, desc) || !life::may_accelerate() {
+        return Err(life::stopped().unwrap_or(Reason::Internal));
     }
     // A fork that is not counted now waits for us, and copies the finished connection.
     if desc.born.load(Relaxed) != crate::forks() {

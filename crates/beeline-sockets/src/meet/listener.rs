@@ -317,27 +317,31 @@ pub fn adopt_listener(fd: i32) -> bool {
     if word.load(Relaxed) & bit != 0 || word.fetch_or(bit, Relaxed) & bit != 0 {
         return false;
     }
-    table::get(fd).is_none() && life::allow_lanes() && adopt_now(fd).is_some()
+    table::get(fd).is_none() && listens(fd) && life::allow_lanes() && adopt_now(fd).is_some()
 }
 
 /// Meets a listener that has just been received from another process.
 pub fn meet_listener(fd: i32) {
-    if table::get(fd).is_none() && life::allow_lanes() {
+    if table::get(fd).is_none() && listens(fd) && life::allow_lanes() {
         let _ = adopt_now(fd);
     }
+}
+
+fn listens(fd: i32) -> bool {
+    kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
 }
 
 /// The listener behind an fd that an app accepts on, if it is one that we can serve.
 pub(super) fn adopt_now(fd: i32) -> Option<&'static Desc> {
     let _changing = life::changing();
+    if !life::may_accelerate() {
+        return None;
+    }
     match table::get(fd) {
         None => adopt(fd),
         Some(desc) if desc.kind() == Kind::Listener => Some(desc),
         // A bound socket on which libc itself, or a system call of the app's own, has called listen.
-        Some(desc) if desc.kind() == Kind::Tcp => {
-            let listens = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
-            (listens && become_listener(fd, desc)).then_some(desc)
-        }
+        Some(desc) if desc.kind() == Kind::Tcp => (listens(fd) && become_listener(fd, desc)).then_some(desc),
         Some(_) => None,
     }
 }

@@ -190,6 +190,8 @@ pub const CALLS: &[Row] = &[
             "io_uring_submit_and_wait",
             "io_uring_submit_and_get_events",
             "io_uring_submit_and_wait_timeout",
+            "io_uring_submit_and_wait_min_timeout",
+            "io_uring_submit_and_wait_reg",
             "io_uring_wait_cqes",
             "io_uring_wait_cqe_timeout",
             "io_uring_enter",
@@ -213,7 +215,6 @@ pub const CALLS: &[Row] = &[
             "guest:a_ring_of_its_own_after_connections",
             "guest:a_program_with_rings_of_its_own_goes_on",
             "guest:liburing_opened_by_hand_means_no_lanes",
-            "guest:code_that_is_loaded_later_ends_lanes",
         ],
     ),
 ];

@@ -3,8 +3,9 @@
 //! The layouts are those of liburing.h (of 2.3; liburing keeps them for programs that were compiled before) and of
 //! linux/io_uring.h.
 
+use beeline_sockets::desc::Kind;
 use beeline_sockets::table;
-use libc::{c_int, c_uint, c_void};
+use libc::{c_int, c_uint};
 
 /// `struct io_uring_params`, as far as it is read.
 #[repr(C)]
@@ -21,7 +22,7 @@ pub struct Ring {
     mask: *const c_uint,
     rest_of_kernels: [*mut c_uint; 4],
     entries: *const Entry,
-    /// Entries from `head` to `tail` are filled in and not yet handed over.
+    /// Entries up to `tail` are filled in; those from `head` on are not yet handed over.
     head: c_uint,
     tail: c_uint,
     rest_of_submissions: [usize; 4],
@@ -83,36 +84,39 @@ pub unsafe fn note(ring: *const Ring) {
     beeline_sockets::life::know_ring(unsafe { (*ring).fd });
 }
 
-/// Whether nothing that is about to be submitted is about a descriptor of ours.
+/// Whether all descriptors that what is about to be submitted is about are such ones.
 ///
 /// # Safety
 /// `ring` must be a `struct io_uring` that liburing has made, and that no other thread fills at this moment: as for
 /// io_uring_submit(3).
-pub unsafe fn spares_ours(ring: *const Ring) -> bool {
+pub unsafe fn spares(ring: *const Ring, is_such: fn(i32) -> bool) -> bool {
     // SAFETY: by the caller's word.
     let ring = unsafe { &*ring };
     // SAFETY: liburing keeps a pointer to the number of entries less one.
     let mask = unsafe { *ring.mask };
-    let waiting = ring.tail.wrapping_sub(ring.head).min(mask.wrapping_add(1));
+    // What was handed over before and not taken is submitted again.
+    // SAFETY: liburing keeps a pointer to the kernel's count, which the kernel moves on.
+    let head = unsafe { ring.kernels_head.read_volatile() };
+    let waiting = ring.tail.wrapping_sub(head).min(mask.wrapping_add(1));
     (0..waiting).all(|index| {
-        let place = ring.head.wrapping_add(index) & mask;
+        let place = head.wrapping_add(index) & mask;
         // SAFETY: there are `mask + 1` entries, and those up to the tail are filled in.
         let entry = unsafe { ring.entries.add(place as usize).read() };
         // SAFETY: an entry that the program is submitting.
-        unsafe { entry.spares_ours() }
+        unsafe { entry.spares(is_such) }
     })
 }
 
-/// Whether these descriptors, which are to be known to a ring by their places, are the kernel's alone.
+/// Whether these descriptors are all such ones.
 ///
 /// # Safety
 /// `files` must point to `count` numbers, or be null.
-pub unsafe fn are_theirs(files: *const c_int, count: c_uint) -> bool {
+pub unsafe fn are(files: *const c_int, count: c_uint, is_such: fn(i32) -> bool) -> bool {
     if files.is_null() {
         return true;
     }
     // SAFETY: by the caller's word.
-    (0..count as usize).all(|index| is_theirs(unsafe { files.add(index).read_unaligned() }))
+    (0..count as usize).all(|index| is_such(unsafe { files.add(index).read_unaligned() }))
 }
 
 /// Whether an operation of io_uring_register(2) takes descriptors for files.
@@ -121,30 +125,49 @@ pub fn registers_files(operation: c_uint) -> bool {
     matches!(operation & !(1 << 31), 2 | 6 | 13 | 14)
 }
 
-fn is_theirs(fd: i32) -> bool {
+/// # Safety
+/// `message` must be a header, unless it lies in the first page.
+unsafe fn has_control(message: *const libc::msghdr) -> bool {
+    // SAFETY: by the caller's word.
+    message as usize >= 4096 && unsafe { (&raw const (*message).msg_controllen).read_unaligned() } != 0
+}
+
+/// Whether a descriptor is the kernel's alone.
+pub fn is_theirs(fd: i32) -> bool {
     table::get(fd).is_none()
 }
 
+/// Whether a descriptor is what the kernel takes it for, once nothing is accelerated any more.
+pub fn is_no_lane(fd: i32) -> bool {
+    table::get(fd).is_none_or(|desc| matches!(desc.kind(), Kind::Tcp | Kind::Listener))
+}
+
 impl Entry {
-    /// Whether this is about nothing of ours.
+    /// Whether this is about such descriptors alone.
     ///
     /// # Safety
     /// The entry must be one that the kernel may be given.
-    unsafe fn spares_ours(&self) -> bool {
+    unsafe fn spares(&self, is_such: fn(i32) -> bool) -> bool {
         /// `IOSQE_FIXED_FILE` and `SPLICE_F_FD_IN_FIXED`: the number is a place among registered files.
         const FIXED: u8 = 1;
         const OTHER_FIXED: u32 = 1 << 31;
         // IORING_OP_*
+        const SENDMSG: u8 = 9;
+        const RECVMSG: u8 = 10;
+        const SENDMSG_ZC: u8 = 48;
         const FILES_UPDATE: u8 = 20;
         const EPOLL_CTL: u8 = 29;
         const SPLICE: u8 = 30;
         const TEE: u8 = 33;
-        let first = self.flags & FIXED != 0 || is_theirs(self.fd);
+        let first = self.flags & FIXED != 0 || is_such(self.fd);
         let second = match self.operation {
-            SPLICE | TEE => self.more_flags & OTHER_FIXED != 0 || is_theirs(self.other_fd),
-            EPOLL_CTL => is_theirs(self.offset as i32),
+            SPLICE | TEE => self.more_flags & OTHER_FIXED != 0 || is_such(self.other_fd),
+            EPOLL_CTL => is_such(self.offset as i32),
+            // Control data may carry descriptors.
+            // SAFETY: the header that the kernel is to read.
+            SENDMSG | RECVMSG | SENDMSG_ZC => unsafe { !has_control(self.address as *const libc::msghdr) },
             // SAFETY: the numbers that the kernel is to read.
-            FILES_UPDATE => unsafe { are_theirs(self.address as *const c_void as *const c_int, self.length) },
+            FILES_UPDATE => unsafe { are(self.address as *const c_int, self.length, is_such) },
             _ => true,
         };
         first && second
