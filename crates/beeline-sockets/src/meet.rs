@@ -28,8 +28,8 @@
 //! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `route` and `ports`
 //! find the client's address and reserve it; `hello_io` moves the hello; `pool` keeps lanes and sides;
 //! `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part; `connect`, `knock`, `bridged` and
-//! `late` the client's, `counted` is what becomes of both in a program that has left lanes, and `brief` knows which other hosts' listeners are left to TCP. `bridging` is what the bridge
-//! itself uses of all this.
+//! `late` the client's, `counted` is what becomes of both in a program that has left lanes, and `brief` knows which
+//! other hosts' listeners are left to TCP. `bridging` is what the bridge itself uses of all this.
 //!
 //! # Locks
 //!

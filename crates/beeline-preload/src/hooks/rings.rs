@@ -123,8 +123,8 @@ macro_rules! rings {
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             static REAL: Real = real_named!($name);
             static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-            // SAFETY: the program's arguments, as liburing itself would read them.
             #[allow(unused_unsafe)]
+            // SAFETY: the program's arguments, as liburing itself would read them.
             if !unsafe { $check } {
                 return -libc::$refused;
             }

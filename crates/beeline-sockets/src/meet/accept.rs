@@ -42,9 +42,9 @@ const CLIENTS_MAX: usize = 64;
 /// `pointer` and `length` as for accept(2): null, or valid and writable for `*length` bytes.
 pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, flags: i32) -> Outcome {
     if !life::allow_lanes() {
+        let Some(reason) = life::stopped() else { return Outcome::Kernel };
         // SAFETY: forwarded from the caller.
-        return life::stopped()
-            .map_or(Outcome::Kernel, |reason| unsafe { super::accept4_counted(fd, pointer, length, flags, reason) });
+        return unsafe { super::accept4_counted(fd, pointer, length, flags, reason) };
     }
     if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
         return Outcome::Kernel;
