@@ -78,13 +78,13 @@ impl Side {
     /// As a socket does it: made anew for each call.
     #[inline(never)]
     fn send(&self, bytes: &[u8]) -> usize {
-        let writer = Writer::new(&self.memory, self.end, &self.tx.0, &self.rx.0);
+        let writer = Writer::new(self.memory, self.end, &self.tx.0, &self.rx.0);
         writer.write(Source::from(bytes), &NoBells).unwrap()
     }
 
     #[inline(never)]
     fn receive(&self, buffer: &mut [u8]) -> usize {
-        let reader = Reader::new(&self.memory, self.end, &self.rx.0, &self.tx.0);
+        let reader = Reader::new(self.memory, self.end, &self.rx.0, &self.tx.0);
         reader.read(Sink::from(buffer), &NoBells).unwrap()
     }
 

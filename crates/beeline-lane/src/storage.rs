@@ -153,14 +153,14 @@ impl Storage for LaneMemory {
         use core::sync::atomic::Ordering::Relaxed;
         let _ = self.wake_word(end, wake).compare_exchange(seen, seen & !1, Relaxed, Relaxed);
     }
-    #[inline]
+    #[inline(always)]
     fn copy_in(&self, end: End, position: u32, source: Source<'_>) {
         LaneMemory::copy_in(self, end, position, source);
     }
     fn copy_in_around(&self, end: End, position: u32, source: Source<'_>) {
         LaneMemory::copy_in_around(self, end, position, source);
     }
-    #[inline]
+    #[inline(always)]
     fn copy_out(&self, end: End, position: u32, sink: Sink<'_>) {
         LaneMemory::copy_out(self, end, position, sink);
     }

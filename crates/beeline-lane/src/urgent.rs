@@ -48,7 +48,7 @@ pub struct View {
     pub inline: bool,
 }
 
-impl<S: Storage> Reader<'_, S> {
+impl<S: Storage + Copy> Reader<'_, S> {
     /// What there is to read, for somebody who may not hold the lock.
     #[must_use]
     pub fn view(&self) -> View {
@@ -228,7 +228,7 @@ impl<S: Storage> Reader<'_, S> {
     }
 }
 
-impl<S: Storage> Writer<'_, S> {
+impl<S: Storage + Copy> Writer<'_, S> {
     /// As [`Writer::write`], with the last byte that is taken marked urgent. `announce` is called when the mark
     /// stands and the byte is still to come.
     ///

@@ -28,8 +28,9 @@ const COUNT_MASK: u64 = (1 << 48) - 1;
 pub(crate) const PLUG_BELLS: u32 = 4;
 
 /// The writing half of one end. The caller holds the end's tx lock for as long as it has one.
+#[derive(Clone, Copy)]
 pub struct Writer<'a, S> {
-    pub(crate) storage: &'a S,
+    pub(crate) storage: S,
     pub(crate) end: End,
     pub(crate) state: &'a TxState,
     pub(crate) rx: &'a RxState,
@@ -37,10 +38,10 @@ pub struct Writer<'a, S> {
     around: bool,
 }
 
-impl<'a, S: Storage> Writer<'a, S> {
+impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// The writer of `end`; `rx` is the same end's reading state, which writes echo to the peer.
     #[inline]
-    pub fn new(storage: &'a S, end: End, state: &'a TxState, rx: &'a RxState) -> Self {
+    pub fn new(storage: S, end: End, state: &'a TxState, rx: &'a RxState) -> Self {
         Self { storage, end, state, rx, around: false }
     }
 
@@ -96,7 +97,7 @@ impl<'a, S: Storage> Writer<'a, S> {
     ///
     /// A reader that falls asleep in between is rung as ever. A peer that turns out to be gone then is not
     /// reported: to the app it took the bytes before it went.
-    #[inline]
+    #[inline(always)]
     pub fn write_small(&self, source: Source<'_>, bells: &impl Bells) -> bool {
         let tail = self.state.tail.load(Relaxed);
         let bytes = self.state.bytes.load(Relaxed);
@@ -176,7 +177,7 @@ impl<'a, S: Storage> Writer<'a, S> {
 
     /// Chooses where the next bytes go, rewinding when the ring is known to be empty. Returns the free
     /// bytes of the ring.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prepare(&self, tail: u32, base: &mut u32, wanted: usize, empty: bool) -> Result<u32, Fault> {
         let ring = self.storage.ring_bytes();
         let mut used = 0;
@@ -213,14 +214,17 @@ impl<'a, S: Storage> Writer<'a, S> {
     }
 
     /// Rings the peer if it asked for it. Called after a cursor was published.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wake_reader(&self, bells: &impl Bells) -> Result<(), Fault> {
         // Pairs with the fence in `Reader::arm`.
         self.storage.full_fence();
         let wake = self.storage.wake(self.end.peer(), Wake::Read);
-        if wake & 1 == 0 {
-            return Ok(());
-        }
+        if wake & 1 == 0 { Ok(()) } else { self.ring_reader(wake, bells) }
+    }
+
+    /// Out of line: what is common is a reader that is awake.
+    #[inline(never)]
+    fn ring_reader(self, wake: u32, bells: &impl Bells) -> Result<(), Fault> {
         bells.ring()?;
         self.storage.clear_wake(self.end.peer(), Wake::Read, wake);
         self.state.bells.store(self.state.bells.load(Relaxed).wrapping_add(1), Relaxed);

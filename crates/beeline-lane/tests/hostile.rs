@@ -167,10 +167,14 @@ impl Ours<'_> {
     fn call(&mut self, end: End, (tx, rx, anchor): &(TxState, RxState, Anchor), rng: &mut Rng) -> bool {
         let length = rng.length();
         let (first, last) = (Self::MARGIN, Self::MARGIN + length);
-        let reader = Reader::new(self.memory, end, rx, tx);
-        let writer = Writer::new(self.memory, end, tx, rx);
+        let reader = Reader::new(*self.memory, end, rx, tx);
+        let writer = Writer::new(*self.memory, end, tx, rx);
         let sink = Sink::from(&mut self.buffer[first..last]);
-        let outcome = match rng.below(13) {
+        let outcome = match rng.below(14) {
+            13 => {
+                assert!(reader.read_small(sink, 64, anchor) <= length.min(64));
+                Ok(())
+            }
             0..3 => reader.read(sink, anchor).map(|count| assert!(count <= length)),
             3 => reader.peek(rng.length() * 9, sink).map(|count| assert!(count <= length)),
             4 => reader.skip(length, anchor).map(|count| assert!(count <= length)),
@@ -334,13 +338,13 @@ fn each_fault_is_named() {
     };
     let one = connection(&mut rng);
     let (tx, rx, anchor) = &one.ours;
-    let reader = Reader::new(&memory, End::Client, rx, tx);
+    let reader = Reader::new(memory, End::Client, rx, tx);
     memory.set_cursor(End::Server, u64::from(RING_BYTES + 1) << 32);
     assert_eq!(reader.unread(), Err(Fault::CursorBeyondRing));
     assert_eq!(reader.read(Sink::from(&mut [0; 8][..]), anchor), Err(Fault::CursorBeyondRing));
     memory.set_cursor(End::Server, 0);
     memory.set_head(End::Server, 1);
-    let writer = Writer::new(&memory, End::Client, tx, rx);
+    let writer = Writer::new(memory, End::Client, tx, rx);
     assert_eq!(writer.unread(), Err(Fault::HeadBeyondTail));
     memory.set_head(End::Server, 0);
     (&one.theirs.2.socket).write_all(&[BELL + 1]).unwrap();

@@ -36,11 +36,11 @@ impl Ends {
     }
 
     fn writer(&self) -> Writer<'_, LaneMemory> {
-        Writer::new(&self.lane, End::Client, &self.states[0].0, &self.states[0].1)
+        Writer::new(self.lane, End::Client, &self.states[0].0, &self.states[0].1)
     }
 
     fn reader(&self) -> Reader<'_, LaneMemory> {
-        Reader::new(&self.lane, End::Server, &self.states[1].1, &self.states[1].0)
+        Reader::new(self.lane, End::Server, &self.states[1].1, &self.states[1].0)
     }
 
     fn send(&self, data: &[u8]) {

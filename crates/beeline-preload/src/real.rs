@@ -59,7 +59,8 @@ pub fn fail(errno: i32) -> isize {
 /// Makes the functions of a table, and `reals`, where libc's own are.
 ///
 /// `fn name | alias: (arguments) -> result [fd] => outcome;`: `[fd]` names the argument that must not be an
-/// anchor if the kernel is to get the call; `[]` if there is none.
+/// anchor if the kernel is to get the call; `[]` if there is none. What stands after `at_once` is tried before, and is
+/// all that happens unless it says 0: what is common takes no registers for what is not.
 macro_rules! hooks {
     ($( fn $($name:ident)|+: $arguments:tt -> $result:tt $guard:tt => $outcome:expr; )*) => {
         #[allow(non_upper_case_globals)]
@@ -86,9 +87,25 @@ macro_rules! real_named {
 }
 
 macro_rules! hook {
-    ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$($fd:ident)?], $outcome:expr) => {
+    ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$fd:ident, at_once $first:expr], $outcome:expr) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            // SAFETY: the app's arguments, which are what the function's manual page asks for.
+            let done: usize = unsafe { $first };
+            if done != 0 {
+                return done as $result;
+            }
+            $crate::real::hook! { #[inline(never)] rest ($($argument: $type),*) $result, $name, [$fd], $outcome }
+            // SAFETY: as above.
+            unsafe { rest($($argument),*) }
+        }
+    };
+    ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$($fd:ident)?], $outcome:expr) => {
+        $crate::real::hook! { #[unsafe(no_mangle)] $name ($($argument: $type),*) $result, $name, [$($fd)?], $outcome }
+    };
+    (#[$attribute:meta] $function:ident ($($argument:ident : $type:ty),*) $result:ty, $name:ident, [$($fd:ident)?], $outcome:expr) => {
+        #[$attribute]
+        pub unsafe extern "C" fn $function($($argument: $type),*) -> $result {
             // Some of the entry points are safe functions.
             #[allow(unused_unsafe)]
             // SAFETY: the app's arguments, which are what the function's manual page asks for.

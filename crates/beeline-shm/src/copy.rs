@@ -9,7 +9,7 @@
 /// `source` must be readable and `target` writable for `length` bytes, and they must not overlap. Other
 /// processes may write the shared side meanwhile: each byte is then either old or new, which is all that
 /// a byte stream needs, because the bytes are only ever handed on as data.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, length: usize) {
     /// Copies the first and the last `T` of a range at least one and at most two `T` long.
     #[inline]
@@ -27,12 +27,12 @@ pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, length: usize) {
     // preconditions are the caller's.
     unsafe {
         match length {
-            0 => {}
-            1 => target.write(source.read()),
-            2..=3 => ends::<u16>(source, target, length),
-            4..=7 => ends::<u32>(source, target, length),
             8..=15 => ends::<u64>(source, target, length),
             16..=32 => ends::<u128>(source, target, length),
+            4..=7 => ends::<u32>(source, target, length),
+            2..=3 => ends::<u16>(source, target, length),
+            1 => target.write(source.read()),
+            0 => {}
             STRING_BYTES.. if is_just_ahead(source, target) => copy_by_lines(source, target, length),
             _ => core::ptr::copy_nonoverlapping(source, target, length),
         }

@@ -37,8 +37,10 @@ pub const RING_BYTES_MAX: u32 = 1 << 24;
 /// Bytes of a ring that share the cache line of its front.
 pub const INLINE_BYTES: u32 = 48;
 
-const HEAD_LINES: [usize; 2] = [0x000, 0x080];
-const WAKE_LINES: [usize; 2] = [0x100, 0x180];
+const HEAD_LINES: usize = 0x000;
+const WAKE_LINES: usize = 0x100;
+/// From the line of end 0 to that of end 1: two cache lines, which are fetched in pairs.
+const LINE_STRIDE: usize = 0x80;
 const FRONT_CLIENT: usize = 0x200;
 const FRONT_BYTES: usize = 16;
 /// In a front's status: the flags below, the echo above.
@@ -83,6 +85,16 @@ impl End {
             End::Server => End::Client,
         }
     }
+}
+
+#[inline]
+const fn head_line(end: End) -> usize {
+    HEAD_LINES + end as usize * LINE_STRIDE
+}
+
+#[inline]
+const fn wake_line(end: End) -> usize {
+    WAKE_LINES + end as usize * LINE_STRIDE
 }
 
 /// Why lane memory could not be had.
@@ -166,7 +178,7 @@ impl LaneMemory {
         self.base as usize
     }
 
-    #[inline]
+    #[inline(always)]
     fn front(&self, end: End) -> usize {
         match end {
             End::Client => FRONT_CLIENT,
@@ -213,13 +225,13 @@ impl LaneMemory {
     #[must_use]
     #[inline]
     pub fn head(&self, end: End) -> u32 {
-        self.word32(HEAD_LINES[end as usize]).load(Ordering::Acquire)
+        self.word32(head_line(end)).load(Ordering::Acquire)
     }
 
     /// Publishes how many bytes `end` has read.
     #[inline]
     pub fn set_head(&self, end: End, head: u32) {
-        self.word32(HEAD_LINES[end as usize]).store(head, Ordering::Release);
+        self.word32(head_line(end)).store(head, Ordering::Release);
     }
 
     /// How many bytes `end` had read, modulo 2^48, when it last sent, and whether it has ever marked a byte urgent.
@@ -257,43 +269,43 @@ impl LaneMemory {
     #[must_use]
     #[inline]
     pub fn read_wake(&self, end: End) -> &AtomicU32 {
-        self.word32(WAKE_LINES[end as usize])
+        self.word32(wake_line(end))
     }
 
     /// The word by which `end`, as a writer, asks to be told of room.
     #[must_use]
     #[inline]
     pub fn write_wake(&self, end: End) -> &AtomicU32 {
-        self.word32(WAKE_LINES[end as usize] + 4)
+        self.word32(wake_line(end) + 4)
     }
 
     /// The mark of the last urgent byte of `end`: see the lane protocol for the packing.
     #[must_use]
     pub fn urgent(&self, end: End) -> u64 {
-        self.word64(WAKE_LINES[end as usize] + URGENT).load(Ordering::Acquire)
+        self.word64(wake_line(end) + URGENT).load(Ordering::Acquire)
     }
 
     /// Stores the mark of an urgent byte of `end`.
     pub fn set_urgent(&self, end: End, mark: u64) {
-        self.word64(WAKE_LINES[end as usize] + URGENT).store(mark, Ordering::Release);
+        self.word64(wake_line(end) + URGENT).store(mark, Ordering::Release);
     }
 
     /// Which bytes of `end` a reader that stands there passes over: see the lane protocol.
     #[must_use]
     pub fn passed(&self, end: End) -> u64 {
-        self.word64(WAKE_LINES[end as usize] + PASSED).load(Ordering::Acquire)
+        self.word64(wake_line(end) + PASSED).load(Ordering::Acquire)
     }
 
     /// Stores which bytes of `end` a reader passes over.
     pub fn set_passed(&self, end: End, passed: u64) {
-        self.word64(WAKE_LINES[end as usize] + PASSED).store(passed, Ordering::Release);
+        self.word64(wake_line(end) + PASSED).store(passed, Ordering::Release);
     }
 
     /// The CPU, plus one, that `end` last woke up on; 0 if it has not said.
     #[must_use]
     #[inline]
     pub fn cpu(&self, end: End) -> &AtomicU32 {
-        self.word32(WAKE_LINES[end as usize] + 8)
+        self.word32(wake_line(end) + 8)
     }
 
     /// Gives the memory of `end`'s ring back to the kernel, but for its beginning. Nothing unread may be in the ring.
@@ -308,7 +320,7 @@ impl LaneMemory {
     }
 
     /// Copies `source` into `end`'s ring at `position`, reduced to the ring.
-    #[inline]
+    #[inline(always)]
     pub fn copy_in(&self, end: End, position: u32, mut source: Source<'_>) {
         let ring = self.front(end) + FRONT_BYTES;
         let offset = (position & (self.ring_bytes - 1)) as usize;
@@ -343,7 +355,7 @@ impl LaneMemory {
     }
 
     /// Copies from `end`'s ring at `position`, reduced to the ring, until `sink` is full.
-    #[inline]
+    #[inline(always)]
     pub fn copy_out(&self, end: End, position: u32, mut sink: Sink<'_>) {
         let ring = self.front(end) + FRONT_BYTES;
         let offset = (position & (self.ring_bytes - 1)) as usize;

@@ -33,6 +33,14 @@ pub(crate) fn bogus(address: usize, length: usize) -> bool {
             || address.is_multiple_of(PAGE) && length < PAGE && !is_readable(address))
 }
 
+/// Whether [`bogus`] needs no thought: some bytes, not from a page's beginning on, and nothing of a size or at an address
+/// that nobody has.
+#[inline]
+pub(crate) fn ordinary(address: usize, length: usize) -> bool {
+    const FAR: usize = 1 << 62;
+    length != 0 && (address | length) < FAR && address > PAGE && !address.is_multiple_of(PAGE)
+}
+
 /// Whether the page that begins at `address` can be read.
 #[cold]
 fn is_readable(address: usize) -> bool {

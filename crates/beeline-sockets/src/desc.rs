@@ -193,7 +193,7 @@ impl Desc {
 
     /// Whether it is a lane.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn is_lane(&self) -> bool {
         self.kind.load(Acquire) == Kind::Lane as u32
     }
@@ -229,7 +229,7 @@ impl Desc {
 
     /// The lane's memory. Only for lanes.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn lane(&self) -> LaneMemory {
         // SAFETY: `become_lane` stored the address and size of one mapping, which stays mapped while the
         // description is a lane; callers hold a lock or a pin, or only hint at its addresses.
@@ -247,7 +247,7 @@ impl Desc {
 
     /// The side. Only for lanes.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn side(&self) -> &'static SideState {
         // SAFETY: `become_lane` stored a reference that lives while the description is a lane; callers
         // hold a lock or a pin.
@@ -263,7 +263,7 @@ impl Desc {
 
     /// Which end of the lane this is.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn end(&self) -> End {
         if self.end.load(Relaxed) == 0 { End::Client } else { End::Server }
     }
@@ -289,14 +289,14 @@ impl Desc {
 
     /// Locks the writing direction of a lane that no other process shares: what most sends need, without a
     /// [`TxGuard`] to carry about. `None` if this is anything else.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_tx_alone(&self) -> Option<Guard<'_>> {
         let guard = self.tx_lock.lock();
         (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
     }
 
     /// As [`Desc::lock_tx_alone`], for the reading direction.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_rx_alone(&self) -> Option<Guard<'_>> {
         let guard = self.rx_lock.lock();
         (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
@@ -462,7 +462,7 @@ impl TxGuard {
     /// The lane's writer.
     #[inline]
     pub fn writer(&self) -> Writer<'_, LaneMemory> {
-        Writer::new(&self.lane, self.desc.end(), &self.side.tx, &self.side.rx)
+        Writer::new(self.lane, self.desc.end(), &self.side.tx, &self.side.rx)
     }
 }
 
@@ -470,6 +470,6 @@ impl RxGuard {
     /// The lane's reader.
     #[inline]
     pub fn reader(&self) -> Reader<'_, LaneMemory> {
-        Reader::new(&self.lane, self.desc.end(), &self.side.rx, &self.side.tx)
+        Reader::new(self.lane, self.desc.end(), &self.side.rx, &self.side.tx)
     }
 }

@@ -38,8 +38,8 @@ pub use flagged::{preadv2, pwritev2};
 pub(crate) use low_water::{count_arrivals, low_water, set_low_water};
 pub use lull::Lull;
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
-pub use receive::{read, readv, recv, recvfrom};
-pub use send::{send, sendto, writev};
+pub use receive::{read, readv, recv, recv_at_once, recvfrom};
+pub use send::{send, send_at_once, sendto, writev};
 pub use transfer::{sendfile, splice};
 pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};
 
@@ -47,6 +47,9 @@ use crate::desc::{Desc, Kind};
 use crate::life::relay;
 use crate::side::{SideState, state};
 use crate::{Outcome, kernel, stats, table};
+
+/// Flags by which a peer says more than how far it has written.
+const TELLING: u32 = flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT;
 
 /// Flags of a peer that has shut down both halves.
 pub(crate) const DEAF: u32 = flags::FIN | flags::SHUT_RD;
@@ -226,11 +229,24 @@ pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
 pub(crate) fn plainly_readable(desc: &Desc) -> Option<bool> {
     let (side, lane, peer) = (desc.side(), desc.lane(), desc.end().peer());
     let readable = (lane.cursor(peer) >> 32) as u32 != side.rx.head();
-    let plain = lane.flags(peer) & (flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT) == 0
+    let plain = lane.flags(peer) & TELLING == 0
         && !side.is(state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED)
         && side.error.load(Relaxed) == 0
         && !(readable && side.rcv_lowat.load(Relaxed) > 1);
     plain.then_some(readable)
+}
+
+/// Spins at a lane that has just had nothing to report until its peer says something, or all `looks` are taken.
+#[inline]
+pub(crate) fn rest_at(desc: &Desc, looks: &mut impl Iterator) {
+    let (lane, peer, head) = (desc.lane(), desc.end().peer(), desc.side().rx.head());
+    loop {
+        core::hint::spin_loop();
+        let quiet = (lane.cursor(peer) >> 32) as u32 == head && lane.flags(peer) & TELLING == 0;
+        if !quiet || looks.next().is_none() {
+            return;
+        }
+    }
 }
 
 /// poll(2)'s events of a lane, as tcp_poll() computes them (Linux net/ipv4/tcp.c). None for an end that another holder

@@ -61,7 +61,7 @@ impl Lock {
     }
 
     /// Takes the lock, entering a critical section.
-    #[inline]
+    #[inline(always)]
     pub fn lock(&self) -> Guard<'_> {
         let section = Section::enter();
         let taken = match self.owner.compare_exchange(0, thread::identity(), Ordering::Acquire, Ordering::Relaxed) {
@@ -105,6 +105,11 @@ impl Lock {
         }
     }
 
+    #[cold]
+    fn wake_one(&self) {
+        futex(&self.owner, libc::FUTEX_WAKE, 1, None);
+    }
+
     /// Makes the lock free whoever holds it, and tells whether somebody did: for memory that is known to have no other
     /// user. What was not held is not written: a child of a `fork` would get copies of all pages.
     pub fn reset(&self) -> bool {
@@ -125,13 +130,27 @@ impl Lock {
     }
 }
 
-impl Drop for Guard<'_> {
-    #[inline]
-    fn drop(&mut self) {
+impl Guard<'_> {
+    /// As dropping it, in line: for the paths on which a call costs.
+    #[inline(always)]
+    pub fn end(self) {
+        let this = core::mem::ManuallyDrop::new(self);
+        this.give_back();
+        this._section.leave();
+    }
+
+    #[inline(always)]
+    fn give_back(&self) {
         self.lock.owner.store(0, Ordering::Release);
         if self.lock.waiters.load(Ordering::Relaxed) != 0 {
-            futex(&self.lock.owner, libc::FUTEX_WAKE, 1, None);
+            self.lock.wake_one();
         }
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 

@@ -67,7 +67,7 @@ fn give_back(desc: &'static Desc) {
     if side.is(state::BRIDGED) {
         return;
     }
-    if Writer::new(&lane, desc.end(), &side.tx, &side.rx).give_back() == Ok(true) {
+    if Writer::new(lane, desc.end(), &side.tx, &side.rx).give_back() == Ok(true) {
         forget(desc);
     }
 }

@@ -234,6 +234,14 @@ impl Section {
 impl Drop for Section {
     #[inline]
     fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Section {
+    /// What its end does. At most once, instead of dropping it.
+    #[inline(always)]
+    pub(crate) fn leave(&self) {
         compiler_fence(Ordering::SeqCst);
         with(|thread| {
             let depth = thread.depth.load(Ordering::Relaxed).wrapping_sub(1);

@@ -16,9 +16,12 @@ pub enum Ended {
     Gone,
 }
 
+/// Most bytes for the reader's short way: fewer than some messages have.
+const SMALL_BYTES: u32 = 3;
+
 impl Holder {
     /// Runs `act` as the holder of the reading half; takes over from a holder that died.
-    pub fn reading<T>(&self, act: impl FnOnce(&Reader<'_, Holder>) -> T) -> T {
+    pub fn reading<T>(&self, act: impl FnOnce(&Reader<'_, &Holder>) -> T) -> T {
         self.locked(&self.side().rx_lock, |died| {
             let reader = Reader::new(self, self.end, &self.side().rx, &self.side().tx);
             if died {
@@ -29,7 +32,7 @@ impl Holder {
     }
 
     /// As [`Holder::reading`], for the writing half.
-    pub fn writing<T>(&self, act: impl FnOnce(&Writer<'_, Holder>) -> T) -> T {
+    pub fn writing<T>(&self, act: impl FnOnce(&Writer<'_, &Holder>) -> T) -> T {
         self.locked(&self.side().tx_lock, |died| {
             let writer = Writer::new(self, self.end, &self.side().tx, &self.side().rx);
             if died {
@@ -57,7 +60,12 @@ impl Holder {
                 // whoever sees the flag will see the last cursor.
                 let gone = self.peer_is_gone();
                 let finished = self.lane.fronts[self.end.peer() as usize].flags.load(Acquire) & flags::FIN != 0;
-                match reader.read(Sink::from(&mut *buffer), self) {
+                // As the sockets do: the short way first.
+                let read = match reader.read_small(Sink::from(&mut *buffer), SMALL_BYTES, self) {
+                    0 => reader.read(Sink::from(&mut *buffer), self),
+                    count => Ok(count),
+                };
+                match read {
                     Ok(0) if finished => return Some(Ended::Eof),
                     Ok(0) if gone => return Some(Ended::Gone),
                     Ok(0) => {}

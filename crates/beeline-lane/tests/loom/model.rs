@@ -106,7 +106,7 @@ pub struct Holder {
     pub fuse: Fuse,
 }
 
-impl Storage for Holder {
+impl Storage for &Holder {
     fn ring_bytes(&self) -> u32 {
         RING as u32
     }

@@ -143,11 +143,19 @@ unsafe fn send_many_rights(fd: c_int, messages: *mut mmsghdr, count: c_uint, fla
 }
 
 hooks! {
-    fn read | __read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd] =>
+    fn read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd, at_once io::recv_at_once(fd, buffer.cast(), length, 0)] =>
         io::read(fd, buffer.cast(), length);
 
-    fn write | __write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd] =>
+    fn write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd, at_once io::send_at_once(fd, buffer.cast(), length, 0)] =>
         io::send(fd, buffer.cast(), length, 0);
+
+    // Names that few programs call.
+    fn __read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd] => io::read(fd, buffer.cast(), length);
+
+    fn __write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd] => io::send(fd, buffer.cast(), length, 0);
+
+    fn __send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd] =>
+        io::send(fd, buffer.cast(), length, flags);
 
     fn readv: (fd: c_int, parts: *const iovec, count: c_int) -> isize [fd] => io::readv(fd, parts, count);
 
@@ -159,10 +167,10 @@ hooks! {
     fn pwritev2 | pwritev64v2: (fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> isize [fd] =>
         io::pwritev2(fd, parts, count, offset, flags);
 
-    fn recv: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize [fd] =>
+    fn recv: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize [fd, at_once io::recv_at_once(fd, buffer.cast(), length, flags)] =>
         io::recv(fd, buffer.cast(), length, flags);
 
-    fn send | __send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd] =>
+    fn send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd, at_once io::send_at_once(fd, buffer.cast(), length, flags)] =>
         io::send(fd, buffer.cast(), length, flags);
 
     fn recvfrom: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> isize [fd] =>

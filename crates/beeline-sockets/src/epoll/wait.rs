@@ -13,8 +13,9 @@ use super::{
     BUSY_WAITS, EPOLLET, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, SPIN_LOOK_TICKS, any_ready, attend, cool_behind,
     cool_entry, cool_set, set_of,
 };
-use crate::app_memory::bogus;
+use crate::app_memory::{bogus, ordinary};
 use crate::desc::{Desc, Pin};
+use crate::io;
 use crate::life::relay;
 use crate::poll::deadline;
 use crate::wait::{Look, Patience, Spun, Woken, ticks};
@@ -92,7 +93,8 @@ unsafe fn run(epfd: i32, events: *mut epoll_event, max: i32, deadline: Deadline,
     if max <= 0 || max as usize > i32::MAX as usize / size_of::<epoll_event>() {
         return Outcome::Kernel;
     }
-    if bogus(events as usize, size_of::<epoll_event>()) {
+    let room = size_of::<epoll_event>();
+    if !ordinary(events as usize, room) && bogus(events as usize, room) {
         // The kernel finds fault only when there is something to report.
         return if any_ready(set, 0) { Outcome::fail(libc::EFAULT) } else { Outcome::Kernel };
     }
@@ -286,8 +288,9 @@ impl Call {
     /// Reports what hot members have to say, as far as there is room. Each is looked at once; those that are
     /// reported go to the end of the list, so that a short array does not starve the rest.
     fn harvest(&mut self) {
-        let _guard = self.set.lock.lock();
+        let guard = self.set.lock.lock();
         self.harvest_locked();
+        guard.end();
     }
 
     fn harvest_locked(&mut self) {
@@ -381,12 +384,20 @@ impl Call {
 
     /// Looks at some of the hot list, from `place` on and around, and reports what it finds.
     fn watch(&mut self, place: &mut i32) -> bool {
+        let guard = self.set.lock.lock();
+        let found = self.watch_locked(place);
+        guard.end();
+        found
+    }
+
+    #[inline]
+    fn watch_locked(&mut self, place: &mut i32) -> bool {
         let set = self.set;
-        let _guard = set.lock.lock();
         // What is not hot any more has no successor to go on with.
         let hot = |fd| set.find(fd).filter(|entry| entry.hot.load(Relaxed));
         let mut at = hot(*place);
-        for _ in 0..LOOKS_PER_LOCK {
+        let mut looks = 0..LOOKS_PER_LOCK;
+        while looks.next().is_some() {
             let Some(entry) = at else {
                 core::hint::spin_loop();
                 *place = set.hot_first.load(Relaxed);
@@ -399,7 +410,10 @@ impl Call {
             }
             match entry.next.load(Relaxed) {
                 // The only one is looked at again and again.
-                NIL if *place == set.hot_first.load(Relaxed) => core::hint::spin_loop(),
+                NIL if *place == set.hot_first.load(Relaxed) => match entry.desc().filter(|desc| desc.is_lane()) {
+                    Some(lane) => io::rest_at(lane, &mut looks),
+                    None => core::hint::spin_loop(),
+                },
                 next => (*place, at) = (next, hot(next)),
             }
         }

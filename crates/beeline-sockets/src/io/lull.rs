@@ -46,7 +46,7 @@ impl Lull {
     }
 
     /// Before the first look of a receive of an end that has `sent` bytes.
-    #[inline]
+    #[inline(always)]
     pub fn keep(&self, sent: u32) {
         let pauses = self.pauses.load(Relaxed);
         if pauses == 0 || self.sent.load(Relaxed) != sent || !self.took_little.load(Relaxed) {
@@ -60,7 +60,7 @@ impl Lull {
     }
 
     /// After a receive of `bytes` into `room`.
-    #[inline]
+    #[inline(always)]
     pub fn took(&self, bytes: usize, room: usize) {
         let pauses = self.pauses.load(Relaxed);
         if pauses == 0 || bytes == 0 {

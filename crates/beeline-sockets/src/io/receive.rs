@@ -8,7 +8,7 @@ use beeline_stats::tunables::Wait;
 use super::blocking::{Waited, wait_readable};
 use super::send::{TRANSFER_MAX, check_iovecs, left, not_a_lane};
 use super::{Anchor, Next, count_arrivals, fault, kernel_said, low_water, observe, receive_over, urgent};
-use crate::app_memory::bogus;
+use crate::app_memory::{bogus, ordinary};
 use crate::desc::{Desc, Pin, RxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
@@ -32,33 +32,84 @@ pub unsafe fn read(fd: i32, buffer: *mut u8, length: usize) -> Outcome {
 ///
 /// # Safety
 /// `buffer` must be writable for `length` bytes, as for recv(2).
-#[inline]
 pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
-    let Some(place) = Place::of(fd) else { return Outcome::Kernel };
-    let Some(desc) = place.desc() else { return Outcome::Kernel };
-    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0 && !bogus(buffer as usize, length) && length != 0 {
-        // SAFETY: forwarded from the caller.
-        let sink = unsafe { Sink::from_raw(buffer, length.min(TRANSFER_MAX)) };
-        let got = receive_soon(fd, place, desc, sink, flags & libc::MSG_DONTWAIT == 0);
-        if got != 0 {
-            return Outcome::Done(got as isize);
-        }
-    }
     // SAFETY: forwarded from the caller.
-    unsafe { recv_any(fd, desc, buffer, length, flags) }
+    match unsafe { recv_at_once(fd, buffer, length, flags) } {
+        // SAFETY: as above.
+        0 => unsafe { recv_any(fd, buffer, length, flags) },
+        got => Outcome::Done(got as isize),
+    }
+}
+
+/// Flags with which a receive takes what is there.
+const PLAIN: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+/// The usual case of [`recv`] without the rest: a little data is there, or will be at once, and any amount will do.
+/// Returns how much was read; 0, with nothing done, when anything is different.
+///
+/// The lock is held through the brief wait, which is shorter than most system calls: to lock twice would cost a
+/// quarter of a round trip.
+///
+/// # Safety
+/// As for [`recv`].
+#[inline(always)]
+pub unsafe fn recv_at_once(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> usize {
+    let Some(place) = Place::of(fd) else { return 0 };
+    let Some(desc) = place.desc() else { return 0 };
+    if flags & !PLAIN != 0 || !ordinary(buffer as usize, length) {
+        return 0;
+    }
+    let Some(guard) = desc.lock_rx_alone() else { return 0 };
+    // SAFETY: forwarded from the caller.
+    let got = receive_locked(fd, place, desc, unsafe { Sink::from_raw(buffer, length) }, flags);
+    guard.end();
+    got
+}
+
+#[inline(always)]
+fn receive_locked(fd: i32, place: Place, desc: &'static Desc, sink: Sink<'_>, flags: i32) -> usize {
+    let (lane, side) = (desc.lane(), desc.side());
+    if !place.leads_to(desc) || side.rcv_lowat.load(Relaxed) > 1 {
+        return 0;
+    }
+    let reader = Reader::new(lane, desc.end(), &side.rx, &side.tx);
+    let blocking = flags & libc::MSG_DONTWAIT == 0 && side.nonblock.load(Relaxed) == 0;
+    if blocking {
+        desc.lull.keep(side.tx.tail());
+    }
+    let there = reader.has_news() || blocking && spin_for_data(desc, lane, side);
+    if !there {
+        return 0;
+    }
+    // An answer may follow. Its front is on the way from the peer, which looks at it, while this message is still being
+    // dealt with: measured behind an epoll_wait, 2.55 hand-overs one way without, 2.33 with.
+    lane.prefetch_front(desc.end());
+    let room = sink.len();
+    let got = reader.read_small(sink, SMALL_BYTES, &Anchor(fd));
+    desc.lull.took(got, room);
+    account(desc, side, got);
+    got
 }
 
 /// [`recv`] without a short way.
 ///
 /// # Safety
 /// As for [`recv`].
-#[cold]
 #[inline(never)]
-unsafe fn recv_any(fd: i32, desc: &'static Desc, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
+unsafe fn recv_any(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
+    let Some(place) = Place::of(fd) else { return Outcome::Kernel };
+    let Some(desc) = place.desc() else { return Outcome::Kernel };
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
     let length = length.min(TRANSFER_MAX);
+    if flags & !PLAIN == 0 && !bogus(buffer as usize, length) {
+        // SAFETY: forwarded from the caller.
+        let got = receive_present(fd, place, desc, unsafe { Sink::from_raw(buffer, length) });
+        if got != 0 {
+            return Outcome::Done(got as isize);
+        }
+    }
     if bogus(buffer as usize, length) && flags & libc::MSG_TRUNC == 0 {
         return receive_nowhere(fd, desc, flags);
     }
@@ -67,32 +118,23 @@ unsafe fn recv_any(fd: i32, desc: &'static Desc, buffer: *mut u8, length: usize,
     receive_parts(fd, desc, flags, length, core::iter::once(sink))
 }
 
-/// The usual case without the rest: there is data, or will be at once, and any amount will do. 0, with nothing done,
-/// when anything is different.
-///
-/// The lock is held through the brief wait, which is shorter than most system calls: to lock twice would cost a
-/// quarter of a round trip.
-#[inline]
-fn receive_soon(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>, blocking: bool) -> usize {
+/// As [`recv_at_once`], for any amount that is there.
+fn receive_present(fd: i32, place: Place, desc: &'static Desc, sink: Sink<'_>) -> usize {
     let Some(_guard) = desc.lock_rx_alone() else { return 0 };
     let (lane, side) = (desc.lane(), desc.side());
     if !place.leads_to(desc) || side.rcv_lowat.load(Relaxed) > 1 {
         return 0;
     }
-    let reader = Reader::new(&lane, desc.end(), &side.rx, &side.tx);
-    if blocking && side.nonblock.load(Relaxed) == 0 {
-        desc.lull.keep(side.tx.tail());
-    }
     let room = sink.len();
     // A fault is found again by the full path, which reports it.
-    let mut got = reader.read(sink.again(), &Anchor(fd)).unwrap_or(0);
-    if got == 0 && blocking && spin_for_data(desc, &lane, side) {
-        got = reader.read(sink, &Anchor(fd)).unwrap_or(0);
-    }
+    let got = Reader::new(lane, desc.end(), &side.rx, &side.tx).read(sink, &Anchor(fd)).unwrap_or(0);
     desc.lull.took(got, room);
     account(desc, side, got);
     got
 }
+
+/// Most bytes for [`recv_at_once`].
+const SMALL_BYTES: u32 = 4096;
 
 /// Looks for data before the full path is taken: a reply that is under way comes within them.
 const BRIEF_LOOKS: u32 = 32;
@@ -100,9 +142,8 @@ const BRIEF_LOOKS: u32 = 32;
 /// The first part of a blocking wait, without the full path's preparations: watches the ring for a microsecond or so.
 /// True if something came.
 #[inline]
-fn spin_for_data(desc: &Desc, lane: &LaneMemory, side: &SideState) -> bool {
-    let off = desc.spin_ns.load(Relaxed) == 0 || crate::config().wait == Wait::Sleep;
-    if off || side.nonblock.load(Relaxed) != 0 || desc.shares_cpu() {
+fn spin_for_data(desc: &Desc, lane: LaneMemory, side: &SideState) -> bool {
+    if desc.spin_ns.load(Relaxed) == 0 || crate::config().wait == Wait::Sleep || desc.shares_cpu() {
         return false;
     }
     let (peer, head) = (desc.end().peer(), side.rx.head());
@@ -412,7 +453,7 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outc
 /// Empty answers in a row between two armings.
 const EAGAINS_PER_ARM: u32 = 1024;
 
-#[inline]
+#[inline(always)]
 pub(super) fn account(desc: &Desc, side: &SideState, bytes: usize) {
     if bytes == 0 {
         return;

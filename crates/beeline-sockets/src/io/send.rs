@@ -7,7 +7,7 @@ use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
 use super::blocking::{Waited, wait_writable};
 use super::bulk::BULK_BYTES;
 use super::{Anchor, DEAF, Next, fault, kernel_said, observe, reset, urgent};
-use crate::app_memory::bogus;
+use crate::app_memory::{bogus, ordinary};
 use crate::desc::{Desc, Kind, Pin, TxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
@@ -24,30 +24,43 @@ const LOOK_TICKS: u64 = 12_500_000;
 ///
 /// # Safety
 /// `buffer` must be readable for `length` bytes, as for send(2).
-#[inline]
 pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
-    let Some(place) = Place::of(fd) else { return Outcome::Kernel };
-    let Some(desc) = place.desc() else { return Outcome::Kernel };
-    if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) == 0
-        && length <= SMALL_BYTES
-        && !bogus(buffer as usize, length)
-        // SAFETY: forwarded from the caller.
-        && send_small(fd, place, desc, unsafe { Source::from_raw(buffer, length) })
-    {
-        return Outcome::Done(length as isize);
-    }
     // SAFETY: forwarded from the caller.
-    unsafe { send_any(fd, desc, buffer, length, flags) }
+    match unsafe { send_at_once(fd, buffer, length, flags) } {
+        // SAFETY: as above.
+        0 => unsafe { send_any(fd, buffer, length, flags) },
+        sent => Outcome::Done(sent as isize),
+    }
 }
 
-/// The usual case without the rest: a small message, a connection in order, room for all of it. `false`, with
-/// nothing done, when anything is different.
-#[inline]
+/// The usual case of [`send`] without the rest: a small message, a connection in order, room for all of it. Returns its
+/// length; 0, with nothing done, when anything is different.
+///
+/// # Safety
+/// As for [`send`].
+#[inline(always)]
+pub unsafe fn send_at_once(fd: i32, buffer: *const u8, length: usize, flags: i32) -> usize {
+    let Some(place) = Place::of(fd) else { return 0 };
+    let Some(desc) = place.desc() else { return 0 };
+    let plain = flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) == 0 && length <= SMALL_BYTES;
+    // SAFETY: forwarded from the caller.
+    let source = unsafe { Source::from_raw(buffer, length) };
+    if plain && ordinary(buffer as usize, length) && send_small(fd, place, desc, source) { length } else { 0 }
+}
+
+#[inline(always)]
 fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> bool {
     desc.prefetch_front();
-    let Some(_guard) = desc.lock_tx_alone() else { return false };
+    let Some(guard) = desc.lock_tx_alone() else { return false };
+    let sent = send_locked(fd, place, desc, source);
+    guard.end();
+    sent
+}
+
+#[inline(always)]
+fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> bool {
     let (lane, side) = (desc.lane(), desc.side());
-    let writer = Writer::new(&lane, desc.end(), &side.tx, &side.rx);
+    let writer = Writer::new(lane, desc.end(), &side.tx, &side.rx);
     let sends = desc.sends.load(Relaxed).wrapping_add(1);
     let length = source.len();
     if !place.leads_to(desc)
@@ -67,9 +80,9 @@ fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) ->
 ///
 /// # Safety
 /// As for [`send`].
-#[cold]
 #[inline(never)]
-unsafe fn send_any(fd: i32, desc: &'static Desc, buffer: *const u8, length: usize, flags: i32) -> Outcome {
+unsafe fn send_any(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
@@ -432,7 +445,7 @@ pub(super) fn raise_sigpipe() {
     let _ = unsafe { beeline_shm::sys::call(libc::SYS_tgkill, args) };
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn account(desc: &Desc, side: &SideState, bytes: u32) {
     // SAFETY: null, or a slot of the mapped statistics file, which stays mapped.
     if let Some(slot) = unsafe { desc.slot.load(Relaxed).as_ref() } {

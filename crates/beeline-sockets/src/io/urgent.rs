@@ -28,7 +28,7 @@ const ARRIVAL_SPIN_NS: u64 = 20_000;
 /// What an end sees, without its lock.
 pub(super) fn view(desc: &Desc, side: &SideState) -> View {
     let lane: LaneMemory = desc.lane();
-    Reader::new(&lane, desc.end(), &side.rx, &side.tx).view()
+    Reader::new(lane, desc.end(), &side.rx, &side.tx).view()
 }
 
 /// Whether an urgent byte has arrived since this was asked last.
@@ -37,7 +37,7 @@ pub(super) fn note_last(desc: &Desc, side: &SideState) -> bool {
     if lane.flags(desc.end().peer()) & flags::URGENT == 0 {
         return false;
     }
-    let last = Reader::new(&lane, desc.end(), &side.rx, &side.tx).last_urgent();
+    let last = Reader::new(lane, desc.end(), &side.rx, &side.tx).last_urgent();
     last.is_some_and(|number| side.counted_urgent.swap(number, Relaxed) != number)
 }
 

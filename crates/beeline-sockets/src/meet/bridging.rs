@@ -156,11 +156,11 @@ impl LaneEnd {
     }
 
     fn reader(&self) -> Reader<'_, LaneMemory> {
-        Reader::new(&self.memory, self.end, &self.rx, &self.tx)
+        Reader::new(self.memory, self.end, &self.rx, &self.tx)
     }
 
     fn writer(&self) -> Writer<'_, LaneMemory> {
-        Writer::new(&self.memory, self.end, &self.tx, &self.rx)
+        Writer::new(self.memory, self.end, &self.tx, &self.rx)
     }
 
     /// Bytes in the ring that the peer writes.

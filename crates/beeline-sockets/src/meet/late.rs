@@ -176,7 +176,7 @@ fn exchange(fd: i32, desc: &'static Desc, tcp: i32, sent: &mut u32) -> Handed {
         return Handed::Nothing;
     }
     let (lane, side) = (desc.lane(), desc.side());
-    match hand_over(&Writer::new(&lane, End::Client, &side.tx, &side.rx), tcp, sent) {
+    match hand_over(&Writer::new(lane, End::Client, &side.tx, &side.rx), tcp, sent) {
         Handed::All => {}
         other => return other,
     }

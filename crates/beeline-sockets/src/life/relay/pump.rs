@@ -162,11 +162,11 @@ impl Pump {
     }
 
     fn reader(&self) -> Reader<'_, LaneMemory> {
-        Reader::new(&self.plan.lane, self.plan.end, &self.plan.side.rx, &self.plan.side.tx)
+        Reader::new(self.plan.lane, self.plan.end, &self.plan.side.rx, &self.plan.side.tx)
     }
 
     fn writer(&self) -> Writer<'_, LaneMemory> {
-        Writer::new(&self.plan.lane, self.plan.end, &self.plan.side.tx, &self.plan.side.rx)
+        Writer::new(self.plan.lane, self.plan.end, &self.plan.side.tx, &self.plan.side.rx)
     }
 
     fn bells(&self) -> SomeBells {
