@@ -64,7 +64,7 @@ fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
         // One of them is a program that no library can be loaded into.
         let linked = if name == "echo" { "-static" } else { "-pthread" };
         let libraries: &[&str] = match name {
-            "rings" => &["-luring"],
+            "rings" | "leavers" => &["-luring"],
             "ownrings" => &["-l:liburing.a"],
             _ => &[],
         };
@@ -243,8 +243,26 @@ cases! { rings:
     a_ring_for_files_leaves_lanes_alone
     a_connection_among_registered_files_comes_off_its_lane
     a_polled_ring_takes_connections_off_lanes
-    a_ring_of_libuv_is_refused_and_lanes_stay;
+    a_ring_of_libuv_is_refused_and_lanes_stay
+    what_is_submitted_by_number_is_looked_at
+    what_is_registered_by_number_is_looked_at
+    a_ring_by_number_carries_what_came_before_and_after
+    a_refused_submission_is_made_later
+    a_connection_sent_by_a_ring_goes_on
+    a_connection_received_by_a_ring_goes_on
+    liburing_leaves_errno_alone;
     makes_connections_after_a_ring
+}
+
+cases! { leavers:
+    connections_with_a_peer_on_lanes_are_the_kernels
+    clients_that_wait_are_served
+    a_connection_that_comes_to_a_ring_is_no_lane
+    a_connection_that_comes_after_a_ring_comes_off_its_lane
+    a_connection_that_a_ring_receives_is_no_lane
+    another_program_reads_through_its_ring
+    a_sharer_with_a_ring_takes_others_along;
+    is_counted
 }
 
 cases! { ownrings:
@@ -257,7 +275,8 @@ cases! { ownrings:
 
 cases! { loads:
     liburing_opened_by_hand_means_no_lanes
-    other_code_that_is_loaded_ends_none;
+    other_code_that_is_loaded_ends_none
+    liburing_in_a_plugin_leaves_errno_alone;
 }
 
 cases! { sandbox:
@@ -291,8 +310,14 @@ fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
     assert!(!path.exists());
 }
 
-/// Runs a guest until it pauses; it has made so many connections on TCP by then, with their reason on record at both ends.
-fn counts_each_connection_once(name: &'static str, case: &str, reason: beeline_stats::Reason, connections: u64) {
+/// Runs a guest until it pauses; by then it has made so many connections on TCP as client and so many as server, with their
+/// reason on record.
+fn counts_each_connection_once(
+    name: &'static str,
+    case: &str,
+    reason: beeline_stats::Reason,
+    [client, server]: [u64; 2],
+) {
     use beeline_stats::{Counter, Role};
     let mut command = Command::new(guest(name));
     command.arg(case).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -304,10 +329,10 @@ fn counts_each_connection_once(name: &'static str, case: &str, reason: beeline_s
     if line == "ready\n" {
         let bytes = std::fs::read(statistics(group.id())).expect("the file can be read");
         let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
-        assert_eq!(snapshot.reason(Role::Client, reason), connections);
-        assert_eq!(snapshot.reason(Role::Server, reason), connections);
-        assert_eq!(snapshot.counter(Counter::ConnectionsFallenBackClient), connections);
-        assert_eq!(snapshot.counter(Counter::ConnectionsFallenBackServer), connections);
+        assert_eq!(snapshot.reason(Role::Client, reason), client);
+        assert_eq!(snapshot.reason(Role::Server, reason), server);
+        assert_eq!(snapshot.counter(Counter::ConnectionsFallenBackClient), client);
+        assert_eq!(snapshot.counter(Counter::ConnectionsFallenBackServer), server);
     }
     stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
     assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
@@ -317,13 +342,19 @@ fn counts_each_connection_once(name: &'static str, case: &str, reason: beeline_s
 fn connections_made_after_a_ring_are_counted() {
     // The one that was read through the ring, and two that came later.
     let reason = beeline_stats::Reason::IoUringDenied;
-    counts_each_connection_once("rings", "makes_connections_after_a_ring", reason, 3);
+    counts_each_connection_once("rings", "makes_connections_after_a_ring", reason, [3, 3]);
 }
 
 #[test]
 fn connections_of_a_program_with_rings_of_its_own_are_counted() {
     let reason = beeline_stats::Reason::IoUringCarried;
-    counts_each_connection_once("ownrings", "has_its_own_rings_and_pauses", reason, 1);
+    counts_each_connection_once("ownrings", "has_its_own_rings_and_pauses", reason, [1, 1]);
+}
+
+#[test]
+fn connections_that_come_after_a_ring_are_counted() {
+    // One that was made, one that was accepted, and the accepted end of one that another process has passed on.
+    counts_each_connection_once("leavers", "is_counted", beeline_stats::Reason::IoUringDenied, [1, 2]);
 }
 
 /// Where a living process has its statistics file, if it has one.

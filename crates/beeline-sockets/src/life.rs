@@ -173,7 +173,7 @@ fn start_now() {
 #[inline]
 pub fn may_accelerate() -> bool {
     start();
-    config().accelerate && STOPPED.load(Relaxed) == 0 && !is_guest_of_parent()
+    config().accelerate && !has_stopped() && !is_guest_of_parent()
 }
 
 /// Nothing is accelerated in this process from now on. What is already is not touched.
@@ -182,11 +182,21 @@ pub(crate) fn stop_accelerating(reason: Reason) {
     let _ = STOPPED.compare_exchange(0, (reason as u16).saturating_add(1), Relaxed, Relaxed);
 }
 
+fn has_stopped() -> bool {
+    STOPPED.load(Relaxed) != 0
+}
+
 /// Why a connection that is made here and now is the kernel's, if the process has stopped to accelerate: it is to be
-/// counted. `None` where that must not be done: sealed, where nothing can be asked about it, or in a `vfork` child.
+/// counted. `None` where that must not be done: sealed, where nothing can be asked about it, in a `vfork` child, or where
+/// nothing was to be accelerated.
 #[must_use]
 #[cold]
 pub fn stopped() -> Option<Reason> {
+    if config().accelerate { left_because() } else { None }
+}
+
+/// Why the process has left lanes; `None` also where lanes that come cannot be left.
+fn left_because() -> Option<Reason> {
     let index = STOPPED.load(Relaxed).checked_sub(1)?;
     if sandbox::is_sealed() || is_guest_of_parent() {
         return None;

@@ -27,7 +27,7 @@ const LIBRARIES: [&CStr; 4] = [c"liburing.so.2", c"liburing-ffi.so.2", c"liburin
 /// Gives up all lanes, because a ring is about to be made or to do with one; false if one of them cannot be given up.
 /// Then there must be no ring, and most programs go on without.
 pub(super) fn may_be_made() -> bool {
-    if !beeline_sockets::config().accelerate || life::has_left_lanes() {
+    if life::has_left_lanes() {
         return true;
     }
     match life::leave_lanes(Reason::IoUringDenied) {
@@ -124,11 +124,19 @@ macro_rules! rings {
             static REAL: Real = real_named!($name);
             static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
             #[allow(unused_unsafe)]
-            // SAFETY: the program's arguments, as liburing itself would read them.
-            if !unsafe { $check } {
+            // SAFETY: the program's arguments, as liburing itself would read them; libc's per-thread errno, which the dynamic
+            // linker and what libc does for us may change.
+            let (may_go_on, real) = unsafe {
+                let errno = libc::__errno_location();
+                let kept = *errno;
+                let may_go_on = $check;
+                let real = found(&REAL, concat!(stringify!($name), "\0"), &FOUND);
+                *errno = kept;
+                (may_go_on, real)
+            };
+            if !may_go_on {
                 return -libc::$refused;
             }
-            let real = found(&REAL, concat!(stringify!($name), "\0"), &FOUND);
             if real.is_null() {
                 return -libc::ENOSYS;
             }

@@ -33,9 +33,29 @@ static void other_code_that_is_loaded_ends_none(void) {
     says(ends[0], ends[1], "hello");
 }
 
+extern void *__libc_malloc(size_t);
+
+/* An allocator may leave any errno behind; the dynamic linker uses the program's. */
+void *malloc(size_t size) {
+    errno = ENOTTY;
+    return __libc_malloc(size);
+}
+
+/* Where a plugin brings liburing for itself alone, its functions are looked for by name. */
+static void liburing_in_a_plugin_leaves_errno_alone(void) {
+    int ends[2];
+    pair(ends);
+    void *library = dlopen(getenv("GUEST_NEEDS_LIBURING"), RTLD_NOW | RTLD_LOCAL);
+    CHECK(library != NULL);
+    int (*calls)(void) = (int (*)(void))dlsym(library, "first_calls_leave_errno_alone");
+    CHECK(calls != NULL && calls() == 0);
+    says(ends[0], ends[1], "hello");
+}
+
 static const struct guest_case CASES[] = {
     CASE(liburing_opened_by_hand_means_no_lanes),
     CASE(other_code_that_is_loaded_ends_none),
+    CASE(liburing_in_a_plugin_leaves_errno_alone),
 };
 
 int main(int argc, char **argv) {

@@ -1,4 +1,6 @@
-//! Which descriptors the process has open, as /proc tells.
+//! Which descriptors a process has open, as /proc tells.
+
+use core::ffi::CStr;
 
 use beeline_shm::sys;
 
@@ -8,11 +10,21 @@ const BUFFER_BYTES: usize = 2048;
 #[repr(C, align(8))]
 struct Buffer([u8; BUFFER_BYTES]);
 
-/// Calls `f` with each open descriptor. Not at all where there is no /proc.
+/// Calls `f` with each open descriptor of this process. Not at all where there is no /proc.
 pub(super) fn each(mut f: impl FnMut(i32)) {
+    each_in(c"/proc/self/fd", |fd, directory| {
+        if fd != directory {
+            f(fd);
+        }
+    });
+}
+
+/// Calls `f` with each descriptor that a directory of /proc lists, and with that under which this process reads the
+/// directory. Not at all where it may not be read.
+pub(super) fn each_in(path: &CStr, mut f: impl FnMut(i32, i32)) {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    let args = [libc::AT_FDCWD as usize, c"/proc/self/fd".as_ptr() as usize, flags as usize, 0, 0, 0];
-    // SAFETY: a NUL-terminated literal and plain numbers.
+    let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0];
+    // SAFETY: a NUL-terminated string and plain numbers.
     let Ok(directory) = (unsafe { sys::call(libc::SYS_openat, args) }) else { return };
     let mut buffer = Buffer([0; BUFFER_BYTES]);
     loop {
@@ -29,10 +41,8 @@ pub(super) fn each(mut f: impl FnMut(i32)) {
             if length < 20 {
                 break;
             }
-            if let Some(fd) = rest.get(19..length).and_then(number)
-                && fd as usize != directory
-            {
-                f(fd);
+            if let Some(fd) = rest.get(19..length).and_then(number) {
+                f(fd, directory as i32);
             }
             rest = rest.get(length..).unwrap_or_default();
         }

@@ -29,7 +29,7 @@ use core::sync::atomic::{
 };
 
 use beeline_shm::sys;
-use beeline_stats::Reason;
+use beeline_stats::{Reason, Text};
 
 use super::{may_accelerate, open_fds, relay};
 
@@ -74,12 +74,13 @@ pub fn allow_lanes() -> bool {
     search()
 }
 
-/// Lanes came from elsewhere: they are given up if the process may have none.
+/// Lanes came from elsewhere, to a program that makes some itself or to one that does not: they are given up if the process
+/// may have none.
 pub(crate) fn settle_lanes() {
-    if !allow_lanes()
-        && let Some(reason) = super::stopped()
-    {
+    if let Some(reason) = super::left_because() {
         leave(reason);
+    } else if !super::has_stopped() && !SEARCHED.load(Acquire) {
+        search();
     }
 }
 
@@ -87,7 +88,7 @@ pub(crate) fn settle_lanes() {
 fn search() -> bool {
     let mut search = Search::default();
     each_object(|object| search.look_at(object));
-    if !search.has_found() && !has_ring() {
+    if !search.has_found() && !has_unknown_ring() {
         SEARCHED.store(true, Release);
         return may_accelerate();
     }
@@ -253,24 +254,40 @@ fn needs_liburing(object: &libc::dl_phdr_info) -> bool {
 }
 
 /// Whether the process has a ring open that is not known.
-fn has_ring() -> bool {
-    const RING: &[u8] = b"anon_inode:[io_uring]";
-    const DIRECTORY: &[u8] = b"/proc/self/fd/";
+fn has_unknown_ring() -> bool {
     let mut found = false;
-    open_fds::each(|fd| {
-        let mut path = [0u8; 32];
-        let mut target = [0u8; 32];
-        write_path(&mut path, DIRECTORY, fd);
-        let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0];
-        // SAFETY: a path that ends in NUL, and a live buffer of the length given.
-        let length = unsafe { sys::call(libc::SYS_readlinkat, args) }.unwrap_or(0);
-        found |= target.get(..length) == Some(RING) && !is_known(fd);
-    });
+    open_fds::each(|fd| found |= is_ring(b"/proc/self", fd) && !is_known(fd));
     found
 }
 
-/// Writes the directory and the number of a descriptor, and leaves at least one zero behind them.
-fn write_path(path: &mut [u8; 32], directory: &[u8], fd: i32) {
+/// Whether a process other than this one has a ring open, as far as this one may know.
+pub(super) fn has_ring(pid: u32) -> bool {
+    let Some(path) = Text::<32>::format(format_args!("/proc/{pid}/fd")) else { return false };
+    let Some(directory) = path.as_str().strip_suffix("/fd") else { return false };
+    let mut found = false;
+    open_fds::each_in(path.as_c_str(), |fd, _| found |= is_ring(directory.as_bytes(), fd));
+    found
+}
+
+/// Whether liburing has made a ring in this process, or in one that it was forked from.
+pub(super) fn has_made_ring() -> bool {
+    KNOWN_NEXT.load(Relaxed) != 0
+}
+
+/// Whether a descriptor of the process with this directory is a ring.
+fn is_ring(process: &[u8], fd: i32) -> bool {
+    const RING: &[u8] = b"anon_inode:[io_uring]";
+    let mut path = [0u8; 32];
+    let mut target = [0u8; 32];
+    write_path(&mut path, process, fd);
+    let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0];
+    // SAFETY: a path that ends in NUL, and a live buffer of the length given.
+    let length = unsafe { sys::call(libc::SYS_readlinkat, args) }.unwrap_or(0);
+    target.get(..length) == Some(RING)
+}
+
+/// Writes where /proc has a descriptor of the process with this directory, and leaves at least one zero behind.
+fn write_path(path: &mut [u8; 32], process: &[u8], fd: i32) {
     let mut digits = [0u8; 10];
     let mut count = 0usize;
     let mut left = fd.unsigned_abs();
@@ -284,7 +301,7 @@ fn write_path(path: &mut [u8; 32], directory: &[u8], fd: i32) {
     }
     let digits = digits.iter().skip(digits.len().saturating_sub(count));
     let last = path.len().saturating_sub(1);
-    for (place, byte) in path.iter_mut().take(last).zip(directory.iter().chain(digits)) {
+    for (place, byte) in path.iter_mut().take(last).zip(process.iter().chain(b"/fd/").chain(digits)) {
         *place = *byte;
     }
 }
@@ -312,7 +329,7 @@ mod tests {
     fn the_numbers_of_descriptors_are_written() {
         for fd in [0, 7, 10, 1234, i32::MAX] {
             let mut path = [0; 32];
-            write_path(&mut path, b"/proc/self/fd/", fd);
+            write_path(&mut path, b"/proc/self", fd);
             assert_eq!(CStr::from_bytes_until_nul(&path).unwrap().to_str().unwrap(), format!("/proc/self/fd/{fd}"));
         }
     }
@@ -332,6 +349,6 @@ mod tests {
             search.look_at(object)
         });
         assert!(!search.has_found() && objects >= 3);
-        assert!(!has_ring());
+        assert!(!has_unknown_ring());
     }
 }

@@ -1,28 +1,30 @@
-//! Whether the process at the other end of an `AF_UNIX` socket has the library.
+//! Whether the process at the other end of an `AF_UNIX` socket receives through the library.
 //!
 //! The kernel tells which process made that end (`SO_PEERCRED`), and /proc shows a user what is mapped into the user's
 //! own processes. A pair of sockets was made by this process or by one that it was forked from, and its other end is
 //! held by a relative, which the library follows. Of everybody else nothing is known. An answer is remembered for a
 //! moment, because programs pass connections one after the other.
+//!
+//! A ring of io_uring(7) receives messages past the library. So who has one open counts as a process without it.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::sys::{self, call};
 use beeline_stats::Text;
 
-use super::super::config;
+use super::super::{config, rings};
 use crate::kernel;
 
 /// What the mapping of the library is called.
 const LIBRARY: &[u8] = b"/libbeeline.so";
 const REMEMBERED_NS: u64 = 1_000_000_000;
 
-/// The process that was asked about last, twice, plus 1 if it has the library.
+/// The process that was asked about last, twice, plus 1 if it receives through the library.
 static LAST: AtomicU32 = AtomicU32::new(0);
 /// When.
 static ASKED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether who receives what is sent into `socket` has the library.
+/// Whether who receives what is sent into `socket` does so through the library.
 pub(super) fn knows_us(socket: i32) -> bool {
     let Ok(peer) = kernel::getsockopt::<libc::ucred>(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) else { return false };
     if peer.pid <= 0 {
@@ -30,14 +32,14 @@ pub(super) fn knows_us(socket: i32) -> bool {
     }
     let pid = peer.pid as u32;
     if pid == sys::getpid() {
-        return config().follow;
+        return config().follow && !rings::has_made_ring();
     }
     let now = kernel::now_ns();
     let last = LAST.load(Relaxed);
     if last >> 1 == pid && now.saturating_sub(ASKED_NS.load(Relaxed)) < REMEMBERED_NS {
         return last & 1 != 0;
     }
-    let knows = has_library(pid);
+    let knows = has_library(pid) && !rings::has_ring(pid);
     LAST.store(pid << 1 | u32::from(knows), Relaxed);
     ASKED_NS.store(now, Relaxed);
     knows
