@@ -115,7 +115,8 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     if kernel_says && set.sleepers.load(Relaxed) == 0 && !has_kernels_own(set) {
         news::take_news(epfd, set);
     }
-    let Some(guard) = set.lock.try_lock() else { return false };
+    // The locks of sets around this one may be held. Nobody takes them in the other order: no set is around itself.
+    let guard = set.lock.lock();
     let mut ready = false;
     set.for_each_entry(|fd, entry| {
         ready = ready

@@ -27,6 +27,7 @@ pub const GROUP: Group = Group {
         Case::new("depth_limit", ONCE, nested::depth_limit),
         Case::new("two_threads_wait_on_one_set", FAMILY | TRIGGER, waiters::two_threads_wait_on_one_set),
         Case::new("two_threads_two_sets_one_connection", FAMILY, waiters::two_threads_two_sets_one_connection),
+        Case::new("ready_beside_other_threads", FAMILY, waiters::ready_beside_other_threads),
         Case::new("exclusive_waiters", FAMILY, waiters::exclusive_waiters),
         Case::new("add_while_another_thread_waits", FAMILY | TRIGGER, waiters::add_while_another_thread_waits),
         Case::new("mod_while_another_thread_waits", FAMILY, waiters::mod_while_another_thread_waits),

@@ -41,6 +41,34 @@ pub(super) fn two_threads_wait_on_one_set(v: Variant) {
     trace!("taken {}", TAKEN.load(Ordering::SeqCst));
 }
 
+/// What others do with a set hides nothing in it from who looks.
+pub(super) fn ready_beside_other_threads(v: Variant) {
+    const LOOKS: usize = 20_000;
+    let (client, server) = v.pair();
+    let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
+    epoll_add(inner, server, IN);
+    epoll_add(outer, inner, IN);
+    say(client, server, "x");
+    epoll_wait(outer, 4, -1);
+    static DONE: AtomicUsize = AtomicUsize::new(0);
+    let busy = std::thread::spawn(move || {
+        while DONE.load(Ordering::SeqCst) == 0 {
+            sys::epoll_wait(EpollCall::Wait, inner.raw, 4, 0, None);
+        }
+    });
+    let ready = |look: &dyn Fn() -> i64| (0..LOOKS).filter(|_| look() == 1).count();
+    let set_by_poll = |set: Fd| {
+        let mut entry = [libc::pollfd { fd: set.raw, events: libc::POLLIN, revents: 0 }];
+        sys::poll(&mut entry, 0).value
+    };
+    trace!("inner by poll: {} of {LOOKS}", ready(&|| set_by_poll(inner)));
+    trace!("outer by poll: {} of {LOOKS}", ready(&|| set_by_poll(outer)));
+    let wait = || sys::epoll_wait(EpollCall::Wait, outer.raw, 4, 0, None).0.value;
+    trace!("outer by epoll_wait: {} of {LOOKS}", ready(&wait));
+    DONE.store(1, Ordering::SeqCst);
+    let _ = busy.join();
+}
+
 fn epoll_mod_quietly(set: Fd, fd: Fd, events: i32) {
     sys::epoll_ctl(set.raw, libc::EPOLL_CTL_MOD, fd.raw, events as u32, 0);
 }
