@@ -21,6 +21,13 @@ pub const GROUP: Group = Group {
         Case::new("nested_edge_outside", FAMILY, nested::nested_edge_outside),
         Case::new("nested_edge_outside_with_data_unread", FAMILY, nested::nested_edge_outside_with_data_unread),
         Case::new("nested_edge_outside_about_room", FAMILY, nested::nested_edge_outside_about_room),
+        Case::new(
+            "nested_edge_outside_about_room_beside_data",
+            FAMILY,
+            nested::nested_edge_outside_about_room_beside_data,
+        ),
+        Case::new("nested_edge_outside_about_one_byte", FAMILY, nested::nested_edge_outside_about_one_byte),
+        Case::new("nested_client_that_nobody_takes", FAMILY, nested::nested_client_that_nobody_takes),
         Case::new("nested_with_direct_entry", FAMILY | TRIGGER, nested::nested_with_direct_entry),
         Case::new("set_in_poll_and_select", FAMILY | TRIGGER, nested::set_in_poll_and_select),
         Case::new("loops_are_refused", ONCE, nested::loops_are_refused),

@@ -99,6 +99,63 @@ pub(super) fn nested_edge_outside_about_room(v: Variant) {
     }
 }
 
+/// Takes all that the outer set has to tell now.
+fn quieten(outer: Fd) {
+    while sys::epoll_wait(sys::EpollCall::Wait, outer.raw, 4, 20, None).0.value > 0 {}
+}
+
+/// Room that comes after the outer set was told of something else, while there was none.
+pub(super) fn nested_edge_outside_about_room_beside_data(v: Variant) {
+    let v = Variant { nonblocking: true, ..v };
+    let (client, server) = v.pair();
+    let (other_client, other_server) = v.pair();
+    let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
+    epoll_add(inner, client, OUT);
+    epoll_add(inner, other_server, IN);
+    epoll_add(outer, inner, IN | ET);
+    epoll_wait(outer, 4, -1);
+    for seed in 1..=3 {
+        let sent = fill_firmly(client, seed);
+        quieten(outer);
+        say(other_client, other_server, "x");
+        epoll_wait(outer, 4, 1000);
+        recv(other_server, 8, 0);
+        quieten(outer);
+        drain(server, seed, sent);
+        await_writable(client);
+        epoll_wait(outer, 4, 1000);
+        epoll_wait(inner, 4, 0);
+    }
+}
+
+/// Room that goes without a send that fails is no edge, and takes none from the bytes that come.
+pub(super) fn nested_edge_outside_about_one_byte(v: Variant) {
+    let v = Variant { nonblocking: true, ..v };
+    let (client, server) = v.pair();
+    let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
+    epoll_add(inner, client, IN | OUT);
+    epoll_add(outer, inner, IN | ET);
+    quieten(outer);
+    for _ in 0..3 {
+        let mut sent = 0;
+        // Until no room is shown and none comes.
+        while sys::poll(&mut [libc::pollfd { fd: client.raw, events: libc::POLLOUT, revents: 0 }], 200).value > 0 {
+            sent += sys::send(client.raw, &[7; 4096], libc::MSG_DONTWAIT).value as u64;
+        }
+        quieten(outer);
+        say(server, client, "x");
+        epoll_wait(outer, 4, 1000);
+        recv(client, 8, 0);
+        quieten(outer);
+        let mut buffer = vec![0; 64 * 1024];
+        while sent > 0 && await_readable(server) {
+            sent -= sys::recv(server.raw, &mut buffer, libc::MSG_DONTWAIT).value as u64;
+        }
+        await_writable(client);
+        quieten(outer);
+    }
+}
+
 pub(super) fn nested_with_direct_entry(v: Variant) {
     let (client, server) = v.pair();
     let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
@@ -111,6 +168,24 @@ pub(super) fn nested_with_direct_entry(v: Variant) {
     epoll_wait(outer, 4, 0);
     recv(server, 8, 0);
     epoll_wait(outer, 4, 0);
+}
+
+/// A connection that ends before it was accepted, seen through two sets.
+pub(super) fn nested_client_that_nobody_takes(v: Variant) {
+    let v = Variant { nonblocking: true, ..v };
+    let listener = v.listener();
+    poll_now(listener);
+    let client = v.client();
+    connect(client, &v.address_of(listener));
+    await_writable(client);
+    let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
+    epoll_add(inner, client, IN);
+    epoll_add(outer, inner, IN);
+    epoll_wait(outer, 4, 0);
+    close(listener);
+    epoll_wait(outer, 4, 1000);
+    epoll_wait(inner, 4, 1000);
+    recv(client, 8, 0);
 }
 
 pub(super) fn set_in_poll_and_select(v: Variant) {
