@@ -122,8 +122,11 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
 
     /// As [`Reader::read`], where little is to be moved and nothing else to be done. 0, with nothing done, when there is
     /// nothing, too much for `limit`, or anything unusual.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer. What was read is consumed.
     #[inline(always)]
-    pub fn read_small(&self, mut sink: Sink<'_>, limit: u32, bells: &impl Bells) -> usize {
+    pub fn read_small(&self, mut sink: Sink<'_>, limit: u32, bells: &impl Bells) -> Result<usize, Fault> {
         let cursor = self.storage.cursor(self.end.peer());
         let (tail, base) = ((cursor >> 32) as u32, cursor as u32);
         let head = self.state.head.load(Relaxed);
@@ -132,13 +135,12 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         let length = part.len() as u32;
         let (echo, urgent) = self.storage.echo(self.end.peer());
         if length == 0 || length > limit || unread > self.storage.ring_bytes() || urgent {
-            return 0;
+            return Ok(0);
         }
         self.tx.echo_seen.store(echo, Release);
         self.storage.copy_out(self.end.peer(), head.wrapping_sub(base), part);
-        // A fault of the bells is found again by whoever arms next. The bytes are read all the same.
-        let _ = self.consumed(unread, length, bells);
-        self.account(length as usize)
+        self.consumed(unread, length, bells)?;
+        Ok(self.account(length as usize))
     }
 
     /// Drops up to `count` unread bytes, as `MSG_TRUNC` does on TCP. Returns how many.

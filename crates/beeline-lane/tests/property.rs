@@ -156,7 +156,7 @@ impl Lane {
         let mut buffer = vec![0xA5; length];
         // The short way, where it is open, does the same.
         let limit = if length % 2 == 1 { SMALL_BYTES } else { 0 };
-        let small = self.reader(end).read_small(Sink::from(&mut buffer[..]), limit, &self.anchor(end));
+        let small = self.reader(end).read_small(Sink::from(&mut buffer[..]), limit, &self.anchor(end)).unwrap();
         let stream = &mut self.streams[end.peer() as usize];
         let there = length.min(stream.bytes.len());
         assert_eq!(small, if there <= limit as usize { there } else { 0 });

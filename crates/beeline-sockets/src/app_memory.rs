@@ -33,12 +33,17 @@ pub(crate) fn bogus(address: usize, length: usize) -> bool {
             || address.is_multiple_of(PAGE) && length < PAGE && !is_readable(address))
 }
 
-/// Whether [`bogus`] needs no thought: some bytes, not from a page's beginning on, and nothing of a size or at an address
-/// that nobody has.
+/// Whether there are bytes at `address`, and [`bogus`] does not object: nearly always without asking it.
 #[inline]
-pub(crate) fn ordinary(address: usize, length: usize) -> bool {
+pub(crate) fn is_some(address: usize, length: usize) -> bool {
     const FAR: usize = 1 << 62;
-    length != 0 && (address | length) < FAR && address > PAGE && !address.is_multiple_of(PAGE)
+    let ordinary = length != 0 && (address | length) < FAR && address > PAGE && !address.is_multiple_of(PAGE);
+    ordinary || is_some_after_all(address, length)
+}
+
+#[cold]
+fn is_some_after_all(address: usize, length: usize) -> bool {
+    length != 0 && !bogus(address, length)
 }
 
 /// Whether the page that begins at `address` can be read.

@@ -38,8 +38,8 @@ pub use flagged::{preadv2, pwritev2};
 pub(crate) use low_water::{count_arrivals, low_water, set_low_water};
 pub use lull::Lull;
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
-pub use receive::{read, readv, recv, recv_at_once, recvfrom};
-pub use send::{send, send_at_once, sendto, writev};
+pub use receive::{read, read_in_full, readv, recv, recv_at_once, recv_in_full, recvfrom};
+pub use send::{send, send_at_once, send_in_full, sendto, writev};
 pub use transfer::{sendfile, splice};
 pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};
 

@@ -62,8 +62,8 @@ impl Holder {
                 let finished = self.lane.fronts[self.end.peer() as usize].flags.load(Acquire) & flags::FIN != 0;
                 // As the sockets do: the short way first.
                 let read = match reader.read_small(Sink::from(&mut *buffer), SMALL_BYTES, self) {
-                    0 => reader.read(Sink::from(&mut *buffer), self),
-                    count => Ok(count),
+                    Ok(0) => reader.read(Sink::from(&mut *buffer), self),
+                    small => small,
                 };
                 match read {
                     Ok(0) if finished => return Some(Ended::Eof),

@@ -112,7 +112,7 @@ pub(super) fn arrivals(set: &Set) -> u32 {
             if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
                 let marks = Marks::of(desc);
                 sum = sum.wrapping_add(marks.tail).wrapping_add(marks.changes).wrapping_add(marks.arrivals);
-                if entry.events.load(Relaxed) & (EPOLLOUT | EPOLLWRNORM) != 0 {
+                if entry.asks_for_room() {
                     // Room that is there counts with all before it, room that is awaited does not yet: the sum never goes
                     // back. The factor keeps it from being made up for by bytes.
                     let awaited = u32::from(!io::writable_hint(desc, desc.side()));

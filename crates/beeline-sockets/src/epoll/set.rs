@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, 
 
 use beeline_shm::sys;
 
+use super::{EPOLLOUT, EPOLLWRNORM};
 use crate::desc::{Desc, Kind};
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
@@ -420,6 +421,11 @@ impl Set {
 }
 
 impl Entry {
+    /// Whether the app asked to be told of room.
+    pub fn asks_for_room(&self) -> bool {
+        self.events.load(Relaxed) & (EPOLLOUT | EPOLLWRNORM) != 0
+    }
+
     /// What the fd leads to.
     pub fn desc(&self) -> Option<&'static Desc> {
         // SAFETY: null or an object of a slab, which is never unmapped.

@@ -13,7 +13,7 @@ use super::{
     BUSY_WAITS, EPOLLET, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, SPIN_LOOK_TICKS, any_ready, attend, cool_behind,
     cool_entry, cool_set, set_of,
 };
-use crate::app_memory::{bogus, ordinary};
+use crate::app_memory::is_some;
 use crate::desc::{Desc, Pin};
 use crate::io;
 use crate::life::relay;
@@ -93,8 +93,7 @@ unsafe fn run(epfd: i32, events: *mut epoll_event, max: i32, deadline: Deadline,
     if max <= 0 || max as usize > i32::MAX as usize / size_of::<epoll_event>() {
         return Outcome::Kernel;
     }
-    let room = size_of::<epoll_event>();
-    if !ordinary(events as usize, room) && bogus(events as usize, room) {
+    if !is_some(events as usize, size_of::<epoll_event>()) {
         // The kernel finds fault only when there is something to report.
         return if any_ready(set, 0) { Outcome::fail(libc::EFAULT) } else { Outcome::Kernel };
     }
@@ -410,9 +409,10 @@ impl Call {
             }
             match entry.next.load(Relaxed) {
                 // The only one is looked at again and again.
-                NIL if *place == set.hot_first.load(Relaxed) => match entry.desc().filter(|desc| desc.is_lane()) {
-                    Some(lane) => io::rest_at(lane, &mut looks),
-                    None => core::hint::spin_loop(),
+                NIL if *place == set.hot_first.load(Relaxed) => match entry.desc() {
+                    // Room does not show at the front.
+                    Some(desc) if desc.is_lane() && !entry.asks_for_room() => io::rest_at(desc, &mut looks),
+                    _ => core::hint::spin_loop(),
                 },
                 next => (*place, at) = (next, hot(next)),
             }

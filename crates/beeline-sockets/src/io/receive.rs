@@ -2,13 +2,13 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Armed, LaneMemory, Reader, Since, Sink, flags as lane_flags};
+use beeline_lane::{Armed, Fault, LaneMemory, Reader, Since, Sink, flags as lane_flags};
 use beeline_stats::tunables::Wait;
 
 use super::blocking::{Waited, wait_readable};
 use super::send::{TRANSFER_MAX, check_iovecs, left, not_a_lane};
 use super::{Anchor, Next, count_arrivals, fault, kernel_said, low_water, observe, receive_over, urgent};
-use crate::app_memory::{bogus, ordinary};
+use crate::app_memory::{bogus, is_some};
 use crate::desc::{Desc, Pin, RxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
@@ -19,13 +19,26 @@ use crate::{Outcome, kernel};
 ///
 /// # Safety
 /// As for [`recv`].
-#[inline]
 pub unsafe fn read(fd: i32, buffer: *mut u8, length: usize) -> Outcome {
+    // SAFETY: forwarded from the caller.
+    match unsafe { recv_at_once(fd, buffer, length, 0) } {
+        // SAFETY: as above.
+        0 => unsafe { read_in_full(fd, buffer, length) },
+        got => Outcome::Done(got as isize),
+    }
+}
+
+/// [`read`] where [`recv_at_once`] had nothing.
+///
+/// # Safety
+/// As for [`recv`].
+#[inline]
+pub unsafe fn read_in_full(fd: i32, buffer: *mut u8, length: usize) -> Outcome {
     if length == 0 && table::get(fd).is_some_and(Desc::is_lane) {
         return Outcome::OK;
     }
     // SAFETY: forwarded from the caller.
-    unsafe { recv(fd, buffer, length, 0) }
+    unsafe { recv_in_full(fd, buffer, length, 0) }
 }
 
 /// `recv(2)`.
@@ -36,7 +49,7 @@ pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outco
     // SAFETY: forwarded from the caller.
     match unsafe { recv_at_once(fd, buffer, length, flags) } {
         // SAFETY: as above.
-        0 => unsafe { recv_any(fd, buffer, length, flags) },
+        0 => unsafe { recv_in_full(fd, buffer, length, flags) },
         got => Outcome::Done(got as isize),
     }
 }
@@ -44,8 +57,8 @@ pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outco
 /// Flags with which a receive takes what is there.
 const PLAIN: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// The usual case of [`recv`] without the rest: a little data is there, or will be at once, and any amount will do.
-/// Returns how much was read; 0, with nothing done, when anything is different.
+/// The usual case of [`recv`] without the rest: data is there, or will be at once, and any amount will do. Returns how
+/// much was read; 0, with nothing done, when anything is different.
 ///
 /// The lock is held through the brief wait, which is shorter than most system calls: to lock twice would cost a
 /// quarter of a round trip.
@@ -56,21 +69,21 @@ const PLAIN: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 pub unsafe fn recv_at_once(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> usize {
     let Some(place) = Place::of(fd) else { return 0 };
     let Some(desc) = place.desc() else { return 0 };
-    if flags & !PLAIN != 0 || !ordinary(buffer as usize, length) {
+    if flags & !PLAIN != 0 || !is_some(buffer as usize, length) {
         return 0;
     }
     let Some(guard) = desc.lock_rx_alone() else { return 0 };
     // SAFETY: forwarded from the caller.
     let got = receive_locked(fd, place, desc, unsafe { Sink::from_raw(buffer, length) }, flags);
     guard.end();
-    got
+    got.unwrap_or_else(|failure| failed_at_once(fd, desc, failure))
 }
 
 #[inline(always)]
-fn receive_locked(fd: i32, place: Place, desc: &'static Desc, sink: Sink<'_>, flags: i32) -> usize {
+fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>, flags: i32) -> Result<usize, Fault> {
     let (lane, side) = (desc.lane(), desc.side());
     if !place.leads_to(desc) || side.rcv_lowat.load(Relaxed) > 1 {
-        return 0;
+        return Ok(0);
     }
     let reader = Reader::new(lane, desc.end(), &side.rx, &side.tx);
     let blocking = flags & libc::MSG_DONTWAIT == 0 && side.nonblock.load(Relaxed) == 0;
@@ -79,37 +92,45 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, sink: Sink<'_>, fl
     }
     let there = reader.has_news() || blocking && spin_for_data(desc, lane, side);
     if !there {
-        return 0;
+        return Ok(0);
     }
     // An answer may follow. Its front is on the way from the peer, which looks at it, while this message is still being
     // dealt with: measured behind an epoll_wait, 2.55 hand-overs one way without, 2.33 with.
     lane.prefetch_front(desc.end());
     let room = sink.len();
-    let got = reader.read_small(sink, SMALL_BYTES, &Anchor(fd));
+    let mut got = reader.read_small(sink.again(), SMALL_BYTES, &Anchor(fd))?;
+    if got == 0 {
+        got = receive_much(reader, sink, fd)?;
+    }
     desc.lull.took(got, room);
     account(desc, side, got);
-    got
+    Ok(got)
 }
 
-/// [`recv`] without a short way.
+/// Out of line: what is common is a little.
+#[inline(never)]
+fn receive_much(reader: Reader<'_, LaneMemory>, mut sink: Sink<'_>, fd: i32) -> Result<usize, Fault> {
+    reader.read(sink.split_front(TRANSFER_MAX), &Anchor(fd))
+}
+
+/// The peer broke the protocol: the connection is over, as the call that follows will find.
+#[cold]
+fn failed_at_once(fd: i32, desc: &'static Desc, failure: Fault) -> usize {
+    let (Next::Again | Next::Kernel) = fault(fd, desc, failure, 0);
+    0
+}
+
+/// [`recv`] where [`recv_at_once`] had nothing.
 ///
 /// # Safety
 /// As for [`recv`].
 #[inline(never)]
-unsafe fn recv_any(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
-    let Some(place) = Place::of(fd) else { return Outcome::Kernel };
-    let Some(desc) = place.desc() else { return Outcome::Kernel };
+pub unsafe fn recv_in_full(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
     let length = length.min(TRANSFER_MAX);
-    if flags & !PLAIN == 0 && !bogus(buffer as usize, length) {
-        // SAFETY: forwarded from the caller.
-        let got = receive_present(fd, place, desc, unsafe { Sink::from_raw(buffer, length) });
-        if got != 0 {
-            return Outcome::Done(got as isize);
-        }
-    }
     if bogus(buffer as usize, length) && flags & libc::MSG_TRUNC == 0 {
         return receive_nowhere(fd, desc, flags);
     }
@@ -118,22 +139,7 @@ unsafe fn recv_any(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outco
     receive_parts(fd, desc, flags, length, core::iter::once(sink))
 }
 
-/// As [`recv_at_once`], for any amount that is there.
-fn receive_present(fd: i32, place: Place, desc: &'static Desc, sink: Sink<'_>) -> usize {
-    let Some(_guard) = desc.lock_rx_alone() else { return 0 };
-    let (lane, side) = (desc.lane(), desc.side());
-    if !place.leads_to(desc) || side.rcv_lowat.load(Relaxed) > 1 {
-        return 0;
-    }
-    let room = sink.len();
-    // A fault is found again by the full path, which reports it.
-    let got = Reader::new(lane, desc.end(), &side.rx, &side.tx).read(sink, &Anchor(fd)).unwrap_or(0);
-    desc.lull.took(got, room);
-    account(desc, side, got);
-    got
-}
-
-/// Most bytes for [`recv_at_once`].
+/// Most bytes that [`recv_at_once`] copies in line.
 const SMALL_BYTES: u32 = 4096;
 
 /// Looks for data before the full path is taken: a reply that is under way comes within them.

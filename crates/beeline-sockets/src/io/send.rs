@@ -7,7 +7,7 @@ use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
 use super::blocking::{Waited, wait_writable};
 use super::bulk::BULK_BYTES;
 use super::{Anchor, DEAF, Next, fault, kernel_said, observe, reset, urgent};
-use crate::app_memory::{bogus, ordinary};
+use crate::app_memory::{bogus, is_some};
 use crate::desc::{Desc, Kind, Pin, TxGuard};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
@@ -28,7 +28,7 @@ pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Out
     // SAFETY: forwarded from the caller.
     match unsafe { send_at_once(fd, buffer, length, flags) } {
         // SAFETY: as above.
-        0 => unsafe { send_any(fd, buffer, length, flags) },
+        0 => unsafe { send_in_full(fd, buffer, length, flags) },
         sent => Outcome::Done(sent as isize),
     }
 }
@@ -45,7 +45,7 @@ pub unsafe fn send_at_once(fd: i32, buffer: *const u8, length: usize, flags: i32
     let plain = flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) == 0 && length <= SMALL_BYTES;
     // SAFETY: forwarded from the caller.
     let source = unsafe { Source::from_raw(buffer, length) };
-    if plain && ordinary(buffer as usize, length) && send_small(fd, place, desc, source) { length } else { 0 }
+    if plain && is_some(buffer as usize, length) && send_small(fd, place, desc, source) { length } else { 0 }
 }
 
 #[inline(always)]
@@ -76,12 +76,12 @@ fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -
     true
 }
 
-/// [`send`] without a short way.
+/// [`send`] where [`send_at_once`] did nothing.
 ///
 /// # Safety
 /// As for [`send`].
 #[inline(never)]
-unsafe fn send_any(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
+pub unsafe fn send_in_full(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     if !desc.is_lane() {
         return not_a_lane(desc);
