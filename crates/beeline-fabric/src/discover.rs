@@ -113,6 +113,13 @@ impl Port {
         self.provider == "verbs"
     }
 
+    /// A connection is made over a TCP connection to the same port. Soft-iWARP makes that within [`crate::Rail::connect`],
+    /// and waits there for as long as TCP tries (tcp(7), `tcp_syn_retries`: two minutes).
+    #[must_use]
+    pub fn connects_over_tcp(&self) -> bool {
+        self.iwarp
+    }
+
     /// On a new connection the end that accepted must say nothing before it has heard the other one, which may not be
     /// ready (RFC 5044, 7.1).
     #[must_use]

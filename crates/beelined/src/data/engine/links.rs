@@ -216,7 +216,7 @@ impl Engine {
         if !port.connect_waits() {
             return Answer::There;
         }
-        let ask = || Question::ask(port.address, address.ip(), now_ns);
+        let ask = || Question::ask(port.address, address, port.connects_over_tcp(), now_ns);
         let answer = peer.asked.entry((local, their_rail)).or_insert_with(ask).answer(now_ns);
         if answer != Answer::NotYet {
             peer.asked.remove(&(local, their_rail));

@@ -3,6 +3,9 @@
 //! libfabric's verbs provider finds the way to an address in the call that makes an endpoint, and waits two seconds in it
 //! for a host that is silent: the whole bridge would wait. So such a host is asked by a TCP connection from the rail's
 //! address, which the kernel makes meanwhile. Nothing needs to listen there: a refusal is an answer, too.
+//!
+//! iWARP goes over TCP itself, and the call may wait for as long as TCP tries. There the rail's own port is asked, which a
+//! firewall that drops everything else lets through.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,14 +16,17 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage,
 
 /// The port that is asked for (discard, RFC 863): where nothing should listen.
 const PORT: u16 = 9;
-/// Who has said neither yes nor no for so long is there, and only drops what it does not want: the kernel gives a host
-/// up that does not even tell its link address after three seconds (arp(7), `mcast_solicit` and `retrans_time_ms`).
+/// The kernel gives a host up that does not even tell its link address after three seconds (arp(7), `mcast_solicit` and
+/// `retrans_time_ms`). Who is then still silent only drops what it does not want, and is there; but not where that is
+/// what will be connected.
 const SILENCE_NS: u64 = 4_000_000_000;
 
 /// A question to a host.
 pub struct Question {
     socket: Option<OwnedFd>,
     since_ns: u64,
+    /// What it means to say nothing for long.
+    silence: Answer,
 }
 
 /// What a host has answered.
@@ -35,10 +41,13 @@ pub enum Answer {
 }
 
 impl Question {
-    /// Asks the host at `to`, from the address of the rail that is to be connected.
-    pub fn ask(from: IpAddr, to: IpAddr, now_ns: u64) -> Question {
+    /// Asks a host whose rail listens at `to`, from the address of the rail that is to be connected. `over_tcp` tells that
+    /// it will be connected over TCP.
+    pub fn ask(from: IpAddr, to: SocketAddr, over_tcp: bool, now_ns: u64) -> Question {
+        let (to, silence) =
+            if over_tcp { (to, Answer::Nobody) } else { (SocketAddr::new(to.ip(), PORT), Answer::There) };
         // What goes wrong here says nothing of the host.
-        Question { socket: connecting(from, SocketAddr::new(to, PORT)).ok().flatten(), since_ns: now_ns }
+        Question { socket: connecting(from, to).ok().flatten(), since_ns: now_ns, silence }
     }
 
     /// What it has answered by now.
@@ -51,7 +60,8 @@ impl Question {
                 Ok(Errno::EHOSTUNREACH | Errno::ENETUNREACH) => Answer::Nobody,
                 _ => Answer::There,
             },
-            _ => Answer::There,
+            Ok(_) => self.silence,
+            Err(_) => Answer::There,
         }
     }
 }
@@ -79,25 +89,31 @@ mod tests {
 
     #[test]
     fn a_refusal_is_an_answer() {
-        assert_eq!(Question::ask(LOOPBACK, LOOPBACK, 0).answer(0), Answer::There);
+        for over_tcp in [false, true] {
+            let to = SocketAddr::new(LOOPBACK, PORT);
+            assert_eq!(Question::ask(LOOPBACK, to, over_tcp, 0).answer(0), Answer::There);
+        }
     }
 
     #[test]
-    fn who_drops_what_comes_is_there_in_the_end() {
+    fn who_drops_what_comes_is_there_in_the_end_or_not_for_what_goes_over_tcp() {
         // The queue of a listener holds one more than it is told to; whoever comes then is not answered.
         let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
         socket::listen(&listener, socket::Backlog::new(0).unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         let _first = TcpStream::connect(address).unwrap();
-        let question = Question { socket: connecting(LOOPBACK, address).unwrap(), since_ns: 7 };
-        assert_eq!(question.answer(7), Answer::NotYet);
-        assert_eq!(question.answer(6 + SILENCE_NS), Answer::NotYet);
-        assert_eq!(question.answer(7 + SILENCE_NS), Answer::There);
+        for silence in [Answer::There, Answer::Nobody] {
+            let question = Question { socket: connecting(LOOPBACK, address).unwrap(), since_ns: 7, silence };
+            assert_eq!(question.answer(7), Answer::NotYet);
+            assert_eq!(question.answer(6 + SILENCE_NS), Answer::NotYet);
+            assert_eq!(question.answer(7 + SILENCE_NS), silence);
+        }
     }
 
     #[test]
     fn what_cannot_be_asked_is_not_held_against_the_host() {
         let nowhere = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-        assert_eq!(Question::ask(nowhere, LOOPBACK, 0).answer(0), Answer::There);
+        let to = SocketAddr::new(LOOPBACK, PORT);
+        assert_eq!(Question::ask(nowhere, to, true, 0).answer(0), Answer::There);
     }
 }
