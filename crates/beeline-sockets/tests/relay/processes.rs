@@ -76,13 +76,15 @@ fn idle_relays_take_no_time() {
         program.write_all(b"x").unwrap();
         assert_eq!(recv(*client, &mut [0; 8]), Outcome::Done(1));
     }
-    // Each is asleep once it has spun for nothing.
-    std::thread::sleep(Duration::from_millis(200));
     let used = || all.iter().map(|(_, _, relay)| relay.field(14) + relay.field(15)).sum::<u64>();
     let switches = || all.iter().map(|(_, _, relay)| voluntary_switches(*relay)).sum::<u64>();
-    let before = (used(), switches());
-    std::thread::sleep(Duration::from_millis(1000));
-    assert_eq!((used(), switches()), before);
+    // Each is asleep once it has spun for nothing; on a busy machine that takes a while.
+    let is_idle = |_| {
+        let before = (used(), switches());
+        std::thread::sleep(Duration::from_millis(1000));
+        (used(), switches()) == before
+    };
+    assert!((0..10).any(is_idle), "{:?} ticks and switches", (used(), switches()));
     for (client, program, relay) in all {
         drop(program);
         close(client);
