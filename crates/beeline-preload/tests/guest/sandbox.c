@@ -39,9 +39,12 @@ static void behind_limits(void) {
     by_name();
 }
 
-/* Everything that goes on with `fd` when no other call is allowed. Echoes until the end. */
-static void echo_with_few_calls(int fd, int set) {
+/* Everything that goes on with `fd` when no other call is allowed. Echoes until the end. `again` is the same connection
+   under a number that nobody has waited for yet. */
+static void echo_with_few_calls(int fd, int again, int set) {
     char bytes[64];
+    struct pollfd new = {again, POLLOUT, 0};
+    CHECK(poll(&new, 1, -1) == 1);
     for (;;) {
         struct epoll_event event;
         CHECK(epoll_wait(set, &event, 1, -1) == 1 && event.data.fd == fd);
@@ -53,7 +56,7 @@ static void echo_with_few_calls(int fd, int set) {
         struct iovec part = {bytes, (size_t)count};
         CHECK(writev(fd, &part, 1) == count);
     }
-    CHECK(close(fd) == 0);
+    CHECK(close(fd) == 0 && close(again) == 0);
 }
 
 /* A connection that was in use before, one end of which a child goes on with behind a filter. */
@@ -68,8 +71,9 @@ static void goes_on_behind(void (*filter)(void), int use_before) {
         int set = epoll_create1(0);
         struct epoll_event event = {.events = EPOLLIN, .data.fd = ends[1]};
         CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
+        CHECK(dup2(ends[1], 200) == 200);
         filter();
-        echo_with_few_calls(ends[1], set);
+        echo_with_few_calls(ends[1], 200, set);
         exit(0);
     }
     char bytes[16];

@@ -317,14 +317,19 @@ pub fn adopt_listener(fd: i32) -> bool {
     if word.load(Relaxed) & bit != 0 || word.fetch_or(bit, Relaxed) & bit != 0 {
         return false;
     }
-    table::get(fd).is_none() && listens(fd) && life::allow_lanes() && adopt_now(fd).is_some()
+    is_new_listener(fd) && life::allow_lanes() && adopt_now(fd).is_some()
 }
 
 /// Meets a listener that has just been received from another process.
 pub fn meet_listener(fd: i32) {
-    if table::get(fd).is_none() && listens(fd) && life::allow_lanes() {
+    if is_new_listener(fd) && life::allow_lanes() {
         let _ = adopt_now(fd);
     }
+}
+
+/// Whether `fd` is a listener that we do not know and may serve. A program that is under a filter is never asked for it.
+fn is_new_listener(fd: i32) -> bool {
+    table::get(fd).is_none() && life::may_accelerate() && listens(fd)
 }
 
 fn listens(fd: i32) -> bool {
