@@ -24,7 +24,7 @@ use crate::desc::{Desc, Kind};
 use crate::io::{self, Anchor, Next};
 use crate::life::relay;
 use crate::side::state;
-use crate::wait::{Patience, Spun, Woken};
+use crate::wait::{Patience, Spun, Woken, ticks};
 use crate::{Errno, Outcome, epoll, kernel, meet, table};
 
 /// Events that poll(2) reports whether asked or not.
@@ -185,6 +185,9 @@ fn sleep_until_ready(
             continue;
         }
         if deadline == Some(0) {
+            if ask_after_peers(fds, shadow) {
+                continue;
+            }
             return match mask.map_or(Ok(()), let_signals_in) {
                 Ok(()) => Outcome::OK,
                 Err(errno) => Outcome::Fail(errno),
@@ -219,6 +222,42 @@ fn sleep_until_ready(
             Woken::Failed(errno) => return Outcome::Fail(errno),
         }
     }
+}
+
+/// Ticks between two questions after the same peer: a twentieth of a millisecond or so.
+const ASK_TICKS: u64 = 125_000;
+
+/// A peer that was killed, or closed while others still seemed to hold its end, has told nobody but the kernel, which a
+/// call that does not wait would never ask. So it is asked now and then. Whether anything was heard.
+fn ask_after_peers(fds: &[pollfd], shadow: &mut [pollfd]) -> bool {
+    let now = ticks();
+    let mut due = false;
+    for (entry, place) in fds.iter().zip(&mut *shadow) {
+        *place = pollfd { fd: -1, events: 0, revents: 0 };
+        let Some(desc) = table::get(entry.fd).filter(|desc| desc.is_lane()) else { continue };
+        if now.wrapping_sub(desc.looked.load(Relaxed)) > ASK_TICKS {
+            desc.looked.store(now, Relaxed);
+            place.fd = entry.fd;
+            due = true;
+        }
+    }
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let asked = shadow.get_mut(..fds.len()).filter(|_| due);
+    // SAFETY: a live timeout, no mask.
+    let Some(Ok(1..)) = asked.map(|asked| unsafe { kernel::ppoll(asked, &raw const zero, core::ptr::null()) }) else {
+        return false;
+    };
+    let mut heard = false;
+    for (entry, place) in fds.iter().zip(&*shadow).filter(|(_, place)| place.revents != 0) {
+        // Pinned: the number may lead elsewhere by now.
+        let Some(desc) = table::get(entry.fd).filter(|desc| desc.is_lane()) else { continue };
+        let Some(_pin) = table::pin(entry.fd, desc) else { continue };
+        if !desc.side().is(state::PEER_CLOSED | state::RESET) {
+            let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
+            heard = true;
+        }
+    }
+    heard
 }
 
 /// A call that does not wait, with nothing to report, still lets in signals that its mask admits: `EINTR` if one was

@@ -83,9 +83,38 @@ static void a_static_program_serves_behind_a_relay(void) {
     CHECK(close(fd) == 0);
 }
 
+/* libc's own streams write and read past any hook. */
+static void streams_that_are_there_already_use_a_connection(void) {
+    for (int way = 0; way < 3; way++) {
+        int ends[2];
+        pair(ends);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            char line[16];
+            if (way == 2) {
+                CHECK(close(1) == 0 && close(0) == 0 && dup(ends[1]) == 0 && dup(ends[1]) == 1);
+            } else {
+                CHECK(dup2(ends[1], 1) == 1 && dup3(ends[1], 0, 0) == 0);
+            }
+            CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+            CHECK(way != 1 || (fgets(line, sizeof line, stdin) == line && strcmp(line, "question\n") == 0));
+            CHECK(printf("answer\n") == 7 && fflush(stdout) == 0);
+            _exit(0);
+        }
+        char bytes[16];
+        CHECK(close(ends[1]) == 0);
+        CHECK(way != 1 || write(ends[0], "question\n", 9) == 9);
+        CHECK(recv(ends[0], bytes, 7, MSG_WAITALL) == 7 && memcmp(bytes, "answer\n", 7) == 0);
+        CHECK(status_of(child) == 0 && read(ends[0], bytes, 1) == 0);
+        CHECK(close(ends[0]) == 0);
+    }
+}
+
 static const struct guest_case CASES[] = {
     CASE(io_uring_takes_connections_off_lanes),
     CASE(a_static_program_serves_behind_a_relay),
+    CASE(streams_that_are_there_already_use_a_connection),
 };
 
 int main(int argc, char **argv) {

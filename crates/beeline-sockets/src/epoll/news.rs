@@ -132,6 +132,8 @@ impl Call {
         for (_pin, desc, fd, revents) in news.into_iter().flatten() {
             if desc.is_lane() {
                 let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
+                // What a lane that was hot already has to say is new.
+                *heated = true;
             }
         }
         if let Some((fd, desc)) = rung {

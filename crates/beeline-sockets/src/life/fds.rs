@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use beeline_shm::sys;
 
 use super::hidden::{is_hidden, next_hidden};
-use super::{changing, is_guest_of_parent, linger, raw};
+use super::{changing, is_guest_of_parent, linger, raw, stranger};
 use crate::desc::{Desc, Kind};
 use crate::{Errno, Outcome, epoll, io, kernel, meet, stats, table};
 
@@ -123,18 +123,22 @@ fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
             false => with_room(make).into(),
         };
     }
-    let _changing = changing();
-    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-    epoll::expose(desc);
-    let new = match make() {
-        Ok(new) => new as i32,
-        Err(errno) => return Outcome::Fail(errno),
+    let new = {
+        let _changing = changing();
+        let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+        epoll::expose(desc);
+        let new = match make() {
+            Ok(new) => new as i32,
+            Err(errno) => return Outcome::Fail(errno),
+        };
+        if table::set(new, Some(desc)).is_err() {
+            let _ = sys::close(new);
+            return Outcome::fail(libc::EMFILE);
+        }
+        epoll::remember(new, desc);
+        new
     };
-    if table::set(new, Some(desc)).is_err() {
-        let _ = sys::close(new);
-        return Outcome::fail(libc::EMFILE);
-    }
-    epoll::remember(new, desc);
+    stranger::serve_streams(new);
     Outcome::Done(new as isize)
 }
 
@@ -206,6 +210,9 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
     };
     if let Some(settled) = settled {
         settled.finish();
+    }
+    if result.is_ok() {
+        stranger::serve_streams(to);
     }
     result.into()
 }

@@ -8,20 +8,24 @@
 //! 2. for any descriptor that survives `execve` into a program that will not have the library, if nobody else holds the
 //!    connection: then it can only be meant for that program;
 //! 3. for a descriptor that a list of actions gives to a spawned program that will not have the library;
-//! 4. for a descriptor that is sent to a process which may not have the library.
+//! 4. for a descriptor that is sent to a process which may not have the library;
+//! 5. for one that becomes a standard descriptor of this program: the streams are there already (`dup2(connection, 1)`,
+//!    then `printf`, as a shell does it for its own commands).
 //!
-//! Where it cannot be done, a program with the library gets the end as any other (rule 1), and one without fails to use
-//! it (the others).
+//! Where it cannot be done, a program with the library has the end as any other (rules 1 and 5), and one without fails to
+//! use it (the others).
 //!
 //! It is not done for descriptors that other holders go on using and that merely leak into a program: their connection
 //! would be slow for nothing.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use beeline_stats::Reason;
+
 use super::handover::{NAMED_FOR_STDIO, NOT_NAMED, stays_open};
 use super::image::Image;
-use crate::desc::Desc;
-use crate::table;
+use crate::desc::{Desc, Kind};
+use crate::{options, table};
 
 /// Puts a TCP connection in a lane's place, under all fds of this process. False where that cannot be: no relay serves
 /// the other end.
@@ -66,6 +70,18 @@ pub(super) fn prepare_spawn(image: Image) {
             demote(fd, desc);
         }
     });
+}
+
+/// `fd` has just become a connection's, or that of a socket which may become one.
+pub(super) fn serve_streams(fd: i32) {
+    let Some(desc) = table::get(fd).filter(|_| is_standard(fd)) else { return };
+    match desc.kind() {
+        Kind::Lane => {
+            demote(fd, desc);
+        }
+        Kind::Tcp => options::block(desc, Reason::StdioDescriptor),
+        _ => {}
+    }
 }
 
 fn is_standard(fd: i32) -> bool {

@@ -94,7 +94,12 @@ pub const CALLS: &[Row] = &[
         "The library's own descriptors stay open.",
         &["descriptors/close_range_closes", "guest:closing_everything_leaves_the_library_alive"],
     ),
-    row(&["dup", "dup2", "__dup2", "dup3"], Accelerated, "", &["descriptors/", "forms/aliases"]),
+    row(
+        &["dup", "dup2", "__dup2", "dup3"],
+        Accelerated,
+        "As a standard descriptor (0 to 2) a connection falls back to TCP (`stdio_descriptor`), with a relay: libc's own streams use it past the library.",
+        &["descriptors/", "forms/aliases", "guest:streams_that_are_there_already_use_a_connection"],
+    ),
     row(
         &["fcntl", "__fcntl", "fcntl64"],
         Accelerated,

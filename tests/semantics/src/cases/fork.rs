@@ -24,6 +24,7 @@ pub const GROUP: Group = Group {
         Case::new("last_holder_gone_unread", FAMILY, last_holder_gone_unread),
         Case::new("last_holder_killed", FAMILY, last_holder_killed),
         Case::new("last_holder_killed_at_work", FAMILY, last_holder_killed_at_work),
+        Case::new("last_holder_killed_and_nobody_waits", FAMILY, last_holder_killed_and_nobody_waits),
         Case::new("grandchild", FAMILY, grandchild),
         Case::new("child_accepts", FAMILY, child_accepts),
         Case::new("child_connects", FAMILY, child_connects),
@@ -289,6 +290,45 @@ fn last_holder_killed(v: Variant) {
     recv(client, 32, 0);
     recv(client, 32, 0);
     send(client, b"x", libc::MSG_NOSIGNAL);
+}
+
+/// Who only ever asks, and never waits, learns of the end as well.
+fn last_holder_killed_and_nobody_waits(v: Variant) {
+    fn asks(how: &str, v: Variant, mut ask: impl FnMut(Fd) -> bool) {
+        let (client, server) = v.pair();
+        let child = child("child", || {
+            sys::close(client.raw);
+            // SAFETY: no preconditions.
+            unsafe { libc::pause() };
+        });
+        close(server);
+        trace!("{how} before: {}", ask(client));
+        sys::kill(child.value as i32, libc::SIGKILL);
+        finish(child);
+        let asked = || {
+            std::thread::sleep(Duration::from_millis(5));
+            ask(client)
+        };
+        trace!("{how} after: {}", std::iter::repeat_with(asked).take(200).any(|told| told));
+        close(client);
+    }
+    asks("poll", v, |fd| sys::poll(&mut [libc::pollfd { fd: fd.raw, events: libc::POLLIN, revents: 0 }], 0).value == 1);
+    asks("select", v, |fd| {
+        let none = sys::FdSet::of(&[]);
+        let mut sets = sys::Sets { read: sys::FdSet::of(&[fd.raw]), write: none, except: none };
+        sys::select(fd.raw + 1, &mut sets, 0).0.value == 1
+    });
+    asks("epoll_wait", v, |fd| {
+        // SAFETY: a live event for each call; the set is this closure's own.
+        unsafe {
+            let set = libc::epoll_create1(0);
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd.raw, &raw mut event);
+            let told = (0..3).any(|_| libc::epoll_wait(set, &raw mut event, 1, 0) == 1);
+            libc::close(set);
+            told
+        }
+    });
 }
 
 /// A reader that is killed while it computes has armed nothing. Who sends to it now and then learns of it soon.
