@@ -461,7 +461,7 @@ fn instructions(count: u64, flags: &[&str]) -> u64 {
     total.and_then(|total| total.parse().ok()).unwrap_or_else(|| panic!("{report}"))
 }
 
-/// Whoever makes the path longer shall notice. 480 and 825 were counted with the release profile, 502 and 892 without
+/// Whoever makes the path longer shall notice. 490 and 836 were counted with the release profile, 494 and 874 without
 /// link-time optimisation.
 #[test]
 fn a_short_message_takes_few_instructions() {

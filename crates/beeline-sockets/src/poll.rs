@@ -248,12 +248,13 @@ fn ask_after_peers(fds: &[pollfd], shadow: &mut [pollfd]) -> bool {
         return false;
     };
     let mut heard = false;
-    for (entry, place) in fds.iter().zip(&*shadow).filter(|(_, place)| place.revents != 0) {
-        // Pinned: the number may lead elsewhere by now.
+    for (entry, _) in fds.iter().zip(&*shadow).filter(|(_, place)| place.revents != 0) {
         let Some(desc) = table::get(entry.fd).filter(|desc| desc.is_lane()) else { continue };
+        // Asked again with the connection pinned: the number may have led to another one.
         let Some(_pin) = table::pin(entry.fd, desc) else { continue };
-        if !desc.side().is(state::PEER_CLOSED | state::RESET) {
-            let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
+        let revents = kernel::poll_now(entry.fd, 0);
+        if revents != 0 && table::leads_to(entry.fd, desc) && desc.is_lane() {
+            let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, revents);
             heard = true;
         }
     }
