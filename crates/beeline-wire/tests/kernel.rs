@@ -219,6 +219,8 @@ fn the_member_of_a_reuseport_group_is_the_one_that_gets_the_connection() {
     }
     let mut diag = diag();
     let mut seen = BTreeSet::new();
+    // All stay open: a port that came again would find the last connection in TIME_WAIT, not a listener.
+    let mut clients = Vec::new();
     for _ in 0..32 {
         let client = stream_socket(libc::AF_INET, &[]);
         with_address(libc::bind, &client, at("127.0.0.1", 0)).unwrap();
@@ -230,6 +232,7 @@ fn the_member_of_a_reuseport_group_is_the_one_that_gets_the_connection() {
         let taker = group.iter().find(|member| member.accept().is_ok()).unwrap();
         assert_eq!(foretold, cookie(taker), "from {source}");
         seen.insert(foretold);
+        clients.push(client);
     }
     assert!(seen.len() > 1, "all 32 clients went to one member of four");
 }
