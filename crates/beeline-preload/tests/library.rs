@@ -234,7 +234,8 @@ cases! { adversity:
 cases! { relays:
     io_uring_takes_connections_off_lanes
     a_static_program_serves_behind_a_relay
-    streams_that_are_there_already_use_a_connection;
+    streams_that_are_there_already_use_a_connection
+    streams_that_are_there_already_use_an_accepted_connection;
 }
 
 cases! { rings:

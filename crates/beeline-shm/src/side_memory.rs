@@ -33,6 +33,14 @@ impl SideMemory {
         }
     }
 
+    /// A zeroed side page without a file, for when descriptors are short: only forked processes can share it.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub fn without_file() -> Result<SideMemory, Errno> {
+        sys::map_shared_anonymous(SIDE_BYTES).map(|base| SideMemory { base })
+    }
+
     /// Maps a side page that another holder made, after checking its file. The caller keeps the descriptor.
     ///
     /// # Errors

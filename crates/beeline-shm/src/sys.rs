@@ -83,6 +83,14 @@ pub fn map_shared(fd: i32, length: usize) -> Result<*mut u8, Errno> {
         .map(|address| address as *mut u8)
 }
 
+/// `mmap(2)`: `length` bytes of zeroed memory, shared with the processes that this one forks.
+pub fn map_shared_anonymous(length: usize) -> Result<*mut u8, Errno> {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as usize;
+    // SAFETY: a fresh mapping at an address the kernel chooses; nothing existing is replaced.
+    unsafe { call(libc::SYS_mmap, [0, length, prot, flags, usize::MAX, 0]) }.map(|address| address as *mut u8)
+}
+
 /// `mmap(2)`: a shared mapping of `length` bytes of `fd` in the place of another.
 ///
 /// # Safety

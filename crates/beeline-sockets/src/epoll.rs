@@ -34,11 +34,11 @@ mod registration;
 mod set;
 mod wait;
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use beeline_lane::{Armed, Fault};
 
-use crate::desc::{Desc, Kind};
+use crate::desc::{Desc, Kind, Pin};
 use crate::io::{self, Next};
 use crate::poll::arm_lane;
 use crate::table;
@@ -113,7 +113,7 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     }
     let kernel_says = crate::kernel::poll_now(epfd, libc::POLLIN) != 0;
     if kernel_says && set.sleepers.load(Relaxed) == 0 && !has_kernels_own(set) {
-        news::take_news(epfd, set);
+        news::take_news(epfd, set, depth);
     }
     // The locks of sets around this one may be held. Nobody takes them in the other order: no set is around itself.
     let guard = set.lock.lock();
@@ -138,7 +138,9 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
         }
     });
     drop(guard);
-    attend(set);
+    if depth == 0 {
+        attend();
+    }
     ready || crate::kernel::poll_now(epfd, libc::POLLIN) != 0
 }
 
@@ -177,32 +179,54 @@ pub fn cool(desc: &Desc) -> Armed {
     let Some(set) = set_of(desc) else { return Armed::Sleep };
     expose(desc);
     let armed = cool_set(desc.fd.load(Relaxed), set, 0);
-    attend(set);
+    attend();
     armed
 }
 
-/// Handles the faults of peers that were found while the set was locked. No lock may be held: a fault may start the
+/// Whether some set has a fault to be dealt with: one that is inside another is not waited on itself.
+static TROUBLED: AtomicBool = AtomicBool::new(false);
+
+/// Notes a fault of an entry's peer, to be handled by [`attend`]. The set is locked.
+fn blame(set: &Set, entry: &Entry, fault: Fault) {
+    entry.fault.store(number_of(fault), Relaxed);
+    set.troubled.store(true, Relaxed);
+    TROUBLED.store(true, Relaxed);
+}
+
+/// Handles the faults of peers that were found while sets were locked. No lock may be held: a fault may start the
 /// connection over on TCP, which takes it out of its sets.
-fn attend(set: &Set) {
+fn attend() {
     // Looked at first: this is on the way of every wait, and an exchange costs as much as a lock.
-    while set.troubled.load(Relaxed) && set.troubled.swap(false, Relaxed) {
+    while TROUBLED.load(Relaxed) && TROUBLED.swap(false, Relaxed) {
         let mut found = None;
-        {
-            let _guard = set.lock.lock();
-            set.for_each_entry(|fd, entry| {
-                let Some(desc) = entry.desc().filter(|_| entry.fault.load(Relaxed) != 0) else { return };
-                if found.is_some() {
-                    set.troubled.store(true, Relaxed);
-                } else if let Some(fault) = fault_of(entry.fault.swap(0, Relaxed)) {
-                    // Pinned: its number may lead elsewhere, and a description that is given back, too.
-                    found = Some((desc.pin(), open_fd(fd, desc), fault));
-                }
-            });
-        }
-        if let Some((pin, fd, fault)) = found.filter(|(pin, ..)| pin.desc().is_lane()) {
-            let (Next::Again | Next::Kernel) = io::fault(fd, pin.desc(), fault, 0);
+        control::every_set(|_, set| {
+            if found.is_none() && set.troubled.swap(false, Relaxed) {
+                found = take_fault(set);
+            }
+        });
+        if let Some((pin, fd, fault)) = found {
+            // There may be more.
+            TROUBLED.store(true, Relaxed);
+            if pin.desc().is_lane() {
+                let (Next::Again | Next::Kernel) = io::fault(fd, pin.desc(), fault, 0);
+            }
         }
     }
+}
+
+/// Takes one of the faults that were noted in a set. The set is locked.
+fn take_fault(set: &Set) -> Option<(Pin, i32, Fault)> {
+    let mut found = None;
+    set.for_each_entry(|fd, entry| {
+        let Some(desc) = entry.desc().filter(|_| entry.fault.load(Relaxed) != 0) else { return };
+        if found.is_some() {
+            set.troubled.store(true, Relaxed);
+        } else if let Some(fault) = fault_of(entry.fault.swap(0, Relaxed)) {
+            // Pinned: its number may lead elsewhere, and a description that is given back, too.
+            found = Some((desc.pin(), open_fd(fd, desc), fault));
+        }
+    });
+    found
 }
 
 /// A fault as an entry remembers it.
@@ -238,6 +262,9 @@ fn cool_set(epfd: i32, set: &Set, depth: u32) -> Armed {
 fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
     if entry.fired.load(Relaxed) || cool_set(epfd, inner, depth) == Armed::Sleep {
         return Armed::Sleep;
+    }
+    if inner.troubled.load(Relaxed) {
+        return Armed::Ready;
     }
     let is_edge = || {
         entry.events.load(Relaxed) & EPOLLET == 0
@@ -301,7 +328,7 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
         _ => return Armed::Sleep,
     }
     let mut since = since(entry, desc);
-    if judge(set, entry, depth) != 0 {
+    if entry.fault.load(Relaxed) != 0 || judge(set, entry, depth) != 0 {
         return Armed::Ready;
     }
     if entry.dead.load(Relaxed) || desc.side().is(crate::side::state::PEER_CLOSED | crate::side::state::RESET) {
@@ -347,8 +374,7 @@ fn arm_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, 
         watch(epfd, set, fd, entry);
     }
     arm_for(open_fd(fd, desc), desc, interest, since, out).unwrap_or_else(|fault| {
-        entry.fault.store(number_of(fault), Relaxed);
-        set.troubled.store(true, Relaxed);
+        blame(set, entry, fault);
         Armed::Ready
     })
 }

@@ -136,18 +136,29 @@ pub(crate) fn gone(fd: i32, desc: &'static Desc, just_sent: u32) -> Next {
 
 /// What a kernel look at an anchor said. No lock may be held.
 pub(crate) fn kernel_said(fd: i32, desc: &'static Desc, revents: i16) -> Next {
+    match hear(desc, revents) {
+        Ok(()) => Next::Again,
+        Err(fault) => self::fault(fd, desc, fault, 0),
+    }
+}
+
+/// Notes what a kernel look at an anchor said.
+///
+/// # Errors
+/// The fault of the peer that it tells of, to be answered when no lock is held.
+pub(crate) fn hear(desc: &'static Desc, revents: i16) -> Result<(), Fault> {
     let side = desc.side();
     if revents & libc::POLLIN != 0 {
         side.rx.note_bell();
     }
     observe(desc, side);
     if tells_of_end(desc, revents) {
-        return gone(fd, desc, 0);
+        return Err(Fault::Gone);
     }
     if revents & libc::POLLRDHUP != 0 && !side.is(state::SHUT_RD | state::RESET) {
         side.mark(state::PEER_FIN);
     }
-    Next::Again
+    Ok(())
 }
 
 /// Whether what the kernel says about an anchor means that the peer's end is closed. Both halves shut down, each by

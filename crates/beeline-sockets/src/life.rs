@@ -57,6 +57,7 @@ pub use relay::{demote, has_left_lanes, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};
 pub use rings::{allow_lanes, know_ring};
 pub use sandbox::{before_filter, before_limit};
+pub(crate) use stranger::serve_streams;
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 pub static FORKS: AtomicU32 = AtomicU32::new(0);

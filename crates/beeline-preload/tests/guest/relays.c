@@ -111,10 +111,41 @@ static void streams_that_are_there_already_use_a_connection(void) {
     }
 }
 
+static void streams_that_are_there_already_use_an_accepted_connection(void) {
+    struct sockaddr_in address;
+    int door = listener(&address), ready[2];
+    CHECK(pipe(ready) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        char line[16];
+        struct pollfd look = {door, POLLIN, 0};
+        CHECK(poll(&look, 1, 0) == 0 && write(ready[1], "x", 1) == 1);
+        CHECK(close(0) == 0 && close(1) == 0);
+        CHECK(accept(door, NULL, NULL) == 0 && accept4(door, NULL, NULL, SOCK_CLOEXEC) == 1);
+        CHECK(fgets(line, sizeof line, stdin) == line && strcmp(line, "question\n") == 0);
+        CHECK(printf("answer\n") == 7 && fflush(stdout) == 0);
+        _exit(0);
+    }
+    char bytes[16];
+    int fds[2];
+    CHECK(read(ready[0], bytes, 1) == 1);
+    for (int i = 0; i < 2; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(fds[i] >= 0 && connect(fds[i], (struct sockaddr *)&address, sizeof address) == 0);
+        if (getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(fds[i]));
+    }
+    CHECK(close(door) == 0 && write(fds[0], "question\n", 9) == 9);
+    CHECK(recv(fds[1], bytes, 7, MSG_WAITALL) == 7 && memcmp(bytes, "answer\n", 7) == 0);
+    CHECK(status_of(child) == 0 && read(fds[1], bytes, 1) == 0);
+    CHECK(close(fds[0]) == 0 && close(fds[1]) == 0);
+}
+
 static const struct guest_case CASES[] = {
     CASE(io_uring_takes_connections_off_lanes),
     CASE(a_static_program_serves_behind_a_relay),
     CASE(streams_that_are_there_already_use_a_connection),
+    CASE(streams_that_are_there_already_use_an_accepted_connection),
 };
 
 int main(int argc, char **argv) {

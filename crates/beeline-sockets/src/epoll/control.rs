@@ -76,7 +76,7 @@ pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_ev
         let desc = desc.filter(|desc| table::leads_to(fd, desc));
         change(epfd, set, operation, fd, event, desc)
     };
-    attend(set);
+    attend();
     match outcome {
         Ok(ready) => {
             if ready && set.sleepers.load(Relaxed) != 0 {
@@ -300,7 +300,7 @@ pub(super) fn every_set(mut f: impl FnMut(i32, &'static Set)) {
     }
 }
 
-fn is_of(entry: &Entry, desc: &'static Desc) -> bool {
+pub(super) fn is_of(entry: &Entry, desc: &'static Desc) -> bool {
     entry.desc().is_some_and(|found| core::ptr::eq(found, desc))
 }
 

@@ -2,27 +2,29 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use beeline_lane::Fault;
 use libc::epoll_event;
 
-use super::control::{WAKER_DATA, disarm_pair};
+use super::control::{WAKER_DATA, disarm_pair, is_of};
 use super::judge::arrivals;
 use super::registration::{bury, make_exact, pause, was_parked};
-use super::set::{Entry, Set};
+use super::set::Set;
 use super::wait::Call;
-use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready, open_fd, set_of};
+use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready, blame, open_fd, set_of};
 use crate::desc::{Desc, Kind};
 use crate::io::{self, Anchor, Next};
 use crate::poll::somebody_polls;
 use crate::{kernel, meet, table};
 
 /// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the
-/// set: they become hot.
-pub(super) fn take_news(epfd: i32, set: &'static Set) {
+/// set: they become hot. At a depth other than 0 the locks of sets around it may be held.
+pub(super) fn take_news(epfd: i32, set: &'static Set, depth: u32) {
     let mut events = [epoll_event { events: 0, u64: 0 }; 16];
     let (pointer, room) = (events.as_mut_ptr(), events.len());
     // SAFETY: room for that many events.
     let count = unsafe { kernel::epoll_now(epfd, pointer, room as i32) };
     let mut call = Call::new(epfd, set, pointer, room);
+    call.is_inside = depth != 0;
     call.translate(count.unwrap_or(0));
 }
 
@@ -131,7 +133,7 @@ impl Call {
         drop(guard);
         for (_pin, desc, fd, revents) in news.into_iter().flatten() {
             if desc.is_lane() {
-                let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
+                self.answer(fd, desc, io::hear(desc, revents));
                 // What a lane that was hot already has to say is new.
                 *heated = true;
             }
@@ -153,8 +155,7 @@ impl Call {
             // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If another
             // thread has made it cold meanwhile, a bell may be all that tells of it.
             let _set = self.set.lock.lock();
-            let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
-            let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.hot.load(Relaxed));
+            let hot = self.set.find(fd).filter(|entry| is_of(entry, desc)).is_some_and(|entry| entry.hot.load(Relaxed));
             let Some(guard) = table::rx_of(number, desc).filter(|_| hot) else { return };
             // Whoever sleeps has said so before it armed the lane, under the lock that we hold. On a set that others watch
             // sleep those who watch it.
@@ -167,8 +168,19 @@ impl Call {
                 && !somebody_polls();
             if alone { guard.reader().hush(&Anchor(number)) } else { Ok(()) }
         };
-        if let Err(failure) = hushed {
-            let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
+        self.answer(fd, desc, hushed);
+    }
+
+    /// Deals with a fault of a member's peer, or leaves it to [`attend`](super::attend) if locks may be held.
+    fn answer(&self, fd: i32, desc: &'static Desc, heard: Result<(), Fault>) {
+        let Err(fault) = heard else { return };
+        if !self.is_inside {
+            let (Next::Again | Next::Kernel) = io::fault(open_fd(fd, desc), desc, fault, 0);
+            return;
+        }
+        let _guard = self.set.lock.lock();
+        if let Some(entry) = self.set.find(fd).filter(|entry| is_of(entry, desc)) {
+            blame(self.set, entry, fault);
         }
     }
 

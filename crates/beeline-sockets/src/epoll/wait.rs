@@ -113,17 +113,19 @@ pub(super) struct Call {
     pub(super) events: *mut epoll_event,
     pub(super) max: usize,
     pub(super) filled: usize,
+    /// Whether locks of other sets, around this one, may be held.
+    pub(super) is_inside: bool,
     /// Tells this call's reports from those of others; 0 before the first harvest.
     number: u32,
 }
 
 impl Call {
     pub(super) fn new(epfd: i32, set: &'static Set, events: *mut epoll_event, max: usize) -> Self {
-        Self { epfd, set, events, max, filled: 0, number: 0 }
+        Self { epfd, set, events, max, filled: 0, is_inside: false, number: 0 }
     }
 
     fn wait(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
-        attend(self.set);
+        attend();
         let due = self.look_is_due();
         if due && self.set.crowded.load(Relaxed) {
             self.set.crowded.store(false, Relaxed);
@@ -218,7 +220,7 @@ impl Call {
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.
     fn sleep(&mut self, patience: &mut Patience, mask: Option<&u64>) -> Option<Woken> {
         if cool_set(self.epfd, self.set, 0) == Armed::Ready {
-            attend(self.set);
+            attend();
             return None;
         }
         let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);

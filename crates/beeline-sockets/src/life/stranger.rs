@@ -9,8 +9,8 @@
 //!    connection: then it can only be meant for that program;
 //! 3. for a descriptor that a list of actions gives to a spawned program that will not have the library;
 //! 4. for a descriptor that is sent to a process which may not have the library;
-//! 5. for one that becomes a standard descriptor of this program: the streams are there already (`dup2(connection, 1)`,
-//!    then `printf`, as a shell does it for its own commands).
+//! 5. for one that becomes a standard descriptor of this program, be it by `dup2` or by `accept`: the streams are there
+//!    already (`dup2(connection, 1)`, then `printf`, as a shell does it for its own commands).
 //!
 //! Where it cannot be done, a program with the library has the end as any other (rules 1 and 5), and one without fails to
 //! use it (the others).
@@ -73,7 +73,7 @@ pub(super) fn prepare_spawn(image: Image) {
 }
 
 /// `fd` has just become a connection's, or that of a socket which may become one.
-pub(super) fn serve_streams(fd: i32) {
+pub(crate) fn serve_streams(fd: i32) {
     let Some(desc) = table::get(fd).filter(|_| is_standard(fd)) else { return };
     match desc.kind() {
         Kind::Lane => {

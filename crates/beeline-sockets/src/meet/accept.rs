@@ -77,6 +77,9 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
     if listener.waiting.load(Relaxed) != 0 && listener.is_shared() {
         door::dismiss(listener);
     }
+    if let Ok(accepted) = result {
+        life::serve_streams(accepted);
+    }
     match result {
         Ok(accepted) if !pointer.is_null() => {
             let nowhere = bogus(length as usize, size_of::<u32>());

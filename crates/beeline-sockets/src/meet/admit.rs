@@ -17,6 +17,7 @@ use beeline_shm::sys;
 use beeline_stats::{Counter, Poison, Reason, Role};
 use beeline_wire::{ConnName, Endpoint};
 
+use super::connect::memory_reason;
 use super::hello_io::{self, Refusal, Waiting};
 use super::listener::{FdCell, Listener};
 use super::pool::{self, PooledLane};
@@ -202,7 +203,7 @@ fn establish(
         return Err(Reason::KernelUnsupported);
     }
     trust::refuse_rights(anchor);
-    let side = pool::side().map_err(|_| Reason::MemoryShort)?;
+    let side = pool::side().map_err(memory_reason)?;
     let Some(connection) = DESCS.take() else {
         side.retire(true);
         return Err(Reason::MemoryShort);

@@ -37,12 +37,14 @@ pub fn run() {
         "client" => client(),
         "crowd_client" => crowd_client(),
         "writer" => writer(),
+        "watcher" => watcher(),
         "stalled" => stalled(),
         "early" => early(),
         "dropped" => dropped(),
         "many" => many(),
         "many_server" => many_server(),
         "sequence" => sequence(),
+        "brim" => brim(),
         other => panic!("no role {other}"),
     }
     if number("STAY", 1) != 0 {
@@ -263,6 +265,33 @@ fn writer() {
     }
 }
 
+/// Connects, and waits for an answer on a set that watches the set which watches the connection.
+fn watcher() {
+    let mut stream = TcpStream::connect(required("ADDRESS")).expect("connected");
+    let outer = set_watching(set_watching(stream.as_raw_fd()));
+    say("watching");
+    if number("AT_ONCE", 0) == 0 {
+        wait();
+    }
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event.
+    let ready = unsafe { libc::epoll_wait(outer, &raw mut event, 1, 5_000) };
+    let mut bytes = [0; 16];
+    let length = if ready == 1 { stream.read(&mut bytes).expect("an answer") } else { 0 };
+    say(String::from_utf8_lossy(&bytes[..length]));
+}
+
+/// A new set that watches one descriptor for input.
+fn set_watching(fd: RawFd) -> RawFd {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+    // SAFETY: plain numbers, and a live event.
+    unsafe {
+        let set = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+        assert_eq!(libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event), 0);
+        set
+    }
+}
+
 /// Accepts once, so that its door is open, and never again. When it is let go it forks a child that holds the
 /// listener without the library's door being served, or simply dies with the test's signal.
 fn stalled() {
@@ -372,6 +401,26 @@ fn many_server() {
             }
         }
     });
+}
+
+/// Holds connections, each of which has found one descriptor free, and then answers a line of each.
+fn brim() {
+    let listener = listen(&required("ADDRESS"));
+    let mut held = vec![listener.accept().expect("a connection").0];
+    let mut filling = Vec::new();
+    while held.len() < number("COUNT", 1) {
+        while let Ok(more) = std::fs::File::open("/dev/null") {
+            filling.push(more);
+        }
+        drop(filling.pop().expect("one to give back"));
+        held.push(listener.accept().expect("a connection").0);
+    }
+    drop(filling);
+    for stream in &mut held {
+        let mut line = String::new();
+        BufReader::new(&*stream).read_line(&mut line).expect("a line");
+        stream.write_all(line.as_bytes()).expect("sent");
+    }
 }
 
 /// One connection after the other, each closed at once by the client; tells how many worked.

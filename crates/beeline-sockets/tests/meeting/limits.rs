@@ -45,6 +45,20 @@ fn a_thousand_connections_fit_under_the_usual_limit() {
 }
 
 #[test]
+fn one_free_descriptor_is_enough_for_a_lane() {
+    let mut role = Role::new("brim").set("ADDRESS", "127.0.0.1:0").set("COUNT", 8);
+    limit(&mut role, 256);
+    let mut server = role.start();
+    let address = server.line();
+    let _cookie = server.line();
+    let mut client = Role::new("many").set("ADDRESS", &address).set("COUNT", 8).start();
+    assert_eq!(client.line(), "held");
+    assert_eq!(server.carried().accelerated, 8, "{}", server.carried());
+    client.end();
+    server.end();
+}
+
+#[test]
 fn twenty_thousand_attempts_against_the_limit_end_as_over_tcp() {
     let (server, address) = many_server(1024);
     let mut role = Role::new("many").set("ADDRESS", &address).set("COUNT", 20_000);

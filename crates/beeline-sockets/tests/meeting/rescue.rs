@@ -85,6 +85,34 @@ fn bytes_of_a_client_that_closes_after_the_door_died_arrive() {
     drop(first);
 }
 
+/// Making the switch changes every set that watches the connection; none of them may be held at that time.
+fn a_set_in_a_set_sees_the_switch(at_once: bool) {
+    use std::io::Write;
+    let (listener, address, server, first) = stalled_server();
+    let mut client = Role::new("watcher").set("ADDRESS", &address).set("AT_ONCE", i32::from(at_once)).start();
+    assert_eq!(client.line(), "watching");
+    assert_eq!(client.carried().accelerated, 1, "{}", client.carried());
+    server.signal(libc::SIGKILL);
+    drop(server);
+    if !at_once {
+        client.go();
+    }
+    listener.accept().unwrap().0.write_all(b"over tcp").unwrap();
+    assert_eq!(client.line(), "over tcp");
+    client.end();
+    drop(first);
+}
+
+#[test]
+fn a_set_in_a_set_that_is_waited_on_later_sees_the_switch() {
+    a_set_in_a_set_sees_the_switch(false);
+}
+
+#[test]
+fn a_set_in_a_set_that_is_waited_on_sees_the_switch() {
+    a_set_in_a_set_sees_the_switch(true);
+}
+
 #[test]
 fn what_tcp_does_not_take_in_time_is_never_taken_for_the_whole() {
     use std::io::Read;

@@ -23,8 +23,8 @@ pub const CALLS: &[Row] = &[
     row(
         &["accept", "accept4"],
         Accelerated,
-        "Serves the TCP queue and the door as one listener.",
-        &["accept/", "cancel/in_accept"],
+        "Serves the TCP queue and the door as one listener. A connection that gets 0 to 2 goes on as with `dup2`.",
+        &["accept/", "cancel/in_accept", "guest:streams_that_are_there_already_use_an_accepted_connection"],
     ),
     row(&["shutdown"], Accelerated, "", &["states/", "waking/", "threads/shutdown_ends_a_blocked_sender"]),
     row(&["getsockname", "getpeername"], Accelerated, "", &["names/"]),

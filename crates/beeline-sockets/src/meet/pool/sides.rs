@@ -19,10 +19,10 @@ static FIRST: AtomicUsize = AtomicUsize::new(0);
 /// Idle pages; written under [`LOCK`].
 pub(super) static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A zeroed side page, and the side on it.
+/// A zeroed side page, and the side on it. When descriptors are short it has no memfd.
 ///
 /// # Errors
-/// Those of memfd_create(2), ftruncate(2) and mmap(2).
+/// Those of memfd_create(2), ftruncate(2) and mmap(2), but for `EMFILE` and `ENFILE`.
 pub(in crate::meet) fn side() -> Result<Side, Errno> {
     let (page, memfd) = match take() {
         Some((page, memfd)) => {
@@ -30,10 +30,11 @@ pub(in crate::meet) fn side() -> Result<Side, Errno> {
             unsafe { page.clear() };
             (page, memfd)
         }
-        None => {
-            let (page, memfd) = SideMemory::create()?;
-            (page, kernel::keep(memfd))
-        }
+        None => match SideMemory::create() {
+            Ok((page, memfd)) => (page, kernel::keep(memfd)),
+            Err(Errno(libc::EMFILE | libc::ENFILE)) => (SideMemory::without_file()?, None),
+            Err(errno) => return Err(errno),
+        },
     };
     // SAFETY: a side consists of atomics only and is valid when zeroed; it is unmapped in `Side::retire` only.
     Ok(Side { state: unsafe { page.as_ref::<SideState>() }, memfd })
