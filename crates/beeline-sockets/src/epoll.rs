@@ -112,11 +112,12 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
         return false;
     }
     let kernel_says = crate::kernel::poll_now(epfd, libc::POLLIN) != 0;
-    if kernel_says && set.sleepers.load(Relaxed) == 0 && !has_kernels_own(set) {
+    let mixed = kernel_says && has_kernels_own(set);
+    if kernel_says && !mixed && set.sleepers.load(Relaxed) == 0 {
         news::take_news(epfd, set, depth);
     }
     // The locks of sets around this one may be held. Nobody takes them in the other order: no set is around itself.
-    let guard = set.lock.lock();
+    let _guard = set.lock.lock();
     let mut ready = false;
     set.for_each_entry(|fd, entry| {
         ready = ready
@@ -125,8 +126,14 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
                 _ => kernel_says && kernels_own_is_ready(fd, entry),
             };
     });
-    if ready || !kernel_says || !is_shared(set) {
+    if ready || !kernel_says {
         return ready;
+    }
+    if mixed {
+        hear_of_ends(epfd, set);
+    }
+    if !is_shared(set) {
+        return false;
     }
     // Bells that outlived their bytes are taken out, so that what the kernel says is about the others' members.
     set.for_each_entry(|fd, entry| {
@@ -137,11 +144,20 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
             let (Armed::Sleep | Armed::Ready) = arm_entry(epfd, set, fd, entry, desc, interest, since);
         }
     });
-    drop(guard);
-    if depth == 0 {
-        attend();
-    }
     ready || crate::kernel::poll_now(epfd, libc::POLLIN) != 0
+}
+
+/// Asks the kernel which lanes of a set have a dead anchor: what it has to say of a set with members of its own cannot be
+/// taken without what it says about those. The set is locked.
+fn hear_of_ends(epfd: i32, set: &Set) {
+    set.for_each_entry(|fd, entry| {
+        let Some(desc) = entry.desc().filter(|desc| desc.is_lane() && !entry.dead.load(Relaxed)) else { return };
+        let revents = crate::kernel::poll_now(open_fd(fd, desc), 0);
+        if revents & (libc::POLLHUP | libc::POLLERR) != 0 {
+            hear(set, entry, desc, revents);
+            bury(epfd, fd, entry);
+        }
+    });
 }
 
 /// Whether other processes may have added members of their own.
@@ -171,7 +187,9 @@ fn kernels_own_is_ready(fd: i32, entry: &Entry) -> bool {
 /// Whether a set, watched by poll(2) or select(2), has members with something to report.
 pub fn is_ready(desc: &Desc) -> bool {
     expose(desc);
-    set_of(desc).is_some_and(|set| ready(desc.fd.load(Relaxed), set, 0))
+    let Some(set) = set_of(desc) else { return false };
+    let ready = || ready(desc.fd.load(Relaxed), set, 0);
+    ready() || attend(set) && ready()
 }
 
 /// Arms all hot members of a set that somebody is about to wait for through the kernel.
@@ -179,51 +197,77 @@ pub fn cool(desc: &Desc) -> Armed {
     let Some(set) = set_of(desc) else { return Armed::Sleep };
     expose(desc);
     let armed = cool_set(desc.fd.load(Relaxed), set, 0);
-    attend();
+    let _ = attend(set);
     armed
 }
 
-/// Whether some set has a fault to be dealt with: one that is inside another is not waited on itself.
+/// Whether some set may have a fault to be dealt with: one that is inside another is not waited on itself.
 static TROUBLED: AtomicBool = AtomicBool::new(false);
 
-/// Notes a fault of an entry's peer, to be handled by [`attend`]. The set is locked.
+/// Notes a fault of an entry's peer, to be dealt with by [`attend`]. The set is locked.
 fn blame(set: &Set, entry: &Entry, fault: Fault) {
     entry.fault.store(number_of(fault), Relaxed);
+    remind(set);
+}
+
+/// Has [`attend`] look at a set.
+fn remind(set: &Set) {
     set.troubled.store(true, Relaxed);
     TROUBLED.store(true, Relaxed);
 }
 
-/// Handles the faults of peers that were found while sets were locked. No lock may be held: a fault may start the
-/// connection over on TCP, which takes it out of its sets.
-fn attend() {
-    // Looked at first: this is on the way of every wait, and an exchange costs as much as a lock.
-    while TROUBLED.load(Relaxed) && TROUBLED.swap(false, Relaxed) {
-        let mut found = None;
-        control::every_set(|_, set| {
-            if found.is_none() && set.troubled.swap(false, Relaxed) {
-                found = take_fault(set);
-            }
-        });
-        if let Some((pin, fd, fault)) = found {
-            // There may be more.
-            TROUBLED.store(true, Relaxed);
-            if pin.desc().is_lane() {
-                let (Next::Again | Next::Kernel) = io::fault(fd, pin.desc(), fault, 0);
-            }
-        }
+/// Notes what the kernel says of a lane's anchor, and leaves a fault to [`attend`]. The set is locked, and the locks of
+/// sets around it may be held.
+fn hear(set: &Set, entry: &Entry, desc: &'static Desc, revents: i16) {
+    if let Err(fault) = io::hear(desc, revents) {
+        blame(set, entry, fault);
     }
 }
 
-/// Takes one of the faults that were noted in a set. The set is locked.
-fn take_fault(set: &Set) -> Option<(Pin, i32, Fault)> {
+/// Deals with the faults of peers that were noted while sets were locked: of `own`, and of those that others watch, be it
+/// from within another set. No lock may be held: a fault may start the connection over on TCP, which takes it out of its
+/// sets. Whether there were any.
+///
+/// A fault stays noted until it has been dealt with, so that nobody sleeps before. Two threads may deal with the same.
+fn attend(own: &Set) -> bool {
+    let mut any = false;
+    while own.troubled.load(Relaxed) || TROUBLED.load(Relaxed) {
+        TROUBLED.store(false, Relaxed);
+        let mut found = None;
+        control::every_set(|_, set| {
+            let due = core::ptr::eq(set, own) || set.exposed.load(Relaxed);
+            if found.is_none() && due && set.troubled.load(Relaxed) {
+                found = first_fault(set);
+                set.troubled.store(found.is_some(), Relaxed);
+            }
+        });
+        let Some((set, pin, fd, fault)) = found else { break };
+        // There may be more.
+        TROUBLED.store(true, Relaxed);
+        any = true;
+        if pin.desc().is_lane() {
+            let (Next::Again | Next::Kernel) = io::fault(fd, pin.desc(), fault, 0);
+        }
+        let _guard = set.lock.lock();
+        set.for_each_entry(|_, entry| {
+            if control::is_of(entry, pin.desc()) {
+                entry.fault.store(0, Relaxed);
+            }
+        });
+    }
+    any
+}
+
+/// One of the faults that were noted in a set, with the connection and its number. The set is locked.
+fn first_fault(set: &'static Set) -> Option<(&'static Set, Pin, i32, Fault)> {
     let mut found = None;
     set.for_each_entry(|fd, entry| {
-        let Some(desc) = entry.desc().filter(|_| entry.fault.load(Relaxed) != 0) else { return };
-        if found.is_some() {
-            set.troubled.store(true, Relaxed);
-        } else if let Some(fault) = fault_of(entry.fault.swap(0, Relaxed)) {
+        if found.is_none()
+            && let Some(fault) = fault_of(entry.fault.load(Relaxed))
+            && let Some(desc) = entry.desc()
+        {
             // Pinned: its number may lead elsewhere, and a description that is given back, too.
-            found = Some((desc.pin(), open_fd(fd, desc), fault));
+            found = Some((set, desc.pin(), open_fd(fd, desc), fault));
         }
     });
     found
@@ -276,7 +320,7 @@ fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
     }
     // What is ready was told, and is no edge any more: what comes from now on is one.
     let _ = cool_behind(epfd, inner, 0);
-    if is_edge() { Armed::Ready } else { Armed::Sleep }
+    if inner.troubled.load(Relaxed) || is_edge() { Armed::Ready } else { Armed::Sleep }
 }
 
 /// Arms what a thread leaves behind in a set on which others sleep: what has been reported and not yet dealt
@@ -328,7 +372,11 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
         _ => return Armed::Sleep,
     }
     let mut since = since(entry, desc);
-    if entry.fault.load(Relaxed) != 0 || judge(set, entry, depth) != 0 {
+    if entry.fault.load(Relaxed) != 0 {
+        remind(set);
+        return Armed::Ready;
+    }
+    if judge(set, entry, depth) != 0 {
         return Armed::Ready;
     }
     if entry.dead.load(Relaxed) || desc.side().is(crate::side::state::PEER_CLOSED | crate::side::state::RESET) {
@@ -430,6 +478,8 @@ pub fn reset_after_fork() {
     SETS.reset_after_fork(|set| {
         set.lock.reset();
     });
+    // Another thread may have been about to look.
+    TROUBLED.store(true, Relaxed);
     crate::poll::reset_after_fork();
     control::reset_after_fork();
 }

@@ -155,9 +155,7 @@ pub(crate) fn scan(
         Err(errno) => Outcome::Fail(errno),
         Ok(0) => {
             *waited = true;
-            scratch::with(fds.len(), None, |places| {
-                sleep_until_ready(fds, shadow, &mut Held::new(places), deadline, mask)
-            })
+            scratch::with(fds.len(), None, |places| sleep_until_ready(fds, shadow, &Held::new(places), deadline, mask))
         }
         Ok(ready) => Outcome::Done(ready),
     }
@@ -167,7 +165,7 @@ pub(crate) fn scan(
 fn sleep_until_ready(
     fds: &mut [pollfd],
     shadow: &mut [pollfd],
-    held: &mut Held<'_>,
+    held: &Held<'_>,
     deadline: Option<u64>,
     mask: Option<&u64>,
 ) -> Outcome {
@@ -202,24 +200,25 @@ fn sleep_until_ready(
             }
         }
         let poller = Poller::enter();
-        held.prepare(fds);
-        // What the kernel is asked is laid out before the arming, whose last look then covers all that is left out of it.
-        let used = fill(fds, shadow, Some(held));
-        if arm(fds) == Armed::Ready {
-            continue;
-        }
-        let sleep = || poller.while_asleep(|| patience.sleep(&mut shadow[..used], mask));
-        match held.while_asleep(sleep) {
-            Woken::Ready(_) => heard(fds, shadow, held, &patience),
-            Woken::TimedOut => {
+        // A handler that comes during the preparations may jump out as well.
+        let sleep = || {
+            held.prepare(fds);
+            // What the kernel is asked is laid out before the arming, whose last look then covers all that is left out of it.
+            let used = fill(fds, shadow, Some(held));
+            (arm(fds) == Armed::Sleep).then(|| patience.sleep(&mut shadow[..used], mask))
+        };
+        match held.while_asleep(|| poller.while_asleep(sleep)) {
+            None => {}
+            Some(Woken::Ready(_)) => heard(fds, shadow, held, &patience),
+            Some(Woken::TimedOut) => {
                 return match look(fds, shadow) {
                     Ok(ready) => Outcome::Done(ready),
                     Err(errno) => Outcome::Fail(errno),
                 };
             }
             // poll(2) and select(2) are never restarted after a handler (signal(7)).
-            Woken::Signal { .. } => return Outcome::fail(libc::EINTR),
-            Woken::Failed(errno) => return Outcome::Fail(errno),
+            Some(Woken::Signal { .. }) => return Outcome::fail(libc::EINTR),
+            Some(Woken::Failed(errno)) => return Outcome::Fail(errno),
         }
     }
 }

@@ -76,7 +76,7 @@ pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_ev
         let desc = desc.filter(|desc| table::leads_to(fd, desc));
         change(epfd, set, operation, fd, event, desc)
     };
-    attend();
+    let _ = attend(set);
     match outcome {
         Ok(ready) => {
             if ready && set.sleepers.load(Relaxed) != 0 {

@@ -2,15 +2,14 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::Fault;
 use libc::epoll_event;
 
-use super::control::{WAKER_DATA, disarm_pair, is_of};
+use super::control::{WAKER_DATA, disarm_pair};
 use super::judge::arrivals;
 use super::registration::{bury, make_exact, pause, was_parked};
-use super::set::Set;
+use super::set::{Entry, Set};
 use super::wait::Call;
-use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready, blame, open_fd, set_of};
+use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready, hear, open_fd, set_of};
 use crate::desc::{Desc, Kind};
 use crate::io::{self, Anchor, Next};
 use crate::poll::somebody_polls;
@@ -75,6 +74,8 @@ impl Call {
         self.set.with_data(event.u64, |fd, entry| {
             known = true;
             match entry.desc().map(|desc| (desc, desc.kind())) {
+                // The kernel no longer watches it: this is about another member with the same data.
+                Some((_, Kind::Lane)) if entry.dead.load(Relaxed) => {}
                 Some((desc, Kind::Lane)) => {
                     let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
                     let event = match members {
@@ -103,10 +104,19 @@ impl Call {
                         }
                     }
                     let grave = event.events & !(EPOLLIN | libc::EPOLLOUT as u32);
-                    if grave != 0 && told < news.len() {
-                        // Pinned: its number may lead elsewhere, and a description that is given back, too.
-                        news[told] = Some((desc.pin(), desc, fd, grave as i16));
-                        told += 1;
+                    if grave == 0 {
+                        return;
+                    }
+                    *heated = true;
+                    match news.get_mut(told) {
+                        _ if self.is_inside => hear(self.set, entry, desc, grave as i16),
+                        Some(place) => {
+                            // Pinned: its number may lead elsewhere, and a description that is given back, too.
+                            *place = Some((desc.pin(), desc, fd, grave as i16));
+                            told += 1;
+                        }
+                        // The kernel will say so again.
+                        None => return,
                     }
                     if dead {
                         bury(self.epfd, fd, entry);
@@ -133,10 +143,12 @@ impl Call {
         drop(guard);
         for (_pin, desc, fd, revents) in news.into_iter().flatten() {
             if desc.is_lane() {
-                self.answer(fd, desc, io::hear(desc, revents));
-                // What a lane that was hot already has to say is new.
-                *heated = true;
+                let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
             }
+        }
+        if self.is_inside {
+            // What follows is about sets that nobody watches, and takes locks.
+            return false;
         }
         if let Some((fd, desc)) = rung {
             self.hush(fd, desc);
@@ -155,7 +167,8 @@ impl Call {
             // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If another
             // thread has made it cold meanwhile, a bell may be all that tells of it.
             let _set = self.set.lock.lock();
-            let hot = self.set.find(fd).filter(|entry| is_of(entry, desc)).is_some_and(|entry| entry.hot.load(Relaxed));
+            let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
+            let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.hot.load(Relaxed));
             let Some(guard) = table::rx_of(number, desc).filter(|_| hot) else { return };
             // Whoever sleeps has said so before it armed the lane, under the lock that we hold. On a set that others watch
             // sleep those who watch it.
@@ -168,19 +181,8 @@ impl Call {
                 && !somebody_polls();
             if alone { guard.reader().hush(&Anchor(number)) } else { Ok(()) }
         };
-        self.answer(fd, desc, hushed);
-    }
-
-    /// Deals with a fault of a member's peer, or leaves it to [`attend`](super::attend) if locks may be held.
-    fn answer(&self, fd: i32, desc: &'static Desc, heard: Result<(), Fault>) {
-        let Err(fault) = heard else { return };
-        if !self.is_inside {
-            let (Next::Again | Next::Kernel) = io::fault(open_fd(fd, desc), desc, fault, 0);
-            return;
-        }
-        let _guard = self.set.lock.lock();
-        if let Some(entry) = self.set.find(fd).filter(|entry| is_of(entry, desc)) {
-            blame(self.set, entry, fault);
+        if let Err(failure) = hushed {
+            let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
         }
     }
 

@@ -301,6 +301,7 @@ impl Set {
         ] {
             target.store(source.load(Relaxed), Relaxed);
         }
+        new.fault.store(old.fault.load(Relaxed), Relaxed);
         new.told_data.store(old.told_data.load(Relaxed), Relaxed);
         if old.hot.load(Relaxed) {
             self.make_hot(to, new);

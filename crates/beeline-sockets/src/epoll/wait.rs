@@ -125,7 +125,7 @@ impl Call {
     }
 
     fn wait(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
-        attend();
+        let _ = attend(self.set);
         let due = self.look_is_due();
         if due && self.set.crowded.load(Relaxed) {
             self.set.crowded.store(false, Relaxed);
@@ -139,6 +139,9 @@ impl Call {
         }
         if self.filled == 0 && relay::catch_up() {
             self.look()?;
+        }
+        if self.filled == 0 && attend(self.set) {
+            self.harvest();
         }
         if self.filled != 0 || deadline == Deadline::Now {
             if self.filled == 0
@@ -220,7 +223,7 @@ impl Call {
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.
     fn sleep(&mut self, patience: &mut Patience, mask: Option<&u64>) -> Option<Woken> {
         if cool_set(self.epfd, self.set, 0) == Armed::Ready {
-            attend();
+            let _ = attend(self.set);
             return None;
         }
         let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);

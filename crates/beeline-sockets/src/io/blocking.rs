@@ -60,11 +60,16 @@ impl From<Next> for Waited {
 /// Waits until there is room, or something else to tell.
 #[cold]
 pub(super) fn wait_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
+    // All of it: a handler that comes during the arming runs at its end, and may jump out.
+    pin.while_waiting(|| until_writable(given, pin, patience))
+}
+
+fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
     let desc = pin.desc();
     let side = desc.side();
     if !desc.shares_cpu() {
         let news = || writable_hint(desc, side) || desc.lane().flags(desc.end().peer()) & lane_flags::CLOSED != 0;
-        let spun = pin.while_waiting(|| desc.budget().spin(patience, news));
+        let spun = desc.budget().spin(patience, news);
         match spun {
             Spun::News => {
                 observe(desc, side);
@@ -104,7 +109,7 @@ pub(super) fn wait_writable(given: i32, pin: &Pin, patience: &mut Patience) -> W
         }
     }
     let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-    let woken = pin.while_waiting(|| patience.sleep(&mut fds, None));
+    let woken = patience.sleep(&mut fds, None);
     desc.publish_cpu();
     desc.budget().slept(patience);
     match Waited::from_sleep(woken, patience) {
@@ -126,6 +131,10 @@ pub(super) fn wait_writable(given: i32, pin: &Pin, patience: &mut Patience) -> W
 /// Waits until there is something to read, or something else to tell.
 #[cold]
 pub(super) fn wait_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) -> Waited {
+    pin.while_waiting(|| until_readable(given, pin, since, patience))
+}
+
+fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) -> Waited {
     let desc = pin.desc();
     let side = desc.side();
     let lane = desc.lane();
@@ -137,7 +146,7 @@ pub(super) fn wait_readable(given: i32, pin: &Pin, since: Since, patience: &mut 
         };
         let flags = lane.flags(peer);
         let news = || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags;
-        let spun = pin.while_waiting(|| desc.budget().spin(patience, news));
+        let spun = desc.budget().spin(patience, news);
         match spun {
             Spun::News => return Waited::Again,
             Spun::Signal => {
@@ -167,7 +176,7 @@ pub(super) fn wait_readable(given: i32, pin: &Pin, since: Since, patience: &mut 
         return Waited::Again;
     }
     let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
-    let woken = pin.while_waiting(|| patience.sleep(&mut fds, None));
+    let woken = patience.sleep(&mut fds, None);
     desc.publish_cpu();
     desc.budget().slept(patience);
     match (woken, Waited::from_sleep(woken, patience)) {

@@ -6,8 +6,9 @@
 //! 1. for a standard descriptor (0 to 2) of a program that is executed or spawned, with the library or without: libc's
 //!    streams read and write past any hook;
 //! 2. for any descriptor that survives `execve` into a program that will not have the library, if nobody else holds the
-//!    connection: then it can only be meant for that program;
-//! 3. for a descriptor that a list of actions gives to a spawned program that will not have the library;
+//!    connection: then it can only be meant for that program. The same if that program will have the library and the
+//!    lane's memory cannot go along, because its descriptors were not kept;
+//! 3. for a descriptor that a list of actions gives to a spawned program, in the same two cases;
 //! 4. for a descriptor that is sent to a process which may not have the library;
 //! 5. for one that becomes a standard descriptor of this program, be it by `dup2` or by `accept`: the streams are there
 //!    already (`dup2(connection, 1)`, then `printf`, as a shell does it for its own commands).
@@ -22,7 +23,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use beeline_stats::Reason;
 
-use super::handover::{NAMED_FOR_STDIO, NOT_NAMED, stays_open};
+use super::handover::{NAMED_FOR_STDIO, NOT_NAMED, part_fds, stays_open};
 use super::image::Image;
 use crate::desc::{Desc, Kind};
 use crate::{options, table};
@@ -51,8 +52,9 @@ pub(super) fn prepare_exec(image: Image) {
         if !desc.is_lane() || !stays_open(fd) {
             return;
         }
+        let cannot_have = || image != Image::Takes || part_fds(desc).is_none();
         let meant = || desc.side().holders.load(Acquire) <= 1;
-        if is_standard(fd) || image != Image::Takes && meant() {
+        if is_standard(fd) || cannot_have() && meant() {
             demote(fd, desc);
         }
     });
@@ -66,7 +68,8 @@ pub(super) fn prepare_spawn(image: Image) {
         }
         let named = desc.named_in_spawn.load(Relaxed);
         let standard = named == NAMED_FOR_STDIO || is_standard(fd) && stays_open(fd);
-        if standard || image != Image::Takes && named != NOT_NAMED {
+        let cannot_have = || image != Image::Takes || part_fds(desc).is_none();
+        if standard || named != NOT_NAMED && cannot_have() {
             demote(fd, desc);
         }
     });

@@ -7,6 +7,8 @@
 //!    all the time. What counts for it are *arrivals*: they come as edges, through an epoll set that lives as long as
 //!    the call. Where none is to be had the call looks every millisecond.
 
+use core::cell::Cell;
+
 use libc::{POLLIN, POLLPRI, POLLRDNORM, epoll_event, pollfd};
 
 use super::scratch::NONE;
@@ -15,9 +17,9 @@ use crate::{Errno, cancel, kernel, table};
 
 /// See the module.
 pub(super) struct Held<'a> {
-    places: &'a mut [Option<&'static Desc>],
+    places: &'a [Cell<Option<&'static Desc>>],
     /// The epoll set of rule 2, hidden; -1 if there is none.
-    arrivals: i32,
+    arrivals: Cell<i32>,
 }
 
 /// Whether urgent bytes are asked for and other bytes are not.
@@ -28,67 +30,69 @@ pub(super) fn is_urgent_alone(events: i16) -> bool {
 impl<'a> Held<'a> {
     /// Holds nothing yet; there is one place for each entry.
     pub(super) fn new(places: &'a mut [Option<&'static Desc>]) -> Self {
-        Self { places, arrivals: -1 }
+        Self { places: Cell::from_mut(places).as_slice_of_cells(), arrivals: Cell::new(-1) }
     }
 
     /// Before a sleep: keeps what the entries are about, and forgets the arrivals so far.
-    pub(super) fn prepare(&mut self, fds: &[pollfd]) {
-        for (place, entry) in self.places.iter_mut().zip(fds) {
+    pub(super) fn prepare(&self, fds: &[pollfd]) {
+        for (place, entry) in self.places.iter().zip(fds) {
             let ours = |desc: &&'static Desc| matches!(desc.kind(), Kind::Lane | Kind::Listener | Kind::Epoll);
             let desc = table::get(entry.fd).filter(ours);
-            if place.map(core::ptr::from_ref) == desc.map(core::ptr::from_ref) {
+            if place.get().map(core::ptr::from_ref) == desc.map(core::ptr::from_ref) {
                 continue;
             }
             if let Some(old) = place.take() {
                 old.let_go();
             }
-            *place = desc.and_then(|desc| table::pin(entry.fd, desc)).map(Desc::hold);
+            place.set(desc.and_then(|desc| table::pin(entry.fd, desc)).map(Desc::hold));
         }
         if fds.iter().any(|entry| is_urgent_alone(entry.events)) {
             self.await_arrivals(fds);
         }
     }
 
-    fn await_arrivals(&mut self, fds: &[pollfd]) {
-        if self.arrivals < 0 {
-            self.arrivals = kernel::epoll_create().map_or(-1, kernel::hide);
+    fn await_arrivals(&self, fds: &[pollfd]) {
+        if self.arrivals.get() < 0 {
+            self.arrivals.set(kernel::epoll_create().map_or(-1, kernel::hide));
         }
-        if self.arrivals < 0 {
+        let arrivals = self.arrivals.get();
+        if arrivals < 0 {
             return;
         }
         let event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
         for (entry, place) in fds.iter().zip(self.places.iter()) {
-            if !place.is_some_and(Desc::is_lane) || !is_urgent_alone(entry.events) {
+            if !place.get().is_some_and(Desc::is_lane) || !is_urgent_alone(entry.events) {
                 continue;
             }
-            match kernel::epoll_ctl(self.arrivals, libc::EPOLL_CTL_ADD, entry.fd, Some(event)) {
+            match kernel::epoll_ctl(arrivals, libc::EPOLL_CTL_ADD, entry.fd, Some(event)) {
                 // It may be there already.
                 Ok(_) | Err(Errno(libc::EEXIST)) => {}
                 Err(_) => {
-                    kernel::close_hidden(self.arrivals);
-                    self.arrivals = -1;
+                    self.arrivals.set(-1);
+                    kernel::close_hidden(arrivals);
                     return;
                 }
             }
         }
         let mut told = [epoll_event { events: 0, u64: 0 }; 8];
         // SAFETY: room for that many events.
-        while unsafe { kernel::epoll_now(self.arrivals, told.as_mut_ptr(), told.len() as i32) } == Ok(told.len()) {}
+        while unsafe { kernel::epoll_now(arrivals, told.as_mut_ptr(), told.len() as i32) } == Ok(told.len()) {}
     }
 
     /// Whether the entry at `index` was about `desc` when the sleep began.
     pub(super) fn holds(&self, index: usize, desc: &Desc) -> bool {
-        self.places.get(index).is_some_and(|place| place.is_some_and(|held| core::ptr::eq(held, desc)))
+        self.places.get(index).is_some_and(|place| place.get().is_some_and(|held| core::ptr::eq(held, desc)))
     }
 
     /// Whether arrivals end the sleep of who waits for urgent bytes alone, as the entry at `index` does.
     pub(super) fn hears_arrivals(&self, index: usize) -> bool {
-        self.arrivals >= 0 && self.places.get(index).is_some_and(|place| place.is_some_and(Desc::is_lane))
+        self.arrivals.get() >= 0 && self.places.get(index).is_some_and(|place| place.get().is_some_and(Desc::is_lane))
     }
 
     /// What to ask the kernel beside the entries.
     pub(super) fn arrivals(&self) -> Option<pollfd> {
-        (self.arrivals >= 0).then_some(pollfd { fd: self.arrivals, events: POLLIN, ..NONE })
+        let fd = self.arrivals.get();
+        (fd >= 0).then_some(pollfd { fd, events: POLLIN, ..NONE })
     }
 
     /// Runs `sleep`; a thread that does not come back from it holds nothing any more.
@@ -101,9 +105,9 @@ impl<'a> Held<'a> {
     }
 
     fn let_go(&self) {
-        self.places.iter().flatten().for_each(|desc| desc.let_go());
-        if self.arrivals >= 0 {
-            kernel::close_hidden(self.arrivals);
+        self.places.iter().filter_map(Cell::get).for_each(Desc::let_go);
+        if self.arrivals.get() >= 0 {
+            kernel::close_hidden(self.arrivals.get());
         }
     }
 }

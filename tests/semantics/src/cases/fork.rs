@@ -25,6 +25,8 @@ pub const GROUP: Group = Group {
         Case::new("last_holder_killed", FAMILY, last_holder_killed),
         Case::new("last_holder_killed_at_work", FAMILY, last_holder_killed_at_work),
         Case::new("last_holder_killed_and_nobody_waits", FAMILY, last_holder_killed_and_nobody_waits),
+        Case::new("last_holder_killed_and_seen_through_sets", FAMILY, last_holder_killed_and_seen_through_sets),
+        Case::new("holder_of_many_killed", FAMILY, holder_of_many_killed),
         Case::new("grandchild", FAMILY, grandchild),
         Case::new("child_accepts", FAMILY, child_accepts),
         Case::new("child_connects", FAMILY, child_connects),
@@ -329,6 +331,85 @@ fn last_holder_killed_and_nobody_waits(v: Variant) {
             told
         }
     });
+}
+
+/// The end shows through sets that watch sets, with members of the kernel's own among theirs or not, whoever asks how.
+fn last_holder_killed_and_seen_through_sets(v: Variant) {
+    let poll = |fd: Fd, wait_ms: i32| {
+        sys::poll(&mut [libc::pollfd { fd: fd.raw, events: libc::POLLIN, revents: 0 }], wait_ms).value == 1
+    };
+    let wait = |fd: Fd, wait_ms: i32| {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        unsafe { libc::epoll_wait(fd.raw, &raw mut event, 1, wait_ms) == 1 }
+    };
+    for mixed in [false, true] {
+        for way in 0..5 {
+            let (client, server) = v.pair();
+            let child = child("child", || {
+                sys::close(client.raw);
+                // SAFETY: no preconditions.
+                unsafe { libc::pause() };
+            });
+            close(server);
+            let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
+            epoll_add(inner, client, libc::EPOLLIN);
+            epoll_add(outer, inner, libc::EPOLLIN);
+            let other = mixed.then(super::ready::pipe);
+            if let Some((reader, _)) = other {
+                epoll_add(inner, reader, libc::EPOLLIN);
+            }
+            epoll_wait(outer, 4, 0);
+            sys::kill(child.value as i32, libc::SIGKILL);
+            finish(child);
+            let told = match way {
+                0 => wait(outer, 5_000),
+                1 => poll(outer, 5_000),
+                2 => poll(inner, 5_000),
+                _ => (0..200).any(|_| {
+                    std::thread::sleep(Duration::from_millis(5));
+                    if way == 3 { wait(outer, 0) } else { poll(outer, 0) }
+                }),
+            };
+            trace!("mixed {mixed}, way {way}: {told}");
+            epoll_wait(inner, 4, 0);
+            [client, inner, outer].into_iter().chain(other.into_iter().flat_map(|(a, b)| [a, b])).for_each(|fd| {
+                close(fd);
+            });
+        }
+    }
+}
+
+/// One process held the other ends of many connections that a set knows by the same data.
+fn holder_of_many_killed(v: Variant) {
+    const MANY: usize = 10;
+    let pairs: Vec<_> = (0..MANY).map(|_| v.pair()).collect();
+    let child = child("child", || {
+        for (client, _) in &pairs {
+            sys::close(client.raw);
+        }
+        // SAFETY: no preconditions.
+        unsafe { libc::pause() };
+    });
+    let set = epoll_create("set");
+    for (client, server) in &pairs {
+        close(*server);
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 7 };
+        // SAFETY: a live event.
+        unsafe { libc::epoll_ctl(set.raw, libc::EPOLL_CTL_ADD, client.raw, &raw mut event) };
+    }
+    sys::kill(child.value as i32, libc::SIGKILL);
+    finish(child);
+    let mut most = 0;
+    for _ in 0..200 {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MANY + 1];
+        // SAFETY: room for that many events.
+        most = most.max(unsafe { libc::epoll_wait(set.raw, events.as_mut_ptr(), MANY as i32 + 1, 100) });
+        if most == MANY as i32 {
+            break;
+        }
+    }
+    trace!("told of {most} at once");
 }
 
 /// A reader that is killed while it computes has armed nothing. Who sends to it now and then learns of it soon.

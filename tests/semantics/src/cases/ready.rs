@@ -41,7 +41,7 @@ pub const GROUP: Group = Group {
 const IN: i16 = libc::POLLIN;
 const OUT: i16 = libc::POLLOUT;
 
-fn pipe() -> (Fd, Fd) {
+pub(super) fn pipe() -> (Fd, Fd) {
     let (_, ends) = sys::pipe2(0);
     (Fd::new(ends[0], "reader"), Fd::new(ends[1], "writer"))
 }
