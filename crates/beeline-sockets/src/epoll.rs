@@ -34,7 +34,10 @@ mod registration;
 mod set;
 mod wait;
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use beeline_lane::{Armed, Fault};
 
@@ -150,12 +153,17 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
 /// Asks the kernel which lanes of a set have a dead anchor: what it has to say of a set with members of its own cannot be
 /// taken without what it says about those. The set is locked.
 fn hear_of_ends(epfd: i32, set: &Set) {
+    let ended = crate::side::state::PEER_CLOSED | crate::side::state::RESET;
     set.for_each_entry(|fd, entry| {
-        let Some(desc) = entry.desc().filter(|desc| desc.is_lane() && !entry.dead.load(Relaxed)) else { return };
+        let known = |desc: &Desc| entry.dead.load(Relaxed) || desc.side().is(ended);
+        let Some(desc) = entry.desc().filter(|desc| desc.is_lane() && !known(desc)) else { return };
         let revents = crate::kernel::poll_now(open_fd(fd, desc), 0);
         if revents & (libc::POLLHUP | libc::POLLERR) != 0 {
-            hear(set, entry, desc, revents);
-            bury(epfd, fd, entry);
+            hear(set, fd, entry, desc, revents);
+            // Where others share the kernel's set it is to tell them, too.
+            if !is_shared(set) {
+                bury(epfd, fd, entry);
+            }
         }
     });
 }
@@ -196,17 +204,22 @@ pub fn is_ready(desc: &Desc) -> bool {
 pub fn cool(desc: &Desc) -> Armed {
     let Some(set) = set_of(desc) else { return Armed::Sleep };
     expose(desc);
-    let armed = cool_set(desc.fd.load(Relaxed), set, 0);
-    let _ = attend(set);
-    armed
+    cool_for_sleep(desc.fd.load(Relaxed), set)
 }
 
 /// Whether some set may have a fault to be dealt with: one that is inside another is not waited on itself.
 static TROUBLED: AtomicBool = AtomicBool::new(false);
+/// Faults that somebody has begun to deal with, and those that have been dealt with.
+static DEALS_BEGUN: AtomicU32 = AtomicU32::new(0);
+static DEALS_ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// Notes a fault of an entry's peer, to be dealt with by [`attend`]. The set is locked.
-fn blame(set: &Set, entry: &Entry, fault: Fault) {
+/// Notes a fault of an entry's peer, to be dealt with by [`attend`]. The entry is hot from now on, so that no wait sleeps
+/// before. The set is locked.
+fn blame(set: &Set, fd: i32, entry: &Entry, fault: Fault) {
     entry.fault.store(number_of(fault), Relaxed);
+    if !entry.fired.load(Relaxed) {
+        set.make_hot(fd, entry);
+    }
     remind(set);
 }
 
@@ -218,18 +231,19 @@ fn remind(set: &Set) {
 
 /// Notes what the kernel says of a lane's anchor, and leaves a fault to [`attend`]. The set is locked, and the locks of
 /// sets around it may be held.
-fn hear(set: &Set, entry: &Entry, desc: &'static Desc, revents: i16) {
+fn hear(set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, revents: i16) {
     if let Err(fault) = io::hear(desc, revents) {
-        blame(set, entry, fault);
+        blame(set, fd, entry, fault);
     }
 }
 
 /// Deals with the faults of peers that were noted while sets were locked: of `own`, and of those that others watch, be it
 /// from within another set. No lock may be held: a fault may start the connection over on TCP, which takes it out of its
-/// sets. Whether there were any.
-///
-/// A fault stays noted until it has been dealt with, so that nobody sleeps before. Two threads may deal with the same.
+/// sets. True if there was something that another look may find changed.
 fn attend(own: &Set) -> bool {
+    unsafe extern "C" fn ended(_: *mut core::ffi::c_void) {
+        DEALS_ENDED.fetch_add(1, SeqCst);
+    }
     let mut any = false;
     while own.troubled.load(Relaxed) || TROUBLED.load(Relaxed) {
         TROUBLED.store(false, Relaxed);
@@ -237,40 +251,56 @@ fn attend(own: &Set) -> bool {
         control::every_set(|_, set| {
             let due = core::ptr::eq(set, own) || set.exposed.load(Relaxed);
             if found.is_none() && due && set.troubled.load(Relaxed) {
-                found = first_fault(set);
+                found = take_fault(set);
                 set.troubled.store(found.is_some(), Relaxed);
             }
         });
-        let Some((set, pin, fd, fault)) = found else { break };
+        let Some((pin, fd, fault)) = found else { break };
         // There may be more.
         TROUBLED.store(true, Relaxed);
         any = true;
-        if pin.desc().is_lane() {
-            let (Next::Again | Next::Kernel) = io::fault(fd, pin.desc(), fault, 0);
-        }
-        let _guard = set.lock.lock();
-        set.for_each_entry(|_, entry| {
-            if control::is_of(entry, pin.desc()) {
-                entry.fault.store(0, Relaxed);
+        let deal = || {
+            if pin.desc().is_lane() {
+                let (Next::Again | Next::Kernel) = io::fault(fd, pin.desc(), fault, 0);
             }
-        });
+        };
+        pin.while_waiting(|| crate::cancel::undoing(ended, own, deal));
+        DEALS_ENDED.fetch_add(1, SeqCst);
+    }
+    if !any && DEALS_BEGUN.load(SeqCst) != DEALS_ENDED.load(SeqCst) {
+        crate::kernel::sleep_ms();
+        return true;
     }
     any
 }
 
-/// One of the faults that were noted in a set, with the connection and its number. The set is locked.
-fn first_fault(set: &'static Set) -> Option<(&'static Set, Pin, i32, Fault)> {
+/// Takes one of the faults that were noted in a set, with the connection and its number. From here on it is being dealt
+/// with. The set is locked.
+fn take_fault(set: &Set) -> Option<(Pin, i32, Fault)> {
     let mut found = None;
     set.for_each_entry(|fd, entry| {
         if found.is_none()
             && let Some(fault) = fault_of(entry.fault.load(Relaxed))
             && let Some(desc) = entry.desc()
         {
+            DEALS_BEGUN.fetch_add(1, SeqCst);
+            entry.fault.store(0, Relaxed);
             // Pinned: its number may lead elsewhere, and a description that is given back, too.
-            found = Some((set, desc.pin(), open_fd(fd, desc), fault));
+            found = Some((desc.pin(), open_fd(fd, desc), fault));
         }
     });
     found
+}
+
+/// As [`cool_set`], for a sleep: ready, too, if a fault was being dealt with meanwhile, which has been taken and may show
+/// only later. No lock may be held.
+fn cool_for_sleep(epfd: i32, set: &Set) -> Armed {
+    let ended = DEALS_ENDED.load(SeqCst);
+    if cool_set(epfd, set, 0) == Armed::Sleep && DEALS_BEGUN.load(SeqCst) == ended {
+        return Armed::Sleep;
+    }
+    let _ = attend(set);
+    Armed::Ready
 }
 
 /// A fault as an entry remembers it.
@@ -307,7 +337,7 @@ fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
     if entry.fired.load(Relaxed) || cool_set(epfd, inner, depth) == Armed::Sleep {
         return Armed::Sleep;
     }
-    if inner.troubled.load(Relaxed) {
+    if TROUBLED.load(Relaxed) {
         return Armed::Ready;
     }
     let is_edge = || {
@@ -320,7 +350,7 @@ fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
     }
     // What is ready was told, and is no edge any more: what comes from now on is one.
     let _ = cool_behind(epfd, inner, 0);
-    if inner.troubled.load(Relaxed) || is_edge() { Armed::Ready } else { Armed::Sleep }
+    if TROUBLED.load(Relaxed) || is_edge() { Armed::Ready } else { Armed::Sleep }
 }
 
 /// Arms what a thread leaves behind in a set on which others sleep: what has been reported and not yet dealt
@@ -422,7 +452,7 @@ fn arm_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, 
         watch(epfd, set, fd, entry);
     }
     arm_for(open_fd(fd, desc), desc, interest, since, out).unwrap_or_else(|fault| {
-        blame(set, entry, fault);
+        blame(set, fd, entry, fault);
         Armed::Ready
     })
 }
@@ -478,8 +508,9 @@ pub fn reset_after_fork() {
     SETS.reset_after_fork(|set| {
         set.lock.reset();
     });
-    // Another thread may have been about to look.
+    // Another thread may have been about to look, or to deal with what it found.
     TROUBLED.store(true, Relaxed);
+    DEALS_ENDED.store(DEALS_BEGUN.load(Relaxed), Relaxed);
     crate::poll::reset_after_fork();
     control::reset_after_fork();
 }

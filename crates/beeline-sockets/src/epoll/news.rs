@@ -109,14 +109,12 @@ impl Call {
                     }
                     *heated = true;
                     match news.get_mut(told) {
-                        _ if self.is_inside => hear(self.set, entry, desc, grave as i16),
-                        Some(place) => {
+                        Some(place) if !self.is_inside => {
                             // Pinned: its number may lead elsewhere, and a description that is given back, too.
                             *place = Some((desc.pin(), desc, fd, grave as i16));
                             told += 1;
                         }
-                        // The kernel will say so again.
-                        None => return,
+                        _ => hear(self.set, fd, entry, desc, grave as i16),
                     }
                     if dead {
                         bury(self.epfd, fd, entry);

@@ -11,7 +11,7 @@ use super::judge::{Marks, judge, reported};
 use super::set::{Entry, NIL, Set};
 use super::{
     BUSY_WAITS, EPOLLET, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, SPIN_LOOK_TICKS, any_ready, attend, cool_behind,
-    cool_entry, cool_set, set_of,
+    cool_entry, cool_for_sleep, set_of,
 };
 use crate::app_memory::is_some;
 use crate::desc::{Desc, Pin};
@@ -222,8 +222,7 @@ impl Call {
 
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.
     fn sleep(&mut self, patience: &mut Patience, mask: Option<&u64>) -> Option<Woken> {
-        if cool_set(self.epfd, self.set, 0) == Armed::Ready {
-            let _ = attend(self.set);
+        if cool_for_sleep(self.epfd, self.set) == Armed::Ready {
             return None;
         }
         let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);

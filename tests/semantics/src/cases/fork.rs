@@ -359,9 +359,13 @@ fn last_holder_killed_and_seen_through_sets(v: Variant) {
             if let Some((reader, _)) = other {
                 epoll_add(inner, reader, libc::EPOLLIN);
             }
-            epoll_wait(outer, 4, 0);
-            sys::kill(child.value as i32, libc::SIGKILL);
-            finish(child);
+            // After these the kernel watches.
+            trace!("before: {} {}", wait(outer, 10), poll(inner, 10));
+            let victim = child.value as i32;
+            let killer = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(10));
+                sys::kill(victim, libc::SIGKILL);
+            });
             let told = match way {
                 0 => wait(outer, 5_000),
                 1 => poll(outer, 5_000),
@@ -371,6 +375,8 @@ fn last_holder_killed_and_seen_through_sets(v: Variant) {
                     if way == 3 { wait(outer, 0) } else { poll(outer, 0) }
                 }),
             };
+            killer.join().expect("a killer");
+            finish(child);
             trace!("mixed {mixed}, way {way}: {told}");
             epoll_wait(inner, 4, 0);
             [client, inner, outer].into_iter().chain(other.into_iter().flat_map(|(a, b)| [a, b])).for_each(|fd| {
