@@ -34,6 +34,7 @@ mod registration;
 mod set;
 mod wait;
 
+use core::cell::Cell;
 use core::sync::atomic::{
     AtomicBool, AtomicU32,
     Ordering::{Relaxed, SeqCst},
@@ -45,6 +46,7 @@ use crate::desc::{Desc, Kind, Pin};
 use crate::io::{self, Next};
 use crate::poll::arm_lane;
 use crate::table;
+use crate::thread::Section;
 
 pub use control::{
     create, ctl, forget, forget_last, leave_sets, listener_gained, listener_lost, put_back, remember, stir, take_out,
@@ -155,7 +157,7 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
 fn hear_of_ends(epfd: i32, set: &Set) {
     let ended = crate::side::state::PEER_CLOSED | crate::side::state::RESET;
     set.for_each_entry(|fd, entry| {
-        let known = |desc: &Desc| entry.dead.load(Relaxed) || desc.side().is(ended);
+        let known = |desc: &Desc| entry.dead.load(Relaxed) || is_shared(set) && desc.side().is(ended);
         let Some(desc) = entry.desc().filter(|desc| desc.is_lane() && !known(desc)) else { return };
         let revents = crate::kernel::poll_now(open_fd(fd, desc), 0);
         if revents & (libc::POLLHUP | libc::POLLERR) != 0 {
@@ -209,9 +211,9 @@ pub fn cool(desc: &Desc) -> Armed {
 
 /// Whether some set may have a fault to be dealt with: one that is inside another is not waited on itself.
 static TROUBLED: AtomicBool = AtomicBool::new(false);
-/// Faults that somebody has begun to deal with, and those that have been dealt with.
+/// Faults that somebody has begun to deal with, ever; and those that somebody is dealing with.
 static DEALS_BEGUN: AtomicU32 = AtomicU32::new(0);
-static DEALS_ENDED: AtomicU32 = AtomicU32::new(0);
+static DEALS_OPEN: AtomicU32 = AtomicU32::new(0);
 
 /// Notes a fault of an entry's peer, to be dealt with by [`attend`]. The entry is hot from now on, so that no wait sleeps
 /// before. The set is locked.
@@ -229,6 +231,11 @@ fn remind(set: &Set) {
     TROUBLED.store(true, Relaxed);
 }
 
+/// Whether a set, or one inside it, may have a fault to be dealt with.
+fn is_troubled(set: &Set) -> bool {
+    set.troubled.load(Relaxed) || TROUBLED.load(Relaxed)
+}
+
 /// Notes what the kernel says of a lane's anchor, and leaves a fault to [`attend`]. The set is locked, and the locks of
 /// sets around it may be held.
 fn hear(set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, revents: i16) {
@@ -239,51 +246,65 @@ fn hear(set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, revents: i16) {
 
 /// Deals with the faults of peers that were noted while sets were locked: of `own`, and of those that others watch, be it
 /// from within another set. No lock may be held: a fault may start the connection over on TCP, which takes it out of its
-/// sets. True if there was something that another look may find changed.
+/// sets. Whether there were any.
 fn attend(own: &Set) -> bool {
-    unsafe extern "C" fn ended(_: *mut core::ffi::c_void) {
-        DEALS_ENDED.fetch_add(1, SeqCst);
+    unsafe extern "C" fn jumped_out(open: *mut core::ffi::c_void) {
+        // SAFETY: `open` below, which the call that does not come back leaves behind.
+        if unsafe { &*open.cast::<Cell<bool>>() }.get() {
+            end_deal();
+        }
     }
     let mut any = false;
-    while own.troubled.load(Relaxed) || TROUBLED.load(Relaxed) {
-        TROUBLED.store(false, Relaxed);
-        let mut found = None;
-        control::every_set(|_, set| {
-            let due = core::ptr::eq(set, own) || set.exposed.load(Relaxed);
-            if found.is_none() && due && set.troubled.load(Relaxed) {
-                found = take_fault(set);
-                set.troubled.store(found.is_some(), Relaxed);
-            }
-        });
-        let Some((pin, fd, fault)) = found else { break };
-        // There may be more.
-        TROUBLED.store(true, Relaxed);
+    while is_troubled(own) {
+        let open = Cell::new(false);
+        if !crate::cancel::undoing(jumped_out, &open, || deal(own, &open)) {
+            break;
+        }
         any = true;
-        let deal = || {
-            if pin.desc().is_lane() {
-                let (Next::Again | Next::Kernel) = io::fault(fd, pin.desc(), fault, 0);
-            }
-        };
-        pin.while_waiting(|| crate::cancel::undoing(ended, own, deal));
-        DEALS_ENDED.fetch_add(1, SeqCst);
-    }
-    if !any && DEALS_BEGUN.load(SeqCst) != DEALS_ENDED.load(SeqCst) {
-        crate::kernel::sleep_ms();
-        return true;
     }
     any
 }
 
+/// Deals with one fault, which is `open` meanwhile. False if there is none.
+fn deal(own: &Set, open: &Cell<bool>) -> bool {
+    TROUBLED.store(false, Relaxed);
+    let mut found = None;
+    control::every_set(|_, set| {
+        let due = core::ptr::eq(set, own) || set.exposed.load(Relaxed);
+        if found.is_none() && due && set.troubled.load(Relaxed) {
+            found = take_fault(set, open);
+            set.troubled.store(found.is_some(), Relaxed);
+        }
+    });
+    let Some((pin, fd, fault)) = found else { return false };
+    // There may be more.
+    TROUBLED.store(true, Relaxed);
+    if pin.desc().is_lane() {
+        let (Next::Again | Next::Kernel) = pin.while_waiting(|| io::fault(fd, pin.desc(), fault, 0));
+    }
+    let _section = Section::enter();
+    open.set(false);
+    end_deal();
+    true
+}
+
+/// A handler may fork in the middle of a deal, and its child return here uncounted.
+fn end_deal() {
+    let _ = DEALS_OPEN.fetch_update(SeqCst, Relaxed, |open| open.checked_sub(1));
+}
+
 /// Takes one of the faults that were noted in a set, with the connection and its number. From here on it is being dealt
 /// with. The set is locked.
-fn take_fault(set: &Set) -> Option<(Pin, i32, Fault)> {
+fn take_fault(set: &Set, open: &Cell<bool>) -> Option<(Pin, i32, Fault)> {
     let mut found = None;
     set.for_each_entry(|fd, entry| {
         if found.is_none()
             && let Some(fault) = fault_of(entry.fault.load(Relaxed))
             && let Some(desc) = entry.desc()
         {
+            DEALS_OPEN.fetch_add(1, SeqCst);
             DEALS_BEGUN.fetch_add(1, SeqCst);
+            open.set(true);
             entry.fault.store(0, Relaxed);
             // Pinned: its number may lead elsewhere, and a description that is given back, too.
             found = Some((desc.pin(), open_fd(fd, desc), fault));
@@ -295,11 +316,15 @@ fn take_fault(set: &Set) -> Option<(Pin, i32, Fault)> {
 /// As [`cool_set`], for a sleep: ready, too, if a fault was being dealt with meanwhile, which has been taken and may show
 /// only later. No lock may be held.
 fn cool_for_sleep(epfd: i32, set: &Set) -> Armed {
-    let ended = DEALS_ENDED.load(SeqCst);
-    if cool_set(epfd, set, 0) == Armed::Sleep && DEALS_BEGUN.load(SeqCst) == ended {
+    let begun = DEALS_BEGUN.load(SeqCst);
+    let armed = cool_set(epfd, set, 0);
+    let open = DEALS_OPEN.load(SeqCst) != 0;
+    if armed == Armed::Sleep && !open && DEALS_BEGUN.load(SeqCst) == begun {
         return Armed::Sleep;
     }
-    let _ = attend(set);
+    if !attend(set) && open {
+        crate::kernel::sleep_ms();
+    }
     Armed::Ready
 }
 
@@ -337,7 +362,7 @@ fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
     if entry.fired.load(Relaxed) || cool_set(epfd, inner, depth) == Armed::Sleep {
         return Armed::Sleep;
     }
-    if TROUBLED.load(Relaxed) {
+    if is_troubled(inner) {
         return Armed::Ready;
     }
     let is_edge = || {
@@ -350,7 +375,7 @@ fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
     }
     // What is ready was told, and is no edge any more: what comes from now on is one.
     let _ = cool_behind(epfd, inner, 0);
-    if TROUBLED.load(Relaxed) || is_edge() { Armed::Ready } else { Armed::Sleep }
+    if is_troubled(inner) || is_edge() { Armed::Ready } else { Armed::Sleep }
 }
 
 /// Arms what a thread leaves behind in a set on which others sleep: what has been reported and not yet dealt
@@ -510,7 +535,7 @@ pub fn reset_after_fork() {
     });
     // Another thread may have been about to look, or to deal with what it found.
     TROUBLED.store(true, Relaxed);
-    DEALS_ENDED.store(DEALS_BEGUN.load(Relaxed), Relaxed);
+    DEALS_OPEN.store(0, Relaxed);
     crate::poll::reset_after_fork();
     control::reset_after_fork();
 }

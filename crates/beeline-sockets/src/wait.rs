@@ -118,6 +118,11 @@ impl Patience {
         self.deadline_ns.is_some()
     }
 
+    /// Whether the deadline has passed.
+    pub fn is_over(&self) -> bool {
+        self.deadline_ns.is_some_and(|deadline_ns| kernel::now_ns() >= deadline_ns)
+    }
+
     /// Whether a handler ran since the call began or last asked; if so, forgets it and tells whether
     /// the kernel would restart a call that restarts.
     pub fn signal(&mut self) -> Option<Woken> {

@@ -209,7 +209,7 @@ impl Call {
                 Some(Woken::Signal { .. }) => return Err(Errno(libc::EINTR)),
                 Some(Woken::Failed(errno)) => return Err(errno),
             }
-            if self.filled != 0 {
+            if self.filled != 0 || patience.is_over() {
                 return Ok(self.leave());
             }
         }

@@ -19,6 +19,7 @@ pub const GROUP: Group = Group {
         Case::new("nested", FAMILY | TRIGGER, nested::nested),
         Case::new("nested_twice", FAMILY, nested::nested_twice),
         Case::new("nested_edge_outside", FAMILY, nested::nested_edge_outside),
+        Case::new("nested_with_a_paused_member", FAMILY, nested::nested_with_a_paused_member),
         Case::new("nested_edge_outside_with_data_unread", FAMILY, nested::nested_edge_outside_with_data_unread),
         Case::new("nested_edge_outside_about_room", FAMILY, nested::nested_edge_outside_about_room),
         Case::new(

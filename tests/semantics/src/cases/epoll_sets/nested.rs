@@ -57,6 +57,37 @@ pub(super) fn nested_edge_outside(v: Variant) {
     epoll_wait(outer, 4, -1);
     epoll_wait(outer, 4, 0);
 }
+
+/// The peer closes while nobody asks about the connection; the inner set has a member of another kind.
+pub(super) fn nested_with_a_paused_member(v: Variant) {
+    for fired in [false, true] {
+        let (client, server) = v.pair();
+        let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
+        let (reader, writer) = crate::cases::ready::pipe();
+        epoll_add(inner, reader, IN);
+        epoll_add(inner, server, IN | if fired { libc::EPOLLONESHOT } else { 0 });
+        epoll_add(outer, inner, IN);
+        say(client, server, "x");
+        epoll_wait(outer, 4, -1);
+        epoll_wait(inner, 4, -1);
+        recv(server, 8, 0);
+        if !fired {
+            epoll_mod(inner, server, 0);
+        }
+        epoll_wait(outer, 4, 20);
+        close(client);
+        epoll_wait(outer, 4, 20);
+        poll(&[(inner, libc::POLLIN)], 20);
+        recv(server, 8, 0);
+        epoll_wait(outer, 4, 20);
+        epoll_mod(inner, server, IN);
+        epoll_wait(outer, 4, -1);
+        epoll_wait(inner, 4, -1);
+        close(writer);
+        close(reader);
+    }
+}
+
 /// What was told and not read is no edge of the outer set any more, nor is a set that has fired: a wait ends in time, and
 /// with what comes next.
 pub(super) fn nested_edge_outside_with_data_unread(v: Variant) {
