@@ -26,6 +26,9 @@
 //!    last time, the kernel is asked first.
 //! 8. A bell that finds its lane hot already would be told at each look. If nobody sleeps on the lane it is
 //!    taken out.
+//! 9. A fault of a peer may change every set that watches it, so none may be locked when it is answered. What is found
+//!    under a lock is noted ([`blame`]): its lane becomes hot. [`attend`] answers it; no wait sleeps before, nor while
+//!    another thread does.
 
 mod control;
 mod judge;
