@@ -137,8 +137,8 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     if ready || !kernel_says {
         return ready;
     }
-    if mixed {
-        hear_of_ends(epfd, set);
+    if mixed && hear_of_ends(epfd, set, depth) {
+        return true;
     }
     if !is_shared(set) {
         return false;
@@ -156,21 +156,29 @@ fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
 }
 
 /// Asks the kernel which lanes of a set have a dead anchor: what it has to say of a set with members of its own cannot be
-/// taken without what it says about those. The set is locked.
-fn hear_of_ends(epfd: i32, set: &Set) {
+/// taken without what it says about those. Whether one of them has something to report now. The set is locked.
+fn hear_of_ends(epfd: i32, set: &Set, depth: u32) -> bool {
     let ended = crate::side::state::PEER_CLOSED | crate::side::state::RESET;
+    let shared = is_shared(set);
+    let mut ready = false;
     set.for_each_entry(|fd, entry| {
-        let known = |desc: &Desc| entry.dead.load(Relaxed) || is_shared(set) && desc.side().is(ended);
+        let known = |desc: &Desc| entry.dead.load(Relaxed) || shared && desc.side().is(ended);
         let Some(desc) = entry.desc().filter(|desc| desc.is_lane() && !known(desc)) else { return };
         let revents = crate::kernel::poll_now(open_fd(fd, desc), 0);
-        if revents & (libc::POLLHUP | libc::POLLERR) != 0 {
-            hear(set, fd, entry, desc, revents);
-            // Where others share the kernel's set it is to tell them, too.
-            if !is_shared(set) {
-                bury(epfd, fd, entry);
-            }
+        if revents & (libc::POLLHUP | libc::POLLERR) == 0 {
+            return;
+        }
+        if !entry.fired.load(Relaxed) {
+            set.make_hot(fd, entry);
+        }
+        hear(set, fd, entry, desc, revents);
+        ready |= judge(set, entry, depth) != 0;
+        // Where others share the kernel's set it is to tell them, too.
+        if !shared {
+            bury(epfd, fd, entry);
         }
     });
+    ready
 }
 
 /// Whether other processes may have added members of their own.
@@ -319,9 +327,10 @@ fn take_fault(set: &Set, open: &Cell<bool>) -> Option<(Pin, i32, Fault)> {
 /// As [`cool_set`], for a sleep: ready, too, if a fault was being dealt with meanwhile, which has been taken and may show
 /// only later. No lock may be held.
 fn cool_for_sleep(epfd: i32, set: &Set) -> Armed {
+    // In this order: a deal that is open now is seen here, and one that is begun later there.
     let begun = DEALS_BEGUN.load(SeqCst);
-    let armed = cool_set(epfd, set, 0);
     let open = DEALS_OPEN.load(SeqCst) != 0;
+    let armed = cool_set(epfd, set, 0);
     if armed == Armed::Sleep && !open && DEALS_BEGUN.load(SeqCst) == begun {
         return Armed::Sleep;
     }

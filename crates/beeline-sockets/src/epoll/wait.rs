@@ -203,7 +203,12 @@ impl Call {
                     self.translate(count);
                     self.harvest();
                 }
-                None => self.harvest(),
+                None => {
+                    self.harvest();
+                    if self.filled == 0 {
+                        self.look()?;
+                    }
+                }
                 Some(Woken::TimedOut) => return Ok(0),
                 // epoll_wait(2) is never restarted after a handler (signal(7)).
                 Some(Woken::Signal { .. }) => return Err(Errno(libc::EINTR)),
