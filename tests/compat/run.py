@@ -100,7 +100,8 @@ def run(script, arguments, mode, name, seconds):
     environment = dict(os.environ, MODE=mode, BEELINE=BEELINE, CACHE=str(CACHE), WORK=str(directory),
                        OUTCOMES=str(directory / "outcomes"), LC_ALL="C.UTF-8", COMPAT="1")
     # A job ends with us, however we end.
-    own = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child"]
+    own = ["setpriv", "--pdeathsig", "KILL",
+           "unshare", "--net", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child"]
     if os.geteuid() != 0:
         own.append("--map-root-user")
     command = own + [sys.executable, HERE / "inside.py", directory, str(seconds), "bash", script, *arguments]

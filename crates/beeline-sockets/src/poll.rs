@@ -204,7 +204,8 @@ fn sleep_until_ready(
         // A handler that comes during the preparations may jump out as well.
         let sleep = || {
             held.prepare(fds);
-            // What the kernel is asked is laid out before the arming, whose last look then covers all that is left out of it.
+            // What the kernel is asked is laid out before the arming, whose last look then covers all that is left out
+            // of it.
             let used = fill(fds, shadow, Some(held));
             (arm(fds) == Armed::Sleep).then(|| patience.sleep(&mut shadow[..used], mask))
         };
