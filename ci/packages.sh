@@ -16,7 +16,7 @@ declare -A packages=(
         nginx-light apache2-bin haproxy wrk curl wget
         postgresql-15 postgresql-client-15 mariadb-server-core mariadb-client sysbench
         redis-server redis-tools memcached nodejs default-jdk-headless
-        gunicorn perl ruby php-fpm php-cli openssh-server openssh-client rsync stunnel4 socat
+        gunicorn perl ruby php-fpm php-cli php-curl openssh-server openssh-client rsync stunnel4 socat
         netcat-openbsd openbsd-inetd iperf3 sockperf qperf netpipe-tcp
         vsftpd lftp openmpi-bin libopenmpi-dev mpich libmpich-dev pvm pvm-dev tgt libiscsi-bin"
     # Virtual machines with a real RDMA stack; their kernel is downloaded by tests/rdma/image.sh, and a module for it is

@@ -3,6 +3,7 @@
 mod data;
 mod exec;
 mod fds;
+mod loading;
 mod process;
 mod ready;
 mod rings;
@@ -32,6 +33,7 @@ pub fn resolve_all() {
             real.resolve();
         }
     }
+    loading::resolve();
     process::resolve();
     #[cfg(target_arch = "x86_64")]
     syscall::resolve();

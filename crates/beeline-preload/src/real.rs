@@ -1,6 +1,6 @@
 //! libc's own functions behind the names we export.
 
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{
     AtomicBool, AtomicPtr,
     Ordering::{Acquire, Relaxed, Release},
@@ -38,7 +38,7 @@ impl Real {
         let address = unsafe {
             let errno = libc::__errno_location();
             let kept = *errno;
-            let address = libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr());
+            let address = look_up(libc::RTLD_NEXT, self.name);
             *errno = kept;
             address
         };
@@ -46,6 +46,39 @@ impl Real {
         self.resolving.store(false, Release);
         address
     }
+}
+
+/// libc's `dlsym`: this library exports one, too.
+#[cold]
+fn look_up_function() -> *mut c_void {
+    static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    /// Since it is in libc itself; before, on x86-64 and on 64-bit ARM.
+    const VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17"];
+    let known = DLSYM.load(Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: names that end with NUL.
+    let find = |version: &&CStr| unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
+    let found = VERSIONS.iter().map(find).find(|found| !found.is_null()).unwrap_or_default();
+    DLSYM.store(found, Release);
+    found
+}
+
+/// dlsym(3), as this library calls it.
+///
+/// # Safety
+/// `handle` must be one of dlopen(3), or `RTLD_NEXT` or `RTLD_DEFAULT`.
+pub unsafe fn look_up(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    let function = look_up_function();
+    if function.is_null() {
+        return function;
+    }
+    // SAFETY: dlsym has this type.
+    let function: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
+        unsafe { core::mem::transmute(function) };
+    // SAFETY: by the caller's word; the name ends with NUL.
+    unsafe { function(handle, name.as_ptr()) }
 }
 
 /// Fails a call.

@@ -48,10 +48,25 @@ fn static_guest() -> PathBuf {
     compile("handover", "handover-static", &["-static"])
 }
 
-/// Libraries that a guest loads: one with a liburing of its own, and one that needs the system's.
-fn loaded() -> [PathBuf; 2] {
-    let shared = ["-shared", "-fPIC"];
-    [compile("ownrings", "ownrings.so", &shared), compile("rings", "rings.so", &shared)]
+/// Libraries that a guest loads, by the variables that name them: one with a liburing of its own, one that needs the system's;
+/// one to be bound past others, at once or by and by; and the same with one that needs another with a `send` of its own.
+fn loaded() -> [(&'static str, PathBuf); 6] {
+    const NOW: &[&str] = &["-Wl,-z,relro,-z,now"];
+    const LAZY: &[&str] = &["-Wl,-z,lazy"];
+    let shared = |name, library, how: &[&str]| compile(name, library, &[&["-shared", "-fPIC"], how].concat());
+    shared("ownsend", "libownsend.so", &["-Wl,-soname,libownsend.so"]);
+    let needing = |library, how: &[&str]| {
+        let directory = concat!("-L", env!("CARGO_TARGET_TMPDIR"));
+        shared("ownsend", library, &[&["-DNEEDS_IT", directory, "-Wl,--no-as-needed", "-lownsend"], how].concat())
+    };
+    [
+        ("GUEST_OWN_RINGS", shared("ownrings", "ownrings.so", &[])),
+        ("GUEST_NEEDS_LIBURING", shared("rings", "rings.so", &[])),
+        ("GUEST_DEEP_NOW", shared("deep", "deep-now.so", NOW)),
+        ("GUEST_DEEP_LAZY", shared("deep", "deep-lazy.so", LAZY)),
+        ("GUEST_OWN_SEND_NOW", needing("own-send-now.so", NOW)),
+        ("GUEST_OWN_SEND_LAZY", needing("own-send-lazy.so", LAZY)),
+    ]
 }
 
 fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
@@ -71,6 +86,7 @@ fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
         let status = Command::new("cc")
             .args(["-Wall", "-Wextra", "-Wno-deprecated-declarations", "-O1", linked])
             .args(flags)
+            .arg(concat!("-Wl,-rpath,", env!("CARGO_TARGET_TMPDIR")))
             .arg("-o")
             .arg(&program)
             .arg(source)
@@ -92,13 +108,13 @@ fn the_library_exports_the_listed_calls_and_nothing_else() {
     let path = library().to_str().expect("a plain path");
     let table = output("nm", &["--dynamic", "--defined-only", path]);
     let exported: BTreeSet<_> = table.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
-    let listed: BTreeSet<_> = include_str!("exports.txt").lines().collect();
+    let listed: BTreeSet<_> = include_str!("../src/exports.txt").lines().collect();
     assert_eq!(exported, listed);
 }
 
 #[test]
 fn the_table_of_calls_lists_what_is_exported() {
-    let exported: BTreeSet<_> = include_str!("exports.txt").lines().collect();
+    let exported: BTreeSet<_> = include_str!("../src/exports.txt").lines().collect();
     let documented: BTreeSet<_> = beeline_stats::semantics::CALLS.iter().flat_map(|row| row.names).copied().collect();
     assert_eq!(exported, documented, "exports.txt against beeline_stats::semantics::CALLS");
 }
@@ -127,13 +143,11 @@ fn the_library_has_no_text_relocations_and_needs_only_libc() {
 fn run(name: &'static str, case: &str, library: Option<&Path>) -> Result<(), String> {
     // Some cases start it from beside the other one.
     static_guest();
-    let [own_rings, needs_liburing] = loaded();
     let mut command = Command::new(guest(name));
     command
         .arg(case)
         .env("GUEST_ECHO", guest("echo"))
-        .env("GUEST_OWN_RINGS", own_rings)
-        .env("GUEST_NEEDS_LIBURING", needs_liburing)
+        .envs(loaded())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
@@ -276,6 +290,14 @@ cases! { ownrings:
 }
 
 cases! { loads:
+    code_bound_at_once_to_libc_shares_connections
+    code_bound_later_to_libc_shares_connections
+    code_bound_to_libc_is_found_by_its_name
+    code_that_brings_its_own_calls_keeps_them
+    threads_that_load_together_all_succeed
+    what_cannot_be_loaded_is_told
+    libc_by_its_handle_shares_connections
+    code_with_rings_that_comes_late_ends_lanes
     liburing_opened_by_hand_means_no_lanes
     other_code_that_is_loaded_ends_none
     liburing_in_a_plugin_leaves_errno_alone;

@@ -23,6 +23,7 @@ mod handover;
 mod hidden;
 pub mod image;
 mod linger;
+pub mod objects;
 mod open_fds;
 mod orphan;
 pub(crate) mod relay;
@@ -55,7 +56,7 @@ pub(crate) use linger::end_lingering;
 pub(crate) use orphan::orphan_used;
 pub use relay::{demote, has_left_lanes, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};
-pub use rings::{allow_lanes, know_ring};
+pub use rings::{allow_lanes, code_is_loaded, know_ring};
 pub use sandbox::{before_filter, before_limit};
 pub(crate) use stranger::serve_streams;
 

@@ -54,5 +54,6 @@ closed_list! {
         BridgeNotTrusted = "bridge_not_trusted": "The bridge's door belongs to a user who is not trusted with it (option bridge_uid).",
         RelayFailed = "relay_failed": "A holder that cannot use lanes was to get a TCP socket, and no relay could be made for it, or another thread sleeps on the connection.",
         IoUringCarried = "io_uring_carried": "The program, or a library it has loaded, brings io_uring of its own, past liburing and the C library.",
+        DeeplyBound = "deeply_bound": "The program has loaded a library with RTLD_DEEPBIND that could not be kept from calling the C library past Beeline.",
     }
 }

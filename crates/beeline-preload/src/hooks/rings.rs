@@ -18,7 +18,8 @@ use beeline_sockets::{life, stats};
 use beeline_stats::{Reason, Role};
 use libc::{c_int, c_uint, c_void, size_t};
 
-use crate::real::{Real, real_named};
+use super::loading;
+use crate::real::{Real, look_up, real_named};
 use entries::{Parameters, Ring, are, flags_of, is_no_lane, is_seen_into, is_theirs, note, registers_files, spares};
 
 /// Under which names liburing is known to the dynamic linker.
@@ -91,8 +92,8 @@ fn find(real: &'static Real, name: &CStr) -> *mut c_void {
             // SAFETY: names that end with NUL; the library is not loaded by this, and the reference to one that is
             // keeps the function where it is.
             unsafe {
-                let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
-                if handle.is_null() { handle } else { libc::dlsym(handle, name.as_ptr()) }
+                let handle = loading::open(library.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
+                if handle.is_null() { handle } else { look_up(handle, name) }
             }
         })
         .find(|function| !function.is_null())

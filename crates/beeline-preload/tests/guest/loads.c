@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "guest.h"
 #include <dlfcn.h>
+#include <pthread.h>
 
 /* Asked by its handle, a library gives its own functions and not our hooks. */
 static void liburing_opened_by_hand_means_no_lanes(void) {
@@ -52,7 +53,138 @@ static void liburing_in_a_plugin_leaves_errno_alone(void) {
     says(ends[0], ends[1], "hello");
 }
 
+static void shares(void *library) {
+    int ends[2];
+    CHECK(library != NULL);
+    void (*sends)(int, const char *) = (void (*)(int, const char *))dlsym(library, "sends");
+    void (*receives)(int, const char *) = (void (*)(int, const char *))dlsym(library, "receives");
+    void (*makes)(int[2]) = (void (*)(int[2]))dlsym(library, "makes");
+    CHECK(sends != NULL && receives != NULL && makes != NULL);
+    pair(ends);
+    for (int round = 0; round < 3; round++) {
+        char buffer[64] = {0};
+        sends(ends[0], "from there");
+        CHECK(read(ends[1], buffer, sizeof buffer) == 10 && strcmp(buffer, "from there") == 0);
+        CHECK(write(ends[1], "from here", 9) == 9);
+        receives(ends[0], "from here");
+    }
+    makes(ends);
+    says(ends[0], ends[1], "hello");
+}
+
+static void code_bound_at_once_to_libc_shares_connections(void) {
+    shares(dlopen(getenv("GUEST_DEEP_NOW"), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND));
+}
+
+static void code_bound_later_to_libc_shares_connections(void) {
+    shares(dlopen(getenv("GUEST_DEEP_LAZY"), RTLD_LAZY | RTLD_GLOBAL | RTLD_DEEPBIND));
+}
+
+/* Where a name is looked for depends on who calls: this program has a path of its own (DT_RUNPATH). So it is not loaded by
+ * anybody else, and there are no lanes any more. */
+static void code_bound_to_libc_is_found_by_its_name(void) {
+    int ends[2];
+    pair(ends);
+    CHECK(write(ends[0], "be", 2) == 2);
+    unsetenv("GUEST_EXPECTS_LANES");
+    shares(dlopen("deep-now.so", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND));
+    char buffer[8];
+    CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
+    CHECK(write(ends[0], "fore", 4) == 4 && recv(ends[1], buffer, 6, MSG_WAITALL) == 6);
+    CHECK(memcmp(buffer, "before", 6) == 0);
+}
+
+/* Its neighbour, which it needs, has a send of its own, which it means. */
+static void code_that_brings_its_own_calls_keeps_them(void) {
+    static const char *const VARIABLES[] = {"GUEST_OWN_SEND_NOW", "GUEST_OWN_SEND_LAZY"};
+    for (int which = 0; which < 2; which++) {
+        void *library = dlopen(getenv(VARIABLES[which]), RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
+        CHECK(library != NULL);
+        int (*sends_nothing)(int) = (int (*)(int))dlsym(library, "sends_nothing");
+        CHECK(sends_nothing != NULL && sends_nothing(-1) == 4242);
+    }
+}
+
+struct racer {
+    pthread_t thread;
+    int failed;
+};
+
+static void *loads_much(void *argument) {
+    static const char *const VARIABLES[] = {"GUEST_DEEP_NOW", "GUEST_DEEP_LAZY", "GUEST_OWN_SEND_NOW"};
+    struct racer *racer = argument;
+    for (int round = 0; round < 300 && !racer->failed; round++) {
+        void *library = dlopen(getenv(VARIABLES[round % 3]), RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
+        racer->failed = library == NULL || dlsym(library, "no_such_function") != NULL || dlclose(library) != 0;
+    }
+    return NULL;
+}
+
+static void threads_that_load_together_all_succeed(void) {
+    struct racer racers[4] = {0};
+    for (int index = 0; index < 4; index++)
+        CHECK(pthread_create(&racers[index].thread, NULL, loads_much, &racers[index]) == 0);
+    for (int round = 0; round < 50; round++) {
+        int ends[2];
+        pair(ends);
+        says(ends[0], ends[1], "hello");
+        CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+    }
+    for (int index = 0; index < 4; index++)
+        CHECK(pthread_join(racers[index].thread, NULL) == 0 && !racers[index].failed);
+    shares(dlopen(getenv("GUEST_DEEP_LAZY"), RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND));
+}
+
+static void what_cannot_be_loaded_is_told(void) {
+    for (int flags = RTLD_NOW; flags <= (RTLD_NOW | RTLD_DEEPBIND); flags += RTLD_DEEPBIND) {
+        CHECK(dlopen("/nowhere/at/all.so", flags) == NULL);
+        CHECK(strstr(dlerror(), "/nowhere/at/all.so") != NULL && dlerror() == NULL);
+        CHECK(dlopen("nowhere-at-all.so", flags) == NULL && dlerror() != NULL);
+    }
+    void *program = dlopen(NULL, RTLD_NOW | RTLD_DEEPBIND);
+    CHECK(program != NULL && dlsym(program, "send") == dlsym(RTLD_DEFAULT, "send"));
+    CHECK(dlsym(program, "no_such_function") == NULL && strstr(dlerror(), "no_such_function") != NULL);
+    CHECK(dlsym(RTLD_NEXT, "no_such_function") == NULL && dlerror() != NULL);
+}
+
+/* As languages call C. */
+static void libc_by_its_handle_shares_connections(void) {
+    int ends[2];
+    char buffer[64];
+    void *libc = dlopen("libc.so.6", RTLD_NOW);
+    CHECK(libc != NULL);
+    ssize_t (*sends)(int, const void *, size_t, int) = (ssize_t(*)(int, const void *, size_t, int))dlsym(libc, "send");
+    long (*calls)(long, ...) = (long (*)(long, ...))dlsym(libc, "syscall");
+    pair(ends);
+    CHECK(sends(ends[0], "hello", 5, 0) == 5);
+    CHECK(read(ends[1], buffer, sizeof buffer) == 5 && memcmp(buffer, "hello", 5) == 0);
+    CHECK(write(ends[1], "there", 5) == 5);
+    CHECK(calls(SYS_read, ends[0], buffer, sizeof buffer) == 5 && memcmp(buffer, "there", 5) == 0);
+}
+
+static void code_with_rings_that_comes_late_ends_lanes(void) {
+    int ends[2], later[2];
+    pair(ends);
+    CHECK(write(ends[0], "be", 2) == 2);
+    CHECK(dlopen(getenv("GUEST_OWN_RINGS"), RTLD_NOW | RTLD_LOCAL) != NULL);
+    unsetenv("GUEST_EXPECTS_LANES");
+    pair(later);
+    CHECK(!is_lane(later[0]) && !is_lane(later[1]) && !is_lane(ends[0]) && !is_lane(ends[1]));
+    char buffer[8];
+    CHECK(write(ends[0], "fore", 4) == 4 && recv(ends[1], buffer, 6, MSG_WAITALL) == 6);
+    CHECK(memcmp(buffer, "before", 6) == 0);
+    says(later[0], later[1], "after");
+}
+
 static const struct guest_case CASES[] = {
+    CASE(code_bound_at_once_to_libc_shares_connections),
+    CASE(code_bound_later_to_libc_shares_connections),
+    CASE(code_bound_to_libc_is_found_by_its_name),
+    CASE(code_that_brings_its_own_calls_keeps_them),
+    CASE(threads_that_load_together_all_succeed),
+    CASE(what_cannot_be_loaded_is_told),
+    CASE(libc_by_its_handle_shares_connections),
+    CASE(code_with_rings_that_comes_late_ends_lanes),
     CASE(liburing_opened_by_hand_means_no_lanes),
     CASE(other_code_that_is_loaded_ends_none),
     CASE(liburing_in_a_plugin_leaves_errno_alone),

@@ -160,4 +160,5 @@ pub fn around_fork_child() {
     meet::reset_after_fork();
     epoll::reset_after_fork();
     super::linger::end_all_in_child();
+    super::rings::forked();
 }

@@ -13,24 +13,24 @@
 //!    past our hooks. Those who are linked against it come to our hooks, and are let pass here.
 //! 3. A ring that is open at that moment, unless liburing's functions made it, which our hooks see into.
 //!
-//! Not found are calls that are put together while the program runs, and code that is loaded later.
+//! Not found are calls that are put together while the program runs, and code that libc loads by itself later.
 //!
 //! # When
 //!
 //! A search costs some milliseconds in a large program, so it is not made when the library starts, but where the process
-//! is about to get something to do with lanes ([`allow_lanes`]), once. No lock of ours is held meanwhile: the dynamic linker
+//! is about to get something to do with lanes ([`allow_lanes`]): once, and again after it has loaded something. No lock of ours is held meanwhile: the dynamic linker
 //! has its own, and others wait for ours while they hold that. Threads that come here together search each for itself.
 
-use core::ffi::{CStr, c_int, c_void};
 use core::ops::ControlFlow;
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicUsize,
+    AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
 use beeline_shm::sys;
 use beeline_stats::{Reason, Text};
 
+use super::objects::{self, Object, Seen};
 use super::{may_accelerate, open_fds, relay};
 
 /// `mov eax, 425`: io_uring_setup(2), whose number is the same on all machines. With 64-bit operands, the constant and what
@@ -42,8 +42,11 @@ const NEAR: usize = 48;
 /// How the file of liburing is called.
 const LIBURING: &[u8] = b"liburing";
 
-/// Whether the text was searched, and nothing found.
-static SEARCHED: AtomicBool = AtomicBool::new(false);
+/// How often the program has loaded code, or may have; and how often it had when the text was searched and nothing found.
+static LOADS: AtomicU32 = AtomicU32::new(1);
+static CLEAN_AT: AtomicU32 = AtomicU32::new(0);
+/// The objects that were searched then, packed.
+static CLEAN: AtomicU64 = AtomicU64::new(0);
 
 /// The numbers, plus one, of rings that our hooks see into; 0 for none. Of more rings than fit nothing is known.
 static KNOWN: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
@@ -68,10 +71,7 @@ pub fn allow_lanes() -> bool {
     if !may_accelerate() {
         return false;
     }
-    if SEARCHED.load(Acquire) {
-        return true;
-    }
-    search()
+    is_clean() || search()
 }
 
 /// Lanes came from elsewhere, to a program that makes some itself or to one that does not: they are given up if the process
@@ -79,17 +79,38 @@ pub fn allow_lanes() -> bool {
 pub(crate) fn settle_lanes() {
     if let Some(reason) = super::left_because() {
         leave(reason);
-    } else if !super::has_stopped() && !SEARCHED.load(Acquire) {
+    } else if !super::has_stopped() && !is_clean() {
         search();
+    }
+}
+
+/// The program loads something, or uses what it has loaded.
+pub fn code_is_loaded() {
+    LOADS.fetch_add(1, Release);
+}
+
+fn is_clean() -> bool {
+    CLEAN_AT.load(Acquire) == LOADS.load(Acquire)
+}
+
+/// In the child of a fork: another thread may have held the dynamic linker's lock, which nobody gives back here.
+pub(super) fn forked() {
+    if CLEAN_AT.load(Relaxed) != 0 {
+        CLEAN_AT.store(LOADS.load(Relaxed), Relaxed);
     }
 }
 
 #[cold]
 fn search() -> bool {
+    let loads = LOADS.load(Acquire);
+    let (clean, seen) = (Seen::unpack(CLEAN.load(Acquire)), objects::seen());
     let mut search = Search::default();
-    each_object(|object| search.look_at(object));
-    if !search.has_found() && !has_unknown_ring() {
-        SEARCHED.store(true, Release);
+    if clean != seen {
+        objects::each_since(clean, |object, is_new| search.look_at(object, is_new));
+    }
+    if clean == seen || !search.has_found() && !has_unknown_ring() {
+        CLEAN.store(seen.pack(), Release);
+        CLEAN_AT.store(loads, Release);
         return may_accelerate();
     }
     leave(Reason::IoUringCarried);
@@ -100,22 +121,6 @@ fn leave(reason: Reason) {
     if let Err(reason) = relay::leave_lanes(reason) {
         crate::stats::fell_back(beeline_stats::Role::Client, reason);
     }
-}
-
-/// Calls `f` with each loaded object, in the order in which they were loaded, for as long as it likes to go on. Nothing
-/// is unloaded meanwhile.
-fn each_object<F: FnMut(&libc::dl_phdr_info) -> ControlFlow<()>>(mut f: F) {
-    unsafe extern "C" fn call<F: FnMut(&libc::dl_phdr_info) -> ControlFlow<()>>(
-        object: *mut libc::dl_phdr_info,
-        _: libc::size_t,
-        f: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the dynamic linker's own structure, and the closure below, which outlives the call.
-        let (object, f) = unsafe { (&*object, &mut *f.cast::<F>()) };
-        c_int::from(f(object).is_break())
-    }
-    // SAFETY: `call` gets the closure back.
-    unsafe { libc::dl_iterate_phdr(Some(call::<F>), (&raw mut f).cast()) };
 }
 
 #[derive(Default)]
@@ -130,26 +135,14 @@ impl Search {
         self.own || self.liburing && !self.needed
     }
 
-    fn look_at(&mut self, object: &libc::dl_phdr_info) -> ControlFlow<()> {
+    /// Looks at an object; at the text of one that is new.
+    fn look_at(&mut self, object: &Object, is_new: bool) -> ControlFlow<()> {
         self.needed |= needs_liburing(object);
-        if carries_setup(object) {
-            if is_liburing(name(object)) {
-                self.liburing = true;
-            } else {
-                self.own = true;
-                return ControlFlow::Break(());
-            }
-        }
-        ControlFlow::Continue(())
+        let is_liburing = is_liburing(object.name());
+        self.liburing |= is_liburing && (!is_new || carries_setup(object));
+        self.own |= is_new && !is_liburing && carries_setup(object);
+        if self.own { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
-}
-
-fn name(object: &libc::dl_phdr_info) -> &[u8] {
-    if object.dlpi_name.is_null() {
-        return b"";
-    }
-    // SAFETY: a string of the dynamic linker, which stays while the object is loaded.
-    unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes()
 }
 
 /// Whether a path or name is one of liburing.
@@ -157,22 +150,13 @@ fn is_liburing(path: &[u8]) -> bool {
     path.rsplit(|&byte| byte == b'/').next().is_some_and(|name| name.starts_with(LIBURING))
 }
 
-fn segments(object: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
-    if object.dlpi_phdr.is_null() {
-        return &[];
-    }
-    // SAFETY: the object's program headers, which stay mapped while it is loaded.
-    unsafe { core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) }
-}
-
 /// Whether the text of an object holds the call.
-fn carries_setup(object: &libc::dl_phdr_info) -> bool {
-    segments(object).iter().filter(|segment| segment.p_type == libc::PT_LOAD).any(|segment| {
+fn carries_setup(object: &Object) -> bool {
+    object.segments(libc::PT_LOAD).any(|segment| {
         if segment.p_flags & (libc::PF_X | libc::PF_R) != libc::PF_X | libc::PF_R {
             return false;
         }
-        let start = object.dlpi_addr.wrapping_add(segment.p_vaddr) as usize;
-        let length = segment.p_filesz as usize;
+        let (start, length) = (object.address(segment), segment.p_filesz as usize);
         // This library hands the call on for others.
         if (allow_lanes as fn() -> bool as usize).wrapping_sub(start) < length {
             return false;
@@ -223,34 +207,8 @@ fn is_setup(text: &[u8], place: usize) -> bool {
 }
 
 /// Whether an object names liburing among those it needs.
-fn needs_liburing(object: &libc::dl_phdr_info) -> bool {
-    /// `Elf64_Dyn` of elf(5).
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Entry {
-        tag: u64,
-        value: u64,
-    }
-    const DT_NULL: u64 = 0;
-    const DT_NEEDED: u64 = 1;
-    const DT_STRTAB: u64 = 5;
-    let Some(segment) = segments(object).iter().find(|segment| segment.p_type == libc::PT_DYNAMIC) else {
-        return false;
-    };
-    let table = object.dlpi_addr.wrapping_add(segment.p_vaddr) as *const Entry;
-    let entries = || {
-        // SAFETY: the object's dynamic section, which the dynamic linker has read before us, up to its end.
-        (0..).map(|index| unsafe { table.add(index).read() }).take_while(|entry| entry.tag != DT_NULL)
-    };
-    let Some(strings) = entries().find(|entry| entry.tag == DT_STRTAB).map(|entry| entry.value) else {
-        return false;
-    };
-    // glibc has made an address of it, unless it could not write there, as in the kernel's own object.
-    let strings = if strings < object.dlpi_addr { strings.wrapping_add(object.dlpi_addr) } else { strings };
-    entries().filter(|entry| entry.tag == DT_NEEDED).any(|entry| {
-        // SAFETY: a string of the object's string table.
-        is_liburing(unsafe { CStr::from_ptr(strings.wrapping_add(entry.value) as *const _) }.to_bytes())
-    })
+fn needs_liburing(object: &Object) -> bool {
+    object.needed().any(is_liburing)
 }
 
 /// Whether the process has a ring open that is not known.
@@ -308,6 +266,8 @@ fn write_path(path: &mut [u8; 32], process: &[u8], fd: i32) {
 
 #[cfg(test)]
 mod tests {
+    use core::ffi::CStr;
+
     use super::*;
 
     #[test]
@@ -344,9 +304,9 @@ mod tests {
     fn this_program_carries_none_and_has_no_ring() {
         let mut search = Search::default();
         let mut objects = 0;
-        each_object(|object| {
+        objects::each(|object| {
             objects += 1;
-            search.look_at(object)
+            search.look_at(object, true)
         });
         assert!(!search.has_found() && objects >= 3);
         assert!(!has_unknown_ring());

@@ -1,0 +1,192 @@
+//! Code that a program loads while it runs, and its ways past our hooks.
+//!
+//! 1. A library loaded with `RTLD_DEEPBIND` is bound to libc's functions although ours come first: PHP loads its
+//!    extensions so. A connection that such code and the program share would be ours to one of them and a bare
+//!    anchor to the other. So before dlopen(3) returns, its references are turned to our functions ([`slots`]).
+//! 2. dlsym(3) on a handle of libc gives libc's functions: so languages call C. It gives ours.
+//! 3. What was loaded may make rings of io_uring: its text is searched before the next connection is made.
+//!
+//! Both functions look at who called them, which decides where they search. So the stubs leave no frame: they ask what is to
+//! be done and jump there. Only a path names the same file whoever calls, so such a load can be made from here. Before a
+//! deep one of a mere name, lanes are left.
+//!
+//! Out of reach are namespaces of their own (dlmopen(3)), dlvsym(3), constructors of libraries that are bound deeply, and
+//! who finds libc's functions without the dynamic linker.
+
+mod slots;
+mod twins;
+
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{
+    AtomicPtr,
+    Ordering::{Acquire, Release},
+};
+
+use beeline_sockets::life::objects;
+use beeline_sockets::{life, stats};
+use beeline_stats::{Reason, Role};
+use libc::{c_int, c_void};
+
+use crate::real::look_up;
+
+type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+
+/// Asks a function where to go on, with all arguments as they were, and goes there.
+macro_rules! stub {
+    ($(#[$attribute:meta])* $name:ident, $before:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        $(#[$attribute])*
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                // Three words keep the stack aligned for the call.
+                "push rdi",
+                "push rsi",
+                "sub rsp, 8",
+                "call {before}",
+                "add rsp, 8",
+                "pop rsi",
+                "pop rdi",
+                "jmp rax",
+                before = sym $before,
+            )
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        $(#[$attribute])*
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "stp x29, x30, [sp, #-32]!",
+                "stp x0, x1, [sp, #16]",
+                "bl {before}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x29, x30, [sp], #32",
+                "br x16",
+                before = sym $before,
+            )
+        }
+    };
+}
+
+stub!(
+    /// dlopen(3).
+    dlopen,
+    before_load
+);
+
+stub!(
+    /// dlsym(3).
+    dlsym,
+    before_look_up
+);
+
+/// The next function of this name, ours not counted: libc's, or that of a library that comes between. Threads that ask
+/// together find the same.
+fn next(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let known = place.load(Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: a handle of the dynamic linker.
+    let found = unsafe { look_up(libc::RTLD_NEXT, name) };
+    place.store(found, Release);
+    if found.is_null() { absent as *mut c_void } else { found }
+}
+
+/// libc has no dynamic linker.
+extern "C" fn absent() -> *mut c_void {
+    core::ptr::null_mut()
+}
+
+fn next_dlopen() -> *mut c_void {
+    static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    next(&DLOPEN, c"dlopen")
+}
+
+fn next_dlsym() -> *mut c_void {
+    static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    next(&DLSYM, c"dlsym")
+}
+
+/// Finds the functions behind the stubs.
+pub fn resolve() {
+    next_dlopen();
+    next_dlsym();
+}
+
+/// dlopen(3), past the hook.
+///
+/// # Safety
+/// As for dlopen(3).
+pub unsafe fn open(path: *const c_char, flags: c_int) -> *mut c_void {
+    // SAFETY: the function has this type, `absent` as well as libc's.
+    let next: Open = unsafe { core::mem::transmute(next_dlopen()) };
+    // SAFETY: by the caller's word.
+    unsafe { next(path, flags) }
+}
+
+/// Where a dlopen(3) is to go on.
+unsafe extern "C" fn before_load(path: *const c_char, flags: c_int) -> *const c_void {
+    if path.is_null() || flags & libc::RTLD_NOLOAD != 0 || !life::may_accelerate() {
+        return next_dlopen();
+    }
+    life::code_is_loaded();
+    if flags & libc::RTLD_DEEPBIND == 0 {
+        return next_dlopen();
+    }
+    // SAFETY: the program's argument, a string.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    // The caller decides what `$ORIGIN` is, too.
+    if !path.contains(&b'/') || path.contains(&b'$') {
+        leave_lanes();
+        return next_dlopen();
+    }
+    // Not afterwards: what dlerror(3) is to tell would be forgotten.
+    twins::know();
+    load_deeply as *const c_void
+}
+
+/// dlopen(3) of a path with `RTLD_DEEPBIND`.
+unsafe extern "C" fn load_deeply(path: *const c_char, flags: c_int) -> *mut c_void {
+    let seen = objects::seen();
+    // SAFETY: the program's arguments.
+    let handle = unsafe { open(path, flags) };
+    // SAFETY: what dlopen has returned.
+    if !handle.is_null() && !unsafe { slots::turn(handle, seen) } {
+        leave_lanes();
+    }
+    handle
+}
+
+fn leave_lanes() {
+    if let Err(reason) = life::leave_lanes(Reason::DeeplyBound) {
+        stats::fell_back(Role::Client, reason);
+    }
+}
+
+/// Where a dlsym(3) is to go on.
+unsafe extern "C" fn before_look_up(handle: *mut c_void, name: *const c_char) -> *const c_void {
+    let is_special = handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT;
+    if is_special || name.is_null() || !life::may_accelerate() {
+        return next_dlsym();
+    }
+    // The load may have ended since it was told.
+    life::code_is_loaded();
+    // SAFETY: the program's arguments.
+    if unsafe { ours(handle, name) }.is_null() { next_dlsym() } else { ours as *const c_void }
+}
+
+/// Our function of this name, if that of the handle's library is the one behind it; null if not.
+unsafe extern "C" fn ours(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    // SAFETY: the program's arguments.
+    let name = unsafe { CStr::from_ptr(name) };
+    let Some(twin) = twins::named(name.to_bytes()) else { return core::ptr::null_mut() };
+    twins::know();
+    // SAFETY: as above.
+    let found = unsafe { look_up(handle, name) };
+    if twin.is_behind(found as usize) { twin.ours() } else { core::ptr::null_mut() }
+}
