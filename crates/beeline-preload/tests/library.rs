@@ -108,8 +108,9 @@ fn the_library_exports_the_listed_calls_and_nothing_else() {
     let path = library().to_str().expect("a plain path");
     let table = output("nm", &["--dynamic", "--defined-only", path]);
     let exported: BTreeSet<_> = table.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
-    let listed: BTreeSet<_> = include_str!("../src/exports.txt").lines().collect();
-    assert_eq!(exported, listed);
+    let listed = include_str!("../src/exports.txt").lines();
+    assert!(listed.clone().is_sorted(), "names are looked for by halves");
+    assert_eq!(exported, listed.collect());
 }
 
 #[test]
@@ -293,6 +294,7 @@ cases! { loads:
     code_bound_at_once_to_libc_shares_connections
     code_bound_later_to_libc_shares_connections
     code_bound_to_libc_is_found_by_its_name
+    code_bound_to_libc_with_rings_ends_lanes
     code_that_brings_its_own_calls_keeps_them
     threads_that_load_together_all_succeed
     what_cannot_be_loaded_is_told

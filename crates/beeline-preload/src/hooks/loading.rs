@@ -8,10 +8,10 @@
 //!
 //! Both functions look at who called them, which decides where they search. So the stubs leave no frame: they ask what is to
 //! be done and jump there. Only a path names the same file whoever calls, so such a load can be made from here. Before a
-//! deep one of a mere name, lanes are left.
+//! deep one of a mere name, lanes are left; a lane on which another thread sleeps at that moment stays.
 //!
-//! Out of reach are namespaces of their own (dlmopen(3)), dlvsym(3), constructors of libraries that are bound deeply, and
-//! who finds libc's functions without the dynamic linker.
+//! Out of reach are namespaces of their own (dlmopen(3)), dlvsym(3), libraries that are bound deeply as long as their constructors
+//! run or when they ask dlsym(3) for `RTLD_DEFAULT` or `RTLD_NEXT`, and who finds libc's functions without the dynamic linker.
 
 mod slots;
 mod twins;
@@ -22,7 +22,6 @@ use core::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-use beeline_sockets::life::objects;
 use beeline_sockets::{life, stats};
 use beeline_stats::{Reason, Role};
 use libc::{c_int, c_void};
@@ -131,7 +130,7 @@ pub unsafe fn open(path: *const c_char, flags: c_int) -> *mut c_void {
 
 /// Where a dlopen(3) is to go on.
 unsafe extern "C" fn before_load(path: *const c_char, flags: c_int) -> *const c_void {
-    if path.is_null() || flags & libc::RTLD_NOLOAD != 0 || !life::may_accelerate() {
+    if path.is_null() || flags & libc::RTLD_NOLOAD != 0 || life::has_left_lanes() {
         return next_dlopen();
     }
     life::code_is_loaded();
@@ -141,22 +140,21 @@ unsafe extern "C" fn before_load(path: *const c_char, flags: c_int) -> *const c_
     // SAFETY: the program's argument, a string.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     // The caller decides what `$ORIGIN` is, too.
-    if !path.contains(&b'/') || path.contains(&b'$') {
-        leave_lanes();
-        return next_dlopen();
+    let is_plain = path.contains(&b'/') && !path.contains(&b'$');
+    // They become known now, as what dlerror(3) is to tell would be forgotten afterwards.
+    if is_plain && twins::know() {
+        return load_deeply as *const c_void;
     }
-    // Not afterwards: what dlerror(3) is to tell would be forgotten.
-    twins::know();
-    load_deeply as *const c_void
+    leave_lanes();
+    next_dlopen()
 }
 
 /// dlopen(3) of a path with `RTLD_DEEPBIND`.
 unsafe extern "C" fn load_deeply(path: *const c_char, flags: c_int) -> *mut c_void {
-    let seen = objects::seen();
     // SAFETY: the program's arguments.
     let handle = unsafe { open(path, flags) };
     // SAFETY: what dlopen has returned.
-    if !handle.is_null() && !unsafe { slots::turn(handle, seen) } {
+    if !handle.is_null() && !unsafe { slots::turn(handle) } {
         leave_lanes();
     }
     handle
@@ -171,7 +169,7 @@ fn leave_lanes() {
 /// Where a dlsym(3) is to go on.
 unsafe extern "C" fn before_look_up(handle: *mut c_void, name: *const c_char) -> *const c_void {
     let is_special = handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT;
-    if is_special || name.is_null() || !life::may_accelerate() {
+    if is_special || name.is_null() || life::has_left_lanes() {
         return next_dlsym();
     }
     // The load may have ended since it was told.
@@ -180,13 +178,15 @@ unsafe extern "C" fn before_look_up(handle: *mut c_void, name: *const c_char) ->
     if unsafe { ours(handle, name) }.is_null() { next_dlsym() } else { ours as *const c_void }
 }
 
-/// Our function of this name, if that of the handle's library is the one behind it; null if not.
+/// Our function of this name, if the handle's library has libc's and ours calls that; null if not.
 unsafe extern "C" fn ours(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     // SAFETY: the program's arguments.
     let name = unsafe { CStr::from_ptr(name) };
     let Some(twin) = twins::named(name.to_bytes()) else { return core::ptr::null_mut() };
-    twins::know();
+    if !twins::know() || !twin.is_next() {
+        return core::ptr::null_mut();
+    }
     // SAFETY: as above.
     let found = unsafe { look_up(handle, name) };
-    if twin.is_behind(found as usize) { twin.ours() } else { core::ptr::null_mut() }
+    if twin.is_libcs(found as usize) { twin.ours() } else { core::ptr::null_mut() }
 }

@@ -94,6 +94,15 @@ static void code_bound_to_libc_is_found_by_its_name(void) {
     CHECK(memcmp(buffer, "before", 6) == 0);
 }
 
+/* Its calls of liburing are bound past the hooks, too. */
+static void code_bound_to_libc_with_rings_ends_lanes(void) {
+    int ends[2];
+    pair(ends);
+    CHECK(dlopen(getenv("GUEST_NEEDS_LIBURING"), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) != NULL);
+    CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
+    says(ends[0], ends[1], "hello");
+}
+
 /* Its neighbour, which it needs, has a send of its own, which it means. */
 static void code_that_brings_its_own_calls_keeps_them(void) {
     static const char *const VARIABLES[] = {"GUEST_OWN_SEND_NOW", "GUEST_OWN_SEND_LAZY"};
@@ -180,6 +189,7 @@ static const struct guest_case CASES[] = {
     CASE(code_bound_at_once_to_libc_shares_connections),
     CASE(code_bound_later_to_libc_shares_connections),
     CASE(code_bound_to_libc_is_found_by_its_name),
+    CASE(code_bound_to_libc_with_rings_ends_lanes),
     CASE(code_that_brings_its_own_calls_keeps_them),
     CASE(threads_that_load_together_all_succeed),
     CASE(what_cannot_be_loaded_is_told),

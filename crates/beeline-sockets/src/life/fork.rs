@@ -90,6 +90,7 @@ pub(super) fn install_handlers() {
 /// Before a `fork`.
 pub fn around_fork_prepare() {
     stats::count_if_open(Counter::Forks);
+    super::rings::before_fork();
     let guard = changing();
     // Only now: what was made while we waited is copied, and must not look as if it were made after the fork.
     FORKS.fetch_add(1, Relaxed);

@@ -93,6 +93,13 @@ fn is_clean() -> bool {
     CLEAN_AT.load(Acquire) == LOADS.load(Acquire)
 }
 
+/// Before a fork: what has been loaded since the last search is searched here, because the child takes over what was found.
+pub(super) fn before_fork() {
+    if CLEAN_AT.load(Relaxed) != 0 && !is_clean() && may_accelerate() {
+        search();
+    }
+}
+
 /// In the child of a fork: another thread may have held the dynamic linker's lock, which nobody gives back here.
 pub(super) fn forked() {
     if CLEAN_AT.load(Relaxed) != 0 {

@@ -174,13 +174,14 @@ pub const CALLS: &[Row] = &[
     row(
         &["dlopen", "dlsym"],
         Passed,
-        "What is loaded by its path with RTLD_DEEPBIND calls us nevertheless, once dlopen(3) has returned; before such a load by a mere name, connections go over to relays (`deeply_bound`). Who looks up libc's functions by a handle gets ours. Text that is loaded is searched for rings of io_uring before the next connection. Not seen: dlvsym(3), namespaces of their own (dlmopen(3)), and constructors of libraries that are bound deeply.",
+        "What is loaded by its path with RTLD_DEEPBIND calls us nevertheless, once dlopen(3) has returned; before such a load by a mere name, connections go over to relays (`deeply_bound`), as far as no other thread sleeps on them. Who looks up libc's functions by a handle gets ours. Text that is loaded is searched for rings of io_uring before the next connection. Not seen: dlvsym(3), namespaces of their own (dlmopen(3)), and constructors of libraries that are bound deeply.",
         &[
             "guest:code_bound_at_once_to_libc_shares_connections",
             "guest:code_bound_later_to_libc_shares_connections",
             "guest:code_bound_to_libc_is_found_by_its_name",
             "guest:libc_by_its_handle_shares_connections",
             "guest:code_with_rings_that_comes_late_ends_lanes",
+            "guest:code_bound_to_libc_with_rings_ends_lanes",
             "guest:code_that_brings_its_own_calls_keeps_them",
             "guest:threads_that_load_together_all_succeed",
             "guest:what_cannot_be_loaded_is_told",

@@ -1,18 +1,19 @@
-//! The references of objects that are bound deeply: past us, to what is behind our functions.
+//! The references of objects that are bound deeply: past us, to libc's functions.
 //!
-//! 1. Only what one load has brought is touched: the library and what it needs, as far as it was not there before. All that is
+//! 1. Only what a load has brought is touched: the library and what it needs, as far as it stands behind it in the list. All that is
 //!    relocated when dlopen(3) returns; what other threads are loading may not be, and is theirs to turn.
-//! 2. A reference that is bound to the function behind ours is bound to ours. One that is bound at its first call is, too, if
-//!    its name would give the function behind ours. References to anything else are left alone: who brings a `send` of its
-//!    own means it.
+//! 2. A reference that is bound to libc's function is bound to ours. One that is bound at its first call is, too, if its name would
+//!    give libc's. References to anything else are left alone: who brings a `send` of its own means it.
 //! 3. Nothing is looked up or written while objects are listed: the dynamic linker takes its locks in another order. They stay
 //!    where they are afterwards, as the load is not yet anybody else's to undo.
+//! 4. Threads that load the same library turn it both. One writes at a time, so that none closes a page that another has opened.
 
 use core::mem::{MaybeUninit, size_of};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use beeline_sockets::life::objects::{self, Object, Seen};
+use beeline_sockets::life;
+use beeline_sockets::life::objects::{self, Object};
 use libc::{c_int, c_void};
 
 use super::twins::{self, Twin};
@@ -55,7 +56,7 @@ const KINDS: [u32; 3] = [7, 6, 1];
 #[cfg(target_arch = "aarch64")]
 const KINDS: [u32; 3] = [1026, 1025, 257];
 
-/// The most objects that one load may bring.
+/// The most objects that one load may bring, or find behind it.
 const MEMBERS_MAX: usize = 128;
 
 /// What one load has brought.
@@ -64,12 +65,12 @@ struct Members {
     count: usize,
 }
 
-/// Turns the references of what the load of `handle` has brought since `seen`; false if some could not be. To be called
-/// after [`twins::know`].
+/// Turns the references of what the load of `handle` has brought; false if some could not be, or if it brings rings of io_uring
+/// that our hooks do not hear of. To be called after [`twins::know`].
 ///
 /// # Safety
 /// `handle` must be one that dlopen(3) has returned to the caller, who keeps it.
-pub unsafe fn turn(handle: *mut c_void, seen: Seen) -> bool {
+pub unsafe fn turn(handle: *mut c_void) -> bool {
     let mut link: *const Link = core::ptr::null();
     // SAFETY: by the caller's word, and room for the answer.
     if unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut link).cast()) } != 0 || link.is_null() {
@@ -79,14 +80,15 @@ pub unsafe fn turn(handle: *mut c_void, seen: Seen) -> bool {
     let base = unsafe { (*link).base };
     let mut members = Members { objects: [const { MaybeUninit::uninit() }; MEMBERS_MAX], count: 0 };
     let mut is_whole = true;
-    // What is needed stands behind who needs it.
-    objects::each_since(seen, |object, is_new| {
-        if is_new && (members.count == 0 && object.base() == base || members.need(object)) {
+    // What is needed stands behind who needs it, unless it was there before.
+    objects::each(|object| {
+        if members.count == 0 && object.base() == base || members.need(object) {
             is_whole = members.add(object);
         }
         if is_whole { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     for object in members.iter() {
+        is_whole &= !object.needed().any(|name| name.starts_with(b"liburing"));
         is_whole &= references(object).all(|reference| turn_one(object, reference, handle));
     }
     // A name that was not found is nothing that dlerror(3) should tell.
@@ -134,18 +136,18 @@ fn turn_one(object: &Object, reference: &Reference, handle: *mut c_void) -> bool
     let slot = unsafe { &*(place as *const AtomicUsize) };
     let bound = slot.load(Relaxed);
     let waits = reference.info as u32 == KINDS[0] && object.holds(libc::PT_LOAD, bound);
-    let twin = if waits { will_be_bound(object, reference, handle) } else { twins::behind(bound) };
+    let twin = if waits { will_be_bound(object, reference, handle) } else { twins::of_libcs(bound) };
     // Threads that call through it meanwhile call the one or the other.
     twin.is_none_or(|twin| write(object, slot, twin.ours() as usize))
 }
 
-/// Our function, if a reference that waits for its first call would be bound to the one behind it.
+/// Our function, if a reference that waits for its first call would be bound to libc's.
 fn will_be_bound(object: &Object, reference: &Reference, handle: *mut c_void) -> Option<&'static Twin> {
     let symbols = object.pointer(DT_SYMTAB)? as *const Symbol;
     // SAFETY: the object's table of symbols has those that its references name, and its table of strings their names.
     let name = unsafe { object.string((*symbols.add((reference.info >> 32) as usize)).name.into()) };
     // SAFETY: by the word of the caller of `turn`.
-    twins::named(name.to_bytes()).filter(|twin| twin.is_behind(unsafe { look_up(handle, name) } as usize))
+    twins::named(name.to_bytes()).filter(|twin| twin.is_libcs(unsafe { look_up(handle, name) } as usize))
 }
 
 /// Writes a slot, which the dynamic linker may have closed after it had bound it.
@@ -171,6 +173,7 @@ fn write(object: &Object, slot: &AtomicUsize, address: usize) -> bool {
         // SAFETY: a page of an object's table of addresses, which only the dynamic linker and this write.
         !is_closed || unsafe { libc::mprotect(page as *mut c_void, page_bytes, protection) } == 0
     };
+    let _changing = life::changing();
     if !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return false;
     }
