@@ -38,7 +38,8 @@ DocumentRoot $WORK/www
     EnableSendfile On
 </VirtualHost>
 <VirtualHost 127.0.0.1:$front>
-    ProxyPass / http://127.0.0.1:$back/
+    # Pooled connections may be closed by a restart just when they are used again, over TCP as well.
+    ProxyPass / http://127.0.0.1:$back/ disablereuse=On
 </VirtualHost>
 CONF
     # A session of its own: when it ends, Apache ends its whole process group.
