@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-rdma test-iwarp compat bench bench-hosts bench-rdma check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma
+.PHONY: help all demo test test-rdma test-iwarp compat faults bench bench-hosts bench-rdma check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -11,6 +11,7 @@ help:
 	@echo 'make test-rdma  the fabric over verbs, in virtual machines with Soft-RoCE (some minutes)'
 	@echo 'make test-iwarp the same with soft-iWARP, whose module it builds first (160 MB to download, once)'
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
+	@echo 'make faults   100,000 connections with a fault each: killed, stopped, forked, handed over, short of memory (SEED=, CONNECTIONS=)'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
 	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (12 minutes on an idle machine, 50 at most)'
@@ -34,6 +35,11 @@ test-iwarp: deps-rdma
 
 compat: deps-compat all
 	tests/compat/run.py --docs docs/compatibility.md
+
+# Connections that are killed, stopped, forked, executed, handed over, short of descriptors or memory, or flooded.
+CONNECTIONS ?= 100000
+faults: all
+	target/release/semantics faults --connections $(CONNECTIONS) $(if $(SEED),--seed $(SEED)) --library target/release/libbeeline.so
 
 bench: all
 	target/release/beeline bench

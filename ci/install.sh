@@ -16,6 +16,7 @@ done
 if [ -x target/release/beelined ]; then
     install -D -m 755 target/release/beelined "$prefix/bin/beelined"
     target/release/beelined generate man "$prefix/share/man/man1"
+    install -D -m 644 crates/beelined/man/beelined.toml.5 "$prefix/share/man/man5/beelined.toml.5"
     for shell in bash zsh fish; do
         target/release/beelined generate completions "$shell" >"$prefix/share/beeline/completions/beelined.$shell"
     done

@@ -15,10 +15,11 @@ declare -A packages=(
         python3.11 libpython3.11-testsuite python3-pip
         nginx-light apache2-bin haproxy wrk curl wget
         postgresql-15 postgresql-client-15 mariadb-server-core mariadb-client sysbench
-        redis-server redis-tools memcached nodejs default-jdk-headless
+        redis-server redis-tools memcached nodejs npm golang-go default-jdk-headless
         gunicorn perl ruby php-fpm php-cli php-curl openssh-server openssh-client rsync stunnel4 socat
         netcat-openbsd openbsd-inetd iperf3 sockperf qperf netpipe-tcp
-        vsftpd lftp openmpi-bin libopenmpi-dev mpich libmpich-dev pvm pvm-dev tgt libiscsi-bin"
+        varnish nuttcp
+        dovecot-core dovecot-imapd vsftpd lftp openmpi-bin libopenmpi-dev mpich libmpich-dev pvm pvm-dev tgt libiscsi-bin"
     # Virtual machines with a real RDMA stack; their kernel is downloaded by tests/rdma/image.sh, and a module for it is
     # built by tests/rdma/siw.sh.
     [rdma]="qemu-system-x86 busybox-static kmod ibverbs-providers ibverbs-utils rdmacm-utils iproute2 xz-utils python3
@@ -38,6 +39,10 @@ done
 if command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ]; then
     missing=("${missing[@]/nginx-light/}")
 fi
+# Node and Go often come from elsewhere, npm with the one.
+for pair in npm:npm go:golang-go; do
+    if command -v "${pair%:*}" >/dev/null 2>&1; then missing=("${missing[@]/#"${pair#*:}"/}"); fi
+done
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sed '/^$/d' | sort -u)
 [ "${#missing[@]}" -eq 0 ] && exit 0
 

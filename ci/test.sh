@@ -19,6 +19,8 @@ step "models of the lane (loom)" ci/loom.sh
 step "socket semantics: the kernel is the oracle" target/release/semantics --library target/release/libbeeline.so
 step "random sequences: the kernel is the oracle" target/release/semantics random --seed 1 --ops-total 500000 \
     --library target/release/libbeeline.so
+step "a fault for each of some connections" target/release/semantics faults --seed 1 --connections 2000 \
+    --library target/release/libbeeline.so
 step "real programs" tests/apps/run.sh
 step "more programs, and tests of others" tests/compat/run.py --fast
 step "the bridge, between network namespaces" tests/bridge/run.py

@@ -34,7 +34,7 @@ pub const TARGETS: &[(&str, Target)] = &[
 /// right magic number and version, which a fuzzer rarely guesses.
 pub fn hello(bytes: &[u8]) {
     const GUESSED: usize = 10;
-    let right = Hello { reuse: false, ring_bytes: 1 << 20, generation: 0, pid_hint: 0, lane_inode: 0 };
+    let right = Hello { reuse: false, ring_bytes: 1 << 20, generation: 0, pid_hint: 0, lane_inode: 0, held: None };
     let behind = [&right.encode()[..GUESSED], bytes].concat();
     for bytes in [bytes, &behind] {
         if let Ok(hello) = Hello::decode(bytes) {

@@ -59,7 +59,7 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
 
 /// One right message of each kind.
 fn beginnings() -> Vec<Vec<u8>> {
-    let hello = Hello { reuse: false, ring_bytes: 1 << 20, generation: 0, pid_hint: 1, lane_inode: 2 };
+    let hello = Hello { reuse: false, ring_bytes: 1 << 20, generation: 0, pid_hint: 1, lane_inode: 2, held: None };
     let conn = |client: &str, server: &str| {
         let end = |text: &str| Endpoint::new(text.parse().expect("an address"));
         let name = ConnName { client: end(client), server: end(server) };

@@ -11,7 +11,8 @@ Beeline must pass with it. One that does not is run twice more, with its unit: i
 unsteady and named; if it hangs, nothing excuses it.
 
 A program (programs/NAME.sh, and those of tests/apps) prints facts, which must be the same both times. Some bytes must have
-gone over lanes, unless the file says `# expects: REASON`.
+gone over lanes, unless the file says `# expects: REASON`. One that says `# prepares: yes` is called with `prepare` first, to
+download and build into $CACHE.
 
 Each job runs in namespaces of its own (see inside.py), so several run at once. They need Linux and either root or
 unprivileged user namespaces.
@@ -212,7 +213,8 @@ class Suite:
         bad, unsteady = list(hung), []
         others = [name for name in suspects if name not in hung]
         if others:
-            shutil.copytree(jobs["beeline"].directory, WORK / label / "beeline.first", dirs_exist_ok=True)
+            # Moved, for there may be sockets and pipes in it.
+            jobs["beeline"].directory.rename(WORK / label / "beeline.first")
         for attempt in range(2):
             if not others:
                 break
@@ -261,10 +263,19 @@ def description(path):
     for line in path.read_text().splitlines():
         if not line.startswith("#"):
             break
-        if not re.match(r"#(!| (title|expects|seconds): )", line):
+        if not re.match(r"#(!| (title|expects|prepares|seconds): )", line):
             lines.append(line.lstrip("# "))
     title, _, what = " ".join(lines).partition(": ")
     return title, what
+
+
+def prepare_program(path):
+    """Lets a script download and build what it needs, outside of the namespaces of its jobs."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(WORK / f"{path.stem}.prepare", "wb") as output:
+        done = subprocess.run(["bash", path, "prepare"], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                              env=dict(os.environ, CACHE=str(CACHE), LC_ALL="C.UTF-8"), timeout=1500)
+    return done.returncode == 0
 
 
 def run_program(path):
@@ -272,6 +283,10 @@ def run_program(path):
     title, what = description(path)
     result = ProgramResult(name, title, what, expected=header(path, "expects", ""))
     seconds = int(header(path, "seconds", PROGRAM_SECONDS))
+    if header(path, "prepares") and not prepare_program(path):
+        result.outcome, result.why = "FAIL", f"prepare failed: {WORK / name}.prepare"
+        say(f"FAIL  {name}: {result.why}")
+        return result
     tcp = run(path, (), "tcp", name, seconds)
     result.seconds = tcp.seconds
     if tcp.code == 77:

@@ -23,7 +23,7 @@ cd ../..
 binaries=$(mktemp -d "${TMPDIR:-/tmp}/beeline-rdma-tests-XXXXXX")
 trap 'rm -rf "$binaries"' EXIT
 while read -r name path; do cp "$path" "$binaries/$name"; done < <(
-    cargo test --no-run -p beeline-fabric -p beeline-hwloc --tests 2>&1 | tee /dev/stderr |
+    cargo test --no-run -p beeline-fabric -p beeline-hwloc --tests 2>&1 | tee -a /dev/stderr |
         sed -nE 's|^ *Executable tests/([a-z]+)\.rs \((.*)\)$|\1 \2|p'
 )
 for name in connections transfers endings hosts packages; do

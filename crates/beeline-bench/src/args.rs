@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::everyday::worker::EverydayArgs;
 use crate::hosts::Host;
 use crate::socket::LOOPBACK;
 
@@ -15,6 +16,7 @@ Examples:
   beeline bench                          everything, five alternating rounds
   beeline bench --quick                  the same rows in about half a minute
   beeline bench --only ping --rounds 9   the ping-pong rows only
+  beeline bench --everyday --only /one/  the everyday matrix, where both ends share a CPU
   beeline bench --check --save run.json  compare with the floors, keep the raw samples
   beeline bench --hosts alpha,beta       TCP against the bridge, between two hosts";
 
@@ -39,6 +41,9 @@ pub enum BenchCommand {
     /// One end of one workload. The instrument starts these itself.
     #[command(hide = true)]
     Worker(WorkerArgs),
+    /// One process of the everyday matrix. The instrument starts these itself.
+    #[command(hide = true)]
+    EverydayWorker(EverydayArgs),
     /// Describe this host, as JSON. The instrument asks the hosts of --hosts.
     #[command(hide = true)]
     About,
@@ -80,6 +85,7 @@ impl DemoOptions {
     pub fn bench(&self) -> BenchOptions {
         BenchOptions {
             quick: true,
+            everyday: false,
             rounds: None,
             only: Vec::new(),
             // Counting system calls takes strace, and longer than a demo should.
@@ -111,6 +117,14 @@ pub struct BenchOptions {
     /// Short samples, three rounds: a first impression in about half a minute
     #[arg(long)]
     pub quick: bool,
+
+    /// The everyday matrix instead: servers of every style, on idle, shared and busy CPUs, TCP beside Beeline
+    ///
+    /// Rate, mean, p50, p99, p99.9 and CPU time of each cell, and a map of the ratios. --only and --except take parts of
+    /// names such as epoll-level/one/short1 (see --everyday --list). With --check the exit code is 1 when a cell is slower
+    /// than TCP. About 20 minutes; with --quick about six.
+    #[arg(long, conflicts_with_all = ["hosts", "histogram", "transports"])]
+    pub everyday: bool,
 
     /// How often each workload is run over each transport
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

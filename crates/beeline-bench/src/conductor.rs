@@ -4,6 +4,7 @@
 //! workers are started from the main thread only. A worker that stops reporting is killed after a time limit, and the
 //! failure becomes a line of the report instead of a hang.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -71,14 +72,7 @@ impl Launcher {
             worker.told_over = (args.role == Role::Client).then_some(column);
             return Ok(worker);
         }
-        let mut environment: Vec<(&str, String)> = Vec::new();
-        if column == Transport::Beeline {
-            let library = self.library.as_ref().context("there is no libbeeline.so")?;
-            environment.push(("LD_PRELOAD", library.display().to_string()));
-            if let Some(options) = &self.options {
-                environment.push(("BEELINE_OPTIONS", options.clone()));
-            }
-        }
+        let environment = self.environment(column)?;
         let mut command = match tracer {
             None => Command::new(&self.program),
             Some(tracer) => {
@@ -101,6 +95,34 @@ impl Launcher {
         worker.patience += 4 * args.duration();
         worker.is_accelerated = column == Transport::Beeline && args.role == Role::Client && tracer.is_none();
         Ok(worker)
+    }
+
+    /// Starts this program with other words than a worker's, on this host.
+    pub fn start_program(
+        &self,
+        column: Transport,
+        words: Vec<OsString>,
+        name: String,
+        is_client: bool,
+    ) -> Result<Worker> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.prefix).args(words).env_remove("LD_PRELOAD").envs(self.environment(column)?);
+        let mut worker = Worker::start(command, name)?;
+        worker.is_accelerated = column == Transport::Beeline && is_client;
+        Ok(worker)
+    }
+
+    /// What a worker of a column has in its environment.
+    fn environment(&self, column: Transport) -> Result<Vec<(&'static str, String)>> {
+        let mut environment = Vec::new();
+        if column == Transport::Beeline {
+            let library = self.library.as_ref().context("there is no libbeeline.so")?;
+            environment.push(("LD_PRELOAD", library.display().to_string()));
+            if let Some(options) = &self.options {
+                environment.push(("BEELINE_OPTIONS", options.clone()));
+            }
+        }
+        Ok(environment)
     }
 
     /// Runs the two ends of a workload: the server first, then a client that is told its address. The CPUs are the
@@ -193,6 +215,11 @@ impl Worker {
         self.patience = patience;
     }
 
+    /// The same, on top of what there is.
+    pub fn add_patience(&mut self, more: Duration) {
+        self.patience += more;
+    }
+
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id() as i32)
     }
@@ -252,7 +279,7 @@ impl Worker {
     }
 
     /// What went wrong if the worker has ended by itself with an error.
-    fn failure(&mut self) -> Option<String> {
+    pub fn failure(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok()??;
         (!status.success()).then(|| self.explain_end())
     }

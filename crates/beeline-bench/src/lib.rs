@@ -10,6 +10,8 @@
 //!    where the bytes arrive. The table shows medians over the rounds.
 //! 4. Raw samples and the machine's description go into the JSON. A sample that failed is an error in the report and
 //!    in the exit code, never a silent gap.
+//! 5. `--everyday` is a table of its own ([`everyday`]): ordinary servers where ordinary servers run, on CPUs that are shared
+//!    or busy, on short connections.
 //!
 //! What the workloads do exactly: TCP sockets have TCP_NODELAY set; receivers of streams offer a buffer of 64 KiB or one
 //! message, whichever is larger; requests in the connection crowds are 64 B, answered by as many.
@@ -19,6 +21,7 @@ mod args;
 mod check;
 mod conductor;
 mod demo;
+mod everyday;
 mod foreign;
 mod hosts;
 mod interrupt;
@@ -61,11 +64,16 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
             worker::run(worker)?;
             Ok(ExitCode::SUCCESS)
         }
+        Some(BenchCommand::EverydayWorker(worker)) => {
+            everyday::worker::run(worker)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Some(BenchCommand::About) => {
             println!("{}", serde_json::to_string(&About::here()?)?);
             Ok(ExitCode::SUCCESS)
         }
         Some(BenchCommand::Demo(options)) => demo::run(options, mount),
+        None if args.options.everyday => everyday::measure(&args.options, mount),
         None => measure(&args.options, mount),
     }
 }

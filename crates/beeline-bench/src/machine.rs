@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::SystemTime;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,16 @@ impl Machine {
 pub fn allowed_cpus() -> Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(0)).context("sched_getaffinity")?;
     Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
+}
+
+/// Refuses CPUs that this process may not run on.
+pub fn ensure_allowed(cpus: &[usize]) -> Result<()> {
+    let allowed = allowed_cpus()?;
+    if let Some(cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+        let list = allowed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        bail!("CPU {cpu} is not one that this program may run on: those are {list}");
+    }
+    Ok(())
 }
 
 /// Two CPUs to run the two ends on: different cores, the same package if possible. `None` with one CPU.

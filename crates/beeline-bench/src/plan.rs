@@ -12,7 +12,7 @@ use crate::args::{BenchOptions, Transport};
 use crate::conductor::Launcher;
 use crate::foreign::Foreign;
 use crate::hosts::{Bridges, Hosts};
-use crate::interrupt;
+use crate::interrupt::{self, Second};
 use crate::machine::{self, Machine, choose_cpus};
 use crate::process::find;
 use crate::report::{Column, Limit, Results, Row};
@@ -76,7 +76,12 @@ impl Plan {
             bail!("no workload has such a name{why}; --list shows them");
         }
         let cpus = match options.cpus {
-            Some(cpus) => Some(cpus),
+            Some(cpus) => {
+                if hosts.is_none() {
+                    machine::ensure_allowed(&[cpus.0, cpus.1])?;
+                }
+                Some(cpus)
+            }
             // The bridges need CPUs, too, and CPUs of another host are not known here.
             None if hosts.is_some() => None,
             None => choose_cpus()?,
@@ -105,7 +110,7 @@ impl Plan {
             without_layouts,
         };
         if let Some(hosts) = &plan.hosts {
-            interrupt::watch()?;
+            interrupt::watch(Second::IsNoted)?;
             plan.suite.reach().with_context(|| {
                 format!(
                     "a program of the first of {} cannot reach one of the second at {}",
@@ -113,6 +118,8 @@ impl Plan {
                     hosts.server_address()
                 )
             })?;
+        } else {
+            interrupt::watch(Second::Ends)?;
         }
         Ok(plan)
     }
@@ -164,10 +171,9 @@ impl Plan {
         let bar = progress_bar(self.steps());
         for round in 0..self.rounds {
             for workload in self.workloads.iter().filter(|w| round == 0 || !w.runs_once()) {
-                self.run_workload(workload, round, &bar, &mut results);
-            }
-            if results.ended_early.is_some() {
-                break;
+                if results.ended_early.is_none() {
+                    self.run_workload(workload, round, &bar, &mut results);
+                }
             }
         }
         bar.finish_and_clear();
@@ -202,6 +208,7 @@ impl Plan {
         if workload.runs_side_by_side() {
             bar.set_message(workload.name);
             for (column, readings) in self.suite.run_side_by_side(workload, &order) {
+                results.ended_early = self.end_of_run(false);
                 self.record(workload, column, readings, results);
             }
         } else {
@@ -226,15 +233,17 @@ impl Plan {
         }
         for foreign in &self.foreign {
             for row in workload.rows {
-                if results.has_failed(std::slice::from_ref(row), foreign.column()) {
+                if results.ended_early.is_some() || results.has_failed(std::slice::from_ref(row), foreign.column()) {
                     continue;
                 }
                 let Some(reading) = foreign.measure(row.id, self.suite.cpus) else {
                     continue;
                 };
                 bar.set_message(format!("{} over {}", workload.name, foreign.name()));
+                results.ended_early = self.end_of_run(false);
                 match reading {
                     Ok(value) => results.add(row.id, foreign.column(), value, Vec::new()),
+                    Err(_) if results.ended_early.is_some() => {}
                     Err(e) => results.add_error(row.id, foreign.column(), format!("{e:#}")),
                 }
             }
@@ -260,6 +269,8 @@ impl Plan {
             results.carried.entry(workload.name).or_default().add(&carried);
         }
         match readings {
+            // Its programs got the signal, too.
+            Err(_) if interrupt::asked() => {}
             Ok(readings) => {
                 for reading in readings {
                     results.add(reading.row, column.into(), reading.value, reading.samples);

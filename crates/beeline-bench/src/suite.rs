@@ -13,6 +13,7 @@ use crate::acceleration::Carried;
 use crate::args::{Program, Role, Transport, WorkerArgs};
 use crate::conductor::{Launcher, Pair, Worker};
 use crate::hosts::{Bridges, Layout, Layouts, Load, Moved, Stand};
+use crate::interrupt;
 use crate::memory::{Resident, cpu_seconds};
 use crate::report::{Row, Unit};
 use crate::socket::LOOPBACK;
@@ -309,7 +310,7 @@ impl Suite {
             }
         }
         let since = Instant::now();
-        std::thread::sleep(self.idle_duration);
+        interrupt::pause(self.idle_duration);
         let end = |pair: Result<(Pair, f64)>| -> Result<Vec<Reading>> {
             let (mut pair, before) = pair?;
             let used = cpu_seconds(pair.server.pid())? - before;

@@ -110,7 +110,7 @@ fn drive(args: &WorkerArgs) -> Result<Outcome> {
 }
 
 /// Says one line to the conductor.
-fn tell(event: &Event) -> Result<()> {
+pub(crate) fn tell(event: &Event) -> Result<()> {
     let mut line = serde_json::to_string(event)?;
     line.push('\n');
     let mut out = std::io::stdout().lock();
@@ -137,13 +137,13 @@ fn move_on(args: &WorkerArgs) -> Result<()> {
 }
 
 /// Waits for a line from the conductor. `false` when it has closed the pipe.
-fn wait_for_word() -> Result<bool> {
+pub(crate) fn wait_for_word() -> Result<bool> {
     let mut line = String::new();
     Ok(std::io::stdin().lock().read_line(&mut line)? > 0)
 }
 
 /// A thousand connections need more than the usual soft limit of 1,024 leaves; servers raise it like this.
-fn raise_fd_limit() -> Result<()> {
+pub(crate) fn raise_fd_limit() -> Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let wanted = hard.min(65_536);
     if soft < wanted {

@@ -76,6 +76,46 @@ fn an_unknown_workload_is_an_error() {
 }
 
 #[test]
+fn a_cpu_that_is_not_there_is_refused_at_once() {
+    let output = run(&["--transports", "unix", "--only", "pingpong", "--cpus", "0,4095"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("CPU 4095"), "{text}");
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_it_has_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run.json");
+    let arguments = ["--transports", "unix", "--only", "pingpong", "--no-foreign", "--rounds", "100000"];
+    let mut conductor = bench(&arguments)
+        .args(["--duration", "5", "--save"])
+        .arg(&path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Some rounds of some milliseconds; nothing tells from outside how many there were.
+    std::thread::sleep(Duration::from_secs(1));
+    // SAFETY: a signal to a child that has not been waited for.
+    assert_eq!(unsafe { libc::kill(conductor.id().cast_signed(), libc::SIGINT) }, 0);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let status = loop {
+        if let Some(status) = conductor.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "the run went on");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(status.code(), Some(1), "ended early, by itself");
+    let document: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(document["ended_early"], "it was interrupted");
+    let cell = &document["rows"][0]["columns"]["unix"];
+    assert!(cell["rounds"].as_array().is_some_and(|rounds| !rounds.is_empty()), "{cell}");
+    assert!(cell["median"].as_f64().is_some_and(|median| median > 0.0), "{cell}");
+}
+
+#[test]
 fn workers_end_with_the_conductor() {
     let mut conductor = bench(&["--transports", "unix", "--only", "pingpong", "--duration", "600000", "--no-foreign"])
         .stdout(Stdio::null())

@@ -15,7 +15,8 @@
 //! | front(e): flags | e, under its tx lock | both |
 //! | urgent(e), passed(e) | e, under its tx lock | peer |
 //! | read_wake(e) | set by e under its rx lock; cleared by the peer | peer |
-//! | write_wake(e) | set by e under its tx lock; cleared by the peer | peer |
+//! | write_wake(e) | set by e under a lock for this alone; cleared by the peer | peer |
+//! | offer | client until the hello; then by compare-and-swap ([`offer`]) | both |
 //! | `TxState`, `RxState` of e | e, under the lock of that direction | e |
 //!
 //! # Ring
@@ -29,7 +30,8 @@
 //!    before it reuses space.
 //! 4. A peer's word is read once; `tail - head > ring_bytes` is impossible and a [`Fault`].
 //! 5. A holder that dies before it publishes has done nothing: whoever takes the lock next goes on from
-//!    the last published state.
+//!    the last published state. A holder that other processes wait for copies and
+//!    publishes, and rings when it does not hold the lock any more: no system call keeps them waiting.
 //!
 //! # Waking a reader
 //!
@@ -47,7 +49,8 @@
 //!    it, and under the rx lock: whoever dies in between, or finds news and never reads it, leaves an
 //!    armed word or a queued bell to the others that sleep, never silence.
 //! 5. At most three bells are outstanding: the kept one, the one for the present generation, and one from
-//!    a writer that raced with arming or died. So a bell never finds the socket full, which would lose it:
+//!    a writer that raced with arming or died; and one of each writer that shares the end and rings at the same time,
+//!    which is few compared with what a socket holds that is not plugged. So a bell never finds the socket full, which would lose it:
 //!    the word would be cleared, and the bells that filled the socket counted before and taken out.
 //!
 //! 6. A bell may lie in the socket of a reader that looks at the ring itself and never arms. It may take all
@@ -69,7 +72,9 @@
 //!    which makes the kernel report `POLLOUT`, then clears the word as above. One bell stays, because
 //!    sleepers of the reader's own side may not have seen it yet. A writer that arms has seen less than a
 //!    quarter free; by the fences it is told at the latest when three eighths are.
-//! 4. A reader that arms while a writer must wait for room leaves four bells queued: taking them out would
+//! 4. Writers arm one at a time, but beside one that writes: arming stores nothing that a write does. Bells of two that
+//!    arm at one time would fill a socket that the first has plugged after the reader has cleared the second's word.
+//! 5. A reader that arms while a writer must wait for room leaves four bells queued: taking them out would
 //!    make the writer wake up, find no room and plug again, for ever.
 //!
 //! Urgent bytes have rules of their own: [`urgent`].
@@ -86,6 +91,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod offer;
 mod reader;
 mod state;
 mod storage;
@@ -137,7 +143,7 @@ pub mod flags {
     pub const CLOSED: u32 = 2;
     /// The end was closed with data unread, or aborted by `SO_LINGER` zero.
     pub const RESET: u32 = 4;
-    /// The server's end has taken the hello.
+    /// The server's end has taken the hello ([`crate::offer`]).
     pub const TAKEN: u32 = 8;
     /// The end gives the lane back for reuse by the client that made it.
     pub const RELEASED: u32 = 16;

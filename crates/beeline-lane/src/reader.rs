@@ -259,7 +259,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
             queued = bells.queued()?;
             self.state.bells_queued.store(queued, Relaxed);
         }
-        let wake = next_generation(last);
+        let wake = next_generation(last) | self.state.ordered.load(Relaxed);
         self.state.read_wake.store(wake, Relaxed);
         self.storage.set_wake(self.end, Wake::Read, wake);
         // Pairs with the fence in `Writer::wake_reader`.

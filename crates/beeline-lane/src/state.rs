@@ -56,6 +56,8 @@ pub struct RxState {
     pub(crate) urgent_inline: AtomicU32,
     /// Where the reader stood, in bytes read plus one, when what it was told to pass over there was to be kept.
     pub(crate) urgent_kept: AtomicU64,
+    /// What each armed read wake word holds besides: whether stamps are wanted.
+    pub(crate) ordered: AtomicU32,
 }
 
 /// The read wake words of a lane at the beginning of a connection: generation 0, armed.
@@ -135,6 +137,15 @@ impl RxState {
     /// [`crate::Reader::set_inline`].
     pub fn set_urgent_inline(&self, inline: bool) {
         self.urgent_inline.store(u32::from(inline), Relaxed);
+    }
+
+    /// Has the peer say when an empty ring got something to read: order matters among several connections. May be called
+    /// without the lock.
+    pub fn ask_order(&self, storage: &impl crate::Storage, end: beeline_shm::End) {
+        if self.ordered.load(Relaxed) == 0 {
+            self.ordered.store(beeline_shm::WAKE_ORDER, Relaxed);
+            storage.ask_order(end);
+        }
     }
 
     /// Remembers that the kernel reported the anchor readable, so that the next arming takes bells out.

@@ -53,6 +53,10 @@ pub trait Storage {
     fn copy_out(&self, end: End, position: u32, sink: Sink<'_>);
     /// Gives the memory of the ring that `end` writes back, but for its beginning.
     fn discard_ring(&self, end: End);
+    /// Notes that `end` has something new to tell as from now, for a peer that watches several connections.
+    fn set_stamp(&self, _end: End) {}
+    /// Has the writers of the peer of `end` do so.
+    fn ask_order(&self, _end: End) {}
     /// Orders earlier stores before later loads.
     fn full_fence(&self);
 }
@@ -166,6 +170,12 @@ impl Storage for LaneMemory {
     }
     fn discard_ring(&self, end: End) {
         LaneMemory::discard_ring(self, end);
+    }
+    fn set_stamp(&self, end: End) {
+        LaneMemory::set_stamp(self, end);
+    }
+    fn ask_order(&self, end: End) {
+        LaneMemory::ask_order(self, end);
     }
     #[inline]
     fn full_fence(&self) {

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use beeline_shm::{End, INLINE_BYTES, Source};
+use beeline_shm::{End, INLINE_BYTES, Source, WAKE_ORDER};
 
 use crate::state::{RxState, TxState};
 use crate::storage::{Bells, Storage, Wake};
@@ -67,6 +67,9 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         // a holder that died may have left `bytes` behind it.
         let echoed = self.state.echo_seen.load(Acquire) == bytes & COUNT_MASK && bytes as u32 == tail;
         self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
+        if self.storage.wake(self.end.peer(), Wake::Read) & (1 | WAKE_ORDER) != 0 {
+            say_when(self.storage, self.end, self.state, tail, echoed);
+        }
         while !source.is_empty() {
             let free = self.prepare(tail, &mut base, source.len(), echoed && source.len() == total)?;
             if free == 0 {
@@ -108,8 +111,12 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             Ok(free) if free as usize >= length && length != 0 => {}
             _ => return false,
         }
-        if self.storage.wake(self.end.peer(), Wake::Read) & 1 != 0 {
-            return false;
+        let wake = self.storage.wake(self.end.peer(), Wake::Read);
+        if wake & (1 | WAKE_ORDER) != 0 {
+            if wake & 1 != 0 {
+                return false;
+            }
+            say_when(self.storage, self.end, self.state, tail, echoed);
         }
         let next = tail.wrapping_add(length as u32);
         self.reach(next.wrapping_sub(base));
@@ -121,6 +128,51 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         // A peer that is gone is found by the next call that sends, waits or reads.
         let _ = self.wake_reader(bells);
         true
+    }
+
+    /// As [`Writer::write`], but takes what it wrote off `source` and wakes nobody: no system call is made while other
+    /// processes wait for the lock. [`Writer::tell_reader`] is to follow when the lock was given back, also after a
+    /// fault.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer. What was taken off `source` stays published.
+    pub fn write_quietly(&self, source: &mut Source<'_>) -> Result<(), Fault> {
+        let mut tail = self.state.tail.load(Relaxed);
+        let mut base = self.state.base.load(Relaxed);
+        let mut bytes = self.state.bytes.load(Relaxed);
+        let mut echoed = self.state.echo_seen.load(Acquire) == bytes & COUNT_MASK && bytes as u32 == tail;
+        self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
+        if self.storage.wake(self.end.peer(), Wake::Read) & (1 | WAKE_ORDER) != 0 {
+            say_when(self.storage, self.end, self.state, tail, echoed);
+        }
+        while !source.is_empty() {
+            let free = self.prepare(tail, &mut base, source.len(), echoed)?;
+            echoed = false;
+            if free == 0 {
+                break;
+            }
+            let part = source.split_front(CHUNK_BYTES.min(free as usize));
+            let length = part.len() as u32;
+            let position = tail.wrapping_sub(base);
+            self.storage.copy_in(self.end, position, part);
+            self.reach(position.saturating_add(length));
+            tail = tail.wrapping_add(length);
+            self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(base));
+            // A holder that dies here has published; `recover` brings the state up to the cursor.
+            self.state.tail.store(tail, Relaxed);
+            bytes = bytes.wrapping_add(u64::from(length));
+            self.state.bytes.store(bytes, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Wakes a sleeping reader, after [`Writer::write_quietly`]. The lock need not be held: several that do this at
+    /// one time ring once each.
+    ///
+    /// # Errors
+    /// [`Fault::Gone`].
+    pub fn tell_reader(&self, bells: &impl Bells) -> Result<(), Fault> {
+        self.wake_reader(bells)
     }
 
     /// Notes that the ring is written up to `position`.
@@ -166,7 +218,11 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// # Errors
     /// A [`Fault`] of the peer. The bytes are published all the same.
     pub fn publish(&self, count: u32, bells: &impl Bells) -> Result<(), Fault> {
-        let tail = self.state.tail.load(Relaxed).wrapping_add(count);
+        let before = self.state.tail.load(Relaxed);
+        if self.storage.wake(self.end.peer(), Wake::Read) & (1 | WAKE_ORDER) != 0 {
+            say_when(self.storage, self.end, self.state, before, false);
+        }
+        let tail = before.wrapping_add(count);
         self.reach(tail.wrapping_sub(self.state.base.load(Relaxed)));
         self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
         self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(self.state.base.load(Relaxed)));
@@ -281,12 +337,21 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         Ok(enough_room(self.storage.ring_bytes(), self.used(tail)?))
     }
 
-    /// Prepares to sleep until there is room.
+    /// Whether there is room for a sleeper to be told of, or nonsense that a write will find. For one without the lock:
+    /// others may write meanwhile, and the peer may have read what they have published and not yet noted.
+    fn may_write(&self) -> bool {
+        let ring = self.storage.ring_bytes();
+        let head = self.storage.head(self.end.peer());
+        let used = self.state.tail.load(Acquire).wrapping_sub(head);
+        enough_room(ring, used) || used > ring
+    }
+
+    /// Prepares to sleep until there is room. The tx lock need not be held, if nobody else arms meanwhile.
     ///
     /// # Errors
     /// A [`Fault`] of the peer.
     pub fn arm(&self, bells: &impl Bells) -> Result<Armed, Fault> {
-        if self.writable()? {
+        if self.may_write() {
             return Ok(Armed::Ready);
         }
         // A sibling that sleeps has plugged the anchor for us, too, if the reader has not undone it yet.
@@ -303,7 +368,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         }
         // Pairs with the fence in `Reader::consumed`.
         self.storage.full_fence();
-        if self.writable()? {
+        if self.may_write() {
             return Ok(Armed::Ready);
         }
         if !joined {
@@ -326,12 +391,23 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         if ahead.max(used) > self.storage.ring_bytes() {
             return Err(Fault::HeadBeyondTail);
         }
-        if ahead != 0 {
-            self.state.tail.store(tail, Relaxed);
-            self.state.base.store(base, Relaxed);
-        }
+        let bytes = self.state.bytes.load(Relaxed);
+        self.state.tail.store(tail, Relaxed);
+        self.state.base.store(base, Relaxed);
+        self.state.bytes.store(bytes.wrapping_add(u64::from(tail.wrapping_sub(bytes as u32))), Relaxed);
         self.recover_mark(tail);
         Ok(())
+    }
+}
+
+/// Before something is written: if the ring is empty, `known` to be or not, the reader may want to know when that ended.
+/// Which of two connections has news first is the same as in the kernel then, whatever follows on both. What the peer's
+/// head says is checked by whoever needs it.
+#[cold]
+#[inline(never)]
+fn say_when<S: Storage>(storage: S, end: End, state: &TxState, tail: u32, known: bool) {
+    if known || state.head_seen.load(Relaxed) == tail || storage.head(end.peer()) == tail {
+        storage.set_stamp(end);
     }
 }
 
@@ -340,7 +416,7 @@ pub(crate) fn enough_room(ring_bytes: u32, used: u32) -> bool {
     used <= ring_bytes.wrapping_sub(ring_bytes >> 2)
 }
 
-/// The armed wake word of the generation after `wake`.
+/// The armed wake word of the generation after `wake`. Bit 1 stays what it is.
 pub(crate) fn next_generation(wake: u32) -> u32 {
-    (wake | 1).wrapping_add(2)
+    (wake | 1).wrapping_add(4)
 }

@@ -8,6 +8,7 @@ mod process;
 mod ready;
 mod rings;
 mod sandbox;
+mod shell;
 mod signals;
 mod sockets;
 mod stdio;
@@ -25,6 +26,7 @@ pub fn resolve_all() {
         process::REALS,
         ready::REALS,
         sandbox::REALS,
+        shell::REALS,
         signals::REALS,
         sockets::REALS,
         stdio::REALS,

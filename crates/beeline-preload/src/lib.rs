@@ -24,10 +24,10 @@ use core::ffi::c_int;
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: unsafe extern "C" fn(c_int, *const *const u8, *const *const u8) = {
-    unsafe extern "C" fn start(_: c_int, _: *const *const u8, environment: *const *const u8) {
+    unsafe extern "C" fn start(count: c_int, arguments: *const *const u8, environment: *const *const u8) {
         hooks::resolve_all();
         // SAFETY: what the program was started with.
-        unsafe { hooks::note_environment(environment.cast()) };
+        unsafe { hooks::note_environment(count, arguments.cast(), environment.cast()) };
         beeline_sockets::life::start();
     }
     start

@@ -1,107 +1,21 @@
 //! The library as other programs meet it: what it exports, and that they cannot tell.
 
+#[macro_use]
+mod common;
+
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
 
 use beeline_testkit::preload;
 use beeline_testkit::watch::{Ending, Group};
+use common::{LIMIT, compile, guest, library, output, run_program, static_guest};
 
-/// After this long a program hangs.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// The release build, which is what users load: `cargo test` builds its own with unwinding, which the library
-/// is not made for.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        if std::env::var_os(preload::LIBRARY_VARIABLE).is_some() {
-            return preload::find_library().expect("the named library");
-        }
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--release", "--package", "beeline-preload", "--target-dir"])
-            .arg(target())
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .expect("cargo runs");
-        assert!(status.success());
-        target().join("release/libbeeline.so")
-    })
-}
-
-/// The target directory: this program lies two levels below it.
-fn target() -> PathBuf {
-    let program = std::env::current_exe().expect("own path");
-    program.ancestors().nth(3).expect("target/<profile>/deps/<program>").to_path_buf()
-}
-
-/// The guest of this name, compiled.
-fn guest(name: &'static str) -> PathBuf {
-    compile(name, name, &[])
-}
-
-/// The handover guest as a program into which no library can be loaded.
-fn static_guest() -> PathBuf {
-    compile("handover", "handover-static", &["-static"])
-}
-
-/// Libraries that a guest loads, by the variables that name them: one with a liburing of its own, one that needs the system's;
-/// one to be bound past others, at once or by and by; and the same with one that needs another with a `send` of its own.
-fn loaded() -> [(&'static str, PathBuf); 6] {
-    const NOW: &[&str] = &["-Wl,-z,relro,-z,now"];
-    const LAZY: &[&str] = &["-Wl,-z,lazy"];
-    let shared = |name, library, how: &[&str]| compile(name, library, &[&["-shared", "-fPIC"], how].concat());
-    shared("ownsend", "libownsend.so", &["-Wl,-soname,libownsend.so"]);
-    let needing = |library, how: &[&str]| {
-        let directory = concat!("-L", env!("CARGO_TARGET_TMPDIR"));
-        shared("ownsend", library, &[&["-DNEEDS_IT", directory, "-Wl,--no-as-needed", "-lownsend"], how].concat())
-    };
-    [
-        ("GUEST_OWN_RINGS", shared("ownrings", "ownrings.so", &[])),
-        ("GUEST_NEEDS_LIBURING", shared("rings", "rings.so", &[])),
-        ("GUEST_DEEP_NOW", shared("deep", "deep-now.so", NOW)),
-        ("GUEST_DEEP_LAZY", shared("deep", "deep-lazy.so", LAZY)),
-        ("GUEST_OWN_SEND_NOW", needing("own-send-now.so", NOW)),
-        ("GUEST_OWN_SEND_LAZY", needing("own-send-lazy.so", LAZY)),
-    ]
-}
-
-fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
-    static COMPILED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    let mut compiled = COMPILED.lock().expect("every guest compiles");
-    let is_new = compiled.insert(program);
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(program);
-    if is_new {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest").join(name).with_extension("c");
-        // One of them is a program that no library can be loaded into.
-        let linked = if name == "echo" { "-static" } else { "-pthread" };
-        let libraries: &[&str] = match name {
-            "rings" | "leavers" => &["-luring"],
-            "ownrings" => &["-l:liburing.a"],
-            _ => &[],
-        };
-        let status = Command::new("cc")
-            .args(["-Wall", "-Wextra", "-Wno-deprecated-declarations", "-O1", linked])
-            .args(flags)
-            .arg(concat!("-Wl,-rpath,", env!("CARGO_TARGET_TMPDIR")))
-            .arg("-o")
-            .arg(&program)
-            .arg(source)
-            .args(libraries)
-            .status()
-            .expect("a C compiler");
-        assert!(status.success());
-    }
-    program
-}
-
-fn output(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().expect(program);
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
+#[path = "library/counted.rs"]
+mod counted;
+#[path = "library/rawcalls.rs"]
+mod rawcalls;
 
 #[test]
 fn the_library_exports_the_listed_calls_and_nothing_else() {
@@ -122,7 +36,7 @@ fn the_table_of_calls_lists_what_is_exported() {
 
 #[test]
 fn the_tables_name_cases_of_this_guest_that_exist() {
-    let program = include_str!("library.rs");
+    let program = concat!(include_str!("library.rs"), include_str!("limits.rs"));
     for test in beeline_stats::semantics::CALLS.iter().flat_map(|row| row.tests) {
         if let Some(case) = test.strip_prefix("guest:") {
             assert!(program.lines().any(|line| line.trim().trim_end_matches(';') == case), "{test}");
@@ -140,59 +54,6 @@ fn the_library_has_no_text_relocations_and_needs_only_libc() {
     }
 }
 
-/// Runs a case of a guest; `None` for the kernel alone.
-fn run(name: &'static str, case: &str, library: Option<&Path>) -> Result<(), String> {
-    // Some cases start it from beside the other one.
-    static_guest();
-    let mut command = Command::new(guest(name));
-    command
-        .arg(case)
-        .env("GUEST_ECHO", guest("echo"))
-        .envs(loaded())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    preload::apply(&mut command, library);
-    if library.is_some() {
-        command.env("GUEST_EXPECTS_LANES", "1");
-    }
-    let mut group = Group::start(&mut command).map_err(|error| error.to_string())?;
-    let (_, _, stderr) = group.pipes();
-    let ending = group.finish(LIMIT).map_err(|error| error.to_string())?;
-    if ending == Ending::Exit(0) {
-        return Ok(());
-    }
-    let mut said = String::new();
-    stderr.map(|mut stderr| stderr.read_to_string(&mut said));
-    Err(format!("{case}: {ending:?}: {said}"))
-}
-
-/// Tests of all cases of a guest, but for those that other tests run.
-macro_rules! cases {
-    ($guest:ident: $($case:ident)*; $($other:ident)*) => {
-        mod $guest {
-            use super::*;
-
-            const NAME: &str = stringify!($guest);
-
-            $(
-                #[test]
-                fn $case() {
-                    run(NAME, stringify!($case), None).expect("what the case expects is what the kernel does");
-                    run(NAME, stringify!($case), Some(library())).expect("a program cannot tell");
-                }
-            )*
-
-            #[test]
-            fn every_case_is_run() {
-                let listed: BTreeSet<_> = [$(stringify!($case),)* $(stringify!($other),)*].into();
-                let cases = output(guest(NAME).to_str().expect("a plain path"), &[]);
-                assert_eq!(listed, cases.lines().collect());
-            }
-        }
-    };
-}
-
 cases! { handover:
     exec_keeps_a_connection
     exec_keeps_the_state_of_a_connection
@@ -204,10 +65,20 @@ cases! { handover:
     the_library_follows
     a_passed_end_goes_on
     a_passed_end_is_shared
+    a_peeked_message_keeps_its_end
     strangers_pass_ends_and_listeners
     a_program_without_the_library_goes_on
     standard_descriptors_of_a_program_are_sockets
     a_receiver_without_the_library_goes_on;
+}
+
+cases! { environment:
+    each_program_sees_what_it_was_given
+    programs_without_the_library_see_what_they_were_given
+    what_a_program_sets_itself_it_sees
+    as_much_as_fits_can_be_given
+    commands_run_as_ever
+    a_command_ends_with_a_cancelled_thread;
 }
 
 cases! { guest:
@@ -244,6 +115,15 @@ cases! { adversity:
     an_abort_is_one_whoever_was_killed_before
     lingering_for_no_time_is_heeded_when_a_process_ends
     a_fork_during_a_connect_shares_the_connection;
+}
+
+cases! { peeks:
+    peeked_bytes_are_read
+    a_part_is_peeked
+    much_is_peeked
+    a_child_reads_what_its_parent_peeked
+    peeked_bytes_are_spliced
+    a_peeked_urgent_byte_is_taken;
 }
 
 cases! { relays:
@@ -305,6 +185,19 @@ cases! { loads:
     liburing_in_a_plugin_leaves_errno_alone;
 }
 
+cases! { offers:
+    who_receives_is_served who_polls_is_served who_selects_is_served who_asks_again_and_again_is_served
+    who_polls_again_and_again_is_served who_asks_for_errors_is_served who_waits_in_sets_is_served
+    who_waits_for_edges_is_served who_waits_for_others_is_served who_only_sends_is_served
+    who_closes_has_been_there who_is_replaced_has_been_there
+    who_spawns_a_program_is_served who_ends_has_been_there who_forks_is_served who_executes_a_program_is_served
+    who_passes_it_on_is_served
+    who_sends_much_is_served a_stopped_server_has_one_client
+    a_server_that_comes_in_the_last_moment_has_one_client more_clients_than_fit_a_queue_are_served
+    a_program_that_is_forked_serves a_program_of_a_vfork_serves a_spawned_program_serves a_child_serves
+    who_watches_is_told_the_truth;
+}
+
 cases! { sandbox:
     a_filter_finds_no_lanes
     a_filter_by_number_finds_no_lanes
@@ -334,53 +227,6 @@ fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
     stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
     assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
     assert!(!path.exists());
-}
-
-/// Runs a guest until it pauses; by then it has made so many connections on TCP as client and so many as server, with their
-/// reason on record.
-fn counts_each_connection_once(
-    name: &'static str,
-    case: &str,
-    reason: beeline_stats::Reason,
-    [client, server]: [u64; 2],
-) {
-    use beeline_stats::{Counter, Role};
-    let mut command = Command::new(guest(name));
-    command.arg(case).stdin(Stdio::piped()).stdout(Stdio::piped());
-    preload::apply(&mut command, Some(library()));
-    let mut group = Group::start(&mut command).expect("the guest starts");
-    let (stdin, stdout, _) = group.pipes();
-    let mut line = String::new();
-    BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
-    if line == "ready\n" {
-        let bytes = std::fs::read(statistics(group.id())).expect("the file can be read");
-        let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
-        assert_eq!(snapshot.reason(Role::Client, reason), client);
-        assert_eq!(snapshot.reason(Role::Server, reason), server);
-        assert_eq!(snapshot.counter(Counter::ConnectionsFallenBackClient), client);
-        assert_eq!(snapshot.counter(Counter::ConnectionsFallenBackServer), server);
-    }
-    stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
-    assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
-}
-
-#[test]
-fn connections_made_after_a_ring_are_counted() {
-    // The one that was read through the ring, and two that came later.
-    let reason = beeline_stats::Reason::IoUringDenied;
-    counts_each_connection_once("rings", "makes_connections_after_a_ring", reason, [3, 3]);
-}
-
-#[test]
-fn connections_of_a_program_with_rings_of_its_own_are_counted() {
-    let reason = beeline_stats::Reason::IoUringCarried;
-    counts_each_connection_once("ownrings", "has_its_own_rings_and_pauses", reason, [1, 1]);
-}
-
-#[test]
-fn connections_that_come_after_a_ring_are_counted() {
-    // One that was made, one that was accepted, and the accepted end of one that another process has passed on.
-    counts_each_connection_once("leavers", "is_counted", beeline_stats::Reason::IoUringDenied, [1, 2]);
 }
 
 /// Where a living process has its statistics file, if it has one.
@@ -447,6 +293,10 @@ fn common_programs_run_unchanged() {
         "find /etc -maxdepth 1 -name passwd -exec basename {} ';'",
         "tar -cf - /etc/passwd 2>/dev/null | tar -tf -",
         "env -u LD_PRELOAD true && echo fine",
+        "env | grep -v ^_= | sort; env -i env; env LD_PRELOAD=libm.so.6 sh -c 'env | grep PRELOAD'",
+        "python3 -c 'import os; print(sorted(os.environ), os.popen(\"env | sort\").read())' | grep -v ^_=",
+        "perl -e 'print map { \"$_=$ENV{$_}\\n\" } grep { !/^_$/ } sort keys %ENV'",
+        "tr '\\0' '\\n' < /proc/self/environ | grep -v -e ^_= -e '^$'",
     ];
     for script in scripts {
         let run = |library| {

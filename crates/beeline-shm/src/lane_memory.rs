@@ -1,10 +1,10 @@
 //! The memory of a lane: layout and access.
 //!
 //! ```text
-//! 0x0000  head line of end 0 (client): head u32
+//! 0x0000  head line of end 0 (client): head u32, -, stamp u64
 //! 0x0080  head line of end 1 (server): the same
-//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, -, urgent u64, passed u64
-//! 0x0180  wake line of end 1: the same
+//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, offer u32, urgent u64, passed u64
+//! 0x0180  wake line of end 1: the same, without an offer
 //! 0x0200  front of end 0: cursor u64, status u64, then ring 0 (client to server)
 //!   +16   ring 0, ring_bytes long; its first 48 bytes share the front's cache line
 //! R+4096  front of end 1: the same, then ring 1 (server to client)
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Fronts and head lines are written by their own end alone; of a wake line, the first two words are set by its own end
-//! and cleared by the peer, the rest is written by its own end.
+//! and cleared by the peer, the offer is decided by whichever end comes first, the rest is written by its own end.
 //!
 //! A *front* is what an end says while it sends: how far it has written, its flags, an *echo* of how far it had
 //! read by then, and the first bytes of a small message, all in one cache line. So a small message costs one line
@@ -46,9 +46,15 @@ const FRONT_BYTES: usize = 16;
 /// In a front's status: the flags below, the echo above.
 const FLAG_BITS: u32 = 16;
 const FLAGS: u64 = (1 << FLAG_BITS) - 1;
+/// Of the client's wake line: where the word about the offer stands.
+const OFFER: usize = 12;
 /// Of a wake line: where the words about urgent data stand.
 const URGENT: usize = 16;
 const PASSED: usize = 24;
+/// Of a head line: where the stamp stands.
+const STAMP: usize = 8;
+/// In a read wake word: the reader wants to know when the first byte came ([`LaneMemory::set_stamp`]).
+pub const WAKE_ORDER: u32 = 2;
 /// The flag of an end that has ever marked a byte urgent.
 pub const FLAG_URGENT: u32 = 64;
 const PAGE_BYTES: usize = 4096;
@@ -141,8 +147,24 @@ impl LaneMemory {
     /// [`MapError::Fault`] when the file is not a sealed tmpfs memfd of exactly the right size,
     /// [`MapError::Os`] when mmap(2) fails.
     pub fn adopt(fd: i32, ring_bytes: u32) -> Result<(LaneMemory, FileId), MapError> {
+        Self::adopt_with(fd, ring_bytes, sys::map_shared)
+    }
+
+    /// As [`LaneMemory::adopt`], in a process that locks what it maps (`mlockall(2)`): the lane is not locked.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn adopt_unlocked(fd: i32, ring_bytes: u32) -> Result<(LaneMemory, FileId), MapError> {
+        Self::adopt_with(fd, ring_bytes, sys::map_shared_unlocked)
+    }
+
+    fn adopt_with(
+        fd: i32,
+        ring_bytes: u32,
+        map: fn(i32, usize) -> Result<*mut u8, Errno>,
+    ) -> Result<(LaneMemory, FileId), MapError> {
         let id = memfd::check(fd, lane_bytes(ring_bytes)).map_err(MapError::Fault)?;
-        let base = sys::map_shared(fd, lane_bytes(ring_bytes)).map_err(MapError::Os)?;
+        let base = map(fd, lane_bytes(ring_bytes)).map_err(MapError::Os)?;
         Ok((LaneMemory { base, ring_bytes }, id))
     }
 
@@ -163,6 +185,18 @@ impl LaneMemory {
     pub unsafe fn unmap(self) {
         // SAFETY: `base` is a mapping of this length, and the caller gives up all its users.
         unsafe { sys::unmap(self.base, lane_bytes(self.ring_bytes)) }
+    }
+
+    /// Whether the mapping is locked into memory.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        // SAFETY: the mapping's beginning. It is a file's, where the contents stay.
+        unsafe { sys::is_locked(self.base) }
+    }
+
+    /// Unlocks the mapping.
+    pub fn unlock(&self) {
+        sys::unlock(self.base, lane_bytes(self.ring_bytes));
     }
 
     /// Bytes in each direction's ring; a power of two.
@@ -232,6 +266,23 @@ impl LaneMemory {
     #[inline]
     pub fn set_head(&self, end: End, head: u32) {
         self.word32(head_line(end)).store(head, Ordering::Release);
+    }
+
+    /// When `end` last had something new to tell; hostile, and good for nothing but an order. It stands in the line of
+    /// the head because `end` alone writes that, and the peer looks there only when it must know.
+    #[must_use]
+    pub fn stamp(&self, end: End) -> u64 {
+        self.word64(head_line(end) + STAMP).load(Ordering::Relaxed)
+    }
+
+    /// Says that `end` has something new to tell as from now. Before the cursor or the flag that tells it.
+    pub fn set_stamp(&self, end: End) {
+        self.word64(head_line(end) + STAMP).store(crate::sys::ticks(), Ordering::Relaxed);
+    }
+
+    /// `end`, as a reader, wants stamps from now on.
+    pub fn ask_order(&self, end: End) {
+        self.read_wake(end).fetch_or(WAKE_ORDER, Ordering::Relaxed);
     }
 
     /// How many bytes `end` had read, modulo 2^48, when it last sent, and whether it has ever marked a byte urgent.
@@ -306,6 +357,25 @@ impl LaneMemory {
     #[inline]
     pub fn cpu(&self, end: End) -> &AtomicU32 {
         self.word32(wake_line(end) + 8)
+    }
+
+    /// Reads the word that says whether the lane in a memory file is taken, without mapping it.
+    ///
+    /// # Errors
+    /// Those of pread(2); `EIO` for a file that is too short.
+    pub fn offer_in(memfd: i32) -> Result<u32, Errno> {
+        let mut word = [0u8; 4];
+        match sys::read_at(memfd, &mut word, wake_line(End::Client) + OFFER)? {
+            4 => Ok(u32::from_ne_bytes(word)),
+            _ => Err(Errno(libc::EIO)),
+        }
+    }
+
+    /// The word that says whether the lane is taken: see the lane protocol.
+    #[must_use]
+    #[inline]
+    pub fn offer(&self) -> &AtomicU32 {
+        self.word32(wake_line(End::Client) + OFFER)
     }
 
     /// Gives the memory of `end`'s ring back to the kernel, but for its beginning. Nothing unread may be in the ring.
@@ -389,6 +459,7 @@ impl LaneMemory {
 
     /// Makes the lane as new: all words zero. Only the owner of a lane that nobody uses may do this.
     pub fn reset(&self) {
+        self.offer().store(0, Ordering::Relaxed);
         for end in [End::Client, End::Server] {
             self.set_cursor(end, 0);
             self.set_head(end, 0);

@@ -29,7 +29,7 @@ pub mod sys;
 pub use buffer::{Sink, Source};
 pub use copy::{HAS_COPY_AROUND, full_fence};
 pub use lane_memory::{
-    End, FLAG_URGENT, INLINE_BYTES, LaneMemory, MapError, RING_BYTES_MAX, RING_BYTES_MIN, lane_bytes,
+    End, FLAG_URGENT, INLINE_BYTES, LaneMemory, MapError, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ORDER, lane_bytes,
 };
-pub use side_memory::SideMemory;
+pub use side_memory::{STORE_BYTES, SideMemory};
 pub use sys::Errno;

@@ -33,9 +33,14 @@ pub struct FileId {
 
 /// Makes a sealed, close-on-exec memfd of `length` bytes.
 ///
+/// A limit of file sizes counts for memory files, too, and ftruncate(2) would raise `SIGXFSZ` beyond it.
+///
 /// # Errors
-/// Those of memfd_create(2), ftruncate(2) and fcntl(2).
+/// Those of memfd_create(2), ftruncate(2) and fcntl(2); `EFBIG` for the limit.
 pub fn create(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
+    if sys::limit(libc::RLIMIT_FSIZE) < length as u64 {
+        return Err(Errno(libc::EFBIG));
+    }
     let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
     // SAFETY: `name` is a NUL-terminated string that outlives the call.
     let fd = unsafe { call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags, 0, 0, 0, 0]) }? as i32;

@@ -1,10 +1,15 @@
 //! The memory of a side: one page shared by the holders of one end of a lane, never shown to the peer.
+//!
+//! Behind the page the file has room for a *store*, which nobody maps: it takes memory only where it was written.
 
 use crate::lane_memory::MapError;
 use crate::memfd;
 use crate::sys::{self, Errno};
 
 const SIDE_BYTES: usize = 4096;
+/// Bytes of the store behind a side's page.
+pub const STORE_BYTES: usize = 256 * 1024;
+const FILE_BYTES: usize = SIDE_BYTES + STORE_BYTES;
 
 /// One mapped side page, zeroed when made. Inherited by `fork` as shared memory.
 #[derive(Clone, Copy)]
@@ -23,7 +28,7 @@ impl SideMemory {
     /// # Errors
     /// Those of memfd_create(2), ftruncate(2), fcntl(2) and mmap(2).
     pub fn create() -> Result<(SideMemory, i32), Errno> {
-        let fd = memfd::create(c"beeline-side", SIDE_BYTES)?;
+        let fd = memfd::create(c"beeline-side", FILE_BYTES)?;
         match sys::map_shared(fd, SIDE_BYTES) {
             Ok(base) => Ok((SideMemory { base }, fd)),
             Err(errno) => {
@@ -47,7 +52,7 @@ impl SideMemory {
     /// [`MapError::Fault`] when the file is not a sealed tmpfs memfd of a page, [`MapError::Os`] when mmap(2)
     /// fails.
     pub fn adopt(fd: i32) -> Result<SideMemory, MapError> {
-        memfd::check(fd, SIDE_BYTES).map_err(MapError::Fault)?;
+        memfd::check(fd, FILE_BYTES).map_err(MapError::Fault)?;
         let base = sys::map_shared(fd, SIDE_BYTES).map_err(MapError::Os)?;
         Ok(SideMemory { base })
     }
@@ -81,6 +86,33 @@ impl SideMemory {
     pub unsafe fn clear(&self) {
         // SAFETY: the whole page is ours by the caller's word.
         unsafe { core::ptr::write_bytes(self.base, 0, SIDE_BYTES) }
+    }
+
+    /// Writes all of `bytes` into the store of the side in `fd`, at `offset`. False if that cannot be.
+    #[must_use]
+    pub fn store(fd: i32, offset: usize, bytes: &[u8]) -> bool {
+        let args = [fd as usize, bytes.as_ptr() as usize, bytes.len(), SIDE_BYTES.wrapping_add(offset), 0, 0];
+        // SAFETY: the bytes are live. The number may have been closed past us and be another file's by now, which has
+        // other seals.
+        memfd::check_seals(fd).is_ok() && unsafe { sys::call(libc::SYS_pwrite64, args) } == Ok(bytes.len())
+    }
+
+    /// Fills `bytes` from the store of the side in `fd`, from `offset` on. False if that cannot be.
+    #[must_use]
+    pub fn load(fd: i32, offset: usize, bytes: &mut [u8]) -> bool {
+        let args = [fd as usize, bytes.as_mut_ptr() as usize, bytes.len(), SIDE_BYTES.wrapping_add(offset), 0, 0];
+        // SAFETY: the bytes are live; otherwise as above.
+        memfd::check_seals(fd).is_ok() && unsafe { sys::call(libc::SYS_pread64, args) } == Ok(bytes.len())
+    }
+
+    /// Gives the memory of the store of the side in `fd` back, but for its first page.
+    pub fn discard_store(fd: i32) {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        if memfd::check_seals(fd).is_ok() {
+            let args = [fd as usize, mode as usize, SIDE_BYTES.wrapping_mul(2), STORE_BYTES - SIDE_BYTES, 0, 0];
+            // SAFETY: plain numbers.
+            let _ = unsafe { sys::call(libc::SYS_fallocate, args) };
+        }
     }
 
     /// Unmaps the page.

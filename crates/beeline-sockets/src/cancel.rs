@@ -62,7 +62,7 @@ fn set_type(kind: c_int) -> c_int {
 }
 
 /// Runs `body`; if the thread is cancelled in it, or jumps out of it, `undo` is called with `argument`.
-pub(crate) fn undoing<T, R>(undo: unsafe extern "C" fn(*mut c_void), argument: &T, body: impl FnOnce() -> R) -> R {
+pub fn undoing<T, R>(undo: unsafe extern "C" fn(*mut c_void), argument: &T, body: impl FnOnce() -> R) -> R {
     let mut buffer = MaybeUninit::<Buffer>::uninit();
     // SAFETY: the buffer stays where it is until it is popped, or until libc has unwound this frame and run `undo`.
     unsafe { _pthread_cleanup_push(buffer.as_mut_ptr(), undo, core::ptr::from_ref(argument).cast_mut().cast()) };

@@ -8,6 +8,8 @@
 //! 1. `kind` says what the description is. It changes only while both locks are held.
 //! 2. An operation takes `tx` or `rx`, then checks that the fd still leads here ([`crate::table::lane_tx`]).
 //!    Holding either lock keeps the lane and the side mapped.
+//!    A lock of the side, which other processes wait for, is never waited for with another one held, and is given
+//!    back before a system call that a send makes ([`TxGuard::let_others_in`]).
 //! 3. An operation that sleeps first pins the description and lets its locks go. After the sleep it checks
 //!    again: the description may have become something else, and the fd may have been closed. Then the description has
 //!    another, until the operation ends ([`crate::life`], `linger`).
@@ -21,9 +23,10 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
-use beeline_lane::{End, LaneMemory, Reader, Writer};
+use beeline_lane::{Armed, End, Fault, LaneMemory, Reader, Writer};
 use beeline_stats::layout::ConnectionSlot;
 
+use crate::lock::shared::{SharedGuard, SharedLock, Wait};
 use crate::lock::{Guard, Lock, Taken};
 use crate::side::{OptionValue, SideState, state};
 use crate::slab::{Slab, Stable};
@@ -106,6 +109,12 @@ pub struct Desc {
     pub slot: AtomicPtr<ConnectionSlot>,
     /// An fd of this process that leads here.
     pub fd: AtomicI32,
+    /// For the client's end of a connection that nobody has taken yet: when that is to be looked at, and the next such
+    /// connection ([`crate::meet`], `offers`). 0 for any other.
+    pub offered_until_ns: AtomicU64,
+    pub(crate) next_offer: AtomicPtr<Desc>,
+    /// Whether a thread takes the connection over to TCP.
+    pub(crate) leaving: AtomicBool,
     /// Fds of this process that lead here.
     pub refs: AtomicU32,
     /// Operations that need the lane and its side without a lock.
@@ -149,6 +158,14 @@ unsafe impl Stable for Desc {
 /// All descriptions of the process.
 pub static DESCS: Slab<Desc> = Slab::new();
 
+/// Why a direction was not locked.
+pub enum Unlocked {
+    /// It is not a lane, or not ours any more.
+    Gone,
+    /// Another process has it. The side stays where it is for as long as the pin lives.
+    Busy(Pin),
+}
+
 /// A description with its writing direction locked.
 pub struct TxGuard {
     /// The description.
@@ -158,7 +175,7 @@ pub struct TxGuard {
     /// The side.
     pub side: &'static SideState,
     // Given back in this order.
-    inner: Option<Guard<'static>>,
+    inner: Option<SharedGuard<'static>>,
     _outer: Guard<'static>,
 }
 
@@ -171,7 +188,7 @@ pub struct RxGuard {
     /// The side.
     pub side: &'static SideState,
     // Given back in this order.
-    _inner: Option<Guard<'static>>,
+    _inner: Option<SharedGuard<'static>>,
     _outer: Guard<'static>,
 }
 
@@ -272,19 +289,46 @@ impl Desc {
     /// ([`crate::life`]) before the kernel gets the call.
     #[inline]
     pub fn lock_tx(&'static self) -> Option<TxGuard> {
+        self.await_tx(|_| true).ok()
+    }
+
+    /// As [`Desc::lock_tx`]. While another process has the direction, the caller naps with no lock held, and is asked
+    /// before each nap whether it goes on, with the number of those before.
+    ///
+    /// # Errors
+    /// [`Unlocked`].
+    #[inline]
+    pub fn await_tx(&'static self, mut goes_on: impl FnMut(u32) -> bool) -> Result<TxGuard, Unlocked> {
+        let mut wait = Wait::default();
+        loop {
+            match self.try_tx() {
+                Err(Unlocked::Busy(pin)) if goes_on(wait.naps()) => {
+                    pin.while_waiting(|| self.side().tx_lock.nap(&mut wait));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Locks the writing direction, unless another process has it for longer than a moment.
+    ///
+    /// # Errors
+    /// [`Unlocked`].
+    #[inline]
+    pub fn try_tx(&'static self) -> Result<TxGuard, Unlocked> {
         let outer = self.tx_lock.lock();
         if !self.is_lane() {
-            return None;
+            return Err(Unlocked::Gone);
         }
         let (lane, side) = (self.lane(), self.side());
-        let inner = if self.shared.load(Relaxed) { Some(self.lock_shared(side, &side.tx_lock)?) } else { None };
+        let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.tx_lock)?) } else { None };
         let guard = TxGuard { desc: self, lane, side, _outer: outer, inner };
         if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited)
             && guard.writer().recover().is_err()
         {
             crate::io::poison(self, beeline_stats::Poison::HeadBeyondTail);
         }
-        Some(guard)
+        Ok(guard)
     }
 
     /// Locks the writing direction of a lane that no other process shares: what most sends need, without a
@@ -305,32 +349,79 @@ impl Desc {
     /// As [`Desc::lock_tx`], for the reading direction.
     #[inline]
     pub fn lock_rx(&'static self) -> Option<RxGuard> {
+        self.await_rx(|_| true).ok()
+    }
+
+    /// As [`Desc::await_tx`], for the reading direction.
+    ///
+    /// # Errors
+    /// [`Unlocked`].
+    #[inline]
+    pub fn await_rx(&'static self, mut goes_on: impl FnMut(u32) -> bool) -> Result<RxGuard, Unlocked> {
+        let mut wait = Wait::default();
+        loop {
+            match self.try_rx() {
+                Err(Unlocked::Busy(pin)) if goes_on(wait.naps()) => {
+                    pin.while_waiting(|| self.side().rx_lock.nap(&mut wait));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// As [`Desc::try_tx`], for the reading direction.
+    ///
+    /// # Errors
+    /// [`Unlocked`].
+    #[inline]
+    pub fn try_rx(&'static self) -> Result<RxGuard, Unlocked> {
         let outer = self.rx_lock.lock();
         if !self.is_lane() {
-            return None;
+            return Err(Unlocked::Gone);
         }
         let (lane, side) = (self.lane(), self.side());
-        let inner = if self.shared.load(Relaxed) { Some(self.lock_shared(side, &side.rx_lock)?) } else { None };
+        let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.rx_lock)?) } else { None };
         let inherited = inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited);
         let guard = RxGuard { desc: self, lane, side, _outer: outer, _inner: inner };
         if inherited && guard.reader().recover(&crate::io::Anchor(self.fd.load(Relaxed))).is_err() {
             crate::io::poison(self, beeline_stats::Poison::CursorBeyondRing);
         }
-        Some(guard)
+        Ok(guard)
+    }
+
+    /// Locks both directions; waits for neither with the other one locked.
+    pub fn lock_tx_and_rx(&'static self) -> Option<(TxGuard, RxGuard)> {
+        let mut wait = Wait::default();
+        loop {
+            let tx = self.lock_tx()?;
+            match self.try_rx() {
+                Ok(rx) => return Some((tx, rx)),
+                Err(Unlocked::Gone) => return None,
+                Err(Unlocked::Busy(pin)) => {
+                    drop(tx);
+                    pin.desc().side().rx_lock.nap(&mut wait);
+                }
+            }
+        }
     }
 
     /// Takes a lock of the side, for an end that processes share. When the others have given it up, which is
-    /// the last thing they do with a side, this was the last time. `None` when one of them has demoted it.
+    /// the last thing they do with a side, this was the last time.
     #[cold]
-    fn lock_shared(&self, side: &'static SideState, lock: &'static Lock) -> Option<Guard<'static>> {
-        let guard = lock.lock();
+    fn try_shared(
+        &'static self,
+        side: &'static SideState,
+        lock: &'static SharedLock,
+    ) -> Result<SharedGuard<'static>, Unlocked> {
+        let guard = lock.try_lock().ok_or_else(|| Unlocked::Busy(self.pin()))?;
         if side.is(state::RELAYED) {
-            return None;
+            // One of the others has demoted it.
+            return Err(Unlocked::Gone);
         }
         if side.holders.load(Acquire) == 1 {
             self.shared.store(false, Relaxed);
         }
-        Some(guard)
+        Ok(guard)
     }
 
     /// Waits until no operation of this process is inside, and keeps others out: for `fork` and close.
@@ -385,6 +476,9 @@ impl Desc {
     pub(crate) fn forget_other_threads(&self) {
         self.tx_lock.reset();
         self.rx_lock.reset();
+        if self.leaving.load(Relaxed) {
+            self.leaving.store(false, Relaxed);
+        }
         if self.pins.load(Relaxed) != 0 {
             self.pins.store(0, Relaxed);
             self.waiters.store(0, Relaxed);
@@ -416,6 +510,7 @@ impl Desc {
             let _both = self.lock_both();
             self.kind.store(Kind::Free as u32, Release);
         }
+        crate::meet::forget_offer(self);
         if self.lane.load(Relaxed) != 0 {
             crate::reclaim::forget(self);
             crate::meet::retire_lane(self);
@@ -430,6 +525,7 @@ impl Desc {
         self.fd.store(fd, Relaxed);
         self.refs.store(0, Relaxed);
         self.over.store(false, Relaxed);
+        self.leaving.store(false, Relaxed);
         self.lingering.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.parked.store(0, Relaxed);
@@ -459,6 +555,39 @@ impl Draft {
 }
 
 impl TxGuard {
+    /// Lets other processes in: what this one still does is kept apart from its own threads alone, and from whatever
+    /// changes where its fds lead.
+    pub fn let_others_in(&mut self) {
+        self.inner = None;
+    }
+
+    /// Prepares to sleep until there is room. An end that processes share is let go of before, and armed by one of them
+    /// at a time.
+    ///
+    /// While one is stopped at it, the others sleep as if they had armed. It has left the anchor either plugged and the
+    /// word armed, so that they are woken, or not plugged, so that they find it writable and look again.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer.
+    #[cold]
+    pub fn arm(&mut self, anchor: &crate::io::Anchor) -> Result<Armed, Fault> {
+        const NAPS: u32 = 4;
+        if !self.is_awaited() {
+            return self.writer().arm(anchor);
+        }
+        self.let_others_in();
+        match self.side.arm_lock.lock_within(NAPS) {
+            Some(_held) => self.writer().arm(anchor),
+            None => Ok(Armed::Sleep),
+        }
+    }
+
+    /// Whether other processes may wait for this one.
+    #[inline]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.inner.is_some()
+    }
+
     /// The lane's writer.
     #[inline]
     pub fn writer(&self) -> Writer<'_, LaneMemory> {

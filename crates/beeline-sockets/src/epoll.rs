@@ -33,6 +33,7 @@
 mod control;
 mod judge;
 mod news;
+mod order;
 mod registration;
 mod set;
 mod wait;
@@ -473,7 +474,7 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
 
 /// Whether arrivals are not simply counted by the peer's tail.
 fn counts_by_mark(desc: &Desc) -> bool {
-    desc.side().rcv_lowat.load(Relaxed) != 0
+    desc.side().rcv_lowat() != 0
 }
 
 /// The tail from which on an entry is to be armed, if it has nothing to report when it is judged next.

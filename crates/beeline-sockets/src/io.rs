@@ -20,6 +20,8 @@ mod flagged;
 mod low_water;
 mod lull;
 mod messages;
+mod peeked;
+mod pipe;
 mod receive;
 mod send;
 mod transfer;
@@ -45,6 +47,7 @@ pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};
 
 use crate::desc::{Desc, Kind};
 use crate::life::relay;
+use crate::meet::Begun;
 use crate::side::{SideState, state};
 use crate::{Outcome, kernel, stats, table};
 
@@ -74,6 +77,7 @@ pub(crate) fn observe(desc: &Desc, side: &SideState) {
     }
     if theirs & flags::TAKEN != 0 && !side.is(state::TAKEN) {
         side.mark(state::TAKEN);
+        side.state.fetch_and(!state::OFFERED, AcqRel);
     }
 }
 
@@ -112,11 +116,16 @@ pub(crate) fn gone(fd: i32, desc: &'static Desc, just_sent: u32) -> Next {
     observe(desc, side);
     if !side.is(state::TAKEN) && desc.end() == beeline_lane::End::Client && !side.is(state::PEER_CLOSED) {
         // The door died before anybody took the hello: nothing we sent was read.
-        if crate::meet::late_fallback(fd, desc) {
-            return Next::Kernel;
+        match crate::meet::late_fallback(fd, desc) {
+            Begun::Anew => return Next::Kernel,
+            Begun::Not => return Next::Again,
+            // The server has taken it and died before it could say so.
+            Begun::Never if side.is(state::TAKEN) => {}
+            Begun::Never => {
+                reset(side, libc::ECONNRESET);
+                return Next::Again;
+            }
         }
-        reset(side, libc::ECONNRESET);
-        return Next::Again;
     }
     if !side.is(state::PEER_CLOSED) {
         // Closed without a word: killed, or the last of several holders did not know that it was the last. TCP would
@@ -243,7 +252,7 @@ pub(crate) fn plainly_readable(desc: &Desc) -> Option<bool> {
     let plain = lane.flags(peer) & TELLING == 0
         && !side.is(state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED)
         && side.error.load(Relaxed) == 0
-        && !(readable && side.rcv_lowat.load(Relaxed) > 1);
+        && (!readable || side.receives_plainly());
     plain.then_some(readable)
 }
 
@@ -321,6 +330,7 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
         look_here(&guard.lane, end);
     }
     if how != libc::SHUT_RD && side.mark(state::SHUT_WR) != 0 {
+        say_when(&guard.lane, end, side);
         guard.lane.set_flags(end, guard.lane.flags(end) | flags::FIN);
         look_here(&guard.lane, end);
         drop(guard);
@@ -337,6 +347,13 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
     }
     crate::epoll::stir(fd, desc);
     Outcome::OK
+}
+
+/// Before the flag of an end: where nothing is left to read before it, it is what comes first.
+fn say_when(lane: &beeline_lane::LaneMemory, end: beeline_lane::End, side: &SideState) {
+    if side.tx.tail() == lane.head(end.peer()) {
+        lane.set_stamp(end);
+    }
 }
 
 /// Arms the read wake word, so that the peer's next send leaves its fast path and looks at this end's flags and at
@@ -366,6 +383,9 @@ pub(crate) fn mark_linger(lane: &beeline_lane::LaneMemory, end: beeline_lane::En
     }
 }
 
+/// Naps for which a close waits for another holder of the end.
+const CLOSE_NAPS: u32 = 20;
+
 /// Tells the peer that this process gives up the end, and makes the description `Closed`. Called when the last
 /// fd is about to be closed; the anchor is still open. If another process holds the end, only this process's
 /// use of it ends, and nothing else if that is a relay's.
@@ -375,8 +395,11 @@ pub fn close_lane(desc: &'static Desc) {
         return;
     }
     let (lane, side, end) = (desc.lane(), desc.side(), desc.end());
-    let sharing = desc.shared.load(Relaxed).then(|| side.tx_lock.lock());
-    if sharing.is_some() {
+    let shared = desc.shared.load(Relaxed);
+    // A holder that is stopped does not keep this process from closing its end. What the lock is for is that nobody
+    // demotes the end meanwhile, and who does that is not stopped for long.
+    let sharing = if shared { side.tx_lock.lock_within(CLOSE_NAPS) } else { None };
+    if shared {
         side.leave(crate::life::owner());
         if side.is(state::RELAYED) {
             desc.mark_closed();
@@ -391,6 +414,7 @@ pub fn close_lane(desc: &'static Desc) {
         // A reset is no FIN: only one that was sent before it is seen before it.
         let resets = (unread || side.linger.load(Relaxed) == 1) && !side.is_finished();
         let last = if resets { flags::RESET } else { flags::FIN };
+        say_when(&lane, end, side);
         lane.set_flags(end, lane.flags(end) | flags::CLOSED | last);
         look_here(&lane, end);
         if desc.pins.load(Relaxed) != 0 {

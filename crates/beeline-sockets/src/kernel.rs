@@ -253,6 +253,11 @@ pub fn getsockopt<T: Plain>(fd: i32, level: i32, name: i32) -> Result<T, Errno> 
     Ok(unsafe { value.assume_init() })
 }
 
+/// Which network namespace a socket belongs to (`SO_NETNS_COOKIE`, since Linux 5.14).
+pub fn namespace(fd: i32) -> Option<u64> {
+    getsockopt(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE).ok()
+}
+
 /// `sendto(2)` without address.
 pub fn send(fd: i32, bytes: &[u8], flags: i32) -> SysResult {
     let args = [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags as usize, 0, 0];
@@ -470,6 +475,20 @@ pub fn keep(fd: i32) -> Option<i32> {
     Some(hidden)
 }
 
+/// Whether there are numbers to spare where descriptors of ours go.
+pub fn has_spare() -> bool {
+    let limit = descriptor_limit();
+    let from = hidden_from(limit);
+    // SAFETY: no arguments. Any descriptor would do; one that is made for this is never the app's.
+    let probe = unsafe { call(libc::SYS_epoll_create1, [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) };
+    let Ok(probe) = probe else { return false };
+    let twin = fcntl(probe as i32, libc::F_DUPFD_CLOEXEC, from);
+    for fd in core::iter::once(probe).chain(twin) {
+        let _ = beeline_shm::sys::close(fd as i32);
+    }
+    probe < from && twin.is_ok()
+}
+
 /// Closes a descriptor that [`hide`] returned.
 pub fn close_hidden(fd: i32) {
     crate::life::hidden_remove(fd);
@@ -485,9 +504,5 @@ fn hidden_from(limit: usize) -> usize {
 
 /// `RLIMIT_NOFILE`. Asked each time: apps change it.
 fn descriptor_limit() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
-    // SAFETY: a live rlimit for the old value, none for the new one.
-    let _ = unsafe { call(libc::SYS_prlimit64, args) };
-    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+    usize::try_from(beeline_shm::sys::limit(libc::RLIMIT_NOFILE)).unwrap_or(usize::MAX)
 }

@@ -22,12 +22,13 @@
 
 mod app_memory;
 pub mod bridge;
-mod cancel;
+pub mod cancel;
 pub mod desc;
 pub mod epoll;
 pub mod io;
 pub mod kernel;
 pub mod life;
+pub mod limits;
 pub mod lock;
 pub mod meet;
 pub mod options;

@@ -15,6 +15,7 @@
 //! and a `fork` holds it from before to after, so that a child never inherits half a change.
 
 mod adopt;
+mod code;
 mod control;
 pub mod environment;
 mod fds;
@@ -31,6 +32,7 @@ mod rights;
 mod rings;
 mod sandbox;
 mod stranger;
+mod text;
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
@@ -46,6 +48,7 @@ use crate::desc::{Desc, Kind};
 use crate::lock::Lock;
 use crate::{Errno, Outcome, stats, table};
 
+pub use code::{allow_lanes, code_is_loaded};
 pub use control::{fcntl, ioctl, sockatmark};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
 pub use fork::{Changing, around_fork_child, around_fork_parent, around_fork_prepare, changing, leave};
@@ -56,7 +59,7 @@ pub(crate) use linger::end_lingering;
 pub(crate) use orphan::orphan_used;
 pub use relay::{demote, has_left_lanes, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};
-pub use rings::{allow_lanes, code_is_loaded, know_ring};
+pub use rings::know_ring;
 pub use sandbox::{before_filter, before_limit};
 pub(crate) use stranger::serve_streams;
 
@@ -98,7 +101,8 @@ pub fn config() -> &'static Tunables {
 fn read_config() {
     let _guard = CONFIG.lock.lock();
     if !CONFIG.ready.load(Relaxed) {
-        let tunables = environment(b"BEELINE_OPTIONS=").map_or(Tunables::DEFAULT, |list| Tunables::parse_env(list).0);
+        let list = environment::options().or_else(|| environment(b"BEELINE_OPTIONS="));
+        let tunables = list.map_or(Tunables::DEFAULT, |list| Tunables::parse_env(list).0);
         // SAFETY: the lock is held and nobody reads before `ready` is stored.
         unsafe { CONFIG.tunables.get().write(tunables) };
         CONFIG.ready.store(true, Release);
@@ -165,7 +169,10 @@ fn start_now() {
     }
     if has_lanes {
         // They were inherited by a program that may not be fit for them.
-        rings::settle_lanes();
+        code::settle_lanes();
+    }
+    if config().accelerate {
+        code::look_at_program();
     }
 }
 
@@ -182,6 +189,13 @@ pub fn may_accelerate() -> bool {
 pub(crate) fn stop_accelerating(reason: Reason) {
     // The first reason stays.
     let _ = STOPPED.compare_exchange(0, (reason as u16).saturating_add(1), Relaxed, Relaxed);
+    stats::stopped();
+}
+
+/// Why nothing is accelerated in this process any more.
+pub(crate) fn stopped_because() -> Option<Reason> {
+    let index = STOPPED.load(Relaxed).checked_sub(1)?;
+    Reason::ALL.get(usize::from(index)).copied()
 }
 
 fn has_stopped() -> bool {
@@ -199,11 +213,8 @@ pub fn stopped() -> Option<Reason> {
 
 /// Why the process has left lanes; `None` also where lanes that come cannot be left.
 fn left_because() -> Option<Reason> {
-    let index = STOPPED.load(Relaxed).checked_sub(1)?;
-    if sandbox::is_sealed() || is_guest_of_parent() {
-        return None;
-    }
-    Reason::ALL.get(usize::from(index)).copied()
+    let reason = stopped_because()?;
+    (!sandbox::is_sealed() && !is_guest_of_parent()).then_some(reason)
 }
 
 /// Looks at a program that is about to be executed or spawned.

@@ -1,7 +1,7 @@
 //! Locks for sections of some tens of nanoseconds.
 //!
-//! A lock word tells who owns it ([`thread::identity`]), 0 when free. The same type serves threads of one process
-//! and, in a side, processes that share a connection:
+//! A lock word tells who owns it ([`thread::identity`]), 0 when free. It serves the threads of one process; processes
+//! that share a connection have [`shared`] ones:
 //!
 //! 1. Taking a free lock is one compare-and-swap; giving it back is one store.
 //! 2. A waiter spins briefly and then sleeps on the word with a futex, at most a millisecond at a time.
@@ -12,6 +12,8 @@
 //!    A killed process is dead before its parent has reaped it: the parent may be the one who waits here.
 //!    Of a thread in another pid namespace nothing can be learned; its lock is never taken over.
 //! 4. An owner cannot meet itself: the app's signal handlers do not run inside a section.
+
+pub mod shared;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,9 +26,6 @@ const SPINS: u32 = 200;
 /// Naps after which an owner that exists is looked at more closely.
 const NAPS_TO_DOUBT: u32 = 2;
 const NAP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-
-/// The identity of no thread in any namespace, for a lock that is known to be a dead owner's.
-const NOBODY: u32 = i32::MAX as u32;
 
 /// A lock word; valid when zeroed.
 #[derive(Debug, Default)]
@@ -122,12 +121,6 @@ impl Lock {
         }
         held
     }
-
-    /// Leaves a lock that this thread seems to hold to whoever comes next, as a dead one's: for a thread that knows that
-    /// it holds nothing.
-    pub fn disown(&self) {
-        let _ = self.owner.compare_exchange(thread::identity(), NOBODY, Ordering::Relaxed, Ordering::Relaxed);
-    }
 }
 
 impl Guard<'_> {
@@ -157,9 +150,6 @@ impl Drop for Guard<'_> {
 /// Whether the thread of this identity exists, perhaps as a zombie. One of another user does: `EPERM` proves that it
 /// is there. So does one of another pid namespace, for all that we can know.
 pub(crate) fn exists(identity: u32) -> bool {
-    if identity == NOBODY {
-        return false;
-    }
     if !thread::is_neighbour(identity) {
         return true;
     }
@@ -217,9 +207,6 @@ mod tests {
         std::thread::spawn(move || core::mem::forget(other.lock())).join().unwrap();
         assert_eq!(lock.lock().taken, Taken::Inherited);
         assert_eq!(lock.lock().taken, Taken::Free);
-        core::mem::forget(lock.lock());
-        lock.disown();
-        assert_eq!(lock.lock().taken, Taken::Inherited);
     }
 
     /// A child of this process that has ended and is not yet waited for, and its end status.

@@ -27,8 +27,8 @@
 //!
 //! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `route` and `ports`
 //! find the client's address and reserve it; `hello_io` moves the hello; `pool` keeps lanes and sides;
-//! `listener`, `door`, `turnstile`, `accept` and `admit` are the server's part; `connect`, `knock`, `bridged` and
-//! `late` the client's, `counted` is what becomes of both in a program that has left lanes, and `brief` knows which
+//! `listener`, `door`, `lobby`, `turnstile`, `accept`, `admit`, `claims` and `reset` are the server's part; `connect`,
+//! `knock`, `bridged` and `late` the client's, `counted` is what becomes of both in a program that has left lanes, and `brief` knows which
 //! other hosts' listeners are left to TCP. `bridging` is what the bridge itself uses of all this.
 //!
 //! # Locks
@@ -43,6 +43,7 @@ mod admit;
 mod bridged;
 mod bridging;
 mod brief;
+mod claims;
 mod connect;
 mod counted;
 mod door;
@@ -50,12 +51,17 @@ mod hello_io;
 mod knock;
 mod late;
 mod listener;
+mod lobby;
 mod lookup;
+mod offers;
 mod pool;
 mod ports;
+mod reset;
+mod retreat;
 mod route;
 mod trust;
 mod turnstile;
+mod watched;
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -70,6 +76,7 @@ use crate::side::{MAGIC, SideState, state};
 use crate::{Errno, Outcome, epoll, io, life, stats, table};
 
 pub use accept::{accept4, door_ready};
+pub(crate) use admit::forget_descriptor_limit;
 pub(crate) use bridged::note_end;
 pub use bridging::{LaneEnd, Lying, answer, connect_for, listen_for_clients, take_client};
 pub use connect::connect;
@@ -77,13 +84,19 @@ pub(crate) use connect::{each_fd, put_under};
 pub use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub use door::open_door;
 pub(crate) use late::carry_options;
-pub use late::{before_close, late_fallback};
+pub use late::{Begun, before_close, late_fallback};
 pub use listener::{
     Listener, adopt_listener, close_listener, leave_door_if_blocked, leave_doors, listen, listener_fds, meet_listener,
     shutdown_listener,
 };
+pub(crate) use offers::{
+    are_due as offers_are_due, before_end, before_fork, before_passing, changing_to_share, due_ns as offer_due_ns,
+    look_after as look_after_offers, remove as forget_offer,
+};
 pub use pool::PooledLane;
+pub(crate) use retreat::from_all_doors as retreat_from_doors;
 pub(crate) use trust::may_share;
+pub(crate) use watched::{is_listener, pass_on};
 
 /// `socket(2)`.
 pub fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
@@ -93,9 +106,7 @@ pub fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
     // Before there is anything that a fork could copy.
     let born = crate::forks();
     let fd = match kernel::socket(domain, kind, protocol) {
-        Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
-            kernel::socket(domain, kind, protocol)
-        }
+        Err(Errno(libc::EMFILE | libc::ENFILE)) if release_descriptors() => kernel::socket(domain, kind, protocol),
         result => result,
     };
     let fd = match fd {
@@ -229,13 +240,10 @@ fn forget_stale(fd: i32) {
 fn carry_draft(draft: &Draft, side: &SideState) {
     side.rcv_timeout_ns.store(draft.rcv_timeout_ns.load(Relaxed), Relaxed);
     side.snd_timeout_ns.store(draft.snd_timeout_ns.load(Relaxed), Relaxed);
-    side.rcv_lowat.store(
-        match draft.rcv_lowat.load(Relaxed) {
-            ..=1 => 0,
-            bytes => bytes,
-        },
-        Relaxed,
-    );
+    side.set_rcv_lowat(match draft.rcv_lowat.load(Relaxed) {
+        ..=1 => 0,
+        bytes => bytes,
+    });
     side.linger.store(draft.linger.load(Relaxed), Relaxed);
     for (target, source) in side.options.iter().zip(&draft.options) {
         target.value.store(source.value.load(Relaxed), Relaxed);
@@ -285,6 +293,9 @@ fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, side:
     desc.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
     desc.keep_side_memfd(side.memfd);
     desc.become_lane(lane.memory(), side.state, end);
+    if !side.state.is(state::BRIDGED) {
+        offers::add(desc);
+    }
 }
 
 /// Makes a description a lane that another program has lent: the descriptors of side and lane, and of the socket
@@ -303,6 +314,9 @@ pub(crate) fn adopt_lane(
     desc.pooled.store(lane.map_or(core::ptr::null_mut(), |lane| core::ptr::from_ref(lane).cast_mut()), Relaxed);
     desc.keep_side_memfd(copy(side_fd));
     desc.become_lane(memory, side, end);
+    if side.is(state::OFFERED) {
+        offers::add(desc);
+    }
 }
 
 /// The last user of a lane in this process is gone: pools or unmaps the lane and its side.
@@ -346,14 +360,18 @@ pub fn purge_pools_again() {
     pool::purge();
 }
 
-/// Gives up descriptors that are only there for speed. Returns whether there were any: the call that ran into
-/// the limit may be tried again.
+/// Gives up descriptors that are hidden, those that are only there for speed before all others. Returns whether there were
+/// any: the call that ran into the limit may be tried again. The caller does not hold `life::changing`.
 pub fn release_descriptors() -> bool {
-    pool::release_descriptors()
+    pool::release_descriptors() || {
+        let _changing = life::changing();
+        retreat::give_up_descriptors()
+    }
 }
 
 /// In the child of a `fork`.
 pub fn reset_after_fork() {
+    offers::reset_after_fork();
     lookup::reset_after_fork();
     pool::reset_after_fork();
     ports::reset_after_fork();

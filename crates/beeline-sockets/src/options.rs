@@ -427,10 +427,8 @@ mod tests {
 
     #[test]
     fn string_options_survive_their_four_places() {
-        let side = Box::new(SideState {
-            // SAFETY: all fields are atomics, for which zero is valid.
-            ..unsafe { core::mem::zeroed() }
-        });
+        // SAFETY: all fields are atomics, for which zero is valid.
+        let side: Box<SideState> = Box::new(unsafe { core::mem::zeroed() });
         let text = *b"abcdefghijklmnop";
         assert!(store_name(&side.options, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &text));
         assert_eq!(stored_name(&side, libc::IPPROTO_TCP, libc::TCP_CONGESTION), Some(text));

@@ -136,7 +136,7 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
             _ => listeners += usize::from(meet::adopt_listener(entry.fd)),
         }
     }
-    if ours + listeners == 0 {
+    if ours + listeners == 0 && meet::offer_due_ns().is_none() {
         return Outcome::Kernel;
     }
     scratch::with(places(fds.len(), listeners), scratch::NONE, |shadow| scan(fds, shadow, deadline, mask, &mut false))
@@ -151,6 +151,7 @@ pub(crate) fn scan(
     mask: Option<&u64>,
     waited: &mut bool,
 ) -> Outcome {
+    meet::look_after_offers();
     match look(fds, shadow) {
         Err(errno) => Outcome::Fail(errno),
         Ok(0) => {
@@ -480,8 +481,8 @@ pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Result<Arme
         }
     }
     if events & (POLLOUT | POLLWRNORM) != 0 {
-        let Some(guard) = table::tx_of(fd, desc) else { return Ok(Armed::Ready) };
-        if guard.writer().arm(&Anchor(fd))? == Armed::Ready {
+        let Some(mut guard) = table::tx_of(fd, desc) else { return Ok(Armed::Ready) };
+        if guard.arm(&Anchor(fd))? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }

@@ -17,7 +17,7 @@ use beeline_lane::Writer;
 
 use crate::desc::Desc;
 use crate::side::state;
-use crate::table;
+use crate::{limits, table};
 
 const GRANULE_BYTES: u32 = 256 * 1024;
 
@@ -47,7 +47,7 @@ fn grow(desc: &Desc, reach: u32) {
     let before = desc.granules.swap(reach, Relaxed);
     let more = u64::from(reach).wrapping_sub(u64::from(before));
     let sum = SUM.fetch_add(more, Relaxed).wrapping_add(more);
-    let most = crate::config().stream_bytes_max / u64::from(GRANULE_BYTES);
+    let most = crate::config().stream_bytes_max.min(limits::ring_bytes_max() / 2) / u64::from(GRANULE_BYTES);
     if sum <= most {
         // The streams that made looking vain are gone.
         NEXT_LOOK.store(0, Relaxed);

@@ -7,12 +7,12 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{
     AtomicI32, AtomicU16, AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use beeline_lane::{RxState, TxState};
 
-use crate::lock::Lock;
+use crate::lock::shared::SharedLock;
 
 /// Options an app may set on one connection and read back.
 pub const OPTIONS: usize = 32;
@@ -22,12 +22,12 @@ pub const OPTIONS: usize = 32;
 pub struct SideState {
     /// The writing direction.
     pub tx: TxState,
-    /// Serialises writers of different processes.
-    pub tx_lock: Lock,
+    /// Keeps `rx` on a line of its own.
+    pub apart: AtomicU64,
     /// The reading direction.
     pub rx: RxState,
-    /// Serialises readers of different processes.
-    pub rx_lock: Lock,
+    /// As `apart`, for what follows.
+    pub apart_too: AtomicU64,
     /// Processes that hold this end.
     pub holders: AtomicU32,
     /// `O_NONBLOCK` of the description.
@@ -46,8 +46,9 @@ pub struct SideState {
     pub counted_tail: AtomicU32,
     /// The peer's tail from which on `SO_RCVLOWAT` has been above one; each byte before it was an arrival.
     pub low_water_tail: AtomicU32,
-    /// `SO_RCVLOWAT` in bytes; 0 for one, [`LOWERED`] after it was more.
-    pub rcv_lowat: AtomicU32,
+    /// `SO_RCVLOWAT` in bytes; 0 for one, [`LOWERED`] after it was more. With [`PEEKED`], for the sake of the quick path,
+    /// which has one look at it.
+    rcv_lowat: AtomicU32,
     /// `SO_LINGER`: 0 off, otherwise seconds + 1.
     pub linger: AtomicU32,
     /// `SO_RCVTIMEO` in nanoseconds; 0 means none.
@@ -70,10 +71,25 @@ pub struct SideState {
     pub gate: Gate,
     /// The urgent byte that was counted last in `arrivals`, by its number.
     pub counted_urgent: AtomicU32,
+    /// Bytes held because they were peeked, by count: from here on (`io/peeked.rs`).
+    pub peeked_from: AtomicU32,
+    /// Up to here.
+    pub peeked_to: AtomicU32,
+    /// The urgent byte that was peeked last: its count, a bit that says that there is one, and the byte.
+    pub peeked_urgent: AtomicU64,
+    /// Serialises writers of different processes.
+    pub tx_lock: SharedLock,
+    /// Serialises readers of different processes.
+    pub rx_lock: SharedLock,
+    /// Serialises those who arm for room, which is system calls, so that nobody who has room waits for them.
+    pub arm_lock: SharedLock,
 }
 
 /// In [`SideState::rcv_lowat`]: one again, and nothing has been seen to arrive since.
 pub const LOWERED: u32 = 1;
+
+/// In the word that holds `SO_RCVLOWAT`: peeked bytes are held.
+const PEEKED: u32 = 1 << 31;
 
 /// Processes that may share an end if it is ever to be demoted.
 pub const SHARERS: usize = 32;
@@ -118,7 +134,7 @@ pub struct Origin {
 
 /// "beelin", the number of this layout, and its size. The number is to be counted up whenever [`SideState`] changes
 /// and keeps its size.
-pub const MAGIC: u64 = 0x6265_656c_696e << 16 | 1 << 12 | size_of::<SideState>() as u64;
+pub const MAGIC: u64 = 0x6265_656c_696e << 16 | 2 << 12 | size_of::<SideState>() as u64;
 
 /// Bits of [`SideState::state`].
 pub mod state {
@@ -146,6 +162,8 @@ pub mod state {
     /// it had not yet delivered is lost, so that is never the end of a stream; and its network card may know the
     /// lane's pages, so none is given back.
     pub const BRIDGED: u32 = 1024;
+    /// This client's hello lies at a door, and is not seen to be taken ([`crate::meet`], `offers`).
+    pub const OFFERED: u32 = 2048;
 }
 
 /// One stored option; `key` is of [`option_key`], 0 for a free place.
@@ -205,6 +223,44 @@ impl SideState {
     /// Takes over a count in `holders` that was made for whoever comes. False if there is none.
     pub fn take_loan(&self) -> bool {
         self.origin.lent.fetch_update(AcqRel, Relaxed, |lent| lent.checked_sub(1)).is_ok()
+    }
+
+    /// `SO_RCVLOWAT` in bytes; 0 for one, [`LOWERED`] after it was more.
+    #[must_use]
+    #[inline]
+    pub fn rcv_lowat(&self) -> u32 {
+        self.rcv_lowat.load(Relaxed) & !PEEKED
+    }
+
+    /// Sets what [`SideState::rcv_lowat`] tells.
+    pub fn set_rcv_lowat(&self, bytes: u32) {
+        let _ = self.rcv_lowat.fetch_update(Release, Relaxed, |old| Some(old & PEEKED | bytes & !PEEKED));
+    }
+
+    /// From [`LOWERED`] to 0, unless somebody sets a mark meanwhile.
+    pub fn end_lowered(&self) {
+        let _ = self.rcv_lowat.fetch_update(Relaxed, Relaxed, |old| (old & !PEEKED == LOWERED).then_some(old & PEEKED));
+    }
+
+    /// Whether neither a mark above one nor bytes that are held keep a receive from taking what is in the ring.
+    #[must_use]
+    #[inline(always)]
+    pub fn receives_plainly(&self) -> bool {
+        self.rcv_lowat.load(Relaxed) <= 1
+    }
+
+    /// Whether peeked bytes are held.
+    #[must_use]
+    pub fn holds_peeked(&self) -> bool {
+        self.rcv_lowat.load(Relaxed) & PEEKED != 0
+    }
+
+    /// Says whether peeked bytes are held. The caller has the rx lock.
+    pub fn hold_peeked(&self, held: bool) {
+        match held {
+            true => self.rcv_lowat.fetch_or(PEEKED, Relaxed),
+            false => self.rcv_lowat.fetch_and(!PEEKED, Relaxed),
+        };
     }
 
     /// Whether any of `bits` is set in the state.
@@ -269,7 +325,7 @@ impl SideState {
     #[must_use]
     pub fn option(&self, level: i32, name: i32) -> Option<i32> {
         let key = option_key(level, name);
-        self.options.iter().find(|slot| slot.key.load(Relaxed) == key).map(|slot| slot.value.load(Relaxed))
+        self.options.iter().find(|slot| slot.key.load(Acquire) == key).map(|slot| slot.value.load(Relaxed))
     }
 
     /// Stores an option. `false` when there is no place left.
@@ -282,24 +338,28 @@ impl SideState {
 pub(crate) fn store_option(options: &[OptionValue], level: i32, name: i32, value: i32) -> bool {
     let key = option_key(level, name);
     for slot in options {
-        let holds = slot.key.load(Relaxed);
-        if holds == key || holds == 0 {
+        let claimed = slot.key.compare_exchange(0, key | BEING_STORED, Relaxed, Relaxed);
+        if claimed.is_ok() || claimed.is_err_and(|holds| holds & !BEING_STORED == key) {
             slot.value.store(value, Relaxed);
-            slot.key.store(key, Relaxed);
+            slot.key.store(key, Release);
             return true;
         }
     }
     false
 }
 
+/// In the key of a place that has no value yet. Two threads may store two options at one time, each in a place of its
+/// own; a place that a thread died over is completed by the next one that stores the same option.
+pub(crate) const BEING_STORED: u32 = 1 << 30;
+
 /// Never 0, which is a free place.
 pub(crate) fn option_key(level: i32, name: i32) -> u32 {
-    1 << 31 | (level as u32) << 16 | (name as u32 & 0xFFFF)
+    1 << 31 | (level as u32 & 0x3FFF) << 16 | (name as u32 & 0xFFFF)
 }
 
 /// Level and name of a key.
 pub(crate) fn option_of(key: u32) -> (i32, i32) {
-    ((key >> 16 & 0x7FFF) as i32, (key & 0xFFFF) as i32)
+    ((key >> 16 & 0x3FFF) as i32, (key & 0xFFFF) as i32)
 }
 
 const _: () = assert!(size_of::<SideState>() < 4096);
@@ -315,6 +375,30 @@ mod tests {
             let stored = Address::default();
             stored.set(address);
             assert_eq!(stored.get(), address);
+        }
+    }
+
+    #[test]
+    fn options_stored_at_one_time_are_all_kept() {
+        for round in 0..2_000 {
+            let options: [OptionValue; 4] = core::array::from_fn(|_| OptionValue::default());
+            let start = std::sync::Barrier::new(4);
+            std::thread::scope(|scope| {
+                for name in 1..=4 {
+                    let (options, start) = (&options, &start);
+                    scope.spawn(move || {
+                        start.wait();
+                        assert!(store_option(options, libc::IPPROTO_TCP, name, name + round));
+                    });
+                }
+            });
+            for name in 1..=4 {
+                let key = option_key(libc::IPPROTO_TCP, name);
+                let kept =
+                    options.iter().find(|slot| slot.key.load(Acquire) == key).map(|slot| slot.value.load(Relaxed));
+                assert_eq!(kept, Some(name + round));
+                assert_eq!(option_of(key), (libc::IPPROTO_TCP, name));
+            }
         }
     }
 }

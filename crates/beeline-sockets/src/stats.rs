@@ -1,14 +1,15 @@
 //! The writer of the statistics file (its layout is `beeline_stats::layout`).
 //!
 //! 1. The file is made when there is something to count for the first time, so a process that does nothing
-//!    with TCP leaves no trace. Until then, and for ever when the file cannot be made, figures go to a header
+//!    with TCP leaves no trace, unless it is one that could do so past us ([`appear`]). Until then, and for ever when the file cannot be made, figures go to a header
 //!    of ours that nobody reads.
 //! 2. Space is allocated before it is mapped into use: a full `/dev/shm` is an error here and never a SIGBUS
 //!    in the app.
 //! 3. No descriptor is kept. To grow, the file is opened again by name and recognised by its inode.
 //! 4. `HEADER` is stored once per process; a child of `fork` begins anew.
-//! 5. What becomes of the file over `execve` is in [`succession`].
+//! 5. What becomes of the file over `execve` is in [`succession`], of files of processes that were killed in [`stale`].
 
+mod stale;
 mod succession;
 
 use core::sync::atomic::{
@@ -126,6 +127,10 @@ fn unlink(directory: i32, path: &core::ffi::CStr) {
 }
 
 fn allocate(fd: i32, offset: usize, length: usize) -> Result<(), Errno> {
+    // Beyond it the kernel would raise `SIGXFSZ`.
+    if sys::limit(libc::RLIMIT_FSIZE) < (offset + length) as u64 {
+        return Err(Errno(libc::EFBIG));
+    }
     // SAFETY: plain numbers.
     unsafe { call(libc::SYS_fallocate, [fd as usize, 0, offset, length, 0, 0]) }.map(drop)
 }
@@ -146,6 +151,9 @@ fn create() -> Result<&'static StatsHeader, Errno> {
         }
         mapped
     });
+    if mapped.is_ok() {
+        stale::sweep(directory, name);
+    }
     let _ = sys::close(directory);
     let result = mapped.map(|(base, id)| publish(base, id, uid, name, stat, last));
     if let Ok(last) = last {
@@ -197,6 +205,9 @@ fn publish(
     if let Ok(last) = last {
         succession::add_up(last, name, header);
     }
+    if let Some(reason) = life::stopped_because() {
+        header.stop(reason);
+    }
     header.publish(name, uid, unix_ns(), program_name(stat));
     header
 }
@@ -238,8 +249,18 @@ fn open_new(directory: i32, name: &core::ffi::CStr) -> Result<i32, Errno> {
 fn map_new(fd: i32) -> Result<(*mut u8, FileId), Errno> {
     allocate(fd, 0, HEADER_BYTES + SLOTS_PER_PAGE * SLOT_BYTES)?;
     let (id, _) = memfd::identify(fd)?;
+    // Before anybody can see that the file should be locked.
+    let is_locked = stale::lock(fd);
     // The mapping reaches beyond the file; those pages are not touched before they are allocated.
-    Ok((sys::map_shared(fd, FILE_BYTES_MAX)?, id))
+    let base = sys::map_shared(fd, FILE_BYTES_MAX)?;
+    // SAFETY: the mapping's beginning. It is a file's, where the contents stay.
+    if unsafe { sys::is_locked(base) } {
+        // A program that locks what it maps means its own memory.
+        sys::unlock(base, FILE_BYTES_MAX);
+    }
+    // SAFETY: the first page is allocated and zeroed; zero is a valid header.
+    unsafe { &*base.cast::<StatsHeader>() }.is_locked.store(u32::from(is_locked), Relaxed);
+    Ok((base, id))
 }
 
 /// Reads the start of a small file.
@@ -286,6 +307,20 @@ pub fn uncount_if_open(counter: Counter) {
     if !HEADER.load(Acquire).is_null() {
         header().subtract(counter, 1);
     }
+}
+
+/// Nothing is accelerated any more, for the reason that the process knows.
+pub(crate) fn stopped() {
+    if !HEADER.load(Acquire).is_null()
+        && let Some(reason) = life::stopped_because()
+    {
+        header().stop(reason);
+    }
+}
+
+/// Makes the file although there is nothing to count: for the reason in it.
+pub(crate) fn appear() {
+    let _ = header();
 }
 
 /// Counts a connection that stays on TCP, or goes there.

@@ -13,7 +13,7 @@
 //! The handler may itself sleep, with the same `timeout`: so the wrapper does this once more when the handler returns.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
 use beeline_shm::sys;
 
@@ -32,8 +32,14 @@ pub struct Thread {
     pub(crate) interrupted: AtomicU32,
     /// Whether the thread is about to sleep with `timeout`.
     pub(crate) sleeping: AtomicBool,
+    /// Whether the thread withdraws a connection's hello ([`crate::meet`], `offers`).
+    pub(crate) at_offers: AtomicBool,
     /// Whether the thread is in [`cancel::point`].
     pub(crate) at_cancellation_point: AtomicBool,
+    /// Locks held that processes share ([`crate::lock::shared`]).
+    pub(crate) shared_locks: AtomicU32,
+    /// What libc's list of robust futexes had as the operation under way before.
+    pub(crate) robust_before: AtomicUsize,
     /// The timeout of the present sleep.
     pub(crate) timeout: UnsafeCell<libc::timespec>,
     /// The signal mask to restore after a deferral (the kernel's 64-bit form).
@@ -88,7 +94,10 @@ thread_local! {
             handled: AtomicU32::new(0),
             interrupted: AtomicU32::new(0),
             sleeping: AtomicBool::new(false),
+            at_offers: AtomicBool::new(false),
             at_cancellation_point: AtomicBool::new(false),
+            shared_locks: AtomicU32::new(0),
+            robust_before: AtomicUsize::new(0),
             timeout: UnsafeCell::new(libc::timespec { tv_sec: 0, tv_nsec: 0 }),
             mask: UnsafeCell::new(0),
         }
@@ -211,6 +220,8 @@ pub fn reset_after_fork() {
     with(|thread| {
         thread.identity.store(0, Ordering::Relaxed);
         thread.depth.store(0, Ordering::Relaxed);
+        thread.shared_locks.store(0, Ordering::Relaxed);
+        thread.at_offers.store(false, Ordering::Relaxed);
     });
 }
 

@@ -23,6 +23,7 @@ use crate::Errno;
 use crate::cancel;
 use crate::desc::Desc;
 use crate::kernel;
+use crate::meet;
 use crate::stats;
 use crate::thread;
 
@@ -91,6 +92,8 @@ pub struct Patience {
     interrupted: u32,
     /// Whether the thread may be cancelled in a sleep of this call.
     cancellable: bool,
+    /// Whether a sleep of this call looks after connections that nobody has taken yet ([`crate::meet`], `offers`).
+    looks_after: bool,
 }
 
 impl Patience {
@@ -103,6 +106,7 @@ impl Patience {
             handled: thread.handled.load(Relaxed),
             interrupted: thread.interrupted.load(Relaxed),
             cancellable: true,
+            looks_after: true,
         })
     }
 
@@ -156,7 +160,12 @@ impl Patience {
     /// read the timeout sets it to zero (see [`thread`]).
     pub fn sleep_with(&mut self, call: impl FnOnce(*const libc::timespec) -> beeline_shm::sys::SysResult) -> Woken {
         let polling = crate::config().wait == Wait::Poll;
-        let timeout = match self.deadline_ns {
+        let due_ns = if self.looks_after { meet::offer_due_ns() } else { None };
+        let until_ns = match (self.deadline_ns, due_ns) {
+            (Some(deadline), Some(due)) => Some(deadline.min(due)),
+            (deadline, due) => deadline.or(due),
+        };
+        let timeout = match until_ns {
             _ if polling => libc::timespec { tv_sec: 0, tv_nsec: 0 },
             None => FOREVER,
             Some(deadline) => {
@@ -184,6 +193,10 @@ impl Patience {
             Ok(0) if polling && self.deadline_ns.is_none_or(|deadline| kernel::now_ns() < deadline) => {
                 self.signal().unwrap_or(Woken::Ready(0))
             }
+            Ok(0) if until_ns != self.deadline_ns => {
+                meet::look_after_offers();
+                self.signal().unwrap_or(Woken::Ready(0))
+            }
             Ok(0) => self.signal().unwrap_or(Woken::TimedOut),
             Ok(count) => Woken::Ready(count),
             // A handler that was not installed through us ran: the kernel's default holds.
@@ -195,7 +208,7 @@ impl Patience {
 
 /// [`Patience::sleep`] for a call that does not spin, and that must come back: the thread is not cancelled in it.
 pub fn sleep(fds: &mut [libc::pollfd], deadline_ns: Option<u64>, mask: Option<&u64>) -> Woken {
-    Patience { cancellable: false, ..Patience::until(deadline_ns) }.sleep(fds, mask)
+    Patience { cancellable: false, looks_after: false, ..Patience::until(deadline_ns) }.sleep(fds, mask)
 }
 
 /// The adaptive budget of one waiter: a connection or an epoll set.

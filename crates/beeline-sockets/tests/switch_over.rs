@@ -1,9 +1,10 @@
 //! The one moment in which a connection may change its path, explored completely.
 //!
 //! A client writes into its lane while the hello is still on its way. The server may die, refuse or be replaced at
-//! any step. This is a model of `meet::accept::take` and `meet::late`: every interleaving of their steps is tried, and
-//! in every state no byte may be delivered twice, out of order, or by both paths; when everything has come to rest, no
-//! byte that was written over a living connection may be missing.
+//! any step, and the client may lose patience at any. This is a model of `meet::accept::take` and `meet::late`: every
+//! interleaving of their steps is tried, and in every state no byte may be delivered twice, out of order, or by both
+//! paths, and the server may not have the client twice; when everything has come to rest, no byte that was written over
+//! a living connection may be missing.
 //!
 //! Steps are what the code does atomically for an observer: one store, one system call, or one section under a lock.
 //! The kernel's report of a closed anchor orders what the dead server stored before what the client loads after it,
@@ -19,9 +20,9 @@ const BYTES: u8 = 3;
 enum Client {
     /// Over the lane.
     Lane,
-    /// The flag was looked at; the anchor not yet. Only the mistaken order has this step.
+    /// The word was looked at; what follows from it is still to be done. Only mistakes have this step.
     Sampled { taken: bool },
-    /// The anchor is closed and nobody took the hello: connecting over TCP, with no lock held.
+    /// The hello is withdrawn: connecting over TCP, with no lock held.
     Connecting,
     /// Handing the ring to TCP: this many bytes are there. The locks are dropped between the parts.
     Handing(u8),
@@ -41,10 +42,20 @@ enum Server {
     HelloRead,
     /// Everything that can fail is done.
     Ready,
+    /// The hello is taken, the flag that says so is not set.
+    Took,
     /// TAKEN is set.
     Taken,
     /// The server has died or sent the client away.
     Gone,
+}
+
+/// `beeline_lane::offer`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Word {
+    Offered,
+    Taken,
+    Withdrawn,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -57,7 +68,11 @@ struct World {
     /// The ring, as far as it was ever filled and read.
     tail: u8,
     head: u8,
-    taken: bool,
+    word: Word,
+    /// The flag by which the client learns in passing that it is taken.
+    flag: bool,
+    /// Whether there is, or was, a TCP connection.
+    tcp: bool,
     /// Bytes in the TCP connection, and bytes of it delivered to an app.
     tcp_sent: u8,
     tcp_delivered: u8,
@@ -73,11 +88,17 @@ enum Mistake {
     None,
     /// The server reads before it sets the flag.
     ReadsBeforeTaken,
-    /// The client looks at the flag before it has seen the anchor closed.
-    FlagBeforeAnchor,
+    /// The client looks whether it was taken, and withdraws by a second step.
+    LooksThenWithdraws,
+    /// The client connects over TCP before it withdraws.
+    ConnectsFirst,
+    /// The server takes what the client has withdrawn.
+    TakesWhatIsWithdrawn,
+    /// The client offers the lane again although it has sent a part another way.
+    OffersAgainLate,
     /// The client hands over what lay in the ring when it began, and not what came while it connected.
     NoLastLook,
-    /// The client begins again although the flag is set.
+    /// The client begins again although it was taken.
     IgnoresTaken,
     /// The switch is made with bytes left because TCP took only a part.
     SwitchesEarly,
@@ -91,7 +112,9 @@ impl World {
         written: 0,
         tail: 0,
         head: 0,
-        taken: false,
+        word: Word::Offered,
+        flag: false,
+        tcp: false,
         tcp_sent: 0,
         tcp_delivered: 0,
         lane_delivered: 0,
@@ -135,16 +158,30 @@ impl World {
 
     fn client_steps(self, next: &mut Vec<World>, mistake: Mistake) {
         match self.client {
-            Client::Lane if mistake == Mistake::FlagBeforeAnchor => {
-                next.push(World { client: Client::Sampled { taken: self.taken }, ..self });
+            Client::Lane if mistake == Mistake::LooksThenWithdraws => {
+                next.push(World { client: Client::Sampled { taken: self.word == Word::Taken }, ..self });
             }
-            Client::Lane if self.anchor_closed() => {
-                next.push(self.decide(self.taken && mistake != Mistake::IgnoresTaken))
+            Client::Lane if mistake == Mistake::ConnectsFirst && self.listening && !self.tcp => {
+                next.push(World { tcp: true, ..self });
             }
-            Client::Sampled { taken } if self.anchor_closed() => next.push(self.decide(taken)),
-            Client::Sampled { .. } => next.push(World { client: Client::Lane, ..self }),
-            Client::Connecting if self.listening => next.push(World { client: Client::Handing(0), ..self }),
-            Client::Connecting => next.push(World { client: Client::Reset, ..self }),
+            // Patience may end at any time, unless it is known to be taken.
+            Client::Lane if !self.flag || self.anchor_closed() => next.push(self.withdraw(mistake)),
+            Client::Sampled { taken: false } => {
+                next.push(World { client: Client::Connecting, word: Word::Withdrawn, ..self });
+            }
+            Client::Sampled { taken: true } if self.anchor_closed() => {
+                next.push(World { client: Client::Reset, ..self });
+            }
+            Client::Sampled { taken: true } => {}
+            Client::Connecting => {
+                if self.listening {
+                    next.push(World { client: Client::Handing(0), tcp: true, ..self });
+                } else {
+                    next.push(World { client: Client::Reset, ..self });
+                }
+                // The queue is full, and the door stands as far as the client knows.
+                self.offer_again(next);
+            }
             Client::Handing(sent) => {
                 let known = if mistake == Mistake::NoLastLook { self.tail.min(1) } else { self.tail };
                 if sent < known {
@@ -153,13 +190,29 @@ impl World {
                 if sent == known || mistake == Mistake::SwitchesEarly {
                     next.push(World { client: Client::Tcp, ..self });
                 }
+                if mistake == Mistake::OffersAgainLate {
+                    self.offer_again(next);
+                }
             }
             Client::Lane | Client::Tcp | Client::Reset => {}
         }
     }
 
-    fn decide(self, taken: bool) -> World {
-        World { client: if taken { Client::Reset } else { Client::Connecting }, ..self }
+    /// One compare-and-swap, and what follows from it.
+    fn withdraw(self, mistake: Mistake) -> World {
+        match self.word {
+            Word::Taken if mistake != Mistake::IgnoresTaken => match self.anchor_closed() {
+                true => World { client: Client::Reset, ..self },
+                false => self,
+            },
+            _ => World { client: Client::Connecting, word: Word::Withdrawn, ..self },
+        }
+    }
+
+    fn offer_again(self, next: &mut Vec<World>) {
+        if !self.anchor_closed() {
+            next.push(World { client: Client::Lane, word: Word::Offered, ..self });
+        }
     }
 
     fn server_steps(self, next: &mut Vec<World>, mistake: Mistake) {
@@ -168,7 +221,11 @@ impl World {
             Server::Queued => next.push(then(Server::Accepted)),
             Server::Accepted => next.push(then(Server::HelloRead)),
             Server::HelloRead => next.push(then(Server::Ready)),
-            Server::Ready => next.push(World { taken: true, ..then(Server::Taken) }),
+            Server::Ready if self.word == Word::Offered || mistake == Mistake::TakesWhatIsWithdrawn => {
+                next.push(World { word: Word::Taken, ..then(Server::Took) });
+            }
+            Server::Ready => next.push(then(Server::Gone)),
+            Server::Took => next.push(World { flag: true, ..then(Server::Taken) }),
             Server::Taken | Server::Gone => {}
         }
         let reads =
@@ -187,6 +244,9 @@ impl World {
         if self.lane_delivered != 0 && self.tcp_sent != 0 {
             return Err("bytes went both ways");
         }
+        if self.tcp && matches!(self.server, Server::Took | Server::Taken) {
+            return Err("the server has the client twice");
+        }
         if self.tcp_delivered > self.written || self.lane_delivered > self.written {
             return Err("a byte was delivered that was never written");
         }
@@ -201,9 +261,8 @@ impl World {
     /// What must hold when nothing more can happen.
     fn check_rest(&self) -> Result<(), &'static str> {
         match self.client {
-            Client::Lane if !self.anchor_closed() && self.lane_delivered != self.written => {
-                Err("a byte is stuck in the lane")
-            }
+            Client::Lane if self.anchor_closed() => Err("the client waits for nobody"),
+            Client::Lane if self.lane_delivered != self.written => Err("a byte is stuck in the lane"),
             Client::Tcp if self.tcp_delivered != self.written => Err("a byte is stuck on the way"),
             Client::Connecting | Client::Handing(_) | Client::Sampled { .. } => Err("the client is stuck"),
             _ => Ok(()),
@@ -241,7 +300,10 @@ fn no_interleaving_loses_or_repeats_a_byte() {
 fn the_model_finds_each_mistake() {
     for mistake in [
         Mistake::ReadsBeforeTaken,
-        Mistake::FlagBeforeAnchor,
+        Mistake::LooksThenWithdraws,
+        Mistake::ConnectsFirst,
+        Mistake::TakesWhatIsWithdrawn,
+        Mistake::OffersAgainLate,
         Mistake::NoLastLook,
         Mistake::IgnoresTaken,
         Mistake::SwitchesEarly,

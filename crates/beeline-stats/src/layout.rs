@@ -17,6 +17,9 @@
 //! 6. A reader may see a slot while it changes. That is a picture out of focus, never an error:
 //!    these numbers are for people.
 //! 7. A child of `fork` makes a file of its own and must not write to its parent's.
+//! 8. The process holds a write lock of its open file description on byte 0 (`F_OFD_SETLK`, fcntl(2)) if
+//!    `is_locked` says so. The mapping keeps the description open, so the lock lasts until the process has ended or runs
+//!    another program, and whoever finds it free (`F_OFD_GETLK`) knows that, whatever pid namespace the process was in.
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -27,7 +30,10 @@ use crate::{Counter, Family, Poison, Reason, Role, Text};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"BEELSTAT");
 
 /// The version of this layout, and of the numbering of the closed lists.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// Where a file says that its process locks it.
+pub const IS_LOCKED_OFFSET: usize = core::mem::offset_of!(StatsHeader, is_locked);
 
 /// The size of the header, and the offset of the first slot.
 pub const HEADER_BYTES: usize = 4096;
@@ -149,8 +155,12 @@ pub struct StatsHeader {
     pub reasons_server: [AtomicU64; LIST_ENTRIES_MAX],
     /// Connections reset, by what the peer did.
     pub poisons: [AtomicU64; LIST_ENTRIES_MAX],
+    /// Why no connection of the process is accelerated any more: a [`Reason`]'s index plus one, 0 as long as they may be.
+    pub stopped: AtomicU32,
+    /// 1 if the process locks its file, see rule 8.
+    pub is_locked: AtomicU32,
     /// Zero.
-    pub reserved_tail: [AtomicU64; 240],
+    pub reserved_tail: [AtomicU64; 239],
 }
 
 /// Which end of a connection a reason is counted for. The same as the role of the process in it.
@@ -203,6 +213,11 @@ impl StatsHeader {
             word.fetch_add(1, Ordering::Relaxed);
         }
         self.add(counter, 1);
+    }
+
+    /// Says why nothing is accelerated any more.
+    pub fn stop(&self, reason: Reason) {
+        self.stopped.store(count(reason.index()).saturating_add(1), Ordering::Relaxed);
     }
 
     /// Counts one connection that the peer has poisoned.
@@ -377,7 +392,8 @@ assert_offsets!(StatsHeader {
     magic = 0, version = 8, header_bytes = 12, pid = 16, uid = 20, start_ticks = 24,
     created_unix_ns = 32, slots_high_water = 40, slot_bytes = 44, counters_len = 48,
     reasons_len = 52, poisons_len = 56, pid_namespace = 60, program = 64, counters = 128,
-    reasons_client = 640, reasons_server = 1152, poisons = 1664, reserved_tail = 2176,
+    reasons_client = 640, reasons_server = 1152, poisons = 1664, stopped = 2176,
+    is_locked = 2180, reserved_tail = 2184,
 } size HEADER_BYTES);
 
 assert_offsets!(ConnectionSlot {

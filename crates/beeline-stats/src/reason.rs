@@ -12,6 +12,8 @@ closed_list! {
         DoorFull = "door_full": "The door's queue is full: the server has not yet begun to accept, has stopped, or accepts too slowly.",
         DoorNotTrusted = "door_not_trusted": "The door belongs to another user than the listener, or to one that cannot be told.",
         DoorDied = "door_died": "The server's door went away before anyone took the hello, so the connection began again over TCP.",
+        HelloNotTaken = "hello_not_taken": "Nobody took the hello at the listener's door in time: its program is busy, stopped, or leaves accepting to another one.",
+        ListenerOnlyWatched = "listener_only_watched": "The program waits for clients of the listener and leaves accepting them to another program, so the door was shut.",
         ForeignUser = "foreign_user": "The peer is another user, and this kernel or the options do not allow lanes between users.",
         PeerRefused = "peer_refused": "The server took the hello and declined the lane.",
         VersionMismatch = "version_mismatch": "The two ends run versions of Beeline that do not understand each other.",
@@ -55,5 +57,12 @@ closed_list! {
         RelayFailed = "relay_failed": "A holder that cannot use lanes was to get a TCP socket, and no relay could be made for it, or another thread sleeps on the connection.",
         IoUringCarried = "io_uring_carried": "The program, or a library it has loaded, brings io_uring of its own, past liburing and the C library.",
         DeeplyBound = "deeply_bound": "The program has loaded a library with RTLD_DEEPBIND that could not be kept from calling the C library past Beeline.",
+        RawSystemCalls = "raw_system_calls": "The program, or a library it has loaded, makes system calls about sockets or descriptors itself, past the C library.",
+        NotLoadable = "not_loadable": "The program is statically linked, raises privileges or has another C library, so that Beeline's library is not in it.",
+        MappingsShort = "mappings_short": "The process has, with its lanes, so many mappings (vm.max_map_count) that the rest is left to the program.",
+        MemoryLocked = "memory_locked": "The program locks into memory what it maps (mlockall), rings of megabytes as well.",
+        MemoryLimited = "memory_limited": "The rings of this process have their share of the memory that its cgroup allows.",
+        FileSizeLimited = "file_size_limited": "The process limits the size of files (RLIMIT_FSIZE), which counts for shared memory, too.",
+        OtherNamespace = "other_namespace": "The socket was made in another network namespace than the one that its thread has moved to.",
     }
 }

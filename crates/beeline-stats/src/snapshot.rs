@@ -110,6 +110,12 @@ impl<'a> Snapshot<'a> {
         self.header_u32(offset_of!(StatsHeader, pid_namespace))
     }
 
+    /// Whether the process locks its file as long as it lives.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.header_u32(offset_of!(StatsHeader, is_locked)) == 1
+    }
+
     /// The user id, as the process wrote it.
     #[must_use]
     pub fn uid(&self) -> u32 {
@@ -157,6 +163,13 @@ impl<'a> Snapshot<'a> {
     #[must_use]
     pub fn poison(&self, poison: Poison) -> u64 {
         self.listed(offset_of!(StatsHeader, poisons), poison.index())
+    }
+
+    /// Why no connection of the process is accelerated any more, if so.
+    #[must_use]
+    pub fn stopped(&self) -> Option<Reason> {
+        let index = self.header_u32(offset_of!(StatsHeader, stopped)).checked_sub(1)?;
+        Reason::ALL.get(to_usize(index)).copied()
     }
 
     /// The accelerated connections that are open.

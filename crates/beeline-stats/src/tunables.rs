@@ -1,7 +1,8 @@
 //! The options: one table, read by the library, the command line, the manual and the tests.
 //!
 //! 1. An option is `key=value`; several are separated by commas, with no spaces around them.
-//!    Numbers are decimal and carry their unit in the key (`spin_ns_max`, `ring_bytes`).
+//!    Numbers are decimal and carry their unit in the key (`spin_ns_max`, `ring_bytes`). A number of bytes may end in
+//!    `K`, `M` or `G`, for 2^10, 2^20 or 2^30 of them.
 //! 2. The library reads them from the environment variable [`ENVIRONMENT`]. A guest does not stop
 //!    its host over a typing error: what it cannot understand it leaves at its default, and tells
 //!    the first such place. The command line refuses the same text instead.
@@ -26,7 +27,14 @@ pub enum Kind {
         /// The greatest value.
         max: u64,
     },
-    /// A power of two within these bounds, both included.
+    /// A number of bytes within these bounds, both included.
+    Bytes {
+        /// The least value.
+        min: u64,
+        /// The greatest value.
+        max: u64,
+    },
+    /// A number of bytes that is a power of two, within these bounds, both included.
     PowerOfTwo {
         /// The least value.
         min: u64,
@@ -50,7 +58,22 @@ impl fmt::Display for Kind {
                 Ok(())
             }
             Kind::Number { min, max } => write!(f, "a number from {min} to {max}"),
-            Kind::PowerOfTwo { min, max } => write!(f, "a power of two from {min} to {max}"),
+            Kind::Bytes { min, max } => write!(f, "a number of bytes from {} to {}", Bytes(*min), Bytes(*max)),
+            Kind::PowerOfTwo { min, max } => write!(f, "a power of two from {} to {}", Bytes(*min), Bytes(*max)),
+        }
+    }
+}
+
+/// A number of bytes as options take it.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes if bytes == 0 || bytes % (1 << 10) != 0 => write!(f, "{bytes}"),
+            bytes if bytes % (1 << 20) != 0 => write!(f, "{}K", bytes >> 10),
+            bytes if bytes % (1 << 30) != 0 => write!(f, "{}M", bytes >> 20),
+            bytes => write!(f, "{}G", bytes >> 30),
         }
     }
 }
@@ -152,13 +175,20 @@ impl OptionType for bool {
 
 impl OptionType for u64 {
     fn read(text: &[u8], kind: Kind) -> Option<Self> {
+        let (text, unit) = match (kind, text) {
+            (Kind::Bytes { .. } | Kind::PowerOfTwo { .. }, [digits @ .., b'K' | b'k']) => (digits, 1 << 10),
+            (Kind::Bytes { .. } | Kind::PowerOfTwo { .. }, [digits @ .., b'M' | b'm']) => (digits, 1 << 20),
+            (Kind::Bytes { .. } | Kind::PowerOfTwo { .. }, [digits @ .., b'G' | b'g']) => (digits, 1 << 30),
+            _ => (text, 1),
+        };
         // Digits only: `parse` alone would also take a plus sign.
         if !text.iter().all(u8::is_ascii_digit) {
             return None;
         }
         let number: u64 = core::str::from_utf8(text).ok()?.parse().ok()?;
+        let number = number.checked_mul(unit)?;
         let allowed = match kind {
-            Kind::Number { min, max } => (min..=max).contains(&number),
+            Kind::Number { min, max } | Kind::Bytes { min, max } => (min..=max).contains(&number),
             Kind::PowerOfTwo { min, max } => number.is_power_of_two() && (min..=max).contains(&number),
             Kind::Switch | Kind::Choice(_) => false,
         };
@@ -298,7 +328,7 @@ tunables! {
         "The longest a lazy call spins before it sleeps; the time of eight system calls more, and on an epoll set 4,000 for each further busy connection.";
     ring_bytes: u64 = 4_194_304, Kind::PowerOfTwo { min: 65_536, max: 16_777_216 },
         "The size of each direction's ring; memory is used only as far as a stream fills it.";
-    stream_bytes_max: u64 = 268_435_456, Kind::Number { min: 0, max: 1 << 40 },
+    stream_bytes_max: u64 = 268_435_456, Kind::Bytes { min: 0, max: 1 << 40 },
         "How much memory the rings of long streams may keep in one process before idle ones give theirs back.";
     door_backlog: u64 = 256, Kind::Number { min: 1, max: 4096 },
         "How many clients may wait at a door; more of them go over TCP.";
@@ -397,7 +427,7 @@ mod tests {
             match spec.kind {
                 Kind::Switch => good.extend(["on".to_string(), "off".to_string()]),
                 Kind::Choice(words) => good.extend(words.iter().map(ToString::to_string)),
-                Kind::Number { min, max } => {
+                Kind::Number { min, max } | Kind::Bytes { min, max } => {
                     good.extend([min.to_string(), max.to_string()]);
                     bad.push((max + 1).to_string());
                     bad.extend(min.checked_sub(1).map(|n| n.to_string()));
@@ -423,6 +453,22 @@ mod tests {
                 assert_eq!(tunables, Tunables::DEFAULT);
             }
         }
+    }
+
+    #[test]
+    fn numbers_of_bytes_may_have_a_unit() {
+        let of = |list: &str| match Tunables::parse_env(list.as_bytes()) {
+            (tunables, None) => Some((tunables.ring_bytes, tunables.stream_bytes_max)),
+            _ => None,
+        };
+        assert_eq!(of("ring_bytes=1M,stream_bytes_max=3k"), Some((1 << 20, 3 << 10)));
+        assert_eq!(of("ring_bytes=64K,stream_bytes_max=1G"), Some((1 << 16, 1 << 30)));
+        for wrong in ["ring_bytes=3M", "ring_bytes=M", "ring_bytes=1MB", "ring_bytes=1 M", "spin_ns_max=1K"] {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+        assert_eq!(of("stream_bytes_max=17179869184G"), None, "beyond what fits");
+        let kinds = OptionSpec::all().map(|spec| spec.kind.to_string());
+        assert!(kinds.iter().any(|kind| kind == "a power of two from 64K to 16M"), "{kinds:?}");
     }
 
     #[test]

@@ -51,6 +51,8 @@ fn what_is_written_is_read() {
     file.header.fell_back(Role::Client, Reason::NoDoor);
     file.header.fell_back(Role::Server, Reason::CameOverTcp);
     file.header.poisoned(Poison::BadBellByte);
+    assert_eq!(Snapshot::parse(&bytes_of(&file)).unwrap().stopped(), None);
+    file.header.stop(Reason::RawSystemCalls);
     assert!(file.slots[0].try_take());
     assert!(!file.slots[0].try_take());
     file.slots[0].open(&opening("127.0.0.1:80", "10.0.0.2:4000"));
@@ -72,6 +74,7 @@ fn what_is_written_is_read() {
     assert_eq!(snapshot.reason(Role::Server, Reason::NoDoor), 0);
     assert_eq!(snapshot.reason(Role::Server, Reason::CameOverTcp), 1);
     assert_eq!(snapshot.poison(Poison::BadBellByte), 1);
+    assert_eq!(snapshot.stopped(), Some(Reason::RawSystemCalls));
     let connections: Vec<Connection> = snapshot.connections().collect();
     assert_eq!(connections.len(), 2);
     assert_eq!(connections[0].local, "127.0.0.1:80".parse::<SocketAddr>().unwrap());
@@ -123,7 +126,7 @@ fn damaged_headers_are_refused_with_their_reason() {
         bytes[offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
         Snapshot::parse(&bytes).map(|_| ()).unwrap_err()
     };
-    assert_eq!(changed(8, 2), LayoutError::Version(2));
+    assert_eq!(changed(8, u32::from(u16::MAX)), LayoutError::Version(u32::from(u16::MAX)));
     for offset in [12, 44, 48, 52, 56] {
         assert_eq!(changed(offset, u32::MAX), LayoutError::Sizes);
     }

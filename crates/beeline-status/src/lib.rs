@@ -6,13 +6,18 @@
 //! * [`ask`]: asking the bridge at its administrator's socket;
 //! * [`document`]: what it answers;
 //! * [`people`]: the answer as tables;
-//! * [`layout`], [`number`]: tables, and numbers with their units, for everything that is printed.
+//! * [`layout`], [`number`]: tables, and numbers with their units, for everything that is printed;
+//! * [`manual`]: the manual pages of both programs.
 
 pub mod ask;
 pub mod document;
 pub mod layout;
+pub mod manual;
 pub mod number;
 pub mod people;
+
+/// The commands of `beelined`: what `beeline bridge` can be asked for.
+pub const COMMANDS: [&str; 8] = ["run", "keygen", "trust", "distrust", "trusted", "status", "set", "rails"];
 
 pub use ask::{Answer, Problem, Request};
 pub use document::Document;

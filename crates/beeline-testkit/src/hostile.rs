@@ -55,6 +55,17 @@ pub fn squat(cookie: u64) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Somebody who holds the name of a client without being one.
+///
+/// # Errors
+/// Those of `socket` and `bind`.
+pub fn bound(client: SocketAddr, server: SocketAddr) -> io::Result<OwnedFd> {
+    let name = ConnName { client: Endpoint::new(client), server: Endpoint::new(server) };
+    let fd = unix_socket()?;
+    bind_abstract(&fd, name.encode().as_bytes())?;
+    Ok(fd)
+}
+
 /// A raw client of a door.
 pub struct Client {
     socket: OwnedFd,
@@ -210,6 +221,7 @@ impl Lane {
             generation: 0,
             pid_hint: std::process::id(),
             lane_inode: self.inode(),
+            held: None,
         }
     }
 

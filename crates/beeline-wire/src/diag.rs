@@ -59,6 +59,18 @@ pub struct Listener {
     pub inode: u32,
     /// The address it listens on, wildcard or not.
     pub local: SocketAddr,
+    /// Connections that wait to be accepted.
+    pub waiting: u32,
+    /// How many may wait (listen(2)); the kernel takes one more.
+    pub backlog: u32,
+}
+
+impl Listener {
+    /// Whether the kernel takes no more connections at the moment (`sk_acceptq_is_full`).
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.waiting > self.backlog
+    }
 }
 
 /// Why there is no listener in an answer.
@@ -201,7 +213,9 @@ fn read_answer(answer: &[u8]) -> Option<(u8, Listener)> {
     if cookie == 0 || cookie == u64::MAX {
         return None;
     }
-    Some((state, Listener { cookie, uid: u32_at(answer, 64)?, interface, inode: u32_at(answer, 68)?, local }))
+    let (waiting, backlog) = (u32_at(answer, 56)?, u32_at(answer, 60)?);
+    let (uid, inode) = (u32_at(answer, 64)?, u32_at(answer, 68)?);
+    Some((state, Listener { cookie, uid, interface, inode, local, waiting, backlog }))
 }
 
 /// An address in the 16 bytes that sock_diag has for it, zeros behind an IPv4 address.
@@ -243,6 +257,8 @@ mod tests {
         bytes[40..44].copy_from_slice(&3_u32.to_ne_bytes());
         bytes[44..48].copy_from_slice(&0xdead_u32.to_ne_bytes());
         bytes[48..52].copy_from_slice(&1_u32.to_ne_bytes());
+        bytes[56..60].copy_from_slice(&129_u32.to_ne_bytes());
+        bytes[60..64].copy_from_slice(&128_u32.to_ne_bytes());
         bytes[64..68].copy_from_slice(&1000_u32.to_ne_bytes());
         bytes[68..72].copy_from_slice(&55_u32.to_ne_bytes());
         bytes
@@ -283,6 +299,8 @@ mod tests {
                 interface: 3,
                 inode: 55,
                 local: "127.0.0.1:80".parse().unwrap(),
+                waiting: 129,
+                backlog: 128,
             })
         );
     }

@@ -38,5 +38,5 @@ mod netlink;
 pub mod route;
 
 pub use bridge::Verdict;
-pub use hello::{BELL, Hello};
+pub use hello::{BELL, Held, Hello};
 pub use names::{ConnName, DoorName, Endpoint, NameBuf};

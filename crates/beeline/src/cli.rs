@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use beeline_stats::tunables::{Kind, OptionSpec};
-use clap::{Args, Parser, Subcommand};
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 /// Sockets at the speed of shared memory, with nothing changed but the command in front.
 #[derive(Parser, Debug)]
@@ -54,7 +55,8 @@ Exit codes:
 #[command(after_help = RUN_EXAMPLES, after_long_help = run_long_help())]
 pub struct RunArgs {
     /// A profile: latency, throughput, lowcpu, one of your own, or the path of a TOML file
-    #[arg(short, long, value_name = "PROFILE")]
+    #[arg(short, long, value_name = "PROFILE", value_parser = Suggested(&crate::profile::NAMES),
+        hide_possible_values = true)]
     pub profile: Option<String>,
 
     /// Set an option (may be given several times; see --help for the list)
@@ -73,7 +75,6 @@ pub struct RunArgs {
     #[arg(
         required = true,
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         value_name = "PROGRAM",
         value_hint = clap::ValueHint::CommandWithArguments
     )]
@@ -85,7 +86,7 @@ fn run_long_help() -> String {
     let mut help = String::from("Options of the library:\n");
     for spec in OptionSpec::all() {
         let _ = writeln!(help, "  {}={}", spec.key, spec.default);
-        for line in wrapped(spec.sentence, 86) {
+        for line in textwrap::wrap(spec.sentence, 86) {
             let _ = writeln!(help, "      {line}");
         }
         if !matches!(spec.kind, Kind::Switch) {
@@ -99,27 +100,13 @@ fn run_long_help() -> String {
     help + RUN_EXAMPLES
 }
 
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("there is a first line");
-        if line.is_empty() {
-            line.push_str(word);
-        } else if line.len() + 1 + word.len() <= width {
-            line.push(' ');
-            line.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines
-}
-
 const STAT_EXAMPLES: &str = "\
 Examples:
   beeline stat                 your processes, or everybody's if you are root
   beeline stat 4711            one process, with its connections
-  beeline stat --watch         again each second, with rates
+  beeline stat redis-server    all processes of that program, with their connections
+  beeline stat --watch         again each second, with rates, until q is pressed
+  beeline stat 4711 -w 5       one process, every five seconds
   beeline stat --json | jq '.processes[].reasons'
 
 The bridge answers root and its own user only; its connections, rails and reasons are shown to them.";
@@ -127,21 +114,20 @@ The bridge answers root and its own user only; its connections, rails and reason
 #[derive(Args, Debug)]
 #[command(after_help = STAT_EXAMPLES)]
 pub struct StatArgs {
-    /// A process id, or all
-    #[arg(value_name = "PID", default_value = "all", value_parser = parse_selection)]
+    /// A process id, the name of a program, or all
+    #[arg(value_name = "PID|PROGRAM", default_value = "all", value_parser = parse_selection)]
     pub selection: Selection,
 
     /// Print JSON instead of a table; with --watch one object a line
     #[arg(long)]
     pub json: bool,
 
-    /// Show it again every SECONDS, with rates
+    /// Show it again every SECONDS (1, if none are given), with rates. On a terminal, q ends it
     #[arg(
         short,
         long,
         value_name = "SECONDS",
         num_args = 0..=1,
-        require_equals = true,
         default_missing_value = "1",
         value_parser = parse_interval
     )]
@@ -157,10 +143,12 @@ pub struct StatArgs {
 }
 
 /// Which processes to show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     All,
     Pid(u32),
+    /// Those of a program, by its name as `ps` shows it.
+    Program(String),
 }
 
 fn parse_selection(text: &str) -> Result<Selection, String> {
@@ -168,8 +156,12 @@ fn parse_selection(text: &str) -> Result<Selection, String> {
         return Ok(Selection::All);
     }
     match text.parse() {
-        Ok(pid) if pid > 0 => Ok(Selection::Pid(pid)),
-        _ => Err("it is neither a process id nor `all`".into()),
+        Ok(0) => Err("no process has this number".into()),
+        Ok(pid) => Ok(Selection::Pid(pid)),
+        Err(_) if text.is_empty() || text.starts_with('-') || text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err("it is neither a process id, nor the name of a program, nor `all`".into())
+        }
+        Err(_) => Ok(Selection::Program(text.to_owned())),
     }
 }
 
@@ -236,6 +228,34 @@ pub struct BridgeArgs {
     pub arguments: Vec<OsString>,
 }
 
+/// The command line as shells complete it: with the bridge's commands, which are those of another program.
+pub fn with_bridge_commands() -> clap::Command {
+    Cli::command().mut_subcommand("bridge", |bridge| {
+        beeline_status::COMMANDS.iter().fold(bridge, |bridge, name| bridge.subcommand(clap::Command::new(*name)))
+    })
+}
+
+/// A text that can be anything; shells offer these words.
+#[derive(Clone)]
+struct Suggested(&'static [&'static str]);
+
+impl TypedValueParser for Suggested {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().map(PossibleValue::new)))
+    }
+}
+
 #[derive(Args, Debug)]
 pub struct GenerateArgs {
     #[command(subcommand)]
@@ -257,7 +277,6 @@ pub enum Generate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -283,6 +302,42 @@ mod tests {
         let cli = Cli::parse_from(["beeline", "run", "--", "-odd", "--", "x"]);
         let Command::Run(run) = cli.command else { panic!("not run") };
         assert_eq!(run.command, ["-odd", "--", "x"]);
+    }
+
+    #[test]
+    fn a_wrong_option_is_no_program() {
+        for line in [&["beeline", "run", "--bogus"][..], &["beeline", "run", "-p", "latency", "--bogus", "ls"]] {
+            let error = Cli::try_parse_from(line).unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn an_interval_may_follow_its_option() {
+        let stat = |line: &[&str]| match Cli::try_parse_from(line).map(|cli| cli.command) {
+            Ok(Command::Stat(stat)) => Some((stat.selection, stat.watch.map(|interval| interval.as_secs_f64()))),
+            _ => None,
+        };
+        assert_eq!(stat(&["beeline", "stat"]), Some((Selection::All, None)));
+        assert_eq!(stat(&["beeline", "stat", "-w"]), Some((Selection::All, Some(1.0))));
+        assert_eq!(stat(&["beeline", "stat", "-w", "2"]), Some((Selection::All, Some(2.0))));
+        assert_eq!(stat(&["beeline", "stat", "4711", "--watch=0.5"]), Some((Selection::Pid(4711), Some(0.5))));
+        assert_eq!(stat(&["beeline", "stat", "sshd", "-w"]), Some((Selection::Program("sshd".into()), Some(1.0))));
+        for wrong in ["0", "-1", "99999999999", ""] {
+            assert_eq!(stat(&["beeline", "stat", "--", wrong]), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn shells_offer_profiles_and_commands_of_the_bridge() {
+        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut with_bridge_commands(), "beeline", &mut text);
+            let text = String::from_utf8(text).unwrap();
+            for word in crate::profile::NAMES.iter().chain(&beeline_status::COMMANDS) {
+                assert!(text.contains(word), "{shell} does not offer {word}");
+            }
+        }
     }
 
     #[test]

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use beeline_stats::semantics::{CALLS, DIFFERENCES, FLAGS, Handling, OPTIONS, REQUESTS, Row};
-use beeline_stats::tunables::OptionSpec;
+use beeline_stats::tunables::{ENVIRONMENT, OptionSpec};
 use beeline_stats::{Counter, Poison, Reason};
+use beeline_status::manual::{self, Beside, Entry};
 use clap::CommandFactory;
 
-use crate::cli::{Cli, Generate, GenerateArgs};
+use crate::cli::{Cli, Generate, GenerateArgs, with_bridge_commands};
 use crate::output;
 
 pub fn run(arguments: &GenerateArgs) -> anyhow::Result<ExitCode> {
@@ -18,7 +19,7 @@ pub fn run(arguments: &GenerateArgs) -> anyhow::Result<ExitCode> {
         Generate::Man { directory } => manual(directory)?,
         Generate::Completions { shell } => {
             let mut text = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "beeline", &mut text);
+            clap_complete::generate(*shell, &mut with_bridge_commands(), "beeline", &mut text);
             output::print(&String::from_utf8_lossy(&text))?;
         }
         Generate::Reference => {
@@ -32,9 +33,50 @@ pub fn run(arguments: &GenerateArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn manual(directory: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), directory))
+    manual::write(Cli::command(), directory, &beside)
         .with_context(|| format!("cannot write manual pages into {}", directory.display()))
+}
+
+const STATISTICS: Entry = ("/dev/shm/beeline-UID/", "statistics of the processes of a user, one file each");
+const PROFILES: [Entry; 2] = [
+    (
+        "$XDG_CONFIG_HOME/beeline/profiles/NAME.toml",
+        "a profile of the user's own (~/.config, if the variable is not set)",
+    ),
+    ("/etc/beeline/profiles/NAME.toml", "a profile of this host"),
+];
+const CONFIGURATION: Entry =
+    ("/etc/beeline/beelined.toml", "the bridge's configuration, which says whose bridge is trusted");
+const ADMIN_SOCKET: Entry = ("/run/beeline/beelined.sock", "where the bridge answers its administrator");
+const OPTIONS_VARIABLE: Entry =
+    (ENVIRONMENT, "options of the library, as key=value,key=value; those of the command line win over them");
+const PRELOAD: Entry = ("LD_PRELOAD", "what it names is loaded, too, after the library");
+const PATH: Entry = ("PATH", "where programs are looked for");
+const LOCALE: Entry = ("LC_ALL, LC_CTYPE, LANG", "whether lines are drawn with more than ASCII");
+
+/// What a manual page has beside what the command line says.
+fn beside(page: &str) -> Beside {
+    let (files, environment): (&[Entry], &[Entry]) = match page {
+        "beeline-run" => (&[PROFILES[0], PROFILES[1], CONFIGURATION, STATISTICS], &[OPTIONS_VARIABLE, PRELOAD, PATH]),
+        "beeline-stat" => (&[STATISTICS, CONFIGURATION, ADMIN_SOCKET], &[]),
+        "beeline-topo" => (&[CONFIGURATION, ADMIN_SOCKET], &[LOCALE]),
+        "beeline-bench" | "beeline-bench-demo" => (&[CONFIGURATION, ADMIN_SOCKET], &[PATH]),
+        "beeline-bridge" => (&[CONFIGURATION], &[PATH]),
+        _ => (&[PROFILES[0], PROFILES[1], CONFIGURATION, STATISTICS], &[OPTIONS_VARIABLE]),
+    };
+    let see_also = &[
+        "beeline(1)",
+        "beeline-run(1)",
+        "beeline-stat(1)",
+        "beeline-bench(1)",
+        "beeline-topo(1)",
+        "beeline-bridge(1)",
+        "beelined(1)",
+        "beelined.toml(5)",
+        "ld.so(8)",
+        "tcp(7)",
+    ];
+    Beside { files, environment, see_also }
 }
 
 fn reference() -> String {

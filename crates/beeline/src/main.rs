@@ -49,8 +49,24 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// Help, or what is wrong with the command line. Of `run` that is a failure of ours, as anything else before the program
+/// is started; of other commands it has clap's code.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    let of_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+    match error.exit_code() {
+        0 => ExitCode::SUCCESS,
+        _ if of_run => ExitCode::from(Failure::OURS),
+        code => ExitCode::from(u8::try_from(code).unwrap_or(2)),
+    }
+}
+
 fn main() -> ExitCode {
-    let (result, default_code) = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    let (result, default_code) = match cli.command {
         Command::Run(arguments) => match run::run(&arguments) {
             Ok(never) => match never {},
             Err(error) => (Err(error), Failure::OURS),

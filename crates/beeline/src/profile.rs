@@ -21,6 +21,9 @@ pub const BUILT_IN: [(&str, &str); 3] = [
     ("lowcpu", include_str!("../../../profiles/lowcpu.toml")),
 ];
 
+/// Their names.
+pub const NAMES: [&str; BUILT_IN.len()] = [BUILT_IN[0].0, BUILT_IN[1].0, BUILT_IN[2].0];
+
 /// Options that somebody has set. The rest is left to the library's defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
@@ -130,12 +133,11 @@ impl Chosen {
         if let Some((_, text)) = BUILT_IN.iter().find(|(built_in, _)| *built_in == name) {
             return self.add_profile(&format!("profile {name}"), text);
         }
-        let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
         let places: Vec<String> = directories.iter().map(|directory| directory.display().to_string()).collect();
         bail!(
             "there is no profile `{name}`: built in are {}; others are looked for in {}; or name a \
              file that ends in .toml",
-            names.join(", "),
+            NAMES.join(", "),
             places.join(" and ")
         )
     }
@@ -232,10 +234,7 @@ mod tests {
             ("[options]\nspin_ns = 5\n", "p.toml:2:1: there is no option `spin_ns`; did you mean `spin_ns_max`?"),
             ("[options]\nqqq = 5\n", "p.toml:2:1: there is no option `qqq`; `beeline run --help` lists them"),
             ("[options]\n\nwait = 'fast'\n", "p.toml:3:8: wait must be one of lazy, poll, wait"),
-            (
-                "[options]\nring_bytes = 65537\n",
-                "p.toml:2:14: ring_bytes must be a power of two from 65536 to 16777216",
-            ),
+            ("[options]\nring_bytes = 65537\n", "p.toml:2:14: ring_bytes must be a power of two from 64K to 16M"),
             ("[options]\nspin_ns_max = -1\n", "p.toml:2:15: spin_ns_max must be a number from 0 to 10000000"),
             (
                 "[options]\nspin_ns_max = 1.5\n",

@@ -135,6 +135,12 @@ fn inspect_binary(file: &Path, opened: &File, library: Architecture, through: &s
     }
 }
 
+/// Whether a program that runs is one that no library can be asked into: it has no dynamic loader, or not glibc's.
+pub fn is_unloadable(executable: &Path) -> bool {
+    let elf = File::open(executable).and_then(|file| Elf::read(&file));
+    matches!(elf, Ok(Some(elf)) if elf.interpreter.as_deref().is_none_or(|loader| !is_glibc_loader(loader)))
+}
+
 fn is_glibc_loader(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     // ld-linux-x86-64.so.2, ld-linux-aarch64.so.1, ld64.so.2 (POWER, s390x), ld-2.31.so, ld.so

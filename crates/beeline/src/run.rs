@@ -48,11 +48,15 @@ pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
     let mut environment: Vec<(OsString, OsString)> =
         std::env::vars_os().filter(|(key, _)| key != ENVIRONMENT).collect();
     if !matches!(loading, Loading::Harmful(_)) {
-        environment.retain(|(key, _)| key != PRELOAD);
-        environment.push((PRELOAD.into(), library.preload(std::env::var_os(PRELOAD))));
+        // The dynamic linker believes the last one, and the library takes it away: an earlier one stays as it is.
+        let last = environment.iter().rev().find(|(key, _)| key == PRELOAD).map(|(_, value)| value.clone());
+        environment.push((PRELOAD.into(), library.preload(last)));
     }
     if let Some(list) = chosen.list() {
         environment.push((ENVIRONMENT.into(), list.into()));
+    } else if !matches!(loading, Loading::Harmful(_)) {
+        // The library takes two variables away, and fills the place of two.
+        environment.push((ENVIRONMENT.into(), OsString::new()));
     }
     exec(&file, &arguments.command, &environment)
 }

@@ -1,17 +1,22 @@
 //! `beeline stat`: what processes that run with Beeline are doing, why connections are on TCP, and what the bridge carries to
 //! other hosts.
 
+mod absent;
 mod bridge;
 mod collect;
 mod process;
 mod table;
+mod terminal;
+mod unloaded;
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use collect::Collected;
 use serde::Serialize;
+use terminal::Keys;
 
 use crate::cli::{Selection, StatArgs};
 use crate::{configuration, output};
@@ -29,18 +34,19 @@ struct Document<'a> {
 pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
     let clears = arguments.watch.is_some() && !arguments.json && std::io::stdout().is_terminal();
     let socket = arguments.socket.clone().unwrap_or_else(configuration::admin_socket);
+    let keys = arguments.watch.and_then(|_| Keys::watch());
     let mut before: Option<(Instant, Collected)> = None;
     loop {
         let now = Instant::now();
-        let collected = Collected::of(&arguments.root, &socket, arguments.selection)?;
+        let collected = collect(arguments, &socket)?;
         let mut text = if arguments.json {
             json(&collected, arguments.watch.is_some())?
         } else {
             let rates = before.as_ref().map(|(then, before)| (before, now.duration_since(*then)));
             let hint = arguments.watch.is_some() && rates.is_none();
-            let mut text = table::render(&collected, arguments.selection, rates);
+            let mut text = table::render(&collected, &arguments.selection, rates);
             if hint {
-                text.push_str("\nRates follow.\n");
+                text.push_str(if keys.is_some() { "\nRates follow; q ends this.\n" } else { "\nRates follow.\n" });
             }
             text
         };
@@ -48,7 +54,7 @@ pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
             // Cursor home, clear to the end of the screen.
             text.insert_str(0, "\x1b[H\x1b[2J");
         }
-        let missing = collected.processes.is_empty() && arguments.selection != Selection::All;
+        let missing = collected.is_empty() && arguments.selection != Selection::All;
         let is_read = output::print(&text)?;
         for unreadable in &collected.unreadable {
             eprintln!("beeline: {} is left out: {}", unreadable.path, unreadable.why);
@@ -60,8 +66,26 @@ pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(u8::from(missing && before.is_none())));
         }
         before = Some((now, collected));
-        std::thread::sleep(interval);
+        match &keys {
+            Some(keys) if keys.end_within(interval) => return Ok(ExitCode::SUCCESS),
+            Some(_) => {}
+            None => std::thread::sleep(interval),
+        }
     }
+}
+
+/// What there is. A process with a /dev/shm of its own, as in a container, is looked for there.
+fn collect(arguments: &StatArgs, socket: &Path) -> anyhow::Result<Collected> {
+    let collected = Collected::of(&arguments.root, socket, &arguments.selection)?;
+    if let Selection::Pid(pid) = arguments.selection
+        && collected.is_empty()
+        && let Some((root, own_number)) = absent::private_root(pid)
+        && let Ok(private) = Collected::of(&root, socket, &Selection::Pid(own_number))
+        && !private.processes.is_empty()
+    {
+        return Ok(private);
+    }
+    Ok(collected)
 }
 
 fn json(collected: &Collected, one_line: bool) -> anyhow::Result<String> {

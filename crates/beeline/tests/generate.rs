@@ -15,10 +15,14 @@ fn manual_pages_are_written_for_each_command() {
         ["run", "stat", "topo", "bridge", "bench", "bench-demo"].map(|command| format!("beeline-{command}.1"));
     for page in commands.into_iter().chain(["beeline.1".to_owned()]) {
         let text = std::fs::read_to_string(directory.path().join(&page)).unwrap();
-        assert!(text.contains(".SH NAME") && text.contains("Examples:"), "{page}");
+        assert!(
+            text.contains(".SH NAME") && (text.contains(".SH EXAMPLES\n.nf\n") || text.contains("Examples:")),
+            "{page}"
+        );
+        assert!(text.contains(".SH FILES") && text.contains(".SH \"SEE ALSO\""), "{page}");
     }
     let run = std::fs::read_to_string(directory.path().join("beeline-run.1")).unwrap();
-    assert!(run.contains("ring_bytes"));
+    assert!(run.contains("ring_bytes") && run.contains(".SH ENVIRONMENT"));
 }
 
 #[test]

@@ -147,11 +147,31 @@ fn no_process_is_a_clear_message_and_no_error() {
 fn an_unknown_process_is_exit_code_1() {
     let root = Root::new();
     let output = root.stat(&["4194304"]);
-    assert!(stdout(&output).starts_with("Process 4194304 does not run with Beeline"));
+    assert_eq!(stdout(&output), "There is no process 4194304.\n");
     assert_eq!(output.status.code(), Some(1));
-    for wrong in ["0", "-1", "redis", ""] {
+    for wrong in ["0", "-1", ""] {
         assert_eq!(root.stat(&["--", wrong]).status.code(), Some(2), "{wrong:?}");
     }
+}
+
+#[test]
+fn why_a_process_has_no_statistics_is_told() {
+    let root = Root::new();
+    let output = root.stat(&[&std::process::id().to_string()]);
+    assert_eq!(stdout(&output), format!("Process {} does not run with Beeline.\n", std::process::id()));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn processes_are_found_by_the_name_of_their_program() {
+    let root = Root::new();
+    root.put(alive(), content(alive(), busy));
+    let output = root.stat(&["redis-server"]);
+    assert!(stdout(&output).contains("Open connections:"), "{}", stdout(&output));
+    assert_eq!(output.status.code(), Some(0));
+    let output = root.stat(&["redis"]);
+    assert!(stdout(&output).contains("with the name redis uses TCP"), "{}", stdout(&output));
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
@@ -204,14 +224,22 @@ fn files_of_processes_that_are_gone_are_removed() {
     let foreign = FileName { start_ticks: 1, ..alive() };
     let elsewhere =
         root.put(foreign, content(foreign, |content| content.header.pid_namespace.store(1, Ordering::Relaxed)));
+    let ended = FileName { pid: foreign.pid.wrapping_add(1), ..foreign };
+    let ended = root.put(
+        ended,
+        content(ended, |content| {
+            content.header.pid_namespace.store(1, Ordering::Relaxed);
+            content.header.is_locked.store(1, Ordering::Relaxed);
+        }),
+    );
     let other = root.user.join("notes.txt");
     fs::write(&other, "mine").unwrap();
     let json = root.json(&[]);
     assert_eq!(json["processes"].as_array().unwrap().len(), 2, "{json}");
     assert!(!stale.exists());
     assert!(kept.exists() && other.exists());
-    // Process ids of another namespace say nothing here.
-    assert!(elsewhere.exists());
+    // Process ids of another namespace say nothing here, locks do.
+    assert!(elsewhere.exists() && !ended.exists());
     assert_eq!(json["processes"][0]["other_pid_namespace"], true);
 }
 
@@ -412,4 +440,64 @@ fn it_is_said_plainly_that_there_is_no_bridge_or_why_it_says_nothing() {
         assert_eq!(json["bridge"]["state"], state);
         assert!(json["bridge"]["why"].as_str().unwrap().contains(why), "{json}");
     }
+}
+
+#[test]
+fn a_process_that_can_have_no_lanes_says_why() {
+    let root = Root::new();
+    root.put(alive(), content(alive(), |content| content.header.stop(Reason::RawSystemCalls)));
+    let said = format!("  raw_system_calls: {}\n", Reason::RawSystemCalls.sentence());
+    let output = root.stat(&[]);
+    assert!(stdout(&output).contains("all further connections are on TCP\n"), "{}", stdout(&output));
+    assert!(stdout(&output).contains(&said), "{}", stdout(&output));
+    let json = root.json(&[]);
+    assert_eq!(json["processes"][0]["stopped"]["name"], "raw_system_calls");
+    // Where connections have gone to TCP for it, they say so themselves.
+    let counted = content(alive(), |content| {
+        content.header.stop(Reason::RawSystemCalls);
+        content.header.fell_back(Role::Server, Reason::RawSystemCalls);
+    });
+    root.put(alive(), counted);
+    let output = root.stat(&[]);
+    assert!(!stdout(&output).contains("all further"), "{}", stdout(&output));
+    root.put(alive(), content(alive(), busy));
+    assert!(root.json(&[])["processes"][0]["stopped"].is_null());
+}
+
+#[test]
+fn a_static_program_that_was_started_with_beeline_is_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, program) = (directory.path().join("x.c"), directory.path().join("static-one"));
+    fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"ready\"); fflush(stdout); return getchar(); }\n")
+        .unwrap();
+    let compiled = std::process::Command::new("gcc").arg("-static").arg("-o").args([&program, &source]).status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: there is no gcc that links statically");
+        return;
+    }
+    // What is not loaded may be any library, if it has the name.
+    let library = directory.path().join("libbeeline.so");
+    fs::copy(common::harmless_library(), &library).unwrap();
+    let mut command = beeline();
+    command.args(["run", "--quiet", "--library"]).arg(&library).arg(&program);
+    let piped = std::process::Stdio::piped;
+    let mut child = command.stdin(piped()).stdout(piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let stat = |what: &str| {
+        let socket = directory.path().join("nobody");
+        beeline().args(["stat", what]).arg("--socket").arg(&socket).output().unwrap()
+    };
+    let pid = child.id().to_string();
+    for (what, is_it) in [(pid.as_str(), true), ("static-one", true), ("static-two", false)] {
+        let output = stat(what);
+        assert_eq!(
+            stdout(&output).contains(&format!("static-one ({pid}): all connections are on TCP\n  not_loadable: ")),
+            is_it
+        );
+        assert_eq!(output.status.code(), Some(i32::from(!is_it)));
+    }
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert_eq!(stdout(&stat(&pid)), format!("There is no process {pid}.\n"));
 }

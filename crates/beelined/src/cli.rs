@@ -282,6 +282,14 @@ mod tests {
     }
 
     #[test]
+    fn the_commands_are_those_that_beeline_bridge_offers() {
+        let cli = Cli::command();
+        let names: Vec<_> =
+            cli.get_subcommands().filter(|command| !command.is_hide_set()).map(|c| c.get_name()).collect();
+        assert_eq!(names, beeline_status::COMMANDS);
+    }
+
+    #[test]
     fn every_command_has_examples() {
         let cli = Cli::command();
         for command in std::iter::once(&cli).chain(cli.get_subcommands()).filter(|command| !command.is_hide_set()) {

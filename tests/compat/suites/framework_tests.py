@@ -2,13 +2,16 @@
 
     framework_tests.py MODULE FILE
 
-The lines are those of cpython_module.py. Each framework's tests are run by its own runner.
+A module `twisted.rest` stands for all packages of Twisted that are no unit of their own. The lines are those of cpython_module.py. Each framework's tests are run by its own runner.
 """
 
 import sys
 import unittest
 
 from cpython_module import Recorder
+
+TWISTED_REST = [f"twisted.{name}" for name in ("_threads", "application", "cred", "logger", "mail", "names", "pair", "persisted",
+                "positioning", "protocols", "python", "runner", "scripts", "spread", "words")]
 
 
 def twisted(module, lines):
@@ -40,7 +43,8 @@ def twisted(module, lines):
             super().addExpectedFailure(test, error, todo)
             self.outcome = "skip"
 
-    tests = runner.TestLoader().loadByNames([module], True)
+    names = TWISTED_REST if module == "twisted.rest" else [module]
+    tests = runner.TestLoader().loadByNames(names, True)
     runner.TrialRunner(Lines, stream=sys.stderr).run(tests)
 
 

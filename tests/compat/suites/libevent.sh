@@ -46,7 +46,7 @@ run() {
     export EVENT_SHOW_METHOD=yes LD_LIBRARY_PATH=$source/build/bin
     if [ "$MODE" = beeline ]; then command=("$BEELINE" run --quiet -- "${command[@]}"); fi
     # Whether clocks are precise says more of how busy the machine is.
-    "${command[@]}" "$group/.." :util/monotonic_prc | tee /dev/stderr | awk '
+    "${command[@]}" "$group/.." :util/monotonic_prc | tee -a /dev/stderr | awk '
         match($0, /^[a-z]+\/[A-Za-z0-9_]+: /) {
             if (name != "") print outcome, name
             name = substr($0, 1, RLENGTH - 2)

@@ -10,14 +10,17 @@ mod duo;
 mod epoll;
 mod epoll_deleted;
 mod epoll_entries;
+mod epoll_order;
 mod epoll_sets;
 mod every_option;
 mod flags;
 mod fork;
 mod forms;
+mod holders;
 mod listeners;
 mod low_water;
 mod moving;
+mod moving_pipes;
 mod names;
 mod options;
 mod ready;
@@ -42,10 +45,12 @@ const GROUPS: &[Group] = &[
     flags::GROUP,
     vectors::GROUP,
     moving::GROUP,
+    moving_pipes::GROUP,
     urgent::GROUP,
     stdio::GROUP,
     cancel::GROUP,
     forms::GROUP,
+    holders::GROUP,
     names::GROUP,
     options::GROUP,
     every_option::GROUP,
@@ -57,6 +62,7 @@ const GROUPS: &[Group] = &[
     epoll::GROUP,
     epoll_deleted::GROUP,
     epoll_entries::GROUP,
+    epoll_order::GROUP,
     epoll_sets::GROUP,
     waking::GROUP,
     signals::GROUP,

@@ -4,13 +4,13 @@
 //! - `case:GROUP/NAME@VARIANT`: a case in this process, or the coordinator of its two programs;
 //! - `server:GROUP/NAME@VARIANT` and `client:PORT:GROUP/NAME@VARIANT`: one role;
 //! - `random:SEED:OPS:CALLS:ONLY`: a random sequence;
-//! - the programs of [`crate::hostile`].
+//! - the programs of [`crate::hostile`] and [`crate::faults`].
 
 use crate::case::Body;
 use crate::cases::{self, Instance};
 use crate::traced::Fd;
 use crate::variant::port_of;
-use crate::{hostile, random, trace};
+use crate::{faults, hostile, random, trace};
 use anyhow::{Context, Result, bail};
 use beeline_testkit::preload;
 use beeline_testkit::statistics::Carried;
@@ -61,7 +61,7 @@ pub fn run(program: &str, trace_file: &Path, interposed: Option<&str>) -> Result
         "random" => {
             random::run(&random::Plan::parse(name)?);
         }
-        kind if hostile::run_program(kind, name)? => {}
+        kind if hostile::run_program(kind, name)? || faults::run_program(kind, name)? => {}
         other => bail!("unknown kind of program {other:?}"),
     }
     note_statistics();

@@ -210,7 +210,7 @@ pub fn run_program(kind: &str, argument: &str) -> Result<bool> {
 }
 
 /// Says where a server listens.
-fn announce(address: SocketAddr, cookie: u64) {
+pub fn announce(address: SocketAddr, cookie: u64) {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{address} {cookie}");
     let _ = out.flush();

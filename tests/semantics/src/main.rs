@@ -7,12 +7,14 @@
 //!
 //! Peers that break the rules have no counterpart on kernel TCP; what must hold is stated in [`hostile`].
 //!
-//! `semantics random` compares seeded sequences of operations in the same way ([`random`]).
+//! `semantics random` compares seeded sequences of operations in the same way ([`random`]). `semantics faults` makes very
+//! many connections with a fault each, on one or the other ([`faults`]).
 
 mod case;
 mod cases;
 mod child;
 mod compare;
+mod faults;
 mod hostile;
 mod options;
 mod random;

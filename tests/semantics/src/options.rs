@@ -12,7 +12,9 @@ use std::path::PathBuf;
   semantics --filter epoll/ --show             the cases whose name contains epoll/, with their traces
   semantics --native-only                      every case twice on kernel TCP: are the cases deterministic?
   semantics random --seed 7 --ops 500          one random sequence of operations
-  semantics random --ops-total 1000000         a million operations, in sequences with seeds of their own"
+  semantics random --ops-total 1000000         a million operations, in sequences with seeds of their own
+  semantics faults --connections 5000          killed, stopped, forked, handed over, short of memory ...
+  semantics faults --tcp                       the same on kernel TCP"
 )]
 pub struct Options {
     #[command(subcommand)]
@@ -70,6 +72,8 @@ pub enum Command {
         #[arg(long, value_delimiter = ',')]
         only: Vec<usize>,
     },
+    /// Make many connections with a fault each, and check every byte
+    Faults(crate::faults::Faults),
     /// Run one case in this process (used by the runner)
     #[command(hide = true)]
     Child {

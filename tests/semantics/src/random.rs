@@ -27,6 +27,7 @@ use model::Model;
 pub fn run(plan: &Plan) {
     // SAFETY: SIG_IGN is a valid disposition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    crate::traced::ANY_ORDER.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut model = Model::new(plan.seed, plan.calls);
     for step in plan.steps() {
         model.step(step);

@@ -7,11 +7,11 @@ use crate::case::{Body, Path as ExpectedPath};
 use crate::cases::{self, Instance};
 use crate::child::{self, PAIR_LIBRARY_VARIABLE};
 use crate::compare::difference;
-use crate::hostile;
 use crate::options::{Command as Verb, Options};
 use crate::random::Plan;
 use crate::sequences;
 use crate::trace::Trace;
+use crate::{faults, hostile};
 use anyhow::{Context, Result, bail};
 use beeline_testkit::preload;
 use beeline_testkit::watch::{Ending, Group};
@@ -49,7 +49,7 @@ pub fn main(options: &Options) -> Result<bool> {
             child::run(program, trace, interposed.as_deref())?;
             return Ok(true);
         }
-        Some(Verb::Random { .. }) => Vec::new(),
+        Some(Verb::Random { .. } | Verb::Faults(_)) => Vec::new(),
         None => {
             let mut jobs = case_jobs(cases::instances());
             if !options.native_only {
@@ -64,7 +64,8 @@ pub fn main(options: &Options) -> Result<bool> {
         jobs.iter().for_each(|job| println!("{}", job.name));
         return Ok(true);
     }
-    let library = match options.native_only {
+    let on_tcp = matches!(&options.command, Some(Verb::Faults(faults)) if faults.tcp);
+    let library = match options.native_only || on_tcp {
         true => None,
         false => Some(
             options
@@ -76,6 +77,9 @@ pub fn main(options: &Options) -> Result<bool> {
                 .context("the library")?,
         ),
     };
+    if let Some(Verb::Faults(faults)) = &options.command {
+        return faults::run_inside(faults, library.as_deref());
+    }
     let lab = Lab { library, directory: Scratch::new()?, limit: Duration::from_secs(options.timeout) };
     if let Some(plans) = options.command.as_ref().and_then(plans) {
         return Ok(sequences::run_all(&lab, &plans, options.jobs));

@@ -134,6 +134,29 @@ impl Holder {
         true
     }
 
+    /// Blocking `send` of an end that processes share: system calls are made when the lock is given back.
+    pub fn send_beside_others(&self, bytes: &[u8]) -> bool {
+        let mut source = Source::from(bytes);
+        let unlocked = Writer::new(self, self.end, &self.side().tx, &self.side().rx);
+        while !source.is_empty() {
+            let before = source.len();
+            assert_eq!(self.writing(|writer| writer.write_quietly(&mut source)), Ok(()));
+            let told = if source.len() == before { Ok(()) } else { unlocked.tell_reader(self) };
+            let armed = match told {
+                Ok(()) if source.is_empty() => return true,
+                Ok(()) => self.locked(&self.side().arm_lock, |_| unlocked.arm(self)),
+                Err(fault) => Err(fault),
+            };
+            match armed {
+                Ok(Armed::Ready) => {}
+                Ok(Armed::Sleep) => self.sleep_writable(),
+                Err(Fault::Gone) => return false,
+                Err(fault) => panic!("{fault:?}"),
+            }
+        }
+        true
+    }
+
     pub fn finish(&self) {
         self.lane.fronts[self.end as usize].flags.store(flags::FIN, Release);
         self.change(|me, _| me.half_closed = true);

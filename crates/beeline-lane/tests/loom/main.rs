@@ -1,4 +1,5 @@
-//! loom models of rings and wake protocol: what arrives ([`streams`]), who wakes whom ([`sleepers`]) and what a killed
+//! loom models of rings and wake protocol: who gets a lane that is offered ([`offers`]), what arrives ([`streams`]), who
+//! wakes whom ([`sleepers`]) and what a killed
 //! process leaves behind ([`deaths`]).
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p beeline-lane --test loom --release`
@@ -19,6 +20,7 @@
 mod calls;
 mod deaths;
 mod model;
+mod offers;
 mod sleepers;
 mod streams;
 

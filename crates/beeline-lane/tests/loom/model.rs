@@ -60,6 +60,7 @@ pub struct Side {
     pub rx: RxState,
     pub tx_lock: Mutex<bool>,
     pub rx_lock: Mutex<bool>,
+    pub arm_lock: Mutex<bool>,
 }
 
 pub struct Lane {

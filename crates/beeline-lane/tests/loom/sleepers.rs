@@ -188,6 +188,46 @@ fn two_waiting_writers_both_find_the_room() {
     });
 }
 
+/// As above for processes that arm when they do not have the lock any more.
+#[test]
+fn two_processes_that_wait_for_room_both_find_it() {
+    check(2, || {
+        let lane = Lane::new();
+        prefill(&lane, 16);
+        let writers = [0, 1].map(|_| {
+            let writer = Holder::new(&lane, End::Client);
+            thread::spawn(move || {
+                assert!(writer.send_beside_others(&[99]));
+            })
+        });
+        let mut buffer = [0; 12];
+        assert_eq!(Holder::new(&lane, End::Server).recv(&mut buffer), Ended::Bytes(12));
+        for thread in writers {
+            thread.join().unwrap();
+        }
+    });
+}
+
+/// Processes that ring when they do not have the lock any more.
+#[test]
+fn what_two_processes_send_wakes_the_reader() {
+    check(2, || {
+        let lane = Lane::new();
+        let writers = [1, 2].map(|byte| {
+            let writer = Holder::new(&lane, End::Client);
+            thread::spawn(move || {
+                assert!(writer.send_beside_others(&[byte]));
+            })
+        });
+        let (mut bytes, _) = Holder::new(&lane, End::Server).recv_all(2);
+        bytes.sort_unstable();
+        assert_eq!(bytes, [1, 2]);
+        for thread in writers {
+            thread.join().unwrap();
+        }
+    });
+}
+
 /// A reader that goes to sleep itself tells the writer even of the smallest step across the threshold.
 #[test]
 fn a_reader_that_sleeps_beside_unread_data_tells_of_room() {

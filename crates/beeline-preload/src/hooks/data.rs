@@ -47,7 +47,8 @@ unsafe fn receive_rights(fd: c_int, message: *mut msghdr, flags: c_int) -> Outco
     // SAFETY: libc's function of this name has this type.
     let real: ReceiveMessage = unsafe { core::mem::transmute(real) };
     // SAFETY: the app's arguments, passed on. A failure has set errno.
-    unsafe { life::receive(fd, message, |message| real(fd, message, flags)) }.map_or(Outcome::Kernel, Outcome::Done)
+    unsafe { life::receive(fd, message, flags, |message| real(fd, message, flags)) }
+        .map_or(Outcome::Kernel, Outcome::Done)
 }
 
 const SECOND_NS: u64 = 1_000_000_000;

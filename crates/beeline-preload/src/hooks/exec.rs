@@ -9,30 +9,32 @@ use core::ffi::CStr;
 use beeline_sockets::life::environment::{self, List};
 use beeline_sockets::life::image::{Image, Program};
 use beeline_sockets::{Outcome, life};
-use libc::{FILE, c_char, c_int, c_void, pid_t};
+use libc::{c_char, c_int, c_void, pid_t};
 
 use crate::real::hooks;
 
-type Text = *const c_char;
-type Stream = *mut FILE;
+pub(super) type Text = *const c_char;
 
 unsafe extern "C" {
-    static mut environ: List;
+    pub(super) static mut environ: List;
 }
 
-/// Notes what the program was started with.
+/// Notes what the program was started with, and hides from it what the library needs of that.
 ///
 /// # Safety
-/// `list` must be null or a null-terminated list of strings. For the library's constructor alone.
-pub unsafe fn note_environment(list: List) {
+/// What the dynamic linker gives a constructor. For the library's constructor alone.
+pub unsafe fn note_environment(count: c_int, arguments: List, list: List) {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
     let here = note_environment as *const c_void;
     // SAFETY: an address within this library and a live struct; the name it gives is a string that lives as long as the
-    // library. For the list the caller answers.
+    // library. For the lists the caller answers; libc's variable is one.
     unsafe {
-        if libc::dladdr(here, &raw mut found) != 0 && !found.dli_fname.is_null() {
-            environment::note(list, CStr::from_ptr(found.dli_fname).to_bytes());
+        if libc::dladdr(here, &raw mut found) != 0
+            && !found.dli_fname.is_null()
+            && environment::note(list, CStr::from_ptr(found.dli_fname).to_bytes())
+        {
+            environment::hide(count, arguments, list.cast_mut().cast(), (&raw mut environ).cast());
         }
     }
 }
@@ -91,12 +93,21 @@ unsafe fn look_at(directory: c_int, path: Text, flags: c_int) -> Image {
 ///
 /// # Safety
 /// `list` as for execve(2).
-unsafe fn become_program(image: Image, list: List, exec: impl FnOnce(List) -> c_int) -> Outcome {
+unsafe fn become_program(image: Image, list: List, exec: impl Fn(List) -> c_int) -> Outcome {
     // SAFETY: forwarded.
     let kept = unsafe { environment::kept(list, image) };
-    let loan = life::before_exec(image);
-    let result = exec(kept);
-    life::exec_failed(&loan);
+    let become_it = |image, list| {
+        let loan = life::before_exec(image);
+        let result = exec(list);
+        life::exec_failed(&loan);
+        result
+    };
+    let mut result = become_it(image, kept);
+    // SAFETY: libc's per-thread errno, which a failure has set.
+    if result == -1 && kept != list && unsafe { *libc::__errno_location() } == libc::E2BIG {
+        // There is room for what the app wants, and for nothing of ours.
+        result = become_it(Image::Ignores, list);
+    }
     // A failure has set errno.
     Outcome::Done(result as isize)
 }
@@ -105,37 +116,22 @@ unsafe fn become_program(image: Image, list: List, exec: impl FnOnce(List) -> c_
 ///
 /// # Safety
 /// `list` as for posix_spawn(3).
-unsafe fn spawn(image: Image, list: List, spawn: impl FnOnce(List) -> c_int) -> Outcome {
+unsafe fn spawn(image: Image, list: List, spawn: impl Fn(List) -> c_int) -> Outcome {
     life::count_fork();
     // SAFETY: forwarded.
     let kept = unsafe { environment::kept(list, image) };
-    let loan = life::before_spawn(image);
-    let result = spawn(kept);
-    life::after_spawn(&loan, result == 0);
+    let spawn_it = |image, list| {
+        let loan = life::before_spawn(image);
+        let result = spawn(list);
+        life::after_spawn(&loan, result == 0);
+        result
+    };
+    let mut result = spawn_it(image, kept);
+    if result == libc::E2BIG && kept != list {
+        // As above.
+        result = spawn_it(Image::Ignores, list);
+    }
     Outcome::Done(result as isize)
-}
-
-/// Lets libc start the shell with the environment of this process.
-fn start<T>(call: impl FnOnce() -> T, spawned: impl FnOnce(&T) -> bool) -> T {
-    life::count_fork();
-    // SAFETY: libc's variable.
-    let given = unsafe { environ };
-    // SAFETY: libc's list.
-    let kept = unsafe { environment::kept(given, Image::Takes) };
-    if kept != given {
-        // SAFETY: as above; the new list lives until this thread asks for the next one.
-        unsafe { environ = kept };
-    }
-    let loan = life::before_spawn(Image::Takes);
-    let result = call();
-    life::after_spawn(&loan, spawned(&result));
-    // SAFETY: as above. A list that another thread has made meanwhile stays.
-    unsafe {
-        if kept != given && environ == kept {
-            environ = given;
-        }
-    }
-    result
 }
 
 hooks! {
@@ -173,15 +169,6 @@ hooks! {
         life::named_in_spawn(fd, to);
         Outcome::Kernel
     };
-
-    fn system: (command: Text) -> c_int [] =>
-        Outcome::Done(start(|| real!(system(command => Text) -> c_int, or -1), |status| *status != -1) as isize);
-
-    fn popen: (command: Text, mode: Text) -> Stream [] =>
-        Outcome::Done(start(
-            || real!(popen(command => Text, mode => Text) -> Stream, or core::ptr::null_mut()),
-            |stream| !stream.is_null(),
-        ) as isize);
 }
 
 /// Makes a function that takes its arguments one by one, and hands the list of them to `$with`.

@@ -1,6 +1,6 @@
-//! How programs shut themselves in: filters of system calls, and limits.
+//! How programs shut themselves in: filters of system calls, limits, locked memory.
 
-use beeline_sockets::{Outcome, life};
+use beeline_sockets::{Outcome, life, limits};
 use libc::{c_int, c_uint, c_ulong, pid_t, rlimit};
 
 use crate::real::hooks;
@@ -40,6 +40,8 @@ hooks! {
         note_limit(resource, limit);
         Outcome::Kernel
     };
+
+    fn mlockall: (flags: c_int) -> c_int [] => limits::mlockall(flags);
 
     fn prlimit | prlimit64: (pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int [] => {
         if pid == 0 || pid == libc::getpid() {

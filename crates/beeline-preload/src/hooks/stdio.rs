@@ -118,6 +118,15 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
             _ => {}
         }
     }
+    // SAFETY: forwarded.
+    unsafe { open_plain(fd, mode) }
+}
+
+/// libc's fdopen(3).
+///
+/// # Safety
+/// As for fdopen(3).
+pub(super) unsafe fn open_plain(fd: c_int, mode: *const c_char) -> *mut FILE {
     let real = FDOPEN.address();
     if real.is_null() {
         crate::real::fail(libc::ENOSYS);

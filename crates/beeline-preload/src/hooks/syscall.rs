@@ -105,6 +105,7 @@ numbers! {
     SYS_seccomp => |a, b, c, d, e, f| seccomp(a, b, c);
     SYS_setrlimit => |a, b, c, d, e, f| sandbox::setrlimit(a as c_uint, b as _);
     SYS_prlimit64 => |a, b, c, d, e, f| sandbox::prlimit(a as c_int, b as c_uint, c as _, d as _);
+    SYS_mlockall => |a, b, c, d, e, f| sandbox::mlockall(a as c_int);
     SYS_io_uring_setup => |a, b, c, d, e, f| set_up_ring(a, b);
     SYS_io_uring_enter => |a, b, c, d, e, f| enter_ring([a, b, c, d, e, f]);
     SYS_io_uring_register => |a, b, c, d, e, f| register_with_ring([a, b, c, d, e, f]);

@@ -3,7 +3,9 @@
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
 use super::judge::judge;
-use super::registration::{EPOLLEXCLUSIVE, expose, park, unpark, unpark_all, unpark_number, untell, watch};
+use super::registration::{
+    EPOLLEXCLUSIVE, expose, park, unpark, unpark_all, unpark_namesakes, unpark_number, untell, watch,
+};
 use super::set::{Entry, SETS, Set};
 use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, set_of};
 use crate::app_memory::bogus;
@@ -67,7 +69,7 @@ pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_ev
     if let Some(inner) = desc.filter(|desc| desc.kind() == Kind::Epoll) {
         expose(inner);
     }
-    if let Some(listener) = desc.filter(|desc| desc.kind() == Kind::Listener) {
+    if let Some(listener) = desc.filter(|desc| operation != libc::EPOLL_CTL_DEL && desc.kind() == Kind::Listener) {
         meet::open_door(listener);
     }
     let outcome = {
@@ -111,6 +113,9 @@ fn change(
     {
         set.remove(fd, entry);
         old = None;
+    }
+    if let Some(event) = event {
+        unpark_namesakes(epfd, set, fd, event.u64);
     }
     let mut parked = set.parked_at(fd);
     if parked.is_some_and(|parked| !desc.is_some_and(|desc| core::ptr::eq(parked, desc))) {
@@ -212,10 +217,14 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     set.make_hot(fd, entry);
     // Who sleeps on a set that this one is in is not counted here.
     let awaited = set.sleepers.load(Relaxed) != 0 || set.exposed.load(Relaxed);
-    judge(set, entry, 0) != 0 || awaited && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready
+    let ready = judge(set, entry, 0) != 0;
+    if ready && entry.place.load(Relaxed) == 0 {
+        entry.place.store(set.next_place(), Relaxed);
+    }
+    ready || awaited && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready
 }
 
-/// Calls `f` with the further descriptors of a listener: its door and clients that have not said hello.
+/// Calls `f` with the further descriptors of a listener: its door and its lobby.
 pub(super) fn hidden_of(entry: &Entry, mut f: impl FnMut(i32)) {
     if let Some(desc) = entry.desc().filter(|desc| desc.kind() == Kind::Listener) {
         let mut hidden = [0i32; 20];
@@ -231,7 +240,11 @@ fn watch_hidden(epfd: i32, entry: &Entry, hidden: i32) {
         // Level and edge as asked. One shot for the pair is kept by `wait`.
         let events = interest & (EPOLLIN | EPOLLET | EPOLLEXCLUSIVE | EPOLLONESHOT);
         let event = libc::epoll_event { events, u64: entry.data.load(Relaxed) };
-        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, hidden, Some(event));
+        if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, hidden, Some(event)) == Err(Errno(libc::EINVAL)) {
+            // The kernel lets no set be watched exclusively, and the lobby is one.
+            let shared = libc::epoll_event { events: events & !EPOLLEXCLUSIVE, ..event };
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, hidden, Some(shared));
+        }
     }
 }
 

@@ -6,10 +6,11 @@ use libc::epoll_event;
 
 use super::control::{WAKER_DATA, disarm_pair};
 use super::judge::arrivals;
+use super::order::Own;
 use super::registration::{bury, make_exact, pause, was_parked};
 use super::set::{Entry, Set};
 use super::wait::Call;
-use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready, hear, open_fd, set_of};
+use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready, hear, is_shared, open_fd, set_of};
 use crate::desc::{Desc, Kind};
 use crate::io::{self, Anchor, Next};
 use crate::poll::somebody_polls;
@@ -20,10 +21,10 @@ use crate::{kernel, meet, table};
 pub(super) fn take_news(epfd: i32, set: &'static Set, depth: u32) {
     let mut events = [epoll_event { events: 0, u64: 0 }; 16];
     let (pointer, room) = (events.as_mut_ptr(), events.len());
-    // SAFETY: room for that many events.
-    let count = unsafe { kernel::epoll_now(epfd, pointer, room as i32) };
     let mut call = Call::new(epfd, set, pointer, room);
     call.is_inside = depth != 0;
+    // SAFETY: room for that many events.
+    let count = unsafe { kernel::epoll_now(epfd, pointer, room as i32) };
     call.translate(count.unwrap_or(0));
 }
 
@@ -39,9 +40,11 @@ impl Call {
             // SAFETY: the kernel has just filled these places; the struct is packed, so it is read whole.
             let event = unsafe { self.events.add(index).read_unaligned() };
             if self.is_for_app(event, &mut heated) {
+                self.note_own(event);
                 self.push(event);
             }
         }
+        self.set.looked.store(self.number, Relaxed);
         if self.filled != begin {
             self.set.busy_waits.store(0, Relaxed);
         }
@@ -53,7 +56,7 @@ impl Call {
     }
 
     /// Whether a kernel event goes to the app as it is.
-    fn is_for_app(&self, event: epoll_event, heated: &mut bool) -> bool {
+    fn is_for_app(&mut self, event: epoll_event, heated: &mut bool) -> bool {
         if event.u64 == WAKER_DATA {
             *heated = true;
             return false;
@@ -66,9 +69,11 @@ impl Call {
         let mut told = 0;
         let mut rung = None;
         let mut listener = None;
+        let mut stamp = None;
         // With equal data the kernel does not say which member it means, parked ones among them, and an end may be that
         // of a connection that had the number before: then members are asked themselves.
-        let parked = was_parked(self.epfd, self.set, event.u64);
+        let parked = was_parked(self.epfd, self.set, event.u64)
+            | self.set.departed.since(self.departures, event.u64, !is_shared(self.set));
         let mut members = u32::from(parked);
         self.set.with_data(event.u64, |_, _| members += 1);
         self.set.with_data(event.u64, |fd, entry| {
@@ -77,6 +82,7 @@ impl Call {
                 // The kernel no longer watches it: this is about another member with the same data.
                 Some((_, Kind::Lane)) if entry.dead.load(Relaxed) => {}
                 Some((desc, Kind::Lane)) => {
+                    stamp = Some(desc.lane().stamp(desc.end().peer()));
                     let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
                     let event = match members {
                         1 if harmless => event,
@@ -135,10 +141,11 @@ impl Call {
                     self.set.make_hot(fd, entry);
                     *heated = true;
                 }
-                _ => foreign = true,
+                _ => foreign |= !parked || kernel::poll_now(fd, entry.events.load(Relaxed) as i16) != 0,
             }
         });
         drop(guard);
+        stamp.into_iter().for_each(|stamp| self.own.get_or_insert(Own::NONE).lane_at(stamp));
         for (_pin, desc, fd, revents) in news.into_iter().flatten() {
             if desc.is_lane() {
                 let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);

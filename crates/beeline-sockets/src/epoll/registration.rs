@@ -19,6 +19,10 @@
 //!    closed. So a parked member is taken out before its number is closed or leads elsewhere ([`unpark_number`]).
 //! 7. A number that was closed behind our back is out of reach, and its file may live on. Then the set has *strays*:
 //!    events that nobody knows are kept from the app.
+//! 8. A thread may have an event from the kernel in hand, and another one take the member out before the first looks for
+//!    it. So the data of members that leave is remembered for a while ([`super::set::Departed`]): what was fetched before and is
+//!    known by nobody else is kept from the app. And no two members, parked or not, are under the same data if one of
+//!    them is parked.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -138,8 +142,11 @@ pub(super) fn park(set: &Set, fd: i32, entry: &Entry) -> bool {
 
 /// Takes a parked entry out of the kernel's set.
 pub(super) fn unpark(epfd: i32, set: &Set, fd: i32) {
-    if set.take_parked(fd).is_some() && kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() {
-        set.has_strays.store(true, Relaxed);
+    if let Some((_, data)) = set.take_parked(fd) {
+        if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() {
+            set.has_strays.store(true, Relaxed);
+        }
+        set.departed.note(data);
     }
 }
 
@@ -156,6 +163,17 @@ pub(super) fn was_parked(epfd: i32, set: &Set, data: u64) -> bool {
         found = true;
     }
     found
+}
+
+/// `fd` is about to be watched under `data`: parked entries of other numbers under the same data are taken out, so that
+/// what the kernel reports is about one of them only.
+pub(super) fn unpark_namesakes(epfd: i32, set: &Set, fd: i32, data: u64) {
+    while let Some(other) = set.parked_with_data(data) {
+        if other == fd {
+            return;
+        }
+        unpark(epfd, set, other);
+    }
 }
 
 /// `fd` is about to be closed, or to lead to another file than that of `desc`: where it is parked, it is taken out.

@@ -9,6 +9,7 @@
 //! number alone leaves it, unreachable until a duplicate gets that number again. Here such a *ghost* moves to a place
 //! beyond all numbers, so that the number is free for another file, and no system call by number can hit a stranger.
 
+mod departed;
 mod parked;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -21,6 +22,8 @@ use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
 use crate::wait::Budget;
 
+pub use departed::Departed;
+
 const CHUNK_FDS: usize = 256;
 /// All numbers up to the kernel's default limit (`fs.nr_open`), and the ghosts.
 const CHUNKS: usize = 4096 + 1;
@@ -30,6 +33,10 @@ const BUCKETS: usize = 1024;
 const SPIN_NS_PER_LANE: u64 = 4_000;
 /// More hot lanes do not lengthen a spin.
 const HOT_LANES_MAX: u32 = 100;
+/// In [`Set::crowded`].
+pub(super) const LANES_BEGAN: u8 = 1;
+/// In [`Set::crowded`].
+pub(super) const KERNEL_BEGAN: u8 = 2;
 /// No fd: end of a chain or list.
 pub(super) const NIL: i32 = -1;
 
@@ -69,6 +76,10 @@ pub struct Entry {
     pub seen_changes: AtomicU32,
     /// The call that reported the entry last.
     pub call: AtomicU32,
+    /// The number of its addition to the set.
+    pub added: AtomicU32,
+    /// Its place among the members that were ready when they were looked at last; 0 for one that was not.
+    pub place: AtomicU32,
     /// Looks in a row that found nothing.
     pub idle_looks: AtomicU32,
     /// The number of a ghost.
@@ -116,10 +127,21 @@ pub struct Set {
     pub hot_lanes: AtomicU32,
     /// Number of the last call that waited.
     pub calls: AtomicU32,
+    /// Number of the last call that asked the kernel.
+    pub looked: AtomicU32,
+    /// Members that were added so far.
+    pub additions: AtomicU32,
+    /// The last place that was given ([`Entry::place`]).
+    pub places: AtomicU32,
+    /// Lanes that were added and not deleted, about.
+    pub lanes: AtomicU32,
+    /// The last lane that was added to a set that had none.
+    pub lone_lane: AtomicI32,
     /// Waits in a row that found hot connections.
     pub busy_waits: AtomicU32,
-    /// Whether hot lanes alone filled the array of the last wait.
-    pub crowded: AtomicBool,
+    /// Who began to fill the array of the last wait, if it became full: 0 if not, otherwise [`LANES_BEGAN`] or
+    /// [`KERNEL_BEGAN`].
+    pub crowded: AtomicU8,
     /// Time stamp of the last look at the kernel.
     pub last_look: AtomicU64,
     /// How long a busy set may go without looking at the kernel, in ticks.
@@ -130,6 +152,8 @@ pub struct Set {
     pub spin_ns: AtomicU32,
     /// See [`crate::wait::Budget`].
     pub spins_skipped: AtomicU32,
+    /// Members that have left lately.
+    pub departed: Departed,
     buckets: [AtomicI32; BUCKETS],
     chunks: [AtomicPtr<Chunk>; CHUNKS],
     owner: AtomicPtr<Desc>,
@@ -165,7 +189,8 @@ impl Set {
         self.hot_last.store(NIL, Relaxed);
         self.hot_lanes.store(0, Relaxed);
         self.busy_waits.store(0, Relaxed);
-        self.crowded.store(false, Relaxed);
+        self.crowded.store(0, Relaxed);
+        self.lanes.store(0, Relaxed);
         self.last_look.store(0, Relaxed);
         self.look_ticks.store(0, Relaxed);
         self.look_price.store(0, Relaxed);
@@ -224,19 +249,48 @@ impl Set {
         entry.kernel_out.store(false, Relaxed);
         entry.told.store(0, Relaxed);
         entry.fault.store(0, Relaxed);
+        entry.place.store(0, Relaxed);
+        let added = self.additions.load(Relaxed).wrapping_add(1);
+        self.additions.store(added, Relaxed);
+        entry.added.store(added, Relaxed);
         entry.desc.store(desc.map_or(core::ptr::null_mut(), |desc| core::ptr::from_ref(desc).cast_mut()), Relaxed);
         entry.used.store(true, Relaxed);
         entry.renew(events, data);
         self.chain_in(fd, entry);
         if let Some(desc) = desc {
             desc.entries.fetch_add(1, Relaxed);
+            self.order(fd, desc);
         }
         Some(entry)
+    }
+
+    /// A lane that comes into the set: among several, order matters.
+    fn order(&self, fd: i32, desc: &'static Desc) {
+        if !desc.is_lane() {
+            return;
+        }
+        let lanes = self.lanes.load(Relaxed).wrapping_add(1);
+        self.lanes.store(lanes, Relaxed);
+        if lanes == 1 {
+            self.lone_lane.store(fd, Relaxed);
+            return;
+        }
+        let ask = |desc: &Desc| desc.side().rx.ask_order(&desc.lane(), desc.end());
+        ask(desc);
+        if lanes == 2
+            && let Some(other) = self.find(self.lone_lane.load(Relaxed)).and_then(Entry::desc)
+            && other.is_lane()
+        {
+            ask(other);
+        }
     }
 
     /// Gives an entry new events and data, as `EPOLL_CTL_MOD` does.
     pub fn modify(&self, fd: i32, entry: &Entry, events: u32, data: u64) {
         self.chain_out(fd, entry);
+        if entry.data.load(Relaxed) != data {
+            self.departed.note(entry.data.load(Relaxed));
+        }
         entry.renew(events, data);
         self.chain_in(fd, entry);
     }
@@ -246,8 +300,12 @@ impl Set {
         self.make_cold(fd, entry);
         self.chain_out(fd, entry);
         entry.used.store(false, Relaxed);
+        self.departed.note(entry.data.load(Relaxed));
         if let Some(desc) = entry.desc() {
             desc.entries.fetch_sub(1, Relaxed);
+            if desc.is_lane() {
+                self.lanes.store(self.lanes.load(Relaxed).saturating_sub(1), Relaxed);
+            }
         }
         if fd as usize >= GHOSTS_BEGIN {
             self.ghosts.fetch_sub(1, Relaxed);
@@ -297,6 +355,8 @@ impl Set {
             (&new.seen_changes, &old.seen_changes),
             (&new.seen_arrivals, &old.seen_arrivals),
             (&new.call, &old.call),
+            (&new.place, &old.place),
+            (&new.added, &old.added),
             (&new.told, &old.told),
         ] {
             target.store(source.load(Relaxed), Relaxed);
@@ -326,6 +386,13 @@ impl Set {
             Some(before) => before.next.store(fd, Relaxed),
             None => self.hot_first.store(fd, Relaxed),
         }
+    }
+
+    /// The place of a member that is ready behind all those that are.
+    pub fn next_place(&self) -> u32 {
+        let place = self.places.load(Relaxed).wrapping_add(1).max(1);
+        self.places.store(place, Relaxed);
+        place
     }
 
     /// Takes an entry out of the hot list.

@@ -8,10 +8,11 @@ use libc::epoll_event;
 
 use super::control::wake_sleeper;
 use super::judge::{Marks, judge, reported};
-use super::set::{Entry, NIL, Set};
+use super::order::Own;
+use super::set::{Entry, KERNEL_BEGAN, LANES_BEGAN, NIL, Set};
 use super::{
-    BUSY_WAITS, EPOLLET, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, SPIN_LOOK_TICKS, any_ready, attend, cool_behind,
-    cool_entry, cool_for_sleep, set_of,
+    BUSY_WAITS, EPOLLET, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, SPIN_LOOK_TICKS, any_ready, attend,
+    cool_behind, cool_entry, cool_for_sleep, set_of,
 };
 use crate::app_memory::is_some;
 use crate::desc::{Desc, Pin};
@@ -116,26 +117,46 @@ pub(super) struct Call {
     /// Whether locks of other sets, around this one, may be held.
     pub(super) is_inside: bool,
     /// Tells this call's reports from those of others; 0 before the first harvest.
-    number: u32,
+    pub(super) number: u32,
+    /// How many members had left when the kernel was asked last.
+    pub(super) departures: u32,
+    /// Where the kernel's own events stand among the others.
+    pub(super) own: Option<Own>,
 }
 
 impl Call {
     pub(super) fn new(epfd: i32, set: &'static Set, events: *mut epoll_event, max: usize) -> Self {
-        Self { epfd, set, events, max, filled: 0, is_inside: false, number: 0 }
+        Self {
+            epfd,
+            set,
+            events,
+            max,
+            filled: 0,
+            is_inside: false,
+            number: 0,
+            departures: set.departed.count(),
+            own: None,
+        }
     }
 
     fn wait(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
         let _ = attend(self.set);
+        crate::meet::look_after_offers();
         let due = self.look_is_due();
-        if due && self.set.crowded.load(Relaxed) {
-            self.set.crowded.store(false, Relaxed);
+        // Where an array became full, the kernel's events and ours begin by turns.
+        let crowded = self.set.crowded.load(Relaxed);
+        let kernel_begins = due && crowded != KERNEL_BEGAN;
+        if kernel_begins {
             self.look()?;
         }
         self.harvest();
-        if self.filled == self.max {
-            self.set.crowded.store(true, Relaxed);
-        } else if due || self.filled == 0 && deadline == Deadline::Now {
+        let full = self.filled == self.max;
+        if !full && !kernel_begins && (due || self.filled == 0 && deadline == Deadline::Now) {
             self.look()?;
+        }
+        if full || crowded != 0 {
+            let began = if kernel_begins { KERNEL_BEGAN } else { LANES_BEGAN };
+            self.set.crowded.store(if full { began } else { 0 }, Relaxed);
         }
         if self.filled == 0 && relay::catch_up() {
             self.look()?;
@@ -194,7 +215,7 @@ impl Call {
             self.set.sleepers.fetch_add(1, Relaxed);
             let slept = pin
                 .while_waiting(|| crate::cancel::undoing(forget_sleeper, self.set, || self.sleep(&mut patience, mask)));
-            self.set.sleepers.fetch_sub(1, Relaxed);
+            one_sleeper_less(self.set);
             self.epfd = pin.fd(given);
             match slept {
                 Some(Woken::Ready(count)) => {
@@ -230,6 +251,7 @@ impl Call {
         if cool_for_sleep(self.epfd, self.set) == Armed::Ready {
             return None;
         }
+        self.departures = self.set.departed.count();
         let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);
         let (epfd, events, max) = (self.epfd, self.events, self.max as i32);
         Some(patience.sleep_with(|timeout| {
@@ -273,11 +295,13 @@ impl Call {
         loop {
             let (filled, room) = (self.filled, self.max - self.filled);
             let parked = self.set.parked.load(Relaxed);
+            self.departures = self.set.departed.count();
             // SAFETY: filled <= max, so the rest of the app's array is writable for that many events.
             let count = unsafe { kernel::epoll_now(self.epfd, self.events.add(filled), room as i32) }?;
             if count == 0 {
+                self.set.looked.store(0, Relaxed);
                 self.rest();
-            } else if self.translate(count) {
+            } else if self.translate(count) || self.own.is_some() {
                 self.harvest();
             }
             // What was parked may have taken the place of what is not.
@@ -295,7 +319,7 @@ impl Call {
 
     /// Reports what hot members have to say, as far as there is room. Each is looked at once; those that are
     /// reported go to the end of the list, so that a short array does not starve the rest.
-    fn harvest(&mut self) {
+    pub(super) fn harvest(&mut self) {
         let guard = self.set.lock.lock();
         self.harvest_locked();
         guard.end();
@@ -304,20 +328,43 @@ impl Call {
     fn harvest_locked(&mut self) {
         let set = self.set;
         self.take_number();
+        if self.own.is_some() {
+            return self.harvest_many(set.hot_first.load(Relaxed), None);
+        }
         let mut fd = set.hot_first.load(Relaxed);
         let last = set.hot_last.load(Relaxed);
+        if fd == last && self.filled != self.max {
+            if let Some(entry) = set.find(fd) {
+                self.gather(fd, entry);
+            }
+            return;
+        }
+        let mut first: Option<(i32, Option<Marks>, u32)> = None;
         while let Some(entry) = set.find(fd) {
             if self.filled == self.max {
-                break;
+                return;
             }
             let next = if fd == last { NIL } else { entry.next.load(Relaxed) };
-            self.gather(fd, entry);
+            let marks = (entry.events.load(Relaxed) & EPOLLET != 0).then(|| entry.desc().map(Marks::of)).flatten();
+            match judge(set, entry, 0) {
+                0 => self.found_idle(fd, entry),
+                // A second harvest of one call.
+                _ if entry.call.load(Relaxed) == self.number => {}
+                _ if first.is_some() => return self.harvest_many(fd, first.map(|(fd, ..)| fd)),
+                report => first = Some((fd, marks, report)),
+            }
             fd = next;
+        }
+        if let Some((fd, marks, report)) = first
+            && let Some(entry) = set.find(fd)
+            && let Some(desc) = entry.desc()
+        {
+            self.report(fd, entry, desc, marks.as_ref(), report);
         }
     }
 
     #[inline]
-    fn take_number(&mut self) {
+    pub(super) fn take_number(&mut self) {
         if self.number == 0 {
             self.number = self.set.calls.load(Relaxed).wrapping_add(1).max(1);
             self.set.calls.store(self.number, Relaxed);
@@ -325,19 +372,24 @@ impl Call {
     }
 
     #[inline]
-    fn gather(&mut self, fd: i32, entry: &Entry) {
+    pub(super) fn gather(&mut self, fd: i32, entry: &Entry) {
         let Some(desc) = entry.desc() else { return };
         let marks = (entry.events.load(Relaxed) & EPOLLET != 0).then(|| Marks::of(desc));
         match judge(self.set, entry, 0) {
-            0 => {
-                let looks = entry.idle_looks.load(Relaxed) + 1;
-                entry.idle_looks.store(looks, Relaxed);
-                if looks > IDLE_LOOKS {
-                    entry.idle_looks.store(0, Relaxed);
-                    cool_entry(self.epfd, self.set, fd, entry, 0);
-                }
-            }
+            0 => self.found_idle(fd, entry),
             report => self.report(fd, entry, desc, marks.as_ref(), report),
+        }
+    }
+
+    /// A look at a hot member was in vain.
+    #[inline]
+    pub(super) fn found_idle(&mut self, fd: i32, entry: &Entry) {
+        entry.place.store(0, Relaxed);
+        let looks = entry.idle_looks.load(Relaxed) + 1;
+        entry.idle_looks.store(looks, Relaxed);
+        if looks > IDLE_LOOKS {
+            entry.idle_looks.store(0, Relaxed);
+            cool_entry(self.epfd, self.set, fd, entry, 0);
         }
     }
 
@@ -352,6 +404,8 @@ impl Call {
         entry.call.store(self.number, Relaxed);
         reported(entry, desc, marks, report);
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
+        let by_level = entry.events.load(Relaxed) & (EPOLLET | EPOLLONESHOT) == 0;
+        entry.place.store(if by_level { set.next_place() } else { 0 }, Relaxed);
         if set.hot_last.load(Relaxed) != fd {
             set.make_cold(fd, entry);
             set.make_hot(fd, entry);
@@ -432,14 +486,14 @@ impl Call {
     /// Reports what a spin has found, and what else there is. Where edges count, the count comes before the judgement.
     #[inline]
     fn found(&mut self, fd: i32, entry: &Entry, report: u32) -> bool {
-        if let Some(desc) = entry.desc().filter(|_| entry.events.load(Relaxed) & EPOLLET == 0) {
+        if self.set.hot_first.load(Relaxed) == self.set.hot_last.load(Relaxed)
+            && let Some(desc) = entry.desc().filter(|_| entry.events.load(Relaxed) & EPOLLET == 0)
+        {
             self.take_number();
             self.report(fd, entry, desc, None, report);
-            if self.set.hot_first.load(Relaxed) == self.set.hot_last.load(Relaxed) {
-                return true;
-            }
+        } else {
+            self.harvest_locked();
         }
-        self.harvest_locked();
         true
     }
 
@@ -459,5 +513,10 @@ impl Call {
 /// A thread was cancelled in its sleep on a set.
 unsafe extern "C" fn forget_sleeper(set: *mut core::ffi::c_void) {
     // SAFETY: the set that `wait` slept on, an object of a slab.
-    unsafe { &*set.cast::<Set>() }.sleepers.fetch_sub(1, Relaxed);
+    one_sleeper_less(unsafe { &*set.cast::<Set>() });
+}
+
+/// In a child that was forked by a handler of the sleeper, nobody is counted.
+fn one_sleeper_less(set: &Set) {
+    let _ = set.sleepers.fetch_update(Relaxed, Relaxed, |sleepers| sleepers.checked_sub(1));
 }

@@ -1,12 +1,13 @@
 //! How a call that may block waits on its connection: it spins, arms the wake word, sleeps, and says what came of it.
 //!
 //! Called without a lock, and only when the call has found nothing to do; so nothing in here is on the short way.
+//! Arming for room is system calls, which are made when other processes that share the end may go on.
 
 use beeline_lane::{Armed, Since, flags as lane_flags};
 
 use super::{Anchor, Next, fault, kernel_said, observe, pace, receive_over, reset, writable_hint};
 use crate::Outcome;
-use crate::desc::{Desc, Pin};
+use crate::desc::{Desc, Pin, Unlocked};
 use crate::side::state;
 use crate::table;
 use crate::wait::{Patience, Spun, Woken};
@@ -57,6 +58,42 @@ impl From<Next> for Waited {
     }
 }
 
+/// A call that finds the direction in the hands of another process, which may have been stopped.
+#[derive(Default)]
+pub(super) struct HeldUp(Option<Waited>);
+
+/// Naps of a millisecond after which a call that must not block says that it would. Its caller may wait for an edge that has
+/// come already, so this is for holders that are stopped, and not for those that have lost their CPU for a while.
+const NAPS_NONBLOCKING: u32 = 2_000;
+
+impl HeldUp {
+    /// Whether to nap once more: not when a signal ends the call, its time is over, or it must not block.
+    pub(super) fn goes_on(&mut self, patience: &mut Patience, nonblocking: bool, naps: u32) -> bool {
+        let stop = match Waited::from_signal(patience) {
+            Some(stop @ (Waited::Stop(_) | Waited::Kernel)) => Some(stop),
+            _ if patience.is_over() || nonblocking && naps >= NAPS_NONBLOCKING => {
+                Some(Waited::Stop(Outcome::fail(libc::EAGAIN)))
+            }
+            _ => None,
+        };
+        self.0 = stop;
+        self.0.is_none()
+    }
+
+    /// What that means for the call.
+    pub(super) fn waited(self) -> Waited {
+        self.0.unwrap_or(Waited::Again)
+    }
+
+    /// The same for a call of which `done` bytes were moved.
+    pub(super) fn outcome(self, done: usize) -> Outcome {
+        match self.0 {
+            Some(Waited::Stop(outcome)) if done == 0 => outcome,
+            _ => Outcome::Done(done as isize),
+        }
+    }
+}
+
 /// Waits until there is room, or something else to tell.
 #[cold]
 pub(super) fn wait_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
@@ -86,12 +123,14 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
             Spun::Nothing => {}
         }
     }
-    let (fd, armed) = match desc.lock_tx() {
-        Some(guard) => {
+    let mut held_up = HeldUp::default();
+    let (fd, armed) = match desc.await_tx(|naps| held_up.goes_on(patience, false, naps)) {
+        Ok(mut guard) => {
             let fd = pin.fd(given);
-            (fd, guard.writer().arm(&Anchor(fd)))
+            (fd, guard.arm(&Anchor(fd)))
         }
-        None => return Waited::Kernel,
+        Err(Unlocked::Gone) => return Waited::Kernel,
+        Err(Unlocked::Busy(_)) => return held_up.waited().restarted(given, desc),
     };
     match armed {
         Ok(Armed::Ready) => return Waited::Again,
@@ -157,12 +196,14 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
             Spun::Nothing => {}
         }
     }
-    let (fd, armed) = match desc.lock_rx() {
-        Some(guard) => {
+    let mut held_up = HeldUp::default();
+    let (fd, armed) = match desc.await_rx(|naps| held_up.goes_on(patience, false, naps)) {
+        Ok(guard) => {
             let fd = pin.fd(given);
             (fd, guard.reader().arm(since, &Anchor(fd)))
         }
-        None => return Waited::Kernel,
+        Err(Unlocked::Gone) => return Waited::Kernel,
+        Err(Unlocked::Busy(_)) => return held_up.waited().restarted(given, desc),
     };
     match armed {
         Ok(Armed::Ready) => return Waited::Again,

@@ -24,7 +24,7 @@ use crate::side::{LOWERED, SideState, state};
 #[inline]
 pub(crate) fn count_arrivals(desc: &Desc, side: &SideState) -> u32 {
     let tail = (desc.lane().cursor(desc.end().peer()) >> 32) as u32;
-    match side.rcv_lowat.load(Relaxed) {
+    match side.rcv_lowat() {
         0 => tail,
         LOWERED => count_since_lowered(side, tail),
         _ => count_by_mark(desc, side, tail),
@@ -37,7 +37,7 @@ fn count_since_lowered(side: &SideState, tail: u32) -> u32 {
         return side.low_water_tail.load(Relaxed);
     }
     // Lost to somebody who sets the mark meanwhile.
-    let _ = side.rcv_lowat.compare_exchange(LOWERED, 0, Relaxed, Relaxed);
+    side.end_lowered();
     tail
 }
 
@@ -67,16 +67,16 @@ pub(crate) fn set_low_water(desc: &'static Desc, bytes: u32) {
     let side = desc.side();
     // What came before counts by the mark so far.
     let tail = count_arrivals(desc, side);
-    match (side.rcv_lowat.load(Relaxed), bytes) {
+    match (side.rcv_lowat(), bytes) {
         (0 | LOWERED, 0..=1) => {}
-        (_, 0..=1) => side.rcv_lowat.store(LOWERED, Release),
+        (_, 0..=1) => side.set_rcv_lowat(LOWERED),
         (before, _) => {
             if before == 0 {
                 urgent::note_last(desc, side);
                 side.counted_tail.store(tail, Relaxed);
                 side.low_water_tail.store(tail, Relaxed);
             }
-            side.rcv_lowat.store(bytes, Release);
+            side.set_rcv_lowat(bytes);
         }
     }
     observe(desc, side);
@@ -88,5 +88,5 @@ pub(crate) fn set_low_water(desc: &'static Desc, bytes: u32) {
 
 /// The mark, no more than half the ring, as TCP bounds it by half the buffer.
 pub(crate) fn low_water(desc: &Desc, side: &SideState) -> u32 {
-    side.rcv_lowat.load(Relaxed).clamp(1, desc.lane().ring_bytes() / 2)
+    side.rcv_lowat().clamp(1, desc.lane().ring_bytes() / 2)
 }

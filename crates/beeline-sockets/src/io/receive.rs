@@ -5,15 +5,15 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, Fault, LaneMemory, Reader, Since, Sink, flags as lane_flags};
 use beeline_stats::tunables::Wait;
 
-use super::blocking::{Waited, wait_readable};
+use super::blocking::{HeldUp, Waited, wait_readable};
 use super::send::{TRANSFER_MAX, check_iovecs, left, not_a_lane};
-use super::{Anchor, Next, count_arrivals, fault, kernel_said, low_water, observe, receive_over, urgent};
+use super::{Anchor, Next, count_arrivals, fault, kernel_said, low_water, observe, peeked, receive_over, urgent};
 use crate::app_memory::{bogus, is_some};
-use crate::desc::{Desc, Pin, RxGuard};
+use crate::desc::{Desc, Pin, RxGuard, Unlocked};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::Patience;
-use crate::{Outcome, kernel};
+use crate::{Outcome, kernel, meet};
 
 /// `read(2)`: as [`recv`] without flags, but nothing is asked of the connection for no bytes.
 ///
@@ -82,7 +82,7 @@ pub unsafe fn recv_at_once(fd: i32, buffer: *mut u8, length: usize, flags: i32) 
 #[inline(always)]
 fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>, flags: i32) -> Result<usize, Fault> {
     let (lane, side) = (desc.lane(), desc.side());
-    if !place.leads_to(desc) || side.rcv_lowat.load(Relaxed) > 1 {
+    if !place.leads_to(desc) || !side.receives_plainly() {
         return Ok(0);
     }
     let reader = Reader::new(lane, desc.end(), &side.rx, &side.tx);
@@ -268,7 +268,17 @@ fn receive_pinned<'a>(
     let mut present = Sink::from(&mut [][..]);
     let mut patience: Option<Patience> = None;
     loop {
-        let Some(guard) = desc.lock_rx() else { return left(given, desc, got) };
+        let mut held_up = HeldUp::default();
+        let may_nap = |naps| {
+            let (side, patience) = (desc.side(), &mut patience);
+            let patience = patience.get_or_insert_with(|| Patience::timeout(side.rcv_timeout_ns.load(Relaxed)));
+            held_up.goes_on(patience, flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0, naps)
+        };
+        let guard = match desc.await_rx(may_nap) {
+            Ok(guard) => guard,
+            Err(Unlocked::Gone) => return left(given, desc, got),
+            Err(Unlocked::Busy(_)) => return held_up.outcome(got),
+        };
         let fd = pin.fd(given);
         let anchor = Anchor(fd);
         let side = guard.side;
@@ -295,9 +305,9 @@ fn receive_pinned<'a>(
             }
             let room = present.len();
             let moved = if peeking {
-                guard.reader().peek(got, present.again())
+                peeked::peek(&guard, got, present.again())
             } else if flags & libc::MSG_TRUNC != 0 {
-                guard.reader().skip(room, &anchor)
+                peeked::skip(&guard, room, &anchor)
             } else {
                 read_some(&guard, &mut present, &anchor)
             };
@@ -345,6 +355,9 @@ fn receive_pinned<'a>(
                 }
                 _ => {}
             }
+        }
+        if peeking && got != 0 && peeked::is_full(side) {
+            return Outcome::Done(got as isize);
         }
         let target = if flags & libc::MSG_WAITALL != 0 { total } else { total.min(low_water(desc, side) as usize) };
         // A receive of no bytes waits for some, and then leaves them.
@@ -407,7 +420,10 @@ fn stopped_by_signal(patience: Option<&mut Patience>, guard: &RxGuard) -> Option
 
 #[inline]
 fn read_some(guard: &RxGuard, present: &mut Sink<'_>, anchor: &Anchor) -> Result<usize, beeline_lane::Fault> {
-    let count = guard.reader().read(present.again(), anchor)?;
+    let count = match guard.side.holds_peeked() {
+        false => guard.reader().read(present.again(), anchor)?,
+        true => peeked::read(guard, present.again(), anchor)?,
+    };
     let _ = present.split_front(count);
     Ok(count)
 }
@@ -431,6 +447,10 @@ fn over(side: &SideState, got: usize) -> Outcome {
 pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
     let eagains = desc.eagains.load(Relaxed).wrapping_add(1);
     desc.eagains.store(eagains, Relaxed);
+    if guard.side.is(state::OFFERED) && meet::offers_are_due() {
+        drop(guard);
+        return if meet::look_after_offers() { None } else { Some(Outcome::fail(libc::EAGAIN)) };
+    }
     if desc.entries.load(Relaxed) != 0 || eagains % EAGAINS_PER_ARM != 1 {
         return Some(Outcome::fail(libc::EAGAIN));
     }

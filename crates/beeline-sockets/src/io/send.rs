@@ -4,11 +4,11 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
 
-use super::blocking::{Waited, wait_writable};
+use super::blocking::{HeldUp, Waited, wait_writable};
 use super::bulk::BULK_BYTES;
 use super::{Anchor, DEAF, Next, fault, kernel_said, observe, reset, urgent};
 use crate::app_memory::{bogus, is_some};
-use crate::desc::{Desc, Kind, Pin, TxGuard};
+use crate::desc::{Desc, Kind, Pin, TxGuard, Unlocked};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, ticks};
@@ -64,7 +64,7 @@ fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -
     let sends = desc.sends.load(Relaxed).wrapping_add(1);
     let length = source.len();
     if !place.leads_to(desc)
-        || side.is(state::RESET | state::SHUT_WR | state::PEER_CLOSED)
+        || side.is(state::RESET | state::SHUT_WR | state::PEER_CLOSED | state::OFFERED)
         || side.error.load(Relaxed) != 0
         || look_is_due(desc, sends)
         || !writer.write_small(source, &Anchor(fd))
@@ -263,13 +263,26 @@ fn send_pinned<'a>(
     mut sources: impl Iterator<Item = Source<'a>>,
 ) -> Outcome {
     let desc = pin.desc();
+    if desc.is_lane() && desc.side().is(state::OFFERED) {
+        crate::meet::look_after_offers();
+    }
     let mut sent = 0usize;
     let mut present = Source::from(&[][..]);
     let mut patience: Option<Patience> = None;
     let bulk = (total >= BULK_BYTES).then(|| (ticks(), desc.bulk.goes_around()));
     let around = bulk.is_some_and(|(_, around)| around);
     loop {
-        let Some(guard) = desc.lock_tx() else { return left(given, desc, sent) };
+        let mut held_up = HeldUp::default();
+        let may_nap = |naps| {
+            let (side, patience) = (desc.side(), &mut patience);
+            let patience = patience.get_or_insert_with(|| Patience::timeout(side.snd_timeout_ns.load(Relaxed)));
+            held_up.goes_on(patience, flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0, naps)
+        };
+        let mut guard = match desc.await_tx(may_nap) {
+            Ok(guard) => guard,
+            Err(Unlocked::Gone) => return left(given, desc, sent),
+            Err(Unlocked::Busy(_)) => return held_up.outcome(sent),
+        };
         let fd = pin.fd(given);
         let anchor = Anchor(fd);
         let side = guard.side;
@@ -288,7 +301,8 @@ fn send_pinned<'a>(
             return Outcome::Done(sent.max(total.min(LOST_MAX)) as isize);
         }
         let (before, tail) = (sent, side.tx.tail());
-        let failed = loop {
+        let shares = guard.is_awaited();
+        let mut failed = loop {
             if present.is_empty() {
                 match sources.next().filter(|_| sent < total) {
                     Some(mut source) => present = source.split_front(total - sent),
@@ -298,20 +312,33 @@ fn send_pinned<'a>(
             }
             let written = if flags & libc::MSG_OOB != 0 && sent + present.len() == total {
                 guard.writer().write_urgent(present, &anchor, || urgent::announce(fd, &guard))
+            } else if shares {
+                let left = present.len();
+                let written = guard.writer().write_quietly(&mut present);
+                written.map(|()| left - present.len())
             } else {
                 guard.writer().around_caches(around).write(present, &anchor)
             };
             match written {
                 Ok(0) => break None,
                 Ok(count) => {
-                    let _ = present.split_front(count);
+                    if !shares {
+                        let _ = present.split_front(count);
+                    }
                     sent += count;
                 }
                 Err(failure) => break Some(failure),
             }
         };
-        let published = side.tx.tail().wrapping_sub(tail);
+        let published = if shares { (sent - before) as u32 } else { side.tx.tail().wrapping_sub(tail) };
         account(desc, side, published);
+        if shares {
+            // From here on it is system calls, and looks that need no lock.
+            guard.let_others_in();
+            if published != 0 && failed.is_none() {
+                failed = guard.writer().tell_reader(&anchor).err();
+            }
+        }
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0;
         if let Some(failure) = failed {
             drop(guard);
@@ -362,7 +389,7 @@ fn send_pinned<'a>(
 
 /// A non-blocking send that found no room for all: what it returns, or that it goes on.
 #[cold]
-pub(super) fn full(fd: i32, desc: &'static Desc, guard: TxGuard, sent: usize) -> Option<Outcome> {
+pub(super) fn full(fd: i32, desc: &'static Desc, mut guard: TxGuard, sent: usize) -> Option<Outcome> {
     desc.note_full();
     if desc.entries.load(Relaxed) != 0 {
         // A wait of ours will look after it.
@@ -370,7 +397,7 @@ pub(super) fn full(fd: i32, desc: &'static Desc, guard: TxGuard, sent: usize) ->
         crate::epoll::stir(fd, desc);
     } else if sent == 0 {
         // Whoever watches the anchor through the kernel now must see it full.
-        let armed = guard.writer().arm(&Anchor(fd));
+        let armed = guard.arm(&Anchor(fd));
         drop(guard);
         match armed {
             Ok(Armed::Sleep) => {}

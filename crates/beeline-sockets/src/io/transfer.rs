@@ -3,17 +3,17 @@
 //! 1. What goes into a pipe is copied out of the ring, written to the pipe, and only then taken out of the ring,
 //!    by what the pipe took; what comes out of a pipe is taken only as far as the ring has room for it. So nothing
 //!    is between the two when a call ends early.
-//! 2. Both happen under the lock of the direction, with pipe calls that never wait (`RWF_NOWAIT`, Linux 6.4 for
-//!    pipes). Where the kernel lacks it, a lane answers `EINVAL`, like a descriptor that cannot be spliced, and
-//!    programs copy.
+//! 2. Both happen under the lock of the direction, with pipe calls that never wait ([`Pipe`]).
 //! 3. Waiting is done before, with no lock held: for the pipe first, as the kernel does, then for the lane.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Since, Sink, Source};
+use beeline_lane::{Since, Source};
 use beeline_shm::sys::{SysResult, call};
 
 use super::blocking::{Waited, wait_readable, wait_writable};
+use super::peeked;
+use super::pipe::Pipe;
 use super::receive;
 use super::send::{self, TRANSFER_MAX, left};
 use super::{Anchor, Next, fault, observe, receive_over};
@@ -24,9 +24,6 @@ use crate::{Errno, Outcome, kernel, table};
 
 /// Bytes moved at a time; on the stack of the caller's thread.
 const PART_BYTES: usize = 16 * 1024;
-
-/// `RWF_NOWAIT` (linux/fs.h).
-const NOWAIT: usize = 8;
 
 /// The flags that splice(2) knows.
 const SPLICE_FLAGS: u32 = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
@@ -197,17 +194,6 @@ pub unsafe fn splice(
     }
 }
 
-/// `pwritev2(2)` or `preadv2(2)` at the present position, never waiting. A pipe that cannot say so cannot be used.
-fn move_now(number: libc::c_long, pipe: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let args = [pipe as usize, (&raw const part) as usize, 1, usize::MAX, usize::MAX, NOWAIT];
-    // SAFETY: one iovec that describes the live buffer.
-    match unsafe { call(number, args) } {
-        Err(Errno(libc::EOPNOTSUPP)) => Err(Errno(libc::EINVAL)),
-        result => result,
-    }
-}
-
 /// Waits until the pipe reports one of `events` or that its other end is closed; returns what it reports.
 fn wait_for_pipe(pipe: i32, events: i16, nonblocking: bool) -> Result<i16, Outcome> {
     let present = kernel::poll_now(pipe, events);
@@ -249,6 +235,7 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
     let Some(pin) = table::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
     let mut buffer = [0u8; PART_BYTES];
+    let mut end = Pipe::new(pipe);
     let mut moved = 0;
     loop {
         let wait = || wait_for_pipe(pipe, libc::POLLOUT, nonblocking);
@@ -268,7 +255,7 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
             return if moved != 0 { Ok(moved) } else { at_urgent_byte(desc, side) };
         }
         let want = PART_BYTES.min(count - moved);
-        let found = match guard.reader().peek(0, Sink::from(&mut buffer[..want])) {
+        let found = match peeked::glance(&guard, 0, &mut buffer[..want]) {
             Ok(found) => found,
             Err(failure) => {
                 drop(guard);
@@ -279,10 +266,10 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
             }
         };
         if found != 0 {
-            match move_now(libc::SYS_pwritev2, pipe, &mut buffer[..found]) {
+            match end.put(&mut buffer[..found]) {
                 Ok(taken) => {
                     // A fault is found again by the next look.
-                    let _ = guard.reader().skip(taken, &Anchor(fd));
+                    let _ = peeked::skip(&guard, taken, &Anchor(fd));
                     receive::account(desc, side, taken);
                     moved += taken;
                     if moved == count || taken < found {
@@ -338,6 +325,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
     let Some(pin) = table::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
     let mut buffer = [0u8; PART_BYTES];
+    let mut end = Pipe::new(pipe);
     let mut moved = 0;
     while moved < count {
         match pin.while_waiting(|| wait_for_pipe(pipe, libc::POLLIN, nonblocking || moved != 0)) {
@@ -356,7 +344,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
         if broken || send::is_deaf(&guard) {
             // Nothing is taken out of the pipe for an error; a peer that reads no more takes one part.
             drop(guard);
-            let part = if broken { 0 } else { take(pipe, &mut buffer, count - moved)? };
+            let part = if broken { 0 } else { take(&mut end, &mut buffer, count - moved)? };
             // SAFETY: the buffer holds that many bytes.
             return match unsafe { send::send(fd, buffer.as_ptr(), part, 0) } {
                 Outcome::Done(sent) => Ok(moved + sent as usize),
@@ -373,7 +361,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
             }
         };
         if free != 0 {
-            let part = match take(pipe, &mut buffer, free.min(count - moved)) {
+            let part = match take(&mut end, &mut buffer, free.min(count - moved)) {
                 Err(_) if moved != 0 => return Ok(moved),
                 taken => taken?,
             };
@@ -406,7 +394,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
 }
 
 /// Takes what the pipe holds, up to `most` bytes.
-fn take(pipe: i32, buffer: &mut [u8; PART_BYTES], most: usize) -> Result<usize, Outcome> {
+fn take(pipe: &mut Pipe, buffer: &mut [u8; PART_BYTES], most: usize) -> Result<usize, Outcome> {
     let part = PART_BYTES.min(most);
-    move_now(libc::SYS_preadv2, pipe, &mut buffer[..part]).map_err(Outcome::Fail)
+    pipe.take(&mut buffer[..part]).map_err(Outcome::Fail)
 }

@@ -11,7 +11,7 @@ use beeline_lane::{Bells, Reader, Sink, flags};
 use beeline_shm::LaneMemory;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Anchor, Next, fault, low_water, observe};
+use super::{Anchor, Next, fault, low_water, observe, peeked};
 use crate::desc::{Desc, TxGuard};
 use crate::side::{SideState, state};
 use crate::{Outcome, kernel, table};
@@ -138,6 +138,7 @@ pub(super) fn receive<'a>(
         let (Next::Again | Next::Kernel) = fault(fd, desc, failure, 0);
         return fail(libc::EINVAL);
     }
+    peeked::urgent(side, side.rx.head().wrapping_add(mark.distance), flags & libc::MSG_PEEK != 0, &mut byte);
     match sinks.find(|sink| !sink.is_empty()) {
         None => Taken { outcome: Outcome::OK, flags: libc::MSG_OOB | libc::MSG_TRUNC },
         Some(mut sink) => {

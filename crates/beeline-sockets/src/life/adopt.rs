@@ -62,7 +62,7 @@ impl Part {
         self.used
     }
 
-    fn side(&self) -> Option<&'static SideState> {
+    pub(super) fn side(&self) -> Option<&'static SideState> {
         if let What::Side(side) = self.what { Some(side) } else { None }
     }
 }
@@ -237,6 +237,7 @@ fn install(
     }
     side.tx_lock.disown();
     side.rx_lock.disown();
+    side.arm_lock.disown();
     meet::adopt_lane(desc, memory, id, side, [side_fd, lane_fd], holder, end);
     desc.shared.store(true, Relaxed);
     side.join(super::owner());

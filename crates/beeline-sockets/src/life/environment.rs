@@ -1,15 +1,26 @@
-//! The environment of other programs: the library and its options stay in it.
+//! The environment of other programs: the library and its options go along, and nobody sees them.
 //!
-//! A program that starts another one with an environment of its own making means to hide its own variables, not to
-//! take the library away. So what `beeline run` has put there is put back: our entry of `LD_PRELOAD`, beside any that
-//! the program wants, and variables that begin with `BEELINE_`, unless the program sets them itself. The option
-//! `follow` switches that off. A program that the library would harm ([`super::image`]) does not get our entry.
+//! A program sees exactly the environment that its parent has given it, as if there were no library. A program that
+//! starts another one with an environment of its own making means to hide its own variables, not to take the library
+//! away. So both are kept here, in the library's memory: the entry of `LD_PRELOAD` by which the library came, and its
+//! options (`BEELINE_OPTIONS`). [`hide`] takes them out before the program's first instruction, and [`kept`] puts them
+//! back for the next program's dynamic linker, whose library takes them out again. The option `follow` switches both
+//! off: then they are variables like any other.
 //!
-//! 1. The values are copied when the process starts: programs overwrite the memory of their environment.
-//! 2. An environment that has everything is passed on as it is.
-//! 3. Another one is put together in memory of the calling thread's slot. It is used until `execve` has copied it, or
-//!    the spawned process runs, and then again by the same thread: the child of a `vfork`, which has its parent's
-//!    memory and number here, never returns to give it back.
+//! 1. What is added stands at the end, two variables, and changes nothing before it: an `LD_PRELOAD` of the program's own
+//!    stays where it is, and the one that is added says the same behind our entry. The dynamic linker believes the last.
+//! 2. [`hide`] closes the gaps in the list that the kernel has made, in its place: whoever has remembered where it
+//!    is finds it as it should be. Behind its end there is now room before the auxiliary vector, which some programs look for
+//!    there: an even number of words becomes entries of that vector to be ignored. Texts at the end are blanked,
+//!    so that /proc/PID/environ ends where the program's own variables end.
+//! 3. Only a program that is going to load the library is given variables. Others (statically linked, set-uid) see
+//!    none, and pass none on: what they start runs without the library.
+//! 4. A program that executes others by system calls of its own (Go) would lose the library: there nothing is hidden.
+//! 5. An environment that has everything is passed on as it is. Another one is put together in memory of the calling
+//!    thread's slot. It is used until `execve` has copied it, or the spawned process runs, and then again by the same
+//!    thread: the child of a `vfork`, which has its parent's memory and number here, never returns to give it back.
+
+mod hide;
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
@@ -20,41 +31,35 @@ use core::sync::atomic::{
 
 use beeline_shm::sys;
 
+pub use hide::hide;
+
 use super::image::Image;
 use crate::lock::exists;
 use crate::thread;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
-const PREFIX: &[u8] = b"BEELINE_";
+const OPTIONS: &[u8] = b"BEELINE_OPTIONS=";
 /// Room for the copies.
 const KEPT_BYTES: usize = 4096;
-/// Variables that are kept beside `LD_PRELOAD`.
-const VARIABLES_MAX: usize = 8;
 /// Threads that can put environments together at one time without losing the memory.
 const SLOTS: usize = 16;
 
 /// A null-terminated list of strings.
 pub type List = *const *const c_char;
 
-/// The variables of this process as it was started, each with its end.
+/// What this process was started with.
 struct Kept {
     ready: AtomicBool,
+    /// Our entry in `LD_PRELOAD`, and behind it the variable with the options, which ends in a zero.
     bytes: UnsafeCell<[u8; KEPT_BYTES]>,
-    /// Bytes of our entry in `LD_PRELOAD`, at the start of `bytes`; 0 if there is none.
-    entry: AtomicUsize,
-    /// Where in `bytes` a variable begins; 0 for none.
-    variables: [AtomicUsize; VARIABLES_MAX],
+    entry_bytes: AtomicUsize,
 }
 
 // SAFETY: `bytes` is written once, before `ready` is stored, and only read afterwards.
 unsafe impl Sync for Kept {}
 
-static KEPT: Kept = Kept {
-    ready: AtomicBool::new(false),
-    bytes: UnsafeCell::new([0; KEPT_BYTES]),
-    entry: AtomicUsize::new(0),
-    variables: [const { AtomicUsize::new(0) }; VARIABLES_MAX],
-};
+static KEPT: Kept =
+    Kept { ready: AtomicBool::new(false), bytes: UnsafeCell::new([0; KEPT_BYTES]), entry_bytes: AtomicUsize::new(0) };
 
 struct Slot {
     /// The thread, 0 for none.
@@ -74,7 +79,7 @@ static SLOT: [Slot; SLOTS] = [const {
 unsafe fn strings(list: List) -> impl Iterator<Item = &'static CStr> {
     let mut next = list;
     core::iter::from_fn(move || {
-        // SAFETY: by the caller's word.
+        // SAFETY: the caller guarantees it.
         unsafe {
             if next.is_null() || (*next).is_null() {
                 return None;
@@ -87,39 +92,33 @@ unsafe fn strings(list: List) -> impl Iterator<Item = &'static CStr> {
 }
 
 /// Notes what the process was started with. `library` is the file name of this library as the dynamic linker knows it.
+/// True if the library came by its environment.
 ///
 /// # Safety
 /// `list` must be null or a null-terminated list of strings. No other call of this may run at the same time: it is for the
 /// library's constructor alone.
-pub unsafe fn note(list: List, library: &[u8]) {
+pub unsafe fn note(list: List, library: &[u8]) -> bool {
     if KEPT.ready.load(Acquire) {
-        return;
+        return false;
     }
-    // SAFETY: by the caller's word nobody else writes, and nobody reads before `ready`, which is not set yet.
+    // SAFETY: the caller guarantees it.
+    let given = || unsafe { strings(list) }.map(CStr::to_bytes);
+    let mut preloads = given().filter_map(|text| text.strip_prefix(PRELOAD));
+    let is_ours = |entry: &&[u8]| last_part(entry) == last_part(library);
+    let Some(ours) = preloads.find_map(|value| entries(value).find(is_ours)) else { return false };
+    let options = given().find(|text| text.starts_with(OPTIONS)).unwrap_or(OPTIONS);
+    // SAFETY: the caller guarantees that nobody else writes, and nobody reads before `ready`, which is not set yet.
     let bytes = unsafe { &mut *KEPT.bytes.get() };
-    let mut used = 0usize;
-    let mut copy = |text: &[u8]| -> Option<usize> {
-        let start = used;
-        let end = start.checked_add(text.len())?;
-        bytes.get_mut(start..end)?.copy_from_slice(text);
-        *bytes.get_mut(end)? = 0;
-        used = end.saturating_add(1);
-        Some(start)
+    let Some((entry, rest)) = bytes.split_at_mut_checked(ours.len()) else { return false };
+    entry.copy_from_slice(ours);
+    // The last byte stays zero.
+    let Some(place) = rest.get_mut(..options.len()).filter(|_| ours.len() + options.len() < KEPT_BYTES) else {
+        return false;
     };
-    // SAFETY: by the caller's word.
-    let preload = unsafe { strings(list) }.find_map(|text| text.to_bytes().strip_prefix(PRELOAD));
-    let ours = preload.and_then(|value| entries(value).find(|entry| last_part(entry) == last_part(library)));
-    let Some(ours) = ours else { return };
-    if copy(ours).is_none() {
-        return;
-    }
-    KEPT.entry.store(ours.len(), Relaxed);
-    // SAFETY: by the caller's word.
-    let variables = unsafe { strings(list) }.filter(|text| text.to_bytes().starts_with(PREFIX));
-    for (place, text) in KEPT.variables.iter().zip(variables) {
-        place.store(copy(text.to_bytes()).unwrap_or(0), Relaxed);
-    }
+    place.copy_from_slice(options);
+    KEPT.entry_bytes.store(ours.len(), Relaxed);
     KEPT.ready.store(true, Release);
+    true
 }
 
 /// The entries of a list of libraries, ld.so(8).
@@ -131,24 +130,33 @@ fn last_part(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
-fn key(variable: &[u8]) -> &[u8] {
-    variable.split(|byte| *byte == b'=').next().unwrap_or_default()
-}
-
 fn kept_bytes() -> &'static [u8; KEPT_BYTES] {
     // SAFETY: callers have seen `ready`, so nobody writes any more.
     unsafe { &*KEPT.bytes.get() }
 }
 
 fn entry() -> &'static [u8] {
-    kept_bytes().get(..KEPT.entry.load(Relaxed)).unwrap_or_default()
+    kept_bytes().get(..KEPT.entry_bytes.load(Relaxed)).unwrap_or_default()
 }
 
-fn variables() -> impl Iterator<Item = &'static CStr> {
-    KEPT.variables.iter().filter_map(|place| match place.load(Relaxed) {
-        0 => None,
-        start => CStr::from_bytes_until_nul(kept_bytes().get(start..)?).ok(),
-    })
+/// The variable with the options.
+fn options_variable() -> &'static CStr {
+    let rest = kept_bytes().get(KEPT.entry_bytes.load(Relaxed)..);
+    rest.and_then(|rest| CStr::from_bytes_until_nul(rest).ok()).unwrap_or_default()
+}
+
+/// The options that the process was started with, if the library came by its environment.
+pub(super) fn options() -> Option<&'static [u8]> {
+    if KEPT.ready.load(Acquire) { options_variable().to_bytes().strip_prefix(OPTIONS) } else { None }
+}
+
+fn is_ours(entry: &&[u8]) -> bool {
+    last_part(entry) == last_part(self::entry())
+}
+
+/// Whether the environment is looked after at all.
+fn follows() -> bool {
+    KEPT.ready.load(Acquire) && super::config().follow && super::config().accelerate
 }
 
 /// The list to start a program with instead of `list`. The same one if nothing is to be changed, or nothing can be.
@@ -157,20 +165,22 @@ fn variables() -> impl Iterator<Item = &'static CStr> {
 /// `list` must be null or a null-terminated list of strings. The result is valid as long as the list and until the
 /// calling thread asks again.
 pub unsafe fn kept(list: List, image: Image) -> List {
-    if !KEPT.ready.load(Acquire) || !super::config().follow || !super::config().accelerate {
+    if !follows() {
         return list;
     }
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     let given = || unsafe { strings(list) };
-    let preload = given().find_map(|text| text.to_bytes().strip_prefix(PRELOAD)).unwrap_or_default();
-    let is_ours = |entry: &&[u8]| last_part(entry) == last_part(self::entry());
-    let has_entry = entries(preload).any(|entry| is_ours(&entry));
-    let wants_entry = image != Image::Harmed;
-    let missing = |variable: &&CStr| !given().any(|text| key(text.to_bytes()) == key(variable.to_bytes()));
-    if has_entry == wants_entry && !variables().any(|variable| missing(&variable)) {
+    let preload = given().filter_map(|text| text.to_bytes().strip_prefix(PRELOAD)).last();
+    let has_entry = preload.is_some_and(|value| entries(value).any(|entry| is_ours(&entry)));
+    let adds_entry = !has_entry && image.loads() && is_there();
+    let drops_entry = has_entry && image == Image::Harmed;
+    let has_options = given().any(|text| text.to_bytes().starts_with(OPTIONS));
+    let adds_options = !has_options && (adds_entry || has_entry && image.loads());
+    if !adds_entry && !drops_entry && !adds_options {
         return list;
     }
-    let pointers = given().count().saturating_add(VARIABLES_MAX + 2);
+    let preload = preload.unwrap_or_default();
+    let pointers = given().count().saturating_add(3);
     let text_bytes = PRELOAD.len() + entry().len() + 1 + preload.len() + 1;
     let pointer_bytes = pointers.saturating_mul(size_of::<*const c_char>());
     let Some(memory) = slot(pointer_bytes.saturating_add(text_bytes)) else { return list };
@@ -179,15 +189,34 @@ pub unsafe fn kept(list: List, image: Image) -> List {
         let text = core::slice::from_raw_parts_mut(memory.add(pointer_bytes), text_bytes);
         (core::slice::from_raw_parts_mut(memory.cast::<*const c_char>(), pointers), text)
     };
-    let ours = (wants_entry && !has_entry).then(entry);
-    let theirs = entries(preload).filter(|entry| wants_entry || !is_ours(entry));
-    let changed = (has_entry != wants_entry).then(|| join(text, ours.into_iter().chain(theirs))).flatten();
-    let others = given().filter(|text| changed.is_none() || !text.to_bytes().starts_with(PRELOAD));
-    let all = others.chain(variables().filter(missing)).map(CStr::as_ptr).chain(changed).chain([core::ptr::null()]);
-    for (place, pointer) in target.iter_mut().zip(all) {
+    let written = if adds_entry {
+        let theirs = (!preload.is_empty()).then_some(preload);
+        join(text, [entry()].into_iter().chain(theirs))
+    } else if drops_entry {
+        join(text, entries(preload).filter(|entry| !is_ours(entry)))
+    } else {
+        None
+    };
+    let others = given().filter(|text| !drops_entry || !text.to_bytes().starts_with(PRELOAD)).map(CStr::as_ptr);
+    let options = adds_options.then(|| options_variable().as_ptr());
+    for (place, pointer) in target.iter_mut().zip(others.chain(written).chain(options).chain([core::ptr::null()])) {
         *place = pointer;
     }
     target.as_ptr()
+}
+
+/// Whether the next program's dynamic linker will find the library: not after `chroot`, for example. A name that it
+/// looks for by itself is not judged, and behind a filter nothing can be asked.
+fn is_there() -> bool {
+    let mut path = [0u8; KEPT_BYTES];
+    let entry = entry();
+    if !entry.contains(&b'/') || entry.contains(&b'$') || !super::has_started() {
+        return true;
+    }
+    path.iter_mut().zip(entry).for_each(|(place, byte)| *place = *byte);
+    let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::R_OK as usize, 0, 0, 0];
+    // SAFETY: a path, which is shorter than its place, and plain numbers.
+    unsafe { sys::call(libc::SYS_faccessat, args) }.is_ok()
 }
 
 /// Writes `LD_PRELOAD` with these entries. There is room for all of them.
@@ -242,32 +271,69 @@ mod tests {
         Vec::leak(strings.chain([core::ptr::null()]).collect()).as_ptr()
     }
 
-    fn result(texts: &[&str]) -> Vec<&'static str> {
-        result_for(texts, Image::Takes)
+    fn texts(list: List) -> Vec<&'static str> {
+        // SAFETY: a list that lives for ever.
+        unsafe { strings(list) }.map(|text| text.to_str().unwrap()).collect()
     }
 
-    fn result_for(texts: &[&str], image: Image) -> Vec<&'static str> {
+    fn result(given: &[&str], image: Image) -> Vec<&'static str> {
         // SAFETY: a list that lives for ever.
-        unsafe { strings(kept(list(texts), image)) }.map(|text| text.to_str().unwrap()).collect()
+        texts(unsafe { kept(list(given), image) })
+    }
+
+    /// As another program's library would leave it.
+    fn seen(given: List) -> Vec<&'static str> {
+        // SAFETY: a list of its own, in memory that can be written.
+        unsafe { hide::clean(given.cast_mut().cast(), true) };
+        texts(given)
     }
 
     #[test]
-    fn what_was_cleaned_away_is_put_back() {
-        let mine = ["A=1", "LD_PRELOAD=/x/first.so:/lib/libbeeline.so", "BEELINE_OPTIONS=wait=wait", "BEELINE_X="];
+    fn what_is_given_is_seen_and_the_library_goes_along() {
+        let mine = ["A=1", "LD_PRELOAD=/x/first.so:libbeeline.so", "BEELINE_OPTIONS=wait=wait", "BEELINE_X="];
         // SAFETY: a list that lives for ever.
         unsafe { note(list(&mine), b"/lib/libbeeline.so") };
-        assert_eq!(result(&mine), mine);
-        let back = ["BEELINE_OPTIONS=wait=wait", "BEELINE_X=", "LD_PRELOAD=/lib/libbeeline.so"];
-        assert_eq!(result(&[]), back);
-        assert_eq!(result(&["LD_PRELOAD="]), back);
-        assert_eq!(
-            result(&["LD_PRELOAD=/their.so", "BEELINE_OPTIONS=", "BEELINE_X=7"]),
-            ["BEELINE_OPTIONS=", "BEELINE_X=7", "LD_PRELOAD=/lib/libbeeline.so:/their.so"]
-        );
-        assert_eq!(result(&["LD_PRELOAD=a.so libbeeline.so"]).len(), 3);
-        assert_eq!(result_for(&mine, Image::Harmed), [mine[0], mine[2], mine[3], "LD_PRELOAD=/x/first.so"]);
+        assert_eq!(result(&mine, Image::Takes), mine);
+        assert_eq!(seen(list(&mine)), ["A=1", "LD_PRELOAD=/x/first.so", "BEELINE_X="]);
+        let added = ["LD_PRELOAD=libbeeline.so", "BEELINE_OPTIONS=wait=wait"];
+        assert_eq!(result(&[], Image::Takes), added);
+        for given in [
+            &["LD_PRELOAD="][..],
+            &["LD_PRELOAD=a.so  b.so:", "Z=1"],
+            &["LD_PRELOAD=a", "LD_PRELOAD=b", "LD_PRELOAD=a"],
+            &["A=", "", "B", "LD_PRELOAD_=1"],
+            &[],
+        ] {
+            let wire = result(given, Image::Takes);
+            assert_eq!(wire.len(), given.len() + 2);
+            assert_eq!(wire[..given.len()], *given, "what is given stays where it is");
+            assert_eq!(seen(list(&wire)), given);
+            assert_eq!(result(given, Image::Ignores), given);
+            assert_eq!(result(given, Image::Harmed), given);
+        }
+        let own = ["LD_PRELOAD=/their.so", "BEELINE_OPTIONS=", "X=7"];
+        assert_eq!(result(&own, Image::Takes)[3..], ["LD_PRELOAD=libbeeline.so:/their.so"]);
+        assert_eq!(result(&["LD_PRELOAD=a.so libbeeline.so"], Image::Takes).len(), 2);
+        assert_eq!(result(&mine, Image::Harmed), [mine[0], mine[2], mine[3], "LD_PRELOAD=/x/first.so"]);
         let many: Vec<String> = (0..2000).map(|index| format!("V{index}=x")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert_eq!(result(&many).len(), 2003);
+        assert_eq!(result(&many, Image::Takes).len(), 2002);
+    }
+
+    #[test]
+    fn cutting_leaves_the_rest_as_it_was() {
+        for (value, rest) in [
+            ("x/l.so", ""),
+            ("l.so:a  b:", "a  b:"),
+            ("a b:l.so", "a b"),
+            ("a l.so:b", "a b"),
+            ("l.so l.so", ""),
+            (" l.so", ""),
+            ("l.so.1:al.so", "l.so.1:al.so"),
+        ] {
+            let mut bytes = value.as_bytes().to_vec();
+            let length = hide::cut(&mut bytes, b"/y/l.so");
+            assert_eq!(&bytes[..length], rest.as_bytes(), "{value}");
+        }
     }
 }

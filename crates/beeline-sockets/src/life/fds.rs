@@ -176,6 +176,9 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         // The number is taken by a descriptor of ours. The kernel's word for a number that cannot be had.
         return Outcome::fail(libc::EBADF);
     }
+    if let Some(target) = table::get(to).filter(|target| target.is_lane() && !table::leads_to(from, target)) {
+        meet::before_close(to, target);
+    }
     let (settled, result) = {
         let _changing = changing();
         // What the kernel would refuse changes nothing.

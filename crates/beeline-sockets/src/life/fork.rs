@@ -90,8 +90,14 @@ pub(super) fn install_handlers() {
 /// Before a `fork`.
 pub fn around_fork_prepare() {
     stats::count_if_open(Counter::Forks);
-    super::rings::before_fork();
-    let guard = changing();
+    super::code::before_fork();
+    meet::before_fork();
+    let mut guard = meet::changing_to_share();
+    while super::code::is_being_searched() {
+        drop(guard);
+        super::code::before_fork();
+        guard = meet::changing_to_share();
+    }
     // Only now: what was made while we waited is copied, and must not look as if it were made after the fork.
     FORKS.fetch_add(1, Relaxed);
     epoll::before_fork();
@@ -121,6 +127,7 @@ pub fn leave() {
     if super::is_guest_of_parent() {
         return;
     }
+    meet::before_end();
     let _changing = changing();
     table::for_each(|fd, desc| {
         if desc.is_lane() && desc.shared.load(Relaxed) && desc.fd.load(Relaxed) == fd {
@@ -161,5 +168,5 @@ pub fn around_fork_child() {
     meet::reset_after_fork();
     epoll::reset_after_fork();
     super::linger::end_all_in_child();
-    super::rings::forked();
+    super::code::forked();
 }

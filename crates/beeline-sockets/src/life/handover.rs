@@ -40,7 +40,7 @@ use super::image::Image;
 use super::{changing, is_guest_of_parent, open_fds, stranger};
 use crate::desc::Desc;
 use crate::side::{EXPECTED, SideState};
-use crate::{kernel, stats, table};
+use crate::{kernel, meet, stats, table};
 
 /// Loans that can be taken back; what goes beyond stays counted.
 const RETURNABLE: usize = 32;
@@ -112,6 +112,14 @@ pub(super) fn lend(desc: &'static Desc, to_another: bool) -> bool {
     true
 }
 
+/// Makes one more loan of an end that is lent already, to one more process that gets its parts.
+pub(super) fn lend_again(side: &SideState) {
+    if side.origin.lent.fetch_update(AcqRel, Relaxed, |lent| (lent != 0).then(|| lent.saturating_add(1))).is_ok() {
+        side.holders.fetch_add(1, AcqRel);
+        side.join(EXPECTED);
+    }
+}
+
 /// Takes a loan out of the way that nobody will take. `counted` tells whether a holder was counted for it.
 pub(super) fn end_loan(side: &SideState, counted: bool) {
     if side.take_loan() && counted {
@@ -141,7 +149,9 @@ pub fn before_exec(image: Image) -> Loan {
     if !super::has_started() {
         return loan;
     }
+    pass_listeners_on();
     if !loan.to_another {
+        meet::before_end();
         stranger::prepare_exec(image);
         if image != Image::Takes {
             stats::before_strange_program();
@@ -150,7 +160,7 @@ pub fn before_exec(image: Image) -> Loan {
     if image != Image::Takes {
         return loan;
     }
-    let _changing = changing();
+    let _changing = meet::changing_to_share();
     if loan.to_another {
         open_fds::each(|fd| {
             if let Some(desc) = stays_open(fd).then(|| by_cookie(fd)).flatten() {
@@ -165,6 +175,16 @@ pub fn before_exec(image: Image) -> Loan {
         });
     }
     loan
+}
+
+/// Listeners of which the app was told, and that the new program gets, are that program's.
+fn pass_listeners_on() {
+    meet::pass_on(|_, desc| {
+        let mut gets = false;
+        // It may have got another number in the child of a vfork.
+        open_fds::each(|fd| gets |= stays_open(fd) && meet::is_listener(fd, desc));
+        gets
+    });
 }
 
 /// `execve` has failed.
@@ -189,8 +209,10 @@ pub fn before_spawn(image: Image) -> Loan {
     if !super::has_started() || is_guest_of_parent() {
         return loan;
     }
+    meet::before_fork();
     stranger::prepare_spawn(image);
-    let _changing = changing();
+    meet::pass_on(|fd, desc| stays_open(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED);
+    let _changing = meet::changing_to_share();
     LENDERS.fetch_add(1, Relaxed);
     if image == Image::Takes {
         table::for_each(|fd, desc| {

@@ -24,8 +24,17 @@ pub enum Image {
     Takes,
     /// It will not, and does not care if asked to.
     Ignores,
+    /// Nobody can tell, because it cannot be read. It is not counted on.
+    Unknown,
     /// It would fail or complain if asked to.
     Harmed,
+}
+
+impl Image {
+    /// Whether the dynamic linker may load the library if it is asked to.
+    pub(super) fn loads(self) -> bool {
+        matches!(self, Self::Takes | Self::Unknown)
+    }
 }
 
 /// What a call of the `exec` family names.
@@ -98,9 +107,20 @@ fn at(directory: i32, file: &CStr, scripts: usize) -> Image {
             let _ = sys::close(fd as i32);
             image
         }
-        Err(crate::Errno(libc::EACCES | libc::EPERM)) => Image::Ignores,
+        Err(crate::Errno(libc::EACCES | libc::EPERM)) => unreadable(directory, file),
         Err(_) => Image::Takes,
     }
+}
+
+/// A program that can be executed and not read: its mode can be seen all the same.
+fn unreadable(directory: i32, file: &CStr) -> Image {
+    let flags = libc::O_PATH | libc::O_CLOEXEC;
+    let args = [directory as usize, file.as_ptr() as usize, flags as usize, 0, 0, 0];
+    // SAFETY: a NUL-terminated path and plain numbers.
+    let Ok(fd) = (unsafe { call(libc::SYS_openat, args) }) else { return Image::Ignores };
+    let raises = raises_privileges(fd as i32);
+    let _ = sys::close(fd as i32);
+    if raises { Image::Ignores } else { Image::Unknown }
 }
 
 fn of_file(fd: i32, scripts: usize) -> Image {

@@ -150,12 +150,29 @@ impl Object {
         unsafe { CStr::from_ptr(strings.wrapping_add(offset as usize) as *const c_char) }
     }
 
+    /// Its name for those who need it.
+    #[must_use]
+    pub fn soname(&self) -> Option<&[u8]> {
+        // SAFETY: the object's own table says so.
+        self.entry(DT_SONAME).map(|name| unsafe { self.string(name) }.to_bytes())
+    }
+
+    /// Its notes (`PT_NOTE` of elf(5)): where each may begin.
+    pub fn notes(&self) -> impl Iterator<Item = &[u8]> {
+        self.segments(libc::PT_NOTE).flat_map(|segment| {
+            let is_loaded = self.holds(libc::PT_LOAD, self.address(segment));
+            let length = if is_loaded { segment.p_filesz as usize } else { 0 };
+            // SAFETY: the segment lies in one that is loaded, which nothing unmaps while it is listed.
+            let notes = unsafe { core::slice::from_raw_parts(self.address(segment) as *const u8, length) };
+            (0..length).step_by(4).filter_map(move |at| notes.get(at..))
+        })
+    }
+
     /// Whether it is what others need by this name.
     #[must_use]
     pub fn is_called(&self, needed: &[u8]) -> bool {
         let file = |path: &[u8]| path.rsplit(|&byte| byte == b'/').next() == needed.rsplit(|&byte| byte == b'/').next();
-        // SAFETY: the object's own table says so.
-        file(self.name()) || self.entry(DT_SONAME).is_some_and(|name| unsafe { self.string(name) }.to_bytes() == needed)
+        file(self.name()) || self.soname() == Some(needed)
     }
 
     /// Where it was loaded, beside where its file has it.

@@ -10,7 +10,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_wire::ConnName;
+use beeline_wire::{ConnName, DoorName};
 
 use crate::desc::{DESCS, Desc, Kind};
 use crate::{Errno, kernel, table};
@@ -36,13 +36,15 @@ pub(crate) fn orphan_used(desc: &Desc) -> Errno {
     Errno(libc::ECONNRESET)
 }
 
-/// Whether `fd` is either end of a connection's anchor: one of its names is a connection's.
+/// Whether `fd` is either end of a connection's anchor: one of its names is a connection's, or both ends know it by its
+/// door's, because the client found all names taken.
 pub(super) fn is_anchor(fd: i32) -> bool {
     if kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Ok(libc::AF_UNIX) {
         return false;
     }
     let named = |address: Result<kernel::SockAddr, _>| {
-        address.is_ok_and(|address| address.abstract_name().is_some_and(|name| ConnName::parse(name).is_some()))
+        let is_conn = |name: &[u8]| ConnName::parse(name).is_some() || DoorName::parse(name).is_some();
+        address.is_ok_and(|address| address.abstract_name().is_some_and(is_conn))
     };
     named(kernel::getsockname(fd)) || named(kernel::getpeername(fd))
 }

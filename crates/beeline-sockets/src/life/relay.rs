@@ -141,7 +141,7 @@ fn gate(desc: &'static Desc, pair: &Pair) -> Result<Attendance, Reason> {
 
 /// Starts the relay and puts the app's end of the pair in the anchor's place.
 fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> Result<(), Reason> {
-    let (Some(tx), Some(rx)) = (desc.lock_tx(), desc.lock_rx()) else { return Err(Reason::RelayFailed) };
+    let Some((tx, rx)) = desc.lock_tx_and_rx() else { return Err(Reason::RelayFailed) };
     let side = tx.side;
     // Threads that sleep on the anchor could miss that it is not theirs any more: the relay takes bells meant for them.
     if desc.pins.load(Relaxed) != 0 || side.is(state::POISONED) {

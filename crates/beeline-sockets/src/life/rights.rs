@@ -21,7 +21,7 @@ use beeline_shm::sys;
 use beeline_stats::Reason;
 
 use super::adopt::{Part, adopt_all};
-use super::handover::{end_loan, lend, part_fds};
+use super::handover::{end_loan, lend, lend_again, part_fds};
 use super::stranger::give_away;
 use super::{changing, is_guest_of_parent};
 use crate::desc::{Desc, Kind};
@@ -56,7 +56,12 @@ pub unsafe fn send(
 ) -> Option<isize> {
     let mut any = false;
     // SAFETY: forwarded.
-    unsafe { each(message, |fd| any |= notice(fd)) };
+    unsafe {
+        each(message, |fd| {
+            meet::before_passing(fd);
+            any |= notice(fd);
+        })
+    };
     if !any || is_guest_of_parent() {
         return None;
     }
@@ -207,6 +212,7 @@ impl Parcel {
 pub unsafe fn receive(
     socket: i32,
     message: *mut libc::msghdr,
+    flags: i32,
     receive: impl FnOnce(*mut libc::msghdr) -> isize,
 ) -> Option<isize> {
     if !brings_rights(socket) || (message as usize) < 4096 || is_guest_of_parent() {
@@ -228,7 +234,7 @@ pub unsafe fn receive(
     if result >= 0 {
         message.msg_flags = came.msg_flags;
         // SAFETY: the kernel filled in the control data of `came`; the app's room is as large as it said.
-        unsafe { deliver(&mut came, message) };
+        unsafe { deliver(&mut came, message, flags & libc::MSG_PEEK != 0) };
     }
     Some(result)
 }
@@ -237,7 +243,7 @@ pub unsafe fn receive(
 ///
 /// # Safety
 /// The control data of `came` must be the kernel's, and that of `message` room of the app.
-unsafe fn deliver(came: &mut libc::msghdr, message: &mut libc::msghdr) {
+unsafe fn deliver(came: &mut libc::msghdr, message: &mut libc::msghdr, peeked: bool) {
     let room = message.msg_control.cast::<u8>();
     let room_bytes = message.msg_controllen;
     let mut filled = 0;
@@ -252,7 +258,7 @@ unsafe fn deliver(came: &mut libc::msghdr, message: &mut libc::msghdr) {
         let is_rights = control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS;
         if is_rights {
             // SAFETY: as many descriptors as the length says.
-            length = unsafe { take_over(data, length / FD_BYTES, left / FD_BYTES, message) } * FD_BYTES;
+            length = unsafe { take_over(data, length / FD_BYTES, left / FD_BYTES, message, peeked) } * FD_BYTES;
         } else if left < length {
             message.msg_flags |= libc::MSG_CTRUNC;
             length = left;
@@ -279,7 +285,7 @@ unsafe fn deliver(came: &mut libc::msghdr, message: &mut libc::msghdr) {
 ///
 /// # Safety
 /// `data` must hold `count` descriptors.
-unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc::msghdr) -> usize {
+unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc::msghdr, peeked: bool) -> usize {
     let data = data.cast::<i32>();
     let mut parts = [Part::NONE; RIGHTS_MAX];
     let parts = parts.get_mut(..count.min(RIGHTS_MAX)).unwrap_or_default();
@@ -292,6 +298,10 @@ unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc
     }
     {
         let _changing = changing();
+        if peeked {
+            // The message is still there, with the loan of whoever receives it.
+            parts.iter().filter_map(Part::side).for_each(lend_again);
+        }
         adopt_all(parts);
     }
     let mut given = 0;
@@ -316,7 +326,7 @@ unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc
     }
     if parts.iter().any(|part| table::get(part.fd).is_some_and(Desc::is_lane)) {
         // Perhaps the first ones of a program that is not fit for them.
-        super::rings::settle_lanes();
+        super::code::settle_lanes();
     }
     given
 }

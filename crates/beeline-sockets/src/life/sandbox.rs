@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use beeline_stats::{Reason, Role};
 
-use super::{is_guest_of_parent, relay, stop_accelerating};
+use super::{changing, is_guest_of_parent, relay, stop_accelerating};
 use crate::{Errno, Outcome, epoll, kernel, proc, stats, table};
 
 /// Descriptors that the making of a relay may take.
@@ -56,6 +56,14 @@ pub fn before_filter() -> Outcome {
 
 /// The program is about to limit itself.
 pub fn before_limit(resource: u32, limit: &libc::rlimit) {
+    if resource == libc::RLIMIT_NOFILE {
+        crate::meet::forget_descriptor_limit();
+    }
+    if resource == libc::RLIMIT_AS && limit.rlim_cur != libc::RLIM_INFINITY && !is_guest_of_parent() {
+        // Clients whose lanes take addresses that the program means to have for itself.
+        let _changing = changing();
+        crate::meet::retreat_from_doors(Reason::AddressSpaceLimited);
+    }
     if is_sealed() || !leaves_no_relay(resource, limit.rlim_max) || is_guest_of_parent() {
         return;
     }

@@ -3,35 +3,32 @@
 //! # Turns
 //!
 //! A non-blocking listener is asked at both queues, each of them first every other time, so that neither
-//! starves. A blocking one sleeps in poll(2) on both and never in the TCP `accept` itself: whoever finds the
+//! starves. A blocking one sleeps on both, with no lock held, and never in the TCP `accept` itself: whoever finds the
 //! TCP queue ready takes from it through the turnstile ([`super::turnstile`]), with nobody in between.
 //!
-//! # Silence
+//! # Clients that break the rules, or say nothing
 //!
-//! Connecting to the door and saying hello are two calls of the client, and the kernel wakes the server at the first.
-//! A client that has not spoken yet is waited for, for a moment; then it is put aside ([`door::park`]), so that it
-//! holds up nobody, and its anchor's readability counts as the listener's.
-//!
-//! Whoever is put aside can be served by this process only, while in TCP's queue anybody who shares the listener could
-//! serve it. One of a crowd may leave `accept` with another client to serve, or to wait for its turn at a lock of the
-//! app's, and not come back for long. So it first sends those away that it has put aside: they begin again over TCP.
+//! A client that has not spoken yet waits in the lobby ([`super::lobby`]), and nobody is told of it. One whose hello is
+//! bad is shown to the app as what it would be on TCP: a connection that was reset before it was accepted
+//! ([`super::reset`]). So an `accept` on a listener that blocks, made because the listener was called readable, always
+//! returns: whoever made it readable is there, in whichever state.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_shm::sys;
 use beeline_stats::tunables::Wait;
-use beeline_stats::{Counter, Poison, Reason, Role};
+use beeline_stats::{Counter, Reason, Role};
 
 use super::admit::take;
 use super::hello_io::{self, Refusal, Waiting};
-use super::listener::{self, Listener, PENDING_MAX};
-use super::turnstile::{self, Held};
-use super::{door, pool};
+use super::listener::{self, Listener};
+use super::lobby::{self, send_away};
+use super::{admit, door, pool, reset, retreat, turnstile, watched};
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken};
-use crate::{Errno, Outcome, epoll, life, stats, table};
+use crate::{Errno, Outcome, life, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
 const CLIENTS_MAX: usize = 64;
@@ -56,26 +53,40 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
             None => return Outcome::Kernel,
         },
     };
-    super::open_door(desc);
+    door::open_to_accept(desc);
     let Some(listener) = Listener::of(desc) else { return Outcome::Kernel };
+    listener.told_ns.store(0, Relaxed);
     // A listener that is closed while this call waits is kept until the end.
     let Some(pin) = table::pin(fd, desc) else { return Outcome::Kernel };
     let mut peer = SockAddr::empty();
-    let result = match kernel::fcntl(fd, libc::F_GETFL, 0) {
-        Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => now(fd, desc, listener, flags, &mut peer),
+    let accept = |peer: &mut SockAddr| match kernel::fcntl(fd, libc::F_GETFL, 0) {
+        Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => Some(now(fd, desc, listener, flags, peer)),
         // Without a door there is one queue, in which the kernel may sleep.
-        Ok(_) if listener.door.get().is_none() && listener.waiting.load(Relaxed) == 0 => return Outcome::Kernel,
-        Ok(_) => eventually(fd, &pin, listener, flags, &mut peer),
-        Err(errno) => Err(errno),
+        Ok(_) if listener.door.get().is_none() && !listener.lobby.is_occupied() => None,
+        Ok(_) => Some(eventually(fd, &pin, listener, flags, peer)),
+        Err(errno) => Some(Err(errno)),
     };
+    let result = if admit::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { accept(&mut peer) };
     let result = match result {
-        Err(Errno(libc::EAGAIN)) if listener.waiting.load(Relaxed) != 0 && listener.is_shared() => {
-            from_pending(desc, listener, flags, &mut peer).ok_or(Errno(libc::EAGAIN))
+        // What is hidden is in the way of what the program may have.
+        Some(Err(Errno(libc::EMFILE | libc::ENFILE))) => match last_client(desc, listener, flags, &mut peer) {
+            Some(last) => Some(Ok(last)),
+            None => {
+                give_up_descriptors();
+                accept(&mut peer)
+            }
+        },
+        result => result,
+    };
+    let Some(result) = result else { return Outcome::Kernel };
+    let result = match result {
+        Err(Errno(libc::EAGAIN)) if listener.lobby.is_occupied() && listener.is_shared() => {
+            from_lobby(desc, listener, flags, &mut peer).and_then(|accepted| accepted.ok_or(Errno(libc::EAGAIN)))
         }
         result => result,
     };
-    if listener.waiting.load(Relaxed) != 0 && listener.is_shared() {
-        door::dismiss(listener);
+    if listener.lobby.is_occupied() && listener.is_shared() {
+        lobby::dismiss(listener);
     }
     if let Ok(accepted) = result {
         life::serve_streams(accepted);
@@ -97,6 +108,41 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
         Ok(accepted) => Outcome::Done(accepted as isize),
         Err(errno) => Outcome::Fail(errno),
     }
+}
+
+fn give_up_descriptors() {
+    let _changing = life::changing();
+    retreat::give_up_descriptors();
+}
+
+/// No number is left but those that are hidden: takes a client that waits at the door with one of them, its lane with
+/// another. Nobody is let in at the door any more.
+#[cold]
+fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, peer: &mut SockAddr) -> Option<i32> {
+    let _changing = life::changing();
+    if !admit::release_reserve() || !retreat::begin_now(listener, Reason::DescriptorsShort) {
+        return None;
+    }
+    let anchor = next(listener, flags).ok().flatten();
+    let gave_up = {
+        let _guard = listener.lock.lock();
+        retreat::give_up_turnstile(listener)
+    };
+    if !gave_up {
+        // The door's own number is the last one, then.
+        retreat::if_empty(desc, listener);
+    }
+    let taken = anchor.and_then(|anchor| match take(desc, listener, anchor, flags, peer) {
+        Ok(()) => Some(anchor),
+        Err(refusal) => {
+            send_away(anchor, refusal);
+            None
+        }
+    });
+    // What has come since cannot be taken: it begins again over TCP, and waits there.
+    pool::release_descriptors();
+    retreat::if_empty(desc, listener);
+    taken
 }
 
 fn drop_accepted(fd: i32) {
@@ -132,8 +178,6 @@ fn eventually(
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<i32, Errno> {
-    /// How long to leave a process alone that is just taking a TCP connection.
-    const ELSEWHERE_NS: u64 = 1_000_000;
     let desc = pin.desc();
     let mut patience = Patience::timeout(desc.draft.rcv_timeout_ns.load(Relaxed));
     let interrupted = |woken: Option<Woken>, patience: &Patience| {
@@ -144,24 +188,10 @@ fn eventually(
     if door_first && let Some(accepted) = from_door(desc, listener, flags, peer)? {
         return Ok(accepted);
     }
+    let mut kept = turnstile::Kept::default();
     loop {
-        let passed = match pin.while_waiting(|| turnstile::pass(listener, &patience)) {
-            Ok(passed) => Some(passed),
-            Err(Held::Elsewhere) => None,
-            Err(Held::Signal) if interrupted(patience.signal(), &patience) => return Err(Errno(libc::EINTR)),
-            Err(Held::Signal) if !table::leads_to(given, desc) => return Err(Errno(libc::EBADF)),
-            Err(Held::Signal) => continue,
-        };
-        let fd = pin.fd(given);
-        let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 1 + 20];
-        let count = fill(fd, desc, &mut fds);
-        let fds = fds.get_mut(..count).unwrap_or_default();
-        let came = passed.as_ref().is_some_and(|passed| passed.while_waiting(|| spin(desc, &patience, fds)));
-        let mut sleep = |fds: &mut [libc::pollfd]| match &passed {
-            Some(passed) => passed.while_waiting(|| patience.sleep(fds, None)),
-            None => patience.sleep(fds, None),
-        };
-        match if came { Woken::Ready(1) } else { pin.while_waiting(|| sleep(fds)) } {
+        let Came { woken, over_tcp, at_door } = wait_for_client(pin.fd(given), pin, listener, &mut patience);
+        match woken {
             Woken::Ready(_) => {}
             Woken::TimedOut => return Err(Errno(libc::EAGAIN)),
             Woken::Failed(errno) => return Err(errno),
@@ -175,45 +205,72 @@ fn eventually(
         if !table::leads_to(fd, desc) || Listener::of(desc).is_none_or(|now| !core::ptr::eq(now, listener)) {
             return Err(Errno(libc::EBADF));
         }
-        let [tcp, hidden @ ..] = fds else { return Err(Errno(libc::EBADF)) };
-        let rung = hidden.iter().any(|place| place.revents != 0);
-        if rung
-            && (door_first || tcp.revents == 0)
+        if at_door
+            && (door_first || !over_tcp)
             && let Some(accepted) = from_door(desc, listener, flags, peer)?
         {
             return Ok(accepted);
         }
-        if tcp.revents != 0 && passed.is_some() {
-            let taken = {
-                // Other threads of this process are through the turnstile, too.
-                let _guard = listener.lock.lock();
-                (kernel::poll_now(fd, libc::POLLIN) != 0).then(|| take_from_tcp(fd, flags, peer))
-            };
-            if let Some(taken) = taken {
-                return taken.map(came_over_tcp);
+        let mut elsewhere = false;
+        if over_tcp {
+            if let Some(passed) = turnstile::pass(listener) {
+                kept.forget();
+                let taken = (kernel::poll_now(fd, libc::POLLIN) != 0).then(|| take_from_tcp(fd, flags, peer));
+                drop(passed);
+                if let Some(taken) = taken {
+                    return taken.map(came_over_tcp);
+                }
+            } else {
+                elsewhere = true;
             }
-        } else if tcp.revents != 0 {
-            let until = Some(kernel::now_ns().saturating_add(ELSEWHERE_NS));
-            let _ = crate::wait::sleep(&mut [], until, None);
         }
-        if rung && let Some(accepted) = from_door(desc, listener, flags, peer)? {
+        if at_door && let Some(accepted) = from_door(desc, listener, flags, peer)? {
             return Ok(accepted);
         }
+        if elsewhere {
+            kept.leave(listener);
+        }
     }
+}
+
+/// What a wait for a client ended with, and which queue has one.
+struct Came {
+    woken: Woken,
+    over_tcp: bool,
+    at_door: bool,
+}
+
+/// Waits until a queue has a client, with no lock held.
+fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, patience: &mut Patience) -> Came {
+    let desc = pin.desc();
+    let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 1 + 20];
+    let count = fill(fd, desc, &mut fds);
+    let fds = fds.get_mut(..count).unwrap_or_default();
+    if !spin(desc, listener, patience, fds) {
+        if let Some(set) = turnstile::set_of(listener) {
+            let (woken, over_tcp, at_door) = pin.while_waiting(|| turnstile::sleep(set, patience));
+            return Came { woken, over_tcp, at_door };
+        }
+        let woken = pin.while_waiting(|| patience.sleep(fds, None));
+        if !matches!(woken, Woken::Ready(_)) {
+            return Came { woken, over_tcp: false, at_door: false };
+        }
+    }
+    let mut came = fds.iter().map(|place| place.revents != 0);
+    let over_tcp = came.next().unwrap_or(false);
+    Came { woken: Woken::Ready(1), over_tcp, at_door: came.any(|came| came) }
 }
 
 /// Looks again and again for a while, if that has paid lately: a client that connects as soon as it was served
 /// is there before this thread would have gone to sleep, and waking up costs more than all the rest of a
 /// connection. The account is kept as for a connection's waits (see [`crate::wait`]), but a look is a system
 /// call here.
-fn spin(desc: &Desc, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
+fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
     /// A budget below this is none.
     const LEAST_NS: u64 = 2_000;
     /// Waits without a spin between two probes, and the budget of a probe.
     const PROBE_EVERY: u32 = 32;
     const PROBE_NS: u64 = 10_000;
-    /// Another task ran here meanwhile: there is more work than CPUs.
-    const GAP_NS: u64 = 20_000;
     let most = crate::config().spin_ns_max;
     let mut budget = match crate::config().wait {
         Wait::Sleep => return false,
@@ -226,6 +283,19 @@ fn spin(desc: &Desc, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
         }
         budget = PROBE_NS.min(most);
     }
+    if !turnstile::may_spin(listener, budget) {
+        return false;
+    }
+    let ready = spin_for(budget, most, desc, patience, fds);
+    turnstile::has_spun(listener);
+    ready
+}
+
+fn spin_for(budget: u64, most: u64, desc: &Desc, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
+    /// A budget below this is none.
+    const LEAST_NS: u64 = 2_000;
+    /// Another task ran here meanwhile: there is more work than CPUs.
+    const GAP_NS: u64 = 20_000;
     let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let start = kernel::now_ns();
     let mut last = start;
@@ -285,61 +355,68 @@ fn from_door(
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<Option<i32>, Errno> {
-    if listener.waiting.load(Relaxed) != 0
-        && let Some(accepted) = from_pending(desc, listener, flags, peer)
+    if listener.lobby.is_occupied()
+        && let Some(accepted) = from_lobby(desc, listener, flags, peer)?
     {
         return Ok(Some(accepted));
     }
     for _ in 0..CLIENTS_MAX {
-        let (anchor, taken) = {
+        let (anchor, taken, forks) = {
             let _changing = life::changing();
-            let Some(anchor) = next(listener, flags)? else { return Ok(None) };
-            (anchor, take(desc, listener, anchor, flags, peer))
+            let anchor = match next(listener, flags) {
+                Ok(Some(anchor)) => anchor,
+                Ok(None) => {
+                    retreat::if_empty(desc, listener);
+                    return Ok(None);
+                }
+                // Another process that shares it has shut it.
+                Err(Errno(libc::EINVAL)) => {
+                    watched::give_up(desc, listener);
+                    return Ok(None);
+                }
+                Err(errno) => return Err(errno),
+            };
+            (anchor, take(desc, listener, anchor, flags, peer), crate::forks())
         };
         let taken = match taken {
-            Err(Refusal::Silence) if await_hello(listener, anchor) => {
+            Err(Refusal::Silence) if lobby::await_hello(desc, listener, anchor) => {
                 let _changing = life::changing();
-                take(desc, listener, anchor, flags, peer)
+                // A child that was forked meanwhile has the anchor, too, and knows nothing of it.
+                let ours = crate::forks() == forks;
+                if ours { take(desc, listener, anchor, flags, peer) } else { Err(Refusal::Gone) }
             }
             taken => taken,
         };
         match taken {
-            Ok(()) => return Ok(Some(anchor)),
-            Err(Refusal::Silence) => {
-                if let Some(hidden) = set_aside(listener, anchor) {
-                    epoll::listener_gained(desc, hidden);
-                }
+            Ok(()) => {
+                door::fit_to_numbers(listener, anchor);
+                return Ok(Some(anchor));
             }
+            Err(Refusal::Silence) => {
+                let _changing = life::changing();
+                let _guard = listener.lock.lock();
+                let _ = lobby::park(listener, anchor);
+            }
+            Err(refusal @ Refusal::Poison(_)) => return refuse(desc, anchor, refusal, flags, peer).map(Some),
             Err(refusal) => send_away(anchor, refusal),
         }
     }
     Ok(None)
 }
 
-/// Waits a moment for the hello of a client that has just connected: the kernel wakes us when it connects, before it
-/// can speak, and perhaps on its own CPU. So a listener that the kernel calls readable has somebody to accept. Clients
-/// that stay silent in spite of that cost a listener one such wait in a hundred times its length, until they speak. One
-/// of a crowd, which can only send them away, waits ten times as often.
-fn await_hello(listener: &Listener, anchor: i32) -> bool {
-    const AWAIT_NS: i64 = 50_000_000;
-    const RESPITE_NS: u64 = 5_000_000_000;
-    const RESPITE_IN_CROWD_NS: u64 = 500_000_000;
-    let in_crowd = listener.is_shared();
-    let respite_ns = if in_crowd { RESPITE_IN_CROWD_NS } else { RESPITE_NS };
-    if (in_crowd || listener.waiting.load(Relaxed) != 0) && kernel::now_ns() < listener.await_from_ns.load(Relaxed) {
-        return false;
-    }
-    let mut fds = [libc::pollfd { fd: anchor, events: libc::POLLIN, revents: 0 }];
-    let mut timeout = libc::timespec { tv_sec: 0, tv_nsec: AWAIT_NS };
-    // SAFETY: a live timeout, which the kernel may write to; no mask.
-    let spoken = matches!(unsafe { kernel::ppoll(&mut fds, &raw mut timeout, core::ptr::null()) }, Ok(1..));
-    if !spoken {
-        listener.await_from_ns.store(kernel::now_ns().saturating_add(respite_ns), Relaxed);
-    }
-    spoken
+/// Sends a client away that has broken the rules, or that the app was told of. The app gets what it gets on TCP for
+/// one that was reset.
+fn refuse(desc: &Desc, anchor: i32, refusal: Refusal, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno> {
+    send_away(anchor, refusal);
+    let accepted = reset::connection(desc.family.load(Relaxed) as i32, flags, peer)?;
+    super::fd_reborn(accepted);
+    Ok(accepted)
 }
 
 /// The next client in the door's queue.
+///
+/// # Errors
+/// Those of accept4(2): `EINVAL` from a door that was shut.
 fn next(listener: &'static Listener, flags: i32) -> Result<Option<i32>, Errno> {
     let _guard = listener.lock.lock();
     let Some(door) = listener.door.get() else { return Ok(None) };
@@ -349,69 +426,42 @@ fn next(listener: &'static Listener, flags: i32) -> Result<Option<i32>, Errno> {
             if !pool::release_descriptors() {
                 return Err(errno);
             }
-            kernel::accept4(door, None, flags).map(|anchor| Some(anchor as i32))
+            match kernel::accept4(door, None, flags) {
+                Ok(anchor) => Ok(Some(anchor as i32)),
+                Err(errno @ Errno(libc::EMFILE | libc::ENFILE)) => Err(errno),
+                // The kernel looks for a number first.
+                Err(_) => Ok(None),
+            }
         }
-        // EAGAIN mostly; a door that was shut down has no clients either.
+        Err(errno @ Errno(libc::EINVAL)) => Err(errno),
+        // EAGAIN mostly.
         Err(_) => Ok(None),
     }
 }
 
 /// Takes one of the clients that were silent when they came and have spoken since.
-fn from_pending(desc: &'static Desc, listener: &'static Listener, flags: i32, peer: &mut SockAddr) -> Option<i32> {
-    let _changing = life::changing();
-    while let Some((hidden, anchor)) = spoken(listener, flags) {
-        // Its file stays open under another number, so the sets do not forget the hidden one by themselves.
-        epoll::listener_lost(desc, hidden);
-        kernel::close_hidden(hidden);
-        match take(desc, listener, anchor, flags, peer) {
-            Ok(()) => return Some(anchor),
+fn from_lobby(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<Option<i32>, Errno> {
+    loop {
+        let (anchor, taken) = {
+            let _changing = life::changing();
+            let Some(anchor) = lobby::spoken(listener, flags)? else { return Ok(None) };
+            (anchor, take(desc, listener, anchor, flags, peer))
+        };
+        let told = listener.told.swap(0, Relaxed) != 0;
+        match taken {
+            Ok(()) => return Ok(Some(anchor)),
+            // Its anchor is readable, and yet holds nothing: whatever made it so was taken back.
+            Err(refusal) if told || matches!(refusal, Refusal::Poison(_)) => {
+                return refuse(desc, anchor, refusal, flags, peer).map(Some);
+            }
             Err(refusal) => send_away(anchor, refusal),
         }
     }
-    None
-}
-
-/// The anchor of a pending client that has spoken, under its hidden number, which the caller closes, and under one
-/// as accept(2) would give it.
-fn spoken(listener: &'static Listener, flags: i32) -> Option<(i32, i32)> {
-    let _guard = listener.lock.lock();
-    for place in listener.pending.iter().take(PENDING_MAX) {
-        let Some(hidden) = place.anchor.get() else { continue };
-        match hello_io::look(hidden) {
-            Waiting::Silence => {}
-            Waiting::Gone => {
-                stats::poisoned(Poison::HelloSilent);
-                door::drop_pending(listener, place);
-            }
-            Waiting::Message => {
-                let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-                let anchor = kernel::fcntl(hidden, command, 0).ok()? as i32;
-                place.anchor.set(None);
-                listener.waiting.fetch_sub(1, Relaxed);
-                let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
-                let _ = kernel::fcntl(anchor, libc::F_SETFL, mode as usize);
-                return Some((hidden, anchor));
-            }
-        }
-    }
-    None
-}
-
-/// Puts a silent client aside. Returns the hidden descriptor whose readability is the listener's from now on.
-fn set_aside(listener: &'static Listener, anchor: i32) -> Option<i32> {
-    let _guard = listener.lock.lock();
-    let hidden = door::park(listener, anchor);
-    if hidden.is_none() {
-        send_away(anchor, Refusal::Poison(Poison::HelloSilent));
-    }
-    hidden
-}
-
-fn send_away(anchor: i32, refusal: Refusal) {
-    if let Refusal::Poison(poison) = refusal {
-        stats::poisoned(poison);
-    }
-    let _ = sys::close(anchor);
 }
 
 /// Whether the listener has a client at its door, after the kernel has called one of its hidden descriptors readable.
@@ -422,39 +472,58 @@ fn send_away(anchor: i32, refusal: Refusal) {
 #[must_use]
 pub fn door_ready(desc: &'static Desc) -> bool {
     let Some(listener) = Listener::of(desc) else { return false };
+    if watched::leaves_it(desc, listener) {
+        return false;
+    }
     let fd = desc.fd.load(Relaxed);
     if kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK != 0) {
         return true;
     }
-    if any_spoken(listener) {
-        return true;
+    let ready = lobby::any_spoken(listener) || let_in(desc, listener);
+    if ready {
+        listener.told.store(1, Relaxed);
     }
+    ready
+}
+
+/// Lets clients into the lobby until there is one that has spoken.
+fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
     for _ in 0..CLIENTS_MAX {
-        let gained = {
+        let came = {
             let _changing = life::changing();
-            let Ok(Some(anchor)) = next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) else { return false };
-            let unheard = listener.is_shared() && !await_hello(listener, anchor);
-            if unheard || hello_io::look(anchor) == Waiting::Gone {
-                send_away(anchor, Refusal::Gone);
-                None
-            } else {
-                set_aside(listener, anchor)
+            next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
+        };
+        let anchor = match came {
+            Ok(Some(anchor)) => anchor,
+            Err(Errno(libc::EINVAL)) => {
+                watched::give_up(desc, listener);
+                return false;
+            }
+            // Waiting would not help: `accept` tells.
+            Err(_) => return true,
+            Ok(None) => {
+                retreat::if_empty(desc, listener);
+                return false;
             }
         };
-        if let Some(hidden) = gained {
-            epoll::listener_gained(desc, hidden);
-            if hello_io::look(hidden) == Waiting::Message {
-                return true;
+        let waiting = match hello_io::look_closely(anchor) {
+            Waiting::Silence if lobby::await_hello(desc, listener, anchor) => hello_io::look_closely(anchor),
+            waiting => waiting,
+        };
+        match waiting {
+            Waiting::Silence if listener.is_shared() => send_away(anchor, Refusal::Gone),
+            Waiting::Gone => send_away(anchor, Refusal::Gone),
+            Waiting::Silence | Waiting::Message => {
+                let parked = {
+                    let _changing = life::changing();
+                    let _guard = listener.lock.lock();
+                    lobby::park(listener, anchor)
+                };
+                if parked.is_some() && waiting == Waiting::Message && lobby::any_spoken(listener) {
+                    return true;
+                }
             }
         }
     }
     false
-}
-
-fn any_spoken(listener: &'static Listener) -> bool {
-    if listener.waiting.load(Relaxed) == 0 {
-        return false;
-    }
-    let _guard = listener.lock.lock();
-    listener.pending.iter().any(|place| place.anchor.get().is_some_and(|fd| hello_io::look(fd) == Waiting::Message))
 }

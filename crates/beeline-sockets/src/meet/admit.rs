@@ -2,30 +2,34 @@
 //!
 //! 1. The client's anchor must be bound to the name of a connection to this listener. The kernel keeps that
 //!    name unique, so it reserves the client's address; both addresses in it must be of this host, except that the
-//!    bridge speaks for clients on other hosts.
+//!    bridge speaks for clients on other hosts. Without a name the addresses stand in the hello. What else a client
+//!    may not claim is in [`super::claims`].
 //! 2. The client must be somebody to share memory with ([`super::trust`]).
 //! 3. The hello must be there.
 //! 4. The lane is mapped, or found among those mapped before.
-//! 5. Everything that can fail has been done when [`flags::TAKEN`] is set; from then on the connection never
-//!    changes its path. A client that is sent away before begins again over TCP.
+//! 5. Everything that can fail has been done when the hello is taken ([`beeline_lane::offer`]); from then on the
+//!    connection never changes its path. A client that is sent away before begins again over TCP, and one that has not
+//!    waited for us has done so already.
 
-use core::net::SocketAddr;
-use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
-use beeline_lane::{End, LaneMemory, flags};
+use beeline_lane::{End, flags, offer};
 use beeline_shm::sys;
 use beeline_stats::{Counter, Poison, Reason, Role};
-use beeline_wire::{ConnName, Endpoint};
+use beeline_wire::{ConnName, Endpoint, Held};
 
+use super::claims::{self, Naming};
 use super::connect::memory_reason;
 use super::hello_io::{self, Refusal, Waiting};
 use super::listener::{FdCell, Listener};
 use super::pool::{self, PooledLane};
-use super::{lookup, trust};
+use super::route::Anchor;
+use super::{lookup, retreat, trust};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{io, options, stats, table};
+use crate::{io, life, options, stats, table};
 
 /// Looks for a hello that is being sent this moment.
 const HELLO_LOOKS: usize = 8;
@@ -34,6 +38,11 @@ const SCARCE: u64 = 256;
 
 /// A descriptor kept for the moment in which a lane's memfd arrives and all others are in use.
 static RESERVE: FdCell = FdCell::empty();
+
+/// New descriptors get the lowest free number, so below this one there is room.
+static ROOMY_BELOW: AtomicI32 = AtomicI32::new(0);
+/// Whether a client came with a number above it.
+static IS_SCARCE: AtomicBool = AtomicBool::new(false);
 
 /// Makes a connection of a client's anchor. The caller holds `life::changing`, and closes the anchor if this
 /// fails.
@@ -44,27 +53,60 @@ pub(super) fn take(
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<(), Refusal> {
-    let name = client_name(anchor)?;
+    let bound = name_of(anchor)?;
     let uid = trust::peer_uid(anchor);
-    let bridged = check_addresses(listener, &name, uid.is_some_and(trust::may_bridge))?;
+    let may_bridge = uid.is_some_and(trust::may_bridge);
+    // What the name tells is judged before the client has said anything.
+    let named =
+        bound.map(|name| check_addresses(listener, &name, may_bridge).map(|bridged| (name, bridged))).transpose();
+    let named = named.map_err(|refusal| in_place(anchor, refusal))?;
+    let bridged = named.is_some_and(|(_, bridged)| bridged);
     if !bridged && !uid.is_some_and(trust::may_share) {
         return Err(refused(Reason::ForeignUser));
     }
-    let (lane, _) = lane_of(anchor)?;
+    let (lane, held) = lane_of(anchor)?;
     if !listener.is_of_one_user() {
         lane.spoil();
     }
+    let namespace = kernel::namespace(anchor);
+    let proven = match (named, held) {
+        (Some((name, true)), None) => Ok((name, None)),
+        (Some((name, false)), None) => claims::prove(&name, Naming::Plain, uid, namespace).map(|holder| (name, holder)),
+        (None, Some(held)) => {
+            let name = held.to_port(listener.local.get().port());
+            let checked = check_addresses(listener, &name, false).map_err(|refusal| in_place(anchor, refusal));
+            checked.and_then(|_| claims::prove(&name, Naming::Held, uid, namespace)).map(|holder| (name, holder))
+        }
+        (None, None) => Err(Refusal::Poison(Poison::HelloUnnamed)),
+        (Some(_), Some(_)) => Err(Refusal::Poison(Poison::HelloNameMismatch)),
+    };
+    let name = match proven {
+        Ok((name, holder)) => {
+            holder.into_iter().for_each(|holder| lane.hold(kernel::hide(holder)));
+            name
+        }
+        Err(refusal) => {
+            give_back(lane);
+            return Err(if let Refusal::Reason(reason) = refusal { refused(reason) } else { refusal });
+        }
+    };
     match establish(desc, anchor, flags, &name, lane, bridged) {
         Ok(family) => {
             *peer = SockAddr::internet(name.client.address(), family);
             Ok(())
         }
         Err(reason) => {
-            lane.spoil();
-            pool::retire(lane, End::Server, false);
-            Err(refused(reason))
+            give_back(lane);
+            // A client that is on its way over TCP is counted there.
+            Err(if reason == Reason::HelloNotTaken { Refusal::Gone } else { refused(reason) })
         }
     }
+}
+
+/// A lane that came with a hello that is not taken.
+fn give_back(lane: &'static PooledLane) {
+    lane.spoil();
+    pool::retire(lane, End::Server, false);
 }
 
 /// Counts why a client is sent to TCP.
@@ -73,16 +115,27 @@ fn refused(reason: Reason) -> Refusal {
     Refusal::Gone
 }
 
-/// The addresses that the client's anchor is named for.
-pub(super) fn client_name(anchor: i32) -> Result<ConnName, Refusal> {
+/// A client whose anchor has a name: the name, and its lane.
+pub(super) fn named_client(anchor: i32) -> Result<(ConnName, &'static PooledLane), Refusal> {
+    let name = name_of(anchor)?.ok_or(Refusal::Poison(Poison::HelloUnnamed))?;
+    match lane_of(anchor)? {
+        (lane, None) => Ok((name, lane)),
+        (lane, Some(_)) => {
+            give_back(lane);
+            Err(Refusal::Poison(Poison::HelloNameMismatch))
+        }
+    }
+}
+
+/// The addresses that the client's anchor is named for; none if it has no name.
+fn name_of(anchor: i32) -> Result<Option<ConnName>, Refusal> {
     let name = kernel::getpeername(anchor).map_err(|_| Refusal::Gone)?;
-    let parsed = name.abstract_name().map(ConnName::parse);
-    match parsed {
-        Some(Some(name)) => Ok(name),
+    match name.abstract_name().map(ConnName::parse) {
+        Some(Some(name)) => Ok(Some(name)),
         Some(None) => Err(Refusal::Poison(Poison::HelloNameMismatch)),
         // A plug, or somebody who has already left.
         None if hello_io::look(anchor) == Waiting::Gone => Err(Refusal::Gone),
-        None => Err(Refusal::Poison(Poison::HelloUnnamed)),
+        None => Ok(None),
     }
 }
 
@@ -95,10 +148,11 @@ fn check_addresses(listener: &Listener, name: &ConnName, bridge: bool) -> Result
     if !to_us || server.ip().is_ipv6() && ours.is_ipv4() {
         return Err(Refusal::Poison(Poison::HelloNameMismatch));
     }
-    if client.port() == 0 || client.ip().is_ipv4() != server.ip().is_ipv4() {
+    if client.port() == 0 || client.ip().is_ipv4() != server.ip().is_ipv4() || client == server {
         return Err(Refusal::Poison(Poison::HelloNameMismatch));
     }
-    let here = |address: SocketAddr| address.ip() == ours.ip() || lookup::is_local(address.ip());
+    let is_ours = |ip: IpAddr| ip == ours.ip() && !ip.is_unspecified();
+    let here = |address: SocketAddr| is_ours(address.ip()) || lookup::is_local(address.ip());
     match here(server) {
         true if here(client) => Ok(false),
         true if bridge => Ok(true),
@@ -106,8 +160,19 @@ fn check_addresses(listener: &Listener, name: &ConnName, bridge: bool) -> Result
     }
 }
 
+/// The refusal of an address as foreign. Whether it is cannot be told in another network namespace, where the thread may
+/// have gone since the door was opened.
+#[cold]
+fn in_place(anchor: i32, refusal: Refusal) -> Refusal {
+    let is_here = || Anchor::new().is_ok_and(|probe| kernel::namespace(probe.0) == kernel::namespace(anchor));
+    match refusal {
+        Refusal::Poison(Poison::HelloAddressForeign) if !is_here() => refused(Reason::OtherNamespace),
+        refusal => refusal,
+    }
+}
+
 /// Takes the hello and finds or maps its lane.
-pub(super) fn lane_of(anchor: i32) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
+fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>), Refusal> {
     let reserve = make_room(anchor);
     let mut received = hello_io::receive(anchor);
     for _ in 1..HELLO_LOOKS {
@@ -126,17 +191,18 @@ pub(super) fn lane_of(anchor: i32) -> Result<(&'static PooledLane, LaneMemory), 
     }
 }
 
-fn map(received: &hello_io::Received) -> Result<(&'static PooledLane, LaneMemory), Refusal> {
+fn map(received: &hello_io::Received) -> Result<(&'static PooledLane, Option<Held>), Refusal> {
     if let Some(known) = pool::server_known(received.id, received.hello.ring_bytes) {
         stats::count(Counter::LanesReused, 1);
         known.keep_memfd(received.memfd);
-        return Ok((known, known.memory()));
+        return Ok((known, received.hello.held));
     }
     let memory = hello_io::map(received).inspect_err(|_| received.close())?;
     match pool::server_lane(memory, received.id) {
         Some(lane) => {
             lane.keep_memfd(received.memfd);
-            Ok((lane, memory))
+            retreat::if_near_a_limit();
+            Ok((lane, received.hello.held))
         }
         None => {
             received.close();
@@ -150,35 +216,64 @@ fn map(received: &hello_io::Received) -> Result<(&'static PooledLane, LaneMemory
 /// Sees to it that a memfd can arrive: a hello whose descriptor finds no room is lost. Returns whether the
 /// reserve was given up for it.
 fn make_room(anchor: i32) -> bool {
-    /// New descriptors get the lowest free number, so below this one there is room. An app that lowers its limit
-    /// afterwards may lose a hello: that client begins again over TCP.
-    static ROOMY_BELOW: AtomicI32 = AtomicI32::new(0);
     if anchor < ROOMY_BELOW.load(Relaxed) {
         return false;
     }
-    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
-    // SAFETY: a live rlimit for the old value, none for the new one.
-    let _ = unsafe { sys::call(libc::SYS_prlimit64, args) };
-    let roomy = limit.rlim_cur.saturating_sub(SCARCE).min(1 << 20) as i32;
+    let roomy = sys::limit(libc::RLIMIT_NOFILE).saturating_sub(SCARCE).min(1 << 20) as i32;
     ROOMY_BELOW.store(roomy, Relaxed);
     if anchor < roomy {
         return false;
     }
-    let is_room = || {
-        let probe = kernel::fcntl(anchor, libc::F_DUPFD_CLOEXEC, 0);
-        probe.is_ok_and(|probe| sys::close(probe as i32).is_ok())
-    };
-    if is_room() || pool::release_descriptors() && is_room() {
+    IS_SCARCE.store(true, Relaxed);
+    if is_room(anchor) || pool::release_descriptors() && is_room(anchor) {
         return false;
     }
-    match RESERVE.take() {
-        Some(reserve) => {
-            kernel::close_hidden(reserve);
-            true
-        }
-        None => false,
+    release_reserve()
+}
+
+/// How many clients may wait at a door when the last one was accepted as `number`; `None` while numbers are plenty.
+pub(super) fn places_left(number: i32) -> Option<i32> {
+    // As many as a door's queue has places count as plenty, and as many more: those may come before the next look.
+    if number < ROOMY_BELOW.load(Relaxed).saturating_sub(2 * SCARCE as i32) {
+        pool::FREED.store(0, Relaxed);
+        return None;
     }
+    // What was given up lies below numbers in use, so `number` says nothing then.
+    let freed = pool::FREED.load(Relaxed);
+    if freed != 0 {
+        let freed = freed.saturating_sub(1).max(1);
+        pool::FREED.store(freed, Relaxed);
+        // The program takes one for each client, and each client may take as many again for its lane and side.
+        return Some((freed / 4).cast_signed());
+    }
+    let limit = i32::try_from(sys::limit(libc::RLIMIT_NOFILE)).unwrap_or(i32::MAX);
+    let hidden = life::hidden_count().cast_signed();
+    // A part of them only: the program may open something else meanwhile.
+    Some(limit.saturating_sub(number).saturating_sub(hidden).max(0) / 2)
+}
+
+/// The limit of descriptors changes: nothing that was found out about it holds any more.
+pub(crate) fn forget_descriptor_limit() {
+    ROOMY_BELOW.store(0, Relaxed);
+}
+
+/// Whether there is a number for one descriptor more.
+fn is_room(fd: i32) -> bool {
+    kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).is_ok_and(|probe| sys::close(probe as i32).is_ok())
+}
+
+/// Whether the program, which is about to accept on `fd`, has no number left but those that are hidden. As long as
+/// numbers have never been scarce nobody is asked.
+pub(super) fn is_full(fd: i32) -> bool {
+    IS_SCARCE.load(Relaxed) && !is_room(fd) && {
+        pool::release_descriptors();
+        !is_room(fd)
+    }
+}
+
+/// Gives up the reserve. Returns whether there was one.
+pub(super) fn release_reserve() -> bool {
+    RESERVE.take().map(kernel::close_hidden).is_some()
 }
 
 /// Keeps a descriptor in reserve, now that clients may come. A socket of no use is as good as any.
@@ -220,9 +315,16 @@ fn establish(
         side.retire(true);
         return Err(Reason::DescriptorOutOfRange);
     }
-    super::begin_lane(connection, anchor, lane, side, End::Server);
-    // Last: now the client knows that nothing will change any more.
     let memory = lane.memory();
+    // Nothing can fail any more, except that the client has not waited for us.
+    if !offer::take(memory.offer()) {
+        let _ = table::set(anchor, None);
+        connection.give_if_unused();
+        side.retire(true);
+        return Err(Reason::HelloNotTaken);
+    }
+    super::begin_lane(connection, anchor, lane, side, End::Server);
+    // Last, for clients that look at nothing else.
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
     stats::open_slot(connection);
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
@@ -268,6 +370,12 @@ mod tests {
         assert_eq!(check("127.0.0.1:80", "127.0.0.1:81", "127.0.0.1:9000"), mismatch);
         assert_eq!(check("127.0.0.1:80", "127.0.0.1:80", "127.0.0.1:0"), mismatch);
         assert_eq!(check("127.0.0.1:80", "127.0.0.1:80", "[::1]:9000"), mismatch);
+        assert_eq!(check("127.0.0.1:80", "127.0.0.1:80", "127.0.0.1:80"), mismatch);
+        for nobody in ["0.0.0.0:9000", "255.255.255.255:9000", "127.255.255.255:9000", "224.0.0.1:9000"] {
+            assert_eq!(check("127.0.0.1:80", "127.0.0.1:80", nobody), foreign, "{nobody}");
+            assert_eq!(check("0.0.0.0:9000", nobody, "127.0.0.1:80"), foreign, "{nobody}");
+        }
+        assert_eq!(check("[::]:80", "[::]:80", "[::1]:9000"), foreign);
         assert_eq!(check("127.0.0.1:80", "127.0.0.1:80", "192.0.2.1:9000"), foreign);
         assert_eq!(check("0.0.0.0:80", "192.0.2.1:80", "127.0.0.1:9000"), foreign);
         let listener = super::super::listener::blank();

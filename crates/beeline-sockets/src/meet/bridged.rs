@@ -10,14 +10,14 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::End;
+use beeline_lane::{End, offer};
 use beeline_stats::{Counter, Reason};
 use beeline_wire::{Endpoint, Verdict, bridge};
 
 use super::brief::Life;
 use super::connect;
 use super::pool::{self, PooledLane};
-use super::route::{Anchor, Route, reserve_name};
+use super::route::{Anchor, Reserved, Route, reserve_name};
 use super::{lookup, trust};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
@@ -30,6 +30,8 @@ const PATIENCE_NS: u64 = 500_000_000;
 /// How long one that must not block does. TCP would have answered at once, so this is no more than a round trip may
 /// take on a network worth a bridge.
 const BRIEF_PATIENCE_NS: u64 = 20_000_000;
+/// How long the answer of a bridge that has taken the hello may be under way.
+const ANSWER_NS: u64 = 100_000_000;
 /// In the pool of lanes the bridge stands for one listener, with a cookie that the kernel gives to none.
 const BRIDGE_COOKIE: u64 = u64::MAX;
 
@@ -38,14 +40,14 @@ const BRIDGE_COOKIE: u64 = u64::MAX;
 /// # Errors
 /// Why the kernel has to.
 pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<(), Reason> {
-    let (anchor, name) = reserve_name(route, |_| Ok(()))?;
+    let Reserved { anchor, name, held } = reserve_name(route, |_| Ok(()))?;
     enter(&anchor, route)?;
     let side = pool::side().map_err(connect::memory_reason)?;
     side.state.mark(state::BRIDGED);
     let lane = connect::prepare(side.state, desc, &name, BRIDGE_COOKIE, nonblocking).and_then(|offer| {
         // The bridge takes the network port that is nearest to it.
         offer.lane.memory().cpu(End::Client).store(kernel::cpu().wrapping_add(1), Relaxed);
-        connect::say_hello(&anchor, offer)
+        connect::say_hello(&anchor, offer, held)
     });
     let lane = match lane {
         Ok(lane) => lane,
@@ -54,7 +56,7 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
             return Err(reason);
         }
     };
-    let verdict = await_verdict(&anchor, if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS });
+    let verdict = await_verdict(&anchor, lane, if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS });
     if let Err(reason) = verdict {
         // Room may come at any time: see `knock`.
         if reason != Reason::BridgeFull {
@@ -107,8 +109,11 @@ fn enter(anchor: &Anchor, route: &Route) -> Result<(), Reason> {
 }
 
 /// Waits for the bridge's answer. Handlers of the app may run meanwhile; the wait goes on.
-fn await_verdict(anchor: &Anchor, patience_ns: u64) -> Result<(), Reason> {
-    let deadline = kernel::now_ns().saturating_add(patience_ns);
+///
+/// Who loses patience withdraws the hello. If the bridge has taken it in that very moment, its answer is under way.
+fn await_verdict(anchor: &Anchor, lane: &PooledLane, patience_ns: u64) -> Result<(), Reason> {
+    let mut deadline = kernel::now_ns().saturating_add(patience_ns);
+    let mut withdrawn = false;
     loop {
         let mut byte = [0];
         match kernel::recv(anchor.0, &mut byte, libc::MSG_DONTWAIT) {
@@ -121,6 +126,9 @@ fn await_verdict(anchor: &Anchor, patience_ns: u64) -> Result<(), Reason> {
         match wait::sleep(&mut fds, Some(deadline), None) {
             Woken::Ready(_) => {}
             Woken::Signal { .. } if kernel::now_ns() < deadline => {}
+            _ if !core::mem::replace(&mut withdrawn, true) && !offer::withdraw(lane.memory().offer()) => {
+                deadline = kernel::now_ns().saturating_add(ANSWER_NS);
+            }
             _ => break Err(Reason::BridgeSilent),
         }
     }

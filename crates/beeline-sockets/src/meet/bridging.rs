@@ -4,13 +4,16 @@
 //! 2. An end is watched for edges: the peer's bells, its end, and the room that it makes when asked.
 //! 3. What the peer's memory says is checked by the ring as ever; a [`Fault`] means that the peer broke the rules,
 //!    except [`Fault::Gone`], after which what it had written is still to be read.
-//! 4. A lane goes back to the pool when both ends are closed; then nobody may touch its rings any more, not even
+//! 4. A client of this host may give up waiting for the bridge's answer, and go another way. That and the answer are
+//!    decided by one atomic step ([`beeline_lane::offer`]), so that no connection is made for nobody.
+//! 5. A lane goes back to the pool when both ends are closed; then nobody may touch its rings any more, not even
 //!    a network card.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{
     Armed, BellFault, Bells, End, Fault, LaneMemory, Reader, RxState, Since, Sink, Source, TxState, Writer, flags,
+    offer,
 };
 use beeline_shm::sys;
 use beeline_stats::Reason;
@@ -60,7 +63,7 @@ pub fn take_client(anchor: i32) -> Option<Result<(ConnName, LaneEnd), Verdict>> 
         return Some(Err(Verdict::Rejected));
     }
     trust::refuse_rights(anchor);
-    let taken = admit::client_name(anchor).and_then(|name| Ok((name, admit::lane_of(anchor)?.0)));
+    let taken = admit::named_client(anchor);
     match taken {
         Ok((name, lane)) if trust::peer_uid(anchor).is_some_and(trust::may_share) => {
             Some(Ok((name, LaneEnd::new(anchor, lane, End::Server))))
@@ -93,7 +96,7 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
     let anchor = Anchor::new()?;
     let address = SockAddr::abstract_unix(name.encode().as_bytes()).ok_or(Reason::Internal)?;
     kernel::bind(anchor.0, &address).map_err(|_| Reason::AddressInUse)?;
-    let offer = pool::client_lane(target.cookie).map_err(connect::memory_reason)?;
+    let offer = pool::client_lane(target.cookie)?;
     for end in [End::Client, End::Server] {
         offer.lane.memory().read_wake(end).store(beeline_lane::BEGIN_ARMED, Relaxed);
     }
@@ -101,7 +104,7 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
         offer.withdraw();
         return Err(reason);
     }
-    let lane = connect::say_hello(&anchor, offer)?;
+    let lane = connect::say_hello(&anchor, offer, None)?;
     Ok(LaneEnd::new(anchor.give_away(), lane, End::Client))
 }
 
@@ -143,10 +146,16 @@ impl LaneEnd {
         self.memory.ring_bytes()
     }
 
-    /// Tells the client that the connection stands. From now on it may use the lane.
-    pub fn say_yes(&self) {
+    /// Tells the client that the connection stands. From now on it may use the lane. False if it has given up waiting, and
+    /// never will.
+    #[must_use]
+    pub fn say_yes(&self) -> bool {
+        if !offer::take(self.memory.offer()) {
+            return false;
+        }
         self.memory.set_flags(self.end, self.memory.flags(self.end) | flags::TAKEN);
         answer(self.anchor, Verdict::Yes);
+        true
     }
 
     /// Whether the server has taken the hello.
@@ -344,6 +353,10 @@ impl LaneEnd {
         let before = self.memory.flags(self.end);
         if before | what == before {
             return;
+        }
+        if self.end == End::Client && what & flags::RESET != 0 {
+            // A server that has not taken it need not learn that there ever was a client.
+            let _ = offer::withdraw(self.memory.offer());
         }
         self.memory.set_flags(self.end, before | what);
         io::look_here(&self.memory, self.end);

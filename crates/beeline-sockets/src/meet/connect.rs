@@ -15,12 +15,12 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use beeline_lane::{BEGIN_ARMED, End};
 use beeline_stats::tunables::Policy;
 use beeline_stats::{Counter, Reason, Role};
-use beeline_wire::{ConnName, DoorName, Hello};
+use beeline_wire::{ConnName, DoorName, Held, Hello};
 
 use super::lookup::{self, Target};
 use super::pool::{self, Offer, PooledLane};
-use super::route::{Anchor, Route, reserve_name};
-use super::{bridged, door, hello_io, knock, trust};
+use super::route::{Anchor, Reserved, Route, reserve_name};
+use super::{bridged, door, hello_io, knock, ports, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
@@ -181,7 +181,15 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     if route.remote {
         return bridged::attempt(fd, desc, &route, nonblocking).map(|()| nonblocking);
     }
-    let (anchor, name, target) = reserve(&route)?;
+    if route.bound_port.is_some_and(|port| port < ports::first_unprivileged())
+        && !trust::may_have_any_port(trust::euid())
+    {
+        return Err(Reason::ExplicitBindUnsupported);
+    }
+    let (Reserved { anchor, name, held }, target) = reserve(&route)?;
+    if route.bound_port.is_some() && !trust::is_believed_by(target.uid) {
+        return Err(Reason::ExplicitBindUnsupported);
+    }
     let _changing = life::changing();
     if !table::leads_to(fd, desc) || !life::may_accelerate() {
         return Err(life::stopped().unwrap_or(Reason::Internal));
@@ -196,7 +204,7 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     let lane = prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|offer| {
         let trusted = enter_door(&anchor, &name, route.destination, target);
         match trusted {
-            Ok(()) => say_hello(&anchor, offer),
+            Ok(()) => say_hello(&anchor, offer, held),
             Err(reason) => {
                 offer.withdraw();
                 Err(reason)
@@ -217,17 +225,20 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
 }
 
 /// Finds the listener, and reserves an address.
-fn reserve(route: &Route) -> Result<(Anchor, ConnName, Target), Reason> {
+fn reserve(route: &Route) -> Result<(Reserved, Target), Reason> {
     let mut target = None;
-    let (anchor, name) = reserve_name(route, |client| {
+    let reserved = reserve_name(route, |client| {
         let found = lookup::listener(route.destination, client)?;
         if lookup::is_doorless(route.destination, found.cookie) {
             return Err(Reason::NoDoor);
         }
+        if lookup::is_untaken(route.destination) {
+            return Err(Reason::HelloNotTaken);
+        }
         target = Some(found);
         Ok(())
     })?;
-    Ok((anchor, name, target.ok_or(Reason::Internal)?))
+    Ok((reserved, target.ok_or(Reason::Internal)?))
 }
 
 /// Fills the side and finds a lane for it, to be offered at the door of `cookie`.
@@ -239,7 +250,7 @@ pub(super) fn prepare(
     nonblocking: bool,
 ) -> Result<Offer, Reason> {
     fill_side(side, desc, name, nonblocking);
-    let offer = pool::client_lane(cookie).map_err(memory_reason)?;
+    let offer = pool::client_lane(cookie)?;
     let memory = offer.lane.memory();
     for end in [End::Client, End::Server] {
         memory.read_wake(end).store(BEGIN_ARMED, Relaxed);
@@ -324,7 +335,9 @@ pub(super) fn install(
 
 pub(super) fn memory_reason(errno: Errno) -> Reason {
     match errno.0 {
-        libc::ERANGE => Reason::AddressSpaceLimited,
+        libc::EFBIG => Reason::FileSizeLimited,
+        // RLIMIT_MEMLOCK, mmap(2).
+        libc::EAGAIN => Reason::MemoryLocked,
         libc::EMFILE | libc::ENFILE => Reason::DescriptorsShort,
         libc::EPERM | libc::EACCES | libc::ENOSYS => Reason::SystemCallDenied,
         _ => Reason::MemoryShort,
@@ -344,13 +357,14 @@ fn fill_side(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool) 
     }
 }
 
-pub(super) fn say_hello(anchor: &Anchor, offer: Offer) -> Result<&'static PooledLane, Reason> {
+pub(super) fn say_hello(anchor: &Anchor, offer: Offer, held: Option<Held>) -> Result<&'static PooledLane, Reason> {
     let hello = Hello {
         reuse: false,
         ring_bytes: offer.lane.memory().ring_bytes(),
         generation: 0,
         pid_hint: life::owner(),
         lane_inode: offer.lane.inode(),
+        held,
     };
     match hello_io::send(anchor.0, &hello, offer.memfd) {
         Ok(()) => Ok(offer.sent()),

@@ -24,14 +24,15 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use beeline_shm::sys;
-use beeline_stats::{Counter, Poison, Reason};
+use beeline_stats::{Counter, Reason};
 use beeline_wire::DoorName;
 
-use super::listener::{Listener, PENDING_MAX};
-use super::trust;
+use super::hello_io::{self, Waiting};
+use super::listener::Listener;
+use super::{admit, lobby, trust};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
-use crate::{Errno, epoll, life, stats};
+use crate::{Errno, epoll, life, limits, stats};
 
 /// Queue of a door that root makes before it is known who will open it.
 const PLUGGED_BACKLOG: i32 = 64;
@@ -76,6 +77,7 @@ fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result
     let euid = trust::euid();
     listener.euid.store(euid.saturating_add(1), Relaxed);
     listener.sized.store(0, Relaxed);
+    listener.narrow.store(0, Relaxed);
     let ready = match named {
         Ok(_) if euid == 0 => kernel::listen(door, PLUGGED_BACKLOG.min(full_backlog())).map(|_| {
             listener.sized.store(1, Relaxed);
@@ -111,11 +113,7 @@ fn reason_of(errno: Errno) -> Reason {
 
 /// Whether the process may run out of addresses: each lane takes as many as both its rings.
 pub(super) fn address_space_is_limited() -> bool {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    let args = [0, libc::RLIMIT_AS as usize, 0, (&raw mut limit) as usize, 0, 0];
-    // SAFETY: a live rlimit for the old value, none for the new one.
-    let _ = unsafe { sys::call(libc::SYS_prlimit64, args) };
-    limit.rlim_cur != libc::RLIM_INFINITY
+    sys::limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY
 }
 
 fn full_backlog() -> i32 {
@@ -140,18 +138,29 @@ fn plug(listener: &Listener) {
     }
 }
 
-/// Opens the door of a listener for traffic, because somebody is about to accept. Cheap when it is open. No epoll
-/// set may be locked: sets that have the listener get the door.
+/// Opens the door of a listener for traffic, because somebody is about to wait for clients. Cheap when it is open. No
+/// epoll set may be locked: sets that have the listener get the door.
 pub fn open_door(desc: &'static Desc) {
+    open_for(desc, false);
+}
+
+/// The same because somebody is about to accept.
+pub(super) fn open_to_accept(desc: &'static Desc) {
+    open_for(desc, true);
+}
+
+fn open_for(desc: &'static Desc, accepts: bool) {
     let Some(listener) = Listener::of(desc) else { return };
     if listener.serving.load(Relaxed) != 0 {
         return;
     }
     if listener.door.get().is_none() {
-        make_again(desc, listener);
+        make_again(desc, listener, accepts);
     }
-    if let Some(gained) = open_now(listener) {
-        epoll::listener_gained(desc, gained);
+    if open_now(listener) {
+        for gained in [listener.door.get(), listener.lobby.fd()].into_iter().flatten() {
+            epoll::listener_gained(desc, gained);
+        }
     }
 }
 
@@ -159,45 +168,67 @@ pub fn open_door(desc: &'static Desc) {
 pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
     if listener.serving.load(Relaxed) == 0 && desc.entries.load(Relaxed) == 0 {
         if listener.door.get().is_none() {
-            make_again(desc, listener);
+            make_again(desc, listener, false);
         }
-        let _ = open_now(listener);
+        open_now(listener);
     }
 }
 
-/// Another process held the door's name: it may have gone, as after a binary upgrade.
+/// Another process held the door's name, and may have gone, as after a binary upgrade; or a limit was near; or the
+/// program that only watched the listener until now accepts.
 #[cold]
-fn make_again(desc: &'static Desc, listener: &'static Listener) {
-    if listener.doorless_because() != Some(Reason::DoorNameTaken) {
+fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
+    let Some(reason) = listener.doorless_because() else { return };
+    // One of a crowd that gave its turnstile up stays without a door.
+    let had_no_number = reason == Reason::DescriptorsShort;
+    let is_alone = !listener.is_shared() || listener.turnstile.get().is_some();
+    let is_wanted = reason == Reason::DoorNameTaken || accepts && reason == Reason::ListenerOnlyWatched;
+    if !(is_wanted || limits::may_pass(reason) || had_no_number && is_alone) {
         return;
     }
     let pause_ns = listener.retry_ns.load(Relaxed).clamp(RETRY_NS_MIN, RETRY_NS_MAX);
     if kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > pause_ns && life::may_accelerate() {
         listener.retry_ns.store(pause_ns.saturating_mul(2), Relaxed);
+        listener.tried_ns.store(kernel::now_ns(), Relaxed);
+        let fits = if had_no_number { kernel::has_spare() } else { limits::may_serve().is_ok() };
+        if !fits {
+            return;
+        }
         make(desc.fd.load(Relaxed), desc, listener);
     }
 }
 
-/// Opens a door. Returns it if this process did not serve it before.
+/// Opens a door. Returns whether this process did not serve it before.
 #[cold]
-fn open_now(listener: &'static Listener) -> Option<i32> {
+fn open_now(listener: &'static Listener) -> bool {
     let _guard = listener.lock.lock();
-    let door = listener.door.get()?;
+    let Some(door) = listener.door.get() else { return false };
+    let places = match limits::may_serve() {
+        Ok(places) => i32::try_from(places).unwrap_or(i32::MAX),
+        Err(reason) => {
+            close(listener, false);
+            listener.tried_ns.store(kernel::now_ns(), Relaxed);
+            listener.set_doorless(reason);
+            return false;
+        }
+    };
     if listener.serving.swap(1, AcqRel) != 0 {
-        return None;
+        return false;
     }
+    listener.lobby.open();
     listener.join_servers();
     if !listener.is_open() {
-        unplug(listener, door);
+        let numbers = i32::try_from(sys::limit(libc::RLIMIT_NOFILE) / 4).unwrap_or(i32::MAX);
+        unplug(listener, door, full_backlog().min(places).min(numbers));
         listener.set_open(true);
         stats::count(Counter::DoorsOpened, 1);
     }
     super::admit::keep_reserve();
-    Some(door)
+    true
 }
 
 /// Lets clients in. The caller holds the listener's lock.
-fn unplug(listener: &Listener, door: i32) {
+fn unplug(listener: &Listener, door: i32, backlog: i32) {
     let sized = listener.sized.load(Relaxed) != 0;
     if sized {
         // As long as the queue is full of plugs nobody else is in it; whoever comes in between is a client.
@@ -205,48 +236,37 @@ fn unplug(listener: &Listener, door: i32) {
             let kind = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
             let Ok(plug) = kernel::accept4(door, None, kind) else { break };
             let plug = plug as i32;
-            let named = kernel::getpeername(plug).is_ok_and(|name| name.abstract_name().is_some());
-            if !named || park(listener, plug).is_none() {
+            if hello_io::look(plug) == Waiting::Gone {
                 let _ = sys::close(plug);
+            } else {
+                let _ = lobby::park(listener, plug);
             }
         }
     }
     // A `listen` by another user would put that user's name on the door.
     if !sized || listener.euid.load(Relaxed) == trust::euid().saturating_add(1) {
-        let _ = kernel::listen(door, full_backlog());
+        let _ = kernel::listen(door, backlog);
         listener.sized.store(1, Relaxed);
     }
 }
 
-/// Puts a client that has not spoken yet aside, under a hidden number, which is returned. When there is no room
-/// the oldest has to go: who means to speak does so within microseconds. The caller holds the listener's lock.
-pub(super) fn park(listener: &Listener, anchor: i32) -> Option<i32> {
-    let free = listener.pending.iter().find(|place| place.anchor.get().is_none());
-    let oldest = || listener.pending.iter().min_by_key(|place| place.since_ns.load(Relaxed));
-    let place = free.or_else(oldest)?;
-    if place.anchor.get().is_some() {
-        drop_pending(listener, place);
-        stats::poisoned(Poison::HelloSilent);
+/// A client was accepted as `number`: when numbers run short, no more clients may wait at the door than will find one.
+/// The others use TCP, where a client that finds no number waits as it would without us.
+pub(super) fn fit_to_numbers(listener: &Listener, number: i32) {
+    let is_narrow = listener.narrow.load(Relaxed) != 0;
+    let places = admit::places_left(number);
+    if places.is_none() && !is_narrow || listener.euid.load(Relaxed) != trust::euid().saturating_add(1) {
+        return;
     }
-    let hidden = kernel::hide(anchor);
-    place.anchor.set(Some(hidden));
-    place.since_ns.store(kernel::now_ns(), Relaxed);
-    listener.waiting.fetch_add(1, Relaxed);
-    Some(hidden)
-}
-
-/// Sends a waiting client away. The caller holds the listener's lock.
-pub(super) fn drop_pending(listener: &Listener, place: &super::listener::Pending) {
-    if let Some(anchor) = place.anchor.take() {
-        listener.waiting.fetch_sub(1, Relaxed);
-        kernel::close_hidden(anchor);
-    }
-}
-
-/// Sends all clients away that were put aside.
-pub(super) fn dismiss(listener: &Listener) {
+    let backlog = places.map_or(full_backlog(), |places| full_backlog().min(places));
+    let narrow = u32::from(places.is_some()).saturating_mul(backlog.cast_unsigned().saturating_add(1));
     let _guard = listener.lock.lock();
-    listener.pending.iter().for_each(|place| drop_pending(listener, place));
+    if let Some(door) = listener.door.get()
+        && listener.leaving.load(Relaxed) == 0
+        && listener.narrow.swap(narrow, Relaxed) != narrow
+    {
+        let _ = kernel::listen(door, backlog);
+    }
 }
 
 /// This process stops serving. The caller holds the listener's lock.
@@ -254,9 +274,7 @@ pub(super) fn dismiss(listener: &Listener) {
 /// If others hold the listener, the queue is left to those who serve; when there are none, the clients in it
 /// are sent to TCP and the door is shut. `for_all` closes it for everybody, as `shutdown` does to the listener.
 pub(super) fn close(listener: &'static Listener, for_all: bool) {
-    for place in listener.pending.iter().take(PENDING_MAX) {
-        drop_pending(listener, place);
-    }
+    listener.lobby.close();
     let Some(door) = listener.door.take() else { return };
     let was_serving = listener.serving.swap(0, AcqRel) != 0;
     let last = match listener.shared_state() {

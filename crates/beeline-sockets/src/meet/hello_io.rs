@@ -7,7 +7,7 @@
 
 use core::mem::MaybeUninit;
 
-use beeline_lane::LaneMemory;
+use beeline_lane::{LaneMemory, offer};
 use beeline_shm::memfd::{self, FileId, MemfdFault};
 use beeline_shm::{MapError, sys};
 use beeline_stats::{Poison, Reason};
@@ -15,7 +15,7 @@ use beeline_wire::Hello;
 use beeline_wire::hello::HELLO_BYTES;
 
 use crate::io::{disarm, disarm_rights};
-use crate::{Errno, kernel};
+use crate::{Errno, kernel, limits};
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
 const RIGHTS_MAX: usize = 253;
@@ -89,6 +89,32 @@ pub(super) fn look(anchor: i32) -> Waiting {
         Err(Errno(libc::EAGAIN | libc::EINTR)) => Waiting::Silence,
         Err(_) => Waiting::Gone,
     }
+}
+
+/// As [`look`], for somebody who must not be told of a client that has withdrawn its hello: one that is not at the other
+/// end any more is looked at more closely.
+pub(super) fn look_closely(anchor: i32) -> Waiting {
+    match look(anchor) {
+        Waiting::Message if kernel::poll_now(anchor, 0) & libc::POLLHUP != 0 && is_withdrawn(anchor) => Waiting::Gone,
+        seen => seen,
+    }
+}
+
+/// Whether the lane of a hello is withdrawn. The hello stays where it is.
+fn is_withdrawn(anchor: i32) -> bool {
+    let mut bytes = [0u8; HELLO_BYTES];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>(MaybeUninit::uninit());
+    let mut message = message(&mut part, &mut control);
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: iovec, buffer and control space are live and of the lengths given.
+    if unsafe { kernel::recvmsg(anchor, &mut message, flags) }.is_err() {
+        return false;
+    }
+    let is_said = |memfd: i32| LaneMemory::offer_in(memfd) == Ok(offer::WITHDRAWN);
+    let withdrawn = sole_descriptor(&message).is_some_and(|memfd| memfd::check_seals(memfd).is_ok() && is_said(memfd));
+    disarm_rights(&message);
+    withdrawn
 }
 
 /// A hello with its lane's descriptor, checked.
@@ -189,8 +215,12 @@ fn poison_of(fault: MemfdFault) -> Poison {
 /// # Errors
 /// [`Refusal`].
 pub(super) fn map(received: &Received) -> Result<LaneMemory, Refusal> {
-    match LaneMemory::adopt(received.memfd, received.hello.ring_bytes) {
-        Ok((memory, _)) => Ok(memory),
+    let adopt = if limits::locks_memory() { LaneMemory::adopt_unlocked } else { LaneMemory::adopt };
+    match adopt(received.memfd, received.hello.ring_bytes) {
+        Ok((memory, _)) => {
+            limits::unlock(memory);
+            Ok(memory)
+        }
         Err(MapError::Fault(fault)) => Err(Refusal::Poison(poison_of(fault))),
         Err(MapError::Os(_)) => Err(Refusal::Reason(Reason::MapFailed)),
     }
@@ -211,7 +241,7 @@ mod tests {
 
     fn hello(memfd: i32) -> Hello {
         let (id, _) = memfd::identify(memfd).unwrap();
-        Hello { reuse: false, ring_bytes: 1 << 16, generation: 0, pid_hint: 1, lane_inode: id.inode }
+        Hello { reuse: false, ring_bytes: 1 << 16, generation: 0, pid_hint: 1, lane_inode: id.inode, held: None }
     }
 
     fn lane() -> (LaneMemory, OwnedFd) {

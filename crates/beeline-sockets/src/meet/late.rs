@@ -1,70 +1,110 @@
-//! Back to TCP: beginning again when the door died before anybody took the hello, and disconnecting.
+//! Back to TCP: beginning again when nobody took the hello, and disconnecting.
 //!
-//! A client may write as soon as it has said hello. If the server's end of the anchor closes before
-//! [`flags::TAKEN`] was set (the server died, closed its listener, or refused the client), then nobody has read
-//! a byte of the ring: the server sets the flag before anything else, and what it stored before it died is
-//! visible to whoever has seen the kernel report its death. So the client connects over TCP, from within its
-//! own call, and sends what lies in the ring; the app notices nothing but the time it takes.
+//! A client may write as soon as it has said hello. If the server's end of the anchor closes before the hello was taken
+//! (the server died, closed its listener, or refused the client), or nobody takes it in time ([`super::offers`]), the
+//! client withdraws it ([`beeline_lane::offer`]): then nobody has read a byte of the ring, nor will. So the client
+//! connects over TCP, from within its own call, and sends what lies in the ring; the app notices nothing but the time it
+//! takes.
 //!
-//! 1. An end that other processes hold, too, does not change: they could not be told. It is reset.
-//! 2. The TCP connection is made without any lock held; the switch itself is made under both locks of the
+//! 1. An end that other processes hold, too, does not change: they could not be told. It is reset if its door has died.
+//! 2. One thread at a time does this for a connection ([`Desc::leaving`]). A close waits for it, and so does whoever is
+//!    about to give the end to another process.
+//! 3. The hello is withdrawn before anything else. A server that has taken it after all keeps the client, and one that
+//!    comes later finds no client: never does it get two for one, as it would if TCP came first. It is withdrawn in a
+//!    section in which nobody forks, and only from then on the connection may be lost.
+//! 4. The TCP connection is made without any lock held; the switch itself is made under both locks of the
 //!    description, and only with everything in the ring handed to the kernel.
-//! 3. What the kernel does not take at once (a server that never accepts) is waited for, for a bounded time. If it
-//!    is not taken then, the TCP connection is reset: a server never takes a part for the whole.
-//! 4. A descriptor that was closed meanwhile, or a second thread that comes here, finds that the description is
+//! 5. What the kernel does not take at once is waited for, for a bounded time. If it is not taken then, the TCP
+//!    connection is reset: a server never takes a part for the whole.
+//! 6. While the door stands, TCP's queue is looked at before. If it is full nevertheless, the lane is offered again:
+//!    nothing has been sent.
+//! 7. A descriptor that was closed meanwhile, or a second thread that comes here, finds that the description is
 //!    no lane any more.
+//! 8. The TCP connection comes from the same address and port, if those are to be had.
 
-use core::net::SocketAddr;
-use core::sync::atomic::Ordering::Relaxed;
+use core::ffi::c_void;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use beeline_lane::{End, LaneMemory, Sink, Writer, flags};
+use beeline_lane::{End, LaneMemory, Sink, Writer, flags, offer};
 use beeline_shm::sys;
 use beeline_stats::{Counter, Reason, Role};
 
-use super::connect::{each_fd, put_under};
+use super::connect::{each_fd, put_under, tcp_state};
+use super::{lookup, offers, pool};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
-use crate::side::{SideState, option_of, state};
+use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait::{self, Woken};
-use crate::{Errno, Outcome, epoll, life, stats, table};
+use crate::{Errno, Outcome, epoll, io, life, stats, table};
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
 /// accept queue makes it repeat the handshake after one second and after three.
 const PATIENCE_NS: u64 = 4_000_000_000;
+/// How long it may take to connect where the lane is as good.
+const BRIEF_NS: u64 = 20_000_000;
 
-/// Takes the connection over to TCP. `false` when that is not possible: the connection is lost then.
-///
-/// No lock may be held.
-pub fn late_fallback(fd: i32, desc: &'static Desc) -> bool {
-    if !may_begin_again(desc) {
-        return false;
-    }
-    let side = desc.side();
-    let remote = side.remote.get();
-    let deadline = kernel::now_ns().saturating_add(PATIENCE_NS);
-    let Some(tcp) = connected(remote, side.family.load(Relaxed) as i32, deadline) else { return false };
-    // Until all is handed over: a server that has read a part must not take it for the whole, even if we are killed.
-    set_linger(tcp, Some(0));
-    let done = switch(fd, desc, tcp, deadline);
-    let _ = sys::close(tcp);
-    if done {
-        stats::count(Counter::LateFallbacks, 1);
-        stats::fell_back(Role::Client, Reason::DoorDied);
-    }
-    done
+/// The state of a TCP socket whose first packet has had no answer, by its number in the kernel.
+const TCP_SYN_SENT: u8 = 2;
+
+/// How an attempt to begin again has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begun {
+    /// The connection goes on over TCP.
+    Anew,
+    /// It goes on as it was: somebody has taken the hello, or will, or another thread is at it.
+    Not,
+    /// It is lost.
+    Never,
 }
 
-/// The last fd of a connection is about to be closed. If the door died meanwhile, the bytes that are still in the
-/// ring go to whoever listens on TCP now, as they would have been in the kernel's hands.
+/// Takes the connection over to TCP, whose door has died.
+///
+/// No lock may be held.
+pub fn late_fallback(fd: i32, desc: &'static Desc) -> Begun {
+    begin_again(fd, desc, Reason::DoorDied)
+}
+
+/// Takes a connection over to TCP whose hello nobody has taken in time. No lock may be held.
+pub(super) fn withdraw(fd: i32, desc: &'static Desc) -> Begun {
+    let begun = begin_again(fd, desc, Reason::HelloNotTaken);
+    if begun == Begun::Never && desc.is_lane() {
+        io::reset(desc.side(), libc::ECONNRESET);
+        epoll::stir(fd, desc);
+    }
+    begun
+}
+
+/// The last fd of a connection is about to be closed. If nobody has taken its hello, and nobody does in a moment, the
+/// bytes that are still in the ring go to whoever listens on TCP now, as they would have been in the kernel's hands.
 pub fn before_close(fd: i32, desc: &'static Desc) {
-    let Some(_pin) = table::pin(fd, desc) else { return };
-    if !may_begin_again(desc) || desc.side().tx.bytes() == 0 || desc.refs.load(Relaxed) > 1 {
+    let Some(pin) = table::pin(fd, desc) else { return };
+    // Another thread may be about to take it over to TCP. It needs the number.
+    await_other(desc);
+    if !may_begin_again(desc) || desc.refs.load(Relaxed) > 1 {
         return;
     }
     // A door that dies leaves an error beside the hang-up, because nobody took the hello.
-    if crate::io::tells_of_end(desc, kernel::poll_now(fd, 0)) {
-        late_fallback(fd, desc);
+    if io::tells_of_end(desc, kernel::poll_now(fd, 0)) {
+        if desc.side().tx.bytes() != 0 {
+            pin.while_waiting(|| late_fallback(fd, desc));
+        }
+    } else if !offers::is_taken_at_last(desc) {
+        pin.while_waiting(|| withdraw(fd, desc));
     }
+}
+
+/// Waits until no other thread is about to take a connection over to TCP.
+pub(super) fn await_other(desc: &'static Desc) {
+    while desc.leaving.load(Acquire) && desc.is_lane() {
+        kernel::sleep_ms();
+    }
+}
+
+/// Whether a thread takes a connection over to TCP.
+pub(super) fn is_any_leaving() -> bool {
+    let mut any = false;
+    table::for_each(|_, desc| any |= desc.leaving.load(Acquire) && desc.is_lane());
+    any
 }
 
 /// Whether nobody has read anything, and nobody else holds this end.
@@ -77,24 +117,115 @@ fn may_begin_again(desc: &'static Desc) -> bool {
     untouched && side.holders.load(Relaxed) <= 1 && !side.is(state::RESET | state::TAKEN)
 }
 
-/// A TCP socket connected to `remote`, non-blocking and close-on-exec.
-fn connected(remote: SocketAddr, family: i32, deadline: u64) -> Option<i32> {
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let tcp = kernel::socket(family, kind, libc::IPPROTO_TCP).ok()? as i32;
-    let result = match kernel::connect(tcp, &SockAddr::internet(remote, family)) {
-        Err(Errno(libc::EINPROGRESS)) if await_writable(tcp, deadline) => {
+fn begin_again(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
+    unsafe extern "C" fn left(desc: *mut c_void) {
+        // SAFETY: the description below, an object of a slab.
+        unsafe { &*desc.cast::<Desc>() }.leaving.store(false, Release);
+    }
+    if desc.leaving.swap(true, AcqRel) {
+        kernel::sleep_ms();
+        return Begun::Not;
+    }
+    let begun = crate::cancel::undoing(left, desc, || begin_alone(fd, desc, reason));
+    desc.leaving.store(false, Release);
+    if begun == Begun::Anew {
+        stats::count(Counter::LateFallbacks, 1);
+        stats::fell_back(Role::Client, reason);
+    }
+    begun
+}
+
+fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
+    let stands = reason == Reason::HelloNotTaken;
+    // While the door stands nothing is lost by staying: somebody may have taken the hello just now.
+    let stays = if stands { Begun::Not } else { Begun::Never };
+    if !may_begin_again(desc) {
+        return stays;
+    }
+    let (side, lane) = (desc.side(), desc.lane());
+    let (local, remote) = (side.local.get(), side.remote.get());
+    if stands && lookup::is_crowded(remote, local) {
+        return stays;
+    }
+    {
+        // Who forks either has made the end a shared one, or sees that it is being left.
+        let _changing = life::changing();
+        if !may_begin_again(desc) {
+            return stays;
+        }
+        if !offer::withdraw(lane.offer()) {
+            side.mark(state::TAKEN);
+            side.state.fetch_and(!state::OFFERED, AcqRel);
+            return stays;
+        }
+    }
+    let now_ns = kernel::now_ns();
+    let tcp = match connected(desc, now_ns.saturating_add(if stands { BRIEF_NS } else { PATIENCE_NS })) {
+        Ok(tcp) => tcp,
+        Err(Errno(libc::ETIMEDOUT)) if stands => {
+            offer::offer_again(lane.offer());
+            return Begun::Not;
+        }
+        Err(_) => return Begun::Never,
+    };
+    // Until all is handed over: a server that has read a part must not take it for the whole, even if we are killed.
+    set_linger(tcp, Some(0));
+    let done = switch(fd, desc, tcp, now_ns.saturating_add(PATIENCE_NS));
+    let _ = sys::close(tcp);
+    if done && stands {
+        lookup::note_untaken(remote);
+    }
+    if done { Begun::Anew } else { Begun::Never }
+}
+
+/// A TCP socket connected to the connection's server, non-blocking and close-on-exec.
+///
+/// # Errors
+/// `ETIMEDOUT` when that takes longer than until `deadline`, or those of connect(2).
+fn connected(desc: &'static Desc, deadline: u64) -> Result<i32, Errno> {
+    let side = desc.side();
+    let family = side.family.load(Relaxed) as i32;
+    let tcp = socket_for(desc, family)?;
+    let result = match kernel::connect(tcp, &SockAddr::internet(side.remote.get(), family)) {
+        // Whatever ended the wait: a connection that stands may have been accepted.
+        Err(Errno(libc::EINPROGRESS)) if await_writable(tcp, deadline) || tcp_state(tcp) != Some(TCP_SYN_SENT) => {
             match kernel::getsockopt::<i32>(tcp, libc::SOL_SOCKET, libc::SO_ERROR) {
                 Ok(0) => Ok(0),
-                _ => Err(Errno(libc::ECONNREFUSED)),
+                Ok(errno) => Err(Errno(errno)),
+                Err(errno) => Err(errno),
             }
         }
+        Err(Errno(libc::EINPROGRESS)) => Err(Errno(libc::ETIMEDOUT)),
         result => result,
     };
-    if result.is_err() {
-        let _ = sys::close(tcp);
-        return None;
+    if result.is_ok() && !side.is(state::CONNECTING) {
+        // Only now the kernel takes it for a connection that has been reported to the app.
+        let _ = kernel::connect(tcp, &SockAddr::internet(side.remote.get(), family));
     }
-    Some(tcp)
+    if let Err(errno) = result {
+        // The socket that holds the app's port stays bound.
+        let _ = kernel::connect(tcp, &SockAddr::empty());
+        let _ = sys::close(tcp);
+        return Err(errno);
+    }
+    Ok(tcp)
+}
+
+/// A TCP socket with the connection's own address.
+fn socket_for(desc: &'static Desc, family: i32) -> Result<i32, Errno> {
+    // SAFETY: null, or an object of a slab, which is never unmapped.
+    let lane: Option<&pool::PooledLane> = unsafe { desc.pooled.load(Relaxed).as_ref() };
+    if let Some(holder) = lane.and_then(pool::PooledLane::holder) {
+        // It is what the app bound, and nobody else uses it.
+        let tcp = kernel::fcntl(holder, libc::F_DUPFD_CLOEXEC, 0)? as i32;
+        let _ = kernel::fcntl(tcp, libc::F_SETFL, libc::O_NONBLOCK as usize);
+        return Ok(tcp);
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let tcp = kernel::socket(family, kind, libc::IPPROTO_TCP)? as i32;
+    // The name is reserved among lanes only: somebody else may have the port, and then it is another.
+    let _ = kernel::bind(tcp, &SockAddr::internet(desc.side().local.get(), family));
+    Ok(tcp)
 }
 
 /// Waits for a socket to become writable. Handlers of the app may run meanwhile; the wait goes on.
@@ -115,6 +246,7 @@ fn switch(fd: i32, desc: &'static Desc, tcp: i32, deadline: u64) -> bool {
     loop {
         {
             let _changing = life::changing();
+            let fd = table::number_of(desc, fd);
             if !table::leads_to(fd, desc) || !may_begin_again(desc) {
                 return false;
             }
@@ -201,6 +333,7 @@ fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
         return false;
     }
     super::spoil_lane(desc);
+    offers::remove(desc);
     // One lane in the life of a description: the next connection is the kernel's.
     desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);
     desc.mark_tcp();
@@ -239,8 +372,8 @@ fn hand_over(writer: &Writer<'_, LaneMemory>, tcp: i32, sent: &mut u32) -> Hande
 /// refused then.
 pub(crate) fn carry_options(side: &SideState, tcp: i32) {
     for option in &side.options {
-        let key = option.key.load(Relaxed);
-        if key != 0 {
+        let key = option.key.load(Acquire);
+        if key != 0 && key & BEING_STORED == 0 {
             let (level, name) = option_of(key);
             let _ = kernel::setsockopt(tcp, level, name, &option.value.load(Relaxed));
         }
@@ -252,7 +385,7 @@ pub(crate) fn carry_options(side: &SideState, tcp: i32) {
             let _ = kernel::setsockopt(tcp, libc::SOL_SOCKET, name, &value);
         }
     }
-    let lowat = side.rcv_lowat.load(Relaxed);
+    let lowat = side.rcv_lowat();
     if lowat > 1 {
         let _ = kernel::setsockopt(tcp, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &(lowat as i32));
     }

@@ -25,15 +25,13 @@ use core::sync::atomic::{
 use beeline_shm::{SideMemory, memfd, sys};
 use beeline_stats::{Reason, Role};
 
-use super::{door, lookup, trust};
+use super::lobby::{self, Lobby};
+use super::{door, lookup, trust, turnstile};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
 use crate::{Errno, Outcome, kernel, life, options, stats, table};
-
-/// Clients of one process that have connected to the door and said nothing yet.
-pub(super) const PENDING_MAX: usize = 16;
 
 /// A descriptor in an atomic; none when zeroed.
 #[derive(Default)]
@@ -58,16 +56,6 @@ impl FdCell {
     }
 }
 
-/// A client that has connected to the door and said nothing yet.
-#[derive(Default)]
-#[repr(C)]
-pub(super) struct Pending {
-    /// Its anchor, hidden.
-    pub anchor: FdCell,
-    /// Since when, on `CLOCK_MONOTONIC`.
-    pub since_ns: AtomicU64,
-}
-
 /// What the processes that share a listener agree on.
 #[repr(C)]
 pub(super) struct Share {
@@ -79,6 +67,10 @@ pub(super) struct Share {
     pub user: AtomicU32,
     /// Whether servers of another user have come since.
     pub mixed: AtomicU32,
+    /// Which byte of the memory file is the turnstile.
+    pub turn: AtomicU32,
+    /// Until when one of them looks again and again instead of sleeping, on `CLOCK_MONOTONIC`.
+    pub spinning_until_ns: AtomicU64,
 }
 
 /// See the module. Valid when zeroed.
@@ -106,20 +98,26 @@ pub struct Listener {
     pub(super) retry_ns: AtomicU64,
     /// Why there is no door, as `Reason as u16 + 1`; 0 when there is one.
     pub(super) doorless: AtomicU32,
-    /// When silent clients are waited for again.
-    pub(super) await_from_ns: AtomicU64,
+    /// When the app was first told of a client since it has accepted last; 0 if it was not.
+    pub(super) told_ns: AtomicU64,
+    /// Whether the app was told of a client in the lobby, and has not taken it.
+    pub(super) told: AtomicU32,
+    /// How many places the door's queue has because numbers are short, plus one; 0 when they are not.
+    pub(super) narrow: AtomicU32,
+    /// Why nobody is let in at the door any more, as `Reason as u16 + 1`; 0 mostly. See [`super::retreat`].
+    pub(super) leaving: AtomicU32,
     /// Counts accepts: door and TCP queue take turns in being looked at first.
     pub(super) turn: AtomicU32,
     /// The address listened on.
     pub(super) local: Address,
     /// A memory file: the turnstile's lock, and the share's memory. Hidden.
     pub(super) turnstile: FdCell,
-    /// Threads of this process that are through the turnstile.
-    pub(super) inside: AtomicU32,
+    /// The epoll set in which the processes of a crowd sleep. Hidden, and shared by all of them.
+    pub(super) set: FdCell,
+    /// The door that is in it.
+    pub(super) set_door: FdCell,
     pub(super) share: AtomicPtr<Share>,
-    /// How many of the following are in use.
-    pub(super) waiting: AtomicU32,
-    pub(super) pending: [Pending; PENDING_MAX],
+    pub(super) lobby: Lobby,
     next_free: AtomicPtr<Listener>,
 }
 
@@ -152,13 +150,16 @@ impl Listener {
         self.tried_ns.store(0, Relaxed);
         self.retry_ns.store(0, Relaxed);
         self.doorless.store(0, Relaxed);
-        self.await_from_ns.store(0, Relaxed);
+        self.told_ns.store(0, Relaxed);
+        self.told.store(0, Relaxed);
+        self.leaving.store(0, Relaxed);
+        self.narrow.store(0, Relaxed);
         self.local.set(local);
         self.turnstile.set(None);
-        self.inside.store(0, Relaxed);
+        self.set.set(None);
+        self.set_door.set(None);
         self.share.store(core::ptr::null_mut(), Relaxed);
-        self.waiting.store(0, Relaxed);
-        self.pending.iter().for_each(|pending| pending.anchor.set(None));
+        self.lobby.begin();
     }
 
     /// Whether a `fork` since the listener was made may have given it to another process.
@@ -296,7 +297,7 @@ fn adopt(fd: i32) -> Option<&'static Desc> {
     Some(desc)
 }
 
-fn find(cookie: u64) -> Option<&'static Desc> {
+pub(super) fn find(cookie: u64) -> Option<&'static Desc> {
     let mut found = None;
     table::for_each(|_, desc| {
         if Listener::of(desc).is_some_and(|listener| listener.cookie.load(Relaxed) == cookie) {
@@ -351,15 +352,19 @@ pub(super) fn adopt_now(fd: i32) -> Option<&'static Desc> {
     }
 }
 
-/// The hidden descriptors to poll beside the TCP socket: the door and the clients that have said nothing yet.
+/// The hidden descriptors to poll beside the TCP socket: the door and the lobby.
 /// Returns how many.
 pub fn listener_fds(desc: &'static Desc, out: &mut [i32; 20]) -> usize {
     let Some(listener) = Listener::of(desc) else { return 0 };
     door::open_for_poll(desc, listener);
+    held(listener, out)
+}
+
+/// The same, of a listener as it is.
+pub(super) fn held(listener: &Listener, out: &mut [i32; 20]) -> usize {
     let _guard = listener.lock.lock();
     let mut count = 0;
-    let pending = listener.pending.iter().filter_map(|pending| pending.anchor.get());
-    for (place, fd) in out.iter_mut().zip(listener.door.get().into_iter().chain(pending)) {
+    for (place, fd) in out.iter_mut().zip(listener.door.get().into_iter().chain(listener.lobby.fd())) {
         *place = fd;
         count += 1;
     }
@@ -403,7 +408,7 @@ pub fn leave_door_if_blocked(desc: &'static Desc) {
     }
 }
 
-fn leave_door(listener: &'static Listener, reason: Reason) {
+pub(super) fn leave_door(listener: &'static Listener, reason: Reason) {
     let _guard = listener.lock.lock();
     door::close(listener, false);
     listener.set_doorless(reason);
@@ -418,8 +423,10 @@ pub fn close_listener(desc: &'static Desc) {
         let _guard = listener.lock.lock();
         desc.listener.store(core::ptr::null_mut(), Relaxed);
         door::close(listener, false);
-        if let Some(fd) = listener.turnstile.take() {
-            kernel::close_hidden(fd);
+        for cell in [&listener.turnstile, &listener.set] {
+            if let Some(fd) = cell.take() {
+                kernel::close_hidden(fd);
+            }
         }
         let share = listener.share.swap(core::ptr::null_mut(), Relaxed);
         if !share.is_null() {
@@ -435,16 +442,16 @@ pub fn close_listener(desc: &'static Desc) {
 pub(super) fn prepare_fork() {
     table::for_each(|fd, desc| {
         let Some(listener) = Listener::of(desc) else { return };
-        if listener.waiting.load(Relaxed) != 0 {
-            door::dismiss(listener);
+        if listener.lobby.is_occupied() {
+            lobby::dismiss(listener);
         }
         if desc.fd.load(Relaxed) == fd && listener.turnstile.get().is_none() {
-            share(listener);
+            share(fd, listener);
         }
     });
 }
 
-fn share(listener: &'static Listener) {
+fn share(tcp: i32, listener: &'static Listener) {
     // Without the memory the crowd still works: its members only cannot take turns.
     let Ok(fd) = memfd::create(c"beeline-listener", 4096) else { return };
     let Ok(base) = sys::map_shared(fd, 4096) else {
@@ -461,6 +468,7 @@ fn share(listener: &'static Listener) {
         }
         share.open.store(u32::from(open), Relaxed);
     }
+    turnstile::make_set(listener, tcp);
 }
 
 /// In the child of a `fork`: clients that the parent has taken from the door are the parent's, and this process
@@ -473,13 +481,7 @@ pub(super) fn reset_after_fork() {
         let Some(listener) = Listener::of(desc) else { return };
         listener.lock.reset();
         listener.serving.store(0, Relaxed);
-        listener.inside.store(0, Relaxed);
-        listener.waiting.store(0, Relaxed);
-        for pending in &listener.pending {
-            if let Some(anchor) = pending.anchor.take() {
-                kernel::close_hidden(anchor);
-            }
-        }
+        listener.lobby.close();
     });
 }
 

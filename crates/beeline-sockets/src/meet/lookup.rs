@@ -14,7 +14,9 @@
 //!    taken for one and is not remembered for [`GROUP_NS`].
 //! 4. Where the bridge has said no, it is not asked again for [`REFUSED_NS`].
 //! 5. Where connections are short-lived, the bridge is left out ([`super::brief`]).
-//! 6. What this process binds, listens on or closes makes it forget everything.
+//! 6. A listener at whose door nobody took two hellos, and none in between, gets none for [`UNTAKEN_NS_MIN`], and twice as
+//!    long each time that this is found again, up to [`UNTAKEN_NS_MAX`]. One that is taken makes up for all.
+//! 7. What this process binds, listens on or closes makes it forget everything.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -28,6 +30,7 @@ use super::brief::{Brief, Life};
 use crate::kernel;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const NETLINK_ROUTE: i32 = 0;
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -37,6 +40,9 @@ const REMEMBERED_NS: u64 = 2_000_000;
 const ELSEWHERE_NS: u64 = 100_000_000;
 /// How long a "no" of the bridge counts.
 const REFUSED_NS: u64 = 2_000_000_000;
+/// How long a listener gets no hellos after nobody took one, at first and at last.
+const UNTAKEN_NS_MIN: u64 = 1_000_000_000;
+const UNTAKEN_NS_MAX: u64 = 64_000_000_000;
 /// How long an address is known to be served by a group.
 const GROUP_NS: u64 = 10_000_000_000;
 /// Datagrams to look through for an answer.
@@ -81,6 +87,9 @@ struct Entry {
     doorless_until_ns: u64,
     /// The listener whose door somebody has knocked at in vain; 0 for one on another host.
     vain_cookie: Option<u64>,
+    /// No client is left at the door until then; how long that pause is.
+    untaken_until_ns: u64,
+    untaken_pause_ns: u64,
     /// Why the bridge takes no connection there, until when.
     refused: Option<(Reason, u64)>,
     /// How connections over the bridge have been used.
@@ -114,6 +123,7 @@ pub(super) fn forget() {
         for entry in entries.iter_mut().flatten() {
             entry.target = None;
             entry.doorless_until_ns = 0;
+            entry.untaken_until_ns = 0;
             entry.refused = None;
         }
     });
@@ -137,6 +147,8 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         group_until_ns: 0,
         doorless_until_ns: 0,
         vain_cookie: None,
+        untaken_until_ns: 0,
+        untaken_pause_ns: 0,
         refused: None,
         brief: Brief::default(),
     };
@@ -218,9 +230,15 @@ fn place(destination: SocketAddr) -> Result<Place, Reason> {
     Ok(place)
 }
 
-/// Whether an address belongs to this host.
+/// Whether an address belongs to this host, so that a socket may be bound to it.
 pub(super) fn is_local(ip: IpAddr) -> bool {
-    ip.is_loopback() || local(SocketAddr::new(ip, 0)).is_ok()
+    let is_loopback = match ip {
+        // The first and the last address of its network are none, or are broadcast.
+        IpAddr::V4(v4) => v4.is_loopback() && !matches!(v4.octets(), [_, 0, 0, 0] | [_, 255, 255, 255]),
+        IpAddr::V6(v6) => v6.is_loopback(),
+    };
+    // The kernel has a local route to "any", too.
+    is_loopback || !ip.is_unspecified() && !ip.is_multicast() && local(SocketAddr::new(ip, 0)).is_ok()
 }
 
 /// The listener that would take a connection from `source`, perhaps by an answer that is a little old.
@@ -274,6 +292,36 @@ pub(super) fn note_doorless(destination: SocketAddr) {
 /// Lets the next client look whether there is a door by now.
 pub(super) fn forget_doorless(destination: SocketAddr) {
     change(destination, |entry| entry.doorless_until_ns = 0);
+}
+
+/// Whether nobody has taken a hello there lately.
+pub(super) fn is_untaken(destination: SocketAddr) -> bool {
+    recall(destination).is_some_and(|entry| entry.untaken_until_ns != 0 && kernel::now_ns() < entry.untaken_until_ns)
+}
+
+/// Notes that nobody took a hello.
+pub(super) fn note_untaken(destination: SocketAddr) {
+    let now_ns = kernel::now_ns();
+    SUSPECTED.store(true, Relaxed);
+    change(destination, |entry| {
+        entry.untaken_until_ns = now_ns.saturating_add(entry.untaken_pause_ns);
+        entry.untaken_pause_ns = entry.untaken_pause_ns.saturating_mul(2).clamp(UNTAKEN_NS_MIN, UNTAKEN_NS_MAX);
+    });
+}
+
+/// Whether nobody took a hello somewhere.
+static SUSPECTED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that somebody has taken a hello.
+pub(super) fn note_taken(destination: SocketAddr) {
+    if SUSPECTED.load(Relaxed) {
+        change(destination, |entry| (entry.untaken_pause_ns, entry.untaken_until_ns) = (0, 0));
+    }
+}
+
+/// Whether TCP's queue of the listener that would take a connection from `source` has no room.
+pub(super) fn is_crowded(destination: SocketAddr, source: SocketAddr) -> bool {
+    ask_listener(destination, source).is_ok_and(|listener| listener.is_full())
 }
 
 /// Whether the door of who listens there now was knocked at in vain.

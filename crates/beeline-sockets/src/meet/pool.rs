@@ -37,12 +37,12 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 
 use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
-use beeline_shm::{Errno, memfd, sys};
-use beeline_stats::Counter;
+use beeline_shm::{memfd, sys};
+use beeline_stats::{Counter, Reason};
 
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
-use crate::{kernel, stats, table};
+use crate::{kernel, life, limits, stats, table};
 
 pub(super) use sides::{Side, side};
 
@@ -62,7 +62,7 @@ pub struct PooledLane {
     /// Client: the TCP socket that holds the port of an explicit bind, plus one; 0 for none.
     holder: AtomicI32,
     /// Client: cookie of the listener.
-    cookie: AtomicU64,
+    pub(super) cookie: AtomicU64,
     /// Identity of the memory file.
     device: AtomicU64,
     inode: AtomicU64,
@@ -195,6 +195,7 @@ impl PooledLane {
         self.device.store(id.device, Relaxed);
         self.inode.store(id.inode, Relaxed);
         self.next.store(core::ptr::null_mut(), Relaxed);
+        limits::lane_begins(memory.ring_bytes());
     }
 
     fn close_memfd(&self) {
@@ -206,6 +207,7 @@ impl PooledLane {
     /// Unmaps the lane and gives the record back.
     fn discard(&'static self) {
         self.close_memfd();
+        limits::lane_ends(self.ring_bytes.load(Relaxed));
         // SAFETY: the lane is in no list and no connection uses it.
         unsafe { self.memory().unmap() };
         LANES.give(self);
@@ -221,8 +223,8 @@ pub(super) struct Offer {
 /// A lane for a connection to the listener `cookie`: a used one, or a new one. All its words are zero.
 ///
 /// # Errors
-/// Those of memfd_create(2), ftruncate(2) and mmap(2); `ERANGE` when the process limits its address space.
-pub(super) fn client_lane(cookie: u64) -> Result<Offer, Errno> {
+/// Why there is none.
+pub(super) fn client_lane(cookie: u64) -> Result<Offer, Reason> {
     let used = {
         let _guard = LOCK.lock();
         let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
@@ -233,20 +235,39 @@ pub(super) fn client_lane(cookie: u64) -> Result<Offer, Errno> {
         lane.cookie.store(cookie, Relaxed);
         return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1) });
     }
-    if super::door::address_space_is_limited() {
-        return Err(Errno(libc::ERANGE));
-    }
-    let ring_bytes = crate::config().ring_bytes as u32;
-    let (memory, memfd) = LaneMemory::create(ring_bytes)?;
+    let (memory, memfd) = fresh()?;
     let Some(lane) = LANES.take() else {
-        // SAFETY: the fresh mapping has no user.
-        unsafe { memory.unmap() };
-        let _ = sys::close(memfd);
-        return Err(Errno(libc::ENOMEM));
+        drop_fresh(memory, memfd);
+        return Err(Reason::MemoryShort);
     };
     lane.fill(memory, memfd::identify(memfd).map(|(id, _)| id).unwrap_or_default());
     lane.cookie.store(cookie, Relaxed);
     Ok(Offer { lane, memfd })
+}
+
+/// Makes the memory of a new lane, if the process's limits allow one.
+fn fresh() -> Result<(LaneMemory, i32), Reason> {
+    if super::door::address_space_is_limited() {
+        return Err(Reason::AddressSpaceLimited);
+    }
+    let wanted = crate::config().ring_bytes as u32;
+    let ring_bytes = match limits::ring_bytes(wanted) {
+        // What is idle has no claim before what is to be used.
+        Err(_) if drop_idle(&CLIENT) | drop_idle(&SERVER) => limits::ring_bytes(wanted)?,
+        result => result?,
+    };
+    let (memory, memfd) = LaneMemory::create(ring_bytes).map_err(super::connect::memory_reason)?;
+    if limits::unlock(memory) {
+        drop_fresh(memory, memfd);
+        return Err(Reason::MemoryLocked);
+    }
+    Ok((memory, memfd))
+}
+
+fn drop_fresh(memory: LaneMemory, memfd: i32) {
+    // SAFETY: the fresh mapping has no user.
+    unsafe { memory.unmap() };
+    let _ = sys::close(memfd);
 }
 
 impl Offer {
@@ -374,6 +395,18 @@ pub(super) fn purge() {
 
 /// Closes all memfds, because descriptors are short. Returns whether there were any.
 pub(super) fn release_descriptors() -> bool {
+    let before = life::hidden_count();
+    let any = close_memfds();
+    // They are all that is free now.
+    FREED.store(before.saturating_sub(life::hidden_count()).max(1), Relaxed);
+    any
+}
+
+/// How many numbers were free when descriptors had been short, less one for each client accepted since; 0 if they have
+/// not.
+pub(super) static FREED: AtomicU32 = AtomicU32::new(0);
+
+fn close_memfds() -> bool {
     let mut any = drop_idle(&CLIENT) | drop_idle(&SPARE);
     table::for_each(|_, desc| {
         if !desc.is_lane() {

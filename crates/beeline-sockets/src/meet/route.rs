@@ -2,32 +2,56 @@
 //!
 //! The name is an abstract `AF_UNIX` one, made of both addresses: the anchor is bound to it, so that no two lanes of a
 //! network namespace have the same addresses.
+//!
+//! Anybody may bind such names, all those of a listener even, or so many others that the kernel takes long to compare
+//! them. When a few candidates in a row are taken, or binding is slow many times in a row, the next anchors stay without a
+//! name for [`CROWDED_NS`]. Their addresses stand in the hello, with a port from TCP's own range that the server holds
+//! on TCP as long as the connection lasts ([`super::claims`], 3). That costs a few system calls more.
+//!
+//! A socket belongs to the network namespace it was made in, wherever its thread has gone since (setns(2)). The questions
+//! to the kernel and the names belong to the namespace that the thread is in now. Where the two differ, the kernel
+//! connects.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::sys;
 use beeline_stats::Reason;
-use beeline_wire::{ConnName, Endpoint};
+use beeline_wire::{ConnName, Endpoint, Held};
 
-use super::{lookup, pool, ports};
+use super::{claims, lookup, pool, ports};
 use crate::Errno;
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 
 /// Addresses tried.
 const PORTS_MAX: usize = 64;
+/// The same where there is another way.
+const PORTS_FEW: usize = 4;
+/// How long names are taken for crowded.
+const CROWDED_NS: u64 = 100_000_000;
+/// Until when they are.
+static CROWDED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+/// A bind that takes longer is slow: it takes 2 us, and 10 us among as many names as there are ports. Where the machine is
+/// busy single ones take longer, too.
+const SLOW_NS: u64 = 40_000;
+/// So many slow ones in a row are taken for a crowd of names.
+const SLOW_MAX: u32 = 8;
+/// Slow ones in a row.
+static SLOW: AtomicU32 = AtomicU32::new(0);
 
 /// Both ends' addresses as far as they are known before a port is chosen.
 pub(super) struct Route {
     pub destination: SocketAddr,
     source: IpAddr,
     /// The port of an explicit bind.
-    bound_port: Option<u16>,
+    pub bound_port: Option<u16>,
     /// Whether the app chose address or port.
     pub explicit: bool,
     /// Whether the destination is on another host.
     pub remote: bool,
+    /// The network namespace of the socket.
+    namespace: Option<u64>,
 }
 
 impl Route {
@@ -65,7 +89,14 @@ impl Route {
         if source == destination.ip() && bound_port == Some(destination.port()) {
             return Err(Reason::SelfConnect);
         }
-        Ok(Route { destination, source, bound_port, explicit: chosen_ip.is_some() || bound_port.is_some(), remote })
+        let explicit = chosen_ip.is_some() || bound_port.is_some();
+        Ok(Route { destination, source, bound_port, explicit, remote, namespace: kernel::namespace(fd) })
+    }
+
+    /// A new anchor, if the thread is in the socket's namespace.
+    fn anchor(&self) -> Result<Anchor, Reason> {
+        let anchor = Anchor::new()?;
+        (kernel::namespace(anchor.0) == self.namespace).then_some(anchor).ok_or(Reason::OtherNamespace)
     }
 
     /// The client's address with this port, in the destination's scope if that matters.
@@ -113,13 +144,29 @@ impl Drop for Anchor {
     }
 }
 
-/// Reserves an address by binding an anchor to the connection's name. Candidates must pass `check`.
+/// An anchor with the addresses of its connection.
+pub(super) struct Reserved {
+    pub anchor: Anchor,
+    pub name: ConnName,
+    /// The same for the hello, if the server is to hold the port.
+    pub held: Option<Held>,
+}
+
+/// Reserves an address, by binding an anchor to the connection's name mostly. Candidates must pass `check`.
 pub(super) fn reserve_name(
     route: &Route,
     mut check: impl FnMut(SocketAddr) -> Result<(), Reason>,
-) -> Result<(Anchor, ConnName), Reason> {
+) -> Result<Reserved, Reason> {
     let mut anchor = None;
-    for _ in 0..PORTS_MAX {
+    // A server on another host, or the bridge before it, holds no port.
+    let may_be_held = route.bound_port.is_none() && !route.remote;
+    let begin_ns = kernel::now_ns();
+    let tries = match may_be_held {
+        true if begin_ns < CROWDED_UNTIL_NS.load(Relaxed) => 0,
+        true => PORTS_FEW,
+        false => PORTS_MAX,
+    };
+    for _ in 0..tries {
         let port = match route.bound_port {
             Some(port) => port,
             None => ports::next().ok_or(Reason::AddressInUse)?,
@@ -133,14 +180,58 @@ pub(super) fn reserve_name(
         let address = SockAddr::abstract_unix(name.encode().as_bytes()).ok_or(Reason::Internal)?;
         let socket = match anchor.take() {
             Some(socket) => socket,
-            None => Anchor::new()?,
+            None => route.anchor()?,
         };
+        let before_ns = kernel::now_ns();
         match kernel::bind(socket.0, &address) {
-            Ok(_) => return Ok((socket, name)),
+            Ok(_) => {
+                note_speed(before_ns);
+                return Ok(Reserved { anchor: socket, name, held: None });
+            }
             Err(Errno(libc::EADDRINUSE)) if route.bound_port.is_none() => anchor = Some(socket),
             Err(Errno(libc::EADDRINUSE)) => return Err(Reason::AddressInUse),
             Err(_) => return Err(Reason::Internal),
         }
     }
-    Err(Reason::AddressInUse)
+    if !may_be_held {
+        return Err(Reason::AddressInUse);
+    }
+    if tries != 0 {
+        CROWDED_UNTIL_NS.store(begin_ns.saturating_add(CROWDED_NS), Relaxed);
+    }
+    reserve_held(route, anchor, check)
+}
+
+/// Notes how long a bind took.
+fn note_speed(before_ns: u64) {
+    let now_ns = kernel::now_ns();
+    if now_ns.saturating_sub(before_ns) < SLOW_NS {
+        if SLOW.load(Relaxed) != 0 {
+            SLOW.store(0, Relaxed);
+        }
+    } else if SLOW.fetch_add(1, Relaxed) >= SLOW_MAX {
+        CROWDED_UNTIL_NS.store(now_ns.saturating_add(CROWDED_NS), Relaxed);
+    }
+}
+
+/// Finds a port for the server to hold.
+#[cold]
+fn reserve_held(
+    route: &Route,
+    anchor: Option<Anchor>,
+    mut check: impl FnMut(SocketAddr) -> Result<(), Reason>,
+) -> Result<Reserved, Reason> {
+    // The kernel knows a free one. It is free again when the server binds it, and found by chance only by others.
+    let probe = Anchor(claims::bound(route.client(0)).map_err(|_| Reason::AddressInUse)?);
+    let found = kernel::getsockname(probe.0).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
+    drop(probe);
+    let client = route.client(found.port());
+    check(client)?;
+    let name = ConnName { client: Endpoint::new(client), server: Endpoint::new(route.destination) };
+    let held = Held::new(name.client, name.server).ok_or(Reason::AddressInUse)?;
+    let anchor = match anchor {
+        Some(anchor) => anchor,
+        None => route.anchor()?,
+    };
+    Ok(Reserved { anchor, name, held: Some(held) })
 }

@@ -16,6 +16,8 @@ use crate::{kernel, proc};
 /// `SO_PASSRIGHTS` in asm-generic/socket.h since Linux 6.16; the libc crate does not have it yet.
 const SO_PASSRIGHTS: i32 = 83;
 const OVERFLOW_UID_DEFAULT: u32 = 65534;
+/// `PROC_USER_INIT_INO` of include/linux/proc_ns.h.
+const FIRST_USER_NAMESPACE: u32 = 0xEFFF_FFFD;
 
 /// The effective user of the process, geteuid(2). Asked each time: apps drop privileges.
 pub(super) fn euid() -> u32 {
@@ -46,6 +48,17 @@ fn overflow_uid() -> u32 {
 /// Whether a door opened by `door` may serve a listener that belongs to `listener`.
 pub(super) fn may_serve(door: u32, listener: u32) -> bool {
     listener != overflow_uid() && (door == listener || listener == 0 && crate::config().trust_root_listeners)
+}
+
+/// Whether `uid`, as a process sees it, may bind any port: root, of the first user namespace.
+pub(super) fn may_have_any_port(uid: u32) -> bool {
+    uid == 0 && proc::user_namespace() == FIRST_USER_NAMESPACE
+}
+
+/// Whether a server of this user takes our word for a port that we have bound ([`super::claims`], 2).
+pub(super) fn is_believed_by(uid: u32) -> bool {
+    let ours = euid();
+    ours == 0 || ours == uid
 }
 
 /// Whether `uid` may run the bridge, which speaks for other hosts.

@@ -1,122 +1,188 @@
-//! One process of a crowd at a time.
+//! One process of a crowd at a time, and where the crowd sleeps.
 //!
 //! Processes that share a blocking listener must not sit in the TCP `accept` while the door has a client, and
 //! there is no `accept` that does not block on a blocking listener. So a process looks whether the TCP queue
 //! has a connection, and takes it, with nobody else between the two: it goes through a turnstile, which is a
-//! record lock (fcntl(2), `F_SETLKW`) on a memory file that parent and children share. The kernel gives the
-//! lock back when its holder dies, and a signal interrupts the wait for it.
+//! record lock (fcntl(2), `F_SETLK`) on a memory file that parent and children share. The kernel gives the
+//! lock back when its holder dies.
 //!
-//! A process waits for connections with the turnstile held: the others sleep behind it, and each connection
-//! wakes one of them, as `accept` on a TCP listener does. Record locks belong to a process, so its threads go
-//! through together; among themselves they are kept apart by the listener's lock.
+//! 1. Nobody waits in the turnstile. It is held from the look at the queue to the `accept` that finds what the look
+//!    has seen: two system calls, neither of which sleeps. Record locks belong to a process, so the listener's own lock
+//!    keeps its threads apart meanwhile.
+//! 2. Nobody waits for the turnstile, either. Who finds it taken leaves the queue to the one inside for a millisecond.
+//! 3. The crowd sleeps in one epoll set, made before the first `fork` and shared by all: an event wakes one sleeper, and
+//!    the kernel wakes the next one when that one has returned and the event is still there. So a connection wakes few,
+//!    as `accept` on a TCP listener does, and a process that is stopped, killed or busy in a handler after it was
+//!    woken keeps no connection from the others. A process that has more to watch sleeps in poll(2) on its own.
+//! 4. A process may be stopped between its two calls. The record lock is on one byte, [`Share::turn`] says which.
+//!    Whoever has found it taken for a while, by a process that is seen to be stopped, makes the next byte the
+//!    turnstile; so does, after a second, who cannot see its state. What the stopped process does when it goes on is an
+//!    `accept` of its own, perhaps in vain: then it waits for the next TCP client.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use beeline_shm::sys::{SysResult, call};
 
-use super::listener::Listener;
-use crate::{Errno, wait};
+use super::listener::{Listener, Share};
+use crate::lock::Guard;
+use crate::{Errno, kernel, proc, thread, wait};
 
 /// This thread is through the turnstile, or there is none.
 #[must_use]
-pub(super) struct Passed {
-    listener: Option<&'static Listener>,
+pub(super) struct Passed<'a> {
+    /// The file and the byte that is locked.
+    locked: Option<(i32, u32)>,
+    // Given back last.
+    _threads: Guard<'a>,
 }
 
-/// Why a thread did not get through.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Held {
-    /// A handler of the app ran.
-    Signal,
-    /// Another process is inside, and this call has more to watch than the turnstile.
-    Elsewhere,
-}
-
-/// Goes through the turnstile of a listener, if it is shared. A call that has a deadline, or clients of its own
-/// that have yet to say hello, does not wait here.
-///
-/// # Errors
-/// [`Held`].
-pub(super) fn pass(listener: &'static Listener, patience: &wait::Patience) -> Result<Passed, Held> {
-    let Some(file) = listener.turnstile.get().filter(|_| listener.is_shared()) else {
-        return Ok(Passed { listener: None });
-    };
-    loop {
-        {
-            let _guard = listener.lock.lock();
-            let inside = listener.inside.load(Relaxed);
-            if inside != 0 || record_lock(file, libc::F_SETLK, libc::F_WRLCK).is_ok() {
-                listener.inside.store(inside.saturating_add(1), Relaxed);
-                return Ok(Passed { listener: Some(listener) });
-            }
-        }
-        // A client that only this process can serve must not wait for the others to let it in.
-        if patience.is_bounded() || listener.waiting.load(Relaxed) != 0 {
-            return Err(Held::Elsewhere);
-        }
-        let wait = || crate::cancel::point(|| record_lock(file, libc::F_SETLKW, libc::F_WRLCK));
-        match crate::cancel::undoing(let_next_in, listener, wait) {
-            // Another thread of this process may give the lock back meanwhile: ask again, inside.
-            Ok(_) => {}
-            Err(Errno(libc::EINTR)) => return Err(Held::Signal),
-            // No lock to be had (ENOLCK, or the file is gone): then there are no turns.
-            Err(_) => return Ok(Passed { listener: None }),
-        }
+/// Goes through the turnstile of a listener, if it is shared. `None` if another process is inside.
+pub(super) fn pass(listener: &'static Listener) -> Option<Passed<'static>> {
+    let threads = listener.lock.lock();
+    let Some((file, share)) = file_of(listener) else { return Some(Passed { locked: None, _threads: threads }) };
+    let byte = share.turn.load(Acquire);
+    match record_lock(file, libc::F_SETLK, libc::F_WRLCK, byte).1 {
+        Ok(_) => Some(Passed { locked: Some((file, byte)), _threads: threads }),
+        Err(Errno(libc::EAGAIN | libc::EACCES)) => None,
+        // No lock to be had (ENOLCK, or the file is gone): then there are no turns.
+        Err(_) => Some(Passed { locked: None, _threads: threads }),
     }
 }
 
-impl Passed {
-    /// Runs `wait`, a spin or a sleep; a thread that is cancelled in it, or jumps out, leaves the turnstile.
-    pub(super) fn while_waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
-        unsafe extern "C" fn undo(listener: *mut core::ffi::c_void) {
-            // SAFETY: the listener below, an object of a slab.
-            leave(unsafe { &*listener.cast::<Listener>() });
-        }
-        match self.listener {
-            Some(listener) => crate::cancel::undoing(undo, listener, wait),
-            None => wait(),
-        }
-    }
+fn file_of(listener: &'static Listener) -> Option<(i32, &'static Share)> {
+    listener.turnstile.get().filter(|_| listener.is_shared()).zip(listener.shared_state())
 }
 
-impl Drop for Passed {
+impl Drop for Passed<'_> {
     fn drop(&mut self) {
-        if let Some(listener) = self.listener {
-            leave(listener);
+        if let Some((file, byte)) = self.locked {
+            let _ = record_lock(file, libc::F_SETLK, libc::F_UNLCK, byte);
         }
     }
 }
 
-fn leave(listener: &'static Listener) {
-    let _guard = listener.lock.lock();
-    let inside = listener.inside.load(Relaxed).saturating_sub(1);
-    listener.inside.store(inside, Relaxed);
-    release(listener, inside);
+/// A process that has found another one inside, again and again.
+#[derive(Default)]
+pub(super) struct Kept {
+    byte: u32,
+    times: u32,
 }
 
-/// Gives the record lock back when no thread of this process is inside. The listener is locked.
-fn release(listener: &Listener, inside: u32) {
-    if inside == 0
-        && let Some(file) = listener.turnstile.get()
-    {
-        let _ = record_lock(file, libc::F_SETLK, libc::F_UNLCK);
+/// Times after which the state of the one inside is looked at, and after which it is passed by whatever it is.
+const TIMES_TO_DOUBT: u32 = 20;
+const TIMES_MAX: u32 = 1_000;
+
+impl Kept {
+    /// Leaves the queue to the process inside for a moment; passes one by that is stopped. No lock may be held.
+    pub(super) fn leave(&mut self, listener: &'static Listener) {
+        const ELSEWHERE_NS: u64 = 1_000_000;
+        let until = Some(kernel::now_ns().saturating_add(ELSEWHERE_NS));
+        let _ = wait::sleep(&mut [], until, None);
+        let Some((file, share)) = file_of(listener) else { return };
+        let byte = share.turn.load(Acquire);
+        if byte != self.byte {
+            *self = Self { byte, times: 0 };
+        }
+        self.times = self.times.saturating_add(1);
+        if !self.times.is_multiple_of(TIMES_TO_DOUBT) {
+            return;
+        }
+        let (holder, asked) = record_lock(file, libc::F_GETLK, libc::F_WRLCK, byte);
+        let Some(holder) = holder.filter(|_| asked.is_ok()) else {
+            // Nobody is inside any more.
+            self.times = 0;
+            return;
+        };
+        let stopped = holder != 0 && matches!(proc::state_of(holder), Some(b'T' | b't'));
+        if stopped || self.times >= TIMES_MAX {
+            let _ = share.turn.compare_exchange(byte, byte.wrapping_add(1) & BYTE_MASK, AcqRel, Relaxed);
+        }
+    }
+
+    /// The turnstile was free.
+    pub(super) fn forget(&mut self) {
+        self.times = 0;
     }
 }
 
-/// A thread was cancelled while it waited for the record lock, which it may have got.
-unsafe extern "C" fn let_next_in(listener: *mut core::ffi::c_void) {
-    // SAFETY: the listener that `pass` waited for, an object of a slab.
-    let listener: &'static Listener = unsafe { &*listener.cast() };
-    let _guard = listener.lock.lock();
-    release(listener, listener.inside.load(Relaxed));
-}
+/// Bytes of the file that are used in turn: offsets are signed.
+const BYTE_MASK: u32 = u32::MAX >> 1;
 
-/// fcntl(2) with a lock over the whole file.
-fn record_lock(file: i32, command: i32, kind: i32) -> SysResult {
-    // SAFETY: all-zero is a valid value of this plain C struct, and means "from the start to the end".
+/// fcntl(2) with a lock on one byte of the file. The first result is who holds a lock that is in the way, 0 for one whom
+/// this process cannot see.
+fn record_lock(file: i32, command: i32, kind: i32, byte: u32) -> (Option<u32>, SysResult) {
+    // SAFETY: all-zero is a valid value of this plain C struct.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
     lock.l_type = kind as i16;
     lock.l_whence = libc::SEEK_SET as i16;
+    lock.l_start = i64::from(byte);
+    lock.l_len = 1;
     // SAFETY: a live lock description.
-    unsafe { call(libc::SYS_fcntl, [file as usize, command as usize, (&raw mut lock) as usize, 0, 0, 0]) }
+    let result = unsafe { call(libc::SYS_fcntl, [file as usize, command as usize, (&raw mut lock) as usize, 0, 0, 0]) };
+    let holder = (i32::from(lock.l_type) != libc::F_UNLCK).then(|| u32::try_from(lock.l_pid).unwrap_or(0));
+    (holder, result)
+}
+
+/// What the crowd's set calls its two members.
+const TCP: u64 = 0;
+const DOOR: u64 = 1;
+
+/// Makes the set in which the crowd sleeps, before the first `fork` that shares the listener `fd`. Without one each
+/// process sleeps on its own. The caller holds the listener's lock.
+pub(super) fn make_set(listener: &Listener, fd: i32) {
+    let Some(door) = listener.door.get() else { return };
+    let Ok(set) = kernel::epoll_create() else { return };
+    let set = kernel::hide(set);
+    let add = |fd, name| {
+        let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: name };
+        kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, Some(event)).is_ok()
+    };
+    if add(fd, TCP) && add(door, DOOR) {
+        listener.set.set(Some(set));
+        listener.set_door.set(Some(door));
+    } else {
+        kernel::close_hidden(set);
+    }
+}
+
+/// The set in which this process may sleep: if it has nothing to watch but what all have.
+pub(super) fn set_of(listener: &Listener) -> Option<i32> {
+    let set = listener.set.get()?;
+    let same_door = listener.door.get().is_some_and(|door| listener.set_door.get() == Some(door));
+    (listener.is_shared() && same_door && !listener.lobby.is_occupied()).then_some(set)
+}
+
+/// Sleeps with the crowd. Tells whether the TCP queue and the door have something.
+pub(super) fn sleep(set: i32, patience: &mut wait::Patience) -> (wait::Woken, bool, bool) {
+    let mut events = [libc::epoll_event { events: 0, u64: u64::MAX }; 2];
+    let handled = || thread::with(|thread| thread.handled.load(Relaxed));
+    let before = handled();
+    let woken = patience.sleep_with(|timeout| {
+        // SAFETY: room for two events; the timeout is this thread's own, and no mask.
+        match unsafe { kernel::epoll_sleep(set, events.as_mut_ptr(), 2, timeout, core::ptr::null()) } {
+            // A process that was stopped and goes on comes back from this call, and not from accept(2): signal(7).
+            Err(Errno(libc::EINTR)) if handled() == before => Ok(1),
+            result => result,
+        }
+    });
+    let count = if let wait::Woken::Ready(count) = woken { count } else { 0 };
+    let has = |name| events.iter().take(count).any(|event| event.u64 == name);
+    (woken, has(TCP), has(DOOR))
+}
+
+/// Whether this process may look again and again before it sleeps: one of a crowd does at a time. `ns` is how long at
+/// most.
+pub(super) fn may_spin(listener: &'static Listener, ns: u64) -> bool {
+    let Some((_, share)) = file_of(listener) else { return true };
+    let (now, until) = (kernel::now_ns(), share.spinning_until_ns.load(Relaxed));
+    // A time that nobody can have meant is no time.
+    let free = until <= now || until - now > ns.saturating_mul(2);
+    free && share.spinning_until_ns.compare_exchange(until, now.saturating_add(ns), Relaxed, Relaxed).is_ok()
+}
+
+/// The spin is over.
+pub(super) fn has_spun(listener: &'static Listener) {
+    if let Some((_, share)) = file_of(listener) {
+        share.spinning_until_ns.store(0, Relaxed);
+    }
 }

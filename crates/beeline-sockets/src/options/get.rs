@@ -35,6 +35,10 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
     let target = Target { level, value, length };
     let number = match class(level, name) {
         Class::Error => {
+            crate::meet::look_after_offers();
+            if !desc.is_lane() {
+                return Outcome::Kernel;
+            }
             crate::io::observe(desc, side);
             // Nobody has written into the lane of a client that was not taken: only the kernel knows that its door died.
             if !side.is(state::TAKEN | state::PEER_CLOSED | state::RESET) && desc.end() == End::Client {
@@ -99,7 +103,7 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
             // SAFETY: forwarded.
             return unsafe { target.give(&linger) };
         }
-        Class::ReceiveLowWater => side.rcv_lowat.load(Relaxed).max(1) as i32,
+        Class::ReceiveLowWater => side.rcv_lowat().max(1) as i32,
         Class::Name => match stored_name(side, level, name) {
             // SAFETY: forwarded.
             Some(text) => return unsafe { target.give(&text) },

@@ -113,7 +113,7 @@ unsafe fn run(count: i32, sets: [*mut fd_set; 3], timeout: Option<&libc::timespe
             _ => listeners += usize::from(meet::adopt_listener(fd as i32)),
         }
     }
-    if ours + listeners == 0 {
+    if ours + listeners == 0 && meet::offer_due_ns().is_none() {
         return Outcome::Kernel;
     }
     let deadline = match deadline(timeout) {

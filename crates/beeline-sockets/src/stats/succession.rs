@@ -17,7 +17,7 @@ use beeline_shm::sys::{self, call};
 use beeline_stats::Counter;
 use beeline_stats::layout::{self, ConnectionSlot, FILE_BYTES_MAX, FileName, HEADER_BYTES, SLOT_BYTES, StatsHeader};
 
-use super::{FILE, HEADER, LOCK, SLOTS, allocate, header, open, open_new, unlink};
+use super::{FILE, HEADER, LOCK, SLOTS, allocate, header, open, open_new, stale, unlink};
 use crate::{Errno, life};
 
 /// Whether the file was removed for a program that has not started.
@@ -49,7 +49,10 @@ fn restore() -> Result<(), Errno> {
     let restored = allocate(fd, 0, length)
         // SAFETY: that much of the mapping is allocated.
         .and_then(|()| unsafe { call(libc::SYS_pwrite64, args) })
-        .and_then(|_| memfd::identify(fd))
+        .and_then(|_| {
+            stale::lock(fd);
+            memfd::identify(fd)
+        })
         .and_then(|(id, _)| {
             FILE.device.store(id.device, Relaxed);
             FILE.inode.store(id.inode, Relaxed);

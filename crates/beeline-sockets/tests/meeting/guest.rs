@@ -102,9 +102,20 @@ fn cookie(fd: RawFd) -> u64 {
     cookie
 }
 
-/// Answers each line of a connection: who we are, our address, the peer's, the line.
+/// Answers each line of a connection: who we are, our address, the peer's, the line. One that was reset before it was
+/// accepted has no peer any more; the test hears what its first read says, if it asked for that.
 fn serve(stream: TcpStream) {
-    let (local, peer) = (stream.local_addr().expect("connected"), stream.peer_addr().expect("connected"));
+    let local = stream.local_addr().expect("accepted");
+    let peer = match stream.peer_addr() {
+        Ok(peer) => peer,
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+            if number("SAY_RESETS", 0) != 0 {
+                say((&stream).read(&mut [0]).expect_err("nothing to read").kind());
+            }
+            return;
+        }
+    };
     let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
     let mut writer = stream;
     let mut line = String::new();

@@ -18,7 +18,7 @@ struct Target {
 
 impl Target {
     fn start() -> Target {
-        let mut server = Role::new("server").set("ADDRESS", "127.0.0.1:0").start();
+        let mut server = Role::new("server").set("ADDRESS", "127.0.0.1:0").set("SAY_RESETS", 1).start();
         let address = server.line();
         let cookie = server.number();
         visit(&address, 1, "first", true);
@@ -62,7 +62,9 @@ impl Target {
         assert!(matches!(kernel::recv(anchor.as_raw_fd(), &mut byte, 0), Ok(0) | Err(_)));
     }
 
-    fn poisoned_by(self, poison: &str) {
+    /// A client has broken the rules: the server has accepted it as one that was reset, and goes on.
+    fn poisoned_by(mut self, poison: &str) {
+        assert_eq!(self.server.line(), "connection reset");
         self.still_serves();
         let carried = self.server.carried();
         assert_eq!(carried.poisoned.get(poison), Some(&1), "{carried}");
@@ -98,7 +100,8 @@ fn send(anchor: &OwnedFd, bytes: &[u8], descriptors: &[RawFd]) {
 fn mapped_lane() -> (LaneMemory, OwnedFd, Hello) {
     let (memory, fd) = LaneMemory::create(1 << 16).unwrap();
     let (id, _) = beeline_shm::memfd::identify(fd).unwrap();
-    let hello = Hello { reuse: false, ring_bytes: 1 << 16, generation: 0, pid_hint: 1, lane_inode: id.inode };
+    let hello =
+        Hello { reuse: false, ring_bytes: 1 << 16, generation: 0, pid_hint: 1, lane_inode: id.inode, held: None };
     // SAFETY: a fresh descriptor.
     (memory, unsafe { OwnedFd::from_raw_fd(fd) }, hello)
 }

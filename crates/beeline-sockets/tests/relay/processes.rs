@@ -1,6 +1,7 @@
 //! A relay as a process, and connections that several processes hold when they become relayed.
 
 use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
 use beeline_sockets::{Outcome, io, life};
@@ -35,6 +36,54 @@ fn a_relay_is_a_stranger_that_keeps_nothing() {
     drop((ballast, program));
     close(client);
     relay.ends();
+}
+
+/// Whether a listener can be bound to an address with this option set.
+fn can_listen(at: SocketAddr, option: i32) -> bool {
+    let SocketAddr::V4(at) = at else { return false };
+    // SAFETY: plain numbers, and live structs of the sizes given; the descriptor is closed.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        let one = 1i32;
+        assert_eq!(libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const one).cast(), 4), 0);
+        let mut address: libc::sockaddr_in = core::mem::zeroed();
+        address.sin_family = libc::AF_INET as u16;
+        address.sin_port = at.port().to_be();
+        address.sin_addr.s_addr = u32::from(*at.ip()).to_be();
+        let bound = libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32) == 0;
+        let listens = bound && libc::listen(fd, 4) == 0;
+        libc::close(fd);
+        listens
+    }
+}
+
+/// The relay of a client sits on the server's port, and the server's own end of the connection is a lane.
+#[test]
+fn a_servers_port_is_its_own_beside_a_clients_relay() {
+    let _turn = turn();
+    for servers_ends_first in [false, true] {
+        let ([client, server], [_, at]) = lane_pair();
+        let relay = demote(client);
+        let program = adopt(client);
+        assert_eq!(program.peer_addr().unwrap(), at, "there is something to share");
+        for option in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
+            assert!(can_listen(at, option), "while the connection lasts");
+        }
+        let ends: [&mut dyn FnMut(); 2] = [&mut || close(server), &mut || program.shutdown(Shutdown::Both).unwrap()];
+        let [server, client] = ends;
+        if servers_ends_first {
+            server();
+            client();
+        } else {
+            client();
+            server();
+        }
+        drop(program);
+        relay.ends();
+        for option in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
+            assert!(can_listen(at, option), "after it, {servers_ends_first}");
+        }
+    }
 }
 
 #[test]

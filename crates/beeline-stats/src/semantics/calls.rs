@@ -129,11 +129,17 @@ pub const CALLS: &[Row] = &[
          of its reach.",
         &["fork/", "guest:a_vfork_child_changes_nothing_here", "guest:clone_on_another_stack_works"],
     ),
-    row(&["posix_spawn", "posix_spawnp", "system", "popen"], Passed, "", &["guest:spawned_programs_run", "spawned/"]),
+    row(&["posix_spawn", "posix_spawnp"], Passed, "", &["guest:spawned_programs_run", "spawned/"]),
+    row(
+        &["system", "popen", "pclose", "fclose"],
+        Passed,
+        "The shell is started by posix_spawn(3), with the library.",
+        &["guest:spawned_programs_run", "guest:commands_run_as_ever", "guest:the_library_follows"],
+    ),
     row(
         &["execve", "execv", "execvp", "execvpe", "execl", "execle", "execlp", "fexecve", "execveat"],
         Passed,
-        "Connections go over to the next program; the library stays in its environment.",
+        "Connections go over to the next program; the library goes along, and is seen in no environment.",
         &["guest:exec_keeps_a_connection", "guest:exec_keeps_the_state_of_a_connection", "guest:the_library_follows"],
     ),
     row(
@@ -172,9 +178,15 @@ pub const CALLS: &[Row] = &[
         &["guest:limits_announce_a_filter", "guest:asking_for_filters_leaves_lanes_alone"],
     ),
     row(
+        &["mlockall"],
+        Passed,
+        "All memory of the program is locked; the rings of its connections are not.",
+        &["guest:connections_of_before_are_not_locked"],
+    ),
+    row(
         &["dlopen", "dlsym"],
         Passed,
-        "What is loaded by its path with RTLD_DEEPBIND calls us nevertheless, once dlopen(3) has returned; before such a load by a mere name, connections go over to relays (`deeply_bound`), as far as no other thread sleeps on them. Who looks up libc's functions by a handle gets ours. Text that is loaded is searched for rings of io_uring before the next connection. Not seen: dlvsym(3), namespaces of their own (dlmopen(3)), and constructors of libraries that are bound deeply.",
+        "What is loaded by its path with RTLD_DEEPBIND calls us nevertheless, once dlopen(3) has returned; before such a load by a mere name, connections go over to relays (`deeply_bound`), as far as no other thread sleeps on them. Who looks up libc's functions by a handle gets ours. Text that is loaded is searched for rings of io_uring and for system calls about descriptors before the next connection. Not seen: dlvsym(3), namespaces of their own (dlmopen(3)), and constructors of libraries that are bound deeply.",
         &[
             "guest:code_bound_at_once_to_libc_shares_connections",
             "guest:code_bound_later_to_libc_shares_connections",
@@ -190,7 +202,7 @@ pub const CALLS: &[Row] = &[
     row(
         &["syscall"],
         Accelerated,
-        "Calls by number are the calls by name. Before io_uring_setup(2), io_uring_enter(2) that submits something, and io_uring_register(2) of files, connections go over to relays; a ring of libuv's, which does without, is refused (ENOSYS).",
+        "Calls by number are the calls by name. A program whose own text makes system calls about sockets, readiness or descriptors, or any that it is asked to, has no lanes (`raw_system_calls`). Before io_uring_setup(2), io_uring_enter(2) that submits something, and io_uring_register(2) of files, connections go over to relays; a ring of libuv's, which does without, is refused (ENOSYS).",
         &[
             "forms/numbers",
             "forms/numbers_that_wait",

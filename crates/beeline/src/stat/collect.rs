@@ -4,7 +4,8 @@
 //!    and no symbolic link is followed. Root may look at everybody's; what it reads there is other
 //!    users' data, and it takes nothing away from them.
 //! 2. A file is stale when its process is gone: no process has that number, or the one that has it
-//!    started at another time. That is judged for processes of this pid namespace only.
+//!    started at another time. Of another pid namespace nothing can be said by numbers; there a file is stale when
+//!    its process had it locked and it no longer is (rule 8 of `beeline_stats::layout`).
 //! 3. Stale files of one's own are removed. A process that is killed cannot do it itself.
 
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -22,12 +23,15 @@ use serde::Serialize;
 
 use super::bridge::Bridge;
 use super::process::Process;
+use super::unloaded::{self, Unloaded};
 use crate::cli::Selection;
 
 /// What was found.
 #[derive(Serialize)]
 pub struct Collected {
     pub processes: Vec<Process>,
+    /// Those that have no statistics, because Beeline's library is not in their program.
+    pub unloaded: Vec<Unloaded>,
     pub unreadable: Vec<Unreadable>,
     /// The bridge of this host.
     pub bridge: Bridge,
@@ -42,15 +46,25 @@ pub struct Unreadable {
     pub why: String,
 }
 
+/// Where the library keeps statistics.
+const SHARED_MEMORY: &str = "/dev/shm";
 /// How long a file without a header is left alone: its process may be about to write it.
 const GRACE: Duration = Duration::from_secs(60);
 
 impl Collected {
-    pub fn of(root: &Path, socket: &Path, selection: Selection) -> anyhow::Result<Self> {
+    /// Whether no process was found.
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty() && self.unloaded.is_empty()
+    }
+
+    pub fn of(root: &Path, socket: &Path, selection: &Selection) -> anyhow::Result<Self> {
         // SAFETY: the call takes no pointers and cannot fail.
         let user = unsafe { libc::geteuid() };
         let bridge = Bridge::ask(socket);
-        let mut collected = Self { processes: Vec::new(), unreadable: Vec::new(), bridge, all_users: user == 0 };
+        // Somewhere else there are files of processes of any host.
+        let unloaded = if root == Path::new(SHARED_MEMORY) { unloaded::processes(selection) } else { Vec::new() };
+        let mut collected =
+            Self { processes: Vec::new(), unloaded, unreadable: Vec::new(), bridge, all_users: user == 0 };
         let namespace = pid_namespace();
         let users = if user == 0 { users(root)? } else { vec![user] };
         for uid in users {
@@ -63,6 +77,7 @@ impl Collected {
                 Err(error) => collected.leave_out(&path, error),
             }
         }
+        collected.unloaded.retain(|unloaded| collected.processes.iter().all(|process| process.pid != unloaded.pid));
         collected.processes.sort_by_key(|process| (process.uid, process.pid, process.start_ticks));
         Ok(collected)
     }
@@ -82,9 +97,9 @@ impl Collected {
                 continue;
             };
             match place.selection {
-                Selection::Pid(pid) if pid != name.pid => {}
-                Selection::All | Selection::Pid(_) => match place.read(name) {
-                    Ok(process) => self.processes.extend(process),
+                Selection::Pid(pid) if *pid != name.pid => {}
+                _ => match place.read(name) {
+                    Ok(process) => self.processes.extend(process.filter(|process| place.selection.has(process))),
                     Err(why) => self.leave_out(&place.path.join(name.text().as_str()), why),
                 },
             }
@@ -93,16 +108,16 @@ impl Collected {
 }
 
 /// A directory of one user, opened and checked.
-struct Place {
+struct Place<'a> {
     directory: File,
     path: PathBuf,
     uid: u32,
     is_own: bool,
     namespace: Option<u32>,
-    selection: Selection,
+    selection: &'a Selection,
 }
 
-impl Place {
+impl Place<'_> {
     /// A path within the very directory that was checked, whatever has its name by now.
     fn inside(&self, name: &str) -> PathBuf {
         Path::new("/proc/self/fd").join(self.directory.as_raw_fd().to_string()).join(name)
@@ -135,7 +150,8 @@ impl Place {
             _ => self.namespace,
         };
         let is_elsewhere = namespace != self.namespace;
-        if !is_elsewhere && is_gone(name) {
+        let is_free = || snapshot.as_ref().is_ok_and(Snapshot::is_locked) && !is_held(&file);
+        if if is_elsewhere { is_free() } else { is_gone(name) } {
             if self.is_own && (snapshot.is_ok() || is_older_than(&metadata, GRACE)) {
                 // If it cannot be removed, the next one who looks will try again.
                 let _ = fs::remove_file(&path);
@@ -195,6 +211,19 @@ fn is_gone(name: FileName) -> bool {
         Ok(stat) => start_ticks_from_proc_stat(&stat).is_some_and(|start| start != name.start_ticks),
         Err(error) => error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
     }
+}
+
+/// Whether somebody has locked the file; also if that cannot be told.
+fn is_held(file: &File) -> bool {
+    let lock_type = |kind: libc::c_int| libc::c_short::try_from(kind).unwrap_or_default();
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = lock_type(libc::F_RDLCK);
+    lock.l_whence = lock_type(libc::SEEK_SET);
+    lock.l_len = 1;
+    // SAFETY: a live lock, which the kernel reads and writes.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    asked != 0 || lock.l_type != lock_type(libc::F_UNLCK)
 }
 
 fn is_older_than(metadata: &Metadata, age: Duration) -> bool {

@@ -6,6 +6,11 @@ use std::collections::BTreeMap;
 use beeline_stats::{Connection, Counter, Poison, Reason, Role, Snapshot};
 use serde::Serialize;
 
+use crate::cli::Selection;
+
+/// How much of a program's name the kernel keeps.
+const COMM_BYTES: usize = 15;
+
 #[derive(Serialize)]
 pub struct Process {
     pub pid: u32,
@@ -21,6 +26,8 @@ pub struct Process {
     pub accelerated_open: u64,
     /// Connections on TCP since the start.
     pub fallen_back: u64,
+    /// Why none is accelerated any more.
+    pub stopped: Option<Stop>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub doorbells_sent: u64,
@@ -31,6 +38,19 @@ pub struct Process {
     /// As the process counts them: bytes and doorbells of closed connections only.
     pub counters: BTreeMap<&'static str, u64>,
     pub connections: Vec<OpenConnection>,
+}
+
+/// A reason that holds for all of a process.
+#[derive(Serialize)]
+pub struct Stop {
+    pub name: &'static str,
+    pub sentence: &'static str,
+}
+
+impl Stop {
+    fn of(reason: Reason) -> Self {
+        Self { name: reason.name(), sentence: reason.sentence() }
+    }
 }
 
 /// A reason with how often it has happened.
@@ -85,12 +105,13 @@ impl Process {
         Self {
             pid: snapshot.pid(),
             uid,
-            program: String::from_utf8_lossy(snapshot.program()).chars().flat_map(char::escape_debug).collect(),
+            program: printable(snapshot.program()),
             start_ticks: snapshot.start_ticks(),
             since_unix_ns: snapshot.created_unix_ns(),
             other_pid_namespace,
             accelerated: sum(Counter::ConnectionsAcceleratedClient, Counter::ConnectionsAcceleratedServer),
             accelerated_open: connections.len() as u64,
+            stopped: snapshot.stopped().map(Stop::of),
             fallen_back: sum(Counter::ConnectionsFallenBackClient, Counter::ConnectionsFallenBackServer),
             bytes_sent: with_open(Counter::BytesSent, |open| open.bytes_sent),
             bytes_received: with_open(Counter::BytesReceived, |open| open.bytes_received),
@@ -103,6 +124,48 @@ impl Process {
             connections,
         }
     }
+}
+
+impl Process {
+    /// The same process as it was before.
+    pub fn among<'a>(&self, before: &'a [Process]) -> Option<&'a Process> {
+        before.iter().find(|then| (then.uid, then.pid, then.start_ticks) == (self.uid, self.pid, self.start_ticks))
+    }
+}
+
+impl OpenConnection {
+    /// The same connection as it was before.
+    pub fn among<'a>(&self, before: &'a [OpenConnection]) -> Option<&'a OpenConnection> {
+        before.iter().find(|then| {
+            (then.fd, then.opened_unix_ns, &then.local, &then.remote)
+                == (self.fd, self.opened_unix_ns, &self.local, &self.remote)
+        })
+    }
+}
+
+impl Selection {
+    /// Whether a process is asked for.
+    pub fn has(&self, process: &Process) -> bool {
+        match self {
+            Selection::All => true,
+            Selection::Pid(pid) => process.pid == *pid,
+            Selection::Program(_) => self.names(&process.program),
+        }
+    }
+
+    /// Whether a program with this name is asked for, or any.
+    pub fn names(&self, program: &str) -> bool {
+        match self {
+            Selection::All | Selection::Pid(_) => true,
+            // The kernel keeps the beginning of a long name.
+            Selection::Program(name) => program == name || program.len() == COMM_BYTES && name.starts_with(program),
+        }
+    }
+}
+
+/// A program's name with everything escaped that could change a terminal.
+pub fn printable(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).chars().flat_map(char::escape_debug).collect()
 }
 
 /// Those that have happened, the most frequent first.

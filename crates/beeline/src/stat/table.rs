@@ -1,13 +1,16 @@
 //! `beeline stat` for people.
 
 use std::fmt::Write;
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use beeline_status::layout::{Table, or_nothing};
 use beeline_status::number::{bytes, count};
 
+use super::absent;
 use super::collect::Collected;
 use super::process::{Cause, OpenConnection, Process};
+use super::unloaded::Unloaded;
 use crate::cli::Selection;
 
 /// How many connections of one process are listed; JSON has all of them.
@@ -16,30 +19,34 @@ const CONNECTIONS_SHOWN: usize = 20;
 type Before<'a> = (&'a Collected, Duration);
 
 /// The processes, and then the bridge.
-pub fn render(collected: &Collected, selection: Selection, before: Option<Before<'_>>) -> String {
-    let mut text = match collected.processes.is_empty() {
-        true => nothing(collected, selection),
-        false => processes(collected, selection, before),
+pub fn render(collected: &Collected, selection: &Selection, before: Option<Before<'_>>) -> String {
+    let mut text = match (collected.is_empty(), collected.processes.is_empty()) {
+        (true, _) => nothing(collected, selection),
+        (false, true) => String::new(),
+        (false, false) => processes(collected, selection, before),
     };
+    unloaded(&mut text, &collected.unloaded);
     text.push_str(&collected.bridge.render(selection, &collected.processes));
     text
 }
 
-fn processes(collected: &Collected, selection: Selection, before: Option<Before<'_>>) -> String {
+fn processes(collected: &Collected, selection: &Selection, before: Option<Before<'_>>) -> String {
     let mut text = overview(collected, before);
     for process in &collected.processes {
         causes(&mut text, process);
-        if selection != Selection::All {
-            connections(&mut text, process);
+        if *selection != Selection::All {
+            connections(&mut text, process, before);
         }
     }
     text
 }
 
-fn nothing(collected: &Collected, selection: Selection) -> String {
+fn nothing(collected: &Collected, selection: &Selection) -> String {
     match selection {
-        Selection::Pid(pid) => {
-            format!("Process {pid} does not run with Beeline, has not used TCP yet, or is not yours to look at.\n")
+        Selection::Pid(pid) => absent::sentence(*pid),
+        Selection::Program(name) => {
+            let whose = if collected.all_users { "No process" } else { "No process of yours" };
+            format!("{whose} with the name {name} uses TCP with Beeline.\n")
         }
         Selection::All => {
             let whose = if collected.all_users { "No process" } else { "No process of yours" };
@@ -72,16 +79,11 @@ fn overview(collected: &Collected, before: Option<Before<'_>>) -> String {
             count(process.sleeps),
         ];
         if let Some((before, elapsed)) = before {
-            let then = before
-                .processes
-                .iter()
-                .find(|then| (then.uid, then.pid, then.start_ticks) == (process.uid, process.pid, process.start_ticks));
-            let rate = |now: u64, of: fn(&Process) -> u64| {
-                let then = then.map_or(now, of);
-                bytes((now.saturating_sub(then) as f64 / elapsed.as_secs_f64()) as u64)
-            };
-            row.push(rate(process.bytes_sent, |process| process.bytes_sent));
-            row.push(rate(process.bytes_received, |process| process.bytes_received));
+            let then = process.among(&before.processes);
+            row.extend([
+                rate(process.bytes_sent, then.map(|then| then.bytes_sent), elapsed),
+                rate(process.bytes_received, then.map(|then| then.bytes_received), elapsed),
+            ]);
         }
         table.row_of(&row);
     }
@@ -90,7 +92,39 @@ fn overview(collected: &Collected, before: Option<Before<'_>>) -> String {
     text
 }
 
+/// Bytes a second. What was not there before has no rate yet.
+fn rate(now: u64, then: Option<u64>, elapsed: Duration) -> String {
+    or_nothing(then.map(|then| bytes((now.saturating_sub(then) as f64 / elapsed.as_secs_f64()) as u64)))
+}
+
+/// Processes without the library.
+fn unloaded(text: &mut String, unloaded: &[Unloaded]) {
+    for Unloaded { pid, program, reason, sentence, .. } in unloaded {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        let _ = writeln!(text, "{program} ({pid}): all connections are on TCP");
+        wrapped(text, &format!("  {reason}: {sentence}"));
+    }
+}
+
+/// Writes a line, and what goes beyond the terminal's width below it.
+fn wrapped(text: &mut String, line: &str) {
+    // Names have no spaces and are not broken.
+    let options = textwrap::Options::new(width()).subsequent_indent("           ").break_words(false);
+    textwrap::wrap(line, options).iter().for_each(|line| {
+        let _ = writeln!(text, "{line}");
+    });
+}
+
 fn causes(text: &mut String, process: &Process) {
+    // A reason that stands below with its connections is enough.
+    if let Some(stop) =
+        process.stopped.as_ref().filter(|stop| process.reasons.iter().all(|cause| cause.name != stop.name))
+    {
+        let _ = writeln!(text, "\n{} ({}): all further connections are on TCP", process.program, process.pid);
+        wrapped(text, &format!("  {}: {}", stop.name, stop.sentence));
+    }
     let lists = [
         ("connections on TCP", &process.reasons),
         ("connections reset, because a peer broke the rules", &process.poisons),
@@ -102,12 +136,18 @@ fn causes(text: &mut String, process: &Process) {
         let _ = writeln!(text, "\n{} ({}): {what}", process.program, process.pid);
         for Cause { name, role, count: times, sentence } in causes {
             let role = role.map(|role| format!(" as {role}")).unwrap_or_default();
-            let _ = writeln!(text, "  {:>7}  {name}{role}: {sentence}", count(*times));
+            let line = format!("  {:>7}  {name}{role}: {sentence}", count(*times));
+            wrapped(text, &line);
         }
     }
 }
 
-fn connections(text: &mut String, process: &Process) {
+/// How long a line may be: the terminal's width, and anything where there is none.
+fn width() -> usize {
+    if std::io::stdout().is_terminal() { textwrap::termwidth() } else { usize::MAX }
+}
+
+fn connections(text: &mut String, process: &Process, before: Option<Before<'_>>) {
     if process.connections.is_empty() {
         return;
     }
@@ -115,20 +155,32 @@ fn connections(text: &mut String, process: &Process) {
     shown.sort_by_key(|open| std::cmp::Reverse(open.bytes_sent.saturating_add(open.bytes_received)));
     let more = shown.len().saturating_sub(CONNECTIONS_SHOWN);
     shown.truncate(CONNECTIONS_SHOWN);
-    let heading = ["FD", "ROLE", "LOCAL", "REMOTE", "PEER", "SENT", "RECEIVED", "DOORBELLS", "SLEEPS"];
+    let mut heading = vec!["FD", "ROLE", "LOCAL", "REMOTE", "PEER", "SENT", "RECEIVED", "DOORBELLS", "SLEEPS"];
+    if before.is_some() {
+        heading.extend(["SENT/s", "RECEIVED/s"]);
+    }
     let mut table = Table::new(&heading, &[1, 2, 3]);
+    let then_open = before.map(|(before, _)| process.among(&before.processes));
     for open in shown {
-        table.row([
-            &open.fd,
-            &open.role,
-            &open.local,
-            &open.remote,
-            &or_nothing((open.peer_pid != 0).then_some(open.peer_pid)),
-            &bytes(open.bytes_sent),
-            &bytes(open.bytes_received),
-            &count(open.doorbells_sent),
-            &count(open.sleeps),
-        ]);
+        let mut row = vec![
+            open.fd.to_string(),
+            open.role.to_owned(),
+            open.local.clone(),
+            open.remote.clone(),
+            or_nothing((open.peer_pid != 0).then_some(open.peer_pid)),
+            bytes(open.bytes_sent),
+            bytes(open.bytes_received),
+            count(open.doorbells_sent),
+            count(open.sleeps),
+        ];
+        if let Some((_, elapsed)) = before {
+            let then = then_open.flatten().and_then(|process| open.among(&process.connections));
+            row.extend([
+                rate(open.bytes_sent, then.map(|then| then.bytes_sent), elapsed),
+                rate(open.bytes_received, then.map(|then| then.bytes_received), elapsed),
+            ]);
+        }
+        table.row_of(&row);
     }
     text.push_str("\nOpen connections:\n");
     table.write_to(text);

@@ -141,3 +141,29 @@ fn a_file_that_never_ends_is_not_read_to_its_end() {
     file.set_len(1 << 30).unwrap();
     assert!(format!("{:#}", Config::read(&path).unwrap_err()).contains("longer than"));
 }
+
+/// The manual page of the configuration.
+const PAGE: &str = include_str!("../../man/beelined.toml.5");
+
+#[test]
+fn the_manual_page_has_every_key() {
+    // An unknown key is answered with those that there are.
+    for (text, keys_min) in [("x = 1", 13), ("[[peers]]\nx = 1", 3), ("[rails]\nx = 1", 3)] {
+        let error = error(text);
+        let expected = error.split_once("expected").map(|(_, expected)| expected.to_owned()).unwrap_or_default();
+        let keys: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        assert!(keys.len() >= keys_min, "{error}");
+        for key in keys {
+            let heads = [format!("\n.B {key}\n"), format!("\n.SS [{key}]\n"), format!("\n.SS [[{key}]]\n")];
+            assert!(heads.iter().any(|head| PAGE.contains(head.as_str())), "{key} is not in beelined.toml(5)");
+        }
+    }
+}
+
+#[test]
+fn the_example_of_the_manual_page_is_a_configuration() {
+    let (_, example) = PAGE.split_once(".EX\n").unwrap();
+    let (example, _) = example.split_once(".EE\n").unwrap();
+    let config = Config::parse("b.toml", example).unwrap();
+    assert_eq!(config.peers.len(), 1);
+}

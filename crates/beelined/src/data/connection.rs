@@ -172,8 +172,9 @@ impl Connection {
         self.stage = Stage::Open;
         self.their_ring_bytes = window;
         self.sender = Sender::new(window);
-        if let Some(lane) = &self.lane {
-            lane.say_yes();
+        if self.lane.as_ref().is_some_and(|lane| !lane.say_yes()) {
+            // The client has gone another way.
+            self.gone = true;
         }
     }
 

@@ -24,6 +24,7 @@ pub const GROUP: Group = Group {
         Case::new("errors", TRIGGER, errors),
         Case::new("data_of_the_event_changes", ONCE, data_of_the_event_changes),
         Case::new("data_of_the_event_is_another_members", ONCE, data_of_the_event_is_another_members),
+        Case::new("data_of_the_event_is_taken_by_a_pipe", ONCE, data_of_the_event_is_taken_by_a_pipe),
         Case::new("trigger_changes", ONCE, trigger_changes),
         Case::new("oneshot_again", TRIGGER, oneshot_again),
         Case::new("a_pipe_has_its_turn", ONCE, a_pipe_has_its_turn),
@@ -249,6 +250,29 @@ fn data_of_the_event_is_another_members(v: Variant) {
     by_data(set, -1);
     recv(second, 8, 0);
     by_data(set, A_WHILE);
+}
+
+/// Programs that use addresses as data use them again.
+fn data_of_the_event_is_taken_by_a_pipe(v: Variant) {
+    let listener = v.listener();
+    let (_, ends) = sys::pipe2(0);
+    for (taker, events) in [(ends[0], IN), (ends[0], IN | ET), (ends[0], 0), (ends[1], ET), (ends[0], IN | ONESHOT)] {
+        let (client, server) = v.pair_on(listener);
+        let set = epoll_create("set");
+        sys::epoll_ctl(set.raw, libc::EPOLL_CTL_ADD, server.raw, 0, 7);
+        by_data(set, A_WHILE);
+        epoll_del(set, server);
+        sys::epoll_ctl(set.raw, libc::EPOLL_CTL_ADD, taker, events as u32, 7);
+        by_data(set, 0);
+        send(client, b"x", 0);
+        close(client);
+        await_hangup(server);
+        by_data(set, 0);
+        by_data(set, A_WHILE);
+        close(server);
+        by_data(set, A_WHILE);
+        close(set);
+    }
 }
 
 fn trigger_changes(v: Variant) {

@@ -7,6 +7,7 @@ use crate::traced::*;
 use crate::variant::{Variant, port_of};
 use beeline_testkit::sys::{self, RawAddress};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 
 pub const GROUP: Group = Group {
     name: "names",
@@ -21,6 +22,7 @@ pub const GROUP: Group = Group {
         Case::new("in_duplicates_and_children", FAMILY, in_duplicates_and_children),
         Case::new("client_port_is_not_free", FAMILY, client_port_is_not_free)
             .deviates("the client's port is reserved among lanes, not against an explicit bind in TCP"),
+        Case::new("socket_of_another_namespace", ONCE, socket_of_another_namespace).on_any_path(),
     ],
 };
 
@@ -140,4 +142,55 @@ fn client_port_is_not_free(v: Variant) {
     let Some(address) = own(client) else { return };
     let rival = v.named_client("rival");
     bind(rival, &RawAddress::new(address));
+}
+
+/// Moves this process to a new network namespace, in which loopback works.
+fn enter_new_namespace() -> bool {
+    let control = || sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0).value as i32;
+    // SAFETY: the request reads one `ifreq`, of which zeroes are a valid value.
+    unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (place, byte) in request.ifr_name.iter_mut().zip(b"lo") {
+            *place = *byte as libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags = libc::IFF_UP as i16;
+        libc::unshare(libc::CLONE_NEWNET) == 0 && libc::ioctl(control(), libc::SIOCSIFFLAGS, &raw const request) == 0
+    }
+}
+
+fn socket_of_another_namespace(v: Variant) {
+    // A socket stays in the network namespace it was made in; that of its thread does not matter.
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    let listener = v.listener();
+    let address = v.address_of(listener);
+    let (_, [told, tell]) = sys::pipe2(0);
+    let (_, [ended, _end]) = sys::pipe2(0);
+    let rival = sys::fork(|| {
+        let inside = enter_new_namespace();
+        let rival = sys::socket(v.listener_domain(), libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0).value as i32;
+        let serves = sys::bind(rival, &address).is_ok() && sys::listen(rival, 8).is_ok();
+        // Whoever has begun to accept is found by clients.
+        let begun = sys::accept(rival).is(libc::EAGAIN);
+        sys::write(tell, &[u8::from(inside && serves && begun)]);
+        let mut waiting = [libc::pollfd { fd: ended, events: libc::POLLIN, revents: 0 }];
+        sys::poll(&mut waiting, 20_000);
+        0
+    });
+    let mut ready = [0];
+    sys::read(told, &mut ready);
+    trace!("a server in another namespace: {ready:?}");
+    sys::set_nonblocking(listener.raw, true);
+    trace!("nobody yet: {}", sys::accept(listener.raw).is(libc::EAGAIN));
+    let client = v.client();
+    let there = std::fs::File::open(format!("/proc/{}/ns/net", rival.value)).expect("its namespace");
+    // SAFETY: integers only.
+    trace!("moved: {}", unsafe { libc::setns(there.as_raw_fd(), libc::CLONE_NEWNET) });
+    connect(client, &address);
+    let mut waiting = [libc::pollfd { fd: listener.raw, events: libc::POLLIN, revents: 0 }];
+    trace!("arrived where the socket was made: {}", sys::poll(&mut waiting, 5_000).value);
+    sys::kill(rival.value as i32, libc::SIGKILL);
+    trace!("{}", sys::wait_for(rival));
 }

@@ -3,11 +3,11 @@
 use super::{Case, PATIENCE, Target, servers};
 use crate::child;
 use anyhow::{Context, Result, ensure};
-use beeline_testkit::hostile::{Client, Lane, open_descriptors, squat};
+use beeline_testkit::hostile::{self, Client, Lane, open_descriptors, squat};
 use beeline_testkit::watch::{Ending, Group};
 use beeline_testkit::{preload, sys};
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::process::Stdio;
 
@@ -28,6 +28,9 @@ pub const CASES: &[Case] = &[
     },
     Case { name: "client_claims_another_family", body: |target| claims(target, "[::1]:4000", "hello_name_mismatch") },
     Case { name: "client_claims_port_zero", body: |target| claims(target, "127.0.0.1:0", "hello_name_mismatch") },
+    Case { name: "stranger_claims_a_privileged_port", body: stranger_claims_a_privileged_port },
+    Case { name: "stranger_claims_a_port_in_use", body: stranger_claims_a_port_in_use },
+    Case { name: "clients_names_squatted", body: clients_names_squatted },
     Case { name: "client_names_another_server", body: client_names_another_server },
     Case { name: "address_can_be_claimed_once", body: address_can_be_claimed_once },
     Case { name: "strangers_client", body: strangers_client },
@@ -109,6 +112,75 @@ fn client_names_another_server(target: &mut Target) -> Result<()> {
     target.expect_poison("hello_name_mismatch", 1)?;
     ensure!(client.is_sent_away(), "it is still connected");
     Ok(())
+}
+
+fn stranger_claims_a_privileged_port(target: &mut Target) -> Result<()> {
+    // What TCP says EACCES to. Where every port may be bound by anybody, there is nothing to claim.
+    let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start")?;
+    if first.trim().parse::<u16>()? <= 700 {
+        return Ok(());
+    }
+    claims(target, "127.0.0.1:700", "hello_address_foreign")
+}
+
+fn stranger_claims_a_port_in_use(target: &mut Target) -> Result<()> {
+    // What TCP says EADDRINUSE to. Root may claim it: it could do worse.
+    if !is_root() {
+        return Ok(());
+    }
+    let in_use = (2_000..20_000).find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).context("no port")?;
+    let (cookie, claim, server) = (target.cookie, in_use.local_addr()?, target.address);
+    let client = as_nobody_special(|| Ok(Client::claiming(cookie, claim, server)?))?;
+    say_hello_if_still_there(&client)?;
+    target.visit()?;
+    ensure!(client.is_sent_away(), "it has the address of somebody else's listener");
+    Ok(())
+}
+
+fn clients_names_squatted(target: &mut Target) -> Result<()> {
+    // Somebody binds every name that a client could take. Honest clients are served over lanes all the same.
+    let baseline = open_descriptors(target.process.id());
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
+    let mut ends = range.split_whitespace().map(str::parse::<u16>);
+    let (low, high) = (ends.next().context("a range")??, ends.next().context("a range")??);
+    let ports: Vec<u16> = (1024..=u16::MAX).filter(|port| *port < low || *port > high).collect();
+    let (_, [told, tell]) = sys::pipe2(0);
+    let squatters: Vec<_> =
+        ports.chunks(descriptor_limit()?).map(|part| squat_names(part, target.address, tell)).collect();
+    let mut complete = [0];
+    let squatted = squatters.iter().all(|_| sys::read(told, &mut complete).is_ok() && complete == *b"y");
+    let served = (0..3).try_for_each(|_| target.expect_honest_service("while all names are taken"));
+    for squatter in squatters {
+        sys::kill(squatter.value as i32, libc::SIGKILL);
+        sys::wait_for(squatter);
+    }
+    ensure!(squatted, "not all names could be taken");
+    served?;
+    // The ports that the server has held are free again.
+    target.expect_descriptors(baseline + 8)
+}
+
+/// How many sockets a process may hold, besides a few other descriptors.
+fn descriptor_limit() -> Result<usize> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a live structure.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: a live structure.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    Ok(usize::try_from(limit.rlim_max)?.saturating_sub(100).clamp(1, 1 << 16))
+}
+
+/// A child that holds the names of clients with these ports, and writes `y` to `tell` once it has them all.
+fn squat_names(ports: &[u16], server: SocketAddr, tell: i32) -> sys::Ret {
+    sys::fork(|| {
+        let names = ports.iter().map(|port| hostile::bound(SocketAddr::new(server.ip(), *port), server));
+        let names: Vec<_> = names.filter_map(Result::ok).collect();
+        // One name is the connection that is just being closed.
+        sys::write(tell, if names.len() + 2 >= ports.len() { b"y" } else { b"n" });
+        std::thread::sleep(4 * PATIENCE);
+        0
+    })
 }
 
 fn address_can_be_claimed_once(target: &mut Target) -> Result<()> {

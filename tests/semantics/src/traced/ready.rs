@@ -1,5 +1,7 @@
 //! poll, select and epoll with traces. Events are listed by name, in the order in which the case named the descriptors.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::Fd;
 use crate::trace;
 use beeline_testkit::sys::{self, EpollCall, FdSet, Ret, Sets, epoll_name, poll_name};
@@ -128,6 +130,11 @@ pub fn epoll_wait(set: Fd, room: i32, timeout_ms: i32) -> Ret {
     epoll_wait_by(EpollCall::Wait, set, room, timeout_ms, None)
 }
 
+/// Whether the order of events does not count: where room and arrivals on many connections come together by chance, it
+/// depends on what the kernel's own buffers did.
+pub static ANY_ORDER: AtomicBool = AtomicBool::new(false);
+
+/// `epoll_wait`; the events are told in the order in which they come.
 pub fn epoll_wait_by(which: EpollCall, set: Fd, room: i32, timeout_ms: i32, mask: Option<&libc::sigset_t>) -> Ret {
     let (ret, events) = sys::epoll_wait(which, set.raw, room, timeout_ms, mask);
     let mut names: Vec<String> = events
@@ -137,7 +144,9 @@ pub fn epoll_wait_by(which: EpollCall, set: Fd, room: i32, timeout_ms: i32, mask
             format!("{}:{}", unpack(data), epoll_name(mask))
         })
         .collect();
-    names.sort();
+    if ANY_ORDER.load(Ordering::Relaxed) {
+        names.sort();
+    }
     let call = match which {
         EpollCall::Wait => "epoll_wait",
         EpollCall::Pwait => "epoll_pwait",

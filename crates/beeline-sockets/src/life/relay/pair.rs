@@ -50,6 +50,16 @@ pub(super) struct Pair {
 
 /// Makes a pair. `family` is the one in which the app sees its addresses.
 pub(super) fn connect(local: SocketAddr, remote: SocketAddr, family: i32) -> Result<Pair, Reason> {
+    let pair = find(local, remote, family)?;
+    // The port of `ours` is the peer's. To the peer it must be as if nobody else were bound to it: whoever may bind to
+    // it beside its own end of the connection, now or when that is at the end of its life, may beside `ours`.
+    for option in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
+        let _ = kernel::setsockopt(pair.ours, libc::SOL_SOCKET, option, &1i32);
+    }
+    Ok(pair)
+}
+
+fn find(local: SocketAddr, remote: SocketAddr, family: i32) -> Result<Pair, Reason> {
     let any = |address: SocketAddr| SocketAddr::new(address.ip(), 0);
     shake_hands(local, remote, family)
         .or_else(|| repair(local, remote, family))

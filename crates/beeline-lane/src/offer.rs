@@ -1,0 +1,55 @@
+//! Whether a lane that a client has offered is taken: the one word on which both ends agree.
+//!
+//! A hello lies in a door's queue until somebody takes it, who may be slow, stopped, or never come. So the client may
+//! take it back, and go another way with what lies in its ring. Both are done by compare-and-swap on one word, of which
+//! at most one can succeed.
+//!
+//! 1. The client makes the word [`OFFERED`] before it says hello.
+//! 2. The server takes the lane by [`take`], when all that may fail has been done, and before it reads a byte. Who is too
+//!    late closes its end of the anchor, and has never had a client.
+//! 3. The client takes it back by [`withdraw`], and sends no byte of the ring another way before.
+//! 4. A client that finds no other way, after all, and has sent nothing, may offer the lane again ([`offer_again`]). A
+//!    server that looked in between has closed its end of the anchor, which tells the client to withdraw once more.
+//! 5. From [`TAKEN`] on the word never changes, until the lane is used for another connection. Whoever sees that the
+//!    anchor's other end is closed, and withdraws then, knows that nobody has read or will read a byte.
+//! 6. A server says in its flags, too, that it has taken the lane ([`crate::flags::TAKEN`]), after [`take`]: for clients
+//!    that look at the flags anyway. One that dies between the two has taken it.
+//!
+//! The word is the client's to write, which may be hostile: it spoils its own connection. Either end reads it once for
+//! each decision.
+
+#[cfg(not(loom))]
+use core::sync::atomic::{
+    AtomicU32,
+    Ordering::{AcqRel, Acquire},
+};
+#[cfg(loom)]
+use loom::sync::atomic::{
+    AtomicU32,
+    Ordering::{AcqRel, Acquire},
+};
+
+/// Nobody has decided yet.
+pub const OFFERED: u32 = 0;
+/// The server has the lane.
+pub const TAKEN: u32 = 1;
+/// The client has taken it back.
+pub const WITHDRAWN: u32 = 2;
+
+/// The server takes the lane. False if the client has withdrawn it.
+#[must_use]
+pub fn take(word: &AtomicU32) -> bool {
+    word.compare_exchange(OFFERED, TAKEN, AcqRel, Acquire).is_ok()
+}
+
+/// The client takes the lane back. False if a server has it, now or for good.
+#[must_use]
+pub fn withdraw(word: &AtomicU32) -> bool {
+    // It may have done so before.
+    matches!(word.compare_exchange(OFFERED, WITHDRAWN, AcqRel, Acquire), Ok(_) | Err(WITHDRAWN))
+}
+
+/// The client, which has withdrawn the lane and sent nothing another way, leaves it to the server again.
+pub fn offer_again(word: &AtomicU32) {
+    let _ = word.compare_exchange(WITHDRAWN, OFFERED, AcqRel, Acquire);
+}

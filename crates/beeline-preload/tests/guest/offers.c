@@ -1,0 +1,616 @@
+/* Clients of a listener whose door stands open, where nobody accepts who knows of doors: whoever accepts on TCP gets them,
+   whatever they do meanwhile. */
+#define _GNU_SOURCE
+#include "guest.h"
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <time.h>
+
+extern char **environ;
+
+struct place {
+    struct sockaddr_in address;
+    pid_t pid;
+    int line;
+};
+
+static void await(int line) {
+    char byte;
+    CHECK(read(line, &byte, 1) == 1);
+}
+
+static void go(int line) { CHECK(write(line, "!", 1) == 1); }
+
+/* Accepts as a program does that knows nothing of doors. */
+static int accept_from_tcp(int door) {
+    struct pollfd wait = {door, POLLIN, 0};
+    CHECK(raw(SYS_poll, (long)&wait, 1, -1, 0, 0) == 1);
+    long fd = raw(SYS_accept4, door, 0, 0, 0, 0);
+    CHECK(fd >= 0);
+    return fd;
+}
+
+/* A process with an open door, that has its clients served by `serves` once it is told to. */
+static struct place opened(void (*serves)(int door, int line)) {
+    int line[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, line) == 0);
+    struct place place = {.pid = fork(), .line = line[0]};
+    CHECK(place.pid >= 0);
+    if (place.pid == 0) {
+        CHECK(close(line[0]) == 0);
+        int door = listener(&place.address);
+        struct pollfd look = {door, POLLIN, 0};
+        CHECK(poll(&look, 1, 0) == 0);
+        CHECK(write(line[1], &place.address, sizeof place.address) == sizeof place.address);
+        await(line[1]);
+        serves(door, line[1]);
+        _exit(0);
+    }
+    CHECK(close(line[1]) == 0);
+    CHECK(recv(place.line, &place.address, sizeof place.address, MSG_WAITALL) == sizeof place.address);
+    return place;
+}
+
+static int visit(const struct place *place, int kind) {
+    int fd = socket(AF_INET, SOCK_STREAM | kind, 0);
+    CHECK(fd >= 0);
+    if (connect(fd, (const struct sockaddr *)&place->address, sizeof place->address) != 0) CHECK(errno == EINPROGRESS);
+    struct pollfd out = {fd, POLLOUT, 0};
+    CHECK(poll(&out, 1, -1) == 1 && out.revents == POLLOUT);
+    if (getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(fd));
+    return fd;
+}
+
+static void ended(const struct place *place) { CHECK(status_of(place->pid) == 0); }
+
+static void hears(int fd, const char *text) {
+    char bytes[64];
+    size_t length = strlen(text);
+    CHECK(recv(fd, bytes, length, MSG_WAITALL) == (ssize_t)length && memcmp(bytes, text, length) == 0);
+}
+
+/* ---- clients that wait ---- */
+
+static void answers(int door, int line) {
+    (void)line;
+    int fd = accept_from_tcp(door);
+    hears(fd, "there");
+    CHECK(write(fd, "and back", 8) == 8);
+    hears(fd, "and on");
+    char byte;
+    CHECK(recv(fd, &byte, 1, 0) == 0);
+}
+
+/* `waits` returns when there is something to read. Whether the client's port stayed the same. */
+static int is_served_once(int kind, void (*waits)(int fd)) {
+    struct place place = opened(answers);
+    int fd = visit(&place, kind);
+    struct sockaddr_in before, after;
+    socklen_t length = sizeof before;
+    CHECK(getsockname(fd, (struct sockaddr *)&before, &length) == 0);
+    CHECK(write(fd, "there", 5) == 5);
+    go(place.line);
+    waits(fd);
+    CHECK(getsockname(fd, (struct sockaddr *)&after, &length) == 0);
+    hears(fd, "and back");
+    CHECK(!is_lane(fd));
+    CHECK(write(fd, "and on", 6) == 6);
+    CHECK(close(fd) == 0);
+    ended(&place);
+    return memcmp(&before, &after, sizeof before) == 0;
+}
+
+/* Another program may have the port in TCP by then, as those of other cases do; hardly three times in a row. */
+static void is_served(int kind, void (*waits)(int fd)) {
+    CHECK(is_served_once(kind, waits) || is_served_once(kind, waits) || is_served_once(kind, waits));
+}
+
+static void at_once(int fd) { (void)fd; }
+
+static void by_poll(int fd) {
+    struct pollfd wait = {fd, POLLIN, 0};
+    CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLIN);
+}
+
+static void by_select(int fd) {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    CHECK(select(fd + 1, &set, NULL, NULL, NULL) == 1 && FD_ISSET(fd, &set));
+}
+
+static void by_asking(int fd) {
+    char byte;
+    while (recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 1) CHECK(errno == EAGAIN);
+}
+
+static void by_asking_poll(int fd) {
+    struct pollfd wait = {fd, POLLIN, 0};
+    while (poll(&wait, 1, 0) == 0) {}
+    CHECK(wait.revents == POLLIN);
+}
+
+static void by_bytes(int fd) {
+    int bytes = 0;
+    while (bytes == 0) {
+        int error;
+        socklen_t length = sizeof error;
+        CHECK(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0);
+        CHECK(ioctl(fd, FIONREAD, &bytes) == 0);
+    }
+}
+
+static void by_epoll_with(int fd, unsigned events) {
+    int set = epoll_create1(EPOLL_CLOEXEC), around = epoll_create1(EPOLL_CLOEXEC), other = dup(fd);
+    struct epoll_event event = {events, {.fd = fd}}, inner = {EPOLLIN, {.fd = set}}, told;
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    CHECK(epoll_ctl(around, EPOLL_CTL_ADD, set, &inner) == 0);
+    CHECK(epoll_wait(around, &told, 1, -1) == 1 && told.data.fd == set);
+    CHECK(epoll_wait(set, &told, 1, -1) == 1 && told.data.fd == fd && told.events == EPOLLIN);
+    CHECK(epoll_wait(set, &told, 1, 0) == !(events & EPOLLET));
+    CHECK(!is_lane(other));
+    CHECK(close(set) == 0 && close(around) == 0 && close(other) == 0);
+}
+
+static void by_epoll(int fd) { by_epoll_with(fd, EPOLLIN); }
+static void by_edges(int fd) { by_epoll_with(fd, EPOLLIN | EPOLLET); }
+
+static void who_receives_is_served(void) { is_served(0, at_once); }
+static void who_polls_is_served(void) { is_served(0, by_poll); }
+static void who_selects_is_served(void) { is_served(0, by_select); }
+static void who_asks_again_and_again_is_served(void) { is_served(0, by_asking); }
+static void who_polls_again_and_again_is_served(void) { is_served(0, by_asking_poll); }
+static void who_asks_for_errors_is_served(void) { is_served(0, by_bytes); }
+static void who_waits_in_sets_is_served(void) { is_served(0, by_epoll); }
+static void who_waits_for_edges_is_served(void) { is_served(SOCK_NONBLOCK, by_edges); }
+
+/* ---- clients that do something else ---- */
+
+static void tells(int door, int line) {
+    int fd = accept_from_tcp(door);
+    hears(fd, "there");
+    go(line);
+    char byte;
+    while (recv(fd, &byte, 1, 0) == 1) CHECK(byte == '.');
+}
+
+static void who_waits_for_others_is_served(void) {
+    struct place place = opened(tells);
+    int fd = visit(&place, 0);
+    CHECK(write(fd, "there", 5) == 5);
+    go(place.line);
+    struct pollfd other = {place.line, POLLIN, 0};
+    CHECK(poll(&other, 1, -1) == 1);
+    CHECK(!is_lane(fd));
+    CHECK(close(fd) == 0);
+    ended(&place);
+}
+
+static void who_only_sends_is_served(void) {
+    struct place place = opened(tells);
+    int fd = visit(&place, SOCK_NONBLOCK);
+    CHECK(write(fd, "there", 5) == 5);
+    go(place.line);
+    char byte;
+    while (recv(place.line, &byte, 1, MSG_DONTWAIT) != 1) {
+        CHECK(write(fd, ".", 1) == 1);
+        raw(SYS_poll, 0, 0, 5, 0, 0);
+    }
+    CHECK(!is_lane(fd));
+    CHECK(close(fd) == 0);
+    ended(&place);
+}
+
+static void who_closes_has_been_there(void) {
+    struct place place = opened(tells);
+    int fd = visit(&place, 0);
+    CHECK(write(fd, "there", 5) == 5);
+    CHECK(close(fd) == 0);
+    go(place.line);
+    ended(&place);
+}
+
+static void who_is_replaced_has_been_there(void) {
+    struct place place = opened(tells);
+    int fd = visit(&place, 0);
+    CHECK(write(fd, "there", 5) == 5);
+    CHECK(dup2(2, fd) == fd);
+    go(place.line);
+    ended(&place);
+}
+
+static void who_spawns_a_program_is_served(void) {
+    struct place place = opened(answers);
+    int fd = visit(&place, 0);
+    CHECK(write(fd, "there", 5) == 5);
+    CHECK(system("exit 3") == 3 << 8);
+    go(place.line);
+    hears(fd, "and back");
+    CHECK(write(fd, "and on", 6) == 6);
+    CHECK(close(fd) == 0);
+    ended(&place);
+}
+
+static void who_ends_has_been_there(void) {
+    struct place place = opened(tells);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = visit(&place, 0);
+        CHECK(write(fd, "there", 5) == 5);
+        exit(0);
+    }
+    CHECK(status_of(child) == 0);
+    go(place.line);
+    ended(&place);
+}
+
+static void who_forks_is_served(void) {
+    struct place place = opened(answers);
+    int fd = visit(&place, 0);
+    CHECK(write(fd, "there", 5) == 5);
+    pid_t child = fork();
+    if (child == 0) {
+        hears(fd, "and back");
+        _exit(0);
+    }
+    go(place.line);
+    CHECK(status_of(child) == 0);
+    CHECK(write(fd, "and on", 6) == 6);
+    CHECK(close(fd) == 0);
+    ended(&place);
+}
+
+/* The next program of this process. */
+static int goes_on(int fd) {
+    hears(fd, "and back");
+    CHECK(write(fd, "and on", 6) == 6);
+    return 0;
+}
+
+static void who_executes_a_program_is_served(void) {
+    struct place place = opened(answers);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = visit(&place, 0);
+        CHECK(write(fd, "there", 5) == 5);
+        char number[16];
+        snprintf(number, sizeof number, "%d", fd);
+        execl("/proc/self/exe", "offers", "goes_on", number, NULL);
+        _exit(2);
+    }
+    go(place.line);
+    CHECK(status_of(child) == 0);
+    ended(&place);
+}
+
+/* The child has no copy of the connection but the one in the message, and the parent is gone when it comes. */
+static void who_passes_it_on_is_served(void) {
+    struct place place = opened(answers);
+    int line[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, line) == 0);
+    char byte = '!';
+    struct iovec part = {&byte, 1};
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    pid_t giver = fork();
+    if (giver == 0) {
+        int fd = visit(&place, 0);
+        CHECK(write(fd, "there", 5) == 5);
+        memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
+        CHECK(sendmsg(line[0], &message, 0) == 1);
+        kill(getpid(), SIGKILL);
+    }
+    CHECK(status_of(giver) != 0);
+    CHECK(recvmsg(line[1], &message, 0) == 1 && message.msg_controllen == sizeof control);
+    int fd;
+    memcpy(&fd, CMSG_DATA(&control.header), sizeof fd);
+    go(place.line);
+    hears(fd, "and back");
+    CHECK(write(fd, "and on", 6) == 6);
+    CHECK(close(fd) == 0);
+    ended(&place);
+}
+
+enum { MUCH = 8 << 20 };
+
+static void takes_much(int door, int line) {
+    (void)line;
+    int fd = accept_from_tcp(door);
+    static unsigned char bytes[65536];
+    for (unsigned at = 0; at < MUCH;) {
+        ssize_t got = recv(fd, bytes, sizeof bytes, 0);
+        CHECK(got > 0);
+        for (ssize_t i = 0; i < got; i++, at++) CHECK(bytes[i] == (unsigned char)(at * 31 >> 3));
+    }
+    CHECK(write(fd, "whole", 5) == 5);
+}
+
+static void who_sends_much_is_served(void) {
+    struct place place = opened(takes_much);
+    int fd = visit(&place, 0);
+    static unsigned char bytes[MUCH];
+    for (unsigned at = 0; at < MUCH; at++) bytes[at] = at * 31 >> 3;
+    go(place.line);
+    for (unsigned at = 0; at < MUCH;) {
+        ssize_t sent = write(fd, bytes + at, MUCH - at < 100000 ? MUCH - at : 100000);
+        CHECK(sent > 0);
+        at += sent;
+    }
+    hears(fd, "whole");
+    CHECK(close(fd) == 0);
+    ended(&place);
+}
+
+/* ---- servers that come late ---- */
+
+/* One client comes once, whoever took it. */
+static void takes_one(int door, int line) {
+    CHECK(fcntl(door, F_SETFL, O_NONBLOCK) == 0);
+    struct sockaddr_in peer, named;
+    socklen_t length = sizeof peer;
+    CHECK(recv(line, &named, sizeof named, MSG_WAITALL) == sizeof named);
+    struct pollfd wait = {door, POLLIN, 0};
+    int fd;
+    while ((fd = accept(door, (struct sockaddr *)&peer, &length)) < 0) CHECK(errno == EAGAIN && poll(&wait, 1, -1) == 1);
+    CHECK(peer.sin_port == named.sin_port && peer.sin_addr.s_addr == named.sin_addr.s_addr);
+    CHECK(fcntl(fd, F_SETFL, 0) == 0);
+    hears(fd, "there");
+    CHECK(write(fd, "and back", 8) == 8);
+    hears(fd, "and on");
+    char byte;
+    CHECK(recv(fd, &byte, 1, 0) == 0);
+    CHECK(accept(door, NULL, NULL) == -1 && errno == EAGAIN);
+}
+
+/* Stopped for so long that the client withdraws, or nearly. */
+static void comes_late(int ms) {
+    struct place place = opened(takes_one);
+    CHECK(kill(place.pid, SIGSTOP) == 0);
+    int fd = visit(&place, 0);
+    struct sockaddr_in name;
+    socklen_t length = sizeof name;
+    CHECK(getsockname(fd, (struct sockaddr *)&name, &length) == 0);
+    CHECK(write(fd, "there", 5) == 5);
+    go(place.line);
+    CHECK(write(place.line, &name, sizeof name) == sizeof name);
+    struct pollfd wait = {fd, POLLIN, 0};
+    CHECK(poll(&wait, 1, ms) == 0);
+    CHECK(kill(place.pid, SIGCONT) == 0);
+    hears(fd, "and back");
+    CHECK(write(fd, "and on", 6) == 6);
+    CHECK(close(fd) == 0);
+    ended(&place);
+}
+
+static void a_stopped_server_has_one_client(void) { comes_late(300); }
+
+/* Both at the same moment: the hello is taken or withdrawn, and never both. */
+static void a_server_that_comes_in_the_last_moment_has_one_client(void) {
+    for (int ms = 74; ms < 86; ms++) comes_late(ms);
+}
+
+/* A full queue of TCP's takes no client from the door, whose program is stopped. */
+static void serves_all(int door, int line) {
+    (void)line;
+    for (int i = 0; i < 24; i++) {
+        int fd = accept(door, NULL, NULL);
+        CHECK(fd >= 0);
+        hears(fd, "there");
+        CHECK(write(fd, "and back", 8) == 8);
+        CHECK(close(fd) == 0);
+    }
+}
+
+static void more_clients_than_fit_a_queue_are_served(void) {
+    struct place place = opened(serves_all);
+    CHECK(kill(place.pid, SIGSTOP) == 0);
+    int fds[24], told[24];
+    for (int i = 0; i < 24; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        CHECK(fds[i] >= 0);
+        int done = connect(fds[i], (struct sockaddr *)&place.address, sizeof place.address);
+        CHECK(done == 0 || errno == EINPROGRESS);
+        /* One that TCP's queue has no room for has no connection yet. */
+        told[i] = write(fds[i], "there", 5) == 5;
+    }
+    /* Whoever waits beside them is not held up. */
+    struct timespec begin, end;
+    struct pollfd waits[24];
+    for (int i = 0; i < 24; i++) waits[i] = (struct pollfd){fds[i], POLLIN, 0};
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &begin) == 0);
+    CHECK(poll(waits, 24, 300) == 0);
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &end) == 0);
+    long ms = (end.tv_sec - begin.tv_sec) * 1000 + (end.tv_nsec - begin.tv_nsec) / 1000000;
+    CHECK(ms < 2000);
+    go(place.line);
+    CHECK(kill(place.pid, SIGCONT) == 0);
+    for (int i = 0; i < 24; i++) {
+        struct pollfd out = {fds[i], POLLOUT, 0};
+        CHECK(told[i] || (poll(&out, 1, -1) == 1 && write(fds[i], "there", 5) == 5));
+    }
+    for (int i = 0; i < 24; i++) {
+        char bytes[8];
+        CHECK(fcntl(fds[i], F_SETFL, 0) == 0);
+        CHECK(recv(fds[i], bytes, 8, MSG_WAITALL) == 8);
+        CHECK(memcmp(bytes, "and back", 8) == 0);
+        CHECK(close(fds[i]) == 0);
+    }
+    ended(&place);
+}
+
+/* ---- programs that watch, and have others accept ---- */
+
+/* A program without the library. */
+static int serves_two(int door) {
+    for (int i = 0; i < 2; i++) {
+        int fd = accept(door, NULL, NULL);
+        CHECK(fd >= 0);
+        hears(fd, "there");
+        CHECK(write(fd, "and back", 8) == 8);
+        CHECK(close(fd) == 0);
+    }
+    return 0;
+}
+
+static void watch(int door) {
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {EPOLLIN, {.fd = door}}, told;
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, door, &event) == 0);
+    CHECK(epoll_wait(set, &told, 1, -1) == 1 && told.data.fd == door);
+    CHECK(close(set) == 0);
+}
+
+static char *service[] = {"offers", "serves_two", NULL, NULL};
+
+static void activates_by_fork(int door, int line) {
+    (void)line;
+    watch(door);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(dup2(door, 3) == 3);
+        execve("/proc/self/exe", service, (char *[]){NULL});
+        _exit(2);
+    }
+    CHECK(status_of(child) == 0);
+}
+
+static void activates_by_vfork(int door, int line) {
+    (void)line;
+    watch(door);
+    pid_t child = vfork();
+    if (child == 0) {
+        if (dup2(door, 3) != 3) _exit(3);
+        execve("/proc/self/exe", service, environ);
+        _exit(2);
+    }
+    CHECK(status_of(child) == 0);
+}
+
+static void activates_by_spawn(int door, int line) {
+    (void)line;
+    watch(door);
+    posix_spawn_file_actions_t actions;
+    CHECK(posix_spawn_file_actions_init(&actions) == 0);
+    CHECK(posix_spawn_file_actions_adddup2(&actions, door, 3) == 0);
+    pid_t child;
+    CHECK(posix_spawn(&child, "/proc/self/exe", &actions, NULL, service, environ) == 0);
+    CHECK(status_of(child) == 0);
+}
+
+/* The child accepts, and the parent watches on. */
+static void activates_a_child(int door, int line) {
+    (void)line;
+    watch(door);
+    pid_t child = fork();
+    if (child == 0) _exit(serves_two(door));
+    CHECK(status_of(child) == 0);
+}
+
+static void asks(const struct place *place) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0 && connect(fd, (const struct sockaddr *)&place->address, sizeof place->address) == 0);
+    CHECK(write(fd, "there", 5) == 5);
+    hears(fd, "and back");
+    char byte;
+    CHECK(recv(fd, &byte, 1, 0) == 0);
+    CHECK(close(fd) == 0);
+}
+
+static void is_activated(void (*how)(int door, int line)) {
+    service[2] = "3";
+    struct place place = opened(how);
+    go(place.line);
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            asks(&place);
+            _exit(0);
+        }
+        CHECK(status_of(child) == 0);
+    }
+    ended(&place);
+}
+
+static void a_program_that_is_forked_serves(void) { is_activated(activates_by_fork); }
+static void a_program_of_a_vfork_serves(void) { is_activated(activates_by_vfork); }
+static void a_spawned_program_serves(void) { is_activated(activates_by_spawn); }
+static void a_child_serves(void) { is_activated(activates_a_child); }
+
+/* One that is told again and again finds its client in TCP's queue, once, and is told the truth afterwards. */
+static void watches(int door, int line) {
+    struct pollfd wait = {door, POLLIN, 0}, queue = {door, POLLIN, 0};
+    while (raw(SYS_poll, (long)&queue, 1, 0, 0, 0) == 0) {
+        CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLIN);
+        raw(SYS_poll, 0, 0, 1, 0, 0);
+    }
+    CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLIN);
+    int fd = accept_from_tcp(door);
+    CHECK(poll(&wait, 1, 0) == 0);
+    hears(fd, "there");
+    CHECK(write(fd, "and back", 8) == 8);
+    CHECK(close(fd) == 0);
+    go(line);
+    /* The next one is there at once. */
+    CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLIN);
+    CHECK(raw(SYS_poll, (long)&queue, 1, 0, 0, 0) == 1);
+    fd = accept_from_tcp(door);
+    hears(fd, "there");
+    CHECK(write(fd, "and back", 8) == 8);
+}
+
+static void who_watches_is_told_the_truth(void) {
+    struct place place = opened(watches);
+    go(place.line);
+    asks(&place);
+    await(place.line);
+    pid_t child = fork();
+    if (child == 0) {
+        asks(&place);
+        _exit(0);
+    }
+    CHECK(status_of(child) == 0);
+    ended(&place);
+}
+
+static const struct guest_case CASES[] = {
+    CASE(who_receives_is_served),
+    CASE(who_polls_is_served),
+    CASE(who_selects_is_served),
+    CASE(who_asks_again_and_again_is_served),
+    CASE(who_polls_again_and_again_is_served),
+    CASE(who_asks_for_errors_is_served),
+    CASE(who_waits_in_sets_is_served),
+    CASE(who_waits_for_edges_is_served),
+    CASE(who_waits_for_others_is_served),
+    CASE(who_only_sends_is_served),
+    CASE(who_closes_has_been_there),
+    CASE(who_is_replaced_has_been_there),
+    CASE(who_spawns_a_program_is_served),
+    CASE(who_ends_has_been_there),
+    CASE(who_forks_is_served),
+    CASE(who_executes_a_program_is_served),
+    CASE(who_passes_it_on_is_served),
+    CASE(who_sends_much_is_served),
+    CASE(a_stopped_server_has_one_client),
+    CASE(a_server_that_comes_in_the_last_moment_has_one_client),
+    CASE(more_clients_than_fit_a_queue_are_served),
+    CASE(a_program_that_is_forked_serves),
+    CASE(a_program_of_a_vfork_serves),
+    CASE(a_spawned_program_serves),
+    CASE(a_child_serves),
+    CASE(who_watches_is_told_the_truth),
+};
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "goes_on") == 0) return goes_on(atoi(argv[2]));
+    if (argc == 3 && strcmp(argv[1], "serves_two") == 0) return serves_two(atoi(argv[2]));
+    return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
+}

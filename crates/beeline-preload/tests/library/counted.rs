@@ -1,0 +1,50 @@
+//! Connections on TCP are counted once, with their reason.
+
+use super::*;
+
+/// Runs a guest until it pauses; by then it has made so many connections on TCP as client and so many as server, with their
+/// reason on record.
+pub fn counts_each_connection_once(
+    program: &Path,
+    case: &str,
+    reason: beeline_stats::Reason,
+    [client, server]: [u64; 2],
+) {
+    use beeline_stats::{Counter, Role};
+    let mut command = Command::new(program);
+    command.arg(case).stdin(Stdio::piped()).stdout(Stdio::piped());
+    preload::apply(&mut command, Some(library()));
+    let mut group = Group::start(&mut command).expect("the guest starts");
+    let (stdin, stdout, _) = group.pipes();
+    let mut line = String::new();
+    BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
+    if line == "ready\n" {
+        let bytes = std::fs::read(statistics(group.id())).expect("the file can be read");
+        let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
+        assert_eq!(snapshot.reason(Role::Client, reason), client);
+        assert_eq!(snapshot.reason(Role::Server, reason), server);
+        assert_eq!(snapshot.counter(Counter::ConnectionsFallenBackClient), client);
+        assert_eq!(snapshot.counter(Counter::ConnectionsFallenBackServer), server);
+    }
+    stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
+    assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
+}
+
+#[test]
+fn connections_made_after_a_ring_are_counted() {
+    // The one that was read through the ring, and two that came later.
+    let reason = beeline_stats::Reason::IoUringDenied;
+    counts_each_connection_once(&guest("rings"), "makes_connections_after_a_ring", reason, [3, 3]);
+}
+
+#[test]
+fn connections_of_a_program_with_rings_of_its_own_are_counted() {
+    let reason = beeline_stats::Reason::IoUringCarried;
+    counts_each_connection_once(&guest("ownrings"), "has_its_own_rings_and_pauses", reason, [1, 1]);
+}
+
+#[test]
+fn connections_that_come_after_a_ring_are_counted() {
+    // One that was made, one that was accepted, and the accepted end of one that another process has passed on.
+    counts_each_connection_once(&guest("leavers"), "is_counted", beeline_stats::Reason::IoUringDenied, [1, 2]);
+}

@@ -1,0 +1,269 @@
+//! Locks that processes share: those of a side.
+//!
+//! A holder may die, be stopped, or be replaced by `execve` at any instruction, in another pid namespace, and where there
+//! is no /proc.
+//!
+//! # The word
+//!
+//! The lower half is a robust futex as the kernel knows it (linux/futex.h): the holder's thread id in its own pid
+//! namespace, 0 when free, [`DIED`] when the holder has died. The upper half counts how often the lock was taken.
+//!
+//! 1. Taking and giving back are compare-and-swaps of the whole word. So nobody takes a lock over from another
+//!    holder than the one it has found dead.
+//! 2. While a thread takes or holds a lock, the kernel's list of robust futexes has it as the operation under way
+//!    (`list_op_pending` of set_robust_list(2), which libc registers for each of its threads). When the thread ends,
+//!    however it does, also in the `execve` of another thread, the kernel itself marks the word. libc uses the place
+//!    only within its own robust mutexes; a handler of the app that interrupts those and calls us finds the place as it
+//!    was when it returns. Of two locks held at one time only the later one is named.
+//! 3. A thread without such a list is asked for as ever ([`super::exists`]), if it is of this pid namespace.
+//! 4. What a dead holder leaves is consistent, as sections commit by single stores; the next one is told
+//!    ([`Taken::Inherited`]).
+//! 5. Nobody waits for such a lock with another one held, or in a section: a waiter naps for a millisecond at most
+//!    ([`SharedLock::nap`]), and the app's handlers run meanwhile.
+//! 6. No system call is made with it held on a path that sends. What a stopped process keeps from others is a copy, if it
+//!    was stopped within one: it cannot be replaced then, as the rest of its copy would come late.
+//! 7. Two threads of one id in different pid namespaces share a side rarely, and the kernel takes the one for the other
+//!    only if it dies between its look at the word and its compare-and-swap, some instructions.
+
+use core::sync::atomic::{
+    AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+
+use beeline_shm::sys::call;
+
+use super::{NAP, NAPS_TO_DOUBT, SPINS, Taken, exists, futex, is_zombie};
+use crate::thread::{self, Section, Thread};
+
+/// `FUTEX_OWNER_DIED`.
+const DIED: u32 = 0x4000_0000;
+/// Bits of the lower half that are set only while the lock is held.
+const HELD: u32 = DIED - 1;
+/// What one more holder adds to the word.
+const NEXT: u64 = 1 << 32;
+
+/// See the module; valid when zeroed.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct SharedLock {
+    word: AtomicU64,
+    waiters: AtomicU32,
+    /// Identity of the last holder.
+    holder: AtomicU32,
+}
+
+/// A held lock, and the critical section that goes with it.
+pub struct SharedGuard<'a> {
+    lock: &'a SharedLock,
+    /// The word as it is while this holder is.
+    token: u64,
+    /// How the lock was got.
+    pub taken: Taken,
+    // Left last.
+    _section: Section,
+}
+
+/// How long one who waits has waited, and what it has seen.
+#[derive(Debug, Default)]
+pub struct Wait {
+    naps: u32,
+    /// The word at the last nap.
+    word: u64,
+    /// Naps at which it was the same.
+    same: u32,
+}
+
+impl Wait {
+    /// Milliseconds or so.
+    #[must_use]
+    pub fn naps(&self) -> u32 {
+        self.naps
+    }
+}
+
+#[inline]
+fn low(word: u64) -> u32 {
+    word as u32
+}
+
+impl SharedLock {
+    /// Takes the lock, trying for a moment. `None` if somebody else holds it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<SharedGuard<'_>> {
+        let section = Section::enter();
+        let (token, taken) = thread::with(|thread| {
+            for _ in 0..SPINS {
+                let word = self.word.load(Relaxed);
+                if low(word) & HELD == 0
+                    && let Some(taken) = self.take(thread, word)
+                {
+                    return Some(taken);
+                }
+                core::hint::spin_loop();
+            }
+            None
+        })?;
+        Some(SharedGuard { lock: self, token, taken, _section: section })
+    }
+
+    /// Takes the lock from whom `word` names, if that still is the word.
+    fn take(&self, thread: &Thread, word: u64) -> Option<(u64, Taken)> {
+        let count = (word & !(NEXT - 1)).wrapping_add(NEXT);
+        let token = count | u64::from(thread::tid());
+        announce(thread, self);
+        if self.word.compare_exchange(word, token, Acquire, Relaxed).is_err() {
+            conceal(thread, self);
+            return None;
+        }
+        self.holder.store(thread::identity(), Relaxed);
+        Some((token, if low(word) == 0 { Taken::Free } else { Taken::Inherited }))
+    }
+
+    /// Lets some time pass in which the holder may give the lock back, and takes it from one that is dead. No lock may be
+    /// held.
+    #[cold]
+    pub fn nap(&self, wait: &mut Wait) {
+        let word = self.word.load(Relaxed);
+        if low(word) & HELD == 0 {
+            return;
+        }
+        wait.same = if wait.word == word { wait.same.saturating_add(1) } else { 0 };
+        wait.word = word;
+        wait.naps = wait.naps.saturating_add(1);
+        if self.is_forsaken(wait) {
+            // The next one to take it goes on from there, as the kernel's own mark makes it.
+            let died = (word & !(NEXT - 1)).wrapping_add(NEXT) | u64::from(DIED);
+            let _ = self.word.compare_exchange(word, died, Relaxed, Relaxed);
+            return;
+        }
+        self.waiters.fetch_add(1, Relaxed);
+        futex(self.futex_word(), libc::FUTEX_WAIT, low(word), Some(&NAP));
+        self.waiters.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether the holder that `wait` knows of will never store anything more that matters.
+    fn is_forsaken(&self, wait: &Wait) -> bool {
+        let holder = self.holder.load(Relaxed);
+        if wait.same < NAPS_TO_DOUBT || thread::tid_of(holder) != low(wait.word) & HELD || !thread::is_neighbour(holder)
+        {
+            return false;
+        }
+        !exists(holder) || is_zombie(holder)
+    }
+
+    fn futex_word(&self) -> &AtomicU32 {
+        // SAFETY: the lower half of the word, which lies first on the little-endian machines this runs on, and is as
+        // atomic as the whole.
+        unsafe { AtomicU32::from_ptr(self.word.as_ptr().cast()) }
+    }
+
+    /// Takes the lock, if it is to be had within so many naps.
+    pub fn lock_within(&self, naps: u32) -> Option<SharedGuard<'_>> {
+        let mut wait = Wait::default();
+        loop {
+            let guard = self.try_lock();
+            if guard.is_some() || wait.naps >= naps {
+                return guard;
+            }
+            self.nap(&mut wait);
+        }
+    }
+
+    /// Leaves a lock that this thread seems to hold to whoever comes next, as a dead one's: for a thread that knows that
+    /// it holds nothing.
+    pub fn disown(&self) {
+        let word = self.word.load(Relaxed);
+        if low(word) & HELD == thread::tid() && thread::tid_of(self.holder.load(Relaxed)) == thread::tid() {
+            let died = word & !u64::from(u32::MAX) | u64::from(DIED);
+            let _ = self.word.compare_exchange(word, died, Relaxed, Relaxed);
+        }
+    }
+}
+
+impl Drop for SharedGuard<'_> {
+    fn drop(&mut self) {
+        let free = self.token & !u64::from(u32::MAX);
+        let _ = self.lock.word.compare_exchange(self.token, free, AcqRel, Relaxed);
+        thread::with(|thread| conceal(thread, self.lock));
+        if self.lock.waiters.load(Relaxed) != 0 {
+            futex(self.lock.futex_word(), libc::FUTEX_WAKE, 1, None);
+        }
+    }
+}
+
+/// `struct robust_list_head` of linux/futex.h, of which libc has one for each thread.
+#[repr(C)]
+struct RobustHead {
+    list: AtomicUsize,
+    futex_offset: AtomicUsize,
+    list_op_pending: AtomicUsize,
+}
+
+/// How far behind our state for a thread libc's list head is, plus one; 0 as long as nobody has asked. Both lie in the
+/// thread's static block, so it is the same for all threads.
+static DISTANCE: AtomicUsize = AtomicUsize::new(0);
+/// There is none, or it is not to be found.
+const NOWHERE: usize = usize::MAX;
+
+/// Finds out where threads have their lists of robust futexes. To be called before system calls may be filtered.
+pub fn find_robust_list() {
+    if DISTANCE.load(Relaxed) != 0 {
+        return;
+    }
+    let (mut head, mut length) = (0usize, 0usize);
+    let args = [0, (&raw mut head) as usize, (&raw mut length) as usize, 0, 0, 0];
+    // SAFETY: two live words for the results.
+    let asked = unsafe { call(libc::SYS_get_robust_list, args) };
+    let found = asked.is_ok() && head != 0 && length == size_of::<RobustHead>() && cfg!(target_arch = "x86_64");
+    let distance =
+        if found { head.wrapping_sub(thread::with(|thread| core::ptr::from_ref(thread).addr())) } else { NOWHERE };
+    DISTANCE.store(if distance == NOWHERE { NOWHERE } else { distance.wrapping_add(1) }, Relaxed);
+}
+
+#[inline]
+fn head(thread: &Thread) -> Option<&RobustHead> {
+    match DISTANCE.load(Relaxed) {
+        0 => {
+            find_robust_list();
+            head(thread)
+        }
+        NOWHERE => None,
+        distance => {
+            let address = core::ptr::from_ref(thread).addr().wrapping_add(distance - 1);
+            // SAFETY: libc's list head of this thread, which lives as long as the thread.
+            Some(unsafe { &*core::ptr::with_exposed_provenance(address) })
+        }
+    }
+}
+
+/// What the kernel is to take for the list's entry of a lock.
+fn entry(head: &RobustHead, lock: &SharedLock) -> usize {
+    lock.word.as_ptr().addr().wrapping_sub(head.futex_offset.load(Relaxed))
+}
+
+/// Names the lock to the kernel as one that this thread is about to take.
+#[inline]
+fn announce(thread: &Thread, lock: &SharedLock) {
+    let Some(head) = head(thread) else { return };
+    let held = thread.shared_locks.load(Relaxed);
+    thread.shared_locks.store(held + 1, Relaxed);
+    if held == 0 {
+        thread.robust_before.store(head.list_op_pending.load(Relaxed), Relaxed);
+    }
+    head.list_op_pending.store(entry(head, lock), Relaxed);
+    core::sync::atomic::compiler_fence(AcqRel);
+}
+
+/// The thread does not hold the lock any more.
+#[inline]
+fn conceal(thread: &Thread, lock: &SharedLock) {
+    core::sync::atomic::compiler_fence(AcqRel);
+    let Some(head) = head(thread) else { return };
+    let held = thread.shared_locks.load(Relaxed).saturating_sub(1);
+    thread.shared_locks.store(held, Relaxed);
+    if held == 0 {
+        head.list_op_pending.store(thread.robust_before.load(Relaxed), Relaxed);
+    } else if head.list_op_pending.load(Relaxed) == entry(head, lock) {
+        head.list_op_pending.store(0, Relaxed);
+    }
+}

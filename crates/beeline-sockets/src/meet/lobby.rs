@@ -1,0 +1,314 @@
+//! Clients that have come through the door and said nothing yet.
+//!
+//! Connecting to the door and saying hello are two calls of the client, and the kernel wakes the server at the first.
+//! Nearly always the hello is there when the server looks. If not, the client may have been preempted, be slow, or mean
+//! to hold the server up, which nobody can tell. So:
+//!
+//! 1. A silent client is waited for, for [`AWAIT_NS`], and only while nobody else has come ([`await_hello`]).
+//! 2. A wait in vain is charged to the client's user, who gets no other for [`RESPITE_NS`]: silence costs the server a
+//!    thousandth of its time at most, and others' clients are waited for as ever. Users who come by the dozen share one
+//!    account, [`STRANGERS_NS`].
+//! 3. Then the client is put into the *lobby* ([`park`]): its anchor goes into a small epoll set of the listener, whose
+//!    readability counts as the listener's. The set exists as long as the door is open, so every thread that waits for
+//!    the listener waits for all clients in the lobby, whoever put them there.
+//! 4. The lobby has room for [`PENDING_MAX`]. When it is full, the oldest client of the user who has most there goes.
+//! 5. The lobby is this process's, while in TCP's queue anybody who shares the listener could serve a client. One of a
+//!    crowd may leave `accept` with another client to serve, or to wait for its turn at a lock of the app's, and not come
+//!    back for long. So it first sends those away that it has put aside ([`dismiss`]): they begin again over TCP. As
+//!    that costs them something, one of a crowd waits longer before.
+//!
+//! Nothing is told of a client before it has spoken. What it has said stays in its anchor until somebody accepts it.
+
+use core::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
+
+use beeline_shm::sys;
+use beeline_stats::{Poison, Role};
+
+use super::hello_io::{self, Refusal, Waiting};
+use super::listener::{FdCell, Listener};
+use super::trust;
+use crate::desc::Desc;
+use crate::{Errno, kernel, stats};
+
+/// Clients that the lobby has room for.
+const PENDING_MAX: usize = 16;
+/// How long a silent client is waited for. It speaks within microseconds, unless it has lost its CPU.
+const AWAIT_NS: i64 = 2_000_000;
+/// How long its user gets no other wait.
+const RESPITE_NS: u64 = 2_000_000_000;
+/// The same for one of a crowd.
+const AWAIT_IN_CROWD_NS: i64 = 20_000_000;
+const RESPITE_IN_CROWD_NS: u64 = 2_000_000_000;
+/// How long no user gets a wait who is not known to have cost one.
+const STRANGERS_NS: u64 = 200_000_000;
+/// Users who are remembered for a wait in vain.
+const USERS: usize = 8;
+
+/// A client in the lobby.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct Pending {
+    /// Its anchor, hidden.
+    pub anchor: FdCell,
+    /// Its user, plus one; 0 when that is not known.
+    user: AtomicU32,
+    /// Since when, on `CLOCK_MONOTONIC`.
+    since_ns: AtomicU64,
+}
+
+/// When a user's silent clients are waited for again.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct Respite {
+    /// The user, plus one.
+    user: AtomicU32,
+    until_ns: AtomicU64,
+}
+
+/// The lobby of a listener; valid when zeroed. Used under the listener's lock, except `waiting` and the respites, which
+/// are hints.
+#[repr(C)]
+pub(super) struct Lobby {
+    /// The epoll set, hidden; none while the door is not open here.
+    set: FdCell,
+    /// How many places are taken.
+    waiting: AtomicU32,
+    places: [Pending; PENDING_MAX],
+    respites: [Respite; USERS],
+    strangers_until_ns: AtomicU64,
+}
+
+impl Lobby {
+    /// Empty, for a new listener.
+    pub(super) fn begin(&self) {
+        self.set.set(None);
+        self.waiting.store(0, Relaxed);
+        self.places.iter().for_each(|place| place.anchor.set(None));
+        self.respites.iter().for_each(|respite| respite.user.store(0, Relaxed));
+        self.strangers_until_ns.store(0, Relaxed);
+    }
+
+    /// Makes the set, as the door opens. Without one, silent clients are sent away.
+    pub(super) fn open(&self) {
+        if self.set.get().is_none()
+            && let Ok(set) = kernel::epoll_create()
+        {
+            self.set.set(Some(kernel::hide(set)));
+        }
+    }
+
+    /// The descriptor that is readable when a client in here has spoken, or is gone.
+    pub(super) fn fd(&self) -> Option<i32> {
+        self.set.get()
+    }
+
+    /// Whether anybody is in here.
+    pub(super) fn is_occupied(&self) -> bool {
+        self.waiting.load(Relaxed) != 0
+    }
+
+    /// Closes the set and sends everybody away: the door is shut, or this is the child of a `fork`, which has copies of
+    /// its parent's descriptors.
+    pub(super) fn close(&self) {
+        self.dismiss();
+        if let Some(set) = self.set.take() {
+            kernel::close_hidden(set);
+        }
+    }
+
+    /// Tells everybody in here to begin again over TCP, and changes nothing of this process.
+    pub(super) fn hang_up(&self) {
+        for anchor in self.places.iter().filter_map(|place| place.anchor.get()) {
+            let _ = kernel::shutdown(anchor, libc::SHUT_RDWR);
+        }
+    }
+
+    fn dismiss(&self) {
+        for place in &self.places {
+            self.drop_client(place);
+        }
+    }
+
+    /// Empties a place.
+    fn drop_client(&self, place: &Pending) {
+        let Some(hidden) = place.anchor.take() else { return };
+        self.waiting.fetch_sub(1, AcqRel);
+        // Its file may stay open under another number, so the set would not forget it by itself.
+        if let Some(set) = self.set.get() {
+            let _ = kernel::epoll_ctl(set, libc::EPOLL_CTL_DEL, hidden, None);
+        }
+        kernel::close_hidden(hidden);
+    }
+
+    /// A place for one more client. In a full lobby, the one that has to go for it is the oldest of the user who has
+    /// most there.
+    fn place(&self) -> Option<&Pending> {
+        if let Some(free) = self.places.iter().find(|place| place.anchor.get().is_none()) {
+            return Some(free);
+        }
+        let crowd = |user: u32| self.places.iter().filter(|place| place.user.load(Relaxed) == user).count();
+        let age = |place: &&Pending| (usize::MAX - crowd(place.user.load(Relaxed)), place.since_ns.load(Relaxed));
+        self.places.iter().min_by_key(age)
+    }
+
+    /// Whether a silent client of this user is waited for.
+    fn may_await(&self, user: u32, now_ns: u64) -> bool {
+        match self.respites.iter().find(|respite| respite.user.load(Relaxed) == user) {
+            Some(known) => now_ns >= known.until_ns.load(Relaxed),
+            None => now_ns >= self.strangers_until_ns.load(Relaxed),
+        }
+    }
+
+    /// A client of this user was waited for in vain.
+    fn note_in_vain(&self, user: u32, now_ns: u64, respite_ns: u64) {
+        let known = self.respites.iter().find(|respite| respite.user.load(Relaxed) == user);
+        let place = known.or_else(|| self.respites.iter().min_by_key(|respite| respite.until_ns.load(Relaxed)));
+        if let Some(place) = place {
+            place.user.store(user, Relaxed);
+            place.until_ns.store(now_ns.saturating_add(respite_ns), Relaxed);
+        }
+        self.strangers_until_ns.store(now_ns.saturating_add(STRANGERS_NS), Relaxed);
+    }
+}
+
+/// The user of a client, plus one; 0 when that is not known.
+fn user_of(anchor: i32) -> u32 {
+    trust::peer_uid(anchor).map_or(0, |uid| uid.saturating_add(1))
+}
+
+/// Waits a moment for the hello of a client that has just connected, unless others have come meanwhile, or its user has
+/// had his wait. Returns whether it has spoken.
+pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool {
+    let user = user_of(anchor);
+    let lobby = &listener.lobby;
+    if !lobby.may_await(user, kernel::now_ns()) {
+        return false;
+    }
+    let in_crowd = listener.is_shared();
+    let (await_ns, respite_ns) =
+        if in_crowd { (AWAIT_IN_CROWD_NS, RESPITE_IN_CROWD_NS) } else { (AWAIT_NS, RESPITE_NS) };
+    let others = |fd: Option<i32>| libc::pollfd {
+        // Whom one of a crowd puts aside it loses, so it waits whoever comes.
+        fd: fd.filter(|_| !in_crowd).unwrap_or(-1),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut fds = [
+        libc::pollfd { fd: anchor, events: libc::POLLIN, revents: 0 },
+        others(listener.door.get()),
+        others(Some(desc.fd.load(Relaxed))),
+        others(lobby.fd()),
+    ];
+    let mut timeout = libc::timespec { tv_sec: 0, tv_nsec: await_ns };
+    // SAFETY: a live timeout, which the kernel may write to; no mask.
+    let woken = unsafe { kernel::ppoll(&mut fds, &raw mut timeout, core::ptr::null()) };
+    if woken == Ok(0) {
+        lobby.note_in_vain(user, kernel::now_ns(), respite_ns);
+    }
+    fds[0].revents != 0
+}
+
+/// Puts a client that has not spoken yet into the lobby, under a hidden number. The caller holds the listener's lock.
+/// Without room the client is sent away.
+pub(super) fn park(listener: &Listener, anchor: i32) -> Option<i32> {
+    let lobby = &listener.lobby;
+    let (Some(set), Some(place)) = (lobby.set.get(), lobby.place()) else {
+        let _ = sys::close(anchor);
+        return None;
+    };
+    if place.anchor.get().is_some() {
+        lobby.drop_client(place);
+        stats::poisoned(Poison::HelloSilent);
+    }
+    let user = user_of(anchor);
+    let hidden = kernel::hide(anchor);
+    let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: hidden as u64 };
+    if kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, hidden, Some(event)).is_err() {
+        kernel::close_hidden(hidden);
+        return None;
+    }
+    place.anchor.set(Some(hidden));
+    place.user.store(user, Relaxed);
+    place.since_ns.store(kernel::now_ns(), Relaxed);
+    lobby.waiting.fetch_add(1, AcqRel);
+    Some(hidden)
+}
+
+/// Sends all clients away that were put aside.
+pub(super) fn dismiss(listener: &Listener) {
+    let _guard = listener.lock.lock();
+    listener.lobby.dismiss();
+}
+
+/// Takes a client out of the lobby that has spoken: its anchor, under a number as accept(2) would give it.
+///
+/// # Errors
+/// `EMFILE`; the client stays.
+pub(super) fn spoken(listener: &Listener, flags: i32) -> Result<Option<i32>, Errno> {
+    let _guard = listener.lock.lock();
+    let Some(place) = first_spoken(&listener.lobby) else { return Ok(None) };
+    let Some(hidden) = place.anchor.get() else { return Ok(None) };
+    let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let anchor = kernel::fcntl(hidden, command, 0)? as i32;
+    listener.lobby.drop_client(place);
+    let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
+    let _ = kernel::fcntl(anchor, libc::F_SETFL, mode as usize);
+    Ok(Some(anchor))
+}
+
+/// Whether a client in the lobby has spoken.
+pub(super) fn any_spoken(listener: &Listener) -> bool {
+    if !listener.lobby.is_occupied() {
+        return false;
+    }
+    let _guard = listener.lock.lock();
+    first_spoken(&listener.lobby).is_some()
+}
+
+/// The place of a client that has spoken and may be served. Those that are gone, or that may not be served, go. The
+/// caller holds the listener's lock.
+fn first_spoken(lobby: &Lobby) -> Option<&Pending> {
+    let set = lobby.set.get()?;
+    if !lobby.is_occupied() {
+        return None;
+    }
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; PENDING_MAX];
+    // SAFETY: live events of the number given.
+    let count = unsafe { kernel::epoll_now(set, events.as_mut_ptr(), PENDING_MAX as i32) }.unwrap_or(0);
+    for event in events.iter().take(count) {
+        let hidden = event.u64 as i32;
+        let Some(place) = lobby.places.iter().find(|place| place.anchor.get() == Some(hidden)) else { continue };
+        match hello_io::look_closely(hidden) {
+            Waiting::Silence => {}
+            Waiting::Message if is_welcome(hidden) => return Some(place),
+            Waiting::Message => lobby.drop_client(place),
+            Waiting::Gone => {
+                stats::poisoned(Poison::HelloSilent);
+                lobby.drop_client(place);
+            }
+        }
+    }
+    None
+}
+
+/// Whether the rules let a client in. Who is told of it would find nobody to accept otherwise.
+fn is_welcome(anchor: i32) -> bool {
+    let welcome = trust::peer_uid(anchor).is_some_and(|uid| trust::may_share(uid) || trust::may_bridge(uid));
+    if !welcome {
+        stats::fell_back(Role::Server, beeline_stats::Reason::ForeignUser);
+    }
+    welcome
+}
+
+/// Sends a client away, which begins again over TCP if it means well.
+pub(super) fn send_away(anchor: i32, refusal: Refusal) {
+    if let Refusal::Poison(poison) = refusal {
+        stats::poisoned(poison);
+    }
+    // A child that another thread has forked meanwhile may hold a copy.
+    let _ = kernel::shutdown(anchor, libc::SHUT_RDWR);
+    let _ = sys::close(anchor);
+}

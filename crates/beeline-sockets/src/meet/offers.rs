@@ -1,0 +1,323 @@
+//! Hellos that nobody has taken yet.
+//!
+//! A door's queue takes a client whether or not somebody will come for it: its process may be busy, stopped, or one that
+//! only watches the listener and has another program accept. Over TCP such a client waits, too, but whoever accepts gets
+//! it. So an *offer*, a hello that is not taken, is looked after:
+//!
+//! 1. From its hello on a client's end is in the list of this process, [`state::OFFERED`] in its side, until it is seen
+//!    to be taken, goes on over TCP, or is closed.
+//! 2. An offer is *due* [`PATIENCE_NS`] after the hello. Whoever finds it due withdraws it ([`super::late`]), in one atomic
+//!    step against its being taken ([`beeline_lane::offer`]), and the connection goes on over TCP with what lies in the
+//!    ring.
+//! 3. That is found out by every call of the program that could wait or look: a wait sleeps no longer than until the next
+//!    offer of the process is due, whatever it waits for ([`crate::wait`]); calls that do not wait look when they have
+//!    nothing to report. A send on an offer leaves its fast path. A thread that sleeps elsewhere is of no use, others may be.
+//! 4. Whoever leaves an offer cannot look after it any more. A close and the end of the program wait for it, [`LEAVE_NS`]
+//!    in all, the making of a process and a message that carries it (`SCM_RIGHTS`) [`FORK_NS`], and then withdraw it: an
+//!    end with several holders cannot change its path. What another thread withdraws meanwhile they let it finish.
+//! 5. If TCP's queue is full, too, the offer stays and is due again after [`RETRY_NS`]: over TCP the client would wait.
+//! 6. An offer at a door that this very process serves may lie there for [`OWN_NS`]: whoever is to take it is the app itself,
+//!    whose threads may be at anything.
+//! 7. A listener of which two offers were withdrawn, and none was taken in between, gets no hellos for a while
+//!    ([`super::lookup`]).
+//!
+//! The list has a lock of its own, which is innermost. An end is taken out of it before its lane is unmapped.
+
+use core::sync::atomic::{
+    AtomicPtr, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
+
+use beeline_lane::{End, flags, offer};
+
+use super::{late, lookup, watched};
+use crate::desc::{Desc, Pin};
+use crate::lock::Lock;
+use crate::side::state;
+use crate::{kernel, life, table, thread};
+
+/// How long a hello may lie at a door. A server that is there takes it within microseconds, one whose loop is at
+/// something else within milliseconds; a person does not notice the time.
+const PATIENCE_NS: u64 = 80_000_000;
+/// Who finds an offer due so much too late may have been kept from running, as may the server: it is given the time again.
+const LATE_NS: u64 = 20_000_000;
+/// How long it may lie at a door of this process.
+const OWN_NS: u64 = 1_000_000_000;
+/// How long it may stay there if TCP's queue is full, or the other way failed for the moment.
+const RETRY_NS: u64 = 100_000_000;
+/// How long a program that leaves waits for its offers.
+const LEAVE_NS: u64 = 1_000_000;
+/// How long one that forks does, which goes on with them.
+const FORK_NS: u64 = 10_000_000;
+/// How long either lets other threads finish.
+const OTHERS_NS: u64 = 500_000_000;
+/// Between two looks meanwhile.
+const LEAVE_PAUSE_NS: i64 = 40_000;
+
+static LOCK: Lock = Lock::new();
+static FIRST: AtomicPtr<Desc> = AtomicPtr::new(core::ptr::null_mut());
+/// When the first of them is due.
+static DUE_NS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// The client's end of a connection has said hello. The caller holds `life::changing`.
+pub(crate) fn add(desc: &'static Desc) {
+    if desc.end() != End::Client || desc.lane().flags(End::Server) & flags::TAKEN != 0 {
+        return;
+    }
+    desc.side().mark(state::OFFERED);
+    let until = kernel::now_ns().saturating_add(PATIENCE_NS) & !STRETCHED;
+    let _guard = LOCK.lock();
+    desc.offered_until_ns.store(until, Relaxed);
+    desc.next_offer.store(FIRST.load(Relaxed), Relaxed);
+    FIRST.store(core::ptr::from_ref(desc).cast_mut(), Relaxed);
+    DUE_NS.fetch_min(until, Relaxed);
+}
+
+/// An end is no offer any more.
+pub(crate) fn remove(desc: &Desc) {
+    if desc.offered_until_ns.load(Relaxed) != 0 {
+        let _guard = LOCK.lock();
+        if desc.side().is(state::TAKEN) {
+            lookup::note_taken(desc.side().remote.get());
+        }
+        retain(|other| !core::ptr::eq(desc, other));
+    }
+}
+
+/// Keeps the offers that `wanted` accepts. The list is locked.
+fn retain(mut wanted: impl FnMut(&'static Desc) -> bool) {
+    let mut due = u64::MAX;
+    let mut link = &FIRST;
+    // SAFETY: links are null or lead to objects of a slab, which are never unmapped.
+    while let Some(desc) = unsafe { link.load(Relaxed).as_ref() } {
+        let desc: &'static Desc = desc;
+        if wanted(desc) {
+            due = due.min(desc.offered_until_ns.load(Relaxed));
+            link = &desc.next_offer;
+        } else {
+            link.store(desc.next_offer.load(Relaxed), Relaxed);
+            desc.offered_until_ns.store(0, Relaxed);
+        }
+    }
+    DUE_NS.store(due, Relaxed);
+}
+
+/// Until when a wait of this process may sleep without a look at its offers.
+#[inline]
+pub(crate) fn due_ns() -> Option<u64> {
+    if FIRST.load(Relaxed).is_null() { None } else { next_due() }
+}
+
+#[cold]
+fn next_due() -> Option<u64> {
+    // What was taken meanwhile shall cost no wake-up.
+    let _guard = LOCK.lock();
+    retain(|desc| !is_settled(desc));
+    Some(DUE_NS.load(Relaxed)).filter(|due| *due != u64::MAX && !is_at_work())
+}
+
+/// Whether an offer of the list is none any more. The list is locked, so that the lane is mapped.
+fn is_settled(desc: &'static Desc) -> bool {
+    if !desc.is_lane() {
+        return true;
+    }
+    let taken = desc.lane().flags(End::Server) & flags::TAKEN != 0;
+    if taken {
+        note_taken(desc);
+    }
+    // What other processes hold, too, cannot change its path.
+    taken || desc.shared.load(Relaxed)
+}
+
+fn note_taken(desc: &Desc) {
+    let side = desc.side();
+    side.mark(state::TAKEN);
+    side.state.fetch_and(!state::OFFERED, AcqRel);
+    lookup::note_taken(side.remote.get());
+}
+
+/// Withdraws what is due. No lock may be held. Whether there was anything.
+#[inline]
+pub(crate) fn look_after() -> bool {
+    !FIRST.load(Relaxed).is_null() && look_after_due(kernel::now_ns())
+}
+
+#[cold]
+fn look_after_due(now_ns: u64) -> bool {
+    unsafe extern "C" fn done(_: *mut core::ffi::c_void) {
+        thread::with(|thread| thread.at_offers.store(false, Relaxed));
+    }
+    if DUE_NS.load(Relaxed) > now_ns || is_at_work() {
+        return false;
+    }
+    let mut any = false;
+    thread::with(|thread| thread.at_offers.store(true, Relaxed));
+    crate::cancel::undoing(done, &(), || {
+        while let Some((pin, fd)) = next(now_ns) {
+            any = true;
+            // A pin that came too late keeps nothing.
+            if table::leads_to(fd, pin.desc()) {
+                pin.while_waiting(|| late::withdraw(fd, pin.desc()));
+            }
+        }
+    });
+    thread::with(|thread| thread.at_offers.store(false, Relaxed));
+    any
+}
+
+/// Whether there is something to [`look_after`].
+#[cold]
+pub(crate) fn are_due() -> bool {
+    DUE_NS.load(Relaxed) <= kernel::now_ns() && !is_at_work()
+}
+
+/// Whether this thread is withdrawing an offer, for which it may wait, too.
+fn is_at_work() -> bool {
+    thread::with(|thread| thread.at_offers.load(Relaxed))
+}
+
+/// The next offer that is due, which is left alone for a while by others. Those that are taken leave the list.
+fn next(now_ns: u64) -> Option<(Pin, i32)> {
+    let mut found = None;
+    let _guard = LOCK.lock();
+    retain(|desc| {
+        if is_settled(desc) {
+            return false;
+        }
+        let until_ns = desc.offered_until_ns.load(Relaxed);
+        let stretch_ns =
+            if until_ns > now_ns || until_ns & STRETCHED != 0 { 0 } else { stretch(desc, now_ns - until_ns) };
+        if stretch_ns != 0 {
+            desc.offered_until_ns.store(now_ns.saturating_add(stretch_ns) | STRETCHED, Relaxed);
+        } else if found.is_none() && until_ns <= now_ns {
+            desc.offered_until_ns.store(now_ns.saturating_add(RETRY_NS) | STRETCHED, Relaxed);
+            found = Some((desc.pin(), desc.fd.load(Relaxed)));
+        }
+        true
+    });
+    found
+}
+
+/// In a due time: it was put off once.
+const STRETCHED: u64 = 1;
+
+/// How long an offer is put off that was found due so late. The list is locked.
+fn stretch(desc: &Desc, late_ns: u64) -> u64 {
+    match is_at_own_door(desc) {
+        true => OWN_NS,
+        false if late_ns > LATE_NS => PATIENCE_NS,
+        false => 0,
+    }
+}
+
+/// Whether this process serves the door of a lane's listener. The list is locked.
+fn is_at_own_door(desc: &Desc) -> bool {
+    // SAFETY: null, or an object of a slab, which is never unmapped.
+    let lane = unsafe { desc.pooled.load(Relaxed).as_ref() };
+    lane.is_some_and(|lane| watched::serves(lane.cookie.load(Relaxed)))
+}
+
+/// Waits a moment for an offer to be taken. False if it was not.
+pub(super) fn is_taken_at_last(desc: &'static Desc) -> bool {
+    is_taken_within(desc, LEAVE_NS)
+}
+
+/// Before another process gets an end: it is taken by now, or goes on over TCP. No lock may be held.
+pub(crate) fn before_passing(fd: i32) {
+    let Some(desc) = table::get(fd).filter(|desc| desc.offered_until_ns.load(Relaxed) != 0) else { return };
+    let Some(pin) = table::pin(fd, desc) else { return };
+    if desc.is_lane() && !pin.while_waiting(|| is_taken_within(desc, FORK_NS)) {
+        pin.while_waiting(|| late::withdraw(fd, desc));
+        late::await_other(desc);
+    }
+}
+
+fn is_taken_within(desc: &'static Desc, patience_ns: u64) -> bool {
+    let until = kernel::now_ns().saturating_add(patience_ns);
+    loop {
+        if !desc.is_lane() {
+            return true;
+        }
+        if offer_of(desc) == offer::TAKEN {
+            note_taken(desc);
+            return true;
+        }
+        if kernel::now_ns() >= until {
+            return false;
+        }
+        kernel::sleep_ns(LEAVE_PAUSE_NS);
+    }
+}
+
+fn offer_of(desc: &Desc) -> u32 {
+    desc.lane().offer().load(core::sync::atomic::Ordering::Acquire)
+}
+
+/// Before other processes get what this one has: what is offered is taken by now, or goes on over TCP. No lock may be
+/// held.
+pub(crate) fn before_fork() {
+    settle_all(FORK_NS);
+}
+
+/// Before the process, or its program, ends.
+pub(crate) fn before_end() {
+    settle_all(LEAVE_NS);
+}
+
+/// Keeps changes out for a caller who is about to give ends to another process, as far as possible at a moment at which
+/// none is on its way to TCP: an end with several holders could not finish.
+pub(crate) fn changing_to_share() -> life::Changing {
+    for _ in 0..2 {
+        let changing = life::changing();
+        if !are_on_their_way() {
+            return changing;
+        }
+        drop(changing);
+        await_others();
+    }
+    life::changing()
+}
+
+/// Whether other threads take ends to TCP.
+fn are_on_their_way() -> bool {
+    !FIRST.load(Relaxed).is_null() && !is_at_work() && late::is_any_leaving()
+}
+
+/// Lets other threads finish what they withdraw, as far as that does not take unduly long.
+fn await_others() {
+    let until = kernel::now_ns().saturating_add(OTHERS_NS);
+    while are_on_their_way() && kernel::now_ns() < until {
+        kernel::sleep_ns(LEAVE_PAUSE_NS);
+    }
+}
+
+fn settle_all(patience_ns: u64) {
+    if due_ns().is_none() {
+        return;
+    }
+    let until = kernel::now_ns().saturating_add(patience_ns);
+    while due_ns().is_some() && kernel::now_ns() < until {
+        kernel::sleep_ns(LEAVE_PAUSE_NS);
+    }
+    {
+        let _guard = LOCK.lock();
+        retain(|desc| {
+            desc.offered_until_ns.store(STRETCHED, Relaxed);
+            true
+        });
+    }
+    look_after();
+    await_others();
+}
+
+/// In the child of a `fork`: the offers are the parent's.
+pub(super) fn reset_after_fork() {
+    LOCK.reset();
+    FIRST.store(core::ptr::null_mut(), Relaxed);
+    DUE_NS.store(u64::MAX, Relaxed);
+    table::for_each(|_, desc| {
+        if desc.offered_until_ns.load(Relaxed) != 0 {
+            desc.offered_until_ns.store(0, Relaxed);
+        }
+    });
+}

@@ -1,0 +1,120 @@
+//! Leaving the door while it is served, because a limit is near ([`crate::limits`]).
+//!
+//! Clients whose hello is in the door's queue have been promised a server, so they are served. Nobody else is let in:
+//!
+//! 1. The door is shut down for reading: connecting is refused from then on (unix_stream_connect() looks at
+//!    `RCV_SHUTDOWN`), so clients use TCP at once, while what is queued can still be accepted.
+//! 2. Whoever finds the queue empty closes the door. The listener has the limit for its reason.
+//! 3. Where other processes serve the same door it is theirs, with its queue, and this process only leaves it.
+//! 4. A later `accept` or poll makes the door anew when the limit is no longer near ([`super::door`]).
+//!
+//! When there is no descriptor left for the program, doors at which nobody waits are closed at once, with what else is
+//! hidden. Where clients wait the door stays, although it is in the way of one descriptor: a client of this very process
+//! would find no number either with which to begin again over TCP.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_shm::sys;
+use beeline_stats::Reason;
+
+use super::listener::Listener;
+use super::{admit, door, pool};
+use crate::desc::Desc;
+use crate::{epoll, kernel, limits, table};
+
+/// A lane was mapped for a client: if that was one of the last that there is room for, doors let nobody in any more.
+/// The caller holds `life::changing`.
+pub(super) fn if_near_a_limit() {
+    if let Err(reason) = limits::may_serve() {
+        from_all_doors(reason);
+    }
+}
+
+/// No door of this process lets anybody in any more. The caller holds `life::changing`.
+pub(crate) fn from_all_doors(reason: Reason) {
+    each_listener(|_, listener| {
+        begin_now(listener, reason);
+    });
+}
+
+fn each_listener(mut f: impl FnMut(&'static Desc, &'static Listener)) {
+    table::for_each(|fd, desc| {
+        if let Some(listener) = Listener::of(desc)
+            && desc.fd.load(Relaxed) == fd
+        {
+            f(desc, listener);
+        }
+    });
+}
+
+/// Lets nobody in at a door any more. Returns whether this process still has clients to take from it, perhaps.
+pub(super) fn begin_now(listener: &'static Listener, reason: Reason) -> bool {
+    let _guard = listener.lock.lock();
+    let Some(open) = listener.door.get().filter(|_| listener.serving.load(Relaxed) != 0) else { return false };
+    if listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) > 1) {
+        door::close(listener, false);
+        listener.set_doorless(reason);
+        return false;
+    }
+    if listener.leaving.swap((reason as u32).saturating_add(1), Relaxed) == 0 {
+        let _ = kernel::shutdown(open, libc::SHUT_RD);
+    }
+    true
+}
+
+/// The door's queue was found empty: closes the door if nobody is let in any more. No epoll set may be locked.
+pub(super) fn if_empty(desc: &'static Desc, listener: &'static Listener) {
+    if listener.leaving.load(Relaxed) != 0 {
+        finish(desc, listener);
+    }
+}
+
+#[cold]
+fn finish(desc: &'static Desc, listener: &'static Listener) {
+    let guard = listener.lock.lock();
+    let Some(index) = listener.leaving.swap(0, Relaxed).checked_sub(1) else { return };
+    let door = listener.door.get();
+    if let Some(door) = door {
+        // Nobody else serves it, but others may hold it, and with it the clients that are still there.
+        while let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) {
+            let _ = sys::close(client as i32);
+        }
+    }
+    door::close(listener, false);
+    listener.set_open(false);
+    listener.tried_ns.store(kernel::now_ns(), Relaxed);
+    listener.set_doorless(Reason::ALL.get(index as usize).copied().unwrap_or(Reason::Internal));
+    drop(guard);
+    if let Some(door) = door {
+        // Another process may keep its file open, so the sets do not forget it by themselves.
+        epoll::listener_lost(desc, door);
+    }
+}
+
+/// The program has no descriptor left, and none of those that are only there for speed: gives up the last ones.
+/// The caller holds `life::changing`.
+pub(super) fn give_up_descriptors() -> bool {
+    let mut any = pool::release_descriptors() | admit::release_reserve();
+    each_listener(|_, listener| {
+        let _guard = listener.lock.lock();
+        let nobody_waits = |door: i32| kernel::poll_now(door, libc::POLLIN) == 0 && !listener.lobby.is_occupied();
+        if listener.door.get().is_some_and(nobody_waits) {
+            door::close(listener, false);
+            listener.leaving.store(0, Relaxed);
+            listener.set_doorless(Reason::DescriptorsShort);
+            any = true;
+        }
+        any |= give_up_turnstile(listener);
+    });
+    any
+}
+
+/// Without a door there is one queue, and nothing to take turns at, nor to sleep on together. The caller holds the
+/// listener's lock, as does whoever goes through the turnstile.
+pub(super) fn give_up_turnstile(listener: &Listener) -> bool {
+    let mut any = false;
+    for cell in [&listener.turnstile, &listener.set] {
+        any |= cell.take().map(kernel::close_hidden).is_some();
+    }
+    any
+}

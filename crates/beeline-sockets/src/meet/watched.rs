@@ -1,0 +1,105 @@
+//! Listeners that a program watches and leaves to another one.
+//!
+//! A super-server (inetd with `wait`, Dovecot's master, whoever activates services by their sockets) waits for a client,
+//! and then starts a program that accepts. That program has the TCP listener and not the door, so clients at the door would
+//! wait for nobody. Only a program that accepts may have a door:
+//!
+//! 1. A process that is told of a client and has not accepted since has been *told* ([`Listener::told_ns`]).
+//! 2. If one that was told starts a program that gets the listener, the door is shut, in whatever process that is seen:
+//!    its clients begin again over TCP at once, where the new program finds them ([`pass_on`]). Not if several processes
+//!    serve the door.
+//! 3. One that was told, and [`TOLD_NS`] later waits again while somebody is still at the door, gives it up. So it does
+//!    when it finds that the door was shut. From then on it is told of clients in TCP's queue only, which is the truth.
+//! 4. Watching alone does not open a door again that was given up; accepting does.
+//! 5. Clients of whoever breaks this unseen withdraw ([`super::offers`]).
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_shm::sys;
+use beeline_stats::Reason;
+
+use super::listener::{self, Listener};
+use super::{lobby, retreat};
+use crate::desc::Desc;
+use crate::{epoll, kernel, life, table};
+
+/// How long a program that was told of a client may take to accept it.
+const TOLD_NS: u64 = 10_000_000;
+/// Clients sent away at a time, at most: beyond any queue.
+const QUEUE_MAX: usize = 8192;
+
+/// The app is about to be told of a client that may be at the door. Whether this process leaves the door instead.
+pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> bool {
+    // A door that is left because of a limit is readable until `accept` has closed it.
+    if listener.leaving.load(Relaxed) != 0 {
+        return false;
+    }
+    let now_ns = kernel::now_ns();
+    let told_ns = listener.told_ns.load(Relaxed);
+    if told_ns == 0 {
+        listener.told_ns.store(now_ns, Relaxed);
+        return false;
+    }
+    let Some(door) = listener.door.get() else { return false };
+    let events = kernel::poll_now(door, libc::POLLIN);
+    let waits =
+        (events & libc::POLLIN != 0 || lobby::any_spoken(listener)) && now_ns.saturating_sub(told_ns) >= TOLD_NS;
+    if waits || events & libc::POLLHUP != 0 {
+        give_up(desc, listener);
+        return true;
+    }
+    false
+}
+
+/// This process serves the door no more.
+pub(super) fn give_up(desc: &'static Desc, listener: &'static Listener) {
+    let _changing = life::changing();
+    if listener.leaving.load(Relaxed) != 0 {
+        retreat::if_empty(desc, listener);
+        return;
+    }
+    // Others may hold the door, so that the sets would not forget it by themselves.
+    let mut hidden = [0; 20];
+    let count = listener::held(listener, &mut hidden);
+    hidden.iter().take(count).for_each(|fd| epoll::listener_lost(desc, *fd));
+    listener::leave_door(listener, Reason::ListenerOnlyWatched);
+}
+
+/// A program is about to be started; `gets` tells which listeners of this process it gets, by number. Runs in a child of
+/// `vfork`, too.
+pub(crate) fn pass_on(mut gets: impl FnMut(i32, &'static Desc) -> bool) {
+    table::for_each(|fd, desc| {
+        if let Some(listener) = Listener::of(desc)
+            && listener.told_ns.load(Relaxed) != 0
+            && gets(fd, desc)
+        {
+            shut(listener);
+        }
+    });
+}
+
+/// Shuts a door for everybody. Nothing of this process's memory changes: it may be that of a parent.
+fn shut(listener: &Listener) {
+    let Some(door) = listener.door.get() else { return };
+    if listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) > 1) {
+        return;
+    }
+    let _ = kernel::shutdown(door, libc::SHUT_RDWR);
+    for _ in 0..QUEUE_MAX {
+        let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) else { break };
+        let _ = sys::close(client as i32);
+    }
+    // Those that were put aside are told, and closed by their own process.
+    listener.lobby.hang_up();
+}
+
+/// Whether this process serves the door of the listener with this cookie.
+pub(super) fn serves(cookie: u64) -> bool {
+    listener::find(cookie).and_then(Listener::of).is_some_and(|listener| listener.serving.load(Relaxed) != 0)
+}
+
+/// Whether `fd` is the TCP socket of a listener, whatever the table says of the number.
+pub(crate) fn is_listener(fd: i32, desc: &'static Desc) -> bool {
+    let cookie = kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
+    Listener::of(desc).is_some_and(|listener| Ok(listener.cookie.load(Relaxed)) == cookie)
+}
