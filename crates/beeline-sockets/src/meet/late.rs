@@ -88,7 +88,7 @@ pub fn before_close(fd: i32, desc: &'static Desc) {
         if desc.side().tx.bytes() != 0 {
             pin.while_waiting(|| late_fallback(fd, desc));
         }
-    } else if !offers::is_taken_at_last(desc) {
+    } else if !offers::stays_at_last(desc) {
         pin.while_waiting(|| withdraw(fd, desc));
     }
 }

@@ -17,7 +17,9 @@
 //!    end with several holders cannot change its path. What another thread withdraws meanwhile they let it finish.
 //! 5. If TCP's queue is full, too, the offer stays and is due again after [`RETRY_NS`]: over TCP the client would wait.
 //! 6. An offer at a door that this very process serves may lie there for [`OWN_NS`]: whoever is to take it is the app itself,
-//!    whose threads may be at anything.
+//!    whose threads may be at anything, perhaps at just what rule 4 is about. So it stays there when it is closed, in the
+//!    order in which it came, and when the process forks, unless the app was told of a client and may be about to start a
+//!    program that takes it ([`super::watched`]).
 //! 7. A listener of which two offers were withdrawn, and none was taken in between, gets no hellos for a while
 //!    ([`super::lookup`]).
 //!
@@ -210,23 +212,32 @@ fn stretch(desc: &Desc, late_ns: u64) -> u64 {
     }
 }
 
-/// Whether this process serves the door of a lane's listener. The list is locked.
+/// Whether this process serves the door of a lane's listener.
 fn is_at_own_door(desc: &Desc) -> bool {
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    let lane = unsafe { desc.pooled.load(Relaxed).as_ref() };
-    lane.is_some_and(|lane| watched::serves(lane.cookie.load(Relaxed)))
+    door_of(desc).is_some_and(watched::serves)
 }
 
-/// Waits a moment for an offer to be taken. False if it was not.
-pub(super) fn is_taken_at_last(desc: &'static Desc) -> bool {
-    is_taken_within(desc, LEAVE_NS)
+/// The cookie of the listener at whose door an offer lies.
+fn door_of(desc: &Desc) -> Option<u64> {
+    // SAFETY: null, or an object of a slab, which is never unmapped.
+    unsafe { desc.pooled.load(Relaxed).as_ref() }.map(|lane| lane.cookie.load(Relaxed))
+}
+
+/// Whether an offer may get holders in other processes as it is.
+fn stays_in_fork(desc: &Desc) -> bool {
+    door_of(desc).is_some_and(|cookie| watched::serves(cookie) && !watched::was_told(cookie))
+}
+
+/// Waits a moment for an offer to be taken. False if it was not, and goes on over TCP.
+pub(super) fn stays_at_last(desc: &'static Desc) -> bool {
+    is_at_own_door(desc) || is_taken_within(desc, LEAVE_NS)
 }
 
 /// Before another process gets an end: it is taken by now, or goes on over TCP. No lock may be held.
 pub(crate) fn before_passing(fd: i32) {
     let Some(desc) = table::get(fd).filter(|desc| desc.offered_until_ns.load(Relaxed) != 0) else { return };
     let Some(pin) = table::pin(fd, desc) else { return };
-    if desc.is_lane() && !pin.while_waiting(|| is_taken_within(desc, FORK_NS)) {
+    if desc.is_lane() && !stays_in_fork(desc) && !pin.while_waiting(|| is_taken_within(desc, FORK_NS)) {
         pin.while_waiting(|| late::withdraw(fd, desc));
         late::await_other(desc);
     }
@@ -256,12 +267,12 @@ fn offer_of(desc: &Desc) -> u32 {
 /// Before other processes get what this one has: what is offered is taken by now, or goes on over TCP. No lock may be
 /// held.
 pub(crate) fn before_fork() {
-    settle_all(FORK_NS);
+    settle_all(FORK_NS, |desc| !stays_in_fork(desc));
 }
 
 /// Before the process, or its program, ends.
 pub(crate) fn before_end() {
-    settle_all(LEAVE_NS);
+    settle_all(LEAVE_NS, |_| true);
 }
 
 /// Keeps changes out for a caller who is about to give ends to another process, as far as possible at a moment at which
@@ -291,18 +302,38 @@ fn await_others() {
     }
 }
 
-fn settle_all(patience_ns: u64) {
-    if due_ns().is_none() {
-        return;
-    }
+/// Lets the offers that `leave` accepts be taken, or takes them to TCP.
+fn settle_all(patience_ns: u64, leave: fn(&'static Desc) -> bool) {
     let until = kernel::now_ns().saturating_add(patience_ns);
-    while due_ns().is_some() && kernel::now_ns() < until {
+    while any_stays(leave) {
+        if kernel::now_ns() >= until {
+            withdraw_all(leave);
+            return;
+        }
         kernel::sleep_ns(LEAVE_PAUSE_NS);
     }
+}
+
+/// Whether somebody still has to take an offer that `leave` accepts.
+fn any_stays(leave: fn(&'static Desc) -> bool) -> bool {
+    let mut any = false;
+    if due_ns().is_some() {
+        let _guard = LOCK.lock();
+        retain(|desc| {
+            any = any || leave(desc);
+            true
+        });
+    }
+    any
+}
+
+fn withdraw_all(leave: fn(&'static Desc) -> bool) {
     {
         let _guard = LOCK.lock();
         retain(|desc| {
-            desc.offered_until_ns.store(STRETCHED, Relaxed);
+            if leave(desc) {
+                desc.offered_until_ns.store(STRETCHED, Relaxed);
+            }
             true
         });
     }
