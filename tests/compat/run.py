@@ -86,7 +86,7 @@ class Job:
         """What Beeline counted in each process of the job."""
         if not (self.directory / "stats").is_dir():
             return []
-        command = [BEELINE, "stat", "--json", "--root", self.directory / "stats"]
+        command = [BEELINE, "stat", "--json", "--ended", "--root", self.directory / "stats"]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return json.loads(text)["processes"]
 

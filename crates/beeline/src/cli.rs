@@ -133,6 +133,10 @@ pub struct StatArgs {
     )]
     pub watch: Option<std::time::Duration>,
 
+    /// Show what ended processes have left, too, and remove nothing
+    #[arg(long)]
+    pub ended: bool,
+
     /// The socket of the bridge's administrator [default: as the bridge's configuration says]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,

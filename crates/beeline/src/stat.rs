@@ -76,11 +76,11 @@ pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
 
 /// What there is. A process with a /dev/shm of its own, as in a container, is looked for there.
 fn collect(arguments: &StatArgs, socket: &Path) -> anyhow::Result<Collected> {
-    let collected = Collected::of(&arguments.root, socket, &arguments.selection)?;
+    let collected = Collected::of(&arguments.root, socket, &arguments.selection, arguments.ended)?;
     if let Selection::Pid(pid) = arguments.selection
         && collected.is_empty()
         && let Some((root, own_number)) = absent::private_root(pid)
-        && let Ok(private) = Collected::of(&root, socket, &Selection::Pid(own_number))
+        && let Ok(private) = Collected::of(&root, socket, &Selection::Pid(own_number), arguments.ended)
         && !private.processes.is_empty()
     {
         return Ok(private);

@@ -244,6 +244,17 @@ fn files_of_processes_that_are_gone_are_removed() {
 }
 
 #[test]
+fn ended_processes_are_shown_to_who_asks_for_them_and_stay() {
+    let root = Root::new();
+    let stale = root.put(gone(), content(gone(), busy));
+    root.put(alive(), content(alive(), busy));
+    let json = root.json(&["--ended"]);
+    let ended: Vec<bool> = json["processes"].as_array().unwrap().iter().map(|it| it["ended"] == true).collect();
+    assert_eq!((ended.len(), ended.iter().filter(|ended| **ended).count()), (2, 1), "{json}");
+    assert!(stale.exists());
+}
+
+#[test]
 fn files_that_are_just_being_made_are_left_alone() {
     let root = Root::new();
     let empty = root.put(alive(), "");

@@ -18,8 +18,7 @@
 //! 5. If TCP's queue is full, too, the offer stays and is due again after [`RETRY_NS`]: over TCP the client would wait.
 //! 6. An offer at a door that this very process serves may lie there for [`OWN_NS`]: whoever is to take it is the app itself,
 //!    whose threads may be at anything, perhaps at just what rule 4 is about. So it stays there when it is closed, in the
-//!    order in which it came, and when the process forks, unless the app was told of a client and may be about to start a
-//!    program that takes it ([`super::watched`]).
+//!    order in which it came, and when the process forks.
 //! 7. A listener of which two offers were withdrawn, and none was taken in between, gets no hellos for a while
 //!    ([`super::lookup`]).
 //!
@@ -214,18 +213,9 @@ fn stretch(desc: &Desc, late_ns: u64) -> u64 {
 
 /// Whether this process serves the door of a lane's listener.
 fn is_at_own_door(desc: &Desc) -> bool {
-    door_of(desc).is_some_and(watched::serves)
-}
-
-/// The cookie of the listener at whose door an offer lies.
-fn door_of(desc: &Desc) -> Option<u64> {
     // SAFETY: null, or an object of a slab, which is never unmapped.
-    unsafe { desc.pooled.load(Relaxed).as_ref() }.map(|lane| lane.cookie.load(Relaxed))
-}
-
-/// Whether an offer may get holders in other processes as it is.
-fn stays_in_fork(desc: &Desc) -> bool {
-    door_of(desc).is_some_and(|cookie| watched::serves(cookie) && !watched::was_told(cookie))
+    let lane = unsafe { desc.pooled.load(Relaxed).as_ref() };
+    lane.is_some_and(|lane| watched::serves(lane.cookie.load(Relaxed)))
 }
 
 /// Waits a moment for an offer to be taken. False if it was not, and goes on over TCP.
@@ -237,7 +227,7 @@ pub(super) fn stays_at_last(desc: &'static Desc) -> bool {
 pub(crate) fn before_passing(fd: i32) {
     let Some(desc) = table::get(fd).filter(|desc| desc.offered_until_ns.load(Relaxed) != 0) else { return };
     let Some(pin) = table::pin(fd, desc) else { return };
-    if desc.is_lane() && !stays_in_fork(desc) && !pin.while_waiting(|| is_taken_within(desc, FORK_NS)) {
+    if desc.is_lane() && !is_at_own_door(desc) && !pin.while_waiting(|| is_taken_within(desc, FORK_NS)) {
         pin.while_waiting(|| late::withdraw(fd, desc));
         late::await_other(desc);
     }
@@ -267,7 +257,7 @@ fn offer_of(desc: &Desc) -> u32 {
 /// Before other processes get what this one has: what is offered is taken by now, or goes on over TCP. No lock may be
 /// held.
 pub(crate) fn before_fork() {
-    settle_all(FORK_NS, |desc| !stays_in_fork(desc));
+    settle_all(FORK_NS, |desc| !is_at_own_door(desc));
 }
 
 /// Before the process, or its program, ends.

@@ -98,11 +98,6 @@ pub(super) fn serves(cookie: u64) -> bool {
     listener::find(cookie).and_then(Listener::of).is_some_and(|listener| listener.serving.load(Relaxed) != 0)
 }
 
-/// Whether the app was told of a client of that listener, and has not accepted since.
-pub(super) fn was_told(cookie: u64) -> bool {
-    listener::find(cookie).and_then(Listener::of).is_some_and(|listener| listener.told_ns.load(Relaxed) != 0)
-}
-
 /// Whether `fd` is the TCP socket of a listener, whatever the table says of the number.
 pub(crate) fn is_listener(fd: i32, desc: &'static Desc) -> bool {
     let cookie = kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);

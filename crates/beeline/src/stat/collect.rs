@@ -6,7 +6,8 @@
 //! 2. A file is stale when its process is gone: no process has that number, or the one that has it
 //!    started at another time. Of another pid namespace nothing can be said by numbers; there a file is stale when
 //!    its process had it locked and it no longer is (rule 8 of `beeline_stats::layout`).
-//! 3. Stale files of one's own are removed. A process that is killed cannot do it itself.
+//! 3. Stale files of one's own are removed. A process that is killed cannot do it itself. Who asks for ended processes is
+//!    shown them, and nothing is removed.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -57,7 +58,7 @@ impl Collected {
         self.processes.is_empty() && self.unloaded.is_empty()
     }
 
-    pub fn of(root: &Path, socket: &Path, selection: &Selection) -> anyhow::Result<Self> {
+    pub fn of(root: &Path, socket: &Path, selection: &Selection, ended: bool) -> anyhow::Result<Self> {
         // SAFETY: the call takes no pointers and cannot fail.
         let user = unsafe { libc::geteuid() };
         let bridge = Bridge::ask(socket);
@@ -70,9 +71,15 @@ impl Collected {
         for uid in users {
             let path = root.join(format!("beeline-{uid}"));
             match open_directory(&path, uid) {
-                Ok(directory) => {
-                    collected.add_directory(&Place { directory, path, uid, is_own: uid == user, namespace, selection })
-                }
+                Ok(directory) => collected.add_directory(&Place {
+                    directory,
+                    path,
+                    uid,
+                    is_own: uid == user,
+                    namespace,
+                    selection,
+                    ended,
+                }),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => collected.leave_out(&path, error),
             }
@@ -115,6 +122,8 @@ struct Place<'a> {
     is_own: bool,
     namespace: Option<u32>,
     selection: &'a Selection,
+    /// Whether files of ended processes are shown.
+    ended: bool,
 }
 
 impl Place<'_> {
@@ -151,7 +160,8 @@ impl Place<'_> {
         };
         let is_elsewhere = namespace != self.namespace;
         let is_free = || snapshot.as_ref().is_ok_and(Snapshot::is_locked) && !is_held(&file);
-        if if is_elsewhere { is_free() } else { is_gone(name) } {
+        let ended = if is_elsewhere { is_free() } else { is_gone(name) };
+        if ended && !self.ended {
             if self.is_own && (snapshot.is_ok() || is_older_than(&metadata, GRACE)) {
                 // If it cannot be removed, the next one who looks will try again.
                 let _ = fs::remove_file(&path);
@@ -168,7 +178,7 @@ impl Place<'_> {
         if snapshot.pid() != name.pid || snapshot.start_ticks() != name.start_ticks {
             return Err("its header is that of another process".into());
         }
-        Ok(Some(Process::of(&snapshot, self.uid, is_elsewhere)))
+        Ok(Some(Process { ended, ..Process::of(&snapshot, self.uid, is_elsewhere) }))
     }
 }
 

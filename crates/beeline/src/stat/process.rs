@@ -21,6 +21,8 @@ pub struct Process {
     pub since_unix_ns: u64,
     /// Its number is one of another pid namespace, such as a container.
     pub other_pid_namespace: bool,
+    /// It is gone; see `--ended`.
+    pub ended: bool,
     /// Connections that use lanes, since the start and now.
     pub accelerated: u64,
     pub accelerated_open: u64,
@@ -109,6 +111,7 @@ impl Process {
             start_ticks: snapshot.start_ticks(),
             since_unix_ns: snapshot.created_unix_ns(),
             other_pid_namespace,
+            ended: false,
             accelerated: sum(Counter::ConnectionsAcceleratedClient, Counter::ConnectionsAcceleratedServer),
             accelerated_open: connections.len() as u64,
             stopped: snapshot.stopped().map(Stop::of),

@@ -62,10 +62,10 @@ fn overview(collected: &Collected, before: Option<Before<'_>>) -> String {
     }
     let mut table = Table::new(&heading, &[1]);
     for process in &collected.processes {
-        let program = if process.other_pid_namespace {
-            format!("{} (in a container)", process.program)
-        } else {
-            process.program.clone()
+        let program = match (process.ended, process.other_pid_namespace) {
+            (true, _) => format!("{} (ended)", process.program),
+            (false, true) => format!("{} (in a container)", process.program),
+            (false, false) => process.program.clone(),
         };
         let mut row = vec![
             process.pid.to_string(),

@@ -103,10 +103,10 @@ impl Engine {
             }
             Record::Refused { to, why } if self.is_of(to, peer) => self.declined(to, why),
             Record::Unknown { to } if self.is_of(to, peer) => {
-                if let Some(entry) = self.connections.get_mut(to) {
-                    entry.connection.unheard();
+                match self.connections.get_mut(to).map(|entry| entry.connection.is_broken_unheard()) {
+                    Some(false) => self.heat(to),
+                    _ => self.reset(to),
                 }
-                self.reset(to);
             }
             Record::End { to, from, .. } if !self.is_of(to, peer) => {
                 self.answer(link, Record::Unknown { to: from });
