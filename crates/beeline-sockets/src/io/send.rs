@@ -310,23 +310,20 @@ fn send_pinned<'a>(
                 }
                 continue;
             }
-            let written = if flags & libc::MSG_OOB != 0 && sent + present.len() == total {
+            let left = present.len();
+            let written = if flags & libc::MSG_OOB != 0 && sent + left == total {
                 guard.writer().write_urgent(present, &anchor, || urgent::announce(fd, &guard))
             } else if shares {
-                let left = present.len();
-                let written = guard.writer().write_quietly(&mut present);
-                written.map(|()| left - present.len())
+                guard.writer().write_quietly(&mut present).map(|()| 0)
             } else {
                 guard.writer().around_caches(around).write(present, &anchor)
             };
+            let _ = present.split_front(written.unwrap_or(0));
+            let count = left - present.len();
+            sent += count;
             match written {
-                Ok(0) => break None,
-                Ok(count) => {
-                    if !shares {
-                        let _ = present.split_front(count);
-                    }
-                    sent += count;
-                }
+                Ok(_) if count == 0 => break None,
+                Ok(_) => {}
                 Err(failure) => break Some(failure),
             }
         };
