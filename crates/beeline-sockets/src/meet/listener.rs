@@ -100,6 +100,8 @@ pub struct Listener {
     pub(super) doorless: AtomicU32,
     /// When the app was first told of a client since it has accepted last; 0 if it was not.
     pub(super) told_ns: AtomicU64,
+    /// Whether a client of this very process was closed or shared while it waited at the door.
+    pub(super) visited: AtomicU32,
     /// Whether the app was told of a client in the lobby, and has not taken it.
     pub(super) told: AtomicU32,
     /// How many places the door's queue has because numbers are short, plus one; 0 when they are not.
@@ -151,6 +153,7 @@ impl Listener {
         self.retry_ns.store(0, Relaxed);
         self.doorless.store(0, Relaxed);
         self.told_ns.store(0, Relaxed);
+        self.visited.store(0, Relaxed);
         self.told.store(0, Relaxed);
         self.leaving.store(0, Relaxed);
         self.narrow.store(0, Relaxed);

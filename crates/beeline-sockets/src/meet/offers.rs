@@ -213,21 +213,43 @@ fn stretch(desc: &Desc, late_ns: u64) -> u64 {
 
 /// Whether this process serves the door of a lane's listener.
 fn is_at_own_door(desc: &Desc) -> bool {
+    door_of(desc).is_some_and(watched::serves)
+}
+
+/// The same, where the offer is to stay there though it cannot go on over TCP any more.
+fn stays_at_own_door(desc: &Desc) -> bool {
+    door_of(desc).is_some_and(watched::keeps_visitor)
+}
+
+/// The cookie of the listener at whose door an offer lies.
+fn door_of(desc: &Desc) -> Option<u64> {
     // SAFETY: null, or an object of a slab, which is never unmapped.
-    let lane = unsafe { desc.pooled.load(Relaxed).as_ref() };
-    lane.is_some_and(|lane| watched::serves(lane.cookie.load(Relaxed)))
+    unsafe { desc.pooled.load(Relaxed).as_ref() }.map(|lane| lane.cookie.load(Relaxed))
+}
+
+/// Whether an offer of this process lies at that listener's door.
+pub(super) fn any_at(cookie: u64) -> bool {
+    let mut any = false;
+    if !FIRST.load(Relaxed).is_null() {
+        let _guard = LOCK.lock();
+        retain(|desc| {
+            any = any || door_of(desc) == Some(cookie);
+            true
+        });
+    }
+    any
 }
 
 /// Waits a moment for an offer to be taken. False if it was not, and goes on over TCP.
 pub(super) fn stays_at_last(desc: &'static Desc) -> bool {
-    is_at_own_door(desc) || is_taken_within(desc, LEAVE_NS)
+    stays_at_own_door(desc) || is_taken_within(desc, LEAVE_NS)
 }
 
 /// Before another process gets an end: it is taken by now, or goes on over TCP. No lock may be held.
 pub(crate) fn before_passing(fd: i32) {
     let Some(desc) = table::get(fd).filter(|desc| desc.offered_until_ns.load(Relaxed) != 0) else { return };
     let Some(pin) = table::pin(fd, desc) else { return };
-    if desc.is_lane() && !is_at_own_door(desc) && !pin.while_waiting(|| is_taken_within(desc, FORK_NS)) {
+    if desc.is_lane() && !stays_at_own_door(desc) && !pin.while_waiting(|| is_taken_within(desc, FORK_NS)) {
         pin.while_waiting(|| late::withdraw(fd, desc));
         late::await_other(desc);
     }
@@ -257,7 +279,7 @@ fn offer_of(desc: &Desc) -> u32 {
 /// Before other processes get what this one has: what is offered is taken by now, or goes on over TCP. No lock may be
 /// held.
 pub(crate) fn before_fork() {
-    settle_all(FORK_NS, |desc| !is_at_own_door(desc));
+    settle_all(FORK_NS, |desc| !stays_at_own_door(desc));
 }
 
 /// Before the process, or its program, ends.

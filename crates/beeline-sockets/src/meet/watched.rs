@@ -10,6 +10,7 @@
 //!    serve the door.
 //! 3. One that was told, and [`TOLD_NS`] later waits again while somebody is still at the door, gives it up. So it does
 //!    when it finds that the door was shut. From then on it is told of clients in TCP's queue only, which is the truth.
+//!    Not while clients of its own are there: it is to take them itself, and what it has closed or shared could not begin again.
 //! 4. Watching alone does not open a door again that was given up; accepting does.
 //! 5. Clients of whoever breaks this unseen withdraw ([`super::offers`]).
 
@@ -19,7 +20,7 @@ use beeline_shm::sys;
 use beeline_stats::Reason;
 
 use super::listener::{self, Listener};
-use super::{lobby, retreat};
+use super::{lobby, offers, retreat};
 use crate::desc::Desc;
 use crate::{epoll, kernel, life, table};
 
@@ -42,8 +43,10 @@ pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> boo
     }
     let Some(door) = listener.door.get() else { return false };
     let events = kernel::poll_now(door, libc::POLLIN);
-    let waits =
-        (events & libc::POLLIN != 0 || lobby::any_spoken(listener)) && now_ns.saturating_sub(told_ns) >= TOLD_NS;
+    let visits = listener.visited.load(Relaxed) != 0 || offers::any_at(listener.cookie.load(Relaxed));
+    let waits = !visits
+        && (events & libc::POLLIN != 0 || lobby::any_spoken(listener))
+        && now_ns.saturating_sub(told_ns) >= TOLD_NS;
     if waits || events & libc::POLLHUP != 0 {
         give_up(desc, listener);
         return true;
@@ -95,7 +98,19 @@ fn shut(listener: &Listener) {
 
 /// Whether this process serves the door of the listener with this cookie.
 pub(super) fn serves(cookie: u64) -> bool {
-    listener::find(cookie).and_then(Listener::of).is_some_and(|listener| listener.serving.load(Relaxed) != 0)
+    served(cookie).is_some()
+}
+
+/// The same; where it does, a client of its own stays there from now on, whatever happens.
+pub(super) fn keeps_visitor(cookie: u64) -> bool {
+    served(cookie).is_some_and(|listener| {
+        listener.visited.store(1, Relaxed);
+        true
+    })
+}
+
+fn served(cookie: u64) -> Option<&'static Listener> {
+    listener::find(cookie).and_then(Listener::of).filter(|listener| listener.serving.load(Relaxed) != 0)
 }
 
 /// Whether `fd` is the TCP socket of a listener, whatever the table says of the number.
