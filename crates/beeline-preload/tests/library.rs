@@ -114,7 +114,8 @@ cases! { adversity:
     a_clone_with_a_copy_of_the_memory_shares_a_connection
     an_abort_is_one_whoever_was_killed_before
     lingering_for_no_time_is_heeded_when_a_process_ends
-    a_fork_during_a_connect_shares_the_connection;
+    a_fork_during_a_connect_shares_the_connection
+    a_number_that_is_taken_away_is_left_alone;
 }
 
 cases! { peeks:

@@ -326,7 +326,7 @@ impl Desc {
         if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited)
             && guard.writer().recover().is_err()
         {
-            crate::io::poison(self, beeline_stats::Poison::HeadBeyondTail);
+            crate::io::poison_locked(self, beeline_stats::Poison::HeadBeyondTail);
         }
         Ok(guard)
     }
@@ -384,7 +384,7 @@ impl Desc {
         let inherited = inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited);
         let guard = RxGuard { desc: self, lane, side, _outer: outer, _inner: inner };
         if inherited && guard.reader().recover(&crate::io::Anchor(self.fd.load(Relaxed))).is_err() {
-            crate::io::poison(self, beeline_stats::Poison::CursorBeyondRing);
+            crate::io::poison_locked(self, beeline_stats::Poison::CursorBeyondRing);
         }
         Ok(guard)
     }

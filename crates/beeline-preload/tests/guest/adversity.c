@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -358,6 +359,97 @@ static void a_fork_during_a_connect_shares_the_connection(void) {
     CHECK(pthread_join(forker, &result) == 0 && result == NULL);
 }
 
+/* ---- a number that is taken away ---- */
+
+/* From now on each shutdown(2) of this process waits until the descriptor that is returned has been asked. */
+static int hold_shutdowns(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_shutdown, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    int asked = raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_TSYNC_ESRCH, (long)&program, 0, 0);
+    CHECK(asked >= 0);
+    return asked;
+}
+
+static void let_go_on(int asked, unsigned long long id) {
+    struct seccomp_notif_resp answer = {.id = id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
+    CHECK(raw(SYS_ioctl, asked, SECCOMP_IOCTL_NOTIF_SEND, (long)&answer, 0, 0) == 0);
+}
+
+/* Whether a shutdown(2) waits, after so many milliseconds at most, and which. */
+static int is_asked(int asked, int ms, unsigned long long *id) {
+    struct pollfd look = {asked, POLLIN, 0};
+    struct seccomp_notif question;
+    if (raw(SYS_poll, (long)&look, 1, ms, 0, 0) != 1) return 0;
+    memset(&question, 0, sizeof question);
+    CHECK(raw(SYS_ioctl, asked, SECCOMP_IOCTL_NOTIF_RECV, (long)&question, 0, 0) == 0);
+    *id = question.id;
+    return 1;
+}
+
+static int doomed, next_owner;
+static volatile int called, done;
+
+static void *shuts_down(void *argument) {
+    (void)argument;
+    CHECK(shutdown(doomed, SHUT_RDWR) == 0);
+    called = 1;
+    return NULL;
+}
+
+static void *sends_to_nobody(void *argument) {
+    (void)argument;
+    CHECK(send(doomed, "x", 1, MSG_NOSIGNAL) == 1);
+    called = 1;
+    return NULL;
+}
+
+static void *takes_the_number(void *argument) {
+    (void)argument;
+    CHECK(dup2(next_owner, doomed) == doomed);
+    done = 1;
+    return NULL;
+}
+
+/* What a call has begun with a number it ends with what the number was then, whoever has it by now. */
+static void a_number_that_is_taken_away_is_left_alone(void) {
+    void *(*const calls[])(void *) = {shuts_down, sends_to_nobody};
+    /* TCP has done all of it before anybody can tell: there is nothing to be held up. */
+    int asked = getenv("GUEST_EXPECTS_LANES") ? hold_shutdowns() : -1;
+    for (int way = 0; way < 2; way++) {
+        int ends[2], others[2];
+        char byte;
+        pthread_t caller, taker;
+        unsigned long long held = 0, other = 0;
+        pair(ends);
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, others) == 0);
+        doomed = ends[0], next_owner = others[0], called = 0, done = 0;
+        if (way == 1) CHECK(close(ends[1]) == 0);
+        CHECK(pthread_create(&caller, NULL, calls[way], NULL) == 0);
+        if (asked >= 0) CHECK(is_asked(asked, 20000, &held));
+        else if (way == 0) CHECK(read(ends[1], &byte, 1) == 0);
+        else CHECK(pthread_join(caller, NULL) == 0);
+        CHECK(pthread_create(&taker, NULL, takes_the_number, NULL) == 0);
+        /* It has the number by now, or waits until it may. */
+        for (int wait = 0; asked >= 0 && wait < 30 && !done; wait++)
+            if (is_asked(asked, 10, &other)) let_go_on(asked, other);
+        if (asked >= 0) let_go_on(asked, held);
+        while (asked >= 0 && !(called && done))
+            if (is_asked(asked, 10, &other)) let_go_on(asked, other);
+        if (asked >= 0 || way == 0) CHECK(pthread_join(caller, NULL) == 0);
+        CHECK(pthread_join(taker, NULL) == 0);
+        CHECK(send(doomed, "x", 1, MSG_NOSIGNAL) == 1 && recv(others[1], &byte, 1, 0) == 1);
+        CHECK(send(others[1], "y", 1, MSG_NOSIGNAL) == 1 && recv(doomed, &byte, 1, 0) == 1);
+        CHECK(close(doomed) == 0 && close(others[0]) == 0 && close(others[1]) == 0);
+        if (way == 0) CHECK(close(ends[1]) == 0);
+    }
+}
+
 static const struct guest_case CASES[] = {
     CASE(epoll_works_where_its_newest_call_is_refused),
     CASE(waits_leave_nothing_behind_when_jumped_out_of),
@@ -366,6 +458,7 @@ static const struct guest_case CASES[] = {
     CASE(an_abort_is_one_whoever_was_killed_before),
     CASE(lingering_for_no_time_is_heeded_when_a_process_ends),
     CASE(a_fork_during_a_connect_shares_the_connection),
+    CASE(a_number_that_is_taken_away_is_left_alone),
 };
 
 int main(int argc, char **argv) {

@@ -295,9 +295,10 @@ fn send_pinned<'a>(
             reset(side, libc::ECONNRESET);
             let end = desc.end();
             guard.lane.set_flags(end, guard.lane.flags(end) | lane_flags::RESET);
-            drop(guard);
+            guard.let_others_in();
             // The peer, if it is still there, is reset as well.
             let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
+            drop(guard);
             return Outcome::Done(sent.max(total.min(LOST_MAX)) as isize);
         }
         let (before, tail) = (sent, side.tx.tail());
