@@ -131,6 +131,8 @@ pub struct Desc {
     pub parked: AtomicU32,
     /// `forks` of the process when the socket was made: a fork since then may share it.
     pub born: AtomicU32,
+    /// The number of the `fork` that has counted a holder more last, 0 for none ([`crate::life`], `fork`).
+    pub counted_by: AtomicU32,
     /// `AF_INET` or `AF_INET6`.
     pub family: AtomicU32,
     /// Options set before the connection.
@@ -231,6 +233,7 @@ impl Desc {
         self.side.store(core::ptr::from_ref(side).cast_mut(), Relaxed);
         self.end.store(end as u8, Relaxed);
         self.shared.store(false, Relaxed);
+        self.counted_by.store(0, Relaxed);
         self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.spins_skipped.store(0, Relaxed);
         self.lull.reset();
@@ -530,6 +533,7 @@ impl Desc {
         self.entries.store(0, Relaxed);
         self.parked.store(0, Relaxed);
         self.born.store(born, Relaxed);
+        self.counted_by.store(0, Relaxed);
         self.family.store(family, Relaxed);
         self.draft.clear();
         self.slot.store(core::ptr::null_mut(), Relaxed);

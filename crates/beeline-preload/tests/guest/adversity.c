@@ -1,16 +1,12 @@
 /* A program for which something goes wrong: kernels without the newest calls, handlers that jump, deaths. */
 #define _GNU_SOURCE
 #include "guest.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -22,20 +18,6 @@ static long now_ms(void) {
 }
 
 /* ---- a kernel that refuses ---- */
-
-/* From now on `number` fails with `error` in this process. */
-static void refuse(int number, int error) {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    /* Past the library, which would leave lanes before. */
-    CHECK(raw(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)&program, 0, 0) == 0);
-}
 
 static void do_nothing(int signal) {
     (void)signal;
@@ -359,6 +341,65 @@ static void a_fork_during_a_connect_shares_the_connection(void) {
     CHECK(pthread_join(forker, &result) == 0 && result == NULL);
 }
 
+/* ---- forks that fail ---- */
+
+/* Reads what is left, and the end. */
+static void ends_after(int fd, const char *text) {
+    char buffer[64];
+    ssize_t length = strlen(text);
+    CHECK(recv(fd, buffer, sizeof buffer, MSG_WAITALL) == length && memcmp(buffer, text, length) == 0);
+    CHECK(close(fd) == 0);
+}
+
+static void forks_in_vain(void) {
+    errno = 0;
+    CHECK(fork() == -1 && errno == EAGAIN);
+    errno = 0;
+    CHECK(syscall(SYS_fork) == -1 && errno == EAGAIN);
+    errno = 0;
+    CHECK(_Fork() == -1 && errno == EAGAIN);
+}
+
+static void a_fork_that_fails_changes_nothing(void) {
+    int lone[2], shared[2], told[2], go[2];
+    char byte;
+    pair(lone);
+    pair(shared);
+    CHECK(pipe(told) == 0 && pipe(go) == 0);
+    /* The child is the server of both, and has one of them alone. */
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(close(lone[0]) == 0 && close(shared[0]) == 0);
+        refuse(SYS_clone, EAGAIN);
+        refuse(SYS_fork, EAGAIN);
+        for (int round = 0; round < 3; round++) {
+            forks_in_vain();
+            CHECK(write(lone[1], "one", 3) == 3 && write(shared[1], "two", 3) == 3);
+            CHECK(read(lone[1], &byte, 1) == 1);
+        }
+        CHECK(write(told[1], "x", 1) == 1 && read(go[0], &byte, 1) == 1);
+        CHECK(write(lone[1], "end", 3) == 3);
+        CHECK(kill(getpid(), SIGKILL) == 0);
+    }
+    CHECK(close(lone[1]) == 0);
+    for (int round = 0; round < 3; round++) {
+        char buffer[8];
+        CHECK(recv(lone[0], buffer, 3, MSG_WAITALL) == 3 && recv(shared[0], buffer, 3, MSG_WAITALL) == 3);
+        CHECK(write(lone[0], "x", 1) == 1);
+    }
+    CHECK(read(told[0], &byte, 1) == 1);
+    /* The other holder of that end goes on. */
+    says(shared[1], shared[0], "still here");
+    CHECK(write(go[1], "x", 1) == 1);
+    ends_after(lone[0], "end");
+    CHECK(status_of(child) == 1000 + SIGKILL);
+    says(shared[1], shared[0], "and now alone");
+    says(shared[0], shared[1], "both ways");
+    CHECK(close(shared[1]) == 0);
+    ends_after(shared[0], "");
+}
+
 /* ---- a number that is taken away ---- */
 
 /* From now on each shutdown(2) of this process waits until the descriptor that is returned has been asked. */
@@ -458,6 +499,7 @@ static const struct guest_case CASES[] = {
     CASE(an_abort_is_one_whoever_was_killed_before),
     CASE(lingering_for_no_time_is_heeded_when_a_process_ends),
     CASE(a_fork_during_a_connect_shares_the_connection),
+    CASE(a_fork_that_fails_changes_nothing),
     CASE(a_number_that_is_taken_away_is_left_alone),
 };
 
