@@ -116,7 +116,8 @@ cases! { adversity:
     lingering_for_no_time_is_heeded_when_a_process_ends
     a_fork_during_a_connect_shares_the_connection
     a_fork_that_fails_changes_nothing
-    a_number_that_is_taken_away_is_left_alone;
+    a_number_that_is_taken_away_is_left_alone
+    a_sender_waits_for_the_kernel_s_memory;
 }
 
 cases! { peeks:

@@ -402,11 +402,14 @@ static void a_fork_that_fails_changes_nothing(void) {
 
 /* ---- a number that is taken away ---- */
 
-/* From now on each shutdown(2) of this process waits until the descriptor that is returned has been asked. */
-static int hold_shutdowns(void) {
+/* From now on each such call of this process, with this third argument unless it is shutdown(2), waits until it is answered
+   by the descriptor that is returned. */
+static int hold_calls(int number, unsigned length) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_shutdown, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, length, 0, number != SYS_shutdown),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -417,12 +420,12 @@ static int hold_shutdowns(void) {
     return asked;
 }
 
-static void let_go_on(int asked, unsigned long long id) {
-    struct seccomp_notif_resp answer = {.id = id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
+static void answer(int asked, unsigned long long id, int error) {
+    struct seccomp_notif_resp answer = {.id = id, .error = -error, .flags = error ? 0 : SECCOMP_USER_NOTIF_FLAG_CONTINUE};
     CHECK(raw(SYS_ioctl, asked, SECCOMP_IOCTL_NOTIF_SEND, (long)&answer, 0, 0) == 0);
 }
 
-/* Whether a shutdown(2) waits, after so many milliseconds at most, and which. */
+/* Whether a call waits, after so many milliseconds at most, and which. */
 static int is_asked(int asked, int ms, unsigned long long *id) {
     struct pollfd look = {asked, POLLIN, 0};
     struct seccomp_notif question;
@@ -461,7 +464,7 @@ static void *takes_the_number(void *argument) {
 static void a_number_that_is_taken_away_is_left_alone(void) {
     void *(*const calls[])(void *) = {shuts_down, sends_to_nobody};
     /* TCP has done all of it before anybody can tell: there is nothing to be held up. */
-    int asked = getenv("GUEST_EXPECTS_LANES") ? hold_shutdowns() : -1;
+    int asked = getenv("GUEST_EXPECTS_LANES") ? hold_calls(SYS_shutdown, 0) : -1;
     for (int way = 0; way < 2; way++) {
         int ends[2], others[2];
         char byte;
@@ -478,10 +481,10 @@ static void a_number_that_is_taken_away_is_left_alone(void) {
         CHECK(pthread_create(&taker, NULL, takes_the_number, NULL) == 0);
         /* It has the number by now, or waits until it may. */
         for (int wait = 0; asked >= 0 && wait < 30 && !done; wait++)
-            if (is_asked(asked, 10, &other)) let_go_on(asked, other);
-        if (asked >= 0) let_go_on(asked, held);
+            if (is_asked(asked, 10, &other)) answer(asked, other, 0);
+        if (asked >= 0) answer(asked, held, 0);
         while (asked >= 0 && !(called && done))
-            if (is_asked(asked, 10, &other)) let_go_on(asked, other);
+            if (is_asked(asked, 10, &other)) answer(asked, other, 0);
         if (asked >= 0 || way == 0) CHECK(pthread_join(caller, NULL) == 0);
         CHECK(pthread_join(taker, NULL) == 0);
         CHECK(send(doomed, "x", 1, MSG_NOSIGNAL) == 1 && recv(others[1], &byte, 1, 0) == 1);
@@ -489,6 +492,53 @@ static void a_number_that_is_taken_away_is_left_alone(void) {
         CHECK(close(doomed) == 0 && close(others[0]) == 0 && close(others[1]) == 0);
         if (way == 0) CHECK(close(ends[1]) == 0);
     }
+}
+
+/* ---- no memory for a while ---- */
+
+#define MUCH (16 << 20)
+
+static int crowded;
+
+static void *sends_much(void *argument) {
+    static char much[MUCH];
+    (void)argument;
+    ssize_t length = send(crowded, much, sizeof much, MSG_NOSIGNAL);
+    called = 1;
+    return (void *)length;
+}
+
+static void *receives_much(void *argument) {
+    static char buffer[1 << 16];
+    long length = 0, got;
+    while (length < MUCH && (got = recv(*(int *)argument, buffer, sizeof buffer, 0)) > 0) length += got;
+    return (void *)length;
+}
+
+/* As long as the kernel has no memory a sender waits. */
+static void a_sender_waits_for_the_kernel_s_memory(void) {
+    int ends[2];
+    pthread_t sender, receiver;
+    void *sent, *received;
+    unsigned long long id;
+    pair(ends);
+    /* A peer that is at work needs no bell. */
+    says(ends[0], ends[1], "begin");
+    crowded = ends[0], called = 0;
+    /* What Beeline itself sends is one byte long. */
+    int asked = getenv("GUEST_EXPECTS_LANES") ? hold_calls(SYS_sendto, 1) : -1;
+    CHECK(pthread_create(&sender, NULL, sends_much, NULL) == 0);
+    long begin = now_ms();
+    while (asked >= 0 && now_ms() - begin < 3000)
+        if (is_asked(asked, 10, &id)) answer(asked, id, ENOBUFS);
+    CHECK(!called);
+    CHECK(pthread_create(&receiver, NULL, receives_much, &ends[1]) == 0);
+    while (asked >= 0 && !called)
+        if (is_asked(asked, 10, &id)) answer(asked, id, 0);
+    /* A last bell may come at the end. */
+    CHECK(pthread_join(sender, &sent) == 0 && (long)sent == MUCH);
+    CHECK(pthread_join(receiver, &received) == 0 && (long)received == MUCH);
+    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
 }
 
 static const struct guest_case CASES[] = {
@@ -501,6 +551,7 @@ static const struct guest_case CASES[] = {
     CASE(a_fork_during_a_connect_shares_the_connection),
     CASE(a_fork_that_fails_changes_nothing),
     CASE(a_number_that_is_taken_away_is_left_alone),
+    CASE(a_sender_waits_for_the_kernel_s_memory),
 };
 
 int main(int argc, char **argv) {
