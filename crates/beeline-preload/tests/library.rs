@@ -115,6 +115,7 @@ cases! { adversity:
     an_abort_is_one_whoever_was_killed_before
     lingering_for_no_time_is_heeded_when_a_process_ends
     a_fork_during_a_connect_shares_the_connection
+    an_edge_of_a_set_that_is_changed_is_told_once
     a_fork_that_fails_changes_nothing
     a_number_that_is_taken_away_is_left_alone
     a_sender_waits_for_the_kernel_s_memory;

@@ -341,6 +341,43 @@ static void a_fork_during_a_connect_shares_the_connection(void) {
     CHECK(pthread_join(forker, &result) == 0 && result == NULL);
 }
 
+/* ---- sets that are at work ---- */
+
+static int inner;
+static volatile int over;
+
+/* Changes the inner set all the time, and nothing that it could report. */
+static void *changes(void *argument) {
+    int quiet[2];
+    struct epoll_event event = {.events = EPOLLIN};
+    CHECK(pipe(quiet) == 0);
+    while (!over) {
+        CHECK(epoll_ctl(inner, EPOLL_CTL_ADD, quiet[0], &event) == 0);
+        CHECK(epoll_ctl(inner, EPOLL_CTL_DEL, quiet[0], NULL) == 0);
+    }
+    return argument;
+}
+
+static void an_edge_of_a_set_that_is_changed_is_told_once(void) {
+    int ends[2], outer = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    pthread_t thread;
+    pair(ends);
+    inner = epoll_create1(0);
+    CHECK(epoll_ctl(inner, EPOLL_CTL_ADD, ends[1], &event) == 0);
+    event.events = EPOLLIN | EPOLLET;
+    CHECK(epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event) == 0);
+    CHECK(pthread_create(&thread, NULL, changes, NULL) == 0);
+    for (int round = 0; round < 200; round++) {
+        CHECK(write(ends[0], "x", 1) == 1);
+        CHECK(epoll_wait(outer, &event, 1, 20000) == 1);
+        for (int look = 0; look < 100; look++) CHECK(epoll_wait(outer, &event, 1, 0) == 0);
+    }
+    over = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(close(outer) == 0 && close(inner) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+}
+
 /* ---- forks that fail ---- */
 
 /* Reads what is left, and the end. */
@@ -549,6 +586,7 @@ static const struct guest_case CASES[] = {
     CASE(an_abort_is_one_whoever_was_killed_before),
     CASE(lingering_for_no_time_is_heeded_when_a_process_ends),
     CASE(a_fork_during_a_connect_shares_the_connection),
+    CASE(an_edge_of_a_set_that_is_changed_is_told_once),
     CASE(a_fork_that_fails_changes_nothing),
     CASE(a_number_that_is_taken_away_is_left_alone),
     CASE(a_sender_waits_for_the_kernel_s_memory),
