@@ -349,11 +349,12 @@ fn instructions_of_a_message(flags: &[&str]) -> u64 {
     (instructions(MANY, flags) - instructions(FEW, flags)) / (MANY - FEW)
 }
 
-/// Whoever makes the path longer shall notice. 513 and 914 were counted with the release profile. Debug builds
-/// take more.
+/// Whoever makes the path longer shall notice. 513 and 914 were counted with the release profile, 936 and 1,420 with a debug
+/// build that was named.
 #[test]
 fn a_short_message_takes_few_instructions() {
-    for (flags, most) in [(&[][..], 560), (&["epoll"][..], 960)] {
+    let factor = if library().iter().any(|part| part == "debug") { 2 } else { 1 };
+    for (flags, most) in [(&[][..], 560 * factor), (&["epoll"][..], 960 * factor)] {
         let each = instructions_of_a_message(flags);
         assert!(each <= most, "{each} instructions for a send and a recv {flags:?}, {most} at most");
     }
