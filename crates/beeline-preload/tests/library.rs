@@ -114,7 +114,11 @@ cases! { adversity:
     a_clone_with_a_copy_of_the_memory_shares_a_connection
     an_abort_is_one_whoever_was_killed_before
     lingering_for_no_time_is_heeded_when_a_process_ends
-    a_fork_during_a_connect_shares_the_connection;
+    a_fork_during_a_connect_shares_the_connection
+    an_edge_of_a_set_that_is_changed_is_told_once
+    a_fork_that_fails_changes_nothing
+    a_number_that_is_taken_away_is_left_alone
+    a_sender_waits_for_the_kernel_s_memory;
 }
 
 cases! { peeks:
@@ -329,6 +333,8 @@ fn instructions(count: u64, flags: &[&str]) -> u64 {
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.arg(guest("steps")).arg(count.to_string()).args(flags);
     preload::apply(&mut command, Some(library()));
+    // The library does not hide from valgrind, a static program, that its own are to be loaded into what it runs.
+    command.env("BEELINE_OPTIONS", "follow=off");
     let output = command.output().expect("valgrind runs");
     let report = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{report}");
@@ -336,14 +342,27 @@ fn instructions(count: u64, flags: &[&str]) -> u64 {
     total.and_then(|total| total.parse().ok()).unwrap_or_else(|| panic!("{report}"))
 }
 
-/// Whoever makes the path longer shall notice. 490 and 836 were counted with the release profile, 494 and 874 without
-/// link-time optimisation.
-#[test]
-fn a_short_message_takes_few_instructions() {
+/// Instructions that one message takes, sent and received.
+fn instructions_of_a_message(flags: &[&str]) -> u64 {
     const FEW: u64 = 2_000;
     const MANY: u64 = 22_000;
-    for (flags, most) in [(&[][..], 560), (&["epoll"][..], 960)] {
-        let each = (instructions(MANY, flags) - instructions(FEW, flags)) / (MANY - FEW);
+    (instructions(MANY, flags) - instructions(FEW, flags)) / (MANY - FEW)
+}
+
+/// Whoever makes the path longer shall notice. 513 and 914 were counted with the release profile, 936 and 1,420 with a debug
+/// build that was named.
+#[test]
+fn a_short_message_takes_few_instructions() {
+    let factor = if library().iter().any(|part| part == "debug") { 2 } else { 1 };
+    for (flags, most) in [(&[][..], 560 * factor), (&["epoll"][..], 960 * factor)] {
+        let each = instructions_of_a_message(flags);
         assert!(each <= most, "{each} instructions for a send and a recv {flags:?}, {most} at most");
     }
+}
+
+/// An end that processes share takes more than twice as many.
+#[test]
+fn a_fork_that_fails_costs_the_messages_after_it_nothing() {
+    let (before, after) = (instructions_of_a_message(&[]), instructions_of_a_message(&["fork"]));
+    assert!(after <= before + before / 10, "{after} instructions for a send and a recv, {before} without the fork");
 }

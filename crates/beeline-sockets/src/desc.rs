@@ -131,6 +131,8 @@ pub struct Desc {
     pub parked: AtomicU32,
     /// `forks` of the process when the socket was made: a fork since then may share it.
     pub born: AtomicU32,
+    /// The number of the `fork` that has counted a holder more last, 0 for none ([`crate::life`], `fork`).
+    pub counted_by: AtomicU32,
     /// `AF_INET` or `AF_INET6`.
     pub family: AtomicU32,
     /// Options set before the connection.
@@ -174,6 +176,8 @@ pub struct TxGuard {
     pub lane: LaneMemory,
     /// The side.
     pub side: &'static SideState,
+    /// Whether other processes may hold this end.
+    shares: bool,
     // Given back in this order.
     inner: Option<SharedGuard<'static>>,
     _outer: Guard<'static>,
@@ -231,6 +235,7 @@ impl Desc {
         self.side.store(core::ptr::from_ref(side).cast_mut(), Relaxed);
         self.end.store(end as u8, Relaxed);
         self.shared.store(false, Relaxed);
+        self.counted_by.store(0, Relaxed);
         self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.spins_skipped.store(0, Relaxed);
         self.lull.reset();
@@ -322,13 +327,29 @@ impl Desc {
         }
         let (lane, side) = (self.lane(), self.side());
         let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.tx_lock)?) } else { None };
-        let guard = TxGuard { desc: self, lane, side, _outer: outer, inner };
+        let guard = TxGuard { desc: self, lane, side, shares: inner.is_some(), _outer: outer, inner };
         if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited)
             && guard.writer().recover().is_err()
         {
-            crate::io::poison(self, beeline_stats::Poison::HeadBeyondTail);
+            crate::io::poison_locked(self, beeline_stats::Poison::HeadBeyondTail);
         }
         Ok(guard)
+    }
+
+    /// As [`Desc::try_tx`], without the other processes that may hold the end: for sends that keep those
+    /// out only while they copy.
+    #[inline]
+    pub(crate) fn tx_here(&'static self) -> Option<TxGuard> {
+        let outer = self.tx_lock.lock();
+        let shares = self.shared.load(Relaxed);
+        self.is_lane().then(|| TxGuard {
+            desc: self,
+            lane: self.lane(),
+            side: self.side(),
+            shares,
+            _outer: outer,
+            inner: None,
+        })
     }
 
     /// Locks the writing direction of a lane that no other process shares: what most sends need, without a
@@ -384,7 +405,7 @@ impl Desc {
         let inherited = inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited);
         let guard = RxGuard { desc: self, lane, side, _outer: outer, _inner: inner };
         if inherited && guard.reader().recover(&crate::io::Anchor(self.fd.load(Relaxed))).is_err() {
-            crate::io::poison(self, beeline_stats::Poison::CursorBeyondRing);
+            crate::io::poison_locked(self, beeline_stats::Poison::CursorBeyondRing);
         }
         Ok(guard)
     }
@@ -530,6 +551,7 @@ impl Desc {
         self.entries.store(0, Relaxed);
         self.parked.store(0, Relaxed);
         self.born.store(born, Relaxed);
+        self.counted_by.store(0, Relaxed);
         self.family.store(family, Relaxed);
         self.draft.clear();
         self.slot.store(core::ptr::null_mut(), Relaxed);
@@ -567,25 +589,35 @@ impl TxGuard {
     /// While one is stopped at it, the others sleep as if they had armed. It has left the anchor either plugged and the
     /// word armed, so that they are woken, or not plugged, so that they find it writable and look again.
     ///
+    /// Without memory for the bells nothing is armed: the caller looks again, a moment later, as long as it has the time.
+    ///
     /// # Errors
     /// A [`Fault`] of the peer.
     #[cold]
     pub fn arm(&mut self, anchor: &crate::io::Anchor) -> Result<Armed, Fault> {
         const NAPS: u32 = 4;
-        if !self.is_awaited() {
-            return self.writer().arm(anchor);
-        }
+        let bells = crate::io::Hasty::new(*anchor);
         self.let_others_in();
-        match self.side.arm_lock.lock_within(NAPS) {
-            Some(_held) => self.writer().arm(anchor),
-            None => Ok(Armed::Sleep),
+        let held = if self.shares { self.side.arm_lock.lock_within(NAPS) } else { None };
+        let armed = if held.is_some() || !self.shares { self.writer().arm(&bells) } else { Ok(Armed::Sleep) };
+        drop(held);
+        if bells.was_short() {
+            crate::kernel::sleep_ms();
+            return Ok(Armed::Ready);
         }
+        armed
     }
 
     /// Whether other processes may wait for this one.
     #[inline]
     pub(crate) fn is_awaited(&self) -> bool {
         self.inner.is_some()
+    }
+
+    /// Whether other processes may hold this end.
+    #[inline]
+    pub(crate) fn shares(&self) -> bool {
+        self.shares
     }
 
     /// The lane's writer.

@@ -16,12 +16,14 @@ mod anchor;
 mod blocking;
 mod bulk;
 mod calibrate;
+mod dead;
 mod flagged;
 mod low_water;
 mod lull;
 mod messages;
 mod peeked;
 mod pipe;
+mod quiet;
 mod receive;
 mod send;
 mod transfer;
@@ -33,7 +35,7 @@ use beeline_lane::{Bells, Fault, Storage, Wake, flags};
 use beeline_stats::Poison;
 
 pub use anchor::Anchor;
-pub(crate) use anchor::{disarm, disarm_rights};
+pub(crate) use anchor::{Hasty, disarm, disarm_rights};
 pub use bulk::Bulk;
 pub(crate) use calibrate::small_send_buffer;
 pub use flagged::{preadv2, pwritev2};
@@ -201,9 +203,16 @@ pub(crate) fn fault(fd: i32, desc: &'static Desc, fault: Fault, just_sent: u32) 
     Next::Again
 }
 
-/// Ends a connection whose peer did something impossible, for this end and visibly for the peer.
+/// Ends a connection whose peer did something impossible, for this end and visibly for the peer. No lock may be held.
 #[cold]
 pub fn poison(desc: &'static Desc, poison: Poison) {
+    // The number may be another's by now, unless the lock is held.
+    let _ = desc.glance(|| poison_locked(desc, poison));
+}
+
+/// [`poison`] for one who holds a lock of the lane.
+#[cold]
+pub(crate) fn poison_locked(desc: &'static Desc, poison: Poison) {
     let side = desc.side();
     if side.mark(state::POISONED) == 0 {
         return;
@@ -314,8 +323,8 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
     if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
         return Outcome::fail(libc::EINVAL);
     }
-    let Some(guard) = table::lane_tx(fd) else { return Outcome::Kernel };
-    let side = guard.side;
+    let Some(mut guard) = table::lane_tx(fd) else { return Outcome::Kernel };
+    let (desc, side) = (guard.desc, guard.side);
     observe(desc, side);
     // Also when it fails: inet_shutdown() wakes whoever waits, whatever became of the call.
     side.changes.fetch_add(1, Relaxed);
@@ -329,22 +338,25 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
         guard.lane.set_flags(end, guard.lane.flags(end) | flags::SHUT_RD);
         look_here(&guard.lane, end);
     }
-    if how != libc::SHUT_RD && side.mark(state::SHUT_WR) != 0 {
+    let ends_sending = how != libc::SHUT_RD && side.mark(state::SHUT_WR) != 0;
+    if ends_sending {
         say_when(&guard.lane, end, side);
         guard.lane.set_flags(end, guard.lane.flags(end) | flags::FIN);
         look_here(&guard.lane, end);
-        drop(guard);
+    }
+    // What follows is system calls on the number, which nobody in this process can close meanwhile.
+    guard.let_others_in();
+    if ends_sending {
         // After the flag: whoever the kernel wakes finds it.
         let _ = kernel::shutdown(fd, libc::SHUT_WR);
         // Senders of our own side that sleep for room are to find that they may not send.
         Anchor(fd).unplug();
-    } else {
-        drop(guard);
     }
     // Waiters of our own side must look again, as kernel TCP wakes them: the kernel reports it to all of them.
     if how != libc::SHUT_WR {
         let _ = kernel::shutdown(fd, libc::SHUT_RD);
     }
+    drop(guard);
     crate::epoll::stir(fd, desc);
     Outcome::OK
 }

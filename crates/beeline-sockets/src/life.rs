@@ -50,8 +50,11 @@ use crate::{Errno, Outcome, stats, table};
 
 pub use code::{allow_lanes, code_is_loaded};
 pub use control::{fcntl, ioctl, sockatmark};
+pub(crate) use fds::within_limit;
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
-pub use fork::{Changing, around_fork_child, around_fork_parent, around_fork_prepare, changing, leave};
+pub use fork::{
+    Changing, around_fork, around_fork_child, around_fork_parent, around_fork_prepare, changing, forked, leave,
+};
 pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed, named_in_spawn};
 pub(crate) use hidden::hidden_count;
 pub use hidden::{hidden_add, hidden_remove, is_hidden};

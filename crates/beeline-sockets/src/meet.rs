@@ -80,7 +80,7 @@ pub(crate) use admit::forget_descriptor_limit;
 pub(crate) use bridged::note_end;
 pub use bridging::{LaneEnd, Lying, answer, connect_for, listen_for_clients, take_client};
 pub use connect::connect;
-pub(crate) use connect::{each_fd, put_under};
+pub(crate) use connect::{each_fd, may_be_put_under, put_under};
 pub use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub use door::open_door;
 pub(crate) use late::carry_options;

@@ -14,7 +14,7 @@ mod table;
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_shm::sys::{self, call};
+use beeline_shm::sys::call;
 use beeline_stats::Reason;
 
 use crate::desc::{Desc, Kind};
@@ -32,12 +32,20 @@ pub fn block(desc: &Desc, reason: Reason) {
     let _ = desc.draft.blocked_by.compare_exchange(0, reason as u16 + 1, Relaxed, Relaxed);
 }
 
-/// Runs `f` with a TCP socket of `family` that exists for that long only.
+/// Runs `f` with a TCP socket of `family` that exists for that long only, out of the way of the app's numbers. No lock may
+/// be held.
 pub fn with_template(family: i32, f: impl FnOnce(i32) -> Outcome) -> Outcome {
-    match kernel::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) {
+    let make = || kernel::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+    let made = match make() {
+        // A connection over TCP needs no number for this.
+        Err(Errno(libc::EMFILE | libc::ENFILE)) if meet::release_descriptors() => make(),
+        made => made,
+    };
+    match made {
         Ok(template) => {
-            let outcome = f(template as i32);
-            let _ = sys::close(template as i32);
+            let template = kernel::hide(template as i32);
+            let outcome = f(template);
+            kernel::close_hidden(template);
             outcome
         }
         Err(errno) => Outcome::Fail(errno),
@@ -406,7 +414,7 @@ mod tests {
                 let template = kernel::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap() as i32;
                 let kernel_says = kernel::setsockopt(template, level, name, &value);
                 let read = kernel::getsockopt::<i32>(template, level, name).unwrap();
-                sys::close(template).unwrap();
+                beeline_shm::sys::close(template).unwrap();
                 match class {
                     Class::Switch => {
                         assert!(kernel_says.is_ok(), "{name} {value}");

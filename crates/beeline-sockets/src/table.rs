@@ -13,8 +13,11 @@ use beeline_shm::sys;
 use crate::desc::{Desc, Pin, RxGuard, TxGuard};
 use crate::lock::Lock;
 
+/// The numbers of descriptors that can be ours, hidden, or members of a set, here and in all other tables: those below the
+/// kernel's default limit (`fs.nr_open`). What has a higher one is the kernel's business alone.
+pub const FDS: usize = 1 << 20;
 const CHUNK_FDS: usize = 1024;
-const CHUNKS: usize = 4096;
+const CHUNKS: usize = FDS / CHUNK_FDS;
 
 type Chunk = [AtomicPtr<Desc>; CHUNK_FDS];
 
@@ -28,6 +31,13 @@ pub fn get(fd: i32) -> Option<&'static Desc> {
     let desc = entry(fd)?.load(Ordering::Acquire);
     // SAFETY: entries are null or point to objects of a slab, which are never unmapped.
     unsafe { desc.as_ref() }
+}
+
+/// Whether a descriptor of this number can be ours.
+#[must_use]
+#[inline]
+pub fn reaches(fd: i32) -> bool {
+    (fd as u32 as usize) < FDS
 }
 
 /// A place of the table: the fast path of an operation looks through it before and after it locks.
@@ -195,4 +205,27 @@ fn grow(fd: i32) -> Option<&'static AtomicPtr<Desc>> {
     let chunk = sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>();
     root.store(chunk, Ordering::Release);
     entry(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desc::{DESCS, Kind};
+
+    #[test]
+    fn numbers_are_counted_alike_everywhere() {
+        let (last, beyond) = (FDS as i32 - 1, FDS as i32);
+        let desc = DESCS.take().unwrap();
+        desc.begin(Kind::Tcp, -1, 0, 0);
+        assert_eq!(set(beyond, Some(desc)).err(), Some(()));
+        assert!(set(last, Some(desc)).is_ok() && leads_to(last, desc) && get(beyond).is_none());
+        assert!(set(last, None).is_ok());
+        assert!(reaches(last) && !reaches(beyond) && !reaches(-1));
+        for fd in [last, beyond] {
+            crate::life::hidden_add(fd);
+            assert_eq!(crate::life::is_hidden(fd), reaches(fd));
+            crate::life::hidden_remove(fd);
+        }
+        desc.give_if_unused();
+    }
 }

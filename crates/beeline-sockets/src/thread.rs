@@ -36,6 +36,8 @@ pub struct Thread {
     pub(crate) at_offers: AtomicBool,
     /// Whether the thread is in [`cancel::point`].
     pub(crate) at_cancellation_point: AtomicBool,
+    /// The fork that the thread has called for ([`crate::life`], `fork`).
+    pub(crate) forking: AtomicU32,
     /// Locks held that processes share ([`crate::lock::shared`]).
     pub(crate) shared_locks: AtomicU32,
     /// What libc's list of robust futexes had as the operation under way before.
@@ -96,6 +98,7 @@ thread_local! {
             sleeping: AtomicBool::new(false),
             at_offers: AtomicBool::new(false),
             at_cancellation_point: AtomicBool::new(false),
+            forking: AtomicU32::new(0),
             shared_locks: AtomicU32::new(0),
             robust_before: AtomicUsize::new(0),
             timeout: UnsafeCell::new(libc::timespec { tv_sec: 0, tv_nsec: 0 }),

@@ -1,6 +1,6 @@
 //! Making and ending processes.
 //!
-//! `fork` is covered by its own handlers (pthread_atfork(3)). What starts another program is in [`super::exec`].
+//! `fork` is covered by its own handlers (pthread_atfork(3)), which are not told that it has failed. What starts another program is in [`super::exec`].
 
 use core::sync::atomic::AtomicPtr;
 
@@ -10,11 +10,12 @@ use libc::{c_int, c_void, pid_t};
 use crate::real::Real;
 
 /// libc's functions behind this table.
-pub static REALS: &[&Real] = &[&EXIT, &EXIT_C99, &FORK];
+pub static REALS: &[&Real] = &[&EXIT, &EXIT_C99, &FORK, &FORK_ONLY];
 
 pub(super) static EXIT: Real = crate::real::real_named!(_exit);
 static EXIT_C99: Real = crate::real::real_named!(_Exit);
-static FORK: Real = crate::real::real_named!(_Fork);
+static FORK: Real = crate::real::real_named!(fork);
+static FORK_ONLY: Real = crate::real::real_named!(_Fork);
 
 pub(super) unsafe fn leave(real: &Real, status: c_int) -> ! {
     life::leave();
@@ -43,26 +44,41 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { leave(&EXIT_C99, status) }
 }
 
+/// fork(2), whose handlers are ours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> pid_t {
+    life::around_fork(|| real_fork(&FORK))
+}
+
 /// _Fork(3): a fork that runs no fork handlers, so ours are run here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> pid_t {
-    let accelerated = life::may_accelerate();
-    if accelerated {
-        life::around_fork_prepare();
-    }
-    let real = FORK.address();
-    let pid = if real.is_null() {
-        crate::real::fail(libc::ENOSYS) as pid_t
-    } else {
-        // SAFETY: libc's function of this name has this type.
-        let real: unsafe extern "C" fn() -> pid_t = unsafe { core::mem::transmute(real) };
-        // SAFETY: no arguments.
-        unsafe { real() }
-    };
-    if accelerated {
-        if pid == 0 { life::around_fork_child() } else { life::around_fork_parent() }
-    }
+    let fork = life::may_accelerate().then(life::around_fork_prepare);
+    let pid = real_fork(&FORK_ONLY);
+    after_fork(fork, pid.into());
     pid
+}
+
+fn real_fork(real: &Real) -> pid_t {
+    let real = real.address();
+    if real.is_null() {
+        return crate::real::fail(libc::ENOSYS) as pid_t;
+    }
+    // SAFETY: libc's functions behind `fork` and `_Fork` have this type.
+    let real: unsafe extern "C" fn() -> pid_t = unsafe { core::mem::transmute(real) };
+    // SAFETY: no arguments.
+    unsafe { real() }
+}
+
+/// What our fork handlers do after the fork that was prepared as this number, if it was, and has returned `pid`.
+pub(super) fn after_fork(number: Option<u32>, pid: i64) {
+    let Some(number) = number else { return };
+    if pid == 0 {
+        life::around_fork_child();
+    } else {
+        life::around_fork_parent();
+        life::forked(number, pid);
+    }
 }
 
 static VFORK: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -251,9 +267,9 @@ unsafe extern "C" fn clone_copy(
         return unsafe { real(function, stack, flags, argument, parent_tid, tls, child_tid) };
     };
     let mut start = Start { function: begins, argument };
-    life::around_fork_prepare();
+    let fork = life::around_fork_prepare();
     // SAFETY: the app's arguments, passed on; the child reads its copy of `start`.
     let child = unsafe { real(Some(begin), stack, flags, (&raw mut start).cast(), parent_tid, tls, child_tid) };
-    life::around_fork_parent();
+    after_fork(Some(fork), child.into());
     child
 }

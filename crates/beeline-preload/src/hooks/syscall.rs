@@ -136,16 +136,11 @@ unsafe fn exit_group(status: c_int) -> c_int {
 /// # Safety
 /// `call` is a number and arguments that make a child which returns here on a copy of this stack.
 unsafe fn fork(call: [usize; 6]) -> c_long {
-    let accelerated = life::may_accelerate();
-    if accelerated {
-        life::around_fork_prepare();
-    }
+    let fork = life::may_accelerate().then(life::around_fork_prepare);
     let [number, a, b, c, d, e] = call;
     // SAFETY: forwarded.
     let pid = unsafe { by_number(number as c_long, a, b, c, d, e, 0) };
-    if accelerated {
-        if pid == 0 { life::around_fork_child() } else { life::around_fork_parent() }
-    }
+    super::process::after_fork(fork, pid);
     pid
 }
 

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "guest.h"
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -287,6 +288,52 @@ static void fills_sixty(const struct sockaddr_in *address) {
     }
 }
 
+static void options_need_no_descriptor(void) {
+    int ends[2], number = 0x10;
+    char info[256];
+    limit(RLIMIT_NOFILE, 64);
+    pair(ends);
+    while (open("/dev/null", O_RDONLY) >= 0) continue;
+    CHECK(errno == EMFILE);
+    for (int round = 0; round < 3; round++) {
+        socklen_t length = sizeof info;
+        CHECK(getsockopt(ends[0], IPPROTO_TCP, TCP_INFO, info, &length) == 0 && length > 0);
+        CHECK(setsockopt(ends[1], IPPROTO_IP, IP_TOS, &number, sizeof number) == 0);
+    }
+    says(ends[0], ends[1], "still here");
+}
+
+/* A socket has a number that it would not get any more. */
+static void all_numbers_of_a_socket_are_connected(void) {
+    for (int way = 0; way < 3; way++) {
+        struct sockaddr_in address, peer;
+        socklen_t length = sizeof peer;
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child != 0) {
+            CHECK(status_of(child) == 0);
+            continue;
+        }
+        int door = listener(&address);
+        struct pollfd look = {door, POLLIN, 0};
+        CHECK(poll(&look, 1, 0) == 0);
+        int low = socket(AF_INET, SOCK_STREAM, 0), high = fcntl(low, F_DUPFD, 300);
+        CHECK(low >= 0 && high >= 300);
+        limit(RLIMIT_NOFILE, 64);
+        if (way == 2) CHECK(close(low) == 0);
+        CHECK(connect(way == 0 ? low : high, (struct sockaddr *)&address, sizeof address) == 0);
+        CHECK(getpeername(high, (struct sockaddr *)&peer, &length) == 0 && peer.sin_port == address.sin_port);
+        int server = accept(door, NULL, NULL);
+        CHECK(server >= 0);
+        if (way != 2) says(low, server, "low");
+        says(high, server, "high");
+        says(server, high, "back");
+        /* And nothing else has come. */
+        CHECK(fcntl(door, F_SETFL, O_NONBLOCK) == 0 && accept(door, NULL, NULL) == -1 && errno == EAGAIN);
+        _exit(0);
+    }
+}
+
 static void a_cgroup_s_memory_is_left_to_the_program(void) {
     struct sockaddr_in address;
     int door = listener(&address), told[2];
@@ -323,6 +370,8 @@ static const struct guest_case CASES[] = {
     CASE(accept_takes_the_last_descriptor),
     CASE(a_polled_accept_takes_the_last_descriptor),
     CASE(a_limit_of_descriptors_may_be_lowered),
+    CASE(options_need_no_descriptor),
+    CASE(all_numbers_of_a_socket_are_connected),
     CASE(a_cgroup_s_memory_is_left_to_the_program),
 };
 

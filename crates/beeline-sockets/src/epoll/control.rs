@@ -55,7 +55,8 @@ pub fn create(flags: i32) -> Outcome {
 /// # Safety
 /// `event` must be null or valid, as for epoll_ctl(2).
 pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_event) -> Outcome {
-    let Some(set) = table::get(epfd).and_then(set_of) else { return Outcome::Kernel };
+    // Beyond all numbers are the ghosts.
+    let Some(set) = table::get(epfd).and_then(set_of).filter(|_| table::reaches(fd)) else { return Outcome::Kernel };
     let event = match (operation, event as usize) {
         (libc::EPOLL_CTL_DEL, _) => None,
         (_, address) if bogus(address, size_of::<libc::epoll_event>()) => return Outcome::fail(libc::EFAULT),

@@ -105,23 +105,25 @@ pub(super) fn reported(entry: &Entry, desc: &Desc, marks: Option<&Marks>, report
 
 /// What there is to count of all lanes of a set, added up: changes with each arrival, each change of state, and with room
 /// that comes after a send has found none.
+///
+/// Sets around it may be locked, as in `ready`; it is not. A sum of what could be had without its lock would be no mark:
+/// compared with one it makes an edge of nothing, stored as one it hides the next.
 pub(super) fn arrivals(set: &Set) -> u32 {
     let mut sum = 0u32;
-    if let Some(_guard) = set.lock.try_lock() {
-        set.for_each_entry(|_, entry| {
-            if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
-                let marks = Marks::of(desc);
-                sum = sum.wrapping_add(marks.tail).wrapping_add(marks.changes).wrapping_add(marks.arrivals);
-                if entry.asks_for_room() {
-                    // Room that is there counts with all before it, room that is awaited does not yet: the sum never goes
-                    // back. The factor keeps it from being made up for by bytes.
-                    let awaited = u32::from(!io::writable_hint(desc, desc.side()));
-                    let rooms = desc.fulls.load(Relaxed).wrapping_sub(awaited);
-                    sum = sum.wrapping_add(rooms.wrapping_mul(0x9E37_79B1));
-                }
+    let _guard = set.lock.lock();
+    set.for_each_entry(|_, entry| {
+        if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
+            let marks = Marks::of(desc);
+            sum = sum.wrapping_add(marks.tail).wrapping_add(marks.changes).wrapping_add(marks.arrivals);
+            if entry.asks_for_room() {
+                // Room that is there counts with all before it, room that is awaited does not yet: the sum never goes
+                // back. The factor keeps it from being made up for by bytes.
+                let awaited = u32::from(!io::writable_hint(desc, desc.side()));
+                let rooms = desc.fulls.load(Relaxed).wrapping_sub(awaited);
+                sum = sum.wrapping_add(rooms.wrapping_mul(0x9E37_79B1));
             }
-        });
-    }
+        }
+    });
     sum
 }
 

@@ -20,14 +20,15 @@ use super::{EPOLLOUT, EPOLLWRNORM};
 use crate::desc::{Desc, Kind};
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
+use crate::table::FDS;
 use crate::wait::Budget;
 
 pub use departed::Departed;
 
 const CHUNK_FDS: usize = 256;
-/// All numbers up to the kernel's default limit (`fs.nr_open`), and the ghosts.
-const CHUNKS: usize = 4096 + 1;
-const GHOSTS_BEGIN: usize = (CHUNKS - 1) * CHUNK_FDS;
+/// All numbers, and the ghosts.
+const CHUNKS: usize = FDS / CHUNK_FDS + 1;
+const GHOSTS_BEGIN: usize = FDS;
 const BUCKETS: usize = 1024;
 /// What it costs to arm one lane more, to ring it and to take its bell out, at both ends together.
 const SPIN_NS_PER_LANE: u64 = 4_000;

@@ -1,5 +1,6 @@
 //! Bells on a real anchor.
 
+use core::cell::Cell;
 use core::mem::MaybeUninit;
 
 use beeline_lane::{BellFault, Bells};
@@ -69,6 +70,15 @@ impl Anchor {
 
     /// Queues one bell for the peer. If the kernel refuses it, `gone` tells whether the peer's end is closed.
     pub(crate) fn ring_unless(self, gone: impl FnOnce() -> bool) -> Result<(), BellFault> {
+        self.ring_or(gone, || ring_patiently(self.0))
+    }
+
+    /// As [`Anchor::ring_unless`]; `short` tells what comes of it if the kernel has no memory for a bell.
+    fn ring_or(
+        self,
+        gone: impl FnOnce() -> bool,
+        short: impl FnOnce() -> Result<(), BellFault>,
+    ) -> Result<(), BellFault> {
         match send_bell(self.0) {
             Ok(_) => Ok(()),
             // By the rules a queue is never full. If something else filled it, a large buffer takes one more.
@@ -77,7 +87,7 @@ impl Anchor {
                 let _ = send_bell(self.0);
                 Ok(())
             }
-            Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => ring_patiently(self.0),
+            Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => short(),
             // A peer that shut down its reading half takes no bells, and needs none: it does not wait for data.
             Err(_) if !gone() => Ok(()),
             Err(_) => Err(BellFault::Gone),
@@ -92,6 +102,55 @@ impl Anchor {
             Some(desc) => super::tells_of_end(desc, revents),
             None => revents != 0,
         }
+    }
+}
+
+/// An anchor for those who hold what others wait for: a bell that the kernel has no memory for is not tried again, and noted.
+pub(crate) struct Hasty {
+    anchor: Anchor,
+    short: Cell<bool>,
+}
+
+impl Hasty {
+    pub(crate) fn new(anchor: Anchor) -> Self {
+        Self { anchor, short: Cell::new(false) }
+    }
+
+    /// Whether a bell could not be rung for want of memory.
+    pub(crate) fn was_short(&self) -> bool {
+        self.short.get()
+    }
+}
+
+impl Bells for Hasty {
+    fn ring(&self) -> Result<(), BellFault> {
+        self.anchor.ring_or(
+            || self.anchor.peer_is_gone(),
+            || {
+                self.short.set(true);
+                Err(BellFault::Gone)
+            },
+        )
+    }
+
+    fn queued(&self) -> Result<u32, BellFault> {
+        self.anchor.queued()
+    }
+
+    fn drain(&self, count: u32) -> Result<(), BellFault> {
+        self.anchor.drain(count)
+    }
+
+    fn plug(&self) {
+        self.anchor.plug();
+    }
+
+    fn plugged(&self) -> bool {
+        self.anchor.plugged()
+    }
+
+    fn unplug(&self) {
+        self.anchor.unplug();
     }
 }
 

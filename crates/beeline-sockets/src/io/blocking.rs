@@ -133,7 +133,15 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
         Err(Unlocked::Busy(_)) => return held_up.waited().restarted(given, desc),
     };
     match armed {
-        Ok(Armed::Ready) => return Waited::Again,
+        Ok(Armed::Ready) if writable_hint(desc, side) => return Waited::Again,
+        // The kernel has no memory for bells. It may take long.
+        Ok(Armed::Ready) => {
+            return match Waited::from_signal(patience) {
+                Some(waited) => waited.restarted(given, desc),
+                None if patience.is_over() => Waited::Stop(Outcome::fail(libc::EAGAIN)),
+                None => Waited::Again,
+            };
+        }
         Ok(Armed::Sleep) => {}
         Err(failure) => {
             return match fault(fd, desc, failure, 0) {

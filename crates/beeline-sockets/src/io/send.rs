@@ -2,13 +2,16 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Armed, Fault, Source, Writer, flags as lane_flags};
+use beeline_lane::{Armed, Fault, Source, Writer};
 
 use super::blocking::{HeldUp, Waited, wait_writable};
 use super::bulk::BULK_BYTES;
-use super::{Anchor, DEAF, Next, fault, kernel_said, observe, reset, urgent};
+use super::dead::{broken, is_deaf, sent_to_the_deaf};
+use super::quiet::{Parts, Quiet};
+use super::{Anchor, Next, fault, kernel_said, observe, reset, urgent, writable_hint};
 use crate::app_memory::{bogus, is_some};
 use crate::desc::{Desc, Kind, Pin, TxGuard, Unlocked};
+use crate::lock::shared::Wait;
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, ticks};
@@ -260,28 +263,30 @@ fn send_pinned<'a>(
     pin: &Pin,
     flags: i32,
     total: usize,
-    mut sources: impl Iterator<Item = Source<'a>>,
+    sources: impl Iterator<Item = Source<'a>>,
 ) -> Outcome {
     let desc = pin.desc();
     if desc.is_lane() && desc.side().is(state::OFFERED) {
         crate::meet::look_after_offers();
     }
-    let mut sent = 0usize;
-    let mut present = Source::from(&[][..]);
+    let mut parts = Parts { present: Source::from(&[][..]), rest: sources, total, sent: 0 };
     let mut patience: Option<Patience> = None;
+    let mut wait = Wait::default();
     let bulk = (total >= BULK_BYTES).then(|| (ticks(), desc.bulk.goes_around()));
     let around = bulk.is_some_and(|(_, around)| around);
+    let urgently = flags & libc::MSG_OOB != 0;
     loop {
         let mut held_up = HeldUp::default();
-        let may_nap = |naps| {
+        let mut may_nap = |naps| {
             let (side, patience) = (desc.side(), &mut patience);
             let patience = patience.get_or_insert_with(|| Patience::timeout(side.snd_timeout_ns.load(Relaxed)));
             held_up.goes_on(patience, flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0, naps)
         };
-        let mut guard = match desc.await_tx(may_nap) {
+        let guard = if urgently { desc.await_tx(&mut may_nap) } else { desc.tx_here().ok_or(Unlocked::Gone) };
+        let mut guard = match guard {
             Ok(guard) => guard,
-            Err(Unlocked::Gone) => return left(given, desc, sent),
-            Err(Unlocked::Busy(_)) => return held_up.outcome(sent),
+            Err(Unlocked::Gone) => return left(given, desc, parts.sent),
+            Err(Unlocked::Busy(_)) => return held_up.outcome(parts.sent),
         };
         let fd = pin.fd(given);
         let anchor = Anchor(fd);
@@ -289,45 +294,43 @@ fn send_pinned<'a>(
         observe(desc, side);
         if side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0 {
             drop(guard);
-            return broken(side, sent, flags);
+            return broken(side, parts.sent, flags);
         }
         if total != 0 && is_deaf(&guard) {
-            reset(side, libc::ECONNRESET);
-            let end = desc.end();
-            guard.lane.set_flags(end, guard.lane.flags(end) | lane_flags::RESET);
-            drop(guard);
-            // The peer, if it is still there, is reset as well.
-            let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
-            return Outcome::Done(sent.max(total.min(LOST_MAX)) as isize);
+            return sent_to_the_deaf(fd, guard, parts.sent.max(total.min(LOST_MAX)));
         }
-        let (before, tail) = (sent, side.tx.tail());
-        let shares = guard.is_awaited();
-        let mut failed = loop {
-            if present.is_empty() {
-                match sources.next().filter(|_| sent < total) {
-                    Some(mut source) => present = source.split_front(total - sent),
-                    None => break None,
+        let (before, tail) = (parts.sent, side.tx.tail());
+        let shares = guard.shares();
+        let mut failed = if shares && !urgently {
+            match parts.write(&guard) {
+                Quiet::Written(written) => {
+                    wait = Wait::default();
+                    written.err()
                 }
-                continue;
+                Quiet::Changed if side.is(state::RELAYED) => {
+                    drop(guard);
+                    return left(given, desc, parts.sent);
+                }
+                Quiet::Changed => continue,
+                Quiet::Busy => {
+                    drop(guard);
+                    if !may_nap(wait.naps()) {
+                        return held_up.outcome(parts.sent);
+                    }
+                    pin.while_waiting(|| side.tx_lock.nap(&mut wait));
+                    continue;
+                }
             }
-            let left = present.len();
-            let written = if flags & libc::MSG_OOB != 0 && sent + left == total {
-                guard.writer().write_urgent(present, &anchor, || urgent::announce(fd, &guard))
-            } else if shares {
-                guard.writer().write_quietly(&mut present).map(|()| 0)
-            } else {
-                guard.writer().around_caches(around).write(present, &anchor)
-            };
-            let _ = present.split_front(written.unwrap_or(0));
-            let count = left - present.len();
-            sent += count;
-            match written {
-                Ok(_) if count == 0 => break None,
-                Ok(_) => {}
-                Err(failure) => break Some(failure),
-            }
+        } else {
+            let writer = guard.writer().around_caches(around);
+            parts.write_all(|part, is_last| match urgently && is_last {
+                true => writer.write_urgent(part, &anchor, || urgent::announce(fd, &guard)),
+                false => writer.write(part, &anchor),
+            })
         };
-        let published = if shares { (sent - before) as u32 } else { side.tx.tail().wrapping_sub(tail) };
+        let mut sent = parts.sent;
+        let quietly = shares && !urgently;
+        let published = if quietly { (sent - before) as u32 } else { side.tx.tail().wrapping_sub(tail) };
         account(desc, side, published);
         if shares {
             // From here on it is system calls, and looks that need no lock.
@@ -341,6 +344,7 @@ fn send_pinned<'a>(
             drop(guard);
             // `write` could not say what it had published before it failed; the tail can.
             sent = before + published as usize;
+            parts.sent = sent;
             match after_fault(fd, desc, failure, published, sent, total) {
                 Some(Outcome::Kernel) => return left(given, desc, 0),
                 Some(outcome) => return outcome,
@@ -397,8 +401,8 @@ pub(super) fn full(fd: i32, desc: &'static Desc, mut guard: TxGuard, sent: usize
         let armed = guard.arm(&Anchor(fd));
         drop(guard);
         match armed {
-            Ok(Armed::Sleep) => {}
-            Ok(Armed::Ready) => return None,
+            Ok(Armed::Ready) if writable_hint(desc, desc.side()) => return None,
+            Ok(_) => {}
             Err(failure) => {
                 fault(fd, desc, failure, 0);
                 return None;
@@ -406,11 +410,6 @@ pub(super) fn full(fd: i32, desc: &'static Desc, mut guard: TxGuard, sent: usize
         }
     }
     Some(if sent != 0 { Outcome::Done(sent as isize) } else { Outcome::fail(libc::EAGAIN) })
-}
-
-/// Whether the peer reads no more: TCP takes the first send to it, and is reset for that.
-pub(super) fn is_deaf(guard: &TxGuard) -> bool {
-    guard.side.is(state::PEER_CLOSED) || guard.lane.flags(guard.desc.end().peer()) & DEAF == DEAF
 }
 
 /// After a fault in `write`: decides what the call returns, or that it goes on. `sent` bytes of the call are in
@@ -445,28 +444,6 @@ pub(super) fn left(fd: i32, desc: &'static Desc, done: usize) -> Outcome {
         0 => Outcome::fail(libc::EBADF),
         _ => Outcome::Done(done as isize),
     }
-}
-
-/// The errno of a send on a dead connection, with SIGPIPE where TCP raises it (sk_stream_error()).
-#[cold]
-fn broken(side: &SideState, sent: usize, flags: i32) -> Outcome {
-    if sent != 0 {
-        return Outcome::Done(sent as isize);
-    }
-    let errno = match side.take_error() {
-        0 => libc::EPIPE,
-        errno => errno,
-    };
-    if errno == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
-        raise_sigpipe();
-    }
-    Outcome::fail(errno)
-}
-
-pub(super) fn raise_sigpipe() {
-    let args = [beeline_shm::sys::getpid() as usize, crate::thread::tid() as usize, libc::SIGPIPE as usize, 0, 0, 0];
-    // SAFETY: plain numbers; the signal goes to this very thread, as the kernel's would.
-    let _ = unsafe { beeline_shm::sys::call(libc::SYS_tgkill, args) };
 }
 
 #[inline(always)]

@@ -12,6 +12,7 @@ use beeline_lane::{Since, Source};
 use beeline_shm::sys::{SysResult, call};
 
 use super::blocking::{Waited, wait_readable, wait_writable};
+use super::dead;
 use super::peeked;
 use super::pipe::Pipe;
 use super::receive;
@@ -240,7 +241,7 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
     loop {
         let wait = || wait_for_pipe(pipe, libc::POLLOUT, nonblocking);
         if moved == 0 && pin.while_waiting(wait)? & libc::POLLERR != 0 {
-            send::raise_sigpipe();
+            dead::raise_sigpipe();
             return Err(Outcome::fail(libc::EPIPE));
         }
         let guard = match desc.lock_rx() {
@@ -341,7 +342,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
         let side = guard.side;
         observe(desc, side);
         let broken = side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0;
-        if broken || send::is_deaf(&guard) {
+        if broken || dead::is_deaf(&guard) {
             // Nothing is taken out of the pipe for an error; a peer that reads no more takes one part.
             drop(guard);
             let part = if broken { 0 } else { take(&mut end, &mut buffer, count - moved)? };

@@ -221,7 +221,7 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
 }
 
 /// Whether the kernel would accept `fd` as a target of dup2(2).
-fn within_limit(fd: i32) -> bool {
+pub(crate) fn within_limit(fd: i32) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
     // SAFETY: a live rlimit for the old value, none for the new one.

@@ -6,6 +6,26 @@
 //!
 //! The forking thread holds [`CHANGE`] meanwhile. Fork handlers of the app may run between ours and call us:
 //! they find that the thread is the one that forks, and pass.
+//!
+//! # A fork that fails
+//!
+//! Its prepared holders never come. Fork handlers are not told, so whoever called for the fork undoes it ([`forked`]),
+//! when the change has long been given back: to keep it until then would make the app's own handlers wait with it.
+//!
+//! 1. The holder that a fork has counted at an end is noted with the description, by the fork's number, under both locks.
+//!    Another fork that counts there meanwhile, of another thread, takes the note's place: then the first one's stays
+//!    counted, should it fail. That costs a shared lock; a holder too few would cost bytes.
+//! 2. Only he takes the holder back who finds his own number, under both locks, with the description still a lane. One
+//!    that was closed meanwhile, and perhaps serves again, has no such note.
+//! 3. This process is a holder as long as its description is a lane, so the count does not fall below one. If it falls to
+//!    one, nobody else has the end, and none of our threads is in the side's locks: the end is ours alone again. If other
+//!    processes hold it, too, nothing changes for them, as each looks for itself ([`Desc`], `try_shared`).
+//! 4. Until then operations take the side's locks for nothing. The peer sees none of it, nor who holds an end, and whoever
+//!    closes the end meanwhile takes himself for one of several: then it ends as if he had been killed, which the peer
+//!    judges by the cursors.
+//! 5. A child that was listed as expected is taken off the list. If that was another fork's, its child finds a free place.
+//! 6. The number that a thread's `fork` has got is kept with the thread, for handlers know nothing of the call they belong
+//!    to. If a handler forks past our `fork`, inside libc, nobody can tell whose number it is, and nothing is undone.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
@@ -19,8 +39,13 @@ use beeline_stats::Counter;
 use super::{CONFIG, FORKS, OWNER, STARTING, relay};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::{Guard, Lock};
-use crate::side::EXPECTED;
+use crate::side::{EXPECTED, state};
 use crate::{epoll, io, meet, signals, stats, table, thread};
+
+/// In a thread's `forking`: libc's `fork` was called, and its handlers have not run yet.
+const CALLED: u32 = u32::MAX;
+/// More than one fork has run its handlers since.
+const UNCERTAIN: u32 = u32::MAX - 1;
 
 static CHANGE: Lock = Lock::new();
 /// The thread that holds [`CHANGE`], 0 if none.
@@ -67,7 +92,13 @@ unsafe extern "C" {
 }
 
 unsafe extern "C" fn prepare() {
-    around_fork_prepare();
+    let number = around_fork_prepare();
+    thread::with(|thread| {
+        let known = thread.forking.load(Relaxed);
+        if known != 0 {
+            thread.forking.store(if known == CALLED { number } else { UNCERTAIN }, Relaxed);
+        }
+    });
 }
 
 unsafe extern "C" fn parent() {
@@ -87,8 +118,8 @@ pub(super) fn install_handlers() {
     }
 }
 
-/// Before a `fork`.
-pub fn around_fork_prepare() {
+/// Before a `fork`. Returns its number.
+pub fn around_fork_prepare() -> u32 {
     stats::count_if_open(Counter::Forks);
     super::code::before_fork();
     meet::before_fork();
@@ -99,7 +130,7 @@ pub fn around_fork_prepare() {
         guard = meet::changing_to_share();
     }
     // Only now: what was made while we waited is copied, and must not look as if it were made after the fork.
-    FORKS.fetch_add(1, Relaxed);
+    let number = FORKS.fetch_add(1, Relaxed).wrapping_add(1);
     epoll::before_fork();
     meet::purge_pools();
     table::for_each(|fd, desc| {
@@ -114,10 +145,12 @@ pub fn around_fork_prepare() {
             side.holders.fetch_add(1, AcqRel);
             side.join(super::owner());
             side.join(EXPECTED);
+            desc.counted_by.store(number, Relaxed);
         }
     });
     // SAFETY: this thread holds the lock.
     unsafe { *HELD.0.get() = Some(guard) };
+    number
 }
 
 /// Before the process ends without a word (_exit(2)): ends that it shares with other processes have a holder
@@ -144,6 +177,45 @@ pub fn around_fork_parent() {
     drop(guard);
 }
 
+/// Calls libc's `fork`, which runs the handlers above, and undoes them if it fails.
+pub fn around_fork(fork: impl FnOnce() -> i32) -> i32 {
+    // A handler of the app may fork in the middle of this one.
+    let before = thread::with(|thread| thread.forking.swap(CALLED, Relaxed));
+    let child = fork();
+    let number = thread::with(|thread| thread.forking.swap(before, Relaxed));
+    if number != CALLED && number != UNCERTAIN {
+        forked(number, i64::from(child));
+    }
+    child
+}
+
+/// After [`around_fork_parent`], with what the call for the fork of this number has returned.
+pub fn forked(number: u32, child: i64) {
+    if child >= 0 || super::is_guest_of_parent() {
+        return;
+    }
+    let _changing = changing();
+    table::for_each(|fd, desc| {
+        if desc.fd.load(Relaxed) == fd && desc.counted_by.load(Relaxed) == number {
+            take_back(desc, number);
+        }
+    });
+}
+
+/// Takes back the holder that the fork of this number has counted.
+fn take_back(desc: &'static Desc, number: u32) {
+    let _both = desc.lock_both();
+    let is_ours = desc.counted_by.compare_exchange(number, 0, Relaxed, Relaxed).is_ok();
+    if !is_ours || !desc.is_lane() || desc.side().is(state::RELAYED) {
+        return;
+    }
+    let side = desc.side();
+    side.leave(EXPECTED);
+    if side.holders.fetch_sub(1, AcqRel) == 2 {
+        desc.shared.store(false, Relaxed);
+    }
+}
+
 /// After a `fork`, in the child.
 pub fn around_fork_child() {
     OWNER.store(sys::getpid(), Relaxed);
@@ -154,6 +226,7 @@ pub fn around_fork_child() {
     DESCS.reset_after_fork(Desc::forget_other_threads);
     table::for_each(|fd, desc| {
         desc.forget_other_threads();
+        desc.counted_by.store(0, Relaxed);
         desc.slot.store(core::ptr::null_mut(), Relaxed);
         if desc.is_lane() && desc.fd.load(Relaxed) == fd {
             desc.side().join(super::owner());

@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use beeline_stats::Counter;
 
 use crate::stats;
+use crate::table::FDS;
 
-const FDS: usize = 1 << 20;
 static BITS: [AtomicU64; FDS / 64] = [const { AtomicU64::new(0) }; FDS / 64];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 

@@ -144,7 +144,8 @@ fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> 
     let Some((tx, rx)) = desc.lock_tx_and_rx() else { return Err(Reason::RelayFailed) };
     let side = tx.side;
     // Threads that sleep on the anchor could miss that it is not theirs any more: the relay takes bells meant for them.
-    if desc.pins.load(Relaxed) != 0 || side.is(state::POISONED) {
+    let may_switch = meet::may_be_put_under(fd, desc, pair.app);
+    if desc.pins.load(Relaxed) != 0 || side.is(state::POISONED) || !may_switch {
         return Err(Reason::RelayFailed);
     }
     prepare(fd, side, pair.app);

@@ -8,8 +8,8 @@
 //! The lower half is a robust futex as the kernel knows it (linux/futex.h): the holder's thread id in its own pid
 //! namespace, 0 when free, [`DIED`] when the holder has died. The upper half counts how often the lock was taken.
 //!
-//! 1. Taking and giving back are compare-and-swaps of the whole word. So nobody takes a lock over from another
-//!    holder than the one it has found dead.
+//! 1. Taking is a compare-and-swap of the whole word. So nobody takes a lock over from another holder than the one it has
+//!    found dead. Giving back is a store, if the word still is the holder's own: only a dead one's is changed by others.
 //! 2. While a thread takes or holds a lock, the kernel's list of robust futexes has it as the operation under way
 //!    (`list_op_pending` of set_robust_list(2), which libc registers for each of its threads). When the thread ends,
 //!    however it does, also in the `execve` of another thread, the kernel itself marks the word. libc uses the place
@@ -27,7 +27,7 @@
 
 use core::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use beeline_shm::sys::call;
@@ -106,7 +106,44 @@ impl SharedLock {
         Some(SharedGuard { lock: self, token, taken, _section: section })
     }
 
+    /// Runs `f` with the lock held, if it is to be had within a moment. What others wait for, should this process be
+    /// stopped, is `f` and a few instructions: a guard that is passed on is copied about with the lock held.
+    #[inline(always)]
+    pub fn run<R>(&self, f: impl FnOnce(Taken) -> R) -> Option<R> {
+        let section = Section::enter();
+        let result = thread::with(|thread| {
+            for _ in 0..SPINS {
+                let word = self.word.load(Relaxed);
+                if low(word) & HELD == 0
+                    && let Some((token, taken)) = self.take(thread, word)
+                {
+                    let result = f(taken);
+                    self.give_back(thread, token);
+                    return Some(result);
+                }
+                core::hint::spin_loop();
+            }
+            None
+        });
+        drop(section);
+        result
+    }
+
+    /// Gives the lock back. A plain store will do, and does not wait for those before it as a compare-and-swap would: nobody
+    /// takes the lock from a holder that lives. Who begins to wait in that very moment naps once in vain.
+    #[inline(always)]
+    fn give_back(&self, thread: &Thread, token: u64) {
+        if self.word.load(Relaxed) == token {
+            self.word.store(token & !u64::from(u32::MAX), Release);
+        }
+        conceal(thread, self);
+        if self.waiters.load(Relaxed) != 0 {
+            futex(self.futex_word(), libc::FUTEX_WAKE, 1, None);
+        }
+    }
+
     /// Takes the lock from whom `word` names, if that still is the word.
+    #[inline(always)]
     fn take(&self, thread: &Thread, word: u64) -> Option<(u64, Taken)> {
         let count = (word & !(NEXT - 1)).wrapping_add(NEXT);
         let token = count | u64::from(thread::tid());
@@ -182,12 +219,7 @@ impl SharedLock {
 
 impl Drop for SharedGuard<'_> {
     fn drop(&mut self) {
-        let free = self.token & !u64::from(u32::MAX);
-        let _ = self.lock.word.compare_exchange(self.token, free, AcqRel, Relaxed);
-        thread::with(|thread| conceal(thread, self.lock));
-        if self.lock.waiters.load(Relaxed) != 0 {
-            futex(self.lock.futex_word(), libc::FUTEX_WAKE, 1, None);
-        }
+        thread::with(|thread| self.lock.give_back(thread, self.token));
     }
 }
 

@@ -198,6 +198,9 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     if desc.born.load(Relaxed) != crate::forks() {
         return Err(Reason::SharedBeforeConnect);
     }
+    if !may_be_put_under(fd, desc, anchor.0) {
+        return Err(Reason::DescriptorsShort);
+    }
     // Everything is at hand before the server learns of us: between connecting to its door and saying hello
     // there is as little as can be.
     let side = pool::side().map_err(memory_reason)?;
@@ -390,15 +393,38 @@ pub(super) fn hold(fd: i32, lane: &PooledLane) {
 /// Puts `file` under every fd that leads to `desc`, close-on-exec where the fd was. False when nothing was done.
 /// Epoll registrations must be taken out before.
 pub(crate) fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
-    let mut done = false;
+    let mut refused = None;
     each_fd(fd, desc, |fd| {
-        let flags = match kernel::fcntl(fd, libc::F_GETFD, 0) {
-            Ok(flags) if flags as i32 & libc::FD_CLOEXEC != 0 => libc::O_CLOEXEC,
-            _ => 0,
-        };
-        done |= kernel::dup3(file, fd, flags).is_ok();
+        if refused.is_none() && !put(file, fd) {
+            refused = Some(fd);
+        }
     });
-    done
+    let Some(refused) = refused else { return true };
+    // All numbers lead to one file, or a program could tell. The old one is still under the number that was refused.
+    let mut is_done = true;
+    each_fd(fd, desc, |fd| {
+        is_done &= fd != refused;
+        if is_done {
+            put(refused, fd);
+        }
+    });
+    false
+}
+
+fn put(file: i32, fd: i32) -> bool {
+    let flags = match kernel::fcntl(fd, libc::F_GETFD, 0) {
+        Ok(flags) if flags as i32 & libc::FD_CLOEXEC != 0 => libc::O_CLOEXEC,
+        _ => 0,
+    };
+    kernel::dup3(file, fd, flags).is_ok()
+}
+
+/// Whether [`put_under`] may be expected to do it, by a number that the kernel has just given out: it refuses those beyond
+/// the limit, which may have been lowered since they were given out.
+pub(crate) fn may_be_put_under(fd: i32, desc: &'static Desc, given: i32) -> bool {
+    let mut may = true;
+    each_fd(fd, desc, |fd| may &= fd < given || life::within_limit(fd));
+    may
 }
 
 /// Calls `f` for every fd that leads to `desc`, of which `fd` is one.

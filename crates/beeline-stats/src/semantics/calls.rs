@@ -122,12 +122,17 @@ pub const CALLS: &[Row] = &[
     ),
     // Processes and signals.
     row(
-        &["vfork", "__vfork", "clone", "_Fork"],
+        &["fork", "vfork", "__vfork", "clone", "_Fork"],
         Passed,
-        "fork(2) has handlers of its own (pthread_atfork(3)). A connection that the child of a vfork hands to a program \
+        "fork(2) has handlers of its own (pthread_atfork(3)), which are undone if it fails. A connection that the child of a vfork hands to a program \
          without the library, or as its standard input, gets no relay (`vfork_child`): its parent's descriptors are out \
          of its reach.",
-        &["fork/", "guest:a_vfork_child_changes_nothing_here", "guest:clone_on_another_stack_works"],
+        &[
+            "fork/",
+            "guest:a_fork_that_fails_changes_nothing",
+            "guest:a_vfork_child_changes_nothing_here",
+            "guest:clone_on_another_stack_works",
+        ],
     ),
     row(&["posix_spawn", "posix_spawnp"], Passed, "", &["guest:spawned_programs_run", "spawned/"]),
     row(
