@@ -452,6 +452,7 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
         return Armed::Sleep;
     }
     let interest = entry.events.load(Relaxed);
+    desc.show_cpu();
     for _ in 0..ARMINGS {
         if arm_entry(epfd, set, fd, entry, desc, interest, since) == Armed::Sleep {
             set.make_cold(fd, entry);

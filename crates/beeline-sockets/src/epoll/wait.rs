@@ -19,7 +19,7 @@ use crate::desc::{Desc, Pin};
 use crate::io;
 use crate::life::relay;
 use crate::poll::deadline;
-use crate::wait::{Look, Patience, Spun, Woken, ticks};
+use crate::wait::{Look, Patience, Spun, Woken, peers_are_near, ticks};
 use crate::{Errno, Outcome, kernel, stats, table};
 
 /// Looks at hot lanes for which a spin takes the set's lock once; then it looks at the clock. So many take a
@@ -219,9 +219,9 @@ impl Call {
             self.epfd = pin.fd(given);
             match slept {
                 Some(Woken::Ready(count)) => {
-                    self.set.budget().slept(&patience);
                     self.set.last_look.store(ticks(), Relaxed);
                     self.translate(count);
+                    self.slept(&patience);
                     self.harvest();
                 }
                 None => {
@@ -238,6 +238,16 @@ impl Call {
             if self.filled != 0 || patience.is_over() {
                 return Ok(self.leave());
             }
+        }
+    }
+
+    /// A sleep has ended, after a spin or instead of one.
+    fn slept(&self, patience: &Patience) {
+        let guard = self.set.lock.lock();
+        let near = self.peer_is_near(false);
+        guard.end();
+        if !near {
+            self.set.budget().slept(patience);
         }
     }
 
@@ -261,10 +271,15 @@ impl Call {
         }))
     }
 
-    /// Whether the connection that was busy last has a peer that a spin would keep from running.
-    fn peer_needs_cpu(&self) -> bool {
-        let last = self.set.find(self.set.hot_first.load(Relaxed)).and_then(|entry| entry.desc());
-        last.is_some_and(|desc| desc.is_bridged() && desc.glance(|| desc.shares_cpu()) == Some(true))
+    /// Whether the connection that was told last has a peer that a spin would keep from running: by what both have shown if
+    /// the spin `begins`, as most that pay are over within its first looks. The set is locked.
+    fn peer_is_near(&self, begins: bool) -> bool {
+        let last = self.set.find(self.set.hot_last.load(Relaxed)).and_then(|entry| entry.desc());
+        match last.filter(|desc| desc.is_lane()) {
+            Some(desc) if begins => desc.peer_was_near(),
+            Some(desc) => desc.peer_is_near(),
+            None => peers_are_near(),
+        }
     }
 
     fn is_cold(&self) -> bool {
@@ -420,13 +435,15 @@ impl Call {
 
     fn spin(&mut self, patience: &mut Patience) -> Spun {
         let set = self.set;
-        if self.peer_needs_cpu() {
+        let cold = self.is_cold();
+        if cold && peers_are_near() {
+            patience.give_way();
             return Spun::Nothing;
         }
-        let cold = self.is_cold();
         let mut place = NIL;
         let mut looked = ticks();
         let mut pause = spin_pause(set.look_price.load(Relaxed));
+        let mut watches = 0u32;
         set.budget().spin_by(1, patience, || {
             // A set with nothing hot spins on the kernel alone: a bell or a client that comes within the budget is
             // spared a sleep.
@@ -440,16 +457,22 @@ impl Call {
                 pause = spin_pause(price);
                 return if news { Look::News } else { Look::Asked };
             }
-            if self.watch(&mut place) { Look::News } else { Look::Nothing }
+            watches = watches.saturating_add(1);
+            self.watch(&mut place, watches)
         })
     }
 
-    /// Looks at some of the hot list, from `place` on and around, and reports what it finds.
-    fn watch(&mut self, place: &mut i32) -> bool {
+    /// Looks at some of the hot list, from `place` on and around, and reports what it finds. It is the spin's look with
+    /// this number, from 1.
+    fn watch(&mut self, place: &mut i32, number: u32) -> Look {
         let guard = self.set.lock.lock();
-        let found = self.watch_locked(place);
+        let look = match number {
+            1 | 2 if self.peer_is_near(number == 1) => Look::Near,
+            _ if self.watch_locked(place) => Look::News,
+            _ => Look::Nothing,
+        };
         guard.end();
-        found
+        look
     }
 
     #[inline]
