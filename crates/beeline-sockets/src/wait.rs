@@ -16,6 +16,8 @@
 //! 5. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
 
 mod near;
+#[cfg(test)]
+mod tests;
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed, compiler_fence};
 
@@ -288,7 +290,7 @@ impl Budget<'_> {
     /// A sleep that followed [`Budget::spin`] ended with news, from a peer that is not near.
     pub fn slept(&self, patience: &Patience) {
         let worth_ns = crate::config().spin_ns_max.saturating_add(self.extra_ns());
-        if patience.since_ns != 0 && kernel::now_ns() - patience.since_ns <= worth_ns {
+        if patience.since_ns != 0 && kernel::now_ns().saturating_sub(patience.since_ns) <= worth_ns {
             self.paid();
         }
     }

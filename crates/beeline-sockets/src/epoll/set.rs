@@ -10,6 +10,7 @@
 //! beyond all numbers, so that the number is free for another file, and no system call by number can hit a stranger.
 
 mod departed;
+mod hands;
 mod parked;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -23,6 +24,7 @@ use crate::slab::{Slab, Stable};
 use crate::wait::Budget;
 
 pub use departed::Departed;
+pub use hands::Hands;
 
 const CHUNK_FDS: usize = 256;
 /// All numbers up to the kernel's default limit (`fs.nr_open`), and the ghosts.
@@ -152,6 +154,8 @@ pub struct Set {
     pub spin_ns: AtomicU32,
     /// See [`crate::wait::Budget`].
     pub spins_skipped: AtomicU32,
+    /// Who works for the set beside whoever waits.
+    pub hands: Hands,
     /// Members that have left lately.
     pub departed: Departed,
     buckets: [AtomicI32; BUCKETS],
@@ -196,6 +200,7 @@ impl Set {
         self.look_price.store(0, Relaxed);
         self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.spins_skipped.store(0, Relaxed);
+        self.hands.begin();
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));
     }
 

@@ -436,7 +436,7 @@ impl Call {
     fn spin(&mut self, patience: &mut Patience) -> Spun {
         let set = self.set;
         let cold = self.is_cold();
-        if cold && peers_are_near() {
+        if set.hands.need_cpu() || cold && peers_are_near() {
             patience.give_way();
             return Spun::Nothing;
         }
