@@ -9,7 +9,9 @@
 //!    so the budget stays as it is.
 //! 4. Some peers have not shown where they run: clients that are still to come, the members of a set of which no
 //!    lane is hot, brand-new lanes. They are taken to be near if the last peer of this process was that was looked at.
-//! 5. What a peer shows is old by the time it is read, and may be a lie. It decides whether to spin, nothing else.
+//! 5. What a peer shows is old by the time it is read, and may be a lie. It decides whether to spin, nothing else: a lie
+//!    costs the one who tells it answers that come later, and those of rule 4 a sleep instead of a spin, as a peer that is
+//!    near would.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
