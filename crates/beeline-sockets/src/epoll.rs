@@ -30,7 +30,7 @@
 //!    under a lock is noted ([`blame`]): its lane becomes hot. [`attend`] answers it; no wait sleeps before, nor while
 //!    another thread does.
 //! 10. A wait spins ([`crate::wait`]) unless the peer of the lane that was told last is near, or, where no lane is hot, the
-//!    last peer of this process was; or a thread that works for the set needs the CPU ([`set::Hands`]).
+//!     last peer of this process was; or a thread that works for the set needs the CPU ([`set::Hands`]).
 
 mod control;
 mod judge;
@@ -38,6 +38,7 @@ mod news;
 mod order;
 mod registration;
 mod set;
+mod spin;
 mod wait;
 
 use core::cell::Cell;
