@@ -99,6 +99,8 @@ pub struct Desc {
     pub sends: AtomicU32,
     /// When a send last asked the kernel, in ticks.
     pub looked: AtomicU64,
+    /// When a wait for several connections last heard of this one, in ticks.
+    pub heard: AtomicU64,
     /// Times a send found the ring full: each is the beginning of an `EPOLLOUT` edge.
     pub fulls: AtomicU32,
     /// Receives in a row that found nothing.
@@ -244,7 +246,9 @@ impl Desc {
         self.bulk.reset();
         self.eagains.store(0, Relaxed);
         self.fulls.store(0, Relaxed);
+        self.heard.store(0, Relaxed);
         self.bridged.store(side.is(state::BRIDGED), Relaxed);
+        self.show_cpu();
         crate::io::mark_linger(&lane, end, side);
         self.kind.store(Kind::Lane as u32, Release);
     }

@@ -29,6 +29,8 @@
 //! 9. A fault of a peer may change every set that watches it, so none may be locked when it is answered. What is found
 //!    under a lock is noted ([`blame`]): its lane becomes hot. [`attend`] answers it; no wait sleeps before, nor while
 //!    another thread does.
+//! 10. A wait spins ([`crate::wait`]) unless the peer of the lane that was told last is near, or, where no lane is hot, the
+//!     last peer of this process was; or a thread that works for the set needs the CPU ([`set::Hands`]).
 
 mod control;
 mod judge;
@@ -36,6 +38,7 @@ mod news;
 mod order;
 mod registration;
 mod set;
+mod spin;
 mod wait;
 
 use core::cell::Cell;
@@ -452,6 +455,7 @@ fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed
         return Armed::Sleep;
     }
     let interest = entry.events.load(Relaxed);
+    desc.show_cpu();
     for _ in 0..ARMINGS {
         if arm_entry(epfd, set, fd, entry, desc, interest, since) == Armed::Sleep {
             set.make_cold(fd, entry);

@@ -410,9 +410,11 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
         // What the number led to when the sleep began has nothing to tell any more.
         let Some(_pin) = table::pin(entry.fd, desc).filter(|_| held.holds(index, desc)) else { continue };
         if desc.is_lane() {
-            desc.publish_cpu();
-            if place.revents != 0 {
-                desc.budget().slept(patience);
+            if place.revents == 0 {
+                desc.show_cpu();
+            } else {
+                desc.heard.store(ticks(), Relaxed);
+                desc.slept(patience);
                 // A connection that became TCP is found to be one at the next look.
                 let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
                 io::pace(desc, place.revents);
@@ -424,19 +426,26 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
     }
 }
 
-/// Spins over the lanes among the entries with the largest of their budgets.
+/// Spins over the lanes among the entries, with the budget of the one that was heard of last: the next news is most likely
+/// to come from there, and from the CPU that its peer runs on.
 fn spin(fds: &[pollfd], patience: &mut Patience) -> Spun {
     let lane = |entry: &pollfd| table::get(entry.fd).filter(|desc| desc.is_lane());
-    let Some(best) = fds.iter().filter_map(lane).max_by_key(|desc| desc.spin_ns.load(Relaxed)) else {
+    let Some(best) = fds.iter().filter_map(lane).max_by_key(|desc| desc.heard.load(Relaxed)) else {
         return Spun::Nothing;
     };
-    if best.glance(|| best.shares_cpu()) != Some(false) {
+    if best.glance(|| best.peer_is_near()) != Some(false) {
+        patience.give_way();
         return Spun::Nothing;
     }
     best.budget().spin(patience, || {
         let ready = |entry: &pollfd, desc: &'static Desc| io::poll_mask(desc) & (entry.events | ALWAYS) != 0;
         // A lane that is none any more is news, too.
-        fds.iter().any(|entry| lane(entry).is_some_and(|desc| desc.glance(|| ready(entry, desc)) != Some(false)))
+        let mut lanes = fds.iter().filter_map(|entry| Some((entry, lane(entry)?)));
+        let found = lanes.find(|(entry, desc)| desc.glance(|| ready(entry, desc)) != Some(false));
+        found.is_some_and(|(_, desc)| {
+            desc.heard.store(ticks(), Relaxed);
+            true
+        })
     })
 }
 

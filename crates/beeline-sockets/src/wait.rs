@@ -8,15 +8,19 @@
 //!    so does every waiter where system calls are dear, as under a tracer: see [`priced`].
 //! 2. Both ends of a conversation may be asleep at each message only because the other is: neither hears within
 //!    its budget what takes two wake-ups. So a connection whose budget fell to nothing spins long, nevertheless,
-//!    once in [`PROBE_EVERY`] waits.
-//! 3. There is no spin when both ends last woke on the same CPU: the peer could not run meanwhile.
+//!    once in [`PROBE_EVERY`] waits; less and less often the more of these probes are in vain, so that they are not what
+//!    the slowest in a hundred messages wait for.
+//! 3. There is no spin for a peer that runs on this very CPU, nor is what came after such a wait a reason to spin ([`near`]).
 //! 4. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
-//!    work than CPUs, and the spin ends.
+//!    work than CPUs. The spin ends, and nothing is left of the budget.
 //! 5. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
+
+mod near;
+#[cfg(test)]
+mod tests;
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed, compiler_fence};
 
-use beeline_lane::End;
 use beeline_stats::{Counter, tunables::Wait};
 
 use crate::Errno;
@@ -27,10 +31,16 @@ use crate::meet;
 use crate::stats;
 use crate::thread;
 
+pub(crate) use near::{ANY_CPU, is_near, peers_are_near};
+
 /// A budget below this is none.
 const SPIN_NS_MIN: u32 = 1_000;
 /// Waits without a spin between two probes.
 const PROBE_EVERY: u32 = 64;
+/// How often probes in vain double that.
+const PROBE_DOUBLINGS: u32 = 4;
+/// In [`Budget::skipped`]: the waits are counted below this bit, and the doublings from it on.
+const DOUBLING: u32 = 1 << 16;
 /// How many times longer than the longest spin a probe is.
 const PROBE_FACTOR: u64 = 4;
 /// Checks between two looks at the clock.
@@ -70,6 +80,8 @@ pub enum Look {
     Nothing,
     /// There is none, and that took a system call.
     Asked,
+    /// The peer runs on this CPU: it cannot send while this goes on.
+    Near,
 }
 
 /// How a spin ended.
@@ -139,6 +151,11 @@ impl Patience {
             (self.handled, self.interrupted) = (handled, interrupted);
             Some(Woken::Signal { restart })
         })
+    }
+
+    /// The wait that begins does not spin, and its end tells nothing about spinning.
+    pub(crate) fn give_way(&mut self) {
+        self.since_ns = 0;
     }
 
     /// Whether a handler ran since the call began.
@@ -215,7 +232,7 @@ pub fn sleep(fds: &mut [libc::pollfd], deadline_ns: Option<u64>, mask: Option<&u
 pub struct Budget<'a> {
     /// Present budget in nanoseconds.
     pub spin_ns: &'a AtomicU32,
-    /// Waits since the last spin.
+    /// Waits since the last spin, and how often the number of those between two probes has doubled.
     pub skipped: &'a AtomicU32,
     /// How much longer than `spin_ns` a spin is worth while, because the sleep would cost that.
     pub extra_ns: u64,
@@ -241,10 +258,11 @@ impl Budget<'_> {
         }
         let skipped = self.skipped.load(Relaxed) + 1;
         self.skipped.store(skipped, Relaxed);
-        if skipped < PROBE_EVERY {
+        let doublings = skipped / DOUBLING;
+        if skipped % DOUBLING < PROBE_EVERY << doublings {
             return 0;
         }
-        self.skipped.store(0, Relaxed);
+        self.skipped.store(doublings * DOUBLING, Relaxed);
         config.spin_ns_max.saturating_mul(PROBE_FACTOR)
     }
 
@@ -254,18 +272,25 @@ impl Budget<'_> {
         let max = crate::config().spin_ns_max as u32;
         if self.spin_ns.load(Relaxed) != max {
             self.spin_ns.store(max, Relaxed);
+            self.skipped.store(0, Relaxed);
         }
     }
 
-    fn failed(&self) {
-        let halved = self.spin_ns.load(Relaxed) / 2;
-        self.spin_ns.store(if halved < SPIN_NS_MIN { 0 } else { halved }, Relaxed);
+    /// A spin was in vain, or `preempted`: others want this CPU.
+    fn failed(&self, preempted: bool) {
+        let budget = self.spin_ns.load(Relaxed);
+        if budget < SPIN_NS_MIN {
+            let doublings = (self.skipped.load(Relaxed) / DOUBLING + 1).min(PROBE_DOUBLINGS);
+            self.skipped.store(doublings * DOUBLING, Relaxed);
+        }
+        let left = if preempted { 0 } else { budget / 2 };
+        self.spin_ns.store(if left < SPIN_NS_MIN { 0 } else { left }, Relaxed);
     }
 
-    /// A sleep that followed [`Budget::spin`] ended with news.
+    /// A sleep that followed [`Budget::spin`] ended with news, from a peer that is not near.
     pub fn slept(&self, patience: &Patience) {
         let worth_ns = crate::config().spin_ns_max.saturating_add(self.extra_ns());
-        if patience.since_ns != 0 && kernel::now_ns() - patience.since_ns <= worth_ns {
+        if patience.since_ns != 0 && kernel::now_ns().saturating_sub(patience.since_ns) <= worth_ns {
             self.paid();
         }
     }
@@ -302,6 +327,10 @@ impl Budget<'_> {
                     }
                     Look::Nothing => {}
                     Look::Asked => gap = CALL_GAP_NS,
+                    Look::Near => {
+                        patience.give_way();
+                        return Spun::Nothing;
+                    }
                 }
                 core::hint::spin_loop();
             }
@@ -316,7 +345,7 @@ impl Budget<'_> {
             let expired =
                 now - patience.since_ns >= grant || patience.deadline_ns.is_some_and(|deadline| now >= deadline);
             if preempted || expired {
-                self.failed();
+                self.failed(preempted);
                 stats::count(Counter::SpinsFailed, 1);
                 return Spun::Nothing;
             }
@@ -342,9 +371,6 @@ pub fn priced<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What a peer says in place of its CPU that has to run for every byte, on a host with few CPUs: a bridge.
-pub(crate) const ANY_CPU: u32 = u32::MAX;
-
 impl Desc {
     /// This connection's spin budget.
     #[must_use]
@@ -352,13 +378,11 @@ impl Desc {
         Budget { spin_ns: &self.spin_ns, skipped: &self.spins_skipped, extra_ns: 0 }
     }
 
-    /// Whether both ends last woke on one CPU, or the peer wants whatever CPU there is, so that a spin would only keep
-    /// the peer from running.
-    #[must_use]
-    pub fn shares_cpu(&self) -> bool {
-        let lane = self.lane();
-        let theirs = lane.cpu(self.end().peer()).load(Relaxed);
-        theirs == ANY_CPU || theirs != 0 && theirs == lane.cpu(self.end()).load(Relaxed)
+    /// A sleep for this connection ended, after a spin or instead of one.
+    pub fn slept(&self, patience: &Patience) {
+        if !self.peer_is_near() {
+            self.budget().slept(patience);
+        }
     }
 
     /// Whether the description may be a connection to another host: a hint.
@@ -366,12 +390,6 @@ impl Desc {
     #[inline]
     pub fn is_bridged(&self) -> bool {
         self.bridged.load(Relaxed)
-    }
-
-    /// Tells the peer which CPU this end runs on. Called after a sleep.
-    pub fn publish_cpu(&self) {
-        let end: End = self.end();
-        self.lane().cpu(end).store(kernel::cpu() + 1, Relaxed);
     }
 }
 

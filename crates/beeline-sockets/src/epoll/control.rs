@@ -216,6 +216,7 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
         return false;
     }
     set.make_hot(fd, entry);
+    set.hands.changed();
     // Who sleeps on a set that this one is in is not counted here.
     let awaited = set.sleepers.load(Relaxed) != 0 || set.exposed.load(Relaxed);
     let ready = judge(set, entry, 0) != 0;

@@ -103,6 +103,7 @@ impl Call {
                         make_exact(self.epfd, fd, entry);
                         let was_hot = entry.hot.load(Relaxed);
                         self.set.make_hot(fd, entry);
+                        desc.show_cpu();
                         *heated |= !was_hot;
                         if event.events & EPOLLIN != 0 {
                             desc.side().rx.note_bell();

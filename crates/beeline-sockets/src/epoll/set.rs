@@ -10,6 +10,7 @@
 //! beyond all numbers, so that the number is free for another file, and no system call by number can hit a stranger.
 
 mod departed;
+mod hands;
 mod parked;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -24,6 +25,7 @@ use crate::table::FDS;
 use crate::wait::Budget;
 
 pub use departed::Departed;
+pub use hands::Hands;
 
 const CHUNK_FDS: usize = 256;
 /// All numbers, and the ghosts.
@@ -153,6 +155,8 @@ pub struct Set {
     pub spin_ns: AtomicU32,
     /// See [`crate::wait::Budget`].
     pub spins_skipped: AtomicU32,
+    /// Who works for the set beside whoever waits.
+    pub hands: Hands,
     /// Members that have left lately.
     pub departed: Departed,
     buckets: [AtomicI32; BUCKETS],
@@ -197,6 +201,7 @@ impl Set {
         self.look_price.store(0, Relaxed);
         self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.spins_skipped.store(0, Relaxed);
+        self.hands.begin();
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));
     }
 

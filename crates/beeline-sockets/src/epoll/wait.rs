@@ -11,27 +11,15 @@ use super::judge::{Marks, judge, reported};
 use super::order::Own;
 use super::set::{Entry, KERNEL_BEGAN, LANES_BEGAN, NIL, Set};
 use super::{
-    BUSY_WAITS, EPOLLET, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, SPIN_LOOK_TICKS, any_ready, attend,
-    cool_behind, cool_entry, cool_for_sleep, set_of,
+    BUSY_WAITS, EPOLLET, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, any_ready, attend, cool_behind,
+    cool_entry, cool_for_sleep, set_of,
 };
 use crate::app_memory::is_some;
 use crate::desc::{Desc, Pin};
-use crate::io;
 use crate::life::relay;
 use crate::poll::deadline;
-use crate::wait::{Look, Patience, Spun, Woken, ticks};
+use crate::wait::{Patience, Spun, Woken, ticks};
 use crate::{Errno, Outcome, kernel, stats, table};
-
-/// Looks at hot lanes for which a spin takes the set's lock once; then it looks at the clock. So many take a
-/// microsecond or two, however long the list is: a spinner that takes longer must not be mistaken for one that was
-/// kept from running.
-const LOOKS_PER_LOCK: u32 = 48;
-
-/// Ticks between two looks at the kernel of a spin on hot lanes, if a look takes `price`: they shall not be what it
-/// does. Where each looked at once, two ends that both look would do nothing but wait for each other's looks.
-fn spin_pause(price: u64) -> u64 {
-    price.saturating_mul(8).clamp(SPIN_LOOK_TICKS, LOOK_TICKS_MAX)
-}
 
 /// `epoll_wait(2)`.
 ///
@@ -219,9 +207,9 @@ impl Call {
             self.epfd = pin.fd(given);
             match slept {
                 Some(Woken::Ready(count)) => {
-                    self.set.budget().slept(&patience);
                     self.set.last_look.store(ticks(), Relaxed);
                     self.translate(count);
+                    self.slept(&patience);
                     self.harvest();
                 }
                 None => {
@@ -261,16 +249,6 @@ impl Call {
         }))
     }
 
-    /// Whether the connection that was busy last has a peer that a spin would keep from running.
-    fn peer_needs_cpu(&self) -> bool {
-        let last = self.set.find(self.set.hot_first.load(Relaxed)).and_then(|entry| entry.desc());
-        last.is_some_and(|desc| desc.is_bridged() && desc.glance(|| desc.shares_cpu()) == Some(true))
-    }
-
-    fn is_cold(&self) -> bool {
-        self.set.find(self.set.hot_first.load(Relaxed)).is_none()
-    }
-
     /// Whether a wait that has something to report should look at the kernel, too.
     fn look_is_due(&self) -> bool {
         let waits = self.set.busy_waits.load(Relaxed);
@@ -287,7 +265,7 @@ impl Call {
     }
 
     /// Asks the kernel without waiting.
-    fn look(&mut self) -> Result<(), Errno> {
+    pub(super) fn look(&mut self) -> Result<(), Errno> {
         if self.set.busy_waits.load(Relaxed) >= BUSY_WAITS {
             stats::count(Counter::EpollKernelLooks, 1);
         }
@@ -325,7 +303,7 @@ impl Call {
         guard.end();
     }
 
-    fn harvest_locked(&mut self) {
+    pub(super) fn harvest_locked(&mut self) {
         let set = self.set;
         self.take_number();
         if self.own.is_some() {
@@ -394,7 +372,7 @@ impl Call {
     }
 
     #[inline]
-    fn report(&mut self, fd: i32, entry: &Entry, desc: &Desc, marks: Option<&Marks>, report: u32) {
+    pub(super) fn report(&mut self, fd: i32, entry: &Entry, desc: &Desc, marks: Option<&Marks>, report: u32) {
         let set = self.set;
         entry.idle_looks.store(0, Relaxed);
         if entry.call.load(Relaxed) == self.number {
@@ -416,85 +394,6 @@ impl Call {
         // SAFETY: filled < max wherever this is called: harvest checks, and translate only moves events down.
         unsafe { self.events.add(self.filled).write_unaligned(event) };
         self.filled += 1;
-    }
-
-    fn spin(&mut self, patience: &mut Patience) -> Spun {
-        let set = self.set;
-        if self.peer_needs_cpu() {
-            return Spun::Nothing;
-        }
-        let cold = self.is_cold();
-        let mut place = NIL;
-        let mut looked = ticks();
-        let mut pause = spin_pause(set.look_price.load(Relaxed));
-        set.budget().spin_by(1, patience, || {
-            // A set with nothing hot spins on the kernel alone: a bell or a client that comes within the budget is
-            // spared a sleep.
-            let now = ticks();
-            if cold || now.wrapping_sub(looked) > pause {
-                // What goes wrong here is found again by the look that follows a spin.
-                let news = self.look().is_err() || self.filled != 0;
-                looked = ticks();
-                let price = looked.wrapping_sub(now);
-                set.look_price.store(price, Relaxed);
-                pause = spin_pause(price);
-                return if news { Look::News } else { Look::Asked };
-            }
-            if self.watch(&mut place) { Look::News } else { Look::Nothing }
-        })
-    }
-
-    /// Looks at some of the hot list, from `place` on and around, and reports what it finds.
-    fn watch(&mut self, place: &mut i32) -> bool {
-        let guard = self.set.lock.lock();
-        let found = self.watch_locked(place);
-        guard.end();
-        found
-    }
-
-    #[inline]
-    fn watch_locked(&mut self, place: &mut i32) -> bool {
-        let set = self.set;
-        // What is not hot any more has no successor to go on with.
-        let hot = |fd| set.find(fd).filter(|entry| entry.hot.load(Relaxed));
-        let mut at = hot(*place);
-        let mut looks = 0..LOOKS_PER_LOCK;
-        while looks.next().is_some() {
-            let Some(entry) = at else {
-                core::hint::spin_loop();
-                *place = set.hot_first.load(Relaxed);
-                at = hot(*place);
-                continue;
-            };
-            let report = judge(set, entry, 0);
-            if report != 0 {
-                return self.found(*place, entry, report);
-            }
-            match entry.next.load(Relaxed) {
-                // The only one is looked at again and again.
-                NIL if *place == set.hot_first.load(Relaxed) => match entry.desc() {
-                    // Room does not show at the front.
-                    Some(desc) if desc.is_lane() && !entry.asks_for_room() => io::rest_at(desc, &mut looks),
-                    _ => core::hint::spin_loop(),
-                },
-                next => (*place, at) = (next, hot(next)),
-            }
-        }
-        false
-    }
-
-    /// Reports what a spin has found, and what else there is. Where edges count, the count comes before the judgement.
-    #[inline]
-    fn found(&mut self, fd: i32, entry: &Entry, report: u32) -> bool {
-        if self.set.hot_first.load(Relaxed) == self.set.hot_last.load(Relaxed)
-            && let Some(desc) = entry.desc().filter(|_| entry.events.load(Relaxed) & EPOLLET == 0)
-        {
-            self.take_number();
-            self.report(fd, entry, desc, None, report);
-        } else {
-            self.harvest_locked();
-        }
-        true
     }
 
     /// Ends the call: if other threads sleep on the set, what stays hot is armed for them.

@@ -104,7 +104,9 @@ pub(super) fn wait_writable(given: i32, pin: &Pin, patience: &mut Patience) -> W
 fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
     let desc = pin.desc();
     let side = desc.side();
-    if !desc.shares_cpu() {
+    if desc.peer_is_near() {
+        patience.give_way();
+    } else {
         let news = || writable_hint(desc, side) || desc.lane().flags(desc.end().peer()) & lane_flags::CLOSED != 0;
         let spun = desc.budget().spin(patience, news);
         match spun {
@@ -157,8 +159,7 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
     }
     let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
     let woken = patience.sleep(&mut fds, None);
-    desc.publish_cpu();
-    desc.budget().slept(patience);
+    desc.slept(patience);
     match Waited::from_sleep(woken, patience) {
         Some(waited) => waited.restarted(given, desc),
         None if !table::leads_to(fd, desc) || !desc.is_lane() => Waited::Again,
@@ -186,7 +187,9 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
     let side = desc.side();
     let lane = desc.lane();
     let peer = desc.end().peer();
-    if !desc.shares_cpu() {
+    if desc.peer_is_near() {
+        patience.give_way();
+    } else {
         let known = match since {
             Since::Read => side.rx.head(),
             Since::Tail(tail) => tail,
@@ -226,8 +229,7 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
     }
     let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
     let woken = patience.sleep(&mut fds, None);
-    desc.publish_cpu();
-    desc.budget().slept(patience);
+    desc.slept(patience);
     match (woken, Waited::from_sleep(woken, patience)) {
         (_, Some(waited)) => waited.restarted(given, desc),
         (Woken::Ready(_), None) if !table::leads_to(fd, desc) || !desc.is_lane() => {

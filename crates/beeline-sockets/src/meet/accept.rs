@@ -27,7 +27,7 @@ use super::{admit, door, pool, reset, retreat, turnstile, watched};
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
-use crate::wait::{Patience, Woken};
+use crate::wait::{Patience, Woken, peers_are_near};
 use crate::{Errno, Outcome, life, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
@@ -274,6 +274,8 @@ fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut
     let most = crate::config().spin_ns_max;
     let mut budget = match crate::config().wait {
         Wait::Sleep => return false,
+        // The next client is likely to be where the last one was.
+        _ if peers_are_near() => return false,
         Wait::Poll => most,
         Wait::Lazy => u64::from(desc.spin_ns.load(Relaxed)).min(most),
     };

@@ -6,6 +6,7 @@ use beeline_lane::{Armed, Fault, Since, flags};
 use beeline_shm::sys::call;
 
 use super::{ANCHOR, Moved, Pump, SOCKET, State};
+use crate::wait::is_near;
 use crate::{Errno, kernel};
 
 impl Pump {
@@ -20,6 +21,10 @@ impl Pump {
         const GAP_NS: u64 = 20_000;
         /// Looks at the ring between two at the socket.
         const LOOKS: u32 = 16;
+        let shown = |end| self.plan.lane.cpu(end).load(Relaxed);
+        if is_near(shown(self.plan.end.peer()), shown(self.plan.end)) == Some(true) {
+            return Moved::Nothing;
+        }
         let mut budget = self.spin_ns.min(self.plan.spin_ns_max);
         if budget < LEAST_NS {
             self.skipped = self.skipped.wrapping_add(1);
