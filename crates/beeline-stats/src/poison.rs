@@ -13,7 +13,7 @@ closed_list! {
         BadBellByte = "bad_bell_byte": "Something else than a doorbell came over the anchor.",
         BellFlood = "bell_flood": "More doorbells came than the protocol can send.",
         RightsOnBell = "rights_on_bell": "Descriptors were attached to a doorbell.",
-        HelloSilent = "hello_silent": "The client connected to the door and left without a hello.",
+        HelloSilent = "hello_silent": "The client connected to the door and said nothing until others needed its place.",
         HelloShort = "hello_short": "The hello does not have the length of a hello.",
         HelloMagic = "hello_magic": "The hello does not begin with its magic number.",
         HelloVersion = "hello_version": "The hello has an unknown version.",

@@ -1,4 +1,5 @@
 # Dovecot: a master that watches the listeners and has others accept; its login processes with and without a limit of memory
+# expects: listener_only_watched
 . "$(dirname "$0")/../../apps/lib.sh"
 need dovecot python3
 [ "$(id -u)" -eq 0 ] || skip "dovecot must be root"

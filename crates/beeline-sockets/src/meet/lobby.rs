@@ -15,7 +15,8 @@
 //! 5. The lobby is this process's, while in TCP's queue anybody who shares the listener could serve a client. One of a
 //!    crowd may leave `accept` with another client to serve, or to wait for its turn at a lock of the app's, and not come
 //!    back for long. So it first sends those away that it has put aside ([`dismiss`]): they begin again over TCP. As
-//!    that costs them something, one of a crowd waits longer before.
+//!    that costs them something, one of a crowd waits longer before, and a moment, [`MOMENT_NS`], for whoever it is: on a
+//!    busy CPU the server's waking up is what keeps the client from its next call.
 //!
 //! Nothing is told of a client before it has spoken. What it has said stays in its anchor until somebody accepts it.
 
@@ -42,6 +43,8 @@ const RESPITE_NS: u64 = 2_000_000_000;
 /// The same for one of a crowd.
 const AWAIT_IN_CROWD_NS: i64 = 20_000_000;
 const RESPITE_IN_CROWD_NS: u64 = 2_000_000_000;
+/// How long one of a crowd waits for a user who has had his wait.
+const MOMENT_NS: i64 = 300_000;
 /// How long no user gets a wait who is not known to have cost one.
 const STRANGERS_NS: u64 = 200_000_000;
 /// Users who are remembered for a wait in vain.
@@ -184,12 +187,14 @@ fn user_of(anchor: i32) -> u32 {
 pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool {
     let user = user_of(anchor);
     let lobby = &listener.lobby;
-    if !lobby.may_await(user, kernel::now_ns()) {
-        return false;
-    }
     let in_crowd = listener.is_shared();
-    let (await_ns, respite_ns) =
-        if in_crowd { (AWAIT_IN_CROWD_NS, RESPITE_IN_CROWD_NS) } else { (AWAIT_NS, RESPITE_NS) };
+    let may_await = lobby.may_await(user, kernel::now_ns());
+    let (await_ns, respite_ns) = match (may_await, in_crowd) {
+        (true, true) => (AWAIT_IN_CROWD_NS, RESPITE_IN_CROWD_NS),
+        (true, false) => (AWAIT_NS, RESPITE_NS),
+        (false, true) => (MOMENT_NS, 0),
+        (false, false) => return false,
+    };
     let others = |fd: Option<i32>| libc::pollfd {
         // Whom one of a crowd puts aside it loses, so it waits whoever comes.
         fd: fd.filter(|_| !in_crowd).unwrap_or(-1),
@@ -205,7 +210,7 @@ pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool
     let mut timeout = libc::timespec { tv_sec: 0, tv_nsec: await_ns };
     // SAFETY: a live timeout, which the kernel may write to; no mask.
     let woken = unsafe { kernel::ppoll(&mut fds, &raw mut timeout, core::ptr::null()) };
-    if woken == Ok(0) {
+    if woken == Ok(0) && may_await {
         lobby.note_in_vain(user, kernel::now_ns(), respite_ns);
     }
     fds[0].revents != 0
@@ -285,10 +290,8 @@ fn first_spoken(lobby: &Lobby) -> Option<&Pending> {
             Waiting::Silence => {}
             Waiting::Message if is_welcome(hidden) => return Some(place),
             Waiting::Message => lobby.drop_client(place),
-            Waiting::Gone => {
-                stats::poisoned(Poison::HelloSilent);
-                lobby.drop_client(place);
-            }
+            // As one does that does not trust the door.
+            Waiting::Gone => lobby.drop_client(place),
         }
     }
     None
