@@ -259,7 +259,7 @@ pub enum Program {
     Stream,
     /// Both ends do both at once, from one thread
     Duplex,
-    /// Connect, one byte each way, close
+    /// Connect, one byte each way, close; with messages of no bytes, connect and close
     Connect,
     /// Many connections in one epoll loop, a request outstanding on each
     Crowd,
@@ -298,6 +298,12 @@ pub struct WorkerArgs {
     pub message_bytes: usize,
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
+    /// Streams at once, each on a connection and in a thread of its own
+    #[arg(long, default_value_t = 1)]
+    pub streams: usize,
+    /// SO_SNDBUF and SO_RCVBUF of both ends, set before the connection is made
+    #[arg(long)]
+    pub buffer_bytes: Option<usize>,
     #[arg(long, default_value_t = 100)]
     pub duration_ms: u64,
     /// Instead of a duration: exactly so many messages (to count system calls)
@@ -327,6 +333,8 @@ impl WorkerArgs {
             memory_node: None,
             message_bytes: 8,
             connections: 1,
+            streams: 1,
+            buffer_bytes: None,
             duration_ms: 100,
             messages: None,
             start_together: false,
@@ -351,6 +359,10 @@ impl WorkerArgs {
         flag("--transport", value_name(self.transport));
         flag("--message-bytes", self.message_bytes.to_string());
         flag("--connections", self.connections.to_string());
+        flag("--streams", self.streams.to_string());
+        if let Some(bytes) = self.buffer_bytes {
+            flag("--buffer-bytes", bytes.to_string());
+        }
         flag("--listen", self.listen.to_string());
         flag("--duration-ms", self.duration_ms.to_string());
         if let Some(address) = &self.address {
@@ -423,6 +435,8 @@ mod tests {
         worker.memory_node = Some(2);
         worker.messages = Some(7);
         worker.histogram = true;
+        worker.streams = 4;
+        worker.buffer_bytes = Some(65_536);
         let line = std::iter::once(OsString::from("bench")).chain(worker.to_args());
         let parsed = Cli::try_parse_from(line).unwrap().bench;
         let Some(BenchCommand::Worker(parsed)) = parsed.command else {
