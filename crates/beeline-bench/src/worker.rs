@@ -149,6 +149,13 @@ pub(crate) fn cpu_seconds(who: UsageWho) -> Result<f64> {
     Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6)
 }
 
+/// What reading the clock adds to each latency that is timed by itself.
+pub(crate) fn own_cost_ns() -> Result<f64> {
+    let args = WorkerArgs { duration_ms: 20, ..WorkerArgs::new(Program::Pingpong) };
+    let outcome = pingpong::measure_each(&args, || Ok(()))?;
+    outcome.values.get("mean_ns").copied().context("nothing was measured")
+}
+
 /// Moves a client that has connected to where it is to be measured.
 fn move_on(args: &WorkerArgs) -> Result<()> {
     match (args.begin_cpu, args.cpu) {
@@ -182,6 +189,12 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_instrument_knows_its_own_cost() {
+        let cost = own_cost_ns().unwrap();
+        assert!(cost > 0.0 && cost.is_finite(), "{cost}");
+    }
 
     #[test]
     fn events_survive_the_pipe() {
