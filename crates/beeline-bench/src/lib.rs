@@ -31,6 +31,7 @@ mod memory;
 mod output;
 mod paper;
 mod plan;
+mod planner;
 mod poller;
 mod process;
 mod report;
@@ -44,6 +45,8 @@ mod worker;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+
+pub use planner::{PlanOptions, run as plan_rates};
 
 pub use args::{BenchArgs, BenchCommand, BenchOptions, Transport};
 

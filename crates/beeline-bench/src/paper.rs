@@ -34,7 +34,10 @@ pub use args::{CompareOptions, PaperOptions, ReportOptions};
 use crate::interrupt::{self, Second};
 use crate::plan::find_library;
 use axis::Hundredths;
-use plan::{BUILT_IN, Plan, Source};
+pub use figure::Figure;
+pub use grid::new_table;
+pub use plan::Source;
+use plan::{BUILT_IN, Plan};
 use run::Conductor;
 use store::{Between, Run, Settings, Writer};
 

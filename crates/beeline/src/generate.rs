@@ -48,6 +48,7 @@ const PROFILES: [Entry; 2] = [
 const CONFIGURATION: Entry =
     ("/etc/beeline/beelined.toml", "the bridge's configuration, which says whose bridge is trusted");
 const ADMIN_SOCKET: Entry = ("/run/beeline/beelined.sock", "where the bridge answers its administrator");
+const PLANNED: Entry = ("FILE.toml", "links and flows; `beeline plan vpi --print-plan` prints one to begin with");
 const PAPER_RUN: [Entry; 4] = [
     ("DIR/plan.toml", "the plan of a run, as it was given"),
     ("DIR/settings.json", "what the command line said, and which library was measured"),
@@ -68,6 +69,7 @@ fn beside(page: &str) -> Beside {
         "beeline-topo" => (&[CONFIGURATION, ADMIN_SOCKET], &[LOCALE]),
         "beeline-bench" | "beeline-bench-demo" => (&[CONFIGURATION, ADMIN_SOCKET], &[PATH]),
         "beeline-bench-paper" => (&[PAPER_RUN[0], PAPER_RUN[1], PAPER_RUN[2], PAPER_RUN[3], CONFIGURATION], &[PATH]),
+        "beeline-plan" => (&[PLANNED], &[]),
         "beeline-bench-compare" => (&[PAPER_RUN[1], PAPER_RUN[2]], &[]),
         "beeline-bench-report" => (&PAPER_RUN, &[]),
         "beeline-bridge" => (&[CONFIGURATION], &[PATH]),
@@ -78,6 +80,7 @@ fn beside(page: &str) -> Beside {
         "beeline-run(1)",
         "beeline-stat(1)",
         "beeline-bench(1)",
+        "beeline-plan(1)",
         "beeline-topo(1)",
         "beeline-bridge(1)",
         "beelined(1)",

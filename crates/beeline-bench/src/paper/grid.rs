@@ -36,7 +36,7 @@ impl<'a> Grid<'a> {
                 Err(reason) => grid.missing.push((cell.label(&told), reason)),
             }
         }
-        if let Some(reason) = &table.not_measured {
+        if let Some(reason) = table.not_measured.as_ref().filter(|_| run.settings.only.is_empty()) {
             grid.missing.push(("all".into(), reason.clone()));
         }
         grid
@@ -112,6 +112,10 @@ pub fn notes(run: &Run) -> Vec<String> {
     ));
     if let Some(cost) = run.own_cost_ns {
         notes.push(format!("{cost:.0} ns of each latency are the instrument's own."));
+    }
+    if let Some(between) = &run.settings.hosts {
+        let hosts = between.hosts.replace(',', " and ");
+        notes.push(format!("Between {hosts}, over their bridges, whose own CPU time is not in the figures."));
     }
     if let Some(why) = &run.ended_early {
         notes.push(format!("The run ended early: {why}."));

@@ -116,8 +116,17 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// What the text says.
+    ///
+    /// # Errors
+    /// With the line of what is wrong.
+    pub fn read<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
+        toml::from_str(self.text)
+            .map_err(|error| self.error(error.span().map_or(0, |span| span.start), error.message()))
+    }
+
     /// `file:line:column: what`.
-    fn error(&self, at: usize, what: &str) -> anyhow::Error {
+    pub fn error(&self, at: usize, what: &str) -> anyhow::Error {
         let before = &self.text[..at.min(self.text.len())];
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
@@ -143,10 +152,7 @@ pub fn text(name: &str) -> Result<(String, String)> {
 impl Plan {
     /// Reads and checks one.
     pub fn parse(source: &Source) -> Result<Plan> {
-        let plan: Plan = toml::from_str(source.text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            source.error(at, error.message())
-        })?;
+        let plan: Plan = source.read()?;
         plan.check(source)?;
         Ok(plan)
     }
