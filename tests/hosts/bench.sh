@@ -5,7 +5,9 @@
 #                                           floors; connections that the library would leave to TCP; streams over two
 #                                           rails of 1 Gbit/s each
 #   tests/hosts/bench.sh --quick --only pingpong       arguments go to the bench; then there is one run
+#   PAPER=servernet tests/hosts/bench.sh --quick       the plan of a paper (`beeline bench paper`), with a report
 #
+# PAPER         a plan that is run instead of the bench (default: none)
 # BEELINE_BIN   where the programs are (default: target/release)
 # RAILS         how many pairs (default: 1)        RATE     the bandwidth of each, as tc takes it (default: no bound)
 # LIMIT         seconds after which a run is given up (default: 900)
@@ -13,7 +15,7 @@
 # Takes root. Nothing is left behind.
 set -euo pipefail
 
-if [ $# = 0 ]; then
+if [ $# = 0 ] && [ -z "${PAPER:-}" ]; then
     failed=0
     "$0" --check || failed=1
     "$0" --only connect --options bridge_short_lived=on || failed=1
@@ -109,7 +111,9 @@ done
 
 # The bench waits until the bridges have found each other.
 status=0
-timeout --kill-after=20 "$limit" "$bin/beeline" bench --hosts "netns:$client,netns:$server" \
+what=(bench)
+[ -z "${PAPER:-}" ] || what=(bench paper "$PAPER")
+timeout --kill-after=20 "$limit" "$bin/beeline" "${what[@]}" --hosts "netns:$client,netns:$server" \
     --bridge-sockets "$work/alpha.sock,$work/beta.sock" "$@" || status=$?
 [ "$status" != 124 ] || give_up "the bench did not end within $limit s"
 for pid in "${bridges[@]}"; do

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::everyday::worker::EverydayArgs;
 use crate::hosts::Host;
+use crate::paper::{CompareOptions, PaperOptions, ReportOptions};
 use crate::socket::LOOPBACK;
 
 const EXAMPLES: &str = "\
@@ -18,7 +19,8 @@ Examples:
   beeline bench --only ping --rounds 9   the ping-pong rows only
   beeline bench --everyday --only /one/  the everyday matrix, where both ends share a CPU
   beeline bench --check --save run.json  compare with the floors, keep the raw samples
-  beeline bench --hosts alpha,beta       TCP against the bridge, between two hosts";
+  beeline bench --hosts alpha,beta       TCP against the bridge, between two hosts
+  beeline bench paper servernet --quick  the tables of a paper, with a report";
 
 /// Measure Beeline against TCP loopback, AF_UNIX and the machine's own limits, in one alternating run.
 #[derive(Args, Clone, Debug)]
@@ -38,6 +40,12 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// Real programs over TCP and over Beeline: Redis, iperf3, NetPIPE, sockperf and the quick bench
     Demo(DemoOptions),
+    /// The tables of the papers that Beeline comes from, TCP beside Beeline, as a plan in a file says
+    Paper(Box<PaperOptions>),
+    /// What differs between two runs of `paper`, and how sure that is
+    Compare(CompareOptions),
+    /// One HTML file, Markdown, CSV and figures of a run of `paper`
+    Report(ReportOptions),
     /// One end of one workload. The instrument starts these itself.
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -85,28 +93,11 @@ impl DemoOptions {
     pub fn bench(&self) -> BenchOptions {
         BenchOptions {
             quick: true,
-            everyday: false,
-            rounds: None,
-            only: Vec::new(),
             // Counting system calls takes strace, and longer than a demo should.
             except: vec!["syscalls".into()],
-            list: false,
-            duration: None,
-            transports: vec![Transport::Tcp, Transport::Beeline],
             library: self.library.clone(),
-            options: None,
-            cpus: None,
-            histogram: false,
-            no_foreign: true,
             json: self.json,
-            save: None,
-            check: false,
-            require_accelerated: false,
-            hosts: None,
-            address: None,
-            bridge_sockets: None,
-            patience: 20,
-            remote: "beeline".into(),
+            ..BenchOptions::plain()
         }
     }
 }
@@ -211,6 +202,36 @@ pub struct BenchOptions {
     pub remote: String,
 }
 
+impl BenchOptions {
+    /// A run on this host that compares TCP and Beeline, for parts of the instrument that ask for one themselves.
+    pub fn plain() -> Self {
+        BenchOptions {
+            quick: false,
+            everyday: false,
+            rounds: None,
+            only: Vec::new(),
+            except: Vec::new(),
+            list: false,
+            duration: None,
+            transports: vec![Transport::Tcp, Transport::Beeline],
+            library: None,
+            options: None,
+            cpus: None,
+            histogram: false,
+            no_foreign: true,
+            json: false,
+            save: None,
+            check: false,
+            require_accelerated: false,
+            hosts: None,
+            address: None,
+            bridge_sockets: None,
+            patience: 20,
+            remote: "beeline".into(),
+        }
+    }
+}
+
 /// What carries the bytes of a sample.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -259,7 +280,7 @@ pub enum Program {
     Stream,
     /// Both ends do both at once, from one thread
     Duplex,
-    /// Connect, one byte each way, close
+    /// Connect, one byte each way, close; with messages of no bytes, connect and close
     Connect,
     /// Many connections in one epoll loop, a request outstanding on each
     Crowd,
@@ -298,6 +319,12 @@ pub struct WorkerArgs {
     pub message_bytes: usize,
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
+    /// Streams at once, each on a connection and in a thread of its own
+    #[arg(long, default_value_t = 1)]
+    pub streams: usize,
+    /// SO_SNDBUF and SO_RCVBUF of both ends, set before the connection is made
+    #[arg(long)]
+    pub buffer_bytes: Option<usize>,
     #[arg(long, default_value_t = 100)]
     pub duration_ms: u64,
     /// Instead of a duration: exactly so many messages (to count system calls)
@@ -327,6 +354,8 @@ impl WorkerArgs {
             memory_node: None,
             message_bytes: 8,
             connections: 1,
+            streams: 1,
+            buffer_bytes: None,
             duration_ms: 100,
             messages: None,
             start_together: false,
@@ -351,6 +380,10 @@ impl WorkerArgs {
         flag("--transport", value_name(self.transport));
         flag("--message-bytes", self.message_bytes.to_string());
         flag("--connections", self.connections.to_string());
+        flag("--streams", self.streams.to_string());
+        if let Some(bytes) = self.buffer_bytes {
+            flag("--buffer-bytes", bytes.to_string());
+        }
         flag("--listen", self.listen.to_string());
         flag("--duration-ms", self.duration_ms.to_string());
         if let Some(address) = &self.address {
@@ -385,12 +418,12 @@ fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
 }
 
-fn parse_sockets(text: &str) -> Result<[String; 2], String> {
+pub fn parse_sockets(text: &str) -> Result<[String; 2], String> {
     let (a, b) = text.split_once(',').ok_or("expected two paths, as in a.sock,b.sock")?;
     Ok([a.to_owned(), b.to_owned()])
 }
 
-fn parse_cpus(text: &str) -> Result<(usize, usize), String> {
+pub fn parse_cpus(text: &str) -> Result<(usize, usize), String> {
     let (a, b) = text.split_once(',').ok_or("expected two CPU numbers, as in 0,1")?;
     let number = |s: &str| s.trim().parse::<usize>().map_err(|e| format!("{s}: {e}"));
     Ok((number(a)?, number(b)?))
@@ -423,6 +456,8 @@ mod tests {
         worker.memory_node = Some(2);
         worker.messages = Some(7);
         worker.histogram = true;
+        worker.streams = 4;
+        worker.buffer_bytes = Some(65_536);
         let line = std::iter::once(OsString::from("bench")).chain(worker.to_args());
         let parsed = Cli::try_parse_from(line).unwrap().bench;
         let Some(BenchCommand::Worker(parsed)) = parsed.command else {

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use nix::unistd::Pid;
@@ -19,6 +19,9 @@ use crate::args::{Role, Transport, WorkerArgs};
 use crate::hosts::Hosts;
 use crate::process::die_with_parent;
 use crate::worker::{Event, Outcome};
+
+/// How long a worker that has closed its output has to end.
+const LAST_MOMENTS: Duration = Duration::from_secs(2);
 
 /// How this program is started again as a worker.
 #[derive(Clone, Debug)]
@@ -296,8 +299,16 @@ impl Worker {
 
     /// Why a worker has ended that should not have. It has closed its output; if it goes on nevertheless, it is killed.
     fn explain_end(&mut self) -> String {
-        let complaint = self.complaint.recv_timeout(Duration::from_secs(1));
-        let status = match self.child.try_wait() {
+        let deadline = Instant::now() + LAST_MOMENTS;
+        let complaint = self.complaint.recv_timeout(LAST_MOMENTS);
+        // A process that ends closes its pipes first: on a busy machine it can be seen in between.
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+                status => break status,
+            }
+        };
+        let status = match status {
             Ok(Some(status)) => status.to_string(),
             Ok(None) => {
                 let _ = self.child.kill();

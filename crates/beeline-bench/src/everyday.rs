@@ -9,7 +9,7 @@
 //!    a stream's bytes must all arrive.
 //! 4. CPU time is that of both ends, with the processes that a server has forked.
 
-mod cell;
+pub mod cell;
 mod client;
 mod run;
 mod server;

@@ -11,7 +11,7 @@
 //! 4. Raw samples and the machine's description go into the JSON. A sample that failed is an error in the report and
 //!    in the exit code, never a silent gap.
 //! 5. `--everyday` is a table of its own ([`everyday`]): ordinary servers where ordinary servers run, on CPUs that are shared
-//!    or busy, on short connections.
+//!    or busy, on short connections. `paper` runs plans from files, with directories that a run can be resumed from ([`paper`]).
 //!
 //! What the workloads do exactly: TCP sockets have TCP_NODELAY set; receivers of streams offer a buffer of 64 KiB or one
 //! message, whichever is larger; requests in the connection crowds are 64 B, answered by as many.
@@ -29,7 +29,9 @@ mod limits;
 mod machine;
 mod memory;
 mod output;
+mod paper;
 mod plan;
+mod planner;
 mod poller;
 mod process;
 mod report;
@@ -43,6 +45,8 @@ mod worker;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+
+pub use planner::{PlanOptions, run as plan_rates};
 
 pub use args::{BenchArgs, BenchCommand, BenchOptions, Transport};
 
@@ -73,6 +77,9 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Some(BenchCommand::Demo(options)) => demo::run(options, mount),
+        Some(BenchCommand::Paper(options)) => paper::measure(options, mount),
+        Some(BenchCommand::Compare(options)) => paper::compare(options),
+        Some(BenchCommand::Report(options)) => paper::report(options),
         None if args.options.everyday => everyday::measure(&args.options, mount),
         None => measure(&args.options, mount),
     }

@@ -5,13 +5,15 @@
 //! so the measured loops are the same machine code for every transport.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 
 use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::sockopt::{RcvBuf, SndBuf};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, socket};
 
 use crate::args::Transport;
 
@@ -55,6 +57,11 @@ impl Listener {
         }
     }
 
+    /// Gives connections that are accepted buffers of this size: they inherit the listener's.
+    pub fn set_buffers(&self, bytes: usize) -> Result<()> {
+        set_buffers(self, bytes)
+    }
+
     /// Asks whether a client is there, as a server that polls does. With the library this opens the listener to its
     /// clients, so that none comes before the server is ready for it.
     pub fn look(&self) -> Result<()> {
@@ -91,6 +98,24 @@ pub fn connect(address: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
+/// The same with buffers of this size, which must be set before the connection is made: the window's scale is agreed on then.
+pub fn connect_with_buffers(address: &str, bytes: usize) -> Result<TcpStream> {
+    let peer: SocketAddr = address.parse().with_context(|| format!("{address}: only TCP has such buffers"))?;
+    let family = if peer.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    set_buffers(&socket, bytes)?;
+    nix::sys::socket::connect(socket.as_raw_fd(), &SockaddrStorage::from(peer))
+        .with_context(|| format!("connect to {address}"))?;
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn set_buffers(socket: &impl AsFd, bytes: usize) -> Result<()> {
+    setsockopt(socket, SndBuf, &bytes).context("SO_SNDBUF")?;
+    setsockopt(socket, RcvBuf, &bytes).context("SO_RCVBUF")
+}
+
 /// One `recv`, again after EINTR. `None` means that the call would block.
 pub fn receive(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
@@ -123,19 +148,31 @@ pub fn send_small(stream: &TcpStream, message: &[u8]) -> Result<()> {
     }
 }
 
+/// Sends a message of any size on a blocking socket.
+#[inline]
+pub fn send_all(stream: &TcpStream, message: &[u8]) -> Result<()> {
+    let mut rest = message;
+    while !rest.is_empty() {
+        let count = send(stream, rest)?.context("a blocking send would block")?;
+        rest = rest.get(count..).context("a send took more than there was")?;
+    }
+    Ok(())
+}
+
 /// A message whose bytes tell their place, so that a receiver notices bytes that are lost, doubled or moved.
 #[derive(Clone)]
 pub struct Pattern {
     bytes: Vec<u8>,
-    /// Length - 1: the length is a power of two, so that the place of an offset costs no division.
-    mask: u64,
+    /// Length - 1 where the length is a power of two, so that the place of an offset costs no division.
+    mask: Option<u64>,
 }
 
 impl Pattern {
     pub fn new(message_bytes: usize) -> Self {
-        assert!(message_bytes.is_power_of_two(), "message sizes are powers of two");
+        assert!(message_bytes > 0, "a message has bytes");
         let bytes = (0..message_bytes).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect();
-        Pattern { bytes, mask: message_bytes as u64 - 1 }
+        let mask = message_bytes.is_power_of_two().then(|| message_bytes as u64 - 1);
+        Pattern { bytes, mask }
     }
 
     pub fn message(&self) -> &[u8] {
@@ -145,7 +182,10 @@ impl Pattern {
     /// Looks at the two ends of what was received at `offset` of the stream: cheap enough for the measured loop.
     #[inline]
     pub fn check(&self, offset: u64, received: &[u8]) -> Result<()> {
-        let at = |o: u64| self.bytes[(o & self.mask) as usize];
+        let at = |o: u64| {
+            let place = self.mask.map_or_else(|| o % self.bytes.len() as u64, |mask| o & mask);
+            self.bytes[place as usize]
+        };
         if let [first, .., last] = received {
             let end = offset + received.len() as u64 - 1;
             if *first != at(offset) || *last != at(end) {
@@ -162,11 +202,13 @@ mod tests {
 
     #[test]
     fn pattern_notices_a_shift() {
-        let pattern = Pattern::new(64);
-        let twice = [pattern.message(), pattern.message()].concat();
-        assert!(pattern.check(0, &twice[0..64]).is_ok());
-        assert!(pattern.check(64 * 9 + 5, &twice[5..70]).is_ok());
-        assert!(pattern.check(6, &twice[5..70]).is_err());
+        for bytes in [64, 67] {
+            let pattern = Pattern::new(bytes);
+            let twice = [pattern.message(), pattern.message()].concat();
+            assert!(pattern.check(0, &twice[0..bytes]).is_ok());
+            assert!(pattern.check(bytes as u64 * 9 + 5, &twice[5..bytes + 6]).is_ok());
+            assert!(pattern.check(6, &twice[5..bytes + 6]).is_err());
+        }
     }
 
     #[test]

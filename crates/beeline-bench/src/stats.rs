@@ -29,11 +29,15 @@ pub struct Interval {
     pub confidence: f64,
 }
 
-/// The narrowest pair of order statistics that holds the median with a probability of at least 0.95, or, where there are too
+/// [`median_interval_at`] 0.95.
+pub fn median_interval(values: &[f64]) -> Option<Interval> {
+    median_interval_at(values, 0.95)
+}
+
+/// The narrowest pair of order statistics that holds the median with at least the wanted probability, or, where there are too
 /// few values, all of them with what they give. The number of values below the median is binomial: see Conover, Practical
 /// Nonparametric Statistics, on confidence intervals for quantiles.
-pub fn median_interval(values: &[f64]) -> Option<Interval> {
-    const WANTED: f64 = 0.95;
+pub fn median_interval_at(values: &[f64], wanted: f64) -> Option<Interval> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let count = sorted.len();
@@ -44,7 +48,7 @@ pub fn median_interval(values: &[f64]) -> Option<Interval> {
         tail += term;
         term *= (count - outer) as f64 / (outer + 1) as f64;
         let confidence = (1.0 - 2.0 * tail).max(0.0);
-        if interval.is_some() && confidence < WANTED {
+        if interval.is_some() && confidence < wanted {
             break;
         }
         let (low, high) = (*sorted.get(outer)?, *sorted.get(count - 1 - outer)?);
@@ -80,6 +84,9 @@ mod tests {
         let ten = of(10);
         assert_eq!((ten.low, ten.high), (2.0, 9.0));
         assert!((ten.confidence - 0.9785).abs() < 1e-4);
+        // Nine give 1 - 2/512, the least that is 0.995.
+        let nine = median_interval_at(&(1..=9).map(f64::from).collect::<Vec<_>>(), 0.995).unwrap();
+        assert_eq!((nine.low, nine.high, nine.confidence), (1.0, 9.0, 1.0 - 2.0 / 512.0));
         assert_eq!(median_interval(&[]), None);
         assert_eq!(median_interval(&[3.0]).map(|interval| (interval.low, interval.confidence)), Some((3.0, 0.0)));
     }

@@ -13,17 +13,19 @@ mod stream;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
+use std::net::TcpStream;
 
 use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::signal::Signal;
+use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::acceleration::Carried;
 use crate::args::{Program, Role, WorkerArgs};
-use crate::socket::Listener;
+use crate::socket::{self, Listener};
 
 /// What a worker tells the conductor.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
@@ -64,11 +66,13 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
     if let Some(cpu) = args.begin_cpu.or(args.cpu) {
         pin(cpu)?;
     }
+    let before = cpu_seconds(UsageWho::RUSAGE_SELF)?;
     let mut outcome = match args.role {
         _ if args.program == Program::Load => load::drive(args)?,
         Role::Server => serve(args)?,
         Role::Client => drive(args)?,
     };
+    outcome.values.insert("cpu_seconds".into(), cpu_seconds(UsageWho::RUSAGE_SELF)? - before);
     if args.tell_carried {
         outcome.carried = match args.role {
             Role::Client => Carried::of_client(Pid::this()),
@@ -82,13 +86,16 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
 
 fn serve(args: &WorkerArgs) -> Result<Outcome> {
     let listener = Listener::bind(args.transport, args.listen)?;
+    if let Some(bytes) = args.buffer_bytes {
+        listener.set_buffers(bytes)?;
+    }
     listener.look()?;
     tell(&Event::Ready { address: listener.address()? })?;
     match args.program {
         Program::Pingpong => pingpong::serve(args, &listener),
         Program::Stream => stream::serve(args, &listener),
         Program::Duplex => stream::serve_duplex(args, &listener),
-        Program::Connect => connect::serve(&listener),
+        Program::Connect => connect::serve(args, &listener),
         Program::PingpongEpoll | Program::Crowd | Program::Busy | Program::Idle => echo::serve(args, &listener),
         Program::Load => bail!("it talks to nobody"),
     }
@@ -128,6 +135,27 @@ fn pause(point: &str) -> Result<()> {
     Ok(())
 }
 
+/// A connection to the server, as the arguments want it.
+fn open(args: &WorkerArgs, address: &str) -> Result<TcpStream> {
+    match args.buffer_bytes {
+        None => socket::connect(address),
+        Some(bytes) => socket::connect_with_buffers(address, bytes),
+    }
+}
+
+/// CPU time of this process, or of its children that have ended.
+pub(crate) fn cpu_seconds(who: UsageWho) -> Result<f64> {
+    let usage = getrusage(who)?;
+    Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6)
+}
+
+/// What reading the clock adds to each latency that is timed by itself.
+pub(crate) fn own_cost_ns() -> Result<f64> {
+    let args = WorkerArgs { duration_ms: 20, ..WorkerArgs::new(Program::Pingpong) };
+    let outcome = pingpong::measure_each(&args, || Ok(()))?;
+    outcome.values.get("mean_ns").copied().context("nothing was measured")
+}
+
 /// Moves a client that has connected to where it is to be measured.
 fn move_on(args: &WorkerArgs) -> Result<()> {
     match (args.begin_cpu, args.cpu) {
@@ -161,6 +189,12 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_instrument_knows_its_own_cost() {
+        let cost = own_cost_ns().unwrap();
+        assert!(cost > 0.0 && cost.is_finite(), "{cost}");
+    }
 
     #[test]
     fn events_survive_the_pipe() {

@@ -13,6 +13,7 @@
 //! 5. [`report`]: all of this in one JSON object, which the bridge prints and `beeline topo` draws.
 //! 6. [`stripe`]: the striping itself: the next chunk's rail, what is under way on which rail, fairness between
 //!    connections, and the receiver's order.
+//! 7. [`fair`]: what flows get that share links, for planning.
 //!
 //! Rules:
 //!
@@ -34,6 +35,7 @@
 )]
 
 pub mod choice;
+pub mod fair;
 pub mod host;
 pub mod rail;
 pub mod reach;

@@ -29,6 +29,8 @@ pub enum Command {
     Stat(StatArgs),
     /// Measure Beeline against TCP, AF_UNIX and the machine's own limits
     Bench(Box<beeline_bench::BenchArgs>),
+    /// What links would give that are not here: fair rates of flows that share them
+    Plan(beeline_bench::PlanOptions),
     /// Draw this host, its rails to other hosts, and the path that connections take from each CPU
     Topo(TopoArgs),
     /// Carry connections to other hosts: the commands of `beelined`, if the bridge is installed

@@ -48,6 +48,13 @@ const PROFILES: [Entry; 2] = [
 const CONFIGURATION: Entry =
     ("/etc/beeline/beelined.toml", "the bridge's configuration, which says whose bridge is trusted");
 const ADMIN_SOCKET: Entry = ("/run/beeline/beelined.sock", "where the bridge answers its administrator");
+const PLANNED: Entry = ("FILE.toml", "links and flows; `beeline plan vpi --print-plan` prints one to begin with");
+const PAPER_RUN: [Entry; 4] = [
+    ("DIR/plan.toml", "the plan of a run, as it was given"),
+    ("DIR/settings.json", "what the command line said, and which library was measured"),
+    ("DIR/samples.jsonl", "every sample, a JSON object a line, with the machine and how connections were carried"),
+    ("DIR/report.html, report.md, report.csv, figures/", "the report"),
+];
 const OPTIONS_VARIABLE: Entry =
     (ENVIRONMENT, "options of the library, as key=value,key=value; those of the command line win over them");
 const PRELOAD: Entry = ("LD_PRELOAD", "what it names is loaded, too, after the library");
@@ -61,6 +68,10 @@ fn beside(page: &str) -> Beside {
         "beeline-stat" => (&[STATISTICS, CONFIGURATION, ADMIN_SOCKET], &[]),
         "beeline-topo" => (&[CONFIGURATION, ADMIN_SOCKET], &[LOCALE]),
         "beeline-bench" | "beeline-bench-demo" => (&[CONFIGURATION, ADMIN_SOCKET], &[PATH]),
+        "beeline-bench-paper" => (&[PAPER_RUN[0], PAPER_RUN[1], PAPER_RUN[2], PAPER_RUN[3], CONFIGURATION], &[PATH]),
+        "beeline-plan" => (&[PLANNED], &[]),
+        "beeline-bench-compare" => (&[PAPER_RUN[1], PAPER_RUN[2]], &[]),
+        "beeline-bench-report" => (&PAPER_RUN, &[]),
         "beeline-bridge" => (&[CONFIGURATION], &[PATH]),
         _ => (&[PROFILES[0], PROFILES[1], CONFIGURATION, STATISTICS], &[OPTIONS_VARIABLE]),
     };
@@ -69,6 +80,7 @@ fn beside(page: &str) -> Beside {
         "beeline-run(1)",
         "beeline-stat(1)",
         "beeline-bench(1)",
+        "beeline-plan(1)",
         "beeline-topo(1)",
         "beeline-bridge(1)",
         "beelined(1)",

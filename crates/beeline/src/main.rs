@@ -73,6 +73,7 @@ fn main() -> ExitCode {
         },
         Command::Stat(arguments) => (stat::run(&arguments), 1),
         Command::Bench(arguments) => (beeline_bench::run(*arguments, &["bench"]), 2),
+        Command::Plan(options) => (beeline_bench::plan_rates(&options), 2),
         Command::Topo(arguments) => (topo::run(&arguments), 1),
         Command::Bridge(arguments) => match bridge::run(&arguments) {
             Ok(never) => match never {},

@@ -11,8 +11,19 @@ fn manual_pages_are_written_for_each_command() {
     let directory = tempfile::tempdir().unwrap();
     let status = beeline().args(["generate", "man"]).arg(directory.path()).status().unwrap();
     assert!(status.success());
-    let commands =
-        ["run", "stat", "topo", "bridge", "bench", "bench-demo"].map(|command| format!("beeline-{command}.1"));
+    let commands = [
+        "run",
+        "stat",
+        "plan",
+        "topo",
+        "bridge",
+        "bench",
+        "bench-demo",
+        "bench-paper",
+        "bench-compare",
+        "bench-report",
+    ];
+    let commands = commands.map(|command| format!("beeline-{command}.1"));
     for page in commands.into_iter().chain(["beeline.1".to_owned()]) {
         let text = std::fs::read_to_string(directory.path().join(&page)).unwrap();
         assert!(

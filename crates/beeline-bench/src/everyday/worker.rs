@@ -9,14 +9,13 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use nix::libc;
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::resource::UsageWho;
 use nix::sys::signal::Signal;
-use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 
 use super::cell::{Style, Work, word};
 use super::{client, server};
-use crate::worker::{Event, Outcome, raise_fd_limit, tell, wait_for_word};
+use crate::worker::{self, Event, Outcome, raise_fd_limit, tell, wait_for_word};
 
 /// Which part of a cell the process plays.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,12 +119,7 @@ fn drive(args: &EverydayArgs) -> Result<()> {
 
 /// CPU time of this process and of its children that have ended.
 fn cpu_seconds() -> Result<f64> {
-    let mut sum = 0.0;
-    for who in [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN] {
-        let usage = getrusage(who)?;
-        sum += (usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6;
-    }
-    Ok(sum)
+    Ok(worker::cpu_seconds(UsageWho::RUSAGE_SELF)? + worker::cpu_seconds(UsageWho::RUSAGE_CHILDREN)?)
 }
 
 /// Ends the processes of a server that forks, and waits for them, so that their time is counted.

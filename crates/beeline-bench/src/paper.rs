@@ -1,0 +1,243 @@
+//! The instrument of the five documents: their tables and figures, TCP beside Beeline, as plans in files say.
+//!
+//! 1. A plan ([`plan`]) has tables; a table has one kind of work and axes; a combination of their values is a cell ([`cell`]).
+//! 2. A cell's sample is made by two fresh processes ([`sample`]), the same program for both columns. Rounds go over all cells,
+//!    TCP and Beeline one right after the other, beginning with another of the two each round; gains are those of such pairs.
+//! 3. What is measured is written down at once ([`store`]): a run that was ended, by whatever, goes on where it was. A run is
+//!    one library on one machine; it does not go on with another.
+//! 4. Figures are medians with intervals that assume nothing of the distribution ([`summary`]). With a confidence, rounds go on
+//!    until the intervals are narrow enough, or it is said that they are not.
+//! 5. What this host cannot have, and what the instrument does not run, is printed with the reason, never left out.
+
+mod args;
+mod axis;
+mod cell;
+mod compare;
+mod figure;
+mod grid;
+mod place;
+mod plan;
+mod report;
+mod run;
+mod sample;
+mod store;
+mod summary;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, ensure};
+
+pub use args::{CompareOptions, PaperOptions, ReportOptions};
+
+use crate::interrupt::{self, Second};
+use crate::plan::find_library;
+use axis::Hundredths;
+pub use figure::Figure;
+pub use grid::new_table;
+pub use plan::Source;
+use plan::{BUILT_IN, Plan};
+use run::Conductor;
+use store::{Between, Run, Settings, Writer};
+
+/// Sizes of an axis in a quick run.
+const QUICK_SIZES: usize = 5;
+const QUICK_ROUNDS: u32 = 3;
+const QUICK_SAMPLE_MS: u64 = 60;
+const ROUNDS: u32 = 5;
+const SAMPLE_MS: u64 = 150;
+const ROUNDS_MAX: u32 = 30;
+const CONFIDENCE: Hundredths = Hundredths(9500);
+const WITHIN: Hundredths = Hundredths(500);
+
+/// `beeline bench paper`.
+///
+/// # Errors
+/// When the run cannot begin, or what is measured cannot be written down.
+pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
+    if options.list {
+        for (name, text) in BUILT_IN {
+            let plan = Plan::parse(&Source { name: name.to_owned(), text })?;
+            println!("{name:<14} {} ({})", plan.title, plan.document);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if options.null {
+        println!("{:.1} ns of each latency are the instrument's own", crate::worker::own_cost_ns()?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !options.dry_run {
+        interrupt::watch(if options.hosts.is_some() { Second::IsNoted } else { Second::Ends })?;
+    }
+    if options.all {
+        return all(options, mount);
+    }
+    if let Some(directory) = &options.resume {
+        return resume(directory, options, mount);
+    }
+    let name = options.plan.as_deref().context("which plan?")?;
+    let (text, called) = plan::text(name)?;
+    if options.print_plan {
+        print!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let plan = Plan::parse(&Source { name: called, text: &text })?;
+    let directory = options.into.clone().unwrap_or_else(|| directory(plan.name.get_ref()));
+    begin(&text, plan, &directory, options, mount)
+}
+
+/// Every built-in plan, each in a directory below the given one. Those that are there go on.
+fn all(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
+    let above = options.into.clone().unwrap_or_else(|| directory("papers"));
+    let mut worst = ExitCode::SUCCESS;
+    for (name, text) in BUILT_IN {
+        if interrupt::asked() {
+            return Ok(ExitCode::from(1));
+        }
+        let directory = above.join(name);
+        let code = if directory.join("settings.json").exists() && !options.dry_run {
+            resume(&directory, options, mount)
+        } else {
+            let plan = Plan::parse(&Source { name: name.to_owned(), text })?;
+            begin(text, plan, &directory, options, mount)
+        };
+        // One plan that cannot be run does not keep the others from being run.
+        let code = code.unwrap_or_else(|error| {
+            eprintln!("{name}: {error:#}");
+            ExitCode::from(1)
+        });
+        if code != ExitCode::SUCCESS {
+            worst = code;
+        }
+    }
+    Ok(worst)
+}
+
+fn directory(name: &str) -> PathBuf {
+    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let digits: String = now.chars().filter(char::is_ascii_digit).collect();
+    let (date, time) = digits.split_at(digits.len().min(8));
+    PathBuf::from(format!("beeline-{name}-{date}-{time}"))
+}
+
+fn begin(text: &str, plan: Plan, directory: &Path, options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
+    let settings = settings(&plan, options)?;
+    let cells = settings.cells(&plan);
+    let is_unmeasured = settings.only.is_empty() && plan.tables.iter().all(|table| table.not_measured.is_some());
+    ensure!(!cells.is_empty() || is_unmeasured, "no cell has such a name; --dry-run shows them");
+    let conductor = Conductor::new(&settings, mount)?;
+    if options.dry_run {
+        run::describe(&plan, &cells, &settings, &conductor);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let writer = Writer::create(directory, text, &settings)?;
+    let run = Run::read(directory)?;
+    finish(conductor.execute(run, writer)?, options)
+}
+
+fn resume(directory: &Path, options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
+    let run = Run::read(directory)?;
+    let settings = &run.settings;
+    let version = env!("CARGO_PKG_VERSION");
+    ensure!(settings.version == version, "the run was begun by Beeline {}, this is {version}", settings.version);
+    if let Some(library) = &settings.library {
+        ensure!(
+            Some(store::hash(library)?) == settings.library_hash,
+            "{} is not the library that the run was begun with: begin a new one, and compare them",
+            library.display()
+        );
+    }
+    let here = crate::machine::Machine::describe()?;
+    if let Some(there) = run.machines.last() {
+        let [then, now] = [there, &here].map(|machine| (&machine.cpu_model, &machine.kernel, machine.cpus));
+        ensure!(then == now, "the run was begun on another machine: {} (this is {})", there.line(), here.line());
+    }
+    let conductor = Conductor::new(settings, mount)?;
+    if options.dry_run {
+        run::describe(&run.plan, &run.cells, settings, &conductor);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let writer = Writer::open(directory)?;
+    finish(conductor.execute(run, writer)?, options)
+}
+
+/// What the command line and the plan want, the command line first.
+fn settings(plan: &Plan, options: &PaperOptions) -> Result<Settings> {
+    let number = |spanned: &Option<toml::Spanned<u32>>| spanned.as_ref().map(|number| *number.get_ref());
+    let (rounds, sample_ms) = match options.quick {
+        true => (QUICK_ROUNDS, QUICK_SAMPLE_MS),
+        false => (
+            number(&plan.rounds).unwrap_or(ROUNDS),
+            plan.sample_ms.as_ref().map_or(SAMPLE_MS, |sample| *sample.get_ref()),
+        ),
+    };
+    let rounds = options.rounds.unwrap_or(rounds);
+    let asked = options.confidence.is_some().then_some(WITHIN);
+    let library = match options.hosts {
+        Some(_) => options.library.clone(),
+        None => Some(find_library(options.library.as_deref())?),
+    };
+    Ok(Settings {
+        schema: Settings::schema(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        quick: options.quick,
+        rounds,
+        sample_ms: options.duration.unwrap_or(sample_ms),
+        confidence: options.confidence.or(plan.confidence.map(|percent| percent.0)).unwrap_or(CONFIDENCE),
+        within: options.within.or(asked).or(plan.within.map(|percent| percent.0)),
+        rounds_max: options.rounds_max.or(number(&plan.rounds_max)).unwrap_or(ROUNDS_MAX).max(rounds),
+        only: options.only.clone(),
+        cpus: options.cpus,
+        // Of another host's library nothing is known here.
+        library_hash: library.as_deref().filter(|path| path.exists()).map(store::hash).transpose()?,
+        library,
+        options: options.options.clone(),
+        hosts: options.hosts.as_ref().map(|hosts| Between {
+            hosts: format!("{},{}", hosts[0], hosts[1]),
+            address: options.address,
+            bridge_sockets: options.bridge_sockets.clone(),
+            patience: options.patience,
+            remote: options.remote.clone(),
+        }),
+    })
+}
+
+/// Shows what there is, and writes the report.
+fn finish(run: Run, options: &PaperOptions) -> Result<ExitCode> {
+    grid::print(&run);
+    let told = if options.no_report { None } else { Some(report::write(&run, &run.directory)?) };
+    println!("Samples are in {}.", run.directory.display());
+    if let Some(html) = told {
+        println!("The report is {}.", html.display());
+    }
+    let is_bad = run.ended_early.is_some()
+        || run.cells.iter().any(|cell| run.of(cell).is_some_and(|measured| !measured.errors.is_empty()))
+        || !run::unsure(&run).is_empty();
+    Ok(ExitCode::from(u8::from(is_bad)))
+}
+
+/// `beeline bench compare`.
+///
+/// # Errors
+/// When one of the two is no run, or they have nothing in common.
+pub fn compare(options: &CompareOptions) -> Result<ExitCode> {
+    let runs = [Run::read(&options.first)?, Run::read(&options.second)?];
+    let comparison = compare::compare(&runs, options.alpha)?;
+    match options.json {
+        true => println!("{}", serde_json::to_string_pretty(&comparison)?),
+        false => compare::print(&runs, &comparison),
+    }
+    Ok(ExitCode::from(u8::from(comparison.differs())))
+}
+
+/// `beeline bench report`.
+///
+/// # Errors
+/// When there is no run, or its report cannot be written.
+pub fn report(options: &ReportOptions) -> Result<ExitCode> {
+    let run = Run::read(&options.run)?;
+    let into = options.into.as_deref().unwrap_or(&options.run);
+    println!("{}", report::write(&run, into)?.display());
+    Ok(ExitCode::SUCCESS)
+}

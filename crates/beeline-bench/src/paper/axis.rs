@@ -1,0 +1,280 @@
+//! The values that axes of a plan can have. Each is read by a type that refuses what cannot be, so that the TOML reader names
+//! the line and the column.
+
+use std::fmt;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// The largest message.
+const BYTES_MAX: u64 = 64 << 20;
+const STREAMS_MAX: u64 = 64;
+/// Socket buffers: from what every kernel takes to what none gives.
+const BUFFER_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
+/// MTUs that Ethernet and veth have.
+const MTU: std::ops::RangeInclusive<u64> = 576..=65_535;
+/// NetPIPE takes a size between two powers of two as well, and each size with so many bytes more and less.
+const NETPIPE_PERTURBATION: u64 = 3;
+
+/// `8`, `"64K"`, `"4M"`.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is no number of bytes: expected one such as 64, \"64K\" or \"4M\"");
+    let (digits, unit) = match text.as_bytes() {
+        [.., b'K' | b'k'] => (&text[..text.len() - 1], 1 << 10),
+        [.., b'M' | b'm'] => (&text[..text.len() - 1], 1 << 20),
+        [.., b'G' | b'g'] => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)
+}
+
+/// As people write it: `64 KiB`.
+pub fn show_bytes(bytes: u64) -> String {
+    match bytes {
+        b if b >= 1 << 20 && b.is_multiple_of(1 << 20) => format!("{} MiB", b >> 20),
+        b if b >= 1 << 10 && b.is_multiple_of(1 << 10) => format!("{} KiB", b >> 10),
+        b => format!("{b} B"),
+    }
+}
+
+fn message(bytes: u64) -> Result<u64, String> {
+    if (1..=BYTES_MAX).contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err(format!("a message of {bytes} bytes is not possible: expected 1 to {}", show_bytes(BYTES_MAX)))
+}
+
+/// A number or a word, as TOML has them.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a number or a word")]
+enum Scalar {
+    Number(i64),
+    Real(f64),
+    Word(String),
+}
+
+impl Scalar {
+    fn bytes(self) -> Result<u64, String> {
+        match self {
+            Scalar::Number(number) => {
+                u64::try_from(number).map_err(|_| format!("{number} is no number of bytes: expected 1 or more"))
+            }
+            Scalar::Real(number) => Err(format!("{number} is no number of bytes: expected a whole one")),
+            Scalar::Word(word) => parse_bytes(&word),
+        }
+    }
+}
+
+/// Sizes of messages: a list, or a range with steps: `"1..4M doubling"`, `"1..4M netpipe"`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes(pub Vec<u64>);
+
+impl Sizes {
+    fn range(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "`{text}` names no sizes: expected a list, or a range such as \"1..4M doubling\" or \"1..4M netpipe\""
+            )
+        };
+        let (range, steps) = text.split_once(' ').ok_or_else(wrong)?;
+        let (first, last) = range.split_once("..").ok_or_else(wrong)?;
+        let (first, last) = (message(parse_bytes(first)?)?, message(parse_bytes(last)?)?);
+        if first > last {
+            return Err(format!("`{range}` has no sizes in it: expected the smaller one first"));
+        }
+        let mut sizes = match steps {
+            "doubling" => doubling(first, last),
+            "netpipe" => netpipe(first, last),
+            _ => return Err(wrong()),
+        };
+        // The end of the range is meant to be measured, whatever the steps.
+        sizes.push(last);
+        sizes.dedup();
+        Ok(Sizes(sizes))
+    }
+
+    /// So many of them, the first and the last among them.
+    pub fn thin(&self, most: usize) -> Vec<u64> {
+        let last = self.0.len().saturating_sub(1);
+        if last < most {
+            return self.0.clone();
+        }
+        (0..most).map(|index| self.0[index * last / (most - 1)]).collect()
+    }
+}
+
+fn doubling(first: u64, last: u64) -> Vec<u64> {
+    std::iter::successors(Some(first), |size| Some(size * 2)).take_while(|size| *size <= last).collect()
+}
+
+/// 1, 2, 3, 4, 6, 8, 12, 13, 16, 19, 21, 24, 27, …: powers of two and what lies in the middle between them, from 16 on with
+/// three bytes more and less, as NetPIPE's tables show them.
+fn netpipe(first: u64, last: u64) -> Vec<u64> {
+    let mut sizes = std::collections::BTreeSet::new();
+    for power in std::iter::successors(Some(1u64), |size| Some(size * 2)).take_while(|size| *size <= last) {
+        for size in [power, power + power / 2] {
+            sizes.insert(size);
+            if size >= 16 {
+                sizes.extend([size - NETPIPE_PERTURBATION, size + NETPIPE_PERTURBATION]);
+            }
+        }
+    }
+    sizes.into_iter().filter(|size| (first..=last).contains(size)).collect()
+}
+
+impl<'de> Deserialize<'de> for Sizes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Sizes;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of sizes, or a range such as \"1..4M doubling\"")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Sizes, E> {
+                Sizes::range(text).map_err(E::custom)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Sizes, A::Error> {
+                let mut sizes = Vec::new();
+                while let Some(Message(size)) = list.next_element()? {
+                    sizes.push(size);
+                }
+                Ok(Sizes(sizes))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// Reads a scalar by a function that says what is wrong.
+macro_rules! checked {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $read:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub struct $name(pub $inner);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let read: fn(Scalar) -> Result<$inner, String> = $read;
+                read(Scalar::deserialize(deserializer)?).map($name).map_err(D::Error::custom)
+            }
+        }
+    };
+}
+
+checked!(
+    /// The size of one message.
+    Message(u64),
+    |scalar| message(scalar.bytes()?)
+);
+checked!(
+    /// How many streams at once.
+    Streams(usize),
+    |scalar| match scalar {
+        Scalar::Number(number) if (1..=STREAMS_MAX as i64).contains(&number) => Ok(number as usize),
+        _ => Err(format!("expected a number of streams from 1 to {STREAMS_MAX}")),
+    }
+);
+checked!(
+    /// SO_SNDBUF and SO_RCVBUF; `"default"` leaves them to the kernel.
+    Buffer(Option<u64>),
+    |scalar| match scalar {
+        Scalar::Word(word) if word == "default" => Ok(None),
+        scalar => Some(scalar.bytes()?).filter(|bytes| BUFFER_BYTES.contains(bytes)).map(Some).ok_or_else(|| {
+            let [least, most] = [BUFFER_BYTES.start(), BUFFER_BYTES.end()].map(|bytes| show_bytes(*bytes));
+            format!("expected \"default\" or a buffer of {least} to {most}")
+        }),
+    }
+);
+checked!(
+    /// The interfaces' MTU; `"as-is"` leaves it.
+    Mtu(Option<u32>),
+    |scalar| match scalar {
+        Scalar::Word(word) if word == "as-is" => Ok(None),
+        Scalar::Number(number) if u64::try_from(number).is_ok_and(|number| MTU.contains(&number)) => {
+            Ok(Some(number as u32))
+        }
+        _ => Err(format!("expected \"as-is\" or an MTU of {} to {}", MTU.start(), MTU.end())),
+    }
+);
+checked!(
+    /// A share in percent: `5`, `99.5`, `"5%"`.
+    Percent(Hundredths),
+    |scalar| match scalar {
+        Scalar::Number(number) => parse_percent(&number.to_string()),
+        Scalar::Real(number) => parse_percent(&number.to_string()),
+        Scalar::Word(word) => parse_percent(&word),
+    }
+);
+
+/// Hundredths of a percent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Hundredths(pub u32);
+
+impl Hundredths {
+    pub fn share(self) -> f64 {
+        f64::from(self.0) / 1e4
+    }
+}
+
+impl fmt::Display for Hundredths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} %", f64::from(self.0) / 1e2)
+    }
+}
+
+/// More than 0 and less than 100 percent.
+pub fn parse_percent(text: &str) -> Result<Hundredths, String> {
+    let number = text.trim_end_matches('%').trim_end().parse::<f64>().ok().filter(|n| *n > 0.0 && *n < 100.0);
+    let hundredths = number.map(|number| (number * 100.0).round() as u32).filter(|hundredths| *hundredths > 0);
+    hundredths.map(Hundredths).ok_or_else(|| format!("`{text}` is no percentage between 0 and 100"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_have_the_papers_steps() {
+        assert_eq!(Sizes::range("1..4M doubling").unwrap().0.len(), 23);
+        assert_eq!(Sizes::range("3..20 doubling").unwrap().0, [3, 6, 12, 20]);
+        // What NetPIPE 3.6.2 prints with -u 128, in the Sockets-MX document.
+        let published =
+            [1, 2, 3, 4, 6, 8, 12, 13, 16, 19, 21, 24, 27, 29, 32, 35, 45, 48, 51, 61, 64, 67, 93, 96, 99, 125, 128];
+        assert_eq!(Sizes::range("1..128 netpipe").unwrap().0, published);
+        for wrong in ["1..4M", "4..1 doubling", "0..8 doubling", "1..8 tripling", "1-8 doubling", "1..4T doubling", ""]
+        {
+            assert!(Sizes::range(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_thinned_axis_keeps_its_ends() {
+        let all = Sizes::range("1..4M doubling").unwrap();
+        let few = all.thin(5);
+        assert_eq!((few.len(), few[0], few[4]), (5, 1, 4 << 20));
+        assert_eq!(Sizes(vec![8, 64]).thin(5), [8, 64]);
+    }
+
+    #[test]
+    fn numbers_of_bytes() {
+        assert_eq!(parse_bytes("64K"), Ok(65_536));
+        assert_eq!(show_bytes(65_536), "64 KiB");
+        assert_eq!(show_bytes(1000), "1000 B");
+        for wrong in ["", "K", "-1", "+1", "1.5M", "99999999999999G", "1 K"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn percentages() {
+        assert_eq!(parse_percent("99.5").unwrap(), Hundredths(9950));
+        assert_eq!(parse_percent("5%").unwrap().share(), 0.05);
+        assert_eq!(parse_percent("99.5%").unwrap().to_string(), "99.5 %");
+        for wrong in ["0", "100", "-5", "x", "%", "NaN", "0.001"] {
+            assert!(parse_percent(wrong).is_err(), "{wrong}");
+        }
+    }
+}

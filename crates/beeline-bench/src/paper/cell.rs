@@ -1,0 +1,276 @@
+//! A cell: one workload with one value of each axis. It is measured over TCP and over Beeline.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::axis::show_bytes;
+use super::figure::Figure;
+use crate::everyday::cell::word;
+
+/// What the two programs do.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// A message there and back, again and again
+    Latency,
+    /// Messages one way
+    Stream,
+    /// Messages both ways at once
+    Both,
+    /// Connect, one byte each way, close
+    ConnectRequest,
+    /// Connect and close
+    ConnectClose,
+}
+
+impl Work {
+    /// Whether messages have a size.
+    pub fn has_messages(self) -> bool {
+        matches!(self, Work::Latency | Work::Stream | Work::Both)
+    }
+
+    /// Whether it can be done on several connections at once.
+    pub fn has_streams(self) -> bool {
+        matches!(self, Work::Stream | Work::Both)
+    }
+
+    /// The figure that the work is about, to which intervals and ratios belong.
+    pub fn main(self) -> Figure {
+        match self {
+            Work::Latency => Figure::P50,
+            Work::Stream | Work::Both => Figure::Throughput,
+            Work::ConnectRequest | Work::ConnectClose => Figure::Rate,
+        }
+    }
+
+    /// What there is to show when a table names no figures.
+    pub fn figures(self) -> Vec<Figure> {
+        let own: &[Figure] = match self {
+            Work::Latency => &[Figure::P50, Figure::P99],
+            Work::Stream | Work::Both => &[Figure::Throughput, Figure::Rate],
+            Work::ConnectRequest | Work::ConnectClose => &[Figure::Rate],
+        };
+        [own, &[Figure::CpuClient, Figure::CpuServer]].concat()
+    }
+
+    /// Whether a sample of it has the figure.
+    pub fn has(self, figure: Figure) -> bool {
+        match figure {
+            Figure::P50 | Figure::P99 => self == Work::Latency,
+            Figure::Throughput | Figure::CpuGbClient | Figure::CpuGbServer => self.has_messages(),
+            Figure::Fairness => self.has_streams(),
+            Figure::Rate | Figure::CpuClient | Figure::CpuServer | Figure::Load => true,
+        }
+    }
+}
+
+/// How Beeline's calls wait: the library's option `wait`. TCP has one way, which is measured beside each.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Completion {
+    /// Spin on
+    Poll,
+    /// Sleep at once
+    Wait,
+    /// Spin while it pays, then sleep
+    Lazy,
+}
+
+/// Where the two programs run.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// On two cores, of one package where there are two
+    Apart,
+    /// On two threads of one core
+    Siblings,
+    /// On cores of two NUMA nodes
+    Far,
+    /// On one CPU
+    Same,
+    /// Wherever the scheduler puts them
+    Free,
+}
+
+/// What else the machine does.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Load {
+    /// Nothing of ours
+    None,
+    /// A program copies memory beyond the caches; what it achieves is a figure
+    Memory,
+}
+
+/// How large pieces go from bridge to bridge. Between hosts only.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Move {
+    /// As the bridges' settings say
+    Any,
+    /// The sender writes into what the receiver granted
+    Push,
+    /// The receiver reads
+    Pull,
+}
+
+/// The axes whose value is told although it is the usual one: those along which a table's cells differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    pub completion: bool,
+    pub buffer: bool,
+    pub place: bool,
+    pub load: bool,
+    pub moves: bool,
+    pub mtu: bool,
+}
+
+/// One combination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    pub table: String,
+    pub work: Work,
+    pub bytes: u64,
+    pub streams: usize,
+    pub completion: Completion,
+    pub buffer: Option<u64>,
+    pub options: String,
+    pub place: Place,
+    pub load: Load,
+    pub moves: Move,
+    pub mtu: Option<u32>,
+}
+
+impl Cell {
+    /// What tells it from all others of its plan: `latency/bytes=8/completion=poll`. Axes at their usual value are left out, so
+    /// that it stays the same when a plan gets more axes.
+    pub fn name(&self) -> String {
+        let mut name = self.table.clone();
+        let mut put = |axis: &str, value: String| {
+            name.push('/');
+            name.push_str(axis);
+            name.push('=');
+            name.push_str(&value);
+        };
+        if self.work.has_messages() {
+            put("bytes", self.bytes.to_string());
+        }
+        for (axis, value) in self.axes(&Told::default()) {
+            put(axis, value);
+        }
+        name
+    }
+
+    /// The axes that are not at their usual value, and those that are to be told.
+    fn axes(&self, told: &Told) -> Vec<(&'static str, String)> {
+        let mut axes = Vec::new();
+        let mut put = |is_told: bool, axis, value: String| {
+            if is_told {
+                axes.push((axis, value));
+            }
+        };
+        put(self.streams != 1, "streams", self.streams.to_string());
+        put(told.completion || self.completion != Completion::Lazy, "completion", word(self.completion));
+        let of = |number: Option<u64>, usual: &str| number.map_or(usual.to_owned(), |number| number.to_string());
+        put(told.buffer || self.buffer.is_some(), "buffer", of(self.buffer, "default"));
+        put(!self.options.is_empty(), "options", self.options.clone());
+        put(told.place || self.place != Place::Apart, "place", word(self.place));
+        put(told.load || self.load != Load::None, "load", word(self.load));
+        put(told.moves || self.moves != Move::Any, "move", word(self.moves));
+        put(told.mtu || self.mtu.is_some(), "mtu", of(self.mtu.map(u64::from), "as-is"));
+        axes
+    }
+
+    /// What a curve has in common: everything but the size.
+    pub fn series(&self, told: &Told) -> String {
+        let axes: Vec<String> = self.axes(told).into_iter().map(|(axis, value)| say(axis, &value)).collect();
+        axes.join(", ")
+    }
+
+    /// For people, within its table: `8 B, poll`.
+    pub fn label(&self, told: &Told) -> String {
+        let mut parts = Vec::new();
+        if self.work.has_messages() {
+            parts.push(show_bytes(self.bytes));
+        }
+        let series = self.series(told);
+        if !series.is_empty() {
+            parts.push(series);
+        }
+        if parts.is_empty() { "all".to_owned() } else { parts.join(", ") }
+    }
+}
+
+fn say(axis: &str, value: &str) -> String {
+    match axis {
+        "streams" => format!("{value} streams"),
+        "completion" => value.to_owned(),
+        "buffer" => match value.parse() {
+            Ok(bytes) => format!("buffers of {}", show_bytes(bytes)),
+            Err(_) => "usual buffers".to_owned(),
+        },
+        "place" => format!("CPUs {value}"),
+        "load" if value == "none" => "no load".to_owned(),
+        "load" => format!("{value} load"),
+        "move" if value == "any" => "push or pull".to_owned(),
+        "mtu" => format!("MTU {value}"),
+        _ => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usual() -> Cell {
+        Cell {
+            table: "t".into(),
+            work: Work::Stream,
+            bytes: 65_536,
+            streams: 1,
+            completion: Completion::Lazy,
+            buffer: None,
+            options: String::new(),
+            place: Place::Apart,
+            load: Load::None,
+            moves: Move::Any,
+            mtu: None,
+        }
+    }
+
+    #[test]
+    fn names_tell_the_axes_that_are_not_usual() {
+        assert_eq!(usual().name(), "t/bytes=65536");
+        assert_eq!(usual().label(&Told::default()), "64 KiB");
+        let all = Cell {
+            streams: 4,
+            completion: Completion::Poll,
+            buffer: Some(1 << 21),
+            options: "ring_bytes=1M".into(),
+            place: Place::Same,
+            load: Load::Memory,
+            moves: Move::Pull,
+            mtu: Some(9000),
+            ..usual()
+        };
+        assert_eq!(
+            all.name(),
+            "t/bytes=65536/streams=4/completion=poll/buffer=2097152/options=ring_bytes=1M/place=same/load=memory/move=pull/mtu=9000"
+        );
+        assert_eq!(
+            all.label(&Told::default()),
+            "64 KiB, 4 streams, poll, buffers of 2 MiB, ring_bytes=1M, CPUs same, memory load, pull, MTU 9000"
+        );
+        let told = Told { completion: true, buffer: true, place: true, load: true, moves: true, mtu: true };
+        assert_eq!(usual().label(&told), "64 KiB, lazy, usual buffers, CPUs apart, no load, push or pull, MTU as-is");
+        let connect = Cell { work: Work::ConnectClose, ..usual() };
+        assert_eq!((connect.name(), connect.label(&Told::default())), ("t".into(), "all".into()));
+    }
+
+    #[test]
+    fn the_main_figure_of_a_work_is_one_that_it_has() {
+        for &work in Work::value_variants() {
+            assert!(work.has(work.main()) && work.figures().iter().all(|&figure| work.has(figure)), "{work:?}");
+        }
+    }
+}

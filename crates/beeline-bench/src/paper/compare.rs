@@ -1,0 +1,229 @@
+//! What differs between two runs, and how sure that is.
+//!
+//! 1. Cells that both runs have are compared by their main figure: TCP's, Beeline's, and the gain of the one over the other.
+//!    TCP is compared as well because it tells whether the machine was the same: where TCP differs, so may anything.
+//! 2. Two sets of samples are compared by the test of Mann and Whitney, which assumes nothing of their distribution.
+//! 3. Many comparisons find differences by chance. By the procedure of Benjamini and Hochberg at most `alpha` of the
+//!    differences that are told are expected to be none.
+//! 4. With few samples nothing can be significant: five against five give p = 0.008 at best, three against three 0.1.
+
+use anyhow::{Result, anyhow, ensure};
+use serde::Serialize;
+use statrs::stats_tests::Alternative;
+use statrs::stats_tests::mannwhitneyu::{MannWhitneyUMethod, mannwhitneyu};
+
+use super::axis::Hundredths;
+use super::cell::Cell;
+use super::figure::Figure;
+use super::store::Run;
+use super::summary::values;
+use crate::report::three_digits;
+use crate::stats::median;
+
+/// What is compared of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    Tcp,
+    Beeline,
+    Gain,
+}
+
+/// One comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    pub cell: String,
+    pub figure: Figure,
+    pub what: What,
+    /// The medians of the two runs, and how many samples they are of.
+    pub medians: [f64; 2],
+    pub samples: [usize; 2],
+    /// How many times better the second is.
+    pub change: f64,
+    /// The probability of samples that differ as much although there is no difference.
+    pub p: f64,
+    pub differs: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    pub schema: &'static str,
+    pub alpha: f64,
+    pub lines: Vec<Line>,
+    /// Cells of one run only, or without samples in one.
+    pub not_compared: Vec<String>,
+}
+
+impl Comparison {
+    pub fn differs(&self) -> bool {
+        self.lines.iter().any(|line| line.differs)
+    }
+}
+
+/// Compares two runs.
+///
+/// # Errors
+/// When no cell has samples in both.
+pub fn compare(runs: &[Run; 2], alpha: Hundredths) -> Result<Comparison> {
+    let mut lines = Vec::new();
+    let mut not_compared = Vec::new();
+    for cell in &runs[0].cells {
+        match runs[1].cells.contains(cell).then(|| compare_cell(runs, cell)).transpose()? {
+            Some(own) if !own.is_empty() => lines.extend(own),
+            _ => not_compared.push(cell.name()),
+        }
+    }
+    not_compared.extend(runs[1].cells.iter().filter(|cell| !runs[0].cells.contains(cell)).map(Cell::name));
+    ensure!(!lines.is_empty(), "the two runs have no measured cell in common");
+    let p: Vec<f64> = lines.iter().map(|line| line.p).collect();
+    let limit = discovery_limit(&p, alpha.share());
+    for line in &mut lines {
+        line.differs = limit.is_some_and(|limit| line.p <= limit);
+    }
+    Ok(Comparison { schema: "beeline-compare/1", alpha: alpha.share(), lines, not_compared })
+}
+
+fn compare_cell(runs: &[Run; 2], cell: &Cell) -> Result<Vec<Line>> {
+    let figure = cell.work.main();
+    let of = |run: &Run, what: What| -> Vec<f64> {
+        let Some(measured) = run.of(cell) else { return Vec::new() };
+        let (tcp, beeline) = (values(&measured.tcp, figure), values(&measured.beeline, figure));
+        match what {
+            What::Tcp => tcp,
+            What::Beeline => beeline,
+            What::Gain => tcp.iter().zip(&beeline).map(|(&theirs, &ours)| figure.gain(ours, theirs)).collect(),
+        }
+    };
+    let mut lines = Vec::new();
+    for what in [What::Tcp, What::Beeline, What::Gain] {
+        let [first, second] = runs.each_ref().map(|run| of(run, what));
+        let (Some(before), Some(after)) = (median(&first), median(&second)) else { continue };
+        let (_, p) = mannwhitneyu(&first, &second, MannWhitneyUMethod::Automatic, Alternative::TwoSided)
+            .map_err(|error| anyhow!("{}: {error}", cell.name()))?;
+        let change = match what {
+            What::Gain => after / before,
+            _ => figure.gain(after, before),
+        };
+        lines.push(Line {
+            cell: cell.name(),
+            figure,
+            what,
+            medians: [before, after],
+            samples: [first.len(), second.len()],
+            change,
+            // Samples that are all alike differ by nothing, of which the test knows no probability.
+            p: if p.is_finite() { p } else { 1.0 },
+            differs: false,
+        });
+    }
+    Ok(lines)
+}
+
+/// The largest probability that is told as a difference, so that of those told at most `alpha` are expected to be none.
+/// Benjamini and Hochberg, J. R. Statist. Soc. B 57 (1995) 289.
+fn discovery_limit(p: &[f64], alpha: f64) -> Option<f64> {
+    let mut sorted = p.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let count = sorted.len() as f64;
+    let passes = |&(rank, p): &(usize, f64)| p <= alpha * (rank + 1) as f64 / count;
+    sorted.into_iter().enumerate().filter(passes).map(|(_, p)| p).next_back()
+}
+
+/// For people: what differs first.
+pub fn print(runs: &[Run; 2], comparison: &Comparison) {
+    for (letter, run) in ["A", "B"].into_iter().zip(runs) {
+        let machine = run.machines.last().map(|machine| machine.line()).unwrap_or_default();
+        println!("{letter}: {}, Beeline {}, {machine}", run.directory.display(), run.settings.version);
+    }
+    let mut differing: Vec<&Line> = comparison.lines.iter().filter(|line| line.differs).collect();
+    differing.sort_by(|a, b| a.p.total_cmp(&b.p));
+    println!(
+        "\n{} of {} comparisons differ; of those at most {} are expected to be chance.",
+        differing.len(),
+        comparison.lines.len(),
+        Hundredths((comparison.alpha * 1e4).round() as u32)
+    );
+    let least = comparison.lines.iter().map(|line| line.samples[0].min(line.samples[1])).min().unwrap_or(0);
+    if least < 4 {
+        println!("Some cells have {least} samples only: no difference of theirs could be told from chance.");
+    }
+    if !differing.is_empty() {
+        let mut table = super::grid::new_table();
+        table.set_header(["cell", "figure", "of", "A", "B", "B is better by", "p"]);
+        for line in differing {
+            let show = |value: f64| match line.what {
+                What::Gain => three_digits(value),
+                _ => line.figure.unit().show(value),
+            };
+            table.add_row([
+                line.cell.clone(),
+                line.figure.title().to_owned(),
+                format!("{:?}", line.what),
+                show(line.medians[0]),
+                show(line.medians[1]),
+                format!("{} times", three_digits(line.change)),
+                format!("{:.4}", line.p),
+            ]);
+        }
+        println!("{table}");
+    }
+    if !comparison.not_compared.is_empty() {
+        println!("Not compared, as one of the two has no samples: {}", comparison.not_compared.join(", "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::store::Writer;
+    use crate::paper::store::tests::{PLAN_TEXT, pair, settings};
+
+    fn run(of: impl Fn(u32) -> (f64, f64)) -> (tempfile::TempDir, Run) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut writer = Writer::create(directory.path(), PLAN_TEXT, &settings()).unwrap();
+        for round in 0..12 {
+            let (tcp, beeline) = of(round);
+            writer.add(&pair("t/bytes=8", round, tcp, beeline)).unwrap();
+        }
+        let run = Run::read(directory.path()).unwrap();
+        (directory, run)
+    }
+
+    fn noise(round: u32) -> f64 {
+        f64::from(round * 7 % 12) / 10.0
+    }
+
+    #[test]
+    fn what_became_faster_is_told_and_what_did_not_is_not() {
+        let (_a, first) = run(|round| (100.0 + noise(round), 10.0 + noise(round)));
+        let (_b, second) = run(|round| (100.0 + noise(round + 5) + 0.01, 8.0 + noise(round + 3)));
+        let comparison = compare(&[first, second], Hundredths(500)).unwrap();
+        let line = |what| comparison.lines.iter().find(|line| line.what == what).unwrap();
+        assert!(!line(What::Tcp).differs, "{:?}", line(What::Tcp));
+        assert!(line(What::Beeline).differs && line(What::Beeline).p < 0.001, "{:?}", line(What::Beeline));
+        assert!(line(What::Beeline).change > 1.2 && line(What::Gain).differs && comparison.differs());
+        // Of three cells one has samples.
+        assert_eq!(comparison.not_compared.len(), 2);
+    }
+
+    #[test]
+    fn a_run_does_not_differ_from_itself_and_like_samples_do_no_harm() {
+        let (_a, first) = run(|_| (100.0, 10.0));
+        let (_b, second) = run(|_| (100.0, 10.0));
+        let comparison = compare(&[first, second], Hundredths(500)).unwrap();
+        assert!(!comparison.differs(), "{comparison:?}");
+        assert!(serde_json::to_string(&comparison).unwrap().contains("\"what\":\"gain\""));
+    }
+
+    #[test]
+    fn chance_is_not_told_as_a_difference() {
+        // The example of Benjamini and Hochberg's paper, section 3.3: 15 comparisons, of which four are told.
+        let p = [
+            0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719, 0.6528,
+            0.7590, 1.0,
+        ];
+        assert_eq!(discovery_limit(&p, 0.05), Some(0.0095));
+        assert_eq!(discovery_limit(&[0.04, 0.5], 0.05), None);
+        assert_eq!(discovery_limit(&[], 0.05), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! The tables of a run as text: for the terminal, Markdown and HTML alike.
+
+use std::collections::BTreeSet;
+use std::io::IsTerminal;
+
+use comfy_table::ContentArrangement;
+use comfy_table::Table as Drawn;
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+
+use super::cell::Cell;
+use super::figure::Figure;
+use super::plan::Table;
+use super::run::{complaints, unsure};
+use super::store::Run;
+use super::summary::{Both, both};
+use crate::report::three_digits;
+
+/// A table, in words.
+pub struct Grid<'a> {
+    pub table: &'a Table,
+    pub header: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+    /// What was not measured, and why.
+    pub missing: Vec<(String, String)>,
+}
+
+impl<'a> Grid<'a> {
+    pub fn of(run: &'a Run, table: &'a Table) -> Grid<'a> {
+        let columns = table.columns();
+        let told = table.told();
+        let is_own = |cell: &&Cell| cell.table == *table.id.get_ref();
+        let mut grid = Grid { table, header: header(&columns), rows: Vec::new(), missing: Vec::new() };
+        for cell in run.cells.iter().filter(is_own) {
+            match row(run, cell, cell.label(&told), &columns) {
+                Ok(row) => grid.rows.push(row),
+                Err(reason) => grid.missing.push((cell.label(&told), reason)),
+            }
+        }
+        if let Some(reason) = table.not_measured.as_ref().filter(|_| run.settings.only.is_empty()) {
+            grid.missing.push(("all".into(), reason.clone()));
+        }
+        grid
+    }
+
+    /// One line for each published figure.
+    pub fn published(&self) -> Vec<String> {
+        let line = |published: &super::plan::Published| {
+            let figure = *published.figure.get_ref();
+            format!("{}: {} {}", published.what, figure.title(), published.value.get_ref())
+        };
+        self.table.published.iter().map(line).collect()
+    }
+}
+
+fn header(columns: &[Figure]) -> Vec<String> {
+    let mut header = vec![String::new()];
+    for &figure in columns {
+        header.extend(["TCP", "Beeline"].map(|column| format!("{}: {column}", figure.title())));
+        if has_gain(figure) {
+            header.push("times better".to_owned());
+        }
+    }
+    header
+}
+
+/// Whether more or less of it is better at all: a load is achieved, not won.
+fn has_gain(figure: Figure) -> bool {
+    !matches!(figure, Figure::Fairness | Figure::Load)
+}
+
+fn row(run: &Run, cell: &Cell, label: String, columns: &[Figure]) -> Result<Vec<String>, String> {
+    let measured = run.of(cell).ok_or("the run did not come to it")?;
+    if let Some(reason) = &measured.absent {
+        return Err(reason.clone());
+    }
+    if measured.tcp.is_empty() {
+        return Err(measured
+            .errors
+            .last()
+            .map_or("the run did not come to it".to_owned(), |e| format!("it failed: {e}")));
+    }
+    let mut row = vec![label];
+    for &figure in columns {
+        let found = both(measured, figure, run.settings.confidence);
+        let show = |of: fn(&Both) -> f64| found.as_ref().map_or(String::new(), |both| figure.unit().show(of(both)));
+        row.extend([show(|both| both.tcp.median), show(|both| both.beeline.median)]);
+        if has_gain(figure) {
+            row.push(found.map_or(String::new(), |both| {
+                let gain = both.gain;
+                match figure == cell.work.main() {
+                    true => format!(
+                        "{} ({} to {})",
+                        three_digits(gain.median),
+                        three_digits(gain.interval.low),
+                        three_digits(gain.interval.high)
+                    ),
+                    false => three_digits(gain.median),
+                }
+            }));
+        }
+    }
+    Ok(row)
+}
+
+/// Sentences about the run as a whole.
+pub fn notes(run: &Run) -> Vec<String> {
+    let mut notes = Vec::new();
+    let confidence = run.settings.confidence;
+    notes.push(format!(
+        "Medians of {} rounds or more, samples of {} ms; intervals of the medians at {confidence} where there are rounds enough.",
+        run.settings.rounds, run.settings.sample_ms
+    ));
+    if let Some(cost) = run.own_cost_ns {
+        notes.push(format!("{cost:.0} ns of each latency are the instrument's own."));
+    }
+    if let Some(between) = &run.settings.hosts {
+        let hosts = between.hosts.replace(',', " and ");
+        notes.push(format!("Between {hosts}, over their bridges, whose own CPU time is not in the figures."));
+    }
+    if let Some(why) = &run.ended_early {
+        notes.push(format!("The run ended early: {why}."));
+    }
+    for cell in unsure(run) {
+        let within = run.settings.within.unwrap_or(super::WITHIN);
+        let rounds = run.of(cell).map_or(0, |measured| measured.tcp.len());
+        notes.push(format!("{}: not known within {within} at {confidence} after {rounds} rounds.", cell.name()));
+    }
+    for (cell, complaint) in complaints(run) {
+        notes.push(format!("{cell}: {complaint}."));
+    }
+    for cell in &run.cells {
+        let errors = run.of(cell).map(|measured| measured.errors.iter().collect::<BTreeSet<_>>()).unwrap_or_default();
+        notes.extend(errors.into_iter().map(|error| format!("{}: failed: {error}", cell.name())));
+    }
+    notes
+}
+
+pub fn new_table() -> Drawn {
+    let mut table = Drawn::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    if !std::io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some() {
+        table.force_no_tty();
+    }
+    table
+}
+
+/// All tables on standard output.
+pub fn print(run: &Run) {
+    println!("{}", run.plan.title);
+    if let Some(machine) = run.machines.last() {
+        println!("{}", machine.line());
+    }
+    for table in &run.plan.tables {
+        let grid = Grid::of(run, table);
+        if grid.rows.is_empty() && grid.missing.is_empty() {
+            continue;
+        }
+        println!("\n{}: {} ({})", table.id.get_ref(), table.title, table.source);
+        if !grid.rows.is_empty() {
+            let mut drawn = new_table();
+            drawn.set_header(grid.header.clone());
+            grid.rows.iter().for_each(|row| {
+                drawn.add_row(row.clone());
+            });
+            println!("{drawn}");
+        }
+        grid.missing.iter().for_each(|(what, reason)| println!("not measured, {what}: {reason}"));
+        grid.published().iter().for_each(|line| println!("published, {line}"));
+        table.note.iter().for_each(|note| println!("{note}"));
+    }
+    println!();
+    notes(run).iter().for_each(|note| println!("{note}"));
+}

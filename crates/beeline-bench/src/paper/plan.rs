@@ -1,0 +1,418 @@
+//! The experiment as a file: which tables, with which axes, how often and how sure.
+//!
+//! Every wrong value is refused with its line, by the types of [`super::axis`] where one value is enough to see it, and by
+//! [`Plan::check`] where it takes several.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use beeline_stats::Tunables;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::axis::{Buffer, Mtu, Percent, Sizes, Streams};
+use super::cell::{Cell, Completion, Load, Move, Place, Told, Work};
+use super::figure::Figure;
+
+/// The form of plans.
+const FORMAT: i64 = 1;
+
+/// The plans that come with the program: a name, and the text.
+pub const BUILT_IN: [(&str, &str); 5] = [
+    ("socket-direct", include_str!("plans/socket-direct.toml")),
+    ("servernet", include_str!("plans/servernet.toml")),
+    ("vpi", include_str!("plans/vpi.toml")),
+    ("sockets-mx", include_str!("plans/sockets-mx.toml")),
+    ("forty-gig", include_str!("plans/forty-gig.toml")),
+];
+
+/// An experiment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`FORMAT`].
+    format: Spanned<i64>,
+    pub name: Spanned<String>,
+    pub title: String,
+    /// The document that the tables come from.
+    pub document: String,
+    pub rounds: Option<Spanned<u32>>,
+    /// Rounds at most, where a confidence is asked for.
+    pub rounds_max: Option<Spanned<u32>>,
+    pub sample_ms: Option<Spanned<u64>>,
+    pub confidence: Option<Percent>,
+    pub within: Option<Percent>,
+    #[serde(rename = "table")]
+    pub tables: Vec<Table>,
+}
+
+/// One table or figure of the document.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    pub id: Spanned<String>,
+    pub title: String,
+    /// Where it is in the document.
+    pub source: String,
+    pub work: Option<Work>,
+    /// Why the table is not measured, where it has no work.
+    pub not_measured: Option<String>,
+    #[serde(default = "eight")]
+    pub bytes: Sizes,
+    #[serde(default)]
+    pub streams: Vec<Streams>,
+    #[serde(default)]
+    pub completion: Vec<Completion>,
+    #[serde(default)]
+    pub buffer: Vec<Buffer>,
+    #[serde(default)]
+    pub options: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub place: Vec<Place>,
+    #[serde(default)]
+    pub load: Vec<Load>,
+    #[serde(default, rename = "move")]
+    pub moves: Vec<Move>,
+    #[serde(default)]
+    pub mtu: Vec<Mtu>,
+    /// Columns of the table; the work's own, if there are none.
+    #[serde(default)]
+    pub figures: Vec<Spanned<Figure>>,
+    /// What a reader must know to compare.
+    pub note: Option<String>,
+    #[serde(default)]
+    pub published: Vec<Published>,
+}
+
+/// A figure that the document gives.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// The system and what it did.
+    pub what: String,
+    pub figure: Spanned<Figure>,
+    /// With its unit: `12 us`.
+    pub value: Spanned<String>,
+    /// The message size that it belongs to; none for what holds for the whole table.
+    pub bytes: Option<super::axis::Message>,
+}
+
+impl Published {
+    /// In the figure's unit. Plans that were checked have no others.
+    pub fn number(&self) -> f64 {
+        self.figure.get_ref().parse(self.value.get_ref()).unwrap_or(f64::NAN)
+    }
+}
+
+fn eight() -> Sizes {
+    Sizes(vec![8])
+}
+
+/// A text with the name that errors give it.
+pub struct Source<'a> {
+    pub name: String,
+    pub text: &'a str,
+}
+
+impl Source<'_> {
+    /// What the text says.
+    ///
+    /// # Errors
+    /// With the line of what is wrong.
+    pub fn read<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
+        toml::from_str(self.text)
+            .map_err(|error| self.error(error.span().map_or(0, |span| span.start), error.message()))
+    }
+
+    /// `file:line:column: what`.
+    pub fn error(&self, at: usize, what: &str) -> anyhow::Error {
+        let before = &self.text[..at.min(self.text.len())];
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        anyhow::anyhow!("{}:{line}:{column}: {what}", self.name)
+    }
+}
+
+/// The text of a built-in plan or of a file, and what to call it.
+pub fn text(name: &str) -> Result<(String, String)> {
+    if let Some((_, text)) = BUILT_IN.iter().find(|(own, _)| *own == name) {
+        return Ok(((*text).to_owned(), format!("{name}.toml (built in)")));
+    }
+    let path = Path::new(name);
+    // A name without a dot or a slash was meant to be one of ours.
+    if !name.contains(['.', '/']) && !path.exists() {
+        let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+        bail!("there is no plan {name}: expected a file, or one of {}", names.join(", "));
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {name}"))?;
+    Ok((text, name.to_owned()))
+}
+
+impl Plan {
+    /// Reads and checks one.
+    pub fn parse(source: &Source) -> Result<Plan> {
+        let plan: Plan = source.read()?;
+        plan.check(source)?;
+        Ok(plan)
+    }
+
+    fn check(&self, source: &Source) -> Result<()> {
+        if *self.format.get_ref() != FORMAT {
+            let what = format!("format {} is not understood: expected {FORMAT}", self.format.get_ref());
+            return Err(source.error(self.format.span().start, &what));
+        }
+        check_word(&self.name, source)?;
+        let positive = |number: &Option<Spanned<u32>>, least: u32, what: &str| match number {
+            Some(number) if *number.get_ref() < least => {
+                Err(source.error(number.span().start, &format!("expected {least} or more {what}")))
+            }
+            _ => Ok(()),
+        };
+        positive(&self.rounds, 1, "rounds")?;
+        positive(&self.rounds_max, 1, "rounds")?;
+        if let Some(sample) = self.sample_ms.as_ref().filter(|ms| !(5..=600_000).contains(ms.get_ref())) {
+            return Err(source.error(sample.span().start, "expected samples of 5 to 600000 milliseconds"));
+        }
+        let mut seen = BTreeSet::new();
+        for table in &self.tables {
+            check_word(&table.id, source)?;
+            if !seen.insert(table.id.get_ref()) {
+                let what = format!("there are two tables called {}: expected another name", table.id.get_ref());
+                return Err(source.error(table.id.span().start, &what));
+            }
+            table.check(source)?;
+        }
+        Ok(())
+    }
+
+    /// All combinations, table by table; of long axes only some sizes, if so asked.
+    pub fn cells(&self, sizes_most: Option<usize>) -> Vec<Cell> {
+        self.tables.iter().flat_map(|table| table.cells(sizes_most)).collect()
+    }
+}
+
+/// Names go into names of files and of cells.
+fn check_word(word: &Spanned<String>, source: &Source) -> Result<()> {
+    let text = word.get_ref();
+    let is_good = !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    match is_good {
+        true => Ok(()),
+        false => Err(source.error(word.span().start, "expected a name of small letters, digits and hyphens")),
+    }
+}
+
+impl Table {
+    fn check(&self, source: &Source) -> Result<()> {
+        let wrong = |what: &str| Err(source.error(self.id.span().start, what));
+        let id = self.id.get_ref();
+        let work = match (self.work, &self.not_measured) {
+            (Some(work), None) => work,
+            (None, Some(_)) => return self.check_published(source, None),
+            (None, None) => return wrong(&format!("table {id} has neither `work` nor `not_measured`: expected one")),
+            (Some(_), Some(_)) => return wrong(&format!("table {id} has `work` and `not_measured`: expected one")),
+        };
+        if self.bytes.0.is_empty() {
+            return wrong(&format!("table {id} has no sizes in `bytes`: expected at least one"));
+        }
+        if !work.has_streams() && self.streams.iter().any(|streams| streams.0 != 1) {
+            return wrong(&format!("table {id} has several streams: expected `work` to be \"stream\" or \"both\""));
+        }
+        let names: Vec<String> = self.cells(None).iter().map(Cell::name).collect();
+        if let Some(name) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+            return wrong(&format!("table {id} has {} twice: expected each value of an axis once", name.1));
+        }
+        for list in &self.options {
+            if let (_, Some(error)) = Tunables::parse_env(list.get_ref().as_bytes()) {
+                let what = format!("`{}` are no options of the library: {error}", list.get_ref());
+                return Err(source.error(list.span().start, &what));
+            }
+        }
+        for figure in &self.figures {
+            if !work.has(*figure.get_ref()) {
+                let what = format!("the work of table {id} has no figure \"{}\"", figure.get_ref().word());
+                return Err(source.error(figure.span().start, &what));
+            }
+        }
+        self.check_published(source, Some(work))
+    }
+
+    fn check_published(&self, source: &Source, work: Option<Work>) -> Result<()> {
+        for published in &self.published {
+            let figure = *published.figure.get_ref();
+            if let Err(what) = figure.parse(published.value.get_ref()) {
+                return Err(source.error(published.value.span().start, &what));
+            }
+            if work.is_some_and(|work| !work.has(figure)) {
+                let what = format!("the work of table {} has no figure \"{}\"", self.id.get_ref(), figure.word());
+                return Err(source.error(published.figure.span().start, &what));
+            }
+        }
+        Ok(())
+    }
+
+    /// The axes along which the table's cells differ, whose values are told even where they are the usual ones.
+    pub fn told(&self) -> Told {
+        Told {
+            completion: self.completion.len() > 1,
+            buffer: self.buffer.len() > 1,
+            place: self.place.len() > 1,
+            load: self.load.len() > 1,
+            moves: self.moves.len() > 1,
+            mtu: self.mtu.len() > 1,
+        }
+    }
+
+    /// The columns.
+    pub fn columns(&self) -> Vec<Figure> {
+        match (self.figures.is_empty(), self.work) {
+            (true, Some(work)) => work.figures(),
+            _ => self.figures.iter().map(|figure| *figure.get_ref()).collect(),
+        }
+    }
+
+    fn cells(&self, sizes_most: Option<usize>) -> Vec<Cell> {
+        let Some(work) = self.work else { return Vec::new() };
+        let sizes = match (work.has_messages(), sizes_most) {
+            (false, _) => vec![1],
+            (true, None) => self.bytes.0.clone(),
+            (true, Some(most)) => self.bytes.thin(most),
+        };
+        let first = Cell {
+            table: self.id.get_ref().clone(),
+            work,
+            bytes: 1,
+            streams: 1,
+            completion: Completion::Lazy,
+            buffer: None,
+            options: String::new(),
+            place: Place::Apart,
+            load: Load::None,
+            moves: Move::Any,
+            mtu: None,
+        };
+        // The first axis changes slowest: curves are measured as they are drawn.
+        let mut cells = vec![first];
+        spread(&mut cells, &self.mtu, |cell, mtu| cell.mtu = mtu.0);
+        spread(&mut cells, &self.moves, |cell, moves| cell.moves = *moves);
+        spread(&mut cells, &self.load, |cell, load| cell.load = *load);
+        spread(&mut cells, &self.place, |cell, place| cell.place = *place);
+        spread(&mut cells, &self.options, |cell, options| cell.options.clone_from(options.get_ref()));
+        spread(&mut cells, &self.buffer, |cell, buffer| cell.buffer = buffer.0);
+        spread(&mut cells, &self.completion, |cell, completion| cell.completion = *completion);
+        spread(&mut cells, &self.streams, |cell, streams| cell.streams = streams.0);
+        spread(&mut cells, &sizes, |cell, bytes| cell.bytes = *bytes);
+        cells
+    }
+}
+
+/// Each cell with each value; as they are where an axis has no values.
+fn spread<T>(cells: &mut Vec<Cell>, values: &[T], set: impl Fn(&mut Cell, &T)) {
+    if values.is_empty() {
+        return;
+    }
+    let each = |cell: &Cell| {
+        let cell = cell.clone();
+        let set = &set;
+        values.iter().map(move |value| {
+            let mut cell = cell.clone();
+            set(&mut cell, value);
+            cell
+        })
+    };
+    *cells = cells.iter().flat_map(each).collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "format = 1\nname = \"p\"\ntitle = \"P\"\ndocument = \"D\"\n";
+
+    fn parse(rest: &str) -> Result<Plan> {
+        let text = format!("{HEAD}{rest}");
+        Plan::parse(&Source { name: "p.toml".into(), text: &text })
+    }
+
+    fn table(rest: &str) -> String {
+        format!("[[table]]\nid = \"t\"\ntitle = \"T\"\nsource = \"S\"\n{rest}")
+    }
+
+    #[test]
+    fn built_in_plans_are_plans_with_cells_of_their_own() {
+        for (name, text) in BUILT_IN {
+            let plan = Plan::parse(&Source { name: name.into(), text }).unwrap();
+            assert_eq!(plan.name.get_ref(), name);
+            let cells = plan.cells(None);
+            let names: BTreeSet<String> = cells.iter().map(Cell::name).collect();
+            assert_eq!(names.len(), cells.len(), "{name}");
+            let few = plan.cells(Some(3));
+            assert!(!few.is_empty() && few.len() <= cells.len() && few.iter().all(|cell| names.contains(&cell.name())));
+            let numbers = plan.tables.iter().flat_map(|table| &table.published).map(Published::number);
+            assert!(numbers.into_iter().all(f64::is_finite), "{name}");
+        }
+    }
+
+    #[test]
+    fn axes_are_multiplied() {
+        let text = "work = \"stream\"\nbytes = [64, \"64K\"]\nstreams = [1, 2, 4, 8]\nbuffer = [\"default\", \"2M\"]\n";
+        let plan = parse(&table(text)).unwrap();
+        let cells = plan.cells(None);
+        assert_eq!(cells.len(), 16);
+        assert_eq!((cells[0].bytes, cells[1].bytes, cells[2].streams), (64, 65_536, 2));
+        assert_eq!(plan.tables[0].columns(), Work::Stream.figures());
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        let cases = [
+            ("work = \"latency\"\nbites = [1]\n", 10, "bites"),
+            ("work = \"latency\"\nbytes = [0]\n", 10, "not possible"),
+            ("work = \"latency\"\nbytes = [-1]\n", 10, "-1"),
+            ("work = \"latency\"\nbytes = [1.5]\n", 10, "whole"),
+            ("work = \"latency\"\nbytes = [\"1T\"]\n", 10, "1T"),
+            ("work = \"latency\"\nbytes = \"1..4M tripling\"\n", 10, "doubling"),
+            ("work = \"latency\"\nbytes = []\n", 6, "no sizes"),
+            ("work = \"latency\"\nstreams = [2]\n", 6, "several streams"),
+            ("work = \"latency\"\nbytes = [8, 9, 8]\n", 6, "twice"),
+            ("work = \"stream\"\nstreams = [0]\n", 10, "1 to 64"),
+            ("work = \"stream\"\nmtu = [10]\n", 10, "MTU of 576"),
+            ("work = \"stream\"\nbuffer = [\"1\"]\n", 10, "4 KiB"),
+            ("work = \"stream\"\noptions = [\"colour=red\"]\n", 10, "colour"),
+            ("work = \"stream\"\nfigures = [\"p50\"]\n", 10, "p50"),
+            ("work = \"stream\"\nfigures = [\"nonsense\"]\n", 10, "nonsense"),
+            ("work = \"walk\"\n", 9, "walk"),
+            ("", 6, "neither"),
+            ("work = \"latency\"\nnot_measured = \"because\"\n", 6, "expected one"),
+            ("not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\nvalue=\"9 MB/s\"\n", 13, "12 us"),
+        ];
+        for (text, line, word) in cases {
+            let error = format!("{:#}", parse(&table(text)).unwrap_err());
+            assert!(error.starts_with(&format!("p.toml:{line}:")), "{text}: {error}");
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_plan_itself_is_told_too() {
+        let good = table("work = \"latency\"\n");
+        assert!(parse(&good).is_ok());
+        for (text, word) in [
+            ("sample_ms = 1\n", "5 to 600000"),
+            ("rounds = 0\n", "1 or more"),
+            ("confidence = 100\n", "percentage"),
+            ("within = \"many\"\n", "percentage"),
+        ] {
+            let error = parse(&format!("{text}{good}")).unwrap_err().to_string();
+            assert!(error.starts_with("p.toml:5:") && error.contains(word), "{text}: {error}");
+        }
+        let error = parse(&format!("{good}{good}")).unwrap_err().to_string();
+        assert!(error.starts_with("p.toml:11:6: there are two tables"), "{error}");
+        let other = HEAD.replace("format = 1", "format = 2") + &good;
+        let error = Plan::parse(&Source { name: "p.toml".into(), text: &other }).unwrap_err().to_string();
+        assert!(error.starts_with("p.toml:1:10: format 2"), "{error}");
+        let other = HEAD.replace("\"p\"", "\"p/../x\"") + &good;
+        assert!(Plan::parse(&Source { name: "p.toml".into(), text: &other }).is_err());
+        assert!(text("no-such-plan").unwrap_err().to_string().contains("servernet"));
+    }
+}

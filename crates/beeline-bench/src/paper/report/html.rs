@@ -1,0 +1,93 @@
+//! The page: readable on a phone (tables scroll in their boxes) and on paper (tables and figures stay whole).
+
+use std::fmt::Write;
+
+use super::Part;
+use crate::paper::grid::notes;
+use crate::paper::store::Run;
+
+const STYLE: &str = "\
+:root { color-scheme: light; font: 16px/1.45 system-ui, sans-serif; color: #1a1a1a; background: #fff }
+body { max-width: 70rem; margin: 0 auto; padding: 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin: 2.2rem 0 0.2rem }
+.source, .note, footer { color: #555; font-size: 0.9rem; margin: 0.2rem 0 }
+.box { overflow-x: auto } svg { max-width: 100%; height: auto; display: block; margin: 0.6rem 0 }
+table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; margin: 0.6rem 0 }
+th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
+th { white-space: normal; vertical-align: bottom } th:first-child, td:first-child { text-align: left }
+nav a { margin-right: 1rem }
+@media print { body { max-width: none; padding: 0 } nav { display: none } section, table, svg { break-inside: avoid }
+  .box { overflow: visible } th, td { white-space: normal } }
+";
+
+/// The whole page.
+pub fn page(run: &Run, parts: &[Part]) -> String {
+    let title = escape(&run.plan.title);
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+    );
+    paragraph(&mut page, "source", &format!("Tables of: {}", run.plan.document));
+    if let Some(machine) = run.machines.last() {
+        paragraph(&mut page, "source", &format!("{}. Beeline {}.", machine.line(), run.settings.version));
+    }
+    page.push_str("<nav>");
+    for part in parts {
+        let id = part.grid.table.id.get_ref();
+        let _ = write!(page, "<a href=\"#{id}\">{id}</a>");
+    }
+    page.push_str("</nav>\n");
+    for part in parts {
+        section(&mut page, part);
+    }
+    page.push_str("<footer>\n");
+    for note in notes(run) {
+        paragraph(&mut page, "note", &note);
+    }
+    page.push_str("</footer>\n</body>\n</html>\n");
+    page
+}
+
+fn section(page: &mut String, part: &Part) {
+    let table = part.grid.table;
+    let _ = writeln!(page, "<section id=\"{}\">\n<h2>{}</h2>", table.id.get_ref(), escape(&table.title));
+    paragraph(page, "source", &table.source);
+    // Plotters escapes what it draws.
+    page.push_str(part.svg.as_deref().unwrap_or_default());
+    if !part.grid.rows.is_empty() {
+        page.push_str("<div class=\"box\">\n<table>\n<thead>");
+        row(page, "th", &part.grid.header);
+        page.push_str("</thead>\n<tbody>\n");
+        for cells in &part.grid.rows {
+            row(page, "td", cells);
+        }
+        page.push_str("</tbody>\n</table>\n</div>\n");
+    }
+    for (what, reason) in &part.grid.missing {
+        paragraph(page, "note", &format!("Not measured, {what}: {reason}"));
+    }
+    for line in part.grid.published() {
+        paragraph(page, "note", &format!("Published, {line}"));
+    }
+    if let Some(note) = &table.note {
+        paragraph(page, "note", note);
+    }
+    page.push_str("</section>\n");
+}
+
+fn row(page: &mut String, tag: &str, cells: &[String]) {
+    page.push_str("<tr>");
+    for cell in cells {
+        let _ = write!(page, "<{tag}>{}</{tag}>", escape(cell));
+    }
+    page.push_str("</tr>\n");
+}
+
+fn paragraph(page: &mut String, class: &str, text: &str) {
+    let _ = writeln!(page, "<p class=\"{class}\">{}</p>", escape(text));
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,225 @@
+//! Running a plan: rounds over all cells that are still due, each pair written down at once.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::cell::{Cell, Load};
+use super::place::Places;
+use super::plan::Plan;
+use super::sample::Maker;
+use super::store::{Measured, Record, Run, Settings, Writer};
+use super::summary::is_sure;
+use crate::acceleration::Carried;
+use crate::args::{BenchOptions, Transport};
+use crate::hosts::{Host, Hosts};
+use crate::interrupt;
+use crate::machine::{Machine, ensure_allowed};
+use crate::plan::{find_beeline, progress_bar};
+use crate::worker::own_cost_ns;
+
+/// The columns, each round beginning with the other.
+const COLUMNS: [Transport; 2] = [Transport::Tcp, Transport::Beeline];
+/// A cell that failed so often in a session is left: a failure takes long.
+const FAILURES_MAX: usize = 2;
+/// What a sample takes beside its duration: two processes, their connection, their end.
+const BESIDE: Duration = Duration::from_millis(60);
+/// The memory of the load, which is touched before it begins.
+const LOAD_BEGIN: Duration = Duration::from_millis(150);
+
+/// Makes samples as the settings of a run say.
+pub struct Conductor {
+    maker: Maker,
+    places: Places,
+}
+
+impl Conductor {
+    pub fn new(settings: &Settings, mount: &[&str]) -> Result<Self> {
+        let hosts = settings.hosts.as_ref();
+        let names = hosts.map(|between| Host::parse_two(&between.hosts).map_err(anyhow::Error::msg)).transpose()?;
+        if let (Some((a, b)), None) = (settings.cpus, hosts) {
+            ensure_allowed(&[a, b])?;
+        }
+        let reached = match (hosts, &names) {
+            (Some(between), Some(names)) => {
+                let options = BenchOptions {
+                    library: settings.library.clone(),
+                    address: between.address,
+                    bridge_sockets: between.bridge_sockets.clone(),
+                    patience: between.patience,
+                    remote: between.remote.clone(),
+                    ..BenchOptions::plain()
+                };
+                let (hosts, bridges) = Hosts::new(&options, names, &find_beeline(None)?)?;
+                Some((hosts, bridges.context("the bridges were not asked")?, names.clone()))
+            }
+            _ => None,
+        };
+        Ok(Self {
+            places: Places::new(settings.cpus, names)?,
+            maker: Maker {
+                mount: mount.iter().map(|&word| word.to_owned()).collect(),
+                library: settings.library.clone(),
+                options: settings.options.clone(),
+                sample: Duration::from_millis(settings.sample_ms),
+                hosts: reached,
+            },
+        })
+    }
+
+    /// Measures what is due. The run that is returned has it all.
+    pub fn execute(&self, mut run: Run, mut writer: Writer) -> Result<Run> {
+        let since = Instant::now();
+        let session = Record::Session { machine: Machine::describe()?, own_cost_ns: own_cost_ns()? };
+        note(&mut run, &mut writer, session)?;
+        for cell in run.cells.clone() {
+            if let Err(reason) = self.places.of(&cell) {
+                note(&mut run, &mut writer, Record::Absent { cell: cell.name(), reason })?;
+            }
+        }
+        let bar = progress_bar(0);
+        let mut early = None;
+        'all: loop {
+            let due: Vec<Cell> = run.cells.iter().filter(|cell| is_due(&run, cell)).cloned().collect();
+            if due.is_empty() {
+                break;
+            }
+            let left: u64 = run.cells.iter().map(|cell| rounds_left(&run, cell)).sum();
+            bar.set_length(bar.position() + left.max(due.len() as u64));
+            for cell in due {
+                bar.set_message(cell.name());
+                let record = self.pair(&run, &cell, since);
+                if interrupt::asked() {
+                    // Half a pair compares nothing, and its programs got the signal, too.
+                    early = Some("it was interrupted".to_owned());
+                    break 'all;
+                }
+                let has_failed = matches!(record, Record::Failed { .. });
+                note(&mut run, &mut writer, record)?;
+                bar.inc(1);
+                if has_failed && let Err(why) = self.check() {
+                    early = Some(format!("{why:#}"));
+                    break 'all;
+                }
+            }
+        }
+        bar.finish_and_clear();
+        note(&mut run, &mut writer, Record::End { early })?;
+        Ok(run)
+    }
+
+    /// One round of one cell.
+    fn pair(&self, run: &Run, cell: &Cell, since: Instant) -> Record {
+        let round = run.of(cell).map_or(0, |measured| measured.tcp.len() as u32);
+        let mut columns = COLUMNS;
+        columns.rotate_left(round as usize % COLUMNS.len());
+        let mut samples = Vec::new();
+        for column in columns {
+            let place = match self.places.of(cell) {
+                Ok(place) => place,
+                Err(reason) => return Record::Absent { cell: cell.name(), reason },
+            };
+            match self.maker.sample(cell, column, place, self.places.load(cell, place)) {
+                Ok(sample) => samples.push((column, sample)),
+                Err(error) => {
+                    return Record::Failed { cell: cell.name(), round, error: format!("{column}: {error:#}") };
+                }
+            }
+            if interrupt::asked() {
+                break;
+            }
+        }
+        samples.sort_by_key(|(column, _)| *column);
+        let mut samples = samples.into_iter().map(|(_, sample)| sample);
+        let (Some((tcp, _)), Some((beeline, carried))) = (samples.next(), samples.next()) else {
+            return Record::Failed { cell: cell.name(), round, error: "it was interrupted".into() };
+        };
+        Record::Pair { cell: cell.name(), round, at_s: since.elapsed().as_secs_f64(), tcp, beeline, carried }
+    }
+
+    /// Whether the hosts are still there.
+    fn check(&self) -> Result<()> {
+        self.maker.hosts.as_ref().map_or(Ok(()), |(_, bridges, _)| bridges.check())
+    }
+}
+
+fn note(run: &mut Run, writer: &mut Writer, record: Record) -> Result<()> {
+    writer.add(&record)?;
+    run.take(record);
+    Ok(())
+}
+
+fn rounds_left(run: &Run, cell: &Cell) -> u64 {
+    let done = run.of(cell).map_or(0, |measured| measured.tcp.len() as u32);
+    match is_due(run, cell) {
+        true => u64::from(run.settings.rounds.saturating_sub(done)).max(1),
+        false => 0,
+    }
+}
+
+fn is_due(run: &Run, cell: &Cell) -> bool {
+    let settings = &run.settings;
+    let Some(measured) = run.of(cell) else { return true };
+    let Measured { tcp, errors, absent, .. } = measured;
+    let done = tcp.len() as u32;
+    let is_open = done < settings.rounds || done < settings.rounds_max && !is_sure_enough(settings, cell, measured);
+    absent.is_none() && errors.len() < FAILURES_MAX && is_open
+}
+
+/// Whether the settings ask for nothing more.
+fn is_sure_enough(settings: &Settings, cell: &Cell, measured: &Measured) -> bool {
+    settings.within.is_none_or(|within| is_sure(cell, measured, settings.confidence, within))
+}
+
+/// The cells that were measured, and whose intervals stayed wider than was asked for.
+pub fn unsure(run: &Run) -> Vec<&Cell> {
+    let is_unsure = |cell: &&Cell| {
+        run.of(cell).is_some_and(|measured| !measured.tcp.is_empty() && !is_sure_enough(&run.settings, cell, measured))
+    };
+    run.cells.iter().filter(is_unsure).collect()
+}
+
+/// `--dry-run`: the cells, and about how long they take.
+pub fn describe(plan: &Plan, cells: &[Cell], settings: &Settings, conductor: &Conductor) {
+    println!("{}: {}", plan.name.get_ref(), plan.title);
+    let mut all = Duration::ZERO;
+    for cell in cells {
+        match conductor.places.of(cell) {
+            Ok(_) => {
+                let took = pair_takes(settings, cell) * settings.rounds;
+                all += took;
+                println!("  {:<60} {:>6.1} s", cell.name(), took.as_secs_f64());
+            }
+            Err(reason) => println!("  {:<60} not measured: {reason}", cell.name()),
+        }
+    }
+    let is_meant = |table: &&super::plan::Table| settings.only.is_empty() && table.not_measured.is_some();
+    for table in plan.tables.iter().filter(is_meant) {
+        println!("  {:<60} not measured: {}", table.id.get_ref(), table.not_measured.as_deref().unwrap_or_default());
+    }
+    let whole = Duration::from_secs(all.as_secs() + 1);
+    print!("{} cells, {} rounds: about {}", cells.len(), settings.rounds, humantime::format_duration(whole));
+    match settings.within {
+        Some(within) => {
+            println!(", and up to {} rounds until {} holds within {within}", settings.rounds_max, settings.confidence)
+        }
+        None => println!(),
+    }
+}
+
+/// Both columns of a cell, once.
+fn pair_takes(settings: &Settings, cell: &Cell) -> Duration {
+    // A warm-up of an eighth, and the sender's last quarter.
+    let sample = Duration::from_millis(settings.sample_ms) * 11 / 8 + BESIDE;
+    let load = if cell.load == Load::Memory { LOAD_BEGIN } else { Duration::ZERO };
+    2 * (sample + load)
+}
+
+/// How the connections of some cells were carried, where not all went over lanes.
+pub fn complaints(run: &Run) -> Vec<(String, String)> {
+    let complaint = |cell: &Cell| {
+        let carried: &Carried = &run.of(cell)?.carried;
+        Some((cell.name(), carried.complaint()?))
+    };
+    run.cells.iter().filter_map(complaint).collect()
+}

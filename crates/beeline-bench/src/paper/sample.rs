@@ -1,0 +1,283 @@
+//! One sample of one cell: two fresh processes, and what they and the machine's load say.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::cell::{Cell, Load, Move, Work};
+use super::figure::{Figure, Sample, fairness};
+use super::place::Pair as Place;
+use crate::acceleration::Carried;
+use crate::args::{Program, Role, Transport, WorkerArgs};
+use crate::conductor::{Launcher, Worker};
+use crate::everyday::cell::word;
+use crate::hosts::{Bridges, Host, Hosts};
+use crate::process::Guard;
+use crate::worker::Outcome;
+
+/// More messages pushed than pulled, or the reverse, for a sample to be one of the two: the last piece may be smaller than
+/// what is pulled.
+const MOSTLY: u64 = 10;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What samples are made with.
+pub struct Maker {
+    pub mount: Vec<String>,
+    pub library: Option<PathBuf>,
+    /// For every cell.
+    pub options: Option<String>,
+    pub sample: Duration,
+    pub hosts: Option<(Hosts, Bridges, [Host; 2])>,
+}
+
+impl Maker {
+    /// Measures a cell over one transport.
+    pub fn sample(
+        &self,
+        cell: &Cell,
+        column: Transport,
+        place: Place,
+        load: Option<usize>,
+    ) -> Result<(Sample, Carried)> {
+        let run = || self.with_mtu(cell, || self.loaded(cell, column, place, load));
+        let (Move::Push | Move::Pull, Transport::Beeline, Some((_, bridges, _))) = (cell.moves, column, &self.hosts)
+        else {
+            return run();
+        };
+        let pull_min = if cell.moves == Move::Push { u64::from(u32::MAX) } else { 4096 };
+        bridges.with_setting("pull_over_tcp", 1, || {
+            let watched = || bridges.watch("paper", run);
+            let (made, moved) = bridges.with_setting("pull_min", pull_min, watched)?;
+            let (wanted, other) = match cell.moves {
+                Move::Push => (moved.pushes, moved.pulls),
+                _ => (moved.pulls, moved.pushes),
+            };
+            ensure!(wanted > MOSTLY * other, "{} pieces were pushed and {} pulled", moved.pushes, moved.pulls);
+            Ok(made)
+        })
+    }
+
+    fn launcher(&self, cell: &Cell) -> Result<Launcher> {
+        let mut options: Vec<String> = self.options.iter().cloned().collect();
+        options.push(format!("wait={}", word(cell.completion)));
+        options.extend(Some(cell.options.clone()).filter(|options| !options.is_empty()));
+        let mount: Vec<&str> = self.mount.iter().map(String::as_str).collect();
+        let hosts = self.hosts.as_ref().map(|(hosts, ..)| hosts.clone());
+        Launcher::new(&mount, self.library.clone(), Some(options.join(",")), hosts)
+    }
+
+    fn args(&self, program: Program) -> WorkerArgs {
+        WorkerArgs { duration_ms: self.sample.as_millis() as u64, ..WorkerArgs::new(program) }
+    }
+
+    fn loaded(&self, cell: &Cell, column: Transport, place: Place, cpu: Option<usize>) -> Result<(Sample, Carried)> {
+        let launcher = self.launcher(cell)?;
+        let mut load = match cell.load {
+            Load::None => None,
+            Load::Memory => Some(self.load(&launcher, cpu)?),
+        };
+        let (mut sample, carried) = self.pair(&launcher, cell, column, place)?;
+        if let Some(load) = &mut load {
+            load.go_on()?;
+            sample.insert(Figure::Load, figure(&load.result()?, "bytes_per_second")?);
+        }
+        Ok((sample, carried))
+    }
+
+    /// Copies memory on that CPU, or wherever the scheduler lets it, on the client's host.
+    fn load(&self, launcher: &Launcher, cpu: Option<usize>) -> Result<Worker> {
+        let args = WorkerArgs { role: Role::Client, cpu, ..self.args(Program::Load) };
+        let mut worker = launcher.start(Transport::Tcp, &args, None)?;
+        worker.reach("loading")?;
+        Ok(worker)
+    }
+
+    fn pair(&self, launcher: &Launcher, cell: &Cell, column: Transport, place: Place) -> Result<(Sample, Carried)> {
+        let program = match cell.work {
+            Work::Latency => Program::Pingpong,
+            Work::Stream => Program::Stream,
+            Work::Both => Program::Duplex,
+            Work::ConnectRequest | Work::ConnectClose => Program::Connect,
+        };
+        let args = WorkerArgs {
+            message_bytes: if cell.work == Work::ConnectClose { 0 } else { usize::try_from(cell.bytes)? },
+            streams: cell.streams,
+            buffer_bytes: cell.buffer.map(usize::try_from).transpose()?,
+            histogram: cell.work == Work::Latency,
+            ..self.args(program)
+        };
+        let mut pair = launcher.pair(column, &args, place)?;
+        // The largest messages take longer than a sample is long.
+        for worker in [&mut pair.client, &mut pair.server] {
+            worker.add_patience(8 * self.sample);
+        }
+        let (client, server) = pair.finish()?;
+        Ok((read(cell, &client, &server)?, client.carried))
+    }
+
+    /// Runs something with the interfaces' MTU set in both namespaces, and sets it back.
+    fn with_mtu<T>(&self, cell: &Cell, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        let (Some(mtu), Some((_, _, hosts))) = (cell.mtu, &self.hosts) else {
+            return run();
+        };
+        let mut before = Vec::new();
+        for host in hosts {
+            for (link, mtu) in links(host)? {
+                before.push((host, link, mtu));
+            }
+        }
+        ensure!(!before.is_empty(), "the namespaces have no veth whose MTU could be set");
+        let set = before.iter().try_for_each(|(host, link, _)| set_mtu(host, link, mtu));
+        let result = set.and_then(|()| run());
+        let restored: Vec<Result<()>> = before.iter().map(|(host, link, mtu)| set_mtu(host, link, *mtu)).collect();
+        let result = result?;
+        restored.into_iter().collect::<Result<()>>().context("the MTU could not be set back")?;
+        Ok(result)
+    }
+}
+
+/// The veth of a namespace, with their MTUs.
+fn links(host: &Host) -> Result<Vec<(String, u32)>> {
+    #[derive(serde::Deserialize)]
+    struct Link {
+        ifname: String,
+        mtu: u32,
+    }
+    let text = ask(host, ["ip", "-j", "link", "show", "type", "veth"].into_iter())?;
+    let links: Vec<Link> = serde_json::from_str(&text).with_context(|| format!("{host}: ip says `{text}`"))?;
+    Ok(links.into_iter().map(|link| (link.ifname, link.mtu)).collect())
+}
+
+fn set_mtu(host: &Host, link: &str, mtu: u32) -> Result<()> {
+    ask(host, ["ip", "link", "set", "dev", link, "mtu", &mtu.to_string()].into_iter()).map(drop)
+}
+
+fn ask<'a>(host: &Host, words: impl Iterator<Item = &'a str>) -> Result<String> {
+    let command: Command = host.command(words);
+    let output = Guard::start(command, true)?.output(PATIENCE)?;
+    if !output.status.success() {
+        bail!("{host}: {output}");
+    }
+    Ok(output.text)
+}
+
+fn figure(outcome: &Outcome, name: &str) -> Result<f64> {
+    outcome.values.get(name).copied().with_context(|| format!("a worker did not report {name}"))
+}
+
+/// What both ends reported, as figures.
+fn read(cell: &Cell, client: &Outcome, server: &Outcome) -> Result<Sample> {
+    let mut sample = Sample::new();
+    let bytes = cell.bytes as f64;
+    // What was sent or done in all: that is what the CPU time was spent on.
+    let messages = match cell.work {
+        Work::Latency => {
+            sample.insert(Figure::P50, figure(client, "p50_ns")?);
+            sample.insert(Figure::P99, figure(client, "p99_ns")?);
+            let trips = figure(client, "trips_per_second")?;
+            sample.insert(Figure::Rate, trips);
+            sample.insert(Figure::Throughput, 2.0 * trips * bytes);
+            figure(client, "messages")?
+        }
+        Work::Stream | Work::Both => {
+            let mut rate = figure(server, "bytes_per_second")?;
+            let mut moved = figure(client, "bytes_sent")?;
+            let mut shares = server.samples.clone();
+            if cell.work == Work::Both {
+                let [sent, received] = [figure(server, "bytes_sent")?, figure(client, "bytes_received")?];
+                ensure!(sent == received, "{sent} bytes were sent to the client and {received} arrived");
+                rate += figure(client, "bytes_per_second")?;
+                moved += sent;
+                shares.extend(&client.samples);
+            }
+            sample.insert(Figure::Throughput, rate);
+            sample.insert(Figure::Rate, rate / bytes);
+            // With one stream they are pieces of time, not streams.
+            let shares = if cell.streams > 1 { shares } else { vec![1.0] };
+            sample.insert(Figure::Fairness, fairness(&shares).context("no stream moved anything")?);
+            moved / bytes
+        }
+        Work::ConnectRequest | Work::ConnectClose => {
+            sample.insert(Figure::Rate, figure(client, "connections_per_second")?);
+            figure(client, "messages")?
+        }
+    };
+    ensure!(messages > 0.0, "the programs did nothing");
+    // A trip is two messages: one each way.
+    let gigabytes = messages * bytes * if cell.work == Work::Latency { 2.0 } else { 1.0 } / 1e9;
+    for (outcome, each, per_gb) in
+        [(client, Figure::CpuClient, Figure::CpuGbClient), (server, Figure::CpuServer, Figure::CpuGbServer)]
+    {
+        let cpu_ns = figure(outcome, "cpu_seconds")? * 1e9;
+        sample.insert(each, cpu_ns / messages);
+        if cell.work.has_messages() {
+            sample.insert(per_gb, cpu_ns / gigabytes);
+        }
+    }
+    ensure!(sample.values().all(|value| value.is_finite()), "the programs reported what is no number: {sample:?}");
+    Ok(sample)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::paper::cell::{Completion, Place};
+
+    fn outcome(values: &[(&str, f64)], samples: &[f64]) -> Outcome {
+        let values: BTreeMap<String, f64> = values.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+        Outcome { values, samples: samples.to_vec(), ..Outcome::default() }
+    }
+
+    fn cell(work: Work, bytes: u64, streams: usize) -> Cell {
+        Cell {
+            table: "t".into(),
+            work,
+            bytes,
+            streams,
+            completion: Completion::Lazy,
+            buffer: None,
+            options: String::new(),
+            place: Place::Apart,
+            load: Load::None,
+            moves: Move::Any,
+            mtu: None,
+        }
+    }
+
+    #[test]
+    fn cpu_time_is_told_for_what_was_moved_in_all() {
+        let client = outcome(&[("bytes_sent", 4e9), ("cpu_seconds", 2.0)], &[]);
+        let server = outcome(&[("bytes_per_second", 3e9), ("cpu_seconds", 4.0)], &[2e9, 1e9]);
+        let sample = read(&cell(Work::Stream, 1000, 2), &client, &server).unwrap();
+        assert_eq!(sample[&Figure::Throughput], 3e9);
+        assert_eq!(sample[&Figure::Rate], 3e6);
+        assert_eq!((sample[&Figure::CpuClient], sample[&Figure::CpuServer]), (500.0, 1000.0));
+        assert_eq!((sample[&Figure::CpuGbClient], sample[&Figure::CpuGbServer]), (5e8, 1e9));
+        assert!((sample[&Figure::Fairness] - 0.9).abs() < 1e-12);
+    }
+
+    #[test]
+    fn both_ways_are_added_up_and_lost_bytes_noticed() {
+        let values = [("bytes_sent", 1e9), ("bytes_received", 2e9), ("bytes_per_second", 1e9), ("cpu_seconds", 1.0)];
+        let client = outcome(&values, &[]);
+        let server = outcome(&[("bytes_sent", 2e9), ("bytes_per_second", 5e8), ("cpu_seconds", 1.0)], &[]);
+        let sample = read(&cell(Work::Both, 1, 1), &client, &server).unwrap();
+        assert_eq!((sample[&Figure::Throughput], sample[&Figure::Fairness]), (1.5e9, 1.0));
+        let lossy = outcome(&[("bytes_sent", 3e9), ("bytes_per_second", 5e8), ("cpu_seconds", 1.0)], &[]);
+        assert!(read(&cell(Work::Both, 1, 1), &client, &lossy).is_err());
+    }
+
+    #[test]
+    fn a_trip_is_two_messages() {
+        let values =
+            [("p50_ns", 5.0), ("p99_ns", 9.0), ("trips_per_second", 10.0), ("messages", 1e6), ("cpu_seconds", 1.0)];
+        let sample = read(&cell(Work::Latency, 500, 1), &outcome(&values, &[]), &outcome(&values, &[])).unwrap();
+        assert_eq!(sample[&Figure::Throughput], 10_000.0);
+        assert_eq!((sample[&Figure::CpuClient], sample[&Figure::CpuGbClient]), (1000.0, 1e9));
+        assert!(read(&cell(Work::Latency, 500, 1), &outcome(&values[..4], &[]), &outcome(&values, &[])).is_err());
+    }
+}

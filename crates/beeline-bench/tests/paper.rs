@@ -1,0 +1,283 @@
+//! `paper`, `compare` and `report` as programs: what they keep when they are ended, and what they say of wrong input.
+//!
+//! The library is a file that the loader passes over, so that both columns are kernel TCP: what is looked at here are runs, not
+//! what they measure.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PLAN: &str = "format = 1\nname = \"small\"\ntitle = \"Small\"\ndocument = \"None\"\nrounds = 3\nsample_ms = 30\n\
+    [[table]]\nid = \"latency\"\ntitle = \"L\"\nsource = \"S\"\nwork = \"latency\"\nbytes = [1, \"64K\"]\nplace = [\"same\"]\n\
+    [[table]]\nid = \"two\"\ntitle = \"B\"\nsource = \"S\"\nwork = \"both\"\nbytes = [1000]\nstreams = [2]\nplace = [\"same\"]\n\
+    [[table]]\nid = \"cc\"\ntitle = \"C\"\nsource = \"S\"\nwork = \"connect-close\"\nplace = [\"same\"]\n\
+    [[table]]\nid = \"pushed\"\ntitle = \"P\"\nsource = \"S\"\nwork = \"stream\"\nbytes = [64]\nmove = [\"push\"]\n\
+    [[table]]\nid = \"never\"\ntitle = \"N\"\nsource = \"S\"\nnot_measured = \"there is no such thing\"\n";
+const CELLS: [&str; 4] = [
+    "latency/bytes=1/place=same",
+    "latency/bytes=65536/place=same",
+    "two/bytes=1000/streams=2/place=same",
+    "cc/place=same",
+];
+
+/// A directory with a plan and a library.
+struct Bench {
+    directory: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("small.toml"), PLAN).unwrap();
+        fs::write(directory.path().join("lib.so"), "no library").unwrap();
+        Self { directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_beeline-bench"));
+        command.args(words).current_dir(self.directory.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// Runs the plan into a directory.
+    fn paper(&self, into: &str, more: &[&str]) -> Output {
+        self.run(&[&["paper", "small.toml", "--into", into, "--library", "lib.so"], more].concat())
+    }
+
+    fn records(&self, run: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.path(run).join("samples.jsonl")).unwrap_or_default();
+        // The last line may be under way.
+        text.split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'))
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    fn pairs(&self, run: &str) -> Vec<(String, u64)> {
+        let pair = |record: &Value| {
+            let cell = record["cell"].as_str()?.to_owned();
+            (record["event"] == "pair").then(|| (cell, record["round"].as_u64().unwrap()))
+        };
+        self.records(run).iter().filter_map(pair).collect()
+    }
+
+    /// Starts a run that takes a while, and waits until some of it is there.
+    fn begin(&self, into: &str) -> Child {
+        let words = ["paper", "small.toml", "--into", into, "--library", "lib.so", "--duration", "60"];
+        let child = self.command(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while self.pairs(into).len() < 2 {
+            assert!(Instant::now() < deadline, "nothing is measured");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child
+    }
+
+    /// Whether each cell was measured in each round, and once.
+    fn assert_whole(&self, run: &str, rounds: u64) {
+        let pairs = self.pairs(run);
+        let each: BTreeSet<(String, u64)> = pairs.iter().cloned().collect();
+        let wanted = CELLS.iter().flat_map(|cell| (0..rounds).map(|round| ((*cell).to_owned(), round))).collect();
+        assert_eq!(each, wanted);
+        assert_eq!(pairs.len(), each.len());
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn assert_success(output: &Output) {
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
+
+fn report_of(run: &Path) -> String {
+    fs::read_to_string(run.join("report.html")).unwrap()
+}
+
+#[test]
+fn a_run_has_every_cell_every_reason_and_a_report() {
+    let bench = Bench::new();
+    let output = bench.paper("run", &[]);
+    assert_success(&output);
+    bench.assert_whole("run", 3);
+    let records = bench.records("run");
+    assert_eq!((&records[0]["event"], &records.last().unwrap()["event"]), (&"session".into(), &"end".into()));
+    assert!(records[0]["machine"]["kernel"].is_string() && records[0]["own_cost_ns"].as_f64() > Some(0.0));
+    let two = records.iter().find(|record| record["cell"] == CELLS[2]).unwrap();
+    for figure in ["throughput", "rate", "fairness", "cpu-client", "cpu-gb-server"] {
+        assert!(two["tcp"][figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {two}");
+    }
+    let shown = text(&output.stdout);
+    for word in ["--hosts", "there is no such thing", "latency p99: Beeline", "64 KiB"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+        assert!(report_of(&bench.path("run")).contains(word), "{word}");
+    }
+    // The plan and what the command line said are there, too.
+    assert_eq!(fs::read_to_string(bench.path("run/plan.toml")).unwrap(), PLAN);
+    let again = bench.paper("run", &[]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
+}
+
+#[test]
+fn a_run_that_is_killed_goes_on_where_it_was() {
+    let bench = Bench::new();
+    let mut child = bench.begin("run");
+    // SIGKILL: nothing of its own can run any more.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before = bench.pairs("run");
+    assert!(before.len() < 12, "it was through already");
+    // What a full disk or a lost machine leaves of a line.
+    let samples = bench.path("run/samples.jsonl");
+    let torn = fs::read_to_string(&samples).unwrap() + "{\"event\":\"pair\",\"ce";
+    fs::write(&samples, torn).unwrap();
+    let report = bench.run(&["report", "run"]);
+    assert_success(&report);
+    assert!(report_of(&bench.path("run")).contains("it was killed"));
+    assert_success(&bench.run(&["paper", "--resume", "run"]));
+    bench.assert_whole("run", 3);
+    assert_eq!(bench.pairs("run")[..before.len()], before);
+    assert!(!report_of(&bench.path("run")).contains("it was killed"));
+    // Nothing is left to do, and nothing is done.
+    assert_success(&bench.run(&["paper", "--resume", "run"]));
+    bench.assert_whole("run", 3);
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured_and_writes_the_report() {
+    let bench = Bench::new();
+    let mut child = bench.begin("run");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let last = bench.records("run").pop().unwrap();
+    assert_eq!(last["early"], "it was interrupted");
+    assert!(report_of(&bench.path("run")).contains("it was interrupted"));
+    assert_success(&bench.run(&["paper", "--resume", "run"]));
+    bench.assert_whole("run", 3);
+}
+
+#[test]
+fn a_run_does_not_go_on_with_another_library_or_beside_another() {
+    let bench = Bench::new();
+    let mut child = bench.begin("run");
+    let output = bench.run(&["paper", "--resume", "run"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("another program"), "{}", text(&output.stderr));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fs::write(bench.path("lib.so"), "no library either").unwrap();
+    let output = bench.run(&["paper", "--resume", "run"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("not the library"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_cell_that_fails_is_told_and_the_others_are_measured() {
+    let bench = Bench::new();
+    let plan = PLAN.to_owned()
+        + "[[table]]\nid = \"big\"\ntitle = \"G\"\nsource = \"S\"\nwork = \"stream\"\nstreams = [64]\nplace = [\"same\"]\n";
+    fs::write(bench.path("small.toml"), plan).unwrap();
+    // Fewer descriptors than streams.
+    let words = ["-c", "ulimit -n 40; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_beeline-bench")];
+    let more = ["paper", "small.toml", "--into", "run", "--library", "lib.so", "--only", "big", "--only", "cc"];
+    let output = Command::new("sh").args(words).args(more).current_dir(bench.directory.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}{}", text(&output.stdout), text(&output.stderr));
+    let records = bench.records("run");
+    let has_failed =
+        |record: &&Value| record["event"] == "failed" && record["cell"] == "big/bytes=8/streams=64/place=same";
+    assert_eq!(records.iter().filter(has_failed).count(), 2);
+    assert_eq!(bench.pairs("run").len(), 3);
+    assert!(report_of(&bench.path("run")).contains("it failed"));
+}
+
+#[test]
+fn a_confidence_that_is_not_reached_is_told() {
+    let bench = Bench::new();
+    let asked = ["--only", "latency/bytes=1/", "--confidence", "99.5", "--within", "0.01%", "--rounds-max", "4"];
+    let output = bench.paper("run", &asked);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(bench.pairs("run").len(), 4);
+    assert!(
+        text(&output.stdout).contains("not known within 0.01 % at 99.5 % after 4 rounds"),
+        "{}",
+        text(&output.stdout)
+    );
+}
+
+#[test]
+fn two_runs_are_compared() {
+    let bench = Bench::new();
+    for run in ["a", "b"] {
+        assert_success(&bench.paper(run, &["--only", "cc", "--rounds", "2", "--no-report"]));
+    }
+    assert!(!bench.path("a/report.html").exists());
+    let output = bench.run(&["compare", "a", "b", "--json"]);
+    // Two against two cannot differ significantly, whatever the machine does.
+    assert_success(&output);
+    let comparison: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(comparison["lines"].as_array().unwrap().len(), 3);
+    assert_eq!(comparison["lines"][0]["samples"], serde_json::json!([2, 2]));
+    let shown = text(&bench.run(&["compare", "a", "b"]).stdout);
+    assert!(shown.contains("0 of 3 comparisons differ") && shown.contains("2 samples only"), "{shown}");
+    let output = bench.run(&["compare", "a", "."]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("there is no run"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_dry_run_shows_the_cells_and_makes_nothing() {
+    let bench = Bench::new();
+    let output = bench.paper("run", &["--dry-run"]);
+    assert_success(&output);
+    let shown = text(&output.stdout);
+    assert!(CELLS.iter().all(|cell| shown.contains(cell)) && shown.contains("rounds: about"), "{shown}");
+    assert!(shown.contains("--hosts") && shown.contains("there is no such thing"), "{shown}");
+    assert!(!bench.path("run").exists());
+}
+
+#[test]
+fn built_in_plans_are_listed_and_printed_as_plans() {
+    let bench = Bench::new();
+    let list = text(&bench.run(&["paper", "--list"]).stdout);
+    for name in ["socket-direct", "servernet", "vpi", "sockets-mx", "forty-gig"] {
+        assert!(list.contains(name), "{list}");
+        let printed = bench.run(&["paper", name, "--print-plan"]);
+        fs::write(bench.path("mine.toml"), &printed.stdout).unwrap();
+        assert_success(&bench.run(&["paper", "mine.toml", "--dry-run", "--library", "lib.so"]));
+    }
+}
+
+#[test]
+fn wrong_input_is_an_error_that_says_what_was_expected() {
+    let bench = Bench::new();
+    fs::write(bench.path("wrong.toml"), PLAN.replace("bytes = [1,", "bytes = [0,")).unwrap();
+    let cases: [(&[&str], &str); 7] = [
+        (&["paper", "wrong.toml"], "wrong.toml:12:9: a message of 0 bytes is not possible"),
+        (&["paper", "no-such-plan"], "socket-direct"),
+        (&["paper", "small.toml", "--only", "nothing", "--library", "lib.so"], "--dry-run shows them"),
+        (&["paper", "small.toml", "--library", "no.so"], "no.so"),
+        (&["paper", "--resume", "."], "there is no run"),
+        (&["report", "."], "there is no run"),
+        (&["paper", "small.toml", "--into", "small.toml/x", "--library", "lib.so"], "small.toml/x"),
+    ];
+    for (words, expected) in cases {
+        let output = bench.run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(text(&output.stderr).contains(expected), "{words:?}: {}", text(&output.stderr));
+    }
+}
