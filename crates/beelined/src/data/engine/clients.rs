@@ -266,8 +266,8 @@ impl Engine {
             _ => Refusal::NoDoor,
         })?;
         let name = ConnName { client: client.into(), server: server.into() };
-        let cpu = lane.peer_cpu();
-        self.enter(name, lane, peer, Stage::Open, window, cpu).map_err(|lane| {
+        // Even where a quick server has shown its CPU already, the client's choice is one for both (rule 5 of `choose`).
+        self.enter(name, lane, peer, Stage::Open, window, None).map_err(|lane| {
             lane.say(bridge::flags::RESET | bridge::flags::CLOSED);
             lane.retire();
             Refusal::Full
