@@ -202,8 +202,10 @@ def lengths(file, allowed):
         yield name, f"{name} has {len(lines)} lines, more than {FILE_LINES}"
     for start, line in enumerate(lines if file.suffix == ".rs" else []):
         if match := FUNCTION.match(line):
+            # A declaration without a body ends with a semicolon.
             end = next((at for at in range(start, len(lines)) if lines[at].startswith(match[1] + "}")
-                        or at == start and line.rstrip().endswith(("}", ";"))), start)
+                        or at == start and line.endswith(("}", ";"))
+                        or lines[at].startswith(match[1] + ")") and lines[at].endswith(";")), start)
             if end - start + 1 > FUNCTION_LINES:
                 place = f"{name}:{match[2]}"
                 yield place, f"{name}:{start + 1}: {match[2]} has {end - start + 1} lines, more than {FUNCTION_LINES}"

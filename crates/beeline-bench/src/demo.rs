@@ -20,12 +20,13 @@ use beeline_stats::Counter;
 use indicatif::ProgressBar;
 
 use crate::acceleration::{Carried, counter_of};
-use crate::args::{DemoOptions, Transport};
+use crate::args::DemoOptions;
 use crate::machine::{Machine, choose_cpus};
 use crate::output;
 use crate::plan::{Plan, find_beeline, progress_bar};
 use crate::process::{Guard, free_port, run_on, wait_for_listener};
 use crate::report::{Results, Row};
+use crate::transport::Transport;
 use programs::{CONTESTS, Contest, Load, Match};
 
 const ROUNDS: u32 = 3;

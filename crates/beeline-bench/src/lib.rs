@@ -30,6 +30,7 @@ mod machine;
 mod memory;
 mod output;
 mod paper;
+mod parse;
 mod plan;
 mod planner;
 mod poller;
@@ -40,6 +41,7 @@ mod stats;
 mod suite;
 mod syscalls;
 mod timing;
+mod transport;
 mod worker;
 
 use std::process::ExitCode;
@@ -48,7 +50,8 @@ use anyhow::{Context, Result};
 
 pub use planner::{PlanOptions, run as plan_rates};
 
-pub use args::{BenchArgs, BenchCommand, BenchOptions, Transport};
+pub use args::{BenchArgs, BenchCommand, BenchOptions};
+pub use transport::Transport;
 
 use hosts::About;
 use machine::Machine;

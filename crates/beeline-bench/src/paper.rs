@@ -39,17 +39,14 @@ pub use grid::new_table;
 pub use plan::Source;
 use plan::{BUILT_IN, Plan};
 use run::Conductor;
-use store::{Between, Run, Settings, Writer};
+use store::{Between, Run, Settings, WITHIN, Writer};
 
-/// Sizes of an axis in a quick run.
-const QUICK_SIZES: usize = 5;
 const QUICK_ROUNDS: u32 = 3;
 const QUICK_SAMPLE_MS: u64 = 60;
 const ROUNDS: u32 = 5;
 const SAMPLE_MS: u64 = 150;
 const ROUNDS_MAX: u32 = 30;
 const CONFIDENCE: Hundredths = Hundredths(9500);
-const WITHIN: Hundredths = Hundredths(500);
 
 /// `beeline bench paper`.
 ///

@@ -11,7 +11,7 @@ use super::cell::Cell;
 use super::figure::Figure;
 use super::plan::Table;
 use super::run::{complaints, unsure};
-use super::store::Run;
+use super::store::{Run, WITHIN};
 use super::summary::{Both, both};
 use crate::report::three_digits;
 
@@ -121,7 +121,7 @@ pub fn notes(run: &Run) -> Vec<String> {
         notes.push(format!("The run ended early: {why}."));
     }
     for cell in unsure(run) {
-        let within = run.settings.within.unwrap_or(super::WITHIN);
+        let within = run.settings.within.unwrap_or(WITHIN);
         let rounds = run.of(cell).map_or(0, |measured| measured.tcp.len());
         notes.push(format!("{}: not known within {within} at {confidence} after {rounds} rounds.", cell.name()));
     }

@@ -11,11 +11,12 @@ use super::sample::Maker;
 use super::store::{Measured, Record, Run, Settings, Writer};
 use super::summary::is_sure;
 use crate::acceleration::Carried;
-use crate::args::{BenchOptions, Transport};
+use crate::args::BenchOptions;
 use crate::hosts::{Host, Hosts};
 use crate::interrupt;
 use crate::machine::{Machine, ensure_allowed};
 use crate::plan::{find_beeline, progress_bar};
+use crate::transport::Transport;
 use crate::worker::own_cost_ns;
 
 /// The columns, each round beginning with the other.
