@@ -81,14 +81,16 @@ class Crate:
             path = file.relative_to(source).with_suffix("").parts
             if "tests" in path or path[0] == "bin":
                 continue
-            self.modules[() if path in (("lib",), ("main",)) else path] = Module(file, path)
+            # A crate with a library and a program: the program's root is a module like others, but that nobody imports.
+            is_root = path == ("lib",) or path == ("main",) and not (source / "lib.rs").exists()
+            self.modules[() if is_root else path] = Module(file, path)
         self.root = next((module for path, module in self.modules.items() if not path), None)
 
     def place(self, words, module, hops=0):
         """The module in which the thing is at home that a path means in a module; `None` if it is of another crate."""
-        here = () if module is self.root else module.path
+        here = self.here(module)
         words = tuple(words)
-        if words[0] == "crate":
+        if words[0] in ("crate", self.name.replace("-", "_")):
             here, words = (), words[1:]
         elif words[0] in ("self", "super"):
             while words and words[0] in ("self", "super"):
@@ -111,11 +113,15 @@ class Crate:
                 return beyond
         return found
 
+    def here(self, module):
+        """Where a module's own children are."""
+        return () if module is self.root or module.path == ("main",) else module.path
+
     def imports(self):
         """file -> file -> the names."""
         found = {}
         for module in self.modules.values():
-            here = () if module is self.root else module.path
+            here = self.here(module)
             written = PATH.findall(USE.sub("", module.text))
             paths = {tuple(prefix[:-2].split("::")) + ((name,) if name else ()) for prefix, name in written}
             for words, handed_on in [*module.imported, *((path, False) for path in paths)]:
@@ -127,9 +133,9 @@ class Crate:
         return found
 
     def path_of(self, words, module):
-        here = () if module is self.root else module.path
+        here = self.here(module)
         words = tuple(words)
-        if words[0] == "crate":
+        if words[0] in ("crate", self.name.replace("-", "_")):
             return words[1:]
         while words and words[0] in ("self", "super"):
             here, words = here[:-1] if words[0] == "super" else here, words[1:]

@@ -6,6 +6,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
+use super::next::open;
 use crate::real::look_up;
 
 /// What this library exports, sorted.
@@ -122,5 +123,5 @@ fn own_handle() -> *mut c_void {
 /// The handle of a library that is loaded. It is kept: the library stays as long as the program.
 fn handle(path: &CStr) -> *mut c_void {
     // SAFETY: a string; nothing is loaded by this.
-    unsafe { super::open(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) }
+    unsafe { open(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) }
 }
