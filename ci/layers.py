@@ -6,7 +6,8 @@ those below. It is an error if a file imports from a layer above, if files impor
 in the table has no counterpart, if a file is longer than 500 lines, or a function than 80.
 
 Read are `use` declarations and paths that begin with `crate`, `self`, `super` or the name of a module; a name that a module
-only hands on (`pub use`) counts for the file that it comes from, and to hand on names of its own children is no import. Tests are read for their length alone. With crates as
+only hands on (`pub use`) counts for the file that it comes from, and to hand on names of its own children is no import. Calls of methods
+are not seen. Tests are read for their length alone. With crates as
 arguments, every import of theirs is printed, too.
 """
 
@@ -41,10 +42,11 @@ class Module:
             for words, name in leaves(tree):
                 if name == "*":
                     self.globs.append(words)
-                elif name != "_":
+                elif name != "_" and not name.startswith("$"):
                     self.names[name] = words
                 handed_on = public and (name == "*" or not re.search(rf"\b{name}\b", code))
-                self.imported.append((words, handed_on))
+                if not words[-1].startswith("$"):  # A parameter of a macro.
+                    self.imported.append((words, handed_on))
 
 
 def leaves(tree, before=()):

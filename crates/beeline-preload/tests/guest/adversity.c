@@ -6,7 +6,6 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
