@@ -5,3 +5,9 @@ cd "$(dirname "$0")/.."
 if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; fi
 if cargo clippy --version >/dev/null 2>&1; then cargo clippy --release $(ci/workspace.sh) --all-targets -- -D warnings; fi
 ci/layers.py
+ci/docs.py
+# A program that opens its standard error anew empties the log that it may be.
+if grep -rnE 'tee /dev/std(err|out)' --include='*.sh' --include='*.py' ci tests Makefile; then
+    echo "tee needs -a there" >&2
+    exit 1
+fi
