@@ -1,7 +1,7 @@
 //! libfabric's objects as Rust values: opened by a constructor, closed by `Drop`, each holding what it depends on.
 //!
 //! Everything here turns one call of `shim.c` into one checked result. The calls that hand memory to the provider
-//! (`recv`, `send`, `write`, `read`, `register`) are `unsafe`: how long the memory must stay is the caller's to know.
+//! (`recv`, `send`, `write`, `read`, `register`) are `unsafe`: the caller guarantees that the memory stays as long as it must.
 //!
 //! The rail asks for `FI_THREAD_DOMAIN`: calls on one domain must not overlap. The handles are private to
 //! [`crate::Rail`], whose methods that reach libfabric all take `&mut self`.

@@ -16,7 +16,7 @@ const MESSAGES_MAX: c_uint = libc::UIO_MAXIOV as c_uint;
 /// # Safety
 /// `message` must be readable, unless it lies in the first page, which is never mapped.
 unsafe fn has_control(message: *const msghdr) -> bool {
-    // SAFETY: by the caller's word, as it does not lie in the first page.
+    // SAFETY: the caller guarantees that it can be read, as it does not lie in the first page.
     message as usize >= 4096 && unsafe { (*message).msg_controllen } != 0
 }
 

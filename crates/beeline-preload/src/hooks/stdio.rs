@@ -46,7 +46,7 @@ struct Cookie {
 
 /// The fd of a stream of ours.
 unsafe fn fd_of(cookie: *mut c_void) -> c_int {
-    // SAFETY: by the caller's word, what `open` made.
+    // SAFETY: the caller guarantees that `open` made it.
     unsafe { (*cookie.cast::<Cookie>()).fd }
 }
 

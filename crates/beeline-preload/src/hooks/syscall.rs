@@ -119,7 +119,7 @@ unsafe fn pselect6(count: usize, read: usize, write: usize, except: usize, timeo
     let mask = if sigmask < 4096 {
         core::ptr::null()
     } else {
-        // SAFETY: by the caller's word, a pointer and a size.
+        // SAFETY: the caller guarantees a pointer and a size.
         unsafe { *(sigmask as *const *const libc::sigset_t) }
     };
     // SAFETY: forwarded.

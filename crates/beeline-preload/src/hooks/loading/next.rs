@@ -53,6 +53,6 @@ pub fn resolve() {
 pub unsafe fn open(path: *const c_char, flags: c_int) -> *mut c_void {
     // SAFETY: the function has this type, `absent` as well as libc's.
     let next: Open = unsafe { core::mem::transmute(next_dlopen()) };
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     unsafe { next(path, flags) }
 }

@@ -72,7 +72,7 @@ struct Members {
 /// `handle` must be one that dlopen(3) has returned to the caller, who keeps it.
 pub unsafe fn turn(handle: *mut c_void) -> bool {
     let mut link: *const Link = core::ptr::null();
-    // SAFETY: by the caller's word, and room for the answer.
+    // SAFETY: the caller guarantees it, and there is room for the answer.
     if unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut link).cast()) } != 0 || link.is_null() {
         return false;
     }
