@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use crate::everyday::worker::EverydayArgs;
 use crate::hosts::Host;
 use crate::paper::{CompareOptions, PaperOptions, ReportOptions};
-use crate::parse::{cpus, sockets};
+use crate::parse::{cpus, library_options, sockets};
 use crate::transport::Transport;
 use crate::worker::args::WorkerArgs;
 
@@ -146,7 +146,7 @@ pub struct BenchOptions {
     pub library: Option<PathBuf>,
 
     /// Options handed to the library, as BEELINE_OPTIONS
-    #[arg(long, value_name = "KEY=VALUE,…")]
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = library_options)]
     pub options: Option<String>,
 
     /// The two CPUs to pin the client and the server to (default: two cores of one NUMA node)
@@ -203,6 +203,12 @@ pub struct BenchOptions {
 }
 
 impl BenchOptions {
+    /// Whether --only and --except leave a workload of this name in.
+    pub fn names(&self, name: &str) -> bool {
+        let any = |patterns: &[String]| patterns.iter().any(|pattern| name.contains(pattern.as_str()));
+        (self.only.is_empty() || any(&self.only)) && !any(&self.except)
+    }
+
     /// A run on this host that compares TCP and Beeline, for parts of the instrument that ask for one themselves.
     pub fn plain() -> Self {
         BenchOptions {

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use crate::args::BenchOptions;
 use crate::interrupt;
 use crate::machine::Machine;
+use crate::parse;
 use run::{Matrix, Plan};
 use verdict::Ratios;
 
@@ -35,6 +36,7 @@ pub fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
         plan.cells().iter().for_each(|cell| println!("{}", cell.name()));
         return Ok(ExitCode::SUCCESS);
     }
+    options.save.as_deref().map_or(Ok(()), parse::place)?;
     interrupt::watch(interrupt::Second::Ends)?;
     let machine = Machine::describe()?;
     let matrix = plan.execute();

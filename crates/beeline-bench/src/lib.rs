@@ -90,11 +90,12 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
 
 fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
     if options.list {
-        for workload in workloads(options.hosts.is_some()) {
+        for workload in workloads(options.hosts.is_some()).into_iter().filter(|workload| options.names(workload.name)) {
             println!("{:<16} {}", workload.name, workload.rows[0].title);
         }
         return Ok(ExitCode::SUCCESS);
     }
+    options.save.as_deref().map_or(Ok(()), parse::place)?;
     let plan = Plan::new(options, mount)?;
     let machine = Machine::describe()?;
     let results = plan.execute();

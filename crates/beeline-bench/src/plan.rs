@@ -312,13 +312,11 @@ impl Plan {
 
 /// The workloads that are asked for and can be measured.
 fn chosen(options: &BenchOptions, columns: &[Transport], layouts: Option<&Layouts>) -> Vec<&'static Workload> {
-    let named = |patterns: &[String], name: &str| patterns.iter().any(|p| name.contains(p.as_str()));
     let mut workloads: Vec<_> = workloads(options.hosts.is_some())
         .into_iter()
         .filter(|w| w.layout().is_none_or(|layout| layouts.is_some_and(|layouts| layouts.has(layout))))
         .filter(|w| columns.iter().any(|&column| w.is_for(column)))
-        .filter(|w| options.only.is_empty() || named(&options.only, w.name))
-        .filter(|w| !named(&options.except, w.name))
+        .filter(|w| options.names(w.name))
         .filter(|w| options.histogram || !w.is_histogram())
         .collect();
     // A check without these figures fails, so then they stay in.

@@ -8,7 +8,7 @@ use clap::{ArgGroup, Args};
 use super::axis::{Hundredths, parse_percent};
 
 use crate::hosts::Host;
-use crate::parse::{cpus, sockets};
+use crate::parse::{cpus, library_options, sockets};
 
 const PAPER_EXAMPLES: &str = "\
 Examples:
@@ -98,7 +98,7 @@ pub struct PaperOptions {
     pub library: Option<PathBuf>,
 
     /// Options handed to the library in every cell, as BEELINE_OPTIONS
-    #[arg(long, value_name = "KEY=VALUE,…")]
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = library_options)]
     pub options: Option<String>,
 
     /// Measure between two hosts, TCP against the bridge; hosts as for `beeline bench --hosts`
