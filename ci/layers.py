@@ -183,7 +183,7 @@ def order(crate, table, imports):
 
     def rank_of(module):
         path = () if module is crate.root else module.path
-        while path and path not in ranks:
+        while path[:-1] and path not in ranks:
             path = path[:-1]
         return ranks.get(path)
 

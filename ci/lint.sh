@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; fi
 if cargo clippy --version >/dev/null 2>&1; then cargo clippy --release $(ci/workspace.sh) --all-targets -- -D warnings; fi
+ci/checks_test.py -q
 ci/layers.py
 ci/docs.py
 # A program that opens its standard error anew empties the log that it may be.
