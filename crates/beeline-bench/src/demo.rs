@@ -41,7 +41,8 @@ pub fn run(options: &DemoOptions, mount: &[&str]) -> Result<ExitCode> {
     let contests: Vec<&Contest> = CONTESTS.iter().filter(|c| chosen(c.name)).collect();
     let with_bench = chosen("bench");
     if contests.is_empty() && !with_bench {
-        let names: Vec<&str> = CONTESTS.iter().map(|contest| contest.name).chain(["bench"]).collect();
+        let mut names: Vec<&str> = CONTESTS.iter().map(|contest| contest.name).chain(["bench"]).collect();
+        names.dedup();
         bail!("there is no such part of the demo; there are {}", names.join(", "));
     }
     programs::require(&contests)?;
