@@ -26,6 +26,7 @@ const NUMBERS: usize = 512;
 macro_rules! numbers {
     ($( $number:ident => |$a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident| $call:expr; )+) => {
         /// Which numbers are in the table.
+        #[allow(clippy::indexing_slicing, reason = "done while compiling")]
         static OURS: [u64; NUMBERS / 64] = {
             let mut bits = [0u64; NUMBERS / 64];
             $( bits[libc::$number as usize / 64] |= 1 << (libc::$number as usize % 64); )+

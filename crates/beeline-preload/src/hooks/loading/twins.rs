@@ -13,6 +13,7 @@ use crate::real::look_up;
 const EXPORTS: &str = include_str!("../../exports.txt");
 const COUNT: usize = 129;
 /// Where each name begins.
+#[allow(clippy::indexing_slicing, reason = "done while compiling")]
 const STARTS: [u16; COUNT] = {
     let mut starts = [0; COUNT];
     let (names, mut index, mut place) = (EXPORTS.as_bytes(), 0, 0);
