@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::everyday::worker::EverydayArgs;
-use crate::hosts::Host;
-use crate::paper::{CompareOptions, PaperOptions, ReportOptions};
+use crate::hosts::place::Host;
+use crate::paper::args::{CompareOptions, PaperOptions, ReportOptions};
 use crate::parse::{cpus, library_options, sockets};
 use crate::transport::Transport;
 use crate::worker::args::WorkerArgs;

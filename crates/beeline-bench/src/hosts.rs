@@ -11,7 +11,7 @@
 
 mod bridges;
 mod layouts;
-mod place;
+pub mod place;
 mod post;
 
 use std::net::IpAddr;

@@ -9,7 +9,7 @@
 //!    until the intervals are narrow enough, or it is said that they are not.
 //! 5. What this host cannot have, and what the instrument does not run, is printed with the reason, never left out.
 
-mod args;
+pub mod args;
 mod axis;
 mod cell;
 mod compare;
@@ -29,7 +29,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
 
-pub use args::{CompareOptions, PaperOptions, ReportOptions};
+use args::{CompareOptions, PaperOptions, ReportOptions};
 
 use crate::interrupt::{self, Second};
 use crate::plan::find_library;

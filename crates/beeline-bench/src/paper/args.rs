@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args};
 
 use super::axis::{Hundredths, parse_percent};
 
-use crate::hosts::Host;
+use crate::hosts::place::Host;
 use crate::parse::{cpus, library_options, sockets};
 
 const PAPER_EXAMPLES: &str = "\
