@@ -79,7 +79,7 @@ pub fn run(options: &DemoOptions, mount: &[&str]) -> Result<ExitCode> {
     let settings = bench.settings();
     if options.json {
         let document = output::document(&machine, &settings, &rows, &results, &[]);
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        say!("{}", serde_json::to_string_pretty(&document)?);
     } else {
         output::print(&bench.heading(&machine), &settings, &rows, &results, &[]);
     }

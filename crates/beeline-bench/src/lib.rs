@@ -16,6 +16,11 @@
 //! What the workloads do exactly: TCP sockets have TCP_NODELAY set; receivers of streams offer a buffer of 64 KiB or one
 //! message, whichever is larger; requests in the connection crowds are 64 B, answered by as many.
 
+#![deny(clippy::print_stdout)]
+
+#[macro_use]
+mod say;
+
 mod acceleration;
 mod args;
 mod check;
@@ -76,7 +81,7 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Some(BenchCommand::About) => {
-            println!("{}", serde_json::to_string(&About::here()?)?);
+            say!("{}", serde_json::to_string(&About::here()?)?);
             Ok(ExitCode::SUCCESS)
         }
         Some(BenchCommand::Demo(options)) => demo::run(options, mount),
@@ -91,7 +96,7 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
 fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
     if options.list {
         for workload in workloads(options.hosts.is_some()).into_iter().filter(|workload| options.names(workload.name)) {
-            println!("{:<16} {}", workload.name, workload.rows[0].title);
+            say!("{:<16} {}", workload.name, workload.rows[0].title);
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -113,10 +118,10 @@ fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        say!("{}", serde_json::to_string_pretty(&document)?);
     } else {
         output::print(&plan.heading(&machine), &plan.settings(), &rows, &results, &verdicts);
-        plan.notes().iter().for_each(|note| println!("{note}"));
+        plan.notes().iter().for_each(|note| say!("{note}"));
     }
     let failed = results.ended_early.is_some() || !results.errors().is_empty() || verdicts.iter().any(|v| !v.pass);
     Ok(ExitCode::from(u8::from(failed)))

@@ -56,12 +56,12 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
     if options.list {
         for (name, text) in BUILT_IN {
             let plan = Plan::parse(&Source { name: name.to_owned(), text })?;
-            println!("{name:<14} {} ({})", plan.title, plan.document);
+            say!("{name:<14} {} ({})", plan.title, plan.document);
         }
         return Ok(ExitCode::SUCCESS);
     }
     if options.null {
-        println!("{:.1} ns of each latency are the instrument's own", crate::worker::own_cost_ns()?);
+        say!("{:.1} ns of each latency are the instrument's own", crate::worker::own_cost_ns()?);
         return Ok(ExitCode::SUCCESS);
     }
     if !options.dry_run {
@@ -76,7 +76,7 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
     let name = options.plan.as_deref().context("which plan?")?;
     let (text, called) = plan::text(name)?;
     if options.print_plan {
-        print!("{text}");
+        say!("{}", text.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     let plan = Plan::parse(&Source { name: called, text: &text })?;
@@ -204,9 +204,9 @@ fn settings(plan: &Plan, options: &PaperOptions) -> Result<Settings> {
 fn finish(run: Run, options: &PaperOptions) -> Result<ExitCode> {
     grid::print(&run);
     let told = if options.no_report { None } else { Some(report::write(&run, &run.directory)?) };
-    println!("Samples are in {}.", run.directory.display());
+    say!("Samples are in {}.", run.directory.display());
     if let Some(html) = told {
-        println!("The report is {}.", html.display());
+        say!("The report is {}.", html.display());
     }
     let is_bad = run.ended_early.is_some()
         || run.cells.iter().any(|cell| run.of(cell).is_some_and(|measured| !measured.errors.is_empty()))
@@ -222,7 +222,7 @@ pub fn compare(options: &CompareOptions) -> Result<ExitCode> {
     let runs = [Run::read(&options.first)?, Run::read(&options.second)?];
     let comparison = compare::compare(&runs, options.alpha)?;
     match options.json {
-        true => println!("{}", serde_json::to_string_pretty(&comparison)?),
+        true => say!("{}", serde_json::to_string_pretty(&comparison)?),
         false => compare::print(&runs, &comparison),
     }
     Ok(ExitCode::from(u8::from(comparison.differs())))
@@ -235,6 +235,6 @@ pub fn compare(options: &CompareOptions) -> Result<ExitCode> {
 pub fn report(options: &ReportOptions) -> Result<ExitCode> {
     let run = Run::read(&options.run)?;
     let into = options.into.as_deref().unwrap_or(&options.run);
-    println!("{}", report::write(&run, into)?.display());
+    say!("{}", report::write(&run, into)?.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -111,6 +111,26 @@ fn options_that_the_library_does_not_know_are_refused() {
 }
 
 #[test]
+fn a_reader_who_has_seen_enough_is_no_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let stored = directory.path().join("run.json");
+    let run =
+        ["--transports", "unix", "--only", "pingpong-epoll", "--quick", "--rounds", "1", "--no-foreign", "--save"];
+    let runs = [bench(&["--list"]), bench(&["--everyday", "--list"]), bench(&["paper", "--list"]), bench(&run)];
+    for mut command in runs {
+        // Nobody reads from the beginning.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        if command.get_args().any(|word| word == "--save") {
+            command.arg(&stored);
+        }
+        let output = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert!(stored.exists());
+}
+
+#[test]
 fn the_list_has_the_workloads_that_are_asked_for() {
     let output = run(&["--list", "--only", "ping"]);
     let text = String::from_utf8(output.stdout).unwrap();
