@@ -48,7 +48,8 @@ impl Timer {
     #[must_use]
     pub fn stop(self) -> bool {
         // SAFETY: itimerspec is plain data for which zeroes are a valid value.
-        let (never, mut left): (libc::itimerspec, libc::itimerspec) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        let (never, mut left): (libc::itimerspec, libc::itimerspec) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         // SAFETY: the timer is this process's own, and nobody uses it afterwards.
         unsafe {
             libc::timer_settime(self.0, 0, &raw const never, &raw mut left);
