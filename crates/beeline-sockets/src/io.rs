@@ -51,7 +51,7 @@ use crate::desc::{Desc, Kind};
 use crate::life::relay;
 use crate::meet::Begun;
 use crate::side::{SideState, state};
-use crate::{Outcome, kernel, stats, table};
+use crate::{Outcome, kernel, process, stats, table};
 
 /// Flags by which a peer says more than how far it has written.
 const TELLING: u32 = flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT;
@@ -412,7 +412,7 @@ pub fn close_lane(desc: &'static Desc) {
     // demotes the end meanwhile, and who does that is not stopped for long.
     let sharing = if shared { side.tx_lock.lock_within(CLOSE_NAPS) } else { None };
     if shared {
-        side.leave(crate::life::owner());
+        side.leave(process::owner());
         if side.is(state::RELAYED) {
             desc.mark_closed();
             drop((sharing, both));

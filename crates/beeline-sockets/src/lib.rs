@@ -23,8 +23,10 @@
 mod app_memory;
 pub mod bridge;
 pub mod cancel;
+pub mod changing;
 pub mod desc;
 pub mod epoll;
+pub mod hidden;
 pub mod io;
 pub mod kernel;
 pub mod life;
@@ -32,8 +34,10 @@ pub mod limits;
 pub mod lock;
 pub mod meet;
 pub mod options;
+mod outcome;
 pub mod poll;
 mod proc;
+pub mod process;
 mod reclaim;
 pub mod side;
 pub mod signals;
@@ -43,37 +47,7 @@ pub mod table;
 pub mod thread;
 pub mod wait;
 
-pub use life::{config, forks};
+pub use crate::process::{config, forks};
 
 pub use beeline_shm::Errno;
-
-/// What an entry point answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// Not ours: the hook calls the real function.
-    Kernel,
-    /// The value to return.
-    Done(isize),
-    /// Return -1 with this errno.
-    Fail(Errno),
-}
-
-impl Outcome {
-    /// Success with nothing to say.
-    pub const OK: Outcome = Outcome::Done(0);
-
-    /// A failure by number, as in errno(3).
-    #[must_use]
-    pub const fn fail(errno: i32) -> Outcome {
-        Outcome::Fail(Errno(errno))
-    }
-}
-
-impl From<beeline_shm::sys::SysResult> for Outcome {
-    fn from(result: beeline_shm::sys::SysResult) -> Self {
-        match result {
-            Ok(value) => Outcome::Done(value as isize),
-            Err(errno) => Outcome::Fail(errno),
-        }
-    }
-}
+pub use outcome::Outcome;

@@ -33,7 +33,7 @@
 //!
 //! # Locks
 //!
-//! `life::changing` is held while fds change their meaning, that is from the anchor's birth to its place in the
+//! `changing::changing` is held while fds change their meaning, that is from the anchor's birth to its place in the
 //! table; so a `fork` copies no half-made connection. Then a listener's lock, then a description's, then the
 //! innermost ones of `lookup` and `pool`. Nothing is waited for with any of them held: every call that is made
 //! then returns at once.
@@ -73,7 +73,7 @@ use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Draft, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{MAGIC, SideState, state};
-use crate::{Errno, Outcome, epoll, io, life, stats, table};
+use crate::{Errno, Outcome, changing, epoll, hidden, io, life, process, stats, table};
 
 pub use accept::{accept4, door_ready};
 pub(crate) use admit::forget_descriptor_limit;
@@ -113,7 +113,7 @@ pub fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
         Ok(fd) => fd as i32,
         Err(errno) => return Outcome::Fail(errno),
     };
-    let _changing = life::changing();
+    let _changing = changing::changing();
     forget_stale(fd);
     let is_internet = domain == libc::AF_INET || domain == libc::AF_INET6;
     let is_stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
@@ -209,13 +209,13 @@ unsafe fn name(
 
 /// The kernel has given `fd` to something new. If it led to a description, the app closed it behind our back.
 pub fn fd_reborn(fd: i32) {
-    if table::get(fd).is_some() && !life::is_guest_of_parent() {
-        let _changing = life::changing();
+    if table::get(fd).is_some() && !process::is_guest_of_parent() {
+        let _changing = changing::changing();
         forget_stale(fd);
     }
 }
 
-/// Ends what `fd` led to, which the kernel has closed already. The caller holds `life::changing`.
+/// Ends what `fd` led to, which the kernel has closed already. The caller holds `changing::changing`.
 fn forget_stale(fd: i32) {
     let Some(desc) = table::get(fd) else { return };
     epoll::forget(fd, desc);
@@ -279,7 +279,7 @@ pub(crate) fn carry_owner(from: i32, to: i32) {
 }
 
 /// Makes a description a lane, and notes in the side where a later holder finds the parts. The caller holds
-/// `life::changing`.
+/// `changing::changing`.
 fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, side: pool::Side, end: End) {
     let origin = &side.state.origin;
     let cookie = |fd| kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0);
@@ -309,7 +309,7 @@ pub(crate) fn adopt_lane(
     holder: Option<i32>,
     end: End,
 ) {
-    let copy = |fd| kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok().map(|copy| kernel::hide(copy as i32));
+    let copy = |fd| kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok().map(|copy| hidden::hide(copy as i32));
     let lane = pool::adopted_lane(memory, id, copy(lane_fd), holder.and_then(copy));
     desc.pooled.store(lane.map_or(core::ptr::null_mut(), |lane| core::ptr::from_ref(lane).cast_mut()), Relaxed);
     desc.keep_side_memfd(copy(side_fd));
@@ -348,23 +348,23 @@ pub(crate) fn spoil_lane(desc: &'static Desc) {
 }
 
 /// Before a `fork`: idle lanes go, so that the child has none of them, and listeners get what a crowd needs.
-/// The caller holds `life::changing`.
+/// The caller holds `changing::changing`.
 pub fn purge_pools() {
     pool::purge();
     listener::prepare_fork();
 }
 
 /// After a `fork`, in the parent: lanes and sides that other threads gave back since [`purge_pools`] are the child's,
-/// too. The caller holds `life::changing`.
+/// too. The caller holds `changing::changing`.
 pub fn purge_pools_again() {
     pool::purge();
 }
 
 /// Gives up descriptors that are hidden, those that are only there for speed before all others. Returns whether there were
-/// any: the call that ran into the limit may be tried again. The caller does not hold `life::changing`.
+/// any: the call that ran into the limit may be tried again. The caller does not hold `changing::changing`.
 pub fn release_descriptors() -> bool {
     pool::release_descriptors() || {
-        let _changing = life::changing();
+        let _changing = changing::changing();
         retreat::give_up_descriptors()
     }
 }

@@ -19,7 +19,7 @@ use beeline_stats::Reason;
 
 use crate::desc::{Desc, Kind};
 use crate::side::{OptionValue, SideState, store_option};
-use crate::{Errno, Outcome, kernel, life, meet};
+use crate::{Errno, Outcome, hidden, kernel, meet, process};
 pub use get::getsockopt;
 use table::{Class, OPTION, class};
 
@@ -43,9 +43,9 @@ pub fn with_template(family: i32, f: impl FnOnce(i32) -> Outcome) -> Outcome {
     };
     match made {
         Ok(template) => {
-            let template = kernel::hide(template as i32);
+            let template = hidden::hide(template as i32);
             let outcome = f(template);
-            kernel::close_hidden(template);
+            hidden::close_hidden(template);
             outcome
         }
         Err(errno) => Outcome::Fail(errno),
@@ -88,7 +88,7 @@ pub(crate) fn disinherit(side: &SideState) {
 unsafe fn raw_set(fd: i32, level: i32, name: i32, value: *const u8, length: u32) -> Outcome {
     let args = [fd as usize, level as usize, name as usize, value as usize, length as usize, 0];
     // SAFETY: forwarded.
-    unsafe { life::raw(libc::SYS_setsockopt, args) }
+    unsafe { process::raw(libc::SYS_setsockopt, args) }
 }
 
 /// `setsockopt(2)`.

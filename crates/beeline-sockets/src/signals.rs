@@ -27,7 +27,7 @@ use beeline_stats::Counter;
 
 use crate::lock::Lock;
 use crate::thread::{self, Thread};
-use crate::{Errno, Outcome, life, stats};
+use crate::{Errno, Outcome, process, stats};
 
 const SIGNALS: usize = 65;
 
@@ -133,7 +133,7 @@ pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc
     if REAL.load(Acquire) == 0 {
         return Outcome::Kernel;
     }
-    if life::is_guest_of_parent() {
+    if process::is_guest_of_parent() {
         // The dispositions are this process's own, the table is the parent's.
         // SAFETY: forwarded.
         let result = unsafe { real(signal, new, old) };

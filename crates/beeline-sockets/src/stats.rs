@@ -29,7 +29,7 @@ use beeline_stats::{Counter, Poison, Reason, Role};
 pub(crate) use self::succession::{before_strange_program, strange_program_failed, succeed};
 use crate::desc::Desc;
 use crate::lock::Lock;
-use crate::{Errno, kernel, life, proc, table};
+use crate::{Errno, hidden, kernel, life, proc, process, table};
 
 /// Where figures go when there is no file.
 #[repr(C, align(4096))]
@@ -99,7 +99,7 @@ fn nowhere() -> &'static StatsHeader {
 #[cold]
 fn begin() -> &'static StatsHeader {
     life::start();
-    if life::is_guest_of_parent() {
+    if process::is_guest_of_parent() {
         return nowhere();
     }
     let _guard = LOCK.lock();
@@ -108,7 +108,7 @@ fn begin() -> &'static StatsHeader {
         // SAFETY: as in `header`.
         return unsafe { &*found };
     }
-    let made = if life::config().stats { create().ok() } else { None };
+    let made = if process::config().stats { create().ok() } else { None };
     let header = made.unwrap_or_else(nowhere);
     HEADER.store(core::ptr::from_ref(header).cast_mut(), Release);
     header
@@ -201,11 +201,11 @@ fn publish(
     // process; zero is a valid header.
     let header = unsafe { &*base.cast::<StatsHeader>() };
     header.pid_namespace.store(proc::pid_namespace(), Relaxed);
-    header.add(Counter::HiddenFds, u64::from(life::hidden_count()));
+    header.add(Counter::HiddenFds, u64::from(hidden::hidden_count()));
     if let Ok(last) = last {
         succession::add_up(last, name, header);
     }
-    if let Some(reason) = life::stopped_because() {
+    if let Some(reason) = process::stopped_because() {
         header.stop(reason);
     }
     header.publish(name, uid, unix_ns(), program_name(stat));
@@ -312,7 +312,7 @@ pub fn uncount_if_open(counter: Counter) {
 /// Nothing is accelerated any more, for the reason that the process knows.
 pub(crate) fn stopped() {
     if !HEADER.load(Acquire).is_null()
-        && let Some(reason) = life::stopped_because()
+        && let Some(reason) = process::stopped_because()
     {
         header().stop(reason);
     }

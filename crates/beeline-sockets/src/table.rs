@@ -13,9 +13,8 @@ use beeline_shm::sys;
 use crate::desc::{Desc, Pin, RxGuard, TxGuard};
 use crate::lock::Lock;
 
-/// The numbers of descriptors that can be ours, hidden, or members of a set, here and in all other tables: those below the
-/// kernel's default limit (`fs.nr_open`). What has a higher one is the kernel's business alone.
-pub const FDS: usize = 1 << 20;
+pub use crate::hidden::FDS;
+
 const CHUNK_FDS: usize = 1024;
 const CHUNKS: usize = FDS / CHUNK_FDS;
 
@@ -222,9 +221,9 @@ mod tests {
         assert!(set(last, None).is_ok());
         assert!(reaches(last) && !reaches(beyond) && !reaches(-1));
         for fd in [last, beyond] {
-            crate::life::hidden_add(fd);
-            assert_eq!(crate::life::is_hidden(fd), reaches(fd));
-            crate::life::hidden_remove(fd);
+            crate::hidden::hidden_add(fd);
+            assert_eq!(crate::hidden::is_hidden(fd), reaches(fd));
+            crate::hidden::hidden_remove(fd);
         }
         desc.give_if_unused();
     }

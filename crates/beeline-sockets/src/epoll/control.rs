@@ -11,7 +11,7 @@ use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, set_of};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
-use crate::{Errno, Outcome, kernel, life, meet, table};
+use crate::{Errno, Outcome, hidden, kernel, meet, process, table};
 use beeline_lane::Armed;
 
 /// What epoll_ctl(2) allows beside `EPOLLEXCLUSIVE`.
@@ -40,7 +40,7 @@ pub fn create(flags: i32) -> Outcome {
     // Without memory the set is the kernel's alone; lanes then look to it as their anchors do.
     if let (Some(desc), Some(set)) = (DESCS.take(), SETS.take()) {
         set.begin(desc, flags & libc::EPOLL_CLOEXEC == 0);
-        desc.begin(Kind::Epoll, fd, 0, life::forks());
+        desc.begin(Kind::Epoll, fd, 0, process::forks());
         desc.set.store(core::ptr::from_ref(set).cast_mut(), Relaxed);
         let _guard = ALL_LOCK.lock();
         set.next_set.store(ALL.load(Relaxed), Relaxed);
@@ -290,11 +290,11 @@ fn waker() -> Option<i32> {
     }
     // SAFETY: plain numbers; the counter starts at one, so the descriptor is readable from the start.
     let fd = unsafe { beeline_shm::sys::call(libc::SYS_eventfd2, [1, EVENTFD_FLAGS, 0, 0, 0, 0]) }.ok()? as i32;
-    let fd = kernel::hide(fd);
+    let fd = hidden::hide(fd);
     match WAKER.compare_exchange(-1, fd, Relaxed, Relaxed) {
         Ok(_) => Some(fd),
         Err(other) => {
-            kernel::close_hidden(fd);
+            hidden::close_hidden(fd);
             Some(other)
         }
     }

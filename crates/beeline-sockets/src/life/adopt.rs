@@ -24,7 +24,7 @@ use super::handover::{by_cookie, end_loan};
 use super::{open_fds, orphan};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::side::{MAGIC, SideState};
-use crate::{io, kernel, meet, table};
+use crate::{io, kernel, meet, process, table};
 
 /// Descriptors that are looked at without memory from the kernel.
 const FEW: usize = 64;
@@ -240,7 +240,7 @@ fn install(
     side.arm_lock.disown();
     meet::adopt_lane(desc, memory, id, side, [side_fd, lane_fd], holder, end);
     desc.shared.store(true, Relaxed);
-    side.join(super::owner());
+    side.join(process::owner());
     bring_up_to_date(fd, desc);
     Some(desc)
 }

@@ -10,8 +10,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_stats::Reason;
 
 use super::fds::{dup_from, hidden_refusal, note_nonblock};
-use super::{raw, relay};
+use super::relay;
 use crate::desc::{Desc, Kind};
+use crate::process::raw;
 use crate::{Outcome, epoll, io, kernel, options, table};
 
 // linux/fcntl.h

@@ -8,9 +8,11 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use beeline_shm::sys;
 
-use super::hidden::{is_hidden, next_hidden};
-use super::{changing, is_guest_of_parent, linger, raw, stranger};
+use super::{linger, stranger};
+use crate::changing::changing;
 use crate::desc::{Desc, Kind};
+use crate::hidden::{is_hidden, next_hidden};
+use crate::process::{is_guest_of_parent, raw};
 use crate::{Errno, Outcome, epoll, io, kernel, meet, stats, table};
 
 /// `close(2)`.

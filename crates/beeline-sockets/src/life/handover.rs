@@ -37,8 +37,10 @@ use core::sync::atomic::{
 };
 
 use super::image::Image;
-use super::{changing, is_guest_of_parent, open_fds, stranger};
+use super::{open_fds, stranger};
+use crate::changing::changing;
 use crate::desc::Desc;
+use crate::process::{self, is_guest_of_parent};
 use crate::side::{EXPECTED, SideState};
 use crate::{kernel, meet, stats, table};
 
@@ -105,7 +107,7 @@ pub(super) fn lend(desc: &'static Desc, to_another: bool) -> bool {
         desc.shared.store(true, Relaxed);
         side.holders.fetch_add(1, AcqRel);
         // Whoever demotes the connection has to tell both.
-        side.join(super::owner());
+        side.join(process::owner());
         side.join(EXPECTED);
     }
     side.origin.lent.fetch_add(1, AcqRel);
@@ -146,7 +148,7 @@ fn each_part(desc: &Desc, mut f: impl FnMut(i32)) {
 /// Before `execve` and its relatives.
 pub fn before_exec(image: Image) -> Loan {
     let mut loan = Loan::new(is_guest_of_parent());
-    if !super::has_started() {
+    if !process::has_started() {
         return loan;
     }
     pass_listeners_on();
@@ -189,7 +191,7 @@ fn pass_listeners_on() {
 
 /// `execve` has failed.
 pub fn exec_failed(loan: &Loan) {
-    if super::has_started() && !loan.to_another {
+    if process::has_started() && !loan.to_another {
         stats::strange_program_failed();
     }
     if loan.count == 0 {
@@ -206,7 +208,7 @@ pub fn exec_failed(loan: &Loan) {
 /// Before a process is spawned by libc. What becomes of descriptors in between, libc alone knows.
 pub fn before_spawn(image: Image) -> Loan {
     let mut loan = Loan::new(true);
-    if !super::has_started() || is_guest_of_parent() {
+    if !process::has_started() || is_guest_of_parent() {
         return loan;
     }
     meet::before_fork();
@@ -226,7 +228,7 @@ pub fn before_spawn(image: Image) -> Loan {
 
 /// After it.
 pub fn after_spawn(loan: &Loan, spawned: bool) {
-    if !super::has_started() || is_guest_of_parent() {
+    if !process::has_started() || is_guest_of_parent() {
         return;
     }
     let _changing = changing();

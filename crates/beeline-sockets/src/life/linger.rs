@@ -22,9 +22,11 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use beeline_shm::sys;
 
 use super::fds::settle;
-use super::{changing, hidden_remove, is_guest_of_parent};
+use crate::changing::changing;
 use crate::desc::{Desc, Kind};
-use crate::{kernel, table};
+use crate::hidden::{self, hidden_remove};
+use crate::process::is_guest_of_parent;
+use crate::table;
 
 /// `fd`, which leads to `desc`, is about to be closed or to lead elsewhere: if it is the last number, and calls wait,
 /// `desc` gets a hidden one. The caller holds [`changing`].
@@ -34,9 +36,9 @@ pub(super) fn keep(fd: i32, desc: &'static Desc) {
     {
         return;
     }
-    let Some(hidden) = kernel::hidden_twin(fd) else { return };
+    let Some(hidden) = hidden::hidden_twin(fd) else { return };
     if table::set(hidden, Some(desc)).is_err() {
-        return kernel::close_hidden(hidden);
+        return hidden::close_hidden(hidden);
     }
     desc.lingering.store(hidden.saturating_add(1), SeqCst);
 }

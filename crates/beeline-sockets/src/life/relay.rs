@@ -9,7 +9,7 @@
 //! # Rules
 //!
 //! 1. A description is demoted once, for all its holders, and never back.
-//! 2. The demoter holds `life::changing` and both locks of its description, and the side's when others share it. So
+//! 2. The demoter holds `changing::changing` and both locks of its description, and the side's when others share it. So
 //!    nobody is in the middle of an operation; what was sent is in the ring, and what was not yet received is there for
 //!    the relay to find.
 //! 3. The TCP connection has the addresses that the app has seen, as far as the kernel can be made to agree ([`pair`]).
@@ -39,7 +39,7 @@ use self::pump::Plan;
 use crate::desc::{Desc, Kind};
 use crate::io::Anchor;
 use crate::side::{SideState, state};
-use crate::{epoll, kernel, life, meet, stats, table};
+use crate::{changing, epoll, kernel, meet, stats, table};
 
 /// Bytes of a side's page.
 const SIDE_BYTES: usize = 4096;
@@ -49,10 +49,10 @@ const SIDE_BYTES: usize = 4096;
 ///
 /// No lock may be held. Blocks for as long as it takes to make a process.
 pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
-    if life::is_guest_of_parent() {
+    if crate::process::is_guest_of_parent() {
         return Err(Reason::VforkChild);
     }
-    let _changing = life::changing();
+    let _changing = changing::changing();
     if !table::leads_to(fd, desc) || !desc.is_lane() {
         return if desc.kind() == Kind::Tcp { Ok(()) } else { Err(Reason::RelayFailed) };
     }
@@ -95,9 +95,9 @@ pub fn demote(fd: i32) -> Result<(), Reason> {
 /// # Errors
 /// Why one of them still is a lane.
 pub fn leave_lanes(reason: Reason) -> Result<(), Reason> {
-    life::stop_accelerating(reason);
+    crate::process::stop_accelerating(reason);
     LEFT.store(false, Relaxed);
-    let _changing = life::changing();
+    let _changing = changing::changing();
     meet::leave_doors(reason);
     let mut result = Ok(());
     table::for_each(|fd, desc| {
@@ -132,7 +132,7 @@ fn gate(desc: &'static Desc, pair: &Pair) -> Result<Attendance, Reason> {
         return Err(Reason::RelayFailed);
     }
     follow::await_children(side);
-    side.leave(life::owner());
+    side.leave(crate::process::owner());
     if side.sharers.iter().all(|sharer| sharer.load(Relaxed) == 0) {
         return Ok(Attendance::NONE);
     }

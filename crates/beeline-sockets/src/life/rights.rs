@@ -23,8 +23,9 @@ use beeline_stats::Reason;
 use super::adopt::{Part, adopt_all};
 use super::handover::{end_loan, lend, lend_again, part_fds};
 use super::stranger::give_away;
-use super::{changing, is_guest_of_parent};
+use crate::changing::changing;
 use crate::desc::{Desc, Kind};
+use crate::process::is_guest_of_parent;
 use crate::{epoll, kernel, meet, options, table};
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.

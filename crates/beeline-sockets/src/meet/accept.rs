@@ -28,7 +28,7 @@ use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken, peers_are_near};
-use crate::{Errno, Outcome, life, stats, table};
+use crate::{Errno, Outcome, changing, life, process, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
 const CLIENTS_MAX: usize = 64;
@@ -39,7 +39,7 @@ const CLIENTS_MAX: usize = 64;
 /// `pointer` and `length` as for accept(2): null, or valid and writable for `*length` bytes.
 pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, flags: i32) -> Outcome {
     if !life::allow_lanes() {
-        let Some(reason) = life::stopped() else { return Outcome::Kernel };
+        let Some(reason) = process::stopped() else { return Outcome::Kernel };
         // SAFETY: forwarded from the caller.
         return unsafe { super::accept4_counted(fd, pointer, length, flags, reason) };
     }
@@ -111,7 +111,7 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
 }
 
 fn give_up_descriptors() {
-    let _changing = life::changing();
+    let _changing = changing::changing();
     retreat::give_up_descriptors();
 }
 
@@ -119,7 +119,7 @@ fn give_up_descriptors() {
 /// another. Nobody is let in at the door any more.
 #[cold]
 fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, peer: &mut SockAddr) -> Option<i32> {
-    let _changing = life::changing();
+    let _changing = changing::changing();
     if !admit::release_reserve() || !retreat::begin_now(listener, Reason::DescriptorsShort) {
         return None;
     }
@@ -364,7 +364,7 @@ fn from_door(
     }
     for _ in 0..CLIENTS_MAX {
         let (anchor, taken, forks) = {
-            let _changing = life::changing();
+            let _changing = changing::changing();
             let anchor = match next(listener, flags) {
                 Ok(Some(anchor)) => anchor,
                 Ok(None) => {
@@ -382,7 +382,7 @@ fn from_door(
         };
         let taken = match taken {
             Err(Refusal::Silence) if lobby::await_hello(desc, listener, anchor) => {
-                let _changing = life::changing();
+                let _changing = changing::changing();
                 // A child that was forked meanwhile has the anchor, too, and knows nothing of it.
                 let ours = crate::forks() == forks;
                 if ours { take(desc, listener, anchor, flags, peer) } else { Err(Refusal::Gone) }
@@ -395,7 +395,7 @@ fn from_door(
                 return Ok(Some(anchor));
             }
             Err(Refusal::Silence) => {
-                let _changing = life::changing();
+                let _changing = changing::changing();
                 let _guard = listener.lock.lock();
                 let _ = lobby::park(listener, anchor);
             }
@@ -450,7 +450,7 @@ fn from_lobby(
 ) -> Result<Option<i32>, Errno> {
     loop {
         let (anchor, taken) = {
-            let _changing = life::changing();
+            let _changing = changing::changing();
             let Some(anchor) = lobby::spoken(listener, flags)? else { return Ok(None) };
             (anchor, take(desc, listener, anchor, flags, peer))
         };
@@ -492,7 +492,7 @@ pub fn door_ready(desc: &'static Desc) -> bool {
 fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
     for _ in 0..CLIENTS_MAX {
         let came = {
-            let _changing = life::changing();
+            let _changing = changing::changing();
             next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
         };
         let anchor = match came {
@@ -517,7 +517,7 @@ fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
             Waiting::Gone => send_away(anchor, Refusal::Gone),
             Waiting::Silence | Waiting::Message => {
                 let parked = {
-                    let _changing = life::changing();
+                    let _changing = changing::changing();
                     let _guard = listener.lock.lock();
                     lobby::park(listener, anchor)
                 };

@@ -29,7 +29,7 @@ use super::{lookup, retreat, trust};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{io, life, options, stats, table};
+use crate::{hidden, io, options, stats, table};
 
 /// Looks for a hello that is being sent this moment.
 const HELLO_LOOKS: usize = 8;
@@ -44,7 +44,7 @@ static ROOMY_BELOW: AtomicI32 = AtomicI32::new(0);
 /// Whether a client came with a number above it.
 static IS_SCARCE: AtomicBool = AtomicBool::new(false);
 
-/// Makes a connection of a client's anchor. The caller holds `life::changing`, and closes the anchor if this
+/// Makes a connection of a client's anchor. The caller holds `changing::changing`, and closes the anchor if this
 /// fails.
 pub(super) fn take(
     desc: &'static Desc,
@@ -82,7 +82,7 @@ pub(super) fn take(
     };
     let name = match proven {
         Ok((name, holder)) => {
-            holder.into_iter().for_each(|holder| lane.hold(kernel::hide(holder)));
+            holder.into_iter().for_each(|holder| lane.hold(hidden::hide(holder)));
             name
         }
         Err(refusal) => {
@@ -247,7 +247,7 @@ pub(super) fn places_left(number: i32) -> Option<i32> {
         return Some((freed / 4).cast_signed());
     }
     let limit = i32::try_from(sys::limit(libc::RLIMIT_NOFILE)).unwrap_or(i32::MAX);
-    let hidden = life::hidden_count().cast_signed();
+    let hidden = hidden::hidden_count().cast_signed();
     // A part of them only: the program may open something else meanwhile.
     Some(limit.saturating_sub(number).saturating_sub(hidden).max(0) / 2)
 }
@@ -273,7 +273,7 @@ pub(super) fn is_full(fd: i32) -> bool {
 
 /// Gives up the reserve. Returns whether there was one.
 pub(super) fn release_reserve() -> bool {
-    RESERVE.take().map(kernel::close_hidden).is_some()
+    RESERVE.take().map(hidden::close_hidden).is_some()
 }
 
 /// Keeps a descriptor in reserve, now that clients may come. A socket of no use is as good as any.
@@ -281,7 +281,7 @@ pub(super) fn keep_reserve() {
     if RESERVE.get().is_none()
         && let Ok(reserve) = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
     {
-        RESERVE.set(Some(kernel::hide(reserve as i32)));
+        RESERVE.set(Some(hidden::hide(reserve as i32)));
     }
 }
 

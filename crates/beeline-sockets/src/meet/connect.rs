@@ -24,7 +24,7 @@ use super::{bridged, door, hello_io, knock, ports, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Errno, Outcome, epoll, io, life, stats, table};
+use crate::{Errno, Outcome, changing, epoll, hidden, io, life, process, stats, table};
 
 /// `draft.blocked_by` while a thread is in here.
 const BUSY: u16 = u16::MAX;
@@ -57,7 +57,7 @@ pub unsafe fn connect(fd: i32, address: *const libc::sockaddr, length: u32) -> O
         return Outcome::Kernel;
     };
     if !life::may_accelerate() {
-        return life::stopped().map_or(Outcome::Kernel, |reason| settle(desc, reason));
+        return process::stopped().map_or(Outcome::Kernel, |reason| settle(desc, reason));
     }
     match claim(fd, desc) {
         Claim::Ours => {}
@@ -174,7 +174,7 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
         return Err(Reason::AsyncIo);
     }
     if !life::allow_lanes() {
-        return Err(life::stopped().unwrap_or(Reason::Internal));
+        return Err(process::stopped().unwrap_or(Reason::Internal));
     }
     let nonblocking = mode & libc::O_NONBLOCK != 0;
     let route = Route::find(fd, desc, destination)?;
@@ -190,9 +190,9 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     if route.bound_port.is_some() && !trust::is_believed_by(target.uid) {
         return Err(Reason::ExplicitBindUnsupported);
     }
-    let _changing = life::changing();
+    let _changing = changing::changing();
     if !table::leads_to(fd, desc) || !life::may_accelerate() {
-        return Err(life::stopped().unwrap_or(Reason::Internal));
+        return Err(process::stopped().unwrap_or(Reason::Internal));
     }
     // A fork that is not counted now waits for us, and copies the finished connection.
     if desc.born.load(Relaxed) != crate::forks() {
@@ -365,7 +365,7 @@ pub(super) fn say_hello(anchor: &Anchor, offer: Offer, held: Option<Held>) -> Re
         reuse: false,
         ring_bytes: offer.lane.memory().ring_bytes(),
         generation: 0,
-        pid_hint: life::owner(),
+        pid_hint: process::owner(),
         lane_inode: offer.lane.inode(),
         held,
     };
@@ -386,7 +386,7 @@ pub(super) fn say_hello(anchor: &Anchor, offer: Offer, held: Option<Held>) -> Re
 /// Keeps the TCP socket, which holds the port that the app chose.
 pub(super) fn hold(fd: i32, lane: &PooledLane) {
     if let Ok(copy) = kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) {
-        lane.hold(kernel::hide(copy as i32));
+        lane.hold(hidden::hide(copy as i32));
     }
 }
 

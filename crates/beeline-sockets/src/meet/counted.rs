@@ -4,7 +4,7 @@ use beeline_stats::{Reason, Role};
 
 use super::connect::{TCP_CLOSE, tcp_state};
 use crate::kernel::{self, SockAddr};
-use crate::{Errno, Outcome, cancel, life, stats};
+use crate::{Errno, Outcome, cancel, life, process, stats};
 
 /// `connect(2)`. Counted is a call that begins a connection, not one that asks after it.
 ///
@@ -29,7 +29,7 @@ pub unsafe fn accept4(fd: i32, address: *mut libc::sockaddr, length: *mut u32, f
     }
     let args = [fd as usize, address as usize, length as usize, flags as usize, 0, 0];
     // SAFETY: forwarded from the caller.
-    let accepted = cancel::point(|| unsafe { life::raw(libc::SYS_accept4, args) });
+    let accepted = cancel::point(|| unsafe { process::raw(libc::SYS_accept4, args) });
     if let Outcome::Done(accepted) = accepted {
         let accepted = accepted as i32;
         super::fd_reborn(accepted);

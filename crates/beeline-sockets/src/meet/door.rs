@@ -32,7 +32,7 @@ use super::listener::Listener;
 use super::{admit, lobby, trust};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
-use crate::{Errno, epoll, life, limits, stats};
+use crate::{Errno, epoll, hidden, life, limits, stats};
 
 /// Queue of a door that root makes before it is known who will open it.
 const PLUGGED_BACKLOG: i32 = 64;
@@ -72,7 +72,7 @@ fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result
     }
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let made = kernel::socket(libc::AF_UNIX, kind, 0).map_err(reason_of)?;
-    let door = kernel::hide(made as i32);
+    let door = hidden::hide(made as i32);
     let named = name(listener).ok_or(Errno(libc::EINVAL)).and_then(|name| kernel::bind(door, &name));
     let euid = trust::euid();
     listener.euid.store(euid.saturating_add(1), Relaxed);
@@ -89,7 +89,7 @@ fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result
     match ready {
         Ok(()) => Ok(door),
         Err(errno) => {
-            kernel::close_hidden(door);
+            hidden::close_hidden(door);
             Err(reason_of(errno))
         }
     }
@@ -190,7 +190,7 @@ fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
     if kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > pause_ns && life::may_accelerate() {
         listener.retry_ns.store(pause_ns.saturating_mul(2), Relaxed);
         listener.tried_ns.store(kernel::now_ns(), Relaxed);
-        let fits = if had_no_number { kernel::has_spare() } else { limits::may_serve().is_ok() };
+        let fits = if had_no_number { hidden::has_spare() } else { limits::may_serve().is_ok() };
         if !fits {
             return;
         }
@@ -297,5 +297,5 @@ pub(super) fn close(listener: &'static Listener, for_all: bool) {
     if was_serving && (last || for_all) {
         stats::count(Counter::DoorsShut, 1);
     }
-    kernel::close_hidden(door);
+    hidden::close_hidden(door);
 }

@@ -35,7 +35,7 @@ use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait::{self, Woken};
-use crate::{Errno, Outcome, epoll, io, life, stats, table};
+use crate::{Errno, Outcome, changing, epoll, io, stats, table};
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
 /// accept queue makes it repeat the handshake after one second and after three.
@@ -149,7 +149,7 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
     }
     {
         // Who forks either has made the end a shared one, or sees that it is being left.
-        let _changing = life::changing();
+        let _changing = changing::changing();
         if !may_begin_again(desc) {
             return stays;
         }
@@ -245,7 +245,7 @@ fn switch(fd: i32, desc: &'static Desc, tcp: i32, deadline: u64) -> bool {
     let mut sent = 0u32;
     loop {
         {
-            let _changing = life::changing();
+            let _changing = changing::changing();
             let fd = table::number_of(desc, fd);
             if !table::leads_to(fd, desc) || !may_begin_again(desc) {
                 return false;
@@ -278,7 +278,7 @@ pub(super) fn disconnect(fd: i32, desc: &'static Desc) -> Outcome {
         Err(errno) => return Outcome::Fail(errno),
     };
     let done = {
-        let _changing = life::changing();
+        let _changing = changing::changing();
         // The other holders of a shared end could not be told.
         let alone = table::leads_to(fd, desc) && desc.is_lane() && !desc.shared.load(Relaxed);
         if alone {

@@ -31,7 +31,7 @@ use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
-use crate::{Errno, Outcome, kernel, life, options, stats, table};
+use crate::{Errno, Outcome, changing, hidden, kernel, life, options, stats, table};
 
 /// A descriptor in an atomic; none when zeroed.
 #[derive(Default)]
@@ -225,7 +225,7 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
     if !life::allow_lanes() {
         return Outcome::Kernel;
     }
-    let _changing = life::changing();
+    let _changing = changing::changing();
     let known = table::get(fd).map(|desc| (desc, desc.kind()));
     if let Some((_, Kind::Lane)) = known {
         return Outcome::fail(libc::EINVAL);
@@ -274,7 +274,7 @@ fn become_listener(fd: i32, desc: &'static Desc) -> bool {
 }
 
 /// Takes over a listener that was not made under our eyes: inherited, received, or made by libc itself.
-/// The caller holds `life::changing`.
+/// The caller holds `changing::changing`.
 fn adopt(fd: i32) -> Option<&'static Desc> {
     let option = |name| kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, name).ok();
     if option(libc::SO_ACCEPTCONN)? != 1 || option(libc::SO_PROTOCOL)? != libc::IPPROTO_TCP {
@@ -342,7 +342,7 @@ fn listens(fd: i32) -> bool {
 
 /// The listener behind an fd that an app accepts on, if it is one that we can serve.
 pub(super) fn adopt_now(fd: i32) -> Option<&'static Desc> {
-    let _changing = life::changing();
+    let _changing = changing::changing();
     if !life::may_accelerate() {
         return None;
     }
@@ -392,7 +392,7 @@ pub fn shutdown_listener(desc: &'static Desc, how: i32) -> Outcome {
 }
 
 /// This process serves no door any more, for this reason: clients that wait at one, and those to come, use TCP. The
-/// caller holds `life::changing`.
+/// caller holds `changing::changing`.
 pub fn leave_doors(reason: Reason) {
     table::for_each(|fd, desc| {
         if let Some(listener) = Listener::of(desc)
@@ -406,7 +406,7 @@ pub fn leave_doors(reason: Reason) {
 /// An option may have been set on a listener that keeps it on TCP: it has no door from now on.
 pub fn leave_door_if_blocked(desc: &'static Desc) {
     if let (Some(listener), Some(reason)) = (Listener::of(desc), door::blocked_by(desc)) {
-        let _changing = life::changing();
+        let _changing = changing::changing();
         leave_door(listener, reason);
     }
 }
@@ -418,7 +418,7 @@ pub(super) fn leave_door(listener: &'static Listener, reason: Reason) {
 }
 
 /// The last fd of this process that leads to the listener is about to be closed. The caller holds
-/// `life::changing`.
+/// `changing::changing`.
 pub fn close_listener(desc: &'static Desc) {
     let Some(listener) = Listener::of(desc) else { return };
     lookup::forget();
@@ -428,7 +428,7 @@ pub fn close_listener(desc: &'static Desc) {
         door::close(listener, false);
         for cell in [&listener.turnstile, &listener.set] {
             if let Some(fd) = cell.take() {
-                kernel::close_hidden(fd);
+                hidden::close_hidden(fd);
             }
         }
         let share = listener.share.swap(core::ptr::null_mut(), Relaxed);
@@ -441,7 +441,7 @@ pub fn close_listener(desc: &'static Desc) {
 }
 
 /// Before a `fork`: what parent and child must agree on gets its memory. The parent may leave the accepting to the
-/// child from now on, so clients that it has put aside are sent away. The caller holds `life::changing`.
+/// child from now on, so clients that it has put aside are sent away. The caller holds `changing::changing`.
 pub(super) fn prepare_fork() {
     table::for_each(|fd, desc| {
         let Some(listener) = Listener::of(desc) else { return };
@@ -463,7 +463,7 @@ fn share(tcp: i32, listener: &'static Listener) {
     };
     let _guard = listener.lock.lock();
     let open = listener.is_open();
-    listener.turnstile.set(Some(kernel::hide(fd)));
+    listener.turnstile.set(Some(hidden::hide(fd)));
     listener.share.store(base.cast(), Relaxed);
     if let Some(share) = listener.shared_state() {
         if listener.serving.load(Relaxed) != 0 {

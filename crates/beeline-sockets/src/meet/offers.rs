@@ -35,7 +35,7 @@ use super::{late, lookup, watched};
 use crate::desc::{Desc, Pin};
 use crate::lock::Lock;
 use crate::side::state;
-use crate::{kernel, life, table, thread};
+use crate::{changing, kernel, table, thread};
 
 /// How long a hello may lie at a door. A server that is there takes it within microseconds, one whose loop is at
 /// something else within milliseconds; a person does not notice the time.
@@ -60,7 +60,7 @@ static FIRST: AtomicPtr<Desc> = AtomicPtr::new(core::ptr::null_mut());
 /// When the first of them is due.
 static DUE_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// The client's end of a connection has said hello. The caller holds `life::changing`.
+/// The client's end of a connection has said hello. The caller holds `changing::changing`.
 pub(crate) fn add(desc: &'static Desc) {
     if desc.end() != End::Client || desc.lane().flags(End::Server) & flags::TAKEN != 0 {
         return;
@@ -289,16 +289,16 @@ pub(crate) fn before_end() {
 
 /// Keeps changes out for a caller who is about to give ends to another process, as far as possible at a moment at which
 /// none is on its way to TCP: an end with several holders could not finish.
-pub(crate) fn changing_to_share() -> life::Changing {
+pub(crate) fn changing_to_share() -> changing::Changing {
     for _ in 0..2 {
-        let changing = life::changing();
+        let changing = changing::changing();
         if !are_on_their_way() {
             return changing;
         }
         drop(changing);
         await_others();
     }
-    life::changing()
+    changing::changing()
 }
 
 /// Whether other threads take ends to TCP.

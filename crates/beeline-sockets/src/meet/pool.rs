@@ -27,7 +27,7 @@
 //! # Limits
 //!
 //! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first. The memfds of lanes and
-//! sides are kept, as hidden descriptors, as long as there is room ([`kernel::keep`]): the client's for offering the
+//! sides are kept, as hidden descriptors, as long as there is room ([`hidden::keep`]): the client's for offering the
 //! lane again, all for handing the connection to another program ([`crate::life`]). A client's lane without its memfd is
 //! unmapped when its connection closes. When descriptors run short all of them are closed.
 
@@ -42,7 +42,7 @@ use beeline_stats::{Counter, Reason};
 
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
-use crate::{kernel, life, limits, stats, table};
+use crate::{hidden, limits, stats, table};
 
 pub(super) use sides::{Side, side};
 
@@ -159,7 +159,7 @@ impl PooledLane {
 
     /// Keeps the memory file's descriptor, or closes it if there is no room.
     pub(super) fn keep_memfd(&self, memfd: i32) {
-        self.memfd.store(kernel::keep(memfd).map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+        self.memfd.store(hidden::keep(memfd).map_or(0, |fd| fd.saturating_add(1)), Relaxed);
     }
 
     /// Keeps the socket that holds the port of an explicit bind until the lane's end.
@@ -200,7 +200,7 @@ impl PooledLane {
 
     fn close_memfd(&self) {
         if let Some(fd) = self.memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
-            kernel::close_hidden(fd);
+            hidden::close_hidden(fd);
         }
     }
 
@@ -287,7 +287,7 @@ impl Offer {
     pub(super) fn withdraw(self) {
         let Offer { lane, memfd } = self;
         if lane.memfd.load(Relaxed) == 0 {
-            lane.memfd.store(kernel::hide(memfd).saturating_add(1), Relaxed);
+            lane.memfd.store(hidden::hide(memfd).saturating_add(1), Relaxed);
         }
         let surplus = {
             let _guard = LOCK.lock();
@@ -348,7 +348,7 @@ pub(super) fn adopted_lane(
 /// ever shared the end.
 pub(super) fn retire(lane: &'static PooledLane, end: End, alone: bool) {
     if let Some(holder) = lane.holder.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
-        kernel::close_hidden(holder);
+        hidden::close_hidden(holder);
     }
     let keep = alone && lane.is_private() && lane.reusable.load(Relaxed) == 1;
     let surplus = match end {
@@ -395,10 +395,10 @@ pub(super) fn purge() {
 
 /// Closes all memfds, because descriptors are short. Returns whether there were any.
 pub(super) fn release_descriptors() -> bool {
-    let before = life::hidden_count();
+    let before = hidden::hidden_count();
     let any = close_memfds();
     // They are all that is free now.
-    FREED.store(before.saturating_sub(life::hidden_count()).max(1), Relaxed);
+    FREED.store(before.saturating_sub(hidden::hidden_count()).max(1), Relaxed);
     any
 }
 
@@ -418,7 +418,7 @@ fn close_memfds() -> bool {
             lane.close_memfd();
         }
         if let Some(fd) = desc.take_side_memfd() {
-            kernel::close_hidden(fd);
+            hidden::close_hidden(fd);
             any = true;
         }
     });
@@ -504,7 +504,7 @@ mod tests {
             desc.keep_side_memfd(side.memfd);
             desc.become_lane(lane.memory(), side.state, End::Client);
             if forked {
-                crate::life::count_fork();
+                crate::process::count_fork();
             }
             // As another holder may leave it.
             side.state.holders.store(1, Relaxed);

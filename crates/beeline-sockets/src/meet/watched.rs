@@ -22,7 +22,7 @@ use beeline_stats::Reason;
 use super::listener::{self, Listener};
 use super::{lobby, offers, retreat};
 use crate::desc::Desc;
-use crate::{epoll, kernel, life, table};
+use crate::{changing, epoll, kernel, table};
 
 /// How long a program that was told of a client may take to accept it.
 const TOLD_NS: u64 = 10_000_000;
@@ -56,7 +56,7 @@ pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> boo
 
 /// This process serves the door no more.
 pub(super) fn give_up(desc: &'static Desc, listener: &'static Listener) {
-    let _changing = life::changing();
+    let _changing = changing::changing();
     if listener.leaving.load(Relaxed) != 0 {
         retreat::if_empty(desc, listener);
         return;

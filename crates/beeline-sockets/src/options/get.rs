@@ -13,7 +13,7 @@ use crate::desc::Kind;
 use crate::io::Next;
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Outcome, life, table};
+use crate::{Outcome, process, table};
 
 /// `getsockopt(2)`.
 ///
@@ -193,6 +193,6 @@ unsafe fn ask_template(side: &SideState, name: i32, target: Target) -> Outcome {
         let args =
             [template as usize, target.level as usize, name as usize, target.value as usize, target.length as usize, 0];
         // SAFETY: forwarded.
-        unsafe { life::raw(libc::SYS_getsockopt, args) }
+        unsafe { process::raw(libc::SYS_getsockopt, args) }
     })
 }

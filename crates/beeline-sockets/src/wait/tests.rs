@@ -1,6 +1,7 @@
 //! What a budget grows and shrinks by. No case depends on how fast the machine is.
 
 use super::*;
+use crate::kernel;
 
 /// A budget of `spin_ns` and what has been skipped.
 struct Account {

@@ -30,7 +30,7 @@ use beeline_stats::Reason;
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::{EXPECTED, Gate, SideState, state};
-use crate::{Errno, epoll, life, meet, stats, table};
+use crate::{Errno, changing, epoll, meet, process, stats, table};
 
 /// How long a follower waits for the answer. The relay answers between two system calls.
 const ANSWER_NS: u64 = 5_000_000_000;
@@ -86,10 +86,10 @@ pub(crate) fn follow_if_relayed(fd: i32, desc: &'static Desc) -> bool {
 
 #[cold]
 fn follow(fd: i32, desc: &'static Desc) -> bool {
-    if !desc.is_lane() || !desc.side().is(state::RELAYED) || life::is_guest_of_parent() {
+    if !desc.is_lane() || !desc.side().is(state::RELAYED) || process::is_guest_of_parent() {
         return false;
     }
-    let _changing = life::changing();
+    let _changing = changing::changing();
     if !table::leads_to(fd, desc) || !desc.is_lane() {
         return true;
     }
@@ -106,7 +106,7 @@ fn follow(fd: i32, desc: &'static Desc) -> bool {
             _ => desc.mark_orphan(),
         }
     }
-    side.leave(life::owner());
+    side.leave(process::owner());
     meet::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
     stats::close_slot(desc);
     if let Some(socket) = socket {
@@ -151,7 +151,7 @@ fn name(gate: &Gate) -> Option<SockAddr> {
 }
 
 fn say(socket: i32, gate: &Gate, wish: u32) -> sys::SysResult {
-    let message = Message { secret: gate.question.load(Relaxed), sharer: life::owner(), wish };
+    let message = Message { secret: gate.question.load(Relaxed), sharer: process::owner(), wish };
     kernel::send(socket, bytes_of(&message), libc::MSG_NOSIGNAL)
 }
 
