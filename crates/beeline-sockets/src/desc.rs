@@ -16,21 +16,25 @@
 //! 4. Closing the last fd makes the kind `Closed`. When the last pin is gone, too, the lane is given back and the
 //!    description returns to its slab.
 
+mod draft;
+mod guards;
 mod pin;
+mod waits;
 
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
-use beeline_lane::{Armed, End, Fault, LaneMemory, Reader, Writer};
+use beeline_lane::{End, LaneMemory};
 use beeline_stats::layout::ConnectionSlot;
 
-use crate::lock::shared::{SharedGuard, SharedLock, Wait};
-use crate::lock::{Guard, Lock, Taken};
-use crate::side::{OptionValue, SideState, state};
+use crate::lock::Lock;
+use crate::side::{SideState, state};
 use crate::slab::{Slab, Stable};
 
+pub use draft::Draft;
+pub use guards::{RxGuard, TxGuard, Unlocked};
 pub use pin::Pin;
 
 /// What a description is.
@@ -53,25 +57,6 @@ pub enum Kind {
     Closed = 6,
 }
 
-/// Options set before there is a connection.
-#[derive(Default)]
-pub struct Draft {
-    /// `SO_RCVTIMEO`, as in the side.
-    pub rcv_timeout_ns: AtomicU64,
-    /// `SO_SNDTIMEO`, as in the side.
-    pub snd_timeout_ns: AtomicU64,
-    /// `SO_RCVLOWAT`, as in the side.
-    pub rcv_lowat: AtomicU32,
-    /// `SO_LINGER`, as in the side.
-    pub linger: AtomicU32,
-    /// The first reason why this socket must stay on TCP, as `Reason as u16 + 1`; 0 for none.
-    pub blocked_by: AtomicU16,
-    /// The socket has an owner (`F_SETOWN`).
-    pub owned: AtomicBool,
-    /// Integer options, as in the side.
-    pub options: [OptionValue; 16],
-}
-
 /// See the module.
 #[repr(C, align(128))]
 pub struct Desc {
@@ -90,7 +75,7 @@ pub struct Desc {
     pub spins_skipped: AtomicU32,
     side: AtomicPtr<SideState>,
     /// When a receive begins without looking.
-    pub lull: crate::io::Lull,
+    pub lull: crate::lull::Lull,
     /// How far the lane's ring reaches, as [`crate::reclaim`] counts.
     pub granules: AtomicU32,
     /// The lane's peer is a bridge.
@@ -106,7 +91,7 @@ pub struct Desc {
     /// Receives in a row that found nothing.
     pub eagains: AtomicU32,
     /// How long messages are copied.
-    pub bulk: crate::io::Bulk,
+    pub bulk: crate::bulk::Bulk,
     /// Where the connection's figures go; null if it has no slot.
     pub slot: AtomicPtr<ConnectionSlot>,
     /// An fd of this process that leads here.
@@ -162,42 +147,6 @@ unsafe impl Stable for Desc {
 /// All descriptions of the process.
 pub static DESCS: Slab<Desc> = Slab::new();
 
-/// Why a direction was not locked.
-pub enum Unlocked {
-    /// It is not a lane, or not ours any more.
-    Gone,
-    /// Another process has it. The side stays where it is for as long as the pin lives.
-    Busy(Pin),
-}
-
-/// A description with its writing direction locked.
-pub struct TxGuard {
-    /// The description.
-    pub desc: &'static Desc,
-    /// The lane's memory.
-    pub lane: LaneMemory,
-    /// The side.
-    pub side: &'static SideState,
-    /// Whether other processes may hold this end.
-    shares: bool,
-    // Given back in this order.
-    inner: Option<SharedGuard<'static>>,
-    _outer: Guard<'static>,
-}
-
-/// A description with its reading direction locked.
-pub struct RxGuard {
-    /// The description.
-    pub desc: &'static Desc,
-    /// The lane's memory.
-    pub lane: LaneMemory,
-    /// The side.
-    pub side: &'static SideState,
-    // Given back in this order.
-    _inner: Option<SharedGuard<'static>>,
-    _outer: Guard<'static>,
-}
-
 impl Desc {
     /// What the description is.
     #[must_use]
@@ -249,7 +198,7 @@ impl Desc {
         self.heard.store(0, Relaxed);
         self.bridged.store(side.is(state::BRIDGED), Relaxed);
         self.show_cpu();
-        crate::io::mark_linger(&lane, end, side);
+        crate::side::mark_linger(&lane, end, side);
         self.kind.store(Kind::Lane as u32, Release);
     }
 
@@ -292,166 +241,6 @@ impl Desc {
     #[inline(always)]
     pub fn end(&self) -> End {
         if self.end.load(Relaxed) == 0 { End::Client } else { End::Server }
-    }
-
-    /// Locks the writing direction. `None` if this is not a lane, or not ours any more: then the process follows
-    /// ([`crate::life`]) before the kernel gets the call.
-    #[inline]
-    pub fn lock_tx(&'static self) -> Option<TxGuard> {
-        self.await_tx(|_| true).ok()
-    }
-
-    /// As [`Desc::lock_tx`]. While another process has the direction, the caller naps with no lock held, and is asked
-    /// before each nap whether it goes on, with the number of those before.
-    ///
-    /// # Errors
-    /// [`Unlocked`].
-    #[inline]
-    pub fn await_tx(&'static self, mut goes_on: impl FnMut(u32) -> bool) -> Result<TxGuard, Unlocked> {
-        let mut wait = Wait::default();
-        loop {
-            match self.try_tx() {
-                Err(Unlocked::Busy(pin)) if goes_on(wait.naps()) => {
-                    pin.while_waiting(|| self.side().tx_lock.nap(&mut wait));
-                }
-                result => return result,
-            }
-        }
-    }
-
-    /// Locks the writing direction, unless another process has it for longer than a moment.
-    ///
-    /// # Errors
-    /// [`Unlocked`].
-    #[inline]
-    pub fn try_tx(&'static self) -> Result<TxGuard, Unlocked> {
-        let outer = self.tx_lock.lock();
-        if !self.is_lane() {
-            return Err(Unlocked::Gone);
-        }
-        let (lane, side) = (self.lane(), self.side());
-        let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.tx_lock)?) } else { None };
-        let guard = TxGuard { desc: self, lane, side, shares: inner.is_some(), _outer: outer, inner };
-        if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited)
-            && guard.writer().recover().is_err()
-        {
-            crate::io::poison_locked(self, beeline_stats::Poison::HeadBeyondTail);
-        }
-        Ok(guard)
-    }
-
-    /// As [`Desc::try_tx`], without the other processes that may hold the end: for sends that keep those
-    /// out only while they copy.
-    #[inline]
-    pub(crate) fn tx_here(&'static self) -> Option<TxGuard> {
-        let outer = self.tx_lock.lock();
-        let shares = self.shared.load(Relaxed);
-        self.is_lane().then(|| TxGuard {
-            desc: self,
-            lane: self.lane(),
-            side: self.side(),
-            shares,
-            _outer: outer,
-            inner: None,
-        })
-    }
-
-    /// Locks the writing direction of a lane that no other process shares: what most sends need, without a
-    /// [`TxGuard`] to carry about. `None` if this is anything else.
-    #[inline(always)]
-    pub(crate) fn lock_tx_alone(&self) -> Option<Guard<'_>> {
-        let guard = self.tx_lock.lock();
-        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
-    }
-
-    /// As [`Desc::lock_tx_alone`], for the reading direction.
-    #[inline(always)]
-    pub(crate) fn lock_rx_alone(&self) -> Option<Guard<'_>> {
-        let guard = self.rx_lock.lock();
-        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
-    }
-
-    /// As [`Desc::lock_tx`], for the reading direction.
-    #[inline]
-    pub fn lock_rx(&'static self) -> Option<RxGuard> {
-        self.await_rx(|_| true).ok()
-    }
-
-    /// As [`Desc::await_tx`], for the reading direction.
-    ///
-    /// # Errors
-    /// [`Unlocked`].
-    #[inline]
-    pub fn await_rx(&'static self, mut goes_on: impl FnMut(u32) -> bool) -> Result<RxGuard, Unlocked> {
-        let mut wait = Wait::default();
-        loop {
-            match self.try_rx() {
-                Err(Unlocked::Busy(pin)) if goes_on(wait.naps()) => {
-                    pin.while_waiting(|| self.side().rx_lock.nap(&mut wait));
-                }
-                result => return result,
-            }
-        }
-    }
-
-    /// As [`Desc::try_tx`], for the reading direction.
-    ///
-    /// # Errors
-    /// [`Unlocked`].
-    #[inline]
-    pub fn try_rx(&'static self) -> Result<RxGuard, Unlocked> {
-        let outer = self.rx_lock.lock();
-        if !self.is_lane() {
-            return Err(Unlocked::Gone);
-        }
-        let (lane, side) = (self.lane(), self.side());
-        let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.rx_lock)?) } else { None };
-        let inherited = inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited);
-        let guard = RxGuard { desc: self, lane, side, _outer: outer, _inner: inner };
-        if inherited && guard.reader().recover(&crate::io::Anchor(self.fd.load(Relaxed))).is_err() {
-            crate::io::poison_locked(self, beeline_stats::Poison::CursorBeyondRing);
-        }
-        Ok(guard)
-    }
-
-    /// Locks both directions; waits for neither with the other one locked.
-    pub fn lock_tx_and_rx(&'static self) -> Option<(TxGuard, RxGuard)> {
-        let mut wait = Wait::default();
-        loop {
-            let tx = self.lock_tx()?;
-            match self.try_rx() {
-                Ok(rx) => return Some((tx, rx)),
-                Err(Unlocked::Gone) => return None,
-                Err(Unlocked::Busy(pin)) => {
-                    drop(tx);
-                    pin.desc().side().rx_lock.nap(&mut wait);
-                }
-            }
-        }
-    }
-
-    /// Takes a lock of the side, for an end that processes share. When the others have given it up, which is
-    /// the last thing they do with a side, this was the last time.
-    #[cold]
-    fn try_shared(
-        &'static self,
-        side: &'static SideState,
-        lock: &'static SharedLock,
-    ) -> Result<SharedGuard<'static>, Unlocked> {
-        let guard = lock.try_lock().ok_or_else(|| Unlocked::Busy(self.pin()))?;
-        if side.is(state::RELAYED) {
-            // One of the others has demoted it.
-            return Err(Unlocked::Gone);
-        }
-        if side.holders.load(Acquire) == 1 {
-            self.shared.store(false, Relaxed);
-        }
-        Ok(guard)
-    }
-
-    /// Waits until no operation of this process is inside, and keeps others out: for `fork` and close.
-    pub fn lock_both(&'static self) -> (Guard<'static>, Guard<'static>) {
-        (self.tx_lock.lock(), self.rx_lock.lock())
     }
 
     /// Makes the description `Closed`. Both locks are held.
@@ -565,76 +354,5 @@ impl Desc {
         self.side_memfd.store(0, Relaxed);
         self.named_in_spawn.store(0, Relaxed);
         self.become_kind(kind);
-    }
-}
-
-impl Draft {
-    fn clear(&self) {
-        self.rcv_timeout_ns.store(0, Relaxed);
-        self.snd_timeout_ns.store(0, Relaxed);
-        self.rcv_lowat.store(0, Relaxed);
-        self.linger.store(0, Relaxed);
-        self.owned.store(false, Relaxed);
-        self.blocked_by.store(0, Relaxed);
-        self.options.iter().for_each(|option| option.key.store(0, Relaxed));
-    }
-}
-
-impl TxGuard {
-    /// Lets other processes in: what this one still does is kept apart from its own threads alone, and from whatever
-    /// changes where its fds lead.
-    pub fn let_others_in(&mut self) {
-        self.inner = None;
-    }
-
-    /// Prepares to sleep until there is room. An end that processes share is let go of before, and armed by one of them
-    /// at a time.
-    ///
-    /// While one is stopped at it, the others sleep as if they had armed. It has left the anchor either plugged and the
-    /// word armed, so that they are woken, or not plugged, so that they find it writable and look again.
-    ///
-    /// Without memory for the bells nothing is armed: the caller looks again, a moment later, as long as it has the time.
-    ///
-    /// # Errors
-    /// A [`Fault`] of the peer.
-    #[cold]
-    pub fn arm(&mut self, anchor: &crate::io::Anchor) -> Result<Armed, Fault> {
-        const NAPS: u32 = 4;
-        let bells = crate::io::Hasty::new(*anchor);
-        self.let_others_in();
-        let held = if self.shares { self.side.arm_lock.lock_within(NAPS) } else { None };
-        let armed = if held.is_some() || !self.shares { self.writer().arm(&bells) } else { Ok(Armed::Sleep) };
-        drop(held);
-        if bells.was_short() {
-            crate::kernel::sleep_ms();
-            return Ok(Armed::Ready);
-        }
-        armed
-    }
-
-    /// Whether other processes may wait for this one.
-    #[inline]
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.inner.is_some()
-    }
-
-    /// Whether other processes may hold this end.
-    #[inline]
-    pub(crate) fn shares(&self) -> bool {
-        self.shares
-    }
-
-    /// The lane's writer.
-    #[inline]
-    pub fn writer(&self) -> Writer<'_, LaneMemory> {
-        Writer::new(self.lane, self.desc.end(), &self.side.tx, &self.side.rx)
-    }
-}
-
-impl RxGuard {
-    /// The lane's reader.
-    #[inline]
-    pub fn reader(&self) -> Reader<'_, LaneMemory> {
-        Reader::new(self.lane, self.desc.end(), &self.side.rx, &self.side.tx)
     }
 }

@@ -50,8 +50,8 @@ use core::sync::atomic::{
 use beeline_lane::{Armed, Fault};
 
 use crate::desc::{Desc, Kind, Pin};
+use crate::io::arm_lane;
 use crate::io::{self, Next};
-use crate::poll::arm_lane;
 use crate::table;
 use crate::thread::Section;
 
@@ -553,6 +553,6 @@ pub fn reset_after_fork() {
     // Another thread may have been about to look, or to deal with what it found.
     TROUBLED.store(true, Relaxed);
     DEALS_OPEN.store(0, Relaxed);
-    crate::poll::reset_after_fork();
+    io::reset_after_fork();
     control::reset_after_fork();
 }

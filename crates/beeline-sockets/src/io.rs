@@ -12,17 +12,15 @@
 //!
 //! The anchor only ever says "gone"; what that means is computed from the fronts ([`gone`]).
 
-mod anchor;
+mod arm;
 mod blocking;
-mod bulk;
-mod calibrate;
 mod dead;
 mod flagged;
 mod low_water;
-mod lull;
 mod messages;
 mod peeked;
 mod pipe;
+mod pollers;
 mod quiet;
 mod receive;
 mod send;
@@ -31,17 +29,19 @@ mod urgent;
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use beeline_lane::{Bells, Fault, Storage, Wake, flags};
+use beeline_lane::{Bells, Fault, flags};
 use beeline_stats::Poison;
 
-pub use anchor::Anchor;
-pub(crate) use anchor::{Hasty, disarm, disarm_rights};
-pub use bulk::Bulk;
-pub(crate) use calibrate::small_send_buffer;
+pub(crate) use crate::anchor::{Anchor, disarm, disarm_rights};
+pub(crate) use crate::calibrate::small_send_buffer;
+pub use crate::ending::poison;
+pub(crate) use crate::ending::{DEAF, Next, TELLING, hear, observe, tell_linger, tells_of_end};
+pub(crate) use crate::side::{look_here, mark_linger, reset, say_when};
+pub(crate) use arm::arm_lane;
 pub use flagged::{preadv2, pwritev2};
 pub(crate) use low_water::{count_arrivals, low_water, set_low_water};
-pub use lull::Lull;
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
+pub(crate) use pollers::{Poller, reset_after_fork, somebody_polls};
 pub use receive::{read, read_in_full, readv, recv, recv_at_once, recv_in_full, recvfrom};
 pub use send::{send, send_at_once, send_in_full, sendto, writev};
 pub use transfer::{sendfile, splice};
@@ -51,62 +51,7 @@ use crate::desc::{Desc, Kind};
 use crate::life::relay;
 use crate::meet::Begun;
 use crate::side::{SideState, state};
-use crate::{Outcome, kernel, process, stats, table};
-
-/// Flags by which a peer says more than how far it has written.
-const TELLING: u32 = flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT;
-
-/// Flags of a peer that has shut down both halves.
-pub(crate) const DEAF: u32 = flags::FIN | flags::SHUT_RD;
-
-/// What a blocked or failing operation does next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Next {
-    /// Look at the connection again.
-    Again,
-    /// The connection is now a plain TCP socket under the same fd.
-    Kernel,
-}
-
-/// Adopts what the peer's front says about its end: FIN, close, reset. Cheap: the flag word shares a line with
-/// the peer's cursor.
-#[inline]
-pub(crate) fn observe(desc: &Desc, side: &SideState) {
-    let lane = desc.lane();
-    let theirs = lane.flags(desc.end().peer());
-    if theirs & (flags::FIN | flags::CLOSED | flags::RESET) != 0 {
-        adopt(side, theirs);
-    }
-    if theirs & flags::TAKEN != 0 && !side.is(state::TAKEN) {
-        side.mark(state::TAKEN);
-        side.state.fetch_and(!state::OFFERED, AcqRel);
-    }
-}
-
-#[cold]
-fn adopt(side: &SideState, theirs: u32) {
-    if side.is(state::RESET) {
-        return;
-    }
-    // In the order of TCP's segments: a FIN comes before a reset.
-    if theirs & flags::FIN != 0 {
-        side.mark(state::PEER_FIN);
-    }
-    if theirs & flags::RESET != 0 && !side.is_finished() {
-        reset(side, libc::ECONNRESET);
-    } else if theirs & flags::CLOSED != 0 {
-        side.mark(state::PEER_FIN | state::PEER_CLOSED);
-    }
-}
-
-/// Resets the connection: both directions are dead, and `errno` is pending. As in TCP, a reset that follows
-/// the peer's FIN is `EPIPE`.
-pub(crate) fn reset(side: &SideState, errno: i32) {
-    let fin = side.is(state::PEER_FIN);
-    if side.mark(state::RESET | state::PEER_CLOSED) & state::RESET != 0 {
-        side.error.store(if fin { libc::EPIPE } else { errno }, Relaxed);
-    }
-}
+use crate::{Outcome, kernel, process, table};
 
 /// The anchor reported that the peer's end is closed. `just_sent` bytes of ours were published by the call
 /// that noticed, so they do not count as left unread by a peer that died before.
@@ -153,35 +98,6 @@ pub(crate) fn kernel_said(fd: i32, desc: &'static Desc, revents: i16) -> Next {
     }
 }
 
-/// Notes what a kernel look at an anchor said.
-///
-/// # Errors
-/// The fault of the peer that it tells of, to be answered when no lock is held.
-pub(crate) fn hear(desc: &'static Desc, revents: i16) -> Result<(), Fault> {
-    let side = desc.side();
-    if revents & libc::POLLIN != 0 {
-        side.rx.note_bell();
-    }
-    observe(desc, side);
-    if tells_of_end(desc, revents) {
-        return Err(Fault::Gone);
-    }
-    if revents & libc::POLLRDHUP != 0 && !side.is(state::SHUT_RD | state::RESET) {
-        side.mark(state::PEER_FIN);
-    }
-    Ok(())
-}
-
-/// Whether what the kernel says about an anchor means that the peer's end is closed. Both halves shut down, each by
-/// whichever end, read as `POLLHUP`, too; an error is only left by a close.
-pub(crate) fn tells_of_end(desc: &Desc, revents: i16) -> bool {
-    let side = desc.side();
-    let theirs = desc.lane().flags(desc.end().peer());
-    let shut = (side.is(state::SHUT_RD) || theirs & flags::FIN != 0)
-        && (side.is(state::SHUT_WR) || theirs & flags::SHUT_RD != 0);
-    revents & libc::POLLERR != 0 || revents & libc::POLLHUP != 0 && !shut
-}
-
 /// After a sleep that the kernel ended with `revents`: halves that are shut down end every sleep at once, and whoever
 /// waits all the same looks every millisecond.
 pub(crate) fn pace(desc: &Desc, revents: i16) {
@@ -201,28 +117,6 @@ pub(crate) fn fault(fd: i32, desc: &'static Desc, fault: Fault, just_sent: u32) 
     };
     self::poison(desc, poison);
     Next::Again
-}
-
-/// Ends a connection whose peer did something impossible, for this end and visibly for the peer. No lock may be held.
-#[cold]
-pub fn poison(desc: &'static Desc, poison: Poison) {
-    // The number may be another's by now, unless the lock is held.
-    let _ = desc.glance(|| poison_locked(desc, poison));
-}
-
-/// [`poison`] for one who holds a lock of the lane.
-#[cold]
-pub(crate) fn poison_locked(desc: &'static Desc, poison: Poison) {
-    let side = desc.side();
-    if side.mark(state::POISONED) == 0 {
-        return;
-    }
-    stats::poisoned(poison);
-    reset(side, libc::ECONNRESET);
-    let lane = desc.lane();
-    let end = desc.end();
-    lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::CLOSED | flags::RESET);
-    let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
 }
 
 /// Whether the receiving half is over, once the ring is empty.
@@ -361,40 +255,6 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
     Outcome::OK
 }
 
-/// Before the flag of an end: where nothing is left to read before it, it is what comes first.
-fn say_when(lane: &beeline_lane::LaneMemory, end: beeline_lane::End, side: &SideState) {
-    if side.tx.tail() == lane.head(end.peer()) {
-        lane.set_stamp(end);
-    }
-}
-
-/// Arms the read wake word, so that the peer's next send leaves its fast path and looks at this end's flags and at
-/// its anchor.
-pub(crate) fn look_here(lane: &beeline_lane::LaneMemory, end: beeline_lane::End) {
-    let armed = lane.wake(end, Wake::Read) | 1;
-    // Far from the generations that this end's reader will use: no swap by the peer is meant for one of those.
-    lane.set_wake(end, Wake::Read, armed.wrapping_add(1 << 30));
-    lane.full_fence();
-}
-
-/// Tells the peer what it means if this end vanishes: to be called when `SO_LINGER` may have changed. No lock may be
-/// held.
-pub(crate) fn tell_linger(desc: &'static Desc) {
-    let _both = desc.lock_both();
-    if desc.is_lane() {
-        mark_linger(&desc.lane(), desc.end(), desc.side());
-    }
-}
-
-/// [`tell_linger`] for one who holds both locks.
-pub(crate) fn mark_linger(lane: &beeline_lane::LaneMemory, end: beeline_lane::End, side: &SideState) {
-    let ours = lane.flags(end);
-    let meant = if side.linger.load(Relaxed) == 1 { ours | flags::ABORTS } else { ours & !flags::ABORTS };
-    if meant != ours {
-        lane.set_flags(end, meant);
-    }
-}
-
 /// Naps for which a close waits for another holder of the end.
 const CLOSE_NAPS: u32 = 20;
 
@@ -442,3 +302,6 @@ pub fn close_lane(desc: &'static Desc) {
     desc.mark_closed();
     drop((sharing, both));
 }
+
+/// Events that poll(2) reports whether asked or not.
+pub(crate) const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;

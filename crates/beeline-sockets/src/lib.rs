@@ -20,11 +20,15 @@
 //! epoll set, then listener, then a description's `tx`, then its `rx`; the fd table's lock is innermost.
 //! Nobody sleeps in the kernel with any of them held.
 
+pub mod anchor;
 mod app_memory;
 pub mod bridge;
+mod bulk;
+mod calibrate;
 pub mod cancel;
 pub mod changing;
 pub mod desc;
+mod ending;
 pub mod epoll;
 pub mod hidden;
 pub mod io;
@@ -32,8 +36,10 @@ pub mod kernel;
 pub mod life;
 pub mod limits;
 pub mod lock;
+mod lull;
 pub mod meet;
 pub mod options;
+mod orphan;
 mod outcome;
 pub mod poll;
 mod proc;

@@ -11,24 +11,22 @@ mod held;
 mod scratch;
 mod select;
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Armed, Fault, Since};
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
+use beeline_lane::Armed;
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 
 use held::{Held, is_urgent_alone};
 pub use select::{pselect, select};
 
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
-use crate::io::{self, Anchor, Next};
+use crate::io::{self, ALWAYS, Next, Poller, arm_lane};
 use crate::life::relay;
 use crate::side::state;
-use crate::wait::{Patience, Spun, Woken, ticks};
+use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
 use crate::{Errno, Outcome, epoll, kernel, meet, table};
 
-/// Events that poll(2) reports whether asked or not.
-const ALWAYS: i16 = POLLERR | POLLHUP | POLLNVAL;
 /// Descriptors a listener may add to a wait: its door and clients that have not said hello.
 const LISTENER_FDS: usize = 20;
 
@@ -62,61 +60,10 @@ pub unsafe fn ppoll(fds: *mut pollfd, count: u64, timeout: *const libc::timespec
     unsafe { wait(fds, count, deadline, mask) }
 }
 
-/// Threads that sleep here, or arm for it.
-static POLLERS: AtomicU32 = AtomicU32::new(0);
-
-/// Whether some thread sleeps in poll(2) or select(2), on whatever.
-pub(crate) fn somebody_polls() -> bool {
-    POLLERS.load(Relaxed) != 0
-}
-
-/// In the child of a `fork`: the threads that slept are not here.
-pub(crate) fn reset_after_fork() {
-    POLLERS.store(0, Relaxed);
-}
-
 /// How many entries the kernel may be asked about for `entries` of the app's.
 fn places(entries: usize, listeners: usize) -> usize {
     // One for arrivals.
     entries + listeners * LISTENER_FDS + 1
-}
-
-struct Poller;
-
-impl Poller {
-    fn enter() -> Poller {
-        POLLERS.fetch_add(1, Relaxed);
-        Poller
-    }
-
-    /// Runs `sleep`; a thread that does not come back from it is no poller any more.
-    fn while_asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
-        unsafe extern "C" fn undo(_: *mut core::ffi::c_void) {
-            Poller::leave();
-        }
-        crate::cancel::undoing(undo, self, sleep)
-    }
-
-    fn leave() {
-        // A handler may fork in the middle of a sleep, and its child return here uncounted.
-        let _ = POLLERS.fetch_update(Relaxed, Relaxed, |pollers| pollers.checked_sub(1));
-    }
-}
-
-impl Drop for Poller {
-    fn drop(&mut self) {
-        Poller::leave();
-    }
-}
-
-/// The deadline that a relative timeout means; `Some(0)` for no wait.
-pub(crate) fn deadline(timeout: Option<&libc::timespec>) -> Result<Option<u64>, Errno> {
-    let Some(timeout) = timeout else { return Ok(None) };
-    if timeout.tv_sec < 0 || !(0..1_000_000_000).contains(&timeout.tv_nsec) {
-        return Err(Errno(libc::EINVAL));
-    }
-    let wait = (timeout.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(timeout.tv_nsec as u64);
-    Ok(Some(if wait == 0 { 0 } else { kernel::now_ns().saturating_add(wait) }))
 }
 
 /// # Safety
@@ -261,14 +208,6 @@ fn ask_after_peers(fds: &[pollfd], shadow: &mut [pollfd]) -> bool {
         }
     }
     heard
-}
-
-/// A call that does not wait, with nothing to report, still lets in signals that its mask admits: `EINTR` if one was
-/// handled.
-pub(crate) fn let_signals_in(mask: &u64) -> Result<(), Errno> {
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live timeout and mask.
-    unsafe { kernel::ppoll(&mut [], &raw const zero, mask) }.map(|_| ())
 }
 
 /// Fills in `revents` of all entries without waiting. Returns how many have some.
@@ -472,29 +411,4 @@ fn arm_pinned(fd: i32, desc: &'static Desc, events: i16) -> Armed {
         let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
         Armed::Ready
     })
-}
-
-/// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in.
-///
-/// # Errors
-/// A fault of the peer, for the caller to handle when it holds no lock.
-pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Result<Armed, Fault> {
-    let side = desc.side();
-    if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
-        // Below the low-water mark there is data that is no news, and to somebody who asks for urgent bytes any is.
-        let by_level = events & (POLLIN | POLLRDNORM) != 0 && io::low_water(desc, side) <= 1;
-        let Some(guard) = table::rx_of(fd, desc) else { return Ok(Armed::Ready) };
-        let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
-        if guard.reader().arm(since, &Anchor(fd))? == Armed::Ready {
-            return Ok(Armed::Ready);
-        }
-    }
-    if events & (POLLOUT | POLLWRNORM) != 0 {
-        let Some(mut guard) = table::tx_of(fd, desc) else { return Ok(Armed::Ready) };
-        if guard.arm(&Anchor(fd))? == Armed::Ready {
-            return Ok(Armed::Ready);
-        }
-    }
-    let news = io::poll_mask(desc) & (events | ALWAYS) != 0;
-    Ok(if news { Armed::Ready } else { Armed::Sleep })
 }

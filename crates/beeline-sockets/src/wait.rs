@@ -16,6 +16,7 @@
 //! 5. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
 
 mod near;
+
 #[cfg(test)]
 mod tests;
 
@@ -25,13 +26,12 @@ use beeline_stats::{Counter, tunables::Wait};
 
 use crate::Errno;
 use crate::cancel;
-use crate::desc::Desc;
 use crate::kernel;
 use crate::meet;
 use crate::stats;
 use crate::thread;
 
-pub(crate) use near::{ANY_CPU, is_near, peers_are_near};
+pub(crate) use near::{ANY_CPU, is_near, note_near, peers_are_near};
 
 /// A budget below this is none.
 const SPIN_NS_MIN: u32 = 1_000;
@@ -371,28 +371,6 @@ pub fn priced<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-impl Desc {
-    /// This connection's spin budget.
-    #[must_use]
-    pub fn budget(&self) -> Budget<'_> {
-        Budget { spin_ns: &self.spin_ns, skipped: &self.spins_skipped, extra_ns: 0 }
-    }
-
-    /// A sleep for this connection ended, after a spin or instead of one.
-    pub fn slept(&self, patience: &Patience) {
-        if !self.peer_is_near() {
-            self.budget().slept(patience);
-        }
-    }
-
-    /// Whether the description may be a connection to another host: a hint.
-    #[must_use]
-    #[inline]
-    pub fn is_bridged(&self) -> bool {
-        self.bridged.load(Relaxed)
-    }
-}
-
 /// A cheap clock: the time-stamp counter where there is one, nanoseconds elsewhere.
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -402,4 +380,22 @@ pub fn ticks() -> u64 {
     }
     #[cfg(not(target_arch = "x86_64"))]
     kernel::now_ns()
+}
+
+/// The deadline that a relative timeout means; `Some(0)` for no wait.
+pub(crate) fn deadline(timeout: Option<&libc::timespec>) -> Result<Option<u64>, Errno> {
+    let Some(timeout) = timeout else { return Ok(None) };
+    if timeout.tv_sec < 0 || !(0..1_000_000_000).contains(&timeout.tv_nsec) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let wait = (timeout.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(timeout.tv_nsec as u64);
+    Ok(Some(if wait == 0 { 0 } else { kernel::now_ns().saturating_add(wait) }))
+}
+
+/// A call that does not wait, with nothing to report, still lets in signals that its mask admits: `EINTR` if one was
+/// handled.
+pub(crate) fn let_signals_in(mask: &u64) -> Result<(), Errno> {
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timeout and mask.
+    unsafe { kernel::ppoll(&mut [], &raw const zero, mask) }.map(|_| ())
 }

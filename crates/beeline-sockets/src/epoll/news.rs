@@ -12,8 +12,8 @@ use super::set::{Entry, Set};
 use super::wait::Call;
 use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready, hear, is_shared, open_fd, set_of};
 use crate::desc::{Desc, Kind};
+use crate::io::somebody_polls;
 use crate::io::{self, Anchor, Next};
-use crate::poll::somebody_polls;
 use crate::{kernel, meet, table};
 
 /// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the

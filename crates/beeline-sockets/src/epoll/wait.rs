@@ -17,7 +17,7 @@ use super::{
 use crate::app_memory::is_some;
 use crate::desc::{Desc, Pin};
 use crate::life::relay;
-use crate::poll::deadline;
+use crate::wait::deadline;
 use crate::wait::{Patience, Spun, Woken, ticks};
 use crate::{Errno, Outcome, kernel, stats, table};
 
@@ -155,7 +155,7 @@ impl Call {
         if self.filled != 0 || deadline == Deadline::Now {
             if self.filled == 0
                 && let Some(mask) = mask
-                && let Err(errno) = crate::poll::let_signals_in(mask)
+                && let Err(errno) = crate::wait::let_signals_in(mask)
             {
                 self.leave();
                 return Err(errno);

@@ -5,11 +5,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, Fault, Source, Writer};
 
 use super::blocking::{HeldUp, Waited, wait_writable};
-use super::bulk::BULK_BYTES;
 use super::dead::{broken, is_deaf, sent_to_the_deaf};
 use super::quiet::{Parts, Quiet};
 use super::{Anchor, Next, fault, kernel_said, observe, reset, urgent, writable_hint};
 use crate::app_memory::{bogus, is_some};
+use crate::bulk::BULK_BYTES;
 use crate::desc::{Desc, Kind, Pin, TxGuard, Unlocked};
 use crate::lock::shared::Wait;
 use crate::side::{SideState, state};
@@ -234,7 +234,7 @@ pub(super) unsafe fn sane<'a, T>(message: *const T) -> Option<&'a T> {
 
 #[cold]
 pub(super) fn not_a_lane(desc: &Desc) -> Outcome {
-    if desc.kind() == Kind::Orphan { Outcome::Fail(crate::life::orphan_used(desc)) } else { Outcome::Kernel }
+    if desc.kind() == Kind::Orphan { Outcome::Fail(crate::orphan::orphan_used(desc)) } else { Outcome::Kernel }
 }
 
 /// Sends the sources one after the other as one call.
