@@ -48,6 +48,7 @@ mod reclaim;
 pub mod side;
 pub mod signals;
 pub mod slab;
+mod slots;
 pub mod stats;
 pub mod table;
 pub mod thread;

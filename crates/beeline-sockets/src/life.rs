@@ -24,7 +24,7 @@ mod text;
 use self::image::{Image, Program};
 use crate::desc::{Desc, Kind};
 use crate::lock::Lock;
-use crate::{Errno, process, stats, table};
+use crate::{Errno, process, slots, stats, table};
 
 pub use crate::changing::{Changing, changing};
 pub use crate::hidden::{hidden_add, hidden_remove, is_hidden};
@@ -32,7 +32,6 @@ pub(crate) use crate::orphan::orphan_used;
 pub use crate::process::{FORKS, VFORKS, config, count_fork, forks, is_guest_of_parent, stopped};
 pub use code::{allow_lanes, code_is_loaded};
 pub use control::{fcntl, ioctl, sockatmark};
-pub(crate) use fds::within_limit;
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
 pub use fork::{around_fork, around_fork_child, around_fork_parent, around_fork_prepare, forked, leave};
 pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed, named_in_spawn};
@@ -71,7 +70,7 @@ fn start_now() {
     }
     // Outside the lock, too: the statistics start the process themselves.
     stats::succeed();
-    stats::open_slots();
+    slots::open_slots();
     let mut has_lanes = false;
     table::for_each(|_, desc| has_lanes |= desc.is_lane());
     if config().accelerate || has_lanes {

@@ -73,14 +73,13 @@ use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Draft, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{MAGIC, SideState, state};
-use crate::{Errno, Outcome, changing, epoll, hidden, io, life, process, stats, table};
+use crate::{Errno, Outcome, changing, epoll, hidden, io, life, process, slots, table};
 
 pub use accept::{accept4, door_ready};
 pub(crate) use admit::forget_descriptor_limit;
 pub(crate) use bridged::note_end;
 pub use bridging::{LaneEnd, Lying, answer, connect_for, listen_for_clients, take_client};
 pub use connect::connect;
-pub(crate) use connect::{each_fd, may_be_put_under, put_under};
 pub use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub use door::open_door;
 pub(crate) use late::carry_options;
@@ -230,7 +229,7 @@ fn forget_stale(fd: i32) {
     }
     let _ = table::set(fd, None);
     if last {
-        stats::close_slot(desc);
+        slots::close_slot(desc);
         desc.become_kind(Kind::Closed);
         desc.give_if_unused();
     }

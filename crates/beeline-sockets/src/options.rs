@@ -65,22 +65,6 @@ fn template_info(side: &SideState, info: &mut [u8], length: &mut usize) -> Outco
     })
 }
 
-/// What a listener's connections inherit that the app may not have set: binding to an IPv6 address sets it.
-pub(crate) fn note_v6_only(listener: &Desc, fd: i32) {
-    if let Ok(only) = kernel::getsockopt::<i32>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
-        let _ = store_option(&listener.draft.options, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only);
-    }
-}
-
-/// Takes back what an accepted socket does not inherit.
-pub(crate) fn disinherit(side: &SideState) {
-    for (level, name) in [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)] {
-        if side.option(level, name).is_some() {
-            let _ = side.set_option(level, name, 0);
-        }
-    }
-}
-
 /// `setsockopt(2)` as the app called it, on any fd.
 ///
 /// # Safety

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use beeline_shm::sys;
 
 use crate::desc::{Desc, Pin, RxGuard, TxGuard};
+use crate::kernel;
 use crate::lock::Lock;
 
 pub use crate::hidden::FDS;
@@ -204,6 +205,64 @@ fn grow(fd: i32) -> Option<&'static AtomicPtr<Desc>> {
     let chunk = sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>();
     root.store(chunk, Ordering::Release);
     entry(fd)
+}
+
+/// Puts `file` under every fd that leads to `desc`, close-on-exec where the fd was. False when nothing was done.
+/// Epoll registrations must be taken out before.
+pub(crate) fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
+    let mut refused = None;
+    each_fd(fd, desc, |fd| {
+        if refused.is_none() && !put(file, fd) {
+            refused = Some(fd);
+        }
+    });
+    let Some(refused) = refused else { return true };
+    // All numbers lead to one file, or a program could tell. The old one is still under the number that was refused.
+    let mut is_done = true;
+    each_fd(fd, desc, |fd| {
+        is_done &= fd != refused;
+        if is_done {
+            put(refused, fd);
+        }
+    });
+    false
+}
+
+fn put(file: i32, fd: i32) -> bool {
+    let flags = match kernel::fcntl(fd, libc::F_GETFD, 0) {
+        Ok(flags) if flags as i32 & libc::FD_CLOEXEC != 0 => libc::O_CLOEXEC,
+        _ => 0,
+    };
+    kernel::dup3(file, fd, flags).is_ok()
+}
+
+/// Whether [`put_under`] may be expected to do it, by a number that the kernel has just given out: it refuses those beyond
+/// the limit, which may have been lowered since they were given out.
+pub(crate) fn may_be_put_under(fd: i32, desc: &'static Desc, given: i32) -> bool {
+    let mut may = true;
+    each_fd(fd, desc, |fd| may &= fd < given || within_limit(fd));
+    may
+}
+
+/// Calls `f` for every fd that leads to `desc`, of which `fd` is one.
+pub(crate) fn each_fd(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32)) {
+    if desc.refs.load(Ordering::Acquire) <= 1 {
+        return f(fd);
+    }
+    for_each(|fd, other| {
+        if core::ptr::eq(desc, other) {
+            f(fd);
+        }
+    });
+}
+
+/// Whether the kernel would accept `fd` as a target of dup2(2).
+pub(crate) fn within_limit(fd: i32) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
+    // SAFETY: a live rlimit for the old value, none for the new one.
+    let asked = unsafe { sys::call(libc::SYS_prlimit64, args) };
+    fd >= 0 && (asked.is_err() || (fd as u64) < limit.rlim_cur)
 }
 
 #[cfg(test)]

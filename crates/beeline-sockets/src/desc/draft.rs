@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::side::OptionValue;
+use crate::kernel;
+use crate::side::{OptionValue, store_option};
 
 /// Options set before there is a connection.
 #[derive(Default)]
@@ -24,6 +25,13 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// What a listener's connections inherit that the app may not have set: binding to an IPv6 address sets it.
+    pub(crate) fn note_v6_only(&self, fd: i32) {
+        if let Ok(only) = kernel::getsockopt::<i32>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
+            let _ = store_option(&self.options, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only);
+        }
+    }
+
     pub(super) fn clear(&self) {
         self.rcv_timeout_ns.store(0, Relaxed);
         self.snd_timeout_ns.store(0, Relaxed);

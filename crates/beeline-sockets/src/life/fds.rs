@@ -13,7 +13,7 @@ use crate::changing::changing;
 use crate::desc::{Desc, Kind};
 use crate::hidden::{is_hidden, next_hidden};
 use crate::process::{is_guest_of_parent, raw};
-use crate::{Errno, Outcome, epoll, io, kernel, meet, stats, table};
+use crate::{Errno, Outcome, epoll, io, kernel, meet, slots, table};
 
 /// `close(2)`.
 pub fn close(fd: i32) -> Outcome {
@@ -96,7 +96,7 @@ pub(super) fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) 
     if last {
         // Another thread may have put it into a set in between.
         epoll::forget_last(fd, desc);
-        stats::close_slot(desc);
+        slots::close_slot(desc);
         desc.become_kind(Kind::Closed);
     }
     Settled { desc, last }
@@ -187,7 +187,7 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         if let Err(errno) = kernel::fcntl(from, libc::F_GETFD, 0) {
             return Outcome::Fail(errno);
         }
-        if !within_limit(to) {
+        if !table::within_limit(to) {
             return Outcome::fail(libc::EBADF);
         }
         let source = table::get(from);
@@ -220,15 +220,6 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         stranger::serve_streams(to);
     }
     result.into()
-}
-
-/// Whether the kernel would accept `fd` as a target of dup2(2).
-pub(crate) fn within_limit(fd: i32) -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
-    // SAFETY: a live rlimit for the old value, none for the new one.
-    let asked = unsafe { sys::call(libc::SYS_prlimit64, args) };
-    fd >= 0 && (asked.is_err() || (fd as u64) < limit.rlim_cur)
 }
 
 /// `close_range(2)`.

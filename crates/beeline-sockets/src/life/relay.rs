@@ -39,7 +39,7 @@ use self::pump::Plan;
 use crate::desc::{Desc, Kind};
 use crate::io::Anchor;
 use crate::side::{SideState, state};
-use crate::{changing, epoll, kernel, meet, stats, table};
+use crate::{changing, epoll, kernel, meet, slots, stats, table};
 
 /// Bytes of a side's page.
 const SIDE_BYTES: usize = 4096;
@@ -61,7 +61,7 @@ pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
     }
     let side = desc.side();
     let pair = pair::connect(side.local.get(), side.remote.get(), side.family.load(Relaxed) as i32)?;
-    meet::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+    table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
     let switched = gate(desc, &pair).and_then(|attendance| {
         let switched = switch(fd, desc, &pair, attendance);
         if attendance.is_open() {
@@ -69,10 +69,10 @@ pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
         }
         switched
     });
-    meet::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+    table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
     pair.close();
     if switched.is_ok() {
-        stats::close_slot(desc);
+        slots::close_slot(desc);
         stats::count(Counter::Relays, 1);
     }
     switched
@@ -144,7 +144,7 @@ fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> 
     let Some((tx, rx)) = desc.lock_tx_and_rx() else { return Err(Reason::RelayFailed) };
     let side = tx.side;
     // Threads that sleep on the anchor could miss that it is not theirs any more: the relay takes bells meant for them.
-    let may_switch = meet::may_be_put_under(fd, desc, pair.app);
+    let may_switch = table::may_be_put_under(fd, desc, pair.app);
     if desc.pins.load(Relaxed) != 0 || side.is(state::POISONED) || !may_switch {
         return Err(Reason::RelayFailed);
     }
@@ -162,7 +162,7 @@ fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> 
     }
     // From here on the end is the relay's, and so is this process's part in it.
     desc.shared.store(true, Relaxed);
-    meet::put_under(fd, desc, pair.app);
+    table::put_under(fd, desc, pair.app);
     meet::spoil_lane(desc);
     desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);
     desc.mark_tcp();

@@ -321,7 +321,7 @@ unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc
             given += 1;
         }
     }
-    crate::stats::open_slots();
+    crate::slots::open_slots();
     for part in parts.iter() {
         super::serve_streams(part.fd);
     }

@@ -29,7 +29,7 @@ use super::{lookup, retreat, trust};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{hidden, io, options, stats, table};
+use crate::{hidden, io, slots, stats, table};
 
 /// Looks for a hello that is being sent this moment.
 const HELLO_LOOKS: usize = 8;
@@ -326,7 +326,7 @@ fn establish(
     super::begin_lane(connection, anchor, lane, side, End::Server);
     // Last, for clients that look at nothing else.
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
-    stats::open_slot(connection);
+    slots::open_slot(connection);
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
     stats::count(Counter::ConnectionsBridgedServer, u64::from(bridged));
     Ok(family as i32)
@@ -335,13 +335,22 @@ fn establish(
 /// What an accepted socket inherits from its listener, and who is at its ends.
 fn fill_side(side: &SideState, listener: &Desc, flags: i32, family: u32, name: &ConnName) {
     super::carry_draft(&listener.draft, side);
-    options::disinherit(side);
+    disinherit(side);
     side.holders.store(1, Relaxed);
     side.nonblock.store(u32::from(flags & libc::SOCK_NONBLOCK != 0), Relaxed);
     side.family.store(family, Relaxed);
     side.local.set(name.server.address());
     side.remote.set(name.client.address());
     side.rx.begin_armed();
+}
+
+/// Takes back what an accepted socket does not inherit.
+fn disinherit(side: &SideState) {
+    for (level, name) in [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)] {
+        if side.option(level, name).is_some() {
+            let _ = side.set_option(level, name, 0);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ const BRIDGE_COOKIE: u64 = u64::MAX;
 /// Why the kernel has to.
 pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<(), Reason> {
     let Reserved { anchor, name, held } = reserve_name(route, |_| Ok(()))?;
-    if !connect::may_be_put_under(fd, desc, anchor.0) {
+    if !table::may_be_put_under(fd, desc, anchor.0) {
         return Err(Reason::DescriptorsShort);
     }
     enter(&anchor, route)?;

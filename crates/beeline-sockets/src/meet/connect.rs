@@ -24,7 +24,7 @@ use super::{bridged, door, hello_io, knock, ports, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Errno, Outcome, changing, epoll, hidden, io, life, process, stats, table};
+use crate::{Errno, Outcome, changing, epoll, hidden, io, life, process, slots, stats, table};
 
 /// `draft.blocked_by` while a thread is in here.
 const BUSY: u16 = u16::MAX;
@@ -198,7 +198,7 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     if desc.born.load(Relaxed) != crate::forks() {
         return Err(Reason::SharedBeforeConnect);
     }
-    if !may_be_put_under(fd, desc, anchor.0) {
+    if !table::may_be_put_under(fd, desc, anchor.0) {
         return Err(Reason::DescriptorsShort);
     }
     // Everything is at hand before the server learns of us: between connecting to its door and saying hello
@@ -316,16 +316,16 @@ pub(super) fn install(
     if owned {
         super::carry_owner(fd, anchor.0);
     }
-    each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-    let done = put_under(fd, desc, anchor.0);
+    table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+    let done = table::put_under(fd, desc, anchor.0);
     if done {
         super::begin_lane(desc, anchor.0, lane, side, End::Client);
-        stats::open_slot(desc);
+        slots::open_slot(desc);
         if owned {
             io::own(fd);
         }
     }
-    each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+    table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
     if done {
         return Ok(());
     }
@@ -388,53 +388,4 @@ pub(super) fn hold(fd: i32, lane: &PooledLane) {
     if let Ok(copy) = kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) {
         lane.hold(hidden::hide(copy as i32));
     }
-}
-
-/// Puts `file` under every fd that leads to `desc`, close-on-exec where the fd was. False when nothing was done.
-/// Epoll registrations must be taken out before.
-pub(crate) fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
-    let mut refused = None;
-    each_fd(fd, desc, |fd| {
-        if refused.is_none() && !put(file, fd) {
-            refused = Some(fd);
-        }
-    });
-    let Some(refused) = refused else { return true };
-    // All numbers lead to one file, or a program could tell. The old one is still under the number that was refused.
-    let mut is_done = true;
-    each_fd(fd, desc, |fd| {
-        is_done &= fd != refused;
-        if is_done {
-            put(refused, fd);
-        }
-    });
-    false
-}
-
-fn put(file: i32, fd: i32) -> bool {
-    let flags = match kernel::fcntl(fd, libc::F_GETFD, 0) {
-        Ok(flags) if flags as i32 & libc::FD_CLOEXEC != 0 => libc::O_CLOEXEC,
-        _ => 0,
-    };
-    kernel::dup3(file, fd, flags).is_ok()
-}
-
-/// Whether [`put_under`] may be expected to do it, by a number that the kernel has just given out: it refuses those beyond
-/// the limit, which may have been lowered since they were given out.
-pub(crate) fn may_be_put_under(fd: i32, desc: &'static Desc, given: i32) -> bool {
-    let mut may = true;
-    each_fd(fd, desc, |fd| may &= fd < given || life::within_limit(fd));
-    may
-}
-
-/// Calls `f` for every fd that leads to `desc`, of which `fd` is one.
-pub(crate) fn each_fd(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32)) {
-    if desc.refs.load(Acquire) <= 1 {
-        return f(fd);
-    }
-    table::for_each(|fd, other| {
-        if core::ptr::eq(desc, other) {
-            f(fd);
-        }
-    });
 }

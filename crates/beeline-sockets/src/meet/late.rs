@@ -29,13 +29,13 @@ use beeline_lane::{End, LaneMemory, Sink, Writer, flags, offer};
 use beeline_shm::sys;
 use beeline_stats::{Counter, Reason, Role};
 
-use super::connect::{each_fd, put_under, tcp_state};
+use super::connect::tcp_state;
 use super::{lookup, offers, pool};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait::{self, Woken};
-use crate::{Errno, Outcome, changing, epoll, io, stats, table};
+use crate::{Errno, Outcome, changing, epoll, io, slots, stats, table};
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
 /// accept queue makes it repeat the handshake after one second and after three.
@@ -250,12 +250,12 @@ fn switch(fd: i32, desc: &'static Desc, tcp: i32, deadline: u64) -> bool {
             if !table::leads_to(fd, desc) || !may_begin_again(desc) {
                 return false;
             }
-            each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+            table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
             let handed = exchange(fd, desc, tcp, &mut sent);
-            each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+            table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
             match handed {
                 Handed::All => {
-                    stats::close_slot(desc);
+                    slots::close_slot(desc);
                     return true;
                 }
                 Handed::Part => {}
@@ -282,14 +282,14 @@ pub(super) fn disconnect(fd: i32, desc: &'static Desc) -> Outcome {
         // The other holders of a shared end could not be told.
         let alone = table::leads_to(fd, desc) && desc.is_lane() && !desc.shared.load(Relaxed);
         if alone {
-            each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+            table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
             {
                 let _both = desc.lock_both();
                 let (lane, end) = (desc.lane(), desc.end());
                 lane.set_flags(end, lane.flags(end) | flags::CLOSED | flags::RESET);
                 become_tcp(fd, desc, tcp);
             }
-            each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+            table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
         }
         alone
     };
@@ -297,7 +297,7 @@ pub(super) fn disconnect(fd: i32, desc: &'static Desc) -> Outcome {
     if !done {
         return Outcome::fail(libc::EOPNOTSUPP);
     }
-    stats::close_slot(desc);
+    slots::close_slot(desc);
     Outcome::OK
 }
 
@@ -329,7 +329,7 @@ fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
     if side.nonblock.load(Relaxed) == 0 {
         let _ = kernel::fcntl(tcp, libc::F_SETFL, 0);
     }
-    if !put_under(fd, desc, tcp) {
+    if !table::put_under(fd, desc, tcp) {
         return false;
     }
     super::spoil_lane(desc);

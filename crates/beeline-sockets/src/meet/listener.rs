@@ -31,7 +31,7 @@ use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
-use crate::{Errno, Outcome, changing, hidden, kernel, life, options, stats, table};
+use crate::{Errno, Outcome, changing, hidden, kernel, life, stats, table};
 
 /// A descriptor in an atomic; none when zeroed.
 #[derive(Default)]
@@ -266,7 +266,7 @@ fn become_listener(fd: i32, desc: &'static Desc) -> bool {
     listener.begin(cookie, local);
     desc.listener.store(core::ptr::from_ref(listener).cast_mut(), Relaxed);
     if local.is_ipv6() {
-        options::note_v6_only(desc, fd);
+        desc.draft.note_v6_only(fd);
     }
     desc.become_kind(Kind::Listener);
     door::make(fd, desc, listener);

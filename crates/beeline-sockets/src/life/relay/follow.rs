@@ -30,7 +30,7 @@ use beeline_stats::Reason;
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::{EXPECTED, Gate, SideState, state};
-use crate::{Errno, changing, epoll, meet, process, stats, table};
+use crate::{Errno, changing, epoll, process, slots, table};
 
 /// How long a follower waits for the answer. The relay answers between two system calls.
 const ANSWER_NS: u64 = 5_000_000_000;
@@ -95,11 +95,11 @@ fn follow(fd: i32, desc: &'static Desc) -> bool {
     }
     let side = desc.side();
     let socket = ask(&side.gate);
-    meet::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+    table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
     {
         let _both = desc.lock_both();
         match socket {
-            Some(socket) if meet::put_under(fd, desc, socket) => {
+            Some(socket) if table::put_under(fd, desc, socket) => {
                 desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);
                 desc.mark_tcp();
             }
@@ -107,8 +107,8 @@ fn follow(fd: i32, desc: &'static Desc) -> bool {
         }
     }
     side.leave(process::owner());
-    meet::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
-    stats::close_slot(desc);
+    table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+    slots::close_slot(desc);
     if let Some(socket) = socket {
         let _ = sys::close(socket);
     }
