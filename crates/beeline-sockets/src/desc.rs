@@ -30,6 +30,7 @@ use beeline_lane::{End, LaneMemory};
 use beeline_stats::layout::ConnectionSlot;
 
 use crate::lock::Lock;
+use crate::operations::{self, Operations};
 use crate::side::{SideState, state};
 use crate::slab::{Slab, Stable};
 
@@ -124,12 +125,17 @@ pub struct Desc {
     pub family: AtomicU32,
     /// Options set before the connection.
     pub draft: Draft,
-    /// The listener's state, for [`Kind::Listener`].
-    pub listener: AtomicPtr<crate::meet::Listener>,
+    /// What the layers above do with the description.
+    pub(crate) operations: operations::Table,
+    /// The listener's state, for [`Kind::Listener`]. This field and the next two lead to objects of layers above, and are
+    /// read and written by the module of the object's type alone (`Listener::of`). They are not one field, as the kernel's
+    /// `private_data` is: who has found a description without a lock may find it to be of another kind a moment later,
+    /// and then shall find no object, never one of another type.
+    pub(crate) listener: AtomicPtr<()>,
     /// The set, for [`Kind::Epoll`].
-    pub set: AtomicPtr<crate::epoll::Set>,
+    pub(crate) set: AtomicPtr<()>,
     /// The lane as the pool knows it, for giving it back.
-    pub pooled: AtomicPtr<crate::meet::PooledLane>,
+    pub(crate) pooled: AtomicPtr<()>,
     /// The side's memfd, hidden, plus one; 0 when it is not kept.
     side_memfd: AtomicI32,
     /// Whether a program that is spawned shall have it ([`crate::life::named_in_spawn`]).
@@ -324,10 +330,9 @@ impl Desc {
             let _both = self.lock_both();
             self.kind.store(Kind::Free as u32, Release);
         }
-        crate::meet::forget_offer(self);
         if self.lane.load(Relaxed) != 0 {
             crate::reclaim::forget(self);
-            crate::meet::retire_lane(self);
+            (self.operations.get().retire)(self);
             self.lane.store(0, Relaxed);
         }
         DESCS.give(self);
@@ -348,6 +353,7 @@ impl Desc {
         self.family.store(family, Relaxed);
         self.draft.clear();
         self.slot.store(core::ptr::null_mut(), Relaxed);
+        self.operations.set(&Operations::NONE);
         self.listener.store(core::ptr::null_mut(), Relaxed);
         self.set.store(core::ptr::null_mut(), Relaxed);
         self.pooled.store(core::ptr::null_mut(), Relaxed);

@@ -56,7 +56,7 @@ use crate::table;
 use crate::thread::Section;
 
 pub use control::{
-    create, ctl, forget, forget_last, leave_sets, listener_gained, listener_lost, put_back, remember, stir, take_out,
+    create, ctl, forget, forget_last, leave_sets, listener_gained, listener_lost, notify, put_back, remember, take_out,
 };
 pub use registration::{before_fork, expose, set_inheritable};
 pub use set::Set;
@@ -97,8 +97,8 @@ fn set_of(desc: &Desc) -> Option<&'static Set> {
     if desc.kind() != Kind::Epoll {
         return None;
     }
-    // SAFETY: null or an object of a slab, which is never unmapped.
-    unsafe { desc.set.load(Relaxed).as_ref() }
+    // SAFETY: `create` alone has stored it: null or an object of a slab, which is never unmapped.
+    unsafe { desc.set.load(Relaxed).cast::<Set>().as_ref() }
 }
 
 /// Whether some hot member of a set has something to report.

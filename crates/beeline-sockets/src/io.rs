@@ -27,7 +27,7 @@ mod send;
 mod transfer;
 mod urgent;
 
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Bells, Fault, flags};
 use beeline_stats::Poison;
@@ -36,7 +36,7 @@ pub(crate) use crate::anchor::{Anchor, disarm, disarm_rights};
 pub(crate) use crate::calibrate::small_send_buffer;
 pub use crate::ending::poison;
 pub(crate) use crate::ending::{DEAF, Next, TELLING, hear, observe, tell_linger, tells_of_end};
-pub(crate) use crate::side::{look_here, mark_linger, reset, say_when};
+pub(crate) use crate::side::{look_here, reset, say_when};
 pub(crate) use arm::arm_lane;
 pub use flagged::{preadv2, pwritev2};
 pub(crate) use low_water::{count_arrivals, low_water, set_low_water};
@@ -48,10 +48,9 @@ pub use transfer::{sendfile, splice};
 pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};
 
 use crate::desc::{Desc, Kind};
-use crate::life::relay;
-use crate::meet::Begun;
+use crate::operations::Begun;
 use crate::side::{SideState, state};
-use crate::{Outcome, kernel, process, table};
+use crate::{Outcome, follow, kernel, table};
 
 /// The anchor reported that the peer's end is closed. `just_sent` bytes of ours were published by the call
 /// that noticed, so they do not count as left unread by a peer that died before.
@@ -63,7 +62,7 @@ pub(crate) fn gone(fd: i32, desc: &'static Desc, just_sent: u32) -> Next {
     observe(desc, side);
     if !side.is(state::TAKEN) && desc.end() == beeline_lane::End::Client && !side.is(state::PEER_CLOSED) {
         // The door died before anybody took the hello: nothing we sent was read.
-        match crate::meet::late_fallback(fd, desc) {
+        match (desc.operations.get().begin_anew)(fd, desc) {
             Begun::Anew => return Next::Kernel,
             Begun::Not => return Next::Again,
             // The server has taken it and died before it could say so.
@@ -177,7 +176,7 @@ pub(crate) fn rest_at(desc: &Desc, looks: &mut impl Iterator) {
 pub(crate) fn poll_mask(desc: &Desc) -> i16 {
     let side = desc.side();
     if side.is(state::RELAYED) {
-        relay::fall_behind();
+        follow::fall_behind();
         return 0;
     }
     observe(desc, side);
@@ -224,7 +223,7 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
     side.changes.fetch_add(1, Relaxed);
     if side.is(state::RESET) || side.is_finished() {
         drop(guard);
-        crate::epoll::stir(fd, desc);
+        crate::watchers::notify(fd, desc);
         return Outcome::fail(libc::ENOTCONN);
     }
     let end = desc.end();
@@ -251,56 +250,8 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
         let _ = kernel::shutdown(fd, libc::SHUT_RD);
     }
     drop(guard);
-    crate::epoll::stir(fd, desc);
+    crate::watchers::notify(fd, desc);
     Outcome::OK
-}
-
-/// Naps for which a close waits for another holder of the end.
-const CLOSE_NAPS: u32 = 20;
-
-/// Tells the peer that this process gives up the end, and makes the description `Closed`. Called when the last
-/// fd is about to be closed; the anchor is still open. If another process holds the end, only this process's
-/// use of it ends, and nothing else if that is a relay's.
-pub fn close_lane(desc: &'static Desc) {
-    let both = desc.lock_both();
-    if !desc.is_lane() {
-        return;
-    }
-    let (lane, side, end) = (desc.lane(), desc.side(), desc.end());
-    let shared = desc.shared.load(Relaxed);
-    // A holder that is stopped does not keep this process from closing its end. What the lock is for is that nobody
-    // demotes the end meanwhile, and who does that is not stopped for long.
-    let sharing = if shared { side.tx_lock.lock_within(CLOSE_NAPS) } else { None };
-    if shared {
-        side.leave(process::owner());
-        if side.is(state::RELAYED) {
-            desc.mark_closed();
-            drop((sharing, both));
-            return relay::left(side);
-        }
-    }
-    if side.holders.fetch_sub(1, AcqRel) <= 1 {
-        crate::meet::note_end(desc);
-        observe(desc, side);
-        let unread = unread_hint(desc, side) != 0;
-        // A reset is no FIN: only one that was sent before it is seen before it.
-        let resets = (unread || side.linger.load(Relaxed) == 1) && !side.is_finished();
-        let last = if resets { flags::RESET } else { flags::FIN };
-        say_when(&lane, end, side);
-        lane.set_flags(end, lane.flags(end) | flags::CLOSED | last);
-        look_here(&lane, end);
-        if desc.pins.load(Relaxed) != 0 {
-            // Threads that sleep on the connection find it closed.
-            let fd = desc.fd.load(Relaxed);
-            let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
-            Anchor(fd).unplug();
-        }
-    } else {
-        // Who seems to hold it, too, may have been killed, and then nobody comes after us.
-        mark_linger(&lane, end, side);
-    }
-    desc.mark_closed();
-    drop((sharing, both));
 }
 
 /// Events that poll(2) reports whether asked or not.

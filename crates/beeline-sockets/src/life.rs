@@ -11,7 +11,6 @@ mod fds;
 mod fork;
 mod handover;
 pub mod image;
-mod linger;
 pub mod objects;
 mod open_fds;
 pub(crate) mod relay;
@@ -24,7 +23,7 @@ mod text;
 use self::image::{Image, Program};
 use crate::desc::{Desc, Kind};
 use crate::lock::Lock;
-use crate::{Errno, process, slots, stats, table};
+use crate::{Errno, follow, process, slots, stats, table};
 
 pub use crate::changing::{Changing, changing};
 pub use crate::hidden::{hidden_add, hidden_remove, is_hidden};
@@ -35,7 +34,6 @@ pub use control::{fcntl, ioctl, sockatmark};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
 pub use fork::{around_fork, around_fork_child, around_fork_parent, around_fork_prepare, forked, leave};
 pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed, named_in_spawn};
-pub(crate) use linger::end_lingering;
 pub use relay::{demote, has_left_lanes, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};
 pub use rings::know_ring;
@@ -117,7 +115,7 @@ pub fn refusal(fd: i32) -> Option<Errno> {
 fn refusal_of(fd: i32, desc: &'static Desc) -> Option<Errno> {
     match desc.kind() {
         // Another holder has demoted it; if this one cannot follow it is an orphan now.
-        Kind::Lane if relay::follow_if_relayed(fd, desc) && desc.kind() == Kind::Orphan => Some(orphan_used(desc)),
+        Kind::Lane if follow::follow_if_relayed(fd, desc) && desc.kind() == Kind::Orphan => Some(orphan_used(desc)),
         Kind::Orphan => Some(orphan_used(desc)),
         // The moment between the end of a lane and the close of its anchor, seen by another thread.
         Kind::Closed => Some(Errno(libc::EBADF)),

@@ -49,6 +49,7 @@ mod counted;
 mod door;
 mod hello_io;
 mod knock;
+mod lane;
 mod late;
 mod listener;
 mod lobby;
@@ -63,36 +64,35 @@ mod trust;
 mod turnstile;
 mod watched;
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{End, LaneMemory, flags};
-use beeline_shm::memfd::FileId;
 use beeline_shm::sys;
 
 use crate::app_memory::bogus;
-use crate::desc::{DESCS, Desc, Draft, Kind};
+use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
-use crate::side::{MAGIC, SideState, state};
-use crate::{Errno, Outcome, changing, epoll, hidden, io, life, process, slots, table};
+use crate::side::{SideState, state};
+use crate::{Errno, Outcome, changing, close, follow, io, life, table};
 
 pub use accept::{accept4, door_ready};
 pub(crate) use admit::forget_descriptor_limit;
-pub(crate) use bridged::note_end;
 pub use bridging::{LaneEnd, Lying, answer, connect_for, listen_for_clients, take_client};
 pub use connect::connect;
 pub use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub use door::open_door;
+pub use lane::begin_bare;
+pub(crate) use lane::{adopt_lane, carry_owner, close_lane, spoil_lane};
 pub(crate) use late::carry_options;
-pub use late::{Begun, before_close, late_fallback};
+pub use late::{before_close, late_fallback};
 pub use listener::{
     Listener, adopt_listener, close_listener, leave_door_if_blocked, leave_doors, listen, listener_fds, meet_listener,
     shutdown_listener,
 };
 pub(crate) use offers::{
     are_due as offers_are_due, before_end, before_fork, before_passing, changing_to_share, due_ns as offer_due_ns,
-    look_after as look_after_offers, remove as forget_offer,
+    look_after as look_after_offers,
 };
-pub use pool::PooledLane;
+pub(crate) use pool::PooledLane;
 pub(crate) use retreat::from_all_doors as retreat_from_doors;
 pub(crate) use trust::may_share;
 pub(crate) use watched::{is_listener, pass_on};
@@ -113,7 +113,7 @@ pub fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
         Err(errno) => return Outcome::Fail(errno),
     };
     let _changing = changing::changing();
-    forget_stale(fd);
+    close::forget_stale(fd);
     let is_internet = domain == libc::AF_INET || domain == libc::AF_INET6;
     let is_stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
     let is_tcp = protocol == 0 || protocol == libc::IPPROTO_TCP;
@@ -181,7 +181,7 @@ unsafe fn name(
 ) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     match desc.kind() {
-        Kind::Lane if life::relay::follow_if_relayed(fd, desc) => return Outcome::Kernel,
+        Kind::Lane if follow::follow_if_relayed(fd, desc) => return Outcome::Kernel,
         Kind::Lane => {}
         Kind::Orphan => return Outcome::fail(libc::ENOTCONN),
         _ => return Outcome::Kernel,
@@ -204,146 +204,6 @@ unsafe fn name(
         found.to_app(address, length);
     }
     Outcome::OK
-}
-
-/// The kernel has given `fd` to something new. If it led to a description, the app closed it behind our back.
-pub fn fd_reborn(fd: i32) {
-    if table::get(fd).is_some() && !process::is_guest_of_parent() {
-        let _changing = changing::changing();
-        forget_stale(fd);
-    }
-}
-
-/// Ends what `fd` led to, which the kernel has closed already. The caller holds `changing::changing`.
-fn forget_stale(fd: i32) {
-    let Some(desc) = table::get(fd) else { return };
-    epoll::forget(fd, desc);
-    let last = desc.refs.load(Acquire) <= 1;
-    if last {
-        match desc.kind() {
-            Kind::Lane => io::close_lane(desc),
-            Kind::Listener => close_listener(desc),
-            Kind::Epoll => epoll::close_set(desc),
-            _ => {}
-        }
-    }
-    let _ = table::set(fd, None);
-    if last {
-        slots::close_slot(desc);
-        desc.become_kind(Kind::Closed);
-        desc.give_if_unused();
-    }
-}
-
-/// Hands over to a connection what was set on the socket before.
-fn carry_draft(draft: &Draft, side: &SideState) {
-    side.rcv_timeout_ns.store(draft.rcv_timeout_ns.load(Relaxed), Relaxed);
-    side.snd_timeout_ns.store(draft.snd_timeout_ns.load(Relaxed), Relaxed);
-    side.set_rcv_lowat(match draft.rcv_lowat.load(Relaxed) {
-        ..=1 => 0,
-        bytes => bytes,
-    });
-    side.linger.store(draft.linger.load(Relaxed), Relaxed);
-    for (target, source) in side.options.iter().zip(&draft.options) {
-        target.value.store(source.value.load(Relaxed), Relaxed);
-        target.key.store(source.key.load(Relaxed), Relaxed);
-    }
-    side.rx.set_urgent_inline(side.option(libc::SOL_SOCKET, libc::SO_OOBINLINE) == Some(1));
-}
-
-/// Gives the file under `to` the owner of the one under `from` (`F_SETOWN`, `F_SETSIG`).
-pub(crate) fn carry_owner(from: i32, to: i32) {
-    /// `struct f_owner_ex` of fcntl(2).
-    #[repr(C)]
-    struct Owner {
-        kind: i32,
-        id: i32,
-    }
-    const F_SETSIG: i32 = 10;
-    const F_GETSIG: i32 = 11;
-    const F_SETOWN_EX: i32 = 15;
-    const F_GETOWN_EX: i32 = 16;
-    let mut owner = Owner { kind: 0, id: 0 };
-    let mut ask = |fd: i32, command: i32| {
-        let args = [fd as usize, command as usize, (&raw mut owner) as usize, 0, 0, 0];
-        // SAFETY: both commands take one `struct f_owner_ex`, which is live; one writes it, the other reads it.
-        unsafe { sys::call(libc::SYS_fcntl, args) }
-    };
-    if ask(from, F_GETOWN_EX).is_ok() {
-        let _ = ask(to, F_SETOWN_EX);
-    }
-    if let Ok(signal) = kernel::fcntl(from, F_GETSIG, 0) {
-        let _ = kernel::fcntl(to, F_SETSIG, signal);
-    }
-}
-
-/// Makes a description a lane, and notes in the side where a later holder finds the parts. The caller holds
-/// `changing::changing`.
-fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, side: pool::Side, end: End) {
-    let origin = &side.state.origin;
-    let cookie = |fd| kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0);
-    origin.magic.store(MAGIC, Relaxed);
-    origin.anchor_cookie.store(cookie(anchor), Relaxed);
-    origin.lane_device.store(lane.id().device, Relaxed);
-    origin.lane_inode.store(lane.id().inode, Relaxed);
-    origin.holder_cookie.store(lane.holder().map_or(0, cookie), Relaxed);
-    origin.ring_bytes.store(lane.memory().ring_bytes(), Relaxed);
-    origin.end.store(end as u32, Relaxed);
-    desc.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
-    desc.keep_side_memfd(side.memfd);
-    desc.become_lane(lane.memory(), side.state, end);
-    if !side.state.is(state::BRIDGED) {
-        offers::add(desc);
-    }
-}
-
-/// Makes a description a lane that another program has lent: the descriptors of side and lane, and of the socket
-/// that holds the port, are copied to hidden ones.
-pub(crate) fn adopt_lane(
-    desc: &'static Desc,
-    memory: LaneMemory,
-    id: FileId,
-    side: &'static SideState,
-    [side_fd, lane_fd]: [i32; 2],
-    holder: Option<i32>,
-    end: End,
-) {
-    let copy = |fd| kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok().map(|copy| hidden::hide(copy as i32));
-    let lane = pool::adopted_lane(memory, id, copy(lane_fd), holder.and_then(copy));
-    desc.pooled.store(lane.map_or(core::ptr::null_mut(), |lane| core::ptr::from_ref(lane).cast_mut()), Relaxed);
-    desc.keep_side_memfd(copy(side_fd));
-    desc.become_lane(memory, side, end);
-    if side.is(state::OFFERED) {
-        offers::add(desc);
-    }
-}
-
-/// The last user of a lane in this process is gone: pools or unmaps the lane and its side.
-pub fn retire_lane(desc: &'static Desc) {
-    let side = desc.side();
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    let lane = unsafe { desc.pooled.swap(core::ptr::null_mut(), Relaxed).as_ref() };
-    // Not judged by the side alone: a holder that has dropped its privileges may put into it what it likes, and keep it
-    // mapped.
-    let alone =
-        lane.is_some_and(PooledLane::is_ours_alone) && !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
-    if let Some(lane) = lane {
-        if side.is(state::POISONED)
-            || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0
-        {
-            lane.spoil();
-        }
-        pool::retire(lane, desc.end(), alone);
-    }
-    pool::Side { state: side, memfd: desc.take_side_memfd() }.retire(alone);
-}
-
-/// The lane of a connection must not be used again.
-pub(crate) fn spoil_lane(desc: &'static Desc) {
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    if let Some(lane) = unsafe { desc.pooled.load(Relaxed).as_ref() } {
-        lane.spoil();
-    }
 }
 
 /// Before a `fork`: idle lanes go, so that the child has none of them, and listeners get what a crowd needs.

@@ -19,7 +19,7 @@ use beeline_stats::Reason;
 
 use crate::desc::{Desc, Kind};
 use crate::side::{OptionValue, SideState, store_option};
-use crate::{Errno, Outcome, hidden, kernel, meet, process};
+use crate::{Errno, Outcome, follow, hidden, kernel, meet, process};
 pub use get::getsockopt;
 use table::{Class, OPTION, class};
 
@@ -82,7 +82,7 @@ unsafe fn raw_set(fd: i32, level: i32, name: i32, value: *const u8, length: u32)
 pub unsafe fn setsockopt(fd: i32, level: i32, name: i32, value: *const u8, length: u32) -> Outcome {
     let Some(desc) = crate::table::get(fd) else { return Outcome::Kernel };
     match desc.kind() {
-        Kind::Lane if crate::life::relay::follow_if_relayed(fd, desc) => Outcome::Kernel,
+        Kind::Lane if follow::follow_if_relayed(fd, desc) => Outcome::Kernel,
         Kind::Lane => {
             let _pin = desc.pin();
             if !desc.is_lane() || !crate::table::leads_to(fd, desc) {

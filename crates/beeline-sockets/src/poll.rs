@@ -22,13 +22,10 @@ pub use select::{pselect, select};
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
 use crate::io::{self, ALWAYS, Next, Poller, arm_lane};
-use crate::life::relay;
+use crate::operations::FURTHER_FDS;
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
-use crate::{Errno, Outcome, epoll, kernel, meet, table};
-
-/// Descriptors a listener may add to a wait: its door and clients that have not said hello.
-const LISTENER_FDS: usize = 20;
+use crate::{Errno, Outcome, epoll, follow, kernel, meet, table};
 
 /// `poll(2)`.
 ///
@@ -63,7 +60,7 @@ pub unsafe fn ppoll(fds: *mut pollfd, count: u64, timeout: *const libc::timespec
 /// How many entries the kernel may be asked about for `entries` of the app's.
 fn places(entries: usize, listeners: usize) -> usize {
     // One for arrivals.
-    entries + listeners * LISTENER_FDS + 1
+    entries + listeners * FURTHER_FDS + 1
 }
 
 /// # Safety
@@ -128,7 +125,7 @@ fn sleep_until_ready(
                 Ok(ready) => return Outcome::Done(ready),
             }
         }
-        if relay::catch_up() {
+        if follow::catch_up() {
             continue;
         }
         if deadline == Some(0) {
@@ -260,8 +257,8 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
             }
             (Kind::Lane | Kind::Orphan, _) | (Kind::Epoll, None) => place.fd = -1,
             (Kind::Listener, _) if entry.events & (POLLIN | POLLRDNORM) != 0 => {
-                let mut hidden = [0i32; LISTENER_FDS];
-                let count = meet::listener_fds(desc, &mut hidden).min(extra.len());
+                let mut hidden = [0i32; FURTHER_FDS];
+                let count = (desc.operations.get().further_fds)(desc, &mut hidden).min(extra.len());
                 let (mine, rest) = core::mem::take(&mut extra).split_at_mut(count);
                 for (place, fd) in mine.iter_mut().zip(hidden) {
                     *place = pollfd { fd, events: POLLIN, revents: 0 };
@@ -326,10 +323,10 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
             Kind::Lane | Kind::Orphan | Kind::Epoll => {}
             Kind::Listener if entry.events & (POLLIN | POLLRDNORM) != 0 => {
                 entry.revents |= place.revents;
-                let mut hidden = [0i32; LISTENER_FDS];
-                let count = meet::listener_fds(desc, &mut hidden);
+                let mut hidden = [0i32; FURTHER_FDS];
+                let count = (desc.operations.get().further_fds)(desc, &mut hidden);
                 let rung = extra.by_ref().take(count).filter(|place| place.revents & POLLIN != 0).count();
-                if rung != 0 && meet::door_ready(desc) {
+                if rung != 0 && (desc.operations.get().is_readable)(desc) {
                     entry.revents |= (POLLIN | POLLRDNORM) & entry.events;
                 }
             }

@@ -4,7 +4,7 @@ use beeline_lane::{End, LaneMemory};
 use beeline_shm::SideMemory;
 use beeline_sockets::desc::{DESCS, Kind};
 use beeline_sockets::side::SideState;
-use beeline_sockets::{Outcome, epoll, io, kernel, life, poll, table};
+use beeline_sockets::{Outcome, epoll, io, kernel, life, meet, poll, table};
 
 /// The two fds of a fresh lane: client's and server's.
 fn lane_pair() -> [i32; 2] {
@@ -23,7 +23,7 @@ fn lane_pair() -> [i32; 2] {
         lane.read_wake(end).store(1, std::sync::atomic::Ordering::Relaxed);
         let desc = DESCS.take().unwrap();
         desc.begin(Kind::Tcp, fd, libc::AF_INET as u32, life::forks());
-        desc.become_lane(lane, side, end);
+        meet::begin_bare(desc, lane, side, end);
         table::set(fd, Some(desc)).unwrap();
     }
     fds

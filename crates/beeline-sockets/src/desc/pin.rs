@@ -85,7 +85,7 @@ fn count_down(count: &AtomicU32) -> u32 {
 fn unpin(desc: &'static Desc) {
     if count_down(&desc.pins) == 1 {
         if desc.lingering.load(SeqCst) != 0 {
-            crate::life::end_lingering(desc);
+            crate::linger::end_lingering(desc);
         }
         desc.end_if_due();
     }

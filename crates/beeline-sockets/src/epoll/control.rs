@@ -11,7 +11,9 @@ use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, set_of};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
-use crate::{Errno, Outcome, hidden, kernel, meet, process, table};
+use crate::operations::{FURTHER_FDS, Operations};
+use crate::watchers::Watchers;
+use crate::{Errno, Outcome, close, hidden, kernel, meet, process, table, watchers};
 use beeline_lane::Armed;
 
 /// What epoll_ctl(2) allows beside `EPOLLEXCLUSIVE`.
@@ -28,6 +30,11 @@ static ALL_LOCK: Lock = Lock::new();
 /// A descriptor that is always readable; -1 until it is needed.
 static WAKER: AtomicI32 = AtomicI32::new(-1);
 
+/// See [`crate::operations`].
+static SET: Operations = Operations { close: super::close_set, ..Operations::NONE };
+/// See [`crate::watchers`].
+static WATCHERS: Watchers = Watchers { forget, forget_last, notify, take_out, put_back };
+
 /// `epoll_create1(2)`.
 pub fn create(flags: i32) -> Outcome {
     // SAFETY: plain numbers.
@@ -36,12 +43,14 @@ pub fn create(flags: i32) -> Outcome {
         Ok(fd) => fd as i32,
         Err(errno) => return Outcome::Fail(errno),
     };
-    meet::fd_reborn(fd);
+    close::fd_reborn(fd);
     // Without memory the set is the kernel's alone; lanes then look to it as their anchors do.
     if let (Some(desc), Some(set)) = (DESCS.take(), SETS.take()) {
         set.begin(desc, flags & libc::EPOLL_CLOEXEC == 0);
         desc.begin(Kind::Epoll, fd, 0, process::forks());
-        desc.set.store(core::ptr::from_ref(set).cast_mut(), Relaxed);
+        desc.operations.set(&SET);
+        desc.set.store(core::ptr::from_ref(set).cast_mut().cast(), Relaxed);
+        watchers::register(&WATCHERS);
         let _guard = ALL_LOCK.lock();
         set.next_set.store(ALL.load(Relaxed), Relaxed);
         ALL.store(core::ptr::from_ref(set).cast_mut(), Relaxed);
@@ -71,7 +80,7 @@ pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_ev
         expose(inner);
     }
     if let Some(listener) = desc.filter(|desc| operation != libc::EPOLL_CTL_DEL && desc.kind() == Kind::Listener) {
-        meet::open_door(listener);
+        (listener.operations.get().before_watch)(listener);
     }
     let outcome = {
         let _guard = set.lock.lock();
@@ -229,8 +238,8 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
 /// Calls `f` with the further descriptors of a listener: its door and its lobby.
 pub(super) fn hidden_of(entry: &Entry, mut f: impl FnMut(i32)) {
     if let Some(desc) = entry.desc().filter(|desc| desc.kind() == Kind::Listener) {
-        let mut hidden = [0i32; 20];
-        let count = meet::listener_fds(desc, &mut hidden);
+        let mut hidden = [0i32; FURTHER_FDS];
+        let count = (desc.operations.get().further_fds)(desc, &mut hidden);
         hidden.iter().take(count).for_each(|fd| f(*fd));
     }
 }
@@ -383,7 +392,7 @@ pub fn remember(fd: i32, desc: &'static Desc) {
 
 /// The state of a connection changed, or a send found the ring full, which the kernel may not tell: members of sets are
 /// looked at by the next wait, and by one that sleeps already. No lock of the description may be held.
-pub fn stir(fd: i32, desc: &'static Desc) {
+pub fn notify(fd: i32, desc: &'static Desc) {
     entries_of(fd, desc, |epfd, set, fd, entry| {
         if settle(epfd, set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
             wake_sleeper(epfd, set);

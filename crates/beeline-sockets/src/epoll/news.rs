@@ -14,7 +14,7 @@ use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready
 use crate::desc::{Desc, Kind};
 use crate::io::somebody_polls;
 use crate::io::{self, Anchor, Next};
-use crate::{kernel, meet, table};
+use crate::{kernel, table};
 
 /// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the
 /// set: they become hot. At a depth other than 0 the locks of sets around it may be held.
@@ -205,7 +205,7 @@ impl Call {
     /// have not said hello, which changes sets; so the set is not locked.
     fn listener_fires(&self, fd: i32, desc: &'static Desc, event: epoll_event) -> bool {
         let in_queue = || kernel::poll_now(desc.fd.load(Relaxed), libc::POLLIN) != 0;
-        if event.events & EPOLLIN != 0 && !meet::door_ready(desc) && !in_queue() {
+        if event.events & EPOLLIN != 0 && !(desc.operations.get().is_readable)(desc) && !in_queue() {
             return false;
         }
         let _guard = self.set.lock.lock();

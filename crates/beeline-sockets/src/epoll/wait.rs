@@ -16,10 +16,9 @@ use super::{
 };
 use crate::app_memory::is_some;
 use crate::desc::{Desc, Pin};
-use crate::life::relay;
 use crate::wait::deadline;
 use crate::wait::{Patience, Spun, Woken, ticks};
-use crate::{Errno, Outcome, kernel, stats, table};
+use crate::{Errno, Outcome, follow, kernel, stats, table};
 
 /// `epoll_wait(2)`.
 ///
@@ -146,7 +145,7 @@ impl Call {
             let began = if kernel_begins { KERNEL_BEGAN } else { LANES_BEGAN };
             self.set.crowded.store(if full { began } else { 0 }, Relaxed);
         }
-        if self.filled == 0 && relay::catch_up() {
+        if self.filled == 0 && follow::catch_up() {
             self.look()?;
         }
         if self.filled == 0 && attend(self.set) {
@@ -171,7 +170,7 @@ impl Call {
         let given = self.epfd;
         let mut held = None;
         loop {
-            relay::catch_up();
+            follow::catch_up();
             if mask.is_none() {
                 match self.spin(&mut patience) {
                     Spun::News => {

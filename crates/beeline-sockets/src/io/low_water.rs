@@ -82,7 +82,7 @@ pub(crate) fn set_low_water(desc: &'static Desc, bytes: u32) {
     observe(desc, side);
     if side.is(state::PEER_FIN) || unread(desc, side) >= low_water(desc, side) {
         side.arrivals.fetch_add(1, Relaxed);
-        crate::epoll::stir(desc.fd.load(Relaxed), desc);
+        crate::watchers::notify(desc.fd.load(Relaxed), desc);
     }
 }
 

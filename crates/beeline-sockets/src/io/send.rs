@@ -395,7 +395,7 @@ pub(super) fn full(fd: i32, desc: &'static Desc, mut guard: TxGuard, sent: usize
     if desc.entries.load(Relaxed) != 0 {
         // A wait of ours will look after it.
         drop(guard);
-        crate::epoll::stir(fd, desc);
+        crate::watchers::notify(fd, desc);
     } else if sent == 0 {
         // Whoever watches the anchor through the kernel now must see it full.
         let armed = guard.arm(&Anchor(fd));

@@ -10,10 +10,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_stats::Reason;
 
 use super::fds::{dup_from, hidden_refusal, note_nonblock};
-use super::relay;
 use crate::desc::{Desc, Kind};
 use crate::process::raw;
-use crate::{Outcome, epoll, io, kernel, options, table};
+use crate::{Outcome, epoll, follow, io, kernel, options, table};
 
 // linux/fcntl.h
 const F_SETOWN_EX: i32 = 15;
@@ -38,7 +37,7 @@ pub unsafe fn fcntl(fd: i32, command: i32, argument: usize) -> Outcome {
             _ => Outcome::Kernel,
         });
     };
-    relay::follow_if_relayed(fd, desc);
+    follow::follow_if_relayed(fd, desc);
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => dup_from(fd, command, argument),
         libc::F_SETFL => set_flags(fd, desc, argument),
@@ -86,7 +85,7 @@ fn note_flags(desc: &'static Desc, nonblock: bool, asynchronous: bool) {
 /// `argument` must be what the request takes, as for ioctl(2).
 pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
     let Some(desc) = table::get(fd) else { return hidden_refusal(fd).unwrap_or(Outcome::Kernel) };
-    relay::follow_if_relayed(fd, desc);
+    follow::follow_if_relayed(fd, desc);
     // The kernel looks at 32 bits of the request, and libc's callers sign-extend.
     let request = request & 0xFFFF_FFFF;
     let kind = desc.kind();

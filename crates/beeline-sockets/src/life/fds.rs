@@ -4,16 +4,18 @@
 //! may have it again. `SO_LINGER` with a time does not make `close` wait on a lane: what was sent is in the
 //! peer's memory already, which is all that TCP waits for (the acknowledgement, not the reading).
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_shm::sys;
 
-use super::{linger, stranger};
+use super::stranger;
 use crate::changing::changing;
+use crate::close::settle;
 use crate::desc::{Desc, Kind};
 use crate::hidden::{is_hidden, next_hidden};
+use crate::linger;
 use crate::process::{is_guest_of_parent, raw};
-use crate::{Errno, Outcome, epoll, io, kernel, meet, slots, table};
+use crate::{Errno, Outcome, epoll, kernel, meet, table};
 
 /// `close(2)`.
 pub fn close(fd: i32) -> Outcome {
@@ -52,54 +54,6 @@ fn close_ours(fd: i32) -> Outcome {
     let result = result.unwrap_or_else(|| sys::close(fd));
     settled.finish();
     result.into()
-}
-
-/// A description that an fd no longer leads to.
-#[must_use]
-pub(super) struct Settled {
-    desc: &'static Desc,
-    /// Whether that was its last fd.
-    last: bool,
-}
-
-impl Settled {
-    /// Gives the description back, once the kernel has closed the fd.
-    pub(super) fn finish(self) {
-        if self.last {
-            self.desc.give_if_unused();
-        } else if self.desc.lingering.load(SeqCst) != 0 {
-            // The calls that wanted it may have ended before they could see that they are to close it.
-            linger::end_lingering(self.desc);
-        }
-    }
-}
-
-/// Makes `fd`, which leads to `desc`, lead to `next`. If it was the last fd, `desc` ends. The kernel's close
-/// is still to come. The caller holds [`changing`].
-pub(super) fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
-    epoll::forget(fd, desc);
-    let last = desc.refs.load(Acquire) <= 1;
-    if last {
-        match desc.kind() {
-            Kind::Lane => io::close_lane(desc),
-            Kind::Listener => meet::close_listener(desc),
-            Kind::Epoll => epoll::close_set(desc),
-            _ => {}
-        }
-    }
-    {
-        // Whoever holds a lock of the description uses the number.
-        let _both = (!last).then(|| desc.lock_both());
-        // Cannot fail: the entry exists.
-        let _ = table::set(fd, next);
-    }
-    if last {
-        // Another thread may have put it into a set in between.
-        epoll::forget_last(fd, desc);
-        slots::close_slot(desc);
-        desc.become_kind(Kind::Closed);
-    }
-    Settled { desc, last }
 }
 
 /// `dup(2)`.

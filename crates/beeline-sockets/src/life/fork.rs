@@ -35,11 +35,11 @@ use core::sync::atomic::{
 
 use beeline_stats::Counter;
 
-use super::{STARTING, relay};
+use super::STARTING;
 use crate::changing::{self, Changing, changing};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::side::{EXPECTED, state};
-use crate::{epoll, io, meet, process, signals, stats, table, thread};
+use crate::{epoll, follow, linger, meet, process, signals, stats, table, thread};
 
 /// In a thread's `forking`: libc's `fork` was called, and its handlers have not run yet.
 const CALLED: u32 = u32::MAX;
@@ -105,7 +105,7 @@ pub fn around_fork_prepare() -> u32 {
     meet::purge_pools();
     table::for_each(|fd, desc| {
         // Once for each description, not for each fd.
-        if desc.kind() != Kind::Lane || desc.fd.load(Relaxed) != fd || relay::follow_if_relayed(fd, desc) {
+        if desc.kind() != Kind::Lane || desc.fd.load(Relaxed) != fd || follow::follow_if_relayed(fd, desc) {
             return;
         }
         let _both = desc.lock_both();
@@ -134,7 +134,7 @@ pub fn leave() {
     let _changing = changing();
     table::for_each(|fd, desc| {
         if desc.is_lane() && desc.shared.load(Relaxed) && desc.fd.load(Relaxed) == fd {
-            io::close_lane(desc);
+            meet::close_lane(desc);
         }
     });
 }
@@ -209,6 +209,6 @@ pub fn around_fork_child() {
     stats::reset_after_fork();
     meet::reset_after_fork();
     epoll::reset_after_fork();
-    super::linger::end_all_in_child();
+    linger::end_all_in_child();
     super::code::forked();
 }

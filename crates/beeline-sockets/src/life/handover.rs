@@ -99,8 +99,7 @@ pub(super) fn lend(desc: &'static Desc, to_another: bool) -> bool {
         return false;
     }
     let side = desc.side();
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    if let Some(lane) = unsafe { desc.pooled.load(Relaxed).as_ref() } {
+    if let Some(lane) = meet::PooledLane::of(desc) {
         lane.spoil();
     }
     if to_another {
@@ -132,8 +131,7 @@ pub(super) fn end_loan(side: &SideState, counted: bool) {
 
 /// The parts of an end: side, lane, holder. `None` when one that is needed is not kept. A lock is held.
 pub(super) fn part_fds(desc: &Desc) -> Option<(i32, i32, Option<i32>)> {
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    let lane = unsafe { desc.pooled.load(Relaxed).as_ref() }?;
+    let lane = meet::PooledLane::of(desc)?;
     Some((desc.side_memfd()?, lane.memfd()?, lane.holder()))
 }
 

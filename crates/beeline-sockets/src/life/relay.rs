@@ -18,7 +18,7 @@
 //! 5. Other processes that hold the description go over to the TCP connection when they next use it ([`follow`]).
 //! 6. If a relay cannot be made, nothing has changed.
 
-mod follow;
+mod gate;
 mod pair;
 mod process;
 mod pump;
@@ -31,12 +31,12 @@ use beeline_shm::{lane_bytes, sys};
 use beeline_stats::tunables::Wait;
 use beeline_stats::{Counter, Reason, Role};
 
-use self::follow::Attendance;
-pub(crate) use self::follow::{catch_up, fall_behind, follow_if_relayed, left};
+use self::gate::Attendance;
 use self::pair::Pair;
 use self::process::Task;
 use self::pump::Plan;
 use crate::desc::{Desc, Kind};
+use crate::follow::follow_if_relayed;
 use crate::io::Anchor;
 use crate::side::{SideState, state};
 use crate::{changing, epoll, kernel, meet, slots, stats, table};
@@ -131,12 +131,12 @@ fn gate(desc: &'static Desc, pair: &Pair) -> Result<Attendance, Reason> {
     if side.is(state::CROWDED) {
         return Err(Reason::RelayFailed);
     }
-    follow::await_children(side);
+    gate::await_children(side);
     side.leave(crate::process::owner());
     if side.sharers.iter().all(|sharer| sharer.load(Relaxed) == 0) {
         return Ok(Attendance::NONE);
     }
-    Ok(Attendance { gate: follow::make_gate(side)?, app: pair.app })
+    Ok(Attendance { gate: gate::make_gate(side)?, app: pair.app })
 }
 
 /// Starts the relay and puts the app's end of the pair in the anchor's place.

@@ -26,7 +26,7 @@ use super::stranger::give_away;
 use crate::changing::changing;
 use crate::desc::{Desc, Kind};
 use crate::process::is_guest_of_parent;
-use crate::{epoll, kernel, meet, options, table};
+use crate::{close, epoll, kernel, meet, options, table};
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
 const RIGHTS_MAX: usize = 253;
@@ -294,7 +294,7 @@ unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc
         // SAFETY: by the caller's word.
         let fd = unsafe { data.add(index).read_unaligned() };
         // The number is new: whatever it led to was closed past us.
-        meet::fd_reborn(fd);
+        close::fd_reborn(fd);
         *part = Part::of(fd);
     }
     {

@@ -345,7 +345,7 @@ fn take_from_tcp(fd: i32, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno>
 
 /// A connection from the TCP queue is the kernel's business alone.
 fn came_over_tcp(accepted: i32) -> i32 {
-    super::fd_reborn(accepted);
+    crate::close::fd_reborn(accepted);
     stats::fell_back(Role::Server, Reason::CameOverTcp);
     accepted
 }
@@ -411,7 +411,7 @@ fn from_door(
 fn refuse(desc: &Desc, anchor: i32, refusal: Refusal, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno> {
     send_away(anchor, refusal);
     let accepted = reset::connection(desc.family.load(Relaxed) as i32, flags, peer)?;
-    super::fd_reborn(accepted);
+    crate::close::fd_reborn(accepted);
     Ok(accepted)
 }
 

@@ -309,7 +309,7 @@ fn establish(
         side.state.mark(state::BRIDGED);
     }
     connection.begin(Kind::Tcp, anchor, family, crate::forks());
-    super::forget_stale(anchor);
+    crate::close::forget_stale(anchor);
     if table::set(anchor, Some(connection)).is_err() {
         connection.give_if_unused();
         side.retire(true);
@@ -323,7 +323,7 @@ fn establish(
         side.retire(true);
         return Err(Reason::HelloNotTaken);
     }
-    super::begin_lane(connection, anchor, lane, side, End::Server);
+    super::lane::begin_lane(connection, anchor, lane, side, End::Server);
     // Last, for clients that look at nothing else.
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
     slots::open_slot(connection);
@@ -334,7 +334,7 @@ fn establish(
 
 /// What an accepted socket inherits from its listener, and who is at its ends.
 fn fill_side(side: &SideState, listener: &Desc, flags: i32, family: u32, name: &ConnName) {
-    super::carry_draft(&listener.draft, side);
+    super::lane::carry_draft(&listener.draft, side);
     disinherit(side);
     side.holders.store(1, Relaxed);
     side.nonblock.store(u32::from(flags & libc::SOCK_NONBLOCK != 0), Relaxed);

@@ -314,12 +314,12 @@ pub(super) fn install(
     }
     let owned = desc.draft.owned.load(Relaxed);
     if owned {
-        super::carry_owner(fd, anchor.0);
+        super::lane::carry_owner(fd, anchor.0);
     }
     table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
     let done = table::put_under(fd, desc, anchor.0);
     if done {
-        super::begin_lane(desc, anchor.0, lane, side, End::Client);
+        super::lane::begin_lane(desc, anchor.0, lane, side, End::Client);
         slots::open_slot(desc);
         if owned {
             io::own(fd);
@@ -348,7 +348,7 @@ pub(super) fn memory_reason(errno: Errno) -> Reason {
 }
 
 fn fill_side(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool) {
-    super::carry_draft(&desc.draft, side);
+    super::lane::carry_draft(&desc.draft, side);
     side.holders.store(1, Relaxed);
     side.nonblock.store(u32::from(nonblocking), Relaxed);
     side.family.store(desc.family.load(Relaxed), Relaxed);

@@ -32,7 +32,7 @@ pub unsafe fn accept4(fd: i32, address: *mut libc::sockaddr, length: *mut u32, f
     let accepted = cancel::point(|| unsafe { process::raw(libc::SYS_accept4, args) });
     if let Outcome::Done(accepted) = accepted {
         let accepted = accepted as i32;
-        super::fd_reborn(accepted);
+        crate::close::fd_reborn(accepted);
         if is_tcp(accepted) {
             stats::fell_back(Role::Server, reason);
         }

@@ -33,6 +33,7 @@ use super::connect::tcp_state;
 use super::{lookup, offers, pool};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
+use crate::operations::Begun;
 use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait::{self, Woken};
 use crate::{Errno, Outcome, changing, epoll, io, slots, stats, table};
@@ -46,17 +47,6 @@ const BRIEF_NS: u64 = 20_000_000;
 /// The state of a TCP socket whose first packet has had no answer, by its number in the kernel.
 const TCP_SYN_SENT: u8 = 2;
 
-/// How an attempt to begin again has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Begun {
-    /// The connection goes on over TCP.
-    Anew,
-    /// It goes on as it was: somebody has taken the hello, or will, or another thread is at it.
-    Not,
-    /// It is lost.
-    Never,
-}
-
 /// Takes the connection over to TCP, whose door has died.
 ///
 /// No lock may be held.
@@ -69,7 +59,7 @@ pub(super) fn withdraw(fd: i32, desc: &'static Desc) -> Begun {
     let begun = begin_again(fd, desc, Reason::HelloNotTaken);
     if begun == Begun::Never && desc.is_lane() {
         io::reset(desc.side(), libc::ECONNRESET);
-        epoll::stir(fd, desc);
+        epoll::notify(fd, desc);
     }
     begun
 }
@@ -213,8 +203,7 @@ fn connected(desc: &'static Desc, deadline: u64) -> Result<i32, Errno> {
 
 /// A TCP socket with the connection's own address.
 fn socket_for(desc: &'static Desc, family: i32) -> Result<i32, Errno> {
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    let lane: Option<&pool::PooledLane> = unsafe { desc.pooled.load(Relaxed).as_ref() };
+    let lane: Option<&pool::PooledLane> = pool::PooledLane::of(desc);
     if let Some(holder) = lane.and_then(pool::PooledLane::holder) {
         // It is what the app bound, and nobody else uses it.
         let tcp = kernel::fcntl(holder, libc::F_DUPFD_CLOEXEC, 0)? as i32;
@@ -332,7 +321,7 @@ fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
     if !table::put_under(fd, desc, tcp) {
         return false;
     }
-    super::spoil_lane(desc);
+    super::lane::spoil_lane(desc);
     offers::remove(desc);
     // One lane in the life of a description: the next connection is the kernel's.
     desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);

@@ -29,6 +29,7 @@ use super::lobby::{self, Lobby};
 use super::{door, lookup, trust, turnstile};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
+use crate::operations::{FURTHER_FDS, Operations};
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
 use crate::{Errno, Outcome, changing, hidden, kernel, life, stats, table};
@@ -130,6 +131,17 @@ unsafe impl Stable for Listener {
     }
 }
 
+/// See [`crate::operations`].
+static LISTENER: Operations = Operations {
+    close: close_listener,
+    // It may have been a connection that went on over TCP, and was disconnected then.
+    retire: super::lane::retire,
+    before_watch: door::open_door,
+    further_fds: listener_fds,
+    is_readable: super::accept::door_ready,
+    ..Operations::NONE
+};
+
 static LISTENERS: Slab<Listener> = Slab::new();
 
 impl Listener {
@@ -138,8 +150,8 @@ impl Listener {
         if desc.kind() != Kind::Listener {
             return None;
         }
-        // SAFETY: null or an object of a slab, which is never unmapped.
-        unsafe { desc.listener.load(Relaxed).as_ref() }
+        // SAFETY: `become_listener` alone has stored it: null or an object of a slab, which is never unmapped.
+        unsafe { desc.listener.load(Relaxed).cast::<Listener>().as_ref() }
     }
 
     fn begin(&self, cookie: u64, local: SocketAddr) {
@@ -264,7 +276,8 @@ fn become_listener(fd: i32, desc: &'static Desc) -> bool {
     let (Ok(cookie), Some(local)) = (cookie, local) else { return false };
     let Some(listener) = LISTENERS.take() else { return false };
     listener.begin(cookie, local);
-    desc.listener.store(core::ptr::from_ref(listener).cast_mut(), Relaxed);
+    desc.operations.set(&LISTENER);
+    desc.listener.store(core::ptr::from_ref(listener).cast_mut().cast(), Relaxed);
     if local.is_ipv6() {
         desc.draft.note_v6_only(fd);
     }
@@ -357,14 +370,14 @@ pub(super) fn adopt_now(fd: i32) -> Option<&'static Desc> {
 
 /// The hidden descriptors to poll beside the TCP socket: the door and the lobby.
 /// Returns how many.
-pub fn listener_fds(desc: &'static Desc, out: &mut [i32; 20]) -> usize {
+pub fn listener_fds(desc: &'static Desc, out: &mut [i32; FURTHER_FDS]) -> usize {
     let Some(listener) = Listener::of(desc) else { return 0 };
     door::open_for_poll(desc, listener);
     held(listener, out)
 }
 
 /// The same, of a listener as it is.
-pub(super) fn held(listener: &Listener, out: &mut [i32; 20]) -> usize {
+pub(super) fn held(listener: &Listener, out: &mut [i32; FURTHER_FDS]) -> usize {
     let _guard = listener.lock.lock();
     let mut count = 0;
     for (place, fd) in out.iter_mut().zip(listener.door.get().into_iter().chain(listener.lobby.fd())) {

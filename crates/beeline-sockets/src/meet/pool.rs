@@ -412,8 +412,7 @@ fn close_memfds() -> bool {
         if !desc.is_lane() {
             return;
         }
-        // SAFETY: null, or an object of a slab, which is never unmapped.
-        if let Some(lane) = unsafe { desc.pooled.load(Relaxed).as_ref() } {
+        if let Some(lane) = PooledLane::of(desc) {
             any |= lane.memfd().is_some();
             lane.close_memfd();
         }
@@ -500,15 +499,15 @@ mod tests {
             let desc = crate::desc::DESCS.take().unwrap();
             desc.begin(crate::desc::Kind::Tcp, -1, libc::AF_INET as u32, crate::forks());
             let side = side().unwrap();
-            desc.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
+            PooledLane::put_into(Some(lane), desc);
             desc.keep_side_memfd(side.memfd);
-            desc.become_lane(lane.memory(), side.state, End::Client);
+            super::super::begin_bare(desc, lane.memory(), side.state, End::Client);
             if forked {
                 crate::process::count_fork();
             }
             // As another holder may leave it.
             side.state.holders.store(1, Relaxed);
-            super::super::retire_lane(desc);
+            super::super::lane::retire_lane(desc);
             assert_eq!(sides::COUNT.load(Relaxed), kept, "{forked}");
             purge();
         }

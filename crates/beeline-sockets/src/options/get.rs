@@ -13,7 +13,7 @@ use crate::desc::Kind;
 use crate::io::Next;
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Outcome, process, table};
+use crate::{Outcome, follow, process, table};
 
 /// `getsockopt(2)`.
 ///
@@ -21,7 +21,7 @@ use crate::{Outcome, process, table};
 /// `length` must be valid and `value` writable for `*length` bytes.
 pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length: *mut u32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-    if desc.kind() != Kind::Lane || crate::life::relay::follow_if_relayed(fd, desc) {
+    if desc.kind() != Kind::Lane || follow::follow_if_relayed(fd, desc) {
         return Outcome::Kernel;
     }
     let _pin = desc.pin();

@@ -21,8 +21,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use beeline_shm::sys;
 
-use super::fds::settle;
 use crate::changing::changing;
+use crate::close::settle;
 use crate::desc::{Desc, Kind};
 use crate::hidden::{self, hidden_remove};
 use crate::process::is_guest_of_parent;
@@ -30,7 +30,7 @@ use crate::table;
 
 /// `fd`, which leads to `desc`, is about to be closed or to lead elsewhere: if it is the last number, and calls wait,
 /// `desc` gets a hidden one. The caller holds [`changing`].
-pub(super) fn keep(fd: i32, desc: &'static Desc) {
+pub(crate) fn keep(fd: i32, desc: &'static Desc) {
     let is_last = desc.refs.load(Acquire) <= 1;
     if !is_last || desc.waiters.load(Relaxed) == 0 || !matches!(desc.kind(), Kind::Lane | Kind::Listener | Kind::Epoll)
     {
@@ -64,7 +64,7 @@ pub(crate) fn end_lingering(desc: &'static Desc) {
 }
 
 /// In the child of a `fork`, where no call waits.
-pub(super) fn end_all_in_child() {
+pub(crate) fn end_all_in_child() {
     table::for_each(|fd, desc| {
         if desc.lingering.load(Relaxed) == fd.saturating_add(1) {
             end_lingering(desc);
