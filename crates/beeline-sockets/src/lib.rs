@@ -56,6 +56,7 @@ mod slots;
 pub mod stats;
 pub mod table;
 pub mod thread;
+mod upkeep;
 pub mod wait;
 mod watchers;
 

@@ -88,10 +88,7 @@ pub use listener::{
     Listener, adopt_listener, close_listener, leave_door_if_blocked, leave_doors, listen, listener_fds, meet_listener,
     shutdown_listener,
 };
-pub(crate) use offers::{
-    are_due as offers_are_due, before_end, before_fork, before_passing, changing_to_share, due_ns as offer_due_ns,
-    look_after as look_after_offers,
-};
+pub(crate) use offers::{before_end, before_fork, before_passing, changing_to_share};
 pub(crate) use pool::PooledLane;
 pub(crate) use retreat::from_all_doors as retreat_from_doors;
 pub(crate) use trust::may_share;

@@ -25,7 +25,7 @@ use crate::io::{self, ALWAYS, Next, Poller, arm_lane};
 use crate::operations::FURTHER_FDS;
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
-use crate::{Errno, Outcome, epoll, follow, kernel, meet, table};
+use crate::{Errno, Outcome, epoll, follow, kernel, meet, table, upkeep};
 
 /// `poll(2)`.
 ///
@@ -80,7 +80,7 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
             _ => listeners += usize::from(meet::adopt_listener(entry.fd)),
         }
     }
-    if ours + listeners == 0 && meet::offer_due_ns().is_none() {
+    if ours + listeners == 0 && upkeep::due_ns().is_none() {
         return Outcome::Kernel;
     }
     scratch::with(places(fds.len(), listeners), scratch::NONE, |shadow| scan(fds, shadow, deadline, mask, &mut false))
@@ -95,7 +95,7 @@ pub(crate) fn scan(
     mask: Option<&u64>,
     waited: &mut bool,
 ) -> Outcome {
-    meet::look_after_offers();
+    upkeep::look_after();
     match look(fds, shadow) {
         Err(errno) => Outcome::Fail(errno),
         Ok(0) => {

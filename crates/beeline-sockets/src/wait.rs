@@ -27,9 +27,9 @@ use beeline_stats::{Counter, tunables::Wait};
 use crate::Errno;
 use crate::cancel;
 use crate::kernel;
-use crate::meet;
 use crate::stats;
 use crate::thread;
+use crate::upkeep;
 
 pub(crate) use near::{ANY_CPU, is_near, note_near, peers_are_near};
 
@@ -177,7 +177,7 @@ impl Patience {
     /// read the timeout sets it to zero (see [`thread`]).
     pub fn sleep_with(&mut self, call: impl FnOnce(*const libc::timespec) -> beeline_shm::sys::SysResult) -> Woken {
         let polling = crate::config().wait == Wait::Poll;
-        let due_ns = if self.looks_after { meet::offer_due_ns() } else { None };
+        let due_ns = if self.looks_after { upkeep::due_ns() } else { None };
         let until_ns = match (self.deadline_ns, due_ns) {
             (Some(deadline), Some(due)) => Some(deadline.min(due)),
             (deadline, due) => deadline.or(due),
@@ -211,7 +211,7 @@ impl Patience {
                 self.signal().unwrap_or(Woken::Ready(0))
             }
             Ok(0) if until_ns != self.deadline_ns => {
-                meet::look_after_offers();
+                upkeep::look_after();
                 self.signal().unwrap_or(Woken::Ready(0))
             }
             Ok(0) => self.signal().unwrap_or(Woken::TimedOut),

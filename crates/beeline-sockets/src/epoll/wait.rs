@@ -18,7 +18,7 @@ use crate::app_memory::is_some;
 use crate::desc::{Desc, Pin};
 use crate::wait::deadline;
 use crate::wait::{Patience, Spun, Woken, ticks};
-use crate::{Errno, Outcome, follow, kernel, stats, table};
+use crate::{Errno, Outcome, follow, kernel, stats, table, upkeep};
 
 /// `epoll_wait(2)`.
 ///
@@ -128,7 +128,7 @@ impl Call {
 
     fn wait(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
         let _ = attend(self.set);
-        crate::meet::look_after_offers();
+        upkeep::look_after();
         let due = self.look_is_due();
         // Where an array became full, the kernel's events and ours begin by turns.
         let crowded = self.set.crowded.load(Relaxed);

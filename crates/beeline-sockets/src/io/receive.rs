@@ -13,7 +13,7 @@ use crate::desc::{Desc, Pin, RxGuard, Unlocked};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::Patience;
-use crate::{Outcome, kernel, meet};
+use crate::{Outcome, kernel, upkeep};
 
 /// `read(2)`: as [`recv`] without flags, but nothing is asked of the connection for no bytes.
 ///
@@ -447,9 +447,9 @@ fn over(side: &SideState, got: usize) -> Outcome {
 pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
     let eagains = desc.eagains.load(Relaxed).wrapping_add(1);
     desc.eagains.store(eagains, Relaxed);
-    if guard.side.is(state::OFFERED) && meet::offers_are_due() {
+    if guard.side.is(state::OFFERED) && upkeep::is_due() {
         drop(guard);
-        return if meet::look_after_offers() { None } else { Some(Outcome::fail(libc::EAGAIN)) };
+        return if upkeep::look_after() { None } else { Some(Outcome::fail(libc::EAGAIN)) };
     }
     if desc.entries.load(Relaxed) != 0 || eagains % EAGAINS_PER_ARM != 1 {
         return Some(Outcome::fail(libc::EAGAIN));

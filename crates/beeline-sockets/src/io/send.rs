@@ -15,7 +15,7 @@ use crate::lock::shared::Wait;
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, ticks};
-use crate::{Outcome, kernel, reclaim};
+use crate::{Outcome, kernel, reclaim, upkeep};
 
 /// A reader that was killed at work, or while it polled, leaves no armed word that would tell. So the kernel is asked now
 /// and then while everything seems well: after so many sends, if that took so many ticks since it was asked last. Few
@@ -267,7 +267,7 @@ fn send_pinned<'a>(
 ) -> Outcome {
     let desc = pin.desc();
     if desc.is_lane() && desc.side().is(state::OFFERED) {
-        crate::meet::look_after_offers();
+        upkeep::look_after();
     }
     let mut parts = Parts { present: Source::from(&[][..]), rest: sources, total, sent: 0 };
     let mut patience: Option<Patience> = None;

@@ -35,6 +35,7 @@ use super::{late, lookup, watched};
 use crate::desc::{Desc, Pin};
 use crate::lock::Lock;
 use crate::side::state;
+use crate::upkeep::{self, Upkeep};
 use crate::{changing, kernel, table, thread};
 
 /// How long a hello may lie at a door. A server that is there takes it within microseconds, one whose loop is at
@@ -60,6 +61,9 @@ static FIRST: AtomicPtr<Desc> = AtomicPtr::new(core::ptr::null_mut());
 /// When the first of them is due.
 static DUE_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 
+/// See [`crate::upkeep`].
+static UPKEEP: Upkeep = Upkeep { due_ns, look_after, is_due };
+
 /// The client's end of a connection has said hello. The caller holds `changing::changing`.
 pub(crate) fn add(desc: &'static Desc) {
     if desc.end() != End::Client || desc.lane().flags(End::Server) & flags::TAKEN != 0 {
@@ -72,6 +76,7 @@ pub(crate) fn add(desc: &'static Desc) {
     desc.next_offer.store(FIRST.load(Relaxed), Relaxed);
     FIRST.store(core::ptr::from_ref(desc).cast_mut(), Relaxed);
     DUE_NS.fetch_min(until, Relaxed);
+    upkeep::begin(&UPKEEP);
 }
 
 /// An end is no offer any more.
@@ -101,16 +106,14 @@ fn retain(mut wanted: impl FnMut(&'static Desc) -> bool) {
         }
     }
     DUE_NS.store(due, Relaxed);
+    upkeep::goes_on(!FIRST.load(Relaxed).is_null());
 }
 
 /// Until when a wait of this process may sleep without a look at its offers.
-#[inline]
-pub(crate) fn due_ns() -> Option<u64> {
-    if FIRST.load(Relaxed).is_null() { None } else { next_due() }
-}
-
-#[cold]
-fn next_due() -> Option<u64> {
+fn due_ns() -> Option<u64> {
+    if FIRST.load(Relaxed).is_null() {
+        return None;
+    }
     // What was taken meanwhile shall cost no wake-up.
     let _guard = LOCK.lock();
     retain(|desc| !is_settled(desc));
@@ -138,8 +141,7 @@ fn note_taken(desc: &Desc) {
 }
 
 /// Withdraws what is due. No lock may be held. Whether there was anything.
-#[inline]
-pub(crate) fn look_after() -> bool {
+fn look_after() -> bool {
     !FIRST.load(Relaxed).is_null() && look_after_due(kernel::now_ns())
 }
 
@@ -167,8 +169,7 @@ fn look_after_due(now_ns: u64) -> bool {
 }
 
 /// Whether there is something to [`look_after`].
-#[cold]
-pub(crate) fn are_due() -> bool {
+fn is_due() -> bool {
     DUE_NS.load(Relaxed) <= kernel::now_ns() && !is_at_work()
 }
 
@@ -357,6 +358,7 @@ pub(super) fn reset_after_fork() {
     LOCK.reset();
     FIRST.store(core::ptr::null_mut(), Relaxed);
     DUE_NS.store(u64::MAX, Relaxed);
+    upkeep::goes_on(false);
     table::for_each(|_, desc| {
         if desc.offered_until_ns.load(Relaxed) != 0 {
             desc.offered_until_ns.store(0, Relaxed);

@@ -13,7 +13,7 @@ use crate::desc::Kind;
 use crate::io::Next;
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Outcome, follow, process, table};
+use crate::{Outcome, follow, process, table, upkeep};
 
 /// `getsockopt(2)`.
 ///
@@ -35,7 +35,7 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
     let target = Target { level, value, length };
     let number = match class(level, name) {
         Class::Error => {
-            crate::meet::look_after_offers();
+            upkeep::look_after();
             if !desc.is_lane() {
                 return Outcome::Kernel;
             }

@@ -4,7 +4,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, POL
 
 use super::{deadline, places, scan, scratch};
 use crate::desc::{Desc, Kind};
-use crate::{Outcome, kernel, meet, table};
+use crate::{Outcome, kernel, meet, table, upkeep};
 
 /// What makes an fd readable, writable and exceptional to select(2) (Linux fs/select.c).
 const READ: i16 = POLLIN | POLLRDNORM | POLLHUP | POLLERR | POLLNVAL;
@@ -113,7 +113,7 @@ unsafe fn run(count: i32, sets: [*mut fd_set; 3], timeout: Option<&libc::timespe
             _ => listeners += usize::from(meet::adopt_listener(fd as i32)),
         }
     }
-    if ours + listeners == 0 && meet::offer_due_ns().is_none() {
+    if ours + listeners == 0 && upkeep::due_ns().is_none() {
         return Outcome::Kernel;
     }
     let deadline = match deadline(timeout) {
