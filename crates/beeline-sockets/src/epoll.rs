@@ -55,9 +55,7 @@ use crate::io::{self, Next};
 use crate::table;
 use crate::thread::Section;
 
-pub use control::{
-    create, ctl, forget, forget_last, leave_sets, listener_gained, listener_lost, notify, put_back, remember, take_out,
-};
+pub(crate) use control::{create, ctl, leave_sets, listener_gained, listener_lost, put_back, remember, take_out};
 pub use registration::{before_fork, expose, set_inheritable};
 pub use set::Set;
 pub use wait::{pwait, pwait2, wait};

@@ -24,19 +24,20 @@ mod pollers;
 mod quiet;
 mod receive;
 mod send;
+mod shutdown;
 mod transfer;
 mod urgent;
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Bells, Fault, flags};
+use beeline_lane::{Fault, flags};
 use beeline_stats::Poison;
 
 pub(crate) use crate::anchor::{Anchor, disarm, disarm_rights};
 pub(crate) use crate::calibrate::small_send_buffer;
 pub use crate::ending::poison;
 pub(crate) use crate::ending::{DEAF, Next, TELLING, hear, observe, tell_linger, tells_of_end};
-pub(crate) use crate::side::{look_here, reset, say_when};
+pub(crate) use crate::side::{look_here, reset};
 pub(crate) use arm::arm_lane;
 pub use flagged::{preadv2, pwritev2};
 pub(crate) use low_water::{count_arrivals, low_water, set_low_water};
@@ -44,13 +45,14 @@ pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
 pub(crate) use pollers::{Poller, reset_after_fork, somebody_polls};
 pub use receive::{read, read_in_full, readv, recv, recv_at_once, recv_in_full, recvfrom};
 pub use send::{send, send_at_once, send_in_full, sendto, writev};
+pub(crate) use shutdown::shutdown;
 pub use transfer::{sendfile, splice};
 pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};
 
-use crate::desc::{Desc, Kind};
+use crate::desc::Desc;
 use crate::operations::Begun;
 use crate::side::{SideState, state};
-use crate::{Outcome, follow, kernel, table};
+use crate::{follow, kernel};
 
 /// The anchor reported that the peer's end is closed. `just_sent` bytes of ours were published by the call
 /// that noticed, so they do not count as left unread by a peer that died before.
@@ -202,56 +204,6 @@ pub(crate) fn poll_mask(desc: &Desc) -> i16 {
         mask |= libc::POLLOUT | libc::POLLWRNORM;
     }
     mask
-}
-
-/// `shutdown(2)`.
-pub fn shutdown(fd: i32, how: i32) -> Outcome {
-    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-    match desc.kind() {
-        Kind::Listener => return crate::meet::shutdown_listener(desc, how),
-        Kind::Orphan => return Outcome::fail(libc::ENOTCONN),
-        Kind::Lane => {}
-        _ => return Outcome::Kernel,
-    }
-    if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
-        return Outcome::fail(libc::EINVAL);
-    }
-    let Some(mut guard) = table::lane_tx(fd) else { return Outcome::Kernel };
-    let (desc, side) = (guard.desc, guard.side);
-    observe(desc, side);
-    // Also when it fails: inet_shutdown() wakes whoever waits, whatever became of the call.
-    side.changes.fetch_add(1, Relaxed);
-    if side.is(state::RESET) || side.is_finished() {
-        drop(guard);
-        crate::watchers::notify(fd, desc);
-        return Outcome::fail(libc::ENOTCONN);
-    }
-    let end = desc.end();
-    if how != libc::SHUT_WR && side.mark(state::SHUT_RD) != 0 {
-        guard.lane.set_flags(end, guard.lane.flags(end) | flags::SHUT_RD);
-        look_here(&guard.lane, end);
-    }
-    let ends_sending = how != libc::SHUT_RD && side.mark(state::SHUT_WR) != 0;
-    if ends_sending {
-        say_when(&guard.lane, end, side);
-        guard.lane.set_flags(end, guard.lane.flags(end) | flags::FIN);
-        look_here(&guard.lane, end);
-    }
-    // What follows is system calls on the number, which nobody in this process can close meanwhile.
-    guard.let_others_in();
-    if ends_sending {
-        // After the flag: whoever the kernel wakes finds it.
-        let _ = kernel::shutdown(fd, libc::SHUT_WR);
-        // Senders of our own side that sleep for room are to find that they may not send.
-        Anchor(fd).unplug();
-    }
-    // Waiters of our own side must look again, as kernel TCP wakes them: the kernel reports it to all of them.
-    if how != libc::SHUT_WR {
-        let _ = kernel::shutdown(fd, libc::SHUT_RD);
-    }
-    drop(guard);
-    crate::watchers::notify(fd, desc);
-    Outcome::OK
 }
 
 /// Events that poll(2) reports whether asked or not.

@@ -25,6 +25,7 @@ mod app_memory;
 pub mod bridge;
 mod bulk;
 mod calibrate;
+pub mod calls;
 pub mod cancel;
 pub mod changing;
 mod close;

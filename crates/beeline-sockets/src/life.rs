@@ -11,6 +11,7 @@ mod fds;
 mod fork;
 mod handover;
 pub mod image;
+mod listeners;
 pub mod objects;
 mod open_fds;
 pub(crate) mod relay;
@@ -34,6 +35,7 @@ pub use control::{fcntl, ioctl, sockatmark};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
 pub use fork::{around_fork, around_fork_child, around_fork_parent, around_fork_prepare, forked, leave};
 pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed, named_in_spawn};
+pub(crate) use listeners::adopt_listener;
 pub use relay::{demote, has_left_lanes, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};
 pub use rings::know_ring;
@@ -66,7 +68,6 @@ fn start_now() {
     if process::is_sealed() {
         return;
     }
-    // Outside the lock, too: the statistics start the process themselves.
     stats::succeed();
     slots::open_slots();
     let mut has_lanes = false;
@@ -90,7 +91,7 @@ fn start_now() {
 #[inline]
 pub fn may_accelerate() -> bool {
     start();
-    config().accelerate && !process::has_stopped() && !is_guest_of_parent()
+    process::accelerates()
 }
 
 /// Looks at a program that is about to be executed or spawned.

@@ -16,6 +16,10 @@ use crate::desc::Desc;
 /// The most descriptors that a listener may have beside its own: its door, and clients that have not said hello.
 pub(crate) const FURTHER_FDS: usize = 20;
 
+/// Whether a number that leads nowhere, and is about to be watched, turns out to be a listener that another program has
+/// left to this one. Then it leads to a description.
+pub(crate) type Adopt = fn(i32) -> bool;
+
 /// How an attempt to begin again has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begun {

@@ -17,21 +17,21 @@ use beeline_lane::Armed;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 
 use held::{Held, is_urgent_alone};
-pub use select::{pselect, select};
+pub(crate) use select::{pselect, select};
 
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
 use crate::io::{self, ALWAYS, Next, Poller, arm_lane};
-use crate::operations::FURTHER_FDS;
+use crate::operations::{Adopt, FURTHER_FDS};
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
-use crate::{Errno, Outcome, epoll, follow, kernel, meet, table, upkeep};
+use crate::{Errno, Outcome, epoll, follow, kernel, table, upkeep};
 
 /// `poll(2)`.
 ///
 /// # Safety
 /// `fds` must point to `count` entries, as for poll(2).
-pub unsafe fn poll(fds: *mut pollfd, count: u64, timeout_ms: i32) -> Outcome {
+pub(crate) unsafe fn poll(fds: *mut pollfd, count: u64, timeout_ms: i32, adopt: Adopt) -> Outcome {
     let deadline = match timeout_ms {
         ..0 => None,
         // A deadline in the past: no wait, and no look at the clock.
@@ -39,14 +39,20 @@ pub unsafe fn poll(fds: *mut pollfd, count: u64, timeout_ms: i32) -> Outcome {
         _ => Some(kernel::now_ns() + timeout_ms as u64 * 1_000_000),
     };
     // SAFETY: forwarded from the caller.
-    unsafe { wait(fds, count, deadline, None) }
+    unsafe { wait(fds, count, deadline, None, adopt) }
 }
 
 /// `ppoll(2)`.
 ///
 /// # Safety
 /// `fds` must point to `count` entries; `timeout` and `mask` must be null or valid, as for ppoll(2).
-pub unsafe fn ppoll(fds: *mut pollfd, count: u64, timeout: *const libc::timespec, mask: *const u8) -> Outcome {
+pub(crate) unsafe fn ppoll(
+    fds: *mut pollfd,
+    count: u64,
+    timeout: *const libc::timespec,
+    mask: *const u8,
+    adopt: Adopt,
+) -> Outcome {
     // SAFETY: null or valid by the caller's word; the kernel's signal set is the first 8 bytes.
     let (timeout, mask) = unsafe { (timeout.as_ref(), mask.cast::<u64>().as_ref()) };
     let deadline = match deadline(timeout) {
@@ -54,7 +60,7 @@ pub unsafe fn ppoll(fds: *mut pollfd, count: u64, timeout: *const libc::timespec
         Err(errno) => return Outcome::Fail(errno),
     };
     // SAFETY: forwarded from the caller.
-    unsafe { wait(fds, count, deadline, mask) }
+    unsafe { wait(fds, count, deadline, mask, adopt) }
 }
 
 /// How many entries the kernel may be asked about for `entries` of the app's.
@@ -65,7 +71,7 @@ fn places(entries: usize, listeners: usize) -> usize {
 
 /// # Safety
 /// `fds` must point to `count` entries.
-unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option<&u64>) -> Outcome {
+unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option<&u64>, adopt: Adopt) -> Outcome {
     if count == 0 || count > 1 << 20 || bogus(fds as usize, 1) {
         return Outcome::Kernel;
     }
@@ -77,7 +83,7 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
         match table::get(entry.fd).map(Desc::kind) {
             Some(Kind::Lane | Kind::Epoll | Kind::Orphan) => ours += 1,
             Some(Kind::Listener) => listeners += 1,
-            _ => listeners += usize::from(meet::adopt_listener(entry.fd)),
+            _ => listeners += usize::from(adopt(entry.fd)),
         }
     }
     if ours + listeners == 0 && upkeep::due_ns().is_none() {

@@ -175,3 +175,9 @@ pub(crate) fn reset_after_fork() {
     become_owner();
     CONFIG.lock.reset();
 }
+
+/// Whether anything is to be accelerated in this process, which has started.
+#[inline]
+pub(crate) fn accelerates() -> bool {
+    config().accelerate && !has_stopped() && !is_guest_of_parent()
+}

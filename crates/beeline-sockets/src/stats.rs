@@ -26,7 +26,7 @@ use beeline_stats::{Counter, Poison, Reason, Role};
 
 pub(crate) use self::succession::{before_strange_program, strange_program_failed, succeed};
 use crate::lock::Lock;
-use crate::{Errno, hidden, life, proc, process};
+use crate::{Errno, hidden, proc, process};
 
 /// Where figures go when there is no file.
 #[repr(C, align(4096))]
@@ -95,7 +95,6 @@ fn nowhere() -> &'static StatsHeader {
 
 #[cold]
 fn begin() -> &'static StatsHeader {
-    life::start();
     if process::is_guest_of_parent() {
         return nowhere();
     }

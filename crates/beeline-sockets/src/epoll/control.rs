@@ -11,9 +11,9 @@ use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, set_of};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::lock::Lock;
-use crate::operations::{FURTHER_FDS, Operations};
+use crate::operations::{Adopt, FURTHER_FDS, Operations};
 use crate::watchers::Watchers;
-use crate::{Errno, Outcome, close, hidden, kernel, meet, process, table, watchers};
+use crate::{Errno, Outcome, close, hidden, kernel, process, table, watchers};
 use beeline_lane::Armed;
 
 /// What epoll_ctl(2) allows beside `EPOLLEXCLUSIVE`.
@@ -63,7 +63,7 @@ pub fn create(flags: i32) -> Outcome {
 ///
 /// # Safety
 /// `event` must be null or valid, as for epoll_ctl(2).
-pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_event) -> Outcome {
+pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_event, adopt: Adopt) -> Outcome {
     // Beyond all numbers are the ghosts.
     let Some(set) = table::get(epfd).and_then(set_of).filter(|_| table::reaches(fd)) else { return Outcome::Kernel };
     let event = match (operation, event as usize) {
@@ -73,7 +73,7 @@ pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_ev
         _ => Some(unsafe { event.read_unaligned() }),
     };
     if operation == libc::EPOLL_CTL_ADD {
-        meet::adopt_listener(fd);
+        adopt(fd);
     }
     let desc = table::get(fd);
     if let Some(inner) = desc.filter(|desc| desc.kind() == Kind::Epoll) {

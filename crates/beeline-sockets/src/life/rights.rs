@@ -315,7 +315,7 @@ unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc
                 let _ = sys::close(part.fd);
             }
         } else {
-            meet::meet_listener(part.fd);
+            super::listeners::meet_listener(part.fd);
             // SAFETY: no further than what was read.
             unsafe { data.add(given).write_unaligned(part.fd) };
             given += 1;

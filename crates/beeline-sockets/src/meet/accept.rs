@@ -15,7 +15,6 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_shm::sys;
 use beeline_stats::tunables::Wait;
 use beeline_stats::{Counter, Reason, Role};
 
@@ -24,40 +23,31 @@ use super::hello_io::{self, Refusal, Waiting};
 use super::listener::{self, Listener};
 use super::lobby::{self, send_away};
 use super::{admit, door, pool, reset, retreat, turnstile, watched};
-use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken, peers_are_near};
-use crate::{Errno, Outcome, changing, life, process, stats, table};
+use crate::{Errno, changing, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
 const CLIENTS_MAX: usize = 64;
 
-/// `accept4(2)`; `accept` is the same with no flags.
-///
-/// # Safety
-/// `pointer` and `length` as for accept(2): null, or valid and writable for `*length` bytes.
-pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, flags: i32) -> Outcome {
-    if !life::allow_lanes() {
-        let Some(reason) = process::stopped() else { return Outcome::Kernel };
-        // SAFETY: forwarded from the caller.
-        return unsafe { super::accept4_counted(fd, pointer, length, flags, reason) };
-    }
+/// `accept4(2)`; `accept` is the same with no flags. The connection's number, and its peer. `None` if the kernel is to be asked.
+pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errno>> {
     if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
-        return Outcome::Kernel;
+        return None;
     }
     let desc = match table::get(fd) {
         Some(desc) if desc.kind() == Kind::Listener => desc,
         _ => match listener::adopt_now(fd) {
             Some(desc) => desc,
-            None => return Outcome::Kernel,
+            None => return None,
         },
     };
     door::open_to_accept(desc);
-    let Some(listener) = Listener::of(desc) else { return Outcome::Kernel };
+    let Some(listener) = Listener::of(desc) else { return None };
     listener.told_ns.store(0, Relaxed);
     // A listener that is closed while this call waits is kept until the end.
-    let Some(pin) = table::pin(fd, desc) else { return Outcome::Kernel };
+    let Some(pin) = table::pin(fd, desc) else { return None };
     let mut peer = SockAddr::empty();
     let accept = |peer: &mut SockAddr| match kernel::fcntl(fd, libc::F_GETFL, 0) {
         Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => Some(now(fd, desc, listener, flags, peer)),
@@ -78,7 +68,7 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
         },
         result => result,
     };
-    let Some(result) = result else { return Outcome::Kernel };
+    let result = result?;
     let result = match result {
         Err(Errno(libc::EAGAIN)) if listener.lobby.is_occupied() && listener.is_shared() => {
             from_lobby(desc, listener, flags, &mut peer).and_then(|accepted| accepted.ok_or(Errno(libc::EAGAIN)))
@@ -88,26 +78,7 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
     if listener.lobby.is_occupied() && listener.is_shared() {
         lobby::dismiss(listener);
     }
-    if let Ok(accepted) = result {
-        life::serve_streams(accepted);
-    }
-    match result {
-        Ok(accepted) if !pointer.is_null() => {
-            let nowhere = bogus(length as usize, size_of::<u32>());
-            // SAFETY: by the caller's word it is valid, and it is not the null that many pass by mistake.
-            let room = if nowhere { 0 } else { unsafe { length.read_unaligned() } };
-            if nowhere || room.cast_signed() < 0 || bogus(pointer as usize, room as usize) {
-                // As in the kernel, a connection whose address cannot be told is lost.
-                drop_accepted(accepted);
-                return Outcome::fail(if room.cast_signed() < 0 { libc::EINVAL } else { libc::EFAULT });
-            }
-            // SAFETY: by the caller's word.
-            unsafe { peer.to_app(pointer, length) };
-            Outcome::Done(accepted as isize)
-        }
-        Ok(accepted) => Outcome::Done(accepted as isize),
-        Err(errno) => Outcome::Fail(errno),
-    }
+    Some(result.map(|accepted| (accepted, peer)))
 }
 
 fn give_up_descriptors() {
@@ -143,12 +114,6 @@ fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, pee
     pool::release_descriptors();
     retreat::if_empty(desc, listener);
     taken
-}
-
-fn drop_accepted(fd: i32) {
-    if life::close(fd) == Outcome::Kernel {
-        let _ = sys::close(fd);
-    }
 }
 
 /// Accepts whoever is there.

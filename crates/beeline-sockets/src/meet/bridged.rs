@@ -23,7 +23,7 @@ use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::state;
 use crate::wait::{self, Woken};
-use crate::{Errno, changing, io, life, process, stats, table};
+use crate::{Errno, changing, io, process, stats, table};
 
 /// How long a blocking `connect` waits for the verdict.
 const PATIENCE_NS: u64 = 500_000_000;
@@ -68,7 +68,7 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
         return give_up(&anchor, lane, side, reason);
     }
     let _changing = changing::changing();
-    if !table::leads_to(fd, desc) || !life::may_accelerate() {
+    if !table::leads_to(fd, desc) || !process::accelerates() {
         return give_up(&anchor, lane, side, process::stopped().unwrap_or(Reason::Internal));
     }
     if desc.born.load(Relaxed) != crate::forks() {

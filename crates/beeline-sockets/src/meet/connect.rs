@@ -24,7 +24,7 @@ use super::{bridged, door, hello_io, knock, ports, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Errno, Outcome, changing, epoll, hidden, io, life, process, slots, stats, table};
+use crate::{Errno, Outcome, changing, epoll, hidden, io, process, slots, stats, table};
 
 /// `draft.blocked_by` while a thread is in here.
 const BUSY: u16 = u16::MAX;
@@ -33,11 +33,16 @@ const SETTLED: u16 = Reason::ConnectPending as u16 + 1;
 /// The state of a TCP socket that is not connected, nor about to be.
 pub(super) const TCP_CLOSE: u8 = 7;
 
-/// `connect(2)`.
+/// `connect(2)`. `allow_lanes` tells whether the program's code may have lanes, and is asked as late as possible.
 ///
 /// # Safety
 /// `address` and `length` as for connect(2).
-pub unsafe fn connect(fd: i32, address: *const libc::sockaddr, length: u32) -> Outcome {
+pub(crate) unsafe fn connect(
+    fd: i32,
+    address: *const libc::sockaddr,
+    length: u32,
+    allow_lanes: fn() -> bool,
+) -> Outcome {
     let Some(desc) = table::get(fd) else {
         // SAFETY: forwarded from the caller.
         unsafe { count_stranger(fd, address, length) };
@@ -56,7 +61,7 @@ pub unsafe fn connect(fd: i32, address: *const libc::sockaddr, length: u32) -> O
         // Whatever is wrong with it, or AF_UNSPEC: the kernel knows.
         return Outcome::Kernel;
     };
-    if !life::may_accelerate() {
+    if !process::accelerates() {
         return process::stopped().map_or(Outcome::Kernel, |reason| settle(desc, reason));
     }
     match claim(fd, desc) {
@@ -64,7 +69,7 @@ pub unsafe fn connect(fd: i32, address: *const libc::sockaddr, length: u32) -> O
         Claim::Settled => return Outcome::Kernel,
         Claim::Blocked(reason) => return settle(desc, reason),
     }
-    match knock::patiently(fd, destination, || attempt(fd, desc, destination)) {
+    match knock::patiently(fd, destination, || attempt(fd, desc, destination, allow_lanes)) {
         Ok(nonblocking) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
@@ -159,7 +164,7 @@ pub(super) fn tcp_state(fd: i32) -> Option<u8> {
 }
 
 /// Connects over a lane. Returns whether the socket is non-blocking.
-fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool, Reason> {
+fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr, allow_lanes: fn() -> bool) -> Result<bool, Reason> {
     if crate::config().policy == Policy::Strict {
         return Err(Reason::PolicyStrict);
     }
@@ -173,7 +178,7 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     if mode & libc::O_ASYNC != 0 {
         return Err(Reason::AsyncIo);
     }
-    if !life::allow_lanes() {
+    if !allow_lanes() {
         return Err(process::stopped().unwrap_or(Reason::Internal));
     }
     let nonblocking = mode & libc::O_NONBLOCK != 0;
@@ -191,7 +196,7 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
         return Err(Reason::ExplicitBindUnsupported);
     }
     let _changing = changing::changing();
-    if !table::leads_to(fd, desc) || !life::may_accelerate() {
+    if !table::leads_to(fd, desc) || !process::accelerates() {
         return Err(process::stopped().unwrap_or(Reason::Internal));
     }
     // A fork that is not counted now waits for us, and copies the finished connection.

@@ -32,7 +32,7 @@ use super::listener::Listener;
 use super::{admit, lobby, trust};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
-use crate::{Errno, epoll, hidden, life, limits, stats};
+use crate::{Errno, epoll, hidden, limits, process, stats};
 
 /// Queue of a door that root makes before it is known who will open it.
 const PLUGGED_BACKLOG: i32 = 64;
@@ -187,7 +187,7 @@ fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
         return;
     }
     let pause_ns = listener.retry_ns.load(Relaxed).clamp(RETRY_NS_MIN, RETRY_NS_MAX);
-    if kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > pause_ns && life::may_accelerate() {
+    if kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > pause_ns && process::accelerates() {
         listener.retry_ns.store(pause_ns.saturating_mul(2), Relaxed);
         listener.tried_ns.store(kernel::now_ns(), Relaxed);
         let fits = if had_no_number { hidden::has_spare() } else { limits::may_serve().is_ok() };

@@ -36,7 +36,7 @@ use crate::kernel::{self, SockAddr};
 use crate::operations::Begun;
 use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait::{self, Woken};
-use crate::{Errno, Outcome, changing, epoll, io, slots, stats, table};
+use crate::{Errno, Outcome, changing, epoll, io, slots, stats, table, watchers};
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
 /// accept queue makes it repeat the handshake after one second and after three.
@@ -59,7 +59,7 @@ pub(super) fn withdraw(fd: i32, desc: &'static Desc) -> Begun {
     let begun = begin_again(fd, desc, Reason::HelloNotTaken);
     if begun == Begun::Never && desc.is_lane() {
         io::reset(desc.side(), libc::ECONNRESET);
-        epoll::notify(fd, desc);
+        watchers::notify(fd, desc);
     }
     begun
 }

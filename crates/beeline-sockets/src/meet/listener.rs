@@ -32,7 +32,7 @@ use crate::lock::Lock;
 use crate::operations::{FURTHER_FDS, Operations};
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
-use crate::{Errno, Outcome, changing, hidden, kernel, life, stats, table};
+use crate::{Errno, Outcome, changing, hidden, kernel, process, stats, table};
 
 /// A descriptor in an atomic; none when zeroed.
 #[derive(Default)]
@@ -233,10 +233,7 @@ impl Listener {
 }
 
 /// `listen(2)`.
-pub fn listen(fd: i32, backlog: i32) -> Outcome {
-    if !life::allow_lanes() {
-        return Outcome::Kernel;
-    }
+pub(crate) fn listen(fd: i32, backlog: i32) -> Outcome {
     let _changing = changing::changing();
     let known = table::get(fd).map(|desc| (desc, desc.kind()));
     if let Some((_, Kind::Lane)) = known {
@@ -323,40 +320,14 @@ pub(super) fn find(cookie: u64) -> Option<&'static Desc> {
     found
 }
 
-/// Fds of low number that were looked at once: one bit each.
-static SEEN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
-
-/// Whether `fd`, about to be polled, turns out to be a listener inherited from another program. Each number is
-/// asked about once; listeners that come later, by `SCM_RIGHTS`, are met at their first `accept`.
-pub fn adopt_listener(fd: i32) -> bool {
-    let Some(word) = usize::try_from(fd).ok().and_then(|fd| SEEN.get(fd / 64)) else { return false };
-    let bit = 1u64 << (fd & 63);
-    if word.load(Relaxed) & bit != 0 || word.fetch_or(bit, Relaxed) & bit != 0 {
-        return false;
-    }
-    is_new_listener(fd) && life::allow_lanes() && adopt_now(fd).is_some()
-}
-
-/// Meets a listener that has just been received from another process.
-pub fn meet_listener(fd: i32) {
-    if is_new_listener(fd) && life::allow_lanes() {
-        let _ = adopt_now(fd);
-    }
-}
-
-/// Whether `fd` is a listener that we do not know and may serve. A program that is under a filter is never asked for it.
-fn is_new_listener(fd: i32) -> bool {
-    table::get(fd).is_none() && life::may_accelerate() && listens(fd)
-}
-
-fn listens(fd: i32) -> bool {
+pub(crate) fn listens(fd: i32) -> bool {
     kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
 }
 
 /// The listener behind an fd that an app accepts on, if it is one that we can serve.
-pub(super) fn adopt_now(fd: i32) -> Option<&'static Desc> {
+pub(crate) fn adopt_now(fd: i32) -> Option<&'static Desc> {
     let _changing = changing::changing();
-    if !life::may_accelerate() {
+    if !process::accelerates() {
         return None;
     }
     match table::get(fd) {
