@@ -65,7 +65,9 @@ mod trust;
 mod turnstile;
 mod watched;
 
-use crate::changing;
+use beeline_shm::sys::SysResult;
+
+use crate::{Errno, changing};
 
 pub(crate) use accept::accept;
 pub(crate) use admit::forget_descriptor_limit;
@@ -100,10 +102,25 @@ pub fn purge_pools_again() {
 
 /// Gives up descriptors that are hidden, those that are only there for speed before all others. Returns whether there were
 /// any: the call that ran into the limit may be tried again. The caller does not hold `changing::changing`.
-pub fn release_descriptors() -> bool {
+fn release_descriptors() -> bool {
     pool::release_descriptors() || {
         let _changing = changing::changing();
         retreat::give_up_descriptors()
+    }
+}
+
+/// Makes a descriptor for the program. A full table gives up what is hidden in it, one kind after the other until there is a
+/// number: a program that fills it gets as many as without us, and nothing finds room in it afterwards. The caller does not
+/// hold `changing::changing`.
+///
+/// # Errors
+/// Those of `make`.
+pub fn with_room(make: impl Fn() -> SysResult) -> SysResult {
+    loop {
+        match make() {
+            Err(Errno(libc::EMFILE | libc::ENFILE)) if release_descriptors() => {}
+            result => return result,
+        }
     }
 }
 

@@ -97,7 +97,10 @@ pub(super) fn give_up_descriptors() -> bool {
     let mut any = pool::release_descriptors() | admit::release_reserve();
     each_listener(|_, listener| {
         let _guard = listener.lock.lock();
-        let nobody_waits = |door: i32| kernel::poll_now(door, libc::POLLIN) == 0 && !listener.lobby.is_occupied();
+        // In the queue of a door that is shut there are plugs alone.
+        let nobody_waits = |door: i32| {
+            !listener.is_open() || kernel::poll_now(door, libc::POLLIN) == 0 && !listener.lobby.is_occupied()
+        };
         if listener.door.get().is_some_and(nobody_waits) {
             door::close(listener, false);
             listener.leaving.store(0, Relaxed);

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_shm::sys;
 
-use super::{lookup, release_descriptors};
+use super::{lookup, with_room};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
@@ -15,11 +15,7 @@ use crate::{Errno, Outcome, changing, close, ending, follow, table};
 pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
     // Before there is anything that a fork could copy.
     let born = crate::forks();
-    let fd = match kernel::socket(domain, kind, protocol) {
-        Err(Errno(libc::EMFILE | libc::ENFILE)) if release_descriptors() => kernel::socket(domain, kind, protocol),
-        result => result,
-    };
-    let fd = match fd {
+    let fd = match with_room(|| kernel::socket(domain, kind, protocol)) {
         Ok(fd) => fd as i32,
         Err(errno) => return Outcome::Fail(errno),
     };
