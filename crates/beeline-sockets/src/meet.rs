@@ -47,6 +47,7 @@ mod claims;
 mod connect;
 mod counted;
 mod door;
+mod fork;
 mod hello_io;
 mod knock;
 mod lane;
@@ -57,6 +58,7 @@ mod lookup;
 mod offers;
 mod pool;
 mod ports;
+mod release;
 mod reset;
 mod retreat;
 mod route;
@@ -65,15 +67,12 @@ mod trust;
 mod turnstile;
 mod watched;
 
-use beeline_shm::sys::SysResult;
-
-use crate::{Errno, changing};
-
 pub(crate) use accept::accept;
 pub(crate) use admit::forget_descriptor_limit;
 pub use bridging::{LaneEnd, Lying, answer, connect_for, listen_for_clients, take_client};
 pub(crate) use connect::connect;
 pub(crate) use counted::{accept4 as accept4_counted, connect as connect_counted};
+pub(crate) use fork::{purge_pools, purge_pools_again, reset_after_fork};
 pub use lane::begin_bare;
 pub(crate) use lane::{adopt_lane, carry_owner, close_lane, spoil_lane};
 pub(crate) use late::carry_options;
@@ -81,54 +80,9 @@ pub use late::{before_close, late_fallback};
 pub(crate) use listener::{adopt_now, leave_door_if_blocked, leave_doors, listen, listens, shutdown_listener};
 pub(crate) use offers::{before_end, before_fork, before_passing, changing_to_share};
 pub(crate) use pool::PooledLane;
+pub(crate) use release::with_room;
 pub(crate) use retreat::from_all_doors as retreat_from_doors;
 pub(crate) use sockets::{bind, socket};
 pub use sockets::{getpeername, getsockname};
 pub(crate) use trust::may_share;
 pub(crate) use watched::{is_listener, pass_on};
-
-/// Before a `fork`: idle lanes go, so that the child has none of them, and listeners get what a crowd needs.
-/// The caller holds `changing::changing`.
-pub fn purge_pools() {
-    pool::purge();
-    listener::prepare_fork();
-}
-
-/// After a `fork`, in the parent: lanes and sides that other threads gave back since [`purge_pools`] are the child's,
-/// too. The caller holds `changing::changing`.
-pub fn purge_pools_again() {
-    pool::purge();
-}
-
-/// Gives up descriptors that are hidden, those that are only there for speed before all others. Returns whether there were
-/// any: the call that ran into the limit may be tried again. The caller does not hold `changing::changing`.
-fn release_descriptors() -> bool {
-    pool::release_descriptors() || {
-        let _changing = changing::changing();
-        retreat::give_up_descriptors()
-    }
-}
-
-/// Makes a descriptor for the program. A full table gives up what is hidden in it, one kind after the other until there is a
-/// number: a program that fills it gets as many as without us, and nothing finds room in it afterwards. The caller does not
-/// hold `changing::changing`.
-///
-/// # Errors
-/// Those of `make`.
-pub fn with_room(make: impl Fn() -> SysResult) -> SysResult {
-    loop {
-        match make() {
-            Err(Errno(libc::EMFILE | libc::ENFILE)) if release_descriptors() => {}
-            result => return result,
-        }
-    }
-}
-
-/// In the child of a `fork`.
-pub fn reset_after_fork() {
-    offers::reset_after_fork();
-    lookup::reset_after_fork();
-    pool::reset_after_fork();
-    ports::reset_after_fork();
-    listener::reset_after_fork();
-}

@@ -35,7 +35,6 @@ use core::sync::atomic::{
 
 use beeline_stats::Counter;
 
-use super::STARTING;
 use crate::changing::{self, Changing, changing};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::side::{EXPECTED, state};
@@ -190,7 +189,7 @@ fn take_back(desc: &'static Desc, number: u32) {
 pub fn around_fork_child() {
     process::reset_after_fork();
     changing::reset_after_fork();
-    STARTING.reset();
+    super::start::reset_after_fork();
     table::reset_after_fork();
     DESCS.reset_after_fork(Desc::forget_other_threads);
     table::for_each(|fd, desc| {

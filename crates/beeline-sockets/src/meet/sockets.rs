@@ -4,7 +4,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_shm::sys;
 
-use super::{lookup, with_room};
+use super::lookup;
+use super::release::with_room;
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
