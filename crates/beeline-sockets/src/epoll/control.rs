@@ -1,16 +1,19 @@
 //! Making sets and changing their members.
 
-use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
+use super::all::{entries_of, every_set, link, sets_with, unlink};
+use super::cool::cool_entry;
+use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT};
+use super::faults::attend;
 use super::judge::judge;
 use super::registration::{
     EPOLLEXCLUSIVE, expose, park, unpark, unpark_all, unpark_namesakes, unpark_number, untell, watch,
 };
+use super::set::set_of;
 use super::set::{Entry, SETS, Set};
-use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, set_of};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
-use crate::lock::Lock;
 use crate::operations::{Adopt, FURTHER_FDS, Operations};
 use crate::watchers::Watchers;
 use crate::{Errno, Outcome, close, hidden, kernel, process, table, watchers};
@@ -24,14 +27,11 @@ const EVENTFD_FLAGS: usize = 0o2_004_000;
 /// The data of the waker's events; no app chooses it by accident.
 pub(super) const WAKER_DATA: u64 = 0xBEE1_1E5A_3C96_D2F7;
 
-/// All sets in use, linked through `next_set`.
-static ALL: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
-static ALL_LOCK: Lock = Lock::new();
 /// A descriptor that is always readable; -1 until it is needed.
 static WAKER: AtomicI32 = AtomicI32::new(-1);
 
 /// See [`crate::operations`].
-static SET: Operations = Operations { close: super::close_set, ..Operations::NONE };
+static SET: Operations = Operations { close: close_set, ..Operations::NONE };
 /// See [`crate::watchers`].
 static WATCHERS: Watchers = Watchers { forget, forget_last, notify, take_out, put_back };
 
@@ -51,9 +51,7 @@ pub fn create(flags: i32) -> Outcome {
         desc.operations.set(&SET);
         desc.set.store(core::ptr::from_ref(set).cast_mut().cast(), Relaxed);
         watchers::register(&WATCHERS);
-        let _guard = ALL_LOCK.lock();
-        set.next_set.store(ALL.load(Relaxed), Relaxed);
-        ALL.store(core::ptr::from_ref(set).cast_mut(), Relaxed);
+        link(set);
         let _ = table::set(fd, Some(desc));
     }
     Outcome::Done(fd as isize)
@@ -309,56 +307,6 @@ fn waker() -> Option<i32> {
     }
 }
 
-/// Calls `f` with every set of the process.
-pub(super) fn every_set(mut f: impl FnMut(i32, &'static Set)) {
-    let _all = ALL_LOCK.lock();
-    // SAFETY: linked sets are objects of a slab, which are never unmapped.
-    let mut next: Option<&'static Set> = unsafe { ALL.load(Relaxed).as_ref() };
-    while let Some(set) = next {
-        let _guard = set.lock.lock();
-        if let Some(owner) = set.owner() {
-            f(owner.fd.load(Relaxed), set);
-        }
-        // SAFETY: as above.
-        next = unsafe { set.next_set.load(Relaxed).as_ref() };
-    }
-}
-
-pub(super) fn is_of(entry: &Entry, desc: &'static Desc) -> bool {
-    entry.desc().is_some_and(|found| core::ptr::eq(found, desc))
-}
-
-/// Calls `f` with every set that watches `fd` as `desc`.
-fn sets_with(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, &Entry)) {
-    if desc.entries.load(Relaxed) != 0 {
-        every_set(|epfd, set| {
-            if let Some(entry) = set.find(fd).filter(|entry| is_of(entry, desc)) {
-                f(epfd, set, entry);
-            }
-        });
-    }
-}
-
-/// Calls `f` with every entry of `desc`: first those under `fd`, then, if there are more, those under other numbers, of
-/// which some may be closed while a duplicate keeps the registration alive.
-fn entries_of(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, i32, &Entry)) {
-    let mut found = 0;
-    let entries = desc.entries.load(Relaxed);
-    sets_with(fd, desc, |epfd, set, entry| {
-        found += 1;
-        f(epfd, set, fd, entry);
-    });
-    if found < entries {
-        every_set(|epfd, set| {
-            set.for_each_entry(|other, entry| {
-                if other != fd && is_of(entry, desc) {
-                    f(epfd, set, other, entry);
-                }
-            });
-        });
-    }
-}
-
 /// `fd` is about to be closed: our entries for it go. The kernel's registration goes by itself with the last holder of
 /// the file, and is meant to stay while another process holds it (the set may be shared, too).
 ///
@@ -442,49 +390,18 @@ pub fn listener_lost(listener: &'static Desc, hidden: i32) {
     });
 }
 
-/// Takes a set out of the list of all sets.
-pub(super) fn unlink(set: &'static Set) {
-    let _guard = ALL_LOCK.lock();
-    let mut link = &ALL;
-    loop {
-        let next = link.load(Relaxed);
-        if next.is_null() {
-            return;
-        }
-        if core::ptr::eq(next, set) {
-            link.store(set.next_set.load(Relaxed), Relaxed);
-            return;
-        }
-        // SAFETY: linked sets are objects of a slab, which are never unmapped.
-        link = unsafe { &(*next).next_set };
-    }
-}
-
-/// See [`super::reset_after_fork`].
-pub(super) fn reset_after_fork() {
-    ALL_LOCK.reset();
-    // SAFETY: as in `unlink`; the child has one thread.
-    let mut next = unsafe { ALL.load(Relaxed).as_ref() };
-    let mut torn = false;
-    while let Some(set) = next {
-        if set.lock.reset() {
-            set.rebuild();
-            torn = true;
-        }
-        if set.sleepers.load(Relaxed) != 0 {
-            set.sleepers.store(0, Relaxed);
-        }
-        // SAFETY: as above.
-        next = unsafe { set.next_set.load(Relaxed).as_ref() };
-    }
-    if torn {
-        table::for_each(|_, desc| desc.entries.store(0, Relaxed));
-        every_set(|_, set| {
-            set.for_each_entry(|_, entry| {
-                if let Some(desc) = entry.desc() {
-                    desc.entries.fetch_add(1, Relaxed);
-                }
-            });
+/// The last fd of an epoll set is being closed.
+fn close_set(desc: &'static Desc) {
+    let Some(set) = set_of(desc) else { return };
+    {
+        let _guard = set.lock.lock();
+        set.for_each_entry(|fd, entry| set.remove(fd, entry));
+        set.for_each_parked(|fd| {
+            set.take_parked(fd);
         });
     }
+    unlink(set);
+    desc.set.store(core::ptr::null_mut(), Relaxed);
+    desc.become_kind(Kind::Closed);
+    SETS.give(set);
 }

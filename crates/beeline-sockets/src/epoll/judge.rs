@@ -2,10 +2,10 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use super::events::{ARRIVAL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
+use super::nested::ready;
+use super::set::set_of;
 use super::set::{Entry, Set};
-use super::{
-    ARRIVAL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, ready, set_of,
-};
 use crate::desc::{Desc, Kind};
 use crate::io;
 

@@ -5,12 +5,16 @@ use core::sync::atomic::Ordering::Relaxed;
 use libc::epoll_event;
 
 use super::control::{WAKER_DATA, disarm_pair};
+use super::events::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
+use super::faults::hear;
 use super::judge::arrivals;
+use super::limits::LOOK_TICKS_MIN;
+use super::nested::any_ready;
 use super::order::Own;
 use super::registration::{bury, make_exact, pause, was_parked};
 use super::set::{Entry, Set};
+use super::set::{is_shared, open_fd, set_of};
 use super::wait::Call;
-use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready, hear, is_shared, open_fd, set_of};
 use crate::desc::{Desc, Kind};
 use crate::io::somebody_polls;
 use crate::io::{self, Anchor, Next};

@@ -7,13 +7,15 @@ use beeline_stats::Counter;
 use libc::epoll_event;
 
 use super::control::wake_sleeper;
+use super::cool::{cool_behind, cool_entry, cool_for_sleep};
+use super::events::{EPOLLET, EPOLLONESHOT};
+use super::faults::attend;
 use super::judge::{Marks, judge, reported};
+use super::limits::{BUSY_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN};
+use super::nested::any_ready;
 use super::order::Own;
+use super::set::set_of;
 use super::set::{Entry, KERNEL_BEGAN, LANES_BEGAN, NIL, Set};
-use super::{
-    BUSY_WAITS, EPOLLET, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, any_ready, attend, cool_behind,
-    cool_entry, cool_for_sleep, set_of,
-};
 use crate::app_memory::is_some;
 use crate::desc::{Desc, Pin};
 use crate::wait::deadline;
