@@ -3,7 +3,8 @@
 use beeline_lane::{Armed, Fault, Since};
 use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM};
 
-use super::{ALWAYS, low_water, poll_mask};
+use super::low_water::low_water;
+use super::readiness::{ALWAYS, poll_mask};
 use crate::anchor::Anchor;
 use crate::desc::Desc;
 use crate::table;

@@ -16,8 +16,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use beeline_lane::flags;
 
-use super::{observe, unread_hint, urgent};
+use super::readiness::unread_hint;
+use super::urgent;
 use crate::desc::Desc;
+use crate::ending::observe;
 use crate::side::{LOWERED, SideState, state};
 
 /// Counts what has arrived. Returns the tail up to which each byte was an arrival; `arrivals` counts the others.

@@ -6,8 +6,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::receive::receive_iovecs;
 use super::send::{check_iovecs, not_a_lane, sane, send_iovecs};
-use super::{observe, urgent};
+use super::urgent;
 use crate::app_memory::bogus;
+use crate::ending::observe;
 use crate::{Errno, Outcome, kernel, table};
 
 /// `sendmsg(2)`. Ancillary data has no meaning on TCP; what the kernel knows at the socket's level is ignored, and

@@ -6,10 +6,15 @@ use beeline_lane::{Armed, Fault, LaneMemory, Reader, Since, Sink, flags as lane_
 use beeline_stats::tunables::Wait;
 
 use super::blocking::{HeldUp, Waited, wait_readable};
+use super::faults::{fault, kernel_said};
+use super::low_water::{count_arrivals, low_water};
+use super::readiness::receive_over;
 use super::send::{TRANSFER_MAX, check_iovecs, left, not_a_lane};
-use super::{Anchor, Next, count_arrivals, fault, kernel_said, low_water, observe, peeked, receive_over, urgent};
+use super::{peeked, urgent};
+use crate::anchor::Anchor;
 use crate::app_memory::{bogus, is_some};
 use crate::desc::{Desc, Pin, RxGuard, Unlocked};
+use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::Patience;

@@ -6,12 +6,17 @@ use beeline_lane::{Armed, Fault, Source, Writer};
 
 use super::blocking::{HeldUp, Waited, wait_writable};
 use super::dead::{broken, is_deaf, sent_to_the_deaf};
+use super::faults::{fault, kernel_said};
 use super::quiet::{Parts, Quiet};
-use super::{Anchor, Next, fault, kernel_said, observe, reset, urgent, writable_hint};
+use super::readiness::writable_hint;
+use super::urgent;
+use crate::anchor::Anchor;
 use crate::app_memory::{bogus, is_some};
 use crate::bulk::BULK_BYTES;
 use crate::desc::{Desc, Kind, Pin, TxGuard, Unlocked};
+use crate::ending::{Next, observe};
 use crate::lock::shared::Wait;
+use crate::side::reset;
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, ticks};

@@ -13,12 +13,15 @@ use beeline_shm::sys::{SysResult, call};
 
 use super::blocking::{Waited, wait_readable, wait_writable};
 use super::dead;
+use super::faults::fault;
 use super::peeked;
 use super::pipe::Pipe;
+use super::readiness::receive_over;
 use super::receive;
 use super::send::{self, TRANSFER_MAX, left};
-use super::{Anchor, Next, fault, observe, receive_over};
+use crate::anchor::Anchor;
 use crate::desc::Desc;
+use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Woken};
 use crate::{Errno, Outcome, kernel, table};

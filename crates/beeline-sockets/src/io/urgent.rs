@@ -11,8 +11,12 @@ use beeline_lane::{Bells, Reader, Sink, flags};
 use beeline_shm::LaneMemory;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Anchor, Next, fault, low_water, observe, peeked};
+use super::faults::fault;
+use super::low_water::low_water;
+use super::peeked;
+use crate::anchor::Anchor;
 use crate::desc::{Desc, TxGuard};
+use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::{Outcome, kernel, table};
 
@@ -67,7 +71,7 @@ pub(super) fn poll_mask(desc: &Desc, side: &SideState) -> i16 {
 /// `FIONREAD`, as tcp_inq(): only what comes before an urgent byte.
 pub(crate) fn unread(desc: &Desc, side: &SideState) -> u32 {
     if desc.lane().flags(desc.end().peer()) & flags::URGENT == 0 {
-        return super::unread_hint(desc, side);
+        return super::readiness::unread_hint(desc, side);
     }
     let view = view(desc, side);
     match view.mark {
