@@ -6,7 +6,7 @@
 //! # Life
 //!
 //! 1. `kind` says what the description is. It changes only while both locks are held.
-//! 2. An operation takes `tx` or `rx`, then checks that the fd still leads here ([`crate::table::lane_tx`]).
+//! 2. An operation takes `tx` or `rx`, then checks that the fd still leads here ([`crate::guards::lane_tx`]).
 //!    Holding either lock keeps the lane and the side mapped.
 //!    A lock of the side, which other processes wait for, is never waited for with another one held, and is given
 //!    back before a system call that a send makes ([`TxGuard::let_others_in`]).
@@ -19,6 +19,7 @@
 mod draft;
 mod guards;
 mod pin;
+pub(crate) mod reach;
 mod waits;
 
 use core::sync::atomic::{
@@ -331,7 +332,7 @@ impl Desc {
             self.kind.store(Kind::Free as u32, Release);
         }
         if self.lane.load(Relaxed) != 0 {
-            crate::reclaim::forget(self);
+            reach::forget(self);
             (self.operations.get().retire)(self);
             self.lane.store(0, Relaxed);
         }

@@ -40,6 +40,7 @@ mod faults;
 mod fork;
 mod judge;
 mod limits;
+mod listeners;
 mod nested;
 mod news;
 mod order;
@@ -47,6 +48,7 @@ mod registration;
 mod set;
 mod spin;
 mod wait;
+mod waker;
 
 pub(crate) use control::{create, ctl, leave_sets, listener_gained, listener_lost, put_back, remember, take_out};
 pub(crate) use cool::cool;

@@ -33,6 +33,7 @@ pub mod desc;
 mod ending;
 pub mod epoll;
 mod follow;
+pub mod guards;
 pub mod hidden;
 pub mod io;
 pub mod kernel;
@@ -63,5 +64,4 @@ mod watchers;
 
 pub use crate::process::{config, forks};
 
-pub use beeline_shm::Errno;
-pub use outcome::Outcome;
+pub use outcome::{Errno, Outcome};

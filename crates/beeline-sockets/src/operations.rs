@@ -36,6 +36,9 @@ pub(crate) struct Operations {
     /// The last fd of this process that leads to the description is about to be closed. The caller holds
     /// `changing::changing`.
     pub close: fn(&'static Desc),
+    /// The last pin is gone of a description that a hidden number leads to, which no call needs any more. No lock may be
+    /// held.
+    pub end_lingering: fn(&'static Desc),
     /// Nothing of this process uses the lane any more, which is still mapped: it is given back.
     pub retire: fn(&'static Desc),
     /// The peer's end is closed, and nobody has taken the hello: the connection begins again over TCP, if it can. No lock
@@ -53,6 +56,7 @@ impl Operations {
     /// Of a description that nobody has to be told of.
     pub(crate) const NONE: Operations = Operations {
         close: |_| {},
+        end_lingering: |_| {},
         retire: |_| {},
         begin_anew: |_, _| Begun::Never,
         before_watch: |_| {},

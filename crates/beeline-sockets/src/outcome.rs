@@ -1,6 +1,6 @@
 //! What an entry point answers.
 
-use beeline_shm::Errno;
+pub use beeline_shm::Errno;
 
 /// What an entry point answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -25,7 +25,7 @@ use crate::io::{self, ALWAYS, Next, Poller, arm_lane};
 use crate::operations::{Adopt, FURTHER_FDS};
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
-use crate::{Errno, Outcome, epoll, follow, kernel, table, upkeep};
+use crate::{Errno, Outcome, epoll, follow, guards, kernel, table, upkeep};
 
 /// `poll(2)`.
 ///
@@ -203,7 +203,7 @@ fn ask_after_peers(fds: &[pollfd], shadow: &mut [pollfd]) -> bool {
     for (entry, _) in fds.iter().zip(&*shadow).filter(|(_, place)| place.revents != 0) {
         let Some(desc) = table::get(entry.fd).filter(|desc| desc.is_lane()) else { continue };
         // Asked again with the connection pinned: the number may have led to another one.
-        let Some(_pin) = table::pin(entry.fd, desc) else { continue };
+        let Some(_pin) = guards::pin(entry.fd, desc) else { continue };
         let revents = kernel::poll_now(entry.fd, 0);
         if revents != 0 && table::leads_to(entry.fd, desc) && desc.is_lane() {
             let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, revents);
@@ -350,7 +350,7 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
             kernel::sleep_ms();
         }
         // What the number led to when the sleep began has nothing to tell any more.
-        let Some(_pin) = table::pin(entry.fd, desc).filter(|_| held.holds(index, desc)) else { continue };
+        let Some(_pin) = guards::pin(entry.fd, desc).filter(|_| held.holds(index, desc)) else { continue };
         if desc.is_lane() {
             if place.revents == 0 {
                 desc.show_cpu();
@@ -409,7 +409,7 @@ fn arm(fds: &[pollfd]) -> Armed {
 
 /// A lane that is none any more, or whose peer is at fault, counts as news: the next look shows what it means.
 fn arm_pinned(fd: i32, desc: &'static Desc, events: i16) -> Armed {
-    let Some(_pin) = table::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
+    let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
     arm_lane(fd, desc, events).unwrap_or_else(|failure| {
         let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
         Armed::Ready

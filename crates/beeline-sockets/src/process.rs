@@ -18,8 +18,8 @@ use core::sync::atomic::{
 use beeline_shm::sys;
 use beeline_stats::{Reason, Tunables};
 
+use crate::Outcome;
 use crate::lock::Lock;
-use crate::{Outcome, stats};
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 pub static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -67,11 +67,10 @@ fn read_config() {
     }
 }
 
-/// Nothing is accelerated in this process from now on. What is already is not touched.
-pub(crate) fn stop_accelerating(reason: Reason) {
+/// Nothing is accelerated in this process from now on. What is already is not touched. The statistics are to be told.
+pub(crate) fn stop(reason: Reason) {
     // The first reason stays.
     let _ = STOPPED.compare_exchange(0, (reason as u16).saturating_add(1), Relaxed, Relaxed);
-    stats::stopped();
 }
 
 /// Why nothing is accelerated in this process any more.

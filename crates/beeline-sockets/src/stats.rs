@@ -305,8 +305,9 @@ pub fn uncount_if_open(counter: Counter) {
     }
 }
 
-/// Nothing is accelerated any more, for the reason that the process knows.
-pub(crate) fn stopped() {
+/// Nothing is accelerated in this process from now on. What is already is not touched.
+pub(crate) fn stop_accelerating(reason: Reason) {
+    process::stop(reason);
     if !HEADER.load(Acquire).is_null()
         && let Some(reason) = process::stopped_because()
     {

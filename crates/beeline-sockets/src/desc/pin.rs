@@ -46,7 +46,7 @@ impl Pin {
 }
 
 impl Desc {
-    /// Keeps the description, its lane and its side for its holder. Only [`crate::table::pin`] can tell whether they
+    /// Keeps the description, its lane and its side for its holder. Only [`crate::guards::pin`] can tell whether they
     /// were still there to be kept.
     pub(crate) fn pin(&'static self) -> Pin {
         self.pins.fetch_add(1, SeqCst);
@@ -85,7 +85,7 @@ fn count_down(count: &AtomicU32) -> u32 {
 fn unpin(desc: &'static Desc) {
     if count_down(&desc.pins) == 1 {
         if desc.lingering.load(SeqCst) != 0 {
-            crate::linger::end_lingering(desc);
+            (desc.operations.get().end_lingering)(desc);
         }
         desc.end_if_due();
     }

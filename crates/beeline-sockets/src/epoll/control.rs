@@ -1,37 +1,32 @@
 //! Making sets and changing their members.
 
-use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use super::all::{entries_of, every_set, link, sets_with, unlink};
 use super::cool::cool_entry;
-use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT};
 use super::faults::attend;
 use super::judge::judge;
+use super::listeners::{hidden_of, watch_hidden};
 use super::registration::{
     EPOLLEXCLUSIVE, expose, park, unpark, unpark_all, unpark_namesakes, unpark_number, untell, watch,
 };
 use super::set::set_of;
 use super::set::{Entry, SETS, Set};
+use super::waker::{WAKER, wake_sleeper};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
-use crate::operations::{Adopt, FURTHER_FDS, Operations};
+use crate::linger::end_lingering;
+use crate::operations::{Adopt, Operations};
 use crate::watchers::Watchers;
-use crate::{Errno, Outcome, close, hidden, kernel, process, table, watchers};
+use crate::{Errno, Outcome, close, kernel, process, table, watchers};
 use beeline_lane::Armed;
 
 /// What epoll_ctl(2) allows beside `EPOLLEXCLUSIVE`.
 const EXCLUSIVE_ALLOWS: u32 = EPOLLEXCLUSIVE
     | (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP | libc::EPOLLET) as u32;
-/// `EFD_CLOEXEC | EFD_NONBLOCK` of eventfd2(2).
-const EVENTFD_FLAGS: usize = 0o2_004_000;
-/// The data of the waker's events; no app chooses it by accident.
-pub(super) const WAKER_DATA: u64 = 0xBEE1_1E5A_3C96_D2F7;
-
-/// A descriptor that is always readable; -1 until it is needed.
-static WAKER: AtomicI32 = AtomicI32::new(-1);
 
 /// See [`crate::operations`].
-static SET: Operations = Operations { close: close_set, ..Operations::NONE };
+static SET: Operations = Operations { close: close_set, end_lingering, ..Operations::NONE };
 /// See [`crate::watchers`].
 static WATCHERS: Watchers = Watchers { forget, forget_last, notify, take_out, put_back };
 
@@ -233,50 +228,6 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     ready || awaited && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready
 }
 
-/// Calls `f` with the further descriptors of a listener: its door and its lobby.
-pub(super) fn hidden_of(entry: &Entry, mut f: impl FnMut(i32)) {
-    if let Some(desc) = entry.desc().filter(|desc| desc.kind() == Kind::Listener) {
-        let mut hidden = [0i32; FURTHER_FDS];
-        let count = (desc.operations.get().further_fds)(desc, &mut hidden);
-        hidden.iter().take(count).for_each(|fd| f(*fd));
-    }
-}
-
-/// Lets the kernel watch a listener's further descriptor under the listener's own data.
-fn watch_hidden(epfd: i32, entry: &Entry, hidden: i32) {
-    let interest = entry.events.load(Relaxed);
-    if interest & EPOLLIN != 0 {
-        // Level and edge as asked. One shot for the pair is kept by `wait`.
-        let events = interest & (EPOLLIN | EPOLLET | EPOLLEXCLUSIVE | EPOLLONESHOT);
-        let event = libc::epoll_event { events, u64: entry.data.load(Relaxed) };
-        if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, hidden, Some(event)) == Err(Errno(libc::EINVAL)) {
-            // The kernel lets no set be watched exclusively, and the lobby is one.
-            let shared = libc::epoll_event { events: events & !EPOLLEXCLUSIVE, ..event };
-            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, hidden, Some(shared));
-        }
-    }
-}
-
-/// One member of a pair has fired once: the other is not to fire, either.
-pub(super) fn disarm_pair(epfd: i32, fd: i32, entry: &Entry) {
-    entry.fired.store(true, Relaxed);
-    let event = libc::epoll_event { events: EPOLLONESHOT, u64: entry.data.load(Relaxed) };
-    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event));
-    hidden_of(entry, |hidden| {
-        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
-    });
-}
-
-/// Wakes one thread that sleeps in the kernel on `set`.
-pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
-    let Some(waker) = waker() else { return };
-    let event = libc::epoll_event { events: EPOLLIN | EPOLLONESHOT, u64: WAKER_DATA };
-    let operation = if set.has_waker.swap(true, Relaxed) { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
-    if kernel::epoll_ctl(epfd, operation, waker, Some(event)).is_err() {
-        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, waker, Some(event));
-    }
-}
-
 /// All sets are the kernel's alone from now on: there are no lanes any more, and nobody is to see the waker or what is
 /// parked.
 pub fn leave_sets() {
@@ -287,24 +238,6 @@ pub fn leave_sets() {
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, waker, None);
         }
     });
-}
-
-/// The always-readable descriptor, made at first use.
-fn waker() -> Option<i32> {
-    let present = WAKER.load(Relaxed);
-    if present >= 0 {
-        return Some(present);
-    }
-    // SAFETY: plain numbers; the counter starts at one, so the descriptor is readable from the start.
-    let fd = unsafe { beeline_shm::sys::call(libc::SYS_eventfd2, [1, EVENTFD_FLAGS, 0, 0, 0, 0]) }.ok()? as i32;
-    let fd = hidden::hide(fd);
-    match WAKER.compare_exchange(-1, fd, Relaxed, Relaxed) {
-        Ok(_) => Some(fd),
-        Err(other) => {
-            hidden::close_hidden(fd);
-            Some(other)
-        }
-    }
 }
 
 /// `fd` is about to be closed: our entries for it go. The kernel's registration goes by itself with the last holder of

@@ -11,8 +11,8 @@ use super::limits::NESTS_MAX;
 use super::registration::{bury, expose, watch};
 use super::set::{Entry, Set, open_fd, set_of};
 use crate::desc::{Desc, Kind};
+use crate::guards;
 use crate::io::{self, arm_lane};
-use crate::table;
 
 /// Arms all hot members of a set that somebody is about to wait for through the kernel.
 pub(crate) fn cool(desc: &Desc) -> Armed {
@@ -99,7 +99,7 @@ pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32) -> (Armed, bool) {
 
 /// Arms a lane for what comes after what is there. False if more comes all the time.
 pub(super) fn arm_from_now(fd: i32, desc: &'static Desc) -> bool {
-    let Some(guard) = table::rx_of(fd, desc) else { return true };
+    let Some(guard) = guards::rx_of(fd, desc) else { return true };
     (0..ARMINGS).any(|_| {
         let since = beeline_lane::Since::Tail(guard.reader().tail());
         // A fault is found again by whoever reads.
@@ -205,7 +205,7 @@ pub(super) fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, o
     }
     if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
         let since = beeline_lane::Since::Tail(since);
-        let Some(guard) = table::rx_of(fd, desc) else { return Ok(Armed::Ready) };
+        let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
         if guard.reader().arm(since, &io::Anchor(fd))? == Armed::Ready {
             return Ok(Armed::Ready);
         }

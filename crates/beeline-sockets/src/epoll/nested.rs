@@ -9,9 +9,10 @@ use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT};
 use super::faults::{attend, hear};
 use super::judge::judge;
 use super::limits::NESTS_MAX;
+use super::listeners::hidden_of;
+use super::news;
 use super::registration::{bury, expose};
 use super::set::{Entry, Set, is_shared, open_fd, set_of};
-use super::{control, news};
 use crate::desc::{Desc, Kind};
 
 /// Whether some hot member of a set has something to report.
@@ -113,7 +114,7 @@ pub(super) fn kernels_own_is_ready(fd: i32, entry: &Entry) -> bool {
         return true;
     }
     let mut rung = false;
-    control::hidden_of(entry, |hidden| rung |= crate::kernel::poll_now(hidden, libc::POLLIN) != 0);
+    hidden_of(entry, |hidden| rung |= crate::kernel::poll_now(hidden, libc::POLLIN) != 0);
     rung && events & EPOLLIN != 0
 }
 

@@ -4,21 +4,22 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use libc::epoll_event;
 
-use super::control::{WAKER_DATA, disarm_pair};
 use super::events::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
 use super::faults::hear;
 use super::judge::arrivals;
 use super::limits::LOOK_TICKS_MIN;
+use super::listeners::disarm_pair;
 use super::nested::any_ready;
 use super::order::Own;
 use super::registration::{bury, make_exact, pause, was_parked};
 use super::set::{Entry, Set};
 use super::set::{is_shared, open_fd, set_of};
 use super::wait::Call;
+use super::waker::WAKER_DATA;
 use crate::desc::{Desc, Kind};
 use crate::io::somebody_polls;
 use crate::io::{self, Anchor, Next};
-use crate::{kernel, table};
+use crate::{guards, kernel};
 
 /// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the
 /// set: they become hot. At a depth other than 0 the locks of sets around it may be held.
@@ -172,14 +173,14 @@ impl Call {
     /// Takes out the bells of a hot lane that nobody sleeps on.
     fn hush(&self, fd: i32, desc: &'static Desc) {
         let number = open_fd(fd, desc);
-        let Some(_pin) = table::pin(number, desc) else { return };
+        let Some(_pin) = guards::pin(number, desc) else { return };
         let hushed = {
             // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If another
             // thread has made it cold meanwhile, a bell may be all that tells of it.
             let _set = self.set.lock.lock();
             let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
             let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.hot.load(Relaxed));
-            let Some(guard) = table::rx_of(number, desc).filter(|_| hot) else { return };
+            let Some(guard) = guards::rx_of(number, desc).filter(|_| hot) else { return };
             // Whoever sleeps has said so before it armed the lane, under the lock that we hold. On a set that others watch
             // sleep those who watch it.
             let alone = !desc.shared.load(Relaxed)

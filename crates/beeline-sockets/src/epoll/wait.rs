@@ -6,7 +6,6 @@ use beeline_lane::Armed;
 use beeline_stats::Counter;
 use libc::epoll_event;
 
-use super::control::wake_sleeper;
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::attend;
@@ -16,11 +15,12 @@ use super::nested::any_ready;
 use super::order::Own;
 use super::set::set_of;
 use super::set::{Entry, KERNEL_BEGAN, LANES_BEGAN, NIL, Set};
+use super::waker::wake_sleeper;
 use crate::app_memory::is_some;
 use crate::desc::{Desc, Pin};
 use crate::wait::deadline;
 use crate::wait::{Patience, Spun, Woken, ticks};
-use crate::{Errno, Outcome, follow, kernel, stats, table, upkeep};
+use crate::{Errno, Outcome, follow, guards, kernel, stats, table, upkeep};
 
 /// `epoll_wait(2)`.
 ///
@@ -232,7 +232,7 @@ impl Call {
 
     fn pin(&self) -> Option<Pin> {
         let desc = table::get(self.epfd).filter(|desc| set_of(desc).is_some_and(|set| core::ptr::eq(set, self.set)))?;
-        table::pin(self.epfd, desc)
+        guards::pin(self.epfd, desc)
     }
 
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.

@@ -18,7 +18,7 @@ use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::Patience;
-use crate::{Outcome, kernel, upkeep};
+use crate::{Outcome, guards, kernel, upkeep};
 
 /// `read(2)`: as [`recv`] without flags, but nothing is asked of the connection for no bytes.
 ///
@@ -251,7 +251,7 @@ fn receive_parts<'a>(
     if flags & libc::MSG_OOB != 0 {
         return urgent::receive(given, desc, flags, sinks).outcome;
     }
-    let Some(pin) = table::pin(given, desc) else { return left(given, desc, 0) };
+    let Some(pin) = guards::pin(given, desc) else { return left(given, desc, 0) };
     if flags & libc::MSG_WAITALL == 0 {
         return receive_pinned(given, &pin, flags, total, sinks);
     }

@@ -20,7 +20,7 @@ use crate::side::reset;
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::{Patience, ticks};
-use crate::{Outcome, kernel, reclaim, upkeep};
+use crate::{Outcome, guards, kernel, reclaim, upkeep};
 
 /// A reader that was killed at work, or while it polled, leaves no armed word that would tell. So the kernel is asked now
 /// and then while everything seems well: after so many sends, if that took so many ticks since it was asked last. Few
@@ -254,7 +254,7 @@ fn send_parts<'a>(
     if flags & libc::MSG_FASTOPEN != 0 {
         return Outcome::fail(libc::EISCONN);
     }
-    let Some(pin) = table::pin(given, desc) else { return left(given, desc, 0) };
+    let Some(pin) = guards::pin(given, desc) else { return left(given, desc, 0) };
     if total < BULK_BYTES {
         return send_pinned(given, &pin, flags, total, sources);
     }

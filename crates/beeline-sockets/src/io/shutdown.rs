@@ -7,14 +7,14 @@ use beeline_lane::{Bells, flags};
 use crate::anchor::Anchor;
 use crate::ending::observe;
 use crate::side::{look_here, say_when, state};
-use crate::{Outcome, kernel, table};
+use crate::{Outcome, guards, kernel};
 
 /// `shutdown(2)` of a lane.
 pub(crate) fn shutdown(fd: i32, how: i32) -> Outcome {
     if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
         return Outcome::fail(libc::EINVAL);
     }
-    let Some(mut guard) = table::lane_tx(fd) else { return Outcome::Kernel };
+    let Some(mut guard) = guards::lane_tx(fd) else { return Outcome::Kernel };
     let (desc, side) = (guard.desc, guard.side);
     observe(desc, side);
     // Also when it fails: inet_shutdown() wakes whoever waits, whatever became of the call.

@@ -24,7 +24,7 @@ use crate::desc::Desc;
 use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Woken};
-use crate::{Errno, Outcome, kernel, table};
+use crate::{Errno, Outcome, guards, kernel, table};
 
 /// Bytes moved at a time; on the stack of the caller's thread.
 const PART_BYTES: usize = 16 * 1024;
@@ -236,7 +236,7 @@ fn at_urgent_byte(desc: &Desc, side: &SideState) -> Result<usize, Outcome> {
 /// From a lane into a pipe: `tcp_splice_read` (Linux net/ipv4/tcp.c) after `wait_for_space` (fs/splice.c).
 fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
-    let Some(pin) = table::pin(given, desc) else { return Err(left(given, desc, 0)) };
+    let Some(pin) = guards::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
     let mut buffer = [0u8; PART_BYTES];
     let mut end = Pipe::new(pipe);
@@ -326,7 +326,7 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
 /// From a pipe into a lane: `splice_to_socket` (Linux fs/splice.c).
 fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
-    let Some(pin) = table::pin(given, desc) else { return Err(left(given, desc, 0)) };
+    let Some(pin) = guards::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
     let mut buffer = [0u8; PART_BYTES];
     let mut end = Pipe::new(pipe);

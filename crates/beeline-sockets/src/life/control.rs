@@ -12,7 +12,7 @@ use beeline_stats::Reason;
 use super::fds::{dup_from, hidden_refusal, note_nonblock};
 use crate::desc::{Desc, Kind};
 use crate::process::raw;
-use crate::{Outcome, epoll, follow, io, kernel, options, table};
+use crate::{Outcome, epoll, follow, guards, io, kernel, options, table};
 
 // linux/fcntl.h
 const F_SETOWN_EX: i32 = 15;
@@ -114,9 +114,9 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
         return Outcome::Kernel;
     }
     let value = match request {
-        libc::FIONREAD => table::lane_rx(fd).map(|guard| Ok(io::unread_bytes(desc, guard.side))),
-        SIOCATMARK => table::lane_rx(fd).map(|guard| Ok(u32::from(io::at_mark(desc, guard.side)))),
-        libc::TIOCOUTQ => table::lane_tx(fd).map(|guard| guard.writer().unread()),
+        libc::FIONREAD => guards::lane_rx(fd).map(|guard| Ok(io::unread_bytes(desc, guard.side))),
+        SIOCATMARK => guards::lane_rx(fd).map(|guard| Ok(u32::from(io::at_mark(desc, guard.side)))),
+        libc::TIOCOUTQ => guards::lane_tx(fd).map(|guard| guard.writer().unread()),
         SIOCOUTQNSD => Some(Ok(0)),
         FIOGETOWN | SIOCGPGRP => return Outcome::Kernel,
         // The rest of the socket requests ask about the network, which an AF_UNIX socket does not know.

@@ -95,7 +95,7 @@ pub fn demote(fd: i32) -> Result<(), Reason> {
 /// # Errors
 /// Why one of them still is a lane.
 pub fn leave_lanes(reason: Reason) -> Result<(), Reason> {
-    crate::process::stop_accelerating(reason);
+    stats::stop_accelerating(reason);
     LEFT.store(false, Relaxed);
     let _changing = changing::changing();
     meet::leave_doors(reason);

@@ -19,7 +19,7 @@ use beeline_stats::{Reason, Role};
 
 use super::relay;
 use crate::changing::changing;
-use crate::process::{self, is_guest_of_parent, is_sealed, stop_accelerating};
+use crate::process::{self, is_guest_of_parent, is_sealed};
 use crate::{Errno, Outcome, epoll, kernel, proc, stats, table};
 
 /// Descriptors that the making of a relay may take.
@@ -79,7 +79,7 @@ pub(super) fn begin() -> bool {
     let own = filters(c"/proc/self/status", &mut buffer);
     let sealed = own.is_some_and(|own| own != 0 && filters(c"/proc/1/status", &mut buffer) != Some(own));
     if sealed {
-        stop_accelerating(Reason::SystemCallFilter);
+        stats::stop_accelerating(Reason::SystemCallFilter);
         process::seal();
     }
     sealed

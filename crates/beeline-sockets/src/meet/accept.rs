@@ -26,7 +26,7 @@ use super::{admit, door, pool, reset, retreat, turnstile, watched};
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken, peers_are_near};
-use crate::{Errno, changing, stats, table};
+use crate::{Errno, changing, guards, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
 const CLIENTS_MAX: usize = 64;
@@ -47,7 +47,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     let Some(listener) = Listener::of(desc) else { return None };
     listener.told_ns.store(0, Relaxed);
     // A listener that is closed while this call waits is kept until the end.
-    let Some(pin) = table::pin(fd, desc) else { return None };
+    let Some(pin) = guards::pin(fd, desc) else { return None };
     let mut peer = SockAddr::empty();
     let accept = |peer: &mut SockAddr| match kernel::fcntl(fd, libc::F_GETFL, 0) {
         Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => Some(now(fd, desc, listener, flags, peer)),

@@ -24,7 +24,7 @@ use super::{bridged, door, hello_io, knock, ports, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Errno, Outcome, changing, epoll, hidden, io, process, slots, stats, table};
+use crate::{Errno, Outcome, changing, epoll, guards, hidden, io, process, slots, stats, table};
 
 /// `draft.blocked_by` while a thread is in here.
 const BUSY: u16 = u16::MAX;
@@ -109,7 +109,7 @@ unsafe fn again(fd: i32, desc: &'static Desc, address: *const libc::sockaddr, le
     if family == libc::AF_UNSPEC {
         return super::late::disconnect(fd, desc);
     }
-    let Some(guard) = table::lane_tx(fd) else { return Outcome::Kernel };
+    let Some(guard) = guards::lane_tx(fd) else { return Outcome::Kernel };
     crate::io::observe(desc, guard.side);
     if guard.side.state.fetch_and(!state::CONNECTING, AcqRel) & state::CONNECTING == 0 {
         return Outcome::fail(libc::EISCONN);

@@ -12,12 +12,14 @@ use super::{bridged, offers};
 use crate::anchor::Anchor;
 use crate::desc::{Desc, Draft};
 use crate::ending::observe;
+use crate::linger::end_lingering;
 use crate::operations::Operations;
 use crate::side::{MAGIC, SideState, look_here, mark_linger, say_when, state};
 use crate::{follow, hidden, io, kernel, process};
 
 /// See [`crate::operations`].
-static LANE: Operations = Operations { close: close_lane, retire, begin_anew: late_fallback, ..Operations::NONE };
+static LANE: Operations =
+    Operations { close: close_lane, end_lingering, retire, begin_anew: late_fallback, ..Operations::NONE };
 
 /// Makes a description a lane that is in no pool.
 pub fn begin_bare(desc: &'static Desc, memory: LaneMemory, side: &'static SideState, end: End) {

@@ -36,7 +36,7 @@ use crate::kernel::{self, SockAddr};
 use crate::operations::Begun;
 use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait::{self, Woken};
-use crate::{Errno, Outcome, changing, epoll, io, slots, stats, table, watchers};
+use crate::{Errno, Outcome, changing, epoll, guards, io, slots, stats, table, watchers};
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
 /// accept queue makes it repeat the handshake after one second and after three.
@@ -67,7 +67,7 @@ pub(super) fn withdraw(fd: i32, desc: &'static Desc) -> Begun {
 /// The last fd of a connection is about to be closed. If nobody has taken its hello, and nobody does in a moment, the
 /// bytes that are still in the ring go to whoever listens on TCP now, as they would have been in the kernel's hands.
 pub fn before_close(fd: i32, desc: &'static Desc) {
-    let Some(pin) = table::pin(fd, desc) else { return };
+    let Some(pin) = guards::pin(fd, desc) else { return };
     // Another thread may be about to take it over to TCP. It needs the number.
     await_other(desc);
     if !may_begin_again(desc) || desc.refs.load(Relaxed) > 1 {

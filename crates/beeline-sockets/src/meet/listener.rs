@@ -28,6 +28,7 @@ use beeline_stats::{Reason, Role};
 use super::lobby::{self, Lobby};
 use super::{door, lookup, trust, turnstile};
 use crate::desc::{DESCS, Desc, Kind};
+use crate::linger::end_lingering;
 use crate::lock::Lock;
 use crate::operations::{FURTHER_FDS, Operations};
 use crate::side::Address;
@@ -134,6 +135,7 @@ unsafe impl Stable for Listener {
 /// See [`crate::operations`].
 static LISTENER: Operations = Operations {
     close: close_listener,
+    end_lingering,
     // It may have been a connection that went on over TCP, and was disconnected then.
     retire: super::lane::retire,
     before_watch: door::open_door,

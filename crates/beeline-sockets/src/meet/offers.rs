@@ -36,7 +36,7 @@ use crate::desc::{Desc, Pin};
 use crate::lock::Lock;
 use crate::side::state;
 use crate::upkeep::{self, Upkeep};
-use crate::{changing, kernel, table, thread};
+use crate::{changing, guards, kernel, table, thread};
 
 /// How long a hello may lie at a door. A server that is there takes it within microseconds, one whose loop is at
 /// something else within milliseconds; a person does not notice the time.
@@ -248,7 +248,7 @@ pub(super) fn stays_at_last(desc: &'static Desc) -> bool {
 /// Before another process gets an end: it is taken by now, or goes on over TCP. No lock may be held.
 pub(crate) fn before_passing(fd: i32) {
     let Some(desc) = table::get(fd).filter(|desc| desc.offered_until_ns.load(Relaxed) != 0) else { return };
-    let Some(pin) = table::pin(fd, desc) else { return };
+    let Some(pin) = guards::pin(fd, desc) else { return };
     if desc.is_lane() && !stays_at_own_door(desc) && !pin.while_waiting(|| is_taken_within(desc, FORK_NS)) {
         pin.while_waiting(|| late::withdraw(fd, desc));
         late::await_other(desc);

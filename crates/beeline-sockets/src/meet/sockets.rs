@@ -10,7 +10,7 @@ use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Errno, Outcome, changing, close, ending, follow, table};
+use crate::{Errno, Outcome, changing, close, ending, follow, guards, table};
 
 /// `socket(2)`.
 pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
@@ -94,7 +94,7 @@ unsafe fn name(
         Kind::Orphan => return Outcome::fail(libc::ENOTCONN),
         _ => return Outcome::Kernel,
     }
-    let Some(guard) = table::lane_rx(fd) else { return Outcome::Kernel };
+    let Some(guard) = guards::lane_rx(fd) else { return Outcome::Kernel };
     ending::observe(desc, guard.side);
     let found = match which(guard.side) {
         Ok(found) => SockAddr::internet(found, guard.side.family.load(Relaxed) as i32),

@@ -13,7 +13,7 @@ use libc::{POLLIN, POLLPRI, POLLRDNORM, epoll_event, pollfd};
 
 use super::scratch::NONE;
 use crate::desc::{Desc, Kind};
-use crate::{Errno, cancel, hidden, kernel, table};
+use crate::{Errno, cancel, guards, hidden, kernel, table};
 
 /// See the module.
 pub(super) struct Held<'a> {
@@ -44,7 +44,7 @@ impl<'a> Held<'a> {
             if let Some(old) = place.take() {
                 old.let_go();
             }
-            place.set(desc.and_then(|desc| table::pin(entry.fd, desc)).map(Desc::hold));
+            place.set(desc.and_then(|desc| guards::pin(entry.fd, desc)).map(Desc::hold));
         }
         if fds.iter().any(|entry| is_urgent_alone(entry.events)) {
             self.await_arrivals(fds);
