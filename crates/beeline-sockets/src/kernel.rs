@@ -445,3 +445,12 @@ pub fn now_ns() -> u64 {
 pub(crate) fn descriptor_limit() -> usize {
     usize::try_from(beeline_shm::sys::limit(libc::RLIMIT_NOFILE)).unwrap_or(usize::MAX)
 }
+
+/// The state of a TCP socket that is not connected, nor about to be.
+pub(crate) const TCP_CLOSE: u8 = 7;
+
+/// The state of a TCP socket, by its number in the kernel.
+pub(crate) fn tcp_state(fd: i32) -> Option<u8> {
+    // The first byte of struct tcp_info.
+    getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok().map(|info| info[0])
+}

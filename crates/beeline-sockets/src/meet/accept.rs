@@ -20,9 +20,11 @@ use beeline_stats::{Counter, Reason, Role};
 
 use super::admit::take;
 use super::hello_io::{self, Refusal, Waiting};
-use super::listener::{self, Listener};
+use super::listener::Listener;
+use super::listening;
 use super::lobby::{self, send_away};
-use super::{admit, door, pool, reset, retreat, turnstile, watched};
+use super::reserve;
+use super::{door, pool, reset, retreat, turnstile, watched};
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken, peers_are_near};
@@ -38,16 +40,13 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     }
     let desc = match table::get(fd) {
         Some(desc) if desc.kind() == Kind::Listener => desc,
-        _ => match listener::adopt_now(fd) {
-            Some(desc) => desc,
-            None => return None,
-        },
+        _ => listening::adopt_now(fd)?,
     };
     door::open_to_accept(desc);
-    let Some(listener) = Listener::of(desc) else { return None };
+    let listener = Listener::of(desc)?;
     listener.told_ns.store(0, Relaxed);
     // A listener that is closed while this call waits is kept until the end.
-    let Some(pin) = guards::pin(fd, desc) else { return None };
+    let pin = guards::pin(fd, desc)?;
     let mut peer = SockAddr::empty();
     let accept = |peer: &mut SockAddr| match kernel::fcntl(fd, libc::F_GETFL, 0) {
         Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => Some(now(fd, desc, listener, flags, peer)),
@@ -56,7 +55,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         Ok(_) => Some(eventually(fd, &pin, listener, flags, peer)),
         Err(errno) => Some(Err(errno)),
     };
-    let result = if admit::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { accept(&mut peer) };
+    let result = if reserve::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { accept(&mut peer) };
     let result = match result {
         // What is hidden is in the way of what the program may have.
         Some(Err(Errno(libc::EMFILE | libc::ENFILE))) => match last_client(desc, listener, flags, &mut peer) {
@@ -91,7 +90,7 @@ fn give_up_descriptors() {
 #[cold]
 fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, peer: &mut SockAddr) -> Option<i32> {
     let _changing = changing::changing();
-    if !admit::release_reserve() || !retreat::begin_now(listener, Reason::DescriptorsShort) {
+    if !reserve::release_reserve() || !retreat::begin_now(listener, Reason::DescriptorsShort) {
         return None;
     }
     let anchor = next(listener, flags).ok().flatten();
@@ -289,7 +288,7 @@ fn spin_for(budget: u64, most: u64, desc: &Desc, patience: &Patience, fds: &mut 
 /// What a blocking accept sleeps on. Returns how many.
 fn fill(fd: i32, desc: &'static Desc, fds: &mut [libc::pollfd; 21]) -> usize {
     let mut hidden = [0; 20];
-    let count = listener::listener_fds(desc, &mut hidden);
+    let count = listening::listener_fds(desc, &mut hidden);
     let all = core::iter::once(&fd).chain(hidden.iter().take(count));
     for (place, fd) in fds.iter_mut().zip(all) {
         place.fd = *fd;

@@ -12,10 +12,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{End, offer};
 use beeline_stats::{Counter, Reason};
-use beeline_wire::{Endpoint, Verdict, bridge};
+use beeline_wire::{Verdict, bridge};
 
-use super::brief::Life;
-use super::connect;
+use super::client;
 use super::pool::{self, PooledLane};
 use super::route::{Anchor, Reserved, Route, reserve_name};
 use super::{lookup, trust};
@@ -23,7 +22,7 @@ use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::state;
 use crate::wait::{self, Woken};
-use crate::{Errno, changing, io, process, stats, table};
+use crate::{Errno, changing, io, limits, process, stats, table};
 
 /// How long a blocking `connect` waits for the verdict.
 const PATIENCE_NS: u64 = 500_000_000;
@@ -45,12 +44,12 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
         return Err(Reason::DescriptorsShort);
     }
     enter(&anchor, route)?;
-    let side = pool::side().map_err(connect::memory_reason)?;
+    let side = pool::side().map_err(limits::memory_reason)?;
     side.state.mark(state::BRIDGED);
-    let lane = connect::prepare(side.state, desc, &name, BRIDGE_COOKIE, nonblocking).and_then(|offer| {
+    let lane = client::prepare(side.state, desc, &name, BRIDGE_COOKIE, nonblocking).and_then(|offer| {
         // The bridge takes the network port that is nearest to it.
         offer.lane.memory().cpu(End::Client).store(kernel::cpu().wrapping_add(1), Relaxed);
-        connect::say_hello(&anchor, offer, held)
+        client::say_hello(&anchor, offer, held)
     });
     let lane = match lane {
         Ok(lane) => lane,
@@ -75,21 +74,11 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
         return give_up(&anchor, lane, side, Reason::SharedBeforeConnect);
     }
     if route.explicit {
-        connect::hold(fd, lane);
+        client::hold(fd, lane);
     }
-    connect::install(fd, desc, &anchor, lane, side, nonblocking)?;
+    client::install(fd, desc, &anchor, lane, side, nonblocking)?;
     stats::count(Counter::ConnectionsBridgedClient, 1);
     Ok(())
-}
-
-/// A connection to another host is closed here: how it was used tells what the next ones to the same place want.
-pub(crate) fn note_end(desc: &Desc) {
-    if crate::config().bridge_short_lived || !desc.is_bridged() || desc.end() != End::Client {
-        return;
-    }
-    let side = desc.side();
-    let life = Life { sends: desc.sends.load(Relaxed), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
-    lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
 }
 
 /// Connects to the bridge's door, and proves that it is a bridge's.

@@ -2,8 +2,8 @@
 
 use beeline_stats::{Reason, Role};
 
-use super::connect::{TCP_CLOSE, tcp_state};
 use crate::kernel::{self, SockAddr};
+use crate::kernel::{TCP_CLOSE, tcp_state};
 use crate::{Errno, Outcome, cancel, process, stats};
 
 /// `connect(2)`. Counted is a call that begins a connection, not one that asks after it.

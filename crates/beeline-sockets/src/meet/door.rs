@@ -29,7 +29,8 @@ use beeline_wire::DoorName;
 
 use super::hello_io::{self, Waiting};
 use super::listener::Listener;
-use super::{admit, lobby, trust};
+use super::reserve;
+use super::{lobby, trust};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::{Errno, epoll, hidden, limits, process, stats};
@@ -63,7 +64,7 @@ fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result
     if crate::config().policy == beeline_stats::tunables::Policy::Strict {
         return Err(Reason::PolicyStrict);
     }
-    if address_space_is_limited() {
+    if limits::address_space_is_limited() {
         return Err(Reason::AddressSpaceLimited);
     }
     // A listener bound to an interface is found by clients with its interface, and left alone.
@@ -109,11 +110,6 @@ fn reason_of(errno: Errno) -> Reason {
         libc::ENOMEM | libc::ENOBUFS => Reason::MemoryShort,
         _ => Reason::Internal,
     }
-}
-
-/// Whether the process may run out of addresses: each lane takes as many as both its rings.
-pub(super) fn address_space_is_limited() -> bool {
-    sys::limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY
 }
 
 fn full_backlog() -> i32 {
@@ -223,7 +219,7 @@ fn open_now(listener: &'static Listener) -> bool {
         listener.set_open(true);
         stats::count(Counter::DoorsOpened, 1);
     }
-    super::admit::keep_reserve();
+    super::reserve::keep_reserve();
     true
 }
 
@@ -254,7 +250,7 @@ fn unplug(listener: &Listener, door: i32, backlog: i32) {
 /// The others use TCP, where a client that finds no number waits as it would without us.
 pub(super) fn fit_to_numbers(listener: &Listener, number: i32) {
     let is_narrow = listener.narrow.load(Relaxed) != 0;
-    let places = admit::places_left(number);
+    let places = reserve::places_left(number);
     if places.is_none() && !is_narrow || listener.euid.load(Relaxed) != trust::euid().saturating_add(1) {
         return;
     }
@@ -298,4 +294,10 @@ pub(super) fn close(listener: &'static Listener, for_all: bool) {
         stats::count(Counter::DoorsShut, 1);
     }
     hidden::close_hidden(door);
+}
+
+pub(super) fn leave_door(listener: &'static Listener, reason: Reason) {
+    let _guard = listener.lock.lock();
+    close(listener, false);
+    listener.set_doorless(reason);
 }

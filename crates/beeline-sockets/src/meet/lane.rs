@@ -5,10 +5,12 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use beeline_lane::{Bells, End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
 use beeline_shm::sys;
+use beeline_wire::Endpoint;
 
+use super::brief::Life;
 use super::late::late_fallback;
 use super::pool::{self, PooledLane};
-use super::{bridged, offers};
+use super::{lookup, offers};
 use crate::anchor::Anchor;
 use crate::desc::{Desc, Draft};
 use crate::ending::observe;
@@ -25,20 +27,6 @@ static LANE: Operations =
 pub fn begin_bare(desc: &'static Desc, memory: LaneMemory, side: &'static SideState, end: End) {
     desc.operations.set(&LANE);
     desc.become_lane(memory, side, end);
-}
-
-impl PooledLane {
-    /// The lane of a description, as the pool knows it.
-    pub(crate) fn of(desc: &Desc) -> Option<&'static PooledLane> {
-        // SAFETY: `put_into` alone has stored it: null, or an object of a slab, which is never unmapped.
-        unsafe { desc.pooled.load(Relaxed).cast::<PooledLane>().as_ref() }
-    }
-
-    /// Notes it with a description.
-    pub(super) fn put_into(lane: Option<&'static PooledLane>, desc: &Desc) {
-        desc.pooled
-            .store(lane.map_or(core::ptr::null_mut(), |lane| core::ptr::from_ref(lane).cast_mut().cast()), Relaxed);
-    }
 }
 
 pub(super) fn retire(desc: &'static Desc) {
@@ -105,13 +93,6 @@ pub(super) fn retire_lane(desc: &'static Desc) {
         pool::retire(lane, desc.end(), alone);
     }
     pool::Side { state: side, memfd: desc.take_side_memfd() }.retire(alone);
-}
-
-/// The lane of a connection must not be used again.
-pub(crate) fn spoil_lane(desc: &'static Desc) {
-    if let Some(lane) = PooledLane::of(desc) {
-        lane.spoil();
-    }
 }
 
 /// Hands over to a connection what was set on the socket before.
@@ -181,7 +162,7 @@ pub(crate) fn close_lane(desc: &'static Desc) {
         }
     }
     if side.holders.fetch_sub(1, AcqRel) <= 1 {
-        bridged::note_end(desc);
+        note_end(desc);
         observe(desc, side);
         let unread = io::unread_hint(desc, side) != 0;
         // A reset is no FIN: only one that was sent before it is seen before it.
@@ -202,4 +183,14 @@ pub(crate) fn close_lane(desc: &'static Desc) {
     }
     desc.mark_closed();
     drop((sharing, both));
+}
+
+/// A connection to another host is closed here: how it was used tells what the next ones to the same place want.
+fn note_end(desc: &Desc) {
+    if crate::config().bridge_short_lived || !desc.is_bridged() || desc.end() != End::Client {
+        return;
+    }
+    let side = desc.side();
+    let life = Life { sends: desc.sends.load(Relaxed), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
+    lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
 }

@@ -29,7 +29,6 @@ use beeline_lane::{End, LaneMemory, Sink, Writer, flags, offer};
 use beeline_shm::sys;
 use beeline_stats::{Counter, Reason, Role};
 
-use super::connect::tcp_state;
 use super::{lookup, offers, pool};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
@@ -37,6 +36,7 @@ use crate::operations::Begun;
 use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait::{self, Woken};
 use crate::{Errno, Outcome, changing, epoll, guards, io, slots, stats, table, watchers};
+use kernel::tcp_state;
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
 /// accept queue makes it repeat the handshake after one second and after three.
@@ -321,7 +321,7 @@ fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
     if !table::put_under(fd, desc, tcp) {
         return false;
     }
-    super::lane::spoil_lane(desc);
+    super::pool::spoil_lane(desc);
     offers::remove(desc);
     // One lane in the life of a description: the next connection is the kernel's.
     desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);

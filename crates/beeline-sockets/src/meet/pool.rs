@@ -31,19 +31,21 @@
 //! lane again, all for handing the connection to another program ([`crate::life`]). A client's lane without its memfd is
 //! unmapped when its connection closes. When descriptors run short all of them are closed.
 
+mod offer;
 mod sides;
 
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
-use beeline_shm::{memfd, sys};
-use beeline_stats::{Counter, Reason};
+use beeline_stats::Counter;
 
+use crate::desc::Desc;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
 use crate::{hidden, limits, stats, table};
 
+pub(super) use offer::{Offer, client_lane};
 pub(super) use sides::{Side, side};
 
 /// A lane that this process has mapped: in use by a connection, or idle.
@@ -214,100 +216,6 @@ impl PooledLane {
     }
 }
 
-/// A client's lane, ready to be offered, with the memfd to send.
-pub(super) struct Offer {
-    pub lane: &'static PooledLane,
-    pub memfd: i32,
-}
-
-/// A lane for a connection to the listener `cookie`: a used one, or a new one. All its words are zero.
-///
-/// # Errors
-/// Why there is none.
-pub(super) fn client_lane(cookie: u64) -> Result<Offer, Reason> {
-    let used = {
-        let _guard = LOCK.lock();
-        let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
-        CLIENT.take(|lane| lane.cookie.load(Relaxed) == cookie && released(lane)).or_else(|| SPARE.take(|_| true))
-    };
-    if let Some(lane) = used {
-        lane.memory().reset();
-        lane.cookie.store(cookie, Relaxed);
-        return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1) });
-    }
-    let (memory, memfd) = fresh()?;
-    let Some(lane) = LANES.take() else {
-        drop_fresh(memory, memfd);
-        return Err(Reason::MemoryShort);
-    };
-    lane.fill(memory, memfd::identify(memfd).map(|(id, _)| id).unwrap_or_default());
-    lane.cookie.store(cookie, Relaxed);
-    Ok(Offer { lane, memfd })
-}
-
-/// Makes the memory of a new lane, if the process's limits allow one.
-fn fresh() -> Result<(LaneMemory, i32), Reason> {
-    if super::door::address_space_is_limited() {
-        return Err(Reason::AddressSpaceLimited);
-    }
-    let wanted = crate::config().ring_bytes as u32;
-    let ring_bytes = match limits::ring_bytes(wanted) {
-        // What is idle has no claim before what is to be used.
-        Err(_) if drop_idle(&CLIENT) | drop_idle(&SERVER) => limits::ring_bytes(wanted)?,
-        result => result?,
-    };
-    let (memory, memfd) = LaneMemory::create(ring_bytes).map_err(super::connect::memory_reason)?;
-    if limits::unlock(memory) {
-        drop_fresh(memory, memfd);
-        return Err(Reason::MemoryLocked);
-    }
-    Ok((memory, memfd))
-}
-
-fn drop_fresh(memory: LaneMemory, memfd: i32) {
-    // SAFETY: the fresh mapping has no user.
-    unsafe { memory.unmap() };
-    let _ = sys::close(memfd);
-}
-
-impl Offer {
-    /// The hello was sent: the memfd is kept for the next one, or closed. Returns the lane.
-    pub(super) fn sent(self) -> &'static PooledLane {
-        let Offer { lane, memfd } = self;
-        let kept = lane.memfd.load(Relaxed) != 0;
-        let used = lane.served.swap(1, Relaxed) != 0;
-        stats::count(if used { Counter::LanesReused } else { Counter::LanesCreated }, 1);
-        if !kept {
-            lane.keep_memfd(memfd);
-        }
-        lane
-    }
-
-    /// The hello was not sent: the lane is there for the next connection.
-    pub(super) fn withdraw(self) {
-        let Offer { lane, memfd } = self;
-        if lane.memfd.load(Relaxed) == 0 {
-            lane.memfd.store(hidden::hide(memfd).saturating_add(1), Relaxed);
-        }
-        let surplus = {
-            let _guard = LOCK.lock();
-            if lane.served.load(Relaxed) != 0 {
-                // As its last server left it.
-                lane.memory().set_flags(End::Server, flags::RELEASED);
-                keep_idle(&CLIENT, lane, lane.is_private())
-            } else if SPARE.count.load(Relaxed) == 0 && lane.is_private() {
-                SPARE.push(lane);
-                None
-            } else {
-                Some(lane)
-            }
-        };
-        if let Some(lane) = surplus {
-            lane.discard();
-        }
-    }
-}
-
 /// The idle lane of this identity, if this process, as a server, has it mapped.
 pub(super) fn server_known(id: FileId, ring_bytes: u32) -> Option<&'static PooledLane> {
     let _guard = LOCK.lock();
@@ -446,6 +354,27 @@ pub(super) fn reset_after_fork() {
     purge();
     for count in [&CLIENT.count, &SERVER.count, &SPARE.count, &sides::COUNT] {
         count.store(0, Relaxed);
+    }
+}
+
+impl PooledLane {
+    /// The lane of a description, as the pool knows it.
+    pub(crate) fn of(desc: &Desc) -> Option<&'static PooledLane> {
+        // SAFETY: `put_into` alone has stored it: null, or an object of a slab, which is never unmapped.
+        unsafe { desc.pooled.load(Relaxed).cast::<PooledLane>().as_ref() }
+    }
+
+    /// Notes it with a description.
+    pub(super) fn put_into(lane: Option<&'static PooledLane>, desc: &Desc) {
+        desc.pooled
+            .store(lane.map_or(core::ptr::null_mut(), |lane| core::ptr::from_ref(lane).cast_mut().cast()), Relaxed);
+    }
+}
+
+/// The lane of a connection must not be used again.
+pub(crate) fn spoil_lane(desc: &'static Desc) {
+    if let Some(lane) = PooledLane::of(desc) {
+        lane.spoil();
     }
 }
 

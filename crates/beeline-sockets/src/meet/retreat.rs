@@ -18,7 +18,8 @@ use beeline_shm::sys;
 use beeline_stats::Reason;
 
 use super::listener::Listener;
-use super::{admit, door, pool};
+use super::reserve;
+use super::{door, pool};
 use crate::desc::Desc;
 use crate::{epoll, hidden, kernel, limits, table};
 
@@ -94,7 +95,7 @@ fn finish(desc: &'static Desc, listener: &'static Listener) {
 /// The program has no descriptor left, and none of those that are only there for speed: gives up the last ones.
 /// The caller holds `changing::changing`.
 pub(super) fn give_up_descriptors() -> bool {
-    let mut any = pool::release_descriptors() | admit::release_reserve();
+    let mut any = pool::release_descriptors() | reserve::release_reserve();
     each_listener(|_, listener| {
         let _guard = listener.lock.lock();
         // In the queue of a door that is shut there are plugs alone.

@@ -19,6 +19,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_shm::sys;
 use beeline_stats::Reason;
 
+use super::door;
 use super::listener::{self, Listener};
 use super::{lobby, offers, retreat};
 use crate::desc::Desc;
@@ -65,7 +66,7 @@ pub(super) fn give_up(desc: &'static Desc, listener: &'static Listener) {
     let mut hidden = [0; 20];
     let count = listener::held(listener, &mut hidden);
     hidden.iter().take(count).for_each(|fd| epoll::listener_lost(desc, *fd));
-    listener::leave_door(listener, Reason::ListenerOnlyWatched);
+    door::leave_door(listener, Reason::ListenerOnlyWatched);
 }
 
 /// A program is about to be started; `gets` tells which listeners of this process it gets, by number. Runs in a child of
