@@ -183,14 +183,6 @@ fn poll_sees_data_room_and_the_end() {
 #[test]
 #[ignore = "prints figures; run by hand on a quiet machine"]
 fn figures() {
-    let pin = |cpu: usize| {
-        // SAFETY: a zeroed cpu_set_t is valid.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(cpu, &mut set);
-            libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
-        }
-    };
     let [client, server] = lane_pair();
     let rounds = 2_000_000u32;
     pin(0);
@@ -247,32 +239,43 @@ fn figures() {
     println!("8 B one way: {:.1} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds) / 2.0);
     echo.join().unwrap();
     for (size, count) in [(64usize, 20_000_000usize), (1024, 5_000_000), (65536, 400_000), (1 << 20, 20_000)] {
-        let [client, server] = lane_pair();
-        pin(1);
-        let reader = std::thread::spawn(move || {
-            let mut bytes = vec![0u8; size.max(65536)];
-            let mut left = size * count;
-            while left != 0 {
-                match recv(server, &mut bytes, 0) {
-                    Outcome::Done(got) => left -= got as usize,
-                    other => panic!("{other:?}"),
-                }
-            }
-        });
-        pin(0);
-        let block = vec![1u8; size];
-        let start = std::time::Instant::now();
-        for _ in 0..count {
-            assert_eq!(send(client, &block), Outcome::Done(size as isize));
-        }
-        reader.join().unwrap();
-        let seconds = start.elapsed().as_secs_f64();
-        println!(
-            "{size} B: {:.1} M/s, {:.1} GB/s",
-            count as f64 / seconds / 1e6,
-            (size * count) as f64 / seconds / 1e9
-        );
+        stream(size, count);
     }
+}
+
+/// Puts this thread on one CPU.
+fn pin(cpu: usize) {
+    // SAFETY: a zeroed cpu_set_t is valid.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+    }
+}
+
+/// Streams `count` blocks of `size` bytes and prints how fast that went.
+fn stream(size: usize, count: usize) {
+    let [client, server] = lane_pair();
+    pin(1);
+    let reader = std::thread::spawn(move || {
+        let mut bytes = vec![0u8; size.max(65536)];
+        let mut left = size * count;
+        while left != 0 {
+            match recv(server, &mut bytes, 0) {
+                Outcome::Done(got) => left -= got as usize,
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    pin(0);
+    let block = vec![1u8; size];
+    let start = std::time::Instant::now();
+    for _ in 0..count {
+        assert_eq!(send(client, &block), Outcome::Done(size as isize));
+    }
+    reader.join().unwrap();
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{size} B: {:.1} M/s, {:.1} GB/s", count as f64 / seconds / 1e6, (size * count) as f64 / seconds / 1e9);
 }
 
 /// Bytes of shared memory this process has resident.

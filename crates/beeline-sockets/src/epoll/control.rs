@@ -127,87 +127,108 @@ fn change(
     }
     match (operation, event) {
         (libc::EPOLL_CTL_DEL | libc::EPOLL_CTL_MOD, _) if parked.is_some() => Err(Errno(libc::ENOENT)),
-        (libc::EPOLL_CTL_DEL, _) => {
-            if let Some(entry) = old
-                && park(set, fd, entry)
-            {
-                return Ok(false);
-            }
-            let dead = old.is_some_and(|entry| entry.dead.load(Relaxed));
-            let result = kernel::epoll_ctl(epfd, operation, fd, None);
-            if let Some(entry) = old {
-                hidden_of(entry, |hidden| {
-                    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
-                });
-                set.remove(fd, entry);
-            }
-            if dead { Ok(false) } else { result.map(|_| false) }
-        }
-        (libc::EPOLL_CTL_ADD, Some(event)) => {
-            if let Some(entry) = old {
-                // Errors in the kernel's order: a bad descriptor or event first.
-                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
-                if entry.desc().is_some() {
-                    // A dead anchor had been taken out.
-                    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
-                    return Err(Errno(libc::EEXIST));
-                }
-                // The kernel did not have it any more: a file that is not ours was closed, and this is another one.
-                set.remove(fd, entry);
-                let _ = set.insert(fd, event.events, event.u64, desc);
-                return Ok(false);
-            }
-            let lane = desc.is_some_and(Desc::is_lane);
-            if lane && event.events & EPOLLEXCLUSIVE != 0 && event.events & !EXCLUSIVE_ALLOWS != 0 {
-                return Err(Errno(libc::EINVAL));
-            }
-            if !lane {
-                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
-            }
-            let told = set.take_parked(fd);
-            let Some(entry) = set.insert(fd, event.events, event.u64, desc) else {
-                return if lane { Err(Errno(libc::ENOMEM)) } else { Ok(false) };
-            };
-            if let Some((events, data)) = told {
-                entry.told.store(events, Relaxed);
-                entry.told_data.store(data, Relaxed);
-            }
-            if lane && !watch(epfd, set, fd, entry) {
-                set.remove(fd, entry);
-                // Asked again with the app's own event, the kernel says what is wrong.
-                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
-                let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
-                return Err(Errno(libc::EINVAL));
-            }
-            hidden_of(entry, |hidden| watch_hidden(epfd, entry, hidden));
-            Ok(settle(epfd, set, fd, entry))
-        }
-        (libc::EPOLL_CTL_MOD, Some(event)) => {
-            let Some(entry) = old else {
-                return kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false);
-            };
-            if (event.events | entry.events.load(Relaxed)) & EPOLLEXCLUSIVE != 0 {
-                return Err(Errno(libc::EINVAL));
-            }
-            if entry.desc().is_some_and(Desc::is_lane) {
-                set.modify(fd, entry, event.events, event.u64);
-                entry.kernel_out.store(false, Relaxed);
-                if !watch(epfd, set, fd, entry) {
-                    return Err(Errno(libc::ENOENT));
-                }
-            } else {
-                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
-                set.modify(fd, entry, event.events, event.u64);
-                hidden_of(entry, |hidden| {
-                    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
-                    watch_hidden(epfd, entry, hidden);
-                });
-            }
-            Ok(settle(epfd, set, fd, entry))
-        }
+        (libc::EPOLL_CTL_DEL, _) => delete(epfd, set, fd, old),
+        (libc::EPOLL_CTL_ADD, Some(event)) => match old {
+            Some(entry) => add_again(epfd, set, fd, event, entry, desc),
+            None => add(epfd, set, fd, event, desc),
+        },
+        (libc::EPOLL_CTL_MOD, Some(event)) => match old {
+            Some(entry) => modify(epfd, set, fd, event, entry),
+            None => kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false),
+        },
         (_, Some(event)) => kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false),
         (_, None) => Err(Errno(libc::EINVAL)),
     }
+}
+
+/// `EPOLL_CTL_DEL`. The set is locked.
+fn delete(epfd: i32, set: &Set, fd: i32, old: Option<&Entry>) -> Result<bool, Errno> {
+    if let Some(entry) = old
+        && park(set, fd, entry)
+    {
+        return Ok(false);
+    }
+    let dead = old.is_some_and(|entry| entry.dead.load(Relaxed));
+    let result = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+    if let Some(entry) = old {
+        hidden_of(entry, |hidden| {
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+        });
+        set.remove(fd, entry);
+    }
+    if dead { Ok(false) } else { result.map(|_| false) }
+}
+
+/// `EPOLL_CTL_ADD` of a number that has an entry. The set is locked.
+fn add_again(
+    epfd: i32,
+    set: &Set,
+    fd: i32,
+    event: libc::epoll_event,
+    entry: &Entry,
+    desc: Option<&'static Desc>,
+) -> Result<bool, Errno> {
+    // Errors in the kernel's order: a bad descriptor or event first.
+    kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event))?;
+    if entry.desc().is_some() {
+        // A dead anchor had been taken out.
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+        return Err(Errno(libc::EEXIST));
+    }
+    // The kernel did not have it any more: a file that is not ours was closed, and this is another one.
+    set.remove(fd, entry);
+    let _ = set.insert(fd, event.events, event.u64, desc);
+    Ok(false)
+}
+
+/// `EPOLL_CTL_ADD`. The set is locked.
+fn add(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, desc: Option<&'static Desc>) -> Result<bool, Errno> {
+    let lane = desc.is_some_and(Desc::is_lane);
+    if lane && event.events & EPOLLEXCLUSIVE != 0 && event.events & !EXCLUSIVE_ALLOWS != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if !lane {
+        kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event))?;
+    }
+    let told = set.take_parked(fd);
+    let Some(entry) = set.insert(fd, event.events, event.u64, desc) else {
+        return if lane { Err(Errno(libc::ENOMEM)) } else { Ok(false) };
+    };
+    if let Some((events, data)) = told {
+        entry.told.store(events, Relaxed);
+        entry.told_data.store(data, Relaxed);
+    }
+    if lane && !watch(epfd, set, fd, entry) {
+        set.remove(fd, entry);
+        // Asked again with the app's own event, the kernel says what is wrong.
+        kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event))?;
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+        return Err(Errno(libc::EINVAL));
+    }
+    hidden_of(entry, |hidden| watch_hidden(epfd, entry, hidden));
+    Ok(settle(epfd, set, fd, entry))
+}
+
+/// `EPOLL_CTL_MOD`. The set is locked.
+fn modify(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, entry: &Entry) -> Result<bool, Errno> {
+    if (event.events | entry.events.load(Relaxed)) & EPOLLEXCLUSIVE != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if entry.desc().is_some_and(Desc::is_lane) {
+        set.modify(fd, entry, event.events, event.u64);
+        entry.kernel_out.store(false, Relaxed);
+        if !watch(epfd, set, fd, entry) {
+            return Err(Errno(libc::ENOENT));
+        }
+    } else {
+        kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event))?;
+        set.modify(fd, entry, event.events, event.u64);
+        hidden_of(entry, |hidden| {
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+            watch_hidden(epfd, entry, hidden);
+        });
+    }
+    Ok(settle(epfd, set, fd, entry))
 }
 
 /// A new or changed member is looked at by the next wait, and armed for those who sleep already. Tells whether it has

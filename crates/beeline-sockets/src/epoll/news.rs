@@ -16,7 +16,7 @@ use super::set::{Entry, Set};
 use super::set::{is_shared, open_fd, set_of};
 use super::wait::Call;
 use super::waker::WAKER_DATA;
-use crate::desc::{Desc, Kind};
+use crate::desc::{Desc, Kind, Pin};
 use crate::io::somebody_polls;
 use crate::io::{self, Anchor, Next};
 use crate::{guards, kernel};
@@ -31,6 +31,19 @@ pub(super) fn take_news(epfd: i32, set: &'static Set, depth: u32) {
     // SAFETY: room for that many events.
     let count = unsafe { kernel::epoll_now(epfd, pointer, room as i32) };
     call.translate(count.unwrap_or(0));
+}
+
+/// What a kernel event has told of lanes.
+#[derive(Default)]
+struct News {
+    /// Whether something is hot that was not.
+    heated: bool,
+    /// Lanes whose anchor has news of an end, with what the kernel says: those are told without the set's lock.
+    told: [Option<(Pin, &'static Desc, i32, i16)>; 4],
+    /// A hot lane that was rung.
+    rung: Option<(i32, &'static Desc)>,
+    /// The stamp of a lane's peer.
+    stamp: Option<u64>,
 }
 
 impl Call {
@@ -69,12 +82,8 @@ impl Call {
         let guard = self.set.lock.lock();
         let mut known = false;
         let mut foreign = false;
-        // Lanes whose anchor has news: those are told without the set's lock.
-        let mut news = [const { None }; 4];
-        let mut told = 0;
-        let mut rung = None;
+        let mut news = News::default();
         let mut listener = None;
-        let mut stamp = None;
         // With equal data the kernel does not say which member it means, parked ones among them, and an end may be that
         // of a connection that had the number before: then members are asked themselves.
         let parked = was_parked(self.epfd, self.set, event.u64)
@@ -86,52 +95,7 @@ impl Call {
             match entry.desc().map(|desc| (desc, desc.kind())) {
                 // The kernel no longer watches it: this is about another member with the same data.
                 Some((_, Kind::Lane)) if entry.dead.load(Relaxed) => {}
-                Some((desc, Kind::Lane)) => {
-                    stamp = Some(desc.lane().stamp(desc.end().peer()));
-                    let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
-                    let event = match members {
-                        1 if harmless => event,
-                        _ => epoll_event { events: present_events(fd, desc), u64: event.u64 },
-                    };
-                    if event.events == 0 {
-                        return;
-                    }
-                    let dead = event.events & (EPOLLHUP | EPOLLERR) != 0;
-                    if entry.fired.load(Relaxed) {
-                        desc.side().rx.note_bell();
-                        // No pause keeps the kernel from telling of a dead anchor.
-                        if !dead {
-                            pause(self.epfd, fd, entry);
-                            return;
-                        }
-                    } else {
-                        make_exact(self.epfd, fd, entry);
-                        let was_hot = entry.hot.load(Relaxed);
-                        self.set.make_hot(fd, entry);
-                        desc.show_cpu();
-                        *heated |= !was_hot;
-                        if event.events & EPOLLIN != 0 {
-                            desc.side().rx.note_bell();
-                            rung = Some((fd, desc)).filter(|_| was_hot);
-                        }
-                    }
-                    let grave = event.events & !(EPOLLIN | libc::EPOLLOUT as u32);
-                    if grave == 0 {
-                        return;
-                    }
-                    *heated = true;
-                    match news.get_mut(told) {
-                        Some(place) if !self.is_inside => {
-                            // Pinned: its number may lead elsewhere, and a description that is given back, too.
-                            *place = Some((desc.pin(), desc, fd, grave as i16));
-                            told += 1;
-                        }
-                        _ => hear(self.set, fd, entry, desc, grave as i16),
-                    }
-                    if dead {
-                        bury(self.epfd, fd, entry);
-                    }
-                }
+                Some((desc, Kind::Lane)) => self.hear_of_lane(fd, entry, desc, event, members, &mut news),
                 Some((desc, Kind::Listener)) => {
                     if !entry.fired.load(Relaxed) && !self.has_reported(event) {
                         listener = Some((fd, desc));
@@ -145,14 +109,15 @@ impl Call {
                         entry.fresh.store(true, Relaxed);
                     }
                     self.set.make_hot(fd, entry);
-                    *heated = true;
+                    news.heated = true;
                 }
                 _ => foreign |= !parked || kernel::poll_now(fd, entry.events.load(Relaxed) as i16) != 0,
             }
         });
         drop(guard);
-        stamp.into_iter().for_each(|stamp| self.own.get_or_insert(Own::NONE).lane_at(stamp));
-        for (_pin, desc, fd, revents) in news.into_iter().flatten() {
+        *heated |= news.heated;
+        news.stamp.into_iter().for_each(|stamp| self.own.get_or_insert(Own::NONE).lane_at(stamp));
+        for (_pin, desc, fd, revents) in news.told.into_iter().flatten() {
             if desc.is_lane() {
                 let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
             }
@@ -161,13 +126,68 @@ impl Call {
             // What follows is about sets that nobody watches, and takes locks.
             return false;
         }
-        if let Some((fd, desc)) = rung {
+        if let Some((fd, desc)) = news.rung {
             self.hush(fd, desc);
         }
         if let Some((fd, desc)) = listener {
             foreign |= self.listener_fires(fd, desc, event);
         }
         foreign || !known && !parked && !self.set.has_strays.load(Relaxed)
+    }
+
+    /// Notes what a kernel event says of a lane, and makes it hot. The set is locked.
+    fn hear_of_lane(
+        &self,
+        fd: i32,
+        entry: &Entry,
+        desc: &'static Desc,
+        event: epoll_event,
+        members: u32,
+        news: &mut News,
+    ) {
+        news.stamp = Some(desc.lane().stamp(desc.end().peer()));
+        let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
+        let events = match members {
+            1 if harmless => event.events,
+            _ => present_events(fd, desc),
+        };
+        if events == 0 {
+            return;
+        }
+        let dead = events & (EPOLLHUP | EPOLLERR) != 0;
+        if entry.fired.load(Relaxed) {
+            desc.side().rx.note_bell();
+            // No pause keeps the kernel from telling of a dead anchor.
+            if !dead {
+                pause(self.epfd, fd, entry);
+                return;
+            }
+        } else {
+            make_exact(self.epfd, fd, entry);
+            let was_hot = entry.hot.load(Relaxed);
+            self.set.make_hot(fd, entry);
+            desc.show_cpu();
+            news.heated |= !was_hot;
+            if events & EPOLLIN != 0 {
+                desc.side().rx.note_bell();
+                news.rung = Some((fd, desc)).filter(|_| was_hot);
+            }
+        }
+        let grave = events & !(EPOLLIN | libc::EPOLLOUT as u32);
+        if grave == 0 {
+            return;
+        }
+        news.heated = true;
+        match news.told.iter_mut().find(|place| place.is_none()) {
+            Some(place) if !self.is_inside => {
+                // Pinned: its number may lead elsewhere, and a description that is given back, too.
+                *place = Some((desc.pin(), desc, fd, grave as i16));
+            }
+            _ => hear(self.set, fd, entry, desc, grave as i16),
+        }
+        if dead {
+            bury(self.epfd, fd, entry);
+        }
     }
 
     /// Takes out the bells of a hot lane that nobody sleeps on.

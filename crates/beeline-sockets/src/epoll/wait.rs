@@ -129,6 +129,15 @@ impl Call {
     }
 
     fn wait(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
+        match self.at_once(deadline, mask)? {
+            Some(filled) => Ok(filled),
+            None => self.eventually(deadline, mask),
+        }
+    }
+
+    /// The part of a call that does not wait. `None` if it is to wait.
+    #[inline]
+    fn at_once(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<Option<usize>, Errno> {
         let _ = attend(self.set);
         upkeep::look_after();
         let due = self.look_is_due();
@@ -161,8 +170,13 @@ impl Call {
                 self.leave();
                 return Err(errno);
             }
-            return Ok(self.leave());
+            return Ok(Some(self.leave()));
         }
+        Ok(None)
+    }
+
+    /// Goes on after a look that found nothing.
+    fn eventually(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
         let mut patience = Patience::until(match deadline {
             Deadline::Never => None,
             Deadline::Now => Some(0),

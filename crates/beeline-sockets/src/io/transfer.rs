@@ -233,6 +233,24 @@ fn at_urgent_byte(desc: &Desc, side: &SideState) -> Result<usize, Outcome> {
     }
 }
 
+/// What a splice from a lane returns if nothing will come any more.
+fn nothing_more(side: &SideState) -> Result<usize, Outcome> {
+    if side.is(state::PEER_FIN) {
+        return Ok(0);
+    }
+    match side.take_error() {
+        0 => Ok(0),
+        errno => Err(Outcome::fail(errno)),
+    }
+}
+
+/// What a splice into a pipe returns that nobody reads.
+#[cold]
+fn unread_pipe() -> Outcome {
+    dead::raise_sigpipe();
+    Outcome::fail(libc::EPIPE)
+}
+
 /// From a lane into a pipe: `tcp_splice_read` (Linux net/ipv4/tcp.c) after `wait_for_space` (fs/splice.c).
 fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
@@ -244,16 +262,14 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
     loop {
         let wait = || wait_for_pipe(pipe, libc::POLLOUT, nonblocking);
         if moved == 0 && pin.while_waiting(wait)? & libc::POLLERR != 0 {
-            dead::raise_sigpipe();
-            return Err(Outcome::fail(libc::EPIPE));
+            return Err(unread_pipe());
         }
         let guard = match desc.lock_rx() {
             Some(guard) => guard,
             None if moved != 0 => return Ok(moved),
             None => return Err(left(given, desc, 0)),
         };
-        let fd = pin.fd(given);
-        let side = guard.side;
+        let (fd, side) = (pin.fd(given), guard.side);
         if guard.reader().hole() != 0 {
             drop(guard);
             return if moved != 0 { Ok(moved) } else { at_urgent_byte(desc, side) };
@@ -296,13 +312,7 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
             if !was_over {
                 continue;
             }
-            if side.is(state::PEER_FIN) {
-                return Ok(0);
-            }
-            return match side.take_error() {
-                0 => Ok(0),
-                errno => Err(Outcome::fail(errno)),
-            };
+            return nothing_more(side);
         }
         // SPLICE_F_NONBLOCK is about the pipe alone.
         if side.nonblock.load(Relaxed) != 0 {
