@@ -14,6 +14,7 @@
 
 mod arm;
 mod blocking;
+mod call;
 mod dead;
 mod faults;
 mod flagged;
@@ -25,7 +26,9 @@ mod pollers;
 mod quiet;
 mod readiness;
 mod receive;
+mod receiving;
 mod send;
+mod sending;
 mod shutdown;
 mod transfer;
 mod urgent;

@@ -4,8 +4,9 @@ use beeline_lane::Sink;
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use super::call::{check_iovecs, not_a_lane, sane};
 use super::receive::receive_iovecs;
-use super::send::{check_iovecs, not_a_lane, sane, send_iovecs};
+use super::send::send_iovecs;
 use super::urgent;
 use crate::app_memory::bogus;
 use crate::ending::observe;

@@ -12,13 +12,16 @@ use beeline_lane::{Since, Source};
 use beeline_shm::sys::{SysResult, call};
 
 use super::blocking::{Waited, wait_readable, wait_writable};
+use super::call::{TRANSFER_MAX, left};
 use super::dead;
 use super::faults::fault;
 use super::peeked;
 use super::pipe::Pipe;
 use super::readiness::receive_over;
 use super::receive;
-use super::send::{self, TRANSFER_MAX, left};
+use super::receiving;
+use super::send::{self};
+use super::sending;
 use crate::anchor::Anchor;
 use crate::desc::Desc;
 use crate::ending::{Next, observe};
@@ -316,7 +319,7 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
         }
         // SPLICE_F_NONBLOCK is about the pipe alone.
         if side.nonblock.load(Relaxed) != 0 {
-            match receive::empty(fd, desc, guard) {
+            match receiving::empty(fd, desc, guard) {
                 Some(Outcome::Kernel) => return Err(left(given, desc, 0)),
                 Some(outcome) => return Err(outcome),
                 None => continue,
@@ -388,7 +391,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
             continue;
         }
         if side.nonblock.load(Relaxed) != 0 {
-            match send::full(fd, desc, guard, moved) {
+            match sending::full(fd, desc, guard, moved) {
                 Some(outcome) if moved == 0 => return Err(outcome),
                 Some(_) => return Ok(moved),
                 None => continue,
