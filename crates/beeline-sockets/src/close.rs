@@ -1,7 +1,5 @@
 //! How descriptions end: whoever takes the last number away from one gives it back.
 
-use core::sync::atomic::Ordering::{Acquire, SeqCst};
-
 use crate::desc::{Desc, Kind};
 use crate::process::is_guest_of_parent;
 use crate::{changing, linger, slots, table, watchers};
@@ -19,7 +17,7 @@ impl Settled {
     pub(crate) fn finish(self) {
         if self.last {
             self.desc.give_if_unused();
-        } else if self.desc.lingering.load(SeqCst) != 0 {
+        } else if self.desc.keepers.lingers() {
             // The calls that wanted it may have ended before they could see that they are to close it.
             linger::end_lingering(self.desc);
         }
@@ -30,7 +28,7 @@ impl Settled {
 /// is still to come. The caller holds `changing::changing`.
 pub(crate) fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
     watchers::forget(fd, desc);
-    let last = desc.refs.load(Acquire) <= 1;
+    let last = desc.keepers.has_last_number();
     if last {
         (desc.operations.get().close)(desc);
     }
@@ -61,7 +59,7 @@ pub(crate) fn fd_reborn(fd: i32) {
 pub(crate) fn forget_stale(fd: i32) {
     let Some(desc) = table::get(fd) else { return };
     watchers::forget(fd, desc);
-    let last = desc.refs.load(Acquire) <= 1;
+    let last = desc.keepers.has_last_number();
     if last {
         (desc.operations.get().close)(desc);
     }

@@ -18,13 +18,15 @@
 
 mod draft;
 mod guards;
+mod keepers;
+mod pace;
 mod pin;
 pub(crate) mod reach;
 mod waits;
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    Ordering::{Acquire, Relaxed, Release},
 };
 
 use beeline_lane::{End, LaneMemory};
@@ -37,6 +39,8 @@ use crate::slab::{Slab, Stable};
 
 pub use draft::Draft;
 pub use guards::{RxGuard, TxGuard, Unlocked};
+use keepers::Keepers;
+use pace::Pace;
 pub use pin::Pin;
 
 /// What a description is.
@@ -82,16 +86,8 @@ pub struct Desc {
     pub granules: AtomicU32,
     /// The lane's peer is a bridge.
     pub bridged: AtomicBool,
-    /// Sends that were complete at once.
-    pub sends: AtomicU32,
-    /// When a send last asked the kernel, in ticks.
-    pub looked: AtomicU64,
-    /// When a wait for several connections last heard of this one, in ticks.
-    pub heard: AtomicU64,
-    /// Times a send found the ring full: each is the beginning of an `EPOLLOUT` edge.
-    pub fulls: AtomicU32,
-    /// Receives in a row that found nothing.
-    pub eagains: AtomicU32,
+    /// What calls have seen lately.
+    pub(crate) pace: Pace,
     /// How long messages are copied.
     pub bulk: crate::bulk::Bulk,
     /// Where the connection's figures go; null if it has no slot.
@@ -104,16 +100,8 @@ pub struct Desc {
     pub(crate) next_offer: AtomicPtr<Desc>,
     /// Whether a thread takes the connection over to TCP.
     pub(crate) leaving: AtomicBool,
-    /// Fds of this process that lead here.
-    pub refs: AtomicU32,
-    /// Operations that need the lane and its side without a lock.
-    pub pins: AtomicU32,
-    /// Operations that wait: for those the description is kept open if its last fd is closed.
-    pub waiters: AtomicU32,
-    /// The number under which it is, plus one; 0 for none.
-    pub lingering: AtomicI32,
-    /// Whether no fd will lead here any more: whoever finds no pins then, and takes this back, ends the description.
-    over: AtomicBool,
+    /// Who keeps the description.
+    pub(crate) keepers: Keepers,
     /// Entries of epoll sets that lead here.
     pub entries: AtomicU32,
     /// Parked entries of epoll sets that lead here.
@@ -197,12 +185,8 @@ impl Desc {
         self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.spins_skipped.store(0, Relaxed);
         self.lull.reset();
-        self.sends.store(0, Relaxed);
-        self.looked.store(0, Relaxed);
         self.bulk.reset();
-        self.eagains.store(0, Relaxed);
-        self.fulls.store(0, Relaxed);
-        self.heard.store(0, Relaxed);
+        self.pace.begin();
         self.bridged.store(side.is(state::BRIDGED), Relaxed);
         self.show_cpu();
         crate::side::mark_linger(&lane, end, side);
@@ -287,11 +271,6 @@ impl Desc {
         self.side_memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
-    /// Counts a send that found the ring full.
-    pub fn note_full(&self) {
-        self.fulls.fetch_add(1, Relaxed);
-    }
-
     /// In the child of a `fork`: no other thread of this process holds locks or pins, whether the description is in
     /// use or not.
     pub(crate) fn forget_other_threads(&self) {
@@ -300,10 +279,7 @@ impl Desc {
         if self.leaving.load(Relaxed) {
             self.leaving.store(false, Relaxed);
         }
-        if self.pins.load(Relaxed) != 0 {
-            self.pins.store(0, Relaxed);
-            self.waiters.store(0, Relaxed);
-        }
+        self.keepers.forget_other_threads();
     }
 
     /// Looks at a lane that nobody else keeps for the caller. `None` if this is not a lane.
@@ -313,18 +289,15 @@ impl Desc {
     }
 
     /// The last fd is gone: gives the lane and the description back, or leaves that to the last pin.
-    ///
-    /// Pins that count were made while an fd led here, so none is added now. A pin that came too late may come and
-    /// go at any time, even when the description serves again: it finds that no end is due.
     pub(crate) fn give_if_unused(&'static self) {
-        if self.refs.load(Acquire) == 0 {
-            self.over.store(true, SeqCst);
+        if self.keepers.has_no_number() {
+            self.keepers.end();
             self.end_if_due();
         }
     }
 
     fn end_if_due(&'static self) {
-        if self.pins.load(SeqCst) != 0 || !self.over.swap(false, SeqCst) {
+        if !self.keepers.take_end() {
             return;
         }
         {
@@ -343,10 +316,8 @@ impl Desc {
     pub fn begin(&self, kind: Kind, fd: i32, family: u32, born: u32) {
         self.shared.store(false, Relaxed);
         self.fd.store(fd, Relaxed);
-        self.refs.store(0, Relaxed);
-        self.over.store(false, Relaxed);
+        self.keepers.begin();
         self.leaving.store(false, Relaxed);
-        self.lingering.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.parked.store(0, Relaxed);
         self.born.store(born, Relaxed);

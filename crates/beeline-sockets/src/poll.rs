@@ -11,8 +11,6 @@ mod held;
 mod scratch;
 mod select;
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use beeline_lane::Armed;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 
@@ -187,8 +185,8 @@ fn ask_after_peers(fds: &[pollfd], shadow: &mut [pollfd]) -> bool {
     for (entry, place) in fds.iter().zip(&mut *shadow) {
         *place = pollfd { fd: -1, events: 0, revents: 0 };
         let Some(desc) = table::get(entry.fd).filter(|desc| desc.is_lane()) else { continue };
-        if now.wrapping_sub(desc.looked.load(Relaxed)) > ASK_TICKS {
-            desc.looked.store(now, Relaxed);
+        if now.wrapping_sub(desc.pace.looked()) > ASK_TICKS {
+            desc.pace.look(now);
             place.fd = entry.fd;
             due = true;
         }
@@ -355,7 +353,7 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
             if place.revents == 0 {
                 desc.show_cpu();
             } else {
-                desc.heard.store(ticks(), Relaxed);
+                desc.pace.hear(ticks());
                 desc.slept(patience);
                 // A connection that became TCP is found to be one at the next look.
                 let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
@@ -372,7 +370,7 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
 /// to come from there, and from the CPU that its peer runs on.
 fn spin(fds: &[pollfd], patience: &mut Patience) -> Spun {
     let lane = |entry: &pollfd| table::get(entry.fd).filter(|desc| desc.is_lane());
-    let Some(best) = fds.iter().filter_map(lane).max_by_key(|desc| desc.heard.load(Relaxed)) else {
+    let Some(best) = fds.iter().filter_map(lane).max_by_key(|desc| desc.pace.heard()) else {
         return Spun::Nothing;
     };
     if best.glance(|| best.peer_is_near()) != Some(false) {
@@ -385,7 +383,7 @@ fn spin(fds: &[pollfd], patience: &mut Patience) -> Spun {
         let mut lanes = fds.iter().filter_map(|entry| Some((entry, lane(entry)?)));
         let found = lanes.find(|(entry, desc)| desc.glance(|| ready(entry, desc)) != Some(false));
         found.is_some_and(|(_, desc)| {
-            desc.heard.store(ticks(), Relaxed);
+            desc.pace.hear(ticks());
             true
         })
     })

@@ -105,13 +105,13 @@ pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>
     let new = desc.map_or(core::ptr::null_mut(), |desc| core::ptr::from_ref(desc).cast_mut());
     let old = entry.swap(new, Ordering::SeqCst);
     if let Some(desc) = desc {
-        desc.refs.fetch_add(1, Ordering::Relaxed);
+        desc.keepers.gain_number();
         desc.fd.store(fd, Ordering::Relaxed);
     }
     // SAFETY: as in `get`.
     let old: Option<&'static Desc> = unsafe { old.as_ref() };
     if let Some(old) = old {
-        let left = old.refs.fetch_sub(1, Ordering::AcqRel) - 1;
+        let left = old.keepers.lose_number();
         if left != 0
             && old.fd.load(Ordering::Relaxed) == fd
             && let Some(other) = find(old)
@@ -207,7 +207,7 @@ pub(crate) fn may_be_put_under(fd: i32, desc: &'static Desc, given: i32) -> bool
 
 /// Calls `f` for every fd that leads to `desc`, of which `fd` is one.
 pub(crate) fn each_fd(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32)) {
-    if desc.refs.load(Ordering::Acquire) <= 1 {
+    if desc.keepers.has_last_number() {
         return f(fd);
     }
     for_each(|fd, other| {

@@ -267,9 +267,10 @@ pub fn leave_sets() {
 /// While a duplicate is open in this process, a closed fd stays registered, as epoll(7) says.
 pub fn forget(fd: i32, desc: &'static Desc) {
     unpark_number(fd, desc);
-    match desc.refs.load(Relaxed) {
-        ..=1 => entries_of(fd, desc, |_, set, fd, entry| set.remove(fd, entry)),
-        _ => sets_with(fd, desc, |_, set, _| set.make_ghost(fd)),
+    if desc.keepers.has_last_number() {
+        entries_of(fd, desc, |_, set, fd, entry| set.remove(fd, entry));
+    } else {
+        sets_with(fd, desc, |_, set, _| set.make_ghost(fd));
     }
 }
 

@@ -194,7 +194,7 @@ pub(super) fn arm_entry(
 pub(super) fn awaits_room(entry: &Entry, desc: &Desc, interest: u32) -> bool {
     interest & EPOLLET == 0
         || entry.fresh.load(Relaxed)
-        || desc.fulls.load(Relaxed) != entry.seen_fulls.load(Relaxed)
+        || desc.pace.fulls() != entry.seen_fulls.load(Relaxed)
         || !io::writable_hint(desc, desc.side())
 }
 

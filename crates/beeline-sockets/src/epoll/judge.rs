@@ -50,7 +50,7 @@ pub(super) fn judge(set: &Set, entry: &Entry, depth: u32) -> u32 {
         || interest & ARRIVAL != 0 && has_arrivals(entry, desc)
         || interest & (EPOLLOUT | EPOLLWRNORM) != 0
             && mask & EPOLLOUT != 0
-            && desc.fulls.load(Relaxed) != entry.seen_fulls.load(Relaxed);
+            && desc.pace.fulls() != entry.seen_fulls.load(Relaxed);
     if edge { report } else { 0 }
 }
 
@@ -95,7 +95,7 @@ pub(super) fn reported(entry: &Entry, desc: &Desc, marks: Option<&Marks>, report
         entry.seen_changes.store(marks.changes, Relaxed);
         entry.seen_arrivals.store(marks.arrivals, Relaxed);
         if desc.is_lane() && (report & EPOLLOUT != 0 || events & EPOLLOUT == 0) {
-            entry.seen_fulls.store(desc.fulls.load(Relaxed), Relaxed);
+            entry.seen_fulls.store(desc.pace.fulls(), Relaxed);
         }
     }
     if events & EPOLLONESHOT != 0 {
@@ -119,7 +119,7 @@ pub(super) fn arrivals(set: &Set) -> u32 {
                 // Room that is there counts with all before it, room that is awaited does not yet: the sum never goes
                 // back. The factor keeps it from being made up for by bytes.
                 let awaited = u32::from(!io::writable_hint(desc, desc.side()));
-                let rooms = desc.fulls.load(Relaxed).wrapping_sub(awaited);
+                let rooms = desc.pace.fulls().wrapping_sub(awaited);
                 sum = sum.wrapping_add(rooms.wrapping_mul(0x9E37_79B1));
             }
         }

@@ -206,7 +206,7 @@ impl Call {
             let alone = !desc.shared.load(Relaxed)
                 && desc.entries.load(Relaxed) == 1
                 // Ours.
-                && desc.pins.load(Relaxed) == 1
+                && desc.keepers.pins() == 1
                 && self.set.sleepers.load(Relaxed) == 0
                 && !self.set.exposed.load(Relaxed)
                 && !somebody_polls();

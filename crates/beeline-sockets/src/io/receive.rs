@@ -261,7 +261,7 @@ pub(super) fn account(desc: &Desc, side: &SideState, bytes: usize) {
     if bytes == 0 {
         return;
     }
-    desc.eagains.store(0, Relaxed);
+    desc.pace.found_some();
     // SAFETY: null, or a slot of the mapped statistics file, which stays mapped.
     if let Some(slot) = unsafe { desc.slot.load(Relaxed).as_ref() } {
         slot.rx_bytes.store(slot.rx_bytes.load(Relaxed).wrapping_add(bytes as u64), Relaxed);

@@ -271,8 +271,7 @@ fn over(side: &SideState, got: usize) -> Outcome {
 /// the bells: it will ask again.
 #[inline]
 pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
-    let eagains = desc.eagains.load(Relaxed).wrapping_add(1);
-    desc.eagains.store(eagains, Relaxed);
+    let eagains = desc.pace.count_empty();
     if guard.side.is(state::OFFERED) && upkeep::is_due() {
         drop(guard);
         return if upkeep::look_after() { None } else { Some(Outcome::fail(libc::EAGAIN)) };

@@ -62,7 +62,7 @@ fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) ->
 fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> bool {
     let (lane, side) = (desc.lane(), desc.side());
     let writer = Writer::new(lane, desc.end(), &side.tx, &side.rx);
-    let sends = desc.sends.load(Relaxed).wrapping_add(1);
+    let sends = desc.pace.sends().wrapping_add(1);
     let length = source.len();
     if !place.leads_to(desc)
         || side.is(state::RESET | state::SHUT_WR | state::PEER_CLOSED | state::OFFERED)
@@ -72,7 +72,7 @@ fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -
     {
         return false;
     }
-    desc.sends.store(sends, Relaxed);
+    desc.pace.count_sends(sends);
     account(desc, side, length as u32);
     true
 }
@@ -211,5 +211,5 @@ pub(super) fn account(desc: &Desc, side: &SideState, bytes: u32) {
 
 #[inline]
 pub(super) fn look_is_due(desc: &Desc, sends: u32) -> bool {
-    sends.is_multiple_of(SENDS_PER_GLANCE) && ticks().wrapping_sub(desc.looked.load(Relaxed)) > LOOK_TICKS
+    sends.is_multiple_of(SENDS_PER_GLANCE) && ticks().wrapping_sub(desc.pace.looked()) > LOOK_TICKS
 }

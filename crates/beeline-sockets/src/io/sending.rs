@@ -227,7 +227,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
 /// A non-blocking send that found no room for all: what it returns, or that it goes on.
 #[cold]
 pub(super) fn full(fd: i32, desc: &'static Desc, mut guard: TxGuard, sent: usize) -> Option<Outcome> {
-    desc.note_full();
+    desc.pace.count_full();
     if desc.entries.load(Relaxed) != 0 {
         // A wait of ours will look after it.
         drop(guard);
@@ -273,11 +273,11 @@ fn after_fault(
 
 /// Counts a send. Whether the kernel is to be asked after it.
 fn counted_for_look(desc: &Desc) -> bool {
-    let sends = desc.sends.load(Relaxed).wrapping_add(1);
-    desc.sends.store(sends, Relaxed);
+    let sends = desc.pace.sends().wrapping_add(1);
+    desc.pace.count_sends(sends);
     let due = look_is_due(desc, sends);
     if due {
-        desc.looked.store(ticks(), Relaxed);
+        desc.pace.look(ticks());
     }
     due
 }

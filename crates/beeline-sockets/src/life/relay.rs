@@ -145,7 +145,7 @@ fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> 
     let side = tx.side;
     // Threads that sleep on the anchor could miss that it is not theirs any more: the relay takes bells meant for them.
     let may_switch = table::may_be_put_under(fd, desc, pair.app);
-    if desc.pins.load(Relaxed) != 0 || side.is(state::POISONED) || !may_switch {
+    if desc.keepers.pins() != 0 || side.is(state::POISONED) || !may_switch {
         return Err(Reason::RelayFailed);
     }
     prepare(fd, side, pair.app);

@@ -171,7 +171,7 @@ pub(crate) fn close_lane(desc: &'static Desc) {
         say_when(&lane, end, side);
         lane.set_flags(end, lane.flags(end) | flags::CLOSED | last);
         look_here(&lane, end);
-        if desc.pins.load(Relaxed) != 0 {
+        if desc.keepers.pins() != 0 {
             // Threads that sleep on the connection find it closed.
             let fd = desc.fd.load(Relaxed);
             let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
@@ -191,6 +191,6 @@ fn note_end(desc: &Desc) {
         return;
     }
     let side = desc.side();
-    let life = Life { sends: desc.sends.load(Relaxed), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
+    let life = Life { sends: desc.pace.sends(), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
     lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
 }

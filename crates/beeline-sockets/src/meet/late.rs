@@ -70,7 +70,7 @@ pub fn before_close(fd: i32, desc: &'static Desc) {
     let Some(pin) = guards::pin(fd, desc) else { return };
     // Another thread may be about to take it over to TCP. It needs the number.
     await_other(desc);
-    if !may_begin_again(desc) || desc.refs.load(Relaxed) > 1 {
+    if !may_begin_again(desc) || !desc.keepers.has_last_number() {
         return;
     }
     // A door that dies leaves an error beside the hang-up, because nobody took the hello.
