@@ -36,6 +36,7 @@ use crate::lock::Lock;
 use crate::operations::{self, Operations};
 use crate::side::{SideState, state};
 use crate::slab::{Slab, Stable};
+use crate::wait::SpinState;
 
 pub use draft::Draft;
 pub use guards::{RxGuard, TxGuard, Unlocked};
@@ -75,10 +76,8 @@ pub struct Desc {
     rx_lock: Lock,
     lane: AtomicUsize,
     ring_bytes: AtomicU32,
-    /// How long a wait for this connection may spin, in nanoseconds ([`crate::wait`]).
-    pub spin_ns: AtomicU32,
-    /// Waits since the last probe of whether spinning pays again.
-    pub spins_skipped: AtomicU32,
+    /// Whether it pays to spin for the connection.
+    pub(crate) spin: SpinState,
     side: AtomicPtr<SideState>,
     /// When a receive begins without looking.
     pub lull: crate::lull::Lull,
@@ -182,8 +181,7 @@ impl Desc {
         self.end.store(end as u8, Relaxed);
         self.shared.store(false, Relaxed);
         self.counted_by.store(0, Relaxed);
-        self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
-        self.spins_skipped.store(0, Relaxed);
+        self.spin.begin();
         self.lull.reset();
         self.bulk.reset();
         self.pace.begin();

@@ -10,7 +10,7 @@ impl Desc {
     /// This connection's spin budget.
     #[must_use]
     pub fn budget(&self) -> Budget<'_> {
-        Budget { spin_ns: &self.spin_ns, skipped: &self.spins_skipped, extra_ns: 0 }
+        Budget { state: &self.spin, extra_ns: 0 }
     }
 
     /// A sleep for this connection ended, after a spin or instead of one.

@@ -65,8 +65,8 @@ pub(super) fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> A
     }
     let is_edge = || {
         entry.events.load(Relaxed) & EPOLLET == 0
-            || entry.fresh.load(Relaxed)
-            || judge::arrivals(inner) != entry.seen_tail.load(Relaxed)
+            || entry.seen.is_fresh()
+            || judge::arrivals(inner) != entry.seen.tail()
     };
     if is_edge() {
         return Armed::Ready;
@@ -151,7 +151,7 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
             return Armed::Ready;
         }
         if !counts_by_mark(desc) {
-            entry.seen_tail.store(now, Relaxed);
+            entry.seen.pass(now);
         }
         since = now;
     }
@@ -165,7 +165,7 @@ pub(super) fn counts_by_mark(desc: &Desc) -> bool {
 
 /// The tail from which on an entry is to be armed, if it has nothing to report when it is judged next.
 pub(super) fn since(entry: &Entry, desc: &Desc) -> u32 {
-    if counts_by_mark(desc) { tail(desc) } else { entry.seen_tail.load(Relaxed) }
+    if counts_by_mark(desc) { tail(desc) } else { entry.seen.tail() }
 }
 
 /// Arms a lane for what an entry asks, by level or from a tail on. A fault of the peer counts as news, and is
@@ -193,8 +193,8 @@ pub(super) fn arm_entry(
 /// by now, which only arming finds: so the present room decides for edges alone, and for those only if none is due.
 pub(super) fn awaits_room(entry: &Entry, desc: &Desc, interest: u32) -> bool {
     interest & EPOLLET == 0
-        || entry.fresh.load(Relaxed)
-        || desc.pace.fulls() != entry.seen_fulls.load(Relaxed)
+        || entry.seen.is_fresh()
+        || desc.pace.fulls() != entry.seen.fulls()
         || !io::writable_hint(desc, desc.side())
 }
 

@@ -103,10 +103,10 @@ impl Call {
                 }
                 Some((desc, Kind::Epoll)) => {
                     // An arrival that was reported already may be told by the kernel only now.
-                    let told = set_of(desc)
-                        .is_some_and(|inner| arrivals(inner) == entry.seen_tail.load(Relaxed) && any_ready(inner, 1));
+                    let told =
+                        set_of(desc).is_some_and(|inner| arrivals(inner) == entry.seen.tail() && any_ready(inner, 1));
                     if !told {
-                        entry.fresh.store(true, Relaxed);
+                        entry.seen.refresh();
                     }
                     self.set.make_hot(fd, entry);
                     news.heated = true;

@@ -13,6 +13,7 @@ mod departed;
 mod entry;
 mod ghosts;
 mod hands;
+mod marks;
 mod parked;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -24,11 +25,12 @@ use crate::hidden::FDS;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
 use crate::table;
-use crate::wait::Budget;
+use crate::wait::{Budget, SpinState};
 
 pub use departed::Departed;
 pub use entry::Entry;
 pub use hands::Hands;
+pub use marks::{Marks, Seen};
 
 const CHUNK_FDS: usize = 256;
 /// All numbers, and the ghosts.
@@ -98,10 +100,8 @@ pub struct Set {
     pub look_ticks: AtomicU64,
     /// What the last look of a spin at the kernel took, in the same ticks.
     pub look_price: AtomicU64,
-    /// The set's spin budget.
-    pub spin_ns: AtomicU32,
-    /// See [`crate::wait::Budget`].
-    pub spins_skipped: AtomicU32,
+    /// Whether it pays to spin for the set.
+    pub spin: SpinState,
     /// Who works for the set beside whoever waits.
     pub hands: Hands,
     /// Members that have left lately.
@@ -146,8 +146,7 @@ impl Set {
         self.last_look.store(0, Relaxed);
         self.look_ticks.store(0, Relaxed);
         self.look_price.store(0, Relaxed);
-        self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
-        self.spins_skipped.store(0, Relaxed);
+        self.spin.begin();
         self.hands.begin();
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));
     }
@@ -156,11 +155,7 @@ impl Set {
     /// longer spin costs less than a sleep.
     pub fn budget(&self) -> Budget<'_> {
         let lanes = u64::from(self.hot_lanes.load(Relaxed).min(HOT_LANES_MAX));
-        Budget {
-            spin_ns: &self.spin_ns,
-            skipped: &self.spins_skipped,
-            extra_ns: lanes.saturating_sub(1).saturating_mul(SPIN_NS_PER_LANE),
-        }
+        Budget { state: &self.spin, extra_ns: lanes.saturating_sub(1).saturating_mul(SPIN_NS_PER_LANE) }
     }
 
     /// Whether the kernel's side of the set is seen by this process's calls on its one number, and by nobody else.

@@ -151,7 +151,7 @@ const BRIEF_LOOKS: u32 = 32;
 /// True if something came.
 #[inline]
 fn spin_for_data(desc: &Desc, lane: LaneMemory, side: &SideState) -> bool {
-    if desc.spin_ns.load(Relaxed) == 0 || crate::config().wait == Wait::Sleep || desc.peer_was_near() {
+    if desc.spin.ns() == 0 || crate::config().wait == Wait::Sleep || desc.peer_was_near() {
         return false;
     }
     let (peer, head) = (desc.end().peer(), side.rx.head());

@@ -241,10 +241,10 @@ fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut
         // The next client is likely to be where the last one was.
         _ if peers_are_near() => return false,
         Wait::Poll => most,
-        Wait::Lazy => u64::from(desc.spin_ns.load(Relaxed)).min(most),
+        Wait::Lazy => u64::from(desc.spin.ns()).min(most),
     };
     if budget < LEAST_NS {
-        if desc.spins_skipped.fetch_add(1, Relaxed) % PROBE_EVERY != PROBE_EVERY - 1 {
+        if desc.spin.skip() % PROBE_EVERY != PROBE_EVERY - 1 {
             return false;
         }
         budget = PROBE_NS.min(most);
@@ -270,14 +270,14 @@ fn spin_for(budget: u64, most: u64, desc: &Desc, patience: &Patience, fds: &mut 
         let ready = unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) };
         if ready != Ok(0) {
             let more = budget.max(LEAST_NS).saturating_mul(2).min(most);
-            desc.spin_ns.store(more as u32, Relaxed);
+            desc.spin.set_ns(more as u32);
             stats::count(Counter::SpinsPaid, 1);
             return ready.is_ok();
         }
         let now = kernel::now_ns();
         let preempted = now.saturating_sub(last) > GAP_NS;
         if preempted || now.saturating_sub(start) >= budget || patience.signalled() {
-            desc.spin_ns.store((budget / 2) as u32, Relaxed);
+            desc.spin.set_ns((budget / 2) as u32);
             stats::count(Counter::SpinsFailed, 1);
             return false;
         }

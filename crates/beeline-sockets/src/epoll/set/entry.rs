@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::super::events::{EPOLLOUT, EPOLLWRNORM};
+use super::Seen;
 use crate::desc::Desc;
 
 /// One watched fd. Changed only under the set's lock.
@@ -19,8 +20,6 @@ pub struct Entry {
     pub dead: AtomicBool,
     /// Whether the kernel watches the anchor for `EPOLLOUT`.
     pub kernel_out: AtomicBool,
-    /// Whether the present state has not been reported yet (edge-triggered).
-    pub fresh: AtomicBool,
     /// A fault of the peer that nobody has dealt with yet, by its number; 0 for none.
     pub fault: AtomicU8,
     /// Whether the app has deleted the entry and the kernel still has it. Then it is not in use.
@@ -29,16 +28,10 @@ pub struct Entry {
     pub events: AtomicU32,
     /// What the app wants back.
     pub data: AtomicU64,
+    /// What was reported of it.
+    pub seen: Seen,
     /// What the fd leads to; null for fds that are the kernel's alone.
     pub desc: AtomicPtr<Desc>,
-    /// The tail up to which each byte was an arrival, at the last report (edge-triggered).
-    pub seen_tail: AtomicU32,
-    /// The side's `arrivals` at the last report (edge-triggered).
-    pub seen_arrivals: AtomicU32,
-    /// The description's `fulls` at the last report (edge-triggered).
-    pub seen_fulls: AtomicU32,
-    /// The side's `changes` at the last report (edge-triggered).
-    pub seen_changes: AtomicU32,
     /// The call that reported the entry last.
     pub call: AtomicU32,
     /// The number of its addition to the set.
@@ -77,7 +70,7 @@ impl Entry {
         self.events.store(events, Relaxed);
         self.data.store(data, Relaxed);
         self.fired.store(false, Relaxed);
-        self.fresh.store(true, Relaxed);
+        self.seen.renew();
         self.idle_looks.store(0, Relaxed);
     }
 }

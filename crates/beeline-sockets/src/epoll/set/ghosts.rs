@@ -35,26 +35,15 @@ impl Set {
     fn relocate(&self, from: i32, to: i32) -> Option<&Entry> {
         let old = self.find(from)?;
         let new = self.insert(to, old.events.load(Relaxed), old.data.load(Relaxed), old.desc())?;
-        for (target, source) in [
-            (&new.fired, &old.fired),
-            (&new.dead, &old.dead),
-            (&new.kernel_out, &old.kernel_out),
-            (&new.fresh, &old.fresh),
-        ] {
+        for (target, source) in [(&new.fired, &old.fired), (&new.dead, &old.dead), (&new.kernel_out, &old.kernel_out)] {
             target.store(source.load(Relaxed), Relaxed);
         }
-        for (target, source) in [
-            (&new.seen_tail, &old.seen_tail),
-            (&new.seen_fulls, &old.seen_fulls),
-            (&new.seen_changes, &old.seen_changes),
-            (&new.seen_arrivals, &old.seen_arrivals),
-            (&new.call, &old.call),
-            (&new.place, &old.place),
-            (&new.added, &old.added),
-            (&new.told, &old.told),
-        ] {
+        for (target, source) in
+            [(&new.call, &old.call), (&new.place, &old.place), (&new.added, &old.added), (&new.told, &old.told)]
+        {
             target.store(source.load(Relaxed), Relaxed);
         }
+        new.seen.take_over(&old.seen);
         new.fault.store(old.fault.load(Relaxed), Relaxed);
         new.told_data.store(old.told_data.load(Relaxed), Relaxed);
         if old.hot.load(Relaxed) {
