@@ -4,6 +4,14 @@
 //! function its libc name. Each entry point takes what the libc function takes and answers with an
 //! [`Outcome`]: done, failed with an errno, or "not ours, let the kernel do it".
 //!
+//! # Layers
+//!
+//! Modules import downwards only; the table is in `ci/layers.toml`. From the top: [`calls`] is what an app calls to make
+//! something of ours; [`life`] follows its fds, forks and programs; [`options`]; [`meet`] is how two ends find each other;
+//! [`poll`] and [`epoll`] wait for several, [`io`] for one, and move bytes. Below them [`desc`] and [`table`] know what an fd
+//! leads to, and [`operations`] and `watchers` are how those below reach those above. At the bottom stands what any guest in
+//! a foreign process needs: [`process`], [`wait`], [`stats`], [`signals`], [`lock`], [`slab`], [`thread`], [`kernel`].
+//!
 //! # Life in somebody else's process
 //!
 //! 1. Nothing here allocates from libc's heap, takes a lock that a signal handler or a `fork` child could
