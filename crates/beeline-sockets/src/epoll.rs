@@ -27,8 +27,8 @@
 //! 8. A bell that finds its lane hot already would be told at each look. If nobody sleeps on the lane it is
 //!    taken out.
 //! 9. A fault of a peer may change every set that watches it, so none may be locked when it is answered. What is found
-//!    under a lock is noted ([`blame`]): its lane becomes hot. [`attend`] answers it; no wait sleeps before, nor while
-//!    another thread does.
+//!    under a lock is noted (`faults`): its lane becomes hot. It is answered when no lock is held; no wait sleeps before, nor
+//!    while another thread answers one.
 //! 10. A wait spins ([`crate::wait`]) unless the peer of the lane that was told last is near, or, where no lane is hot, the
 //!     last peer of this process was; or a thread that works for the set needs the CPU ([`set::Hands`]).
 
@@ -38,12 +38,12 @@ mod cool;
 mod events;
 mod faults;
 mod fork;
-mod judge;
+mod kernel_events;
 mod limits;
 mod listeners;
 mod nested;
-mod news;
 mod order;
+mod readiness;
 mod registration;
 mod set;
 mod spin;

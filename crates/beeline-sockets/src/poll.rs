@@ -216,7 +216,7 @@ fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
     let mut foreign = false;
     for entry in fds.iter_mut() {
         entry.revents = 0;
-        match judge(entry) {
+        match readiness(entry) {
             Some(revents) => entry.revents = revents,
             None => foreign |= entry.fd >= 0,
         }
@@ -232,7 +232,7 @@ fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
 }
 
 /// What we know about an entry without the kernel; `None` for the kernel's fds and for listeners.
-fn judge(entry: &pollfd) -> Option<i16> {
+fn readiness(entry: &pollfd) -> Option<i16> {
     let desc = table::get(entry.fd)?;
     match desc.kind() {
         Kind::Lane => desc.glance(|| io::poll_mask(desc) & (entry.events | ALWAYS)),

@@ -195,7 +195,7 @@ impl Set {
         entry.hot.store(false, Relaxed);
         entry.dead.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
-        entry.told.store(0, Relaxed);
+        entry.registered.store(0, Relaxed);
         entry.fault.store(0, Relaxed);
         entry.place.store(0, Relaxed);
         let added = self.additions.load(Relaxed).wrapping_add(1);

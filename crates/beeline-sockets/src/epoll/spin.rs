@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::events::EPOLLET;
-use super::judge::judge;
 use super::limits::{LOOK_TICKS_MAX, SPIN_LOOK_TICKS};
+use super::readiness::readiness;
 use super::set::{Entry, NIL};
 use super::wait::Call;
 use crate::io;
@@ -104,7 +104,7 @@ impl Call {
                 at = hot(*place);
                 continue;
             };
-            let report = judge(set, entry, 0);
+            let report = readiness(set, entry, 0);
             if report != 0 {
                 return self.found(*place, entry, report);
             }

@@ -8,11 +8,11 @@ use libc::epoll_event;
 
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
-use super::faults::attend;
-use super::judge::{judge, reported};
+use super::faults::answer_faults;
 use super::limits::{BUSY_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN};
 use super::nested::any_ready;
 use super::order::Own;
+use super::readiness::{readiness, reported};
 use super::set::set_of;
 use super::set::{Entry, KERNEL_BEGAN, LANES_BEGAN, Marks, NIL, Set};
 use super::waker::wake_sleeper;
@@ -138,7 +138,7 @@ impl Call {
     /// The part of a call that does not wait. `None` if it is to wait.
     #[inline]
     fn at_once(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<Option<usize>, Errno> {
-        let _ = attend(self.set);
+        let _ = answer_faults(self.set);
         upkeep::look_after();
         let due = self.look_is_due();
         // Where an array became full, the kernel's events and ours begin by turns.
@@ -159,7 +159,7 @@ impl Call {
         if self.filled == 0 && follow::catch_up() {
             self.look()?;
         }
-        if self.filled == 0 && attend(self.set) {
+        if self.filled == 0 && answer_faults(self.set) {
             self.harvest();
         }
         if self.filled != 0 || deadline == Deadline::Now {
@@ -339,7 +339,7 @@ impl Call {
             }
             let next = if fd == last { NIL } else { entry.next.load(Relaxed) };
             let marks = (entry.events.load(Relaxed) & EPOLLET != 0).then(|| entry.desc().map(Marks::of)).flatten();
-            match judge(set, entry, 0) {
+            match readiness(set, entry, 0) {
                 0 => self.found_idle(fd, entry),
                 // A second harvest of one call.
                 _ if entry.call.load(Relaxed) == self.number => {}
@@ -368,7 +368,7 @@ impl Call {
     pub(super) fn gather(&mut self, fd: i32, entry: &Entry) {
         let Some(desc) = entry.desc() else { return };
         let marks = (entry.events.load(Relaxed) & EPOLLET != 0).then(|| Marks::of(desc));
-        match judge(self.set, entry, 0) {
+        match readiness(self.set, entry, 0) {
             0 => self.found_idle(fd, entry),
             report => self.report(fd, entry, desc, marks.as_ref(), report),
         }

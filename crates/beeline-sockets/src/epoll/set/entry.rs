@@ -45,9 +45,9 @@ pub struct Entry {
     /// Next in the hash chain.
     pub chain: AtomicI32,
     /// What the kernel was told to watch the fd for, with a bit that says that it was told; 0 if it was not.
-    pub told: AtomicU32,
+    pub registered: AtomicU32,
     /// Under which data the kernel was told.
-    pub told_data: AtomicU64,
+    pub registered_data: AtomicU64,
     /// Neighbours in the hot list.
     pub next: AtomicI32,
     /// See `next`.
