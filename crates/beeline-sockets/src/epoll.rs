@@ -7,7 +7,7 @@
 //!    a wait in the kernel sees everything at once. What changes nothing to the kernel it is not told
 //!    ([`registration`]).
 //! 2. A kernel event for a lane is a hint: the lane becomes *hot*, and a hot lane is judged by its ring. Hot
-//!    lanes are in a list that each wait looks through. A lane that was looked at [`IDLE_LOOKS`] times in
+//!    lanes are in a list that each wait looks through. A lane that was looked at [`limits::IDLE_LOOKS`] times in
 //!    vain is armed and cold again.
 //! 3. Before a thread sleeps in the kernel, all hot lanes of the set are armed. While some thread sleeps so, a
 //!    wait that returns arms what stays behind, so that the sleeper learns what comes next.
@@ -20,9 +20,9 @@
 //!    found the ring full since; what the kernel calls a change of state is one, counted in the side, whether the
 //!    mask differs or not. As in the kernel, an edge reports the whole mask.
 //! 7. The kernel is asked, without waiting, at each wait; only a set of which the kernel had nothing to tell in
-//!    [`BUSY_WAITS`] waits is asked after [`LOOK_TICKS_MIN`], and while that finds nothing, up to
-//!    [`LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. A spin that finds nothing asks it every
-//!    [`SPIN_LOOK_TICKS`]: it has nothing better to do, and cold lanes ring. If hot lanes filled the app's array the
+//!    [`limits::BUSY_WAITS`] waits is asked after [`limits::LOOK_TICKS_MIN`], and while that finds nothing, up to
+//!    [`limits::LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. A spin that finds nothing asks it every
+//!    [`limits::SPIN_LOOK_TICKS`]: it has nothing better to do, and cold lanes ring. If hot lanes filled the app's array the
 //!    last time, the kernel is asked first.
 //! 8. A bell that finds its lane hot already would be told at each look. If nobody sleeps on the lane it is
 //!    taken out.

@@ -6,7 +6,7 @@
 //!
 //! 1. In a critical section the handler must not run. The trampoline sends the signal to its thread again,
 //!    returns into the section with all signals blocked, and the end of the section restores the mask
-//!    ([`deliver_deferred`]): then the kernel delivers.
+//!    ([`thread`]): then the kernel delivers.
 //! 2. Otherwise it counts the signal for a call that waits, and ends a sleep that is about to begin
 //!    (see [`crate::thread`]), *before* it calls the handler, which may never return. The handler finds the thread
 //!    as if it were in no sleep: it may sleep in calls of ours itself, or jump out.

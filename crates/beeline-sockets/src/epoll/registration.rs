@@ -2,7 +2,7 @@
 //!
 //! Some apps wait for room before each request and for data after it, and change their sets several times for that: each
 //! change is a system call. Of lanes the kernel is told only to have it report bells and ends, which most of these
-//! changes do not touch. So what the kernel was told of a lane ([`Entry::told`]) may differ from what the app asks for:
+//! changes do not touch. So what the kernel was told of a lane ([`Entry::registered`]) may differ from what the app asks for:
 //!
 //! 1. The kernel is never told less than is asked. A change that asks for more goes to the kernel at once, and so does
 //!    one of the app's data, by which the kernel's events are known.
@@ -34,7 +34,7 @@ use crate::desc::Desc;
 use crate::kernel;
 
 pub(super) const EPOLLEXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-/// In [`Entry::told`]: the kernel has the member, whatever it watches it for. No event has this bit.
+/// In [`Entry::registered`]: the kernel has the member, whatever it watches it for. No event has this bit.
 const REGISTERED: u32 = 1 << 16;
 /// Registrations with any of these are exactly what was asked.
 const EXACT: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | libc::EPOLLWAKEUP as u32;
