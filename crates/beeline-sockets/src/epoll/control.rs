@@ -194,9 +194,8 @@ fn add(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, desc: Option<&'s
     let Some(entry) = set.insert(fd, event.events, event.u64, desc) else {
         return if lane { Err(Errno(libc::ENOMEM)) } else { Ok(false) };
     };
-    if let Some((events, data)) = told {
-        entry.registered.store(events, Relaxed);
-        entry.registered_data.store(data, Relaxed);
+    if let Some(told) = told {
+        entry.registered.restore(told);
     }
     if lane && !watch(epfd, set, fd, entry) {
         set.remove(fd, entry);

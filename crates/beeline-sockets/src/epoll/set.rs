@@ -15,6 +15,7 @@ mod ghosts;
 mod hands;
 mod marks;
 mod parked;
+mod registered;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -31,6 +32,7 @@ pub use departed::Departed;
 pub use entry::Entry;
 pub use hands::Hands;
 pub use marks::{Marks, Seen};
+pub use registered::Registered;
 
 const CHUNK_FDS: usize = 256;
 /// All numbers, and the ghosts.
@@ -195,7 +197,7 @@ impl Set {
         entry.hot.store(false, Relaxed);
         entry.dead.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
-        entry.registered.store(0, Relaxed);
+        entry.registered.forget();
         entry.fault.store(0, Relaxed);
         entry.place.store(0, Relaxed);
         let added = self.additions.load(Relaxed).wrapping_add(1);

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::super::events::{EPOLLOUT, EPOLLWRNORM};
-use super::Seen;
+use super::{Registered, Seen};
 use crate::desc::Desc;
 
 /// One watched fd. Changed only under the set's lock.
@@ -44,10 +44,8 @@ pub struct Entry {
     pub ghost_of: AtomicI32,
     /// Next in the hash chain.
     pub chain: AtomicI32,
-    /// What the kernel was told to watch the fd for, with a bit that says that it was told; 0 if it was not.
-    pub registered: AtomicU32,
-    /// Under which data the kernel was told.
-    pub registered_data: AtomicU64,
+    /// What the kernel was told of it.
+    pub registered: Registered,
     /// Neighbours in the hot list.
     pub next: AtomicI32,
     /// See `next`.

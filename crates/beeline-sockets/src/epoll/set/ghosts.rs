@@ -38,17 +38,12 @@ impl Set {
         for (target, source) in [(&new.fired, &old.fired), (&new.dead, &old.dead), (&new.kernel_out, &old.kernel_out)] {
             target.store(source.load(Relaxed), Relaxed);
         }
-        for (target, source) in [
-            (&new.call, &old.call),
-            (&new.place, &old.place),
-            (&new.added, &old.added),
-            (&new.registered, &old.registered),
-        ] {
+        for (target, source) in [(&new.call, &old.call), (&new.place, &old.place), (&new.added, &old.added)] {
             target.store(source.load(Relaxed), Relaxed);
         }
         new.seen.take_over(&old.seen);
         new.fault.store(old.fault.load(Relaxed), Relaxed);
-        new.registered_data.store(old.registered_data.load(Relaxed), Relaxed);
+        new.registered.restore(old.registered.saved());
         if old.hot.load(Relaxed) {
             self.make_hot(to, new);
         }

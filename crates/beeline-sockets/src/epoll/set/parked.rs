@@ -36,7 +36,7 @@ impl Set {
         entry.parked.store(false, Relaxed);
         self.parked.fetch_sub(1, Relaxed);
         desc.parked.fetch_sub(1, Relaxed);
-        Some((entry.registered.load(Relaxed), entry.registered_data.load(Relaxed)))
+        Some(entry.registered.saved())
     }
 
     /// Some parked fd of which the kernel reports this data.
@@ -79,8 +79,7 @@ mod tests {
         set.begin(owner, false);
         for (fd, told) in [(3, 17), (4, 18), (5, 19)] {
             let entry = set.insert(fd, 1, 7, Some(owner)).unwrap();
-            entry.registered.store(told, Relaxed);
-            entry.registered_data.store(7, Relaxed);
+            entry.registered.restore((told, 7));
             set.make_hot(fd, entry);
         }
         set.park(4, set.find(4).unwrap());
