@@ -46,7 +46,7 @@ pub(super) fn cool_set(epfd: i32, set: &Set, depth: u32) -> Armed {
     let mut fd = set.hot_first.load(Relaxed);
     let mut armed = Armed::Sleep;
     while let Some(entry) = set.find(fd) {
-        let next = entry.next.load(Relaxed);
+        let next = entry.heat.next();
         if cool_entry(epfd, set, fd, entry, depth) == Armed::Ready {
             armed = Armed::Ready;
         }
@@ -84,7 +84,7 @@ pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32) -> (Armed, bool) {
     let mut fd = set.hot_first.load(Relaxed);
     let (mut armed, mut untold) = (Armed::Sleep, false);
     while let Some(entry) = set.find(fd) {
-        let next = entry.next.load(Relaxed);
+        let next = entry.heat.next();
         if cool_entry(epfd, set, fd, entry, 0) == Armed::Ready {
             armed = Armed::Ready;
             let heard = entry.desc().is_none_or(|desc| !desc.is_lane() || arm_from_now(open_fd(fd, desc), desc));

@@ -164,7 +164,7 @@ impl Call {
             }
         } else {
             make_exact(self.epfd, fd, entry);
-            let was_hot = entry.hot.load(Relaxed);
+            let was_hot = entry.heat.is_hot();
             self.set.make_hot(fd, entry);
             desc.show_cpu();
             news.heated |= !was_hot;
@@ -199,7 +199,7 @@ impl Call {
             // thread has made it cold meanwhile, a bell may be all that tells of it.
             let _set = self.set.lock.lock();
             let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
-            let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.hot.load(Relaxed));
+            let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
             let Some(guard) = guards::rx_of(number, desc).filter(|_| hot) else { return };
             // Whoever sleeps has said so before it armed the lane, under the lock that we hold. On a set that others watch
             // sleep those who watch it.

@@ -26,7 +26,7 @@ pub(super) fn any_ready(set: &Set, depth: u32) -> bool {
         if readiness(set, entry, depth) != 0 {
             return true;
         }
-        fd = entry.next.load(Relaxed);
+        fd = entry.heat.next();
     }
     false
 }

@@ -134,7 +134,7 @@ impl Call {
             while count < MEMBERS_MAX + owns
                 && let Some(entry) = set.find(fd)
             {
-                let next = if fd == last { NIL } else { entry.next.load(Relaxed) };
+                let next = if fd == last { NIL } else { entry.heat.next() };
                 // What this call has told already is not told twice.
                 if entry.call.load(Relaxed) != self.number {
                     if readiness(set, entry, 0) == 0 {

@@ -337,7 +337,7 @@ impl Call {
             if self.filled == self.max {
                 return;
             }
-            let next = if fd == last { NIL } else { entry.next.load(Relaxed) };
+            let next = if fd == last { NIL } else { entry.heat.next() };
             let marks = (entry.events.load(Relaxed) & EPOLLET != 0).then(|| entry.desc().map(Marks::of)).flatten();
             match readiness(set, entry, 0) {
                 0 => self.found_idle(fd, entry),
@@ -378,10 +378,8 @@ impl Call {
     #[inline]
     pub(super) fn found_idle(&mut self, fd: i32, entry: &Entry) {
         entry.place.store(0, Relaxed);
-        let looks = entry.idle_looks.load(Relaxed) + 1;
-        entry.idle_looks.store(looks, Relaxed);
-        if looks > IDLE_LOOKS {
-            entry.idle_looks.store(0, Relaxed);
+        if entry.heat.look_in_vain() > IDLE_LOOKS {
+            entry.heat.find_some();
             cool_entry(self.epfd, self.set, fd, entry, 0);
         }
     }
@@ -389,7 +387,7 @@ impl Call {
     #[inline]
     pub(super) fn report(&mut self, fd: i32, entry: &Entry, desc: &Desc, marks: Option<&Marks>, report: u32) {
         let set = self.set;
-        entry.idle_looks.store(0, Relaxed);
+        entry.heat.find_some();
         if entry.call.load(Relaxed) == self.number {
             // A second harvest of one call.
             return;

@@ -44,7 +44,7 @@ impl Set {
         new.seen.take_over(&old.seen);
         new.fault.store(old.fault.load(Relaxed), Relaxed);
         new.registered.restore(old.registered.saved());
-        if old.hot.load(Relaxed) {
+        if old.heat.is_hot() {
             self.make_hot(to, new);
         }
         self.remove(from, old);

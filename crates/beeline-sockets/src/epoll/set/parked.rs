@@ -90,7 +90,7 @@ mod tests {
         set.with_data(7, |fd, _| used.push(fd));
         used.sort_unstable();
         assert_eq!(used, [3, 5]);
-        assert_eq!(set.find(3).unwrap().next.load(Relaxed), 5);
+        assert_eq!(set.find(3).unwrap().heat.next(), 5);
         // What takes the place takes it over; what was told is then no secret.
         assert_eq!(set.take_parked(4), Some((18, 7)));
         assert_eq!((set.take_parked(4), set.parked_with_data(7)), (None, None));
