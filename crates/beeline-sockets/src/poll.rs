@@ -51,7 +51,7 @@ pub(crate) unsafe fn ppoll(
     mask: *const u8,
     adopt: Adopt,
 ) -> Outcome {
-    // SAFETY: null or valid by the caller's word; the kernel's signal set is the first 8 bytes.
+    // SAFETY: null or valid, as the caller guarantees; the kernel's signal set is the first 8 bytes.
     let (timeout, mask) = unsafe { (timeout.as_ref(), mask.cast::<u64>().as_ref()) };
     let deadline = match deadline(timeout) {
         Ok(deadline) => deadline,
@@ -73,7 +73,7 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
     if count == 0 || count > 1 << 20 || bogus(fds as usize, 1) {
         return Outcome::Kernel;
     }
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     let mut listeners = 0;
     let mut ours = 0;

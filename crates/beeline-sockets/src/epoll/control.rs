@@ -62,7 +62,7 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     let event = match (operation, event as usize) {
         (libc::EPOLL_CTL_DEL, _) => None,
         (_, address) if bogus(address, size_of::<libc::epoll_event>()) => return Outcome::fail(libc::EFAULT),
-        // SAFETY: valid by the caller's word; the struct is packed, so it is read as a whole.
+        // SAFETY: valid, as the caller guarantees; the struct is packed, so it is read as a whole.
         _ => Some(unsafe { event.read_unaligned() }),
     };
     if operation == libc::EPOLL_CTL_ADD {

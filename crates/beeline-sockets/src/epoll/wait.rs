@@ -56,7 +56,7 @@ pub unsafe fn pwait2(
     timeout: *const libc::timespec,
     mask: *const u8,
 ) -> Outcome {
-    // SAFETY: null or valid by the caller's word.
+    // SAFETY: null or valid, as the caller guarantees.
     let deadline = match deadline(unsafe { timeout.as_ref() }) {
         Ok(None) => Deadline::Never,
         Ok(Some(0)) => Deadline::Now,
@@ -87,7 +87,7 @@ unsafe fn run(epfd: i32, events: *mut epoll_event, max: i32, deadline: Deadline,
         // The kernel finds fault only when there is something to report.
         return if any_ready(set, 0) { Outcome::fail(libc::EFAULT) } else { Outcome::Kernel };
     }
-    // SAFETY: null or a valid signal set by the caller's word; the kernel's is the first 8 bytes.
+    // SAFETY: null or a valid signal set, as the caller guarantees; the kernel's is the first 8 bytes.
     let mask = unsafe { mask.cast::<u64>().as_ref() };
     let mut call = Call::new(epfd, set, events, max as usize);
     match call.wait(deadline, mask) {
@@ -258,7 +258,7 @@ impl Call {
         let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);
         let (epfd, events, max) = (self.epfd, self.events, self.max as i32);
         Some(patience.sleep_with(|timeout| {
-            // SAFETY: `events` is writable for `max` events by the caller's word; `timeout` is this thread's own;
+            // SAFETY: `events` is writable for `max` events, as the caller guarantees; `timeout` is this thread's own;
             // `mask` is null or live.
             unsafe { kernel::epoll_sleep(epfd, events, max, timeout, mask) }
         }))
