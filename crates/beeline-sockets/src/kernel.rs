@@ -383,8 +383,8 @@ pub unsafe fn epoll_now(set: i32, events: *mut libc::epoll_event, count: i32) ->
 /// of system calls that do not have `epoll_pwait2`, because the wait is made in ppoll(2) there.
 ///
 /// # Safety
-/// `events` must be writable for `count` events; `timeout` and `mask` null or valid. The kernel may
-/// change `timeout`.
+/// `events` must be writable for `count` events; `timeout` and `mask` null or valid, and `timeout`
+/// writable: the kernel may change it.
 pub unsafe fn epoll_sleep(
     set: i32,
     events: *mut libc::epoll_event,
