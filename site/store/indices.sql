@@ -7,4 +7,5 @@ create index item_author on item (i_a_id);
 create index item_title on item (i_title);
 create index item_subject_date on item (i_subject, i_pub_date desc, i_title);
 create index orders_customer on orders (o_c_id, o_id);
-create index order_line_item on order_line (ol_i_id);
+-- Best sellers are found from their subject's items, without reading orders.
+create index order_line_sold on order_line (ol_i_id, ol_o_id, ol_qty);

@@ -21,11 +21,13 @@ public final class BestSellers extends Interaction {
     protected void answer(Request request, Page page) throws SQLException, Refused {
         String subject = Listing.subject(request, "SUBJECT");
         page.raw("<h2>").say(subject).raw("</h2>\n");
-        // The orders' lines are read once, by their primary key; the items' subjects decide afterwards.
-        String query = Listing.COLUMNS + "(select ol_i_id, sum(ol_qty) as sold from order_line"
-            + " where ol_o_id > (select max(o_id) - " + ORDERS + " from orders) group by ol_i_id) as recent"
-            + " join item on i_id = ol_i_id join author on a_id = i_a_id where i_subject = ?"
-            + " order by sold desc, i_id limit " + Listing.ROWS_MAX;
+        // From the subject's items to their recent lines, which the index holds: from the lines of 3,333 orders to their items it
+        // takes ten times as long.
+        String query = Listing.COLUMNS + "(select i_id, i_title, i_a_id, sum(ol_qty) as sold from item"
+            + " straight_join order_line on ol_i_id = i_id"
+            + " where i_subject = ? and ol_o_id > (select max(o_id) - " + ORDERS + " from orders)"
+            + " group by i_id order by sold desc, i_id limit " + Listing.ROWS_MAX + ") as best join author on a_id = i_a_id"
+            + " order by sold desc, i_id";
         database().<Void>read(connection -> {
             Promotion.write(connection, database(), request, page);
             Listing.write(connection, page, query, subject);
