@@ -59,7 +59,8 @@ def same_bytes(columns, store, beeline):
 
 def orders(stack, journal):
     """Holds the orders that browsers saw against the database. Returns counts; `lost`, `doubled` and `torn` have to be 0."""
-    attempts = [json.loads(line) for line in open(journal)]
+    with open(journal) as lines:
+        attempts = [json.loads(line) for line in lines]
     rows = {}
     doubled = 0
     for card, order, lines, total in stack.database.sql(
