@@ -33,7 +33,7 @@ def say(text):
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
-    add("--quick", action="store_true", help="a small store, one mix, two short rounds: some two minutes")
+    add("--quick", action="store_true", help="a small store, one mix, two short rounds: some four minutes")
     add("--parts", default="host,half,profile,kill,short,hosts", help="what is done: host (all mixes on one host, "
         "saturated), half (open loop at half of what TCP does), profile (where the CPU goes, by perf), kill (kill -9 of each tier), "
         "short (without pools and kept connections), hosts (network namespaces with bridges)")
@@ -55,11 +55,9 @@ def options():
     add("--work", default=str(ROOT / "target/site"), help="where everything is kept")
     add("--json", metavar="FILE", help="all figures")
     add("--html", metavar="FILE", help="the report (default: report.html in the work directory)")
-    chosen = parser.parse_args()
-    if chosen.quick:
-        chosen.items, chosen.scale, chosen.rounds, chosen.measure, chosen.warm_up = 1000, 5, 2, 4.0, 3.0
-        chosen.mixes, chosen.parts = "shopping", "host,hosts,kill"
-    return chosen
+    if "--quick" in sys.argv:
+        parser.set_defaults(items=1000, scale=5, rounds=2, measure=4.0, warm_up=3.0, mixes="shopping", parts="host,kill,hosts")
+    return parser.parse_args()
 
 
 class Run:
@@ -104,7 +102,7 @@ class Run:
 
     def experiment(self, name, place, mix, columns, **how):
         how = {"rounds": self.chosen.rounds, "think": self.chosen.think_factor, "limit": self.chosen.limit_factor,
-               ""browsers": self.chosen.browsers, **how}
+               "browsers": self.chosen.browsers, **how}
         found = self.bench.run(Experiment(name, place, mix, columns, **how))
         self.result["experiments"].append(found)
         return found
@@ -180,9 +178,24 @@ class Run:
         if self.has("hosts"):
             self.between_hosts()
 
+    def keep_logs(self):
+        """What the tiers of stacks that are still there have said: something went wrong, or they would be gone."""
+        shutil.rmtree(self.work / "logs", ignore_errors=True)
+        for stack in self.stacks:
+            for tier in stack.tiers:
+                for name in ("log", "errors"):
+                    file = tier.directory / name
+                    if file.exists():
+                        target = self.work / "logs" / f"{stack.world.name}-{stack.name}"
+                        target.mkdir(parents=True, exist_ok=True)
+                        shutil.copy(file, target / f"{tier.name}.{name}")
+        if self.stacks:
+            say(f"what the tiers have said: {self.work / 'logs'}")
+
     def end(self):
         for emulator in self.runs:
             emulator.stop()
+        self.keep_logs()
         self.end_stacks()
         for world in self.worlds:
             world.end()
@@ -213,7 +226,7 @@ def main():
             signal.signal(number, signal.SIG_IGN)
         if run:
             run.end()
-    if run and run.result["experiments"]:
+    if run and (run.result["experiments"] or run.result.get("kills")):
         run.result["took_s"] = time.monotonic() - BEGAN
         run.result["load_at_end"] = os.getloadavg()[0]
         print(report.plain(run.result))

@@ -113,7 +113,7 @@ def kill_tier(stack, tier, store, beeline, accelerated, directory, runs, seed, m
     usual = sorted(before)[len(before) // 2]
     recovered = _recovery(report, killed, usual)
     result = {"tier": tier.name, "killed_s": round(killed, 2), "up_again_after_s": round(back - killed, 2),
-              "site_recovered_after_s": recovered, "usual_wips": usual, "errors": report["errors_all"],
+              "address_in_use": tier.log_of_errors().count("Address already in use"), "site_recovered_after_s": recovered, "usual_wips": usual, "errors": report["errors_all"],
               "complaints": report["complaints"], "wips": report["wips_each_second"], "errors_over_time": report["errors_each_second"],
               "orders": orders(stack, journal)}
     result["good"] = recovered is not None and not any(

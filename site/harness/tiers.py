@@ -60,6 +60,9 @@ class Tier:
     def log(self):
         return (self.directory / "log").read_text(errors="replace")
 
+    def log_of_errors(self):
+        return self.log()
+
     def pids(self):
         return session_of(self.process.pid) if self.process else []
 
@@ -216,6 +219,9 @@ class Web(Tier):
             upstream_version=version, address=self.host.address, port=self.port, secure_port=self.secure_port,
             images=self.images))
         return ["nginx", "-e", self.directory / "errors", "-c", config, "-p", self.directory]
+
+    def log_of_errors(self):
+        return (self.directory / "errors").read_text(errors="replace")
 
     def ready(self):
         # From the web server's own host, since the others may be in namespaces.
