@@ -109,6 +109,14 @@ impl Browser {
         self.quantities.clear();
     }
 
+    /// Goes where somebody is in the middle of a run, in the ramp-up: if all began at the front page, the first seconds of the
+    /// measured interval would have too many of what is near it.
+    pub async fn settle(&mut self, stats: &Mutex<Stats>) {
+        for interaction in self.plan.mix.somewhere(&mut self.random).way_here() {
+            self.interact(*interaction, Instant::now(), stats).await;
+        }
+    }
+
     /// The interaction that comes next.
     pub fn choose(&mut self) -> Interaction {
         let next = match self.at {

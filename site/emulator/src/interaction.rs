@@ -53,7 +53,35 @@ interactions![
 ];
 
 impl Interaction {
+    /// What somebody has done who is here: without a cart nobody buys, without an item's page nobody changes it.
+    pub fn way_here(self) -> &'static [Interaction] {
+        use Interaction::{
+            AdminConfirm, AdminRequest, BuyConfirm, BuyRequest, CustomerRegistration, ProductDetail, ShoppingCart,
+        };
+        match self {
+            AdminRequest => &[ProductDetail, AdminRequest],
+            AdminConfirm => &[ProductDetail, AdminRequest, AdminConfirm],
+            CustomerRegistration => &[ShoppingCart, CustomerRegistration],
+            BuyRequest => &[ShoppingCart, BuyRequest],
+            BuyConfirm => &[ShoppingCart, BuyRequest, BuyConfirm],
+            other => std::slice::from_ref(&Interaction::ALL[other as usize]),
+        }
+    }
+
     pub fn index(self) -> usize {
         self as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_ends_where_it_should() {
+        for interaction in Interaction::ALL {
+            assert_eq!(interaction.way_here().last(), Some(&interaction));
+            assert_eq!(Interaction::ALL[interaction.index()], interaction);
+        }
     }
 }

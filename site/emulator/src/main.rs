@@ -140,7 +140,9 @@ async fn run(options: Options) -> Result<()> {
 
 /// The closed loop.
 async fn think_and_click(mut browser: Browser, start: Instant, phases: Phases, factor: f64, stats: Arc<Mutex<Stats>>) {
-    let mut due = start;
+    tokio::time::sleep_until(start.into()).await;
+    browser.settle(&stats).await;
+    let mut due = Instant::now() + think_time(factor, browser.random());
     while due < phases.end() {
         tokio::time::sleep_until(due.into()).await;
         let interaction = browser.choose();
@@ -157,7 +159,9 @@ async fn click_when_due(
     mean: Duration,
     stats: Arc<Mutex<Stats>>,
 ) {
-    let mut due = start + exponential((mean, Duration::MAX), browser.random());
+    tokio::time::sleep_until(start.into()).await;
+    browser.settle(&stats).await;
+    let mut due = Instant::now() + exponential((mean, Duration::MAX), browser.random());
     // What is due after the end is not begun, even where others before it are late.
     while due < phases.end() {
         if Instant::now() > due {

@@ -96,6 +96,18 @@ impl Mix {
         Interaction::ALL[column.expect("every row ends with the largest number")]
     }
 
+    /// An interaction as it is met in the middle of a run: each as likely as its share.
+    pub fn somewhere(self, random: &mut impl Rng) -> Interaction {
+        let mut left = random.random::<f64>() * self.shares().iter().sum::<f64>();
+        for (interaction, share) in Interaction::ALL.into_iter().zip(self.shares()) {
+            left -= share;
+            if left < 0.0 {
+                return interaction;
+            }
+        }
+        Interaction::Home
+    }
+
     /// How large a part of all interactions each is in the long run, in percent: what the specification's table says.
     #[rustfmt::skip]
     pub fn shares(self) -> [f64; 14] {
@@ -156,6 +168,14 @@ mod tests {
                 assert!(difference.abs() < 0.01, "{mix:?} {interaction:?}: {:.3} % for {wanted} %", found * 100.0);
             }
         }
+    }
+
+    #[test]
+    fn somewhere_follows_the_shares() {
+        let mut random = SmallRng::seed_from_u64(2);
+        let count = 100_000;
+        let homes = (0..count).filter(|_| Mix::Browsing.somewhere(&mut random) == Interaction::Home).count();
+        assert!((homes as f64 / f64::from(count) - 0.29).abs() < 0.01, "{homes}");
     }
 
     #[test]
