@@ -56,5 +56,6 @@ def _shares(program, file, sort, count):
     for line in output.splitlines():
         match = re.match(r"\s*([\d.]+)%\s+(.*\S)", line)
         if match:
-            found.append([re.sub(r"\s+", " ", match[2]), float(match[1])])
+            found.append([" ".join(word for word in match[2].split() if word != "-"), float(match[1])])
+    found.sort(key=lambda entry: -entry[1])
     return found[:count]

@@ -20,14 +20,19 @@ HEAD = ["load", "column", "WIPS", "x TCP", "median ms", "9 of 10 ms", "late %", 
 
 def plain(result):
     rows = [row for experiment in result["experiments"] for row in rows_of(experiment)]
-    parts = [table(HEAD, rows)]
+    parts = [table(HEAD, rows)] if rows else []
     tiers = []
     for experiment in result["experiments"]:
         for name, figures in experiment["columns"].items():
             tiers.append([experiment["name"], name, *(f"{figures['cpu'][tier]['median']:.2f}" for tier in TIERS),
                           f"{figures['cpu']['machine']['median']:.2f}",
                           *(f"{figures['cpu_ms_by_tier'][tier]['median']:.2f}" for tier in TIERS)])
-    parts.append(table(["CPUs used", "column", *TIERS, "machine", *(f"{tier} ms" for tier in TIERS)], tiers))
+    if tiers:
+        parts.append(table(["CPUs used", "column", *TIERS, "machine", *(f"{tier} ms" for tier in TIERS)], tiers))
+    for experiment in result["experiments"]:
+        off = {name: figures["share_off_most_percent"] for name, figures in experiment["columns"].items()}
+        parts.append(f"{experiment['name']}: shares of interactions differ from the specification's by at most "
+                     + ", ".join(f"{value:.2f} % ({name})" for name, value in off.items()))
     for name, kills in result.get("kills", {}).items():
         rows = [[f"kill -9: {kill['tier']}", name, kill["up_again_after_s"], kill["site_recovered_after_s"], kill["errors"],
                  kill["orders"]["sent"], kill["orders"]["confirmed"], kill["orders"]["lost"], kill["orders"]["doubled"],
@@ -37,6 +42,10 @@ def plain(result):
         rows = [[f"CPU over {name}: {tier}", ", ".join(f"{library} {share:.0f} %" for library, share in found["libraries"][:6])]
                 for tier, found in tiers.items()]
         parts.append("\n".join(f"{first}: {rest}" for first, rest in rows))
+    for where, tiers in result.get("stat", {}).items():
+        parts.append("\n".join(f"connections, {where}: {tier}: {found['accelerated']} on lanes, {found['fallen_back']} on TCP"
+                               + "".join(f", {reason} {count}" for reason, count in found["reasons"].items())
+                               for tier, found in tiers.items()))
     return "\n\n".join(parts)
 
 
