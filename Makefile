@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-rdma test-iwarp compat faults bench bench-hosts bench-rdma check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma
+.PHONY: help all demo test test-rdma test-iwarp compat faults bench bench-hosts bench-rdma site site-quick check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma deps-site
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -15,6 +15,8 @@ help:
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
 	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (12 minutes on an idle machine, 50 at most)'
+	@echo 'make site     a bookstore under TPC-W: nginx, Jetty and MariaDB over TCP, over Beeline and between namespaces (under 20 minutes)'
+	@echo 'make site-quick  the same, small (some four minutes)'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
 	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'
 
@@ -50,6 +52,12 @@ bench-hosts: deps-hosts all
 bench-rdma: deps-rdma all
 	tests/rdma/bench.sh
 
+site: deps-site all
+	site/run.py --json target/site-report.json $(SITE)
+
+site-quick: deps-site all
+	site/run.py --quick --json target/site-report.json $(SITE)
+
 # The lane's models alone (also part of `make test`).
 loom:
 	ci/loom.sh
@@ -78,3 +86,6 @@ deps-hosts:
 
 deps-rdma:
 	@ci/packages.sh build rdma
+
+deps-site:
+	@ci/packages.sh build site

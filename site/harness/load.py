@@ -1,0 +1,87 @@
+"""A run of the emulator against a stack: what it measured, with the CPU that each tier used meanwhile."""
+
+import json
+import pathlib
+import subprocess
+import time
+
+from .hosts import Trouble, cpu_seconds
+
+
+def ticks():
+    """Busy and all CPU seconds of the machine, and context switches."""
+    lines = pathlib.Path("/proc/stat").read_text().splitlines()
+    fields = [int(word) for word in lines[0].split()[1:9]]
+    switches = next(int(line.split()[1]) for line in lines if line.startswith("ctxt"))
+    return (sum(fields) - fields[3] - fields[4]) / 100, sum(fields) / 100, switches
+
+
+class Emulator:
+    """One run. `accelerated`: the browsers are on Beeline, too."""
+
+    def __init__(self, stack, store, beeline, accelerated, mix, seed, browsers=200, think=0.005, limit=0.02, rate=None, ramp_up=2.0, measure=10.0,
+                 ramp_down=0.5, journal=None, extra=()):
+        self.stack, self.ramp_up, self.measure, self.ramp_down = stack, ramp_up, measure, ramp_down
+        command = [store.emulator, "--plain", stack.plain, "--secure", stack.secure, "--authority", store.certificate / "crt.pem",
+                   "--mix", mix, "--browsers", browsers, "--items", store.items, "--customers", store.customers,
+                   "--think-factor", think, "--limit-factor", limit, "--ramp-up", ramp_up, "--measure", measure, "--ramp-down", ramp_down, "--seed", seed,
+                   *extra]
+        if rate:
+            command += ["--rate", rate]
+        if journal:
+            command += ["--journal", journal]
+        if accelerated:
+            command = [beeline, "run", "-q", "--", *command]
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(stack.world.hosts["clients"].inside(command), stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def elapsed(self):
+        return time.monotonic() - self.began
+
+    def finish(self):
+        """Waits for the end. Returns the report, or says why there is none."""
+        seconds = self.ramp_up + self.measure + self.ramp_down + 90 - self.elapsed()
+        try:
+            output, errors = self.process.communicate(timeout=max(seconds, 5))
+        except subprocess.TimeoutExpired:
+            self.stop()
+            raise Trouble("the emulator does not end: some request never gets its answer")
+        if self.process.returncode != 0:
+            raise Trouble(f"the emulator ended with {self.process.returncode}: {errors[-1500:]}")
+        return json.loads(output)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def sample(runs, *words, **how):
+    """Runs the emulator once. Returns its report with `cpu` (seconds a second, by tier) and `switches` (a second)."""
+    emulator = Emulator(*words, **how)
+    runs.append(emulator)
+    try:
+        stack = emulator.stack
+        time.sleep(max(0.0, emulator.ramp_up - emulator.elapsed()))
+        begin, before = time.monotonic(), _used(stack, emulator)
+        time.sleep(emulator.measure)
+        seconds, after = time.monotonic() - begin, _used(stack, emulator)
+        report = emulator.finish()
+    finally:
+        emulator.stop()
+        runs.remove(emulator)
+    stack.alive()
+    report["cpu"] = {name: (after["cpu"][name] - before["cpu"][name]) / seconds for name in after["cpu"]}
+    busy, all_, switches = (b - a for a, b in zip(before["machine"], after["machine"]))
+    report["cpu"]["machine"] = busy / seconds
+    report["cpu"]["machine_all"] = all_ / seconds
+    report["switches"] = switches / seconds
+    return report
+
+
+def _used(stack, emulator):
+    cpu = stack.cpu()
+    cpu["browsers"] = cpu_seconds(emulator.process.pid)
+    cpu["bridges"] = stack.world.bridge_cpu()
+    return {"cpu": cpu, "machine": ticks()}

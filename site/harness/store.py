@@ -1,0 +1,103 @@
+"""What is made once: classes, emulator, data, pictures, a certificate. Kept between runs, by the sizes that were asked for."""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import time
+
+from .hosts import Host, Trouble, shell
+from .tiers import TABLES, Database
+
+HERE = pathlib.Path(__file__).resolve().parent.parent
+ROOT = HERE.parent
+CUSTOMERS_PER_BROWSER = 2880
+
+
+class Store:
+    def __init__(self, work, items, scale, seed, say):
+        self.items, self.scale, self.seed, self.say = items, scale, seed, say
+        self.customers = scale * CUSTOMERS_PER_BROWSER
+        self.work = pathlib.Path(work)
+        self.directory = self.work / f"store-{items}-{scale}-{seed}"
+        self.data, self.images = self.directory / "data", self.directory / "images"
+        self.certificate = self.work / "certificate"
+        self.emulator = HERE / "emulator/target/release/site-emulator"
+        self.class_path = ""
+
+    def make(self):
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.say("compiling the store")
+        self.class_path = shell(HERE / "store/build.sh", self.work / "classes", "test").strip()
+        self.say("building the emulator")
+        shell(os.environ.get("CARGO", "cargo"), "build", "--release", "--locked", "--manifest-path", HERE / "emulator/Cargo.toml")
+        if not (self.certificate / "crt.pem").exists():
+            self._make_certificate()
+        done = self.directory / "complete"
+        if not done.exists() or done.read_text() != self._digest():
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self._generate()
+            self._load()
+            done.write_text(self._digest())
+
+    def _digest(self):
+        """What the data were made by."""
+        sources = sorted([*HERE.glob("store/*.sql"), *HERE.glob("store/java/store/data/*.java")])
+        return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+
+    def _make_certificate(self):
+        self.certificate.mkdir(parents=True, exist_ok=True)
+        names = "subjectAltName=IP:127.0.0.1," + ",".join(f"IP:10.93.0.{number}" for number in range(1, 5))
+        shell("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3650",
+              "-subj", "/CN=bookstore", "-addext", names, "-addext", "basicConstraints=critical,CA:FALSE",
+              "-keyout", self.certificate / "key.pem", "-out", self.certificate / "crt.pem")
+
+    def _generate(self):
+        self.say(f"making data: {self.items} items, {self.customers} customers")
+        shell("java", "-Xmx512m", "-cp", self.class_path, "store.data.Generate", "--items", self.items, "--browsers", self.scale,
+              "--seed", self.seed, "--tables", self.directory / "tables", "--images", self.images)
+
+    def _load(self):
+        self.say("loading the database")
+        shell("mariadb-install-db", "--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal",
+              "--user=root", "--skip-test-db")
+        local = Host("database", "127.0.0.1")
+        database = Database(local, self.directory / "loading", port=local.free_ports(1)[0], durable=False)
+        database.directory.joinpath("data").symlink_to(self.data)
+        database.start()
+        try:
+            database.wait_ready()
+            database.sql("create database store; create user 'store'@'%'; grant all on store.* to 'store'@'%';", "mysql")
+            database.sql((HERE / "store/schema.sql").read_text())
+            for table in TABLES:
+                database.sql("set unique_checks = 0, foreign_key_checks = 0;"
+                             f"load data infile '{self.directory}/tables/{table}.tsv' into table {table}")
+            database.sql((HERE / "store/indices.sql").read_text())
+            database.sql("analyze table " + ", ".join(TABLES))
+        finally:
+            database.stop(120)
+        shutil.rmtree(self.directory / "tables")
+        shutil.rmtree(self.directory / "loading")
+
+
+def beeline_programs(given):
+    """Where beeline and beelined are; they are built if nobody says."""
+    directory = pathlib.Path(given) if given else ROOT / "target/release"
+    for program in ("beeline", "libbeeline.so"):
+        if not (directory / program).exists():
+            raise Trouble(f"there is no {directory / program}; `make all` builds it")
+    return directory
+
+
+def machine():
+    """What the report says of the machine."""
+    model = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+                  if line.startswith("model name")), "unknown")
+    version = lambda *command: subprocess.run(command, capture_output=True, text=True)
+    java = version("java", "-version").stderr.splitlines()[0]
+    return {"cpu": model, "cpus": os.cpu_count(), "kernel": os.uname().release,
+            "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+            "java": java, "nginx": version("nginx", "-v").stderr.strip(),
+            "mariadb": version("mariadbd", "--version").stdout.strip(),
+            "load_at_start": os.getloadavg()[0], "time": time.strftime("%Y-%m-%d %H:%M:%S %Z")}

@@ -1,0 +1,74 @@
+"""Tests of what is computed here: python3 -m unittest harness.tests, in site/."""
+
+import json
+import tempfile
+import types
+import unittest
+
+from . import checks, figures, plan
+
+
+class Figures(unittest.TestCase):
+    def test_median_tells_what_it_is_worth(self):
+        found = figures.median([3, 1, 2])
+        self.assertEqual((found["median"], found["least"], found["greatest"]), (2, 1, 3))
+        self.assertAlmostEqual(found["confidence"], 0.75)
+        self.assertAlmostEqual(figures.median([1] * 5)["confidence"], 0.9375)
+        self.assertIsNone(figures.median([]))
+
+    def test_ratios_are_of_the_same_round(self):
+        self.assertEqual(figures.ratio([10, 40], [10, 20])["median"], 1.5)
+
+    def test_table_aligns(self):
+        lines = figures.table(["a", "bb"], [["x", 1], ["yyy", 22]]).splitlines()
+        self.assertEqual(lines[2], "x     1")
+        self.assertEqual(lines[3], "yyy  22")
+
+    def test_drawings_are_whole(self):
+        for drawing in (figures.over_time("t", "u", {"a": [0, 0], "b": [1, 2]}, (1,)), figures.bars("t", "u", ["g"], {"a": [0]})):
+            self.assertTrue(drawing.startswith("<svg") and drawing.endswith("</svg>"))
+
+
+class Recovery(unittest.TestCase):
+    def report(self, wips, errors):
+        return {"wips_each_second": wips, "errors_each_second": errors}
+
+    def test_first_second_without_errors_counts(self):
+        report = self.report([9, 9, 9, 0, 1, 9, 9, 9, 9, 9], [0, 0, 0, 5, 1, 0, 0, 0, 0, 0])
+        self.assertEqual(checks._recovery(report, 3.5, 9), 1.5)
+
+    def test_a_site_that_does_little_has_not_recovered(self):
+        report = self.report([9, 9, 9, 0, 1, 1, 1, 1, 1, 1], [0, 0, 0, 5, 0, 0, 0, 0, 0, 0])
+        self.assertIsNone(checks._recovery(report, 3.5, 9))
+
+
+class Orders(unittest.TestCase):
+    def held(self, attempts, rows):
+        """What is found for such orders in such a database."""
+        database = types.SimpleNamespace(sql=lambda text: rows if "cx_num" in text else [["0"]])
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as journal:
+            journal.writelines(json.dumps(attempt) + "\n" for attempt in attempts)
+            journal.flush()
+            return checks.orders(types.SimpleNamespace(database=database, first_order=0), journal.name)
+
+    def test_good_orders(self):
+        found = self.held([{"card": "1", "order": 7}, {"card": "2", "order": None}], [["1", "7", "2", "1"]])
+        self.assertEqual([found[what] for what in ("lost", "doubled", "another_number", "torn", "of_nobody")], [0] * 5)
+        self.assertEqual((found["confirmed"], found["unanswered_and_gone"]), (1, 1))
+
+    def test_what_is_wrong_is_found(self):
+        self.assertEqual(self.held([{"card": "1", "order": 7}], [])["lost"], 1)
+        self.assertEqual(self.held([{"card": "1", "order": 7}], [["1", "7", "2", "1"], ["1", "8", "2", "1"]])["doubled"], 1)
+        self.assertEqual(self.held([{"card": "1", "order": 7}], [["1", "8", "2", "1"]])["another_number"], 1)
+        self.assertEqual(self.held([{"card": "1", "order": 7}], [["1", "7", "0", "1"]])["torn"], 1)
+        self.assertEqual(self.held([], [["1", "7", "1", "1"]])["of_nobody"], 1)
+
+
+class Sums(unittest.TestCase):
+    def test_shares_are_weighed_by_their_rounds(self):
+        reports = [{"interactions": {"home": {"late": 10.0, "count": 1}}}, {"interactions": {"home": {"late": 0.0, "count": 9}}}]
+        self.assertAlmostEqual(plan.weighed(reports, "home", "late", 10), 1.0)
+
+
+if __name__ == "__main__":
+    unittest.main()
