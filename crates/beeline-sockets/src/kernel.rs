@@ -116,7 +116,7 @@ impl SockAddr {
         if pointer.is_null() || length as usize > size_of::<libc::sockaddr_storage>() || length < 2 {
             return None;
         }
-        // SAFETY: readable by the caller's word; our storage is at least as long.
+        // SAFETY: readable, as the caller guarantees; our storage is at least as long.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 pointer.cast::<u8>(),
@@ -137,7 +137,7 @@ impl SockAddr {
         if pointer.is_null() || length.is_null() {
             return;
         }
-        // SAFETY: valid by the caller's word; our storage is at least `self.length` long.
+        // SAFETY: valid, as the caller guarantees; our storage is at least `self.length` long.
         unsafe {
             let room = (*length).min(self.length) as usize;
             core::ptr::copy_nonoverlapping((&raw const self.storage).cast::<u8>(), pointer.cast::<u8>(), room);
@@ -278,7 +278,7 @@ pub fn recv(fd: i32, bytes: &mut [u8], flags: i32) -> SysResult {
 /// The message's pointers must be valid as for sendmsg(2).
 pub unsafe fn sendmsg(fd: i32, message: &libc::msghdr, flags: i32) -> SysResult {
     let args = [fd as usize, core::ptr::from_ref(message) as usize, flags as usize, 0, 0, 0];
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     unsafe { call(libc::SYS_sendmsg, args) }
 }
 
@@ -288,7 +288,7 @@ pub unsafe fn sendmsg(fd: i32, message: &libc::msghdr, flags: i32) -> SysResult 
 /// The message's pointers must be valid as for recvmsg(2).
 pub unsafe fn recvmsg(fd: i32, message: &mut libc::msghdr, flags: i32) -> SysResult {
     let args = [fd as usize, core::ptr::from_mut(message) as usize, flags as usize, 0, 0, 0];
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     unsafe { call(libc::SYS_recvmsg, args) }
 }
 
@@ -324,7 +324,7 @@ pub fn ioctl_int(fd: i32, request: u64, value: &mut i32) -> SysResult {
 pub unsafe fn ppoll(fds: &mut [libc::pollfd], timeout: *const libc::timespec, mask: *const u64) -> SysResult {
     // The kernel writes the remaining time back into `timeout`; the copies callers pass are theirs to lose.
     let args = [fds.as_mut_ptr() as usize, fds.len(), timeout as usize, mask as usize, 8, 0];
-    // SAFETY: the slice is live; the rest by the caller's word.
+    // SAFETY: the slice is live; the caller guarantees the rest.
     unsafe { call(libc::SYS_ppoll, args) }
 }
 
@@ -374,7 +374,7 @@ pub unsafe fn epoll_now(set: i32, events: *mut libc::epoll_event, count: i32) ->
     let number = libc::SYS_epoll_wait;
     #[cfg(not(target_arch = "x86_64"))]
     let number = libc::SYS_epoll_pwait;
-    // SAFETY: by the caller's word; no mask.
+    // SAFETY: the caller guarantees it; no mask.
     unsafe { call(number, [set as usize, events as usize, count as usize, 0, 0, 8]) }
 }
 
@@ -383,8 +383,8 @@ pub unsafe fn epoll_now(set: i32, events: *mut libc::epoll_event, count: i32) ->
 /// of system calls that do not have `epoll_pwait2`, because the wait is made in ppoll(2) there.
 ///
 /// # Safety
-/// `events` must be writable for `count` events; `timeout` and `mask` null or valid, and `timeout` the caller's to
-/// lose.
+/// `events` must be writable for `count` events; `timeout` and `mask` null or valid, and `timeout`
+/// writable: the kernel may change it.
 pub unsafe fn epoll_sleep(
     set: i32,
     events: *mut libc::epoll_event,
@@ -395,7 +395,7 @@ pub unsafe fn epoll_sleep(
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
     if !IS_REFUSED.load(Relaxed) {
         let args = [set as usize, events as usize, count as usize, timeout as usize, mask as usize, 8];
-        // SAFETY: by the caller's word.
+        // SAFETY: the caller guarantees it.
         match unsafe { call(libc::SYS_epoll_pwait2, args) } {
             // Neither is an answer of the call itself.
             Err(Errno(libc::ENOSYS | libc::EPERM)) => IS_REFUSED.store(true, Relaxed),
@@ -404,11 +404,11 @@ pub unsafe fn epoll_sleep(
     }
     loop {
         let mut fds = [libc::pollfd { fd: set, events: libc::POLLIN, revents: 0 }];
-        // SAFETY: by the caller's word. The kernel leaves in `timeout` what remains of it.
+        // SAFETY: the caller guarantees it. The kernel leaves in `timeout` what remains of it.
         if unsafe { ppoll(&mut fds, timeout, mask) }? == 0 {
             return Ok(0);
         }
-        // SAFETY: by the caller's word. Nothing is left when another thread that waits was faster.
+        // SAFETY: the caller guarantees it. Nothing is left when another thread that waits was faster.
         match unsafe { epoll_now(set, events, count) }? {
             0 => {}
             found => return Ok(found),
@@ -441,75 +441,16 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Moves a descriptor of ours out of the way of the app's, which expects low numbers, and hides it from the
-/// app. The new one is close-on-exec. Keeps the old one if there is no room above. To be closed with
-/// [`close_hidden`] and nothing else.
-pub fn hide(fd: i32) -> i32 {
-    let hidden = match fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(descriptor_limit())) {
-        Ok(high) => {
-            let _ = beeline_shm::sys::close(fd);
-            high as i32
-        }
-        Err(_) => {
-            let _ = fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
-            fd
-        }
-    };
-    crate::life::hidden_add(hidden);
-    hidden
-}
-
-/// A hidden duplicate of `fd`; none if there is no room.
-pub fn hidden_twin(fd: i32) -> Option<i32> {
-    let hidden = fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(descriptor_limit())).ok()? as i32;
-    crate::life::hidden_add(hidden);
-    Some(hidden)
-}
-
-/// Hides a descriptor that is good to have, but not needed: closes it when there is little room.
-pub fn keep(fd: i32) -> Option<i32> {
-    /// Numbers that are left to descriptors that are needed.
-    const SPARED: usize = 16;
-    let limit = descriptor_limit();
-    let kept = if (crate::life::hidden_count() as usize).saturating_add(SPARED) < limit / 8 {
-        fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok()
-    } else {
-        None
-    };
-    let _ = beeline_shm::sys::close(fd);
-    let hidden = kept? as i32;
-    crate::life::hidden_add(hidden);
-    Some(hidden)
-}
-
-/// Whether there are numbers to spare where descriptors of ours go.
-pub fn has_spare() -> bool {
-    let limit = descriptor_limit();
-    let from = hidden_from(limit);
-    // SAFETY: no arguments. Any descriptor would do; one that is made for this is never the app's.
-    let probe = unsafe { call(libc::SYS_epoll_create1, [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) };
-    let Ok(probe) = probe else { return false };
-    let twin = fcntl(probe as i32, libc::F_DUPFD_CLOEXEC, from);
-    for fd in core::iter::once(probe).chain(twin) {
-        let _ = beeline_shm::sys::close(fd as i32);
-    }
-    probe < from && twin.is_ok()
-}
-
-/// Closes a descriptor that [`hide`] returned.
-pub fn close_hidden(fd: i32) {
-    crate::life::hidden_remove(fd);
-    let _ = beeline_shm::sys::close(fd);
-}
-
-/// The first number for descriptors of ours: the last 128 below the limit, or the last eighth of a small one,
-/// but never above 4096, because the kernel's table grows with the highest number in use.
-fn hidden_from(limit: usize) -> usize {
-    let limit = limit.min(4096);
-    limit.saturating_sub((limit / 8).clamp(8, 128)).max(3)
-}
-
 /// `RLIMIT_NOFILE`. Asked each time: apps change it.
-fn descriptor_limit() -> usize {
+pub(crate) fn descriptor_limit() -> usize {
     usize::try_from(beeline_shm::sys::limit(libc::RLIMIT_NOFILE)).unwrap_or(usize::MAX)
+}
+
+/// The state of a TCP socket that is not connected, nor about to be.
+pub(crate) const TCP_CLOSE: u8 = 7;
+
+/// The state of a TCP socket, by its number in the kernel.
+pub(crate) fn tcp_state(fd: i32) -> Option<u8> {
+    // The first byte of struct tcp_info.
+    getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok().map(|info| info[0])
 }

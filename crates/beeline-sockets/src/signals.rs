@@ -6,7 +6,7 @@
 //!
 //! 1. In a critical section the handler must not run. The trampoline sends the signal to its thread again,
 //!    returns into the section with all signals blocked, and the end of the section restores the mask
-//!    ([`deliver_deferred`]): then the kernel delivers.
+//!    ([`thread`]): then the kernel delivers.
 //! 2. Otherwise it counts the signal for a call that waits, and ends a sleep that is about to begin
 //!    (see [`crate::thread`]), *before* it calls the handler, which may never return. The handler finds the thread
 //!    as if it were in no sleep: it may sleep in calls of ours itself, or jump out.
@@ -27,7 +27,7 @@ use beeline_stats::Counter;
 
 use crate::lock::Lock;
 use crate::thread::{self, Thread};
-use crate::{Errno, Outcome, life, stats};
+use crate::{Errno, Outcome, process, stats};
 
 const SIGNALS: usize = 65;
 
@@ -71,7 +71,7 @@ unsafe fn real(signal: i32, new: *const libc::sigaction, old: *mut libc::sigacti
     }
     // SAFETY: stored by `set_real_sigaction` from a function of this type.
     let real: RealSigaction = unsafe { core::mem::transmute(real) };
-    // SAFETY: the pointers are valid for sigaction(2) by the caller's word. libc's errno is this thread's own; the app's
+    // SAFETY: the pointers are valid for sigaction(2), as the caller guarantees. libc's errno is this thread's own; the app's
     // value is put back.
     unsafe {
         let errno = __errno_location();
@@ -133,12 +133,12 @@ pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc
     if REAL.load(Acquire) == 0 {
         return Outcome::Kernel;
     }
-    if life::is_guest_of_parent() {
+    if process::is_guest_of_parent() {
         // The dispositions are this process's own, the table is the parent's.
         // SAFETY: forwarded.
         let result = unsafe { real(signal, new, old) };
         if result.is_ok() && !old.is_null() {
-            // SAFETY: valid by the caller's word.
+            // SAFETY: valid, as the caller guarantees.
             unwrap_action(signal, unsafe { &mut *old }, entry.load(SeqCst));
         }
         return finish(result);
@@ -151,7 +151,7 @@ pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc
         // SAFETY: live or null pointers.
         unsafe { real(signal, core::ptr::null(), &raw mut was) }
     } else {
-        // SAFETY: valid by the caller's word.
+        // SAFETY: valid, as the caller guarantees.
         let wanted = unsafe { new.read() };
         let mut given = wanted;
         if is_handler(wanted.sa_sigaction) {
@@ -170,7 +170,7 @@ pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc
     };
     if result.is_ok() && !old.is_null() {
         unwrap_action(signal, &mut was, before);
-        // SAFETY: valid by the caller's word.
+        // SAFETY: valid, as the caller guarantees.
         unsafe { old.write(was) };
     }
     finish(result)
@@ -250,7 +250,7 @@ pub fn sigset(signal: i32, handler: usize) -> Outcome {
         Outcome::Done(_) => {}
         outcome => return outcome,
     }
-    match change_mask(how, bit(signal)) {
+    match thread::change_mask(how, bit(signal)) {
         Ok(mask) if mask & bit(signal) != 0 => Outcome::Done(SIG_HOLD as isize),
         Ok(_) => Outcome::Done(old.sa_sigaction as isize),
         Err(errno) => Outcome::Fail(errno),
@@ -267,14 +267,6 @@ pub fn note_siginterrupt(signal: i32, interrupts: bool) {
         INTERRUPTING.fetch_and(!bit(signal), Relaxed);
         entry.fetch_or(RESTART, SeqCst);
     }
-}
-
-/// `rt_sigprocmask(2)`; returns the old mask.
-fn change_mask(how: i32, mask: u64) -> Result<u64, Errno> {
-    let mut old = 0u64;
-    let args = [how as usize, (&raw const mask) as usize, (&raw mut old) as usize, 8, 0, 0];
-    // SAFETY: live masks of the kernel's size.
-    unsafe { call(libc::SYS_rt_sigprocmask, args) }.map(|_| old)
 }
 
 /// What stands before each handler of the app.
@@ -342,7 +334,7 @@ fn deferrable() -> u64 {
 unsafe fn defer(thread: &Thread, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // Another signal may interrupt this very function and be put off before it. Once all are blocked that is
     // over; then the outermost delivery, whose context holds the section's own mask, writes last.
-    let _ = change_mask(libc::SIG_BLOCK, deferrable());
+    let _ = thread::change_mask(libc::SIG_BLOCK, deferrable());
     // SAFETY: the kernel's context; its signal set begins with the 64 bits that the kernel uses.
     unsafe {
         let mask = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
@@ -359,15 +351,6 @@ unsafe fn defer(thread: &Thread, signal: i32, info: *mut libc::siginfo_t, contex
         let _ = unsafe { call(libc::SYS_tgkill, [process, tid, signal as usize, 0, 0, 0]) };
     }
     stats::count_if_open(Counter::SignalsDeferred);
-}
-
-/// Lets signals through that were put off in a section which has just ended.
-#[cold]
-pub fn deliver_deferred(thread: &Thread) {
-    // SAFETY: signals are blocked, so no handler writes it meanwhile.
-    let mask = unsafe { *thread.mask.get() };
-    thread.deferred.store(false, Relaxed);
-    let _ = change_mask(libc::SIG_SETMASK, mask);
 }
 
 /// In the child of a `fork`: nobody holds the lock.

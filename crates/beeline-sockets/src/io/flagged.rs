@@ -8,8 +8,9 @@ use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use beeline_shm::sys::{self, call};
 
+use super::call::check_iovecs;
 use super::receive::{readv, receive_iovecs};
-use super::send::{check_iovecs, send_iovecs, writev};
+use super::send::{send_iovecs, writev};
 use crate::desc::Desc;
 use crate::{Errno, Outcome, kernel, table};
 
@@ -71,7 +72,7 @@ impl Asked {
         if self.flags == 0 {
             return Ok(0);
         }
-        // SAFETY: by the caller's word; nonsense is refused.
+        // SAFETY: the caller guarantees it; nonsense is refused.
         if unsafe { check_iovecs(self.parts, self.count as usize) }?.1 == 0 {
             return Err(Outcome::OK);
         }

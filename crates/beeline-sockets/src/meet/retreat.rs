@@ -10,7 +10,8 @@
 //!
 //! When there is no descriptor left for the program, doors at which nobody waits are closed at once, with what else is
 //! hidden. Where clients wait the door stays, although it is in the way of one descriptor: a client of this very process
-//! would find no number either with which to begin again over TCP.
+//! would find no number either with which to begin again over TCP. A process that only inherited a door which another
+//! serves leaves it in any case.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -18,19 +19,20 @@ use beeline_shm::sys;
 use beeline_stats::Reason;
 
 use super::listener::Listener;
-use super::{admit, door, pool};
+use super::reserve;
+use super::{door, pool};
 use crate::desc::Desc;
-use crate::{epoll, kernel, limits, table};
+use crate::{epoll, hidden, kernel, limits, table};
 
 /// A lane was mapped for a client: if that was one of the last that there is room for, doors let nobody in any more.
-/// The caller holds `life::changing`.
+/// The caller holds `changing::changing`.
 pub(super) fn if_near_a_limit() {
     if let Err(reason) = limits::may_serve() {
         from_all_doors(reason);
     }
 }
 
-/// No door of this process lets anybody in any more. The caller holds `life::changing`.
+/// No door of this process lets anybody in any more. The caller holds `changing::changing`.
 pub(crate) fn from_all_doors(reason: Reason) {
     each_listener(|_, listener| {
         begin_now(listener, reason);
@@ -92,13 +94,18 @@ fn finish(desc: &'static Desc, listener: &'static Listener) {
 }
 
 /// The program has no descriptor left, and none of those that are only there for speed: gives up the last ones.
-/// The caller holds `life::changing`.
+/// The caller holds `changing::changing`.
 pub(super) fn give_up_descriptors() -> bool {
-    let mut any = pool::release_descriptors() | admit::release_reserve();
+    let mut any = pool::release_descriptors() | reserve::release_reserve();
     each_listener(|_, listener| {
         let _guard = listener.lock.lock();
-        let nobody_waits = |door: i32| kernel::poll_now(door, libc::POLLIN) == 0 && !listener.lobby.is_occupied();
-        if listener.door.get().is_some_and(nobody_waits) {
+        // In the queue of a door that is shut there are plugs alone.
+        let nobody_waits = |door: i32| {
+            !listener.is_open() || kernel::poll_now(door, libc::POLLIN) == 0 && !listener.lobby.is_occupied()
+        };
+        let is_served_elsewhere = listener.serving.load(Relaxed) == 0
+            && listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) != 0);
+        if listener.door.get().is_some_and(|door| is_served_elsewhere || nobody_waits(door)) {
             door::close(listener, false);
             listener.leaving.store(0, Relaxed);
             listener.set_doorless(Reason::DescriptorsShort);
@@ -114,7 +121,7 @@ pub(super) fn give_up_descriptors() -> bool {
 pub(super) fn give_up_turnstile(listener: &Listener) -> bool {
     let mut any = false;
     for cell in [&listener.turnstile, &listener.set] {
-        any |= cell.take().map(kernel::close_hidden).is_some();
+        any |= cell.take().map(hidden::close_hidden).is_some();
     }
     any
 }

@@ -1,0 +1,251 @@
+//! What the kernel has to say of a set, and what becomes of it.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use libc::epoll_event;
+
+use super::events::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
+use super::faults::hear;
+use super::limits::LOOK_TICKS_MIN;
+use super::listeners::disarm_pair;
+use super::nested::any_ready;
+use super::order::Own;
+use super::readiness::arrivals;
+use super::registration::{deregister_dead, make_exact, pause, was_parked};
+use super::set::{Entry, Set};
+use super::set::{is_shared, open_fd, set_of};
+use super::wait::Call;
+use super::waker::WAKER_DATA;
+use crate::desc::{Desc, Kind, Pin};
+use crate::io::somebody_polls;
+use crate::io::{self, Anchor, Next};
+use crate::{guards, kernel};
+
+/// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the
+/// set: they become hot. At a depth other than 0 the locks of sets around it may be held.
+pub(super) fn take_kernel_events(epfd: i32, set: &'static Set, depth: u32) {
+    let mut events = [epoll_event { events: 0, u64: 0 }; 16];
+    let (pointer, room) = (events.as_mut_ptr(), events.len());
+    let mut call = Call::new(epfd, set, pointer, room);
+    call.is_inside = depth != 0;
+    // SAFETY: room for that many events.
+    let count = unsafe { kernel::epoll_now(epfd, pointer, room as i32) };
+    call.translate(count.unwrap_or(0));
+}
+
+/// What a kernel event has told of lanes.
+#[derive(Default)]
+struct News {
+    /// Whether something is hot that was not.
+    heated: bool,
+    /// Lanes whose anchor has news of an end, with what the kernel says: those are told without the set's lock.
+    told: [Option<(Pin, &'static Desc, i32, i16)>; 4],
+    /// A hot lane that was rung.
+    rung: Option<(i32, &'static Desc)>,
+    /// The stamp of a lane's peer.
+    stamp: Option<u64>,
+}
+
+impl Call {
+    /// Goes through `count` kernel events behind the filled part of the app's array: those of lanes only make
+    /// the lanes hot, the others stay. Tells whether a lane became hot.
+    ///
+    /// A set whose kernel members have news is asked more often.
+    pub(super) fn translate(&mut self, count: usize) -> bool {
+        let mut heated = false;
+        let begin = self.filled;
+        for index in begin..begin + count {
+            // SAFETY: the kernel has just filled these places; the struct is packed, so it is read whole.
+            let event = unsafe { self.events.add(index).read_unaligned() };
+            if self.is_for_app(event, &mut heated) {
+                self.note_own(event);
+                self.push(event);
+            }
+        }
+        self.set.looked.store(self.number, Relaxed);
+        if self.filled != begin {
+            self.set.busy_waits.store(0, Relaxed);
+        }
+        match heated || self.filled != begin {
+            true => self.set.look_ticks.store(LOOK_TICKS_MIN, Relaxed),
+            false => self.rest(),
+        }
+        heated
+    }
+
+    /// Whether a kernel event goes to the app as it is.
+    fn is_for_app(&mut self, event: epoll_event, heated: &mut bool) -> bool {
+        if event.u64 == WAKER_DATA {
+            *heated = true;
+            return false;
+        }
+        let guard = self.set.lock.lock();
+        let mut known = false;
+        let mut foreign = false;
+        let mut news = News::default();
+        let mut listener = None;
+        // With equal data the kernel does not say which member it means, parked ones among them, and an end may be that
+        // of a connection that had the number before: then members are asked themselves.
+        let parked = was_parked(self.epfd, self.set, event.u64)
+            | self.set.departed.since(self.departures, event.u64, !is_shared(self.set));
+        let mut members = u32::from(parked);
+        self.set.with_data(event.u64, |_, _| members += 1);
+        self.set.with_data(event.u64, |fd, entry| {
+            known = true;
+            match entry.desc().map(|desc| (desc, desc.kind())) {
+                // The kernel no longer watches it: this is about another member with the same data.
+                Some((_, Kind::Lane)) if entry.dead.load(Relaxed) => {}
+                Some((desc, Kind::Lane)) => self.hear_of_lane(fd, entry, desc, event, members, &mut news),
+                Some((desc, Kind::Listener)) => {
+                    if !entry.fired.load(Relaxed) && !self.has_reported(event) {
+                        listener = Some((fd, desc));
+                    }
+                }
+                Some((desc, Kind::Epoll)) => {
+                    // An arrival that was reported already may be told by the kernel only now.
+                    let told =
+                        set_of(desc).is_some_and(|inner| arrivals(inner) == entry.seen.tail() && any_ready(inner, 1));
+                    if !told {
+                        entry.seen.refresh();
+                    }
+                    self.set.make_hot(fd, entry);
+                    news.heated = true;
+                }
+                _ => foreign |= !parked || kernel::poll_now(fd, entry.events.load(Relaxed) as i16) != 0,
+            }
+        });
+        drop(guard);
+        *heated |= news.heated;
+        news.stamp.into_iter().for_each(|stamp| self.own.get_or_insert(Own::NONE).lane_at(stamp));
+        for (_pin, desc, fd, revents) in news.told.into_iter().flatten() {
+            if desc.is_lane() {
+                let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
+            }
+        }
+        if self.is_inside {
+            // What follows is about sets that nobody watches, and takes locks.
+            return false;
+        }
+        if let Some((fd, desc)) = news.rung {
+            self.drain_bells(fd, desc);
+        }
+        if let Some((fd, desc)) = listener {
+            foreign |= self.listener_fires(fd, desc, event);
+        }
+        foreign || !known && !parked && !self.set.has_strays.load(Relaxed)
+    }
+
+    /// Notes what a kernel event says of a lane, and makes it hot. The set is locked.
+    fn hear_of_lane(
+        &self,
+        fd: i32,
+        entry: &Entry,
+        desc: &'static Desc,
+        event: epoll_event,
+        members: u32,
+        news: &mut News,
+    ) {
+        news.stamp = Some(desc.lane().stamp(desc.end().peer()));
+        let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
+        let events = match members {
+            1 if harmless => event.events,
+            _ => present_events(fd, desc),
+        };
+        if events == 0 {
+            return;
+        }
+        let dead = events & (EPOLLHUP | EPOLLERR) != 0;
+        if entry.fired.load(Relaxed) {
+            desc.side().rx.note_bell();
+            // No pause keeps the kernel from telling of a dead anchor.
+            if !dead {
+                pause(self.epfd, fd, entry);
+                return;
+            }
+        } else {
+            make_exact(self.epfd, fd, entry);
+            let was_hot = entry.heat.is_hot();
+            self.set.make_hot(fd, entry);
+            desc.show_cpu();
+            news.heated |= !was_hot;
+            if events & EPOLLIN != 0 {
+                desc.side().rx.note_bell();
+                news.rung = Some((fd, desc)).filter(|_| was_hot);
+            }
+        }
+        let grave = events & !(EPOLLIN | libc::EPOLLOUT as u32);
+        if grave == 0 {
+            return;
+        }
+        news.heated = true;
+        match news.told.iter_mut().find(|place| place.is_none()) {
+            Some(place) if !self.is_inside => {
+                // Pinned: its number may lead elsewhere, and a description that is given back, too.
+                *place = Some((desc.pin(), desc, fd, grave as i16));
+            }
+            _ => hear(self.set, fd, entry, desc, grave as i16),
+        }
+        if dead {
+            deregister_dead(self.epfd, fd, entry);
+        }
+    }
+
+    /// Takes out the bells of a hot lane that nobody sleeps on.
+    fn drain_bells(&self, fd: i32, desc: &'static Desc) {
+        let number = open_fd(fd, desc);
+        let Some(_pin) = guards::pin(number, desc) else { return };
+        let hushed = {
+            // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If another
+            // thread has made it cold meanwhile, a bell may be all that tells of it.
+            let _set = self.set.lock.lock();
+            let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
+            let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
+            let Some(guard) = guards::rx_of(number, desc).filter(|_| hot) else { return };
+            // Whoever sleeps has said so before it armed the lane, under the lock that we hold. On a set that others watch
+            // sleep those who watch it.
+            let alone = !desc.shared.load(Relaxed)
+                && desc.entries.load(Relaxed) == 1
+                // Ours.
+                && desc.keepers.pins() == 1
+                && self.set.sleepers.load(Relaxed) == 0
+                && !self.set.exposed.load(Relaxed)
+                && !somebody_polls();
+            if alone { guard.reader().hush(&Anchor(number)) } else { Ok(()) }
+        };
+        if let Err(failure) = hushed {
+            let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
+        }
+    }
+
+    /// Whether the app's array holds this event of a listener already: its door and its queue report alike.
+    fn has_reported(&self, event: epoll_event) -> bool {
+        (0..self.filled).any(|index| {
+            // SAFETY: places below `filled` were written by us or the kernel.
+            let other = unsafe { self.events.add(index).read_unaligned() };
+            other.u64 == event.u64 && other.events & EPOLLIN != 0
+        })
+    }
+
+    /// Whether a listener's event goes to the app: not if its door rang in vain. Asking a door may find clients that
+    /// have not said hello, which changes sets; so the set is not locked.
+    fn listener_fires(&self, fd: i32, desc: &'static Desc, event: epoll_event) -> bool {
+        let in_queue = || kernel::poll_now(desc.fd.load(Relaxed), libc::POLLIN) != 0;
+        if event.events & EPOLLIN != 0 && !(desc.operations.get().is_readable)(desc) && !in_queue() {
+            return false;
+        }
+        let _guard = self.set.lock.lock();
+        let Some(entry) = self.set.find(fd) else { return true };
+        if entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
+            if entry.fired.load(Relaxed) {
+                return false;
+            }
+            disarm_pair(self.epfd, fd, entry);
+        }
+        true
+    }
+}
+
+/// What the kernel reports of a lane's anchor now.
+fn present_events(fd: i32, desc: &'static Desc) -> u32 {
+    u32::from(kernel::poll_now(open_fd(fd, desc), libc::POLLIN | libc::POLLRDHUP) as u16)
+}
