@@ -110,10 +110,13 @@ class Namespaces(World):
             shell("ip", "-n", switch, "link", "set", port, "master", "switch", "up")
             shell("ip", "-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "net0")
             shell("ip", "-n", host.namespace, "link", "set", "net0", "up")
+            if delay:
+                limits = ["netem", "limit", "20000", "delay", delay, *(["rate", rate] if rate else [])]
+            elif rate:
+                limits = ["tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
             if rate or delay:
-                netem = ["delay", delay] if delay else []
-                netem += ["rate", rate] if rate else []
-                shell("tc", "-n", host.namespace, "qdisc", "add", "dev", "net0", "root", "netem", "limit", "20000", *netem)
+                # Not every kernel has netem; all that have tc at all have tbf.
+                shell("tc", "-n", host.namespace, "qdisc", "add", "dev", "net0", "root", *limits)
         for host in self.hosts.values():
             until(lambda host=host: "state UP" in shell("ip", "-n", host.namespace, "-o", "link", "show", "net0"), 10,
                   f"the network of {host.role}")
