@@ -139,6 +139,7 @@ pub fn run_program(program: &Path, case: &str, library: Option<&Path>) -> Result
 }
 
 /// Tests of all cases of a guest, but for those that other tests run.
+#[allow(unused_macros, reason = "no test uses all of it")]
 macro_rules! cases {
     ($guest:ident: $($case:ident)*; $($other:ident)*) => {
         mod $guest {
