@@ -225,6 +225,15 @@ pub(crate) fn poison_locked(desc: &'static Desc, poison: Poison) {
     let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
 }
 
+/// Ends a connection from outside: what is in the rings is lost, as when TCP gives a connection up.
+pub(crate) fn cut(desc: &'static Desc, errno: i32) {
+    let side = desc.side();
+    reset(side, errno);
+    let (lane, end) = (desc.lane(), desc.end());
+    lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::CLOSED | flags::RESET);
+    let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
+}
+
 /// Whether the receiving half is over, once the ring is empty.
 #[inline]
 pub(crate) fn receive_over(side: &SideState) -> bool {

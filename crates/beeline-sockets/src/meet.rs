@@ -29,7 +29,7 @@
 //! find the client's address and reserve it; `hello_io` moves the hello; `pool` keeps lanes and sides;
 //! `listener`, `door`, `lobby`, `turnstile`, `accept`, `admit`, `claims` and `reset` are the server's part; `connect`,
 //! `knock`, `bridged` and `late` the client's, `counted` is what becomes of both in a program that has left lanes, and `brief` knows which
-//! other hosts' listeners are left to TCP. `bridging` is what the bridge itself uses of all this.
+//! other hosts' listeners are left to TCP. `agent` is how both ends meet across network namespaces. `bridging` is what the bridge itself uses of all this.
 //!
 //! # Locks
 //!
@@ -40,6 +40,7 @@
 
 mod accept;
 mod admit;
+pub(crate) mod agent;
 mod bridged;
 mod bridging;
 mod brief;
@@ -77,6 +78,7 @@ use crate::{Errno, Outcome, epoll, io, life, stats, table};
 
 pub use accept::{accept4, door_ready};
 pub(crate) use admit::forget_descriptor_limit;
+pub(crate) use agent::end_if_cut;
 pub(crate) use bridged::note_end;
 pub use bridging::{LaneEnd, Lying, answer, connect_for, listen_for_clients, take_client};
 pub use connect::connect;
@@ -85,6 +87,7 @@ pub use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub use door::open_door;
 pub(crate) use late::carry_options;
 pub use late::{Begun, before_close, late_fallback};
+pub(crate) use hello_io::offer_of as parcel_offer;
 pub use listener::{
     Listener, adopt_listener, close_listener, leave_door_if_blocked, leave_doors, listen, listener_fds, meet_listener,
     shutdown_listener,
@@ -371,6 +374,7 @@ pub fn release_descriptors() -> bool {
 
 /// In the child of a `fork`.
 pub fn reset_after_fork() {
+    agent::reset_after_fork();
     offers::reset_after_fork();
     lookup::reset_after_fork();
     pool::reset_after_fork();

@@ -360,6 +360,7 @@ fn send_pinned<'a>(
                 desc.bulk.sent(sent, ticks().wrapping_sub(began));
             }
             if look {
+                crate::meet::end_if_cut(desc);
                 let revents = kernel::poll_now(fd, 0);
                 if revents != 0 && table::leads_to(fd, desc) {
                     kernel_said(fd, desc, revents);

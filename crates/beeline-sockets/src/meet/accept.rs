@@ -23,7 +23,7 @@ use super::admit::take;
 use super::hello_io::{self, Refusal, Waiting};
 use super::listener::{self, Listener};
 use super::lobby::{self, send_away};
-use super::{admit, door, pool, reset, retreat, turnstile, watched};
+use super::{admit, agent, door, pool, reset, retreat, turnstile, watched};
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
@@ -56,6 +56,7 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
     door::open_to_accept(desc);
     let Some(listener) = Listener::of(desc) else { return Outcome::Kernel };
     listener.told_ns.store(0, Relaxed);
+    agent::enroll(desc, listener);
     // A listener that is closed while this call waits is kept until the end.
     let Some(pin) = table::pin(fd, desc) else { return Outcome::Kernel };
     let mut peer = SockAddr::empty();
@@ -165,7 +166,7 @@ fn now(
     }
     match take_from_tcp(fd, flags, peer) {
         Err(Errno(libc::EAGAIN)) if !door_first => {}
-        result => return result.map(came_over_tcp),
+        result => return result.map(|accepted| came_over_tcp(desc, listener, accepted, flags)),
     }
     from_door(desc, listener, flags, peer)?.ok_or(Errno(libc::EAGAIN))
 }
@@ -218,7 +219,7 @@ fn eventually(
                 let taken = (kernel::poll_now(fd, libc::POLLIN) != 0).then(|| take_from_tcp(fd, flags, peer));
                 drop(passed);
                 if let Some(taken) = taken {
-                    return taken.map(came_over_tcp);
+                    return taken.map(|accepted| came_over_tcp(desc, listener, accepted, flags));
                 }
             } else {
                 elsewhere = true;
@@ -343,10 +344,13 @@ fn take_from_tcp(fd: i32, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno>
     accepted.map(|accepted| accepted as i32)
 }
 
-/// A connection from the TCP queue is the kernel's business alone.
-fn came_over_tcp(accepted: i32) -> i32 {
+/// A connection from the TCP queue is the kernel's business alone, unless its other end is in another network namespace and
+/// the agent has a lane for it.
+fn came_over_tcp(desc: &'static Desc, listener: &'static Listener, accepted: i32, flags: i32) -> i32 {
     super::fd_reborn(accepted);
-    stats::fell_back(Role::Server, Reason::CameOverTcp);
+    if !agent::came_over_tcp(desc, listener, accepted, flags) {
+        stats::fell_back(Role::Server, Reason::CameOverTcp);
+    }
     accepted
 }
 

@@ -84,10 +84,11 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
 
 /// A connection to another host is closed here: how it was used tells what the next ones to the same place want.
 pub(crate) fn note_end(desc: &Desc) {
-    if crate::config().bridge_short_lived || !desc.is_bridged() || desc.end() != End::Client {
+    let side = desc.side();
+    let comes_from_afar = desc.is_bridged() || side.is(state::MET);
+    if crate::config().bridge_short_lived || !comes_from_afar || desc.end() != End::Client {
         return;
     }
-    let side = desc.side();
     let life = Life { sends: desc.sends.load(Relaxed), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
     lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
 }

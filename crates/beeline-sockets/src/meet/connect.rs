@@ -20,7 +20,7 @@ use beeline_wire::{ConnName, DoorName, Held, Hello};
 use super::lookup::{self, Target};
 use super::pool::{self, Offer, PooledLane};
 use super::route::{Anchor, Reserved, Route, reserve_name};
-use super::{bridged, door, hello_io, knock, ports, trust};
+use super::{agent, bridged, door, hello_io, knock, ports, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
@@ -65,9 +65,13 @@ pub unsafe fn connect(fd: i32, address: *const libc::sockaddr, length: u32) -> O
         Claim::Blocked(reason) => return settle(desc, reason),
     }
     match knock::patiently(fd, destination, || attempt(fd, desc, destination)) {
-        Ok(nonblocking) => {
+        Ok(Made::Lane { nonblocking }) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
+        }
+        Ok(Made::Answered(reason, errno)) => {
+            let _ = settle(desc, reason);
+            Outcome::fail(errno)
         }
         // Another thread has closed the number while this one waited: whatever it leads to now is not to be connected.
         Err(_) if !table::leads_to(fd, desc) => Outcome::fail(libc::EBADF),
@@ -158,8 +162,19 @@ pub(super) fn tcp_state(fd: i32) -> Option<u8> {
     kernel::getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok().map(|info| info[0])
 }
 
-/// Connects over a lane. Returns whether the socket is non-blocking.
-fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool, Reason> {
+/// How an attempt to connect has ended, if it was one.
+pub(super) enum Made {
+    /// There is a lane.
+    Lane {
+        /// Whether the socket is non-blocking.
+        nonblocking: bool,
+    },
+    /// The kernel was asked to connect, and this is its answer; why there is no lane.
+    Answered(Reason, i32),
+}
+
+/// Connects over a lane.
+fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<Made, Reason> {
     if crate::config().policy == Policy::Strict {
         return Err(Reason::PolicyStrict);
     }
@@ -179,7 +194,7 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     let nonblocking = mode & libc::O_NONBLOCK != 0;
     let route = Route::find(fd, desc, destination)?;
     if route.remote {
-        return bridged::attempt(fd, desc, &route, nonblocking).map(|()| nonblocking);
+        return attempt_afar(fd, desc, &route, nonblocking);
     }
     if route.bound_port.is_some_and(|port| port < ports::first_unprivileged())
         && !trust::may_have_any_port(trust::euid())
@@ -224,7 +239,28 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr) -> Result<bool
     if route.explicit {
         hold(fd, lane);
     }
-    install(fd, desc, &anchor, lane, side, nonblocking).map(|()| nonblocking)
+    install(fd, desc, &anchor, lane, side, nonblocking).map(|()| Made::Lane { nonblocking })
+}
+
+/// Connects to an address that is not this namespace's own: of another one of this host perhaps, else of another host.
+fn attempt_afar(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<Made, Reason> {
+    let mut unmet = None;
+    if agent::is_there() {
+        match agent::attempt(fd, desc, route, nonblocking) {
+            Ok(made) => return Ok(made),
+            Err(reason) => unmet = Some(reason),
+        }
+    }
+    let bridged = if crate::config().bridge && tcp_state(fd) == Some(TCP_CLOSE) {
+        lookup::elsewhere(route.destination).and_then(|_| bridged::attempt(fd, desc, route, nonblocking))
+    } else {
+        Err(Reason::NotLocal)
+    };
+    match (bridged, unmet) {
+        // There is no bridge: what the agent has said tells more.
+        (Err(Reason::NotLocal), Some(reason)) => Err(reason),
+        (bridged, _) => bridged.map(|()| Made::Lane { nonblocking }),
+    }
 }
 
 /// Finds the listener, and reserves an address.

@@ -154,6 +154,7 @@ fn open_for(desc: &'static Desc, accepts: bool) {
     if listener.serving.load(Relaxed) != 0 {
         return;
     }
+    super::agent::enroll(desc, listener);
     if listener.door.get().is_none() {
         make_again(desc, listener, accepts);
     }
@@ -167,6 +168,7 @@ fn open_for(desc: &'static Desc, accepts: bool) {
 /// Opens the door of a listener that is in no epoll set, because somebody polls.
 pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
     if listener.serving.load(Relaxed) == 0 && desc.entries.load(Relaxed) == 0 {
+        super::agent::enroll(desc, listener);
         if listener.door.get().is_none() {
             make_again(desc, listener, false);
         }

@@ -102,19 +102,22 @@ pub(super) fn look_closely(anchor: i32) -> Waiting {
 
 /// Whether the lane of a hello is withdrawn. The hello stays where it is.
 fn is_withdrawn(anchor: i32) -> bool {
+    offer_of(anchor) == Some(offer::WITHDRAWN)
+}
+
+/// The word of the lane of a hello that says whether it is taken; none without a hello. The hello stays where it is.
+pub(crate) fn offer_of(anchor: i32) -> Option<u32> {
     let mut bytes = [0u8; HELLO_BYTES];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>(MaybeUninit::uninit());
     let mut message = message(&mut part, &mut control);
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: iovec, buffer and control space are live and of the lengths given.
-    if unsafe { kernel::recvmsg(anchor, &mut message, flags) }.is_err() {
-        return false;
-    }
-    let is_said = |memfd: i32| LaneMemory::offer_in(memfd) == Ok(offer::WITHDRAWN);
-    let withdrawn = sole_descriptor(&message).is_some_and(|memfd| memfd::check_seals(memfd).is_ok() && is_said(memfd));
+    unsafe { kernel::recvmsg(anchor, &mut message, flags) }.ok()?;
+    let memfd = sole_descriptor(&message).filter(|memfd| memfd::check_seals(*memfd).is_ok());
+    let said = memfd.and_then(|memfd| LaneMemory::offer_in(memfd).ok());
     disarm_rights(&message);
-    withdrawn
+    said
 }
 
 /// A hello with its lane's descriptor, checked.

@@ -106,6 +106,8 @@ pub struct Listener {
     pub(super) told: AtomicU32,
     /// How many places the door's queue has because numbers are short, plus one; 0 when they are not.
     pub(super) narrow: AtomicU32,
+    /// Whether the agent knows it, and its clients' SYNs are kept ([`super::agent`]).
+    pub(super) enrolled: AtomicU32,
     /// Why nobody is let in at the door any more, as `Reason as u16 + 1`; 0 mostly. See [`super::retreat`].
     pub(super) leaving: AtomicU32,
     /// Counts accepts: door and TCP queue take turns in being looked at first.

@@ -92,7 +92,9 @@ struct Entry {
     untaken_pause_ns: u64,
     /// Why the bridge takes no connection there, until when.
     refused: Option<(Reason, u64)>,
-    /// How connections over the bridge have been used.
+    /// Why the agent brings nobody together with who is there, until when.
+    unmet: Option<(Reason, u64)>,
+    /// How connections over the bridge or the agent have been used.
     brief: Brief,
 }
 
@@ -125,6 +127,7 @@ pub(super) fn forget() {
             entry.doorless_until_ns = 0;
             entry.untaken_until_ns = 0;
             entry.refused = None;
+            entry.unmet = None;
         }
     });
 }
@@ -150,6 +153,7 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         untaken_until_ns: 0,
         untaken_pause_ns: 0,
         refused: None,
+        unmet: None,
         brief: Brief::default(),
     };
     remembered(|entries| {
@@ -206,6 +210,38 @@ fn leaves(destination: SocketAddr) -> bool {
 /// Notes how a connection over the bridge was used.
 pub(super) fn note_life(destination: SocketAddr, life: Life) {
     change(destination, |entry| entry.brief.ended(life, kernel::now_ns()));
+}
+
+/// Whether the agent is to be asked about a destination.
+///
+/// # Errors
+/// Why not.
+pub(super) fn may_be_met(destination: SocketAddr) -> Result<(), Reason> {
+    let Some(entry) = recall(destination) else { return Ok(()) };
+    let now_ns = kernel::now_ns();
+    match entry.unmet {
+        Some((reason, until_ns)) if now_ns < until_ns => Err(reason),
+        _ if entry.untaken_until_ns != 0 && now_ns < entry.untaken_until_ns => Err(Reason::AgentNotTaken),
+        _ if entry.brief.is_known() && leaves(destination) => Err(Reason::AgentShortLived),
+        _ => Ok(()),
+    }
+}
+
+/// Notes what the agent has said against a destination.
+pub(super) fn note_unmet(destination: SocketAddr, reason: Reason) {
+    let until_ns = kernel::now_ns().saturating_add(REFUSED_NS);
+    change(destination, |entry| entry.unmet = Some((reason, until_ns)));
+}
+
+/// Where a destination that is not this namespace's own is reached from.
+///
+/// # Errors
+/// [`Reason::NotLocal`] when there is no route, or [`Reason::LookupFailed`].
+pub(super) fn source_for(destination: SocketAddr) -> Result<IpAddr, Reason> {
+    match place(destination)? {
+        Place::Elsewhere(Some(source)) => Ok(source),
+        Place::Here(_) | Place::Elsewhere(None) => Err(Reason::NotLocal),
+    }
 }
 
 /// Notes that the bridge takes no connection to a destination.

@@ -19,7 +19,7 @@ use beeline_shm::sys;
 use beeline_stats::Reason;
 use beeline_wire::{ConnName, Endpoint, Held};
 
-use super::{claims, lookup, pool, ports};
+use super::{agent, claims, lookup, pool, ports};
 use crate::Errno;
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
@@ -78,6 +78,7 @@ impl Route {
         }
         let (reached_from, remote) = match lookup::local(destination) {
             Ok(local) => (local.source, false),
+            Err(Reason::NotLocal) if agent::is_there() => (lookup::source_for(destination)?, true),
             Err(Reason::NotLocal) if crate::config().bridge => (lookup::elsewhere(destination)?, true),
             Err(reason) => return Err(reason),
         };

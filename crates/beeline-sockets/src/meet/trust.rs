@@ -66,6 +66,26 @@ pub(super) fn may_bridge(uid: u32) -> bool {
     uid == 0 || u64::from(uid) == crate::config().bridge_uid
 }
 
+/// Whether the other end of a connection to the agent's socket file is the host's: root, or, where this process is in a user
+/// namespace of its own, somebody from outside of it. Only root writes where that file is.
+pub(super) fn is_the_hosts(fd: i32) -> bool {
+    let found: Result<libc::ucred, _> = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
+    found.is_ok_and(|found| match found.uid {
+        0 => true,
+        uid if uid == overflow_uid() => proc::user_namespace() != FIRST_USER_NAMESPACE,
+        uid => may_bridge(uid),
+    })
+}
+
+/// Whether to share a lane with a client that the agent has brought. One from another user namespace has no name here: the
+/// agent's configuration has admitted it, if the kernel keeps it from attaching descriptors.
+pub(super) fn may_share_with_brought(fd: i32) -> bool {
+    match peer_uid(fd) {
+        Some(uid) => may_share(uid),
+        None => crate::config().foreign_uid != ForeignUid::Off && has_pass_rights(),
+    }
+}
+
 /// Whether the rules let us share a lane with `uid`.
 pub(crate) fn may_share(uid: u32) -> bool {
     if uid == 0 || uid == euid() {

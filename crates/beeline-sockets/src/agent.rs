@@ -1,0 +1,139 @@
+//! What the host's agent needs of this crate (`docs/design/0007-namespaces.md`): messages with descriptors, the page, and
+//! what the kernel tells of sockets that strangers have handed over.
+//!
+//! A number is written to a socket that is closed, in repair mode (`TCP_REPAIR`, for which `CAP_NET_ADMIN` over the
+//! socket's network namespace is needed); everything else is read.
+
+use core::net::SocketAddr;
+
+use beeline_lane::offer;
+use beeline_wire::agent::{number_in_syn, plain};
+
+pub use crate::meet::agent::message::{Came, receive, send};
+pub use crate::meet::agent::page::Page;
+
+use crate::{Errno, kernel};
+
+const TCP_REPAIR: i32 = 19;
+const TCP_REPAIR_QUEUE: i32 = 20;
+const TCP_QUEUE_SEQ: i32 = 21;
+const TCP_SAVED_SYN: i32 = 28;
+const TCP_SEND_QUEUE: i32 = 2;
+/// Leaves repair mode without a probe (`TCP_REPAIR_OFF_NO_WP`).
+const REPAIR_OFF: i32 = -1;
+/// A saved SYN has at most two headers of 60 bytes, and less for IPv6 without extensions.
+const SYN_BYTES: usize = 256;
+
+/// States of a TCP socket, by their numbers in the kernel.
+pub mod tcp {
+    /// Connected.
+    pub const ESTABLISHED: u8 = 1;
+    /// Not connected, nor about to be.
+    pub const CLOSE: u8 = 7;
+    /// Connected, and the peer will send no more.
+    pub const CLOSE_WAIT: u8 = 8;
+    /// A listener.
+    pub const LISTEN: u8 = 10;
+}
+
+/// What the kernel tells of a TCP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Its state, of [`tcp`] if it matters here.
+    pub state: u8,
+    /// The network namespace that it belongs to.
+    pub namespace: u64,
+    /// Where it is bound, IPv4 always as such.
+    pub local: SocketAddr,
+    /// Where it is connected to.
+    pub remote: Option<SocketAddr>,
+}
+
+/// What the kernel tells of a descriptor, if that is a TCP socket. Never blocks, whatever it is.
+#[must_use]
+pub fn facts(fd: i32) -> Option<Facts> {
+    let protocol: i32 = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).ok()?;
+    let domain: i32 = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
+    if protocol != libc::IPPROTO_TCP || domain != libc::AF_INET && domain != libc::AF_INET6 {
+        return None;
+    }
+    let info: [u8; 8] = kernel::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()?;
+    Some(Facts {
+        state: info[0],
+        namespace: kernel::namespace(fd)?,
+        local: plain(kernel::getsockname(fd).ok()?.to_internet()?),
+        remote: kernel::getpeername(fd).ok().and_then(|name| name.to_internet()).map(plain),
+    })
+}
+
+/// Gives a closed TCP socket the number that its next connection will begin with.
+///
+/// # Errors
+/// Those of setsockopt(2): `EPERM` without the power to.
+pub fn give_number(fd: i32, number: u32) -> Result<(), Errno> {
+    let set = |name, value: i32| kernel::setsockopt(fd, libc::IPPROTO_TCP, name, &value);
+    // Leaving repair mode clears it.
+    let reuse: i32 = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    set(TCP_REPAIR, 1)?;
+    let given =
+        set(TCP_REPAIR_QUEUE, TCP_SEND_QUEUE).and_then(|_| set(TCP_QUEUE_SEQ, number.cast_signed())).map(|_| ());
+    let left = set(TCP_REPAIR, REPAIR_OFF);
+    if reuse != 0 {
+        let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &reuse);
+    }
+    given.and(left.map(|_| ()))
+}
+
+/// The next number that a socket would send with, for one that was given a number.
+#[must_use]
+pub fn next_number(fd: i32) -> Option<u32> {
+    kernel::getsockopt::<u32>(fd, libc::IPPROTO_TCP, TCP_QUEUE_SEQ).ok()
+}
+
+/// The number in the SYN that began an accepted connection, if its listener keeps them. Can be read once.
+#[must_use]
+pub fn saved_number(fd: i32) -> Option<u32> {
+    let syn: [u8; SYN_BYTES] = kernel::getsockopt(fd, libc::IPPROTO_TCP, TCP_SAVED_SYN).ok()?;
+    number_in_syn(&syn)
+}
+
+/// Whether no byte has come over a TCP socket, nor gone (`struct tcp_info`).
+#[must_use]
+pub fn is_untouched(fd: i32) -> bool {
+    /// Where `tcpi_bytes_acked` and `tcpi_bytes_received` stand, and `tcpi_bytes_sent`.
+    const ACKED: usize = 120;
+    const RECEIVED: usize = 128;
+    const SENT: usize = 200;
+    let Ok(info) = kernel::getsockopt::<[u8; 232]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO) else { return false };
+    let word = |at: usize| info.get(at..at.saturating_add(8)).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
+    let number = |at| word(at).map_or(u64::MAX, u64::from_ne_bytes);
+    // The SYN counts among what was acknowledged.
+    number(ACKED) <= 1 && number(RECEIVED) == 0 && number(SENT) == 0
+}
+
+/// Whether a descriptor is one end of a connected pair of `AF_UNIX` stream sockets.
+#[must_use]
+pub fn is_parcel(fd: i32) -> bool {
+    let get = |name| kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, name).ok();
+    get(libc::SO_DOMAIN) == Some(libc::AF_UNIX)
+        && get(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
+        && get(libc::SO_ACCEPTCONN) == Some(0)
+}
+
+/// What has become of a parcel whose other end is closed: whether the client has taken it back, rather than died.
+#[must_use]
+pub fn is_withdrawn(parcel: i32) -> bool {
+    crate::meet::parcel_offer(parcel).is_none_or(|word| word == offer::WITHDRAWN)
+}
+
+/// The user at the other end of a carrier.
+#[must_use]
+pub fn user_of(carrier: i32) -> Option<u32> {
+    let found: libc::ucred = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
+    Some(found.uid)
+}
+
+/// Closes a descriptor that a stranger has sent. May block for as long as that one likes.
+pub fn close(fd: i32) {
+    crate::io::disarm(fd);
+}
