@@ -137,3 +137,30 @@ pub fn user_of(carrier: i32) -> Option<u32> {
 pub fn close(fd: i32) {
     crate::io::disarm(fd);
 }
+
+/// A descriptor of the network namespace that a socket belongs to (`SIOCGSKNS`, for which power over it is needed).
+///
+/// # Errors
+/// Those of ioctl(2).
+pub fn namespace_of(socket: i32) -> Result<std::os::fd::OwnedFd, Errno> {
+    use std::os::fd::FromRawFd;
+    const SIOCGSKNS: usize = 0x894c;
+    // SAFETY: a request without an argument.
+    let fd = unsafe { beeline_shm::sys::call(libc::SYS_ioctl, [socket as usize, SIOCGSKNS, 0, 0, 0, 0]) }?;
+    // SAFETY: made just now, and nobody else's.
+    Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// A descriptor that the kernel has just given out to the caller, and that nobody else will close.
+#[must_use]
+pub fn own(fd: i32) -> std::os::fd::OwnedFd {
+    use std::os::fd::FromRawFd;
+    // SAFETY: the caller's, by its word; at worst a number is closed that is in use, which is no matter of memory.
+    unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }
+}
+
+/// Lets `f` have a descriptor that stays open meanwhile.
+pub fn borrowed<R>(fd: i32, f: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> R) -> R {
+    // SAFETY: open for as long as the call lasts, by the caller's word; numbers below zero are not given out.
+    f(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })
+}
