@@ -10,7 +10,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use crate::bytes::{Writer, array_at, u8_at, u16_at, u32_at};
 
 /// Where the agent listens.
-pub const SOCKET: &str = "/run/beeline/agent.sock";
+pub const SOCKET: &str = "/run/beeline-agent/agent.sock";
 
 /// Bytes of a question.
 pub const QUESTION_BYTES: usize = 32;

@@ -77,7 +77,7 @@ const AGENT_EXAMPLES: &str = "\
 Examples:
   beelined agent                           with /etc/beeline/beelined.toml, of which only [namespaces] counts
 
-It needs root, and no key. Programs find it at /run/beeline/agent.sock; mount /run/beeline into containers.";
+It needs root, and no key. Programs find it at /run/beeline-agent/agent.sock; mount /run/beeline-agent into containers.";
 
 /// `beelined agent`
 #[derive(Args, Debug)]
