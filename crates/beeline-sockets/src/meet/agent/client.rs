@@ -101,7 +101,6 @@ fn prepare(
     if !connect::may_be_put_under(fd, desc, anchor.0.max(parcel.0)) {
         return Err(Reason::DescriptorsShort);
     }
-    trust::refuse_rights(parcel.0);
     let side = pool::side().map_err(connect::memory_reason)?;
     side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
     let there = Endpoint::new(route.destination);
@@ -119,6 +118,7 @@ fn prepare(
     lane.spoil();
     // After the hello, which brings a descriptor.
     trust::refuse_rights(anchor.0);
+    trust::refuse_rights(parcel.0);
     let offered = Offered { anchor, lane, side };
     match carrier.say(about(Kind::Give), Some(parcel.0)) {
         Ok(()) => Ok(offered),
