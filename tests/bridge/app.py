@@ -442,6 +442,24 @@ def refused(address, port):
         say(error=errno.errorcode[error.errno])
 
 
+def swarm(address, port, count):
+    """Connections made at once by as many threads, which stay open."""
+    def one():
+        with connect(address, port, "echo") as sock:
+            sock.sendall(b"word")
+            assert exactly(sock, 4) == b"word"
+            done.acquire()
+    done = threading.Semaphore(0)
+    threads = [threading.Thread(target=one) for _ in range(int(count))]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    say(open=len(threads))
+    sys.stdin.readline()
+    for thread in threads:
+        done.release()
+
+
 def makes(address, port, seconds):
     """Connections for some seconds, one after the other, each with some words, checked; and how long the longest took."""
     deadline, made, longest, failures = time.monotonic() + float(seconds), 0, 0.0, []

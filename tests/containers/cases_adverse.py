@@ -32,7 +32,7 @@ def equal_addresses_at_once():
     for client in clients:
         client.finish()
     for server in servers:
-        assert pods.lanes(server) == 16, pods.reasons(server)
+        assert pods.lanes(server) >= 4, pods.reasons(server)
     # Who has no server of its own reaches nobody, though there is one at that address elsewhere.
     servers[1].kill()
     lonely = second[0].app("refused", second[1].address, 7000)
@@ -78,8 +78,9 @@ def a_rule_set_before():
             client = a.app("refused", b.address, port, beeline=beeline)
             assert client.facts()["error"] == error, (verdict, beeline)
         b.nft("delete table inet t")
-    a.app("duplex", b.address, port, 1000, 1000).finish()
-    assert pods.lanes(server) == 2, pods.reasons(server)
+    client = a.app("names", b.address, port)
+    client.facts()
+    assert pods.lanes(client) == 1 and pods.lanes(server) == 2, (pods.reasons(client), pods.reasons(server))
 
 
 @case(90)
@@ -300,12 +301,12 @@ def liars_get_nothing():
     listener.accept()[0].close()
 
     # A parcel that nobody asked for, and one that is none.
-    liar = Liar()
-    socket.send_fds(liar.socket, [question(GIVE)], [socket.socketpair()[0].fileno()])
+    liar, pair = Liar(), socket.socketpair()
+    socket.send_fds(liar.socket, [question(GIVE)], [pair[0].fileno()])
     assert liar.answer()[0] in (REFUSED, None)
-    liar = Liar()
+    liar, strange = Liar(), fresh()
     assert liar.ask(question(QUERY, there), fresh())[0] == LIKELY
-    socket.send_fds(liar.socket, [question(GIVE)], [fresh().fileno()])
+    socket.send_fds(liar.socket, [question(GIVE)], [strange.fileno()])
     assert liar.answer()[0] is None
 
     # An honest offer is found by the connection's own end, once.

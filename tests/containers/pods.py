@@ -163,7 +163,8 @@ class Pods:
             for program in pod.running:
                 print(f"-- {pod.name}: {program.name}\n{open(program.log).read()[-1000:]}")
         try:
-            for process in json.loads(shell(BEELINE, "stat", "--json"))["processes"]:
-                print(process["pid"], process.get("program"), process["reasons"])
+            for process in json.loads(shell(BEELINE, "stat", "--json", "--ended"))["processes"]:
+                reasons = {cause["name"]: cause["count"] for cause in process["reasons"]}
+                print(process["pid"], process.get("program"), reasons)
         except Exception as error:
             print("no stat:", error)

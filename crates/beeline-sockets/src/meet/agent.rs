@@ -35,7 +35,7 @@ pub(super) use server::{came_over_tcp, enroll};
 /// How long it counts that there is an agent, or none (rule 1).
 const KNOWN_NS: u64 = 1_000_000_000;
 /// How long a silent agent is left alone, at first and at last (rule 4).
-const SILENT_NS_MIN: u64 = 1_000_000_000;
+const SILENT_NS_MIN: u64 = 500_000_000;
 const SILENT_NS_MAX: u64 = 60_000_000_000;
 
 /// Until when the answer of [`is_there`] holds.

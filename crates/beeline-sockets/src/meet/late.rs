@@ -176,7 +176,11 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
     set_linger(tcp, Some(0));
     let done = switch(fd, desc, tcp, now_ns.saturating_add(PATIENCE_NS));
     let _ = sys::close(tcp);
-    if done && (stands || met) {
+    if done && met && !stands {
+        // The agent has gone, or does not let them meet after all.
+        lookup::note_unmet(remote, Reason::AgentNotTaken);
+    }
+    if done && stands {
         lookup::note_untaken(remote);
     }
     if done { Begun::Anew } else { Begun::Never }

@@ -40,8 +40,6 @@ use crate::{kernel, life, table, thread};
 /// How long a hello may lie at a door. A server that is there takes it within microseconds, one whose loop is at
 /// something else within milliseconds; a person does not notice the time.
 const PATIENCE_NS: u64 = 80_000_000;
-/// The same for a parcel at the agent. Whether its server runs under Beeline is only likely.
-const PARCEL_PATIENCE_NS: u64 = 20_000_000;
 /// Who finds an offer due so much too late may have been kept from running, as may the server: it is given the time again.
 const LATE_NS: u64 = 20_000_000;
 /// How long it may lie at a door of this process.
@@ -68,8 +66,7 @@ pub(crate) fn add(desc: &'static Desc) {
         return;
     }
     desc.side().mark(state::OFFERED);
-    let patience_ns = if desc.side().is(state::MET) { PARCEL_PATIENCE_NS } else { PATIENCE_NS };
-    let until = kernel::now_ns().saturating_add(patience_ns) & !STRETCHED;
+    let until = kernel::now_ns().saturating_add(PATIENCE_NS) & !STRETCHED;
     let _guard = LOCK.lock();
     desc.offered_until_ns.store(until, Relaxed);
     desc.next_offer.store(FIRST.load(Relaxed), Relaxed);

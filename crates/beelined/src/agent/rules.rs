@@ -61,9 +61,25 @@ struct WrittenGroup {
     #[serde(default)]
     namespaces: BTreeSet<String>,
     #[serde(default)]
-    addresses: Vec<IpNet>,
+    addresses: Vec<Net>,
     #[serde(default)]
     users: Vec<WrittenUser>,
+}
+
+/// An address, or a prefix.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Net(IpNet);
+
+impl TryFrom<String> for Net {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        net.map(Self).map_err(|_| {
+            format!("`{}` is neither an IP address nor a prefix like 10.0.0.0/24", text.escape_debug())
+        })
+    }
 }
 
 #[derive(Deserialize)]
@@ -89,7 +105,8 @@ impl TryFrom<WrittenGroup> for Group {
             },
         };
         let users = written.users.into_iter().map(number).collect::<Result<_, _>>()?;
-        Ok(Self { namespaces: written.namespaces, addresses: written.addresses, users })
+        let addresses = written.addresses.into_iter().map(|net| net.0).collect();
+        Ok(Self { namespaces: written.namespaces, addresses, users })
     }
 }
 
@@ -165,8 +182,14 @@ mod tests {
     }
 
     #[test]
+    fn an_address_may_stand_for_itself() {
+        let one = rules("groups = [{ addresses = ['10.0.0.1', '10.0.0.2', 'fd00::/8'] }]");
+        assert!(may_meet(&one, ANNA, BERT) && !may_meet(&one, ANNA, CARL));
+    }
+
+    #[test]
     fn what_means_nothing_is_an_error() {
-        for wrong in ["groups = [{}]", "all = 1", "groups = [{ users = ['no such user'] }]", "on_cut = 'x'", "x = 1"] {
+        for wrong in ["groups = [{}]", "all = 1", "groups = [{ users = ['no such user'] }]", "on_cut = 'x'", "x = 1", "groups = [{ addresses = ['x'] }]"] {
             assert!(toml::from_str::<Rules>(wrong).is_err(), "{wrong}");
         }
     }

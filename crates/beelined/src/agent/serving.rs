@@ -32,8 +32,8 @@ const CARRIERS_OF_USER_MAX: usize = 1024;
 const SPEAKS_WITHIN: Duration = Duration::from_secs(2);
 /// Looks for what is in the queues before a connection is asked after.
 const LOOKS_MAX: usize = 8;
-/// An offer that was taken back so soon was not left lying: its client has found that there is no connection.
-const HARDLY_OFFERED: Duration = Duration::from_millis(15);
+/// An offer that was taken back so soon was not left lying: its client has closed it, or has died.
+const HARDLY_OFFERED: Duration = Duration::from_millis(50);
 
 /// What an event is about: a number of epoll.
 pub struct Token;
@@ -313,10 +313,12 @@ impl Serving {
         let Some(offer) = self.offers.get(number) else { return };
         let Content::Whole { socket, parcel } = &offer.content else { return };
         let destination = offer.client.destination;
-        let was_left_lying = now.saturating_duration_since(offer.since) >= HARDLY_OFFERED;
+        let facts = agent::facts(socket.fd());
+        // A client that was not connected at all has taken it back for that.
+        let was_left_lying = facts.is_some_and(|facts| facts.state == tcp::ESTABLISHED)
+            && now.saturating_duration_since(offer.since) >= HARDLY_OFFERED;
         self.unwatch(parcel);
-        let local = agent::facts(socket.fd()).map(|facts| facts.local);
-        match local {
+        match facts.map(|facts| facts.local) {
             Some(local) if !agent::is_withdrawn(parcel.fd()) => {
                 self.offers.change(number, now, |content| match content {
                     Content::Whole { parcel, .. } => Content::Orphaned { local, parcel },

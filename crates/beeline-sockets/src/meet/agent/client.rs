@@ -20,9 +20,10 @@ use crate::side::state;
 use crate::wait::{self, Woken};
 use crate::{Errno, epoll, io, life, table};
 
-/// How long a `connect` waits for the agent's answer, and how long one that must not block does.
-const PATIENCE_NS: u64 = 20_000_000;
-const BRIEF_PATIENCE_NS: u64 = 2_000_000;
+/// How long a `connect` waits for the agent's answer, and how long one that must not block does. An agent that runs answers
+/// within microseconds; where there is more work than CPUs it may wait for its turn.
+const PATIENCE_NS: u64 = 200_000_000;
+const BRIEF_PATIENCE_NS: u64 = 10_000_000;
 /// How long the handshake may take. On one host it is over when the call returns, unless CPUs are short.
 const HANDSHAKE_NS: u64 = 2_000_000;
 /// In the pool the lanes of this module stand for one listener, with a cookie that the kernel gives to none. None of

@@ -21,7 +21,7 @@ use crate::side::state;
 use crate::{io, life, stats};
 
 /// How long an `accept` waits for the agent's answer.
-const PATIENCE_NS: u64 = 20_000_000;
+const PATIENCE_NS: u64 = 100_000_000;
 /// How long a page is believed to be that of the agent that runs now.
 const ATTACHED_NS: u64 = 1_000_000_000;
 
