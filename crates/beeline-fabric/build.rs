@@ -6,6 +6,7 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=src/shim.c");
+    println!("cargo:rerun-if-changed=src/shim.h");
     let libfabric = match pkg_config::Config::new().atleast_version("1.17").probe("libfabric") {
         Ok(library) => library,
         Err(error) => {

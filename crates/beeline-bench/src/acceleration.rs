@@ -11,7 +11,7 @@ use beeline_stats::{Counter, Reason, Role, Snapshot};
 use nix::unistd::{Pid, geteuid};
 use serde::{Deserialize, Serialize};
 
-use crate::args::Transport;
+use crate::transport::Transport;
 
 /// How connections were carried.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

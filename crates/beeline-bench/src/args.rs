@@ -1,16 +1,16 @@
-//! What can be asked of the instrument on its command line, and of the worker processes it makes of itself.
+//! What can be asked of the instrument on its command line.
 
-use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 use crate::everyday::worker::EverydayArgs;
-use crate::hosts::Host;
-use crate::paper::{CompareOptions, PaperOptions, ReportOptions};
-use crate::socket::LOOPBACK;
+use crate::hosts::place::Host;
+use crate::paper::args::{CompareOptions, PaperOptions, ReportOptions};
+use crate::parse::{cpus, library_options, sockets};
+use crate::transport::Transport;
+use crate::worker::args::WorkerArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -146,11 +146,11 @@ pub struct BenchOptions {
     pub library: Option<PathBuf>,
 
     /// Options handed to the library, as BEELINE_OPTIONS
-    #[arg(long, value_name = "KEY=VALUE,…")]
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = library_options)]
     pub options: Option<String>,
 
     /// The two CPUs to pin the client and the server to (default: two cores of one NUMA node)
-    #[arg(long, value_name = "A,B", value_parser = parse_cpus)]
+    #[arg(long, value_name = "A,B", value_parser = cpus)]
     pub cpus: Option<(usize, usize)>,
 
     /// Add a pass that times every single round trip and reports p50, p99 and p99.9
@@ -189,7 +189,7 @@ pub struct BenchOptions {
     pub address: Option<IpAddr>,
 
     /// With --hosts: the bridges' administrator's sockets (default: as their configurations say)
-    #[arg(long, value_name = "A,B", requires = "hosts", value_parser = parse_sockets)]
+    #[arg(long, value_name = "A,B", requires = "hosts", value_parser = sockets)]
     pub bridge_sockets: Option<[String; 2]>,
 
     /// With --hosts: for how many seconds a program or a bridge may say nothing before it is given up
@@ -203,6 +203,12 @@ pub struct BenchOptions {
 }
 
 impl BenchOptions {
+    /// Whether --only and --except leave a workload of this name in.
+    pub fn names(&self, name: &str) -> bool {
+        let any = |patterns: &[String]| patterns.iter().any(|pattern| name.contains(pattern.as_str()));
+        (self.only.is_empty() || any(&self.only)) && !any(&self.except)
+    }
+
     /// A run on this host that compares TCP and Beeline, for parts of the instrument that ask for one themselves.
     pub fn plain() -> Self {
         BenchOptions {
@@ -232,207 +238,12 @@ impl BenchOptions {
     }
 }
 
-/// What carries the bytes of a sample.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Transport {
-    /// Kernel TCP over 127.0.0.1
-    Tcp,
-    /// AF_UNIX stream sockets
-    Unix,
-    /// The TCP program, with libbeeline.so loaded
-    Beeline,
-}
-
-impl Transport {
-    pub const ALL: [Transport; 3] = [Transport::Tcp, Transport::Unix, Transport::Beeline];
-
-    /// The word for this transport on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Tcp => "tcp",
-            Transport::Unix => "unix",
-            Transport::Beeline => "beeline",
-        }
-    }
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    Server,
-    Client,
-}
-
-/// The programs a worker can be. Each has a server and a client half.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
-    /// One message back and forth, blocking calls
-    Pingpong,
-    /// The same with `epoll_wait` before every `recv`, non-blocking sockets
-    PingpongEpoll,
-    /// The client sends as fast as it can, the server receives
-    Stream,
-    /// Both ends do both at once, from one thread
-    Duplex,
-    /// Connect, one byte each way, close; with messages of no bytes, connect and close
-    Connect,
-    /// Many connections in one epoll loop, a request outstanding on each
-    Crowd,
-    /// One busy connection, first alone, then among many idle ones
-    Busy,
-    /// Connections that say nothing
-    Idle,
-    /// Copies memory until it is told to end; talks to nobody
-    Load,
-}
-
-#[derive(Args, Clone, Debug, PartialEq, Eq)]
-pub struct WorkerArgs {
-    #[arg(long)]
-    pub role: Role,
-    #[arg(long)]
-    pub program: Program,
-    /// `tcp` or `unix`: the address family that the program itself uses
-    #[arg(long)]
-    pub transport: Transport,
-    /// Where the server listens; only for clients
-    #[arg(long)]
-    pub address: Option<String>,
-    /// The address of this host that a TCP server listens on
-    #[arg(long, default_value_t = LOOPBACK)]
-    pub listen: IpAddr,
-    #[arg(long)]
-    pub cpu: Option<usize>,
-    /// The CPU on which a client connects, before it moves to --cpu
-    #[arg(long)]
-    pub begin_cpu: Option<usize>,
-    /// The NUMA node whose memory is copied
-    #[arg(long)]
-    pub memory_node: Option<u32>,
-    #[arg(long, default_value_t = 8)]
-    pub message_bytes: usize,
-    #[arg(long, default_value_t = 1)]
-    pub connections: usize,
-    /// Streams at once, each on a connection and in a thread of its own
-    #[arg(long, default_value_t = 1)]
-    pub streams: usize,
-    /// SO_SNDBUF and SO_RCVBUF of both ends, set before the connection is made
-    #[arg(long)]
-    pub buffer_bytes: Option<usize>,
-    #[arg(long, default_value_t = 100)]
-    pub duration_ms: u64,
-    /// Instead of a duration: exactly so many messages (to count system calls)
-    #[arg(long)]
-    pub messages: Option<u64>,
-    /// Wait for a line on standard input before the measured part
-    #[arg(long)]
-    pub start_together: bool,
-    /// Time each round trip on its own
-    #[arg(long)]
-    pub histogram: bool,
-    /// Say with the result what the library's statistics say: the conductor cannot read them on another host
-    #[arg(long)]
-    pub tell_carried: bool,
-}
-
-impl WorkerArgs {
-    pub fn new(program: Program) -> Self {
-        WorkerArgs {
-            role: Role::Server,
-            program,
-            transport: Transport::Tcp,
-            address: None,
-            listen: LOOPBACK,
-            cpu: None,
-            begin_cpu: None,
-            memory_node: None,
-            message_bytes: 8,
-            connections: 1,
-            streams: 1,
-            buffer_bytes: None,
-            duration_ms: 100,
-            messages: None,
-            start_together: false,
-            histogram: false,
-            tell_carried: false,
-        }
-    }
-
-    pub fn duration(&self) -> Duration {
-        Duration::from_millis(self.duration_ms)
-    }
-
-    /// The arguments that parse back into `self`.
-    pub fn to_args(&self) -> Vec<OsString> {
-        let mut args: Vec<OsString> = vec!["worker".into()];
-        let mut flag = |name: &str, value: String| {
-            args.push(name.into());
-            args.push(value.into());
-        };
-        flag("--role", value_name(self.role));
-        flag("--program", value_name(self.program));
-        flag("--transport", value_name(self.transport));
-        flag("--message-bytes", self.message_bytes.to_string());
-        flag("--connections", self.connections.to_string());
-        flag("--streams", self.streams.to_string());
-        if let Some(bytes) = self.buffer_bytes {
-            flag("--buffer-bytes", bytes.to_string());
-        }
-        flag("--listen", self.listen.to_string());
-        flag("--duration-ms", self.duration_ms.to_string());
-        if let Some(address) = &self.address {
-            flag("--address", address.clone());
-        }
-        if let Some(cpu) = self.cpu {
-            flag("--cpu", cpu.to_string());
-        }
-        if let Some(cpu) = self.begin_cpu {
-            flag("--begin-cpu", cpu.to_string());
-        }
-        if let Some(node) = self.memory_node {
-            flag("--memory-node", node.to_string());
-        }
-        if let Some(messages) = self.messages {
-            flag("--messages", messages.to_string());
-        }
-        if self.start_together {
-            args.push("--start-together".into());
-        }
-        if self.histogram {
-            args.push("--histogram".into());
-        }
-        if self.tell_carried {
-            args.push("--tell-carried".into());
-        }
-        args
-    }
-}
-
-fn value_name(value: impl ValueEnum) -> String {
-    value.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
-}
-
-pub fn parse_sockets(text: &str) -> Result<[String; 2], String> {
-    let (a, b) = text.split_once(',').ok_or("expected two paths, as in a.sock,b.sock")?;
-    Ok([a.to_owned(), b.to_owned()])
-}
-
-pub fn parse_cpus(text: &str) -> Result<(usize, usize), String> {
-    let (a, b) = text.split_once(',').ok_or("expected two CPU numbers, as in 0,1")?;
-    let number = |s: &str| s.trim().parse::<usize>().map_err(|e| format!("{s}: {e}"));
-    Ok((number(a)?, number(b)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::args::{Program, Role};
     use clap::Parser;
+    use std::ffi::OsString;
 
     #[derive(Parser)]
     struct Cli {
@@ -470,12 +281,5 @@ mod tests {
     fn all_transports_are_measured_by_default() {
         let cli = Cli::try_parse_from(["bench", "--quick"]).unwrap();
         assert_eq!(cli.bench.options.transports, Transport::ALL);
-    }
-
-    #[test]
-    fn cpus_are_a_pair() {
-        assert_eq!(parse_cpus("0, 3"), Ok((0, 3)));
-        assert!(parse_cpus("0").is_err());
-        assert!(parse_cpus("a,b").is_err());
     }
 }

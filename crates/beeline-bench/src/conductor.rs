@@ -15,10 +15,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use nix::unistd::Pid;
 
 use crate::acceleration::Carried;
-use crate::args::{Role, Transport, WorkerArgs};
 use crate::hosts::Hosts;
 use crate::process::die_with_parent;
-use crate::worker::{Event, Outcome};
+use crate::transport::Transport;
+use crate::worker::args::{Role, WorkerArgs};
+use crate::worker::events::{Event, Outcome};
 
 /// How long a worker that has closed its output has to end.
 const LAST_MOMENTS: Duration = Duration::from_secs(2);

@@ -20,12 +20,13 @@ use beeline_stats::Counter;
 use indicatif::ProgressBar;
 
 use crate::acceleration::{Carried, counter_of};
-use crate::args::{DemoOptions, Transport};
+use crate::args::DemoOptions;
 use crate::machine::{Machine, choose_cpus};
 use crate::output;
 use crate::plan::{Plan, find_beeline, progress_bar};
 use crate::process::{Guard, free_port, run_on, wait_for_listener};
 use crate::report::{Results, Row};
+use crate::transport::Transport;
 use programs::{CONTESTS, Contest, Load, Match};
 
 const ROUNDS: u32 = 3;
@@ -40,7 +41,9 @@ pub fn run(options: &DemoOptions, mount: &[&str]) -> Result<ExitCode> {
     let contests: Vec<&Contest> = CONTESTS.iter().filter(|c| chosen(c.name)).collect();
     let with_bench = chosen("bench");
     if contests.is_empty() && !with_bench {
-        bail!("there is no such part of the demo");
+        let mut names: Vec<&str> = CONTESTS.iter().map(|contest| contest.name).chain(["bench"]).collect();
+        names.dedup();
+        bail!("there is no such part of the demo; there are {}", names.join(", "));
     }
     programs::require(&contests)?;
 
@@ -76,7 +79,7 @@ pub fn run(options: &DemoOptions, mount: &[&str]) -> Result<ExitCode> {
     let settings = bench.settings();
     if options.json {
         let document = output::document(&machine, &settings, &rows, &results, &[]);
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        say!("{}", serde_json::to_string_pretty(&document)?);
     } else {
         output::print(&bench.heading(&machine), &settings, &rows, &results, &[]);
     }

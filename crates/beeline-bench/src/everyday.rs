@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use crate::args::BenchOptions;
 use crate::interrupt;
 use crate::machine::Machine;
+use crate::parse;
 use run::{Matrix, Plan};
 use verdict::Ratios;
 
@@ -32,9 +33,10 @@ use verdict::Ratios;
 pub fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
     let plan = Plan::new(options, mount)?;
     if options.list {
-        plan.cells().iter().for_each(|cell| println!("{}", cell.name()));
+        plan.cells().iter().for_each(|cell| say!("{}", cell.name()));
         return Ok(ExitCode::SUCCESS);
     }
+    options.save.as_deref().map_or(Ok(()), parse::place)?;
     interrupt::watch(interrupt::Second::Ends)?;
     let machine = Machine::describe()?;
     let matrix = plan.execute();
@@ -44,7 +46,7 @@ pub fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        say!("{}", serde_json::to_string_pretty(&document)?);
     } else {
         show::print(&machine, &plan, &matrix);
     }

@@ -11,7 +11,8 @@
 
 mod bridges;
 mod layouts;
-mod place;
+pub mod place;
+mod post;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -19,65 +20,18 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::args::{BenchOptions, Role, Transport, WorkerArgs};
-use crate::machine::{Machine, allowed_cpus};
-use crate::process::Guard;
+use crate::args::BenchOptions;
 use crate::socket::LOOPBACK;
+use crate::transport::Transport;
+use crate::worker::args::{Role, WorkerArgs};
 
 pub use bridges::{Bridges, Moved};
-use layouts::Nodes;
 pub use layouts::{Layout, Layouts, Load, Stand};
 pub use place::Host;
-
-/// What a host says of itself.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct About {
-    version: String,
-    machine: Machine,
-    nodes: Nodes,
-}
-
-impl About {
-    pub fn here() -> Result<About> {
-        let allowed = allowed_cpus()?;
-        let host = beeline_topo::sysfs::read(Path::new("/sys")).unwrap_or_default();
-        let mut nodes = Nodes::new();
-        for cpu in host.cpus.iter().filter(|cpu| allowed.contains(&(cpu.id as usize))) {
-            if let Some(node) = cpu.node {
-                nodes.entry(node).or_default().push(cpu.id as usize);
-            }
-        }
-        Ok(About { version: env!("CARGO_PKG_VERSION").to_owned(), machine: Machine::describe()?, nodes })
-    }
-}
-
-/// A host, and the `beeline` there.
-#[derive(Clone, Debug)]
-pub struct Post {
-    host: Host,
-    beeline: String,
-    /// How long a command may take that measures nothing.
-    patience: Duration,
-}
-
-impl Post {
-    /// The output of a `beeline` command there.
-    fn ask(&self, words: &[&str]) -> Result<String> {
-        let line = std::iter::once(self.beeline.as_str()).chain(words.iter().copied());
-        let output = Guard::start(self.host.command(line), true)?.output(self.patience);
-        let output = output.with_context(|| format!("{}: `beeline {}`", self.host, words.join(" ")))?;
-        if output.status.success() {
-            return Ok(output.text);
-        }
-        if self.host.failed_to_reach(&output) {
-            bail!("cannot reach {}: {output}", self.host);
-        }
-        bail!("{}: `{} {}`: {output}", self.host, self.beeline, words.join(" "));
-    }
-}
+pub use post::About;
+use post::Post;
 
 /// The two hosts of a run.
 #[derive(Clone, Debug)]
@@ -103,7 +57,7 @@ impl Hosts {
             patience: Duration::from_secs(options.patience),
         };
         let posts = [post(&hosts[0]), post(&hosts[1])];
-        let abouts = [describe(&posts[0])?, describe(&posts[1])?];
+        let abouts = [posts[0].describe()?, posts[1].describe()?];
         let bridges = match options.transports.contains(&Transport::Beeline) {
             true => Some(Bridges::new(posts.clone(), options.bridge_sockets.clone())?),
             false => None,
@@ -190,14 +144,4 @@ impl Hosts {
             "moved": bridges.map(Bridges::all_moved),
         })
     }
-}
-
-fn describe(post: &Post) -> Result<About> {
-    let text = post.ask(&["bench", "about"])?;
-    let about: About = serde_json::from_str(&text)
-        .with_context(|| format!("{}: `{}` is another release: it describes no machine", post.host, post.beeline))?;
-    if about.version != env!("CARGO_PKG_VERSION") {
-        bail!("{} has Beeline {}, this is {}", post.host, about.version, env!("CARGO_PKG_VERSION"));
-    }
-    Ok(about)
 }

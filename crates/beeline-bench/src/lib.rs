@@ -16,6 +16,11 @@
 //! What the workloads do exactly: TCP sockets have TCP_NODELAY set; receivers of streams offer a buffer of 64 KiB or one
 //! message, whichever is larger; requests in the connection crowds are 64 B, answered by as many.
 
+#![deny(clippy::print_stdout)]
+
+#[macro_use]
+mod say;
+
 mod acceleration;
 mod args;
 mod check;
@@ -30,6 +35,7 @@ mod machine;
 mod memory;
 mod output;
 mod paper;
+mod parse;
 mod plan;
 mod planner;
 mod poller;
@@ -40,6 +46,7 @@ mod stats;
 mod suite;
 mod syscalls;
 mod timing;
+mod transport;
 mod worker;
 
 use std::process::ExitCode;
@@ -48,7 +55,8 @@ use anyhow::{Context, Result};
 
 pub use planner::{PlanOptions, run as plan_rates};
 
-pub use args::{BenchArgs, BenchCommand, BenchOptions, Transport};
+pub use args::{BenchArgs, BenchCommand, BenchOptions};
+pub use transport::Transport;
 
 use hosts::About;
 use machine::Machine;
@@ -73,7 +81,7 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Some(BenchCommand::About) => {
-            println!("{}", serde_json::to_string(&About::here()?)?);
+            say!("{}", serde_json::to_string(&About::here()?)?);
             Ok(ExitCode::SUCCESS)
         }
         Some(BenchCommand::Demo(options)) => demo::run(options, mount),
@@ -87,11 +95,12 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
 
 fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
     if options.list {
-        for workload in workloads(options.hosts.is_some()) {
-            println!("{:<16} {}", workload.name, workload.rows[0].title);
+        for workload in workloads(options.hosts.is_some()).into_iter().filter(|workload| options.names(workload.name)) {
+            say!("{:<16} {}", workload.name, workload.rows[0].title);
         }
         return Ok(ExitCode::SUCCESS);
     }
+    options.save.as_deref().map_or(Ok(()), parse::place)?;
     let plan = Plan::new(options, mount)?;
     let machine = Machine::describe()?;
     let results = plan.execute();
@@ -109,10 +118,10 @@ fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        say!("{}", serde_json::to_string_pretty(&document)?);
     } else {
         output::print(&plan.heading(&machine), &plan.settings(), &rows, &results, &verdicts);
-        plan.notes().iter().for_each(|note| println!("{note}"));
+        plan.notes().iter().for_each(|note| say!("{note}"));
     }
     let failed = results.ended_early.is_some() || !results.errors().is_empty() || verdicts.iter().any(|v| !v.pass);
     Ok(ExitCode::from(u8::from(failed)))

@@ -16,7 +16,7 @@ use anyhow::Result;
 
 use crate::stats::median;
 use crate::timing::measure;
-use crate::worker::pin;
+use crate::worker::itself::pin;
 
 /// A cache line, with its neighbour that the adjacent-line prefetcher would drag along.
 #[repr(align(128))]

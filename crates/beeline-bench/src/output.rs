@@ -77,18 +77,20 @@ fn column_key(column: Column) -> String {
 
 /// The table, errors and verdicts on standard output.
 pub fn print(heading: &[String], settings: &Settings, rows: &[Row], results: &Results, verdicts: &[Verdict]) {
-    heading.iter().for_each(|line| println!("{line}"));
+    heading.iter().for_each(|line| say!("{line}"));
     let pinned = match settings.cpus {
         Some((client, server)) => format!("client on CPU {client}, server on CPU {server}"),
         None => "not pinned".into(),
     };
-    println!(
+    say!(
         "Beeline {}; medians of {} alternating rounds of {} ms; {pinned}",
-        settings.version, settings.rounds, settings.sample_ms
+        settings.version,
+        settings.rounds,
+        settings.sample_ms
     );
     print_results(rows, results);
     for verdict in verdicts {
-        println!("{}", verdict_line(verdict, colours()));
+        say!("{}", verdict_line(verdict, colours()));
     }
 }
 
@@ -100,16 +102,16 @@ fn colours() -> bool {
 /// The table with what is to be said about it.
 pub fn print_results(rows: &[Row], results: &Results) {
     let colours = colours();
-    println!("{}", table(rows, results, colours));
+    say!("{}", table(rows, results, colours));
     for (column, error) in results.errors() {
-        println!("failed, {}: {error}", column.title());
+        say!("failed, {}: {error}", column.title());
     }
     if let Some(why) = &results.ended_early {
-        println!("the run ended early: {why}");
+        say!("the run ended early: {why}");
     }
     for (workload, carried) in &results.carried {
         if let Some(complaint) = carried.complaint() {
-            println!("note, {workload}: {complaint}");
+            say!("note, {workload}: {complaint}");
         }
     }
 }

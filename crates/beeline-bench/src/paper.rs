@@ -9,7 +9,7 @@
 //!    until the intervals are narrow enough, or it is said that they are not.
 //! 5. What this host cannot have, and what the instrument does not run, is printed with the reason, never left out.
 
-mod args;
+pub mod args;
 mod axis;
 mod cell;
 mod compare;
@@ -29,7 +29,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
 
-pub use args::{CompareOptions, PaperOptions, ReportOptions};
+use args::{CompareOptions, PaperOptions, ReportOptions};
 
 use crate::interrupt::{self, Second};
 use crate::plan::find_library;
@@ -39,17 +39,14 @@ pub use grid::new_table;
 pub use plan::Source;
 use plan::{BUILT_IN, Plan};
 use run::Conductor;
-use store::{Between, Run, Settings, Writer};
+use store::{Between, Run, Settings, WITHIN, Writer};
 
-/// Sizes of an axis in a quick run.
-const QUICK_SIZES: usize = 5;
 const QUICK_ROUNDS: u32 = 3;
 const QUICK_SAMPLE_MS: u64 = 60;
 const ROUNDS: u32 = 5;
 const SAMPLE_MS: u64 = 150;
 const ROUNDS_MAX: u32 = 30;
 const CONFIDENCE: Hundredths = Hundredths(9500);
-const WITHIN: Hundredths = Hundredths(500);
 
 /// `beeline bench paper`.
 ///
@@ -59,12 +56,12 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
     if options.list {
         for (name, text) in BUILT_IN {
             let plan = Plan::parse(&Source { name: name.to_owned(), text })?;
-            println!("{name:<14} {} ({})", plan.title, plan.document);
+            say!("{name:<14} {} ({})", plan.title, plan.document);
         }
         return Ok(ExitCode::SUCCESS);
     }
     if options.null {
-        println!("{:.1} ns of each latency are the instrument's own", crate::worker::own_cost_ns()?);
+        say!("{:.1} ns of each latency are the instrument's own", crate::worker::own_cost_ns()?);
         return Ok(ExitCode::SUCCESS);
     }
     if !options.dry_run {
@@ -79,7 +76,7 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
     let name = options.plan.as_deref().context("which plan?")?;
     let (text, called) = plan::text(name)?;
     if options.print_plan {
-        print!("{text}");
+        say!("{}", text.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     let plan = Plan::parse(&Source { name: called, text: &text })?;
@@ -207,9 +204,9 @@ fn settings(plan: &Plan, options: &PaperOptions) -> Result<Settings> {
 fn finish(run: Run, options: &PaperOptions) -> Result<ExitCode> {
     grid::print(&run);
     let told = if options.no_report { None } else { Some(report::write(&run, &run.directory)?) };
-    println!("Samples are in {}.", run.directory.display());
+    say!("Samples are in {}.", run.directory.display());
     if let Some(html) = told {
-        println!("The report is {}.", html.display());
+        say!("The report is {}.", html.display());
     }
     let is_bad = run.ended_early.is_some()
         || run.cells.iter().any(|cell| run.of(cell).is_some_and(|measured| !measured.errors.is_empty()))
@@ -225,7 +222,7 @@ pub fn compare(options: &CompareOptions) -> Result<ExitCode> {
     let runs = [Run::read(&options.first)?, Run::read(&options.second)?];
     let comparison = compare::compare(&runs, options.alpha)?;
     match options.json {
-        true => println!("{}", serde_json::to_string_pretty(&comparison)?),
+        true => say!("{}", serde_json::to_string_pretty(&comparison)?),
         false => compare::print(&runs, &comparison),
     }
     Ok(ExitCode::from(u8::from(comparison.differs())))
@@ -238,6 +235,6 @@ pub fn compare(options: &CompareOptions) -> Result<ExitCode> {
 pub fn report(options: &ReportOptions) -> Result<ExitCode> {
     let run = Run::read(&options.run)?;
     let into = options.into.as_deref().unwrap_or(&options.run);
-    println!("{}", report::write(&run, into)?.display());
+    say!("{}", report::write(&run, into)?.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -8,15 +8,16 @@ use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::acceleration::Carried;
-use crate::args::{BenchOptions, Transport};
+use crate::args::BenchOptions;
 use crate::conductor::Launcher;
 use crate::foreign::Foreign;
-use crate::hosts::{Bridges, Hosts};
+use crate::hosts::{Bridges, Hosts, Layouts};
 use crate::interrupt::{self, Second};
 use crate::machine::{self, Machine, choose_cpus};
 use crate::process::find;
 use crate::report::{Column, Limit, Results, Row};
 use crate::suite::{Reading, Suite, Workload, workloads};
+use crate::transport::Transport;
 use crate::{limits, output};
 
 /// What is going to be run.
@@ -56,36 +57,13 @@ impl Plan {
             true => (3, 100, 2),
             false => (5, 400, 10),
         };
-        let named = |patterns: &[String], name: &str| patterns.iter().any(|p| name.contains(p.as_str()));
-        let mut workloads: Vec<_> = workloads(hosts.is_some())
-            .into_iter()
-            .filter(|w| w.layout().is_none_or(|layout| matches!(&layouts, Some(Ok(layouts)) if layouts.has(layout))))
-            .filter(|w| columns.iter().any(|&column| w.is_for(column)))
-            .filter(|w| options.only.is_empty() || named(&options.only, w.name))
-            .filter(|w| !named(&options.except, w.name))
-            .filter(|w| options.histogram || !w.is_histogram())
-            .collect();
-        // A check without these figures fails, so then they stay in.
-        if !options.check && find("strace").is_none() && workloads.iter().any(|w| w.needs_strace()) {
-            eprintln!("System calls are not counted, because strace is not installed.");
-            workloads.retain(|w| !w.needs_strace());
-        }
+        let workloads = chosen(options, &columns, layouts.as_ref().and_then(|layouts| layouts.as_ref().ok()));
         let without_layouts = layouts.as_ref().and_then(|layouts| layouts.as_ref().err()).map(|why| format!("{why:#}"));
         if workloads.is_empty() {
             let why = without_layouts.map(|why| format!(" (none of the layouts: {why})")).unwrap_or_default();
             bail!("no workload has such a name{why}; --list shows them");
         }
-        let cpus = match options.cpus {
-            Some(cpus) => {
-                if hosts.is_none() {
-                    machine::ensure_allowed(&[cpus.0, cpus.1])?;
-                }
-                Some(cpus)
-            }
-            // The bridges need CPUs, too, and CPUs of another host are not known here.
-            None if hosts.is_some() => None,
-            None => choose_cpus()?,
-        };
+        let cpus = cpus(options)?;
         let plan = Plan {
             suite: Suite {
                 launcher: Launcher::new(mount, library.clone(), options.options.clone(), hosts.clone())?,
@@ -329,6 +307,38 @@ impl Plan {
             (Limit::Memcpy64K, _) => limits::memcpy_bytes_per_second(cpu, 64 << 10, duration).map(Some),
             (Limit::Memcpy1M, _) => limits::memcpy_bytes_per_second(cpu, 1 << 20, duration).map(Some),
         }
+    }
+}
+
+/// The workloads that are asked for and can be measured.
+fn chosen(options: &BenchOptions, columns: &[Transport], layouts: Option<&Layouts>) -> Vec<&'static Workload> {
+    let mut workloads: Vec<_> = workloads(options.hosts.is_some())
+        .into_iter()
+        .filter(|w| w.layout().is_none_or(|layout| layouts.is_some_and(|layouts| layouts.has(layout))))
+        .filter(|w| columns.iter().any(|&column| w.is_for(column)))
+        .filter(|w| options.names(w.name))
+        .filter(|w| options.histogram || !w.is_histogram())
+        .collect();
+    // A check without these figures fails, so then they stay in.
+    if !options.check && find("strace").is_none() && workloads.iter().any(|w| w.needs_strace()) {
+        eprintln!("System calls are not counted, because strace is not installed.");
+        workloads.retain(|w| !w.needs_strace());
+    }
+    workloads
+}
+
+/// Where the two ends run; `None` where they are left alone.
+fn cpus(options: &BenchOptions) -> Result<Option<(usize, usize)>> {
+    match options.cpus {
+        Some(cpus) => {
+            if options.hosts.is_none() {
+                machine::ensure_allowed(&[cpus.0, cpus.1])?;
+            }
+            Ok(Some(cpus))
+        }
+        // The bridges need CPUs, too, and CPUs of another host are not known here.
+        None if options.hosts.is_some() => Ok(None),
+        None => choose_cpus(),
     }
 }
 

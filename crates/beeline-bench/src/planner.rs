@@ -144,7 +144,7 @@ pub fn run(options: &PlanOptions) -> Result<ExitCode> {
     if options.list {
         for (name, text) in BUILT_IN {
             let planned = plan(&Source { name: name.to_owned(), text })?;
-            println!("{name:<14} {} ({})", planned.title, planned.document);
+            say!("{name:<14} {} ({})", planned.title, planned.document);
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -158,12 +158,12 @@ pub fn run(options: &PlanOptions) -> Result<ExitCode> {
         }
     };
     if options.print_plan {
-        print!("{text}");
+        say!("{}", text.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     let planned = plan(&Source { name: called, text: &text })?;
     match options.json {
-        true => println!("{}", serde_json::to_string_pretty(&planned)?),
+        true => say!("{}", serde_json::to_string_pretty(&planned)?),
         false => print(&planned),
     }
     Ok(ExitCode::SUCCESS)
@@ -262,13 +262,13 @@ impl PlannedCase {
 
 fn print(planned: &Planned) {
     let show = |rate: f64| Figure::Throughput.unit().show(rate);
-    println!("{}\nPlanned, not measured: max-min fair rates over links of", planned.title);
+    say!("{}\nPlanned, not measured: max-min fair rates over links of", planned.title);
     for link in &planned.links {
         let source = link.source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default();
-        println!("  {}: {}{source}", link.name, show(link.bytes_per_second));
+        say!("  {}: {}{source}", link.name, show(link.bytes_per_second));
     }
     for case in &planned.cases {
-        println!("\n{}", case.name);
+        say!("\n{}", case.name);
         let mut table = new_table();
         table.set_header(["flow", "rate", "held by"]);
         for flow in &case.flows {
@@ -276,13 +276,13 @@ fn print(planned: &Planned) {
             let held_by = flow.held_by.clone().unwrap_or_else(|| "its own limit".into());
             table.add_row([name, show(flow.bytes_per_second), held_by]);
         }
-        println!("{table}");
-        println!("aggregate: {}", show(case.aggregate_bytes_per_second));
+        say!("{table}");
+        say!("aggregate: {}", show(case.aggregate_bytes_per_second));
         if let (Some(ratio), Some(against)) = (case.ratio, &case.against) {
-            println!("planned: {} times `{against}`, {:+.1} %", three_digits(ratio), (ratio - 1.0) * 100.0);
+            say!("planned: {} times `{against}`, {:+.1} %", three_digits(ratio), (ratio - 1.0) * 100.0);
         }
         if let Some(published) = &case.published {
-            println!("published: {published}");
+            say!("published: {published}");
         }
     }
 }

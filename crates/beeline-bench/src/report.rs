@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::acceleration::Carried;
-use crate::args::Transport;
 use crate::stats::{median, spread};
+use crate::transport::Transport;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Row {

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::acceleration::Carried;
-use crate::args::{Program, Role, Transport, WorkerArgs};
 use crate::conductor::{Launcher, Pair, Worker};
 use crate::hosts::{Bridges, Layout, Layouts, Load, Moved, Stand};
 use crate::interrupt;
@@ -19,7 +18,9 @@ use crate::report::{Row, Unit};
 use crate::socket::LOOPBACK;
 use crate::stats::smallest_share;
 use crate::syscalls;
-use crate::worker::Outcome;
+use crate::transport::Transport;
+use crate::worker::args::{Program, Role, WorkerArgs};
+use crate::worker::events::Outcome;
 
 #[cfg(test)]
 pub use table::WORKLOADS;
@@ -336,14 +337,4 @@ fn start_together(pairs: &mut [Pair]) -> Result<()> {
 
 fn figure(outcome: &Outcome, name: &str) -> Result<f64> {
     outcome.values.get(name).copied().with_context(|| format!("a worker did not report {name}"))
-}
-
-/// The fixed-size runs under the tracer.
-pub fn fixed(program: Program, messages: u64) -> WorkerArgs {
-    WorkerArgs {
-        role: Role::Server,
-        messages: Some(messages),
-        message_bytes: if program == Program::Stream { 64 } else { 8 },
-        ..WorkerArgs::new(program)
-    }
 }

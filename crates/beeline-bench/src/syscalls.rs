@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::args::{Program, Role, Transport, WorkerArgs};
 use crate::conductor::{Launcher, Pair, Tracer};
 use crate::process::find;
-use crate::suite::fixed;
+use crate::transport::Transport;
+use crate::worker::args::{Program, Role, WorkerArgs};
 
 /// System calls of both ends per message, for ping-pong, ping-pong through epoll, and 64 B sends.
 pub fn measure(launcher: &Launcher, cpus: Option<(usize, usize)>, column: Transport) -> Result<[f64; 3]> {
@@ -33,6 +33,16 @@ pub fn measure(launcher: &Launcher, cpus: Option<(usize, usize)>, column: Transp
         *figure = high.saturating_sub(low) as f64 / (each_way * (more - few)) as f64;
     }
     Ok(figures)
+}
+
+/// The fixed-size runs under the tracer.
+fn fixed(program: Program, messages: u64) -> WorkerArgs {
+    WorkerArgs {
+        role: Role::Server,
+        messages: Some(messages),
+        message_bytes: if program == Program::Stream { 64 } else { 8 },
+        ..WorkerArgs::new(program)
+    }
 }
 
 fn total(

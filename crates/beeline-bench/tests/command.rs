@@ -84,6 +84,65 @@ fn a_cpu_that_is_not_there_is_refused_at_once() {
 }
 
 #[test]
+fn results_that_could_not_be_stored_are_not_measured() {
+    let output = run(&["--transports", "unix", "--only", "pingpong", "--save", "/no/such/directory/run.json"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("/no/such/directory/run.json"), "{text}");
+    assert!(output.stdout.is_empty());
+    // What is there stays until it is replaced, and what is not there is not made.
+    let directory = tempfile::tempdir().unwrap();
+    let (old, new) = (directory.path().join("old.json"), directory.path().join("new.json"));
+    fs::write(&old, "before").unwrap();
+    for path in [&old, &new] {
+        let output = bench(&["--transports", "unix", "--only", "nothing", "--save"]).arg(path).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+    }
+    assert_eq!(fs::read(&old).unwrap(), b"before");
+    assert!(!new.exists());
+}
+
+#[test]
+fn options_that_the_library_does_not_know_are_refused() {
+    let output = run(&["--only", "pingpong", "--options", "bogus=1"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("there is no option of this name"), "{text}");
+}
+
+#[test]
+fn a_reader_who_has_seen_enough_is_no_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let stored = directory.path().join("run.json");
+    let run =
+        ["--transports", "unix", "--only", "pingpong-epoll", "--quick", "--rounds", "1", "--no-foreign", "--save"];
+    let runs = [
+        bench(&["--list"]),
+        bench(&["--everyday", "--list", "--library", "/proc/self/exe"]),
+        bench(&["paper", "--list"]),
+        bench(&run),
+    ];
+    for mut command in runs {
+        // Nobody reads from the beginning.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        if command.get_args().any(|word| word == "--save") {
+            command.arg(&stored);
+        }
+        let output = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert!(stored.exists());
+}
+
+#[test]
+fn the_list_has_the_workloads_that_are_asked_for() {
+    let output = run(&["--list", "--only", "ping"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("pingpong") && !text.contains("stream"), "{text}");
+}
+
+#[test]
 fn an_interrupted_run_keeps_what_it_has_measured() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.json");

@@ -1,7 +1,7 @@
 //! libfabric's objects as Rust values: opened by a constructor, closed by `Drop`, each holding what it depends on.
 //!
 //! Everything here turns one call of `shim.c` into one checked result. The calls that hand memory to the provider
-//! (`recv`, `send`, `write`, `read`, `register`) are `unsafe`: how long the memory must stay is the caller's to know.
+//! (`recv`, `send`, `write`, `read`, `register`) are `unsafe`: the caller guarantees that the memory stays as long as it must.
 //!
 //! The rail asks for `FI_THREAD_DOMAIN`: calls on one domain must not overlap. The handles are private to
 //! [`crate::Rail`], whose methods that reach libfabric all take `&mut self`.
@@ -9,6 +9,7 @@
 mod ends;
 mod info;
 mod memory;
+mod numbers;
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -21,39 +22,9 @@ use crate::{address, ffi};
 pub(crate) use ends::{Endpoint, Listener, Local, Target};
 pub(crate) use info::Info;
 pub(crate) use memory::Registration;
-
-/// libfabric's error number, as it returned it (negative).
-pub(crate) type Number = i32;
-
-/// Whether an operation was taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum Posted {
-    /// It is in flight; its completion will come.
-    Taken,
-    /// A queue is full. Poll, and post again when completions have come.
-    Full,
-}
-
-fn check(number: c_int) -> Result<(), Number> {
-    if number == 0 { Ok(()) } else { Err(number) }
-}
-
-fn posted(number: c_int) -> Result<Posted, Number> {
-    match number {
-        0 => Ok(Posted::Taken),
-        EAGAIN => Ok(Posted::Full),
-        other => Err(other),
-    }
-}
-
-const EAGAIN: Number = -libc::EAGAIN;
-/// `FI_EAVAIL`: an error entry waits in the completion queue.
-const EAVAIL: Number = -259;
-/// `FI_ENODATA`: nothing matches the hints.
-pub(crate) const ENODATA: Number = -libc::ENODATA;
-/// `FI_ENOKEY` (libfabric has a number of its own for it): the requested key is taken.
-pub(crate) const ENOKEY: Number = -266;
+pub use numbers::Posted;
+use numbers::{EAGAIN, EAVAIL, check, posted};
+pub(crate) use numbers::{ENODATA, ENOKEY, Number};
 
 /// An open object of libfabric, closed when dropped.
 struct Open<T>(NonNull<T>);

@@ -1,10 +1,11 @@
 //! One open port: its queues, its endpoints, its memory regions.
 //!
 //! The parts: [`connect`](self) makes and ends connections and tells events, `transfer` posts operations and tells
-//! completions, `regions` registers memory and says when it is free again. The rules are in the head of the crate.
+//! completions, `regions` registers memory and says when it is free again; `state` is what they work on. The rules are in the head of the crate.
 
 mod connect;
 mod regions;
+mod state;
 mod transfer;
 
 use std::collections::{HashMap, VecDeque};
@@ -16,22 +17,10 @@ use slotmap::SlotMap;
 use crate::discover::Port;
 use crate::error::{Error, Failure};
 use crate::handles::{CompletionQueue, Domain, EventQueue, Fabric, Info, Listener};
-pub use connect::{Down, Event, PRIVATE_DATA_BYTES_MAX, Request};
-use connect::{End, RequestId};
-use regions::Region;
-pub use regions::{Access, Remote, Slice};
-use transfer::Operation;
-pub use transfer::{Completion, Flags, Kind, Message};
-
-slotmap::new_key_type! {
-    /// An endpoint of one rail. Never used again for another one.
-    pub struct EndpointId;
-    /// A memory region of one rail. Never used again for another one.
-    pub struct RegionId;
-    /// An operation in flight: what libfabric carries as context. A completion that comes after its operation was
-    /// given up (its endpoint closed) finds nothing under it.
-    struct OperationId;
-}
+pub use connect::PRIVATE_DATA_BYTES_MAX;
+pub use state::{Access, Completion, Down, EndpointId, Event, Kind, Message, RegionId, Remote, Request, Slice};
+use state::{End, Operation, OperationId, Region, RequestId};
+pub use transfer::Flags;
 
 /// Sizes of a rail's queues and buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,6 +14,14 @@
 //!    another stack.
 
 #![allow(clippy::missing_safety_doc)]
+// Nothing in here may end the program that it is a guest of.
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
 
 mod hooks;
 mod real;

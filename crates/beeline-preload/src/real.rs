@@ -77,7 +77,7 @@ pub unsafe fn look_up(handle: *mut c_void, name: &CStr) -> *mut c_void {
     // SAFETY: dlsym has this type.
     let function: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
         unsafe { core::mem::transmute(function) };
-    // SAFETY: by the caller's word; the name ends with NUL.
+    // SAFETY: the caller guarantees it; the name ends with NUL.
     unsafe { function(handle, name.as_ptr()) }
 }
 

@@ -65,12 +65,15 @@ cases! { handover:
     a_program_with_dropped_privileges_goes_on
     a_listener_is_inherited_by_the_next_program
     the_library_follows
+    a_program_without_the_library_goes_on
+    standard_descriptors_of_a_program_are_sockets;
+}
+
+cases! { passes:
     a_passed_end_goes_on
     a_passed_end_is_shared
     a_peeked_message_keeps_its_end
     strangers_pass_ends_and_listeners
-    a_program_without_the_library_goes_on
-    standard_descriptors_of_a_program_are_sockets
     a_receiver_without_the_library_goes_on;
 }
 
@@ -95,10 +98,6 @@ cases! { guest:
     a_vfork_child_changes_nothing_here
     spawned_programs_run
     clone_on_another_stack_works
-    handlers_read_back_as_installed
-    handlers_run_with_what_was_sent
-    a_handler_may_jump_out_of_a_call
-    storm
     a_blocked_thread_can_be_cancelled
     stdio_talks_over_a_connection
     calls_by_number_are_the_same_calls
@@ -107,6 +106,13 @@ cases! { guest:
     a_child_that_closes_leaves_the_parents_set_alone
     threads_go_on_while_the_process_forks;
     pauses
+}
+
+cases! { handlers:
+    handlers_read_back_as_installed
+    handlers_run_with_what_was_sent
+    a_handler_may_jump_out_of_a_call
+    storm;
 }
 
 cases! { adversity:
@@ -118,7 +124,10 @@ cases! { adversity:
     lingering_for_no_time_is_heeded_when_a_process_ends
     a_fork_during_a_connect_shares_the_connection
     an_edge_of_a_set_that_is_changed_is_told_once
-    a_fork_that_fails_changes_nothing
+    a_fork_that_fails_changes_nothing;
+}
+
+cases! { held:
     a_number_that_is_taken_away_is_left_alone
     a_sender_waits_for_the_kernel_s_memory;
 }
@@ -192,15 +201,34 @@ cases! { loads:
 }
 
 cases! { offers:
-    who_receives_is_served who_polls_is_served who_selects_is_served who_asks_again_and_again_is_served
-    who_polls_again_and_again_is_served who_asks_for_errors_is_served who_waits_in_sets_is_served
-    who_waits_for_edges_is_served who_waits_for_others_is_served who_only_sends_is_served
-    who_closes_has_been_there who_is_replaced_has_been_there
-    who_spawns_a_program_is_served who_ends_has_been_there who_forks_is_served who_executes_a_program_is_served
+    who_receives_is_served
+    who_polls_is_served
+    who_selects_is_served
+    who_asks_again_and_again_is_served
+    who_polls_again_and_again_is_served
+    who_asks_for_errors_is_served
+    who_waits_in_sets_is_served
+    who_waits_for_edges_is_served
+    who_waits_for_others_is_served
+    who_only_sends_is_served
+    who_closes_has_been_there
+    who_is_replaced_has_been_there
+    who_spawns_a_program_is_served
+    who_ends_has_been_there
+    who_forks_is_served
+    who_executes_a_program_is_served
     who_passes_it_on_is_served
-    who_sends_much_is_served a_stopped_server_has_one_client
-    a_server_that_comes_in_the_last_moment_has_one_client more_clients_than_fit_a_queue_are_served
-    a_program_that_is_forked_serves a_program_of_a_vfork_serves a_spawned_program_serves a_child_serves
+    who_sends_much_is_served
+    a_stopped_server_has_one_client
+    a_server_that_comes_in_the_last_moment_has_one_client
+    more_clients_than_fit_a_queue_are_served;
+}
+
+cases! { activates:
+    a_program_that_is_forked_serves
+    a_program_of_a_vfork_serves
+    a_spawned_program_serves
+    a_child_serves
     who_watches_is_told_the_truth;
 }
 

@@ -1,107 +1,23 @@
-//! The memory of a lane: layout and access.
-//!
-//! ```text
-//! 0x0000  head line of end 0 (client): head u32, -, stamp u64
-//! 0x0080  head line of end 1 (server): the same
-//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, offer u32, urgent u64, passed u64
-//! 0x0180  wake line of end 1: the same, without an offer
-//! 0x0200  front of end 0: cursor u64, status u64, then ring 0 (client to server)
-//!   +16   ring 0, ring_bytes long; its first 48 bytes share the front's cache line
-//! R+4096  front of end 1: the same, then ring 1 (server to client)
-//! 2R+8192 end
-//! ```
-//!
-//! Fronts and head lines are written by their own end alone; of a wake line, the first two words are set by its own end
-//! and cleared by the peer, the offer is decided by whichever end comes first, the rest is written by its own end.
-//!
-//! A *front* is what an end says while it sends: how far it has written, its flags, an *echo* of how far it had
-//! read by then, and the first bytes of a small message, all in one cache line. So a small message costs one line
-//! transfer, and its acknowledgement travels with the reply. The *head* proper is stored at each read, in a
-//! line that nobody watches: stored into the front, it would take the line away from the peer, which looks at
-//! the front while it waits for the reply (measured: 420 ns instead of 130 ns one way). The wake words are
-//! apart because they rarely change: a sender reads the receiver's at each send, and it stays in its cache.
-//!
-//! An idle connection holds two pages: heads, wake lines, front 0 and the first 3.5 KiB of ring 0 in one, front 1
-//! and the first 4 KiB of ring 1 in the other.
+//! The memory of a lane: mapped, read and written. [`layout`] says where everything stands.
+
+mod layout;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::buffer::{Sink, Source};
 use crate::memfd::{self, FileId, MemfdFault};
 use crate::sys::{self, Errno};
+pub use layout::{End, FLAG_URGENT, INLINE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ORDER, lane_bytes};
+use layout::{
+    FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, STAMP, URGENT, head_line, wake_line,
+};
 
-/// Smallest ring, in bytes per direction.
-pub const RING_BYTES_MIN: u32 = 1 << 16;
-/// Largest ring, in bytes per direction.
-pub const RING_BYTES_MAX: u32 = 1 << 24;
-/// Bytes of a ring that share the cache line of its front.
-pub const INLINE_BYTES: u32 = 48;
-
-const HEAD_LINES: usize = 0x000;
-const WAKE_LINES: usize = 0x100;
-/// From the line of end 0 to that of end 1: two cache lines, which are fetched in pairs.
-const LINE_STRIDE: usize = 0x80;
-const FRONT_CLIENT: usize = 0x200;
-const FRONT_BYTES: usize = 16;
-/// In a front's status: the flags below, the echo above.
-const FLAG_BITS: u32 = 16;
-const FLAGS: u64 = (1 << FLAG_BITS) - 1;
-/// Of the client's wake line: where the word about the offer stands.
-const OFFER: usize = 12;
-/// Of a wake line: where the words about urgent data stand.
-const URGENT: usize = 16;
-const PASSED: usize = 24;
-/// Of a head line: where the stamp stands.
-const STAMP: usize = 8;
-/// In a read wake word: the reader wants to know when the first byte came ([`LaneMemory::set_stamp`]).
-pub const WAKE_ORDER: u32 = 2;
-/// The flag of an end that has ever marked a byte urgent.
-pub const FLAG_URGENT: u32 = 64;
-const PAGE_BYTES: usize = 4096;
 /// What [`LaneMemory::discard_ring`] leaves.
 const RING_KEPT_BYTES: usize = 8 * PAGE_BYTES;
 /// How far ahead of the last byte written the producer asks for the ring's lines: they are in the reader's cache, and
 /// to fetch them one at a time, at the fence that follows each message, halves the rate of small messages (measured on
 /// two days, with the virtual CPUs on other cores: 12 M/s without, 24 with 256, 20 with 512; and 15, 18 with 512).
 const PREFETCH_BYTES: usize = 512;
-
-/// Size of a lane's memory file for rings of `ring_bytes` in each direction.
-#[must_use]
-pub const fn lane_bytes(ring_bytes: u32) -> usize {
-    2 * (ring_bytes as usize + PAGE_BYTES)
-}
-
-/// The two ends of a lane.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum End {
-    /// The end that connected.
-    Client = 0,
-    /// The end that accepted.
-    Server = 1,
-}
-
-impl End {
-    /// The other end.
-    #[must_use]
-    #[inline]
-    pub fn peer(self) -> End {
-        match self {
-            End::Client => End::Server,
-            End::Server => End::Client,
-        }
-    }
-}
-
-#[inline]
-const fn head_line(end: End) -> usize {
-    HEAD_LINES + end as usize * LINE_STRIDE
-}
-
-#[inline]
-const fn wake_line(end: End) -> usize {
-    WAKE_LINES + end as usize * LINE_STRIDE
-}
 
 /// Why lane memory could not be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

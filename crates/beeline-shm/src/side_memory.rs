@@ -84,7 +84,7 @@ impl SideMemory {
     /// # Safety
     /// Nobody may use the page meanwhile.
     pub unsafe fn clear(&self) {
-        // SAFETY: the whole page is ours by the caller's word.
+        // SAFETY: the caller guarantees that the whole page is ours.
         unsafe { core::ptr::write_bytes(self.base, 0, SIDE_BYTES) }
     }
 

@@ -68,7 +68,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
-use beeline_shm::sys;
+use beeline_shm::sys::{self, SysResult};
 
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Draft, Kind};
@@ -108,11 +108,7 @@ pub fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
     }
     // Before there is anything that a fork could copy.
     let born = crate::forks();
-    let fd = match kernel::socket(domain, kind, protocol) {
-        Err(Errno(libc::EMFILE | libc::ENFILE)) if release_descriptors() => kernel::socket(domain, kind, protocol),
-        result => result,
-    };
-    let fd = match fd {
+    let fd = match with_room(|| kernel::socket(domain, kind, protocol)) {
         Ok(fd) => fd as i32,
         Err(errno) => return Outcome::Fail(errno),
     };
@@ -365,10 +361,25 @@ pub fn purge_pools_again() {
 
 /// Gives up descriptors that are hidden, those that are only there for speed before all others. Returns whether there were
 /// any: the call that ran into the limit may be tried again. The caller does not hold `life::changing`.
-pub fn release_descriptors() -> bool {
+fn release_descriptors() -> bool {
     pool::release_descriptors() || {
         let _changing = life::changing();
         retreat::give_up_descriptors()
+    }
+}
+
+/// Makes a descriptor for the program. A full table gives up what is hidden in it, one kind after the other until there is a
+/// number: a program that fills it gets as many as without us, and nothing finds room in it afterwards. The caller does not
+/// hold `life::changing`.
+///
+/// # Errors
+/// Those of `make`.
+pub fn with_room(make: impl Fn() -> SysResult) -> SysResult {
+    loop {
+        match make() {
+            Err(Errno(libc::EMFILE | libc::ENFILE)) if release_descriptors() => {}
+            result => return result,
+        }
     }
 }
 

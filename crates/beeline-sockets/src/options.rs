@@ -35,13 +35,8 @@ pub fn block(desc: &Desc, reason: Reason) {
 /// Runs `f` with a TCP socket of `family` that exists for that long only, out of the way of the app's numbers. No lock may
 /// be held.
 pub fn with_template(family: i32, f: impl FnOnce(i32) -> Outcome) -> Outcome {
-    let make = || kernel::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-    let made = match make() {
-        // A connection over TCP needs no number for this.
-        Err(Errno(libc::EMFILE | libc::ENFILE)) if meet::release_descriptors() => make(),
-        made => made,
-    };
-    match made {
+    // A connection over TCP needs no number for this.
+    match meet::with_room(|| kernel::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)) {
         Ok(template) => {
             let template = kernel::hide(template as i32);
             let outcome = f(template);

@@ -7,27 +7,8 @@ use crate::layout::{
     ConnectionSlot, HEADER_BYTES, LIST_ENTRIES_MAX, MAGIC, PROGRAM_BYTES, SLOT_BYTES, SLOT_LIVE, SLOTS_MAX,
     StatsHeader, VERSION,
 };
+use crate::role::{Family, Role};
 use crate::{Counter, Poison, Reason};
-
-/// Which end of a connection a process is.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// It connected.
-    Client = 1,
-    /// It accepted.
-    Server = 2,
-}
-
-/// The address family of a connection.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// IPv4.
-    V4 = 4,
-    /// IPv6.
-    V6 = 6,
-}
 
 /// Why bytes are no statistics file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cli::BridgeArgs;
-use crate::{Failure, program};
+use crate::failure::Failure;
+use crate::program;
 
 const NAME: &str = "beelined";
 

@@ -213,7 +213,7 @@ pub struct TopoArgs {
     pub rails: Option<PathBuf>,
 
     /// Take a port to be at these NUMA nodes (may be given several times)
-    #[arg(long, value_name = "PORT=NODE", value_parser = crate::topo::parse_near)]
+    #[arg(long, value_name = "PORT=NODE", value_parser = crate::topo::near::parse_near)]
     pub near: Vec<beeline_topo::host::Override>,
 
     /// The bridge's program (default: the one beside this command)

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::Failure;
 use crate::elf::{Architecture, Elf};
+use crate::failure::Failure;
 
 const NAME: &str = "libbeeline.so";
 

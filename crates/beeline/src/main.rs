@@ -1,12 +1,13 @@
 //! `beeline`: run unmodified programs over shared memory, and see how they do.
 //!
 //! Each command is a module that gets its parsed arguments and returns an exit code. Errors travel as
-//! [`anyhow::Error`] to this file, which prints them and picks the code: a [`Failure`] carries its own.
+//! [`anyhow::Error`] to this file, which prints them and picks the code: a [`failure::Failure`] carries its own.
 
 mod bridge;
 mod cli;
 mod configuration;
 mod elf;
+mod failure;
 mod generate;
 mod inherited;
 mod library;
@@ -21,33 +22,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use cli::{Cli, Command};
-
-/// An error with an exit code of its own.
-#[derive(Debug)]
-struct Failure {
-    code: u8,
-    message: String,
-}
-
-impl Failure {
-    /// `beeline run` itself failed; the program was not started. The numbers 125, 126 and 127 are
-    /// those of env(1) and nohup(1).
-    const OURS: u8 = 125;
-    const NOT_EXECUTABLE: u8 = 126;
-    const NOT_FOUND: u8 = 127;
-
-    fn error(code: u8, message: impl Into<String>) -> anyhow::Error {
-        Self { code, message: message.into() }.into()
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
+use failure::Failure;
 
 /// Help, or what is wrong with the command line. Of `run` that is a failure of ours, as anything else before the program
 /// is started; of other commands it has clap's code.

@@ -9,8 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::Failure;
 use crate::elf::{Architecture, Elf};
+use crate::failure::Failure;
 
 /// Finds the file that `command` names.
 pub fn find(command: &OsStr, path: Option<&OsStr>) -> anyhow::Result<PathBuf> {

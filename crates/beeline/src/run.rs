@@ -7,9 +7,9 @@ use std::path::Path;
 
 use beeline_stats::tunables::ENVIRONMENT;
 
-use crate::Failure;
 use crate::cli::RunArgs;
 use crate::configuration;
+use crate::failure::Failure;
 use crate::inherited;
 use crate::library::Library;
 use crate::profile::Chosen;

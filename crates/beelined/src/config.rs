@@ -212,36 +212,7 @@ impl Written {
             None if self.insecure => Some(BridgeName::of_host().context("`name` is not given, and")?),
             name => name,
         };
-        let mut peers: Vec<Peer> = Vec::new();
-        for peer in self.peers {
-            let at = place.at(peer.span().start);
-            let peer = peer.into_inner();
-            if peers.len() == PEERS_MAX {
-                bail!("{at}: there are more than {PEERS_MAX} peers");
-            }
-            if name.as_ref() == Some(&peer.name) {
-                bail!("{at}: the peer `{}` has this bridge's own name", peer.name);
-            }
-            if peers.iter().any(|other| other.name == peer.name) {
-                bail!("{at}: there is another peer `{}`", peer.name);
-            }
-            let control: Vec<SocketAddr> = match peer.control {
-                OneOrMore::One(address) => vec![address.0],
-                OneOrMore::More(addresses) => addresses.into_iter().map(|address| address.0).collect(),
-            };
-            if control.is_empty() {
-                bail!("{at}: the peer `{}` needs a control address", peer.name);
-            }
-            if self.insecure && peer.addresses.is_none() {
-                bail!("{at}: with `insecure = true` the peer `{}` needs its `addresses`", peer.name);
-            }
-            if let (false, Some(addresses)) = (self.insecure, &peer.addresses) {
-                let at = place.at(addresses.span().start);
-                bail!("{at}: a peer's addresses are in its certificate; they stand here only with `insecure = true`");
-            }
-            let addresses = peer.addresses.map(Spanned::into_inner).unwrap_or_default();
-            peers.push(Peer { name: peer.name, control, addresses });
-        }
+        let peers = checked_peers(self.peers, name.as_ref(), self.insecure, place)?;
         let defaults = CertificatePaths::default();
         let identity = if self.insecure {
             let paths = [("certificate", &self.certificate), ("key", &self.key), ("trusted", &self.trusted)];
@@ -288,10 +259,50 @@ impl Written {
             tunables: self.tunables,
             user: self.user,
             peer_timeout,
-            admin_socket: self.admin_socket.unwrap_or_else(|| crate::admin::PATH.into()),
+            admin_socket: self.admin_socket.unwrap_or_else(|| beeline_status::ask::PATH.into()),
             namespaces: self.namespaces.map(Spanned::into_inner),
         })
     }
+}
+
+/// The peers, each of another name and with what it needs.
+fn checked_peers(
+    written: Vec<Spanned<WrittenPeer>>,
+    name: Option<&BridgeName>,
+    insecure: bool,
+    place: &Place<'_>,
+) -> anyhow::Result<Vec<Peer>> {
+    let mut peers: Vec<Peer> = Vec::new();
+    for peer in written {
+        let at = place.at(peer.span().start);
+        let peer = peer.into_inner();
+        if peers.len() == PEERS_MAX {
+            bail!("{at}: there are more than {PEERS_MAX} peers");
+        }
+        if name == Some(&peer.name) {
+            bail!("{at}: the peer `{}` has this bridge's own name", peer.name);
+        }
+        if peers.iter().any(|other| other.name == peer.name) {
+            bail!("{at}: there is another peer `{}`", peer.name);
+        }
+        let control: Vec<SocketAddr> = match peer.control {
+            OneOrMore::One(address) => vec![address.0],
+            OneOrMore::More(addresses) => addresses.into_iter().map(|address| address.0).collect(),
+        };
+        if control.is_empty() {
+            bail!("{at}: the peer `{}` needs a control address", peer.name);
+        }
+        if insecure && peer.addresses.is_none() {
+            bail!("{at}: with `insecure = true` the peer `{}` needs its `addresses`", peer.name);
+        }
+        if let (false, Some(addresses)) = (insecure, &peer.addresses) {
+            let at = place.at(addresses.span().start);
+            bail!("{at}: a peer's addresses are in its certificate; they stand here only with `insecure = true`");
+        }
+        let addresses = peer.addresses.map(Spanned::into_inner).unwrap_or_default();
+        peers.push(Peer { name: peer.name, control, addresses });
+    }
+    Ok(peers)
 }
 
 #[cfg(test)]

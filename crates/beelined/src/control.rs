@@ -17,12 +17,14 @@
 mod connection;
 mod dialer;
 pub mod end;
+mod event;
 pub mod frame;
 mod greeting;
 mod link;
 mod making;
 pub mod message;
 mod network;
+mod random;
 mod routes;
 pub mod session;
 mod status;
@@ -38,9 +40,11 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use connection::{Connection, Phase, Side, Up};
 use dialer::{Dialer, chance};
 use end::End;
+pub use event::{Event, PeerId, PeerUp};
 use link::Ending;
 use message::{Frame, Message, Rail, Rails, Token};
 use network::Gate;
+use random::random;
 use routes::Routes;
 use session::Heard;
 
@@ -49,45 +53,6 @@ use crate::keys::Tls;
 use crate::log;
 use crate::name::BridgeName;
 use crate::prefix::Prefix;
-
-/// A control connection that is up. Its number is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId(pub u64);
-
-/// What has happened.
-#[derive(Debug)]
-pub enum Event {
-    /// A peer is there.
-    PeerUp(Box<PeerUp>),
-    /// It is gone, and its token with it.
-    PeerDown {
-        /// Who.
-        peer: PeerId,
-        /// Why.
-        why: End,
-    },
-    /// It said something.
-    Message(PeerId, Message),
-}
-
-/// A peer that is there.
-#[derive(Clone, Debug)]
-pub struct PeerUp {
-    /// The number of this connection to it.
-    pub peer: PeerId,
-    /// Its name.
-    pub name: BridgeName,
-    /// A number that is another after each of its starts.
-    pub instance: u64,
-    /// What it speaks for.
-    pub speaks_for: Vec<Prefix>,
-    /// What it offers.
-    pub rails: Vec<Rail>,
-    /// What we have to show it when we connect a rail.
-    pub token_for_us: Token,
-    /// Its end of the control connection.
-    pub address: SocketAddr,
-}
 
 /// Connections have numbers from here on; below are listeners.
 const CONNECTION_IDS: u64 = 1 << 32;
@@ -466,13 +431,6 @@ impl Control {
             }
         }
     }
-}
-
-fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
-    use ring::rand::{SecureRandom, SystemRandom};
-    let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

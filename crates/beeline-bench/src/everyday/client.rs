@@ -15,7 +15,7 @@ use nix::sys::socket::{
 use super::cell::Work;
 use super::server::SINK;
 use crate::poller::Poller;
-use crate::worker::Outcome;
+use crate::worker::events::Outcome;
 
 const REQUEST_BYTES: usize = 64;
 const STREAM_BYTES: usize = 65_536;

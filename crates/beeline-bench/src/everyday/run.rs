@@ -10,12 +10,13 @@ use serde::Serialize;
 use super::cell::{Cell, Placement, Style, Work};
 use super::worker::{EverydayArgs, Part};
 use crate::acceleration::Carried;
-use crate::args::{BenchOptions, Transport};
+use crate::args::BenchOptions;
 use crate::conductor::{Launcher, Worker};
 use crate::interrupt;
 use crate::machine::{allowed_cpus, choose_cpus, ensure_allowed};
 use crate::plan::{find_library, progress_bar};
-use crate::worker::Outcome;
+use crate::transport::Transport;
+use crate::worker::events::Outcome;
 
 /// How long a server has to get into its first `accept` or wait, as one that people run is long before clients come.
 const SETTLING: Duration = Duration::from_millis(10);

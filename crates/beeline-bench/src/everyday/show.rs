@@ -20,11 +20,11 @@ const CLEARLY_SLOWER: f64 = 0.9;
 
 /// Everything on standard output.
 pub fn print(machine: &Machine, plan: &Plan, matrix: &Matrix) {
-    println!("{}", machine.line());
+    say!("{}", machine.line());
     if machine.load_before > 0.5 {
-        println!("The machine was not quiet before the run (load {:.2}).", machine.load_before);
+        say!("The machine was not quiet before the run (load {:.2}).", machine.load_before);
     }
-    println!(
+    say!(
         "CPUs {:?}, {} rounds, {} ms a sample; Beeline over TCP, medians of pairs",
         plan.cpus(),
         plan.rounds(),
@@ -33,27 +33,27 @@ pub fn print(machine: &Machine, plan: &Plan, matrix: &Matrix) {
     for &work in Work::value_variants() {
         let cells: Vec<(&Cell, &Measured)> = matrix.cells.iter().filter(|(cell, _)| cell.work == work).collect();
         if !cells.is_empty() {
-            println!("\n{}: {} ({}, Beeline / TCP)", word(work), sentence(work), work.counts());
-            println!("{}", map(&cells));
+            say!("\n{}: {} ({}, Beeline / TCP)", word(work), sentence(work), work.counts());
+            say!("{}", map(&cells));
         }
     }
-    println!();
+    say!();
     for &placement in Placement::value_variants() {
         if matrix.cells.keys().any(|cell| cell.placement == placement) {
-            println!("{:>8}: {}", word(placement), sentence(placement));
+            say!("{:>8}: {}", word(placement), sentence(placement));
         }
     }
     slower(matrix);
     for (cell, measured) in &matrix.cells {
         for error in measured.errors.iter().collect::<BTreeSet<_>>() {
-            println!("failed, {}: {error}", cell.name());
+            say!("failed, {}: {error}", cell.name());
         }
         if let Some(complaint) = measured.carried.complaint() {
-            println!("note, {}: {complaint}", cell.name());
+            say!("note, {}: {complaint}", cell.name());
         }
     }
     if let Some(why) = &matrix.ended_early {
-        println!("The run ended early: {why}.");
+        say!("The run ended early: {why}.");
     }
 }
 
@@ -110,14 +110,14 @@ fn slower(matrix: &Matrix) {
         .filter(|(_, _, ratios)| !ratios.is_no_slower())
         .collect();
     let judged = matrix.cells.values().filter(|measured| !measured.tcp.is_empty()).count();
-    println!(
+    say!(
         "\n{} of {judged} cells are no slower than TCP in rate, mean and p99 (within a tenth).",
         judged - slower.len()
     );
     if slower.is_empty() {
         return;
     }
-    println!("Slower:");
+    say!("Slower:");
     let mut table = new_table();
     table.set_header(["", "rate", "TCP", "Beeline", "mean", "p99", "TCP", "Beeline", "CPU"]);
     for (cell, measured, ratios) in slower {
@@ -139,7 +139,7 @@ fn slower(matrix: &Matrix) {
             ratios.cpu.map_or_else(String::new, |cpu| three_digits(cpu.median)),
         ]);
     }
-    println!("{table}");
+    say!("{table}");
 }
 
 fn with_interval(ratio: Ratio) -> String {

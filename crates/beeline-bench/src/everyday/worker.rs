@@ -15,7 +15,8 @@ use nix::unistd::Pid;
 
 use super::cell::{Style, Work, word};
 use super::{client, server};
-use crate::worker::{self, Event, Outcome, raise_fd_limit, tell, wait_for_word};
+use crate::worker::events::{Event, Outcome, tell, wait_for_word};
+use crate::worker::itself::{self, raise_fd_limit};
 
 /// Which part of a cell the process plays.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +120,7 @@ fn drive(args: &EverydayArgs) -> Result<()> {
 
 /// CPU time of this process and of its children that have ended.
 fn cpu_seconds() -> Result<f64> {
-    Ok(worker::cpu_seconds(UsageWho::RUSAGE_SELF)? + worker::cpu_seconds(UsageWho::RUSAGE_CHILDREN)?)
+    Ok(itself::cpu_seconds(UsageWho::RUSAGE_SELF)? + itself::cpu_seconds(UsageWho::RUSAGE_CHILDREN)?)
 }
 
 /// Ends the processes of a server that forks, and waits for them, so that their time is counted.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use beeline_topo::Rail;
 use serde::{Deserialize, Serialize};
 
-use super::Post;
+use super::post::Post;
 
 /// The time between two looks at them.
 const LOOK: Duration = Duration::from_millis(300);

@@ -16,8 +16,8 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result, ensure};
 
-use super::About;
 use super::bridges::Common;
+use super::post::{About, Nodes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
@@ -66,9 +66,6 @@ pub struct Layouts {
     far: Option<Site>,
     loads: Vec<Load>,
 }
-
-/// The NUMA nodes of a host: each with the CPUs that may be used, nodes without CPUs left out.
-pub type Nodes = std::collections::BTreeMap<u32, Vec<usize>>;
 
 impl Layouts {
     /// # Errors

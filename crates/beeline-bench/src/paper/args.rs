@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 
 use super::axis::{Hundredths, parse_percent};
-use crate::args::{parse_cpus, parse_sockets};
-use crate::hosts::Host;
+
+use crate::hosts::place::Host;
+use crate::parse::{cpus, library_options, sockets};
 
 const PAPER_EXAMPLES: &str = "\
 Examples:
@@ -89,7 +90,7 @@ pub struct PaperOptions {
     pub rounds_max: Option<u32>,
 
     /// The two CPUs of client and server where a cell does not say otherwise (default: two cores of one NUMA node)
-    #[arg(long, value_name = "A,B", value_parser = parse_cpus)]
+    #[arg(long, value_name = "A,B", value_parser = cpus)]
     pub cpus: Option<(usize, usize)>,
 
     /// libbeeline.so to measure (default: the one that belongs to this program)
@@ -97,7 +98,7 @@ pub struct PaperOptions {
     pub library: Option<PathBuf>,
 
     /// Options handed to the library in every cell, as BEELINE_OPTIONS
-    #[arg(long, value_name = "KEY=VALUE,…")]
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = library_options)]
     pub options: Option<String>,
 
     /// Measure between two hosts, TCP against the bridge; hosts as for `beeline bench --hosts`
@@ -109,7 +110,7 @@ pub struct PaperOptions {
     pub address: Option<IpAddr>,
 
     /// With --hosts: the bridges' administrator's sockets (default: as their configurations say)
-    #[arg(long, value_name = "A,B", value_parser = parse_sockets)]
+    #[arg(long, value_name = "A,B", value_parser = sockets)]
     pub bridge_sockets: Option<[String; 2]>,
 
     /// With --hosts: for how many seconds a program or a bridge may say nothing before it is given up

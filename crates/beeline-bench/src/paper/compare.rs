@@ -133,11 +133,11 @@ fn discovery_limit(p: &[f64], alpha: f64) -> Option<f64> {
 pub fn print(runs: &[Run; 2], comparison: &Comparison) {
     for (letter, run) in ["A", "B"].into_iter().zip(runs) {
         let machine = run.machines.last().map(|machine| machine.line()).unwrap_or_default();
-        println!("{letter}: {}, Beeline {}, {machine}", run.directory.display(), run.settings.version);
+        say!("{letter}: {}, Beeline {}, {machine}", run.directory.display(), run.settings.version);
     }
     let mut differing: Vec<&Line> = comparison.lines.iter().filter(|line| line.differs).collect();
     differing.sort_by(|a, b| a.p.total_cmp(&b.p));
-    println!(
+    say!(
         "\n{} of {} comparisons differ; of those at most {} are expected to be chance.",
         differing.len(),
         comparison.lines.len(),
@@ -145,7 +145,7 @@ pub fn print(runs: &[Run; 2], comparison: &Comparison) {
     );
     let least = comparison.lines.iter().map(|line| line.samples[0].min(line.samples[1])).min().unwrap_or(0);
     if least < 4 {
-        println!("Some cells have {least} samples only: no difference of theirs could be told from chance.");
+        say!("Some cells have {least} samples only: no difference of theirs could be told from chance.");
     }
     if !differing.is_empty() {
         let mut table = super::grid::new_table();
@@ -165,10 +165,10 @@ pub fn print(runs: &[Run; 2], comparison: &Comparison) {
                 format!("{:.4}", line.p),
             ]);
         }
-        println!("{table}");
+        say!("{table}");
     }
     if !comparison.not_compared.is_empty() {
-        println!("Not compared, as one of the two has no samples: {}", comparison.not_compared.join(", "));
+        say!("Not compared, as one of the two has no samples: {}", comparison.not_compared.join(", "));
     }
 }
 

@@ -11,7 +11,7 @@ use super::cell::Cell;
 use super::figure::Figure;
 use super::plan::Table;
 use super::run::{complaints, unsure};
-use super::store::Run;
+use super::store::{Run, WITHIN};
 use super::summary::{Both, both};
 use crate::report::three_digits;
 
@@ -121,7 +121,7 @@ pub fn notes(run: &Run) -> Vec<String> {
         notes.push(format!("The run ended early: {why}."));
     }
     for cell in unsure(run) {
-        let within = run.settings.within.unwrap_or(super::WITHIN);
+        let within = run.settings.within.unwrap_or(WITHIN);
         let rounds = run.of(cell).map_or(0, |measured| measured.tcp.len());
         notes.push(format!("{}: not known within {within} at {confidence} after {rounds} rounds.", cell.name()));
     }
@@ -147,28 +147,28 @@ pub fn new_table() -> Drawn {
 
 /// All tables on standard output.
 pub fn print(run: &Run) {
-    println!("{}", run.plan.title);
+    say!("{}", run.plan.title);
     if let Some(machine) = run.machines.last() {
-        println!("{}", machine.line());
+        say!("{}", machine.line());
     }
     for table in &run.plan.tables {
         let grid = Grid::of(run, table);
         if grid.rows.is_empty() && grid.missing.is_empty() {
             continue;
         }
-        println!("\n{}: {} ({})", table.id.get_ref(), table.title, table.source);
+        say!("\n{}: {} ({})", table.id.get_ref(), table.title, table.source);
         if !grid.rows.is_empty() {
             let mut drawn = new_table();
             drawn.set_header(grid.header.clone());
             grid.rows.iter().for_each(|row| {
                 drawn.add_row(row.clone());
             });
-            println!("{drawn}");
+            say!("{drawn}");
         }
-        grid.missing.iter().for_each(|(what, reason)| println!("not measured, {what}: {reason}"));
-        grid.published().iter().for_each(|line| println!("published, {line}"));
-        table.note.iter().for_each(|note| println!("{note}"));
+        grid.missing.iter().for_each(|(what, reason)| say!("not measured, {what}: {reason}"));
+        grid.published().iter().for_each(|line| say!("published, {line}"));
+        table.note.iter().for_each(|note| say!("{note}"));
     }
-    println!();
-    notes(run).iter().for_each(|note| println!("{note}"));
+    say!();
+    notes(run).iter().for_each(|note| say!("{note}"));
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use beeline_topo::host::Cpu;
 
 use super::cell::{Cell, Load, Move, Place};
-use crate::hosts::Host;
+use crate::hosts::place::Host;
 use crate::machine::{allowed_cpus, choose_cpus};
 
 /// The CPUs of this host that may be used, and the two of a run.

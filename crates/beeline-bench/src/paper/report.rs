@@ -1,6 +1,7 @@
 //! The report of a run: one HTML file that needs no server and no network, Markdown, CSV, and each figure as SVG.
 
 mod html;
+mod parts;
 mod plot;
 mod text;
 
@@ -9,56 +10,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::cell::{Cell, Told};
-use super::figure::Figure;
 use super::grid::Grid;
 use super::plan::Table;
 use super::store::{Run, write_whole};
-use super::summary::{Known, both};
+use super::summary::both;
+use parts::{Curve, Dot, Drawing, Kind, Part, Reference};
 
 /// From so many sizes on, a table is drawn as curves over them.
 const CURVE_SIZES: usize = 4;
-
-/// One table of the report, with its figure if there is something to draw.
-pub struct Part<'a> {
-    grid: Grid<'a>,
-    svg: Option<String>,
-}
-
-/// What is drawn of a table: the main figure.
-pub struct Drawing {
-    title: String,
-    figure: Figure,
-    kind: Kind,
-    published: Vec<Reference>,
-}
-
-/// How.
-pub enum Kind {
-    /// Over the message size: a curve for each combination of the other axes, over TCP and over Beeline.
-    Curves(Vec<Curve>),
-    /// A line for each cell.
-    Dots(Vec<Dot>),
-}
-
-pub struct Curve {
-    name: String,
-    is_beeline: bool,
-    points: Vec<(f64, Known)>,
-}
-
-pub struct Dot {
-    name: String,
-    tcp: Known,
-    beeline: Known,
-}
-
-/// A figure of the document, drawn beside.
-pub struct Reference {
-    name: String,
-    value: f64,
-    /// The size that it belongs to; none for all.
-    bytes: Option<f64>,
-}
 
 /// Writes all of it into a directory. Returns the HTML file.
 ///

@@ -11,11 +11,12 @@ use super::sample::Maker;
 use super::store::{Measured, Record, Run, Settings, Writer};
 use super::summary::is_sure;
 use crate::acceleration::Carried;
-use crate::args::{BenchOptions, Transport};
+use crate::args::BenchOptions;
 use crate::hosts::{Host, Hosts};
 use crate::interrupt;
 use crate::machine::{Machine, ensure_allowed};
 use crate::plan::{find_beeline, progress_bar};
+use crate::transport::Transport;
 use crate::worker::own_cost_ns;
 
 /// The columns, each round beginning with the other.
@@ -181,30 +182,28 @@ pub fn unsure(run: &Run) -> Vec<&Cell> {
 
 /// `--dry-run`: the cells, and about how long they take.
 pub fn describe(plan: &Plan, cells: &[Cell], settings: &Settings, conductor: &Conductor) {
-    println!("{}: {}", plan.name.get_ref(), plan.title);
+    say!("{}: {}", plan.name.get_ref(), plan.title);
     let mut all = Duration::ZERO;
     for cell in cells {
         match conductor.places.of(cell) {
             Ok(_) => {
                 let took = pair_takes(settings, cell) * settings.rounds;
                 all += took;
-                println!("  {:<60} {:>6.1} s", cell.name(), took.as_secs_f64());
+                say!("  {:<60} {:>6.1} s", cell.name(), took.as_secs_f64());
             }
-            Err(reason) => println!("  {:<60} not measured: {reason}", cell.name()),
+            Err(reason) => say!("  {:<60} not measured: {reason}", cell.name()),
         }
     }
     let is_meant = |table: &&super::plan::Table| settings.only.is_empty() && table.not_measured.is_some();
     for table in plan.tables.iter().filter(is_meant) {
-        println!("  {:<60} not measured: {}", table.id.get_ref(), table.not_measured.as_deref().unwrap_or_default());
+        say!("  {:<60} not measured: {}", table.id.get_ref(), table.not_measured.as_deref().unwrap_or_default());
     }
     let whole = Duration::from_secs(all.as_secs() + 1);
-    print!("{} cells, {} rounds: about {}", cells.len(), settings.rounds, humantime::format_duration(whole));
-    match settings.within {
-        Some(within) => {
-            println!(", and up to {} rounds until {} holds within {within}", settings.rounds_max, settings.confidence)
-        }
-        None => println!(),
-    }
+    let until = settings.within.map_or_else(String::new, |within| {
+        format!(", and up to {} rounds until {} holds within {within}", settings.rounds_max, settings.confidence)
+    });
+    let about = humantime::format_duration(whole);
+    say!("{} cells, {} rounds: about {about}{until}", cells.len(), settings.rounds);
 }
 
 /// Both columns of a cell, once.

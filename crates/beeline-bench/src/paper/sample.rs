@@ -10,12 +10,13 @@ use super::cell::{Cell, Load, Move, Work};
 use super::figure::{Figure, Sample, fairness};
 use super::place::Pair as Place;
 use crate::acceleration::Carried;
-use crate::args::{Program, Role, Transport, WorkerArgs};
 use crate::conductor::{Launcher, Worker};
 use crate::everyday::cell::word;
 use crate::hosts::{Bridges, Host, Hosts};
 use crate::process::Guard;
-use crate::worker::Outcome;
+use crate::transport::Transport;
+use crate::worker::args::{Program, Role, WorkerArgs};
+use crate::worker::events::Outcome;
 
 /// More messages pushed than pulled, or the reverse, for a sample to be one of the two: the last piece may be smaller than
 /// what is pulled.

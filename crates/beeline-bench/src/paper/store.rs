@@ -29,6 +29,11 @@ const PLAN: &str = "plan.toml";
 const SETTINGS: &str = "settings.json";
 const SAMPLES: &str = "samples.jsonl";
 
+/// Sizes of an axis in a quick run.
+const QUICK_SIZES: usize = 5;
+/// How narrow an interval is to be, where nobody says otherwise.
+pub const WITHIN: Hundredths = Hundredths(500);
+
 /// How a run is made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
@@ -121,7 +126,7 @@ impl Settings {
 
     /// The cells of the plan that these settings mean.
     pub fn cells(&self, plan: &Plan) -> Vec<Cell> {
-        let sizes_most = self.quick.then_some(super::QUICK_SIZES);
+        let sizes_most = self.quick.then_some(QUICK_SIZES);
         let is_meant = |cell: &Cell| self.only.is_empty() || self.only.iter().any(|only| cell.name().contains(only));
         plan.cells(sizes_most).into_iter().filter(is_meant).collect()
     }

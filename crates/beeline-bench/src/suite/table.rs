@@ -1,8 +1,9 @@
 //! The workloads: what each is called, what it does and which rows of the report it gives.
 
-use crate::args::{Program, Transport};
 use crate::hosts::Layout;
 use crate::report::{Limit, Row, Unit};
+use crate::transport::Transport;
+use crate::worker::args::Program;
 
 pub struct Workload {
     pub name: &'static str,

@@ -2,10 +2,11 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Outcome, open};
-use crate::args::WorkerArgs;
+use super::events::Outcome;
+use super::itself::open;
 use crate::socket::{Listener, receive, send_small};
 use crate::timing::measure;
+use crate::worker::args::WorkerArgs;
 
 const AGAIN: u8 = b'a';
 const LAST: u8 = b'z';

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::events::{Outcome, pause};
 use super::pingpong::{Exchange, trip_epoll};
-use super::{Outcome, pause};
-use crate::args::WorkerArgs;
 use crate::poller::Poller;
 use crate::socket::{connect, receive, send_small};
 use crate::stats::median;
 use crate::timing::{Flow, measure};
+use crate::worker::args::WorkerArgs;
 
 /// One request outstanding on every connection; counts the replies.
 pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {

@@ -5,10 +5,10 @@ use std::net::TcpStream;
 
 use anyhow::{Context, Result};
 
-use super::Outcome;
-use crate::args::WorkerArgs;
+use super::events::Outcome;
 use crate::poller::Poller;
 use crate::socket::{Listener, receive, send_small};
+use crate::worker::args::WorkerArgs;
 
 const LISTENER: u64 = u64::MAX;
 

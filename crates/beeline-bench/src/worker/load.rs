@@ -9,8 +9,8 @@ use nix::libc::{MPOL_BIND, SYS_set_mempolicy, c_ulong, syscall};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 
-use super::{Event, Outcome, tell};
-use crate::args::WorkerArgs;
+use super::events::{Event, Outcome, tell};
+use crate::worker::args::WorkerArgs;
 
 /// More than a cache holds.
 const BLOCK_BYTES: usize = 64 << 20;

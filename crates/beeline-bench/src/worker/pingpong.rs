@@ -6,11 +6,12 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use hdrhistogram::Histogram;
 
-use super::{Outcome, move_on, open, pause};
-use crate::args::WorkerArgs;
+use super::events::{Outcome, pause};
+use super::itself::{move_on, open};
 use crate::poller::Poller;
 use crate::socket::{Listener, receive, send_all};
 use crate::timing::measure;
+use crate::worker::args::WorkerArgs;
 
 /// How much of each end of an echo is compared.
 const CHECKED_BYTES: usize = 4096;

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Outcome, open, pause};
-use crate::args::WorkerArgs;
+use super::events::{Outcome, pause};
+use super::itself::open;
 use crate::poller::Poller;
 use crate::socket::{Listener, Pattern, receive, send, send_all};
 use crate::timing::Flow;
+use crate::worker::args::WorkerArgs;
 
 /// Receive buffers are what a program would take: at least this, and room for one message.
 const RECEIVE_BYTES: usize = 64 * 1024;
@@ -250,7 +251,8 @@ impl SendClock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Program, Transport};
+    use crate::transport::Transport;
+    use crate::worker::args::Program;
 
     #[test]
     fn a_fixed_number_of_messages_is_exact() {

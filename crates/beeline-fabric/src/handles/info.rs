@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::net::SocketAddr;
 use std::ptr::{self, NonNull};
 
-use super::{ENODATA, Number, check};
+use super::numbers::{ENODATA, Number, check};
 use crate::{address, ffi};
 
 /// What libfabric knows of a port, and what every object is opened from.

@@ -10,89 +10,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::transfer::{Operation, OperationKind};
-use super::{EndpointId, OperationId, Options, Rail, RegionId, fabric_error, failing, registration_error};
+use super::state::{Down, End, EndpointId, Event, Operation, OperationId, OperationKind, Request, RequestId, State};
+use super::{Options, Rail, fabric_error, failing, registration_error};
 use crate::error::{Error, Failure};
 use crate::ffi;
-use crate::handles::{Endpoint, Info, Listener, RawEventKind, Registration};
+use crate::handles::{Endpoint, Info, Listener, RawEventKind};
 use crate::memory::Pool;
 
 /// Most private data that every provider carries with a request, an acceptance or a refusal. (RDMA CM over
 /// InfiniBand has 56 bytes for a request; libfabric and our length take one each.)
 pub const PRIVATE_DATA_BYTES_MAX: usize = 48;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct RequestId(u64);
-
-/// Somebody wants to connect. Answer with [`Rail::accept`] or [`Rail::reject`]; until then the peer waits.
-#[derive(Debug)]
-#[must_use = "the peer waits for an answer"]
-pub struct Request {
-    id: RequestId,
-    /// The peer's address, as far as the provider tells.
-    pub peer: Option<SocketAddr>,
-    pub data: Vec<u8>,
-}
-
-/// What happened to connections and regions.
-#[derive(Debug)]
-pub enum Event {
-    Request(Request),
-    /// `data` is what the accepting side sent along; empty on the accepting side.
-    Connected {
-        endpoint: EndpointId,
-        data: Vec<u8>,
-    },
-    /// Nobody there, or refused with `data`. The endpoint is closed.
-    Refused {
-        endpoint: EndpointId,
-        data: Vec<u8>,
-        failure: Failure,
-    },
-    /// The connection has ended. [`Rail::close`] frees the endpoint.
-    Down {
-        endpoint: EndpointId,
-        cause: Down,
-    },
-    /// Nothing of this rail can touch the region's memory any more.
-    RegionClosed {
-        region: RegionId,
-    },
-}
-
-/// Why a connection ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Down {
-    /// The peer closed its endpoint, or died.
-    ByPeer,
-    Failed(Failure),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    Connecting,
-    Connected,
-    Down,
-}
-
-/// An endpoint with its buffers. Field order is closing order.
-pub(super) struct End {
-    pub endpoint: Endpoint,
-    pub state: State,
-    /// We connect it; else we accepted it.
-    pub ours: bool,
-    /// Of `pool`.
-    pub registration: Registration,
-    pub pool: Arc<Pool>,
-    /// Send slots that nobody uses.
-    pub free_sends: Vec<usize>,
-    /// Operations in flight that are not receives.
-    pub in_flight: usize,
-    /// Reads among them.
-    pub reads: usize,
-    /// Operations ever posted that are not receives.
-    pub posted: u64,
-}
 
 impl Rail {
     /// Listens on the rail's address, at `number` or, for 0, at a number of the system's choice.

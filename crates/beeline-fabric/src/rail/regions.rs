@@ -16,77 +16,11 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::connect::{Event, State};
-use super::transfer::{Operation, OperationKind};
-use super::{EndpointId, Rail, RegionId, fabric_error, registration_error};
+use super::state::{Access, Await, EndpointId, Event, Operation, OperationKind, Region, RegionId, Remote, State};
+use super::{Rail, fabric_error, registration_error};
 use crate::error::Error;
-use crate::ffi;
 use crate::handles::{ENOKEY, Registration};
 use crate::memory::Memory;
-
-bitflags::bitflags! {
-    /// What a region may be used for.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Access: u32 {
-        /// Our writes take their bytes from it.
-        const SOURCE = ffi::ACCESS_LOCAL_SOURCE;
-        /// Our reads put their bytes into it.
-        const TARGET = ffi::ACCESS_LOCAL_TARGET;
-        /// The peer may read it.
-        const REMOTE_READ = ffi::ACCESS_REMOTE_READ;
-        /// The peer may write it.
-        const REMOTE_WRITE = ffi::ACCESS_REMOTE_WRITE;
-    }
-}
-
-/// A part of a region of this rail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slice {
-    pub region: RegionId,
-    pub offset: usize,
-    pub bytes: usize,
-}
-
-/// A place in a region of the peer's: what the peer's [`Rail::remote`] said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Remote {
-    pub address: u64,
-    pub key: u64,
-}
-
-impl Remote {
-    /// The place `offset` bytes further on.
-    #[must_use]
-    pub fn at(self, offset: u64) -> Remote {
-        Remote { address: self.address.wrapping_add(offset), ..self }
-    }
-}
-
-/// A registered region. Field order is closing order.
-pub(super) struct Region {
-    /// `None` once it is closed.
-    pub registration: Option<Registration>,
-    pub memory: Arc<dyn Memory>,
-    pub base: NonNull<u8>,
-    pub bytes: usize,
-    pub access: Access,
-    /// Operations of ours in flight from or to it.
-    pub in_use: usize,
-    pub closing: bool,
-    /// What may still be half done, by endpoint.
-    pub awaits: Vec<Await>,
-}
-
-// SAFETY: `base` is the address of memory that is `Send` and `Sync` and that the region keeps.
-unsafe impl Send for Region {}
-
-/// What shows that an endpoint has nothing to do with a region any more.
-pub(super) struct Await {
-    endpoint: EndpointId,
-    message: bool,
-    /// An operation of ours with this number or a later one.
-    posted: Option<u64>,
-}
 
 /// Attempts to find a key that is not taken.
 const KEY_ATTEMPTS_MAX: u32 = 16;

@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use slotmap::{Key, KeyData};
 
-use super::connect::{Down, End, Event, State};
-use super::{EndpointId, OperationId, Rail, Slice, fabric_error};
+use super::state::{
+    Access, Buffers, Completion, Down, End, EndpointId, Event, Kind, Message, Operation, OperationId, OperationKind,
+    Remote, Slice, State,
+};
+use super::{Rail, fabric_error};
 use crate::error::{Error, Failure};
+use crate::ffi;
 use crate::handles::{Local, Posted, RawFailure, Target};
-use crate::memory::Pool;
-use crate::rail::regions::{Access, Remote};
-use crate::{RegionId, ffi};
 
 /// Longest message that goes without a buffer, if the provider takes it: it is built on the stack.
 const INJECT_BYTES_MAX: usize = 256;
@@ -36,106 +37,6 @@ bitflags::bitflags! {
         /// Completes only when the bytes are in the peer's memory, not already when the peer's adapter has them. Over iWARP
         /// a write completes when it is on its way; there this is refused ([`Error::DeliveryUnknown`]).
         const DELIVERED = 4;
-    }
-}
-
-/// What an operation does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Send,
-    Write,
-    Read,
-}
-
-/// What became of an operation.
-#[derive(Debug)]
-pub enum Completion {
-    /// A message came. Give its buffer back with [`Rail::recycle`].
-    Received {
-        endpoint: EndpointId,
-        message: Message,
-    },
-    Done {
-        endpoint: EndpointId,
-        kind: Kind,
-        context: u64,
-    },
-    Failed {
-        endpoint: EndpointId,
-        kind: Kind,
-        context: u64,
-        failure: Failure,
-    },
-}
-
-/// A message in its receive buffer, which is the reader's until it is recycled.
-#[derive(Debug)]
-#[must_use = "recycle it, or the endpoint has one receive less"]
-pub struct Message {
-    endpoint: EndpointId,
-    pool: Buffers,
-    slot: usize,
-    bytes: usize,
-}
-
-impl Message {
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the provider is done with the slot, and no other `Message` has it until `recycle` took this one.
-        unsafe { self.pool.0.received(self.slot, self.bytes) }
-    }
-}
-
-/// Keeps the buffers of an endpoint that was closed while messages of it are being read.
-struct Buffers(Arc<Pool>);
-
-impl std::fmt::Debug for Buffers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Buffers")
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) enum OperationKind {
-    Receive {
-        slot: usize,
-    },
-    /// Without a slot: injected.
-    Send {
-        slot: Option<usize>,
-    },
-    Write {
-        region: RegionId,
-    },
-    Read {
-        region: RegionId,
-    },
-}
-
-/// An operation in flight.
-#[derive(Debug, Clone)]
-pub(super) struct Operation {
-    pub endpoint: EndpointId,
-    pub kind: OperationKind,
-    pub context: u64,
-    /// Among the endpoint's operations that are not receives.
-    pub number: u64,
-}
-
-impl Operation {
-    fn told_kind(&self) -> Kind {
-        match self.kind {
-            OperationKind::Write { .. } => Kind::Write,
-            OperationKind::Read { .. } => Kind::Read,
-            OperationKind::Send { .. } | OperationKind::Receive { .. } => Kind::Send,
-        }
-    }
-
-    fn done(&self) -> Completion {
-        Completion::Done { endpoint: self.endpoint, kind: self.told_kind(), context: self.context }
-    }
-
-    pub fn failed(&self, failure: Failure) -> Completion {
-        Completion::Failed { endpoint: self.endpoint, kind: self.told_kind(), context: self.context, failure }
     }
 }
 

@@ -16,7 +16,7 @@ const MESSAGES_MAX: c_uint = libc::UIO_MAXIOV as c_uint;
 /// # Safety
 /// `message` must be readable, unless it lies in the first page, which is never mapped.
 unsafe fn has_control(message: *const msghdr) -> bool {
-    // SAFETY: by the caller's word, as it does not lie in the first page.
+    // SAFETY: the caller guarantees that it can be read, as it does not lie in the first page.
     message as usize >= 4096 && unsafe { (*message).msg_controllen } != 0
 }
 
@@ -92,7 +92,7 @@ unsafe fn receive_many_rights(
             return Outcome::Done(if received == 0 { -1 } else { received });
         }
         message.msg_len = length as c_uint;
-        received += 1;
+        received = received.saturating_add(1);
         // The kernel, too, looks at the time after each message and nowhere else.
         if let Some(timeout) = timeout.as_deref_mut() {
             left_ns = deadline.saturating_sub(kernel::now_ns());
@@ -138,7 +138,7 @@ unsafe fn send_many_rights(fd: c_int, messages: *mut mmsghdr, count: c_uint, fla
             return Outcome::Done(if sent == 0 { -1 } else { sent });
         }
         message.msg_len = length as c_uint;
-        sent += 1;
+        sent = sent.saturating_add(1);
     }
     Outcome::Done(sent)
 }

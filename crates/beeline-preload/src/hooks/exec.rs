@@ -28,7 +28,7 @@ pub unsafe fn note_environment(count: c_int, arguments: List, list: List) {
     let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
     let here = note_environment as *const c_void;
     // SAFETY: an address within this library and a live struct; the name it gives is a string that lives as long as the
-    // library. For the lists the caller answers; libc's variable is one.
+    // library. The caller guarantees the lists; libc's variable is one.
     unsafe {
         if libc::dladdr(here, &raw mut found) != 0
             && !found.dli_fname.is_null()
@@ -63,7 +63,7 @@ unsafe fn look(path: Text, program: impl FnOnce(&CStr) -> Program<'_>) -> Image 
     if (path as usize) < 4096 {
         return Image::Takes;
     }
-    // SAFETY: by the caller's word, a string; the first page is never mapped.
+    // SAFETY: the caller guarantees a string; the first page is never mapped.
     life::look(program(unsafe { CStr::from_ptr(path) }))
 }
 

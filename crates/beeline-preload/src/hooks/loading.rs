@@ -13,22 +13,19 @@
 //! Out of reach are namespaces of their own (dlmopen(3)), dlvsym(3), libraries that are bound deeply as long as their constructors
 //! run or when they ask dlsym(3) for `RTLD_DEFAULT` or `RTLD_NEXT`, and who finds libc's functions without the dynamic linker.
 
+mod next;
 mod slots;
 mod twins;
 
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{
-    AtomicPtr,
-    Ordering::{Acquire, Release},
-};
 
 use beeline_sockets::{life, stats};
 use beeline_stats::{Reason, Role};
 use libc::{c_int, c_void};
 
 use crate::real::look_up;
-
-type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+use next::{next_dlopen, next_dlsym};
+pub use next::{open, resolve};
 
 /// Asks a function where to go on, with all arguments as they were, and goes there.
 macro_rules! stub {
@@ -82,51 +79,6 @@ stub!(
     dlsym,
     before_look_up
 );
-
-/// The next function of this name, ours not counted: libc's, or that of a library that comes between. Threads that ask
-/// together find the same.
-fn next(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    let known = place.load(Acquire);
-    if !known.is_null() {
-        return known;
-    }
-    // SAFETY: a handle of the dynamic linker.
-    let found = unsafe { look_up(libc::RTLD_NEXT, name) };
-    place.store(found, Release);
-    if found.is_null() { absent as *mut c_void } else { found }
-}
-
-/// libc has no dynamic linker.
-extern "C" fn absent() -> *mut c_void {
-    core::ptr::null_mut()
-}
-
-fn next_dlopen() -> *mut c_void {
-    static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    next(&DLOPEN, c"dlopen")
-}
-
-fn next_dlsym() -> *mut c_void {
-    static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    next(&DLSYM, c"dlsym")
-}
-
-/// Finds the functions behind the stubs.
-pub fn resolve() {
-    next_dlopen();
-    next_dlsym();
-}
-
-/// dlopen(3), past the hook.
-///
-/// # Safety
-/// As for dlopen(3).
-pub unsafe fn open(path: *const c_char, flags: c_int) -> *mut c_void {
-    // SAFETY: the function has this type, `absent` as well as libc's.
-    let next: Open = unsafe { core::mem::transmute(next_dlopen()) };
-    // SAFETY: by the caller's word.
-    unsafe { next(path, flags) }
-}
 
 /// Where a dlopen(3) is to go on.
 unsafe extern "C" fn before_load(path: *const c_char, flags: c_int) -> *const c_void {

@@ -13,7 +13,7 @@ fn allowed(f: impl FnOnce() -> Outcome) -> Outcome {
 
 /// Whether a checked form has room for its entries; if not, libc's own ends the program.
 fn fits(count: nfds_t, room: usize) -> bool {
-    room / size_of::<pollfd>() >= count as usize
+    room.checked_div(size_of::<pollfd>()).is_some_and(|room| room >= count as usize)
 }
 
 hooks! {

@@ -46,7 +46,7 @@ pub(super) fn may_be_made() -> bool {
 /// # Safety
 /// As for [`spares`].
 unsafe fn may_be_submitted(ring: *const Ring) -> bool {
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     unsafe { spares(ring, is_theirs) || may_be_made() || spares(ring, is_no_lane) }
 }
 
@@ -55,7 +55,7 @@ unsafe fn may_be_submitted(ring: *const Ring) -> bool {
 /// # Safety
 /// As for [`are`].
 unsafe fn may_be_registered(files: *const c_int, count: c_uint) -> bool {
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     unsafe { are(files, count, is_theirs) || may_be_made() || are(files, count, is_no_lane) }
 }
 
@@ -74,7 +74,7 @@ pub(super) unsafe fn is_libuvs(entries: usize, parameters: usize) -> bool {
         64 => SQPOLL | NO_SQARRAY,
         _ => return false,
     };
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     unsafe { flags_of(parameters as *const Parameters) == Some(wanted) }
 }
 

@@ -16,7 +16,7 @@ fn filter(is_one: bool, program: usize) -> Outcome {
 /// `limit` as for setrlimit(2).
 unsafe fn note_limit(resource: c_uint, limit: *const rlimit) {
     if limit as usize >= 4096 {
-        // SAFETY: by the caller's word; the first page is never mapped.
+        // SAFETY: the caller guarantees it; the first page is never mapped.
         life::before_limit(resource, unsafe { &*limit });
     }
 }

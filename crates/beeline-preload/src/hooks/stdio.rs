@@ -46,7 +46,7 @@ struct Cookie {
 
 /// The fd of a stream of ours.
 unsafe fn fd_of(cookie: *mut c_void) -> c_int {
-    // SAFETY: by the caller's word, what `open` made.
+    // SAFETY: the caller guarantees that `open` made it.
     unsafe { (*cookie.cast::<Cookie>()).fd }
 }
 
@@ -193,11 +193,11 @@ unsafe fn format_and_send(fd: c_int, format: *const c_char, arguments: *mut c_vo
     let mut sent = 0;
     while sent < length {
         // SAFETY: `text` holds `length` bytes.
-        let taken = unsafe { data::write(fd, text.add(sent as usize).cast(), (length - sent) as usize) };
+        let taken = unsafe { data::write(fd, text.add(sent as usize).cast(), length.saturating_sub(sent) as usize) };
         if taken <= 0 {
             break;
         }
-        sent += taken as c_int;
+        sent = sent.saturating_add(taken as c_int);
     }
     if length >= 0 {
         // SAFETY: vasprintf allocated it. The errno of a failed write survives.

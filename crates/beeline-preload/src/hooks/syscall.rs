@@ -26,6 +26,7 @@ const NUMBERS: usize = 512;
 macro_rules! numbers {
     ($( $number:ident => |$a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident| $call:expr; )+) => {
         /// Which numbers are in the table.
+        #[allow(clippy::indexing_slicing, reason = "done while compiling")]
         static OURS: [u64; NUMBERS / 64] = {
             let mut bits = [0u64; NUMBERS / 64];
             $( bits[libc::$number as usize / 64] |= 1 << (libc::$number as usize % 64); )+
@@ -119,7 +120,7 @@ unsafe fn pselect6(count: usize, read: usize, write: usize, except: usize, timeo
     let mask = if sigmask < 4096 {
         core::ptr::null()
     } else {
-        // SAFETY: by the caller's word, a pointer and a size.
+        // SAFETY: the caller guarantees a pointer and a size.
         unsafe { *(sigmask as *const *const libc::sigset_t) }
     };
     // SAFETY: forwarded.

@@ -6,7 +6,6 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -437,147 +436,6 @@ static void a_fork_that_fails_changes_nothing(void) {
     ends_after(shared[0], "");
 }
 
-/* ---- a number that is taken away ---- */
-
-/* From now on each such call of this process, with this third argument unless it is shutdown(2), waits until it is answered
-   by the descriptor that is returned. */
-static int hold_calls(int number, unsigned length) {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, length, 0, number != SYS_shutdown),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    int asked = raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_TSYNC_ESRCH, (long)&program, 0, 0);
-    CHECK(asked >= 0);
-    return asked;
-}
-
-static void answer(int asked, unsigned long long id, int error) {
-    struct seccomp_notif_resp answer = {.id = id, .error = -error, .flags = error ? 0 : SECCOMP_USER_NOTIF_FLAG_CONTINUE};
-    CHECK(raw(SYS_ioctl, asked, SECCOMP_IOCTL_NOTIF_SEND, (long)&answer, 0, 0) == 0);
-}
-
-/* Whether a call waits, after so many milliseconds at most, and which. */
-static int is_asked(int asked, int ms, unsigned long long *id) {
-    struct pollfd look = {asked, POLLIN, 0};
-    struct seccomp_notif question;
-    if (raw(SYS_poll, (long)&look, 1, ms, 0, 0) != 1) return 0;
-    memset(&question, 0, sizeof question);
-    CHECK(raw(SYS_ioctl, asked, SECCOMP_IOCTL_NOTIF_RECV, (long)&question, 0, 0) == 0);
-    *id = question.id;
-    return 1;
-}
-
-static int doomed, next_owner;
-static volatile int called, done;
-
-static void *shuts_down(void *argument) {
-    (void)argument;
-    CHECK(shutdown(doomed, SHUT_RDWR) == 0);
-    called = 1;
-    return NULL;
-}
-
-static void *sends_to_nobody(void *argument) {
-    (void)argument;
-    CHECK(send(doomed, "x", 1, MSG_NOSIGNAL) == 1);
-    called = 1;
-    return NULL;
-}
-
-static void *takes_the_number(void *argument) {
-    (void)argument;
-    CHECK(dup2(next_owner, doomed) == doomed);
-    done = 1;
-    return NULL;
-}
-
-/* What a call has begun with a number it ends with what the number was then, whoever has it by now. */
-static void a_number_that_is_taken_away_is_left_alone(void) {
-    void *(*const calls[])(void *) = {shuts_down, sends_to_nobody};
-    /* TCP has done all of it before anybody can tell: there is nothing to be held up. */
-    int asked = getenv("GUEST_EXPECTS_LANES") ? hold_calls(SYS_shutdown, 0) : -1;
-    for (int way = 0; way < 2; way++) {
-        int ends[2], others[2];
-        char byte;
-        pthread_t caller, taker;
-        unsigned long long held = 0, other = 0;
-        pair(ends);
-        CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, others) == 0);
-        doomed = ends[0], next_owner = others[0], called = 0, done = 0;
-        if (way == 1) CHECK(close(ends[1]) == 0);
-        CHECK(pthread_create(&caller, NULL, calls[way], NULL) == 0);
-        if (asked >= 0) CHECK(is_asked(asked, 20000, &held));
-        else if (way == 0) CHECK(read(ends[1], &byte, 1) == 0);
-        else CHECK(pthread_join(caller, NULL) == 0);
-        CHECK(pthread_create(&taker, NULL, takes_the_number, NULL) == 0);
-        /* It has the number by now, or waits until it may. */
-        for (int wait = 0; asked >= 0 && wait < 30 && !done; wait++)
-            if (is_asked(asked, 10, &other)) answer(asked, other, 0);
-        if (asked >= 0) answer(asked, held, 0);
-        while (asked >= 0 && !(called && done))
-            if (is_asked(asked, 10, &other)) answer(asked, other, 0);
-        if (asked >= 0 || way == 0) CHECK(pthread_join(caller, NULL) == 0);
-        CHECK(pthread_join(taker, NULL) == 0);
-        CHECK(send(doomed, "x", 1, MSG_NOSIGNAL) == 1 && recv(others[1], &byte, 1, 0) == 1);
-        CHECK(send(others[1], "y", 1, MSG_NOSIGNAL) == 1 && recv(doomed, &byte, 1, 0) == 1);
-        CHECK(close(doomed) == 0 && close(others[0]) == 0 && close(others[1]) == 0);
-        if (way == 0) CHECK(close(ends[1]) == 0);
-    }
-}
-
-/* ---- no memory for a while ---- */
-
-#define MUCH (16 << 20)
-
-static int crowded;
-
-static void *sends_much(void *argument) {
-    static char much[MUCH];
-    (void)argument;
-    ssize_t length = send(crowded, much, sizeof much, MSG_NOSIGNAL);
-    called = 1;
-    return (void *)length;
-}
-
-static void *receives_much(void *argument) {
-    static char buffer[1 << 16];
-    long length = 0, got;
-    while (length < MUCH && (got = recv(*(int *)argument, buffer, sizeof buffer, 0)) > 0) length += got;
-    return (void *)length;
-}
-
-/* As long as the kernel has no memory a sender waits. */
-static void a_sender_waits_for_the_kernel_s_memory(void) {
-    int ends[2];
-    pthread_t sender, receiver;
-    void *sent, *received;
-    unsigned long long id;
-    pair(ends);
-    /* A peer that is at work needs no bell. */
-    says(ends[0], ends[1], "begin");
-    crowded = ends[0], called = 0;
-    /* What Beeline itself sends is one byte long. */
-    int asked = getenv("GUEST_EXPECTS_LANES") ? hold_calls(SYS_sendto, 1) : -1;
-    CHECK(pthread_create(&sender, NULL, sends_much, NULL) == 0);
-    long begin = now_ms();
-    while (asked >= 0 && now_ms() - begin < 3000)
-        if (is_asked(asked, 10, &id)) answer(asked, id, ENOBUFS);
-    CHECK(!called);
-    CHECK(pthread_create(&receiver, NULL, receives_much, &ends[1]) == 0);
-    while (asked >= 0 && !called)
-        if (is_asked(asked, 10, &id)) answer(asked, id, 0);
-    /* A last bell may come at the end. */
-    CHECK(pthread_join(sender, &sent) == 0 && (long)sent == MUCH);
-    CHECK(pthread_join(receiver, &received) == 0 && (long)received == MUCH);
-    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
-}
-
 static const struct guest_case CASES[] = {
     CASE(epoll_works_where_its_newest_call_is_refused),
     CASE(waits_leave_nothing_behind_when_jumped_out_of),
@@ -588,8 +446,6 @@ static const struct guest_case CASES[] = {
     CASE(a_fork_during_a_connect_shares_the_connection),
     CASE(an_edge_of_a_set_that_is_changed_is_told_once),
     CASE(a_fork_that_fails_changes_nothing),
-    CASE(a_number_that_is_taken_away_is_left_alone),
-    CASE(a_sender_waits_for_the_kernel_s_memory),
 };
 
 int main(int argc, char **argv) {

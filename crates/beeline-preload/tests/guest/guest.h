@@ -90,6 +90,19 @@ static inline void says(int from, int to, const char *text) {
     CHECK(memcmp(buffer, text, length) == 0);
 }
 
+static inline void hears(int fd, const char *text) {
+    char got[64];
+    size_t length = strlen(text);
+    CHECK(recv(fd, got, length, MSG_WAITALL) == (ssize_t)length && memcmp(got, text, length) == 0);
+}
+
+/* Where the static build of this program lies. */
+static inline const char *stranger(void) {
+    static char path[200];
+    CHECK(readlink("/proc/self/exe", path, sizeof path - 8) > 0);
+    return strcat(path, "-static");
+}
+
 static inline int status_of(pid_t child) {
     int status;
     CHECK(waitpid(child, &status, 0) == child);

@@ -252,6 +252,25 @@ static void a_limit_of_descriptors_may_be_lowered(void) {
     accepts_until_full(0, 200);
 }
 
+/* A listener from which nobody has accepted yet takes one number, and so does every socket beside it. */
+static void a_shut_door_gives_its_number_back(void) {
+    struct sockaddr_in address;
+    int ends[2], count = 0;
+    /* Leaves a lane to be used again, which goes first. */
+    pair(ends);
+    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+    int lowest = dup(0);
+    CHECK(lowest >= 0 && close(lowest) == 0);
+    limit(RLIMIT_NOFILE, lowest + 6);
+    int door = listener(&address);
+    while (socket(AF_INET, SOCK_STREAM, 0) >= 0) count++;
+    CHECK(errno == EMFILE && door == lowest && count == 5);
+    CHECK(fcntl(lowest + 1, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(connect(lowest + 1, (struct sockaddr *)&address, sizeof address) == -1 && errno == EINPROGRESS);
+    CHECK(accept(door, NULL, NULL) == -1 && errno == EMFILE);
+    CHECK(close(lowest + 2) == 0 && accept(door, NULL, NULL) == lowest + 2);
+}
+
 /* ---- memory of the cgroup ---- */
 
 static char group[256];
@@ -370,6 +389,7 @@ static const struct guest_case CASES[] = {
     CASE(accept_takes_the_last_descriptor),
     CASE(a_polled_accept_takes_the_last_descriptor),
     CASE(a_limit_of_descriptors_may_be_lowered),
+    CASE(a_shut_door_gives_its_number_back),
     CASE(options_need_no_descriptor),
     CASE(all_numbers_of_a_socket_are_connected),
     CASE(a_cgroup_s_memory_is_left_to_the_program),

@@ -2,6 +2,7 @@
    whatever they do meanwhile. */
 #define _GNU_SOURCE
 #include "guest.h"
+#include "place.h"
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <signal.h>
@@ -12,67 +13,6 @@
 #include <time.h>
 
 extern char **environ;
-
-struct place {
-    struct sockaddr_in address;
-    pid_t pid;
-    int line;
-};
-
-static void await(int line) {
-    char byte;
-    CHECK(read(line, &byte, 1) == 1);
-}
-
-static void go(int line) { CHECK(write(line, "!", 1) == 1); }
-
-/* Accepts as a program does that knows nothing of doors. */
-static int accept_from_tcp(int door) {
-    struct pollfd wait = {door, POLLIN, 0};
-    CHECK(raw(SYS_poll, (long)&wait, 1, -1, 0, 0) == 1);
-    long fd = raw(SYS_accept4, door, 0, 0, 0, 0);
-    CHECK(fd >= 0);
-    return fd;
-}
-
-/* A process with an open door, that has its clients served by `serves` once it is told to. */
-static struct place opened(void (*serves)(int door, int line)) {
-    int line[2];
-    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, line) == 0);
-    struct place place = {.pid = fork(), .line = line[0]};
-    CHECK(place.pid >= 0);
-    if (place.pid == 0) {
-        CHECK(close(line[0]) == 0);
-        int door = listener(&place.address);
-        struct pollfd look = {door, POLLIN, 0};
-        CHECK(poll(&look, 1, 0) == 0);
-        CHECK(write(line[1], &place.address, sizeof place.address) == sizeof place.address);
-        await(line[1]);
-        serves(door, line[1]);
-        _exit(0);
-    }
-    CHECK(close(line[1]) == 0);
-    CHECK(recv(place.line, &place.address, sizeof place.address, MSG_WAITALL) == sizeof place.address);
-    return place;
-}
-
-static int visit(const struct place *place, int kind) {
-    int fd = socket(AF_INET, SOCK_STREAM | kind, 0);
-    CHECK(fd >= 0);
-    if (connect(fd, (const struct sockaddr *)&place->address, sizeof place->address) != 0) CHECK(errno == EINPROGRESS);
-    struct pollfd out = {fd, POLLOUT, 0};
-    CHECK(poll(&out, 1, -1) == 1 && out.revents == POLLOUT);
-    if (getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(fd));
-    return fd;
-}
-
-static void ended(const struct place *place) { CHECK(status_of(place->pid) == 0); }
-
-static void hears(int fd, const char *text) {
-    char bytes[64];
-    size_t length = strlen(text);
-    CHECK(recv(fd, bytes, length, MSG_WAITALL) == (ssize_t)length && memcmp(bytes, text, length) == 0);
-}
 
 /* ---- clients that wait ---- */
 
@@ -454,140 +394,6 @@ static void more_clients_than_fit_a_queue_are_served(void) {
     ended(&place);
 }
 
-/* ---- programs that watch, and have others accept ---- */
-
-/* A program without the library. */
-static int serves_two(int door) {
-    for (int i = 0; i < 2; i++) {
-        int fd = accept(door, NULL, NULL);
-        CHECK(fd >= 0);
-        hears(fd, "there");
-        CHECK(write(fd, "and back", 8) == 8);
-        CHECK(close(fd) == 0);
-    }
-    return 0;
-}
-
-static void watch(int door) {
-    int set = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event event = {EPOLLIN, {.fd = door}}, told;
-    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, door, &event) == 0);
-    CHECK(epoll_wait(set, &told, 1, -1) == 1 && told.data.fd == door);
-    CHECK(close(set) == 0);
-}
-
-static char *service[] = {"offers", "serves_two", NULL, NULL};
-
-static void activates_by_fork(int door, int line) {
-    (void)line;
-    watch(door);
-    pid_t child = fork();
-    if (child == 0) {
-        CHECK(dup2(door, 3) == 3);
-        execve("/proc/self/exe", service, (char *[]){NULL});
-        _exit(2);
-    }
-    CHECK(status_of(child) == 0);
-}
-
-static void activates_by_vfork(int door, int line) {
-    (void)line;
-    watch(door);
-    pid_t child = vfork();
-    if (child == 0) {
-        if (dup2(door, 3) != 3) _exit(3);
-        execve("/proc/self/exe", service, environ);
-        _exit(2);
-    }
-    CHECK(status_of(child) == 0);
-}
-
-static void activates_by_spawn(int door, int line) {
-    (void)line;
-    watch(door);
-    posix_spawn_file_actions_t actions;
-    CHECK(posix_spawn_file_actions_init(&actions) == 0);
-    CHECK(posix_spawn_file_actions_adddup2(&actions, door, 3) == 0);
-    pid_t child;
-    CHECK(posix_spawn(&child, "/proc/self/exe", &actions, NULL, service, environ) == 0);
-    CHECK(status_of(child) == 0);
-}
-
-/* The child accepts, and the parent watches on. */
-static void activates_a_child(int door, int line) {
-    (void)line;
-    watch(door);
-    pid_t child = fork();
-    if (child == 0) _exit(serves_two(door));
-    CHECK(status_of(child) == 0);
-}
-
-static void asks(const struct place *place) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(fd >= 0 && connect(fd, (const struct sockaddr *)&place->address, sizeof place->address) == 0);
-    CHECK(write(fd, "there", 5) == 5);
-    hears(fd, "and back");
-    char byte;
-    CHECK(recv(fd, &byte, 1, 0) == 0);
-    CHECK(close(fd) == 0);
-}
-
-static void is_activated(void (*how)(int door, int line)) {
-    service[2] = "3";
-    struct place place = opened(how);
-    go(place.line);
-    for (int i = 0; i < 2; i++) {
-        pid_t child = fork();
-        if (child == 0) {
-            asks(&place);
-            _exit(0);
-        }
-        CHECK(status_of(child) == 0);
-    }
-    ended(&place);
-}
-
-static void a_program_that_is_forked_serves(void) { is_activated(activates_by_fork); }
-static void a_program_of_a_vfork_serves(void) { is_activated(activates_by_vfork); }
-static void a_spawned_program_serves(void) { is_activated(activates_by_spawn); }
-static void a_child_serves(void) { is_activated(activates_a_child); }
-
-/* One that is told again and again finds its client in TCP's queue, once, and is told the truth afterwards. */
-static void watches(int door, int line) {
-    struct pollfd wait = {door, POLLIN, 0}, queue = {door, POLLIN, 0};
-    while (raw(SYS_poll, (long)&queue, 1, 0, 0, 0) == 0) {
-        CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLIN);
-        raw(SYS_poll, 0, 0, 1, 0, 0);
-    }
-    CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLIN);
-    int fd = accept_from_tcp(door);
-    CHECK(poll(&wait, 1, 0) == 0);
-    hears(fd, "there");
-    CHECK(write(fd, "and back", 8) == 8);
-    CHECK(close(fd) == 0);
-    go(line);
-    /* The next one is there at once. */
-    CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLIN);
-    CHECK(raw(SYS_poll, (long)&queue, 1, 0, 0, 0) == 1);
-    fd = accept_from_tcp(door);
-    hears(fd, "there");
-    CHECK(write(fd, "and back", 8) == 8);
-}
-
-static void who_watches_is_told_the_truth(void) {
-    struct place place = opened(watches);
-    go(place.line);
-    asks(&place);
-    await(place.line);
-    pid_t child = fork();
-    if (child == 0) {
-        asks(&place);
-        _exit(0);
-    }
-    CHECK(status_of(child) == 0);
-    ended(&place);
-}
-
 static const struct guest_case CASES[] = {
     CASE(who_receives_is_served),
     CASE(who_polls_is_served),
@@ -610,15 +416,9 @@ static const struct guest_case CASES[] = {
     CASE(a_stopped_server_has_one_client),
     CASE(a_server_that_comes_in_the_last_moment_has_one_client),
     CASE(more_clients_than_fit_a_queue_are_served),
-    CASE(a_program_that_is_forked_serves),
-    CASE(a_program_of_a_vfork_serves),
-    CASE(a_spawned_program_serves),
-    CASE(a_child_serves),
-    CASE(who_watches_is_told_the_truth),
 };
 
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "goes_on") == 0) return goes_on(atoi(argv[2]));
-    if (argc == 3 && strcmp(argv[1], "serves_two") == 0) return serves_two(atoi(argv[2]));
     return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
 }

@@ -48,3 +48,20 @@ fn connections_that_come_after_a_ring_are_counted() {
     // One that was made, one that was accepted, and the accepted end of one that another process has passed on.
     counts_each_connection_once(&guest("leavers"), "is_counted", beeline_stats::Reason::IoUringDenied, [1, 2]);
 }
+
+#[test]
+fn clients_who_come_while_a_door_opens_are_not_taken_for_silent() {
+    let mut command = Command::new(guest("early"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    preload::apply(&mut command, Some(library()));
+    let mut group = Group::start(&mut command).expect("the guest starts");
+    let (stdin, stdout, _) = group.pipes();
+    let mut line = String::new();
+    BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
+    assert_eq!(line, "served\n");
+    let bytes = std::fs::read(statistics(group.id())).expect("the file can be read");
+    let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
+    assert_eq!(snapshot.poison(beeline_stats::Poison::HelloSilent), 0);
+    stdin.expect("piped").write_all(b"!").expect("the guest listens");
+    assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
+}

@@ -120,7 +120,7 @@ fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
     if table::get(fd).is_none() {
         return match is_hidden(fd) {
             true => Outcome::fail(libc::EBADF),
-            false => with_room(make).into(),
+            false => meet::with_room(make).into(),
         };
     }
     let new = {
@@ -140,15 +140,6 @@ fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
     };
     stranger::serve_streams(new);
     Outcome::Done(new as isize)
-}
-
-/// Makes a descriptor of something that is not ours. A full table gives up what is hidden in it first: a program that fills
-/// it gets as many as without us, and nothing finds room in it afterwards.
-fn with_room(make: impl Fn() -> sys::SysResult) -> sys::SysResult {
-    match make() {
-        Err(Errno(libc::EMFILE)) if meet::release_descriptors() => make(),
-        result => result,
-    }
 }
 
 /// `dup2(2)`.

@@ -233,7 +233,8 @@ fn open_now(listener: &'static Listener) -> bool {
 fn unplug(listener: &Listener, door: i32, backlog: i32) {
     let sized = listener.sized.load(Relaxed) != 0;
     if sized {
-        // As long as the queue is full of plugs nobody else is in it; whoever comes in between is a client.
+        // As long as the queue is full of plugs nobody else is in it; whoever comes in between is a client, and behind the
+        // first there are only more of them, for whom the lobby is too small.
         for _ in 0..QUEUE_MAX {
             let kind = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
             let Ok(plug) = kernel::accept4(door, None, kind) else { break };
@@ -242,6 +243,7 @@ fn unplug(listener: &Listener, door: i32, backlog: i32) {
                 let _ = sys::close(plug);
             } else {
                 let _ = lobby::park(listener, plug);
+                break;
             }
         }
     }

@@ -10,7 +10,8 @@
 //!
 //! When there is no descriptor left for the program, doors at which nobody waits are closed at once, with what else is
 //! hidden. Where clients wait the door stays, although it is in the way of one descriptor: a client of this very process
-//! would find no number either with which to begin again over TCP.
+//! would find no number either with which to begin again over TCP. A process that only inherited a door which another
+//! serves leaves it in any case.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -97,8 +98,13 @@ pub(super) fn give_up_descriptors() -> bool {
     let mut any = pool::release_descriptors() | admit::release_reserve();
     each_listener(|_, listener| {
         let _guard = listener.lock.lock();
-        let nobody_waits = |door: i32| kernel::poll_now(door, libc::POLLIN) == 0 && !listener.lobby.is_occupied();
-        if listener.door.get().is_some_and(nobody_waits) {
+        // In the queue of a door that is shut there are plugs alone.
+        let nobody_waits = |door: i32| {
+            !listener.is_open() || kernel::poll_now(door, libc::POLLIN) == 0 && !listener.lobby.is_occupied()
+        };
+        let is_served_elsewhere = listener.serving.load(Relaxed) == 0
+            && listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) != 0);
+        if listener.door.get().is_some_and(|door| is_served_elsewhere || nobody_waits(door)) {
             door::close(listener, false);
             listener.leaving.store(0, Relaxed);
             listener.set_doorless(Reason::DescriptorsShort);

@@ -7,7 +7,7 @@ use beeline_topo::Rail;
 use beeline_topo::choice::{Candidate, Verdict};
 use beeline_topo::host::{Host, Node, Package, Port};
 
-use super::Document;
+use super::document::Document;
 use super::paths::{From, Nearest, Towards};
 use super::tree::Tone::{Faint, Plain, Strong};
 use super::tree::{Forest, Tree};

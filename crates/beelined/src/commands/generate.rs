@@ -4,7 +4,7 @@ use anyhow::Context;
 use beeline_status::manual::{self, Beside, Entry};
 use clap::CommandFactory;
 
-use super::print;
+use super::output::print;
 use crate::cli::{Cli, Generate};
 
 /// Writes it.

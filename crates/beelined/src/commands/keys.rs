@@ -11,7 +11,7 @@ use beeline_status::layout::Table;
 use serde::Serialize;
 use time::format_description::well_known::Rfc3339;
 
-use super::{print, print_json};
+use super::output::{print, print_json};
 use crate::cli::{DirectoryArgs, DistrustArgs, KeygenArgs, TrustArgs, TrustedArgs};
 use beelined::admin::{self, Request};
 use beelined::config::{CertificatePaths, Config, Identity};

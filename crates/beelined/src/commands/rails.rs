@@ -8,7 +8,8 @@ use beeline_status::number::speed;
 use beeline_topo::Rail;
 use beeline_topo::report::{Connection, FORMAT, Peer, Report, Unused};
 
-use super::{print, print_json, running};
+use super::output::{print, print_json};
+use super::running;
 use crate::cli::{RailsArgs, SocketArgs};
 use beelined::config::{Config, RailRules};
 use beelined::ports;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::{print, print_json};
+use super::output::{print, print_json};
 use crate::cli::{SetArgs, SocketArgs, StatusArgs};
 use beeline_status::{Document, people};
 use beelined::admin::{self, Request};

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use nix::sys::epoll::EpollFlags;
 
-use super::PeerId;
 use super::end::End;
+use super::event::PeerId;
 use super::link::{Ending, Link};
 use super::message::{Rail, Token};
 use super::session::Session;

@@ -8,8 +8,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::PeerId;
 use super::end::End;
+use super::event::PeerId;
+use super::random::random;
 use crate::config::Peer;
 use crate::name::BridgeName;
 
@@ -77,7 +78,7 @@ impl Dialer {
 
 /// A number from 0 to 1, for the part of a wait that is chance.
 pub fn chance() -> f64 {
-    f64::from(u32::from_le_bytes(super::random().unwrap_or_default())) / f64::from(u32::MAX)
+    f64::from(u32::from_le_bytes(random().unwrap_or_default())) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]

@@ -8,10 +8,12 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use super::connection::{Connection, Phase, Side};
 use super::dialer::chance;
 use super::end::End;
+use super::event::PeerId;
 use super::link::Link;
 use super::message::Token;
+use super::random::random;
 use super::session::Session;
-use super::{Control, PeerId, Trust, network, random};
+use super::{Control, Trust, network};
 use crate::log;
 
 /// How many connections may wait to say who they are.

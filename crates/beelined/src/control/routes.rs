@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use super::PeerId;
+use super::event::PeerId;
 use crate::name::BridgeName;
 use crate::prefix::Prefix;
 

@@ -20,6 +20,7 @@ mod large;
 mod leaving;
 mod links;
 mod outward;
+mod peers;
 mod place;
 mod rails;
 mod reach;

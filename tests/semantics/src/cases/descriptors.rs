@@ -1,5 +1,7 @@
 //! dup, dup2, dup3, fcntl, ioctl: descriptions that are shared and numbers that change hands.
 
+mod flags;
+
 use crate::case::axes::{FAMILY, MODE, ONCE};
 use crate::case::{Case, Group};
 use crate::trace;
@@ -25,16 +27,16 @@ pub const GROUP: Group = Group {
         Case::new("dup3_flags", FAMILY, dup3_flags),
         Case::new("dup_errors", ONCE, dup_errors),
         Case::new("f_dupfd", FAMILY, f_dupfd),
-        Case::new("nonblocking_is_shared", FAMILY, nonblocking_is_shared),
-        Case::new("fionbio", FAMILY, fionbio),
-        Case::new("cloexec_is_not_shared", FAMILY, cloexec_is_not_shared),
-        Case::new("status_flags", FAMILY | MODE, status_flags),
-        Case::new("odd_status_flags", ONCE, odd_status_flags),
-        Case::new("ioctls", FAMILY | MODE, ioctls),
-        Case::new("fionread_counts", FAMILY | MODE, fionread_counts),
-        Case::new("tiocoutq", FAMILY, tiocoutq),
-        Case::new("ioctl_errors", ONCE, ioctl_errors),
-        Case::new("owner", ONCE, owner).on_any_path(),
+        Case::new("nonblocking_is_shared", FAMILY, flags::nonblocking_is_shared),
+        Case::new("fionbio", FAMILY, flags::fionbio),
+        Case::new("cloexec_is_not_shared", FAMILY, flags::cloexec_is_not_shared),
+        Case::new("status_flags", FAMILY | MODE, flags::status_flags),
+        Case::new("odd_status_flags", ONCE, flags::odd_status_flags),
+        Case::new("ioctls", FAMILY | MODE, flags::ioctls),
+        Case::new("fionread_counts", FAMILY | MODE, flags::fionread_counts),
+        Case::new("tiocoutq", FAMILY, flags::tiocoutq),
+        Case::new("ioctl_errors", ONCE, flags::ioctl_errors),
+        Case::new("owner", ONCE, flags::owner).on_any_path(),
         Case::new("dup_before_connect", FAMILY, dup_before_connect),
         Case::new("dup_of_a_listener", FAMILY, dup_of_a_listener),
         Case::new("close_twice", FAMILY, close_twice),
@@ -242,126 +244,6 @@ fn f_dupfd(v: Variant) {
     recv(far, 2, 0);
     recv(further, 2, 0);
     recv(server, 2, 0);
-}
-
-fn nonblocking_is_shared(v: Variant) {
-    let (_client, server) = v.pair();
-    let twin = dup(server, "twin");
-    sys::set_nonblocking(twin.raw, true);
-    fcntl(server, libc::F_GETFL, "F_GETFL", 0);
-    recv(server, 8, 0);
-    sys::set_nonblocking(server.raw, false);
-    fcntl(twin, libc::F_GETFL, "F_GETFL", 0);
-    recv(twin, 8, libc::MSG_DONTWAIT);
-}
-
-fn fionbio(v: Variant) {
-    let (client, server) = v.pair();
-    let twin = dup(server, "twin");
-    trace!("on {}", sys::ioctl(twin.raw, libc::FIONBIO, &mut 1));
-    fcntl(server, libc::F_GETFL, "F_GETFL", 0);
-    recv(server, 8, 0);
-    read(server, 8);
-    trace!("off {}", sys::ioctl(server.raw, libc::FIONBIO, &mut 0));
-    fcntl(twin, libc::F_GETFL, "F_GETFL", 0);
-    send(client, b"x", 0);
-    recv(server, 8, 0);
-}
-
-fn cloexec_is_not_shared(v: Variant) {
-    let (_client, server) = v.pair();
-    let twin = dup(server, "twin");
-    sys::fcntl(server.raw, libc::F_SETFD, libc::FD_CLOEXEC);
-    fcntl(server, libc::F_GETFD, "F_GETFD", 0);
-    fcntl(twin, libc::F_GETFD, "F_GETFD", 0);
-    let third = dup(server, "third");
-    fcntl(third, libc::F_GETFD, "F_GETFD", 0);
-}
-
-fn status_flags(v: Variant) {
-    let (client, server) = v.pair();
-    for fd in [client, server] {
-        let flags = fcntl(fd, libc::F_GETFL, "F_GETFL", 0).value as i32;
-        fcntl(fd, libc::F_SETFL, "F_SETFL", flags ^ libc::O_NONBLOCK);
-        fcntl(fd, libc::F_GETFL, "F_GETFL", 0);
-        fcntl(fd, libc::F_SETFL, "F_SETFL", flags);
-        fcntl(fd, libc::F_GETFL, "F_GETFL", 0);
-    }
-}
-
-fn odd_status_flags(v: Variant) {
-    let (client, _server) = v.pair();
-    // Only some bits can be changed; the others are ignored.
-    fcntl(client, libc::F_SETFL, "F_SETFL", libc::O_APPEND | libc::O_NONBLOCK | libc::O_CREAT);
-    fcntl(client, libc::F_GETFL, "F_GETFL", 0);
-    fcntl(client, libc::F_SETFL, "F_SETFL", 0);
-    fcntl(client, libc::F_GETFL, "F_GETFL", 0);
-    fcntl(client, libc::F_SETFD, "F_SETFD", 0x7f);
-    fcntl(client, libc::F_GETFD, "F_GETFD", 0);
-}
-
-fn ioctls(v: Variant) {
-    let (client, server) = v.pair();
-    send(client, b"0123456789", 0);
-    await_queued(server, 10);
-    fionread(server);
-    recv(server, 4, 0);
-    fionread(server);
-    fionread(client);
-    let mut mark = -1;
-    trace!("SIOCATMARK {} {mark}", sys::ioctl(server.raw, 0x8905, &mut mark));
-}
-
-fn fionread_counts(v: Variant) {
-    let (client, server) = v.pair();
-    fionread(server);
-    send(client, b"abc", 0);
-    await_queued(server, 3);
-    fionread(server);
-    shutdown(client, libc::SHUT_WR);
-    await_hangup(server);
-    fionread(server);
-    recv(server, 2, 0);
-    fionread(server);
-    recv(server, 2, 0);
-    fionread(server);
-    recv(server, 2, 0);
-    fionread(server);
-}
-
-fn tiocoutq(v: Variant) {
-    let (client, server) = v.pair();
-    let outq = |what: &str| {
-        // What the peer has not yet acknowledged goes to zero by itself.
-        until("the queue is empty", || {
-            let mut count = -1;
-            sys::ioctl(client.raw, libc::TIOCOUTQ, &mut count);
-            count == 0
-        });
-        trace!("{what}: empty");
-    };
-    outq("fresh");
-    send(client, b"abc", 0);
-    await_queued(server, 3);
-    recv(server, 8, 0);
-    outq("after it was read");
-}
-
-fn ioctl_errors(v: Variant) {
-    let (client, _server) = v.pair();
-    trace!("terminal: {}", sys::ioctl(client.raw, libc::TIOCGWINSZ, &mut 0));
-    trace!("unknown: {}", sys::ioctl(client.raw, 0xdead_beef, &mut 0));
-    trace!("bad fd: {}", sys::ioctl(199, libc::FIONREAD, &mut 0));
-    let listener = v.listener();
-    fionread(listener);
-}
-
-fn owner(v: Variant) {
-    let (client, _server) = v.pair();
-    let me = sys::process_id();
-    trace!("F_GETOWN {}", sys::fcntl(client.raw, libc::F_GETOWN, 0));
-    trace!("F_SETOWN {}", sys::fcntl(client.raw, libc::F_SETOWN, me));
-    trace!("F_GETOWN is me: {}", sys::fcntl(client.raw, libc::F_GETOWN, 0).value == i64::from(me));
 }
 
 fn dup_before_connect(v: Variant) {

@@ -1,5 +1,7 @@
 //! One epoll set: when it tells what. Level, edge, oneshot, RDHUP, fairness, times.
 
+mod edges;
+
 use crate::case::axes::{FAMILY, MODE, ONCE, TRIGGER};
 use crate::case::{Case, Group};
 use crate::trace;
@@ -12,17 +14,17 @@ pub const GROUP: Group = Group {
     name: "epoll",
     cases: &[
         Case::new("level_repeats", FAMILY | MODE, level_repeats),
-        Case::new("edge_once_per_arrival", FAMILY | MODE, edge_once_per_arrival),
-        Case::new("edge_after_partial_read", FAMILY | MODE, edge_after_partial_read),
-        Case::new("edge_read_until_eagain", FAMILY, edge_read_until_eagain),
-        Case::new("edge_both_directions", FAMILY | MODE, edge_both_directions),
-        Case::new("edge_writable_after_full", FAMILY, edge_writable_after_full),
-        Case::new("level_writable_after_full", FAMILY, level_writable_after_full),
-        Case::new("edge_mod_reports_again", FAMILY, edge_mod_reports_again),
-        Case::new("oneshot_and_rearm", FAMILY | TRIGGER, oneshot_and_rearm),
-        Case::new("oneshot_rearm_when_ready", FAMILY, oneshot_rearm_when_ready),
-        Case::new("oneshot_disarmed_stays_quiet", FAMILY, oneshot_disarmed_stays_quiet),
-        Case::new("oneshot_disarmed_outlives_the_peer", FAMILY | TRIGGER, oneshot_disarmed_outlives_the_peer),
+        Case::new("edge_once_per_arrival", FAMILY | MODE, edges::edge_once_per_arrival),
+        Case::new("edge_after_partial_read", FAMILY | MODE, edges::edge_after_partial_read),
+        Case::new("edge_read_until_eagain", FAMILY, edges::edge_read_until_eagain),
+        Case::new("edge_both_directions", FAMILY | MODE, edges::edge_both_directions),
+        Case::new("edge_writable_after_full", FAMILY, edges::edge_writable_after_full),
+        Case::new("level_writable_after_full", FAMILY, edges::level_writable_after_full),
+        Case::new("edge_mod_reports_again", FAMILY, edges::edge_mod_reports_again),
+        Case::new("oneshot_and_rearm", FAMILY | TRIGGER, edges::oneshot_and_rearm),
+        Case::new("oneshot_rearm_when_ready", FAMILY, edges::oneshot_rearm_when_ready),
+        Case::new("oneshot_disarmed_stays_quiet", FAMILY, edges::oneshot_disarmed_stays_quiet),
+        Case::new("oneshot_disarmed_outlives_the_peer", FAMILY | TRIGGER, edges::oneshot_disarmed_outlives_the_peer),
         Case::new("rdhup", FAMILY | TRIGGER, rdhup),
         Case::new("hup_after_both", FAMILY | TRIGGER, hup_after_both),
         Case::new("close_by_peer", FAMILY | TRIGGER, close_by_peer),
@@ -68,206 +70,6 @@ fn level_repeats(v: Variant) {
     send(client, b"d", 0);
     await_queued(server, 1);
     epoll_wait(set, 4, -1);
-}
-
-fn edge_once_per_arrival(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | ET);
-    epoll_wait(set, 4, 0);
-    for word in ["one", "two", "three"] {
-        let before = queued(server);
-        send(client, word.as_bytes(), 0);
-        await_queued(server, before + word.len() as i32);
-        epoll_wait(set, 4, 0);
-        epoll_wait(set, 4, 0);
-    }
-    recv(server, 100, 0);
-    epoll_wait(set, 4, 0);
-    send(client, b"four", 0);
-    await_queued(server, 4);
-    epoll_wait(set, 4, -1);
-    epoll_wait(set, 4, 0);
-}
-
-fn edge_after_partial_read(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | ET);
-    send(client, b"0123456789", 0);
-    await_queued(server, 10);
-    epoll_wait(set, 4, -1);
-    recv(server, 4, 0);
-    epoll_wait(set, 4, 0);
-    send(client, b"more", 0);
-    await_queued(server, 10);
-    epoll_wait(set, 4, -1);
-    epoll_wait(set, 4, 0);
-    recv(server, 100, 0);
-}
-
-fn edge_read_until_eagain(v: Variant) {
-    let v = Variant { nonblocking: true, ..v };
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | OUT | RDHUP | ET);
-    epoll_wait(set, 4, 0);
-    for _ in 0..5 {
-        send(client, b"0123456789", 0);
-        await_queued(server, 10);
-        epoll_wait(set, 4, -1);
-        while !recv(server, 4, 0).is_empty() {}
-        epoll_wait(set, 4, 0);
-    }
-}
-
-fn edge_both_directions(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | OUT | RDHUP | ET);
-    epoll_add(set, client, IN | OUT | RDHUP | ET);
-    epoll_wait(set, 4, 0);
-    epoll_wait(set, 4, 0);
-    send(client, b"to server", 0);
-    await_queued(server, 9);
-    epoll_wait(set, 4, 0);
-    epoll_wait(set, 4, 0);
-    send(server, b"to client", 0);
-    await_queued(client, 9);
-    epoll_wait(set, 4, 0);
-    recv(client, 100, 0);
-    recv(server, 100, 0);
-    epoll_wait(set, 4, 0);
-}
-
-fn edge_writable_after_full(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, client, OUT | ET);
-    epoll_wait(set, 4, 0);
-    epoll_wait(set, 4, 0);
-    let sent = fill_firmly(client, 3);
-    // While the buffer filled up the kernel may have reported room more than once.
-    sys::epoll_wait(EpollCall::Wait, set.raw, 4, 0, None);
-    epoll_wait(set, 4, 0);
-    drain(server, 3, sent);
-    await_writable(client);
-    epoll_wait(set, 4, -1);
-    await_settled_edges(set);
-    send(client, b"again", libc::MSG_DONTWAIT);
-    await_queued(server, 5);
-}
-
-/// Takes edges that may or may not come in one piece.
-fn await_settled_edges(set: Fd) {
-    while sys::epoll_wait(EpollCall::Wait, set.raw, 4, 50, None).0.value > 0 {}
-}
-
-fn level_writable_after_full(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, client, OUT);
-    epoll_wait(set, 4, 0);
-    let sent = fill_firmly(client, 3);
-    epoll_wait(set, 4, 0);
-    drain(server, 3, sent);
-    await_writable(client);
-    epoll_wait(set, 4, -1);
-    epoll_wait(set, 4, -1);
-}
-
-fn edge_mod_reports_again(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | ET);
-    send(client, b"x", 0);
-    await_queued(server, 1);
-    epoll_wait(set, 4, -1);
-    epoll_wait(set, 4, 0);
-    epoll_mod(set, server, IN | ET);
-    epoll_wait(set, 4, -1);
-    epoll_wait(set, 4, 0);
-    epoll_mod(set, server, OUT | ET);
-    epoll_wait(set, 4, -1);
-    epoll_wait(set, 4, 0);
-    epoll_mod(set, server, IN | OUT | ET);
-    epoll_wait(set, 4, -1);
-}
-
-fn oneshot_and_rearm(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    let events = IN | ONESHOT | trigger(v);
-    epoll_add(set, server, events);
-    epoll_wait(set, 4, 0);
-    for _ in 0..3 {
-        send(client, b"x", 0);
-        await_queued(server, 1);
-        epoll_wait(set, 4, -1);
-        epoll_wait(set, 4, 0);
-        recv(server, 8, 0);
-        epoll_wait(set, 4, 0);
-        epoll_mod(set, server, events);
-        epoll_wait(set, 4, 0);
-    }
-}
-
-fn oneshot_rearm_when_ready(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | ONESHOT);
-    send(client, b"x", 0);
-    await_queued(server, 1);
-    for _ in 0..3 {
-        epoll_wait(set, 4, -1);
-        epoll_wait(set, 4, 0);
-        epoll_mod(set, server, IN | ONESHOT);
-    }
-    epoll_mod(set, server, IN);
-    epoll_wait(set, 4, -1);
-    epoll_wait(set, 4, -1);
-}
-
-fn oneshot_disarmed_stays_quiet(v: Variant) {
-    let (client, server) = v.pair();
-    let set = epoll_create("set");
-    epoll_add(set, server, IN | ONESHOT);
-    send(client, b"x", 0);
-    await_queued(server, 1);
-    epoll_wait(set, 4, -1);
-    send(client, b"y", 0);
-    await_queued(server, 2);
-    epoll_wait(set, 4, 0);
-    close(client);
-    await_hangup(server);
-    epoll_wait(set, 4, 0);
-    epoll_mod(set, server, IN | ONESHOT);
-    epoll_wait(set, 4, -1);
-}
-
-/// A wait ends in time although a member that has fired is dead.
-fn oneshot_disarmed_outlives_the_peer(v: Variant) {
-    let set = epoll_create("set");
-    for resets in [false, true] {
-        let (client, server) = v.pair();
-        epoll_add(set, server, IN | ONESHOT | trigger(v));
-        send(client, b"x", 0);
-        await_queued(server, 1);
-        epoll_wait(set, 4, -1);
-        recv(server, 8, 0);
-        if resets {
-            set_linger(client, 1, 0);
-        }
-        close(client);
-        await_events(server, if resets { libc::POLLERR } else { libc::POLLRDHUP });
-        epoll_wait(set, 4, 20);
-        epoll_wait(set, 4, 0);
-        epoll_mod(set, server, IN | RDHUP | ONESHOT | trigger(v));
-        epoll_wait(set, 4, -1);
-        epoll_wait(set, 4, 20);
-        recv(server, 8, 0);
-        close(server);
-    }
 }
 
 fn rdhup(v: Variant) {

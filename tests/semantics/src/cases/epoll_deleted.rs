@@ -4,6 +4,8 @@
 //! Beeline may leave such members in the kernel's set for a while, so each case has a doorbell on its way: the member was
 //! waited for before, in vain.
 
+mod closed;
+
 use crate::case::axes::{ONCE, TRIGGER};
 use crate::case::{Case, Group};
 use crate::traced::*;
@@ -29,13 +31,13 @@ pub const GROUP: Group = Group {
         Case::new("oneshot_again", TRIGGER, oneshot_again),
         Case::new("a_pipe_has_its_turn", ONCE, a_pipe_has_its_turn),
         Case::new("while_another_thread_waits", TRIGGER, while_another_thread_waits),
-        Case::new("closed", TRIGGER, closed),
-        Case::new("closed_and_a_duplicate_stays", TRIGGER, closed_and_a_duplicate_stays),
-        Case::new("closed_by_a_stream_and_a_duplicate_stays", ONCE, closed_by_a_stream_and_a_duplicate_stays),
-        Case::new("number_leads_elsewhere", TRIGGER, number_leads_elsewhere),
-        Case::new("closed_and_a_child_has_it", TRIGGER, closed_and_a_child_has_it),
-        Case::new("closed_after_a_fork", TRIGGER, closed_after_a_fork),
-        Case::new("a_child_waits_on_the_set", TRIGGER, a_child_waits_on_the_set),
+        Case::new("closed", TRIGGER, closed::closed),
+        Case::new("closed_and_a_duplicate_stays", TRIGGER, closed::closed_and_a_duplicate_stays),
+        Case::new("closed_by_a_stream_and_a_duplicate_stays", ONCE, closed::closed_by_a_stream_and_a_duplicate_stays),
+        Case::new("number_leads_elsewhere", TRIGGER, closed::number_leads_elsewhere),
+        Case::new("closed_and_a_child_has_it", TRIGGER, closed::closed_and_a_child_has_it),
+        Case::new("closed_after_a_fork", TRIGGER, closed::closed_after_a_fork),
+        Case::new("a_child_waits_on_the_set", TRIGGER, closed::a_child_waits_on_the_set),
         Case::new("the_set_is_duplicated", TRIGGER, the_set_is_duplicated),
         Case::new("the_set_is_polled", TRIGGER, the_set_is_polled),
         Case::new("the_set_is_a_member", TRIGGER, the_set_is_a_member),
@@ -344,130 +346,6 @@ fn while_another_thread_waits(v: Variant) {
     await_asleep(thread);
     say(client, server, "y");
     let _ = waiter.join();
-}
-
-fn closed(v: Variant) {
-    let listener = v.listener();
-    let (client, server) = v.pair_on(listener);
-    let set = deleted_from(server, v);
-    close(server);
-    await_hangup(client);
-    epoll_wait(set, 4, A_WHILE);
-    let (second_client, second) = v.blocking_pair_on(listener, "client2", "second");
-    epoll_add(set, second, IN | trigger(v));
-    epoll_wait(set, 4, A_WHILE);
-    say(second_client, second, "x");
-    epoll_wait(set, 4, -1);
-}
-
-fn closed_and_a_duplicate_stays(v: Variant) {
-    let (client, server) = v.pair();
-    let set = deleted_from(server, v);
-    let twin = dup(server, "twin");
-    close(server);
-    say(client, twin, "x");
-    epoll_wait(set, 4, A_WHILE);
-    kernel_says(set);
-    epoll_add(set, twin, IN | trigger(v));
-    epoll_wait(set, 4, -1);
-}
-
-/// libc closes the number of a stream without asking anybody.
-fn closed_by_a_stream_and_a_duplicate_stays(v: Variant) {
-    let (client, server) = v.pair();
-    let set = deleted_from(server, v);
-    let twin = dup(server, "twin");
-    if let (Some(stream), _) = sys::Stream::open(server.raw, c"r+") {
-        stream.close();
-    }
-    say(client, twin, "x");
-    epoll_wait(set, 4, A_WHILE);
-    epoll_wait(set, 4, 0);
-    epoll_add(set, twin, IN);
-    epoll_wait(set, 4, -1);
-}
-
-fn number_leads_elsewhere(v: Variant) {
-    let listener = v.listener();
-    let (client, server) = v.pair_on(listener);
-    let (second_client, second) = v.blocking_pair_on(listener, "client2", "second");
-    let set = deleted_from(server, v);
-    let twin = dup(server, "twin");
-    sys::dup2(second.raw, server.raw);
-    say(client, twin, "x");
-    epoll_wait(set, 4, A_WHILE);
-    kernel_says(set);
-    epoll_add(set, server, IN | trigger(v));
-    epoll_wait(set, 4, A_WHILE);
-    say(second_client, second, "y");
-    epoll_wait(set, 4, -1);
-}
-
-/// Runs `body` in a child, and `then` here while it is there.
-fn beside_a_child(body: impl FnOnce(), then: impl FnOnce()) {
-    let (_, ends) = sys::pipe2(0);
-    let child = sys::fork(|| {
-        trace::set_actor("child");
-        sys::close(ends[1]);
-        body();
-        // Until the parent has done its part.
-        sys::read(ends[0], &mut [0]);
-        0
-    });
-    sys::close(ends[0]);
-    then();
-    sys::close(ends[1]);
-    trace!("child: {}", sys::wait_for(child));
-}
-
-fn closed_and_a_child_has_it(v: Variant) {
-    let (client, server) = v.pair();
-    let set = deleted_from(server, v);
-    beside_a_child(
-        || {},
-        || {
-            close(server);
-            send(client, b"x", 0);
-            kernel_says(set);
-            epoll_wait(set, 4, A_WHILE);
-            kernel_says(set);
-        },
-    );
-}
-
-/// The set was made before the fork and is the parent's alone as far as the child goes on without it.
-fn closed_after_a_fork(v: Variant) {
-    let (client, server) = v.pair();
-    let set = waited_for(server, v);
-    beside_a_child(
-        || {
-            close(set);
-        },
-        || {
-            epoll_del(set, server);
-            close(server);
-            send(client, b"x", 0);
-            epoll_wait(set, 4, A_WHILE);
-            kernel_says(set);
-        },
-    );
-}
-
-fn a_child_waits_on_the_set(v: Variant) {
-    let (client, server) = v.pair();
-    let set = deleted_from(server, v);
-    beside_a_child(
-        || {
-            await_queued(server, 1);
-            kernel_says(set);
-            epoll_wait(set, 4, A_WHILE);
-            epoll_add(set, server, IN | trigger(v));
-            epoll_wait(set, 4, -1);
-        },
-        || {
-            send(client, b"x", 0);
-        },
-    );
 }
 
 fn the_set_is_duplicated(v: Variant) {

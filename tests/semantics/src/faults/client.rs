@@ -102,6 +102,10 @@ pub fn run(words: &str) -> Result<()> {
         master.turn();
         std::thread::sleep(Duration::from_micros(300));
     }
+    // A worker may serve the last connection while it is stopped as an idle one.
+    for stopped in &master.stopped {
+        sys::kill(stopped.pid, libc::SIGCONT);
+    }
     leave()
 }
 

@@ -43,14 +43,16 @@ pub fn reap(block: bool) -> Option<(i32, i32)> {
 pub struct Timer(libc::timer_t);
 
 impl Timer {
-    /// Takes it back; true when it was too late for that.
+    /// Takes it back; true when it was too late for that. Disarming and asking are one step: a timer that ran out between
+    /// two would stop a process that nobody expects to be stopped.
     #[must_use]
     pub fn stop(self) -> bool {
         // SAFETY: itimerspec is plain data for which zeroes are a valid value.
-        let mut left: libc::itimerspec = unsafe { std::mem::zeroed() };
+        let (never, mut left): (libc::itimerspec, libc::itimerspec) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         // SAFETY: the timer is this process's own, and nobody uses it afterwards.
         unsafe {
-            libc::timer_gettime(self.0, &raw mut left);
+            libc::timer_settime(self.0, 0, &raw const never, &raw mut left);
             libc::timer_delete(self.0);
         }
         left.it_value.tv_sec == 0 && left.it_value.tv_nsec == 0

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Part;
+use super::parts::Part;
 use crate::paper::grid::notes;
 use crate::paper::store::Run;
 

@@ -5,7 +5,7 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
-use super::{Curve, Dot, Drawing, Kind, Reference};
+use super::parts::{Curve, Dot, Drawing, Kind, Reference};
 use crate::paper::axis::show_bytes;
 use crate::paper::figure::Figure;
 use crate::paper::summary::Known;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use anyhow::Result;
 
-use super::Part;
+use super::parts::Part;
 use crate::paper::figure::Figure;
 use crate::paper::grid::notes;
 use crate::paper::store::Run;

@@ -72,7 +72,7 @@ struct Members {
 /// `handle` must be one that dlopen(3) has returned to the caller, who keeps it.
 pub unsafe fn turn(handle: *mut c_void) -> bool {
     let mut link: *const Link = core::ptr::null();
-    // SAFETY: by the caller's word, and room for the answer.
+    // SAFETY: the caller guarantees it, and there is room for the answer.
     if unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut link).cast()) } != 0 || link.is_null() {
         return false;
     }
@@ -119,8 +119,9 @@ impl Members {
 fn references(object: &Object) -> impl Iterator<Item = &Reference> {
     let tables = [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)].into_iter().filter_map(|(table, size)| {
         let (table, bytes) = (object.pointer(table)?, object.entry(size)?);
+        let count = (bytes as usize).checked_div(size_of::<Reference>()).unwrap_or(0);
         // SAFETY: the object's table, which stays mapped while it is loaded.
-        Some(unsafe { core::slice::from_raw_parts(table as *const Reference, bytes as usize / size_of::<Reference>()) })
+        Some(unsafe { core::slice::from_raw_parts(table as *const Reference, count) })
     });
     let is_plain = |reference: &&Reference| KINDS.contains(&(reference.info as u32)) && reference.addend == 0;
     tables.flatten().filter(is_plain)

@@ -6,12 +6,14 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
+use super::next::open;
 use crate::real::look_up;
 
 /// What this library exports, sorted.
 const EXPORTS: &str = include_str!("../../exports.txt");
 const COUNT: usize = 129;
 /// Where each name begins.
+#[allow(clippy::indexing_slicing, reason = "done while compiling")]
 const STARTS: [u16; COUNT] = {
     let mut starts = [0; COUNT];
     let (names, mut index, mut place) = (EXPORTS.as_bytes(), 0, 0);
@@ -122,5 +124,5 @@ fn own_handle() -> *mut c_void {
 /// The handle of a library that is loaded. It is kept: the library stays as long as the program.
 fn handle(path: &CStr) -> *mut c_void {
     // SAFETY: a string; nothing is loaded by this.
-    unsafe { super::open(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) }
+    unsafe { open(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) }
 }

@@ -71,7 +71,7 @@ pub unsafe fn flags_of(parameters: *const Parameters) -> Option<u32> {
     if (parameters as usize) < 4096 {
         return None;
     }
-    // SAFETY: by the caller's word. The alignment is the program's affair.
+    // SAFETY: the caller guarantees it. The alignment is the program's affair.
     Some(unsafe { (&raw const (*parameters).flags).read_unaligned() })
 }
 
@@ -80,7 +80,7 @@ pub unsafe fn flags_of(parameters: *const Parameters) -> Option<u32> {
 /// # Safety
 /// `ring` must be one that liburing has made.
 pub unsafe fn note(ring: *const Ring) {
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     beeline_sockets::life::know_ring(unsafe { (*ring).fd });
 }
 
@@ -90,7 +90,7 @@ pub unsafe fn note(ring: *const Ring) {
 /// `ring` must be a `struct io_uring` that liburing has made, and that no other thread fills at this moment: as for
 /// io_uring_submit(3).
 pub unsafe fn spares(ring: *const Ring, is_such: fn(i32) -> bool) -> bool {
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     let ring = unsafe { &*ring };
     // SAFETY: liburing keeps a pointer to the number of entries less one.
     let mask = unsafe { *ring.mask };
@@ -115,7 +115,7 @@ pub unsafe fn are(files: *const c_int, count: c_uint, is_such: fn(i32) -> bool) 
     if files.is_null() {
         return true;
     }
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     (0..count as usize).all(|index| is_such(unsafe { files.add(index).read_unaligned() }))
 }
 
@@ -128,7 +128,7 @@ pub fn registers_files(operation: c_uint) -> bool {
 /// # Safety
 /// `message` must be a header, unless it lies in the first page.
 unsafe fn has_control(message: *const libc::msghdr) -> bool {
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     message as usize >= 4096 && unsafe { (&raw const (*message).msg_controllen).read_unaligned() } != 0
 }
 

@@ -1,4 +1,4 @@
-//! Peers, and the links to them: made, looked after, lost and made again.
+//! The links to peers: made, looked after, lost and made again.
 //!
 //! 1. The bridge with the smaller name connects the links of a pair; the other one accepts those that show its token.
 //!    Where the end that connected has to speak first (iWARP), it says a [`Record::Ping`] at once, and the other end's link
@@ -13,7 +13,6 @@
 //!    waiting for a host that is silent, the host is asked first whether it answers ([`super::reach`]).
 //! 4. When a peer has had no link for [`LONELY_NS`], or its control connection ends, its connections are reset.
 
-use std::collections::HashMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
 
@@ -21,14 +20,11 @@ use beeline_fabric::{Down, EndpointId, Event, Request};
 
 use super::super::connection::Stage;
 use super::super::link::Link;
-use super::super::quota::Quota;
 use super::super::record::Record;
 use super::super::sender::LinkId;
-use super::super::shares::Shares;
 use super::reach::{Answer, Question};
-use super::{Engine, NO_PEER, OfferedRail, Peer, monotonic_ns};
+use super::{Engine, monotonic_ns};
 use crate::control::message::{LinkDown, Message, Token};
-use crate::control::{PeerId, PeerUp};
 use crate::log;
 
 /// A link that says nothing for so long is asked, and given up when its patience is over ([`super::Parts::patience`]).
@@ -68,95 +64,8 @@ fn read_shown(shown: &[u8]) -> Option<(&[u8], LinkId, u32, u32)> {
 }
 
 impl Engine {
-    // ---- peers
-
-    pub(super) fn peer_up(&mut self, up: PeerUp) {
-        log::line(format_args!("peer {} is up at {}, with {} rails", up.name, up.address, up.rails.len()));
-        let peer = Peer {
-            id: up.peer,
-            name: up.name,
-            rails: Vec::new(),
-            token_for_us: up.token_for_us,
-            links: Vec::new(),
-            rates: Shares::default(),
-            quota: Quota::default(),
-            lonely_ns: self.now_ns.max(1),
-            retry: HashMap::new(),
-            asked: HashMap::new(),
-            stillborn: std::collections::VecDeque::new(),
-            refused: 0,
-        };
-        let index = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
-        if index == self.peers.len() {
-            self.peers.push(None);
-        }
-        if let Some(place) = self.peers.get_mut(index) {
-            *place = Some(peer);
-        }
-        self.offered(index, up.rails);
-    }
-
-    fn offered(&mut self, index: usize, rails: Vec<crate::control::message::Rail>) {
-        if let Some(Some(peer)) = self.peers.get_mut(index) {
-            peer.rails = rails
-                .into_iter()
-                .map(|rail| OfferedRail { id: rail.id, port: rail.port, described: rail.description })
-                .collect();
-        }
-        self.connect_links(index);
-    }
-
-    pub(super) fn peer_down(&mut self, id: PeerId, why: &str) {
-        let Some(index) = self.peer_index(id) else { return };
-        if let Some(Some(peer)) = self.peers.get(index) {
-            log::line(format_args!("peer {} is gone: {why}", peer.name));
-        }
-        self.reset_all_of(index);
-        let links = self.peers.get(index).and_then(Option::as_ref).map(|peer| peer.links.clone()).unwrap_or_default();
-        for link in links {
-            self.link_lost(link, "the peer is gone");
-        }
-        let connecting: Vec<usize> = self
-            .links
-            .iter()
-            .enumerate()
-            .filter(|(_, link)| link.as_ref().is_some_and(|link| link.peer == index))
-            .map(|(place, _)| place)
-            .collect();
-        for link in connecting {
-            self.link_lost(link, "the peer is gone");
-        }
-        self.forget_connections_of(index);
-        if let Some(place) = self.peers.get_mut(index) {
-            *place = None;
-        }
-    }
-
-    fn peer_index(&self, id: PeerId) -> Option<usize> {
-        self.peers.iter().position(|peer| peer.as_ref().is_some_and(|peer| peer.id == id))
-    }
-
-    pub(super) fn peer_said(&mut self, id: PeerId, message: Message) {
-        let Some(index) = self.peer_index(id) else { return };
-        match message {
-            Message::Rails(rails) => self.offered(index, rails.rails),
-            Message::LinkDown(LinkDown { link, why }) => {
-                let known = self
-                    .links
-                    .iter()
-                    .position(|other| other.as_ref().is_some_and(|other| other.id == link && other.peer == index));
-                if let Some(place) = known {
-                    self.link_lost(place, &format!("the peer has closed it: {why}"));
-                }
-                self.answer_for_stillborn(index, link);
-            }
-        }
-    }
-
-    // ---- links
-
     /// Connects what is not connected, if that is our part.
-    fn connect_links(&mut self, index: usize) {
+    pub(super) fn connect_links(&mut self, index: usize) {
         let Some(Some(peer)) = self.peers.get(index) else { return };
         if self.name > peer.name {
             return;
@@ -390,7 +299,7 @@ impl Engine {
     }
 
     /// The peer has lost a link that never came to be here (rule 2).
-    fn answer_for_stillborn(&mut self, index: usize, id: LinkId) {
+    pub(super) fn answer_for_stillborn(&mut self, index: usize, id: LinkId) {
         let Some(Some(peer)) = self.peers.get_mut(index) else { return };
         if let Some(place) = peer.stillborn.iter().position(|other| *other == id) {
             peer.stillborn.remove(place);
@@ -429,37 +338,6 @@ impl Engine {
         if let Some(index) = known {
             self.link_lost(index, "the peer has closed it");
         }
-    }
-
-    pub(super) fn connections_of(&self, peer: usize) -> Vec<u64> {
-        self.connections.iter().filter(|(_, entry)| entry.peer == peer).map(|(number, _)| number).collect()
-    }
-
-    fn reset_all_of(&mut self, peer: usize) {
-        for number in self.connections_of(peer) {
-            self.reset(number);
-        }
-    }
-
-    /// Drops all that is left of a peer's connections: nobody is there to hear their ends.
-    fn forget_connections_of(&mut self, index: usize) {
-        for number in self.connections_of(index) {
-            self.settle(number, None);
-            self.leave_room(index);
-            if let Some(entry) = self.connections.get_mut(number) {
-                entry.connection.unheard();
-                // The peer may come again as another instance, with the same numbers.
-                let theirs = entry.connection.theirs;
-                self.theirs.remove(&(index, theirs));
-                // It may stay until its regions are closed; another peer may have the place by then.
-                entry.peer = NO_PEER;
-                (entry.ask_again, entry.answer_again) = (false, false);
-                entry.losses.clear();
-            }
-            self.heat(number);
-            self.finish(number);
-        }
-        self.theirs.retain(|(peer, _), _| *peer != index);
     }
 
     /// Looks after links that are silent, and peers that have none.

@@ -2,133 +2,22 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bridge;
+#[path = "../common/mod.rs"]
 mod common;
+mod root;
+mod watch;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
-use std::process::Output;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use beeline_stats::layout::{
-    ConnectionSlot, FileName, HEADER_BYTES, Opening, SLOT_BYTES, StatsHeader, start_ticks_from_proc_stat,
-};
-use beeline_stats::{Counter, Poison, Reason, Role};
+use beeline_stats::layout::{FileName, HEADER_BYTES, SLOT_BYTES};
+use beeline_stats::{Reason, Role};
 use common::{beeline, stderr, stdout};
-use tempfile::TempDir;
-
-/// Stands for `/dev/shm`, with the directory of the user who runs the test.
-struct Root {
-    root: TempDir,
-    user: PathBuf,
-}
-
-impl Root {
-    fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
-        let user = root.path().join(format!("beeline-{}", own_uid()));
-        fs::create_dir(&user).unwrap();
-        fs::set_permissions(&user, fs::Permissions::from_mode(0o700)).unwrap();
-        Self { root, user }
-    }
-
-    fn put(&self, name: FileName, content: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.user.join(name.text().as_str());
-        fs::write(&path, content).unwrap();
-        path
-    }
-
-    fn stat(&self, arguments: &[&str]) -> Output {
-        let mut command = beeline();
-        command.args(["stat", "--root"]).arg(self.root.path()).arg("--socket").arg(self.socket()).args(arguments);
-        command.output().unwrap()
-    }
-
-    /// Where a bridge would be.
-    fn socket(&self) -> PathBuf {
-        self.root.path().join("bridge.sock")
-    }
-
-    /// The same with a bridge that gives this answer.
-    fn with_bridge(&self, answer: &str, arguments: &[&str]) -> Output {
-        let listener = UnixListener::bind(self.socket()).unwrap();
-        let output = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let (mut stream, _) = listener.accept().unwrap();
-                let mut line = String::new();
-                BufReader::new(&stream).read_line(&mut line).unwrap();
-                assert_eq!(line, "{\"request\":\"status\"}\n");
-                stream.write_all(answer.as_bytes()).unwrap();
-            });
-            self.stat(arguments)
-        });
-        fs::remove_file(self.socket()).unwrap();
-        output
-    }
-
-    fn json(&self, arguments: &[&str]) -> serde_json::Value {
-        let output = self.stat(&[&["--json"], arguments].concat());
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-}
-
-fn own_uid() -> u32 {
-    fs::metadata("/proc/self").unwrap().uid()
-}
-
-/// The running test itself: a process that is alive for certain.
-fn alive() -> FileName {
-    FileName {
-        pid: std::process::id(),
-        start_ticks: start_ticks_from_proc_stat(&fs::read("/proc/self/stat").unwrap()).unwrap(),
-    }
-}
-
-/// The same process id at another time: gone for certain.
-fn gone() -> FileName {
-    FileName { start_ticks: alive().start_ticks + 1, ..alive() }
-}
-
-#[repr(C)]
-struct Content {
-    header: StatsHeader,
-    slots: [ConnectionSlot; 2],
-}
-
-fn content(name: FileName, fill: impl FnOnce(&Content)) -> Vec<u8> {
-    // SAFETY: all fields are integer atomics, for which all-zero bytes are valid.
-    let content: Content = unsafe { std::mem::zeroed() };
-    fill(&content);
-    content.header.publish(name, own_uid(), 1, b"redis-server");
-    // SAFETY: the structure has no padding, and nobody changes it while it is copied.
-    unsafe { std::slice::from_raw_parts((&raw const content).cast::<u8>(), size_of::<Content>()) }.to_vec()
-}
-
-fn busy(content: &Content) {
-    content.header.add(Counter::ConnectionsAcceleratedServer, 12);
-    content.header.add(Counter::BytesSent, 1000);
-    content.header.add(Counter::DoorbellsSent, 5);
-    content.header.add(Counter::Sleeps, 3);
-    content.header.fell_back(Role::Client, Reason::NoDoor);
-    content.header.fell_back(Role::Client, Reason::NoDoor);
-    content.header.fell_back(Role::Server, Reason::CameOverTcp);
-    content.header.poisoned(Poison::BadBellByte);
-    assert!(content.slots[1].try_take());
-    content.slots[1].open(&Opening {
-        fd: 9,
-        role: Role::Server,
-        local: "127.0.0.1:6379".parse().unwrap(),
-        remote: "127.0.0.1:24000".parse().unwrap(),
-        peer_pid: 4711,
-        opened_unix_ns: 1,
-        lane_inode: 77,
-    });
-    content.slots[1].tx_bytes.store(24, Ordering::Relaxed);
-    content.header.raise_high_water(2);
-}
+use root::{Root, alive, busy, content, gone, own_uid};
 
 #[test]
 fn no_process_is_a_clear_message_and_no_error() {
@@ -357,100 +246,6 @@ fn a_directory_of_another_user_is_refused() {
     }
     let output = root.stat(&[]);
     assert!(stderr(&output).contains("it belongs to another user"), "{}", stderr(&output));
-}
-
-#[test]
-fn watching_ends_when_nobody_reads() {
-    let root = Root::new();
-    root.put(alive(), content(alive(), busy));
-    let mut child = beeline()
-        .args(["stat", "--watch=0.1", "--json", "--root"])
-        .arg(root.root.path())
-        .arg("--socket")
-        .arg(root.socket())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
-    for _ in 0..2 {
-        let json: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-        assert_eq!(json["processes"][0]["pid"], alive().pid);
-    }
-    drop(lines);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-}
-
-/// What a bridge says that carries one connection of the process in [`busy`].
-const STATUS: &str = r#"{"ok": {
-  "version": "1", "pid": 7, "name": "alpha", "instance": 9, "insecure": false, "listen": ["[::]:4797"],
-  "speaks_for": ["10.0.0.1"], "certificate_days": 300, "control_ends": {}, "tunables": {"spin_us": 50},
-  "peers": [{"name": "beta", "is_up": true, "address": "10.0.0.2:4797", "up_s": 3, "round_trip_us": 80,
-             "speaks_for": ["10.0.0.2"], "rails": [], "certificate_days": 300, "last_end": null}],
-  "data": {
-    "uptime_s": 100,
-    "rails": [{"id": 0, "trouble": null, "rail": {"name": "verbs/mlx5_0", "provider": "verbs", "protocol": "roce",
-      "address": "10.0.0.1/24", "up": true, "load": {"connections": 1, "in_flight_bytes": 0}}}],
-    "links": [],
-    "connections": [
-      {"client": "127.0.0.1:24000", "server": "127.0.0.1:6379", "client_is_here": false, "peer": "beta", "state": "open",
-       "cpu": 1, "paths": [{"rail": "verbs/mlx5_0", "peer_rail": "verbs/a"}], "bytes_sent": 1, "bytes_received": 2, "age_s": 3},
-      {"client": "127.0.0.1:24001", "server": "127.0.0.1:6379", "client_is_here": false, "peer": "beta", "state": "open",
-       "cpu": 1, "paths": [], "bytes_sent": 1, "bytes_received": 2, "age_s": 3}],
-    "refusals": {"no_door": 5}, "totals": {},
-    "share": {"look": null, "ask": null, "outward": null, "send": null, "inward": null, "own": null}}}}"#;
-
-#[test]
-fn the_bridge_tells_its_rails_connections_and_reasons() {
-    let root = Root::new();
-    let answer = STATUS.replace('\n', " ") + "\n";
-    let output = root.with_bridge(&answer, &[]);
-    let text = stdout(&output);
-    for expected in [
-        "No process",
-        "\nThe bridge: alpha (beelined 1, process 7), up for 100 s\n",
-        "beta  up     10.0.0.2:4797",
-        "   0  verbs/mlx5_0  10.0.0.1/24",
-        "127.0.0.1:24000  127.0.0.1:6379  beta  open   verbs/mlx5_0",
-        "127.0.0.1:24001  127.0.0.1:6379  beta  open   -",
-        "      5  no_door: The listener on the destination's host has no door",
-    ] {
-        assert!(text.contains(expected), "{expected}\n---\n{text}");
-    }
-    let json = root.with_bridge(&answer, &["--json"]);
-    let json: serde_json::Value = serde_json::from_str(stdout(&json)).unwrap();
-    assert_eq!(json["bridge"]["state"], "running");
-    assert_eq!(json["bridge"]["status"]["data"]["connections"][0]["paths"][0]["rail"], "verbs/mlx5_0");
-
-    root.put(alive(), content(alive(), busy));
-    let output = root.with_bridge(&answer, &[&alive().pid.to_string()]);
-    let text = stdout(&output);
-    assert!(text.contains("To other hosts, by the bridge:") && text.contains("verbs/mlx5_0"), "{text}");
-    assert!(!text.contains("24001"), "that one is another process's: {text}");
-}
-
-#[test]
-fn it_is_said_plainly_that_there_is_no_bridge_or_why_it_says_nothing() {
-    let root = Root::new();
-    let output = root.stat(&[]);
-    let path = root.socket().display().to_string();
-    let none =
-        format!("\nConnections to other hosts are kernel TCP: no bridge is running (nobody listens on {path}).\n");
-    assert!(stdout(&output).ends_with(&none), "{}", stdout(&output));
-    assert_eq!(root.json(&[])["bridge"]["state"], "not_running");
-    for (answer, state, why) in [
-        ("", "not_allowed", "only root and its own user may ask"),
-        ("{\"ok\": {}}\n", "failed", "of another version"),
-        ("{\"error\": \"busy\"}\n", "refused", "busy"),
-    ] {
-        let output = root.with_bridge(answer, &[]);
-        let text = stdout(&output);
-        assert!(text.contains("What goes to other hosts is not known: ") && text.contains(why), "{text}");
-        assert_eq!(output.status.code(), Some(0));
-        let json = root.with_bridge(answer, &["--json"]);
-        let json: serde_json::Value = serde_json::from_str(stdout(&json)).unwrap();
-        assert_eq!(json["bridge"]["state"], state);
-        assert!(json["bridge"]["why"].as_str().unwrap().contains(why), "{json}");
-    }
 }
 
 #[test]

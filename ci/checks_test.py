@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""That layers.py and docs.py find what they are for, in small trees of their own."""
+
+import contextlib
+import io
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+import docs
+import layers
+
+TABLE = 'later = []\n[long]\n[x]\nlayers = ["crate", "high", "low"]\n'
+SOUND = {
+    "ci/layers.toml": TABLE,
+    "crates/x/src/lib.rs": "mod high;\nmod low;\npub use low::Low;\n",
+    "crates/x/src/high.rs": "use crate::Low;\npub struct High(Low);\n",
+    "crates/x/src/low.rs": "pub struct Low;\n#[cfg(test)]\nmod tests {\n    use crate::high::High;\n}\n",
+}
+
+
+def complaints(check, files):
+    """What a check says of these files."""
+    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stderr(io.StringIO()) as said:
+        check.ROOT = Path(directory)
+        for name, text in files.items():
+            path = check.ROOT / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        failed = check.main([]) if check is layers else check.main()
+    assert bool(failed) == bool(said.getvalue())
+    return said.getvalue()
+
+
+class Layers(unittest.TestCase):
+    def test_a_sound_tree_passes(self):
+        self.assertEqual(complaints(layers, SOUND), "")
+
+    def test_an_import_upwards_is_told_however_it_is_written(self):
+        for way in ("use crate::high::High;\npub struct Low;\n", "pub struct Low;\nfn f(_: &super::high::High) {}\n",
+                    "use crate::{high::{self, Other as _}, Low as _};\npub struct Low;\nfn f(_: &high::High) {}\n"):
+            said = complaints(layers, {**SOUND, "crates/x/src/low.rs": way})
+            self.assertIn("crates/x/src/low.rs imports upwards, from crates/x/src/high.rs: ", said, way)
+            self.assertIn("2 files of x import each other in a circle", said)
+
+    def test_a_name_that_is_handed_on_is_at_home_where_it_is_defined(self):
+        # `crate::Low` is no import of lib.rs, which lies above.
+        self.assertIn("use crate::Low", SOUND["crates/x/src/high.rs"])
+        said = complaints(layers, {**SOUND, "crates/x/src/lib.rs": "mod high;\nmod low;\npub struct Low;\n"})
+        self.assertIn("high.rs imports upwards, from crates/x/src/lib.rs: Low", said)
+
+    def test_the_table_names_what_there_is(self):
+        said = complaints(layers, {**SOUND, "ci/layers.toml": TABLE.replace("low", "none")})
+        self.assertIn("x has no module none", said)
+        self.assertIn("crates/x/src/low.rs is in no layer", said)
+
+    def test_long_files_and_functions_are_told(self):
+        body = "fn f(\n    a: u8,\n) {\n" + "    g();\n" * 77 + "}\n"
+        self.assertEqual(complaints(layers, {**SOUND, "crates/x/src/low.rs": "pub struct Low;\n" + body.replace("g();\n", "", 1)}), "")
+        said = complaints(layers, {**SOUND, "crates/x/src/low.rs": "pub struct Low;\n" + body})
+        self.assertIn("crates/x/src/low.rs:2: f has 81 lines", said)
+        said = complaints(layers, {**SOUND, "crates/x/tests/t.rs": "\n" * 501})
+        self.assertIn("crates/x/tests/t.rs has 501 lines", said)
+        excused = TABLE.replace("[long]\n", '[long]\n"crates/x/tests/t.rs" = "a table"\n')
+        self.assertEqual(complaints(layers, {**SOUND, "ci/layers.toml": excused, "crates/x/tests/t.rs": "\n" * 501}), "")
+        self.assertIn("is short, or is not there", complaints(layers, {**SOUND, "ci/layers.toml": excused}))
+
+
+class Documents(unittest.TestCase):
+    FILES = {"Makefile": "all:\n", "docs/a.md": "# One thing\n", "crates/x/src/io/send.rs": "// See docs/a.md.\n"}
+
+    def test_what_is_there_passes(self):
+        text = "[a](docs/a.md#one-thing) `crates/x/src/io/send.rs` `io/send.rs` `make all` [web](https://x.org/y#z)\n"
+        self.assertEqual(complaints(docs, {**self.FILES, "README.md": text}), "")
+
+    def test_what_is_not_there_is_told(self):
+        for text, said in {"[a](docs/b.md)": "there is no docs/b.md", "[a](docs/a.md#two)": "no heading for #two",
+                           "`io/receive.rs`": "there is no io/receive.rs", "`crates/y`": "there is no crates/y",
+                           "`make none`": "the Makefile has no none", "```\nmake none\n```": "the Makefile has no none"}.items():
+            self.assertIn(said, complaints(docs, {**self.FILES, "README.md": text}))
+        self.assertIn("there is no docs/gone.md", complaints(docs, {**self.FILES, "ci/x.sh": "# docs/gone.md\n"}))
+
+
+if __name__ == "__main__":
+    unittest.main()

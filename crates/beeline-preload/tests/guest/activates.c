@@ -1,0 +1,153 @@
+/* Programs that watch a listener whose door stands open, and have others accept, that may know nothing of doors. */
+#define _GNU_SOURCE
+#include "guest.h"
+#include "place.h"
+#include <spawn.h>
+#include <sys/epoll.h>
+
+extern char **environ;
+
+/* A program without the library. */
+static int serves_two(int door) {
+    for (int i = 0; i < 2; i++) {
+        int fd = accept(door, NULL, NULL);
+        CHECK(fd >= 0);
+        hears(fd, "there");
+        CHECK(write(fd, "and back", 8) == 8);
+        CHECK(close(fd) == 0);
+    }
+    return 0;
+}
+
+static void watch(int door) {
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {EPOLLIN, {.fd = door}}, told;
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, door, &event) == 0);
+    CHECK(epoll_wait(set, &told, 1, -1) == 1 && told.data.fd == door);
+    CHECK(close(set) == 0);
+}
+
+static char *service[] = {"activates", "serves_two", NULL, NULL};
+
+static void activates_by_fork(int door, int line) {
+    (void)line;
+    watch(door);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(dup2(door, 3) == 3);
+        execve("/proc/self/exe", service, (char *[]){NULL});
+        _exit(2);
+    }
+    CHECK(status_of(child) == 0);
+}
+
+static void activates_by_vfork(int door, int line) {
+    (void)line;
+    watch(door);
+    pid_t child = vfork();
+    if (child == 0) {
+        if (dup2(door, 3) != 3) _exit(3);
+        execve("/proc/self/exe", service, environ);
+        _exit(2);
+    }
+    CHECK(status_of(child) == 0);
+}
+
+static void activates_by_spawn(int door, int line) {
+    (void)line;
+    watch(door);
+    posix_spawn_file_actions_t actions;
+    CHECK(posix_spawn_file_actions_init(&actions) == 0);
+    CHECK(posix_spawn_file_actions_adddup2(&actions, door, 3) == 0);
+    pid_t child;
+    CHECK(posix_spawn(&child, "/proc/self/exe", &actions, NULL, service, environ) == 0);
+    CHECK(status_of(child) == 0);
+}
+
+/* The child accepts, and the parent watches on. */
+static void activates_a_child(int door, int line) {
+    (void)line;
+    watch(door);
+    pid_t child = fork();
+    if (child == 0) _exit(serves_two(door));
+    CHECK(status_of(child) == 0);
+}
+
+static void asks(const struct place *place) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0 && connect(fd, (const struct sockaddr *)&place->address, sizeof place->address) == 0);
+    CHECK(write(fd, "there", 5) == 5);
+    hears(fd, "and back");
+    char byte;
+    CHECK(recv(fd, &byte, 1, 0) == 0);
+    CHECK(close(fd) == 0);
+}
+
+static void is_activated(void (*how)(int door, int line)) {
+    service[2] = "3";
+    struct place place = opened(how);
+    go(place.line);
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            asks(&place);
+            _exit(0);
+        }
+        CHECK(status_of(child) == 0);
+    }
+    ended(&place);
+}
+
+static void a_program_that_is_forked_serves(void) { is_activated(activates_by_fork); }
+static void a_program_of_a_vfork_serves(void) { is_activated(activates_by_vfork); }
+static void a_spawned_program_serves(void) { is_activated(activates_by_spawn); }
+static void a_child_serves(void) { is_activated(activates_a_child); }
+
+/* One that is told again and again finds its client in TCP's queue, once, and is told the truth afterwards. */
+static void watches(int door, int line) {
+    struct pollfd wait = {door, POLLIN, 0}, queue = {door, POLLIN, 0};
+    while (raw(SYS_poll, (long)&queue, 1, 0, 0, 0) == 0) {
+        CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLIN);
+        raw(SYS_poll, 0, 0, 1, 0, 0);
+    }
+    CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLIN);
+    int fd = accept_from_tcp(door);
+    CHECK(poll(&wait, 1, 0) == 0);
+    hears(fd, "there");
+    CHECK(write(fd, "and back", 8) == 8);
+    CHECK(close(fd) == 0);
+    go(line);
+    /* The next one is there at once. */
+    CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLIN);
+    CHECK(raw(SYS_poll, (long)&queue, 1, 0, 0, 0) == 1);
+    fd = accept_from_tcp(door);
+    hears(fd, "there");
+    CHECK(write(fd, "and back", 8) == 8);
+}
+
+static void who_watches_is_told_the_truth(void) {
+    struct place place = opened(watches);
+    go(place.line);
+    asks(&place);
+    await(place.line);
+    pid_t child = fork();
+    if (child == 0) {
+        asks(&place);
+        _exit(0);
+    }
+    CHECK(status_of(child) == 0);
+    ended(&place);
+}
+
+static const struct guest_case CASES[] = {
+    CASE(a_program_that_is_forked_serves),
+    CASE(a_program_of_a_vfork_serves),
+    CASE(a_spawned_program_serves),
+    CASE(a_child_serves),
+    CASE(who_watches_is_told_the_truth),
+};
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "serves_two") == 0) return serves_two(atoi(argv[2]));
+    return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
+}

@@ -1,0 +1,149 @@
+//! `beeline stat --watch`, read by a program and on a terminal.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use beeline_stats::{Reason, Role};
+use nix::pty::{Winsize, openpty};
+
+use crate::common::beeline;
+use crate::root::{Root, alive, busy, content};
+
+#[test]
+fn watching_ends_when_nobody_reads() {
+    let root = Root::new();
+    root.put(alive(), content(alive(), busy));
+    let mut child = beeline()
+        .args(["stat", "--watch=0.1", "--json", "--root"])
+        .arg(root.root.path())
+        .arg("--socket")
+        .arg(root.socket())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    for _ in 0..2 {
+        let json: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(json["processes"][0]["pid"], alive().pid);
+    }
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// How each screen begins.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// A terminal with `beeline stat` on it.
+struct Terminal {
+    child: Child,
+    keyboard: std::fs::File,
+    seen: String,
+}
+
+impl Terminal {
+    fn start(root: &Root, columns: u16, arguments: &[&str]) -> Self {
+        let size = Winsize { ws_row: 50, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let pair = openpty(&size, None).unwrap();
+        let end = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
+        let child = beeline()
+            .args(["stat", "--root"])
+            .arg(root.root.path())
+            .arg("--socket")
+            .arg(root.socket())
+            .args(arguments)
+            .stdin(end(&pair.slave))
+            .stdout(end(&pair.slave))
+            .spawn()
+            .unwrap();
+        Self { child, keyboard: pair.master.into(), seen: String::new() }
+    }
+
+    /// Reads until a screen shows what is looked for, or until the program has ended.
+    fn read_until(&mut self, shows: impl Fn(&str) -> bool) {
+        let since = Instant::now();
+        let mut bytes = [0; 4096];
+        while !self.seen.split(CLEAR).any(&shows) {
+            assert!(since.elapsed() < Duration::from_secs(20), "it does not come: {}", self.seen);
+            match self.keyboard.read(&mut bytes) {
+                Ok(count) if count > 0 => self.seen.push_str(&String::from_utf8_lossy(&bytes[..count])),
+                // Nobody has the other end any more.
+                _ => return,
+            }
+        }
+    }
+
+    fn press(&mut self, key: &str) -> Option<i32> {
+        self.keyboard.write_all(key.as_bytes()).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+#[test]
+fn a_key_ends_the_watch_and_the_terminal_is_as_before() {
+    for key in ["q", "Q", "\x03"] {
+        let root = Root::new();
+        root.put(alive(), content(alive(), busy));
+        let mut terminal = Terminal::start(&root, 200, &["--watch=3600"]);
+        terminal.read_until(|screen| screen.contains("q ends this"));
+        let during = nix::sys::termios::tcgetattr(&terminal.keyboard).unwrap().local_flags;
+        let since = Instant::now();
+        assert_eq!(terminal.press(key), Some(0), "{key:?}");
+        assert!(since.elapsed() < Duration::from_secs(20));
+        let after = nix::sys::termios::tcgetattr(&terminal.keyboard).unwrap().local_flags;
+        let line_by_line = nix::sys::termios::LocalFlags::ICANON | nix::sys::termios::LocalFlags::ECHO;
+        assert!(!during.intersects(line_by_line) && after.contains(line_by_line));
+    }
+}
+
+#[test]
+fn connections_have_rates_of_their_own() {
+    let root = Root::new();
+    root.put(alive(), content(alive(), busy));
+    let mut terminal = Terminal::start(&root, 200, &["--watch=0.2", &alive().pid.to_string()]);
+    terminal.read_until(|screen| screen.contains("Rates follow"));
+    assert!(!connections(&terminal.seen).contains("SENT/s"));
+    // Meanwhile the connection sends a gigabyte.
+    let grown = content(alive(), |content| {
+        busy(content);
+        content.slots[1].tx_bytes.store(1 << 30, Ordering::Relaxed);
+    });
+    let (beside, file) = (root.root.path().join("grown"), root.user.join(alive().text().as_str()));
+    std::fs::write(&beside, grown).unwrap();
+    std::fs::rename(beside, file).unwrap();
+    // In all, and in a second.
+    terminal.read_until(|screen| connections(screen).matches(" GiB").count() == 2);
+    assert_eq!(terminal.press("q"), Some(0));
+}
+
+/// The table of connections on a screen.
+fn connections(screen: &str) -> &str {
+    screen.split_once("Open connections:").map_or("", |(_, table)| table)
+}
+
+#[test]
+fn sentences_are_not_broken_within_words() {
+    let root = Root::new();
+    let all = content(alive(), |content| {
+        for &reason in Reason::ALL {
+            content.header.fell_back(Role::Client, reason);
+        }
+    });
+    root.put(alive(), all);
+    let mut terminal = Terminal::start(&root, 60, &[]);
+    terminal.read_until(|_| false);
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
+    assert!(
+        terminal.seen.lines().any(|line| line.starts_with("           ")),
+        "nothing was too long: {}",
+        terminal.seen
+    );
+    let said: Vec<&str> = terminal.seen.split_whitespace().collect();
+    let said = said.join(" ");
+    for reason in Reason::ALL {
+        let whole = format!("{} as client: {}", reason.name(), reason.sentence());
+        assert!(said.contains(&whole), "{whole}\n---\n{}", terminal.seen);
+    }
+}
