@@ -85,9 +85,9 @@ pub use connect::connect;
 pub(crate) use connect::{each_fd, may_be_put_under, put_under};
 pub use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub use door::open_door;
+pub(crate) use hello_io::offer_of as parcel_offer;
 pub(crate) use late::carry_options;
 pub use late::{Begun, before_close, late_fallback};
-pub(crate) use hello_io::offer_of as parcel_offer;
 pub use listener::{
     Listener, adopt_listener, close_listener, leave_door_if_blocked, leave_doors, listen, listener_fds, meet_listener,
     shutdown_listener,

@@ -56,8 +56,7 @@ fn a_number_is_the_initial_sequence_number_and_stands_in_the_saved_syn() {
         assert_eq!(agent::next_number(client.as_raw_fd()), Some(NUMBER + 1), "{listens}");
         assert_eq!(agent::saved_number(server.as_raw_fd()), Some(NUMBER), "{listens}");
         assert_eq!(agent::saved_number(server.as_raw_fd()), None, "it can be read once");
-        let (ours, theirs) =
-            (agent::facts(client.as_raw_fd()).unwrap(), agent::facts(server.as_raw_fd()).unwrap());
+        let (ours, theirs) = (agent::facts(client.as_raw_fd()).unwrap(), agent::facts(server.as_raw_fd()).unwrap());
         assert_eq!((ours.state, theirs.state), (tcp::ESTABLISHED, tcp::ESTABLISHED));
         assert_eq!((Some(ours.local), ours.remote), (theirs.remote, Some(theirs.local)), "{listens}");
     }

@@ -12,10 +12,7 @@ pub(crate) mod message;
 pub(crate) mod page;
 mod server;
 
-use core::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::Relaxed,
-};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use beeline_lane::flags;
 use beeline_shm::sys::{self, call};
@@ -167,7 +164,9 @@ impl Carrier {
 fn understood(came: &message::Came, bytes: &[u8]) -> Result<Said, Reason> {
     let decoded = bytes.get(..came.length).and_then(Answer::decode);
     match decoded {
-        Some((answer, cuts)) if matches!(answer, Answer::Lane) == came.descriptor.is_some() || answer == Answer::Done => {
+        Some((answer, cuts))
+            if matches!(answer, Answer::Lane) == came.descriptor.is_some() || answer == Answer::Done =>
+        {
             SILENT_PAUSE_NS.store(SILENT_NS_MIN, Relaxed);
             Ok(Said { answer, cuts, descriptor: came.descriptor })
         }
@@ -214,7 +213,9 @@ fn look_at_holder(desc: &'static Desc) {
     let Some(lane) = (unsafe { desc.pooled.load(Relaxed).as_ref() }) else { return };
     let Some(holder) = lane.holder() else { return };
     // A peer that has closed its end has closed its holder, too: that is CLOSE_WAIT here, and no cut.
-    if connect::tcp_state(holder) != Some(connect::TCP_CLOSE) || desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0 {
+    if connect::tcp_state(holder) != Some(connect::TCP_CLOSE)
+        || desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0
+    {
         return;
     }
     let errno = match kernel::getsockopt::<i32>(holder, libc::SOL_SOCKET, libc::SO_ERROR) {

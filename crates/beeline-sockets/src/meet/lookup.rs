@@ -18,6 +18,8 @@
 //!    long each time that this is found again, up to [`UNTAKEN_NS_MAX`]. One that is taken makes up for all.
 //! 7. What this process binds, listens on or closes makes it forget everything.
 
+mod afar;
+
 use core::net::{IpAddr, SocketAddr};
 
 use beeline_shm::sys::{self, call};
@@ -31,6 +33,8 @@ use crate::kernel;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+pub(super) use afar::{may_be_met, note_unmet, source_for};
 
 const NETLINK_ROUTE: i32 = 0;
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -210,38 +214,6 @@ fn leaves(destination: SocketAddr) -> bool {
 /// Notes how a connection over the bridge was used.
 pub(super) fn note_life(destination: SocketAddr, life: Life) {
     change(destination, |entry| entry.brief.ended(life, kernel::now_ns()));
-}
-
-/// Whether the agent is to be asked about a destination.
-///
-/// # Errors
-/// Why not.
-pub(super) fn may_be_met(destination: SocketAddr) -> Result<(), Reason> {
-    let Some(entry) = recall(destination) else { return Ok(()) };
-    let now_ns = kernel::now_ns();
-    match entry.unmet {
-        Some((reason, until_ns)) if now_ns < until_ns => Err(reason),
-        _ if entry.untaken_until_ns != 0 && now_ns < entry.untaken_until_ns => Err(Reason::AgentNotTaken),
-        _ if entry.brief.is_known() && leaves(destination) => Err(Reason::AgentShortLived),
-        _ => Ok(()),
-    }
-}
-
-/// Notes what the agent has said against a destination.
-pub(super) fn note_unmet(destination: SocketAddr, reason: Reason) {
-    let until_ns = kernel::now_ns().saturating_add(REFUSED_NS);
-    change(destination, |entry| entry.unmet = Some((reason, until_ns)));
-}
-
-/// Where a destination that is not this namespace's own is reached from.
-///
-/// # Errors
-/// [`Reason::NotLocal`] when there is no route, or [`Reason::LookupFailed`].
-pub(super) fn source_for(destination: SocketAddr) -> Result<IpAddr, Reason> {
-    match place(destination)? {
-        Place::Elsewhere(Some(source)) => Ok(source),
-        Place::Here(_) | Place::Elsewhere(None) => Err(Reason::NotLocal),
-    }
 }
 
 /// Notes that the bridge takes no connection to a destination.

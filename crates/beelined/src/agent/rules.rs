@@ -76,9 +76,8 @@ impl TryFrom<String> for Net {
 
     fn try_from(text: String) -> Result<Self, String> {
         let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        net.map(Self).map_err(|_| {
-            format!("`{}` is neither an IP address nor a prefix like 10.0.0.0/24", text.escape_debug())
-        })
+        net.map(Self)
+            .map_err(|_| format!("`{}` is neither an IP address nor a prefix like 10.0.0.0/24", text.escape_debug()))
     }
 }
 
@@ -189,7 +188,14 @@ mod tests {
 
     #[test]
     fn what_means_nothing_is_an_error() {
-        for wrong in ["groups = [{}]", "all = 1", "groups = [{ users = ['no such user'] }]", "on_cut = 'x'", "x = 1", "groups = [{ addresses = ['x'] }]"] {
+        for wrong in [
+            "groups = [{}]",
+            "all = 1",
+            "groups = [{ users = ['no such user'] }]",
+            "on_cut = 'x'",
+            "x = 1",
+            "groups = [{ addresses = ['x'] }]",
+        ] {
             assert!(toml::from_str::<Rules>(wrong).is_err(), "{wrong}");
         }
     }

@@ -268,7 +268,8 @@ impl Serving {
         }
         let Some(number) = self.offers.fresh_number(|| random(&self.random)) else { return Answer::Full };
         if let Err(errno) = agent::give_number(socket.fd(), number) {
-            self.trouble.line(format_args!("cannot give a socket its number: {}", std::io::Error::from_raw_os_error(errno.0)));
+            self.trouble
+                .line(format_args!("cannot give a socket its number: {}", std::io::Error::from_raw_os_error(errno.0)));
             return Answer::Refused;
         }
         let client = Client { destination, namespace: facts.namespace, user };
@@ -383,7 +384,10 @@ impl Serving {
         let theirs = match client_socket {
             Some((about, socket)) => self.groups(&about, socket, Some(address), client.user, now),
             // Its socket is gone, and was in these groups when it asked.
-            None => self.rules.groups(None, Some(address), client.user) | if self.rules.name_namespaces() { groups } else { 0 },
+            None => {
+                self.rules.groups(None, Some(address), client.user)
+                    | if self.rules.name_namespaces() { groups } else { 0 }
+            }
         };
         let offer = self.offers.remove(number)?;
         let (Content::Whole { parcel, .. } | Content::Orphaned { parcel, .. }) = offer.content else { return None };

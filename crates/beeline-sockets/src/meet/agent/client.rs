@@ -38,12 +38,7 @@ const TCP_SYN_SENT: u8 = 2;
 ///
 /// # Errors
 /// Why the kernel has to connect.
-pub(in crate::meet) fn attempt(
-    fd: i32,
-    desc: &'static Desc,
-    route: &Route,
-    nonblocking: bool,
-) -> Result<Made, Reason> {
+pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<Made, Reason> {
     if route.explicit {
         return Err(Reason::ExplicitBindUnsupported);
     }
@@ -51,7 +46,8 @@ pub(in crate::meet) fn attempt(
     let carrier = Carrier::open()?;
     let patience_ns = if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS };
     let query = Question { kind: Kind::Query, destination: Some(route.destination) };
-    let said = carrier.say(query, Some(fd)).and_then(|()| carrier.answer(patience_ns)).inspect_err(|_| mend(fd, desc))?;
+    let said =
+        carrier.say(query, Some(fd)).and_then(|()| carrier.answer(patience_ns)).inspect_err(|_| mend(fd, desc))?;
     if said.answer != Answer::Likely {
         let reason = reason_of(said.answer);
         if reason != Reason::AgentFull {
@@ -260,4 +256,3 @@ fn replace_socket(fd: i32, desc: &'static Desc) {
     let _ = put_under(fd, desc, new.0);
     each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
 }
-

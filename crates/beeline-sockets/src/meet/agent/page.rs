@@ -39,7 +39,8 @@ impl Page {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let name = c"beeline-agent";
         // SAFETY: a live string and a number.
-        let memfd = unsafe { call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags as usize, 0, 0, 0, 0]) }? as i32;
+        let memfd =
+            unsafe { call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags as usize, 0, 0, 0, 0]) }? as i32;
         // SAFETY: plain numbers.
         unsafe { call(libc::SYS_ftruncate, [memfd as usize, PAGE_BYTES, 0, 0, 0, 0]) }?;
         let words = map(memfd, libc::PROT_READ | libc::PROT_WRITE, 0)?;

@@ -117,13 +117,7 @@ fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<bool, Reason> {
 }
 
 /// Puts a lane in the place of an accepted connection. The caller holds `life::changing`.
-fn take(
-    desc: &'static Desc,
-    accepted: i32,
-    flags: i32,
-    parcel: &Anchor,
-    cuts: bool,
-) -> Result<(), Reason> {
+fn take(desc: &'static Desc, accepted: i32, flags: i32, parcel: &Anchor, cuts: bool) -> Result<(), Reason> {
     let name = name_of(accepted).ok_or(Reason::Internal)?;
     if !trust::may_share_with_brought(parcel.0) {
         return Err(Reason::ForeignUser);
