@@ -126,11 +126,12 @@ pub fn is_withdrawn(parcel: i32) -> bool {
     crate::meet::parcel_offer(parcel).is_none_or(|word| word == offer::WITHDRAWN)
 }
 
-/// The user at the other end of a carrier.
+/// The user at the other end of a carrier, and the network namespace that this end was made in: an accepted `AF_UNIX` socket
+/// is the connecting one's in this.
 #[must_use]
-pub fn user_of(carrier: i32) -> Option<u32> {
+pub fn holder_of(carrier: i32) -> Option<(u32, u64)> {
     let found: libc::ucred = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
-    Some(found.uid)
+    Some((found.uid, kernel::namespace(carrier)?))
 }
 
 /// Closes a descriptor that a stranger has sent. May block for as long as that one likes.

@@ -229,7 +229,7 @@ fn look_at_holder(desc: &'static Desc) {
 fn keep_alive(holder: i32) {
     let tcp = [(libc::TCP_KEEPIDLE, 5), (libc::TCP_KEEPINTVL, 2), (libc::TCP_KEEPCNT, 3)];
     for (name, value) in tcp {
-        let _ = kernel::setsockopt(holder, libc::IPPROTO_TCP, name, &(value as i32));
+        let _ = kernel::setsockopt(holder, libc::IPPROTO_TCP, name, &value);
     }
     let _ = kernel::setsockopt(holder, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1i32);
 }

@@ -70,32 +70,28 @@ pub(super) fn may_bridge(uid: u32) -> bool {
 /// namespace of its own, somebody from outside of it. Only root writes where that file is.
 pub(super) fn is_the_hosts(fd: i32) -> bool {
     let found: Result<libc::ucred, _> = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
-    found.is_ok_and(|found| match found.uid {
-        0 => true,
-        uid if uid == overflow_uid() => proc::user_namespace() != FIRST_USER_NAMESPACE,
-        uid => may_bridge(uid),
+    found.is_ok_and(|found| {
+        found.uid == 0 || found.uid == overflow_uid() && proc::user_namespace() != FIRST_USER_NAMESPACE
     })
 }
 
-/// Whether to share a lane with a client that the agent has brought. One from another user namespace has no name here: the
-/// agent's configuration has admitted it, if the kernel keeps it from attaching descriptors.
+/// Whether to share a lane with a client that the agent has brought. One from another user namespace has no name here.
 pub(super) fn may_share_with_brought(fd: i32) -> bool {
-    match peer_uid(fd) {
-        Some(uid) => may_share(uid),
-        None => crate::config().foreign_uid != ForeignUid::Off && has_pass_rights(),
-    }
+    peer_uid(fd).is_some_and(may_share) || may_share_with_anybody()
 }
 
-/// Whether the rules let us share a lane with `uid`.
-pub(crate) fn may_share(uid: u32) -> bool {
-    if uid == 0 || uid == euid() {
-        return true;
-    }
+/// Whether to share a lane with a server whose user is not known before it has the lane.
+pub(super) fn may_share_with_anybody() -> bool {
     match crate::config().foreign_uid {
         ForeignUid::On => true,
         ForeignUid::Off => false,
         ForeignUid::Auto => has_pass_rights(),
     }
+}
+
+/// Whether the rules let us share a lane with `uid`.
+pub(crate) fn may_share(uid: u32) -> bool {
+    uid == 0 || uid == euid() || may_share_with_anybody()
 }
 
 const UNKNOWN: u32 = 0;

@@ -30,6 +30,15 @@ pub struct Client {
     pub user: u32,
 }
 
+/// Whom things are counted for: a user, within a network namespace, since root of one container is not that of another.
+pub type Holder = (u32, u64);
+
+impl Client {
+    fn holder(&self) -> Holder {
+        (self.user, self.namespace)
+    }
+}
+
 /// What an offer consists of. `D` is a descriptor.
 #[derive(Debug)]
 pub enum Content<D> {
@@ -132,7 +141,7 @@ pub fn judge(
 pub struct Offers<D> {
     by_number: HashMap<u32, Offer<D>>,
     by_time: BTreeMap<(Instant, u32), ()>,
-    of_users: HashMap<u32, usize>,
+    of_users: HashMap<Holder, usize>,
 }
 
 impl<D> Default for Offers<D> {
@@ -152,9 +161,9 @@ impl<D> Offers<D> {
         self.by_number.is_empty()
     }
 
-    /// Whether this user may have one more.
-    pub fn is_room(&self, user: u32) -> bool {
-        self.len() < OFFERS_MAX && self.of_users.get(&user).is_none_or(|count| *count < OFFERS_OF_USER_MAX)
+    /// Whether these may have one more.
+    pub fn is_room(&self, holder: Holder) -> bool {
+        self.len() < OFFERS_MAX && self.of_users.get(&holder).is_none_or(|count| *count < OFFERS_OF_USER_MAX)
     }
 
     /// A number that is nobody's, of random ones.
@@ -165,7 +174,7 @@ impl<D> Offers<D> {
     /// A new offer.
     pub fn insert(&mut self, number: u32, client: Client, content: Content<D>, now: Instant) {
         let lasts = if matches!(content, Content::Probe) { PROBED } else { UNCLAIMED };
-        *self.of_users.entry(client.user).or_default() += 1;
+        *self.of_users.entry(client.holder()).or_default() += 1;
         let until = now + lasts;
         self.by_time.insert((until, number), ());
         self.by_number.insert(number, Offer { client, content, since: now, until });
@@ -191,10 +200,10 @@ impl<D> Offers<D> {
     pub fn remove(&mut self, number: u32) -> Option<Offer<D>> {
         let offer = self.by_number.remove(&number)?;
         self.by_time.remove(&(offer.until, number));
-        if let Some(count) = self.of_users.get_mut(&offer.client.user) {
+        if let Some(count) = self.of_users.get_mut(&offer.client.holder()) {
             *count -= 1;
             if *count == 0 {
-                self.of_users.remove(&offer.client.user);
+                self.of_users.remove(&offer.client.holder());
             }
         }
         Some(offer)
@@ -292,9 +301,9 @@ mod tests {
     fn a_user_has_a_share() {
         let (mut offers, now) = (Offers::<u8>::default(), Instant::now());
         for number in 1..=OFFERS_OF_USER_MAX as u32 {
-            assert!(offers.is_room(0));
+            assert!(offers.is_room((0, 1)));
             offers.insert(number, client(), Content::Probe, now);
         }
-        assert!(!offers.is_room(0) && offers.is_room(1));
+        assert!(!offers.is_room((0, 1)) && offers.is_room((1, 1)) && offers.is_room((0, 2)));
     }
 }

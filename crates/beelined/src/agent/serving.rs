@@ -19,15 +19,15 @@ use nix::sys::socket::{SockFlag, accept4};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::namespaces::Namespaces;
-use super::offers::{Client, Content, Now, Offers, judge};
+use super::offers::{Client, Content, Holder, Now, Offers, judge};
 use super::rules::{OnCut, Rules};
 use super::served::{Served, Server};
 use super::stray::Stray;
 use crate::log::Seldom;
 
-/// Carriers, in all and for each user.
+/// Carriers, in all and for each user in each network namespace.
 const CARRIERS_MAX: usize = 4096;
-const CARRIERS_OF_USER_MAX: usize = 1024;
+const CARRIERS_OF_USER_MAX: usize = 512;
 /// A carrier that does not speak.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(2);
 /// Looks for what is in the queues before a connection is asked after.
@@ -50,7 +50,7 @@ impl Token {
 
 struct Carrier {
     socket: OwnedFd,
-    user: u32,
+    holder: Holder,
     /// The number that the client's socket was given, until its parcel comes.
     number: Option<u32>,
     until: Instant,
@@ -63,7 +63,7 @@ pub struct Serving {
     listener: OwnedFd,
     carriers: HashMap<u64, Carrier>,
     by_time: BTreeMap<(Instant, u64), ()>,
-    of_users: HashMap<u32, usize>,
+    of_users: HashMap<Holder, usize>,
     next_carrier: u64,
     offers: Offers<Stray>,
     served: Served,
@@ -157,9 +157,12 @@ impl Serving {
         while let Ok(fd) = accept4(self.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
             // A number of its own, which nobody else closes; not a stranger's descriptor, so closing it does not block.
             let socket = agent::own(fd);
-            let Some(user) = agent::user_of(fd) else { continue };
-            let count = self.of_users.entry(user).or_default();
+            let Some(holder) = agent::holder_of(fd) else { continue };
+            let count = self.of_users.entry(holder).or_default();
             if self.carriers.len() >= CARRIERS_MAX || *count >= CARRIERS_OF_USER_MAX {
+                if *count == 0 {
+                    self.of_users.remove(&holder);
+                }
                 let _ = agent::send(fd, &Answer::Full.encode(false), None);
                 continue;
             }
@@ -167,26 +170,30 @@ impl Serving {
             let id = self.next_carrier;
             self.next_carrier += 1;
             if self.epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, id)).is_err() {
-                self.of_users.entry(user).and_modify(|count| *count -= 1);
+                self.count_out(holder);
                 continue;
             }
             let until = now + SPEAKS_WITHIN;
             self.by_time.insert((until, id), ());
-            self.carriers.insert(id, Carrier { socket, user, number: None, until });
+            self.carriers.insert(id, Carrier { socket, holder, number: None, until });
         }
     }
 
     fn end_carrier(&mut self, id: u64) {
         let Some(carrier) = self.carriers.remove(&id) else { return };
         self.by_time.remove(&(carrier.until, id));
-        if let Some(count) = self.of_users.get_mut(&carrier.user) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_users.remove(&carrier.user);
-            }
-        }
+        self.count_out(carrier.holder);
         if let Some(number) = carrier.number {
             self.offers.remove(number);
+        }
+    }
+
+    fn count_out(&mut self, holder: Holder) {
+        if let Some(count) = self.of_users.get_mut(&holder) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_users.remove(&holder);
+            }
         }
     }
 
@@ -250,7 +257,7 @@ impl Serving {
         let Some(carrier) = self.carriers.get(&id).filter(|carrier| carrier.number.is_none()) else {
             return Answer::Refused;
         };
-        let user = carrier.user;
+        let (user, _) = carrier.holder;
         let Some(facts) = agent::facts(socket.fd()) else { return Answer::Refused };
         if facts.state != tcp::CLOSE || facts.remote.is_some() || facts.local.port() != 0 {
             return Answer::Refused;
@@ -263,7 +270,7 @@ impl Serving {
         if !is_likely && !is_private(destination.ip()) {
             return Answer::Unknown;
         }
-        if !self.offers.is_room(user) {
+        if !self.offers.is_room((user, facts.namespace)) {
             return Answer::Full;
         }
         let Some(number) = self.offers.fresh_number(|| random(&self.random)) else { return Answer::Full };
@@ -348,7 +355,7 @@ impl Serving {
     }
 
     fn find(&mut self, id: u64, asker: &Stray, now: Instant) -> Option<Stray> {
-        let user = self.carriers.get(&id)?.user;
+        let (user, _) = self.carriers.get(&id)?.holder;
         let facts = agent::facts(asker.fd())?;
         let number = agent::saved_number(asker.fd())?;
         let offer = self.offers.get(number)?;
@@ -398,7 +405,7 @@ impl Serving {
 
     /// Rule 21.
     fn announce(&mut self, id: u64, listener: &Stray, now: Instant) -> Answer {
-        let Some(user) = self.carriers.get(&id).map(|carrier| carrier.user) else { return Answer::Refused };
+        let Some((user, _)) = self.carriers.get(&id).map(|carrier| carrier.holder) else { return Answer::Refused };
         let Some(facts) = agent::facts(listener.fd()).filter(|facts| facts.state == tcp::LISTEN) else {
             return Answer::Refused;
         };

@@ -42,6 +42,9 @@ pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonb
     if route.explicit {
         return Err(Reason::ExplicitBindUnsupported);
     }
+    if !trust::may_share_with_anybody() {
+        return Err(Reason::ForeignUser);
+    }
     lookup::may_be_met(route.destination)?;
     let carrier = Carrier::open()?;
     let patience_ns = if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS };

@@ -84,7 +84,7 @@ pub fn receive(fd: i32, bytes: &mut [u8], mut surplus: impl FnMut(i32)) -> Resul
         while let Some(control) = next.as_ref() {
             if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(next).cast::<i32>();
-                let bytes = (control.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 for index in 0..bytes / size_of::<i32>() {
                     let descriptor = data.add(index).read_unaligned();
                     if came.descriptor.is_none() && !came.strange {

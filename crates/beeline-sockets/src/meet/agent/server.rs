@@ -135,10 +135,9 @@ fn take(desc: &'static Desc, accepted: i32, flags: i32, parcel: &Anchor, cuts: b
     lane.spoil();
     let taken = put_in_place(accepted, flags, parcel, lane).and_then(|twin| {
         let path = state::MET | if cuts { state::CUTS } else { 0 };
-        admit::establish(desc, accepted, flags, &name, lane, path).map_err(|reason| {
-            // Both ends of the accepted socket's number are ours: it was just given out.
+        admit::establish(desc, accepted, flags, &name, lane, path).inspect_err(|_| {
+            // The accepted socket goes back to its place.
             put(twin, accepted, flags);
-            reason
         })?;
         if cuts {
             keep_alive(twin);
