@@ -18,6 +18,7 @@ Examples:
   beeline bench --quick                  the same rows in about half a minute
   beeline bench --only ping --rounds 9   the ping-pong rows only
   beeline bench --everyday --only /one/  the everyday matrix, where both ends share a CPU
+  beeline bench --modes                  poll, wait and lazy: latency and CPU time of a message
   beeline bench --check --save run.json  compare with the floors, keep the raw samples
   beeline bench --hosts alpha,beta       TCP against the bridge, between two hosts
   beeline bench paper servernet --quick  the tables of a paper, with a report";
@@ -117,6 +118,13 @@ pub struct BenchOptions {
     #[arg(long, conflicts_with_all = ["hosts", "histogram", "transports"])]
     pub everyday: bool,
 
+    /// How a call waits instead: poll, wait and lazy at 8 B, 64 B and 4 KiB, at full rate and at 1,000 messages a second
+    ///
+    /// Latency and CPU time of a message at both ends, TCP beside Beeline. It is the plan `modes` of `beeline bench paper`, and is
+    /// kept and reported in a directory as such. About two minutes.
+    #[arg(long, conflicts_with_all = ["hosts", "everyday", "histogram", "transports", "except", "list", "json", "save", "check"])]
+    pub modes: bool,
+
     /// How often each workload is run over each transport
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: Option<u32>,
@@ -214,6 +222,7 @@ impl BenchOptions {
         BenchOptions {
             quick: false,
             everyday: false,
+            modes: false,
             rounds: None,
             only: Vec::new(),
             except: Vec::new(),

@@ -88,6 +88,7 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
         Some(BenchCommand::Paper(options)) => paper::measure(options, mount),
         Some(BenchCommand::Compare(options)) => paper::compare(options),
         Some(BenchCommand::Report(options)) => paper::report(options),
+        None if args.options.modes => paper::modes(&args.options, mount),
         None if args.options.everyday => everyday::measure(&args.options, mount),
         None => measure(&args.options, mount),
     }

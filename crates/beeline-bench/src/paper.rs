@@ -31,6 +31,7 @@ use anyhow::{Context, Result, ensure};
 
 use args::{CompareOptions, PaperOptions, ReportOptions};
 
+use crate::args::BenchOptions;
 use crate::interrupt::{self, Second};
 use crate::plan::find_library;
 use axis::Hundredths;
@@ -198,6 +199,40 @@ fn settings(plan: &Plan, options: &PaperOptions) -> Result<Settings> {
             remote: options.remote.clone(),
         }),
     })
+}
+
+/// `beeline bench --modes`: the plan of that name.
+///
+/// # Errors
+/// Those of [`measure`].
+pub fn modes(plain: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
+    let options = PaperOptions {
+        plan: Some("modes".into()),
+        all: false,
+        list: false,
+        resume: None,
+        null: false,
+        print_plan: false,
+        dry_run: false,
+        quick: plain.quick,
+        only: plain.only.clone(),
+        into: None,
+        rounds: plain.rounds,
+        duration: plain.duration,
+        confidence: None,
+        within: None,
+        rounds_max: None,
+        cpus: plain.cpus,
+        library: plain.library.clone(),
+        options: plain.options.clone(),
+        hosts: None,
+        address: None,
+        bridge_sockets: None,
+        patience: plain.patience,
+        remote: plain.remote.clone(),
+        no_report: false,
+    };
+    measure(&options, mount)
 }
 
 /// Shows what there is, and writes the report.

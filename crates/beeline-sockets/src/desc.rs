@@ -6,7 +6,7 @@
 //! # Life
 //!
 //! 1. `kind` says what the description is. It changes only while both locks are held.
-//! 2. An operation takes `tx` or `rx`, then checks that the fd still leads here ([`crate::table::lane_tx`]).
+//! 2. An operation takes `tx` or `rx`, then checks that the fd still leads here ([`crate::guards::lane_tx`]).
 //!    Holding either lock keeps the lane and the side mapped.
 //!    A lock of the side, which other processes wait for, is never waited for with another one held, and is given
 //!    back before a system call that a send makes ([`TxGuard::let_others_in`]).
@@ -16,21 +16,32 @@
 //! 4. Closing the last fd makes the kind `Closed`. When the last pin is gone, too, the lane is given back and the
 //!    description returns to its slab.
 
+mod draft;
+mod guards;
+mod keepers;
+mod pace;
 mod pin;
+pub(crate) mod reach;
+mod waits;
 
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
 };
 
-use beeline_lane::{Armed, End, Fault, LaneMemory, Reader, Writer};
+use beeline_lane::{End, LaneMemory};
 use beeline_stats::layout::ConnectionSlot;
 
-use crate::lock::shared::{SharedGuard, SharedLock, Wait};
-use crate::lock::{Guard, Lock, Taken};
-use crate::side::{OptionValue, SideState, state};
+use crate::lock::Lock;
+use crate::operations::{self, Operations};
+use crate::side::{SideState, state};
 use crate::slab::{Slab, Stable};
+use crate::wait::SpinState;
 
+pub use draft::Draft;
+pub use guards::{RxGuard, TxGuard, Unlocked};
+use keepers::Keepers;
+use pace::Pace;
 pub use pin::Pin;
 
 /// What a description is.
@@ -53,25 +64,6 @@ pub enum Kind {
     Closed = 6,
 }
 
-/// Options set before there is a connection.
-#[derive(Default)]
-pub struct Draft {
-    /// `SO_RCVTIMEO`, as in the side.
-    pub rcv_timeout_ns: AtomicU64,
-    /// `SO_SNDTIMEO`, as in the side.
-    pub snd_timeout_ns: AtomicU64,
-    /// `SO_RCVLOWAT`, as in the side.
-    pub rcv_lowat: AtomicU32,
-    /// `SO_LINGER`, as in the side.
-    pub linger: AtomicU32,
-    /// The first reason why this socket must stay on TCP, as `Reason as u16 + 1`; 0 for none.
-    pub blocked_by: AtomicU16,
-    /// The socket has an owner (`F_SETOWN`).
-    pub owned: AtomicBool,
-    /// Integer options, as in the side.
-    pub options: [OptionValue; 16],
-}
-
 /// See the module.
 #[repr(C, align(128))]
 pub struct Desc {
@@ -84,29 +76,19 @@ pub struct Desc {
     rx_lock: Lock,
     lane: AtomicUsize,
     ring_bytes: AtomicU32,
-    /// How long a wait for this connection may spin, in nanoseconds ([`crate::wait`]).
-    pub spin_ns: AtomicU32,
-    /// Waits since the last probe of whether spinning pays again.
-    pub spins_skipped: AtomicU32,
+    /// Whether it pays to spin for the connection.
+    pub(crate) spin: SpinState,
     side: AtomicPtr<SideState>,
     /// When a receive begins without looking.
-    pub lull: crate::io::Lull,
+    pub lull: crate::lull::Lull,
     /// How far the lane's ring reaches, as [`crate::reclaim`] counts.
     pub granules: AtomicU32,
     /// The lane's peer is a bridge.
     pub bridged: AtomicBool,
-    /// Sends that were complete at once.
-    pub sends: AtomicU32,
-    /// When a send last asked the kernel, in ticks.
-    pub looked: AtomicU64,
-    /// When a wait for several connections last heard of this one, in ticks.
-    pub heard: AtomicU64,
-    /// Times a send found the ring full: each is the beginning of an `EPOLLOUT` edge.
-    pub fulls: AtomicU32,
-    /// Receives in a row that found nothing.
-    pub eagains: AtomicU32,
+    /// What calls have seen lately.
+    pub(crate) pace: Pace,
     /// How long messages are copied.
-    pub bulk: crate::io::Bulk,
+    pub bulk: crate::bulk::Bulk,
     /// Where the connection's figures go; null if it has no slot.
     pub slot: AtomicPtr<ConnectionSlot>,
     /// An fd of this process that leads here.
@@ -117,16 +99,8 @@ pub struct Desc {
     pub(crate) next_offer: AtomicPtr<Desc>,
     /// Whether a thread takes the connection over to TCP.
     pub(crate) leaving: AtomicBool,
-    /// Fds of this process that lead here.
-    pub refs: AtomicU32,
-    /// Operations that need the lane and its side without a lock.
-    pub pins: AtomicU32,
-    /// Operations that wait: for those the description is kept open if its last fd is closed.
-    pub waiters: AtomicU32,
-    /// The number under which it is, plus one; 0 for none.
-    pub lingering: AtomicI32,
-    /// Whether no fd will lead here any more: whoever finds no pins then, and takes this back, ends the description.
-    over: AtomicBool,
+    /// Who keeps the description.
+    pub(crate) keepers: Keepers,
     /// Entries of epoll sets that lead here.
     pub entries: AtomicU32,
     /// Parked entries of epoll sets that lead here.
@@ -139,12 +113,17 @@ pub struct Desc {
     pub family: AtomicU32,
     /// Options set before the connection.
     pub draft: Draft,
-    /// The listener's state, for [`Kind::Listener`].
-    pub listener: AtomicPtr<crate::meet::Listener>,
+    /// What the layers above do with the description.
+    pub(crate) operations: operations::Table,
+    /// The listener's state, for [`Kind::Listener`]. This field and the next two lead to objects of layers above, and are
+    /// read and written by the module of the object's type alone (`Listener::of`). They are not one field, as the kernel's
+    /// `private_data` is: who has found a description without a lock may find it to be of another kind a moment later,
+    /// and then shall find no object, never one of another type.
+    pub(crate) listener: AtomicPtr<()>,
     /// The set, for [`Kind::Epoll`].
-    pub set: AtomicPtr<crate::epoll::Set>,
+    pub(crate) set: AtomicPtr<()>,
     /// The lane as the pool knows it, for giving it back.
-    pub pooled: AtomicPtr<crate::meet::PooledLane>,
+    pub(crate) pooled: AtomicPtr<()>,
     /// The side's memfd, hidden, plus one; 0 when it is not kept.
     side_memfd: AtomicI32,
     /// Whether a program that is spawned shall have it ([`crate::life::named_in_spawn`]).
@@ -161,42 +140,6 @@ unsafe impl Stable for Desc {
 
 /// All descriptions of the process.
 pub static DESCS: Slab<Desc> = Slab::new();
-
-/// Why a direction was not locked.
-pub enum Unlocked {
-    /// It is not a lane, or not ours any more.
-    Gone,
-    /// Another process has it. The side stays where it is for as long as the pin lives.
-    Busy(Pin),
-}
-
-/// A description with its writing direction locked.
-pub struct TxGuard {
-    /// The description.
-    pub desc: &'static Desc,
-    /// The lane's memory.
-    pub lane: LaneMemory,
-    /// The side.
-    pub side: &'static SideState,
-    /// Whether other processes may hold this end.
-    shares: bool,
-    // Given back in this order.
-    inner: Option<SharedGuard<'static>>,
-    _outer: Guard<'static>,
-}
-
-/// A description with its reading direction locked.
-pub struct RxGuard {
-    /// The description.
-    pub desc: &'static Desc,
-    /// The lane's memory.
-    pub lane: LaneMemory,
-    /// The side.
-    pub side: &'static SideState,
-    // Given back in this order.
-    _inner: Option<SharedGuard<'static>>,
-    _outer: Guard<'static>,
-}
 
 impl Desc {
     /// What the description is.
@@ -238,18 +181,13 @@ impl Desc {
         self.end.store(end as u8, Relaxed);
         self.shared.store(false, Relaxed);
         self.counted_by.store(0, Relaxed);
-        self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
-        self.spins_skipped.store(0, Relaxed);
+        self.spin.begin();
         self.lull.reset();
-        self.sends.store(0, Relaxed);
-        self.looked.store(0, Relaxed);
         self.bulk.reset();
-        self.eagains.store(0, Relaxed);
-        self.fulls.store(0, Relaxed);
-        self.heard.store(0, Relaxed);
+        self.pace.begin();
         self.bridged.store(side.is(state::BRIDGED), Relaxed);
         self.show_cpu();
-        crate::io::mark_linger(&lane, end, side);
+        crate::side::mark_linger(&lane, end, side);
         self.kind.store(Kind::Lane as u32, Release);
     }
 
@@ -294,166 +232,6 @@ impl Desc {
         if self.end.load(Relaxed) == 0 { End::Client } else { End::Server }
     }
 
-    /// Locks the writing direction. `None` if this is not a lane, or not ours any more: then the process follows
-    /// ([`crate::life`]) before the kernel gets the call.
-    #[inline]
-    pub fn lock_tx(&'static self) -> Option<TxGuard> {
-        self.await_tx(|_| true).ok()
-    }
-
-    /// As [`Desc::lock_tx`]. While another process has the direction, the caller naps with no lock held, and is asked
-    /// before each nap whether it goes on, with the number of those before.
-    ///
-    /// # Errors
-    /// [`Unlocked`].
-    #[inline]
-    pub fn await_tx(&'static self, mut goes_on: impl FnMut(u32) -> bool) -> Result<TxGuard, Unlocked> {
-        let mut wait = Wait::default();
-        loop {
-            match self.try_tx() {
-                Err(Unlocked::Busy(pin)) if goes_on(wait.naps()) => {
-                    pin.while_waiting(|| self.side().tx_lock.nap(&mut wait));
-                }
-                result => return result,
-            }
-        }
-    }
-
-    /// Locks the writing direction, unless another process has it for longer than a moment.
-    ///
-    /// # Errors
-    /// [`Unlocked`].
-    #[inline]
-    pub fn try_tx(&'static self) -> Result<TxGuard, Unlocked> {
-        let outer = self.tx_lock.lock();
-        if !self.is_lane() {
-            return Err(Unlocked::Gone);
-        }
-        let (lane, side) = (self.lane(), self.side());
-        let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.tx_lock)?) } else { None };
-        let guard = TxGuard { desc: self, lane, side, shares: inner.is_some(), _outer: outer, inner };
-        if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited)
-            && guard.writer().recover().is_err()
-        {
-            crate::io::poison_locked(self, beeline_stats::Poison::HeadBeyondTail);
-        }
-        Ok(guard)
-    }
-
-    /// As [`Desc::try_tx`], without the other processes that may hold the end: for sends that keep those
-    /// out only while they copy.
-    #[inline]
-    pub(crate) fn tx_here(&'static self) -> Option<TxGuard> {
-        let outer = self.tx_lock.lock();
-        let shares = self.shared.load(Relaxed);
-        self.is_lane().then(|| TxGuard {
-            desc: self,
-            lane: self.lane(),
-            side: self.side(),
-            shares,
-            _outer: outer,
-            inner: None,
-        })
-    }
-
-    /// Locks the writing direction of a lane that no other process shares: what most sends need, without a
-    /// [`TxGuard`] to carry about. `None` if this is anything else.
-    #[inline(always)]
-    pub(crate) fn lock_tx_alone(&self) -> Option<Guard<'_>> {
-        let guard = self.tx_lock.lock();
-        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
-    }
-
-    /// As [`Desc::lock_tx_alone`], for the reading direction.
-    #[inline(always)]
-    pub(crate) fn lock_rx_alone(&self) -> Option<Guard<'_>> {
-        let guard = self.rx_lock.lock();
-        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
-    }
-
-    /// As [`Desc::lock_tx`], for the reading direction.
-    #[inline]
-    pub fn lock_rx(&'static self) -> Option<RxGuard> {
-        self.await_rx(|_| true).ok()
-    }
-
-    /// As [`Desc::await_tx`], for the reading direction.
-    ///
-    /// # Errors
-    /// [`Unlocked`].
-    #[inline]
-    pub fn await_rx(&'static self, mut goes_on: impl FnMut(u32) -> bool) -> Result<RxGuard, Unlocked> {
-        let mut wait = Wait::default();
-        loop {
-            match self.try_rx() {
-                Err(Unlocked::Busy(pin)) if goes_on(wait.naps()) => {
-                    pin.while_waiting(|| self.side().rx_lock.nap(&mut wait));
-                }
-                result => return result,
-            }
-        }
-    }
-
-    /// As [`Desc::try_tx`], for the reading direction.
-    ///
-    /// # Errors
-    /// [`Unlocked`].
-    #[inline]
-    pub fn try_rx(&'static self) -> Result<RxGuard, Unlocked> {
-        let outer = self.rx_lock.lock();
-        if !self.is_lane() {
-            return Err(Unlocked::Gone);
-        }
-        let (lane, side) = (self.lane(), self.side());
-        let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.rx_lock)?) } else { None };
-        let inherited = inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited);
-        let guard = RxGuard { desc: self, lane, side, _outer: outer, _inner: inner };
-        if inherited && guard.reader().recover(&crate::io::Anchor(self.fd.load(Relaxed))).is_err() {
-            crate::io::poison_locked(self, beeline_stats::Poison::CursorBeyondRing);
-        }
-        Ok(guard)
-    }
-
-    /// Locks both directions; waits for neither with the other one locked.
-    pub fn lock_tx_and_rx(&'static self) -> Option<(TxGuard, RxGuard)> {
-        let mut wait = Wait::default();
-        loop {
-            let tx = self.lock_tx()?;
-            match self.try_rx() {
-                Ok(rx) => return Some((tx, rx)),
-                Err(Unlocked::Gone) => return None,
-                Err(Unlocked::Busy(pin)) => {
-                    drop(tx);
-                    pin.desc().side().rx_lock.nap(&mut wait);
-                }
-            }
-        }
-    }
-
-    /// Takes a lock of the side, for an end that processes share. When the others have given it up, which is
-    /// the last thing they do with a side, this was the last time.
-    #[cold]
-    fn try_shared(
-        &'static self,
-        side: &'static SideState,
-        lock: &'static SharedLock,
-    ) -> Result<SharedGuard<'static>, Unlocked> {
-        let guard = lock.try_lock().ok_or_else(|| Unlocked::Busy(self.pin()))?;
-        if side.is(state::RELAYED) {
-            // One of the others has demoted it.
-            return Err(Unlocked::Gone);
-        }
-        if side.holders.load(Acquire) == 1 {
-            self.shared.store(false, Relaxed);
-        }
-        Ok(guard)
-    }
-
-    /// Waits until no operation of this process is inside, and keeps others out: for `fork` and close.
-    pub fn lock_both(&'static self) -> (Guard<'static>, Guard<'static>) {
-        (self.tx_lock.lock(), self.rx_lock.lock())
-    }
-
     /// Makes the description `Closed`. Both locks are held.
     pub(crate) fn mark_closed(&self) {
         self.kind.store(Kind::Closed as u32, Release);
@@ -491,11 +269,6 @@ impl Desc {
         self.side_memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
-    /// Counts a send that found the ring full.
-    pub fn note_full(&self) {
-        self.fulls.fetch_add(1, Relaxed);
-    }
-
     /// In the child of a `fork`: no other thread of this process holds locks or pins, whether the description is in
     /// use or not.
     pub(crate) fn forget_other_threads(&self) {
@@ -504,10 +277,7 @@ impl Desc {
         if self.leaving.load(Relaxed) {
             self.leaving.store(false, Relaxed);
         }
-        if self.pins.load(Relaxed) != 0 {
-            self.pins.store(0, Relaxed);
-            self.waiters.store(0, Relaxed);
-        }
+        self.keepers.forget_other_threads();
     }
 
     /// Looks at a lane that nobody else keeps for the caller. `None` if this is not a lane.
@@ -517,28 +287,24 @@ impl Desc {
     }
 
     /// The last fd is gone: gives the lane and the description back, or leaves that to the last pin.
-    ///
-    /// Pins that count were made while an fd led here, so none is added now. A pin that came too late may come and
-    /// go at any time, even when the description serves again: it finds that no end is due.
     pub(crate) fn give_if_unused(&'static self) {
-        if self.refs.load(Acquire) == 0 {
-            self.over.store(true, SeqCst);
+        if self.keepers.has_no_number() {
+            self.keepers.end();
             self.end_if_due();
         }
     }
 
     fn end_if_due(&'static self) {
-        if self.pins.load(SeqCst) != 0 || !self.over.swap(false, SeqCst) {
+        if !self.keepers.take_end() {
             return;
         }
         {
             let _both = self.lock_both();
             self.kind.store(Kind::Free as u32, Release);
         }
-        crate::meet::forget_offer(self);
         if self.lane.load(Relaxed) != 0 {
-            crate::reclaim::forget(self);
-            crate::meet::retire_lane(self);
+            reach::forget(self);
+            (self.operations.get().retire)(self);
             self.lane.store(0, Relaxed);
         }
         DESCS.give(self);
@@ -548,10 +314,8 @@ impl Desc {
     pub fn begin(&self, kind: Kind, fd: i32, family: u32, born: u32) {
         self.shared.store(false, Relaxed);
         self.fd.store(fd, Relaxed);
-        self.refs.store(0, Relaxed);
-        self.over.store(false, Relaxed);
+        self.keepers.begin();
         self.leaving.store(false, Relaxed);
-        self.lingering.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.parked.store(0, Relaxed);
         self.born.store(born, Relaxed);
@@ -559,82 +323,12 @@ impl Desc {
         self.family.store(family, Relaxed);
         self.draft.clear();
         self.slot.store(core::ptr::null_mut(), Relaxed);
+        self.operations.set(&Operations::NONE);
         self.listener.store(core::ptr::null_mut(), Relaxed);
         self.set.store(core::ptr::null_mut(), Relaxed);
         self.pooled.store(core::ptr::null_mut(), Relaxed);
         self.side_memfd.store(0, Relaxed);
         self.named_in_spawn.store(0, Relaxed);
         self.become_kind(kind);
-    }
-}
-
-impl Draft {
-    fn clear(&self) {
-        self.rcv_timeout_ns.store(0, Relaxed);
-        self.snd_timeout_ns.store(0, Relaxed);
-        self.rcv_lowat.store(0, Relaxed);
-        self.linger.store(0, Relaxed);
-        self.owned.store(false, Relaxed);
-        self.blocked_by.store(0, Relaxed);
-        self.options.iter().for_each(|option| option.key.store(0, Relaxed));
-    }
-}
-
-impl TxGuard {
-    /// Lets other processes in: what this one still does is kept apart from its own threads alone, and from whatever
-    /// changes where its fds lead.
-    pub fn let_others_in(&mut self) {
-        self.inner = None;
-    }
-
-    /// Prepares to sleep until there is room. An end that processes share is let go of before, and armed by one of them
-    /// at a time.
-    ///
-    /// While one is stopped at it, the others sleep as if they had armed. It has left the anchor either plugged and the
-    /// word armed, so that they are woken, or not plugged, so that they find it writable and look again.
-    ///
-    /// Without memory for the bells nothing is armed: the caller looks again, a moment later, as long as it has the time.
-    ///
-    /// # Errors
-    /// A [`Fault`] of the peer.
-    #[cold]
-    pub fn arm(&mut self, anchor: &crate::io::Anchor) -> Result<Armed, Fault> {
-        const NAPS: u32 = 4;
-        let bells = crate::io::Hasty::new(*anchor);
-        self.let_others_in();
-        let held = if self.shares { self.side.arm_lock.lock_within(NAPS) } else { None };
-        let armed = if held.is_some() || !self.shares { self.writer().arm(&bells) } else { Ok(Armed::Sleep) };
-        drop(held);
-        if bells.was_short() {
-            crate::kernel::sleep_ms();
-            return Ok(Armed::Ready);
-        }
-        armed
-    }
-
-    /// Whether other processes may wait for this one.
-    #[inline]
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.inner.is_some()
-    }
-
-    /// Whether other processes may hold this end.
-    #[inline]
-    pub(crate) fn shares(&self) -> bool {
-        self.shares
-    }
-
-    /// The lane's writer.
-    #[inline]
-    pub fn writer(&self) -> Writer<'_, LaneMemory> {
-        Writer::new(self.lane, self.desc.end(), &self.side.tx, &self.side.rx)
-    }
-}
-
-impl RxGuard {
-    /// The lane's reader.
-    #[inline]
-    pub fn reader(&self) -> Reader<'_, LaneMemory> {
-        Reader::new(self.lane, self.desc.end(), &self.side.rx, &self.side.tx)
     }
 }

@@ -452,75 +452,16 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Moves a descriptor of ours out of the way of the app's, which expects low numbers, and hides it from the
-/// app. The new one is close-on-exec. Keeps the old one if there is no room above. To be closed with
-/// [`close_hidden`] and nothing else.
-pub fn hide(fd: i32) -> i32 {
-    let hidden = match fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(descriptor_limit())) {
-        Ok(high) => {
-            let _ = beeline_shm::sys::close(fd);
-            high as i32
-        }
-        Err(_) => {
-            let _ = fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
-            fd
-        }
-    };
-    crate::life::hidden_add(hidden);
-    hidden
-}
-
-/// A hidden duplicate of `fd`; none if there is no room.
-pub fn hidden_twin(fd: i32) -> Option<i32> {
-    let hidden = fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(descriptor_limit())).ok()? as i32;
-    crate::life::hidden_add(hidden);
-    Some(hidden)
-}
-
-/// Hides a descriptor that is good to have, but not needed: closes it when there is little room.
-pub fn keep(fd: i32) -> Option<i32> {
-    /// Numbers that are left to descriptors that are needed.
-    const SPARED: usize = 16;
-    let limit = descriptor_limit();
-    let kept = if (crate::life::hidden_count() as usize).saturating_add(SPARED) < limit / 8 {
-        fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok()
-    } else {
-        None
-    };
-    let _ = beeline_shm::sys::close(fd);
-    let hidden = kept? as i32;
-    crate::life::hidden_add(hidden);
-    Some(hidden)
-}
-
-/// Whether there are numbers to spare where descriptors of ours go.
-pub fn has_spare() -> bool {
-    let limit = descriptor_limit();
-    let from = hidden_from(limit);
-    // SAFETY: no arguments. Any descriptor would do; one that is made for this is never the app's.
-    let probe = unsafe { call(libc::SYS_epoll_create1, [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) };
-    let Ok(probe) = probe else { return false };
-    let twin = fcntl(probe as i32, libc::F_DUPFD_CLOEXEC, from);
-    for fd in core::iter::once(probe).chain(twin) {
-        let _ = beeline_shm::sys::close(fd as i32);
-    }
-    probe < from && twin.is_ok()
-}
-
-/// Closes a descriptor that [`hide`] returned.
-pub fn close_hidden(fd: i32) {
-    crate::life::hidden_remove(fd);
-    let _ = beeline_shm::sys::close(fd);
-}
-
-/// The first number for descriptors of ours: the last 128 below the limit, or the last eighth of a small one,
-/// but never above 4096, because the kernel's table grows with the highest number in use.
-fn hidden_from(limit: usize) -> usize {
-    let limit = limit.min(4096);
-    limit.saturating_sub((limit / 8).clamp(8, 128)).max(3)
-}
-
 /// `RLIMIT_NOFILE`. Asked each time: apps change it.
-fn descriptor_limit() -> usize {
+pub(crate) fn descriptor_limit() -> usize {
     usize::try_from(beeline_shm::sys::limit(libc::RLIMIT_NOFILE)).unwrap_or(usize::MAX)
+}
+
+/// The state of a TCP socket that is not connected, nor about to be.
+pub(crate) const TCP_CLOSE: u8 = 7;
+
+/// The state of a TCP socket, by its number in the kernel.
+pub(crate) fn tcp_state(fd: i32) -> Option<u8> {
+    // The first byte of struct tcp_info.
+    getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok().map(|info| info[0])
 }

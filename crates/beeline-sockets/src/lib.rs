@@ -4,6 +4,14 @@
 //! function its libc name. Each entry point takes what the libc function takes and answers with an
 //! [`Outcome`]: done, failed with an errno, or "not ours, let the kernel do it".
 //!
+//! # Layers
+//!
+//! Modules import downwards only; the table is in `ci/layers.toml`. From the top: [`calls`] is what an app calls to make
+//! something of ours; [`life`] follows its fds, forks and programs; [`options`]; [`meet`] is how two ends find each other;
+//! [`poll`] and [`epoll`] wait for several, [`io`] for one, and move bytes. Below them [`desc`] and [`table`] know what an fd
+//! leads to, and [`operations`] and `watchers` are how those below reach those above. At the bottom stands what any guest in
+//! a foreign process needs: [`process`], [`wait`], [`stats`], [`signals`], [`lock`], [`slab`], [`thread`], [`kernel`].
+//!
 //! # Life in somebody else's process
 //!
 //! 1. Nothing here allocates from libc's heap, takes a lock that a signal handler or a `fork` child could
@@ -21,60 +29,48 @@
 //! Nobody sleeps in the kernel with any of them held.
 
 pub mod agent;
+pub mod anchor;
 mod app_memory;
 pub mod bridge;
+mod bulk;
+mod calibrate;
+pub mod calls;
 pub mod cancel;
+pub mod changing;
+mod close;
 pub mod desc;
+mod ending;
 pub mod epoll;
+mod follow;
+pub mod guards;
+pub mod hidden;
 pub mod io;
 pub mod kernel;
 pub mod life;
 pub mod limits;
+mod linger;
 pub mod lock;
+mod lull;
 pub mod meet;
+pub mod operations;
 pub mod options;
+mod orphan;
+mod outcome;
 pub mod poll;
 mod proc;
+pub mod process;
 mod reclaim;
 pub mod side;
 pub mod signals;
 pub mod slab;
+mod slots;
 pub mod stats;
 pub mod table;
 pub mod thread;
+mod upkeep;
 pub mod wait;
+mod watchers;
 
-pub use life::{config, forks};
+pub use crate::process::{config, forks};
 
-pub use beeline_shm::Errno;
-
-/// What an entry point answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// Not ours: the hook calls the real function.
-    Kernel,
-    /// The value to return.
-    Done(isize),
-    /// Return -1 with this errno.
-    Fail(Errno),
-}
-
-impl Outcome {
-    /// Success with nothing to say.
-    pub const OK: Outcome = Outcome::Done(0);
-
-    /// A failure by number, as in errno(3).
-    #[must_use]
-    pub const fn fail(errno: i32) -> Outcome {
-        Outcome::Fail(Errno(errno))
-    }
-}
-
-impl From<beeline_shm::sys::SysResult> for Outcome {
-    fn from(result: beeline_shm::sys::SysResult) -> Self {
-        match result {
-            Ok(value) => Outcome::Done(value as isize),
-            Err(errno) => Outcome::Fail(errno),
-        }
-    }
-}
+pub use outcome::{Errno, Outcome};

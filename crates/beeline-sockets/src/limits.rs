@@ -31,7 +31,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use beeline_shm::{LaneMemory, RING_BYTES_MIN, sys};
 use beeline_stats::Reason;
 
-use crate::kernel;
+use crate::{Errno, kernel};
 
 pub use lockall::mlockall;
 
@@ -202,6 +202,22 @@ fn look(at_mappings: bool) {
 /// How many lanes fit beside `others` mappings where `most` are allowed.
 fn lanes_for(most: u32, others: u32) -> u32 {
     (most - most / 8).saturating_sub(others).min(most / 2) / LANE_MAPPINGS
+}
+
+pub(crate) fn memory_reason(errno: Errno) -> Reason {
+    match errno.0 {
+        libc::EFBIG => Reason::FileSizeLimited,
+        // RLIMIT_MEMLOCK, mmap(2).
+        libc::EAGAIN => Reason::MemoryLocked,
+        libc::EMFILE | libc::ENFILE => Reason::DescriptorsShort,
+        libc::EPERM | libc::EACCES | libc::ENOSYS => Reason::SystemCallDenied,
+        _ => Reason::MemoryShort,
+    }
+}
+
+/// Whether the process may run out of addresses: each lane takes as many as both its rings.
+pub(crate) fn address_space_is_limited() -> bool {
+    sys::limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY
 }
 
 #[cfg(test)]

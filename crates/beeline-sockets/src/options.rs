@@ -19,7 +19,7 @@ use beeline_stats::Reason;
 
 use crate::desc::{Desc, Kind};
 use crate::side::{OptionValue, SideState, store_option};
-use crate::{Errno, Outcome, kernel, life, meet};
+use crate::{Errno, Outcome, follow, hidden, kernel, meet, process};
 pub use get::getsockopt;
 use table::{Class, OPTION, class};
 
@@ -38,9 +38,9 @@ pub fn with_template(family: i32, f: impl FnOnce(i32) -> Outcome) -> Outcome {
     // A connection over TCP needs no number for this.
     match meet::with_room(|| kernel::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)) {
         Ok(template) => {
-            let template = kernel::hide(template as i32);
+            let template = hidden::hide(template as i32);
             let outcome = f(template);
-            kernel::close_hidden(template);
+            hidden::close_hidden(template);
             outcome
         }
         Err(errno) => Outcome::Fail(errno),
@@ -60,22 +60,6 @@ fn template_info(side: &SideState, info: &mut [u8], length: &mut usize) -> Outco
     })
 }
 
-/// What a listener's connections inherit that the app may not have set: binding to an IPv6 address sets it.
-pub(crate) fn note_v6_only(listener: &Desc, fd: i32) {
-    if let Ok(only) = kernel::getsockopt::<i32>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
-        let _ = store_option(&listener.draft.options, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only);
-    }
-}
-
-/// Takes back what an accepted socket does not inherit.
-pub(crate) fn disinherit(side: &SideState) {
-    for (level, name) in [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)] {
-        if side.option(level, name).is_some() {
-            let _ = side.set_option(level, name, 0);
-        }
-    }
-}
-
 /// `setsockopt(2)` as the app called it, on any fd.
 ///
 /// # Safety
@@ -83,7 +67,7 @@ pub(crate) fn disinherit(side: &SideState) {
 unsafe fn raw_set(fd: i32, level: i32, name: i32, value: *const u8, length: u32) -> Outcome {
     let args = [fd as usize, level as usize, name as usize, value as usize, length as usize, 0];
     // SAFETY: forwarded.
-    unsafe { life::raw(libc::SYS_setsockopt, args) }
+    unsafe { process::raw(libc::SYS_setsockopt, args) }
 }
 
 /// `setsockopt(2)`.
@@ -93,7 +77,7 @@ unsafe fn raw_set(fd: i32, level: i32, name: i32, value: *const u8, length: u32)
 pub unsafe fn setsockopt(fd: i32, level: i32, name: i32, value: *const u8, length: u32) -> Outcome {
     let Some(desc) = crate::table::get(fd) else { return Outcome::Kernel };
     match desc.kind() {
-        Kind::Lane if crate::life::relay::follow_if_relayed(fd, desc) => Outcome::Kernel,
+        Kind::Lane if follow::follow_if_relayed(fd, desc) => Outcome::Kernel,
         Kind::Lane => {
             let _pin = desc.pin();
             if !desc.is_lane() || !crate::table::leads_to(fd, desc) {

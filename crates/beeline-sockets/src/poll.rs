@@ -11,32 +11,25 @@ mod held;
 mod scratch;
 mod select;
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-use beeline_lane::{Armed, Fault, Since};
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
+use beeline_lane::Armed;
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 
 use held::{Held, is_urgent_alone};
-pub use select::{pselect, select};
+pub(crate) use select::{pselect, select};
 
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
-use crate::io::{self, Anchor, Next};
-use crate::life::relay;
+use crate::io::{self, ALWAYS, Next, Poller, arm_lane};
+use crate::operations::{Adopt, FURTHER_FDS};
 use crate::side::state;
-use crate::wait::{Patience, Spun, Woken, ticks};
-use crate::{Errno, Outcome, epoll, kernel, meet, table};
-
-/// Events that poll(2) reports whether asked or not.
-const ALWAYS: i16 = POLLERR | POLLHUP | POLLNVAL;
-/// Descriptors a listener may add to a wait: its door and clients that have not said hello.
-const LISTENER_FDS: usize = 20;
+use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
+use crate::{Errno, Outcome, epoll, follow, guards, kernel, table, upkeep};
 
 /// `poll(2)`.
 ///
 /// # Safety
 /// `fds` must point to `count` entries, as for poll(2).
-pub unsafe fn poll(fds: *mut pollfd, count: u64, timeout_ms: i32) -> Outcome {
+pub(crate) unsafe fn poll(fds: *mut pollfd, count: u64, timeout_ms: i32, adopt: Adopt) -> Outcome {
     let deadline = match timeout_ms {
         ..0 => None,
         // A deadline in the past: no wait, and no look at the clock.
@@ -44,14 +37,20 @@ pub unsafe fn poll(fds: *mut pollfd, count: u64, timeout_ms: i32) -> Outcome {
         _ => Some(kernel::now_ns() + timeout_ms as u64 * 1_000_000),
     };
     // SAFETY: forwarded from the caller.
-    unsafe { wait(fds, count, deadline, None) }
+    unsafe { wait(fds, count, deadline, None, adopt) }
 }
 
 /// `ppoll(2)`.
 ///
 /// # Safety
 /// `fds` must point to `count` entries; `timeout` and `mask` must be null or valid, as for ppoll(2).
-pub unsafe fn ppoll(fds: *mut pollfd, count: u64, timeout: *const libc::timespec, mask: *const u8) -> Outcome {
+pub(crate) unsafe fn ppoll(
+    fds: *mut pollfd,
+    count: u64,
+    timeout: *const libc::timespec,
+    mask: *const u8,
+    adopt: Adopt,
+) -> Outcome {
     // SAFETY: null or valid by the caller's word; the kernel's signal set is the first 8 bytes.
     let (timeout, mask) = unsafe { (timeout.as_ref(), mask.cast::<u64>().as_ref()) };
     let deadline = match deadline(timeout) {
@@ -59,69 +58,18 @@ pub unsafe fn ppoll(fds: *mut pollfd, count: u64, timeout: *const libc::timespec
         Err(errno) => return Outcome::Fail(errno),
     };
     // SAFETY: forwarded from the caller.
-    unsafe { wait(fds, count, deadline, mask) }
-}
-
-/// Threads that sleep here, or arm for it.
-static POLLERS: AtomicU32 = AtomicU32::new(0);
-
-/// Whether some thread sleeps in poll(2) or select(2), on whatever.
-pub(crate) fn somebody_polls() -> bool {
-    POLLERS.load(Relaxed) != 0
-}
-
-/// In the child of a `fork`: the threads that slept are not here.
-pub(crate) fn reset_after_fork() {
-    POLLERS.store(0, Relaxed);
+    unsafe { wait(fds, count, deadline, mask, adopt) }
 }
 
 /// How many entries the kernel may be asked about for `entries` of the app's.
 fn places(entries: usize, listeners: usize) -> usize {
     // One for arrivals.
-    entries + listeners * LISTENER_FDS + 1
-}
-
-struct Poller;
-
-impl Poller {
-    fn enter() -> Poller {
-        POLLERS.fetch_add(1, Relaxed);
-        Poller
-    }
-
-    /// Runs `sleep`; a thread that does not come back from it is no poller any more.
-    fn while_asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
-        unsafe extern "C" fn undo(_: *mut core::ffi::c_void) {
-            Poller::leave();
-        }
-        crate::cancel::undoing(undo, self, sleep)
-    }
-
-    fn leave() {
-        // A handler may fork in the middle of a sleep, and its child return here uncounted.
-        let _ = POLLERS.fetch_update(Relaxed, Relaxed, |pollers| pollers.checked_sub(1));
-    }
-}
-
-impl Drop for Poller {
-    fn drop(&mut self) {
-        Poller::leave();
-    }
-}
-
-/// The deadline that a relative timeout means; `Some(0)` for no wait.
-pub(crate) fn deadline(timeout: Option<&libc::timespec>) -> Result<Option<u64>, Errno> {
-    let Some(timeout) = timeout else { return Ok(None) };
-    if timeout.tv_sec < 0 || !(0..1_000_000_000).contains(&timeout.tv_nsec) {
-        return Err(Errno(libc::EINVAL));
-    }
-    let wait = (timeout.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(timeout.tv_nsec as u64);
-    Ok(Some(if wait == 0 { 0 } else { kernel::now_ns().saturating_add(wait) }))
+    entries + listeners * FURTHER_FDS + 1
 }
 
 /// # Safety
 /// `fds` must point to `count` entries.
-unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option<&u64>) -> Outcome {
+unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option<&u64>, adopt: Adopt) -> Outcome {
     if count == 0 || count > 1 << 20 || bogus(fds as usize, 1) {
         return Outcome::Kernel;
     }
@@ -133,10 +81,10 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
         match table::get(entry.fd).map(Desc::kind) {
             Some(Kind::Lane | Kind::Epoll | Kind::Orphan) => ours += 1,
             Some(Kind::Listener) => listeners += 1,
-            _ => listeners += usize::from(meet::adopt_listener(entry.fd)),
+            _ => listeners += usize::from(adopt(entry.fd)),
         }
     }
-    if ours + listeners == 0 && meet::offer_due_ns().is_none() {
+    if ours + listeners == 0 && upkeep::due_ns().is_none() {
         return Outcome::Kernel;
     }
     scratch::with(places(fds.len(), listeners), scratch::NONE, |shadow| scan(fds, shadow, deadline, mask, &mut false))
@@ -151,7 +99,7 @@ pub(crate) fn scan(
     mask: Option<&u64>,
     waited: &mut bool,
 ) -> Outcome {
-    meet::look_after_offers();
+    upkeep::look_after();
     match look(fds, shadow) {
         Err(errno) => Outcome::Fail(errno),
         Ok(0) => {
@@ -181,7 +129,7 @@ fn sleep_until_ready(
                 Ok(ready) => return Outcome::Done(ready),
             }
         }
-        if relay::catch_up() {
+        if follow::catch_up() {
             continue;
         }
         if deadline == Some(0) {
@@ -237,8 +185,8 @@ fn ask_after_peers(fds: &[pollfd], shadow: &mut [pollfd]) -> bool {
     for (entry, place) in fds.iter().zip(&mut *shadow) {
         *place = pollfd { fd: -1, events: 0, revents: 0 };
         let Some(desc) = table::get(entry.fd).filter(|desc| desc.is_lane()) else { continue };
-        if now.wrapping_sub(desc.looked.load(Relaxed)) > ASK_TICKS {
-            desc.looked.store(now, Relaxed);
+        if now.wrapping_sub(desc.pace.looked()) > ASK_TICKS {
+            desc.pace.look(now);
             place.fd = entry.fd;
             due = true;
         }
@@ -253,7 +201,7 @@ fn ask_after_peers(fds: &[pollfd], shadow: &mut [pollfd]) -> bool {
     for (entry, _) in fds.iter().zip(&*shadow).filter(|(_, place)| place.revents != 0) {
         let Some(desc) = table::get(entry.fd).filter(|desc| desc.is_lane()) else { continue };
         // Asked again with the connection pinned: the number may have led to another one.
-        let Some(_pin) = table::pin(entry.fd, desc) else { continue };
+        let Some(_pin) = guards::pin(entry.fd, desc) else { continue };
         let revents = kernel::poll_now(entry.fd, 0);
         if revents != 0 && table::leads_to(entry.fd, desc) && desc.is_lane() {
             let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, revents);
@@ -261,14 +209,6 @@ fn ask_after_peers(fds: &[pollfd], shadow: &mut [pollfd]) -> bool {
         }
     }
     heard
-}
-
-/// A call that does not wait, with nothing to report, still lets in signals that its mask admits: `EINTR` if one was
-/// handled.
-pub(crate) fn let_signals_in(mask: &u64) -> Result<(), Errno> {
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live timeout and mask.
-    unsafe { kernel::ppoll(&mut [], &raw const zero, mask) }.map(|_| ())
 }
 
 /// Fills in `revents` of all entries without waiting. Returns how many have some.
@@ -321,8 +261,8 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
             }
             (Kind::Lane | Kind::Orphan, _) | (Kind::Epoll, None) => place.fd = -1,
             (Kind::Listener, _) if entry.events & (POLLIN | POLLRDNORM) != 0 => {
-                let mut hidden = [0i32; LISTENER_FDS];
-                let count = meet::listener_fds(desc, &mut hidden).min(extra.len());
+                let mut hidden = [0i32; FURTHER_FDS];
+                let count = (desc.operations.get().further_fds)(desc, &mut hidden).min(extra.len());
                 let (mine, rest) = core::mem::take(&mut extra).split_at_mut(count);
                 for (place, fd) in mine.iter_mut().zip(hidden) {
                     *place = pollfd { fd, events: POLLIN, revents: 0 };
@@ -387,10 +327,10 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
             Kind::Lane | Kind::Orphan | Kind::Epoll => {}
             Kind::Listener if entry.events & (POLLIN | POLLRDNORM) != 0 => {
                 entry.revents |= place.revents;
-                let mut hidden = [0i32; LISTENER_FDS];
-                let count = meet::listener_fds(desc, &mut hidden);
+                let mut hidden = [0i32; FURTHER_FDS];
+                let count = (desc.operations.get().further_fds)(desc, &mut hidden);
                 let rung = extra.by_ref().take(count).filter(|place| place.revents & POLLIN != 0).count();
-                if rung != 0 && meet::door_ready(desc) {
+                if rung != 0 && (desc.operations.get().is_readable)(desc) {
                     entry.revents |= (POLLIN | POLLRDNORM) & entry.events;
                 }
             }
@@ -408,12 +348,12 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
             kernel::sleep_ms();
         }
         // What the number led to when the sleep began has nothing to tell any more.
-        let Some(_pin) = table::pin(entry.fd, desc).filter(|_| held.holds(index, desc)) else { continue };
+        let Some(_pin) = guards::pin(entry.fd, desc).filter(|_| held.holds(index, desc)) else { continue };
         if desc.is_lane() {
             if place.revents == 0 {
                 desc.show_cpu();
             } else {
-                desc.heard.store(ticks(), Relaxed);
+                desc.pace.hear(ticks());
                 desc.slept(patience);
                 // A connection that became TCP is found to be one at the next look.
                 let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
@@ -430,7 +370,7 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
 /// to come from there, and from the CPU that its peer runs on.
 fn spin(fds: &[pollfd], patience: &mut Patience) -> Spun {
     let lane = |entry: &pollfd| table::get(entry.fd).filter(|desc| desc.is_lane());
-    let Some(best) = fds.iter().filter_map(lane).max_by_key(|desc| desc.heard.load(Relaxed)) else {
+    let Some(best) = fds.iter().filter_map(lane).max_by_key(|desc| desc.pace.heard()) else {
         return Spun::Nothing;
     };
     if best.glance(|| best.peer_is_near()) != Some(false) {
@@ -443,7 +383,7 @@ fn spin(fds: &[pollfd], patience: &mut Patience) -> Spun {
         let mut lanes = fds.iter().filter_map(|entry| Some((entry, lane(entry)?)));
         let found = lanes.find(|(entry, desc)| desc.glance(|| ready(entry, desc)) != Some(false));
         found.is_some_and(|(_, desc)| {
-            desc.heard.store(ticks(), Relaxed);
+            desc.pace.hear(ticks());
             true
         })
     })
@@ -467,34 +407,9 @@ fn arm(fds: &[pollfd]) -> Armed {
 
 /// A lane that is none any more, or whose peer is at fault, counts as news: the next look shows what it means.
 fn arm_pinned(fd: i32, desc: &'static Desc, events: i16) -> Armed {
-    let Some(_pin) = table::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
+    let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
     arm_lane(fd, desc, events).unwrap_or_else(|failure| {
         let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
         Armed::Ready
     })
-}
-
-/// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in.
-///
-/// # Errors
-/// A fault of the peer, for the caller to handle when it holds no lock.
-pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Result<Armed, Fault> {
-    let side = desc.side();
-    if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
-        // Below the low-water mark there is data that is no news, and to somebody who asks for urgent bytes any is.
-        let by_level = events & (POLLIN | POLLRDNORM) != 0 && io::low_water(desc, side) <= 1;
-        let Some(guard) = table::rx_of(fd, desc) else { return Ok(Armed::Ready) };
-        let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
-        if guard.reader().arm(since, &Anchor(fd))? == Armed::Ready {
-            return Ok(Armed::Ready);
-        }
-    }
-    if events & (POLLOUT | POLLWRNORM) != 0 {
-        let Some(mut guard) = table::tx_of(fd, desc) else { return Ok(Armed::Ready) };
-        if guard.arm(&Anchor(fd))? == Armed::Ready {
-            return Ok(Armed::Ready);
-        }
-    }
-    let news = io::poll_mask(desc) & (events | ALWAYS) != 0;
-    Ok(if news { Armed::Ready } else { Armed::Sleep })
 }

@@ -16,13 +16,12 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use beeline_lane::Writer;
 
 use crate::desc::Desc;
+use crate::desc::reach::{SUM, forget};
 use crate::side::state;
 use crate::{limits, table};
 
 const GRANULE_BYTES: u32 = 256 * 1024;
 
-/// Granules that the rings of all descriptions reach.
-static SUM: AtomicU64 = AtomicU64::new(0);
 /// The sum at which rings are looked at; 0 before the first look.
 static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 
@@ -33,12 +32,6 @@ pub(crate) fn account(desc: &Desc, bytes: u32) {
     if reach > desc.granules.load(Relaxed) {
         grow(desc, reach);
     }
-}
-
-/// Forgets a description's share: its lane is closed or given away.
-pub(crate) fn forget(desc: &Desc) {
-    let granules = desc.granules.swap(0, Relaxed);
-    SUM.fetch_sub(u64::from(granules), Relaxed);
 }
 
 #[cold]

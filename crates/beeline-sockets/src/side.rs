@@ -10,7 +10,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use beeline_lane::{RxState, TxState};
+use beeline_lane::{End, LaneMemory, RxState, Storage, TxState, Wake, flags};
 
 use crate::lock::shared::SharedLock;
 
@@ -367,6 +367,40 @@ pub(crate) fn option_of(key: u32) -> (i32, i32) {
 }
 
 const _: () = assert!(size_of::<SideState>() < 4096);
+
+/// Resets the connection: both directions are dead, and `errno` is pending. As in TCP, a reset that follows
+/// the peer's FIN is `EPIPE`.
+pub(crate) fn reset(side: &SideState, errno: i32) {
+    let fin = side.is(state::PEER_FIN);
+    if side.mark(state::RESET | state::PEER_CLOSED) & state::RESET != 0 {
+        side.error.store(if fin { libc::EPIPE } else { errno }, Relaxed);
+    }
+}
+
+/// Before the flag of an end: where nothing is left to read before it, it is what comes first.
+pub(crate) fn say_when(lane: &LaneMemory, end: End, side: &SideState) {
+    if side.tx.tail() == lane.head(end.peer()) {
+        lane.set_stamp(end);
+    }
+}
+
+/// Arms the read wake word, so that the peer's next send leaves its fast path and looks at this end's flags and at
+/// its anchor.
+pub(crate) fn look_here(lane: &LaneMemory, end: End) {
+    let armed = lane.wake(end, Wake::Read) | 1;
+    // Far from the generations that this end's reader will use: no swap by the peer is meant for one of those.
+    lane.set_wake(end, Wake::Read, armed.wrapping_add(1 << 30));
+    lane.full_fence();
+}
+
+/// [`tell_linger`] for one who holds both locks.
+pub(crate) fn mark_linger(lane: &LaneMemory, end: End, side: &SideState) {
+    let ours = lane.flags(end);
+    let meant = if side.linger.load(Relaxed) == 1 { ours | flags::ABORTS } else { ours & !flags::ABORTS };
+    if meant != ours {
+        lane.set_flags(end, meant);
+    }
+}
 
 #[cfg(test)]
 mod tests {

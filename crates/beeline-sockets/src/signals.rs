@@ -27,7 +27,7 @@ use beeline_stats::Counter;
 
 use crate::lock::Lock;
 use crate::thread::{self, Thread};
-use crate::{Errno, Outcome, life, stats};
+use crate::{Errno, Outcome, process, stats};
 
 const SIGNALS: usize = 65;
 
@@ -133,7 +133,7 @@ pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc
     if REAL.load(Acquire) == 0 {
         return Outcome::Kernel;
     }
-    if life::is_guest_of_parent() {
+    if process::is_guest_of_parent() {
         // The dispositions are this process's own, the table is the parent's.
         // SAFETY: forwarded.
         let result = unsafe { real(signal, new, old) };
@@ -250,7 +250,7 @@ pub fn sigset(signal: i32, handler: usize) -> Outcome {
         Outcome::Done(_) => {}
         outcome => return outcome,
     }
-    match change_mask(how, bit(signal)) {
+    match thread::change_mask(how, bit(signal)) {
         Ok(mask) if mask & bit(signal) != 0 => Outcome::Done(SIG_HOLD as isize),
         Ok(_) => Outcome::Done(old.sa_sigaction as isize),
         Err(errno) => Outcome::Fail(errno),
@@ -267,14 +267,6 @@ pub fn note_siginterrupt(signal: i32, interrupts: bool) {
         INTERRUPTING.fetch_and(!bit(signal), Relaxed);
         entry.fetch_or(RESTART, SeqCst);
     }
-}
-
-/// `rt_sigprocmask(2)`; returns the old mask.
-fn change_mask(how: i32, mask: u64) -> Result<u64, Errno> {
-    let mut old = 0u64;
-    let args = [how as usize, (&raw const mask) as usize, (&raw mut old) as usize, 8, 0, 0];
-    // SAFETY: live masks of the kernel's size.
-    unsafe { call(libc::SYS_rt_sigprocmask, args) }.map(|_| old)
 }
 
 /// What stands before each handler of the app.
@@ -342,7 +334,7 @@ fn deferrable() -> u64 {
 unsafe fn defer(thread: &Thread, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // Another signal may interrupt this very function and be put off before it. Once all are blocked that is
     // over; then the outermost delivery, whose context holds the section's own mask, writes last.
-    let _ = change_mask(libc::SIG_BLOCK, deferrable());
+    let _ = thread::change_mask(libc::SIG_BLOCK, deferrable());
     // SAFETY: the kernel's context; its signal set begins with the 64 bits that the kernel uses.
     unsafe {
         let mask = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
@@ -359,15 +351,6 @@ unsafe fn defer(thread: &Thread, signal: i32, info: *mut libc::siginfo_t, contex
         let _ = unsafe { call(libc::SYS_tgkill, [process, tid, signal as usize, 0, 0, 0]) };
     }
     stats::count_if_open(Counter::SignalsDeferred);
-}
-
-/// Lets signals through that were put off in a section which has just ended.
-#[cold]
-pub fn deliver_deferred(thread: &Thread) {
-    // SAFETY: signals are blocked, so no handler writes it meanwhile.
-    let mask = unsafe { *thread.mask.get() };
-    thread.deferred.store(false, Relaxed);
-    let _ = change_mask(libc::SIG_SETMASK, mask);
 }
 
 /// In the child of a `fork`: nobody holds the lock.

@@ -123,7 +123,7 @@ mod tests {
         SLAB.reset_after_fork(Desc::forget_other_threads);
         let again = SLAB.take().unwrap();
         assert!(core::ptr::eq(desc, again));
-        assert_eq!(again.pins.load(Ordering::Relaxed), 0);
+        assert_eq!(again.keepers.pins(), 0);
         again.begin(Kind::Tcp, -1, 0, 0);
         drop(done);
         thread.join().unwrap();

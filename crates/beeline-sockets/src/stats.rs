@@ -17,19 +17,16 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use beeline_lane::End;
 use beeline_shm::memfd::{self, FileId};
 use beeline_shm::sys::{self, call};
 use beeline_stats::layout::{
-    self, ConnectionSlot, FILE_BYTES_MAX, FileName, HEADER_BYTES, Opening, SLOT_BYTES, SLOTS_MAX, SLOTS_PER_PAGE,
-    StatsHeader,
+    self, ConnectionSlot, FILE_BYTES_MAX, FileName, HEADER_BYTES, SLOT_BYTES, SLOTS_MAX, SLOTS_PER_PAGE, StatsHeader,
 };
 use beeline_stats::{Counter, Poison, Reason, Role};
 
 pub(crate) use self::succession::{before_strange_program, strange_program_failed, succeed};
-use crate::desc::Desc;
 use crate::lock::Lock;
-use crate::{Errno, kernel, life, proc, table};
+use crate::{Errno, hidden, proc, process};
 
 /// Where figures go when there is no file.
 #[repr(C, align(4096))]
@@ -98,8 +95,7 @@ fn nowhere() -> &'static StatsHeader {
 
 #[cold]
 fn begin() -> &'static StatsHeader {
-    life::start();
-    if life::is_guest_of_parent() {
+    if process::is_guest_of_parent() {
         return nowhere();
     }
     let _guard = LOCK.lock();
@@ -108,7 +104,7 @@ fn begin() -> &'static StatsHeader {
         // SAFETY: as in `header`.
         return unsafe { &*found };
     }
-    let made = if life::config().stats { create().ok() } else { None };
+    let made = if process::config().stats { create().ok() } else { None };
     let header = made.unwrap_or_else(nowhere);
     HEADER.store(core::ptr::from_ref(header).cast_mut(), Release);
     header
@@ -201,11 +197,11 @@ fn publish(
     // process; zero is a valid header.
     let header = unsafe { &*base.cast::<StatsHeader>() };
     header.pid_namespace.store(proc::pid_namespace(), Relaxed);
-    header.add(Counter::HiddenFds, u64::from(life::hidden_count()));
+    header.add(Counter::HiddenFds, u64::from(hidden::hidden_count()));
     if let Ok(last) = last {
         succession::add_up(last, name, header);
     }
-    if let Some(reason) = life::stopped_because() {
+    if let Some(reason) = process::stopped_because() {
         header.stop(reason);
     }
     header.publish(name, uid, unix_ns(), program_name(stat));
@@ -282,7 +278,7 @@ fn program_name(stat: &[u8]) -> &[u8] {
     }
 }
 
-fn unix_ns() -> u64 {
+pub(crate) fn unix_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a live timespec. The vDSO's clock takes no lock.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now) };
@@ -309,10 +305,11 @@ pub fn uncount_if_open(counter: Counter) {
     }
 }
 
-/// Nothing is accelerated any more, for the reason that the process knows.
-pub(crate) fn stopped() {
+/// Nothing is accelerated in this process from now on. What is already is not touched.
+pub(crate) fn stop_accelerating(reason: Reason) {
+    process::stop(reason);
     if !HEADER.load(Acquire).is_null()
-        && let Some(reason) = life::stopped_because()
+        && let Some(reason) = process::stopped_because()
     {
         header().stop(reason);
     }
@@ -333,43 +330,8 @@ pub fn poisoned(poison: Poison) {
     header().poisoned(poison);
 }
 
-/// Gives a fresh lane its slot in the statistics file.
-pub fn open_slot(desc: &'static Desc) {
-    let Some(slot) = take_slot() else { return };
-    let side = desc.side();
-    let fd = desc.fd.load(Relaxed);
-    let peer = kernel::getsockopt::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
-    slot.open(&Opening {
-        fd,
-        role: match desc.end() {
-            End::Client => Role::Client,
-            End::Server => Role::Server,
-        },
-        local: side.local.get(),
-        remote: side.remote.get(),
-        peer_pid: peer.map_or(0, |peer| peer.pid as u32),
-        opened_unix_ns: unix_ns(),
-        lane_inode: 0,
-    });
-    desc.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
-}
-
-/// Gives every lane its slot that has none yet: those that were taken over from another program.
-pub fn open_slots() {
-    table::for_each(|fd, desc| {
-        if desc.is_lane() && desc.fd.load(Relaxed) == fd && desc.slot.load(Relaxed).is_null() {
-            open_slot(desc);
-            count(Counter::ConnectionsTakenOver, 1);
-        }
-    });
-}
-
-/// Adds the slot's figures to the totals and frees it.
-pub fn close_slot(desc: &'static Desc) {
-    let slot = desc.slot.swap(core::ptr::null_mut(), Acquire);
-    // SAFETY: null, or a slot of this process's file, which stays mapped; a child's descriptions have none of
-    // their parent's.
-    let Some(slot) = (unsafe { slot.as_ref() }) else { return };
+/// Adds a slot's figures to the totals and frees it.
+pub(crate) fn give_slot(slot: &ConnectionSlot) {
     let header = header();
     let index = (core::ptr::from_ref(slot) as usize)
         .wrapping_sub(core::ptr::from_ref(header) as usize + HEADER_BYTES)
@@ -379,7 +341,8 @@ pub fn close_slot(desc: &'static Desc) {
     LIVE.fetch_sub(1, Relaxed);
 }
 
-fn take_slot() -> Option<&'static ConnectionSlot> {
+/// A free slot, if there is a file with room for one.
+pub(crate) fn take_slot() -> Option<&'static ConnectionSlot> {
     let header = header();
     if core::ptr::eq(header, nowhere()) {
         return None;

@@ -10,12 +10,12 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use beeline_shm::sys;
 
-use crate::desc::{Desc, Pin, RxGuard, TxGuard};
+use crate::desc::Desc;
+use crate::kernel;
 use crate::lock::Lock;
 
-/// The numbers of descriptors that can be ours, hidden, or members of a set, here and in all other tables: those below the
-/// kernel's default limit (`fs.nr_open`). What has a higher one is the kernel's business alone.
-pub const FDS: usize = 1 << 20;
+pub use crate::hidden::FDS;
+
 const CHUNK_FDS: usize = 1024;
 const CHUNKS: usize = FDS / CHUNK_FDS;
 
@@ -68,45 +68,6 @@ impl Place {
     }
 }
 
-/// The lane that `fd` leads to, with its writing direction locked.
-#[must_use]
-#[inline]
-pub fn lane_tx(fd: i32) -> Option<TxGuard> {
-    let desc = get(fd)?;
-    if desc.is_lane() { tx_of(fd, desc) } else { None }
-}
-
-/// The lane that `fd` leads to, with its reading direction locked.
-#[must_use]
-#[inline]
-pub fn lane_rx(fd: i32) -> Option<RxGuard> {
-    let desc = get(fd)?;
-    if desc.is_lane() { rx_of(fd, desc) } else { None }
-}
-
-/// Keeps `desc`, which `fd` led to a moment ago, with its lane and side. `None` if `fd` does not lead there any more.
-#[must_use]
-pub fn pin(fd: i32, desc: &'static Desc) -> Option<Pin> {
-    let pin = desc.pin();
-    // Whoever took the fd away before the pin was there is seen here; whoever does it now will see the pin.
-    leads_to(fd, desc).then_some(pin)
-}
-
-/// Locks the writing direction of `desc` for a call that `fd` was given to. `None` if that is not a lane any more, or
-/// `fd` leads elsewhere.
-#[must_use]
-pub fn tx_of(fd: i32, desc: &'static Desc) -> Option<TxGuard> {
-    let guard = desc.lock_tx()?;
-    leads_to(fd, desc).then_some(guard)
-}
-
-/// As [`tx_of`], for the reading direction.
-#[must_use]
-pub fn rx_of(fd: i32, desc: &'static Desc) -> Option<RxGuard> {
-    let guard = desc.lock_rx()?;
-    leads_to(fd, desc).then_some(guard)
-}
-
 /// Whether `fd` leads to `desc`.
 #[must_use]
 #[inline]
@@ -144,13 +105,13 @@ pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>
     let new = desc.map_or(core::ptr::null_mut(), |desc| core::ptr::from_ref(desc).cast_mut());
     let old = entry.swap(new, Ordering::SeqCst);
     if let Some(desc) = desc {
-        desc.refs.fetch_add(1, Ordering::Relaxed);
+        desc.keepers.gain_number();
         desc.fd.store(fd, Ordering::Relaxed);
     }
     // SAFETY: as in `get`.
     let old: Option<&'static Desc> = unsafe { old.as_ref() };
     if let Some(old) = old {
-        let left = old.refs.fetch_sub(1, Ordering::AcqRel) - 1;
+        let left = old.keepers.lose_number();
         if left != 0
             && old.fd.load(Ordering::Relaxed) == fd
             && let Some(other) = find(old)
@@ -207,6 +168,64 @@ fn grow(fd: i32) -> Option<&'static AtomicPtr<Desc>> {
     entry(fd)
 }
 
+/// Puts `file` under every fd that leads to `desc`, close-on-exec where the fd was. False when nothing was done.
+/// Epoll registrations must be taken out before.
+pub(crate) fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
+    let mut refused = None;
+    each_fd(fd, desc, |fd| {
+        if refused.is_none() && !put(file, fd) {
+            refused = Some(fd);
+        }
+    });
+    let Some(refused) = refused else { return true };
+    // All numbers lead to one file, or a program could tell. The old one is still under the number that was refused.
+    let mut is_done = true;
+    each_fd(fd, desc, |fd| {
+        is_done &= fd != refused;
+        if is_done {
+            put(refused, fd);
+        }
+    });
+    false
+}
+
+fn put(file: i32, fd: i32) -> bool {
+    let flags = match kernel::fcntl(fd, libc::F_GETFD, 0) {
+        Ok(flags) if flags as i32 & libc::FD_CLOEXEC != 0 => libc::O_CLOEXEC,
+        _ => 0,
+    };
+    kernel::dup3(file, fd, flags).is_ok()
+}
+
+/// Whether [`put_under`] may be expected to do it, by a number that the kernel has just given out: it refuses those beyond
+/// the limit, which may have been lowered since they were given out.
+pub(crate) fn may_be_put_under(fd: i32, desc: &'static Desc, given: i32) -> bool {
+    let mut may = true;
+    each_fd(fd, desc, |fd| may &= fd < given || within_limit(fd));
+    may
+}
+
+/// Calls `f` for every fd that leads to `desc`, of which `fd` is one.
+pub(crate) fn each_fd(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32)) {
+    if desc.keepers.has_last_number() {
+        return f(fd);
+    }
+    for_each(|fd, other| {
+        if core::ptr::eq(desc, other) {
+            f(fd);
+        }
+    });
+}
+
+/// Whether the kernel would accept `fd` as a target of dup2(2).
+pub(crate) fn within_limit(fd: i32) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
+    // SAFETY: a live rlimit for the old value, none for the new one.
+    let asked = unsafe { sys::call(libc::SYS_prlimit64, args) };
+    fd >= 0 && (asked.is_err() || (fd as u64) < limit.rlim_cur)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,9 +241,9 @@ mod tests {
         assert!(set(last, None).is_ok());
         assert!(reaches(last) && !reaches(beyond) && !reaches(-1));
         for fd in [last, beyond] {
-            crate::life::hidden_add(fd);
-            assert_eq!(crate::life::is_hidden(fd), reaches(fd));
-            crate::life::hidden_remove(fd);
+            crate::hidden::hidden_add(fd);
+            assert_eq!(crate::hidden::is_hidden(fd), reaches(fd));
+            crate::hidden::hidden_remove(fd);
         }
         desc.give_if_unused();
     }

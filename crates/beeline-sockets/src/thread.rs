@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, compiler_
 
 use beeline_shm::sys;
 
-use crate::{cancel, proc};
+use crate::{Errno, cancel, proc};
 
 /// One thread's state.
 pub struct Thread {
@@ -262,8 +262,25 @@ impl Section {
             thread.depth.store(depth, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
             if depth == 0 && thread.deferred.load(Ordering::Relaxed) {
-                crate::signals::deliver_deferred(thread);
+                deliver_deferred(thread);
             }
         });
     }
+}
+
+/// Lets signals through that were put off in a section which has just ended.
+#[cold]
+fn deliver_deferred(thread: &Thread) {
+    // SAFETY: signals are blocked, so no handler writes it meanwhile.
+    let mask = unsafe { *thread.mask.get() };
+    thread.deferred.store(false, Ordering::Relaxed);
+    let _ = change_mask(libc::SIG_SETMASK, mask);
+}
+
+/// `rt_sigprocmask(2)`; returns the old mask.
+pub(crate) fn change_mask(how: i32, mask: u64) -> Result<u64, Errno> {
+    let mut old = 0u64;
+    let args = [how as usize, (&raw const mask) as usize, (&raw mut old) as usize, 8, 0, 0];
+    // SAFETY: live masks of the kernel's size.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, args) }.map(|_| old)
 }

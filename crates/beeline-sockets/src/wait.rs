@@ -16,6 +16,7 @@
 //! 5. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
 
 mod near;
+
 #[cfg(test)]
 mod tests;
 
@@ -25,13 +26,12 @@ use beeline_stats::{Counter, tunables::Wait};
 
 use crate::Errno;
 use crate::cancel;
-use crate::desc::Desc;
 use crate::kernel;
-use crate::meet;
 use crate::stats;
 use crate::thread;
+use crate::upkeep;
 
-pub(crate) use near::{ANY_CPU, is_near, peers_are_near};
+pub(crate) use near::{ANY_CPU, is_near, note_near, peers_are_near};
 
 /// A budget below this is none.
 const SPIN_NS_MIN: u32 = 1_000;
@@ -39,7 +39,7 @@ const SPIN_NS_MIN: u32 = 1_000;
 const PROBE_EVERY: u32 = 64;
 /// How often probes in vain double that.
 const PROBE_DOUBLINGS: u32 = 4;
-/// In [`Budget::skipped`]: the waits are counted below this bit, and the doublings from it on.
+/// See [`SpinState`].
 const DOUBLING: u32 = 1 << 16;
 /// How many times longer than the longest spin a probe is.
 const PROBE_FACTOR: u64 = 4;
@@ -177,7 +177,7 @@ impl Patience {
     /// read the timeout sets it to zero (see [`thread`]).
     pub fn sleep_with(&mut self, call: impl FnOnce(*const libc::timespec) -> beeline_shm::sys::SysResult) -> Woken {
         let polling = crate::config().wait == Wait::Poll;
-        let due_ns = if self.looks_after { meet::offer_due_ns() } else { None };
+        let due_ns = if self.looks_after { upkeep::due_ns() } else { None };
         let until_ns = match (self.deadline_ns, due_ns) {
             (Some(deadline), Some(due)) => Some(deadline.min(due)),
             (deadline, due) => deadline.or(due),
@@ -211,7 +211,7 @@ impl Patience {
                 self.signal().unwrap_or(Woken::Ready(0))
             }
             Ok(0) if until_ns != self.deadline_ns => {
-                meet::look_after_offers();
+                upkeep::look_after();
                 self.signal().unwrap_or(Woken::Ready(0))
             }
             Ok(0) => self.signal().unwrap_or(Woken::TimedOut),
@@ -228,13 +228,53 @@ pub fn sleep(fds: &mut [libc::pollfd], deadline_ns: Option<u64>, mask: Option<&u
     Patience { cancellable: false, looks_after: false, ..Patience::until(deadline_ns) }.sleep(fds, mask)
 }
 
-/// The adaptive budget of one waiter: a connection or an epoll set.
-pub struct Budget<'a> {
+/// What one waiter, a connection, a listener or an epoll set, knows of its spins. Valid when zeroed: then it does not spin.
+///
+/// Whoever waits stores it, without a lock: threads that wait at one time may spoil each other's figures, and nothing else.
+#[repr(C)]
+pub struct SpinState {
     /// Present budget in nanoseconds.
-    pub spin_ns: &'a AtomicU32,
-    /// Waits since the last spin, and how often the number of those between two probes has doubled.
-    pub skipped: &'a AtomicU32,
-    /// How much longer than `spin_ns` a spin is worth while, because the sleep would cost that.
+    ns: AtomicU32,
+    /// Waits since the last spin, and how often the number of those between two probes has doubled: the waits are counted
+    /// below [`DOUBLING`], and the doublings from it on.
+    skipped: AtomicU32,
+}
+
+impl SpinState {
+    /// With this budget, and nothing skipped.
+    #[must_use]
+    pub const fn new(spin_ns: u32) -> Self {
+        Self { ns: AtomicU32::new(spin_ns), skipped: AtomicU32::new(0) }
+    }
+
+    /// Another connection or set begins: with the longest spin.
+    pub(crate) fn begin(&self) {
+        self.ns.store(crate::config().spin_ns_max as u32, Relaxed);
+        self.skipped.store(0, Relaxed);
+    }
+
+    /// The present budget.
+    #[inline]
+    pub(crate) fn ns(&self) -> u32 {
+        self.ns.load(Relaxed)
+    }
+
+    /// The budget is another from now on.
+    pub(crate) fn set_ns(&self, spin_ns: u32) {
+        self.ns.store(spin_ns, Relaxed);
+    }
+
+    /// One more wait does not spin. Returns how many did not before.
+    pub(crate) fn skip(&self) -> u32 {
+        self.skipped.fetch_add(1, Relaxed)
+    }
+}
+
+/// The adaptive budget of one wait.
+pub struct Budget<'a> {
+    /// What the waiter knows.
+    pub state: &'a SpinState,
+    /// How much longer than the budget a spin is worth while, because the sleep would cost that.
     pub extra_ns: u64,
 }
 
@@ -252,17 +292,17 @@ impl Budget<'_> {
             Wait::Sleep => return 0,
             Wait::Lazy => {}
         }
-        let budget = self.spin_ns.load(Relaxed);
+        let budget = self.state.ns.load(Relaxed);
         if budget >= SPIN_NS_MIN {
             return u64::from(budget).min(config.spin_ns_max);
         }
-        let skipped = self.skipped.load(Relaxed) + 1;
-        self.skipped.store(skipped, Relaxed);
+        let skipped = self.state.skipped.load(Relaxed) + 1;
+        self.state.skipped.store(skipped, Relaxed);
         let doublings = skipped / DOUBLING;
         if skipped % DOUBLING < PROBE_EVERY << doublings {
             return 0;
         }
-        self.skipped.store(doublings * DOUBLING, Relaxed);
+        self.state.skipped.store(doublings * DOUBLING, Relaxed);
         config.spin_ns_max.saturating_mul(PROBE_FACTOR)
     }
 
@@ -270,21 +310,21 @@ impl Budget<'_> {
     #[inline]
     pub fn paid(&self) {
         let max = crate::config().spin_ns_max as u32;
-        if self.spin_ns.load(Relaxed) != max {
-            self.spin_ns.store(max, Relaxed);
-            self.skipped.store(0, Relaxed);
+        if self.state.ns.load(Relaxed) != max {
+            self.state.ns.store(max, Relaxed);
+            self.state.skipped.store(0, Relaxed);
         }
     }
 
     /// A spin was in vain, or `preempted`: others want this CPU.
     fn failed(&self, preempted: bool) {
-        let budget = self.spin_ns.load(Relaxed);
+        let budget = self.state.ns.load(Relaxed);
         if budget < SPIN_NS_MIN {
-            let doublings = (self.skipped.load(Relaxed) / DOUBLING + 1).min(PROBE_DOUBLINGS);
-            self.skipped.store(doublings * DOUBLING, Relaxed);
+            let doublings = (self.state.skipped.load(Relaxed) / DOUBLING + 1).min(PROBE_DOUBLINGS);
+            self.state.skipped.store(doublings * DOUBLING, Relaxed);
         }
         let left = if preempted { 0 } else { budget / 2 };
-        self.spin_ns.store(if left < SPIN_NS_MIN { 0 } else { left }, Relaxed);
+        self.state.ns.store(if left < SPIN_NS_MIN { 0 } else { left }, Relaxed);
     }
 
     /// A sleep that followed [`Budget::spin`] ended with news, from a peer that is not near.
@@ -371,28 +411,6 @@ pub fn priced<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-impl Desc {
-    /// This connection's spin budget.
-    #[must_use]
-    pub fn budget(&self) -> Budget<'_> {
-        Budget { spin_ns: &self.spin_ns, skipped: &self.spins_skipped, extra_ns: 0 }
-    }
-
-    /// A sleep for this connection ended, after a spin or instead of one.
-    pub fn slept(&self, patience: &Patience) {
-        if !self.peer_is_near() {
-            self.budget().slept(patience);
-        }
-    }
-
-    /// Whether the description may be a connection to another host: a hint.
-    #[must_use]
-    #[inline]
-    pub fn is_bridged(&self) -> bool {
-        self.bridged.load(Relaxed)
-    }
-}
-
 /// A cheap clock: the time-stamp counter where there is one, nanoseconds elsewhere.
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -402,4 +420,22 @@ pub fn ticks() -> u64 {
     }
     #[cfg(not(target_arch = "x86_64"))]
     kernel::now_ns()
+}
+
+/// The deadline that a relative timeout means; `Some(0)` for no wait.
+pub(crate) fn deadline(timeout: Option<&libc::timespec>) -> Result<Option<u64>, Errno> {
+    let Some(timeout) = timeout else { return Ok(None) };
+    if timeout.tv_sec < 0 || !(0..1_000_000_000).contains(&timeout.tv_nsec) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let wait = (timeout.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(timeout.tv_nsec as u64);
+    Ok(Some(if wait == 0 { 0 } else { kernel::now_ns().saturating_add(wait) }))
+}
+
+/// A call that does not wait, with nothing to report, still lets in signals that its mask admits: `EINTR` if one was
+/// handled.
+pub(crate) fn let_signals_in(mask: &u64) -> Result<(), Errno> {
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timeout and mask.
+    unsafe { kernel::ppoll(&mut [], &raw const zero, mask) }.map(|_| ())
 }

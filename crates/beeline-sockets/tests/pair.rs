@@ -4,7 +4,7 @@ use beeline_lane::{End, LaneMemory};
 use beeline_shm::SideMemory;
 use beeline_sockets::desc::{DESCS, Kind};
 use beeline_sockets::side::SideState;
-use beeline_sockets::{Outcome, epoll, io, kernel, life, poll, table};
+use beeline_sockets::{Outcome, calls, epoll, io, kernel, life, meet, table};
 
 /// The two fds of a fresh lane: client's and server's.
 fn lane_pair() -> [i32; 2] {
@@ -23,7 +23,7 @@ fn lane_pair() -> [i32; 2] {
         lane.read_wake(end).store(1, std::sync::atomic::Ordering::Relaxed);
         let desc = DESCS.take().unwrap();
         desc.begin(Kind::Tcp, fd, libc::AF_INET as u32, life::forks());
-        desc.become_lane(lane, side, end);
+        meet::begin_bare(desc, lane, side, end);
         table::set(fd, Some(desc)).unwrap();
     }
     fds
@@ -51,11 +51,11 @@ fn wait(set: i32, timeout_ms: i32) -> Vec<(u32, u64)> {
 fn control(set: i32, operation: i32, fd: i32, events: i32) -> Outcome {
     let mut event = libc::epoll_event { events: events as u32, u64: fd as u64 };
     // SAFETY: a live event.
-    unsafe { epoll::ctl(set, operation, fd, &raw mut event) }
+    unsafe { calls::epoll_ctl(set, operation, fd, &raw mut event) }
 }
 
 fn new_set() -> i32 {
-    match epoll::create(libc::EPOLL_CLOEXEC) {
+    match calls::epoll_create(libc::EPOLL_CLOEXEC) {
         Outcome::Done(fd) => fd as i32,
         other => panic!("{other:?}"),
     }
@@ -79,7 +79,7 @@ fn bytes_go_both_ways_and_an_empty_lane_blocks_nobody_who_asked_not_to() {
 fn a_half_close_is_the_end_of_the_stream_after_the_data() {
     let [client, server] = lane_pair();
     assert_eq!(send(client, b"last"), Outcome::Done(4));
-    assert_eq!(io::shutdown(client, libc::SHUT_WR), Outcome::OK);
+    assert_eq!(calls::shutdown(client, libc::SHUT_WR), Outcome::OK);
     let mut bytes = [0; 16];
     assert_eq!(recv(server, &mut bytes, 0), Outcome::Done(4));
     assert_eq!(recv(server, &mut bytes, 0), Outcome::Done(0));
@@ -103,7 +103,7 @@ fn a_blocked_writer_and_a_sleeping_reader_find_each_other() {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(io::shutdown(client, libc::SHUT_WR), Outcome::OK);
+        assert_eq!(calls::shutdown(client, libc::SHUT_WR), Outcome::OK);
     });
     let mut got = 0usize;
     let mut bytes = vec![0u8; 300_000];
@@ -158,7 +158,7 @@ fn poll_sees_data_room_and_the_end() {
     let ask = |events: i16, timeout: i32| {
         let mut fds = [libc::pollfd { fd: server, events, revents: 0 }];
         // SAFETY: one entry.
-        let outcome = unsafe { poll::poll(fds.as_mut_ptr(), 1, timeout) };
+        let outcome = unsafe { calls::poll(fds.as_mut_ptr(), 1, timeout) };
         (outcome, fds[0].revents)
     };
     assert_eq!(ask(libc::POLLIN, 0), (Outcome::OK, 0));
@@ -183,14 +183,6 @@ fn poll_sees_data_room_and_the_end() {
 #[test]
 #[ignore = "prints figures; run by hand on a quiet machine"]
 fn figures() {
-    let pin = |cpu: usize| {
-        // SAFETY: a zeroed cpu_set_t is valid.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(cpu, &mut set);
-            libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
-        }
-    };
     let [client, server] = lane_pair();
     let rounds = 2_000_000u32;
     pin(0);
@@ -247,32 +239,43 @@ fn figures() {
     println!("8 B one way: {:.1} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds) / 2.0);
     echo.join().unwrap();
     for (size, count) in [(64usize, 20_000_000usize), (1024, 5_000_000), (65536, 400_000), (1 << 20, 20_000)] {
-        let [client, server] = lane_pair();
-        pin(1);
-        let reader = std::thread::spawn(move || {
-            let mut bytes = vec![0u8; size.max(65536)];
-            let mut left = size * count;
-            while left != 0 {
-                match recv(server, &mut bytes, 0) {
-                    Outcome::Done(got) => left -= got as usize,
-                    other => panic!("{other:?}"),
-                }
-            }
-        });
-        pin(0);
-        let block = vec![1u8; size];
-        let start = std::time::Instant::now();
-        for _ in 0..count {
-            assert_eq!(send(client, &block), Outcome::Done(size as isize));
-        }
-        reader.join().unwrap();
-        let seconds = start.elapsed().as_secs_f64();
-        println!(
-            "{size} B: {:.1} M/s, {:.1} GB/s",
-            count as f64 / seconds / 1e6,
-            (size * count) as f64 / seconds / 1e9
-        );
+        stream(size, count);
     }
+}
+
+/// Puts this thread on one CPU.
+fn pin(cpu: usize) {
+    // SAFETY: a zeroed cpu_set_t is valid.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+    }
+}
+
+/// Streams `count` blocks of `size` bytes and prints how fast that went.
+fn stream(size: usize, count: usize) {
+    let [client, server] = lane_pair();
+    pin(1);
+    let reader = std::thread::spawn(move || {
+        let mut bytes = vec![0u8; size.max(65536)];
+        let mut left = size * count;
+        while left != 0 {
+            match recv(server, &mut bytes, 0) {
+                Outcome::Done(got) => left -= got as usize,
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    pin(0);
+    let block = vec![1u8; size];
+    let start = std::time::Instant::now();
+    for _ in 0..count {
+        assert_eq!(send(client, &block), Outcome::Done(size as isize));
+    }
+    reader.join().unwrap();
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{size} B: {:.1} M/s, {:.1} GB/s", count as f64 / seconds / 1e6, (size * count) as f64 / seconds / 1e9);
 }
 
 /// Bytes of shared memory this process has resident.

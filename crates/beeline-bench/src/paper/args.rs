@@ -19,13 +19,13 @@ Examples:
   beeline bench paper vpi --dry-run                the cells, and how long they take
   beeline bench paper vpi --print-plan > mine.toml a plan to change
   beeline bench paper mine.toml --confidence 99.5 --within 5%
-  beeline bench paper --all --quick                all five plans, each in a directory of its own";
+  beeline bench paper --all --quick                all plans, each in a directory of its own";
 
 /// Options of `beeline bench paper`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = PAPER_EXAMPLES, group = ArgGroup::new("what").required(true).args(["plan", "all", "list", "resume", "null"]))]
 pub struct PaperOptions {
-    /// A plan: socket-direct, servernet, vpi, sockets-mx, forty-gig, or a TOML file
+    /// A plan: socket-direct, servernet, vpi, sockets-mx, forty-gig, modes, or a TOML file
     #[arg(value_name = "NAME|FILE")]
     pub plan: Option<String>,
 

@@ -11,6 +11,8 @@ const BYTES_MAX: u64 = 64 << 20;
 const STREAMS_MAX: u64 = 64;
 /// Socket buffers: from what every kernel takes to what none gives.
 const BUFFER_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
+/// Messages a second that a timer can pace.
+const PACE: std::ops::RangeInclusive<u64> = 1..=20_000;
 /// MTUs that Ethernet and veth have.
 const MTU: std::ops::RangeInclusive<u64> = 576..=65_535;
 /// NetPIPE takes a size between two powers of two as well, and each size with so many bytes more and less.
@@ -186,6 +188,17 @@ checked!(
             let [least, most] = [BUFFER_BYTES.start(), BUFFER_BYTES.end()].map(|bytes| show_bytes(*bytes));
             format!("expected \"default\" or a buffer of {least} to {most}")
         }),
+    }
+);
+checked!(
+    /// Messages a second; `"full"` is as many as there can be.
+    Pace(Option<u32>),
+    |scalar| match scalar {
+        Scalar::Word(word) if word == "full" => Ok(None),
+        Scalar::Number(number) if u64::try_from(number).is_ok_and(|number| PACE.contains(&number)) => {
+            Ok(Some(number as u32))
+        }
+        _ => Err(format!("expected \"full\" or {} to {} messages a second", PACE.start(), PACE.end())),
     }
 );
 checked!(

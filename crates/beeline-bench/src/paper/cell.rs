@@ -118,6 +118,7 @@ pub enum Move {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     pub completion: bool,
+    pub pace: bool,
     pub buffer: bool,
     pub place: bool,
     pub load: bool,
@@ -133,6 +134,9 @@ pub struct Cell {
     pub bytes: u64,
     pub streams: usize,
     pub completion: Completion,
+    /// Messages a second, where they are not sent as fast as they can be.
+    #[serde(default)]
+    pub pace: Option<u32>,
     pub buffer: Option<u64>,
     pub options: String,
     pub place: Place,
@@ -172,6 +176,7 @@ impl Cell {
         put(self.streams != 1, "streams", self.streams.to_string());
         put(told.completion || self.completion != Completion::Lazy, "completion", word(self.completion));
         let of = |number: Option<u64>, usual: &str| number.map_or(usual.to_owned(), |number| number.to_string());
+        put(told.pace || self.pace.is_some(), "pace", of(self.pace.map(u64::from), "full"));
         put(told.buffer || self.buffer.is_some(), "buffer", of(self.buffer, "default"));
         put(!self.options.is_empty(), "options", self.options.clone());
         put(told.place || self.place != Place::Apart, "place", word(self.place));
@@ -205,6 +210,8 @@ fn say(axis: &str, value: &str) -> String {
     match axis {
         "streams" => format!("{value} streams"),
         "completion" => value.to_owned(),
+        "pace" if value == "full" => "full rate".to_owned(),
+        "pace" => format!("{value}/s"),
         "buffer" => match value.parse() {
             Ok(bytes) => format!("buffers of {}", show_bytes(bytes)),
             Err(_) => "usual buffers".to_owned(),
@@ -229,6 +236,7 @@ mod tests {
             bytes: 65_536,
             streams: 1,
             completion: Completion::Lazy,
+            pace: None,
             buffer: None,
             options: String::new(),
             place: Place::Apart,
@@ -245,6 +253,7 @@ mod tests {
         let all = Cell {
             streams: 4,
             completion: Completion::Poll,
+            pace: Some(1000),
             buffer: Some(1 << 21),
             options: "ring_bytes=1M".into(),
             place: Place::Same,
@@ -255,14 +264,17 @@ mod tests {
         };
         assert_eq!(
             all.name(),
-            "t/bytes=65536/streams=4/completion=poll/buffer=2097152/options=ring_bytes=1M/place=same/load=memory/move=pull/mtu=9000"
+            "t/bytes=65536/streams=4/completion=poll/pace=1000/buffer=2097152/options=ring_bytes=1M/place=same/load=memory/move=pull/mtu=9000"
         );
         assert_eq!(
             all.label(&Told::default()),
-            "64 KiB, 4 streams, poll, buffers of 2 MiB, ring_bytes=1M, CPUs same, memory load, pull, MTU 9000"
+            "64 KiB, 4 streams, poll, 1000/s, buffers of 2 MiB, ring_bytes=1M, CPUs same, memory load, pull, MTU 9000"
         );
-        let told = Told { completion: true, buffer: true, place: true, load: true, moves: true, mtu: true };
-        assert_eq!(usual().label(&told), "64 KiB, lazy, usual buffers, CPUs apart, no load, push or pull, MTU as-is");
+        let told = Told { completion: true, pace: true, buffer: true, place: true, load: true, moves: true, mtu: true };
+        assert_eq!(
+            usual().label(&told),
+            "64 KiB, lazy, full rate, usual buffers, CPUs apart, no load, push or pull, MTU as-is"
+        );
         let connect = Cell { work: Work::ConnectClose, ..usual() };
         assert_eq!((connect.name(), connect.label(&Told::default())), ("t".into(), "all".into()));
     }

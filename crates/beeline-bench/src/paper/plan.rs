@@ -11,7 +11,7 @@ use beeline_stats::Tunables;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::axis::{Buffer, Mtu, Percent, Sizes, Streams};
+use super::axis::{Buffer, Mtu, Pace, Percent, Sizes, Streams};
 use super::cell::{Cell, Completion, Load, Move, Place, Told, Work};
 use super::figure::Figure;
 
@@ -19,12 +19,13 @@ use super::figure::Figure;
 const FORMAT: i64 = 1;
 
 /// The plans that come with the program: a name, and the text.
-pub const BUILT_IN: [(&str, &str); 5] = [
+pub const BUILT_IN: [(&str, &str); 6] = [
     ("socket-direct", include_str!("plans/socket-direct.toml")),
     ("servernet", include_str!("plans/servernet.toml")),
     ("vpi", include_str!("plans/vpi.toml")),
     ("sockets-mx", include_str!("plans/sockets-mx.toml")),
     ("forty-gig", include_str!("plans/forty-gig.toml")),
+    ("modes", include_str!("plans/modes.toml")),
 ];
 
 /// An experiment.
@@ -64,6 +65,8 @@ pub struct Table {
     pub streams: Vec<Streams>,
     #[serde(default)]
     pub completion: Vec<Completion>,
+    #[serde(default)]
+    pub pace: Vec<Pace>,
     #[serde(default)]
     pub buffer: Vec<Buffer>,
     #[serde(default)]
@@ -218,6 +221,9 @@ impl Table {
         if !work.has_streams() && self.streams.iter().any(|streams| streams.0 != 1) {
             return wrong(&format!("table {id} has several streams: expected `work` to be \"stream\" or \"both\""));
         }
+        if work != Work::Latency && self.pace.iter().any(|pace| pace.0.is_some()) {
+            return wrong(&format!("table {id} has a pace: expected `work` to be \"latency\""));
+        }
         let names: Vec<String> = self.cells(None).iter().map(Cell::name).collect();
         if let Some(name) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
             return wrong(&format!("table {id} has {} twice: expected each value of an axis once", name.1));
@@ -255,6 +261,7 @@ impl Table {
     pub fn told(&self) -> Told {
         Told {
             completion: self.completion.len() > 1,
+            pace: self.pace.len() > 1,
             buffer: self.buffer.len() > 1,
             place: self.place.len() > 1,
             load: self.load.len() > 1,
@@ -284,6 +291,7 @@ impl Table {
             bytes: 1,
             streams: 1,
             completion: Completion::Lazy,
+            pace: None,
             buffer: None,
             options: String::new(),
             place: Place::Apart,
@@ -299,6 +307,7 @@ impl Table {
         spread(&mut cells, &self.place, |cell, place| cell.place = *place);
         spread(&mut cells, &self.options, |cell, options| cell.options.clone_from(options.get_ref()));
         spread(&mut cells, &self.buffer, |cell, buffer| cell.buffer = buffer.0);
+        spread(&mut cells, &self.pace, |cell, pace| cell.pace = pace.0);
         spread(&mut cells, &self.completion, |cell, completion| cell.completion = *completion);
         spread(&mut cells, &self.streams, |cell, streams| cell.streams = streams.0);
         spread(&mut cells, &sizes, |cell, bytes| cell.bytes = *bytes);
@@ -376,6 +385,8 @@ mod tests {
             ("work = \"latency\"\nstreams = [2]\n", 6, "several streams"),
             ("work = \"latency\"\nbytes = [8, 9, 8]\n", 6, "twice"),
             ("work = \"stream\"\nstreams = [0]\n", 10, "1 to 64"),
+            ("work = \"latency\"\npace = [0]\n", 10, "messages a second"),
+            ("work = \"stream\"\npace = [1000]\n", 6, "has a pace"),
             ("work = \"stream\"\nmtu = [10]\n", 10, "MTU of 576"),
             ("work = \"stream\"\nbuffer = [\"1\"]\n", 10, "4 KiB"),
             ("work = \"stream\"\noptions = [\"colour=red\"]\n", 10, "colour"),

@@ -107,6 +107,7 @@ impl Maker {
             streams: cell.streams,
             buffer_bytes: cell.buffer.map(usize::try_from).transpose()?,
             histogram: cell.work == Work::Latency,
+            pace: cell.pace,
             ..self.args(program)
         };
         let mut pair = launcher.pair(column, &args, place)?;
@@ -240,6 +241,7 @@ mod tests {
             bytes,
             streams,
             completion: Completion::Lazy,
+            pace: None,
             buffer: None,
             options: String::new(),
             place: Place::Apart,

@@ -76,6 +76,7 @@ mod tests {
             bytes: 8,
             streams: 1,
             completion: Completion::Lazy,
+            pace: None,
             buffer: None,
             options: String::new(),
             place: Place::Apart,

@@ -82,6 +82,9 @@ pub struct WorkerArgs {
     /// Time each round trip on its own
     #[arg(long)]
     pub histogram: bool,
+    /// With --histogram: so many round trips a second, instead of as many as there can be
+    #[arg(long)]
+    pub pace: Option<u32>,
     /// Say with the result what the library's statistics say: the conductor cannot read them on another host
     #[arg(long)]
     pub tell_carried: bool,
@@ -106,6 +109,7 @@ impl WorkerArgs {
             messages: None,
             start_together: false,
             histogram: false,
+            pace: None,
             tell_carried: false,
         }
     }
@@ -146,6 +150,9 @@ impl WorkerArgs {
         }
         if let Some(messages) = self.messages {
             flag("--messages", messages.to_string());
+        }
+        if let Some(pace) = self.pace {
+            flag("--pace", pace.to_string());
         }
         if self.start_together {
             args.push("--start-together".into());

@@ -1,7 +1,7 @@
 //! One message there and back. Half of it is the one-way latency.
 
 use std::net::TcpStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use hdrhistogram::Histogram;
@@ -139,19 +139,25 @@ fn measure_trips(args: &WorkerArgs, mut trip: impl FnMut() -> Result<()>) -> Res
     Ok(outcome)
 }
 
-/// The clock is read for each round trip (some 25 ns that are part of the figure), so that the tail can be seen.
+/// The clock is read for each round trip (some 25 ns that are part of the figure), so that the tail can be seen. With a pace the
+/// client sleeps between them.
 pub fn measure_each(args: &WorkerArgs, mut trip: impl FnMut() -> Result<()>) -> Result<Outcome> {
     let mut histogram = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
     let begin = Instant::now();
     let mut before = begin;
     let mut trips = 0u64;
+    let between = args.pace.map(|pace| Duration::from_secs(1) / pace);
     loop {
         trip()?;
         trips += 1;
-        let now = Instant::now();
+        let mut now = Instant::now();
         let since_begin = now - begin;
         if since_begin >= args.duration() / 8 {
             histogram.saturating_record((now - before).as_nanos() as u64 / 2);
+        }
+        if let Some(between) = between {
+            std::thread::sleep((begin + between.saturating_mul(trips as u32)).saturating_duration_since(now));
+            now = Instant::now();
         }
         before = now;
         if since_begin >= args.duration() + args.duration() / 8 {

@@ -1,15 +1,9 @@
 //! Waiting for readiness.
 
-use beeline_sockets::{Outcome, epoll, life, poll};
+use beeline_sockets::{Outcome, calls, epoll};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::real::hooks;
-
-/// As in `sockets`: an epoll set is something of ours from its creation on.
-#[inline]
-fn allowed(f: impl FnOnce() -> Outcome) -> Outcome {
-    if life::may_accelerate() { f() } else { Outcome::Kernel }
-}
 
 /// Whether a checked form has room for its entries; if not, libc's own ends the program.
 fn fits(count: nfds_t, room: usize) -> bool {
@@ -18,30 +12,30 @@ fn fits(count: nfds_t, room: usize) -> bool {
 
 hooks! {
     fn poll | __poll: (fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int [] =>
-        poll::poll(fds, count, timeout_ms);
+        calls::poll(fds, count, timeout_ms);
 
     fn ppoll: (fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int [] =>
-        poll::ppoll(fds, count, timeout, mask.cast());
+        calls::ppoll(fds, count, timeout, mask.cast());
 
     fn __poll_chk: (fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: usize) -> c_int [] =>
-        if fits(count, room) { poll::poll(fds, count, timeout_ms) } else { Outcome::Kernel };
+        if fits(count, room) { calls::poll(fds, count, timeout_ms) } else { Outcome::Kernel };
 
     fn __ppoll_chk: (fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: usize) -> c_int [] =>
-        if fits(count, room) { poll::ppoll(fds, count, timeout, mask.cast()) } else { Outcome::Kernel };
+        if fits(count, room) { calls::ppoll(fds, count, timeout, mask.cast()) } else { Outcome::Kernel };
 
     fn select | __select: (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int [] =>
-        poll::select(count, read, write, except, timeout);
+        calls::select(count, read, write, except, timeout);
 
     fn pselect: (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int [] =>
-        poll::pselect(count, read, write, except, timeout, mask.cast());
+        calls::pselect(count, read, write, except, timeout, mask.cast());
 
     fn epoll_create: (size: c_int) -> c_int [] =>
-        if size > 0 { allowed(|| epoll::create(0)) } else { Outcome::Kernel };
+        if size > 0 { calls::epoll_create(0) } else { Outcome::Kernel };
 
-    fn epoll_create1: (flags: c_int) -> c_int [] => allowed(|| epoll::create(flags));
+    fn epoll_create1: (flags: c_int) -> c_int [] => calls::epoll_create(flags);
 
     fn epoll_ctl: (set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int [] =>
-        allowed(|| epoll::ctl(set, operation, fd, event));
+        calls::epoll_ctl(set, operation, fd, event);
 
     fn epoll_wait: (set: c_int, events: *mut epoll_event, room: c_int, timeout_ms: c_int) -> c_int [] =>
         epoll::wait(set, events, room, timeout_ms);

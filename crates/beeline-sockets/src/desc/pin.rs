@@ -1,8 +1,6 @@
 //! Pins: operations that need a description without its locks.
 
 use core::cell::Cell;
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::Desc;
 
@@ -31,61 +29,47 @@ impl Pin {
         unsafe extern "C" fn undo(desc: *mut core::ffi::c_void) {
             // SAFETY: the description below, an object of a slab.
             let desc: &'static Desc = unsafe { &*desc.cast() };
-            desc.end_wait();
+            desc.keepers.end_wait();
             unpin(desc);
         }
         if self.waits.replace(true) {
             return wait();
         }
-        self.desc.begin_wait();
+        self.desc.keepers.begin_wait();
         let result = crate::cancel::undoing(undo, self.desc, wait);
-        self.desc.end_wait();
+        self.desc.keepers.end_wait();
         self.waits.set(false);
         result
     }
 }
 
 impl Desc {
-    /// Keeps the description, its lane and its side for its holder. Only [`crate::table::pin`] can tell whether they
+    /// Keeps the description, its lane and its side for its holder. Only [`crate::guards::pin`] can tell whether they
     /// were still there to be kept.
     pub(crate) fn pin(&'static self) -> Pin {
-        self.pins.fetch_add(1, SeqCst);
+        self.keepers.pin();
         Pin { desc: self, waits: Cell::new(false) }
-    }
-
-    fn begin_wait(&self) {
-        self.waiters.fetch_add(1, Relaxed);
-    }
-
-    fn end_wait(&self) {
-        count_down(&self.waiters);
     }
 
     /// Makes a pin that waits from now on into one that whoever has the description gives back by [`Desc::let_go`].
     pub(crate) fn hold(pin: Pin) -> &'static Desc {
         let desc = pin.desc;
         core::mem::forget(pin);
-        desc.begin_wait();
+        desc.keepers.begin_wait();
         desc
     }
 
     /// See [`Desc::hold`].
     pub(crate) fn let_go(&'static self) {
-        self.end_wait();
+        self.keepers.end_wait();
         unpin(self);
     }
 }
 
-/// Counts down unless nothing is counted: a handler may fork in the middle of a wait, and its child return here
-/// uncounted. Returns what was counted before.
-fn count_down(count: &AtomicU32) -> u32 {
-    count.fetch_update(SeqCst, Relaxed, |count| count.checked_sub(1)).unwrap_or(0)
-}
-
 fn unpin(desc: &'static Desc) {
-    if count_down(&desc.pins) == 1 {
-        if desc.lingering.load(SeqCst) != 0 {
-            crate::life::end_lingering(desc);
+    if desc.keepers.unpin() {
+        if desc.keepers.lingers() {
+            (desc.operations.get().end_lingering)(desc);
         }
         desc.end_if_due();
     }

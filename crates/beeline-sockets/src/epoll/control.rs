@@ -1,32 +1,34 @@
 //! Making sets and changing their members.
 
-use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
+use super::all::{entries_of, every_set, link, sets_with, unlink};
+use super::cool::cool_entry;
+use super::faults::attend;
 use super::judge::judge;
+use super::listeners::{hidden_of, watch_hidden};
 use super::registration::{
     EPOLLEXCLUSIVE, expose, park, unpark, unpark_all, unpark_namesakes, unpark_number, untell, watch,
 };
+use super::set::set_of;
 use super::set::{Entry, SETS, Set};
-use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, attend, cool_entry, set_of};
+use super::waker::{WAKER, wake_sleeper};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
-use crate::lock::Lock;
-use crate::{Errno, Outcome, kernel, life, meet, table};
+use crate::linger::end_lingering;
+use crate::operations::{Adopt, Operations};
+use crate::watchers::Watchers;
+use crate::{Errno, Outcome, close, kernel, process, table, watchers};
 use beeline_lane::Armed;
 
 /// What epoll_ctl(2) allows beside `EPOLLEXCLUSIVE`.
 const EXCLUSIVE_ALLOWS: u32 = EPOLLEXCLUSIVE
     | (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP | libc::EPOLLET) as u32;
-/// `EFD_CLOEXEC | EFD_NONBLOCK` of eventfd2(2).
-const EVENTFD_FLAGS: usize = 0o2_004_000;
-/// The data of the waker's events; no app chooses it by accident.
-pub(super) const WAKER_DATA: u64 = 0xBEE1_1E5A_3C96_D2F7;
 
-/// All sets in use, linked through `next_set`.
-static ALL: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
-static ALL_LOCK: Lock = Lock::new();
-/// A descriptor that is always readable; -1 until it is needed.
-static WAKER: AtomicI32 = AtomicI32::new(-1);
+/// See [`crate::operations`].
+static SET: Operations = Operations { close: close_set, end_lingering, ..Operations::NONE };
+/// See [`crate::watchers`].
+static WATCHERS: Watchers = Watchers { forget, forget_last, notify, take_out, put_back };
 
 /// `epoll_create1(2)`.
 pub fn create(flags: i32) -> Outcome {
@@ -36,15 +38,15 @@ pub fn create(flags: i32) -> Outcome {
         Ok(fd) => fd as i32,
         Err(errno) => return Outcome::Fail(errno),
     };
-    meet::fd_reborn(fd);
+    close::fd_reborn(fd);
     // Without memory the set is the kernel's alone; lanes then look to it as their anchors do.
     if let (Some(desc), Some(set)) = (DESCS.take(), SETS.take()) {
         set.begin(desc, flags & libc::EPOLL_CLOEXEC == 0);
-        desc.begin(Kind::Epoll, fd, 0, life::forks());
-        desc.set.store(core::ptr::from_ref(set).cast_mut(), Relaxed);
-        let _guard = ALL_LOCK.lock();
-        set.next_set.store(ALL.load(Relaxed), Relaxed);
-        ALL.store(core::ptr::from_ref(set).cast_mut(), Relaxed);
+        desc.begin(Kind::Epoll, fd, 0, process::forks());
+        desc.operations.set(&SET);
+        desc.set.store(core::ptr::from_ref(set).cast_mut().cast(), Relaxed);
+        watchers::register(&WATCHERS);
+        link(set);
         let _ = table::set(fd, Some(desc));
     }
     Outcome::Done(fd as isize)
@@ -54,7 +56,7 @@ pub fn create(flags: i32) -> Outcome {
 ///
 /// # Safety
 /// `event` must be null or valid, as for epoll_ctl(2).
-pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_event) -> Outcome {
+pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_event, adopt: Adopt) -> Outcome {
     // Beyond all numbers are the ghosts.
     let Some(set) = table::get(epfd).and_then(set_of).filter(|_| table::reaches(fd)) else { return Outcome::Kernel };
     let event = match (operation, event as usize) {
@@ -64,14 +66,14 @@ pub unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_ev
         _ => Some(unsafe { event.read_unaligned() }),
     };
     if operation == libc::EPOLL_CTL_ADD {
-        meet::adopt_listener(fd);
+        adopt(fd);
     }
     let desc = table::get(fd);
     if let Some(inner) = desc.filter(|desc| desc.kind() == Kind::Epoll) {
         expose(inner);
     }
     if let Some(listener) = desc.filter(|desc| operation != libc::EPOLL_CTL_DEL && desc.kind() == Kind::Listener) {
-        meet::open_door(listener);
+        (listener.operations.get().before_watch)(listener);
     }
     let outcome = {
         let _guard = set.lock.lock();
@@ -125,87 +127,108 @@ fn change(
     }
     match (operation, event) {
         (libc::EPOLL_CTL_DEL | libc::EPOLL_CTL_MOD, _) if parked.is_some() => Err(Errno(libc::ENOENT)),
-        (libc::EPOLL_CTL_DEL, _) => {
-            if let Some(entry) = old
-                && park(set, fd, entry)
-            {
-                return Ok(false);
-            }
-            let dead = old.is_some_and(|entry| entry.dead.load(Relaxed));
-            let result = kernel::epoll_ctl(epfd, operation, fd, None);
-            if let Some(entry) = old {
-                hidden_of(entry, |hidden| {
-                    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
-                });
-                set.remove(fd, entry);
-            }
-            if dead { Ok(false) } else { result.map(|_| false) }
-        }
-        (libc::EPOLL_CTL_ADD, Some(event)) => {
-            if let Some(entry) = old {
-                // Errors in the kernel's order: a bad descriptor or event first.
-                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
-                if entry.desc().is_some() {
-                    // A dead anchor had been taken out.
-                    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
-                    return Err(Errno(libc::EEXIST));
-                }
-                // The kernel did not have it any more: a file that is not ours was closed, and this is another one.
-                set.remove(fd, entry);
-                let _ = set.insert(fd, event.events, event.u64, desc);
-                return Ok(false);
-            }
-            let lane = desc.is_some_and(Desc::is_lane);
-            if lane && event.events & EPOLLEXCLUSIVE != 0 && event.events & !EXCLUSIVE_ALLOWS != 0 {
-                return Err(Errno(libc::EINVAL));
-            }
-            if !lane {
-                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
-            }
-            let told = set.take_parked(fd);
-            let Some(entry) = set.insert(fd, event.events, event.u64, desc) else {
-                return if lane { Err(Errno(libc::ENOMEM)) } else { Ok(false) };
-            };
-            if let Some((events, data)) = told {
-                entry.told.store(events, Relaxed);
-                entry.told_data.store(data, Relaxed);
-            }
-            if lane && !watch(epfd, set, fd, entry) {
-                set.remove(fd, entry);
-                // Asked again with the app's own event, the kernel says what is wrong.
-                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
-                let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
-                return Err(Errno(libc::EINVAL));
-            }
-            hidden_of(entry, |hidden| watch_hidden(epfd, entry, hidden));
-            Ok(settle(epfd, set, fd, entry))
-        }
-        (libc::EPOLL_CTL_MOD, Some(event)) => {
-            let Some(entry) = old else {
-                return kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false);
-            };
-            if (event.events | entry.events.load(Relaxed)) & EPOLLEXCLUSIVE != 0 {
-                return Err(Errno(libc::EINVAL));
-            }
-            if entry.desc().is_some_and(Desc::is_lane) {
-                set.modify(fd, entry, event.events, event.u64);
-                entry.kernel_out.store(false, Relaxed);
-                if !watch(epfd, set, fd, entry) {
-                    return Err(Errno(libc::ENOENT));
-                }
-            } else {
-                kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
-                set.modify(fd, entry, event.events, event.u64);
-                hidden_of(entry, |hidden| {
-                    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
-                    watch_hidden(epfd, entry, hidden);
-                });
-            }
-            Ok(settle(epfd, set, fd, entry))
-        }
+        (libc::EPOLL_CTL_DEL, _) => delete(epfd, set, fd, old),
+        (libc::EPOLL_CTL_ADD, Some(event)) => match old {
+            Some(entry) => add_again(epfd, set, fd, event, entry, desc),
+            None => add(epfd, set, fd, event, desc),
+        },
+        (libc::EPOLL_CTL_MOD, Some(event)) => match old {
+            Some(entry) => modify(epfd, set, fd, event, entry),
+            None => kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false),
+        },
         (_, Some(event)) => kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false),
         (_, None) => Err(Errno(libc::EINVAL)),
     }
+}
+
+/// `EPOLL_CTL_DEL`. The set is locked.
+fn delete(epfd: i32, set: &Set, fd: i32, old: Option<&Entry>) -> Result<bool, Errno> {
+    if let Some(entry) = old
+        && park(set, fd, entry)
+    {
+        return Ok(false);
+    }
+    let dead = old.is_some_and(|entry| entry.dead.load(Relaxed));
+    let result = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+    if let Some(entry) = old {
+        hidden_of(entry, |hidden| {
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+        });
+        set.remove(fd, entry);
+    }
+    if dead { Ok(false) } else { result.map(|_| false) }
+}
+
+/// `EPOLL_CTL_ADD` of a number that has an entry. The set is locked.
+fn add_again(
+    epfd: i32,
+    set: &Set,
+    fd: i32,
+    event: libc::epoll_event,
+    entry: &Entry,
+    desc: Option<&'static Desc>,
+) -> Result<bool, Errno> {
+    // Errors in the kernel's order: a bad descriptor or event first.
+    kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event))?;
+    if entry.desc().is_some() {
+        // A dead anchor had been taken out.
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+        return Err(Errno(libc::EEXIST));
+    }
+    // The kernel did not have it any more: a file that is not ours was closed, and this is another one.
+    set.remove(fd, entry);
+    let _ = set.insert(fd, event.events, event.u64, desc);
+    Ok(false)
+}
+
+/// `EPOLL_CTL_ADD`. The set is locked.
+fn add(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, desc: Option<&'static Desc>) -> Result<bool, Errno> {
+    let lane = desc.is_some_and(Desc::is_lane);
+    if lane && event.events & EPOLLEXCLUSIVE != 0 && event.events & !EXCLUSIVE_ALLOWS != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if !lane {
+        kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event))?;
+    }
+    let told = set.take_parked(fd);
+    let Some(entry) = set.insert(fd, event.events, event.u64, desc) else {
+        return if lane { Err(Errno(libc::ENOMEM)) } else { Ok(false) };
+    };
+    if let Some((events, data)) = told {
+        entry.told.store(events, Relaxed);
+        entry.told_data.store(data, Relaxed);
+    }
+    if lane && !watch(epfd, set, fd, entry) {
+        set.remove(fd, entry);
+        // Asked again with the app's own event, the kernel says what is wrong.
+        kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event))?;
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+        return Err(Errno(libc::EINVAL));
+    }
+    hidden_of(entry, |hidden| watch_hidden(epfd, entry, hidden));
+    Ok(settle(epfd, set, fd, entry))
+}
+
+/// `EPOLL_CTL_MOD`. The set is locked.
+fn modify(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, entry: &Entry) -> Result<bool, Errno> {
+    if (event.events | entry.events.load(Relaxed)) & EPOLLEXCLUSIVE != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if entry.desc().is_some_and(Desc::is_lane) {
+        set.modify(fd, entry, event.events, event.u64);
+        entry.kernel_out.store(false, Relaxed);
+        if !watch(epfd, set, fd, entry) {
+            return Err(Errno(libc::ENOENT));
+        }
+    } else {
+        kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event))?;
+        set.modify(fd, entry, event.events, event.u64);
+        hidden_of(entry, |hidden| {
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+            watch_hidden(epfd, entry, hidden);
+        });
+    }
+    Ok(settle(epfd, set, fd, entry))
 }
 
 /// A new or changed member is looked at by the next wait, and armed for those who sleep already. Tells whether it has
@@ -226,50 +249,6 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     ready || awaited && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready
 }
 
-/// Calls `f` with the further descriptors of a listener: its door and its lobby.
-pub(super) fn hidden_of(entry: &Entry, mut f: impl FnMut(i32)) {
-    if let Some(desc) = entry.desc().filter(|desc| desc.kind() == Kind::Listener) {
-        let mut hidden = [0i32; 20];
-        let count = meet::listener_fds(desc, &mut hidden);
-        hidden.iter().take(count).for_each(|fd| f(*fd));
-    }
-}
-
-/// Lets the kernel watch a listener's further descriptor under the listener's own data.
-fn watch_hidden(epfd: i32, entry: &Entry, hidden: i32) {
-    let interest = entry.events.load(Relaxed);
-    if interest & EPOLLIN != 0 {
-        // Level and edge as asked. One shot for the pair is kept by `wait`.
-        let events = interest & (EPOLLIN | EPOLLET | EPOLLEXCLUSIVE | EPOLLONESHOT);
-        let event = libc::epoll_event { events, u64: entry.data.load(Relaxed) };
-        if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, hidden, Some(event)) == Err(Errno(libc::EINVAL)) {
-            // The kernel lets no set be watched exclusively, and the lobby is one.
-            let shared = libc::epoll_event { events: events & !EPOLLEXCLUSIVE, ..event };
-            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, hidden, Some(shared));
-        }
-    }
-}
-
-/// One member of a pair has fired once: the other is not to fire, either.
-pub(super) fn disarm_pair(epfd: i32, fd: i32, entry: &Entry) {
-    entry.fired.store(true, Relaxed);
-    let event = libc::epoll_event { events: EPOLLONESHOT, u64: entry.data.load(Relaxed) };
-    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event));
-    hidden_of(entry, |hidden| {
-        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
-    });
-}
-
-/// Wakes one thread that sleeps in the kernel on `set`.
-pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
-    let Some(waker) = waker() else { return };
-    let event = libc::epoll_event { events: EPOLLIN | EPOLLONESHOT, u64: WAKER_DATA };
-    let operation = if set.has_waker.swap(true, Relaxed) { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
-    if kernel::epoll_ctl(epfd, operation, waker, Some(event)).is_err() {
-        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, waker, Some(event));
-    }
-}
-
 /// All sets are the kernel's alone from now on: there are no lanes any more, and nobody is to see the waker or what is
 /// parked.
 pub fn leave_sets() {
@@ -282,83 +261,16 @@ pub fn leave_sets() {
     });
 }
 
-/// The always-readable descriptor, made at first use.
-fn waker() -> Option<i32> {
-    let present = WAKER.load(Relaxed);
-    if present >= 0 {
-        return Some(present);
-    }
-    // SAFETY: plain numbers; the counter starts at one, so the descriptor is readable from the start.
-    let fd = unsafe { beeline_shm::sys::call(libc::SYS_eventfd2, [1, EVENTFD_FLAGS, 0, 0, 0, 0]) }.ok()? as i32;
-    let fd = kernel::hide(fd);
-    match WAKER.compare_exchange(-1, fd, Relaxed, Relaxed) {
-        Ok(_) => Some(fd),
-        Err(other) => {
-            kernel::close_hidden(fd);
-            Some(other)
-        }
-    }
-}
-
-/// Calls `f` with every set of the process.
-pub(super) fn every_set(mut f: impl FnMut(i32, &'static Set)) {
-    let _all = ALL_LOCK.lock();
-    // SAFETY: linked sets are objects of a slab, which are never unmapped.
-    let mut next: Option<&'static Set> = unsafe { ALL.load(Relaxed).as_ref() };
-    while let Some(set) = next {
-        let _guard = set.lock.lock();
-        if let Some(owner) = set.owner() {
-            f(owner.fd.load(Relaxed), set);
-        }
-        // SAFETY: as above.
-        next = unsafe { set.next_set.load(Relaxed).as_ref() };
-    }
-}
-
-pub(super) fn is_of(entry: &Entry, desc: &'static Desc) -> bool {
-    entry.desc().is_some_and(|found| core::ptr::eq(found, desc))
-}
-
-/// Calls `f` with every set that watches `fd` as `desc`.
-fn sets_with(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, &Entry)) {
-    if desc.entries.load(Relaxed) != 0 {
-        every_set(|epfd, set| {
-            if let Some(entry) = set.find(fd).filter(|entry| is_of(entry, desc)) {
-                f(epfd, set, entry);
-            }
-        });
-    }
-}
-
-/// Calls `f` with every entry of `desc`: first those under `fd`, then, if there are more, those under other numbers, of
-/// which some may be closed while a duplicate keeps the registration alive.
-fn entries_of(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, i32, &Entry)) {
-    let mut found = 0;
-    let entries = desc.entries.load(Relaxed);
-    sets_with(fd, desc, |epfd, set, entry| {
-        found += 1;
-        f(epfd, set, fd, entry);
-    });
-    if found < entries {
-        every_set(|epfd, set| {
-            set.for_each_entry(|other, entry| {
-                if other != fd && is_of(entry, desc) {
-                    f(epfd, set, other, entry);
-                }
-            });
-        });
-    }
-}
-
 /// `fd` is about to be closed: our entries for it go. The kernel's registration goes by itself with the last holder of
 /// the file, and is meant to stay while another process holds it (the set may be shared, too).
 ///
 /// While a duplicate is open in this process, a closed fd stays registered, as epoll(7) says.
 pub fn forget(fd: i32, desc: &'static Desc) {
     unpark_number(fd, desc);
-    match desc.refs.load(Relaxed) {
-        ..=1 => entries_of(fd, desc, |_, set, fd, entry| set.remove(fd, entry)),
-        _ => sets_with(fd, desc, |_, set, _| set.make_ghost(fd)),
+    if desc.keepers.has_last_number() {
+        entries_of(fd, desc, |_, set, fd, entry| set.remove(fd, entry));
+    } else {
+        sets_with(fd, desc, |_, set, _| set.make_ghost(fd));
     }
 }
 
@@ -383,7 +295,7 @@ pub fn remember(fd: i32, desc: &'static Desc) {
 
 /// The state of a connection changed, or a send found the ring full, which the kernel may not tell: members of sets are
 /// looked at by the next wait, and by one that sleeps already. No lock of the description may be held.
-pub fn stir(fd: i32, desc: &'static Desc) {
+pub fn notify(fd: i32, desc: &'static Desc) {
     entries_of(fd, desc, |epfd, set, fd, entry| {
         if settle(epfd, set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
             wake_sleeper(epfd, set);
@@ -406,7 +318,7 @@ pub fn put_back(fd: i32, desc: &'static Desc) {
     sets_with(fd, desc, |epfd, set, entry| {
         entry.dead.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
-        entry.fresh.store(true, Relaxed);
+        entry.seen.refresh();
         if !entry.fired.load(Relaxed) || desc.is_lane() {
             watch(epfd, set, fd, entry);
         }
@@ -433,49 +345,18 @@ pub fn listener_lost(listener: &'static Desc, hidden: i32) {
     });
 }
 
-/// Takes a set out of the list of all sets.
-pub(super) fn unlink(set: &'static Set) {
-    let _guard = ALL_LOCK.lock();
-    let mut link = &ALL;
-    loop {
-        let next = link.load(Relaxed);
-        if next.is_null() {
-            return;
-        }
-        if core::ptr::eq(next, set) {
-            link.store(set.next_set.load(Relaxed), Relaxed);
-            return;
-        }
-        // SAFETY: linked sets are objects of a slab, which are never unmapped.
-        link = unsafe { &(*next).next_set };
-    }
-}
-
-/// See [`super::reset_after_fork`].
-pub(super) fn reset_after_fork() {
-    ALL_LOCK.reset();
-    // SAFETY: as in `unlink`; the child has one thread.
-    let mut next = unsafe { ALL.load(Relaxed).as_ref() };
-    let mut torn = false;
-    while let Some(set) = next {
-        if set.lock.reset() {
-            set.rebuild();
-            torn = true;
-        }
-        if set.sleepers.load(Relaxed) != 0 {
-            set.sleepers.store(0, Relaxed);
-        }
-        // SAFETY: as above.
-        next = unsafe { set.next_set.load(Relaxed).as_ref() };
-    }
-    if torn {
-        table::for_each(|_, desc| desc.entries.store(0, Relaxed));
-        every_set(|_, set| {
-            set.for_each_entry(|_, entry| {
-                if let Some(desc) = entry.desc() {
-                    desc.entries.fetch_add(1, Relaxed);
-                }
-            });
+/// The last fd of an epoll set is being closed.
+fn close_set(desc: &'static Desc) {
+    let Some(set) = set_of(desc) else { return };
+    {
+        let _guard = set.lock.lock();
+        set.for_each_entry(|fd, entry| set.remove(fd, entry));
+        set.for_each_parked(|fd| {
+            set.take_parked(fd);
         });
     }
+    unlink(set);
+    desc.set.store(core::ptr::null_mut(), Relaxed);
+    desc.become_kind(Kind::Closed);
+    SETS.give(set);
 }

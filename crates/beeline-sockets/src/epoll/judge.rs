@@ -2,10 +2,10 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::set::{Entry, Set};
-use super::{
-    ARRIVAL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, ready, set_of,
-};
+use super::events::{ARRIVAL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
+use super::nested::ready;
+use super::set::set_of;
+use super::set::{Entry, Marks, Set};
 use crate::desc::{Desc, Kind};
 use crate::io;
 
@@ -24,8 +24,8 @@ pub(super) fn judge(set: &Set, entry: &Entry, depth: u32) -> u32 {
                 return 0;
             }
             let edge = entry.events.load(Relaxed) & EPOLLET == 0
-                || entry.fresh.load(Relaxed)
-                || arrivals(inner) != entry.seen_tail.load(Relaxed);
+                || entry.seen.is_fresh()
+                || arrivals(inner) != entry.seen.tail();
             return if edge { (EPOLLIN | EPOLLRDNORM) & interest } else { 0 };
         }
         _ => return 0,
@@ -45,29 +45,17 @@ pub(super) fn judge(set: &Set, entry: &Entry, depth: u32) -> u32 {
     if report == 0 || entry.events.load(Relaxed) & EPOLLET == 0 {
         return report;
     }
-    let edge = entry.fresh.load(Relaxed)
-        || desc.side().changes.load(Relaxed) != entry.seen_changes.load(Relaxed)
+    let edge = entry.seen.is_fresh()
+        || desc.side().changes.load(Relaxed) != entry.seen.changes()
         || interest & ARRIVAL != 0 && has_arrivals(entry, desc)
-        || interest & (EPOLLOUT | EPOLLWRNORM) != 0
-            && mask & EPOLLOUT != 0
-            && desc.fulls.load(Relaxed) != entry.seen_fulls.load(Relaxed);
+        || interest & (EPOLLOUT | EPOLLWRNORM) != 0 && mask & EPOLLOUT != 0 && desc.pace.fulls() != entry.seen.fulls();
     if edge { report } else { 0 }
 }
 
 /// Whether data that counts has come since the last report.
 fn has_arrivals(entry: &Entry, desc: &Desc) -> bool {
     let side = desc.side();
-    io::count_arrivals(desc, side) != entry.seen_tail.load(Relaxed)
-        || side.arrivals.load(Relaxed) != entry.seen_arrivals.load(Relaxed)
-}
-
-/// What counts edges, at one moment. It is taken before the mask that is reported: what comes in between is an edge
-/// of its own.
-pub(super) struct Marks {
-    /// The tail up to which each byte was an arrival; the sum of arrivals for a set.
-    tail: u32,
-    changes: u32,
-    arrivals: u32,
+    io::count_arrivals(desc, side) != entry.seen.tail() || side.arrivals.load(Relaxed) != entry.seen.arrivals()
 }
 
 impl Marks {
@@ -90,12 +78,9 @@ impl Marks {
 pub(super) fn reported(entry: &Entry, desc: &Desc, marks: Option<&Marks>, report: u32) {
     let events = entry.events.load(Relaxed);
     if let Some(marks) = marks {
-        entry.fresh.store(false, Relaxed);
-        entry.seen_tail.store(marks.tail, Relaxed);
-        entry.seen_changes.store(marks.changes, Relaxed);
-        entry.seen_arrivals.store(marks.arrivals, Relaxed);
+        entry.seen.report(marks);
         if desc.is_lane() && (report & EPOLLOUT != 0 || events & EPOLLOUT == 0) {
-            entry.seen_fulls.store(desc.fulls.load(Relaxed), Relaxed);
+            entry.seen.report_room(desc.pace.fulls());
         }
     }
     if events & EPOLLONESHOT != 0 {
@@ -119,7 +104,7 @@ pub(super) fn arrivals(set: &Set) -> u32 {
                 // Room that is there counts with all before it, room that is awaited does not yet: the sum never goes
                 // back. The factor keeps it from being made up for by bytes.
                 let awaited = u32::from(!io::writable_hint(desc, desc.side()));
-                let rooms = desc.fulls.load(Relaxed).wrapping_sub(awaited);
+                let rooms = desc.pace.fulls().wrapping_sub(awaited);
                 sum = sum.wrapping_add(rooms.wrapping_mul(0x9E37_79B1));
             }
         }

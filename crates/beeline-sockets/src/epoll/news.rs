@@ -4,17 +4,22 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use libc::epoll_event;
 
-use super::control::{WAKER_DATA, disarm_pair};
+use super::events::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
+use super::faults::hear;
 use super::judge::arrivals;
+use super::limits::LOOK_TICKS_MIN;
+use super::listeners::disarm_pair;
+use super::nested::any_ready;
 use super::order::Own;
 use super::registration::{bury, make_exact, pause, was_parked};
 use super::set::{Entry, Set};
+use super::set::{is_shared, open_fd, set_of};
 use super::wait::Call;
-use super::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, LOOK_TICKS_MIN, any_ready, hear, is_shared, open_fd, set_of};
-use crate::desc::{Desc, Kind};
+use super::waker::WAKER_DATA;
+use crate::desc::{Desc, Kind, Pin};
+use crate::io::somebody_polls;
 use crate::io::{self, Anchor, Next};
-use crate::poll::somebody_polls;
-use crate::{kernel, meet, table};
+use crate::{guards, kernel};
 
 /// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the
 /// set: they become hot. At a depth other than 0 the locks of sets around it may be held.
@@ -26,6 +31,19 @@ pub(super) fn take_news(epfd: i32, set: &'static Set, depth: u32) {
     // SAFETY: room for that many events.
     let count = unsafe { kernel::epoll_now(epfd, pointer, room as i32) };
     call.translate(count.unwrap_or(0));
+}
+
+/// What a kernel event has told of lanes.
+#[derive(Default)]
+struct News {
+    /// Whether something is hot that was not.
+    heated: bool,
+    /// Lanes whose anchor has news of an end, with what the kernel says: those are told without the set's lock.
+    told: [Option<(Pin, &'static Desc, i32, i16)>; 4],
+    /// A hot lane that was rung.
+    rung: Option<(i32, &'static Desc)>,
+    /// The stamp of a lane's peer.
+    stamp: Option<u64>,
 }
 
 impl Call {
@@ -64,12 +82,8 @@ impl Call {
         let guard = self.set.lock.lock();
         let mut known = false;
         let mut foreign = false;
-        // Lanes whose anchor has news: those are told without the set's lock.
-        let mut news = [const { None }; 4];
-        let mut told = 0;
-        let mut rung = None;
+        let mut news = News::default();
         let mut listener = None;
-        let mut stamp = None;
         // With equal data the kernel does not say which member it means, parked ones among them, and an end may be that
         // of a connection that had the number before: then members are asked themselves.
         let parked = was_parked(self.epfd, self.set, event.u64)
@@ -81,52 +95,7 @@ impl Call {
             match entry.desc().map(|desc| (desc, desc.kind())) {
                 // The kernel no longer watches it: this is about another member with the same data.
                 Some((_, Kind::Lane)) if entry.dead.load(Relaxed) => {}
-                Some((desc, Kind::Lane)) => {
-                    stamp = Some(desc.lane().stamp(desc.end().peer()));
-                    let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
-                    let event = match members {
-                        1 if harmless => event,
-                        _ => epoll_event { events: present_events(fd, desc), u64: event.u64 },
-                    };
-                    if event.events == 0 {
-                        return;
-                    }
-                    let dead = event.events & (EPOLLHUP | EPOLLERR) != 0;
-                    if entry.fired.load(Relaxed) {
-                        desc.side().rx.note_bell();
-                        // No pause keeps the kernel from telling of a dead anchor.
-                        if !dead {
-                            pause(self.epfd, fd, entry);
-                            return;
-                        }
-                    } else {
-                        make_exact(self.epfd, fd, entry);
-                        let was_hot = entry.hot.load(Relaxed);
-                        self.set.make_hot(fd, entry);
-                        desc.show_cpu();
-                        *heated |= !was_hot;
-                        if event.events & EPOLLIN != 0 {
-                            desc.side().rx.note_bell();
-                            rung = Some((fd, desc)).filter(|_| was_hot);
-                        }
-                    }
-                    let grave = event.events & !(EPOLLIN | libc::EPOLLOUT as u32);
-                    if grave == 0 {
-                        return;
-                    }
-                    *heated = true;
-                    match news.get_mut(told) {
-                        Some(place) if !self.is_inside => {
-                            // Pinned: its number may lead elsewhere, and a description that is given back, too.
-                            *place = Some((desc.pin(), desc, fd, grave as i16));
-                            told += 1;
-                        }
-                        _ => hear(self.set, fd, entry, desc, grave as i16),
-                    }
-                    if dead {
-                        bury(self.epfd, fd, entry);
-                    }
-                }
+                Some((desc, Kind::Lane)) => self.hear_of_lane(fd, entry, desc, event, members, &mut news),
                 Some((desc, Kind::Listener)) => {
                     if !entry.fired.load(Relaxed) && !self.has_reported(event) {
                         listener = Some((fd, desc));
@@ -134,20 +103,21 @@ impl Call {
                 }
                 Some((desc, Kind::Epoll)) => {
                     // An arrival that was reported already may be told by the kernel only now.
-                    let told = set_of(desc)
-                        .is_some_and(|inner| arrivals(inner) == entry.seen_tail.load(Relaxed) && any_ready(inner, 1));
+                    let told =
+                        set_of(desc).is_some_and(|inner| arrivals(inner) == entry.seen.tail() && any_ready(inner, 1));
                     if !told {
-                        entry.fresh.store(true, Relaxed);
+                        entry.seen.refresh();
                     }
                     self.set.make_hot(fd, entry);
-                    *heated = true;
+                    news.heated = true;
                 }
                 _ => foreign |= !parked || kernel::poll_now(fd, entry.events.load(Relaxed) as i16) != 0,
             }
         });
         drop(guard);
-        stamp.into_iter().for_each(|stamp| self.own.get_or_insert(Own::NONE).lane_at(stamp));
-        for (_pin, desc, fd, revents) in news.into_iter().flatten() {
+        *heated |= news.heated;
+        news.stamp.into_iter().for_each(|stamp| self.own.get_or_insert(Own::NONE).lane_at(stamp));
+        for (_pin, desc, fd, revents) in news.told.into_iter().flatten() {
             if desc.is_lane() {
                 let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
             }
@@ -156,7 +126,7 @@ impl Call {
             // What follows is about sets that nobody watches, and takes locks.
             return false;
         }
-        if let Some((fd, desc)) = rung {
+        if let Some((fd, desc)) = news.rung {
             self.hush(fd, desc);
         }
         if let Some((fd, desc)) = listener {
@@ -165,23 +135,78 @@ impl Call {
         foreign || !known && !parked && !self.set.has_strays.load(Relaxed)
     }
 
+    /// Notes what a kernel event says of a lane, and makes it hot. The set is locked.
+    fn hear_of_lane(
+        &self,
+        fd: i32,
+        entry: &Entry,
+        desc: &'static Desc,
+        event: epoll_event,
+        members: u32,
+        news: &mut News,
+    ) {
+        news.stamp = Some(desc.lane().stamp(desc.end().peer()));
+        let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
+        let events = match members {
+            1 if harmless => event.events,
+            _ => present_events(fd, desc),
+        };
+        if events == 0 {
+            return;
+        }
+        let dead = events & (EPOLLHUP | EPOLLERR) != 0;
+        if entry.fired.load(Relaxed) {
+            desc.side().rx.note_bell();
+            // No pause keeps the kernel from telling of a dead anchor.
+            if !dead {
+                pause(self.epfd, fd, entry);
+                return;
+            }
+        } else {
+            make_exact(self.epfd, fd, entry);
+            let was_hot = entry.hot.load(Relaxed);
+            self.set.make_hot(fd, entry);
+            desc.show_cpu();
+            news.heated |= !was_hot;
+            if events & EPOLLIN != 0 {
+                desc.side().rx.note_bell();
+                news.rung = Some((fd, desc)).filter(|_| was_hot);
+            }
+        }
+        let grave = events & !(EPOLLIN | libc::EPOLLOUT as u32);
+        if grave == 0 {
+            return;
+        }
+        news.heated = true;
+        match news.told.iter_mut().find(|place| place.is_none()) {
+            Some(place) if !self.is_inside => {
+                // Pinned: its number may lead elsewhere, and a description that is given back, too.
+                *place = Some((desc.pin(), desc, fd, grave as i16));
+            }
+            _ => hear(self.set, fd, entry, desc, grave as i16),
+        }
+        if dead {
+            bury(self.epfd, fd, entry);
+        }
+    }
+
     /// Takes out the bells of a hot lane that nobody sleeps on.
     fn hush(&self, fd: i32, desc: &'static Desc) {
         let number = open_fd(fd, desc);
-        let Some(_pin) = table::pin(number, desc) else { return };
+        let Some(_pin) = guards::pin(number, desc) else { return };
         let hushed = {
             // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If another
             // thread has made it cold meanwhile, a bell may be all that tells of it.
             let _set = self.set.lock.lock();
             let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
             let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.hot.load(Relaxed));
-            let Some(guard) = table::rx_of(number, desc).filter(|_| hot) else { return };
+            let Some(guard) = guards::rx_of(number, desc).filter(|_| hot) else { return };
             // Whoever sleeps has said so before it armed the lane, under the lock that we hold. On a set that others watch
             // sleep those who watch it.
             let alone = !desc.shared.load(Relaxed)
                 && desc.entries.load(Relaxed) == 1
                 // Ours.
-                && desc.pins.load(Relaxed) == 1
+                && desc.keepers.pins() == 1
                 && self.set.sleepers.load(Relaxed) == 0
                 && !self.set.exposed.load(Relaxed)
                 && !somebody_polls();
@@ -205,7 +230,7 @@ impl Call {
     /// have not said hello, which changes sets; so the set is not locked.
     fn listener_fires(&self, fd: i32, desc: &'static Desc, event: epoll_event) -> bool {
         let in_queue = || kernel::poll_now(desc.fd.load(Relaxed), libc::POLLIN) != 0;
-        if event.events & EPOLLIN != 0 && !meet::door_ready(desc) && !in_queue() {
+        if event.events & EPOLLIN != 0 && !(desc.operations.get().is_readable)(desc) && !in_queue() {
             return false;
         }
         let _guard = self.set.lock.lock();

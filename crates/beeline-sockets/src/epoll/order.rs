@@ -22,10 +22,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use libc::epoll_event;
 
+use super::events::{EPOLLET, EPOLLONESHOT};
 use super::judge::judge;
 use super::set::{Entry, NIL};
 use super::wait::Call;
-use super::{EPOLLET, EPOLLONESHOT};
 use crate::desc::{Desc, Kind};
 
 /// Events of the kernel's own that are put in order; more of them stay before all lanes.

@@ -26,9 +26,10 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::control::every_set;
+use super::all::every_set;
+use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+use super::set::set_of;
 use super::set::{Entry, Set};
-use super::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, set_of};
 use crate::desc::Desc;
 use crate::kernel;
 

@@ -10,22 +10,27 @@
 //! beyond all numbers, so that the number is free for another file, and no system call by number can hit a stranger.
 
 mod departed;
+mod entry;
+mod ghosts;
 mod hands;
+mod marks;
 mod parked;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::sys;
 
-use super::{EPOLLOUT, EPOLLWRNORM};
 use crate::desc::{Desc, Kind};
+use crate::hidden::FDS;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
-use crate::table::FDS;
-use crate::wait::Budget;
+use crate::table;
+use crate::wait::{Budget, SpinState};
 
 pub use departed::Departed;
+pub use entry::Entry;
 pub use hands::Hands;
+pub use marks::{Marks, Seen};
 
 const CHUNK_FDS: usize = 256;
 /// All numbers, and the ghosts.
@@ -42,62 +47,6 @@ pub(super) const LANES_BEGAN: u8 = 1;
 pub(super) const KERNEL_BEGAN: u8 = 2;
 /// No fd: end of a chain or list.
 pub(super) const NIL: i32 = -1;
-
-/// One watched fd. Changed only under the set's lock.
-#[derive(Default)]
-#[repr(C)]
-pub struct Entry {
-    /// Whether the entry is in use.
-    pub used: AtomicBool,
-    /// Whether it is in the hot list.
-    pub hot: AtomicBool,
-    /// `EPOLLONESHOT` has fired.
-    pub fired: AtomicBool,
-    /// The kernel no longer watches the anchor: it is dead and would report so for ever.
-    pub dead: AtomicBool,
-    /// Whether the kernel watches the anchor for `EPOLLOUT`.
-    pub kernel_out: AtomicBool,
-    /// Whether the present state has not been reported yet (edge-triggered).
-    pub fresh: AtomicBool,
-    /// A fault of the peer that nobody has dealt with yet, by its number; 0 for none.
-    pub fault: AtomicU8,
-    /// Whether the app has deleted the entry and the kernel still has it. Then it is not in use.
-    pub parked: AtomicBool,
-    /// What the app asked for.
-    pub events: AtomicU32,
-    /// What the app wants back.
-    pub data: AtomicU64,
-    /// What the fd leads to; null for fds that are the kernel's alone.
-    pub desc: AtomicPtr<Desc>,
-    /// The tail up to which each byte was an arrival, at the last report (edge-triggered).
-    pub seen_tail: AtomicU32,
-    /// The side's `arrivals` at the last report (edge-triggered).
-    pub seen_arrivals: AtomicU32,
-    /// The description's `fulls` at the last report (edge-triggered).
-    pub seen_fulls: AtomicU32,
-    /// The side's `changes` at the last report (edge-triggered).
-    pub seen_changes: AtomicU32,
-    /// The call that reported the entry last.
-    pub call: AtomicU32,
-    /// The number of its addition to the set.
-    pub added: AtomicU32,
-    /// Its place among the members that were ready when they were looked at last; 0 for one that was not.
-    pub place: AtomicU32,
-    /// Looks in a row that found nothing.
-    pub idle_looks: AtomicU32,
-    /// The number of a ghost.
-    pub ghost_of: AtomicI32,
-    /// Next in the hash chain.
-    pub chain: AtomicI32,
-    /// What the kernel was told to watch the fd for, with a bit that says that it was told; 0 if it was not.
-    pub told: AtomicU32,
-    /// Under which data the kernel was told.
-    pub told_data: AtomicU64,
-    /// Neighbours in the hot list.
-    pub next: AtomicI32,
-    /// See `next`.
-    pub previous: AtomicI32,
-}
 
 type Chunk = [Entry; CHUNK_FDS];
 
@@ -151,10 +100,8 @@ pub struct Set {
     pub look_ticks: AtomicU64,
     /// What the last look of a spin at the kernel took, in the same ticks.
     pub look_price: AtomicU64,
-    /// The set's spin budget.
-    pub spin_ns: AtomicU32,
-    /// See [`crate::wait::Budget`].
-    pub spins_skipped: AtomicU32,
+    /// Whether it pays to spin for the set.
+    pub spin: SpinState,
     /// Who works for the set beside whoever waits.
     pub hands: Hands,
     /// Members that have left lately.
@@ -199,8 +146,7 @@ impl Set {
         self.last_look.store(0, Relaxed);
         self.look_ticks.store(0, Relaxed);
         self.look_price.store(0, Relaxed);
-        self.spin_ns.store(crate::config().spin_ns_max as u32, Relaxed);
-        self.spins_skipped.store(0, Relaxed);
+        self.spin.begin();
         self.hands.begin();
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));
     }
@@ -209,11 +155,7 @@ impl Set {
     /// longer spin costs less than a sleep.
     pub fn budget(&self) -> Budget<'_> {
         let lanes = u64::from(self.hot_lanes.load(Relaxed).min(HOT_LANES_MAX));
-        Budget {
-            spin_ns: &self.spin_ns,
-            skipped: &self.spins_skipped,
-            extra_ns: lanes.saturating_sub(1).saturating_mul(SPIN_NS_PER_LANE),
-        }
+        Budget { state: &self.spin, extra_ns: lanes.saturating_sub(1).saturating_mul(SPIN_NS_PER_LANE) }
     }
 
     /// Whether the kernel's side of the set is seen by this process's calls on its one number, and by nobody else.
@@ -316,64 +258,6 @@ impl Set {
         if fd as usize >= GHOSTS_BEGIN {
             self.ghosts.fetch_sub(1, Relaxed);
         }
-    }
-
-    /// The number of an entry was closed and its file was not. Without room the entry stays where it is.
-    pub fn make_ghost(&self, fd: i32) {
-        let free = |place: &i32| self.find(*place).is_none();
-        if let Some(place) = (GHOSTS_BEGIN as i32..(GHOSTS_BEGIN + CHUNK_FDS) as i32).find(free)
-            && let Some(ghost) = self.relocate(fd, place)
-        {
-            ghost.ghost_of.store(fd, Relaxed);
-            self.ghosts.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// A number leads to `desc` again: so does the entry that it had before it was closed.
-    pub fn revive_ghost(&self, fd: i32, desc: &'static Desc) -> Option<&Entry> {
-        let is_it = |place: &i32| {
-            self.find(*place).is_some_and(|ghost| {
-                ghost.ghost_of.load(Relaxed) == fd && ghost.desc().is_some_and(|other| core::ptr::eq(other, desc))
-            })
-        };
-        if self.ghosts.load(Relaxed) == 0 || self.find(fd).is_some() {
-            return None;
-        }
-        let place = (GHOSTS_BEGIN as i32..(GHOSTS_BEGIN + CHUNK_FDS) as i32).find(is_it)?;
-        self.relocate(place, fd)
-    }
-
-    /// Moves an entry to another place, with all it knows.
-    fn relocate(&self, from: i32, to: i32) -> Option<&Entry> {
-        let old = self.find(from)?;
-        let new = self.insert(to, old.events.load(Relaxed), old.data.load(Relaxed), old.desc())?;
-        for (target, source) in [
-            (&new.fired, &old.fired),
-            (&new.dead, &old.dead),
-            (&new.kernel_out, &old.kernel_out),
-            (&new.fresh, &old.fresh),
-        ] {
-            target.store(source.load(Relaxed), Relaxed);
-        }
-        for (target, source) in [
-            (&new.seen_tail, &old.seen_tail),
-            (&new.seen_fulls, &old.seen_fulls),
-            (&new.seen_changes, &old.seen_changes),
-            (&new.seen_arrivals, &old.seen_arrivals),
-            (&new.call, &old.call),
-            (&new.place, &old.place),
-            (&new.added, &old.added),
-            (&new.told, &old.told),
-        ] {
-            target.store(source.load(Relaxed), Relaxed);
-        }
-        new.fault.store(old.fault.load(Relaxed), Relaxed);
-        new.told_data.store(old.told_data.load(Relaxed), Relaxed);
-        if old.hot.load(Relaxed) {
-            self.make_hot(to, new);
-        }
-        self.remove(from, old);
-        Some(new)
     }
 
     /// Puts an entry at the end of the hot list.
@@ -494,25 +378,24 @@ impl Set {
     }
 }
 
-impl Entry {
-    /// Whether the app asked to be told of room.
-    pub fn asks_for_room(&self) -> bool {
-        self.events.load(Relaxed) & (EPOLLOUT | EPOLLWRNORM) != 0
+/// The set that a description of kind `Epoll` stands for.
+pub(super) fn set_of(desc: &Desc) -> Option<&'static Set> {
+    if desc.kind() != Kind::Epoll {
+        return None;
     }
+    // SAFETY: `create` alone has stored it: null or an object of a slab, which is never unmapped.
+    unsafe { desc.set.load(Relaxed).cast::<Set>().as_ref() }
+}
 
-    /// What the fd leads to.
-    pub fn desc(&self) -> Option<&'static Desc> {
-        // SAFETY: null or an object of a slab, which is never unmapped.
-        unsafe { self.desc.load(Relaxed).as_ref() }
-    }
+/// Whether other processes may have added members of their own.
+pub(super) fn is_shared(set: &Set) -> bool {
+    set.owner().is_none_or(|owner| owner.born.load(Relaxed) != crate::forks())
+}
 
-    fn renew(&self, events: u32, data: u64) {
-        self.events.store(events, Relaxed);
-        self.data.store(data, Relaxed);
-        self.fired.store(false, Relaxed);
-        self.fresh.store(true, Relaxed);
-        self.idle_looks.store(0, Relaxed);
-    }
+/// An fd under which the description's anchor is open: the registered one may have been closed while a
+/// duplicate keeps the registration alive.
+pub(super) fn open_fd(fd: i32, desc: &'static Desc) -> i32 {
+    if table::leads_to(fd, desc) { fd } else { desc.fd.load(Relaxed) }
 }
 
 #[cfg(test)]

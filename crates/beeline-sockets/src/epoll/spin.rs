@@ -2,10 +2,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use super::events::EPOLLET;
 use super::judge::judge;
+use super::limits::{LOOK_TICKS_MAX, SPIN_LOOK_TICKS};
 use super::set::{Entry, NIL};
 use super::wait::Call;
-use super::{EPOLLET, LOOK_TICKS_MAX, SPIN_LOOK_TICKS};
 use crate::io;
 use crate::wait::{Look, Patience, Spun, peers_are_near, ticks};
 

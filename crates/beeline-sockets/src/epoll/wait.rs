@@ -6,20 +6,21 @@ use beeline_lane::Armed;
 use beeline_stats::Counter;
 use libc::epoll_event;
 
-use super::control::wake_sleeper;
-use super::judge::{Marks, judge, reported};
+use super::cool::{cool_behind, cool_entry, cool_for_sleep};
+use super::events::{EPOLLET, EPOLLONESHOT};
+use super::faults::attend;
+use super::judge::{judge, reported};
+use super::limits::{BUSY_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN};
+use super::nested::any_ready;
 use super::order::Own;
-use super::set::{Entry, KERNEL_BEGAN, LANES_BEGAN, NIL, Set};
-use super::{
-    BUSY_WAITS, EPOLLET, EPOLLONESHOT, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, any_ready, attend, cool_behind,
-    cool_entry, cool_for_sleep, set_of,
-};
+use super::set::set_of;
+use super::set::{Entry, KERNEL_BEGAN, LANES_BEGAN, Marks, NIL, Set};
+use super::waker::wake_sleeper;
 use crate::app_memory::is_some;
 use crate::desc::{Desc, Pin};
-use crate::life::relay;
-use crate::poll::deadline;
+use crate::wait::deadline;
 use crate::wait::{Patience, Spun, Woken, ticks};
-use crate::{Errno, Outcome, kernel, stats, table};
+use crate::{Errno, Outcome, follow, guards, kernel, stats, table, upkeep};
 
 /// `epoll_wait(2)`.
 ///
@@ -128,8 +129,17 @@ impl Call {
     }
 
     fn wait(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
+        match self.at_once(deadline, mask)? {
+            Some(filled) => Ok(filled),
+            None => self.eventually(deadline, mask),
+        }
+    }
+
+    /// The part of a call that does not wait. `None` if it is to wait.
+    #[inline]
+    fn at_once(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<Option<usize>, Errno> {
         let _ = attend(self.set);
-        crate::meet::look_after_offers();
+        upkeep::look_after();
         let due = self.look_is_due();
         // Where an array became full, the kernel's events and ours begin by turns.
         let crowded = self.set.crowded.load(Relaxed);
@@ -146,7 +156,7 @@ impl Call {
             let began = if kernel_begins { KERNEL_BEGAN } else { LANES_BEGAN };
             self.set.crowded.store(if full { began } else { 0 }, Relaxed);
         }
-        if self.filled == 0 && relay::catch_up() {
+        if self.filled == 0 && follow::catch_up() {
             self.look()?;
         }
         if self.filled == 0 && attend(self.set) {
@@ -155,13 +165,18 @@ impl Call {
         if self.filled != 0 || deadline == Deadline::Now {
             if self.filled == 0
                 && let Some(mask) = mask
-                && let Err(errno) = crate::poll::let_signals_in(mask)
+                && let Err(errno) = crate::wait::let_signals_in(mask)
             {
                 self.leave();
                 return Err(errno);
             }
-            return Ok(self.leave());
+            return Ok(Some(self.leave()));
         }
+        Ok(None)
+    }
+
+    /// Goes on after a look that found nothing.
+    fn eventually(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
         let mut patience = Patience::until(match deadline {
             Deadline::Never => None,
             Deadline::Now => Some(0),
@@ -171,7 +186,7 @@ impl Call {
         let given = self.epfd;
         let mut held = None;
         loop {
-            relay::catch_up();
+            follow::catch_up();
             if mask.is_none() {
                 match self.spin(&mut patience) {
                     Spun::News => {
@@ -231,7 +246,7 @@ impl Call {
 
     fn pin(&self) -> Option<Pin> {
         let desc = table::get(self.epfd).filter(|desc| set_of(desc).is_some_and(|set| core::ptr::eq(set, self.set)))?;
-        table::pin(self.epfd, desc)
+        guards::pin(self.epfd, desc)
     }
 
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.

@@ -5,9 +5,13 @@
 
 use beeline_lane::{Armed, Since, flags as lane_flags};
 
-use super::{Anchor, Next, fault, kernel_said, observe, pace, receive_over, reset, writable_hint};
+use super::faults::{fault, kernel_said, pace};
+use super::readiness::{receive_over, writable_hint};
 use crate::Outcome;
+use crate::anchor::Anchor;
 use crate::desc::{Desc, Pin, Unlocked};
+use crate::ending::{Next, observe};
+use crate::side::reset;
 use crate::side::state;
 use crate::table;
 use crate::wait::{Patience, Spun, Woken};

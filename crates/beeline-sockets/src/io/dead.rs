@@ -2,8 +2,9 @@
 
 use beeline_lane::flags;
 
-use super::{DEAF, reset};
 use crate::desc::TxGuard;
+use crate::ending::DEAF;
+use crate::side::reset;
 use crate::side::{SideState, state};
 use crate::{Outcome, kernel};
 

@@ -8,8 +8,9 @@ use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use beeline_shm::sys::{self, call};
 
+use super::call::check_iovecs;
 use super::receive::{readv, receive_iovecs};
-use super::send::{check_iovecs, send_iovecs, writev};
+use super::send::{send_iovecs, writev};
 use crate::desc::Desc;
 use crate::{Errno, Outcome, kernel, table};
 

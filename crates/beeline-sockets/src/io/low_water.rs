@@ -16,8 +16,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use beeline_lane::flags;
 
-use super::{observe, unread_hint, urgent};
+use super::readiness::unread_hint;
+use super::urgent;
 use crate::desc::Desc;
+use crate::ending::observe;
 use crate::side::{LOWERED, SideState, state};
 
 /// Counts what has arrived. Returns the tail up to which each byte was an arrival; `arrivals` counts the others.
@@ -82,7 +84,7 @@ pub(crate) fn set_low_water(desc: &'static Desc, bytes: u32) {
     observe(desc, side);
     if side.is(state::PEER_FIN) || unread(desc, side) >= low_water(desc, side) {
         side.arrivals.fetch_add(1, Relaxed);
-        crate::epoll::stir(desc.fd.load(Relaxed), desc);
+        crate::watchers::notify(desc.fd.load(Relaxed), desc);
     }
 }
 

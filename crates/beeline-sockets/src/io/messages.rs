@@ -4,11 +4,13 @@ use beeline_lane::Sink;
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use super::call::{check_iovecs, not_a_lane, sane};
 use super::receive::receive_iovecs;
-use super::send::{check_iovecs, not_a_lane, sane, send_iovecs};
-use super::{observe, urgent};
+use super::send::send_iovecs;
+use super::urgent;
 use crate::app_memory::bogus;
-use crate::{Errno, Outcome, kernel, table};
+use crate::ending::observe;
+use crate::{Errno, Outcome, guards, kernel, table};
 
 /// `sendmsg(2)`. Ancillary data has no meaning on TCP; what the kernel knows at the socket's level is ignored, and
 /// anything else there is an error (`sock_cmsg_send`, Linux net/core/sock.c).
@@ -146,7 +148,7 @@ pub unsafe fn recvmmsg(
     // SAFETY: null or valid by the caller's word.
     let deadline = unsafe { timeout.as_ref() }
         .map(|timeout| kernel::now_ns().saturating_add(timeout.tv_sec as u64 * 1_000_000_000 + timeout.tv_nsec as u64));
-    let Some(_pin) = table::pin(fd, desc).filter(|_| desc.is_lane()) else { return Outcome::Kernel };
+    let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Outcome::Kernel };
     // do_recvmmsg() takes the pending error first, and leaves one that ends a call with messages for the next.
     let side = desc.side();
     observe(desc, side);

@@ -8,7 +8,7 @@
 
 use beeline_shm::sys::{SysResult, call};
 
-use crate::{Errno, kernel};
+use crate::{Errno, hidden};
 
 /// `RWF_NOWAIT` (linux/fs.h).
 const NOWAIT: usize = 8;
@@ -90,7 +90,7 @@ impl Aside {
         // SAFETY: room for the two ends.
         unsafe { call(libc::SYS_pipe2, [ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0]) }
             .map_err(|_| Errno(libc::ENOMEM))?;
-        Ok(Self { reading: kernel::hide(ends[0]), writing: kernel::hide(ends[1]) })
+        Ok(Self { reading: hidden::hide(ends[0]), writing: hidden::hide(ends[1]) })
     }
 
     fn write(&self, bytes: &[u8]) -> SysResult {
@@ -108,8 +108,8 @@ impl Aside {
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        kernel::close_hidden(self.reading);
-        kernel::close_hidden(self.writing);
+        hidden::close_hidden(self.reading);
+        hidden::close_hidden(self.writing);
     }
 }
 

@@ -2,18 +2,20 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Armed, Fault, LaneMemory, Reader, Since, Sink, flags as lane_flags};
+use beeline_lane::{Fault, LaneMemory, Reader, Sink};
 use beeline_stats::tunables::Wait;
 
-use super::blocking::{HeldUp, Waited, wait_readable};
-use super::send::{TRANSFER_MAX, check_iovecs, left, not_a_lane};
-use super::{Anchor, Next, count_arrivals, fault, kernel_said, low_water, observe, peeked, receive_over, urgent};
+use super::call::{TRANSFER_MAX, check_iovecs, left, not_a_lane};
+use super::faults::fault;
+use super::receiving::receive_pinned;
+use super::urgent;
+use crate::anchor::Anchor;
 use crate::app_memory::{bogus, is_some};
-use crate::desc::{Desc, Pin, RxGuard, Unlocked};
-use crate::side::{SideState, state};
+use crate::desc::Desc;
+use crate::ending::Next;
+use crate::side::SideState;
 use crate::table::{self, Place};
-use crate::wait::Patience;
-use crate::{Outcome, kernel, meet};
+use crate::{Outcome, guards};
 
 /// `read(2)`: as [`recv`] without flags, but nothing is asked of the connection for no bytes.
 ///
@@ -149,7 +151,7 @@ const BRIEF_LOOKS: u32 = 32;
 /// True if something came.
 #[inline]
 fn spin_for_data(desc: &Desc, lane: LaneMemory, side: &SideState) -> bool {
-    if desc.spin_ns.load(Relaxed) == 0 || crate::config().wait == Wait::Sleep || desc.peer_was_near() {
+    if desc.spin.ns() == 0 || crate::config().wait == Wait::Sleep || desc.peer_was_near() {
         return false;
     }
     let (peer, head) = (desc.end().peer(), side.rx.head());
@@ -246,7 +248,7 @@ fn receive_parts<'a>(
     if flags & libc::MSG_OOB != 0 {
         return urgent::receive(given, desc, flags, sinks).outcome;
     }
-    let Some(pin) = table::pin(given, desc) else { return left(given, desc, 0) };
+    let Some(pin) = guards::pin(given, desc) else { return left(given, desc, 0) };
     if flags & libc::MSG_WAITALL == 0 {
         return receive_pinned(given, &pin, flags, total, sinks);
     }
@@ -254,237 +256,12 @@ fn receive_parts<'a>(
     pin.while_waiting(|| receive_pinned(given, &pin, flags, total, sinks))
 }
 
-#[inline]
-fn receive_pinned<'a>(
-    given: i32,
-    pin: &Pin,
-    flags: i32,
-    total: usize,
-    mut sinks: impl Iterator<Item = Sink<'a>>,
-) -> Outcome {
-    let desc = pin.desc();
-    let peeking = flags & libc::MSG_PEEK != 0;
-    let mut got = 0usize;
-    let mut present = Sink::from(&mut [][..]);
-    let mut patience: Option<Patience> = None;
-    loop {
-        let mut held_up = HeldUp::default();
-        let may_nap = |naps| {
-            let (side, patience) = (desc.side(), &mut patience);
-            let patience = patience.get_or_insert_with(|| Patience::timeout(side.rcv_timeout_ns.load(Relaxed)));
-            held_up.goes_on(patience, flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0, naps)
-        };
-        let guard = match desc.await_rx(may_nap) {
-            Ok(guard) => guard,
-            Err(Unlocked::Gone) => return left(given, desc, got),
-            Err(Unlocked::Busy(_)) => return held_up.outcome(got),
-        };
-        let fd = pin.fd(given);
-        let anchor = Anchor(fd);
-        let side = guard.side;
-        // Before the look at the ring: another thread may learn of the end, and of bytes before it, meanwhile.
-        let was_over = receive_over(side);
-        if side.is(state::POISONED) {
-            // Nothing that the ring says is believed any more.
-            drop(guard);
-            return match side.take_error() {
-                errno if errno != 0 && got == 0 => Outcome::fail(errno),
-                _ => Outcome::Done(got as isize),
-            };
-        }
-        count_arrivals(desc, side);
-        let before = got;
-        let mut failed = None;
-        while got < total {
-            if present.is_empty() {
-                match sinks.next() {
-                    Some(sink) => present = sink,
-                    None => break,
-                }
-                continue;
-            }
-            let room = present.len();
-            let moved = if peeking {
-                peeked::peek(&guard, got, present.again())
-            } else if flags & libc::MSG_TRUNC != 0 {
-                peeked::skip(&guard, room, &anchor)
-            } else {
-                read_some(&guard, &mut present, &anchor)
-            };
-            match moved {
-                Ok(0) => break,
-                Ok(count) => {
-                    got += count;
-                    if peeking || flags & libc::MSG_TRUNC != 0 {
-                        let _ = present.split_front(count);
-                    }
-                    if peeking && count < room {
-                        break;
-                    }
-                }
-                Err(failure) => {
-                    failed = Some(failure);
-                    break;
-                }
-            }
-        }
-        if !peeking {
-            account(desc, side, got - before);
-        }
-        if let Some(failure) = failed {
-            drop(guard);
-            if got != 0 {
-                return Outcome::Done(got as isize);
-            }
-            if fault(fd, desc, failure, 0) == Next::Kernel {
-                return left(given, desc, 0);
-            }
-            continue;
-        }
-        if total != 0 && guard.lane.flags(desc.end().peer()) & lane_flags::URGENT != 0 && got < total {
-            // A read ends before an urgent byte, and the next one begins after it.
-            if got == 0
-                && let Some(stopped) = stopped_by_signal(patience.as_mut(), &guard)
-            {
-                return stopped;
-            }
-            match (got, peeking) {
-                (0, false) if urgent::pass(&guard, &anchor) => continue,
-                (1.., _) if guard.reader().view().mark.is_some_and(|mark| mark.distance == 0 || peeking) => {
-                    return Outcome::Done(got as isize);
-                }
-                _ => {}
-            }
-        }
-        if peeking && got != 0 && peeked::is_full(side) {
-            return Outcome::Done(got as isize);
-        }
-        let target = if flags & libc::MSG_WAITALL != 0 { total } else { total.min(low_water(desc, side) as usize) };
-        // A receive of no bytes waits for some, and then leaves them.
-        if got >= target && (got != 0 || total == 0 && guard.reader().unread() != Ok(0)) {
-            return Outcome::Done(got as isize);
-        }
-        // Nothing, or less than wanted. The flags are set after the last cursor: having seen them, one more
-        // look at the cursor tells whether the ring is drained.
-        observe(desc, side);
-        if receive_over(side) {
-            if !was_over && !peeking {
-                continue;
-            }
-            drop(guard);
-            return over(side, got);
-        }
-        let pending = side.error.load(Relaxed) != 0;
-        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0;
-        if pending || nonblocking {
-            if got != 0 {
-                return Outcome::Done(got as isize);
-            }
-            if pending {
-                return Outcome::fail(side.take_error());
-            }
-            return match empty(fd, desc, guard) {
-                Some(Outcome::Kernel) => left(given, desc, 0),
-                Some(outcome) => outcome,
-                None => continue,
-            };
-        }
-        let since = if peeking {
-            Since::Tail(side.rx.head().wrapping_add(got as u32 + guard.reader().hole()))
-        } else {
-            Since::Read
-        };
-        let timeout = side.rcv_timeout_ns.load(Relaxed);
-        drop(guard);
-        let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_readable(given, pin, since, patience) {
-            Waited::Again => {}
-            Waited::Kernel => return left(given, desc, got),
-            Waited::Stop(_) if got != 0 => return Outcome::Done(got as isize),
-            Waited::Stop(outcome) => return outcome,
-        }
-    }
-}
-
-/// At an urgent byte, a call that was interrupted while it waited ends before it goes past the byte.
-fn stopped_by_signal(patience: Option<&mut Patience>, guard: &RxGuard) -> Option<Outcome> {
-    let patience = patience?;
-    if guard.reader().view().mark.is_none_or(|mark| mark.distance != 0) {
-        return None;
-    }
-    match Waited::from_signal(patience)? {
-        Waited::Stop(outcome) => Some(outcome),
-        _ => None,
-    }
-}
-
-#[inline]
-fn read_some(guard: &RxGuard, present: &mut Sink<'_>, anchor: &Anchor) -> Result<usize, beeline_lane::Fault> {
-    let count = match guard.side.holds_peeked() {
-        false => guard.reader().read(present.again(), anchor)?,
-        true => peeked::read(guard, present.again(), anchor)?,
-    };
-    let _ = present.split_front(count);
-    Ok(count)
-}
-
-/// What `recv` returns when nothing will come any more: the order of tcp_recvmsg_locked().
-#[cold]
-fn over(side: &SideState, got: usize) -> Outcome {
-    if got != 0 || side.is(state::PEER_FIN) {
-        return Outcome::Done(got as isize);
-    }
-    match side.take_error() {
-        0 => Outcome::Done(0),
-        errno => Outcome::fail(errno),
-    }
-}
-
-/// A non-blocking `recv` that found nothing: from now on the kernel's view must tell about new data, as the app
-/// may wait by means that pass no hook of ours. An app that asks again and again without waiting is spared
-/// the bells: it will ask again.
-#[inline]
-pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
-    let eagains = desc.eagains.load(Relaxed).wrapping_add(1);
-    desc.eagains.store(eagains, Relaxed);
-    if guard.side.is(state::OFFERED) && meet::offers_are_due() {
-        drop(guard);
-        return if meet::look_after_offers() { None } else { Some(Outcome::fail(libc::EAGAIN)) };
-    }
-    if desc.entries.load(Relaxed) != 0 || eagains % EAGAINS_PER_ARM != 1 {
-        return Some(Outcome::fail(libc::EAGAIN));
-    }
-    let armed = guard.reader().arm(Since::Read, &Anchor(fd));
-    drop(guard);
-    match armed {
-        Ok(Armed::Sleep) => {
-            // An anchor that died tells only through the kernel.
-            let revents = kernel::poll_now(fd, libc::POLLRDHUP);
-            if revents != 0 && table::leads_to(fd, desc) {
-                return match kernel_said(fd, desc, revents) {
-                    Next::Kernel => Some(Outcome::Kernel),
-                    Next::Again => None,
-                };
-            }
-            Some(Outcome::fail(libc::EAGAIN))
-        }
-        Ok(Armed::Ready) => None,
-        Err(failure) => match fault(fd, desc, failure, 0) {
-            Next::Kernel => Some(Outcome::Kernel),
-            Next::Again => None,
-        },
-    }
-}
-
-/// Empty answers in a row between two armings.
-const EAGAINS_PER_ARM: u32 = 1024;
-
 #[inline(always)]
 pub(super) fn account(desc: &Desc, side: &SideState, bytes: usize) {
     if bytes == 0 {
         return;
     }
-    desc.eagains.store(0, Relaxed);
+    desc.pace.found_some();
     // SAFETY: null, or a slot of the mapped statistics file, which stays mapped.
     if let Some(slot) = unsafe { desc.slot.load(Relaxed).as_ref() } {
         slot.rx_bytes.store(slot.rx_bytes.load(Relaxed).wrapping_add(bytes as u64), Relaxed);

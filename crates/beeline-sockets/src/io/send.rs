@@ -2,20 +2,18 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Armed, Fault, Source, Writer};
+use beeline_lane::{Source, Writer};
 
-use super::blocking::{HeldUp, Waited, wait_writable};
-use super::bulk::BULK_BYTES;
-use super::dead::{broken, is_deaf, sent_to_the_deaf};
-use super::quiet::{Parts, Quiet};
-use super::{Anchor, Next, fault, kernel_said, observe, reset, urgent, writable_hint};
+use super::call::{TRANSFER_MAX, check_iovecs, left, not_a_lane};
+use super::sending::send_pinned;
+use crate::anchor::Anchor;
 use crate::app_memory::{bogus, is_some};
-use crate::desc::{Desc, Kind, Pin, TxGuard, Unlocked};
-use crate::lock::shared::Wait;
+use crate::bulk::BULK_BYTES;
+use crate::desc::Desc;
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
-use crate::wait::{Patience, ticks};
-use crate::{Outcome, kernel, reclaim};
+use crate::wait::ticks;
+use crate::{Outcome, guards};
 
 /// A reader that was killed at work, or while it polled, leaves no armed word that would tell. So the kernel is asked now
 /// and then while everything seems well: after so many sends, if that took so many ticks since it was asked last. Few
@@ -64,7 +62,7 @@ fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) ->
 fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> bool {
     let (lane, side) = (desc.lane(), desc.side());
     let writer = Writer::new(lane, desc.end(), &side.tx, &side.rx);
-    let sends = desc.sends.load(Relaxed).wrapping_add(1);
+    let sends = desc.pace.sends().wrapping_add(1);
     let length = source.len();
     if !place.leads_to(desc)
         || side.is(state::RESET | state::SHUT_WR | state::PEER_CLOSED | state::OFFERED)
@@ -74,7 +72,7 @@ fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -
     {
         return false;
     }
-    desc.sends.store(sends, Relaxed);
+    desc.pace.count_sends(sends);
     account(desc, side, length as u32);
     true
 }
@@ -106,13 +104,6 @@ fn send_nothing(fd: i32, desc: &'static Desc, flags: i32) -> Outcome {
         other => other,
     }
 }
-
-/// The most that one call moves, as in the kernel (`MAX_RW_COUNT`, read(2)).
-pub(super) const TRANSFER_MAX: usize = 0x7FFF_F000;
-
-/// The most that a send to a peer that is gone takes, as in the kernel: after sixteen parts of 32 KiB it looks at what has
-/// come meanwhile (`sk_flush_backlog` in tcp_sendmsg_locked()), and that is the reset.
-const LOST_MAX: usize = 16 * 32 * 1024;
 
 /// Largest message for [`send_small`].
 const SMALL_BYTES: usize = 4096;
@@ -189,54 +180,6 @@ unsafe fn send_gathered(fd: i32, parts: &[libc::iovec], flags: i32) -> Outcome {
     unsafe { send(fd, whole.as_ptr().cast(), length, flags) }
 }
 
-/// Checks an iovec array as the kernel does: `EINVAL` for a count beyond `IOV_MAX` or lengths beyond `SSIZE_MAX`,
-/// `EFAULT` for addresses that cannot be an app's.
-///
-/// # Safety
-/// `parts` must point to `count` iovecs unless it is nonsense.
-pub(super) unsafe fn check_iovecs<'a>(
-    parts: *const libc::iovec,
-    count: usize,
-) -> Result<(&'a [libc::iovec], usize), Outcome> {
-    if count > libc::UIO_MAXIOV as usize {
-        return Err(Outcome::fail(libc::EINVAL));
-    }
-    if count == 0 {
-        return Ok((&[], 0));
-    }
-    if bogus(parts as usize, 1) {
-        return Err(Outcome::fail(libc::EFAULT));
-    }
-    // SAFETY: by the caller's word.
-    let parts = unsafe { core::slice::from_raw_parts(parts, count) };
-    let mut total = 0usize;
-    for part in parts {
-        if part.iov_len > isize::MAX as usize {
-            return Err(Outcome::fail(libc::EINVAL));
-        }
-        total = total.saturating_add(part.iov_len).min(TRANSFER_MAX);
-        if bogus(part.iov_base as usize, part.iov_len) {
-            return Err(Outcome::fail(libc::EFAULT));
-        }
-    }
-    Ok((parts, total))
-}
-
-/// # Safety
-/// `message` must be valid unless it is nonsense.
-pub(super) unsafe fn sane<'a, T>(message: *const T) -> Option<&'a T> {
-    if bogus(message as usize, 1) {
-        return None;
-    }
-    // SAFETY: by the caller's word.
-    unsafe { message.as_ref() }
-}
-
-#[cold]
-pub(super) fn not_a_lane(desc: &Desc) -> Outcome {
-    if desc.kind() == Kind::Orphan { Outcome::Fail(crate::life::orphan_used(desc)) } else { Outcome::Kernel }
-}
-
 /// Sends the sources one after the other as one call.
 #[inline]
 fn send_parts<'a>(
@@ -249,202 +192,12 @@ fn send_parts<'a>(
     if flags & libc::MSG_FASTOPEN != 0 {
         return Outcome::fail(libc::EISCONN);
     }
-    let Some(pin) = table::pin(given, desc) else { return left(given, desc, 0) };
+    let Some(pin) = guards::pin(given, desc) else { return left(given, desc, 0) };
     if total < BULK_BYTES {
         return send_pinned(given, &pin, flags, total, sources);
     }
     // Another thread that closes the number may find it between two waits: all of it is sent, nevertheless.
     pin.while_waiting(|| send_pinned(given, &pin, flags, total, sources))
-}
-
-#[inline]
-fn send_pinned<'a>(
-    given: i32,
-    pin: &Pin,
-    flags: i32,
-    total: usize,
-    sources: impl Iterator<Item = Source<'a>>,
-) -> Outcome {
-    let desc = pin.desc();
-    if desc.is_lane() && desc.side().is(state::OFFERED) {
-        crate::meet::look_after_offers();
-    }
-    let mut parts = Parts { present: Source::from(&[][..]), rest: sources, total, sent: 0 };
-    let mut patience: Option<Patience> = None;
-    let mut wait = Wait::default();
-    let bulk = (total >= BULK_BYTES).then(|| (ticks(), desc.bulk.goes_around()));
-    let around = bulk.is_some_and(|(_, around)| around);
-    let urgently = flags & libc::MSG_OOB != 0;
-    loop {
-        let mut held_up = HeldUp::default();
-        let mut may_nap = |naps| {
-            let (side, patience) = (desc.side(), &mut patience);
-            let patience = patience.get_or_insert_with(|| Patience::timeout(side.snd_timeout_ns.load(Relaxed)));
-            held_up.goes_on(patience, flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0, naps)
-        };
-        let guard = if urgently { desc.await_tx(&mut may_nap) } else { desc.tx_here().ok_or(Unlocked::Gone) };
-        let mut guard = match guard {
-            Ok(guard) => guard,
-            Err(Unlocked::Gone) => return left(given, desc, parts.sent),
-            Err(Unlocked::Busy(_)) => return held_up.outcome(parts.sent),
-        };
-        let fd = pin.fd(given);
-        let anchor = Anchor(fd);
-        let side = guard.side;
-        observe(desc, side);
-        if side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0 {
-            drop(guard);
-            return broken(side, parts.sent, flags);
-        }
-        if total != 0 && is_deaf(&guard) {
-            return sent_to_the_deaf(fd, guard, parts.sent.max(total.min(LOST_MAX)));
-        }
-        let (before, tail) = (parts.sent, side.tx.tail());
-        let shares = guard.shares();
-        let mut failed = if shares && !urgently {
-            match parts.write(&guard) {
-                Quiet::Written(written) => {
-                    wait = Wait::default();
-                    written.err()
-                }
-                Quiet::Changed if side.is(state::RELAYED) => {
-                    drop(guard);
-                    return left(given, desc, parts.sent);
-                }
-                Quiet::Changed => continue,
-                Quiet::Busy => {
-                    drop(guard);
-                    if !may_nap(wait.naps()) {
-                        return held_up.outcome(parts.sent);
-                    }
-                    pin.while_waiting(|| side.tx_lock.nap(&mut wait));
-                    continue;
-                }
-            }
-        } else {
-            let writer = guard.writer().around_caches(around);
-            parts.write_all(|part, is_last| match urgently && is_last {
-                true => writer.write_urgent(part, &anchor, || urgent::announce(fd, &guard)),
-                false => writer.write(part, &anchor),
-            })
-        };
-        let mut sent = parts.sent;
-        let quietly = shares && !urgently;
-        let published = if quietly { (sent - before) as u32 } else { side.tx.tail().wrapping_sub(tail) };
-        account(desc, side, published);
-        if shares {
-            // From here on it is system calls, and looks that need no lock.
-            guard.let_others_in();
-            if published != 0 && failed.is_none() {
-                failed = guard.writer().tell_reader(&anchor).err();
-            }
-        }
-        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0;
-        if let Some(failure) = failed {
-            drop(guard);
-            // `write` could not say what it had published before it failed; the tail can.
-            sent = before + published as usize;
-            parts.sent = sent;
-            match after_fault(fd, desc, failure, published, sent, total) {
-                Some(Outcome::Kernel) => return left(given, desc, 0),
-                Some(outcome) => return outcome,
-                None => continue,
-            }
-        }
-        if sent == total {
-            let look = counted_for_look(desc);
-            let reach = side.tx.reach();
-            drop(guard);
-            reclaim::account(desc, reach);
-            if let Some((began, _)) = bulk {
-                desc.bulk.sent(sent, ticks().wrapping_sub(began));
-            }
-            if look {
-                crate::meet::end_if_cut(desc);
-                let revents = kernel::poll_now(fd, 0);
-                if revents != 0 && table::leads_to(fd, desc) {
-                    kernel_said(fd, desc, revents);
-                }
-            }
-            return Outcome::Done(sent as isize);
-        }
-        if nonblocking {
-            if let Some((began, _)) = bulk.filter(|_| sent >= BULK_BYTES) {
-                desc.bulk.sent(sent, ticks().wrapping_sub(began));
-            }
-            match full(fd, desc, guard, sent) {
-                Some(outcome) => return outcome,
-                None => continue,
-            }
-        }
-        let timeout = side.snd_timeout_ns.load(Relaxed);
-        drop(guard);
-        let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_writable(given, pin, patience) {
-            Waited::Again => {}
-            Waited::Kernel => return left(given, desc, sent),
-            Waited::Stop(_) if sent != 0 => return Outcome::Done(sent as isize),
-            Waited::Stop(outcome) => return outcome,
-        }
-    }
-}
-
-/// A non-blocking send that found no room for all: what it returns, or that it goes on.
-#[cold]
-pub(super) fn full(fd: i32, desc: &'static Desc, mut guard: TxGuard, sent: usize) -> Option<Outcome> {
-    desc.note_full();
-    if desc.entries.load(Relaxed) != 0 {
-        // A wait of ours will look after it.
-        drop(guard);
-        crate::epoll::stir(fd, desc);
-    } else if sent == 0 {
-        // Whoever watches the anchor through the kernel now must see it full.
-        let armed = guard.arm(&Anchor(fd));
-        drop(guard);
-        match armed {
-            Ok(Armed::Ready) if writable_hint(desc, desc.side()) => return None,
-            Ok(_) => {}
-            Err(failure) => {
-                fault(fd, desc, failure, 0);
-                return None;
-            }
-        }
-    }
-    Some(if sent != 0 { Outcome::Done(sent as isize) } else { Outcome::fail(libc::EAGAIN) })
-}
-
-/// After a fault in `write`: decides what the call returns, or that it goes on. `sent` bytes of the call are in
-/// the ring, `published` of them since the lock was taken.
-#[cold]
-fn after_fault(
-    fd: i32,
-    desc: &'static Desc,
-    failure: Fault,
-    published: u32,
-    sent: usize,
-    total: usize,
-) -> Option<Outcome> {
-    if fault(fd, desc, failure, published) == Next::Kernel {
-        return Some(left(fd, desc, sent));
-    }
-    let side = desc.side();
-    if failure == Fault::Gone && !side.is(state::RESET) {
-        // TCP takes the first send after the peer's close, and is reset for it.
-        reset(side, libc::ECONNRESET);
-        return Some(Outcome::Done(sent.max(total.min(LOST_MAX)) as isize));
-    }
-    None
-}
-
-/// The fd no longer leads to the lane for which the call began, of which `done` bytes were moved: started over on TCP,
-/// or closed by another thread. Then the number may be that of anything, which this call has nothing to do with.
-#[cold]
-pub(super) fn left(fd: i32, desc: &'static Desc, done: usize) -> Outcome {
-    match done {
-        0 if table::leads_to(fd, desc) => Outcome::Kernel,
-        0 => Outcome::fail(libc::EBADF),
-        _ => Outcome::Done(done as isize),
-    }
 }
 
 #[inline(always)]
@@ -456,18 +209,7 @@ pub(super) fn account(desc: &Desc, side: &SideState, bytes: u32) {
     }
 }
 
-/// Counts a send. Whether the kernel is to be asked after it.
-fn counted_for_look(desc: &Desc) -> bool {
-    let sends = desc.sends.load(Relaxed).wrapping_add(1);
-    desc.sends.store(sends, Relaxed);
-    let due = look_is_due(desc, sends);
-    if due {
-        desc.looked.store(ticks(), Relaxed);
-    }
-    due
-}
-
 #[inline]
-fn look_is_due(desc: &Desc, sends: u32) -> bool {
-    sends.is_multiple_of(SENDS_PER_GLANCE) && ticks().wrapping_sub(desc.looked.load(Relaxed)) > LOOK_TICKS
+pub(super) fn look_is_due(desc: &Desc, sends: u32) -> bool {
+    sends.is_multiple_of(SENDS_PER_GLANCE) && ticks().wrapping_sub(desc.pace.looked()) > LOOK_TICKS
 }

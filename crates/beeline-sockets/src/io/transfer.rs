@@ -12,16 +12,22 @@ use beeline_lane::{Since, Source};
 use beeline_shm::sys::{SysResult, call};
 
 use super::blocking::{Waited, wait_readable, wait_writable};
+use super::call::{TRANSFER_MAX, left};
 use super::dead;
+use super::faults::fault;
 use super::peeked;
 use super::pipe::Pipe;
+use super::readiness::receive_over;
 use super::receive;
-use super::send::{self, TRANSFER_MAX, left};
-use super::{Anchor, Next, fault, observe, receive_over};
+use super::receiving;
+use super::send::{self};
+use super::sending;
+use crate::anchor::Anchor;
 use crate::desc::Desc;
+use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Woken};
-use crate::{Errno, Outcome, kernel, table};
+use crate::{Errno, Outcome, guards, kernel, table};
 
 /// Bytes moved at a time; on the stack of the caller's thread.
 const PART_BYTES: usize = 16 * 1024;
@@ -230,10 +236,28 @@ fn at_urgent_byte(desc: &Desc, side: &SideState) -> Result<usize, Outcome> {
     }
 }
 
+/// What a splice from a lane returns if nothing will come any more.
+fn nothing_more(side: &SideState) -> Result<usize, Outcome> {
+    if side.is(state::PEER_FIN) {
+        return Ok(0);
+    }
+    match side.take_error() {
+        0 => Ok(0),
+        errno => Err(Outcome::fail(errno)),
+    }
+}
+
+/// What a splice into a pipe returns that nobody reads.
+#[cold]
+fn unread_pipe() -> Outcome {
+    dead::raise_sigpipe();
+    Outcome::fail(libc::EPIPE)
+}
+
 /// From a lane into a pipe: `tcp_splice_read` (Linux net/ipv4/tcp.c) after `wait_for_space` (fs/splice.c).
 fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
-    let Some(pin) = table::pin(given, desc) else { return Err(left(given, desc, 0)) };
+    let Some(pin) = guards::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
     let mut buffer = [0u8; PART_BYTES];
     let mut end = Pipe::new(pipe);
@@ -241,16 +265,14 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
     loop {
         let wait = || wait_for_pipe(pipe, libc::POLLOUT, nonblocking);
         if moved == 0 && pin.while_waiting(wait)? & libc::POLLERR != 0 {
-            dead::raise_sigpipe();
-            return Err(Outcome::fail(libc::EPIPE));
+            return Err(unread_pipe());
         }
         let guard = match desc.lock_rx() {
             Some(guard) => guard,
             None if moved != 0 => return Ok(moved),
             None => return Err(left(given, desc, 0)),
         };
-        let fd = pin.fd(given);
-        let side = guard.side;
+        let (fd, side) = (pin.fd(given), guard.side);
         if guard.reader().hole() != 0 {
             drop(guard);
             return if moved != 0 { Ok(moved) } else { at_urgent_byte(desc, side) };
@@ -293,17 +315,11 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
             if !was_over {
                 continue;
             }
-            if side.is(state::PEER_FIN) {
-                return Ok(0);
-            }
-            return match side.take_error() {
-                0 => Ok(0),
-                errno => Err(Outcome::fail(errno)),
-            };
+            return nothing_more(side);
         }
         // SPLICE_F_NONBLOCK is about the pipe alone.
         if side.nonblock.load(Relaxed) != 0 {
-            match receive::empty(fd, desc, guard) {
+            match receiving::empty(fd, desc, guard) {
                 Some(Outcome::Kernel) => return Err(left(given, desc, 0)),
                 Some(outcome) => return Err(outcome),
                 None => continue,
@@ -323,7 +339,7 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
 /// From a pipe into a lane: `splice_to_socket` (Linux fs/splice.c).
 fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
-    let Some(pin) = table::pin(given, desc) else { return Err(left(given, desc, 0)) };
+    let Some(pin) = guards::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
     let mut buffer = [0u8; PART_BYTES];
     let mut end = Pipe::new(pipe);
@@ -375,7 +391,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
             continue;
         }
         if side.nonblock.load(Relaxed) != 0 {
-            match send::full(fd, desc, guard, moved) {
+            match sending::full(fd, desc, guard, moved) {
                 Some(outcome) if moved == 0 => return Err(outcome),
                 Some(_) => return Ok(moved),
                 None => continue,

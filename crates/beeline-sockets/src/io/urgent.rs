@@ -11,10 +11,14 @@ use beeline_lane::{Bells, Reader, Sink, flags};
 use beeline_shm::LaneMemory;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Anchor, Next, fault, low_water, observe, peeked};
+use super::faults::fault;
+use super::low_water::low_water;
+use super::peeked;
+use crate::anchor::Anchor;
 use crate::desc::{Desc, TxGuard};
+use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
-use crate::{Outcome, kernel, table};
+use crate::{Outcome, guards, kernel};
 
 /// Bytes of unread bells in the kernel, with what each costs it, above which no more are sent out of band: a signal
 /// that nobody has answered is pending already.
@@ -67,7 +71,7 @@ pub(super) fn poll_mask(desc: &Desc, side: &SideState) -> i16 {
 /// `FIONREAD`, as tcp_inq(): only what comes before an urgent byte.
 pub(crate) fn unread(desc: &Desc, side: &SideState) -> u32 {
     if desc.lane().flags(desc.end().peer()) & flags::URGENT == 0 {
-        return super::unread_hint(desc, side);
+        return super::readiness::unread_hint(desc, side);
     }
     let view = view(desc, side);
     match view.mark {
@@ -91,7 +95,7 @@ pub(crate) fn set_inline(desc: &'static Desc, inline: bool) {
 
 /// A signal is sent between mark and byte, so a handler may ask for a byte that comes in a moment.
 fn await_arrival(fd: i32, desc: &'static Desc) {
-    let Some(_pin) = table::pin(fd, desc) else { return };
+    let Some(_pin) = guards::pin(fd, desc) else { return };
     let begin = kernel::now_ns();
     while desc.is_lane() && view(desc, desc.side()).mark.is_some_and(|mark| !mark.arrived) {
         match kernel::now_ns() - begin {
@@ -120,7 +124,7 @@ pub(super) fn receive<'a>(
 ) -> Taken {
     let fail = |errno| Taken { outcome: Outcome::fail(errno), flags: 0 };
     await_arrival(fd, desc);
-    let Some(guard) = table::rx_of(fd, desc) else { return Taken { outcome: Outcome::Kernel, flags: 0 } };
+    let Some(guard) = guards::rx_of(fd, desc) else { return Taken { outcome: Outcome::Kernel, flags: 0 } };
     let side = guard.side;
     observe(desc, side);
     let view = guard.reader().view();
@@ -166,7 +170,7 @@ pub(super) fn announce(fd: i32, guard: &TxGuard) {
 
 /// The connection has an owner now, who is to get signals.
 pub(crate) fn own(fd: i32) {
-    let Some(guard) = table::lane_tx(fd) else { return };
+    let Some(guard) = guards::lane_tx(fd) else { return };
     let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, &1i32);
     let end = guard.desc.end();
     guard.lane.set_flags(end, guard.lane.flags(end) | flags::SIGNALLED);

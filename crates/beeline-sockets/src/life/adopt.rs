@@ -10,7 +10,7 @@
 //!    directions are brought up to date before the first use. A lock that seems to be held by this very thread is a
 //!    dead one's.
 //!
-//! An anchor that cannot be taken over becomes an orphan ([`super::orphan`]). Parts that belong to no anchor are given
+//! An anchor that cannot be taken over becomes an orphan ([`crate::orphan`]). Parts that belong to no anchor are given
 //! back.
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -21,10 +21,10 @@ use beeline_shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 use beeline_shm::{SideMemory, memfd, sys};
 
 use super::handover::{by_cookie, end_loan};
-use super::{open_fds, orphan};
+use super::open_fds;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::side::{MAGIC, SideState};
-use crate::{io, kernel, meet, table};
+use crate::{io, kernel, meet, orphan, process, table};
 
 /// Descriptors that are looked at without memory from the kernel.
 const FEW: usize = 64;
@@ -240,7 +240,7 @@ fn install(
     side.arm_lock.disown();
     meet::adopt_lane(desc, memory, id, side, [side_fd, lane_fd], holder, end);
     desc.shared.store(true, Relaxed);
-    side.join(super::owner());
+    side.join(process::owner());
     bring_up_to_date(fd, desc);
     Some(desc)
 }

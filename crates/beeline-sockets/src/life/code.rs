@@ -40,6 +40,7 @@ use beeline_stats::Reason;
 use super::objects::{self, Object, Seen};
 use super::text::{self, Carried};
 use super::{may_accelerate, relay, rings};
+use crate::process;
 
 /// How often the program has loaded code, or may have; and how often it had when the text was searched and nothing found.
 static LOADS: AtomicU32 = AtomicU32::new(1);
@@ -62,9 +63,9 @@ pub fn allow_lanes() -> bool {
 /// Lanes came from elsewhere, to a program that makes some itself or to one that does not: they are given up if the process
 /// may have none.
 pub(crate) fn settle_lanes() {
-    if let Some(reason) = super::left_because() {
+    if let Some(reason) = process::left_because() {
         leave(reason);
-    } else if !super::has_stopped() && !is_clean() {
+    } else if !process::has_stopped() && !is_clean() {
         search();
     }
 }
@@ -77,7 +78,7 @@ pub(super) fn look_at_program() {
         is_go = program.notes().any(is_by_go);
         ControlFlow::Break(())
     });
-    if is_go && !allow_lanes() && super::left_because().is_some() {
+    if is_go && !allow_lanes() && process::left_because().is_some() {
         crate::stats::appear();
     }
 }

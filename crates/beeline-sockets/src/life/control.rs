@@ -10,9 +10,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_stats::Reason;
 
 use super::fds::{dup_from, hidden_refusal, note_nonblock};
-use super::{raw, relay};
 use crate::desc::{Desc, Kind};
-use crate::{Outcome, epoll, io, kernel, options, table};
+use crate::process::raw;
+use crate::{Outcome, epoll, follow, guards, io, kernel, options, table};
 
 // linux/fcntl.h
 const F_SETOWN_EX: i32 = 15;
@@ -37,7 +37,7 @@ pub unsafe fn fcntl(fd: i32, command: i32, argument: usize) -> Outcome {
             _ => Outcome::Kernel,
         });
     };
-    relay::follow_if_relayed(fd, desc);
+    follow::follow_if_relayed(fd, desc);
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => dup_from(fd, command, argument),
         libc::F_SETFL => set_flags(fd, desc, argument),
@@ -85,7 +85,7 @@ fn note_flags(desc: &'static Desc, nonblock: bool, asynchronous: bool) {
 /// `argument` must be what the request takes, as for ioctl(2).
 pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
     let Some(desc) = table::get(fd) else { return hidden_refusal(fd).unwrap_or(Outcome::Kernel) };
-    relay::follow_if_relayed(fd, desc);
+    follow::follow_if_relayed(fd, desc);
     // The kernel looks at 32 bits of the request, and libc's callers sign-extend.
     let request = request & 0xFFFF_FFFF;
     let kind = desc.kind();
@@ -114,9 +114,9 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
         return Outcome::Kernel;
     }
     let value = match request {
-        libc::FIONREAD => table::lane_rx(fd).map(|guard| Ok(io::unread_bytes(desc, guard.side))),
-        SIOCATMARK => table::lane_rx(fd).map(|guard| Ok(u32::from(io::at_mark(desc, guard.side)))),
-        libc::TIOCOUTQ => table::lane_tx(fd).map(|guard| guard.writer().unread()),
+        libc::FIONREAD => guards::lane_rx(fd).map(|guard| Ok(io::unread_bytes(desc, guard.side))),
+        SIOCATMARK => guards::lane_rx(fd).map(|guard| Ok(u32::from(io::at_mark(desc, guard.side)))),
+        libc::TIOCOUTQ => guards::lane_tx(fd).map(|guard| guard.writer().unread()),
         SIOCOUTQNSD => Some(Ok(0)),
         FIOGETOWN | SIOCGPGRP => return Outcome::Kernel,
         // The rest of the socket requests ask about the network, which an AF_UNIX socket does not know.

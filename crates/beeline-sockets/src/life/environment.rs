@@ -22,44 +22,27 @@
 
 mod hide;
 
-use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    AtomicPtr, AtomicU32, AtomicUsize,
+    Ordering::{AcqRel, Relaxed},
 };
 
 use beeline_shm::sys;
 
+pub use crate::process::environment::{List, note};
 pub use hide::hide;
 
 use super::image::Image;
 use crate::lock::exists;
+use crate::process::environment::{
+    KEPT_BYTES, OPTIONS, PRELOAD, entries, entry, is_kept, last_part, options_variable, strings,
+};
+use crate::process::{config, has_started};
 use crate::thread;
 
-const PRELOAD: &[u8] = b"LD_PRELOAD=";
-const OPTIONS: &[u8] = b"BEELINE_OPTIONS=";
-/// Room for the copies.
-const KEPT_BYTES: usize = 4096;
 /// Threads that can put environments together at one time without losing the memory.
 const SLOTS: usize = 16;
-
-/// A null-terminated list of strings.
-pub type List = *const *const c_char;
-
-/// What this process was started with.
-struct Kept {
-    ready: AtomicBool,
-    /// Our entry in `LD_PRELOAD`, and behind it the variable with the options, which ends in a zero.
-    bytes: UnsafeCell<[u8; KEPT_BYTES]>,
-    entry_bytes: AtomicUsize,
-}
-
-// SAFETY: `bytes` is written once, before `ready` is stored, and only read afterwards.
-unsafe impl Sync for Kept {}
-
-static KEPT: Kept =
-    Kept { ready: AtomicBool::new(false), bytes: UnsafeCell::new([0; KEPT_BYTES]), entry_bytes: AtomicUsize::new(0) };
 
 struct Slot {
     /// The thread, 0 for none.
@@ -72,91 +55,13 @@ static SLOT: [Slot; SLOTS] = [const {
     Slot { tid: AtomicU32::new(0), memory: AtomicPtr::new(core::ptr::null_mut()), length: AtomicUsize::new(0) }
 }; SLOTS];
 
-/// The strings of a list.
-///
-/// # Safety
-/// `list` must be null or a null-terminated list of strings that outlive the result.
-unsafe fn strings(list: List) -> impl Iterator<Item = &'static CStr> {
-    let mut next = list;
-    core::iter::from_fn(move || {
-        // SAFETY: the caller guarantees it.
-        unsafe {
-            if next.is_null() || (*next).is_null() {
-                return None;
-            }
-            let text = CStr::from_ptr(*next);
-            next = next.add(1);
-            Some(text)
-        }
-    })
-}
-
-/// Notes what the process was started with. `library` is the file name of this library as the dynamic linker knows it.
-/// True if the library came by its environment.
-///
-/// # Safety
-/// `list` must be null or a null-terminated list of strings. No other call of this may run at the same time: it is for the
-/// library's constructor alone.
-pub unsafe fn note(list: List, library: &[u8]) -> bool {
-    if KEPT.ready.load(Acquire) {
-        return false;
-    }
-    // SAFETY: the caller guarantees it.
-    let given = || unsafe { strings(list) }.map(CStr::to_bytes);
-    let mut preloads = given().filter_map(|text| text.strip_prefix(PRELOAD));
-    let is_ours = |entry: &&[u8]| last_part(entry) == last_part(library);
-    let Some(ours) = preloads.find_map(|value| entries(value).find(is_ours)) else { return false };
-    let options = given().find(|text| text.starts_with(OPTIONS)).unwrap_or(OPTIONS);
-    // SAFETY: the caller guarantees that nobody else writes, and nobody reads before `ready`, which is not set yet.
-    let bytes = unsafe { &mut *KEPT.bytes.get() };
-    let Some((entry, rest)) = bytes.split_at_mut_checked(ours.len()) else { return false };
-    entry.copy_from_slice(ours);
-    // The last byte stays zero.
-    let Some(place) = rest.get_mut(..options.len()).filter(|_| ours.len() + options.len() < KEPT_BYTES) else {
-        return false;
-    };
-    place.copy_from_slice(options);
-    KEPT.entry_bytes.store(ours.len(), Relaxed);
-    KEPT.ready.store(true, Release);
-    true
-}
-
-/// The entries of a list of libraries, ld.so(8).
-fn entries(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value.split(|byte| matches!(byte, b':' | b' ')).filter(|entry| !entry.is_empty())
-}
-
-fn last_part(path: &[u8]) -> &[u8] {
-    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
-}
-
-fn kept_bytes() -> &'static [u8; KEPT_BYTES] {
-    // SAFETY: callers have seen `ready`, so nobody writes any more.
-    unsafe { &*KEPT.bytes.get() }
-}
-
-fn entry() -> &'static [u8] {
-    kept_bytes().get(..KEPT.entry_bytes.load(Relaxed)).unwrap_or_default()
-}
-
-/// The variable with the options.
-fn options_variable() -> &'static CStr {
-    let rest = kept_bytes().get(KEPT.entry_bytes.load(Relaxed)..);
-    rest.and_then(|rest| CStr::from_bytes_until_nul(rest).ok()).unwrap_or_default()
-}
-
-/// The options that the process was started with, if the library came by its environment.
-pub(super) fn options() -> Option<&'static [u8]> {
-    if KEPT.ready.load(Acquire) { options_variable().to_bytes().strip_prefix(OPTIONS) } else { None }
-}
-
 fn is_ours(entry: &&[u8]) -> bool {
     last_part(entry) == last_part(self::entry())
 }
 
 /// Whether the environment is looked after at all.
 fn follows() -> bool {
-    KEPT.ready.load(Acquire) && super::config().follow && super::config().accelerate
+    is_kept() && config().follow && config().accelerate
 }
 
 /// The list to start a program with instead of `list`. The same one if nothing is to be changed, or nothing can be.
@@ -210,7 +115,7 @@ pub unsafe fn kept(list: List, image: Image) -> List {
 fn is_there() -> bool {
     let mut path = [0u8; KEPT_BYTES];
     let entry = entry();
-    if !entry.contains(&b'/') || entry.contains(&b'$') || !super::has_started() {
+    if !entry.contains(&b'/') || entry.contains(&b'$') || !has_started() {
         return true;
     }
     path.iter_mut().zip(entry).for_each(|(place, byte)| *place = *byte);

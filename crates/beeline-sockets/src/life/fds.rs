@@ -4,14 +4,18 @@
 //! may have it again. `SO_LINGER` with a time does not make `close` wait on a lane: what was sent is in the
 //! peer's memory already, which is all that TCP waits for (the acknowledgement, not the reading).
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_shm::sys;
 
-use super::hidden::{is_hidden, next_hidden};
-use super::{changing, is_guest_of_parent, linger, raw, stranger};
+use super::stranger;
+use crate::changing::changing;
+use crate::close::settle;
 use crate::desc::{Desc, Kind};
-use crate::{Errno, Outcome, epoll, io, kernel, meet, stats, table};
+use crate::hidden::{is_hidden, next_hidden};
+use crate::linger;
+use crate::process::{is_guest_of_parent, raw};
+use crate::{Errno, Outcome, epoll, kernel, meet, table};
 
 /// `close(2)`.
 pub fn close(fd: i32) -> Outcome {
@@ -50,54 +54,6 @@ fn close_ours(fd: i32) -> Outcome {
     let result = result.unwrap_or_else(|| sys::close(fd));
     settled.finish();
     result.into()
-}
-
-/// A description that an fd no longer leads to.
-#[must_use]
-pub(super) struct Settled {
-    desc: &'static Desc,
-    /// Whether that was its last fd.
-    last: bool,
-}
-
-impl Settled {
-    /// Gives the description back, once the kernel has closed the fd.
-    pub(super) fn finish(self) {
-        if self.last {
-            self.desc.give_if_unused();
-        } else if self.desc.lingering.load(SeqCst) != 0 {
-            // The calls that wanted it may have ended before they could see that they are to close it.
-            linger::end_lingering(self.desc);
-        }
-    }
-}
-
-/// Makes `fd`, which leads to `desc`, lead to `next`. If it was the last fd, `desc` ends. The kernel's close
-/// is still to come. The caller holds [`changing`].
-pub(super) fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
-    epoll::forget(fd, desc);
-    let last = desc.refs.load(Acquire) <= 1;
-    if last {
-        match desc.kind() {
-            Kind::Lane => io::close_lane(desc),
-            Kind::Listener => meet::close_listener(desc),
-            Kind::Epoll => epoll::close_set(desc),
-            _ => {}
-        }
-    }
-    {
-        // Whoever holds a lock of the description uses the number.
-        let _both = (!last).then(|| desc.lock_both());
-        // Cannot fail: the entry exists.
-        let _ = table::set(fd, next);
-    }
-    if last {
-        // Another thread may have put it into a set in between.
-        epoll::forget_last(fd, desc);
-        stats::close_slot(desc);
-        desc.become_kind(Kind::Closed);
-    }
-    Settled { desc, last }
 }
 
 /// `dup(2)`.
@@ -176,7 +132,7 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         if let Err(errno) = kernel::fcntl(from, libc::F_GETFD, 0) {
             return Outcome::Fail(errno);
         }
-        if !within_limit(to) {
+        if !table::within_limit(to) {
             return Outcome::fail(libc::EBADF);
         }
         let source = table::get(from);
@@ -209,15 +165,6 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         stranger::serve_streams(to);
     }
     result.into()
-}
-
-/// Whether the kernel would accept `fd` as a target of dup2(2).
-pub(crate) fn within_limit(fd: i32) -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
-    // SAFETY: a live rlimit for the old value, none for the new one.
-    let asked = unsafe { sys::call(libc::SYS_prlimit64, args) };
-    fd >= 0 && (asked.is_err() || (fd as u64) < limit.rlim_cur)
 }
 
 /// `close_range(2)`.

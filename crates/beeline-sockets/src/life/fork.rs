@@ -4,7 +4,7 @@
 //! and the side counts one holder more. After, in the child: locks that other threads of the parent held are
 //! free, because those threads do not exist here; locks in sides stay as they are, because their owners do.
 //!
-//! The forking thread holds [`CHANGE`] meanwhile. Fork handlers of the app may run between ours and call us:
+//! The forking thread holds [`changing`] meanwhile. Fork handlers of the app may run between ours and call us:
 //! they find that the thread is the one that forks, and pass.
 //!
 //! # A fork that fails
@@ -29,27 +29,21 @@
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
-    AtomicBool, AtomicU32,
+    AtomicBool,
     Ordering::{AcqRel, Relaxed},
 };
 
-use beeline_shm::sys;
 use beeline_stats::Counter;
 
-use super::{CONFIG, FORKS, OWNER, STARTING, relay};
+use crate::changing::{self, Changing, changing};
 use crate::desc::{DESCS, Desc, Kind};
-use crate::lock::{Guard, Lock};
 use crate::side::{EXPECTED, state};
-use crate::{epoll, io, meet, signals, stats, table, thread};
+use crate::{epoll, follow, linger, meet, process, signals, stats, table, thread};
 
 /// In a thread's `forking`: libc's `fork` was called, and its handlers have not run yet.
 const CALLED: u32 = u32::MAX;
 /// More than one fork has run its handlers since.
 const UNCERTAIN: u32 = u32::MAX - 1;
-
-static CHANGE: Lock = Lock::new();
-/// The thread that holds [`CHANGE`], 0 if none.
-static CHANGER: AtomicU32 = AtomicU32::new(0);
 
 struct Held(UnsafeCell<Option<Changing>>);
 
@@ -57,31 +51,6 @@ struct Held(UnsafeCell<Option<Changing>>);
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
-
-/// Permission to change what fd numbers lead to.
-#[must_use]
-pub struct Changing {
-    guard: Option<Guard<'static>>,
-}
-
-/// Keeps other changes and forks out for as long as the result lives. Taken before any other lock; nests.
-pub fn changing() -> Changing {
-    let tid = thread::tid();
-    if CHANGER.load(Relaxed) == tid {
-        return Changing { guard: None };
-    }
-    let guard = CHANGE.lock();
-    CHANGER.store(tid, Relaxed);
-    Changing { guard: Some(guard) }
-}
-
-impl Drop for Changing {
-    fn drop(&mut self) {
-        if self.guard.is_some() {
-            CHANGER.store(0, Relaxed);
-        }
-    }
-}
 
 unsafe extern "C" {
     fn pthread_atfork(
@@ -130,12 +99,12 @@ pub fn around_fork_prepare() -> u32 {
         guard = meet::changing_to_share();
     }
     // Only now: what was made while we waited is copied, and must not look as if it were made after the fork.
-    let number = FORKS.fetch_add(1, Relaxed).wrapping_add(1);
+    let number = process::count_fork();
     epoll::before_fork();
     meet::purge_pools();
     table::for_each(|fd, desc| {
         // Once for each description, not for each fd.
-        if desc.kind() != Kind::Lane || desc.fd.load(Relaxed) != fd || relay::follow_if_relayed(fd, desc) {
+        if desc.kind() != Kind::Lane || desc.fd.load(Relaxed) != fd || follow::follow_if_relayed(fd, desc) {
             return;
         }
         let _both = desc.lock_both();
@@ -143,7 +112,7 @@ pub fn around_fork_prepare() -> u32 {
             let side = desc.side();
             desc.shared.store(true, Relaxed);
             side.holders.fetch_add(1, AcqRel);
-            side.join(super::owner());
+            side.join(process::owner());
             side.join(EXPECTED);
             desc.counted_by.store(number, Relaxed);
         }
@@ -157,14 +126,14 @@ pub fn around_fork_prepare() -> u32 {
 /// less, so that the others need not lock each other out any more. A process that is killed stays counted,
 /// which costs the others that, and no more. Ends that it holds alone are left to the kernel, as for a kill.
 pub fn leave() {
-    if super::is_guest_of_parent() {
+    if process::is_guest_of_parent() {
         return;
     }
     meet::before_end();
     let _changing = changing();
     table::for_each(|fd, desc| {
         if desc.is_lane() && desc.shared.load(Relaxed) && desc.fd.load(Relaxed) == fd {
-            io::close_lane(desc);
+            meet::close_lane(desc);
         }
     });
 }
@@ -191,7 +160,7 @@ pub fn around_fork(fork: impl FnOnce() -> i32) -> i32 {
 
 /// After [`around_fork_parent`], with what the call for the fork of this number has returned.
 pub fn forked(number: u32, child: i64) {
-    if child >= 0 || super::is_guest_of_parent() {
+    if child >= 0 || process::is_guest_of_parent() {
         return;
     }
     let _changing = changing();
@@ -218,10 +187,9 @@ fn take_back(desc: &'static Desc, number: u32) {
 
 /// After a `fork`, in the child.
 pub fn around_fork_child() {
-    OWNER.store(sys::getpid(), Relaxed);
-    CHANGE.reset();
-    CONFIG.lock.reset();
-    STARTING.reset();
+    process::reset_after_fork();
+    changing::reset_after_fork();
+    super::start::reset_after_fork();
     table::reset_after_fork();
     DESCS.reset_after_fork(Desc::forget_other_threads);
     table::for_each(|fd, desc| {
@@ -229,7 +197,7 @@ pub fn around_fork_child() {
         desc.counted_by.store(0, Relaxed);
         desc.slot.store(core::ptr::null_mut(), Relaxed);
         if desc.is_lane() && desc.fd.load(Relaxed) == fd {
-            desc.side().join(super::owner());
+            desc.side().join(process::owner());
         }
     });
     // Ends the section, and delivers a signal that was put off in it: its mask must not stay.
@@ -240,6 +208,6 @@ pub fn around_fork_child() {
     stats::reset_after_fork();
     meet::reset_after_fork();
     epoll::reset_after_fork();
-    super::linger::end_all_in_child();
+    linger::end_all_in_child();
     super::code::forked();
 }

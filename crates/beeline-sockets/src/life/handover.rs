@@ -37,8 +37,10 @@ use core::sync::atomic::{
 };
 
 use super::image::Image;
-use super::{changing, is_guest_of_parent, open_fds, stranger};
+use super::{open_fds, stranger};
+use crate::changing::changing;
 use crate::desc::Desc;
+use crate::process::{self, is_guest_of_parent};
 use crate::side::{EXPECTED, SideState};
 use crate::{kernel, meet, stats, table};
 
@@ -97,15 +99,14 @@ pub(super) fn lend(desc: &'static Desc, to_another: bool) -> bool {
         return false;
     }
     let side = desc.side();
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    if let Some(lane) = unsafe { desc.pooled.load(Relaxed).as_ref() } {
+    if let Some(lane) = meet::PooledLane::of(desc) {
         lane.spoil();
     }
     if to_another {
         desc.shared.store(true, Relaxed);
         side.holders.fetch_add(1, AcqRel);
         // Whoever demotes the connection has to tell both.
-        side.join(super::owner());
+        side.join(process::owner());
         side.join(EXPECTED);
     }
     side.origin.lent.fetch_add(1, AcqRel);
@@ -130,8 +131,7 @@ pub(super) fn end_loan(side: &SideState, counted: bool) {
 
 /// The parts of an end: side, lane, holder. `None` when one that is needed is not kept. A lock is held.
 pub(super) fn part_fds(desc: &Desc) -> Option<(i32, i32, Option<i32>)> {
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    let lane = unsafe { desc.pooled.load(Relaxed).as_ref() }?;
+    let lane = meet::PooledLane::of(desc)?;
     Some((desc.side_memfd()?, lane.memfd()?, lane.holder()))
 }
 
@@ -146,7 +146,7 @@ fn each_part(desc: &Desc, mut f: impl FnMut(i32)) {
 /// Before `execve` and its relatives.
 pub fn before_exec(image: Image) -> Loan {
     let mut loan = Loan::new(is_guest_of_parent());
-    if !super::has_started() {
+    if !process::has_started() {
         return loan;
     }
     pass_listeners_on();
@@ -189,7 +189,7 @@ fn pass_listeners_on() {
 
 /// `execve` has failed.
 pub fn exec_failed(loan: &Loan) {
-    if super::has_started() && !loan.to_another {
+    if process::has_started() && !loan.to_another {
         stats::strange_program_failed();
     }
     if loan.count == 0 {
@@ -206,7 +206,7 @@ pub fn exec_failed(loan: &Loan) {
 /// Before a process is spawned by libc. What becomes of descriptors in between, libc alone knows.
 pub fn before_spawn(image: Image) -> Loan {
     let mut loan = Loan::new(true);
-    if !super::has_started() || is_guest_of_parent() {
+    if !process::has_started() || is_guest_of_parent() {
         return loan;
     }
     meet::before_fork();
@@ -226,7 +226,7 @@ pub fn before_spawn(image: Image) -> Loan {
 
 /// After it.
 pub fn after_spawn(loan: &Loan, spawned: bool) {
-    if !super::has_started() || is_guest_of_parent() {
+    if !process::has_started() || is_guest_of_parent() {
         return;
     }
     let _changing = changing();

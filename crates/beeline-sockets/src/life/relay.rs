@@ -9,7 +9,7 @@
 //! # Rules
 //!
 //! 1. A description is demoted once, for all its holders, and never back.
-//! 2. The demoter holds `life::changing` and both locks of its description, and the side's when others share it. So
+//! 2. The demoter holds `changing::changing` and both locks of its description, and the side's when others share it. So
 //!    nobody is in the middle of an operation; what was sent is in the ring, and what was not yet received is there for
 //!    the relay to find.
 //! 3. The TCP connection has the addresses that the app has seen, as far as the kernel can be made to agree ([`pair`]).
@@ -18,7 +18,7 @@
 //! 5. Other processes that hold the description go over to the TCP connection when they next use it ([`follow`]).
 //! 6. If a relay cannot be made, nothing has changed.
 
-mod follow;
+mod gate;
 mod pair;
 mod process;
 mod pump;
@@ -31,15 +31,15 @@ use beeline_shm::{lane_bytes, sys};
 use beeline_stats::tunables::Wait;
 use beeline_stats::{Counter, Reason, Role};
 
-use self::follow::Attendance;
-pub(crate) use self::follow::{catch_up, fall_behind, follow_if_relayed, left};
+use self::gate::Attendance;
 use self::pair::Pair;
 use self::process::Task;
 use self::pump::Plan;
 use crate::desc::{Desc, Kind};
+use crate::follow::follow_if_relayed;
 use crate::io::Anchor;
 use crate::side::{SideState, state};
-use crate::{epoll, kernel, life, meet, stats, table};
+use crate::{changing, epoll, kernel, meet, slots, stats, table};
 
 /// Bytes of a side's page.
 const SIDE_BYTES: usize = 4096;
@@ -49,10 +49,10 @@ const SIDE_BYTES: usize = 4096;
 ///
 /// No lock may be held. Blocks for as long as it takes to make a process.
 pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
-    if life::is_guest_of_parent() {
+    if crate::process::is_guest_of_parent() {
         return Err(Reason::VforkChild);
     }
-    let _changing = life::changing();
+    let _changing = changing::changing();
     if !table::leads_to(fd, desc) || !desc.is_lane() {
         return if desc.kind() == Kind::Tcp { Ok(()) } else { Err(Reason::RelayFailed) };
     }
@@ -61,7 +61,7 @@ pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
     }
     let side = desc.side();
     let pair = pair::connect(side.local.get(), side.remote.get(), side.family.load(Relaxed) as i32)?;
-    meet::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+    table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
     let switched = gate(desc, &pair).and_then(|attendance| {
         let switched = switch(fd, desc, &pair, attendance);
         if attendance.is_open() {
@@ -69,10 +69,10 @@ pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
         }
         switched
     });
-    meet::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+    table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
     pair.close();
     if switched.is_ok() {
-        stats::close_slot(desc);
+        slots::close_slot(desc);
         stats::count(Counter::Relays, 1);
     }
     switched
@@ -95,9 +95,9 @@ pub fn demote(fd: i32) -> Result<(), Reason> {
 /// # Errors
 /// Why one of them still is a lane.
 pub fn leave_lanes(reason: Reason) -> Result<(), Reason> {
-    life::stop_accelerating(reason);
+    stats::stop_accelerating(reason);
     LEFT.store(false, Relaxed);
-    let _changing = life::changing();
+    let _changing = changing::changing();
     meet::leave_doors(reason);
     let mut result = Ok(());
     table::for_each(|fd, desc| {
@@ -131,12 +131,12 @@ fn gate(desc: &'static Desc, pair: &Pair) -> Result<Attendance, Reason> {
     if side.is(state::CROWDED) {
         return Err(Reason::RelayFailed);
     }
-    follow::await_children(side);
-    side.leave(life::owner());
+    gate::await_children(side);
+    side.leave(crate::process::owner());
     if side.sharers.iter().all(|sharer| sharer.load(Relaxed) == 0) {
         return Ok(Attendance::NONE);
     }
-    Ok(Attendance { gate: follow::make_gate(side)?, app: pair.app })
+    Ok(Attendance { gate: gate::make_gate(side)?, app: pair.app })
 }
 
 /// Starts the relay and puts the app's end of the pair in the anchor's place.
@@ -144,8 +144,8 @@ fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> 
     let Some((tx, rx)) = desc.lock_tx_and_rx() else { return Err(Reason::RelayFailed) };
     let side = tx.side;
     // Threads that sleep on the anchor could miss that it is not theirs any more: the relay takes bells meant for them.
-    let may_switch = meet::may_be_put_under(fd, desc, pair.app);
-    if desc.pins.load(Relaxed) != 0 || side.is(state::POISONED) || !may_switch {
+    let may_switch = table::may_be_put_under(fd, desc, pair.app);
+    if desc.keepers.pins() != 0 || side.is(state::POISONED) || !may_switch {
         return Err(Reason::RelayFailed);
     }
     prepare(fd, side, pair.app);
@@ -162,7 +162,7 @@ fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> 
     }
     // From here on the end is the relay's, and so is this process's part in it.
     desc.shared.store(true, Relaxed);
-    meet::put_under(fd, desc, pair.app);
+    table::put_under(fd, desc, pair.app);
     meet::spoil_lane(desc);
     desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);
     desc.mark_tcp();

@@ -23,9 +23,10 @@ use beeline_stats::Reason;
 use super::adopt::{Part, adopt_all};
 use super::handover::{end_loan, lend, lend_again, part_fds};
 use super::stranger::give_away;
-use super::{changing, is_guest_of_parent};
+use crate::changing::changing;
 use crate::desc::{Desc, Kind};
-use crate::{epoll, kernel, meet, options, table};
+use crate::process::is_guest_of_parent;
+use crate::{close, epoll, kernel, meet, options, table};
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
 const RIGHTS_MAX: usize = 253;
@@ -293,7 +294,7 @@ unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc
         // SAFETY: by the caller's word.
         let fd = unsafe { data.add(index).read_unaligned() };
         // The number is new: whatever it led to was closed past us.
-        meet::fd_reborn(fd);
+        close::fd_reborn(fd);
         *part = Part::of(fd);
     }
     {
@@ -314,13 +315,13 @@ unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc
                 let _ = sys::close(part.fd);
             }
         } else {
-            meet::meet_listener(part.fd);
+            super::listeners::meet_listener(part.fd);
             // SAFETY: no further than what was read.
             unsafe { data.add(given).write_unaligned(part.fd) };
             given += 1;
         }
     }
-    crate::stats::open_slots();
+    crate::slots::open_slots();
     for part in parts.iter() {
         super::serve_streams(part.fd);
     }

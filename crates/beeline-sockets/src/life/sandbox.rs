@@ -15,25 +15,17 @@
 //! 4. In the child of a `vfork` nothing is done: it has no use for the parent's connections.
 //! 5. The statistics file stays when a sealed process ends, as it does when a process is killed.
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use beeline_stats::{Reason, Role};
 
-use super::{changing, is_guest_of_parent, relay, stop_accelerating};
+use super::relay;
+use crate::changing::changing;
+use crate::process::{self, is_guest_of_parent, is_sealed};
 use crate::{Errno, Outcome, epoll, kernel, proc, stats, table};
 
 /// Descriptors that the making of a relay may take.
 const RELAY_FDS: usize = 16;
 /// Longest text of /proc/PID/status that is looked at: the lines wanted come before the long ones about CPUs and memory.
 const STATUS_BYTES: usize = 4096;
-
-static SEALED: AtomicBool = AtomicBool::new(false);
-
-/// Whether everything goes to the kernel as it comes, for good.
-#[inline]
-pub(super) fn is_sealed() -> bool {
-    SEALED.load(Relaxed)
-}
 
 /// The program is about to put itself under a filter. If a lane cannot be given up there must be none.
 pub fn before_filter() -> Outcome {
@@ -44,13 +36,13 @@ pub fn before_filter() -> Outcome {
         stats::fell_back(Role::Client, reason);
         return Outcome::fail(libc::ENOMEM);
     }
-    let _changing = super::changing();
+    let _changing = changing();
     epoll::leave_sets();
     table::for_each(|fd, _| {
         let _ = table::set(fd, None);
     });
     stats::keep_file();
-    SEALED.store(true, Relaxed);
+    process::seal();
     Outcome::Kernel
 }
 
@@ -87,8 +79,8 @@ pub(super) fn begin() -> bool {
     let own = filters(c"/proc/self/status", &mut buffer);
     let sealed = own.is_some_and(|own| own != 0 && filters(c"/proc/1/status", &mut buffer) != Some(own));
     if sealed {
-        stop_accelerating(Reason::SystemCallFilter);
-        SEALED.store(true, Relaxed);
+        stats::stop_accelerating(Reason::SystemCallFilter);
+        process::seal();
     }
     sealed
 }

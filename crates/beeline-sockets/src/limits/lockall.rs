@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_shm::sys::{self, call};
 
 use super::{LANES, LOCKED};
-use crate::{Outcome, life, proc};
+use crate::{Outcome, proc, process};
 
 const CURRENT: i32 = libc::MCL_CURRENT;
 const FUTURE: i32 = libc::MCL_FUTURE;
@@ -22,7 +22,7 @@ pub fn mlockall(flags: i32) -> Outcome {
         // Whoever needs to know asks the kernel.
         LOCKED.store(true, Relaxed);
     }
-    if !is_known || flags & CURRENT == 0 || LANES.load(Relaxed) == 0 || life::is_guest_of_parent() {
+    if !is_known || flags & CURRENT == 0 || LANES.load(Relaxed) == 0 || process::is_guest_of_parent() {
         return Outcome::Kernel;
     }
     if let Err(errno) = lock_all(flags | ON_FAULT) {

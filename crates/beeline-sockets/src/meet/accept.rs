@@ -15,50 +15,39 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_shm::sys;
 use beeline_stats::tunables::Wait;
 use beeline_stats::{Counter, Reason, Role};
 
 use super::admit::take;
 use super::hello_io::{self, Refusal, Waiting};
-use super::listener::{self, Listener};
+use super::listener::Listener;
+use super::listening;
 use super::lobby::{self, send_away};
-use super::{admit, agent, door, pool, reset, retreat, turnstile, watched};
-use crate::app_memory::bogus;
+use super::reserve;
+use super::{agent, door, pool, reset, retreat, turnstile, watched};
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken, peers_are_near};
-use crate::{Errno, Outcome, life, stats, table};
+use crate::{Errno, changing, guards, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
 const CLIENTS_MAX: usize = 64;
 
-/// `accept4(2)`; `accept` is the same with no flags.
-///
-/// # Safety
-/// `pointer` and `length` as for accept(2): null, or valid and writable for `*length` bytes.
-pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, flags: i32) -> Outcome {
-    if !life::allow_lanes() {
-        let Some(reason) = life::stopped() else { return Outcome::Kernel };
-        // SAFETY: forwarded from the caller.
-        return unsafe { super::accept4_counted(fd, pointer, length, flags, reason) };
-    }
+/// `accept4(2)`; `accept` is the same with no flags. The connection's number, and its peer. `None` if the kernel is to be asked.
+pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errno>> {
     if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
-        return Outcome::Kernel;
+        return None;
     }
     let desc = match table::get(fd) {
         Some(desc) if desc.kind() == Kind::Listener => desc,
-        _ => match listener::adopt_now(fd) {
-            Some(desc) => desc,
-            None => return Outcome::Kernel,
-        },
+        _ => listening::adopt_now(fd)?,
     };
     door::open_to_accept(desc);
-    let Some(listener) = Listener::of(desc) else { return Outcome::Kernel };
+    let listener = Listener::of(desc)?;
     listener.told_ns.store(0, Relaxed);
     agent::enroll(desc, listener);
     // A listener that is closed while this call waits is kept until the end.
-    let Some(pin) = table::pin(fd, desc) else { return Outcome::Kernel };
+    let pin = guards::pin(fd, desc)?;
     let mut peer = SockAddr::empty();
     let accept = |peer: &mut SockAddr| match kernel::fcntl(fd, libc::F_GETFL, 0) {
         Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => Some(now(fd, desc, listener, flags, peer)),
@@ -67,7 +56,7 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
         Ok(_) => Some(eventually(fd, &pin, listener, flags, peer)),
         Err(errno) => Some(Err(errno)),
     };
-    let result = if admit::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { accept(&mut peer) };
+    let result = if reserve::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { accept(&mut peer) };
     let result = match result {
         // What is hidden is in the way of what the program may have.
         Some(Err(Errno(libc::EMFILE | libc::ENFILE))) => match last_client(desc, listener, flags, &mut peer) {
@@ -79,7 +68,7 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
         },
         result => result,
     };
-    let Some(result) = result else { return Outcome::Kernel };
+    let result = result?;
     let result = match result {
         Err(Errno(libc::EAGAIN)) if listener.lobby.is_occupied() && listener.is_shared() => {
             from_lobby(desc, listener, flags, &mut peer).and_then(|accepted| accepted.ok_or(Errno(libc::EAGAIN)))
@@ -89,30 +78,11 @@ pub unsafe fn accept4(fd: i32, pointer: *mut libc::sockaddr, length: *mut u32, f
     if listener.lobby.is_occupied() && listener.is_shared() {
         lobby::dismiss(listener);
     }
-    if let Ok(accepted) = result {
-        life::serve_streams(accepted);
-    }
-    match result {
-        Ok(accepted) if !pointer.is_null() => {
-            let nowhere = bogus(length as usize, size_of::<u32>());
-            // SAFETY: by the caller's word it is valid, and it is not the null that many pass by mistake.
-            let room = if nowhere { 0 } else { unsafe { length.read_unaligned() } };
-            if nowhere || room.cast_signed() < 0 || bogus(pointer as usize, room as usize) {
-                // As in the kernel, a connection whose address cannot be told is lost.
-                drop_accepted(accepted);
-                return Outcome::fail(if room.cast_signed() < 0 { libc::EINVAL } else { libc::EFAULT });
-            }
-            // SAFETY: by the caller's word.
-            unsafe { peer.to_app(pointer, length) };
-            Outcome::Done(accepted as isize)
-        }
-        Ok(accepted) => Outcome::Done(accepted as isize),
-        Err(errno) => Outcome::Fail(errno),
-    }
+    Some(result.map(|accepted| (accepted, peer)))
 }
 
 fn give_up_descriptors() {
-    let _changing = life::changing();
+    let _changing = changing::changing();
     retreat::give_up_descriptors();
 }
 
@@ -120,8 +90,8 @@ fn give_up_descriptors() {
 /// another. Nobody is let in at the door any more.
 #[cold]
 fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, peer: &mut SockAddr) -> Option<i32> {
-    let _changing = life::changing();
-    if !admit::release_reserve() || !retreat::begin_now(listener, Reason::DescriptorsShort) {
+    let _changing = changing::changing();
+    if !reserve::release_reserve() || !retreat::begin_now(listener, Reason::DescriptorsShort) {
         return None;
     }
     let anchor = next(listener, flags).ok().flatten();
@@ -144,12 +114,6 @@ fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, pee
     pool::release_descriptors();
     retreat::if_empty(desc, listener);
     taken
-}
-
-fn drop_accepted(fd: i32) {
-    if life::close(fd) == Outcome::Kernel {
-        let _ = sys::close(fd);
-    }
 }
 
 /// Accepts whoever is there.
@@ -278,10 +242,10 @@ fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut
         // The next client is likely to be where the last one was.
         _ if peers_are_near() => return false,
         Wait::Poll => most,
-        Wait::Lazy => u64::from(desc.spin_ns.load(Relaxed)).min(most),
+        Wait::Lazy => u64::from(desc.spin.ns()).min(most),
     };
     if budget < LEAST_NS {
-        if desc.spins_skipped.fetch_add(1, Relaxed) % PROBE_EVERY != PROBE_EVERY - 1 {
+        if desc.spin.skip() % PROBE_EVERY != PROBE_EVERY - 1 {
             return false;
         }
         budget = PROBE_NS.min(most);
@@ -307,14 +271,14 @@ fn spin_for(budget: u64, most: u64, desc: &Desc, patience: &Patience, fds: &mut 
         let ready = unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) };
         if ready != Ok(0) {
             let more = budget.max(LEAST_NS).saturating_mul(2).min(most);
-            desc.spin_ns.store(more as u32, Relaxed);
+            desc.spin.set_ns(more as u32);
             stats::count(Counter::SpinsPaid, 1);
             return ready.is_ok();
         }
         let now = kernel::now_ns();
         let preempted = now.saturating_sub(last) > GAP_NS;
         if preempted || now.saturating_sub(start) >= budget || patience.signalled() {
-            desc.spin_ns.store((budget / 2) as u32, Relaxed);
+            desc.spin.set_ns((budget / 2) as u32);
             stats::count(Counter::SpinsFailed, 1);
             return false;
         }
@@ -325,7 +289,7 @@ fn spin_for(budget: u64, most: u64, desc: &Desc, patience: &Patience, fds: &mut 
 /// What a blocking accept sleeps on. Returns how many.
 fn fill(fd: i32, desc: &'static Desc, fds: &mut [libc::pollfd; 21]) -> usize {
     let mut hidden = [0; 20];
-    let count = listener::listener_fds(desc, &mut hidden);
+    let count = listening::listener_fds(desc, &mut hidden);
     let all = core::iter::once(&fd).chain(hidden.iter().take(count));
     for (place, fd) in fds.iter_mut().zip(all) {
         place.fd = *fd;
@@ -347,9 +311,9 @@ fn take_from_tcp(fd: i32, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno>
 /// A connection from the TCP queue is the kernel's business alone, unless its other end is in another network namespace and
 /// the agent has a lane for it.
 fn came_over_tcp(desc: &'static Desc, listener: &'static Listener, accepted: i32, flags: i32) -> i32 {
-    super::fd_reborn(accepted);
-    if !agent::came_over_tcp(desc, listener, accepted, flags) {
-        stats::fell_back(Role::Server, Reason::CameOverTcp);
+    crate::close::fd_reborn(accepted);
+    if let Err(reason) = agent::came_over_tcp(desc, listener, accepted, flags) {
+        stats::fell_back(Role::Server, reason);
     }
     accepted
 }
@@ -368,7 +332,7 @@ fn from_door(
     }
     for _ in 0..CLIENTS_MAX {
         let (anchor, taken, forks) = {
-            let _changing = life::changing();
+            let _changing = changing::changing();
             let anchor = match next(listener, flags) {
                 Ok(Some(anchor)) => anchor,
                 Ok(None) => {
@@ -386,7 +350,7 @@ fn from_door(
         };
         let taken = match taken {
             Err(Refusal::Silence) if lobby::await_hello(desc, listener, anchor) => {
-                let _changing = life::changing();
+                let _changing = changing::changing();
                 // A child that was forked meanwhile has the anchor, too, and knows nothing of it.
                 let ours = crate::forks() == forks;
                 if ours { take(desc, listener, anchor, flags, peer) } else { Err(Refusal::Gone) }
@@ -399,7 +363,7 @@ fn from_door(
                 return Ok(Some(anchor));
             }
             Err(Refusal::Silence) => {
-                let _changing = life::changing();
+                let _changing = changing::changing();
                 let _guard = listener.lock.lock();
                 let _ = lobby::park(listener, anchor);
             }
@@ -415,7 +379,7 @@ fn from_door(
 fn refuse(desc: &Desc, anchor: i32, refusal: Refusal, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno> {
     send_away(anchor, refusal);
     let accepted = reset::connection(desc.family.load(Relaxed) as i32, flags, peer)?;
-    super::fd_reborn(accepted);
+    crate::close::fd_reborn(accepted);
     Ok(accepted)
 }
 
@@ -454,7 +418,7 @@ fn from_lobby(
 ) -> Result<Option<i32>, Errno> {
     loop {
         let (anchor, taken) = {
-            let _changing = life::changing();
+            let _changing = changing::changing();
             let Some(anchor) = lobby::spoken(listener, flags)? else { return Ok(None) };
             (anchor, take(desc, listener, anchor, flags, peer))
         };
@@ -496,7 +460,7 @@ pub fn door_ready(desc: &'static Desc) -> bool {
 fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
     for _ in 0..CLIENTS_MAX {
         let came = {
-            let _changing = life::changing();
+            let _changing = changing::changing();
             next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
         };
         let anchor = match came {
@@ -521,7 +485,7 @@ fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
             Waiting::Gone => send_away(anchor, Refusal::Gone),
             Waiting::Silence | Waiting::Message => {
                 let parked = {
-                    let _changing = life::changing();
+                    let _changing = changing::changing();
                     let _guard = listener.lock.lock();
                     lobby::park(listener, anchor)
                 };

@@ -12,39 +12,28 @@
 //!    waited for us has done so already.
 
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{End, flags, offer};
-use beeline_shm::sys;
 use beeline_stats::{Counter, Poison, Reason, Role};
 use beeline_wire::{ConnName, Endpoint, Held};
 
 use super::claims::{self, Naming};
-use super::connect::memory_reason;
 use super::hello_io::{self, Refusal, Waiting};
-use super::listener::{FdCell, Listener};
+use super::listener::Listener;
 use super::pool::{self, PooledLane};
+use super::reserve;
 use super::route::Anchor;
 use super::{lookup, retreat, trust};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{io, life, options, stats, table};
+use crate::{hidden, io, limits, slots, stats, table};
 
 /// Looks for a hello that is being sent this moment.
 const HELLO_LOOKS: usize = 8;
-/// When fewer numbers than this are left below the limit, descriptors count as scarce.
-const SCARCE: u64 = 256;
 
-/// A descriptor kept for the moment in which a lane's memfd arrives and all others are in use.
-static RESERVE: FdCell = FdCell::empty();
-
-/// New descriptors get the lowest free number, so below this one there is room.
-static ROOMY_BELOW: AtomicI32 = AtomicI32::new(0);
-/// Whether a client came with a number above it.
-static IS_SCARCE: AtomicBool = AtomicBool::new(false);
-
-/// Makes a connection of a client's anchor. The caller holds `life::changing`, and closes the anchor if this
+/// Makes a connection of a client's anchor. The caller holds `changing::changing`, and closes the anchor if this
 /// fails.
 pub(super) fn take(
     desc: &'static Desc,
@@ -82,7 +71,7 @@ pub(super) fn take(
     };
     let name = match proven {
         Ok((name, holder)) => {
-            holder.into_iter().for_each(|holder| lane.hold(kernel::hide(holder)));
+            holder.into_iter().for_each(|holder| lane.hold(hidden::hide(holder)));
             name
         }
         Err(refusal) => {
@@ -173,7 +162,7 @@ fn in_place(anchor: i32, refusal: Refusal) -> Refusal {
 
 /// Takes the hello and finds or maps its lane.
 pub(super) fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>), Refusal> {
-    let reserve = make_room(anchor);
+    let reserve = reserve::make_room(anchor);
     let mut received = hello_io::receive(anchor);
     for _ in 1..HELLO_LOOKS {
         if !matches!(received, Err(Refusal::Silence)) {
@@ -183,7 +172,7 @@ pub(super) fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>)
     }
     let found = received.and_then(|received| map(&received));
     if reserve {
-        keep_reserve();
+        reserve::keep_reserve();
     }
     match found {
         Err(Refusal::Reason(reason)) => Err(refused(reason)),
@@ -213,78 +202,6 @@ fn map(received: &hello_io::Received) -> Result<(&'static PooledLane, Option<Hel
     }
 }
 
-/// Sees to it that a memfd can arrive: a hello whose descriptor finds no room is lost. Returns whether the
-/// reserve was given up for it.
-fn make_room(anchor: i32) -> bool {
-    if anchor < ROOMY_BELOW.load(Relaxed) {
-        return false;
-    }
-    let roomy = sys::limit(libc::RLIMIT_NOFILE).saturating_sub(SCARCE).min(1 << 20) as i32;
-    ROOMY_BELOW.store(roomy, Relaxed);
-    if anchor < roomy {
-        return false;
-    }
-    IS_SCARCE.store(true, Relaxed);
-    if is_room(anchor) || pool::release_descriptors() && is_room(anchor) {
-        return false;
-    }
-    release_reserve()
-}
-
-/// How many clients may wait at a door when the last one was accepted as `number`; `None` while numbers are plenty.
-pub(super) fn places_left(number: i32) -> Option<i32> {
-    // As many as a door's queue has places count as plenty, and as many more: those may come before the next look.
-    if number < ROOMY_BELOW.load(Relaxed).saturating_sub(2 * SCARCE as i32) {
-        pool::FREED.store(0, Relaxed);
-        return None;
-    }
-    // What was given up lies below numbers in use, so `number` says nothing then.
-    let freed = pool::FREED.load(Relaxed);
-    if freed != 0 {
-        let freed = freed.saturating_sub(1).max(1);
-        pool::FREED.store(freed, Relaxed);
-        // The program takes one for each client, and each client may take as many again for its lane and side.
-        return Some((freed / 4).cast_signed());
-    }
-    let limit = i32::try_from(sys::limit(libc::RLIMIT_NOFILE)).unwrap_or(i32::MAX);
-    let hidden = life::hidden_count().cast_signed();
-    // A part of them only: the program may open something else meanwhile.
-    Some(limit.saturating_sub(number).saturating_sub(hidden).max(0) / 2)
-}
-
-/// The limit of descriptors changes: nothing that was found out about it holds any more.
-pub(crate) fn forget_descriptor_limit() {
-    ROOMY_BELOW.store(0, Relaxed);
-}
-
-/// Whether there is a number for one descriptor more.
-fn is_room(fd: i32) -> bool {
-    kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).is_ok_and(|probe| sys::close(probe as i32).is_ok())
-}
-
-/// Whether the program, which is about to accept on `fd`, has no number left but those that are hidden. As long as
-/// numbers have never been scarce nobody is asked.
-pub(super) fn is_full(fd: i32) -> bool {
-    IS_SCARCE.load(Relaxed) && !is_room(fd) && {
-        pool::release_descriptors();
-        !is_room(fd)
-    }
-}
-
-/// Gives up the reserve. Returns whether there was one.
-pub(super) fn release_reserve() -> bool {
-    RESERVE.take().map(kernel::close_hidden).is_some()
-}
-
-/// Keeps a descriptor in reserve, now that clients may come. A socket of no use is as good as any.
-pub(super) fn keep_reserve() {
-    if RESERVE.get().is_none()
-        && let Ok(reserve) = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
-    {
-        RESERVE.set(Some(kernel::hide(reserve as i32)));
-    }
-}
-
 /// Puts everything in place for a connection whose lane is there, and which has come on this path: [`state::BRIDGED`],
 /// [`state::MET`], or neither. Returns the app's address family.
 pub(super) fn establish(
@@ -299,7 +216,7 @@ pub(super) fn establish(
         return Err(Reason::KernelUnsupported);
     }
     trust::refuse_rights(anchor);
-    let side = pool::side().map_err(memory_reason)?;
+    let side = pool::side().map_err(limits::memory_reason)?;
     let Some(connection) = DESCS.take() else {
         side.retire(true);
         return Err(Reason::MemoryShort);
@@ -310,7 +227,7 @@ pub(super) fn establish(
         side.state.mark(path);
     }
     connection.begin(Kind::Tcp, anchor, family, crate::forks());
-    super::forget_stale(anchor);
+    crate::close::forget_stale(anchor);
     if table::set(anchor, Some(connection)).is_err() {
         connection.give_if_unused();
         side.retire(true);
@@ -324,10 +241,10 @@ pub(super) fn establish(
         side.retire(true);
         return Err(Reason::HelloNotTaken);
     }
-    super::begin_lane(connection, anchor, lane, side, End::Server);
+    super::lane::begin_lane(connection, anchor, lane, side, End::Server);
     // Last, for clients that look at nothing else.
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
-    stats::open_slot(connection);
+    slots::open_slot(connection);
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
     stats::count(Counter::ConnectionsBridgedServer, u64::from(path & state::BRIDGED != 0));
     Ok(family as i32)
@@ -335,14 +252,23 @@ pub(super) fn establish(
 
 /// What an accepted socket inherits from its listener, and who is at its ends.
 fn fill_side(side: &SideState, listener: &Desc, flags: i32, family: u32, name: &ConnName) {
-    super::carry_draft(&listener.draft, side);
-    options::disinherit(side);
+    super::lane::carry_draft(&listener.draft, side);
+    disinherit(side);
     side.holders.store(1, Relaxed);
     side.nonblock.store(u32::from(flags & libc::SOCK_NONBLOCK != 0), Relaxed);
     side.family.store(family, Relaxed);
     side.local.set(name.server.address());
     side.remote.set(name.client.address());
     side.rx.begin_armed();
+}
+
+/// Takes back what an accepted socket does not inherit.
+fn disinherit(side: &SideState) {
+    for (level, name) in [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)] {
+        if side.option(level, name).is_some() {
+            let _ = side.set_option(level, name, 0);
+        }
+    }
 }
 
 #[cfg(test)]

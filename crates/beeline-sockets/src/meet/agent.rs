@@ -2,12 +2,13 @@
 //!
 //! The kernel makes the TCP connection; then both ends learn from the agent that they hold its two ends, and go on over a
 //! lane, before the first byte. `docs/design/0007-namespaces.md` has the rules, which the comments here cite by number. The
-//! rooms: `client` and `server` are the two ends, `message` and `page` what they have in common with the agent.
+//! rooms: `client` and `server` (with `enroll`) are the two ends, `message` and `page` what they have in common with the agent.
 //!
 //! Without an agent everything is as if this module were not there: all ways into it begin with [`is_there`], which looks
 //! for a file once a second.
 
 mod client;
+mod enroll;
 pub(crate) mod message;
 pub(crate) mod page;
 mod server;
@@ -19,15 +20,28 @@ use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
 use beeline_wire::agent::{ANSWER_BYTES, Answer, Kind, Question, SOCKET};
 
-use super::{connect, trust};
+use super::pool::PooledLane;
+use super::trust;
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::state;
 use crate::wait::{self, Woken};
-use crate::{Errno, io};
+use crate::{Errno, ending, io};
 
 pub(super) use client::attempt;
-pub(super) use server::{came_over_tcp, enroll};
+pub(super) use enroll::enroll;
+pub(super) use server::came_over_tcp;
+
+/// How an attempt to connect has ended, if it was one.
+pub(super) enum Made {
+    /// There is a lane.
+    Lane {
+        /// Whether the socket is non-blocking.
+        nonblocking: bool,
+    },
+    /// The kernel was asked to connect, and this is its answer; why there is no lane.
+    Answered(Reason, i32),
+}
 
 /// How long it counts that there is an agent, or none (rule 1).
 const KNOWN_NS: u64 = 1_000_000_000;
@@ -196,7 +210,6 @@ const fn about(kind: Kind) -> Question {
 /// Whether the TCP connection below a lane was cut, so that the lane has to end ("When a filter changes later").
 ///
 /// Looked for by whoever is about to sleep for the connection, and now and then by who sends.
-#[inline]
 pub(crate) fn end_if_cut(desc: &'static Desc) {
     if desc.is_lane() && desc.side().is(state::CUTS) {
         look_at_holder(desc);
@@ -209,12 +222,9 @@ fn look_at_holder(desc: &'static Desc) {
     if side.is(state::RESET | state::PEER_CLOSED | state::OFFERED) {
         return;
     }
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    let Some(lane) = (unsafe { desc.pooled.load(Relaxed).as_ref() }) else { return };
-    let Some(holder) = lane.holder() else { return };
+    let Some(holder) = PooledLane::of(desc).and_then(PooledLane::holder) else { return };
     // A peer that has closed its end has closed its holder, too: that is CLOSE_WAIT here, and no cut.
-    if connect::tcp_state(holder) != Some(connect::TCP_CLOSE)
-        || desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0
+    if kernel::tcp_state(holder) != Some(kernel::TCP_CLOSE) || desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0
     {
         return;
     }
@@ -222,7 +232,7 @@ fn look_at_holder(desc: &'static Desc) {
         Ok(errno) if errno != 0 => errno,
         _ => libc::ECONNRESET,
     };
-    io::cut(desc, errno);
+    ending::cut(desc, errno);
 }
 
 /// Asks the kernel to find out when nobody can be reached through a TCP connection any more.

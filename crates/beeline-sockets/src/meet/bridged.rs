@@ -12,10 +12,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{End, offer};
 use beeline_stats::{Counter, Reason};
-use beeline_wire::{Endpoint, Verdict, bridge};
+use beeline_wire::{Verdict, bridge};
 
-use super::brief::Life;
-use super::connect;
+use super::client;
 use super::pool::{self, PooledLane};
 use super::route::{Anchor, Reserved, Route, reserve_name};
 use super::{lookup, trust};
@@ -23,7 +22,7 @@ use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::state;
 use crate::wait::{self, Woken};
-use crate::{Errno, io, life, stats, table};
+use crate::{Errno, changing, io, limits, process, stats, table};
 
 /// How long a blocking `connect` waits for the verdict.
 const PATIENCE_NS: u64 = 500_000_000;
@@ -41,16 +40,16 @@ const BRIDGE_COOKIE: u64 = u64::MAX;
 /// Why the kernel has to.
 pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<(), Reason> {
     let Reserved { anchor, name, held } = reserve_name(route, |_| Ok(()))?;
-    if !connect::may_be_put_under(fd, desc, anchor.0) {
+    if !table::may_be_put_under(fd, desc, anchor.0) {
         return Err(Reason::DescriptorsShort);
     }
     enter(&anchor, route)?;
-    let side = pool::side().map_err(connect::memory_reason)?;
+    let side = pool::side().map_err(limits::memory_reason)?;
     side.state.mark(state::BRIDGED);
-    let lane = connect::prepare(side.state, desc, &name, BRIDGE_COOKIE, nonblocking).and_then(|offer| {
+    let lane = client::prepare(side.state, desc, &name, BRIDGE_COOKIE, nonblocking).and_then(|offer| {
         // The bridge takes the network port that is nearest to it.
         offer.lane.memory().cpu(End::Client).store(kernel::cpu().wrapping_add(1), Relaxed);
-        connect::say_hello(&anchor, offer, held)
+        client::say_hello(&anchor, offer, held)
     });
     let lane = match lane {
         Ok(lane) => lane,
@@ -67,30 +66,19 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
         }
         return give_up(&anchor, lane, side, reason);
     }
-    let _changing = life::changing();
-    if !table::leads_to(fd, desc) || !life::may_accelerate() {
-        return give_up(&anchor, lane, side, life::stopped().unwrap_or(Reason::Internal));
+    let _changing = changing::changing();
+    if !table::leads_to(fd, desc) || !process::accelerates() {
+        return give_up(&anchor, lane, side, process::stopped().unwrap_or(Reason::Internal));
     }
     if desc.born.load(Relaxed) != crate::forks() {
         return give_up(&anchor, lane, side, Reason::SharedBeforeConnect);
     }
     if route.explicit {
-        connect::hold(fd, lane);
+        client::hold(fd, lane);
     }
-    connect::install(fd, desc, &anchor, lane, side, nonblocking)?;
+    client::install(fd, desc, &anchor, lane, side, nonblocking)?;
     stats::count(Counter::ConnectionsBridgedClient, 1);
     Ok(())
-}
-
-/// A connection to another host is closed here: how it was used tells what the next ones to the same place want.
-pub(crate) fn note_end(desc: &Desc) {
-    let side = desc.side();
-    let comes_from_afar = desc.is_bridged() || side.is(state::MET);
-    if crate::config().bridge_short_lived || !comes_from_afar || desc.end() != End::Client {
-        return;
-    }
-    let life = Life { sends: desc.sends.load(Relaxed), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
-    lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
 }
 
 /// Connects to the bridge's door, and proves that it is a bridge's.

@@ -19,7 +19,7 @@ use beeline_shm::sys;
 use beeline_stats::Reason;
 use beeline_wire::{ConnName, Endpoint, Verdict, bridge};
 
-use super::connect;
+use super::client;
 use super::hello_io::{self, Refusal, Waiting};
 use super::pool::{self, PooledLane};
 use super::route::Anchor;
@@ -100,11 +100,11 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
     for end in [End::Client, End::Server] {
         offer.lane.memory().read_wake(end).store(beeline_lane::BEGIN_ARMED, Relaxed);
     }
-    if let Err(reason) = connect::enter_door(&anchor, &name, server.address(), target) {
+    if let Err(reason) = client::enter_door(&anchor, &name, server.address(), target) {
         offer.withdraw();
         return Err(reason);
     }
-    let lane = connect::say_hello(&anchor, offer, None)?;
+    let lane = client::say_hello(&anchor, offer, None)?;
     Ok(LaneEnd::new(anchor.give_away(), lane, End::Client))
 }
 

@@ -2,9 +2,9 @@
 
 use beeline_stats::{Reason, Role};
 
-use super::connect::{TCP_CLOSE, tcp_state};
 use crate::kernel::{self, SockAddr};
-use crate::{Errno, Outcome, cancel, life, stats};
+use crate::kernel::{TCP_CLOSE, tcp_state};
+use crate::{Errno, Outcome, cancel, process, stats};
 
 /// `connect(2)`. Counted is a call that begins a connection, not one that asks after it.
 ///
@@ -24,15 +24,12 @@ pub unsafe fn connect(fd: i32, address: *const libc::sockaddr, length: u32, reas
 /// # Safety
 /// `address` and `length` as for accept4(2).
 pub unsafe fn accept4(fd: i32, address: *mut libc::sockaddr, length: *mut u32, flags: i32, reason: Reason) -> Outcome {
-    if let Some(errno) = life::refusal(fd) {
-        return Outcome::Fail(errno);
-    }
     let args = [fd as usize, address as usize, length as usize, flags as usize, 0, 0];
     // SAFETY: forwarded from the caller.
-    let accepted = cancel::point(|| unsafe { life::raw(libc::SYS_accept4, args) });
+    let accepted = cancel::point(|| unsafe { process::raw(libc::SYS_accept4, args) });
     if let Outcome::Done(accepted) = accepted {
         let accepted = accepted as i32;
-        super::fd_reborn(accepted);
+        crate::close::fd_reborn(accepted);
         if is_tcp(accepted) {
             stats::fell_back(Role::Server, reason);
         }

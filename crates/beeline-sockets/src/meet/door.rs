@@ -29,10 +29,11 @@ use beeline_wire::DoorName;
 
 use super::hello_io::{self, Waiting};
 use super::listener::Listener;
-use super::{admit, lobby, trust};
+use super::reserve;
+use super::{lobby, trust};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
-use crate::{Errno, epoll, life, limits, stats};
+use crate::{Errno, epoll, hidden, limits, process, stats};
 
 /// Queue of a door that root makes before it is known who will open it.
 const PLUGGED_BACKLOG: i32 = 64;
@@ -63,7 +64,7 @@ fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result
     if crate::config().policy == beeline_stats::tunables::Policy::Strict {
         return Err(Reason::PolicyStrict);
     }
-    if address_space_is_limited() {
+    if limits::address_space_is_limited() {
         return Err(Reason::AddressSpaceLimited);
     }
     // A listener bound to an interface is found by clients with its interface, and left alone.
@@ -72,7 +73,7 @@ fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result
     }
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let made = kernel::socket(libc::AF_UNIX, kind, 0).map_err(reason_of)?;
-    let door = kernel::hide(made as i32);
+    let door = hidden::hide(made as i32);
     let named = name(listener).ok_or(Errno(libc::EINVAL)).and_then(|name| kernel::bind(door, &name));
     let euid = trust::euid();
     listener.euid.store(euid.saturating_add(1), Relaxed);
@@ -89,7 +90,7 @@ fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result
     match ready {
         Ok(()) => Ok(door),
         Err(errno) => {
-            kernel::close_hidden(door);
+            hidden::close_hidden(door);
             Err(reason_of(errno))
         }
     }
@@ -109,11 +110,6 @@ fn reason_of(errno: Errno) -> Reason {
         libc::ENOMEM | libc::ENOBUFS => Reason::MemoryShort,
         _ => Reason::Internal,
     }
-}
-
-/// Whether the process may run out of addresses: each lane takes as many as both its rings.
-pub(super) fn address_space_is_limited() -> bool {
-    sys::limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY
 }
 
 fn full_backlog() -> i32 {
@@ -189,10 +185,10 @@ fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
         return;
     }
     let pause_ns = listener.retry_ns.load(Relaxed).clamp(RETRY_NS_MIN, RETRY_NS_MAX);
-    if kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > pause_ns && life::may_accelerate() {
+    if kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > pause_ns && process::accelerates() {
         listener.retry_ns.store(pause_ns.saturating_mul(2), Relaxed);
         listener.tried_ns.store(kernel::now_ns(), Relaxed);
-        let fits = if had_no_number { kernel::has_spare() } else { limits::may_serve().is_ok() };
+        let fits = if had_no_number { hidden::has_spare() } else { limits::may_serve().is_ok() };
         if !fits {
             return;
         }
@@ -225,7 +221,7 @@ fn open_now(listener: &'static Listener) -> bool {
         listener.set_open(true);
         stats::count(Counter::DoorsOpened, 1);
     }
-    super::admit::keep_reserve();
+    super::reserve::keep_reserve();
     true
 }
 
@@ -258,7 +254,7 @@ fn unplug(listener: &Listener, door: i32, backlog: i32) {
 /// The others use TCP, where a client that finds no number waits as it would without us.
 pub(super) fn fit_to_numbers(listener: &Listener, number: i32) {
     let is_narrow = listener.narrow.load(Relaxed) != 0;
-    let places = admit::places_left(number);
+    let places = reserve::places_left(number);
     if places.is_none() && !is_narrow || listener.euid.load(Relaxed) != trust::euid().saturating_add(1) {
         return;
     }
@@ -301,5 +297,11 @@ pub(super) fn close(listener: &'static Listener, for_all: bool) {
     if was_serving && (last || for_all) {
         stats::count(Counter::DoorsShut, 1);
     }
-    kernel::close_hidden(door);
+    hidden::close_hidden(door);
+}
+
+pub(super) fn leave_door(listener: &'static Listener, reason: Reason) {
+    let _guard = listener.lock.lock();
+    close(listener, false);
+    listener.set_doorless(reason);
 }

@@ -31,13 +31,14 @@ use beeline_lane::{End, LaneMemory, Sink, Writer, flags, offer};
 use beeline_shm::sys;
 use beeline_stats::{Counter, Reason, Role};
 
-use super::connect::{each_fd, put_under, tcp_state};
 use super::{lookup, offers, pool};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
+use crate::operations::Begun;
 use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait::{self, Woken};
-use crate::{Errno, Outcome, epoll, io, life, stats, table};
+use crate::{Errno, Outcome, changing, epoll, guards, io, slots, stats, table, watchers};
+use kernel::tcp_state;
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
 /// accept queue makes it repeat the handshake after one second and after three.
@@ -47,17 +48,6 @@ const BRIEF_NS: u64 = 20_000_000;
 
 /// The state of a TCP socket whose first packet has had no answer, by its number in the kernel.
 const TCP_SYN_SENT: u8 = 2;
-
-/// How an attempt to begin again has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Begun {
-    /// The connection goes on over TCP.
-    Anew,
-    /// It goes on as it was: somebody has taken the hello, or will, or another thread is at it.
-    Not,
-    /// It is lost.
-    Never,
-}
 
 /// Takes the connection over to TCP, whose door has died.
 ///
@@ -71,7 +61,7 @@ pub(super) fn withdraw(fd: i32, desc: &'static Desc) -> Begun {
     let begun = begin_again(fd, desc, Reason::HelloNotTaken);
     if begun == Begun::Never && desc.is_lane() {
         io::reset(desc.side(), libc::ECONNRESET);
-        epoll::stir(fd, desc);
+        watchers::notify(fd, desc);
     }
     begun
 }
@@ -79,10 +69,10 @@ pub(super) fn withdraw(fd: i32, desc: &'static Desc) -> Begun {
 /// The last fd of a connection is about to be closed. If nobody has taken its hello, and nobody does in a moment, the
 /// bytes that are still in the ring go to whoever listens on TCP now, as they would have been in the kernel's hands.
 pub fn before_close(fd: i32, desc: &'static Desc) {
-    let Some(pin) = table::pin(fd, desc) else { return };
+    let Some(pin) = guards::pin(fd, desc) else { return };
     // Another thread may be about to take it over to TCP. It needs the number.
     await_other(desc);
-    if !may_begin_again(desc) || desc.refs.load(Relaxed) > 1 {
+    if !may_begin_again(desc) || !desc.keepers.has_last_number() {
         return;
     }
     // A door that dies leaves an error beside the hang-up, because nobody took the hello.
@@ -153,7 +143,7 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
     }
     {
         // Who forks either has made the end a shared one, or sees that it is being left.
-        let _changing = life::changing();
+        let _changing = changing::changing();
         if !may_begin_again(desc) {
             return stays;
         }
@@ -228,8 +218,7 @@ fn connected(desc: &'static Desc, deadline: u64) -> Result<i32, Errno> {
 
 /// A TCP socket with the connection's own address.
 fn socket_for(desc: &'static Desc, family: i32) -> Result<i32, Errno> {
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    let lane: Option<&pool::PooledLane> = unsafe { desc.pooled.load(Relaxed).as_ref() };
+    let lane: Option<&pool::PooledLane> = pool::PooledLane::of(desc);
     if let Some(holder) = lane.and_then(pool::PooledLane::holder) {
         // It is what the app bound, and nobody else uses it.
         let tcp = kernel::fcntl(holder, libc::F_DUPFD_CLOEXEC, 0)? as i32;
@@ -260,17 +249,17 @@ fn switch(fd: i32, desc: &'static Desc, tcp: i32, deadline: u64) -> bool {
     let mut sent = 0u32;
     loop {
         {
-            let _changing = life::changing();
+            let _changing = changing::changing();
             let fd = table::number_of(desc, fd);
             if !table::leads_to(fd, desc) || !may_begin_again(desc) {
                 return false;
             }
-            each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+            table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
             let handed = exchange(fd, desc, tcp, &mut sent);
-            each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+            table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
             match handed {
                 Handed::All => {
-                    stats::close_slot(desc);
+                    slots::close_slot(desc);
                     return true;
                 }
                 Handed::Part => {}
@@ -293,18 +282,18 @@ pub(super) fn disconnect(fd: i32, desc: &'static Desc) -> Outcome {
         Err(errno) => return Outcome::Fail(errno),
     };
     let done = {
-        let _changing = life::changing();
+        let _changing = changing::changing();
         // The other holders of a shared end could not be told.
         let alone = table::leads_to(fd, desc) && desc.is_lane() && !desc.shared.load(Relaxed);
         if alone {
-            each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+            table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
             {
                 let _both = desc.lock_both();
                 let (lane, end) = (desc.lane(), desc.end());
                 lane.set_flags(end, lane.flags(end) | flags::CLOSED | flags::RESET);
                 become_tcp(fd, desc, tcp);
             }
-            each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+            table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
         }
         alone
     };
@@ -312,7 +301,7 @@ pub(super) fn disconnect(fd: i32, desc: &'static Desc) -> Outcome {
     if !done {
         return Outcome::fail(libc::EOPNOTSUPP);
     }
-    stats::close_slot(desc);
+    slots::close_slot(desc);
     Outcome::OK
 }
 
@@ -344,10 +333,10 @@ fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
     if side.nonblock.load(Relaxed) == 0 {
         let _ = kernel::fcntl(tcp, libc::F_SETFL, 0);
     }
-    if !put_under(fd, desc, tcp) {
+    if !table::put_under(fd, desc, tcp) {
         return false;
     }
-    super::spoil_lane(desc);
+    super::pool::spoil_lane(desc);
     offers::remove(desc);
     // One lane in the life of a description: the next connection is the kernel's.
     desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);

@@ -22,16 +22,16 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
-use beeline_shm::{SideMemory, memfd, sys};
 use beeline_stats::{Reason, Role};
 
-use super::lobby::{self, Lobby};
-use super::{door, lookup, trust, turnstile};
-use crate::desc::{DESCS, Desc, Kind};
+use super::lobby::Lobby;
+use super::trust;
+use crate::desc::{Desc, Kind};
 use crate::lock::Lock;
+use crate::operations::FURTHER_FDS;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
-use crate::{Errno, Outcome, kernel, life, options, stats, table};
+use crate::{stats, table};
 
 /// A descriptor in an atomic; none when zeroed.
 #[derive(Default)]
@@ -132,7 +132,7 @@ unsafe impl Stable for Listener {
     }
 }
 
-static LISTENERS: Slab<Listener> = Slab::new();
+pub(super) static LISTENERS: Slab<Listener> = Slab::new();
 
 impl Listener {
     /// The listener's state behind a description.
@@ -140,11 +140,11 @@ impl Listener {
         if desc.kind() != Kind::Listener {
             return None;
         }
-        // SAFETY: null or an object of a slab, which is never unmapped.
-        unsafe { desc.listener.load(Relaxed).as_ref() }
+        // SAFETY: `become_listener` alone has stored it: null or an object of a slab, which is never unmapped.
+        unsafe { desc.listener.load(Relaxed).cast::<Listener>().as_ref() }
     }
 
-    fn begin(&self, cookie: u64, local: SocketAddr) {
+    pub(super) fn begin(&self, cookie: u64, local: SocketAddr) {
         self.door.set(None);
         self.cookie.store(cookie, Relaxed);
         self.serving.store(0, Relaxed);
@@ -222,86 +222,6 @@ impl Listener {
     }
 }
 
-/// `listen(2)`.
-pub fn listen(fd: i32, backlog: i32) -> Outcome {
-    if !life::allow_lanes() {
-        return Outcome::Kernel;
-    }
-    let _changing = life::changing();
-    let known = table::get(fd).map(|desc| (desc, desc.kind()));
-    if let Some((_, Kind::Lane)) = known {
-        return Outcome::fail(libc::EINVAL);
-    }
-    if let Err(errno) = kernel::listen(fd, backlog) {
-        return Outcome::Fail(errno);
-    }
-    lookup::forget();
-    match known {
-        Some((desc, Kind::Tcp)) => {
-            become_listener(fd, desc);
-        }
-        // Again, after a shutdown: the door was closed then, and the port may be another one now.
-        Some((desc, Kind::Listener)) => {
-            if let Some(listener) = Listener::of(desc)
-                && listener.door.get().is_none()
-            {
-                if let Some(local) = kernel::getsockname(fd).ok().and_then(|name| name.to_internet()) {
-                    listener.local.set(local);
-                }
-                door::make(fd, desc, listener);
-            }
-        }
-        None => {
-            adopt(fd);
-        }
-        Some(_) => {}
-    }
-    Outcome::OK
-}
-
-/// Makes a listener of a description whose socket listens now, with a door that is still shut.
-fn become_listener(fd: i32, desc: &'static Desc) -> bool {
-    let cookie: Result<u64, Errno> = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
-    let local = kernel::getsockname(fd).ok().and_then(|name| name.to_internet());
-    let (Ok(cookie), Some(local)) = (cookie, local) else { return false };
-    let Some(listener) = LISTENERS.take() else { return false };
-    listener.begin(cookie, local);
-    desc.listener.store(core::ptr::from_ref(listener).cast_mut(), Relaxed);
-    if local.is_ipv6() {
-        options::note_v6_only(desc, fd);
-    }
-    desc.become_kind(Kind::Listener);
-    door::make(fd, desc, listener);
-    true
-}
-
-/// Takes over a listener that was not made under our eyes: inherited, received, or made by libc itself.
-/// The caller holds `life::changing`.
-fn adopt(fd: i32) -> Option<&'static Desc> {
-    let option = |name| kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, name).ok();
-    if option(libc::SO_ACCEPTCONN)? != 1 || option(libc::SO_PROTOCOL)? != libc::IPPROTO_TCP {
-        return None;
-    }
-    let family = option(libc::SO_DOMAIN)?;
-    if family != libc::AF_INET && family != libc::AF_INET6 {
-        return None;
-    }
-    let cookie: u64 = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok()?;
-    if let Some(known) = find(cookie) {
-        // One more number for a listener we have: duplicated behind our back.
-        table::set(fd, Some(known)).ok()?;
-        return Some(known);
-    }
-    let desc = DESCS.take()?;
-    desc.begin(Kind::Tcp, fd, family as u32, crate::forks());
-    if table::set(fd, Some(desc)).is_err() || !become_listener(fd, desc) {
-        let _ = table::set(fd, None);
-        desc.give_if_unused();
-        return None;
-    }
-    Some(desc)
-}
-
 pub(super) fn find(cookie: u64) -> Option<&'static Desc> {
     let mut found = None;
     table::for_each(|_, desc| {
@@ -312,61 +232,8 @@ pub(super) fn find(cookie: u64) -> Option<&'static Desc> {
     found
 }
 
-/// Fds of low number that were looked at once: one bit each.
-static SEEN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
-
-/// Whether `fd`, about to be polled, turns out to be a listener inherited from another program. Each number is
-/// asked about once; listeners that come later, by `SCM_RIGHTS`, are met at their first `accept`.
-pub fn adopt_listener(fd: i32) -> bool {
-    let Some(word) = usize::try_from(fd).ok().and_then(|fd| SEEN.get(fd / 64)) else { return false };
-    let bit = 1u64 << (fd & 63);
-    if word.load(Relaxed) & bit != 0 || word.fetch_or(bit, Relaxed) & bit != 0 {
-        return false;
-    }
-    is_new_listener(fd) && life::allow_lanes() && adopt_now(fd).is_some()
-}
-
-/// Meets a listener that has just been received from another process.
-pub fn meet_listener(fd: i32) {
-    if is_new_listener(fd) && life::allow_lanes() {
-        let _ = adopt_now(fd);
-    }
-}
-
-/// Whether `fd` is a listener that we do not know and may serve. A program that is under a filter is never asked for it.
-fn is_new_listener(fd: i32) -> bool {
-    table::get(fd).is_none() && life::may_accelerate() && listens(fd)
-}
-
-fn listens(fd: i32) -> bool {
-    kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
-}
-
-/// The listener behind an fd that an app accepts on, if it is one that we can serve.
-pub(super) fn adopt_now(fd: i32) -> Option<&'static Desc> {
-    let _changing = life::changing();
-    if !life::may_accelerate() {
-        return None;
-    }
-    match table::get(fd) {
-        None => adopt(fd),
-        Some(desc) if desc.kind() == Kind::Listener => Some(desc),
-        // A bound socket on which libc itself, or a system call of the app's own, has called listen.
-        Some(desc) if desc.kind() == Kind::Tcp => (listens(fd) && become_listener(fd, desc)).then_some(desc),
-        Some(_) => None,
-    }
-}
-
-/// The hidden descriptors to poll beside the TCP socket: the door and the lobby.
-/// Returns how many.
-pub fn listener_fds(desc: &'static Desc, out: &mut [i32; 20]) -> usize {
-    let Some(listener) = Listener::of(desc) else { return 0 };
-    door::open_for_poll(desc, listener);
-    held(listener, out)
-}
-
 /// The same, of a listener as it is.
-pub(super) fn held(listener: &Listener, out: &mut [i32; 20]) -> usize {
+pub(super) fn held(listener: &Listener, out: &mut [i32; FURTHER_FDS]) -> usize {
     let _guard = listener.lock.lock();
     let mut count = 0;
     for (place, fd) in out.iter_mut().zip(listener.door.get().into_iter().chain(listener.lobby.fd())) {
@@ -374,120 +241,6 @@ pub(super) fn held(listener: &Listener, out: &mut [i32; 20]) -> usize {
         count += 1;
     }
     count
-}
-
-/// `shutdown(2)` of a listener: it takes no connections any more, whoever holds it.
-pub fn shutdown_listener(desc: &'static Desc, how: i32) -> Outcome {
-    if how == libc::SHUT_WR || !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
-        return Outcome::Kernel;
-    }
-    let fd = desc.fd.load(Relaxed);
-    let result = kernel::shutdown(fd, how);
-    if result.is_ok()
-        && let Some(listener) = Listener::of(desc)
-    {
-        lookup::forget();
-        let _guard = listener.lock.lock();
-        door::close(listener, true);
-    }
-    result.into()
-}
-
-/// This process serves no door any more, for this reason: clients that wait at one, and those to come, use TCP. The
-/// caller holds `life::changing`.
-pub fn leave_doors(reason: Reason) {
-    table::for_each(|fd, desc| {
-        if let Some(listener) = Listener::of(desc)
-            && desc.fd.load(Relaxed) == fd
-        {
-            leave_door(listener, reason);
-        }
-    });
-}
-
-/// An option may have been set on a listener that keeps it on TCP: it has no door from now on.
-pub fn leave_door_if_blocked(desc: &'static Desc) {
-    if let (Some(listener), Some(reason)) = (Listener::of(desc), door::blocked_by(desc)) {
-        let _changing = life::changing();
-        leave_door(listener, reason);
-    }
-}
-
-pub(super) fn leave_door(listener: &'static Listener, reason: Reason) {
-    let _guard = listener.lock.lock();
-    door::close(listener, false);
-    listener.set_doorless(reason);
-}
-
-/// The last fd of this process that leads to the listener is about to be closed. The caller holds
-/// `life::changing`.
-pub fn close_listener(desc: &'static Desc) {
-    let Some(listener) = Listener::of(desc) else { return };
-    lookup::forget();
-    {
-        let _guard = listener.lock.lock();
-        desc.listener.store(core::ptr::null_mut(), Relaxed);
-        door::close(listener, false);
-        for cell in [&listener.turnstile, &listener.set] {
-            if let Some(fd) = cell.take() {
-                kernel::close_hidden(fd);
-            }
-        }
-        let share = listener.share.swap(core::ptr::null_mut(), Relaxed);
-        if !share.is_null() {
-            // SAFETY: the page was mapped by `prepare_fork` and the listener was its only user here.
-            unsafe { SideMemory::from_address(share as usize).unmap() };
-        }
-    }
-    LISTENERS.give(listener);
-}
-
-/// Before a `fork`: what parent and child must agree on gets its memory. The parent may leave the accepting to the
-/// child from now on, so clients that it has put aside are sent away. The caller holds `life::changing`.
-pub(super) fn prepare_fork() {
-    table::for_each(|fd, desc| {
-        let Some(listener) = Listener::of(desc) else { return };
-        if listener.lobby.is_occupied() {
-            lobby::dismiss(listener);
-        }
-        if desc.fd.load(Relaxed) == fd && listener.turnstile.get().is_none() {
-            share(fd, listener);
-        }
-    });
-}
-
-fn share(tcp: i32, listener: &'static Listener) {
-    // Without the memory the crowd still works: its members only cannot take turns.
-    let Ok(fd) = memfd::create(c"beeline-listener", 4096) else { return };
-    let Ok(base) = sys::map_shared(fd, 4096) else {
-        let _ = sys::close(fd);
-        return;
-    };
-    let _guard = listener.lock.lock();
-    let open = listener.is_open();
-    listener.turnstile.set(Some(kernel::hide(fd)));
-    listener.share.store(base.cast(), Relaxed);
-    if let Some(share) = listener.shared_state() {
-        if listener.serving.load(Relaxed) != 0 {
-            listener.join_servers();
-        }
-        share.open.store(u32::from(open), Relaxed);
-    }
-    turnstile::make_set(listener, tcp);
-}
-
-/// In the child of a `fork`: clients that the parent has taken from the door are the parent's, and this process
-/// serves no door yet.
-pub(super) fn reset_after_fork() {
-    LISTENERS.reset_after_fork(|listener| {
-        listener.lock.reset();
-    });
-    table::for_each(|_, desc| {
-        let Some(listener) = Listener::of(desc) else { return };
-        listener.lock.reset();
-        listener.serving.store(0, Relaxed);
-        listener.lobby.close();
-    });
 }
 
 /// A listener that stands alone.

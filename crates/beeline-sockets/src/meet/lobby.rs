@@ -32,7 +32,7 @@ use super::hello_io::{self, Refusal, Waiting};
 use super::listener::{FdCell, Listener};
 use super::trust;
 use crate::desc::Desc;
-use crate::{Errno, kernel, stats};
+use crate::{Errno, hidden, kernel, stats};
 
 /// Clients that the lobby has room for.
 const PENDING_MAX: usize = 16;
@@ -99,7 +99,7 @@ impl Lobby {
         if self.set.get().is_none()
             && let Ok(set) = kernel::epoll_create()
         {
-            self.set.set(Some(kernel::hide(set)));
+            self.set.set(Some(hidden::hide(set)));
         }
     }
 
@@ -118,7 +118,7 @@ impl Lobby {
     pub(super) fn close(&self) {
         self.dismiss();
         if let Some(set) = self.set.take() {
-            kernel::close_hidden(set);
+            hidden::close_hidden(set);
         }
     }
 
@@ -143,7 +143,7 @@ impl Lobby {
         if let Some(set) = self.set.get() {
             let _ = kernel::epoll_ctl(set, libc::EPOLL_CTL_DEL, hidden, None);
         }
-        kernel::close_hidden(hidden);
+        hidden::close_hidden(hidden);
     }
 
     /// A place for one more client. In a full lobby, the one that has to go for it is the oldest of the user who has
@@ -229,10 +229,10 @@ pub(super) fn park(listener: &Listener, anchor: i32) -> Option<i32> {
         stats::poisoned(Poison::HelloSilent);
     }
     let user = user_of(anchor);
-    let hidden = kernel::hide(anchor);
+    let hidden = hidden::hide(anchor);
     let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: hidden as u64 };
     if kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, hidden, Some(event)).is_err() {
-        kernel::close_hidden(hidden);
+        hidden::close_hidden(hidden);
         return None;
     }
     place.anchor.set(Some(hidden));

@@ -35,7 +35,8 @@ use super::{late, lookup, watched};
 use crate::desc::{Desc, Pin};
 use crate::lock::Lock;
 use crate::side::state;
-use crate::{kernel, life, table, thread};
+use crate::upkeep::{self, Upkeep};
+use crate::{changing, guards, kernel, table, thread};
 
 /// How long a hello may lie at a door. A server that is there takes it within microseconds, one whose loop is at
 /// something else within milliseconds; a person does not notice the time.
@@ -60,7 +61,10 @@ static FIRST: AtomicPtr<Desc> = AtomicPtr::new(core::ptr::null_mut());
 /// When the first of them is due.
 static DUE_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// The client's end of a connection has said hello. The caller holds `life::changing`.
+/// See [`crate::upkeep`].
+static UPKEEP: Upkeep = Upkeep { due_ns, look_after, is_due };
+
+/// The client's end of a connection has said hello. The caller holds `changing::changing`.
 pub(crate) fn add(desc: &'static Desc) {
     if desc.end() != End::Client || desc.lane().flags(End::Server) & flags::TAKEN != 0 {
         return;
@@ -72,6 +76,7 @@ pub(crate) fn add(desc: &'static Desc) {
     desc.next_offer.store(FIRST.load(Relaxed), Relaxed);
     FIRST.store(core::ptr::from_ref(desc).cast_mut(), Relaxed);
     DUE_NS.fetch_min(until, Relaxed);
+    upkeep::begin(&UPKEEP);
 }
 
 /// An end is no offer any more.
@@ -101,16 +106,14 @@ fn retain(mut wanted: impl FnMut(&'static Desc) -> bool) {
         }
     }
     DUE_NS.store(due, Relaxed);
+    upkeep::goes_on(!FIRST.load(Relaxed).is_null());
 }
 
 /// Until when a wait of this process may sleep without a look at its offers.
-#[inline]
-pub(crate) fn due_ns() -> Option<u64> {
-    if FIRST.load(Relaxed).is_null() { None } else { next_due() }
-}
-
-#[cold]
-fn next_due() -> Option<u64> {
+fn due_ns() -> Option<u64> {
+    if FIRST.load(Relaxed).is_null() {
+        return None;
+    }
     // What was taken meanwhile shall cost no wake-up.
     let _guard = LOCK.lock();
     retain(|desc| !is_settled(desc));
@@ -138,8 +141,7 @@ fn note_taken(desc: &Desc) {
 }
 
 /// Withdraws what is due. No lock may be held. Whether there was anything.
-#[inline]
-pub(crate) fn look_after() -> bool {
+fn look_after() -> bool {
     !FIRST.load(Relaxed).is_null() && look_after_due(kernel::now_ns())
 }
 
@@ -167,8 +169,7 @@ fn look_after_due(now_ns: u64) -> bool {
 }
 
 /// Whether there is something to [`look_after`].
-#[cold]
-pub(crate) fn are_due() -> bool {
+fn is_due() -> bool {
     DUE_NS.load(Relaxed) <= kernel::now_ns() && !is_at_work()
 }
 
@@ -223,8 +224,7 @@ fn stays_at_own_door(desc: &Desc) -> bool {
 
 /// The cookie of the listener at whose door an offer lies.
 fn door_of(desc: &Desc) -> Option<u64> {
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    unsafe { desc.pooled.load(Relaxed).as_ref() }.map(|lane| lane.cookie.load(Relaxed))
+    super::pool::PooledLane::of(desc).map(|lane| lane.cookie.load(Relaxed))
 }
 
 /// Whether an offer of this process lies at that listener's door.
@@ -248,7 +248,7 @@ pub(super) fn stays_at_last(desc: &'static Desc) -> bool {
 /// Before another process gets an end: it is taken by now, or goes on over TCP. No lock may be held.
 pub(crate) fn before_passing(fd: i32) {
     let Some(desc) = table::get(fd).filter(|desc| desc.offered_until_ns.load(Relaxed) != 0) else { return };
-    let Some(pin) = table::pin(fd, desc) else { return };
+    let Some(pin) = guards::pin(fd, desc) else { return };
     if desc.is_lane() && !stays_at_own_door(desc) && !pin.while_waiting(|| is_taken_within(desc, FORK_NS)) {
         pin.while_waiting(|| late::withdraw(fd, desc));
         late::await_other(desc);
@@ -289,16 +289,16 @@ pub(crate) fn before_end() {
 
 /// Keeps changes out for a caller who is about to give ends to another process, as far as possible at a moment at which
 /// none is on its way to TCP: an end with several holders could not finish.
-pub(crate) fn changing_to_share() -> life::Changing {
+pub(crate) fn changing_to_share() -> changing::Changing {
     for _ in 0..2 {
-        let changing = life::changing();
+        let changing = changing::changing();
         if !are_on_their_way() {
             return changing;
         }
         drop(changing);
         await_others();
     }
-    life::changing()
+    changing::changing()
 }
 
 /// Whether other threads take ends to TCP.
@@ -358,6 +358,7 @@ pub(super) fn reset_after_fork() {
     LOCK.reset();
     FIRST.store(core::ptr::null_mut(), Relaxed);
     DUE_NS.store(u64::MAX, Relaxed);
+    upkeep::goes_on(false);
     table::for_each(|_, desc| {
         if desc.offered_until_ns.load(Relaxed) != 0 {
             desc.offered_until_ns.store(0, Relaxed);

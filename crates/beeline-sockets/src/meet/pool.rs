@@ -27,23 +27,25 @@
 //! # Limits
 //!
 //! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first. The memfds of lanes and
-//! sides are kept, as hidden descriptors, as long as there is room ([`kernel::keep`]): the client's for offering the
+//! sides are kept, as hidden descriptors, as long as there is room ([`hidden::keep`]): the client's for offering the
 //! lane again, all for handing the connection to another program ([`crate::life`]). A client's lane without its memfd is
 //! unmapped when its connection closes. When descriptors run short all of them are closed.
 
+mod offer;
 mod sides;
 
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
-use beeline_shm::{memfd, sys};
-use beeline_stats::{Counter, Reason};
+use beeline_stats::Counter;
 
+use crate::desc::Desc;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
-use crate::{kernel, life, limits, stats, table};
+use crate::{hidden, limits, stats, table};
 
+pub(super) use offer::{Offer, client_lane};
 pub(super) use sides::{Side, side};
 
 /// A lane that this process has mapped: in use by a connection, or idle.
@@ -159,7 +161,7 @@ impl PooledLane {
 
     /// Keeps the memory file's descriptor, or closes it if there is no room.
     pub(super) fn keep_memfd(&self, memfd: i32) {
-        self.memfd.store(kernel::keep(memfd).map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+        self.memfd.store(hidden::keep(memfd).map_or(0, |fd| fd.saturating_add(1)), Relaxed);
     }
 
     /// Keeps the socket that holds the port of an explicit bind until the lane's end.
@@ -200,7 +202,7 @@ impl PooledLane {
 
     fn close_memfd(&self) {
         if let Some(fd) = self.memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
-            kernel::close_hidden(fd);
+            hidden::close_hidden(fd);
         }
     }
 
@@ -211,100 +213,6 @@ impl PooledLane {
         // SAFETY: the lane is in no list and no connection uses it.
         unsafe { self.memory().unmap() };
         LANES.give(self);
-    }
-}
-
-/// A client's lane, ready to be offered, with the memfd to send.
-pub(super) struct Offer {
-    pub lane: &'static PooledLane,
-    pub memfd: i32,
-}
-
-/// A lane for a connection to the listener `cookie`: a used one, or a new one. All its words are zero.
-///
-/// # Errors
-/// Why there is none.
-pub(super) fn client_lane(cookie: u64) -> Result<Offer, Reason> {
-    let used = {
-        let _guard = LOCK.lock();
-        let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
-        CLIENT.take(|lane| lane.cookie.load(Relaxed) == cookie && released(lane)).or_else(|| SPARE.take(|_| true))
-    };
-    if let Some(lane) = used {
-        lane.memory().reset();
-        lane.cookie.store(cookie, Relaxed);
-        return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1) });
-    }
-    let (memory, memfd) = fresh()?;
-    let Some(lane) = LANES.take() else {
-        drop_fresh(memory, memfd);
-        return Err(Reason::MemoryShort);
-    };
-    lane.fill(memory, memfd::identify(memfd).map(|(id, _)| id).unwrap_or_default());
-    lane.cookie.store(cookie, Relaxed);
-    Ok(Offer { lane, memfd })
-}
-
-/// Makes the memory of a new lane, if the process's limits allow one.
-fn fresh() -> Result<(LaneMemory, i32), Reason> {
-    if super::door::address_space_is_limited() {
-        return Err(Reason::AddressSpaceLimited);
-    }
-    let wanted = crate::config().ring_bytes as u32;
-    let ring_bytes = match limits::ring_bytes(wanted) {
-        // What is idle has no claim before what is to be used.
-        Err(_) if drop_idle(&CLIENT) | drop_idle(&SERVER) => limits::ring_bytes(wanted)?,
-        result => result?,
-    };
-    let (memory, memfd) = LaneMemory::create(ring_bytes).map_err(super::connect::memory_reason)?;
-    if limits::unlock(memory) {
-        drop_fresh(memory, memfd);
-        return Err(Reason::MemoryLocked);
-    }
-    Ok((memory, memfd))
-}
-
-fn drop_fresh(memory: LaneMemory, memfd: i32) {
-    // SAFETY: the fresh mapping has no user.
-    unsafe { memory.unmap() };
-    let _ = sys::close(memfd);
-}
-
-impl Offer {
-    /// The hello was sent: the memfd is kept for the next one, or closed. Returns the lane.
-    pub(super) fn sent(self) -> &'static PooledLane {
-        let Offer { lane, memfd } = self;
-        let kept = lane.memfd.load(Relaxed) != 0;
-        let used = lane.served.swap(1, Relaxed) != 0;
-        stats::count(if used { Counter::LanesReused } else { Counter::LanesCreated }, 1);
-        if !kept {
-            lane.keep_memfd(memfd);
-        }
-        lane
-    }
-
-    /// The hello was not sent: the lane is there for the next connection.
-    pub(super) fn withdraw(self) {
-        let Offer { lane, memfd } = self;
-        if lane.memfd.load(Relaxed) == 0 {
-            lane.memfd.store(kernel::hide(memfd).saturating_add(1), Relaxed);
-        }
-        let surplus = {
-            let _guard = LOCK.lock();
-            if lane.served.load(Relaxed) != 0 {
-                // As its last server left it.
-                lane.memory().set_flags(End::Server, flags::RELEASED);
-                keep_idle(&CLIENT, lane, lane.is_private())
-            } else if SPARE.count.load(Relaxed) == 0 && lane.is_private() {
-                SPARE.push(lane);
-                None
-            } else {
-                Some(lane)
-            }
-        };
-        if let Some(lane) = surplus {
-            lane.discard();
-        }
     }
 }
 
@@ -348,7 +256,7 @@ pub(super) fn adopted_lane(
 /// ever shared the end.
 pub(super) fn retire(lane: &'static PooledLane, end: End, alone: bool) {
     if let Some(holder) = lane.holder.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
-        kernel::close_hidden(holder);
+        hidden::close_hidden(holder);
     }
     let keep = alone && lane.is_private() && lane.reusable.load(Relaxed) == 1;
     let surplus = match end {
@@ -395,10 +303,10 @@ pub(super) fn purge() {
 
 /// Closes all memfds, because descriptors are short. Returns whether there were any.
 pub(super) fn release_descriptors() -> bool {
-    let before = life::hidden_count();
+    let before = hidden::hidden_count();
     let any = close_memfds();
     // They are all that is free now.
-    FREED.store(before.saturating_sub(life::hidden_count()).max(1), Relaxed);
+    FREED.store(before.saturating_sub(hidden::hidden_count()).max(1), Relaxed);
     any
 }
 
@@ -412,13 +320,12 @@ fn close_memfds() -> bool {
         if !desc.is_lane() {
             return;
         }
-        // SAFETY: null, or an object of a slab, which is never unmapped.
-        if let Some(lane) = unsafe { desc.pooled.load(Relaxed).as_ref() } {
+        if let Some(lane) = PooledLane::of(desc) {
             any |= lane.memfd().is_some();
             lane.close_memfd();
         }
         if let Some(fd) = desc.take_side_memfd() {
-            kernel::close_hidden(fd);
+            hidden::close_hidden(fd);
             any = true;
         }
     });
@@ -447,6 +354,27 @@ pub(super) fn reset_after_fork() {
     purge();
     for count in [&CLIENT.count, &SERVER.count, &SPARE.count, &sides::COUNT] {
         count.store(0, Relaxed);
+    }
+}
+
+impl PooledLane {
+    /// The lane of a description, as the pool knows it.
+    pub(crate) fn of(desc: &Desc) -> Option<&'static PooledLane> {
+        // SAFETY: `put_into` alone has stored it: null, or an object of a slab, which is never unmapped.
+        unsafe { desc.pooled.load(Relaxed).cast::<PooledLane>().as_ref() }
+    }
+
+    /// Notes it with a description.
+    pub(super) fn put_into(lane: Option<&'static PooledLane>, desc: &Desc) {
+        desc.pooled
+            .store(lane.map_or(core::ptr::null_mut(), |lane| core::ptr::from_ref(lane).cast_mut().cast()), Relaxed);
+    }
+}
+
+/// The lane of a connection must not be used again.
+pub(crate) fn spoil_lane(desc: &'static Desc) {
+    if let Some(lane) = PooledLane::of(desc) {
+        lane.spoil();
     }
 }
 
@@ -500,15 +428,15 @@ mod tests {
             let desc = crate::desc::DESCS.take().unwrap();
             desc.begin(crate::desc::Kind::Tcp, -1, libc::AF_INET as u32, crate::forks());
             let side = side().unwrap();
-            desc.pooled.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
+            PooledLane::put_into(Some(lane), desc);
             desc.keep_side_memfd(side.memfd);
-            desc.become_lane(lane.memory(), side.state, End::Client);
+            super::super::begin_bare(desc, lane.memory(), side.state, End::Client);
             if forked {
-                crate::life::count_fork();
+                crate::process::count_fork();
             }
             // As another holder may leave it.
             side.state.holders.store(1, Relaxed);
-            super::super::retire_lane(desc);
+            super::super::lane::retire_lane(desc);
             assert_eq!(sides::COUNT.load(Relaxed), kept, "{forked}");
             purge();
         }

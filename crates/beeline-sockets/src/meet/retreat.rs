@@ -19,19 +19,20 @@ use beeline_shm::sys;
 use beeline_stats::Reason;
 
 use super::listener::Listener;
-use super::{admit, door, pool};
+use super::reserve;
+use super::{door, pool};
 use crate::desc::Desc;
-use crate::{epoll, kernel, limits, table};
+use crate::{epoll, hidden, kernel, limits, table};
 
 /// A lane was mapped for a client: if that was one of the last that there is room for, doors let nobody in any more.
-/// The caller holds `life::changing`.
+/// The caller holds `changing::changing`.
 pub(super) fn if_near_a_limit() {
     if let Err(reason) = limits::may_serve() {
         from_all_doors(reason);
     }
 }
 
-/// No door of this process lets anybody in any more. The caller holds `life::changing`.
+/// No door of this process lets anybody in any more. The caller holds `changing::changing`.
 pub(crate) fn from_all_doors(reason: Reason) {
     each_listener(|_, listener| {
         begin_now(listener, reason);
@@ -93,9 +94,9 @@ fn finish(desc: &'static Desc, listener: &'static Listener) {
 }
 
 /// The program has no descriptor left, and none of those that are only there for speed: gives up the last ones.
-/// The caller holds `life::changing`.
+/// The caller holds `changing::changing`.
 pub(super) fn give_up_descriptors() -> bool {
-    let mut any = pool::release_descriptors() | admit::release_reserve();
+    let mut any = pool::release_descriptors() | reserve::release_reserve();
     each_listener(|_, listener| {
         let _guard = listener.lock.lock();
         // In the queue of a door that is shut there are plugs alone.
@@ -120,7 +121,7 @@ pub(super) fn give_up_descriptors() -> bool {
 pub(super) fn give_up_turnstile(listener: &Listener) -> bool {
     let mut any = false;
     for cell in [&listener.turnstile, &listener.set] {
-        any |= cell.take().map(kernel::close_hidden).is_some();
+        any |= cell.take().map(hidden::close_hidden).is_some();
     }
     any
 }

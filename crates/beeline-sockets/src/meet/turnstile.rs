@@ -25,7 +25,7 @@ use beeline_shm::sys::{SysResult, call};
 
 use super::listener::{Listener, Share};
 use crate::lock::Guard;
-use crate::{Errno, kernel, proc, thread, wait};
+use crate::{Errno, hidden, kernel, proc, thread, wait};
 
 /// This thread is through the turnstile, or there is none.
 #[must_use]
@@ -132,7 +132,7 @@ const DOOR: u64 = 1;
 pub(super) fn make_set(listener: &Listener, fd: i32) {
     let Some(door) = listener.door.get() else { return };
     let Ok(set) = kernel::epoll_create() else { return };
-    let set = kernel::hide(set);
+    let set = hidden::hide(set);
     let add = |fd, name| {
         let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: name };
         kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, Some(event)).is_ok()
@@ -141,7 +141,7 @@ pub(super) fn make_set(listener: &Listener, fd: i32) {
         listener.set.set(Some(set));
         listener.set_door.set(Some(door));
     } else {
-        kernel::close_hidden(set);
+        hidden::close_hidden(set);
     }
 }
 

@@ -19,10 +19,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_shm::sys;
 use beeline_stats::Reason;
 
+use super::door;
 use super::listener::{self, Listener};
 use super::{lobby, offers, retreat};
 use crate::desc::Desc;
-use crate::{epoll, kernel, life, table};
+use crate::{changing, epoll, kernel, table};
 
 /// How long a program that was told of a client may take to accept it.
 const TOLD_NS: u64 = 10_000_000;
@@ -56,7 +57,7 @@ pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> boo
 
 /// This process serves the door no more.
 pub(super) fn give_up(desc: &'static Desc, listener: &'static Listener) {
-    let _changing = life::changing();
+    let _changing = changing::changing();
     if listener.leaving.load(Relaxed) != 0 {
         retreat::if_empty(desc, listener);
         return;
@@ -65,7 +66,7 @@ pub(super) fn give_up(desc: &'static Desc, listener: &'static Listener) {
     let mut hidden = [0; 20];
     let count = listener::held(listener, &mut hidden);
     hidden.iter().take(count).for_each(|fd| epoll::listener_lost(desc, *fd));
-    listener::leave_door(listener, Reason::ListenerOnlyWatched);
+    door::leave_door(listener, Reason::ListenerOnlyWatched);
 }
 
 /// A program is about to be started; `gets` tells which listeners of this process it gets, by number. Runs in a child of

@@ -9,11 +9,12 @@ use super::table::{Class, Fact, class};
 use super::{loopback, stored_name, stored_rate, with_template};
 use beeline_lane::End;
 
-use crate::desc::Kind;
-use crate::io::Next;
+use crate::desc::{Desc, Kind};
+use crate::ending::Next;
+use crate::ending::observe;
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Outcome, life, table};
+use crate::{Outcome, follow, process, table, upkeep};
 
 /// `getsockopt(2)`.
 ///
@@ -21,7 +22,7 @@ use crate::{Outcome, life, table};
 /// `length` must be valid and `value` writable for `*length` bytes.
 pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length: *mut u32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-    if desc.kind() != Kind::Lane || crate::life::relay::follow_if_relayed(fd, desc) {
+    if desc.kind() != Kind::Lane || follow::follow_if_relayed(fd, desc) {
         return Outcome::Kernel;
     }
     let _pin = desc.pin();
@@ -34,26 +35,15 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
     let side = desc.side();
     let target = Target { level, value, length };
     let number = match class(level, name) {
-        Class::Error => {
-            crate::meet::look_after_offers();
-            if !desc.is_lane() {
-                return Outcome::Kernel;
-            }
-            crate::io::observe(desc, side);
-            // Nobody has written into the lane of a client that was not taken: only the kernel knows that its door died.
-            if !side.is(state::TAKEN | state::PEER_CLOSED | state::RESET) && desc.end() == End::Client {
-                let revents = kernel::poll_now(fd, 0);
-                if crate::io::kernel_said(fd, desc, revents) == Next::Kernel {
-                    return Outcome::Kernel;
-                }
-            }
-            side.take_error()
-        }
+        Class::Error => match error_of(fd, desc) {
+            Some(errno) => errno,
+            None => return Outcome::Kernel,
+        },
         Class::Fact(Fact::Number(number)) => number,
         Class::Fact(Fact::Family) => side.family.load(Relaxed) as i32,
         Class::Fact(Fact::Anchor) => return Outcome::Kernel,
         Class::Fact(Fact::Info) => {
-            crate::io::observe(desc, side);
+            observe(desc, side);
             let mut info = [0; loopback::INFO_BYTES];
             return match loopback::info(desc, side, &mut info) {
                 // SAFETY: forwarded.
@@ -61,15 +51,8 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
                 Err(errno) => Outcome::Fail(errno),
             };
         }
-        Class::Fact(Fact::PeerName) => {
-            let name = SockAddr::internet(side.remote.get(), side.family.load(Relaxed) as i32);
-            // SAFETY: by the caller's word.
-            if unsafe { length.read_unaligned() } > name.length {
-                return Outcome::fail(libc::EINVAL);
-            }
-            // SAFETY: forwarded.
-            return unsafe { target.give_bytes(name.bytes()) };
-        }
+        // SAFETY: forwarded.
+        Class::Fact(Fact::PeerName) => return unsafe { target.give_peer(side) },
         Class::Fact(Fact::PathMtu) if side.family.load(Relaxed) as i32 == libc::AF_INET6 => {
             // `struct ip6_mtuinfo`: an address that the kernel leaves empty, and the MTU.
             let mut info = [0; 32];
@@ -77,17 +60,8 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
             // SAFETY: forwarded.
             return unsafe { target.give(&info) };
         }
-        Class::Rate => {
-            let rate = stored_rate(side).unwrap_or(u64::MAX);
-            // SAFETY: by the caller's word.
-            return if unsafe { length.read_unaligned() } as usize >= size_of::<u64>() {
-                // SAFETY: forwarded.
-                unsafe { target.give(&rate) }
-            } else {
-                // SAFETY: forwarded.
-                unsafe { target.give(&u32::try_from(rate).unwrap_or(u32::MAX)) }
-            };
-        }
+        // SAFETY: forwarded.
+        Class::Rate => return unsafe { target.give_rate(stored_rate(side).unwrap_or(u64::MAX)) },
         Class::SegmentSize => loopback::segment(desc, side, side.option(level, name)),
         Class::ReceiveTimeout => {
             // SAFETY: forwarded.
@@ -123,6 +97,24 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
     unsafe { target.give_number(number) }
 }
 
+/// `SO_ERROR` of a lane, which the caller has pinned. `None` if it is none any more.
+fn error_of(fd: i32, desc: &'static Desc) -> Option<i32> {
+    upkeep::look_after();
+    if !desc.is_lane() {
+        return None;
+    }
+    let side = desc.side();
+    observe(desc, side);
+    // Nobody has written into the lane of a client that was not taken: only the kernel knows that its door died.
+    if !side.is(state::TAKEN | state::PEER_CLOSED | state::RESET) && desc.end() == End::Client {
+        let revents = kernel::poll_now(fd, 0);
+        if crate::io::kernel_said(fd, desc, revents) == Next::Kernel {
+            return None;
+        }
+    }
+    Some(side.take_error())
+}
+
 /// Where an app wants the value of an option.
 #[derive(Clone, Copy)]
 struct Target {
@@ -132,6 +124,35 @@ struct Target {
 }
 
 impl Target {
+    /// Gives the peer's address: `SO_PEERNAME`, which is not cut to the app's room.
+    ///
+    /// # Safety
+    /// As for [`getsockopt`].
+    unsafe fn give_peer(self, side: &SideState) -> Outcome {
+        let name = SockAddr::internet(side.remote.get(), side.family.load(Relaxed) as i32);
+        // SAFETY: the caller guarantees it.
+        if unsafe { self.length.read_unaligned() } > name.length {
+            return Outcome::fail(libc::EINVAL);
+        }
+        // SAFETY: forwarded.
+        unsafe { self.give_bytes(name.bytes()) }
+    }
+
+    /// Gives a rate, in the width that the app has room for.
+    ///
+    /// # Safety
+    /// As for [`getsockopt`].
+    unsafe fn give_rate(self, rate: u64) -> Outcome {
+        // SAFETY: the caller guarantees it.
+        if unsafe { self.length.read_unaligned() } as usize >= size_of::<u64>() {
+            // SAFETY: forwarded.
+            unsafe { self.give(&rate) }
+        } else {
+            // SAFETY: forwarded.
+            unsafe { self.give(&u32::try_from(rate).unwrap_or(u32::MAX)) }
+        }
+    }
+
     /// Gives a value, cut to the app's room, as `sk_getsockopt` does (Linux net/core/sock.c).
     ///
     /// # Safety
@@ -193,6 +214,6 @@ unsafe fn ask_template(side: &SideState, name: i32, target: Target) -> Outcome {
         let args =
             [template as usize, target.level as usize, name as usize, target.value as usize, target.length as usize, 0];
         // SAFETY: forwarded.
-        unsafe { life::raw(libc::SYS_getsockopt, args) }
+        unsafe { process::raw(libc::SYS_getsockopt, args) }
     })
 }

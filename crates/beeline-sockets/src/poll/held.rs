@@ -13,7 +13,7 @@ use libc::{POLLIN, POLLPRI, POLLRDNORM, epoll_event, pollfd};
 
 use super::scratch::NONE;
 use crate::desc::{Desc, Kind};
-use crate::{Errno, cancel, kernel, table};
+use crate::{Errno, cancel, guards, hidden, kernel, table};
 
 /// See the module.
 pub(super) struct Held<'a> {
@@ -44,7 +44,7 @@ impl<'a> Held<'a> {
             if let Some(old) = place.take() {
                 old.let_go();
             }
-            place.set(desc.and_then(|desc| table::pin(entry.fd, desc)).map(Desc::hold));
+            place.set(desc.and_then(|desc| guards::pin(entry.fd, desc)).map(Desc::hold));
         }
         if fds.iter().any(|entry| is_urgent_alone(entry.events)) {
             self.await_arrivals(fds);
@@ -53,7 +53,7 @@ impl<'a> Held<'a> {
 
     fn await_arrivals(&self, fds: &[pollfd]) {
         if self.arrivals.get() < 0 {
-            self.arrivals.set(kernel::epoll_create().map_or(-1, kernel::hide));
+            self.arrivals.set(kernel::epoll_create().map_or(-1, hidden::hide));
         }
         let arrivals = self.arrivals.get();
         if arrivals < 0 {
@@ -69,7 +69,7 @@ impl<'a> Held<'a> {
                 Ok(_) | Err(Errno(libc::EEXIST)) => {}
                 Err(_) => {
                     self.arrivals.set(-1);
-                    kernel::close_hidden(arrivals);
+                    hidden::close_hidden(arrivals);
                     return;
                 }
             }
@@ -107,7 +107,7 @@ impl<'a> Held<'a> {
     fn let_go(&self) {
         self.places.iter().filter_map(Cell::get).for_each(Desc::let_go);
         if self.arrivals.get() >= 0 {
-            kernel::close_hidden(self.arrivals.get());
+            hidden::close_hidden(self.arrivals.get());
         }
     }
 }

@@ -4,7 +4,8 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, POL
 
 use super::{deadline, places, scan, scratch};
 use crate::desc::{Desc, Kind};
-use crate::{Outcome, kernel, meet, table};
+use crate::operations::Adopt;
+use crate::{Outcome, kernel, table, upkeep};
 
 /// What makes an fd readable, writable and exceptional to select(2) (Linux fs/select.c).
 const READ: i16 = POLLIN | POLLRDNORM | POLLHUP | POLLERR | POLLNVAL;
@@ -49,13 +50,7 @@ impl Sets {
 ///
 /// # Safety
 /// The sets must be null or hold `count` bits; `timeout` must be null or valid, as for select(2).
-pub unsafe fn select(
-    count: i32,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *mut libc::timeval,
-) -> Outcome {
+pub(crate) unsafe fn select(count: i32, sets: [*mut fd_set; 3], timeout: *mut libc::timeval, adopt: Adopt) -> Outcome {
     // SAFETY: null or valid by the caller's word.
     let given = unsafe { timeout.as_mut() };
     let relative = match &given {
@@ -68,7 +63,7 @@ pub unsafe fn select(
     };
     let start = kernel::now_ns();
     // SAFETY: forwarded from the caller.
-    let outcome = unsafe { run(count, [read, write, except], relative.as_ref(), None) };
+    let outcome = unsafe { run(count, sets, relative.as_ref(), None, adopt) };
     if outcome != Outcome::Kernel
         && let (Some(time), Some(relative)) = (given, relative)
     {
@@ -83,23 +78,28 @@ pub unsafe fn select(
 ///
 /// # Safety
 /// As for [`select`]; `mask` must be null or a valid signal set.
-pub unsafe fn pselect(
+pub(crate) unsafe fn pselect(
     count: i32,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
+    sets: [*mut fd_set; 3],
     timeout: *const libc::timespec,
     mask: *const u8,
+    adopt: Adopt,
 ) -> Outcome {
     // SAFETY: null or valid by the caller's word.
     let (timeout, mask) = unsafe { (timeout.as_ref(), mask.cast::<u64>().as_ref()) };
     // SAFETY: forwarded from the caller.
-    unsafe { run(count, [read, write, except], timeout, mask) }
+    unsafe { run(count, sets, timeout, mask, adopt) }
 }
 
 /// # Safety
 /// The sets must be null or hold `count` bits.
-unsafe fn run(count: i32, sets: [*mut fd_set; 3], timeout: Option<&libc::timespec>, mask: Option<&u64>) -> Outcome {
+unsafe fn run(
+    count: i32,
+    sets: [*mut fd_set; 3],
+    timeout: Option<&libc::timespec>,
+    mask: Option<&u64>,
+    adopt: Adopt,
+) -> Outcome {
     if !(1..=1 << 20).contains(&count) {
         return Outcome::Kernel;
     }
@@ -110,10 +110,10 @@ unsafe fn run(count: i32, sets: [*mut fd_set; 3], timeout: Option<&libc::timespe
         match table::get(fd as i32).map(Desc::kind) {
             Some(Kind::Lane | Kind::Epoll | Kind::Orphan) => ours += 1,
             Some(Kind::Listener) => listeners += 1,
-            _ => listeners += usize::from(meet::adopt_listener(fd as i32)),
+            _ => listeners += usize::from(adopt(fd as i32)),
         }
     }
-    if ours + listeners == 0 && meet::offer_due_ns().is_none() {
+    if ours + listeners == 0 && upkeep::due_ns().is_none() {
         return Outcome::Kernel;
     }
     let deadline = match deadline(timeout) {

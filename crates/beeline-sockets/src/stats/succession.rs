@@ -18,7 +18,7 @@ use beeline_stats::Counter;
 use beeline_stats::layout::{self, ConnectionSlot, FILE_BYTES_MAX, FileName, HEADER_BYTES, SLOT_BYTES, StatsHeader};
 
 use super::{FILE, HEADER, LOCK, SLOTS, allocate, header, open, open_new, stale, unlink};
-use crate::{Errno, life};
+use crate::{Errno, process};
 
 /// Whether the file was removed for a program that has not started.
 static REMOVED: AtomicBool = AtomicBool::new(false);
@@ -65,7 +65,7 @@ fn restore() -> Result<(), Errno> {
 
 /// Goes on with the file of the program that ran in this process before, if there is one.
 pub(crate) fn succeed() {
-    if !life::config().stats {
+    if !process::config().stats {
         return;
     }
     let Ok((uid, name)) = super::own_name() else { return };

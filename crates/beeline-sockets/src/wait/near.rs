@@ -15,9 +15,6 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::desc::Desc;
-use crate::kernel;
-
 /// What a peer shows in place of its CPU that has to run for every byte, on a host with few CPUs: a bridge.
 pub(crate) const ANY_CPU: u32 = u32::MAX;
 
@@ -29,46 +26,17 @@ pub(crate) fn peers_are_near() -> bool {
     LAST_WAS_NEAR.load(Relaxed)
 }
 
+/// A peer that has shown where it runs was looked at.
+pub(crate) fn note_near(near: bool) {
+    LAST_WAS_NEAR.store(near, Relaxed);
+}
+
 /// Whether an end that shows `theirs` is near one that shows `mine`; `None` if it has not shown anything.
 pub(crate) fn is_near(theirs: u32, mine: u32) -> Option<bool> {
     match theirs {
         0 => None,
         ANY_CPU => Some(true),
         theirs => Some(theirs == mine),
-    }
-}
-
-impl Desc {
-    /// Whether the peer needs the CPU that this thread runs on. Shows the peer which one that is.
-    #[must_use]
-    pub fn peer_is_near(&self) -> bool {
-        let mine = self.show_cpu();
-        let theirs = self.lane().cpu(self.end().peer()).load(Relaxed);
-        let near = is_near(theirs, mine);
-        if let Some(near) = near.filter(|near| theirs != ANY_CPU && *near != peers_are_near()) {
-            LAST_WAS_NEAR.store(near, Relaxed);
-        }
-        near.unwrap_or_else(peers_are_near)
-    }
-
-    /// The same by what both ends have shown: two loads, for a look that lasts a moment.
-    #[must_use]
-    #[inline]
-    pub fn peer_was_near(&self) -> bool {
-        let (lane, end) = (self.lane(), self.end());
-        let theirs = lane.cpu(end.peer()).load(Relaxed);
-        is_near(theirs, lane.cpu(end).load(Relaxed)).unwrap_or_else(peers_are_near)
-    }
-
-    /// Shows the peer on which CPU this end runs, and tells it as it is shown.
-    pub fn show_cpu(&self) -> u32 {
-        let mine = kernel::cpu_by_libc().wrapping_add(1);
-        let lane = self.lane();
-        let shown = lane.cpu(self.end());
-        if shown.load(Relaxed) != mine {
-            shown.store(mine, Relaxed);
-        }
-        mine
     }
 }
 

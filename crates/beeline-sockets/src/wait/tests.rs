@@ -1,24 +1,22 @@
 //! What a budget grows and shrinks by. No case depends on how fast the machine is.
 
 use super::*;
+use crate::kernel;
 
-/// A budget of `spin_ns` and what has been skipped.
-struct Account {
-    spin_ns: AtomicU32,
-    skipped: AtomicU32,
-}
+/// A waiter with nothing but its budget.
+struct Account(SpinState);
 
 impl Account {
     fn of(spin_ns: u32) -> Self {
-        Self { spin_ns: AtomicU32::new(spin_ns), skipped: AtomicU32::new(0) }
+        Self(SpinState::new(spin_ns))
     }
 
     fn budget(&self) -> Budget<'_> {
-        Budget { spin_ns: &self.spin_ns, skipped: &self.skipped, extra_ns: 0 }
+        Budget { state: &self.0, extra_ns: 0 }
     }
 
     fn left(&self) -> u32 {
-        self.spin_ns.load(Relaxed)
+        self.0.ns()
     }
 
     /// Waits that pass without a spin before one is tried.
@@ -52,7 +50,7 @@ fn probes_in_vain_become_rare_until_one_pays() {
     }
     assert_eq!(waits, [63, 127, 255, 511, 1023, 1023]);
     account.budget().paid();
-    account.spin_ns.store(0, Relaxed);
+    account.0.set_ns(0);
     assert_eq!(account.waits_before_a_probe(), 63);
 }
 

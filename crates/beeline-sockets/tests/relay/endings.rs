@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 
-use beeline_sockets::{Outcome, io, kernel, table};
+use beeline_sockets::{Outcome, calls, io, kernel, table};
 
 use super::stage::*;
 
@@ -112,7 +112,7 @@ fn a_killed_peer_is_an_end_of_stream_or_a_reset() {
     relay.ends();
     // After the end of its own stream.
     let (client, mut program, relay) = relayed();
-    assert_eq!(io::shutdown(client, libc::SHUT_WR), Outcome::OK);
+    assert_eq!(calls::shutdown(client, libc::SHUT_WR), Outcome::OK);
     assert_eq!(ended(&mut program), b"");
     kill(client);
     // The second write at the latest finds out, as with TCP.

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
-use beeline_sockets::{Outcome, io, life};
+use beeline_sockets::{Outcome, calls, life};
 
 use super::stage::*;
 
@@ -308,7 +308,7 @@ fn a_relay_outlives_whoever_made_it() {
     assert_eq!(unsafe { libc::kill(demoter, libc::SIGKILL) }, 0);
     wait_for(demoter);
     echo(b"and without");
-    assert_eq!(io::shutdown(client, libc::SHUT_WR), Outcome::OK);
+    assert_eq!(calls::shutdown(client, libc::SHUT_WR), Outcome::OK);
     assert_eq!(rest(client), b"");
     close(client);
     relay.ends();
@@ -330,13 +330,13 @@ fn sleepers_of_another_process_wake_for_what_comes_over_the_relay() {
             // SAFETY: pause(2).
             unsafe { libc::pause() };
         });
-        let set = match beeline_sockets::epoll::create(0) {
+        let set = match beeline_sockets::calls::epoll_create(0) {
             Outcome::Done(set) => set as i32,
             other => panic!("{other:?}"),
         };
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 7 };
         // SAFETY: a live event.
-        let added = unsafe { beeline_sockets::epoll::ctl(set, libc::EPOLL_CTL_ADD, server, &raw mut event) };
+        let added = unsafe { beeline_sockets::calls::epoll_ctl(set, libc::EPOLL_CTL_ADD, server, &raw mut event) };
         assert_eq!(added, Outcome::OK);
         let sleeper = std::thread::spawn(move || {
             if by_epoll {

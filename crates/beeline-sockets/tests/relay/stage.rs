@@ -10,7 +10,7 @@ use beeline_lane::{End, LaneMemory};
 use beeline_shm::SideMemory;
 use beeline_sockets::desc::{DESCS, Kind};
 use beeline_sockets::side::SideState;
-use beeline_sockets::{Outcome, io, life, table};
+use beeline_sockets::{Outcome, io, life, meet, table};
 
 /// Relays are told apart by their sockets, and some tests count processes or time.
 static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -47,7 +47,7 @@ pub fn lane_pair() -> ([i32; 2], [SocketAddr; 2]) {
         lane.read_wake(end).store(1, Relaxed);
         let desc = DESCS.take().unwrap();
         desc.begin(Kind::Tcp, fd, libc::AF_INET as u32, life::forks());
-        desc.become_lane(lane, side, end);
+        meet::begin_bare(desc, lane, side, end);
         table::set(fd, Some(desc)).unwrap();
     }
     (fds, names)

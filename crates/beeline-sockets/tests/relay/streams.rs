@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use beeline_sockets::{Outcome, io};
+use beeline_sockets::{Outcome, calls, io};
 
 use super::stage::*;
 
@@ -74,7 +74,7 @@ fn half_closes_are_passed_on_and_the_other_half_goes_on() {
     let _turn = turn();
     let (client, mut program, relay) = relayed();
     assert_eq!(send(client, b"question"), Outcome::Done(8));
-    assert_eq!(io::shutdown(client, libc::SHUT_WR), Outcome::OK);
+    assert_eq!(calls::shutdown(client, libc::SHUT_WR), Outcome::OK);
     let mut question = String::new();
     program.read_to_string(&mut question).unwrap();
     assert_eq!(question, "question");
@@ -102,7 +102,7 @@ fn a_shut_down_half_is_shut_down_after_the_demotion() {
     let _turn = turn();
     let ([client, server], _) = lane_pair();
     assert_eq!(send(server, b"bye"), Outcome::Done(3));
-    assert_eq!(io::shutdown(server, libc::SHUT_WR), Outcome::OK);
+    assert_eq!(calls::shutdown(server, libc::SHUT_WR), Outcome::OK);
     let relay = demote(server);
     let mut program = adopt(server);
     assert_eq!(program.write(b"x").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
@@ -227,7 +227,7 @@ fn a_gibibyte_each_way_arrives_as_it_was() {
         }),
         std::thread::spawn(move || {
             write_long(|bytes| send_all(client, bytes));
-            assert_eq!(io::shutdown(client, libc::SHUT_WR), Outcome::OK);
+            assert_eq!(calls::shutdown(client, libc::SHUT_WR), Outcome::OK);
         }),
         std::thread::spawn(move || {
             check(|bytes| match recv(client, bytes) {

@@ -160,7 +160,7 @@ fn bind(socket: &Socket, address: SocketAddr, family: i32) -> Option<()> {
     (kernel::bind(socket.0, &wanted).is_ok() || bind_beside_listener(socket, address, &wanted)).then_some(())
 }
 
-/// Binds to the port of a listener of this process. The caller holds `life::changing`.
+/// Binds to the port of a listener of this process. The caller holds `changing::changing`.
 fn bind_beside_listener(socket: &Socket, address: SocketAddr, wanted: &SockAddr) -> bool {
     let mut done = false;
     table::for_each(|fd, desc| {

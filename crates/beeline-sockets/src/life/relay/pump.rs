@@ -27,7 +27,7 @@ mod idle;
 use beeline_lane::{BellFault, Bells, End, Fault, LaneMemory, Reader, Source, Writer, flags};
 use beeline_shm::sys::{SysResult, call};
 
-use super::follow::Attendance;
+use super::gate::Attendance;
 use crate::io::{Anchor, DEAF};
 use crate::side::{SideState, state};
 use crate::{Errno, kernel};

@@ -9,16 +9,17 @@ use beeline_stats::Reason;
 use beeline_wire::agent::{Answer, Kind, Question};
 use beeline_wire::{ConnName, Endpoint};
 
-use super::super::connect::{self, Made, each_fd, put_under, tcp_state};
+use super::super::client;
+use super::super::lane::{carry_draft, carry_owner};
 use super::super::pool::{self, PooledLane};
 use super::super::route::{Anchor, Route};
-use super::super::{carry_draft, late, lookup, trust};
-use super::{Carrier, about, reason_of};
+use super::super::{late, lookup, trust};
+use super::{Carrier, Made, about, reason_of};
 use crate::desc::Desc;
-use crate::kernel::{self, SockAddr};
+use crate::kernel::{self, SockAddr, tcp_state};
 use crate::side::state;
 use crate::wait::{self, Woken};
-use crate::{Errno, epoll, io, life, table};
+use crate::{Errno, changing, epoll, hidden, io, limits, process, table};
 
 /// How long a `connect` waits for the agent's answer, and how long one that must not block does. An agent that runs answers
 /// within microseconds; where there is more work than CPUs it may wait for its turn.
@@ -98,16 +99,16 @@ fn prepare(
         return Err(Reason::OtherNamespace);
     }
     // By the higher number of the two.
-    if !connect::may_be_put_under(fd, desc, anchor.0.max(parcel.0)) {
+    if !table::may_be_put_under(fd, desc, anchor.0.max(parcel.0)) {
         return Err(Reason::DescriptorsShort);
     }
-    let side = pool::side().map_err(connect::memory_reason)?;
+    let side = pool::side().map_err(limits::memory_reason)?;
     side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
     let there = Endpoint::new(route.destination);
     // Where it comes from is known when the kernel has connected.
     let name = ConnName { client: there, server: there };
-    let given = connect::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking)
-        .and_then(|offer| connect::say_hello(&anchor, offer, None));
+    let given = client::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking)
+        .and_then(|offer| client::say_hello(&anchor, offer, None));
     let lane = match given {
         Ok(lane) => lane,
         Err(reason) => {
@@ -180,7 +181,7 @@ impl Offered {
     fn settle(self, fd: i32, desc: &'static Desc, shaken: Shaken, nonblocking: bool) -> Result<Made, Reason> {
         let reason = match shaken {
             Shaken::Stands => {
-                let _changing = life::changing();
+                let _changing = changing::changing();
                 match self.may_replace(fd, desc) {
                     Ok(()) => return self.replace(fd, desc, nonblocking),
                     Err(reason) => reason,
@@ -197,17 +198,17 @@ impl Offered {
         if nonblocking { Ok(Made::Answered(reason, libc::EINPROGRESS)) } else { Err(reason) }
     }
 
-    /// Whether the number still leads to the socket, and no other process has it. The caller holds `life::changing`.
+    /// Whether the number still leads to the socket, and no other process has it. The caller holds `changing::changing`.
     fn may_replace(&self, fd: i32, desc: &'static Desc) -> Result<(), Reason> {
-        if !table::leads_to(fd, desc) || !life::may_accelerate() {
-            return Err(life::stopped().unwrap_or(Reason::Internal));
+        if !table::leads_to(fd, desc) || !process::accelerates() {
+            return Err(process::stopped().unwrap_or(Reason::Internal));
         }
         if desc.born.load(Relaxed) != crate::forks() {
             return Err(Reason::SharedBeforeConnect);
         }
         let local = kernel::getsockname(fd).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
         self.side.state.local.set(Endpoint::new(local).address());
-        match kernel::hidden_twin(fd) {
+        match hidden::hidden_twin(fd) {
             Some(twin) => self.lane.hold(twin),
             None => return Err(Reason::DescriptorsShort),
         }
@@ -215,7 +216,7 @@ impl Offered {
     }
 
     fn replace(self, fd: i32, desc: &'static Desc, nonblocking: bool) -> Result<Made, Reason> {
-        match connect::install(fd, desc, &self.anchor, self.lane, self.side, nonblocking) {
+        match client::install(fd, desc, &self.anchor, self.lane, self.side, nonblocking) {
             Ok(()) => Ok(Made::Lane { nonblocking }),
             // The TCP connection stands.
             Err(reason) if nonblocking => Ok(Made::Answered(reason, libc::EINPROGRESS)),
@@ -250,12 +251,12 @@ fn replace_socket(fd: i32, desc: &'static Desc) {
     late::carry_options(side.state, new.0);
     side.retire(true);
     let _ = kernel::fcntl(new.0, libc::F_SETFL, mode);
-    let _changing = life::changing();
+    let _changing = changing::changing();
     if !table::leads_to(fd, desc) || desc.born.load(Relaxed) != crate::forks() {
         return;
     }
-    super::super::carry_owner(fd, new.0);
-    each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-    let _ = put_under(fd, desc, new.0);
-    each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+    carry_owner(fd, new.0);
+    table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+    let _ = table::put_under(fd, desc, new.0);
+    table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
 }

@@ -1,9 +1,6 @@
-//! The server's part of meeting through the agent: rules 9 to 13 of the design.
+//! The server's part of meeting through the agent: rules 10 to 13 of the design.
 
-use core::sync::atomic::{
-    AtomicU64,
-    Ordering::{AcqRel, Relaxed},
-};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_stats::{Poison, Reason, Role};
 use beeline_wire::agent::{Answer, Kind};
@@ -14,109 +11,44 @@ use super::super::listener::Listener;
 use super::super::pool::PooledLane;
 use super::super::route::Anchor;
 use super::super::{admit, trust};
+use super::enroll::ENROLLED;
 use super::{Carrier, Said, about, is_there, keep_alive, page};
 use crate::desc::Desc;
 use crate::kernel;
 use crate::side::state;
-use crate::{io, life, stats};
+use crate::{changing, hidden, stats};
 
 /// How long an `accept` waits for the agent's answer.
 const PATIENCE_NS: u64 = 100_000_000;
-/// How long a page is believed to be that of the agent that runs now.
-const ATTACHED_NS: u64 = 1_000_000_000;
 
-const TCP_SAVE_SYN: i32 = 27;
-
-/// [`Listener::enrolled`]: the app saves SYNs for itself, so its clients stay on TCP.
-const BELONGS_TO_APP: u32 = 2;
-const ENROLLED: u32 = 1;
-
-/// When this process asked the agent for its page last.
-static ATTACHED_AT_NS: AtomicU64 = AtomicU64::new(0);
-
-/// The program serves a listener: its clients' SYNs are kept from now on, and the agent is told (rules 9 and 19).
-#[inline]
-pub(in crate::meet) fn enroll(desc: &'static Desc, listener: &'static Listener) {
-    if !is_there() {
-        return;
-    }
-    if listener.enrolled.load(Relaxed) == 0 {
-        save_syns(desc, listener);
-    }
-    if listener.enrolled.load(Relaxed) == ENROLLED {
-        attach(desc);
-    }
-}
-
-#[cold]
-fn save_syns(desc: &'static Desc, listener: &'static Listener) {
-    let fd = desc.fd.load(Relaxed);
-    let saved = kernel::getsockopt::<i32>(fd, libc::IPPROTO_TCP, TCP_SAVE_SYN);
-    // Other processes that share the listener, with their own notes, find that one of them has done it.
-    let by_us = listener.is_shared();
-    let is_ours = match saved {
-        Ok(0) => kernel::setsockopt(fd, libc::IPPROTO_TCP, TCP_SAVE_SYN, &1i32).is_ok(),
-        Ok(_) => by_us,
-        Err(_) => false,
-    };
-    listener.enrolled.store(if is_ours { ENROLLED } else { BELONGS_TO_APP }, Relaxed);
-}
-
-/// Gets the page of the agent that runs now, and announces the listener to it: once a second at most, since an agent may
-/// have been started again.
-fn attach(desc: &'static Desc) {
-    let now_ns = kernel::now_ns();
-    let last_ns = ATTACHED_AT_NS.load(Relaxed);
-    let is_due = last_ns == 0 || now_ns.saturating_sub(last_ns) >= ATTACHED_NS;
-    if is_due && ATTACHED_AT_NS.compare_exchange(last_ns, now_ns, AcqRel, Relaxed).is_ok() {
-        let _ = ask_for_page(desc);
-    }
-}
-
-#[cold]
-fn ask_for_page(desc: &'static Desc) -> Result<(), Reason> {
-    let carrier = Carrier::open()?;
-    carrier.say(about(Kind::Announce), Some(desc.fd.load(Relaxed)))?;
-    carrier.answer(PATIENCE_NS)?.descriptor.into_iter().for_each(io::disarm);
-    carrier.say(about(Kind::Attach), None)?;
-    if let Some(memfd) = carrier.answer(PATIENCE_NS)?.descriptor {
-        page::take(memfd);
-        io::disarm(memfd);
-    }
-    Ok(())
-}
-
-/// A connection came over TCP. Makes it a lane if the agent has one for it. Whether it has.
+/// A connection came over TCP. Makes it a lane if the agent has one for it.
+///
+/// # Errors
+/// Why it stays on TCP.
 pub(in crate::meet) fn came_over_tcp(
     desc: &'static Desc,
     listener: &'static Listener,
     accepted: i32,
     flags: i32,
-) -> bool {
+) -> Result<(), Reason> {
     if listener.enrolled.load(Relaxed) != ENROLLED || !page::tells_of_offers() || !is_there() {
-        return false;
+        return Err(Reason::CameOverTcp);
     }
-    match ask(desc, accepted, flags) {
-        Ok(is_lane) => is_lane,
-        Err(reason) => {
-            stats::fell_back(Role::Server, reason);
-            false
-        }
-    }
+    ask(desc, accepted, flags)
 }
 
 #[cold]
-fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<bool, Reason> {
+fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<(), Reason> {
     let carrier = Carrier::open()?;
     carrier.say(about(Kind::Ask), Some(accepted))?;
     let Said { answer, cuts, descriptor } = carrier.answer(PATIENCE_NS)?;
-    let (Answer::Lane, Some(parcel)) = (answer, descriptor) else { return Ok(false) };
+    let (Answer::Lane, Some(parcel)) = (answer, descriptor) else { return Err(Reason::CameOverTcp) };
     let parcel = Anchor(parcel);
-    let _changing = life::changing();
-    take(desc, accepted, flags, &parcel, cuts).map(|()| true)
+    let _changing = changing::changing();
+    take(desc, accepted, flags, &parcel, cuts)
 }
 
-/// Puts a lane in the place of an accepted connection. The caller holds `life::changing`.
+/// Puts a lane in the place of an accepted connection. The caller holds `changing::changing`.
 fn take(desc: &'static Desc, accepted: i32, flags: i32, parcel: &Anchor, cuts: bool) -> Result<(), Reason> {
     let name = name_of(accepted).ok_or(Reason::Internal)?;
     if !trust::may_share_with_brought(parcel.0) {
@@ -152,7 +84,7 @@ fn take(desc: &'static Desc, accepted: i32, flags: i32, parcel: &Anchor, cuts: b
 
 /// Puts the parcel under the accepted socket's number, and that socket below the lane, as its holder.
 fn put_in_place(accepted: i32, flags: i32, parcel: &Anchor, lane: &'static PooledLane) -> Result<i32, Reason> {
-    let twin = kernel::hidden_twin(accepted).ok_or(Reason::DescriptorsShort)?;
+    let twin = hidden::hidden_twin(accepted).ok_or(Reason::DescriptorsShort)?;
     lane.hold(twin);
     let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
     let _ = kernel::fcntl(parcel.0, libc::F_SETFL, mode as usize);

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use beeline_shm::{Errno, SideMemory};
 
 use super::LOCK;
-use crate::kernel;
+use crate::hidden;
 use crate::side::SideState;
 
 /// Pages kept for the next connection.
@@ -31,7 +31,7 @@ pub(in crate::meet) fn side() -> Result<Side, Errno> {
             (page, memfd)
         }
         None => match SideMemory::create() {
-            Ok((page, memfd)) => (page, kernel::keep(memfd)),
+            Ok((page, memfd)) => (page, hidden::keep(memfd)),
             Err(Errno(libc::EMFILE | libc::ENFILE)) => (SideMemory::without_file()?, None),
             Err(errno) => return Err(errno),
         },
@@ -62,7 +62,7 @@ impl Side {
             return;
         }
         if let Some(memfd) = self.memfd {
-            kernel::close_hidden(memfd);
+            hidden::close_hidden(memfd);
         }
         // SAFETY: the caller gives up the last use.
         unsafe { page.unmap() };
@@ -101,7 +101,7 @@ fn link_of(page: SideMemory) -> &'static Link {
 pub(super) fn purge() {
     while let Some((page, memfd)) = take() {
         if let Some(memfd) = memfd {
-            kernel::close_hidden(memfd);
+            hidden::close_hidden(memfd);
         }
         // SAFETY: an idle page has no user.
         unsafe { page.unmap() };

@@ -17,28 +17,27 @@
 //! [`Pin::while_waiting`]: crate::desc::Pin::while_waiting
 //! [`Pin::fd`]: crate::desc::Pin::fd
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-
 use beeline_shm::sys;
 
-use super::fds::settle;
-use super::{changing, hidden_remove, is_guest_of_parent};
+use crate::changing::changing;
+use crate::close::settle;
 use crate::desc::{Desc, Kind};
-use crate::{kernel, table};
+use crate::hidden::{self, hidden_remove};
+use crate::process::is_guest_of_parent;
+use crate::table;
 
 /// `fd`, which leads to `desc`, is about to be closed or to lead elsewhere: if it is the last number, and calls wait,
 /// `desc` gets a hidden one. The caller holds [`changing`].
-pub(super) fn keep(fd: i32, desc: &'static Desc) {
-    let is_last = desc.refs.load(Acquire) <= 1;
-    if !is_last || desc.waiters.load(Relaxed) == 0 || !matches!(desc.kind(), Kind::Lane | Kind::Listener | Kind::Epoll)
-    {
+pub(crate) fn keep(fd: i32, desc: &'static Desc) {
+    let is_last = desc.keepers.has_last_number();
+    if !is_last || !desc.keepers.is_awaited() || !matches!(desc.kind(), Kind::Lane | Kind::Listener | Kind::Epoll) {
         return;
     }
-    let Some(hidden) = kernel::hidden_twin(fd) else { return };
+    let Some(hidden) = hidden::hidden_twin(fd) else { return };
     if table::set(hidden, Some(desc)).is_err() {
-        return kernel::close_hidden(hidden);
+        return hidden::close_hidden(hidden);
     }
-    desc.lingering.store(hidden.saturating_add(1), SeqCst);
+    desc.keepers.linger(hidden);
 }
 
 /// Closes the hidden number of `desc`, if it has one and no call needs it any more. No lock may be held.
@@ -49,10 +48,10 @@ pub(crate) fn end_lingering(desc: &'static Desc) {
     let settled = {
         let _changing = changing();
         // A pin that is made from now on finds that no number leads here.
-        if desc.pins.load(SeqCst) != 0 {
+        if desc.keepers.pins() != 0 {
             return;
         }
-        let Some(hidden) = desc.lingering.swap(0, SeqCst).checked_sub(1).filter(|fd| *fd >= 0) else { return };
+        let Some(hidden) = desc.keepers.take_lingering() else { return };
         let settled = settle(hidden, desc, None);
         hidden_remove(hidden);
         let _ = sys::close(hidden);
@@ -62,9 +61,9 @@ pub(crate) fn end_lingering(desc: &'static Desc) {
 }
 
 /// In the child of a `fork`, where no call waits.
-pub(super) fn end_all_in_child() {
+pub(crate) fn end_all_in_child() {
     table::for_each(|fd, desc| {
-        if desc.lingering.load(Relaxed) == fd.saturating_add(1) {
+        if desc.keepers.lingers_as(fd) {
             end_lingering(desc);
         }
     });

@@ -7,9 +7,7 @@ use beeline_lane::{BellFault, Bells};
 use beeline_shm::sys::SysResult;
 use beeline_wire::hello::BELL;
 
-use super::calibrate;
-use crate::Errno;
-use crate::{kernel, table, wait};
+use crate::{Errno, calibrate, ending, kernel, table, wait};
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
 const RIGHTS_MAX: usize = 253;
@@ -99,7 +97,7 @@ impl Anchor {
     fn peer_is_gone(self) -> bool {
         let revents = kernel::poll_now(self.0, 0);
         match table::get(self.0).filter(|desc| desc.is_lane()) {
-            Some(desc) => super::tells_of_end(desc, revents),
+            Some(desc) => ending::tells_of_end(desc, revents),
             None => revents != 0,
         }
     }

@@ -21,36 +21,34 @@
 
 use core::sync::atomic::{
     AtomicBool,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{Relaxed, Release},
 };
 
-use beeline_shm::sys::{self, call};
+use beeline_shm::sys::{self};
 use beeline_stats::Reason;
 
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
-use crate::side::{EXPECTED, Gate, SideState, state};
-use crate::{Errno, epoll, life, meet, stats, table};
+use crate::side::{Gate, SideState, state};
+use crate::{changing, process, slots, table, watchers};
 
 /// How long a follower waits for the answer. The relay answers between two system calls.
 const ANSWER_NS: u64 = 5_000_000_000;
-/// How long a demoter waits for a child that is just being made.
-const BIRTH_MS: usize = 20;
 
 /// What is said at the gate.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Message {
-    secret: u64,
+pub(crate) struct Message {
+    pub secret: u64,
     /// The sharer that speaks.
-    sharer: u32,
+    pub sharer: u32,
     /// [`FOLLOW`] or [`LEAVE`].
-    wish: u32,
+    pub wish: u32,
 }
 
 const _: () = assert!(size_of::<Message>() == size_of::<u64>() + 2 * size_of::<u32>(), "without padding");
 
-const FOLLOW: u32 = 1;
+pub(crate) const FOLLOW: u32 = 1;
 const LEAVE: u32 = 2;
 const PREFIX: &[u8] = b"beeline/1/relay/";
 
@@ -86,29 +84,29 @@ pub(crate) fn follow_if_relayed(fd: i32, desc: &'static Desc) -> bool {
 
 #[cold]
 fn follow(fd: i32, desc: &'static Desc) -> bool {
-    if !desc.is_lane() || !desc.side().is(state::RELAYED) || life::is_guest_of_parent() {
+    if !desc.is_lane() || !desc.side().is(state::RELAYED) || process::is_guest_of_parent() {
         return false;
     }
-    let _changing = life::changing();
+    let _changing = changing::changing();
     if !table::leads_to(fd, desc) || !desc.is_lane() {
         return true;
     }
     let side = desc.side();
     let socket = ask(&side.gate);
-    meet::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+    table::each_fd(fd, desc, |fd| watchers::take_out(fd, desc));
     {
         let _both = desc.lock_both();
         match socket {
-            Some(socket) if meet::put_under(fd, desc, socket) => {
+            Some(socket) if table::put_under(fd, desc, socket) => {
                 desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);
                 desc.mark_tcp();
             }
             _ => desc.mark_orphan(),
         }
     }
-    side.leave(life::owner());
-    meet::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
-    stats::close_slot(desc);
+    side.leave(process::owner());
+    table::each_fd(fd, desc, |fd| watchers::put_back(fd, desc));
+    slots::close_slot(desc);
     if let Some(socket) = socket {
         let _ = sys::close(socket);
     }
@@ -139,7 +137,7 @@ fn visit(gate: &Gate) -> Option<i32> {
     Some(socket)
 }
 
-fn name(gate: &Gate) -> Option<SockAddr> {
+pub(crate) fn name(gate: &Gate) -> Option<SockAddr> {
     let mut bytes = [0u8; PREFIX.len() + 16];
     let (prefix, digits) = bytes.split_at_mut(PREFIX.len());
     prefix.copy_from_slice(PREFIX);
@@ -151,7 +149,7 @@ fn name(gate: &Gate) -> Option<SockAddr> {
 }
 
 fn say(socket: i32, gate: &Gate, wish: u32) -> sys::SysResult {
-    let message = Message { secret: gate.question.load(Relaxed), sharer: life::owner(), wish };
+    let message = Message { secret: gate.question.load(Relaxed), sharer: process::owner(), wish };
     kernel::send(socket, bytes_of(&message), libc::MSG_NOSIGNAL)
 }
 
@@ -180,7 +178,7 @@ fn ask(gate: &Gate) -> Option<i32> {
 
 /// Room for one descriptor in a message.
 #[repr(C, align(8))]
-struct Control([u8; 24]);
+pub(crate) struct Control(pub [u8; 24]);
 
 /// Receives the socket with the right answer.
 fn receive(socket: i32, answer: u64) -> Option<i32> {
@@ -203,11 +201,11 @@ fn receive(socket: i32, answer: u64) -> Option<i32> {
     if got == Ok(8) && secret == answer && is_tcp {
         return Some(fd);
     }
-    crate::io::disarm(fd);
+    crate::anchor::disarm(fd);
     None
 }
 
-fn header(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+pub(crate) fn header(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iov = part;
@@ -215,160 +213,4 @@ fn header(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len() as _;
     message
-}
-
-/// Makes the gate of an end that others share, with fresh secrets. The demoter calls this.
-pub(super) fn make_gate(side: &SideState) -> Result<i32, Reason> {
-    let mut chance = [0u64; 3];
-    let args = [chance.as_mut_ptr() as usize, size_of_val(&chance), 0, 0, 0, 0];
-    // SAFETY: room for as many bytes.
-    unsafe { call(libc::SYS_getrandom, args) }.map_err(|_| Reason::SystemCallDenied)?;
-    let [name_of_gate, question, answer] = chance;
-    side.gate.name.store(name_of_gate, Relaxed);
-    side.gate.question.store(question, Relaxed);
-    side.gate.answer.store(answer, Relaxed);
-    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let socket = kernel::socket(libc::AF_UNIX, kind, 0).map_err(|_| Reason::DescriptorsShort)? as i32;
-    let bound = name(&side.gate).is_some_and(|name| kernel::bind(socket, &name).is_ok());
-    if !bound {
-        let _ = sys::close(socket);
-        return Err(Reason::RelayFailed);
-    }
-    Ok(socket)
-}
-
-/// Waits until children that are just being made have listed themselves. What has not then was never made.
-pub(super) fn await_children(side: &SideState) {
-    for _ in 0..BIRTH_MS {
-        if !side.lists(EXPECTED) {
-            return;
-        }
-        kernel::sleep_ms();
-    }
-    while side.lists(EXPECTED) {
-        side.leave(EXPECTED);
-    }
-}
-
-/// The relay's part. Each sharer is watched in the set under [`Attendance::FIRST`] and its place in the list.
-#[derive(Clone, Copy)]
-pub(super) struct Attendance {
-    /// The gate; negative when nobody may come.
-    pub gate: i32,
-    /// The program's socket, to be given out.
-    pub app: i32,
-}
-
-impl Attendance {
-    /// For an end that nobody shares.
-    pub(super) const NONE: Attendance = Attendance { gate: -1, app: -1 };
-    /// The number of the gate in the relay's set.
-    pub(super) const GATE: u64 = 2;
-    /// That of the first sharer.
-    const FIRST: u64 = 16;
-
-    /// Whether somebody may come yet.
-    pub(super) fn is_open(self) -> bool {
-        self.gate >= 0
-    }
-
-    /// Begins to watch gate and sharers.
-    pub(super) fn begin(&mut self, set: i32, side: &SideState) {
-        if !self.is_open() {
-            return;
-        }
-        let watch = |fd, number| {
-            let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
-            kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, Some(event))
-        };
-        let _ = watch(self.gate, Self::GATE);
-        for (place, sharer) in side.sharers.iter().enumerate() {
-            let id = sharer.load(Acquire);
-            if id == 0 {
-                continue;
-            }
-            // SAFETY: plain numbers.
-            let process = unsafe { call(libc::SYS_pidfd_open, [id as usize, 0, 0, 0, 0, 0]) };
-            let watched = process.and_then(|fd| watch(fd as i32, Self::FIRST + place as u64));
-            if watched.is_err() {
-                side.leave(id);
-            }
-        }
-        self.end_if_alone(side);
-    }
-
-    /// Something has happened that the set knows under `number`.
-    pub(super) fn heard(&mut self, number: u64, side: &SideState) {
-        if !self.is_open() {
-            return;
-        }
-        if number == Self::GATE {
-            self.serve(side);
-        } else if let Some(place) = number.checked_sub(Self::FIRST).and_then(|place| usize::try_from(place).ok())
-            && let Some(sharer) = side.sharers.get(place)
-        {
-            // The process is dead. What it has not closed the kernel has.
-            sharer.store(0, Relaxed);
-        }
-        self.end_if_alone(side);
-    }
-
-    /// Answers those who have come.
-    pub(super) fn serve(&mut self, side: &SideState) {
-        while self.is_open() && self.serve_one(side) {}
-    }
-
-    fn serve_one(&mut self, side: &SideState) -> bool {
-        let mut message = Message { secret: 0, sharer: 0, wish: 0 };
-        let mut from = SockAddr::empty();
-        let args = [
-            self.gate as usize,
-            (&raw mut message) as usize,
-            size_of::<Message>(),
-            libc::MSG_DONTWAIT as usize,
-            (&raw mut from.storage) as usize,
-            (&raw mut from.length) as usize,
-        ];
-        // SAFETY: room for a message and an address. Descriptors that come along the kernel drops.
-        let Ok(length) = (unsafe { call(libc::SYS_recvfrom, args) }) else { return false };
-        if length != size_of::<Message>() || message.secret != side.gate.question.load(Relaxed) {
-            return true;
-        }
-        if message.wish == FOLLOW && self.give(&mut from, side.gate.answer.load(Relaxed)).is_err() {
-            return true;
-        }
-        side.leave(message.sharer);
-        self.end_if_alone(side);
-        true
-    }
-
-    /// Sends the program's socket.
-    fn give(&self, to: &mut SockAddr, answer: u64) -> Result<(), Errno> {
-        let mut secret = answer;
-        let mut control = Control([0; 24]);
-        let mut part = libc::iovec { iov_base: (&raw mut secret).cast(), iov_len: 8 };
-        let mut message = header(&mut part, &mut control);
-        message.msg_name = (&raw mut to.storage).cast();
-        message.msg_namelen = to.length;
-        // SAFETY: the control buffer has room for one descriptor: CMSG_SPACE(4) is 24.
-        unsafe {
-            let first = libc::CMSG_FIRSTHDR(&raw const message);
-            (*first).cmsg_level = libc::SOL_SOCKET;
-            (*first).cmsg_type = libc::SCM_RIGHTS;
-            (*first).cmsg_len = libc::CMSG_LEN(4) as _;
-            libc::CMSG_DATA(first).cast::<i32>().write_unaligned(self.app);
-            kernel::sendmsg(self.gate, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_| ())
-        }
-    }
-
-    /// Lets the program's socket go when nobody may come for it any more.
-    fn end_if_alone(&mut self, side: &SideState) {
-        if self.is_open() && side.sharers.iter().all(|sharer| sharer.load(Acquire) == 0) {
-            let _ = sys::close(self.gate);
-            let _ = sys::close(self.app);
-            *self = Attendance::NONE;
-            // The bell that was left for the others is to be taken out now.
-            side.rx.note_bell();
-        }
-    }
 }

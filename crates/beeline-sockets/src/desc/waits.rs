@@ -1,0 +1,61 @@
+//! Waiting for one connection: its spin budget, and whether its peer is near.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::Desc;
+use crate::kernel;
+use crate::wait::{ANY_CPU, Budget, Patience, is_near, note_near, peers_are_near};
+
+impl Desc {
+    /// This connection's spin budget.
+    #[must_use]
+    pub fn budget(&self) -> Budget<'_> {
+        Budget { state: &self.spin, extra_ns: 0 }
+    }
+
+    /// A sleep for this connection ended, after a spin or instead of one.
+    pub fn slept(&self, patience: &Patience) {
+        if !self.peer_is_near() {
+            self.budget().slept(patience);
+        }
+    }
+
+    /// Whether the description may be a connection to another host: a hint.
+    #[must_use]
+    #[inline]
+    pub fn is_bridged(&self) -> bool {
+        self.bridged.load(Relaxed)
+    }
+
+    /// Whether the peer needs the CPU that this thread runs on. Shows the peer which one that is.
+    #[must_use]
+    pub fn peer_is_near(&self) -> bool {
+        let mine = self.show_cpu();
+        let theirs = self.lane().cpu(self.end().peer()).load(Relaxed);
+        let near = is_near(theirs, mine);
+        if let Some(near) = near.filter(|near| theirs != ANY_CPU && *near != peers_are_near()) {
+            note_near(near);
+        }
+        near.unwrap_or_else(peers_are_near)
+    }
+
+    /// The same by what both ends have shown: two loads, for a look that lasts a moment.
+    #[must_use]
+    #[inline]
+    pub fn peer_was_near(&self) -> bool {
+        let (lane, end) = (self.lane(), self.end());
+        let theirs = lane.cpu(end.peer()).load(Relaxed);
+        is_near(theirs, lane.cpu(end).load(Relaxed)).unwrap_or_else(peers_are_near)
+    }
+
+    /// Shows the peer on which CPU this end runs, and tells it as it is shown.
+    pub fn show_cpu(&self) -> u32 {
+        let mine = kernel::cpu_by_libc().wrapping_add(1);
+        let lane = self.lane();
+        let shown = lane.cpu(self.end());
+        if shown.load(Relaxed) != mine {
+            shown.store(mine, Relaxed);
+        }
+        mine
+    }
+}

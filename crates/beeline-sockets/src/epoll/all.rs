@@ -1,0 +1,117 @@
+//! All sets of the process, and who is in which.
+
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+use super::set::{Entry, Set};
+use crate::desc::Desc;
+use crate::lock::Lock;
+use crate::table;
+
+/// All sets in use, linked through `next_set`.
+static ALL: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+
+static ALL_LOCK: Lock = Lock::new();
+
+/// Calls `f` with every set of the process.
+pub(super) fn every_set(mut f: impl FnMut(i32, &'static Set)) {
+    let _all = ALL_LOCK.lock();
+    // SAFETY: linked sets are objects of a slab, which are never unmapped.
+    let mut next: Option<&'static Set> = unsafe { ALL.load(Relaxed).as_ref() };
+    while let Some(set) = next {
+        let _guard = set.lock.lock();
+        if let Some(owner) = set.owner() {
+            f(owner.fd.load(Relaxed), set);
+        }
+        // SAFETY: as above.
+        next = unsafe { set.next_set.load(Relaxed).as_ref() };
+    }
+}
+
+pub(super) fn is_of(entry: &Entry, desc: &'static Desc) -> bool {
+    entry.desc().is_some_and(|found| core::ptr::eq(found, desc))
+}
+
+/// Calls `f` with every set that watches `fd` as `desc`.
+pub(super) fn sets_with(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, &Entry)) {
+    if desc.entries.load(Relaxed) != 0 {
+        every_set(|epfd, set| {
+            if let Some(entry) = set.find(fd).filter(|entry| is_of(entry, desc)) {
+                f(epfd, set, entry);
+            }
+        });
+    }
+}
+
+/// Calls `f` with every entry of `desc`: first those under `fd`, then, if there are more, those under other numbers, of
+/// which some may be closed while a duplicate keeps the registration alive.
+pub(super) fn entries_of(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'static Set, i32, &Entry)) {
+    let mut found = 0;
+    let entries = desc.entries.load(Relaxed);
+    sets_with(fd, desc, |epfd, set, entry| {
+        found += 1;
+        f(epfd, set, fd, entry);
+    });
+    if found < entries {
+        every_set(|epfd, set| {
+            set.for_each_entry(|other, entry| {
+                if other != fd && is_of(entry, desc) {
+                    f(epfd, set, other, entry);
+                }
+            });
+        });
+    }
+}
+
+/// Takes a set out of the list of all sets.
+pub(super) fn unlink(set: &'static Set) {
+    let _guard = ALL_LOCK.lock();
+    let mut link = &ALL;
+    loop {
+        let next = link.load(Relaxed);
+        if next.is_null() {
+            return;
+        }
+        if core::ptr::eq(next, set) {
+            link.store(set.next_set.load(Relaxed), Relaxed);
+            return;
+        }
+        // SAFETY: linked sets are objects of a slab, which are never unmapped.
+        link = unsafe { &(*next).next_set };
+    }
+}
+
+/// A set that was just made is one of them.
+pub(super) fn link(set: &'static Set) {
+    let _guard = ALL_LOCK.lock();
+    set.next_set.store(ALL.load(Relaxed), Relaxed);
+    ALL.store(core::ptr::from_ref(set).cast_mut(), Relaxed);
+}
+
+/// In the child of a `fork`: sets on which other threads were at work are made whole.
+pub(super) fn reset_after_fork() {
+    ALL_LOCK.reset();
+    // SAFETY: as in `unlink`; the child has one thread.
+    let mut next = unsafe { ALL.load(Relaxed).as_ref() };
+    let mut torn = false;
+    while let Some(set) = next {
+        if set.lock.reset() {
+            set.rebuild();
+            torn = true;
+        }
+        if set.sleepers.load(Relaxed) != 0 {
+            set.sleepers.store(0, Relaxed);
+        }
+        // SAFETY: as above.
+        next = unsafe { set.next_set.load(Relaxed).as_ref() };
+    }
+    if torn {
+        table::for_each(|_, desc| desc.entries.store(0, Relaxed));
+        every_set(|_, set| {
+            set.for_each_entry(|_, entry| {
+                if let Some(desc) = entry.desc() {
+                    desc.entries.fetch_add(1, Relaxed);
+                }
+            });
+        });
+    }
+}

@@ -1,0 +1,214 @@
+//! Before a sleep: hot lanes are armed, and those that have nothing to report become cold.
+
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use beeline_lane::{Armed, Fault};
+
+use super::events::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDNORM, EPOLLWRNORM};
+use super::faults::{DEALS_BEGUN, DEALS_OPEN, attend, blame, is_troubled, remind};
+use super::judge::{self, judge, tail};
+use super::limits::NESTS_MAX;
+use super::registration::{bury, expose, watch};
+use super::set::{Entry, Set, open_fd, set_of};
+use crate::desc::{Desc, Kind};
+use crate::guards;
+use crate::io::{self, arm_lane};
+
+/// Arms all hot members of a set that somebody is about to wait for through the kernel.
+pub(crate) fn cool(desc: &Desc) -> Armed {
+    let Some(set) = set_of(desc) else { return Armed::Sleep };
+    expose(desc);
+    cool_for_sleep(desc.fd.load(Relaxed), set)
+}
+
+/// As [`cool_set`], for a sleep: ready, too, if a fault was being dealt with meanwhile, which has been taken and may show
+/// only later. No lock may be held.
+pub(super) fn cool_for_sleep(epfd: i32, set: &Set) -> Armed {
+    // In this order: a deal that is open now is seen here, and one that is begun later there.
+    let begun = DEALS_BEGUN.load(SeqCst);
+    let open = DEALS_OPEN.load(SeqCst) != 0;
+    let armed = cool_set(epfd, set, 0);
+    if armed == Armed::Sleep && !open && DEALS_BEGUN.load(SeqCst) == begun {
+        return Armed::Sleep;
+    }
+    if !attend(set) && open {
+        crate::kernel::sleep_ms();
+    }
+    Armed::Ready
+}
+
+/// Arms the hot lanes of a set; those that have nothing to report become cold. Ready if one has something.
+pub(super) fn cool_set(epfd: i32, set: &Set, depth: u32) -> Armed {
+    if depth > NESTS_MAX {
+        return Armed::Sleep;
+    }
+    let _guard = set.lock.lock();
+    let mut fd = set.hot_first.load(Relaxed);
+    let mut armed = Armed::Sleep;
+    while let Some(entry) = set.find(fd) {
+        let next = entry.next.load(Relaxed);
+        if cool_entry(epfd, set, fd, entry, depth) == Armed::Ready {
+            armed = Armed::Ready;
+        }
+        fd = next;
+    }
+    armed
+}
+
+/// Arms the members of a set that is itself a member, `entry`, of another. Ready if that has something to report.
+pub(super) fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
+    if entry.fired.load(Relaxed) || cool_set(epfd, inner, depth) == Armed::Sleep {
+        return Armed::Sleep;
+    }
+    if is_troubled(inner) {
+        return Armed::Ready;
+    }
+    let is_edge = || {
+        entry.events.load(Relaxed) & EPOLLET == 0
+            || entry.seen.is_fresh()
+            || judge::arrivals(inner) != entry.seen.tail()
+    };
+    if is_edge() {
+        return Armed::Ready;
+    }
+    // What is ready was told, and is no edge any more: what comes from now on is one.
+    let _ = cool_behind(epfd, inner, 0);
+    if is_troubled(inner) || is_edge() { Armed::Ready } else { Armed::Sleep }
+}
+
+/// Arms what a thread leaves behind in a set on which others sleep: what has been reported and not yet dealt
+/// with counts from now on, so that sleepers hear of what comes after it. Tells whether something is ready, and whether
+/// some of that is news to everybody: no part of what `call` has reported.
+pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32) -> (Armed, bool) {
+    let _guard = set.lock.lock();
+    let mut fd = set.hot_first.load(Relaxed);
+    let (mut armed, mut untold) = (Armed::Sleep, false);
+    while let Some(entry) = set.find(fd) {
+        let next = entry.next.load(Relaxed);
+        if cool_entry(epfd, set, fd, entry, 0) == Armed::Ready {
+            armed = Armed::Ready;
+            let heard = entry.desc().is_none_or(|desc| !desc.is_lane() || arm_from_now(open_fd(fd, desc), desc));
+            // An edge that was reported is no edge any more.
+            let told = entry.call.load(Relaxed) == call && entry.events.load(Relaxed) & EPOLLET == 0;
+            untold |= !told || !heard;
+        }
+        fd = next;
+    }
+    (armed, untold)
+}
+
+/// Arms a lane for what comes after what is there. False if more comes all the time.
+pub(super) fn arm_from_now(fd: i32, desc: &'static Desc) -> bool {
+    let Some(guard) = guards::rx_of(fd, desc) else { return true };
+    (0..ARMINGS).any(|_| {
+        let since = beeline_lane::Since::Tail(guard.reader().tail());
+        // A fault is found again by whoever reads.
+        guard.reader().arm(since, &io::Anchor(fd)) != Ok(Armed::Ready)
+    })
+}
+
+/// How often an entry is armed in a row: a peer that writes all the time must not keep the set locked.
+pub(super) const ARMINGS: usize = 8;
+
+/// Arms one hot entry. The set is locked.
+pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed {
+    let Some(desc) = entry.desc() else { return Armed::Sleep };
+    match desc.kind() {
+        Kind::Epoll => {
+            let Some(inner) = set_of(desc) else { return Armed::Sleep };
+            if core::ptr::eq(inner, set) {
+                return Armed::Sleep;
+            }
+            return cool_inner(desc.fd.load(Relaxed), inner, entry, depth + 1);
+        }
+        Kind::Lane if !entry.fired.load(Relaxed) => {}
+        _ => return Armed::Sleep,
+    }
+    let mut since = since(entry, desc);
+    if entry.fault.load(Relaxed) != 0 {
+        remind(set);
+        return Armed::Ready;
+    }
+    if judge(set, entry, depth) != 0 {
+        return Armed::Ready;
+    }
+    if entry.dead.load(Relaxed) || desc.side().is(crate::side::state::PEER_CLOSED | crate::side::state::RESET) {
+        bury(epfd, fd, entry);
+        return Armed::Sleep;
+    }
+    let interest = entry.events.load(Relaxed);
+    desc.show_cpu();
+    for _ in 0..ARMINGS {
+        if arm_entry(epfd, set, fd, entry, desc, interest, since) == Armed::Sleep {
+            set.make_cold(fd, entry);
+            return Armed::Sleep;
+        }
+        // What arrived since the last report may be nothing to tell: it was read already, is too little, or is not what
+        // is asked for. Then it is no edge any more, and the arming is to be repeated from here on. What comes during the
+        // judgement is found by that.
+        let now = tail(desc);
+        if judge(set, entry, depth) != 0 || now == since {
+            return Armed::Ready;
+        }
+        if !counts_by_mark(desc) {
+            entry.seen.pass(now);
+        }
+        since = now;
+    }
+    Armed::Ready
+}
+
+/// Whether arrivals are not simply counted by the peer's tail.
+pub(super) fn counts_by_mark(desc: &Desc) -> bool {
+    desc.side().rcv_lowat() != 0
+}
+
+/// The tail from which on an entry is to be armed, if it has nothing to report when it is judged next.
+pub(super) fn since(entry: &Entry, desc: &Desc) -> u32 {
+    if counts_by_mark(desc) { tail(desc) } else { entry.seen.tail() }
+}
+
+/// Arms a lane for what an entry asks, by level or from a tail on. A fault of the peer counts as news, and is
+/// left to [`attend`].
+pub(super) fn arm_entry(
+    epfd: i32,
+    set: &Set,
+    fd: i32,
+    entry: &Entry,
+    desc: &'static Desc,
+    interest: u32,
+    since: u32,
+) -> Armed {
+    let out = interest & (EPOLLOUT | EPOLLWRNORM) != 0 && awaits_room(entry, desc, interest);
+    if out && !entry.kernel_out.swap(true, Relaxed) {
+        watch(epfd, set, fd, entry);
+    }
+    arm_for(open_fd(fd, desc), desc, interest, since, out).unwrap_or_else(|fault| {
+        blame(set, fd, entry, fault);
+        Armed::Ready
+    })
+}
+
+/// Whether an entry that asks for room, and had none to report when it was judged, is to be told of it. There may be some
+/// by now, which only arming finds: so the present room decides for edges alone, and for those only if none is due.
+pub(super) fn awaits_room(entry: &Entry, desc: &Desc, interest: u32) -> bool {
+    interest & EPOLLET == 0
+        || entry.seen.is_fresh()
+        || desc.pace.fulls() != entry.seen.fulls()
+        || !io::writable_hint(desc, desc.side())
+}
+
+pub(super) fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, out: bool) -> Result<Armed, Fault> {
+    if interest & EPOLLET == 0 {
+        let events = interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) | if out { EPOLLOUT } else { 0 };
+        return arm_lane(fd, desc, events as i16);
+    }
+    if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
+        let since = beeline_lane::Since::Tail(since);
+        let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
+        if guard.reader().arm(since, &io::Anchor(fd))? == Armed::Ready {
+            return Ok(Armed::Ready);
+        }
+    }
+    if out { arm_lane(fd, desc, libc::POLLOUT) } else { Ok(Armed::Sleep) }
+}

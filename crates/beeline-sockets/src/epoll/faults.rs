@@ -1,0 +1,139 @@
+//! Faults of peers that are found while sets are locked: noted there, and dealt with when no lock is held.
+
+use core::cell::Cell;
+use core::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{Relaxed, SeqCst},
+};
+
+use beeline_lane::Fault;
+
+use super::all::every_set;
+use super::set::{Entry, Set, open_fd};
+use crate::desc::{Desc, Pin};
+use crate::io::{self, Next};
+use crate::thread::Section;
+
+/// Whether some set may have a fault to be dealt with: one that is inside another is not waited on itself.
+pub(super) static TROUBLED: AtomicBool = AtomicBool::new(false);
+
+/// Faults that somebody has begun to deal with, ever; and those that somebody is dealing with.
+pub(super) static DEALS_BEGUN: AtomicU32 = AtomicU32::new(0);
+
+pub(super) static DEALS_OPEN: AtomicU32 = AtomicU32::new(0);
+
+/// Notes a fault of an entry's peer, to be dealt with by [`attend`]. The entry is hot from now on, so that no wait sleeps
+/// before. The set is locked.
+pub(super) fn blame(set: &Set, fd: i32, entry: &Entry, fault: Fault) {
+    entry.fault.store(number_of(fault), Relaxed);
+    if !entry.fired.load(Relaxed) {
+        set.make_hot(fd, entry);
+    }
+    remind(set);
+}
+
+/// Has [`attend`] look at a set.
+pub(super) fn remind(set: &Set) {
+    set.troubled.store(true, Relaxed);
+    TROUBLED.store(true, Relaxed);
+}
+
+/// Whether a set, or one inside it, may have a fault to be dealt with.
+pub(super) fn is_troubled(set: &Set) -> bool {
+    set.troubled.load(Relaxed) || TROUBLED.load(Relaxed)
+}
+
+/// Notes what the kernel says of a lane's anchor, and leaves a fault to [`attend`]. The set is locked, and the locks of
+/// sets around it may be held.
+pub(super) fn hear(set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, revents: i16) {
+    if let Err(fault) = io::hear(desc, revents) {
+        blame(set, fd, entry, fault);
+    }
+}
+
+/// Deals with the faults of peers that were noted while sets were locked: of `own`, and of those that others watch, be it
+/// from within another set. No lock may be held: a fault may start the connection over on TCP, which takes it out of its
+/// sets. Whether there were any.
+pub(super) fn attend(own: &Set) -> bool {
+    unsafe extern "C" fn jumped_out(open: *mut core::ffi::c_void) {
+        // SAFETY: `open` below, which the call that does not come back leaves behind.
+        if unsafe { &*open.cast::<Cell<bool>>() }.get() {
+            end_deal();
+        }
+    }
+    let mut any = false;
+    while is_troubled(own) {
+        let open = Cell::new(false);
+        if !crate::cancel::undoing(jumped_out, &open, || deal(own, &open)) {
+            break;
+        }
+        any = true;
+    }
+    any
+}
+
+/// Deals with one fault, which is `open` meanwhile. False if there is none.
+pub(super) fn deal(own: &Set, open: &Cell<bool>) -> bool {
+    TROUBLED.store(false, Relaxed);
+    let mut found = None;
+    every_set(|_, set| {
+        let due = core::ptr::eq(set, own) || set.exposed.load(Relaxed);
+        if found.is_none() && due && set.troubled.load(Relaxed) {
+            found = take_fault(set, open);
+            set.troubled.store(found.is_some(), Relaxed);
+        }
+    });
+    let Some((pin, fd, fault)) = found else { return false };
+    // There may be more.
+    TROUBLED.store(true, Relaxed);
+    if pin.desc().is_lane() {
+        let (Next::Again | Next::Kernel) = pin.while_waiting(|| io::fault(fd, pin.desc(), fault, 0));
+    }
+    let _section = Section::enter();
+    open.set(false);
+    end_deal();
+    true
+}
+
+/// A handler may fork in the middle of a deal, and its child return here uncounted.
+pub(super) fn end_deal() {
+    let _ = DEALS_OPEN.fetch_update(SeqCst, Relaxed, |open| open.checked_sub(1));
+}
+
+/// Takes one of the faults that were noted in a set, with the connection and its number. From here on it is being dealt
+/// with. The set is locked.
+pub(super) fn take_fault(set: &Set, open: &Cell<bool>) -> Option<(Pin, i32, Fault)> {
+    let mut found = None;
+    set.for_each_entry(|fd, entry| {
+        if found.is_none()
+            && let Some(fault) = fault_of(entry.fault.load(Relaxed))
+            && let Some(desc) = entry.desc()
+        {
+            DEALS_OPEN.fetch_add(1, SeqCst);
+            DEALS_BEGUN.fetch_add(1, SeqCst);
+            open.set(true);
+            entry.fault.store(0, Relaxed);
+            // Pinned: its number may lead elsewhere, and a description that is given back, too.
+            found = Some((desc.pin(), open_fd(fd, desc), fault));
+        }
+    });
+    found
+}
+
+/// A fault as an entry remembers it.
+pub(super) const FAULTS: [Fault; 4] = [Fault::Gone, Fault::CursorBeyondRing, Fault::HeadBeyondTail, Fault::BadBell];
+
+pub(super) fn fault_of(number: u8) -> Option<Fault> {
+    FAULTS.get(usize::from(number).checked_sub(1)?).copied()
+}
+
+pub(super) fn number_of(fault: Fault) -> u8 {
+    FAULTS.iter().position(|known| *known == fault).map_or(1, |index| index as u8 + 1)
+}
+
+/// In the child of a `fork`.
+pub(super) fn reset_after_fork() {
+    // Another thread may have been about to look, or to deal with what it found.
+    TROUBLED.store(true, Relaxed);
+    DEALS_OPEN.store(0, Relaxed);
+}

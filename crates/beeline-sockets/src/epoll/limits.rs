@@ -1,0 +1,14 @@
+//! How often things are looked at.
+
+/// Looks in vain after which a hot lane becomes cold.
+pub(super) const IDLE_LOOKS: u32 = 256;
+/// Waits without news from the kernel after which it is no longer asked each time.
+pub(super) const BUSY_WAITS: u32 = 64;
+/// Shortest time between two looks at the kernel of a busy set, in ticks of the time-stamp counter: some 25 us.
+pub(super) const LOOK_TICKS_MIN: u64 = 50_000;
+/// Longest such time, reached by looks that find nothing: about two milliseconds.
+pub(super) const LOOK_TICKS_MAX: u64 = 5_000_000;
+/// Time between two looks at the kernel of a spin that finds nothing: some 4 us. Its bells wake lanes that are cold.
+pub(super) const SPIN_LOOK_TICKS: u64 = 10_000;
+/// Depth to which nested sets are followed; the kernel allows 5 (`EP_MAX_NESTS`).
+pub(super) const NESTS_MAX: u32 = 5;

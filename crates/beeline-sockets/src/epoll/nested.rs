@@ -1,0 +1,127 @@
+//! Whether a set has something to report, for somebody who watches the set itself.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::Armed;
+
+use super::cool::{arm_entry, since};
+use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT};
+use super::faults::{attend, hear};
+use super::judge::judge;
+use super::limits::NESTS_MAX;
+use super::listeners::hidden_of;
+use super::news;
+use super::registration::{bury, expose};
+use super::set::{Entry, Set, is_shared, open_fd, set_of};
+use crate::desc::{Desc, Kind};
+
+/// Whether some hot member of a set has something to report.
+pub(super) fn any_ready(set: &Set, depth: u32) -> bool {
+    if depth > NESTS_MAX {
+        return false;
+    }
+    let Some(_guard) = set.lock.try_lock() else { return false };
+    let mut fd = set.hot_first.load(Relaxed);
+    while let Some(entry) = set.find(fd) {
+        if judge(set, entry, depth) != 0 {
+            return true;
+        }
+        fd = entry.next.load(Relaxed);
+    }
+    false
+}
+
+/// Whether any member of a set has something to report, for somebody who watches the set itself. Lanes are judged
+/// here, whatever the kernel says: bells may outlive what they rang for. The kernel's word is taken for the others.
+pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
+    if depth > NESTS_MAX {
+        return false;
+    }
+    let kernel_says = crate::kernel::poll_now(epfd, libc::POLLIN) != 0;
+    let mixed = kernel_says && has_kernels_own(set);
+    if kernel_says && !mixed && set.sleepers.load(Relaxed) == 0 {
+        news::take_news(epfd, set, depth);
+    }
+    // The locks of sets around this one may be held. Nobody takes them in the other order: no set is around itself.
+    let _guard = set.lock.lock();
+    let mut ready = false;
+    set.for_each_entry(|fd, entry| {
+        ready = ready
+            || match entry.desc().map(Desc::kind) {
+                Some(Kind::Lane | Kind::Epoll) => judge(set, entry, depth) != 0,
+                _ => kernel_says && kernels_own_is_ready(fd, entry),
+            };
+    });
+    if ready || !kernel_says {
+        return ready;
+    }
+    if mixed && hear_of_ends(epfd, set, depth) {
+        return true;
+    }
+    if !is_shared(set) {
+        return false;
+    }
+    // Bells that outlived their bytes are taken out, so that what the kernel says is about the others' members.
+    set.for_each_entry(|fd, entry| {
+        if let Some(desc) = entry.desc().filter(|desc| desc.is_lane() && !entry.fired.load(Relaxed)) {
+            let since = since(entry, desc);
+            ready |= judge(set, entry, depth) != 0;
+            let interest = entry.events.load(Relaxed);
+            let (Armed::Sleep | Armed::Ready) = arm_entry(epfd, set, fd, entry, desc, interest, since);
+        }
+    });
+    ready || crate::kernel::poll_now(epfd, libc::POLLIN) != 0
+}
+
+/// Asks the kernel which lanes of a set have a dead anchor: what it has to say of a set with members of its own cannot be
+/// taken without what it says about those. Whether one of them has something to report now. The set is locked.
+pub(super) fn hear_of_ends(epfd: i32, set: &Set, depth: u32) -> bool {
+    let ended = crate::side::state::PEER_CLOSED | crate::side::state::RESET;
+    let shared = is_shared(set);
+    let mut ready = false;
+    set.for_each_entry(|fd, entry| {
+        let known = |desc: &Desc| entry.dead.load(Relaxed) || shared && desc.side().is(ended);
+        let Some(desc) = entry.desc().filter(|desc| desc.is_lane() && !known(desc)) else { return };
+        let revents = crate::kernel::poll_now(open_fd(fd, desc), 0);
+        if revents & (libc::POLLHUP | libc::POLLERR) == 0 {
+            return;
+        }
+        if !entry.fired.load(Relaxed) {
+            set.make_hot(fd, entry);
+        }
+        hear(set, fd, entry, desc, revents);
+        ready |= judge(set, entry, depth) != 0;
+        // Where others share the kernel's set it is to tell them, too.
+        if !shared {
+            bury(epfd, fd, entry);
+        }
+    });
+    ready
+}
+
+/// Whether a set has members that are not lanes or sets.
+pub(super) fn has_kernels_own(set: &Set) -> bool {
+    let Some(_guard) = set.lock.try_lock() else { return true };
+    let mut found = is_shared(set);
+    set.for_each_entry(|_, entry| found |= !matches!(entry.desc().map(Desc::kind), Some(Kind::Lane | Kind::Epoll)));
+    found
+}
+
+/// Whether a member that is the kernel's, or a listener, makes the set ready. Where edges count only the kernel knows.
+pub(super) fn kernels_own_is_ready(fd: i32, entry: &Entry) -> bool {
+    let events = entry.events.load(Relaxed);
+    if events & (EPOLLET | EPOLLONESHOT) != 0 || crate::kernel::poll_now(fd, events as i16) != 0 {
+        return true;
+    }
+    let mut rung = false;
+    hidden_of(entry, |hidden| rung |= crate::kernel::poll_now(hidden, libc::POLLIN) != 0);
+    rung && events & EPOLLIN != 0
+}
+
+/// Whether a set, watched by poll(2) or select(2), has members with something to report.
+pub(crate) fn is_ready(desc: &Desc) -> bool {
+    expose(desc);
+    let Some(set) = set_of(desc) else { return false };
+    let ready = || ready(desc.fd.load(Relaxed), set, 0);
+    ready() || attend(set) && ready()
+}

@@ -1,0 +1,76 @@
+//! One watched fd.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use super::super::events::{EPOLLOUT, EPOLLWRNORM};
+use super::Seen;
+use crate::desc::Desc;
+
+/// One watched fd. Changed only under the set's lock.
+#[derive(Default)]
+#[repr(C)]
+pub struct Entry {
+    /// Whether the entry is in use.
+    pub used: AtomicBool,
+    /// Whether it is in the hot list.
+    pub hot: AtomicBool,
+    /// `EPOLLONESHOT` has fired.
+    pub fired: AtomicBool,
+    /// The kernel no longer watches the anchor: it is dead and would report so for ever.
+    pub dead: AtomicBool,
+    /// Whether the kernel watches the anchor for `EPOLLOUT`.
+    pub kernel_out: AtomicBool,
+    /// A fault of the peer that nobody has dealt with yet, by its number; 0 for none.
+    pub fault: AtomicU8,
+    /// Whether the app has deleted the entry and the kernel still has it. Then it is not in use.
+    pub parked: AtomicBool,
+    /// What the app asked for.
+    pub events: AtomicU32,
+    /// What the app wants back.
+    pub data: AtomicU64,
+    /// What was reported of it.
+    pub seen: Seen,
+    /// What the fd leads to; null for fds that are the kernel's alone.
+    pub desc: AtomicPtr<Desc>,
+    /// The call that reported the entry last.
+    pub call: AtomicU32,
+    /// The number of its addition to the set.
+    pub added: AtomicU32,
+    /// Its place among the members that were ready when they were looked at last; 0 for one that was not.
+    pub place: AtomicU32,
+    /// Looks in a row that found nothing.
+    pub idle_looks: AtomicU32,
+    /// The number of a ghost.
+    pub ghost_of: AtomicI32,
+    /// Next in the hash chain.
+    pub chain: AtomicI32,
+    /// What the kernel was told to watch the fd for, with a bit that says that it was told; 0 if it was not.
+    pub told: AtomicU32,
+    /// Under which data the kernel was told.
+    pub told_data: AtomicU64,
+    /// Neighbours in the hot list.
+    pub next: AtomicI32,
+    /// See `next`.
+    pub previous: AtomicI32,
+}
+
+impl Entry {
+    /// Whether the app asked to be told of room.
+    pub fn asks_for_room(&self) -> bool {
+        self.events.load(Relaxed) & (EPOLLOUT | EPOLLWRNORM) != 0
+    }
+
+    /// What the fd leads to.
+    pub fn desc(&self) -> Option<&'static Desc> {
+        // SAFETY: null or an object of a slab, which is never unmapped.
+        unsafe { self.desc.load(Relaxed).as_ref() }
+    }
+
+    pub(super) fn renew(&self, events: u32, data: u64) {
+        self.events.store(events, Relaxed);
+        self.data.store(data, Relaxed);
+        self.fired.store(false, Relaxed);
+        self.seen.renew();
+        self.idle_looks.store(0, Relaxed);
+    }
+}

@@ -1,0 +1,44 @@
+//! The waker: a descriptor that is always readable and that one `EPOLL_CTL_MOD` shows to one sleeper once.
+
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+use super::events::{EPOLLIN, EPOLLONESHOT};
+use super::set::Set;
+use crate::{hidden, kernel};
+
+/// The data of the waker's events; no app chooses it by accident.
+pub(super) const WAKER_DATA: u64 = 0xBEE1_1E5A_3C96_D2F7;
+
+/// `EFD_CLOEXEC | EFD_NONBLOCK` of eventfd2(2).
+const EVENTFD_FLAGS: usize = 0o2_004_000;
+
+/// A descriptor that is always readable; -1 until it is needed.
+pub(super) static WAKER: AtomicI32 = AtomicI32::new(-1);
+
+/// Wakes one thread that sleeps in the kernel on `set`.
+pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
+    let Some(waker) = waker() else { return };
+    let event = libc::epoll_event { events: EPOLLIN | EPOLLONESHOT, u64: WAKER_DATA };
+    let operation = if set.has_waker.swap(true, Relaxed) { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
+    if kernel::epoll_ctl(epfd, operation, waker, Some(event)).is_err() {
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, waker, Some(event));
+    }
+}
+
+/// The always-readable descriptor, made at first use.
+fn waker() -> Option<i32> {
+    let present = WAKER.load(Relaxed);
+    if present >= 0 {
+        return Some(present);
+    }
+    // SAFETY: plain numbers; the counter starts at one, so the descriptor is readable from the start.
+    let fd = unsafe { beeline_shm::sys::call(libc::SYS_eventfd2, [1, EVENTFD_FLAGS, 0, 0, 0, 0]) }.ok()? as i32;
+    let fd = hidden::hide(fd);
+    match WAKER.compare_exchange(-1, fd, Relaxed, Relaxed) {
+        Ok(_) => Some(fd),
+        Err(other) => {
+            hidden::close_hidden(fd);
+            Some(other)
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Arming a lane for what a wait of several asks of it.
+
+use beeline_lane::{Armed, Fault, Since};
+use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM};
+
+use super::low_water::low_water;
+use super::readiness::{ALWAYS, poll_mask};
+use crate::anchor::Anchor;
+use crate::desc::Desc;
+use crate::guards;
+
+/// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in.
+///
+/// # Errors
+/// A fault of the peer, for the caller to handle when it holds no lock.
+pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Result<Armed, Fault> {
+    let side = desc.side();
+    if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
+        // Below the low-water mark there is data that is no news, and to somebody who asks for urgent bytes any is.
+        let by_level = events & (POLLIN | POLLRDNORM) != 0 && low_water(desc, side) <= 1;
+        let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
+        let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
+        if guard.reader().arm(since, &Anchor(fd))? == Armed::Ready {
+            return Ok(Armed::Ready);
+        }
+    }
+    if events & (POLLOUT | POLLWRNORM) != 0 {
+        let Some(mut guard) = guards::tx_of(fd, desc) else { return Ok(Armed::Ready) };
+        if guard.arm(&Anchor(fd))? == Armed::Ready {
+            return Ok(Armed::Ready);
+        }
+    }
+    let news = poll_mask(desc) & (events | ALWAYS) != 0;
+    Ok(if news { Armed::Ready } else { Armed::Sleep })
+}

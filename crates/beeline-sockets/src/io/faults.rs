@@ -1,0 +1,76 @@
+//! What the kernel, or the lane itself, says of the peer's end, and what that means for the connection.
+
+use beeline_lane::{Fault, flags};
+use beeline_stats::Poison;
+
+use crate::desc::Desc;
+use crate::ending::{Next, hear, observe};
+use crate::kernel;
+use crate::operations::Begun;
+use crate::side::{reset, state};
+
+/// The anchor reported that the peer's end is closed. `just_sent` bytes of ours were published by the call
+/// that noticed, so they do not count as left unread by a peer that died before.
+///
+/// No lock may be held.
+#[cold]
+pub(crate) fn gone(fd: i32, desc: &'static Desc, just_sent: u32) -> Next {
+    let side = desc.side();
+    observe(desc, side);
+    if !side.is(state::TAKEN) && desc.end() == beeline_lane::End::Client && !side.is(state::PEER_CLOSED) {
+        // The door died before anybody took the hello: nothing we sent was read.
+        match (desc.operations.get().begin_anew)(fd, desc) {
+            Begun::Anew => return Next::Kernel,
+            Begun::Not => return Next::Again,
+            // The server has taken it and died before it could say so.
+            Begun::Never if side.is(state::TAKEN) => {}
+            Begun::Never => {
+                reset(side, libc::ECONNRESET);
+                return Next::Again;
+            }
+        }
+    }
+    if !side.is(state::PEER_CLOSED) {
+        // Closed without a word: killed, or the last of several holders did not know that it was the last. TCP would
+        // have sent RST if the peer had left bytes unread, or lingered for no time with the connection unfinished.
+        let lane = desc.lane();
+        let unread = side.tx.tail().wrapping_sub(lane.head(desc.end().peer()));
+        let theirs = lane.flags(desc.end().peer());
+        let finished = theirs & flags::FIN != 0 && side.is(state::SHUT_WR);
+        if unread > just_sent || side.is(state::BRIDGED) || theirs & flags::ABORTS != 0 && !finished {
+            reset(side, libc::ECONNRESET);
+        } else {
+            side.mark(state::PEER_FIN | state::PEER_CLOSED);
+        }
+    }
+    Next::Again
+}
+
+/// What a kernel look at an anchor said. No lock may be held.
+pub(crate) fn kernel_said(fd: i32, desc: &'static Desc, revents: i16) -> Next {
+    match hear(desc, revents) {
+        Ok(()) => Next::Again,
+        Err(found) => fault(fd, desc, found, 0),
+    }
+}
+
+/// After a sleep that the kernel ended with `revents`: halves that are shut down end every sleep at once, and whoever
+/// waits all the same looks every millisecond.
+pub(crate) fn pace(desc: &Desc, revents: i16) {
+    if revents & libc::POLLHUP != 0 && !desc.side().is(state::PEER_CLOSED | state::RESET) {
+        kernel::sleep_ms();
+    }
+}
+
+/// Answers a fault of the peer found while `desc` was locked; the locks are dropped before.
+#[cold]
+pub(crate) fn fault(fd: i32, desc: &'static Desc, fault: Fault, just_sent: u32) -> Next {
+    let poison = match fault {
+        Fault::Gone => return gone(fd, desc, just_sent),
+        Fault::CursorBeyondRing => Poison::CursorBeyondRing,
+        Fault::HeadBeyondTail => Poison::HeadBeyondTail,
+        Fault::BadBell => Poison::BadBellByte,
+    };
+    crate::ending::poison(desc, poison);
+    Next::Again
+}

@@ -1,0 +1,101 @@
+//! Whether a lane is readable, writable or at an end, as poll(2) and epoll(7) would say of a TCP socket.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::flags;
+
+use super::low_water::low_water;
+use super::urgent;
+use crate::desc::Desc;
+use crate::ending::{TELLING, observe};
+use crate::follow;
+use crate::side::{SideState, state};
+
+/// Events that poll(2) reports whether asked or not.
+pub(crate) const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+
+/// Whether the receiving half is over, once the ring is empty.
+#[inline]
+pub(crate) fn receive_over(side: &SideState) -> bool {
+    side.is(state::PEER_FIN | state::RESET | state::SHUT_RD)
+}
+
+/// Unread bytes without the lock: a hint, as another reader may be at work. Nonsense counts as some.
+#[inline]
+pub(crate) fn unread_hint(desc: &Desc, side: &SideState) -> u32 {
+    let cursor = desc.lane().cursor(desc.end().peer());
+    ((cursor >> 32) as u32).wrapping_sub(side.rx.head())
+}
+
+/// Whether `send` would take bytes, without the lock.
+#[inline]
+pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
+    let lane = desc.lane();
+    let ring = lane.ring_bytes();
+    let most = ring - (ring >> 2);
+    // What this end knows will do in most cases, and leaves the peer's head in the peer's cache.
+    if side.tx.unread_known() <= most {
+        return true;
+    }
+    let used = side.tx.tail().wrapping_sub(lane.head(desc.end().peer()));
+    used <= most || used > ring
+}
+
+/// Whether there is something to read, if there is nothing else to tell but that and room: the most frequent answers of
+/// [`poll_mask`], from one look at the peer's front.
+#[inline]
+pub(crate) fn plainly_readable(desc: &Desc) -> Option<bool> {
+    let (side, lane, peer) = (desc.side(), desc.lane(), desc.end().peer());
+    let readable = (lane.cursor(peer) >> 32) as u32 != side.rx.head();
+    let plain = lane.flags(peer) & TELLING == 0
+        && !side.is(state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED)
+        && side.error.load(Relaxed) == 0
+        && (!readable || side.receives_plainly());
+    plain.then_some(readable)
+}
+
+/// Spins at a lane that has just had nothing to report until its peer says something, or all `looks` are taken.
+#[inline]
+pub(crate) fn rest_at(desc: &Desc, looks: &mut impl Iterator) {
+    let (lane, peer, head) = (desc.lane(), desc.end().peer(), desc.side().rx.head());
+    loop {
+        core::hint::spin_loop();
+        let quiet = (lane.cursor(peer) >> 32) as u32 == head && lane.flags(peer) & TELLING == 0;
+        if !quiet || looks.next().is_none() {
+            return;
+        }
+    }
+}
+
+/// poll(2)'s events of a lane, as tcp_poll() computes them (Linux net/ipv4/tcp.c). None for an end that another holder
+/// has demoted: the caller catches up before it sleeps.
+pub(crate) fn poll_mask(desc: &Desc) -> i16 {
+    let side = desc.side();
+    if side.is(state::RELAYED) {
+        follow::fall_behind();
+        return 0;
+    }
+    observe(desc, side);
+    let mut mask = 0;
+    if side.error.load(Relaxed) != 0 {
+        mask |= libc::POLLERR;
+    }
+    let receive_shut = side.is(state::PEER_FIN | state::RESET | state::SHUT_RD);
+    let send_shut = side.is(state::SHUT_WR | state::RESET);
+    if receive_shut && send_shut {
+        mask |= libc::POLLHUP;
+    }
+    let urgent = desc.lane().flags(desc.end().peer()) & flags::URGENT != 0;
+    if urgent {
+        mask |= urgent::poll_mask(desc, side);
+    }
+    if receive_shut {
+        mask |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
+    } else if !urgent && unread_hint(desc, side) >= low_water(desc, side) {
+        mask |= libc::POLLIN | libc::POLLRDNORM;
+    }
+    if send_shut || writable_hint(desc, side) {
+        mask |= libc::POLLOUT | libc::POLLWRNORM;
+    }
+    mask
+}

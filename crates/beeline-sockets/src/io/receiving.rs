@@ -1,0 +1,305 @@
+//! A receive that is not done at once: it locks, takes what is there, and waits, until it has an answer.
+
+use core::ops::ControlFlow::{self, Break, Continue};
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::{Armed, Fault, Since, Sink, flags as lane_flags};
+
+use super::blocking::{HeldUp, Waited, wait_readable};
+use super::call::left;
+use super::faults::{fault, kernel_said};
+use super::low_water::{count_arrivals, low_water};
+use super::readiness::receive_over;
+use super::receive::account;
+use super::{peeked, urgent};
+use crate::anchor::Anchor;
+use crate::desc::{Desc, Pin, RxGuard, Unlocked};
+use crate::ending::{Next, observe};
+use crate::side::{SideState, state};
+use crate::wait::Patience;
+use crate::{Outcome, kernel, table, upkeep};
+
+/// One call.
+struct Receiving<'p, 'a, I> {
+    /// The number that the call was given.
+    given: i32,
+    pin: &'p Pin,
+    flags: i32,
+    total: usize,
+    /// The present sink, of which some may be filled, and those after it.
+    present: Sink<'a>,
+    sinks: I,
+    got: usize,
+    /// Begun when the call has to wait.
+    patience: Option<Patience>,
+}
+
+/// Receives into the sinks one after the other as one call, from a lane that the caller has pinned.
+#[inline]
+pub(super) fn receive_pinned<'a>(
+    given: i32,
+    pin: &Pin,
+    flags: i32,
+    total: usize,
+    sinks: impl Iterator<Item = Sink<'a>>,
+) -> Outcome {
+    let present = Sink::from(&mut [][..]);
+    let mut receiving = Receiving { given, pin, flags, total, present, sinks, got: 0, patience: None };
+    loop {
+        if let Break(outcome) = receiving.step() {
+            return outcome;
+        }
+    }
+}
+
+impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
+    fn peeks(&self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+
+    fn done(&self) -> ControlFlow<Outcome> {
+        Break(Outcome::Done(self.got as isize))
+    }
+
+    /// Takes what is there. The call's answer, or that it goes on.
+    #[inline]
+    fn step(&mut self) -> ControlFlow<Outcome> {
+        let desc = self.pin.desc();
+        let mut held_up = HeldUp::default();
+        let guard = match desc.await_rx(|naps| self.may_nap(&mut held_up, naps)) {
+            Ok(guard) => guard,
+            Err(Unlocked::Gone) => return Break(left(self.given, desc, self.got)),
+            Err(Unlocked::Busy(_)) => return Break(held_up.outcome(self.got)),
+        };
+        let fd = self.pin.fd(self.given);
+        let anchor = Anchor(fd);
+        let side = guard.side;
+        // Before the look at the ring: another thread may learn of the end, and of bytes before it, meanwhile.
+        let was_over = receive_over(side);
+        if side.is(state::POISONED) {
+            // Nothing that the ring says is believed any more.
+            drop(guard);
+            return match side.take_error() {
+                errno if errno != 0 && self.got == 0 => Break(Outcome::fail(errno)),
+                _ => self.done(),
+            };
+        }
+        count_arrivals(desc, side);
+        let before = self.got;
+        let failed = self.take(&guard, &anchor);
+        if !self.peeks() {
+            account(desc, side, self.got - before);
+        }
+        if let Some(failure) = failed {
+            drop(guard);
+            return self.after_fault(fd, failure);
+        }
+        if self.total != 0
+            && guard.lane.flags(desc.end().peer()) & lane_flags::URGENT != 0
+            && self.got < self.total
+            && let Some(step) = self.at_urgent(&guard, &anchor)
+        {
+            return step;
+        }
+        if self.peeks() && self.got != 0 && peeked::is_full(side) {
+            return self.done();
+        }
+        let wanted = if self.flags & libc::MSG_WAITALL != 0 {
+            self.total
+        } else {
+            self.total.min(low_water(desc, side) as usize)
+        };
+        // A receive of no bytes waits for some, and then leaves them.
+        if self.got >= wanted && (self.got != 0 || self.total == 0 && guard.reader().unread() != Ok(0)) {
+            return self.done();
+        }
+        // Nothing, or less than wanted. The flags are set after the last cursor: having seen them, one more
+        // look at the cursor tells whether the ring is drained.
+        observe(desc, side);
+        if receive_over(side) {
+            if !was_over && !self.peeks() {
+                return Continue(());
+            }
+            drop(guard);
+            return Break(over(side, self.got));
+        }
+        self.wait(fd, guard)
+    }
+
+    /// Whether to nap once more while another process has the direction.
+    fn may_nap(&mut self, held_up: &mut HeldUp, naps: u32) -> bool {
+        let side = self.pin.desc().side();
+        let patience = self.patience.get_or_insert_with(|| Patience::timeout(side.rcv_timeout_ns.load(Relaxed)));
+        held_up.goes_on(patience, self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0, naps)
+    }
+
+    /// Fills sinks with what is there, up to an urgent byte.
+    #[inline]
+    fn take(&mut self, guard: &RxGuard, anchor: &Anchor) -> Option<Fault> {
+        let (peeking, skipping) = (self.peeks(), self.flags & libc::MSG_TRUNC != 0);
+        while self.got < self.total {
+            if self.present.is_empty() {
+                match self.sinks.next() {
+                    Some(sink) => self.present = sink,
+                    None => break,
+                }
+                continue;
+            }
+            let room = self.present.len();
+            let moved = if peeking {
+                peeked::peek(guard, self.got, self.present.again())
+            } else if skipping {
+                peeked::skip(guard, room, anchor)
+            } else {
+                read_some(guard, &mut self.present, anchor)
+            };
+            match moved {
+                Ok(0) => break,
+                Ok(count) => {
+                    self.got += count;
+                    if peeking || skipping {
+                        let _ = self.present.split_front(count);
+                    }
+                    if peeking && count < room {
+                        break;
+                    }
+                }
+                Err(failure) => return Some(failure),
+            }
+        }
+        None
+    }
+
+    /// After a fault of the peer. No lock is held.
+    #[cold]
+    fn after_fault(&self, fd: i32, failure: Fault) -> ControlFlow<Outcome> {
+        if self.got != 0 {
+            return self.done();
+        }
+        match fault(fd, self.pin.desc(), failure, 0) {
+            Next::Kernel => Break(left(self.given, self.pin.desc(), 0)),
+            Next::Again => Continue(()),
+        }
+    }
+
+    /// A read ends before an urgent byte, and the next one begins after it. `None` if that does not concern this one.
+    fn at_urgent(&mut self, guard: &RxGuard, anchor: &Anchor) -> Option<ControlFlow<Outcome>> {
+        if self.got == 0
+            && let Some(stopped) = stopped_by_signal(self.patience.as_mut(), guard)
+        {
+            return Some(Break(stopped));
+        }
+        match (self.got, self.peeks()) {
+            (0, false) if urgent::pass(guard, anchor) => Some(Continue(())),
+            (1.., _) if guard.reader().view().mark.is_some_and(|mark| mark.distance == 0 || self.peeks()) => {
+                Some(self.done())
+            }
+            _ => None,
+        }
+    }
+
+    /// There is nothing, or less than wanted: what a call returns that must not block, or a wait.
+    fn wait(&mut self, fd: i32, guard: RxGuard) -> ControlFlow<Outcome> {
+        let (desc, side) = (self.pin.desc(), guard.side);
+        let pending = side.error.load(Relaxed) != 0;
+        if pending || self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0 {
+            if self.got != 0 {
+                return self.done();
+            }
+            if pending {
+                return Break(Outcome::fail(side.take_error()));
+            }
+            return match empty(fd, desc, guard) {
+                Some(Outcome::Kernel) => Break(left(self.given, desc, 0)),
+                Some(outcome) => Break(outcome),
+                None => Continue(()),
+            };
+        }
+        let since = if self.peeks() {
+            Since::Tail(side.rx.head().wrapping_add(self.got as u32 + guard.reader().hole()))
+        } else {
+            Since::Read
+        };
+        let timeout = side.rcv_timeout_ns.load(Relaxed);
+        drop(guard);
+        let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
+        match wait_readable(self.given, self.pin, since, patience) {
+            Waited::Again => Continue(()),
+            Waited::Kernel => Break(left(self.given, desc, self.got)),
+            Waited::Stop(_) if self.got != 0 => self.done(),
+            Waited::Stop(outcome) => Break(outcome),
+        }
+    }
+}
+
+/// At an urgent byte, a call that was interrupted while it waited ends before it goes past the byte.
+fn stopped_by_signal(patience: Option<&mut Patience>, guard: &RxGuard) -> Option<Outcome> {
+    let patience = patience?;
+    if guard.reader().view().mark.is_none_or(|mark| mark.distance != 0) {
+        return None;
+    }
+    match Waited::from_signal(patience)? {
+        Waited::Stop(outcome) => Some(outcome),
+        _ => None,
+    }
+}
+
+#[inline]
+fn read_some(guard: &RxGuard, present: &mut Sink<'_>, anchor: &Anchor) -> Result<usize, beeline_lane::Fault> {
+    let count = match guard.side.holds_peeked() {
+        false => guard.reader().read(present.again(), anchor)?,
+        true => peeked::read(guard, present.again(), anchor)?,
+    };
+    let _ = present.split_front(count);
+    Ok(count)
+}
+
+/// What `recv` returns when nothing will come any more: the order of tcp_recvmsg_locked().
+#[cold]
+fn over(side: &SideState, got: usize) -> Outcome {
+    if got != 0 || side.is(state::PEER_FIN) {
+        return Outcome::Done(got as isize);
+    }
+    match side.take_error() {
+        0 => Outcome::Done(0),
+        errno => Outcome::fail(errno),
+    }
+}
+
+/// A non-blocking `recv` that found nothing: from now on the kernel's view must tell about new data, as the app
+/// may wait by means that pass no hook of ours. An app that asks again and again without waiting is spared
+/// the bells: it will ask again.
+#[inline]
+pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
+    let eagains = desc.pace.count_empty();
+    if guard.side.is(state::OFFERED) && upkeep::is_due() {
+        drop(guard);
+        return if upkeep::look_after() { None } else { Some(Outcome::fail(libc::EAGAIN)) };
+    }
+    if desc.entries.load(Relaxed) != 0 || eagains % EAGAINS_PER_ARM != 1 {
+        return Some(Outcome::fail(libc::EAGAIN));
+    }
+    let armed = guard.reader().arm(Since::Read, &Anchor(fd));
+    drop(guard);
+    match armed {
+        Ok(Armed::Sleep) => {
+            // An anchor that died tells only through the kernel.
+            let revents = kernel::poll_now(fd, libc::POLLRDHUP);
+            if revents != 0 && table::leads_to(fd, desc) {
+                return match kernel_said(fd, desc, revents) {
+                    Next::Kernel => Some(Outcome::Kernel),
+                    Next::Again => None,
+                };
+            }
+            Some(Outcome::fail(libc::EAGAIN))
+        }
+        Ok(Armed::Ready) => None,
+        Err(failure) => match fault(fd, desc, failure, 0) {
+            Next::Kernel => Some(Outcome::Kernel),
+            Next::Again => None,
+        },
+    }
+}
+
+/// Empty answers in a row between two armings.
+const EAGAINS_PER_ARM: u32 = 1024;

@@ -1,0 +1,284 @@
+//! A send that is not done at once: it locks, writes what there is room for, and waits, until it has an answer.
+
+use core::ops::ControlFlow::{self, Break, Continue};
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::{Armed, Fault, Source};
+
+use super::blocking::{HeldUp, Waited, wait_writable};
+use super::call::left;
+use super::dead::{broken, is_deaf, sent_to_the_deaf};
+use super::faults::{fault, kernel_said};
+use super::quiet::{Parts, Quiet};
+use super::readiness::writable_hint;
+use super::send::{account, look_is_due};
+use super::urgent;
+use crate::anchor::Anchor;
+use crate::bulk::BULK_BYTES;
+use crate::desc::{Desc, Pin, TxGuard, Unlocked};
+use crate::ending::{Next, observe};
+use crate::lock::shared::Wait;
+use crate::side::{reset, state};
+use crate::wait::{Patience, ticks};
+use crate::{Outcome, kernel, reclaim, table, upkeep, watchers};
+
+/// The most that a send to a peer that is gone takes, as in the kernel: after sixteen parts of 32 KiB it looks at what has
+/// come meanwhile (`sk_flush_backlog` in tcp_sendmsg_locked()), and that is the reset.
+const LOST_MAX: usize = 16 * 32 * 1024;
+
+/// One call.
+struct Sending<'p, 'a, I> {
+    /// The number that the call was given.
+    given: i32,
+    pin: &'p Pin,
+    flags: i32,
+    parts: Parts<'a, I>,
+    /// Begun when the call has to wait.
+    patience: Option<Patience>,
+    /// For another process that has the direction.
+    naps: Wait,
+    /// Where the call is long: when it began, and whether it goes around the caches.
+    bulk: Option<(u64, bool)>,
+}
+
+/// Sends the sources one after the other as one call, on a lane that the caller has pinned.
+#[inline]
+pub(super) fn send_pinned<'a>(
+    given: i32,
+    pin: &Pin,
+    flags: i32,
+    total: usize,
+    sources: impl Iterator<Item = Source<'a>>,
+) -> Outcome {
+    let desc = pin.desc();
+    if desc.is_lane() && desc.side().is(state::OFFERED) {
+        upkeep::look_after();
+    }
+    let mut sending = Sending {
+        given,
+        pin,
+        flags,
+        parts: Parts { present: Source::from(&[][..]), rest: sources, total, sent: 0 },
+        patience: None,
+        naps: Wait::default(),
+        bulk: (total >= BULK_BYTES).then(|| (ticks(), desc.bulk.goes_around())),
+    };
+    loop {
+        if let Break(outcome) = sending.step() {
+            return outcome;
+        }
+    }
+}
+
+impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
+    fn is_urgent(&self) -> bool {
+        self.flags & libc::MSG_OOB != 0
+    }
+
+    /// Writes what there is room for. The call's answer, or that it goes on.
+    #[inline]
+    fn step(&mut self) -> ControlFlow<Outcome> {
+        let desc = self.pin.desc();
+        let mut held_up = HeldUp::default();
+        let guard = match self.is_urgent() {
+            true => desc.await_tx(|naps| self.may_nap(&mut held_up, naps)),
+            false => desc.tx_here().ok_or(Unlocked::Gone),
+        };
+        let mut guard = match guard {
+            Ok(guard) => guard,
+            Err(Unlocked::Gone) => return Break(left(self.given, desc, self.parts.sent)),
+            Err(Unlocked::Busy(_)) => return Break(held_up.outcome(self.parts.sent)),
+        };
+        let fd = self.pin.fd(self.given);
+        let side = guard.side;
+        observe(desc, side);
+        if side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0 {
+            drop(guard);
+            return Break(broken(side, self.parts.sent, self.flags));
+        }
+        let total = self.parts.total;
+        if total != 0 && is_deaf(&guard) {
+            return Break(sent_to_the_deaf(fd, guard, self.parts.sent.max(total.min(LOST_MAX))));
+        }
+        let (before, tail) = (self.parts.sent, side.tx.tail());
+        let shares = guard.shares();
+        let quietly = shares && !self.is_urgent();
+        let mut failed = match self.write(&guard, fd, quietly) {
+            Quiet::Written(written) => written.err(),
+            Quiet::Changed if side.is(state::RELAYED) => {
+                drop(guard);
+                return Break(left(self.given, desc, self.parts.sent));
+            }
+            Quiet::Changed => return Continue(()),
+            Quiet::Busy => {
+                drop(guard);
+                return self.nap(held_up);
+            }
+        };
+        let published = if quietly { (self.parts.sent - before) as u32 } else { side.tx.tail().wrapping_sub(tail) };
+        account(desc, side, published);
+        if shares {
+            // From here on it is system calls, and looks that need no lock.
+            guard.let_others_in();
+            if published != 0 && failed.is_none() {
+                failed = guard.writer().tell_reader(&Anchor(fd)).err();
+            }
+        }
+        match failed {
+            Some(failure) => {
+                drop(guard);
+                self.after_fault(fd, failure, before, published)
+            }
+            None if self.parts.sent == total => Break(self.all_sent(fd, guard)),
+            None => self.some_sent(fd, guard),
+        }
+    }
+
+    /// Whether to nap once more while another process has the direction.
+    fn may_nap(&mut self, held_up: &mut HeldUp, naps: u32) -> bool {
+        let side = self.pin.desc().side();
+        let patience = self.patience.get_or_insert_with(|| Patience::timeout(side.snd_timeout_ns.load(Relaxed)));
+        held_up.goes_on(patience, self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0, naps)
+    }
+
+    /// Another process is writing. No lock is held.
+    #[cold]
+    fn nap(&mut self, mut held_up: HeldUp) -> ControlFlow<Outcome> {
+        if !self.may_nap(&mut held_up, self.naps.naps()) {
+            return Break(held_up.outcome(self.parts.sent));
+        }
+        let side = self.pin.desc().side();
+        self.pin.while_waiting(|| side.tx_lock.nap(&mut self.naps));
+        Continue(())
+    }
+
+    /// Writes what there is room for; `quietly` where other processes are to be kept out.
+    #[inline]
+    fn write(&mut self, guard: &TxGuard, fd: i32, quietly: bool) -> Quiet {
+        if quietly {
+            let written = self.parts.write(guard);
+            if matches!(written, Quiet::Written(_)) {
+                self.naps = Wait::default();
+            }
+            return written;
+        }
+        let (anchor, urgently) = (Anchor(fd), self.is_urgent());
+        let writer = guard.writer().around_caches(self.bulk.is_some_and(|(_, around)| around));
+        let failed = self.parts.write_all(|part, is_last| match urgently && is_last {
+            true => writer.write_urgent(part, &anchor, || urgent::announce(fd, guard)),
+            false => writer.write(part, &anchor),
+        });
+        Quiet::Written(failed.map_or(Ok(()), Err))
+    }
+
+    /// After a fault in [`Sending::write`], which could not say what it had published before it failed; the tail can.
+    #[cold]
+    fn after_fault(&mut self, fd: i32, failure: Fault, before: usize, published: u32) -> ControlFlow<Outcome> {
+        let sent = before + published as usize;
+        self.parts.sent = sent;
+        match after_fault(fd, self.pin.desc(), failure, published, sent, self.parts.total) {
+            Some(Outcome::Kernel) => Break(left(self.given, self.pin.desc(), 0)),
+            Some(outcome) => Break(outcome),
+            None => Continue(()),
+        }
+    }
+
+    /// Everything is in the ring.
+    #[inline]
+    fn all_sent(&self, fd: i32, guard: TxGuard) -> Outcome {
+        let (desc, sent) = (self.pin.desc(), self.parts.sent);
+        let look = counted_for_look(desc);
+        let reach = guard.side.tx.reach();
+        drop(guard);
+        reclaim::account(desc, reach);
+        if let Some((began, _)) = self.bulk {
+            desc.bulk.sent(sent, ticks().wrapping_sub(began));
+        }
+        if look {
+            (desc.operations.get().look_below)(desc);
+            let revents = kernel::poll_now(fd, 0);
+            if revents != 0 && table::leads_to(fd, desc) {
+                kernel_said(fd, desc, revents);
+            }
+        }
+        Outcome::Done(sent as isize)
+    }
+
+    /// There was no room for all: what a call returns that must not block, or a wait.
+    fn some_sent(&mut self, fd: i32, guard: TxGuard) -> ControlFlow<Outcome> {
+        let (desc, side, sent) = (self.pin.desc(), guard.side, self.parts.sent);
+        if self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0 {
+            if let Some((began, _)) = self.bulk.filter(|_| sent >= BULK_BYTES) {
+                desc.bulk.sent(sent, ticks().wrapping_sub(began));
+            }
+            return full(fd, desc, guard, sent).map_or(Continue(()), Break);
+        }
+        let timeout = side.snd_timeout_ns.load(Relaxed);
+        drop(guard);
+        let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
+        match wait_writable(self.given, self.pin, patience) {
+            Waited::Again => Continue(()),
+            Waited::Kernel => Break(left(self.given, desc, sent)),
+            Waited::Stop(_) if sent != 0 => Break(Outcome::Done(sent as isize)),
+            Waited::Stop(outcome) => Break(outcome),
+        }
+    }
+}
+
+/// A non-blocking send that found no room for all: what it returns, or that it goes on.
+#[cold]
+pub(super) fn full(fd: i32, desc: &'static Desc, mut guard: TxGuard, sent: usize) -> Option<Outcome> {
+    desc.pace.count_full();
+    if desc.entries.load(Relaxed) != 0 {
+        // A wait of ours will look after it.
+        drop(guard);
+        watchers::notify(fd, desc);
+    } else if sent == 0 {
+        // Whoever watches the anchor through the kernel now must see it full.
+        let armed = guard.arm(&Anchor(fd));
+        drop(guard);
+        match armed {
+            Ok(Armed::Ready) if writable_hint(desc, desc.side()) => return None,
+            Ok(_) => {}
+            Err(failure) => {
+                fault(fd, desc, failure, 0);
+                return None;
+            }
+        }
+    }
+    Some(if sent != 0 { Outcome::Done(sent as isize) } else { Outcome::fail(libc::EAGAIN) })
+}
+
+/// After a fault in `write`: decides what the call returns, or that it goes on. `sent` bytes of the call are in
+/// the ring, `published` of them since the lock was taken.
+#[cold]
+fn after_fault(
+    fd: i32,
+    desc: &'static Desc,
+    failure: Fault,
+    published: u32,
+    sent: usize,
+    total: usize,
+) -> Option<Outcome> {
+    if fault(fd, desc, failure, published) == Next::Kernel {
+        return Some(left(fd, desc, sent));
+    }
+    let side = desc.side();
+    if failure == Fault::Gone && !side.is(state::RESET) {
+        // TCP takes the first send after the peer's close, and is reset for it.
+        reset(side, libc::ECONNRESET);
+        return Some(Outcome::Done(sent.max(total.min(LOST_MAX)) as isize));
+    }
+    None
+}
+
+/// Counts a send. Whether the kernel is to be asked after it.
+fn counted_for_look(desc: &Desc) -> bool {
+    let sends = desc.pace.sends().wrapping_add(1);
+    desc.pace.count_sends(sends);
+    let due = look_is_due(desc, sends);
+    if due {
+        desc.pace.look(ticks());
+    }
+    due
+}

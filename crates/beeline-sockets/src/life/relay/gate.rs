@@ -1,0 +1,170 @@
+//! The relay's part of what [`crate::follow`] is about: the gate, and who may still come.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use beeline_shm::sys::{self, call};
+use beeline_stats::Reason;
+
+use crate::Errno;
+use crate::follow::{Control, FOLLOW, Message, header, name};
+use crate::kernel::{self, SockAddr};
+use crate::side::{EXPECTED, SideState};
+
+/// How long a demoter waits for a child that is just being made.
+const BIRTH_MS: usize = 20;
+
+/// Makes the gate of an end that others share, with fresh secrets. The demoter calls this.
+pub(super) fn make_gate(side: &SideState) -> Result<i32, Reason> {
+    let mut chance = [0u64; 3];
+    let args = [chance.as_mut_ptr() as usize, size_of_val(&chance), 0, 0, 0, 0];
+    // SAFETY: room for as many bytes.
+    unsafe { call(libc::SYS_getrandom, args) }.map_err(|_| Reason::SystemCallDenied)?;
+    let [name_of_gate, question, answer] = chance;
+    side.gate.name.store(name_of_gate, Relaxed);
+    side.gate.question.store(question, Relaxed);
+    side.gate.answer.store(answer, Relaxed);
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let socket = kernel::socket(libc::AF_UNIX, kind, 0).map_err(|_| Reason::DescriptorsShort)? as i32;
+    let bound = name(&side.gate).is_some_and(|name| kernel::bind(socket, &name).is_ok());
+    if !bound {
+        let _ = sys::close(socket);
+        return Err(Reason::RelayFailed);
+    }
+    Ok(socket)
+}
+
+/// Waits until children that are just being made have listed themselves. What has not then was never made.
+pub(super) fn await_children(side: &SideState) {
+    for _ in 0..BIRTH_MS {
+        if !side.lists(EXPECTED) {
+            return;
+        }
+        kernel::sleep_ms();
+    }
+    while side.lists(EXPECTED) {
+        side.leave(EXPECTED);
+    }
+}
+
+/// The relay's part. Each sharer is watched in the set under [`Attendance::FIRST`] and its place in the list.
+#[derive(Clone, Copy)]
+pub(super) struct Attendance {
+    /// The gate; negative when nobody may come.
+    pub gate: i32,
+    /// The program's socket, to be given out.
+    pub app: i32,
+}
+
+impl Attendance {
+    /// For an end that nobody shares.
+    pub(super) const NONE: Attendance = Attendance { gate: -1, app: -1 };
+    /// The number of the gate in the relay's set.
+    pub(super) const GATE: u64 = 2;
+    /// That of the first sharer.
+    const FIRST: u64 = 16;
+
+    /// Whether somebody may come yet.
+    pub(super) fn is_open(self) -> bool {
+        self.gate >= 0
+    }
+
+    /// Begins to watch gate and sharers.
+    pub(super) fn begin(&mut self, set: i32, side: &SideState) {
+        if !self.is_open() {
+            return;
+        }
+        let watch = |fd, number| {
+            let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
+            kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, Some(event))
+        };
+        let _ = watch(self.gate, Self::GATE);
+        for (place, sharer) in side.sharers.iter().enumerate() {
+            let id = sharer.load(Acquire);
+            if id == 0 {
+                continue;
+            }
+            // SAFETY: plain numbers.
+            let process = unsafe { call(libc::SYS_pidfd_open, [id as usize, 0, 0, 0, 0, 0]) };
+            let watched = process.and_then(|fd| watch(fd as i32, Self::FIRST + place as u64));
+            if watched.is_err() {
+                side.leave(id);
+            }
+        }
+        self.end_if_alone(side);
+    }
+
+    /// Something has happened that the set knows under `number`.
+    pub(super) fn heard(&mut self, number: u64, side: &SideState) {
+        if !self.is_open() {
+            return;
+        }
+        if number == Self::GATE {
+            self.serve(side);
+        } else if let Some(place) = number.checked_sub(Self::FIRST).and_then(|place| usize::try_from(place).ok())
+            && let Some(sharer) = side.sharers.get(place)
+        {
+            // The process is dead. What it has not closed the kernel has.
+            sharer.store(0, Relaxed);
+        }
+        self.end_if_alone(side);
+    }
+
+    /// Answers those who have come.
+    pub(super) fn serve(&mut self, side: &SideState) {
+        while self.is_open() && self.serve_one(side) {}
+    }
+
+    fn serve_one(&mut self, side: &SideState) -> bool {
+        let mut message = Message { secret: 0, sharer: 0, wish: 0 };
+        let mut from = SockAddr::empty();
+        let args = [
+            self.gate as usize,
+            (&raw mut message) as usize,
+            size_of::<Message>(),
+            libc::MSG_DONTWAIT as usize,
+            (&raw mut from.storage) as usize,
+            (&raw mut from.length) as usize,
+        ];
+        // SAFETY: room for a message and an address. Descriptors that come along the kernel drops.
+        let Ok(length) = (unsafe { call(libc::SYS_recvfrom, args) }) else { return false };
+        if length != size_of::<Message>() || message.secret != side.gate.question.load(Relaxed) {
+            return true;
+        }
+        if message.wish == FOLLOW && self.give(&mut from, side.gate.answer.load(Relaxed)).is_err() {
+            return true;
+        }
+        side.leave(message.sharer);
+        self.end_if_alone(side);
+        true
+    }
+
+    /// Sends the program's socket.
+    fn give(&self, to: &mut SockAddr, answer: u64) -> Result<(), Errno> {
+        let mut secret = answer;
+        let mut control = Control([0; 24]);
+        let mut part = libc::iovec { iov_base: (&raw mut secret).cast(), iov_len: 8 };
+        let mut message = header(&mut part, &mut control);
+        message.msg_name = (&raw mut to.storage).cast();
+        message.msg_namelen = to.length;
+        // SAFETY: the control buffer has room for one descriptor: CMSG_SPACE(4) is 24.
+        unsafe {
+            let first = libc::CMSG_FIRSTHDR(&raw const message);
+            (*first).cmsg_level = libc::SOL_SOCKET;
+            (*first).cmsg_type = libc::SCM_RIGHTS;
+            (*first).cmsg_len = libc::CMSG_LEN(4) as _;
+            libc::CMSG_DATA(first).cast::<i32>().write_unaligned(self.app);
+            kernel::sendmsg(self.gate, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_| ())
+        }
+    }
+
+    /// Lets the program's socket go when nobody may come for it any more.
+    fn end_if_alone(&mut self, side: &SideState) {
+        if self.is_open() && side.sharers.iter().all(|sharer| sharer.load(Acquire) == 0) {
+            let _ = sys::close(self.gate);
+            let _ = sys::close(self.app);
+            *self = Attendance::NONE;
+            // The bell that was left for the others is to be taken out now.
+            side.rx.note_bell();
+        }
+    }
+}

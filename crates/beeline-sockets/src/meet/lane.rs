@@ -1,0 +1,204 @@
+//! Making a description a lane, and what is done with it then that the layers below leave to this one.
+
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use beeline_lane::{Bells, End, LaneMemory, flags};
+use beeline_shm::memfd::FileId;
+use beeline_shm::sys;
+use beeline_wire::Endpoint;
+
+use super::agent::end_if_cut;
+use super::brief::Life;
+use super::late::late_fallback;
+use super::pool::{self, PooledLane};
+use super::{lookup, offers};
+use crate::anchor::Anchor;
+use crate::desc::{Desc, Draft};
+use crate::ending::observe;
+use crate::linger::end_lingering;
+use crate::operations::Operations;
+use crate::side::{MAGIC, SideState, look_here, mark_linger, say_when, state};
+use crate::{follow, hidden, io, kernel, process};
+
+/// See [`crate::operations`].
+static LANE: Operations = Operations {
+    close: close_lane,
+    end_lingering,
+    retire,
+    begin_anew: late_fallback,
+    look_below: end_if_cut,
+    ..Operations::NONE
+};
+
+/// Makes a description a lane that is in no pool.
+pub fn begin_bare(desc: &'static Desc, memory: LaneMemory, side: &'static SideState, end: End) {
+    desc.operations.set(&LANE);
+    desc.become_lane(memory, side, end);
+}
+
+pub(super) fn retire(desc: &'static Desc) {
+    offers::remove(desc);
+    retire_lane(desc);
+}
+
+/// Makes a description a lane, and notes in the side where a later holder finds the parts. The caller holds
+/// `changing::changing`.
+pub(super) fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, side: pool::Side, end: End) {
+    let origin = &side.state.origin;
+    let cookie = |fd| kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0);
+    origin.magic.store(MAGIC, Relaxed);
+    origin.anchor_cookie.store(cookie(anchor), Relaxed);
+    origin.lane_device.store(lane.id().device, Relaxed);
+    origin.lane_inode.store(lane.id().inode, Relaxed);
+    origin.holder_cookie.store(lane.holder().map_or(0, cookie), Relaxed);
+    origin.ring_bytes.store(lane.memory().ring_bytes(), Relaxed);
+    origin.end.store(end as u32, Relaxed);
+    PooledLane::put_into(Some(lane), desc);
+    desc.keep_side_memfd(side.memfd);
+    begin_bare(desc, lane.memory(), side.state, end);
+    if !side.state.is(state::BRIDGED) {
+        offers::add(desc);
+    }
+}
+
+/// Makes a description a lane that another program has lent: the descriptors of side and lane, and of the socket
+/// that holds the port, are copied to hidden ones.
+pub(crate) fn adopt_lane(
+    desc: &'static Desc,
+    memory: LaneMemory,
+    id: FileId,
+    side: &'static SideState,
+    [side_fd, lane_fd]: [i32; 2],
+    holder: Option<i32>,
+    end: End,
+) {
+    let copy = |fd| kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok().map(|copy| hidden::hide(copy as i32));
+    let lane = pool::adopted_lane(memory, id, copy(lane_fd), holder.and_then(copy));
+    PooledLane::put_into(lane, desc);
+    desc.keep_side_memfd(copy(side_fd));
+    begin_bare(desc, memory, side, end);
+    if side.is(state::OFFERED) {
+        offers::add(desc);
+    }
+}
+
+/// The last user of a lane in this process is gone: pools or unmaps the lane and its side.
+pub(super) fn retire_lane(desc: &'static Desc) {
+    let side = desc.side();
+    let lane = PooledLane::of(desc);
+    PooledLane::put_into(None, desc);
+    // Not judged by the side alone: a holder that has dropped its privileges may put into it what it likes, and keep it
+    // mapped.
+    let alone =
+        lane.is_some_and(PooledLane::is_ours_alone) && !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
+    if let Some(lane) = lane {
+        if side.is(state::POISONED)
+            || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0
+        {
+            lane.spoil();
+        }
+        pool::retire(lane, desc.end(), alone);
+    }
+    pool::Side { state: side, memfd: desc.take_side_memfd() }.retire(alone);
+}
+
+/// Hands over to a connection what was set on the socket before.
+pub(super) fn carry_draft(draft: &Draft, side: &SideState) {
+    side.rcv_timeout_ns.store(draft.rcv_timeout_ns.load(Relaxed), Relaxed);
+    side.snd_timeout_ns.store(draft.snd_timeout_ns.load(Relaxed), Relaxed);
+    side.set_rcv_lowat(match draft.rcv_lowat.load(Relaxed) {
+        ..=1 => 0,
+        bytes => bytes,
+    });
+    side.linger.store(draft.linger.load(Relaxed), Relaxed);
+    for (target, source) in side.options.iter().zip(&draft.options) {
+        target.value.store(source.value.load(Relaxed), Relaxed);
+        target.key.store(source.key.load(Relaxed), Relaxed);
+    }
+    side.rx.set_urgent_inline(side.option(libc::SOL_SOCKET, libc::SO_OOBINLINE) == Some(1));
+}
+
+/// Gives the file under `to` the owner of the one under `from` (`F_SETOWN`, `F_SETSIG`).
+pub(crate) fn carry_owner(from: i32, to: i32) {
+    /// `struct f_owner_ex` of fcntl(2).
+    #[repr(C)]
+    struct Owner {
+        kind: i32,
+        id: i32,
+    }
+    const F_SETSIG: i32 = 10;
+    const F_GETSIG: i32 = 11;
+    const F_SETOWN_EX: i32 = 15;
+    const F_GETOWN_EX: i32 = 16;
+    let mut owner = Owner { kind: 0, id: 0 };
+    let mut ask = |fd: i32, command: i32| {
+        let args = [fd as usize, command as usize, (&raw mut owner) as usize, 0, 0, 0];
+        // SAFETY: both commands take one `struct f_owner_ex`, which is live; one writes it, the other reads it.
+        unsafe { sys::call(libc::SYS_fcntl, args) }
+    };
+    if ask(from, F_GETOWN_EX).is_ok() {
+        let _ = ask(to, F_SETOWN_EX);
+    }
+    if let Ok(signal) = kernel::fcntl(from, F_GETSIG, 0) {
+        let _ = kernel::fcntl(to, F_SETSIG, signal);
+    }
+}
+
+/// Naps for which a close waits for another holder of the end.
+const CLOSE_NAPS: u32 = 20;
+
+/// Tells the peer that this process gives up the end, and makes the description `Closed`. Called when the last
+/// fd is about to be closed; the anchor is still open. If another process holds the end, only this process's
+/// use of it ends, and nothing else if that is a relay's.
+pub(crate) fn close_lane(desc: &'static Desc) {
+    let both = desc.lock_both();
+    if !desc.is_lane() {
+        return;
+    }
+    let (lane, side, end) = (desc.lane(), desc.side(), desc.end());
+    let shared = desc.shared.load(Relaxed);
+    // A holder that is stopped does not keep this process from closing its end. What the lock is for is that nobody
+    // demotes the end meanwhile, and who does that is not stopped for long.
+    let sharing = if shared { side.tx_lock.lock_within(CLOSE_NAPS) } else { None };
+    if shared {
+        side.leave(process::owner());
+        if side.is(state::RELAYED) {
+            desc.mark_closed();
+            drop((sharing, both));
+            return follow::left(side);
+        }
+    }
+    if side.holders.fetch_sub(1, AcqRel) <= 1 {
+        note_end(desc);
+        observe(desc, side);
+        let unread = io::unread_hint(desc, side) != 0;
+        // A reset is no FIN: only one that was sent before it is seen before it.
+        let resets = (unread || side.linger.load(Relaxed) == 1) && !side.is_finished();
+        let last = if resets { flags::RESET } else { flags::FIN };
+        say_when(&lane, end, side);
+        lane.set_flags(end, lane.flags(end) | flags::CLOSED | last);
+        look_here(&lane, end);
+        if desc.keepers.pins() != 0 {
+            // Threads that sleep on the connection find it closed.
+            let fd = desc.fd.load(Relaxed);
+            let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
+            Anchor(fd).unplug();
+        }
+    } else {
+        // Who seems to hold it, too, may have been killed, and then nobody comes after us.
+        mark_linger(&lane, end, side);
+    }
+    desc.mark_closed();
+    drop((sharing, both));
+}
+
+/// A connection to another host is closed here: how it was used tells what the next ones to the same place want.
+fn note_end(desc: &Desc) {
+    let side = desc.side();
+    let comes_from_afar = desc.is_bridged() || side.is(state::MET);
+    if crate::config().bridge_short_lived || !comes_from_afar || desc.end() != End::Client {
+        return;
+    }
+    let life = Life { sends: desc.pace.sends(), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
+    lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
+}

@@ -1,0 +1,238 @@
+//! Sockets that become listeners, are met as such, and end.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_shm::{SideMemory, memfd, sys};
+use beeline_stats::Reason;
+
+use super::listener::{LISTENERS, Listener, find, held};
+use super::{accept, door, lane, lobby, lookup, turnstile};
+use crate::desc::{DESCS, Desc, Kind};
+use crate::linger::end_lingering;
+use crate::operations::{FURTHER_FDS, Operations};
+use crate::{Errno, Outcome, changing, hidden, kernel, process, table};
+
+/// See [`crate::operations`].
+static LISTENER: Operations = Operations {
+    close: close_listener,
+    end_lingering,
+    // It may have been a connection that went on over TCP, and was disconnected then.
+    retire: lane::retire,
+    before_watch: door::open_door,
+    further_fds: listener_fds,
+    is_readable: accept::door_ready,
+    ..Operations::NONE
+};
+
+/// `listen(2)`.
+pub(crate) fn listen(fd: i32, backlog: i32) -> Outcome {
+    let _changing = changing::changing();
+    let known = table::get(fd).map(|desc| (desc, desc.kind()));
+    if let Some((_, Kind::Lane)) = known {
+        return Outcome::fail(libc::EINVAL);
+    }
+    if let Err(errno) = kernel::listen(fd, backlog) {
+        return Outcome::Fail(errno);
+    }
+    lookup::forget();
+    match known {
+        Some((desc, Kind::Tcp)) => {
+            become_listener(fd, desc);
+        }
+        // Again, after a shutdown: the door was closed then, and the port may be another one now.
+        Some((desc, Kind::Listener)) => {
+            if let Some(listener) = Listener::of(desc)
+                && listener.door.get().is_none()
+            {
+                if let Some(local) = kernel::getsockname(fd).ok().and_then(|name| name.to_internet()) {
+                    listener.local.set(local);
+                }
+                door::make(fd, desc, listener);
+            }
+        }
+        None => {
+            adopt(fd);
+        }
+        Some(_) => {}
+    }
+    Outcome::OK
+}
+
+/// Makes a listener of a description whose socket listens now, with a door that is still shut.
+fn become_listener(fd: i32, desc: &'static Desc) -> bool {
+    let cookie: Result<u64, Errno> = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
+    let local = kernel::getsockname(fd).ok().and_then(|name| name.to_internet());
+    let (Ok(cookie), Some(local)) = (cookie, local) else { return false };
+    let Some(listener) = LISTENERS.take() else { return false };
+    listener.begin(cookie, local);
+    desc.operations.set(&LISTENER);
+    desc.listener.store(core::ptr::from_ref(listener).cast_mut().cast(), Relaxed);
+    if local.is_ipv6() {
+        desc.draft.note_v6_only(fd);
+    }
+    desc.become_kind(Kind::Listener);
+    door::make(fd, desc, listener);
+    true
+}
+
+/// Takes over a listener that was not made under our eyes: inherited, received, or made by libc itself.
+/// The caller holds `changing::changing`.
+fn adopt(fd: i32) -> Option<&'static Desc> {
+    let option = |name| kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, name).ok();
+    if option(libc::SO_ACCEPTCONN)? != 1 || option(libc::SO_PROTOCOL)? != libc::IPPROTO_TCP {
+        return None;
+    }
+    let family = option(libc::SO_DOMAIN)?;
+    if family != libc::AF_INET && family != libc::AF_INET6 {
+        return None;
+    }
+    let cookie: u64 = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok()?;
+    if let Some(known) = find(cookie) {
+        // One more number for a listener we have: duplicated behind our back.
+        table::set(fd, Some(known)).ok()?;
+        return Some(known);
+    }
+    let desc = DESCS.take()?;
+    desc.begin(Kind::Tcp, fd, family as u32, crate::forks());
+    if table::set(fd, Some(desc)).is_err() || !become_listener(fd, desc) {
+        let _ = table::set(fd, None);
+        desc.give_if_unused();
+        return None;
+    }
+    Some(desc)
+}
+
+pub(crate) fn listens(fd: i32) -> bool {
+    kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
+}
+
+/// The listener behind an fd that an app accepts on, if it is one that we can serve.
+pub(crate) fn adopt_now(fd: i32) -> Option<&'static Desc> {
+    let _changing = changing::changing();
+    if !process::accelerates() {
+        return None;
+    }
+    match table::get(fd) {
+        None => adopt(fd),
+        Some(desc) if desc.kind() == Kind::Listener => Some(desc),
+        // A bound socket on which libc itself, or a system call of the app's own, has called listen.
+        Some(desc) if desc.kind() == Kind::Tcp => (listens(fd) && become_listener(fd, desc)).then_some(desc),
+        Some(_) => None,
+    }
+}
+
+/// The hidden descriptors to poll beside the TCP socket: the door and the lobby.
+/// Returns how many.
+pub fn listener_fds(desc: &'static Desc, out: &mut [i32; FURTHER_FDS]) -> usize {
+    let Some(listener) = Listener::of(desc) else { return 0 };
+    door::open_for_poll(desc, listener);
+    held(listener, out)
+}
+
+/// `shutdown(2)` of a listener: it takes no connections any more, whoever holds it.
+pub fn shutdown_listener(desc: &'static Desc, how: i32) -> Outcome {
+    if how == libc::SHUT_WR || !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
+        return Outcome::Kernel;
+    }
+    let fd = desc.fd.load(Relaxed);
+    let result = kernel::shutdown(fd, how);
+    if result.is_ok()
+        && let Some(listener) = Listener::of(desc)
+    {
+        lookup::forget();
+        let _guard = listener.lock.lock();
+        door::close(listener, true);
+    }
+    result.into()
+}
+
+/// This process serves no door any more, for this reason: clients that wait at one, and those to come, use TCP. The
+/// caller holds `changing::changing`.
+pub fn leave_doors(reason: Reason) {
+    table::for_each(|fd, desc| {
+        if let Some(listener) = Listener::of(desc)
+            && desc.fd.load(Relaxed) == fd
+        {
+            door::leave_door(listener, reason);
+        }
+    });
+}
+
+/// An option may have been set on a listener that keeps it on TCP: it has no door from now on.
+pub fn leave_door_if_blocked(desc: &'static Desc) {
+    if let (Some(listener), Some(reason)) = (Listener::of(desc), door::blocked_by(desc)) {
+        let _changing = changing::changing();
+        door::leave_door(listener, reason);
+    }
+}
+
+/// The last fd of this process that leads to the listener is about to be closed. The caller holds
+/// `changing::changing`.
+pub fn close_listener(desc: &'static Desc) {
+    let Some(listener) = Listener::of(desc) else { return };
+    lookup::forget();
+    {
+        let _guard = listener.lock.lock();
+        desc.listener.store(core::ptr::null_mut(), Relaxed);
+        door::close(listener, false);
+        for cell in [&listener.turnstile, &listener.set] {
+            if let Some(fd) = cell.take() {
+                hidden::close_hidden(fd);
+            }
+        }
+        let share = listener.share.swap(core::ptr::null_mut(), Relaxed);
+        if !share.is_null() {
+            // SAFETY: the page was mapped by `prepare_fork` and the listener was its only user here.
+            unsafe { SideMemory::from_address(share as usize).unmap() };
+        }
+    }
+    LISTENERS.give(listener);
+}
+
+/// Before a `fork`: what parent and child must agree on gets its memory. The parent may leave the accepting to the
+/// child from now on, so clients that it has put aside are sent away. The caller holds `changing::changing`.
+pub(super) fn prepare_fork() {
+    table::for_each(|fd, desc| {
+        let Some(listener) = Listener::of(desc) else { return };
+        if listener.lobby.is_occupied() {
+            lobby::dismiss(listener);
+        }
+        if desc.fd.load(Relaxed) == fd && listener.turnstile.get().is_none() {
+            share(fd, listener);
+        }
+    });
+}
+
+fn share(tcp: i32, listener: &'static Listener) {
+    // Without the memory the crowd still works: its members only cannot take turns.
+    let Ok(fd) = memfd::create(c"beeline-listener", 4096) else { return };
+    let Ok(base) = sys::map_shared(fd, 4096) else {
+        let _ = sys::close(fd);
+        return;
+    };
+    let _guard = listener.lock.lock();
+    let open = listener.is_open();
+    listener.turnstile.set(Some(hidden::hide(fd)));
+    listener.share.store(base.cast(), Relaxed);
+    if let Some(share) = listener.shared_state() {
+        if listener.serving.load(Relaxed) != 0 {
+            listener.join_servers();
+        }
+        share.open.store(u32::from(open), Relaxed);
+    }
+    turnstile::make_set(listener, tcp);
+}
+
+/// In the child of a `fork`: clients that the parent has taken from the door are the parent's, and this process
+/// serves no door yet.
+pub(super) fn reset_after_fork() {
+    LISTENERS.reset_after_fork(|listener| {
+        listener.lock.reset();
+    });
+    table::for_each(|_, desc| {
+        let Some(listener) = Listener::of(desc) else { return };
+        listener.lock.reset();
+        listener.serving.store(0, Relaxed);
+        listener.lobby.close();
+    });
+}

@@ -1,0 +1,50 @@
+//! The places of connections in the statistics file.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use beeline_lane::End;
+use beeline_stats::layout::Opening;
+use beeline_stats::{Counter, Role};
+
+use crate::desc::Desc;
+use crate::{kernel, stats, table};
+
+/// Gives a fresh lane its slot in the statistics file.
+pub fn open_slot(desc: &'static Desc) {
+    let Some(slot) = stats::take_slot() else { return };
+    let side = desc.side();
+    let fd = desc.fd.load(Relaxed);
+    let peer = kernel::getsockopt::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
+    slot.open(&Opening {
+        fd,
+        role: match desc.end() {
+            End::Client => Role::Client,
+            End::Server => Role::Server,
+        },
+        local: side.local.get(),
+        remote: side.remote.get(),
+        peer_pid: peer.map_or(0, |peer| peer.pid as u32),
+        opened_unix_ns: stats::unix_ns(),
+        lane_inode: 0,
+    });
+    desc.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
+}
+
+/// Gives every lane its slot that has none yet: those that were taken over from another program.
+pub fn open_slots() {
+    table::for_each(|fd, desc| {
+        if desc.is_lane() && desc.fd.load(Relaxed) == fd && desc.slot.load(Relaxed).is_null() {
+            open_slot(desc);
+            stats::count(Counter::ConnectionsTakenOver, 1);
+        }
+    });
+}
+
+/// Adds the slot's figures to the totals and frees it.
+pub fn close_slot(desc: &'static Desc) {
+    let slot = desc.slot.swap(core::ptr::null_mut(), Acquire);
+    // SAFETY: null, or a slot of this process's file, which stays mapped; a child's descriptions have none of
+    // their parent's.
+    let Some(slot) = (unsafe { slot.as_ref() }) else { return };
+    stats::give_slot(slot);
+}
