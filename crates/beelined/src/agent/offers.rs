@@ -28,6 +28,8 @@ pub struct Client {
     pub namespace: u64,
     /// Its user.
     pub user: u32,
+    /// The groups that it may be in; its address was not known yet.
+    pub groups: u64,
 }
 
 /// Whom things are counted for: a user, within a network namespace, since root of one container is not that of another.
@@ -231,7 +233,7 @@ mod tests {
     const NUMBER: u32 = 0xffff_ffff;
 
     fn client() -> Client {
-        Client { destination: "10.0.0.2:80".parse().unwrap(), namespace: 1, user: 0 }
+        Client { destination: "10.0.0.2:80".parse().unwrap(), namespace: 1, user: 0, groups: 1 }
     }
 
     fn facts(namespace: u64, local: &str, remote: &str) -> Facts {

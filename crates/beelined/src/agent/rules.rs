@@ -123,6 +123,14 @@ impl Rules {
         self.groups.iter().any(|group| !group.namespaces.is_empty())
     }
 
+    /// Those of an end's groups that it is in with this address.
+    pub fn narrowed(&self, groups: u64, address: IpAddr) -> u64 {
+        let fits =
+            |group: &Group| group.addresses.is_empty() || group.addresses.iter().any(|net| net.contains(&address));
+        let named = self.groups.iter().enumerate().filter(|(_, group)| fits(group));
+        named.fold(EVERYBODY, |set, (index, _)| set | 1 << index) & groups
+    }
+
     /// The groups that an end is in, or may turn out to be in while its address is not known.
     pub fn groups(&self, namespace: Option<&str>, address: Option<IpAddr>, user: u32) -> u64 {
         let fits = |group: &Group| {
@@ -177,7 +185,12 @@ mod tests {
         assert!(may_meet(&both, ANNA, BERT));
         assert!(!may_meet(&both, ANNA, CARL), "the address");
         assert!(!may_meet(&both, ("a", "10.0.0.3", 9), BERT), "the user");
-        assert_ne!(both.groups(None, None, 7), 0, "the address is not known yet");
+        let before = both.groups(None, None, 7);
+        assert_ne!(before, 0, "the address is not known yet");
+        assert_eq!(both.narrowed(before, ANNA.1.parse().unwrap()), before);
+        assert_eq!(both.narrowed(before, CARL.1.parse().unwrap()), 0);
+        let all = rules("all = true");
+        assert_ne!(all.narrowed(all.groups(None, None, 7), CARL.1.parse().unwrap()), 0);
     }
 
     #[test]

@@ -279,7 +279,7 @@ impl Serving {
                 .line(format_args!("cannot give a socket its number: {}", std::io::Error::from_raw_os_error(errno.0)));
             return Answer::Refused;
         }
-        let client = Client { destination, namespace: facts.namespace, user };
+        let client = Client { destination, namespace: facts.namespace, user, groups };
         if !is_likely {
             self.offers.insert(number, client, Content::Probe, now);
             return Answer::Unknown;
@@ -344,14 +344,10 @@ impl Serving {
 
     /// Rule 16.
     fn answer_ask(&mut self, id: u64, asker: &Stray, now: Instant) {
-        let answer = match self.find(id, asker, now) {
-            Some(parcel) => {
-                self.say(id, Answer::Lane, Some(parcel.fd()));
-                return;
-            }
-            None => Answer::None,
-        };
-        self.say(id, answer, None);
+        match self.find(id, asker, now) {
+            Some(parcel) => self.say(id, Answer::Lane, Some(parcel.fd())),
+            None => self.say(id, Answer::None, None),
+        }
     }
 
     fn find(&mut self, id: u64, asker: &Stray, now: Instant) -> Option<Stray> {
@@ -361,7 +357,6 @@ impl Serving {
         let offer = self.offers.get(number)?;
         let client = offer.client;
         let mut client_address = None;
-        let mut client_socket = None;
         match &offer.content {
             Content::Probe => {}
             Content::Claimed { .. } => return None,
@@ -375,7 +370,6 @@ impl Serving {
                 let untouched = agent::is_untouched(asker.fd());
                 judge(number, &client, Some(&client_now), about.local, &facts, untouched).ok()?;
                 client_address = Some(about.local.ip());
-                client_socket = Some((about, socket.fd()));
             }
             Content::Orphaned { local, .. } => {
                 judge(number, &client, None, *local, &facts, agent::is_untouched(asker.fd())).ok()?;
@@ -388,14 +382,7 @@ impl Serving {
         self.served.reached(facts.local, server, now);
         self.served.reached(client.destination, server, now);
         let address = client_address?;
-        let theirs = match client_socket {
-            Some((about, socket)) => self.groups(&about, socket, Some(address), client.user, now),
-            // Its socket is gone, and was in these groups when it asked.
-            None => {
-                self.rules.groups(None, Some(address), client.user)
-                    | if self.rules.name_namespaces() { groups } else { 0 }
-            }
-        };
+        let theirs = self.rules.narrowed(client.groups, address);
         let offer = self.offers.remove(number)?;
         let (Content::Whole { parcel, .. } | Content::Orphaned { parcel, .. }) = offer.content else { return None };
         self.unwatch(&parcel);

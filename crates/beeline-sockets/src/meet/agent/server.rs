@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_stats::{Poison, Reason, Role};
+use beeline_stats::{Poison, Reason};
 use beeline_wire::agent::{Answer, Kind};
 use beeline_wire::{ConnName, Endpoint};
 
