@@ -80,7 +80,7 @@ pub struct Desc {
     pub(crate) spin: SpinState,
     side: AtomicPtr<SideState>,
     /// When a receive begins without looking.
-    pub lull: crate::lull::Lull,
+    pub read_pacing: crate::read_pacing::ReadPacing,
     /// How far the lane's ring reaches, as [`crate::reclaim`] counts.
     pub granules: AtomicU32,
     /// The lane's peer is a bridge.
@@ -182,7 +182,7 @@ impl Desc {
         self.shared.store(false, Relaxed);
         self.counted_by.store(0, Relaxed);
         self.spin.begin();
-        self.lull.reset();
+        self.read_pacing.reset();
         self.bulk.reset();
         self.pace.begin();
         self.bridged.store(side.is(state::BRIDGED), Relaxed);

@@ -7,7 +7,7 @@
 //!    a wait in the kernel sees everything at once. What changes nothing to the kernel it is not told
 //!    ([`registration`]).
 //! 2. A kernel event for a lane is a hint: the lane becomes *hot*, and a hot lane is judged by its ring. Hot
-//!    lanes are in a list that each wait looks through. A lane that was looked at [`IDLE_LOOKS`] times in
+//!    lanes are in a list that each wait looks through. A lane that was looked at [`limits::IDLE_LOOKS`] times in
 //!    vain is armed and cold again.
 //! 3. Before a thread sleeps in the kernel, all hot lanes of the set are armed. While some thread sleeps so, a
 //!    wait that returns arms what stays behind, so that the sleeper learns what comes next.
@@ -20,15 +20,15 @@
 //!    found the ring full since; what the kernel calls a change of state is one, counted in the side, whether the
 //!    mask differs or not. As in the kernel, an edge reports the whole mask.
 //! 7. The kernel is asked, without waiting, at each wait; only a set of which the kernel had nothing to tell in
-//!    [`BUSY_WAITS`] waits is asked after [`LOOK_TICKS_MIN`], and while that finds nothing, up to
-//!    [`LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. A spin that finds nothing asks it every
-//!    [`SPIN_LOOK_TICKS`]: it has nothing better to do, and cold lanes ring. If hot lanes filled the app's array the
+//!    [`limits::BUSY_WAITS`] waits is asked after [`limits::LOOK_TICKS_MIN`], and while that finds nothing, up to
+//!    [`limits::LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. A spin that finds nothing asks it every
+//!    [`limits::SPIN_LOOK_TICKS`]: it has nothing better to do, and cold lanes ring. If hot lanes filled the app's array the
 //!    last time, the kernel is asked first.
 //! 8. A bell that finds its lane hot already would be told at each look. If nobody sleeps on the lane it is
 //!    taken out.
 //! 9. A fault of a peer may change every set that watches it, so none may be locked when it is answered. What is found
-//!    under a lock is noted ([`blame`]): its lane becomes hot. [`attend`] answers it; no wait sleeps before, nor while
-//!    another thread does.
+//!    under a lock is noted (`faults`): its lane becomes hot. It is answered when no lock is held; no wait sleeps before, nor
+//!    while another thread answers one.
 //! 10. A wait spins ([`crate::wait`]) unless the peer of the lane that was told last is near, or, where no lane is hot, the
 //!     last peer of this process was; or a thread that works for the set needs the CPU ([`set::Hands`]).
 
@@ -38,12 +38,12 @@ mod cool;
 mod events;
 mod faults;
 mod fork;
-mod judge;
+mod kernel_events;
 mod limits;
 mod listeners;
 mod nested;
-mod news;
 mod order;
+mod readiness;
 mod registration;
 mod set;
 mod spin;

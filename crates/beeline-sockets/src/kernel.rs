@@ -127,7 +127,7 @@ impl SockAddr {
         if pointer.is_null() || length as usize > size_of::<libc::sockaddr_storage>() || length < 2 {
             return None;
         }
-        // SAFETY: readable by the caller's word; our storage is at least as long.
+        // SAFETY: readable, as the caller guarantees; our storage is at least as long.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 pointer.cast::<u8>(),
@@ -148,7 +148,7 @@ impl SockAddr {
         if pointer.is_null() || length.is_null() {
             return;
         }
-        // SAFETY: valid by the caller's word; our storage is at least `self.length` long.
+        // SAFETY: valid, as the caller guarantees; our storage is at least `self.length` long.
         unsafe {
             let room = (*length).min(self.length) as usize;
             core::ptr::copy_nonoverlapping((&raw const self.storage).cast::<u8>(), pointer.cast::<u8>(), room);
@@ -289,7 +289,7 @@ pub fn recv(fd: i32, bytes: &mut [u8], flags: i32) -> SysResult {
 /// The message's pointers must be valid as for sendmsg(2).
 pub unsafe fn sendmsg(fd: i32, message: &libc::msghdr, flags: i32) -> SysResult {
     let args = [fd as usize, core::ptr::from_ref(message) as usize, flags as usize, 0, 0, 0];
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     unsafe { call(libc::SYS_sendmsg, args) }
 }
 
@@ -299,7 +299,7 @@ pub unsafe fn sendmsg(fd: i32, message: &libc::msghdr, flags: i32) -> SysResult 
 /// The message's pointers must be valid as for recvmsg(2).
 pub unsafe fn recvmsg(fd: i32, message: &mut libc::msghdr, flags: i32) -> SysResult {
     let args = [fd as usize, core::ptr::from_mut(message) as usize, flags as usize, 0, 0, 0];
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     unsafe { call(libc::SYS_recvmsg, args) }
 }
 
@@ -335,7 +335,7 @@ pub fn ioctl_int(fd: i32, request: u64, value: &mut i32) -> SysResult {
 pub unsafe fn ppoll(fds: &mut [libc::pollfd], timeout: *const libc::timespec, mask: *const u64) -> SysResult {
     // The kernel writes the remaining time back into `timeout`; the copies callers pass are theirs to lose.
     let args = [fds.as_mut_ptr() as usize, fds.len(), timeout as usize, mask as usize, 8, 0];
-    // SAFETY: the slice is live; the rest by the caller's word.
+    // SAFETY: the slice is live; the caller guarantees the rest.
     unsafe { call(libc::SYS_ppoll, args) }
 }
 
@@ -385,7 +385,7 @@ pub unsafe fn epoll_now(set: i32, events: *mut libc::epoll_event, count: i32) ->
     let number = libc::SYS_epoll_wait;
     #[cfg(not(target_arch = "x86_64"))]
     let number = libc::SYS_epoll_pwait;
-    // SAFETY: by the caller's word; no mask.
+    // SAFETY: the caller guarantees it; no mask.
     unsafe { call(number, [set as usize, events as usize, count as usize, 0, 0, 8]) }
 }
 
@@ -394,8 +394,8 @@ pub unsafe fn epoll_now(set: i32, events: *mut libc::epoll_event, count: i32) ->
 /// of system calls that do not have `epoll_pwait2`, because the wait is made in ppoll(2) there.
 ///
 /// # Safety
-/// `events` must be writable for `count` events; `timeout` and `mask` null or valid, and `timeout` the caller's to
-/// lose.
+/// `events` must be writable for `count` events; `timeout` and `mask` null or valid, and `timeout`
+/// writable: the kernel may change it.
 pub unsafe fn epoll_sleep(
     set: i32,
     events: *mut libc::epoll_event,
@@ -406,7 +406,7 @@ pub unsafe fn epoll_sleep(
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
     if !IS_REFUSED.load(Relaxed) {
         let args = [set as usize, events as usize, count as usize, timeout as usize, mask as usize, 8];
-        // SAFETY: by the caller's word.
+        // SAFETY: the caller guarantees it.
         match unsafe { call(libc::SYS_epoll_pwait2, args) } {
             // Neither is an answer of the call itself.
             Err(Errno(libc::ENOSYS | libc::EPERM)) => IS_REFUSED.store(true, Relaxed),
@@ -415,11 +415,11 @@ pub unsafe fn epoll_sleep(
     }
     loop {
         let mut fds = [libc::pollfd { fd: set, events: libc::POLLIN, revents: 0 }];
-        // SAFETY: by the caller's word. The kernel leaves in `timeout` what remains of it.
+        // SAFETY: the caller guarantees it. The kernel leaves in `timeout` what remains of it.
         if unsafe { ppoll(&mut fds, timeout, mask) }? == 0 {
             return Ok(0);
         }
-        // SAFETY: by the caller's word. Nothing is left when another thread that waits was faster.
+        // SAFETY: the caller guarantees it. Nothing is left when another thread that waits was faster.
         match unsafe { epoll_now(set, events, count) }? {
             0 => {}
             found => return Ok(found),

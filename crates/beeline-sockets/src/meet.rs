@@ -26,10 +26,13 @@
 //! # Rooms
 //!
 //! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `route` and `ports`
-//! find the client's address and reserve it; `hello_io` moves the hello; `pool` keeps lanes and sides;
-//! `listener`, `door`, `lobby`, `turnstile`, `accept`, `admit`, `claims` and `reset` are the server's part; `connect`,
-//! `knock`, `bridged` and `late` the client's, `counted` is what becomes of both in a program that has left lanes, and `brief` knows which
-//! other hosts' listeners are left to TCP. `agent` is how both ends meet across network namespaces. `bridging` is what the bridge itself uses of all this.
+//! find the client's address and reserve it; `hello_io` moves the hello; `pool` keeps lanes and sides, and `lane` makes a
+//! description one; `listener`, `listening`, `door`, `lobby`, `turnstile`, `accept`, `admit`, `reserve`, `claims`, `watched`
+//! and `reset` are the server's part; `connect`, `client`, `knock`, `bridged`, `offers` and `late` the client's, `counted` is
+//! what becomes of both in a program that has left lanes, and `brief` knows which other hosts' listeners are left to TCP.
+//! `retreat` and `release` give way where the program needs what is ours, `sockets` are what is not connected yet, `fork`
+//! is what all of this does at one. `agent` is how both ends meet across network namespaces. `bridging` is what the bridge
+//! itself uses of all this.
 //!
 //! # Locks
 //!

@@ -158,9 +158,9 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
 unsafe fn is_off(level: i32, name: i32, value: *const u8, length: u32) -> bool {
     match length {
         0 => true,
-        // SAFETY: by the caller's word there is a byte.
+        // SAFETY: the caller guarantees that there is a byte.
         _ if (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) => unsafe { value.read() == 0 },
-        // SAFETY: by the caller's word there are four.
+        // SAFETY: the caller guarantees that there are four.
         4 => unsafe { value.cast::<i32>().read_unaligned() == 0 },
         _ => false,
     }

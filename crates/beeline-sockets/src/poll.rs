@@ -51,7 +51,7 @@ pub(crate) unsafe fn ppoll(
     mask: *const u8,
     adopt: Adopt,
 ) -> Outcome {
-    // SAFETY: null or valid by the caller's word; the kernel's signal set is the first 8 bytes.
+    // SAFETY: null or valid, as the caller guarantees; the kernel's signal set is the first 8 bytes.
     let (timeout, mask) = unsafe { (timeout.as_ref(), mask.cast::<u64>().as_ref()) };
     let deadline = match deadline(timeout) {
         Ok(deadline) => deadline,
@@ -73,7 +73,7 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
     if count == 0 || count > 1 << 20 || bogus(fds as usize, 1) {
         return Outcome::Kernel;
     }
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     let mut listeners = 0;
     let mut ours = 0;
@@ -216,7 +216,7 @@ fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
     let mut foreign = false;
     for entry in fds.iter_mut() {
         entry.revents = 0;
-        match judge(entry) {
+        match readiness(entry) {
             Some(revents) => entry.revents = revents,
             None => foreign |= entry.fd >= 0,
         }
@@ -232,7 +232,7 @@ fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
 }
 
 /// What we know about an entry without the kernel; `None` for the kernel's fds and for listeners.
-fn judge(entry: &pollfd) -> Option<i16> {
+fn readiness(entry: &pollfd) -> Option<i16> {
     let desc = table::get(entry.fd)?;
     match desc.kind() {
         Kind::Lane => desc.glance(|| io::poll_mask(desc) & (entry.events | ALWAYS)),

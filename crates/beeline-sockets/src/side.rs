@@ -393,7 +393,7 @@ pub(crate) fn look_here(lane: &LaneMemory, end: End) {
     lane.full_fence();
 }
 
-/// [`tell_linger`] for one who holds both locks.
+/// [`crate::ending::tell_linger`] for one who holds both locks.
 pub(crate) fn mark_linger(lane: &LaneMemory, end: End, side: &SideState) {
     let ours = lane.flags(end);
     let meant = if side.linger.load(Relaxed) == 1 { ours | flags::ABORTS } else { ours & !flags::ABORTS };

@@ -6,7 +6,7 @@
 //!
 //! 1. In a critical section the handler must not run. The trampoline sends the signal to its thread again,
 //!    returns into the section with all signals blocked, and the end of the section restores the mask
-//!    ([`deliver_deferred`]): then the kernel delivers.
+//!    ([`thread`]): then the kernel delivers.
 //! 2. Otherwise it counts the signal for a call that waits, and ends a sleep that is about to begin
 //!    (see [`crate::thread`]), *before* it calls the handler, which may never return. The handler finds the thread
 //!    as if it were in no sleep: it may sleep in calls of ours itself, or jump out.
@@ -71,7 +71,7 @@ unsafe fn real(signal: i32, new: *const libc::sigaction, old: *mut libc::sigacti
     }
     // SAFETY: stored by `set_real_sigaction` from a function of this type.
     let real: RealSigaction = unsafe { core::mem::transmute(real) };
-    // SAFETY: the pointers are valid for sigaction(2) by the caller's word. libc's errno is this thread's own; the app's
+    // SAFETY: the pointers are valid for sigaction(2), as the caller guarantees. libc's errno is this thread's own; the app's
     // value is put back.
     unsafe {
         let errno = __errno_location();
@@ -138,7 +138,7 @@ pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc
         // SAFETY: forwarded.
         let result = unsafe { real(signal, new, old) };
         if result.is_ok() && !old.is_null() {
-            // SAFETY: valid by the caller's word.
+            // SAFETY: valid, as the caller guarantees.
             unwrap_action(signal, unsafe { &mut *old }, entry.load(SeqCst));
         }
         return finish(result);
@@ -151,7 +151,7 @@ pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc
         // SAFETY: live or null pointers.
         unsafe { real(signal, core::ptr::null(), &raw mut was) }
     } else {
-        // SAFETY: valid by the caller's word.
+        // SAFETY: valid, as the caller guarantees.
         let wanted = unsafe { new.read() };
         let mut given = wanted;
         if is_handler(wanted.sa_sigaction) {
@@ -170,7 +170,7 @@ pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc
     };
     if result.is_ok() && !old.is_null() {
         unwrap_action(signal, &mut was, before);
-        // SAFETY: valid by the caller's word.
+        // SAFETY: valid, as the caller guarantees.
         unsafe { old.write(was) };
     }
     finish(result)

@@ -22,6 +22,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// A busy machine may stall a server for longer than its client waits for it, who goes on over TCP then (`hello_not_taken`):
+/// connections that should have been on lanes have failed to be when they were not so many times in a row.
+pub const PATH_TRIES: u32 = 3;
+
 /// One comparison to make.
 struct Job {
     name: String,
@@ -213,6 +217,18 @@ impl Runner<'_> {
         if let Some(line) = kernel.trace.lines.iter().find(|line| line.contains("waited in vain")) {
             bail!("    on kernel TCP: {line}\n{}", kernel.last_lines());
         }
+        let wants_lanes = self.lab.library.is_some() && job.path == ExpectedPath::Lane;
+        for _ in 1..PATH_TRIES {
+            let other = self.same_as(&kernel, at, job)?;
+            if !wants_lanes || check_path(&other).is_ok() {
+                return Ok(());
+            }
+        }
+        check_path(&self.same_as(&kernel, at, job)?)
+    }
+
+    /// Runs a case as its job says, and compares what it saw with what it saw on the kernel.
+    fn same_as(&self, kernel: &Run, at: usize, job: &Job) -> Result<Run> {
         let other_name = if self.lab.library.is_some() { "beeline" } else { "kernel again" };
         let other = self.run_one(&format!("{at}-other"), job, self.lab.library())?;
         if let Some(text) = difference("kernel", &kernel.trace, other_name, &other.trace) {
@@ -221,10 +237,7 @@ impl Runner<'_> {
         if other.ending != kernel.ending {
             bail!("    {other_name} ended with {:?}\n{}", other.ending, other.last_lines());
         }
-        if self.lab.library.is_some() && job.path == ExpectedPath::Lane {
-            check_path(&other)?;
-        }
-        Ok(())
+        Ok(other)
     }
 
     fn run_one(&self, name: &str, job: &Job, library: Option<&Path>) -> Result<Run> {

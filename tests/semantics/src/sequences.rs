@@ -6,7 +6,7 @@
 
 use crate::compare::difference;
 use crate::random::{Plan, shrink};
-use crate::runner::{Lab, Run, check_path};
+use crate::runner::{Lab, PATH_TRIES, Run, check_path};
 use anyhow::Result;
 use beeline_testkit::watch::Ending;
 use std::io::{IsTerminal, Write};
@@ -85,6 +85,11 @@ fn judge(lab: &Lab, at: usize, plan: &Plan) -> Option<String> {
 
 /// Runs a plan twice and tells the difference.
 fn compare(lab: &Lab, at: usize, plan: &Plan) -> Result<Option<String>> {
+    compare_within(PATH_TRIES, lab, at, plan)
+}
+
+/// The same, with so many tries at being on lanes.
+fn compare_within(tries: u32, lab: &Lab, at: usize, plan: &Plan) -> Result<Option<String>> {
     let program = format!("random:{plan}");
     let kernel = lab.run(&format!("{at}-kernel"), &program, None, None)?;
     let other = lab.run(&format!("{at}-other"), &program, None, lab.library())?;
@@ -98,6 +103,7 @@ fn compare(lab: &Lab, at: usize, plan: &Plan) -> Result<Option<String>> {
         return Ok(Some(format!("{text}{}", other.errors)));
     }
     match lab.library().map(|_| check_path(&other)) {
+        Some(Err(_)) if tries > 1 => compare_within(tries - 1, lab, at, plan),
         Some(Err(error)) => Ok(Some(format!("{error:#}\n"))),
         _ => Ok(None),
     }

@@ -4,11 +4,11 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::all::{entries_of, every_set, link, sets_with, unlink};
 use super::cool::cool_entry;
-use super::faults::attend;
-use super::judge::judge;
+use super::faults::answer_faults;
 use super::listeners::{hidden_of, watch_hidden};
+use super::readiness::readiness;
 use super::registration::{
-    EPOLLEXCLUSIVE, expose, park, unpark, unpark_all, unpark_namesakes, unpark_number, untell, watch,
+    EPOLLEXCLUSIVE, deregister, expose, park, unpark, unpark_all, unpark_namesakes, unpark_number, watch,
 };
 use super::set::set_of;
 use super::set::{Entry, SETS, Set};
@@ -62,7 +62,7 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     let event = match (operation, event as usize) {
         (libc::EPOLL_CTL_DEL, _) => None,
         (_, address) if bogus(address, size_of::<libc::epoll_event>()) => return Outcome::fail(libc::EFAULT),
-        // SAFETY: valid by the caller's word; the struct is packed, so it is read as a whole.
+        // SAFETY: valid, as the caller guarantees; the struct is packed, so it is read as a whole.
         _ => Some(unsafe { event.read_unaligned() }),
     };
     if operation == libc::EPOLL_CTL_ADD {
@@ -81,7 +81,7 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
         let desc = desc.filter(|desc| table::leads_to(fd, desc));
         change(epfd, set, operation, fd, event, desc)
     };
-    let _ = attend(set);
+    let _ = answer_faults(set);
     match outcome {
         Ok(ready) => {
             if ready && set.sleepers.load(Relaxed) != 0 {
@@ -194,9 +194,8 @@ fn add(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, desc: Option<&'s
     let Some(entry) = set.insert(fd, event.events, event.u64, desc) else {
         return if lane { Err(Errno(libc::ENOMEM)) } else { Ok(false) };
     };
-    if let Some((events, data)) = told {
-        entry.told.store(events, Relaxed);
-        entry.told_data.store(data, Relaxed);
+    if let Some(told) = told {
+        entry.registered.restore(told);
     }
     if lane && !watch(epfd, set, fd, entry) {
         set.remove(fd, entry);
@@ -242,7 +241,7 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     set.hands.changed();
     // Who sleeps on a set that this one is in is not counted here.
     let awaited = set.sleepers.load(Relaxed) != 0 || set.exposed.load(Relaxed);
-    let ready = judge(set, entry, 0) != 0;
+    let ready = readiness(set, entry, 0) != 0;
     if ready && entry.place.load(Relaxed) == 0 {
         entry.place.store(set.next_place(), Relaxed);
     }
@@ -287,7 +286,7 @@ pub fn remember(fd: i32, desc: &'static Desc) {
     if desc.entries.load(Relaxed) != 0 {
         every_set(|epfd, set| {
             if let Some(revived) = set.revive_ghost(fd, desc).filter(|entry| entry.dead.load(Relaxed)) {
-                untell(epfd, fd, revived);
+                deregister(epfd, fd, revived);
             }
         });
     }
@@ -308,7 +307,7 @@ pub fn take_out(fd: i32, desc: &'static Desc) {
     unpark_number(fd, desc);
     sets_with(fd, desc, |epfd, _, entry| {
         if !entry.dead.load(Relaxed) {
-            untell(epfd, fd, entry);
+            deregister(epfd, fd, entry);
         }
     });
 }

@@ -5,10 +5,10 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use beeline_lane::{Armed, Fault};
 
 use super::events::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDNORM, EPOLLWRNORM};
-use super::faults::{DEALS_BEGUN, DEALS_OPEN, attend, blame, is_troubled, remind};
-use super::judge::{self, judge, tail};
+use super::faults::{ANSWERS_BEGUN, ANSWERS_OPEN, answer_faults, is_troubled, mark_troubled, note_fault};
 use super::limits::NESTS_MAX;
-use super::registration::{bury, expose, watch};
+use super::readiness::{self, readiness, tail};
+use super::registration::{deregister_dead, expose, watch};
 use super::set::{Entry, Set, open_fd, set_of};
 use crate::desc::{Desc, Kind};
 use crate::guards;
@@ -25,13 +25,13 @@ pub(crate) fn cool(desc: &Desc) -> Armed {
 /// only later. No lock may be held.
 pub(super) fn cool_for_sleep(epfd: i32, set: &Set) -> Armed {
     // In this order: a deal that is open now is seen here, and one that is begun later there.
-    let begun = DEALS_BEGUN.load(SeqCst);
-    let open = DEALS_OPEN.load(SeqCst) != 0;
+    let begun = ANSWERS_BEGUN.load(SeqCst);
+    let open = ANSWERS_OPEN.load(SeqCst) != 0;
     let armed = cool_set(epfd, set, 0);
-    if armed == Armed::Sleep && !open && DEALS_BEGUN.load(SeqCst) == begun {
+    if armed == Armed::Sleep && !open && ANSWERS_BEGUN.load(SeqCst) == begun {
         return Armed::Sleep;
     }
-    if !attend(set) && open {
+    if !answer_faults(set) && open {
         crate::kernel::sleep_ms();
     }
     Armed::Ready
@@ -46,7 +46,7 @@ pub(super) fn cool_set(epfd: i32, set: &Set, depth: u32) -> Armed {
     let mut fd = set.hot_first.load(Relaxed);
     let mut armed = Armed::Sleep;
     while let Some(entry) = set.find(fd) {
-        let next = entry.next.load(Relaxed);
+        let next = entry.heat.next();
         if cool_entry(epfd, set, fd, entry, depth) == Armed::Ready {
             armed = Armed::Ready;
         }
@@ -66,7 +66,7 @@ pub(super) fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> A
     let is_edge = || {
         entry.events.load(Relaxed) & EPOLLET == 0
             || entry.seen.is_fresh()
-            || judge::arrivals(inner) != entry.seen.tail()
+            || readiness::arrivals(inner) != entry.seen.tail()
     };
     if is_edge() {
         return Armed::Ready;
@@ -84,7 +84,7 @@ pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32) -> (Armed, bool) {
     let mut fd = set.hot_first.load(Relaxed);
     let (mut armed, mut untold) = (Armed::Sleep, false);
     while let Some(entry) = set.find(fd) {
-        let next = entry.next.load(Relaxed);
+        let next = entry.heat.next();
         if cool_entry(epfd, set, fd, entry, 0) == Armed::Ready {
             armed = Armed::Ready;
             let heard = entry.desc().is_none_or(|desc| !desc.is_lane() || arm_from_now(open_fd(fd, desc), desc));
@@ -126,14 +126,14 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
     }
     let mut since = since(entry, desc);
     if entry.fault.load(Relaxed) != 0 {
-        remind(set);
+        mark_troubled(set);
         return Armed::Ready;
     }
-    if judge(set, entry, depth) != 0 {
+    if readiness(set, entry, depth) != 0 {
         return Armed::Ready;
     }
     if entry.dead.load(Relaxed) || desc.side().is(crate::side::state::PEER_CLOSED | crate::side::state::RESET) {
-        bury(epfd, fd, entry);
+        deregister_dead(epfd, fd, entry);
         return Armed::Sleep;
     }
     let interest = entry.events.load(Relaxed);
@@ -147,7 +147,7 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
         // is asked for. Then it is no edge any more, and the arming is to be repeated from here on. What comes during the
         // judgement is found by that.
         let now = tail(desc);
-        if judge(set, entry, depth) != 0 || now == since {
+        if readiness(set, entry, depth) != 0 || now == since {
             return Armed::Ready;
         }
         if !counts_by_mark(desc) {
@@ -169,7 +169,7 @@ pub(super) fn since(entry: &Entry, desc: &Desc) -> u32 {
 }
 
 /// Arms a lane for what an entry asks, by level or from a tail on. A fault of the peer counts as news, and is
-/// left to [`attend`].
+/// left to [`answer_faults`].
 pub(super) fn arm_entry(
     epfd: i32,
     set: &Set,
@@ -184,7 +184,7 @@ pub(super) fn arm_entry(
         watch(epfd, set, fd, entry);
     }
     arm_for(open_fd(fd, desc), desc, interest, since, out).unwrap_or_else(|fault| {
-        blame(set, fd, entry, fault);
+        note_fault(set, fd, entry, fault);
         Armed::Ready
     })
 }

@@ -18,22 +18,22 @@ use crate::thread::Section;
 pub(super) static TROUBLED: AtomicBool = AtomicBool::new(false);
 
 /// Faults that somebody has begun to deal with, ever; and those that somebody is dealing with.
-pub(super) static DEALS_BEGUN: AtomicU32 = AtomicU32::new(0);
+pub(super) static ANSWERS_BEGUN: AtomicU32 = AtomicU32::new(0);
 
-pub(super) static DEALS_OPEN: AtomicU32 = AtomicU32::new(0);
+pub(super) static ANSWERS_OPEN: AtomicU32 = AtomicU32::new(0);
 
-/// Notes a fault of an entry's peer, to be dealt with by [`attend`]. The entry is hot from now on, so that no wait sleeps
+/// Notes a fault of an entry's peer, to be dealt with by [`answer_faults`]. The entry is hot from now on, so that no wait sleeps
 /// before. The set is locked.
-pub(super) fn blame(set: &Set, fd: i32, entry: &Entry, fault: Fault) {
+pub(super) fn note_fault(set: &Set, fd: i32, entry: &Entry, fault: Fault) {
     entry.fault.store(number_of(fault), Relaxed);
     if !entry.fired.load(Relaxed) {
         set.make_hot(fd, entry);
     }
-    remind(set);
+    mark_troubled(set);
 }
 
-/// Has [`attend`] look at a set.
-pub(super) fn remind(set: &Set) {
+/// Has [`answer_faults`] look at a set.
+pub(super) fn mark_troubled(set: &Set) {
     set.troubled.store(true, Relaxed);
     TROUBLED.store(true, Relaxed);
 }
@@ -43,28 +43,28 @@ pub(super) fn is_troubled(set: &Set) -> bool {
     set.troubled.load(Relaxed) || TROUBLED.load(Relaxed)
 }
 
-/// Notes what the kernel says of a lane's anchor, and leaves a fault to [`attend`]. The set is locked, and the locks of
+/// Notes what the kernel says of a lane's anchor, and leaves a fault to [`answer_faults`]. The set is locked, and the locks of
 /// sets around it may be held.
 pub(super) fn hear(set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, revents: i16) {
     if let Err(fault) = io::hear(desc, revents) {
-        blame(set, fd, entry, fault);
+        note_fault(set, fd, entry, fault);
     }
 }
 
 /// Deals with the faults of peers that were noted while sets were locked: of `own`, and of those that others watch, be it
 /// from within another set. No lock may be held: a fault may start the connection over on TCP, which takes it out of its
 /// sets. Whether there were any.
-pub(super) fn attend(own: &Set) -> bool {
+pub(super) fn answer_faults(own: &Set) -> bool {
     unsafe extern "C" fn jumped_out(open: *mut core::ffi::c_void) {
         // SAFETY: `open` below, which the call that does not come back leaves behind.
         if unsafe { &*open.cast::<Cell<bool>>() }.get() {
-            end_deal();
+            end_answer();
         }
     }
     let mut any = false;
     while is_troubled(own) {
         let open = Cell::new(false);
-        if !crate::cancel::undoing(jumped_out, &open, || deal(own, &open)) {
+        if !crate::cancel::undoing(jumped_out, &open, || answer_fault(own, &open)) {
             break;
         }
         any = true;
@@ -73,7 +73,7 @@ pub(super) fn attend(own: &Set) -> bool {
 }
 
 /// Deals with one fault, which is `open` meanwhile. False if there is none.
-pub(super) fn deal(own: &Set, open: &Cell<bool>) -> bool {
+pub(super) fn answer_fault(own: &Set, open: &Cell<bool>) -> bool {
     TROUBLED.store(false, Relaxed);
     let mut found = None;
     every_set(|_, set| {
@@ -91,13 +91,13 @@ pub(super) fn deal(own: &Set, open: &Cell<bool>) -> bool {
     }
     let _section = Section::enter();
     open.set(false);
-    end_deal();
+    end_answer();
     true
 }
 
 /// A handler may fork in the middle of a deal, and its child return here uncounted.
-pub(super) fn end_deal() {
-    let _ = DEALS_OPEN.fetch_update(SeqCst, Relaxed, |open| open.checked_sub(1));
+pub(super) fn end_answer() {
+    let _ = ANSWERS_OPEN.fetch_update(SeqCst, Relaxed, |open| open.checked_sub(1));
 }
 
 /// Takes one of the faults that were noted in a set, with the connection and its number. From here on it is being dealt
@@ -109,8 +109,8 @@ pub(super) fn take_fault(set: &Set, open: &Cell<bool>) -> Option<(Pin, i32, Faul
             && let Some(fault) = fault_of(entry.fault.load(Relaxed))
             && let Some(desc) = entry.desc()
         {
-            DEALS_OPEN.fetch_add(1, SeqCst);
-            DEALS_BEGUN.fetch_add(1, SeqCst);
+            ANSWERS_OPEN.fetch_add(1, SeqCst);
+            ANSWERS_BEGUN.fetch_add(1, SeqCst);
             open.set(true);
             entry.fault.store(0, Relaxed);
             // Pinned: its number may lead elsewhere, and a description that is given back, too.
@@ -135,5 +135,5 @@ pub(super) fn number_of(fault: Fault) -> u8 {
 pub(super) fn reset_after_fork() {
     // Another thread may have been about to look, or to deal with what it found.
     TROUBLED.store(true, Relaxed);
-    DEALS_OPEN.store(0, Relaxed);
+    ANSWERS_OPEN.store(0, Relaxed);
 }

@@ -6,12 +6,12 @@ use beeline_lane::Armed;
 
 use super::cool::{arm_entry, since};
 use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT};
-use super::faults::{attend, hear};
-use super::judge::judge;
+use super::faults::{answer_faults, hear};
+use super::kernel_events;
 use super::limits::NESTS_MAX;
 use super::listeners::hidden_of;
-use super::news;
-use super::registration::{bury, expose};
+use super::readiness::readiness;
+use super::registration::{deregister_dead, expose};
 use super::set::{Entry, Set, is_shared, open_fd, set_of};
 use crate::desc::{Desc, Kind};
 
@@ -23,10 +23,10 @@ pub(super) fn any_ready(set: &Set, depth: u32) -> bool {
     let Some(_guard) = set.lock.try_lock() else { return false };
     let mut fd = set.hot_first.load(Relaxed);
     while let Some(entry) = set.find(fd) {
-        if judge(set, entry, depth) != 0 {
+        if readiness(set, entry, depth) != 0 {
             return true;
         }
-        fd = entry.next.load(Relaxed);
+        fd = entry.heat.next();
     }
     false
 }
@@ -40,7 +40,7 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     let kernel_says = crate::kernel::poll_now(epfd, libc::POLLIN) != 0;
     let mixed = kernel_says && has_kernels_own(set);
     if kernel_says && !mixed && set.sleepers.load(Relaxed) == 0 {
-        news::take_news(epfd, set, depth);
+        kernel_events::take_kernel_events(epfd, set, depth);
     }
     // The locks of sets around this one may be held. Nobody takes them in the other order: no set is around itself.
     let _guard = set.lock.lock();
@@ -48,7 +48,7 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     set.for_each_entry(|fd, entry| {
         ready = ready
             || match entry.desc().map(Desc::kind) {
-                Some(Kind::Lane | Kind::Epoll) => judge(set, entry, depth) != 0,
+                Some(Kind::Lane | Kind::Epoll) => readiness(set, entry, depth) != 0,
                 _ => kernel_says && kernels_own_is_ready(fd, entry),
             };
     });
@@ -65,7 +65,7 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     set.for_each_entry(|fd, entry| {
         if let Some(desc) = entry.desc().filter(|desc| desc.is_lane() && !entry.fired.load(Relaxed)) {
             let since = since(entry, desc);
-            ready |= judge(set, entry, depth) != 0;
+            ready |= readiness(set, entry, depth) != 0;
             let interest = entry.events.load(Relaxed);
             let (Armed::Sleep | Armed::Ready) = arm_entry(epfd, set, fd, entry, desc, interest, since);
         }
@@ -90,10 +90,10 @@ pub(super) fn hear_of_ends(epfd: i32, set: &Set, depth: u32) -> bool {
             set.make_hot(fd, entry);
         }
         hear(set, fd, entry, desc, revents);
-        ready |= judge(set, entry, depth) != 0;
+        ready |= readiness(set, entry, depth) != 0;
         // Where others share the kernel's set it is to tell them, too.
         if !shared {
-            bury(epfd, fd, entry);
+            deregister_dead(epfd, fd, entry);
         }
     });
     ready
@@ -123,5 +123,5 @@ pub(crate) fn is_ready(desc: &Desc) -> bool {
     expose(desc);
     let Some(set) = set_of(desc) else { return false };
     let ready = || ready(desc.fd.load(Relaxed), set, 0);
-    ready() || attend(set) && ready()
+    ready() || answer_faults(set) && ready()
 }

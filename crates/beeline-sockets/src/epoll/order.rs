@@ -23,7 +23,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use libc::epoll_event;
 
 use super::events::{EPOLLET, EPOLLONESHOT};
-use super::judge::judge;
+use super::readiness::readiness;
 use super::set::{Entry, NIL};
 use super::wait::Call;
 use crate::desc::{Desc, Kind};
@@ -134,10 +134,10 @@ impl Call {
             while count < MEMBERS_MAX + owns
                 && let Some(entry) = set.find(fd)
             {
-                let next = if fd == last { NIL } else { entry.next.load(Relaxed) };
+                let next = if fd == last { NIL } else { entry.heat.next() };
                 // What this call has told already is not told twice.
                 if entry.call.load(Relaxed) != self.number {
-                    if judge(set, entry, 0) == 0 {
+                    if readiness(set, entry, 0) == 0 {
                         self.found_idle(fd, entry);
                     } else {
                         found[count] = Found { key: self.key_of(fd), what: fd };

@@ -2,7 +2,7 @@
 //!
 //! Some apps wait for room before each request and for data after it, and change their sets several times for that: each
 //! change is a system call. Of lanes the kernel is told only to have it report bells and ends, which most of these
-//! changes do not touch. So what the kernel was told of a lane ([`Entry::told`]) may differ from what the app asks for:
+//! changes do not touch. So what the kernel was told of a lane ([`Entry::registered`]) may differ from what the app asks for:
 //!
 //! 1. The kernel is never told less than is asked. A change that asks for more goes to the kernel at once, and so does
 //!    one of the app's data, by which the kernel's events are known.
@@ -34,8 +34,6 @@ use crate::desc::Desc;
 use crate::kernel;
 
 pub(super) const EPOLLEXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-/// In [`Entry::told`]: the kernel has the member, whatever it watches it for. No event has this bit.
-const TOLD: u32 = 1 << 16;
 /// Registrations with any of these are exactly what was asked.
 const EXACT: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | libc::EPOLLWAKEUP as u32;
 
@@ -76,9 +74,9 @@ pub(super) fn watch(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     if entry.dead.load(Relaxed) {
         return true;
     }
-    let (told, wanted) = (entry.told.load(Relaxed), wanted(entry));
-    let known = told != 0 && entry.told_data.load(Relaxed) == entry.data.load(Relaxed);
-    if known && covers(told & !TOLD, wanted) && set.is_private() {
+    let wanted = wanted(entry);
+    let known = entry.registered.events().filter(|_| entry.registered.is_under(entry.data.load(Relaxed)));
+    if known.is_some_and(|told| covers(told, wanted)) && set.is_private() {
         return true;
     }
     tell(epfd, fd, entry, wanted)
@@ -87,7 +85,7 @@ pub(super) fn watch(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
 /// The kernel has reported an event of an entry: if it was told more than is asked, that ends here.
 pub(super) fn make_exact(epfd: i32, fd: i32, entry: &Entry) {
     let wanted = wanted(entry);
-    if entry.told.load(Relaxed) & !TOLD != wanted {
+    if entry.registered.events().unwrap_or(0) != wanted {
         tell(epfd, fd, entry, wanted);
     }
 }
@@ -99,8 +97,9 @@ pub(super) fn pause(epfd: i32, fd: i32, entry: &Entry) {
 }
 
 fn tell(epfd: i32, fd: i32, entry: &Entry, events: u32) -> bool {
-    let mut operation = if entry.told.load(Relaxed) == 0 { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
-    if operation == libc::EPOLL_CTL_MOD && (events | entry.told.load(Relaxed)) & EPOLLEXCLUSIVE != 0 {
+    let before = entry.registered.events();
+    let mut operation = if before.is_none() { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
+    if before.is_some_and(|before| (events | before) & EPOLLEXCLUSIVE != 0) {
         // The kernel modifies no exclusive member.
         let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
         operation = libc::EPOLL_CTL_ADD;
@@ -108,31 +107,28 @@ fn tell(epfd: i32, fd: i32, entry: &Entry, events: u32) -> bool {
     let data = entry.data.load(Relaxed);
     let told = kernel::epoll_ctl(epfd, operation, fd, Some(libc::epoll_event { events, u64: data })).is_ok();
     if told {
-        entry.told.store(events | TOLD, Relaxed);
-        entry.told_data.store(data, Relaxed);
+        entry.registered.note(events, data);
     }
     told
 }
 
 /// Takes an entry's fd out of the kernel's set.
-pub(super) fn untell(epfd: i32, fd: i32, entry: &Entry) {
-    entry.told.store(0, Relaxed);
+pub(super) fn deregister(epfd: i32, fd: i32, entry: &Entry) {
+    entry.registered.forget();
     let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
 }
 
 /// Takes a dead anchor out of the kernel's set.
-pub(super) fn bury(epfd: i32, fd: i32, entry: &Entry) {
+pub(super) fn deregister_dead(epfd: i32, fd: i32, entry: &Entry) {
     if !entry.dead.swap(true, Relaxed) {
-        untell(epfd, fd, entry);
+        deregister(epfd, fd, entry);
     }
 }
 
 /// Parks an entry that the app deletes, if it may be.
 pub(super) fn park(set: &Set, fd: i32, entry: &Entry) -> bool {
-    let told = entry.told.load(Relaxed);
-    let may = told != 0
-        && told & EXACT == 0
-        && entry.told_data.load(Relaxed) == entry.data.load(Relaxed)
+    let may = entry.registered.events().is_some_and(|told| told & EXACT == 0)
+        && entry.registered.is_under(entry.data.load(Relaxed))
         && entry.desc().is_some_and(Desc::is_lane)
         && set.is_private();
     if may {

@@ -13,8 +13,10 @@ mod departed;
 mod entry;
 mod ghosts;
 mod hands;
+mod heat;
 mod marks;
 mod parked;
+mod registered;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -30,7 +32,9 @@ use crate::wait::{Budget, SpinState};
 pub use departed::Departed;
 pub use entry::Entry;
 pub use hands::Hands;
+pub use heat::Heat;
 pub use marks::{Marks, Seen};
+pub use registered::Registered;
 
 const CHUNK_FDS: usize = 256;
 /// All numbers, and the ghosts.
@@ -192,10 +196,10 @@ impl Set {
         }
         self.take_parked(fd);
         let entry = self.place(fd)?;
-        entry.hot.store(false, Relaxed);
+        entry.heat.begin();
         entry.dead.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
-        entry.told.store(0, Relaxed);
+        entry.registered.forget();
         entry.fault.store(0, Relaxed);
         entry.place.store(0, Relaxed);
         let added = self.additions.load(Relaxed).wrapping_add(1);
@@ -260,47 +264,11 @@ impl Set {
         }
     }
 
-    /// Puts an entry at the end of the hot list.
-    pub fn make_hot(&self, fd: i32, entry: &Entry) {
-        entry.idle_looks.store(0, Relaxed);
-        if entry.hot.load(Relaxed) {
-            return;
-        }
-        entry.hot.store(true, Relaxed);
-        self.hot_lanes.store(self.hot_lanes.load(Relaxed).wrapping_add(1), Relaxed);
-        let last = self.hot_last.load(Relaxed);
-        self.hot_last.store(fd, Relaxed);
-        entry.previous.store(last, Relaxed);
-        entry.next.store(NIL, Relaxed);
-        match self.find(last) {
-            Some(before) => before.next.store(fd, Relaxed),
-            None => self.hot_first.store(fd, Relaxed),
-        }
-    }
-
     /// The place of a member that is ready behind all those that are.
     pub fn next_place(&self) -> u32 {
         let place = self.places.load(Relaxed).wrapping_add(1).max(1);
         self.places.store(place, Relaxed);
         place
-    }
-
-    /// Takes an entry out of the hot list.
-    pub fn make_cold(&self, _fd: i32, entry: &Entry) {
-        if !entry.hot.load(Relaxed) {
-            return;
-        }
-        entry.hot.store(false, Relaxed);
-        self.hot_lanes.store(self.hot_lanes.load(Relaxed).wrapping_sub(1), Relaxed);
-        let (previous, next) = (entry.previous.load(Relaxed), entry.next.load(Relaxed));
-        match self.find(previous) {
-            Some(before) => before.next.store(next, Relaxed),
-            None => self.hot_first.store(next, Relaxed),
-        }
-        match self.find(next) {
-            Some(after) => after.previous.store(previous, Relaxed),
-            None => self.hot_last.store(previous, Relaxed),
-        }
     }
 
     /// Calls `f` for every entry in use with this data.
@@ -345,7 +313,7 @@ impl Set {
         }
         self.for_each_entry(|fd, entry| {
             self.chain_in(fd, entry);
-            entry.hot.store(false, Relaxed);
+            entry.heat.begin();
             if entry.desc().is_some_and(|desc| matches!(desc.kind(), Kind::Lane | Kind::Epoll)) {
                 self.make_hot(fd, entry);
             }
@@ -413,8 +381,8 @@ mod tests {
         }
         // What the thread left behind that did not come along: an entry in two lists and in none.
         set.make_hot(3, set.find(3).unwrap());
-        set.find(3).unwrap().next.store(3, Relaxed);
-        set.find(700).unwrap().hot.store(true, Relaxed);
+        set.find(3).unwrap().heat.next.store(3, Relaxed);
+        set.find(700).unwrap().heat.hot.store(true, Relaxed);
         set.find(3).unwrap().chain.store(3, Relaxed);
         set.rebuild();
         let (mut by_data, mut hot) = (Vec::new(), Vec::new());
@@ -424,7 +392,7 @@ mod tests {
         let mut fd = set.hot_first.load(Relaxed);
         while let Some(entry) = set.find(fd) {
             hot.push(fd);
-            fd = entry.next.load(Relaxed);
+            fd = entry.heat.next();
         }
         assert_eq!(hot, [3, 4, 700, at]);
         assert_eq!(set.hot_lanes.load(Relaxed), 4);

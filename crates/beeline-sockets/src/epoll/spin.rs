@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::events::EPOLLET;
-use super::judge::judge;
 use super::limits::{LOOK_TICKS_MAX, SPIN_LOOK_TICKS};
+use super::readiness::readiness;
 use super::set::{Entry, NIL};
 use super::wait::Call;
 use crate::io;
@@ -94,7 +94,7 @@ impl Call {
     fn watch_locked(&mut self, place: &mut i32) -> bool {
         let set = self.set;
         // What is not hot any more has no successor to go on with.
-        let hot = |fd| set.find(fd).filter(|entry| entry.hot.load(Relaxed));
+        let hot = |fd| set.find(fd).filter(|entry| entry.heat.is_hot());
         let mut at = hot(*place);
         let mut looks = 0..LOOKS_PER_LOCK;
         while looks.next().is_some() {
@@ -104,11 +104,11 @@ impl Call {
                 at = hot(*place);
                 continue;
             };
-            let report = judge(set, entry, 0);
+            let report = readiness(set, entry, 0);
             if report != 0 {
                 return self.found(*place, entry, report);
             }
-            match entry.next.load(Relaxed) {
+            match entry.heat.next() {
                 // The only one is looked at again and again.
                 NIL if *place == set.hot_first.load(Relaxed) => match entry.desc() {
                     // Room does not show at the front.

@@ -8,11 +8,11 @@ use libc::epoll_event;
 
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
-use super::faults::attend;
-use super::judge::{judge, reported};
+use super::faults::answer_faults;
 use super::limits::{BUSY_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN};
 use super::nested::any_ready;
 use super::order::Own;
+use super::readiness::{readiness, reported};
 use super::set::set_of;
 use super::set::{Entry, KERNEL_BEGAN, LANES_BEGAN, Marks, NIL, Set};
 use super::waker::wake_sleeper;
@@ -56,7 +56,7 @@ pub unsafe fn pwait2(
     timeout: *const libc::timespec,
     mask: *const u8,
 ) -> Outcome {
-    // SAFETY: null or valid by the caller's word.
+    // SAFETY: null or valid, as the caller guarantees.
     let deadline = match deadline(unsafe { timeout.as_ref() }) {
         Ok(None) => Deadline::Never,
         Ok(Some(0)) => Deadline::Now,
@@ -87,7 +87,7 @@ unsafe fn run(epfd: i32, events: *mut epoll_event, max: i32, deadline: Deadline,
         // The kernel finds fault only when there is something to report.
         return if any_ready(set, 0) { Outcome::fail(libc::EFAULT) } else { Outcome::Kernel };
     }
-    // SAFETY: null or a valid signal set by the caller's word; the kernel's is the first 8 bytes.
+    // SAFETY: null or a valid signal set, as the caller guarantees; the kernel's is the first 8 bytes.
     let mask = unsafe { mask.cast::<u64>().as_ref() };
     let mut call = Call::new(epfd, set, events, max as usize);
     match call.wait(deadline, mask) {
@@ -138,7 +138,7 @@ impl Call {
     /// The part of a call that does not wait. `None` if it is to wait.
     #[inline]
     fn at_once(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<Option<usize>, Errno> {
-        let _ = attend(self.set);
+        let _ = answer_faults(self.set);
         upkeep::look_after();
         let due = self.look_is_due();
         // Where an array became full, the kernel's events and ours begin by turns.
@@ -159,7 +159,7 @@ impl Call {
         if self.filled == 0 && follow::catch_up() {
             self.look()?;
         }
-        if self.filled == 0 && attend(self.set) {
+        if self.filled == 0 && answer_faults(self.set) {
             self.harvest();
         }
         if self.filled != 0 || deadline == Deadline::Now {
@@ -258,7 +258,7 @@ impl Call {
         let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);
         let (epfd, events, max) = (self.epfd, self.events, self.max as i32);
         Some(patience.sleep_with(|timeout| {
-            // SAFETY: `events` is writable for `max` events by the caller's word; `timeout` is this thread's own;
+            // SAFETY: `events` is writable for `max` events, as the caller guarantees; `timeout` is this thread's own;
             // `mask` is null or live.
             unsafe { kernel::epoll_sleep(epfd, events, max, timeout, mask) }
         }))
@@ -337,9 +337,9 @@ impl Call {
             if self.filled == self.max {
                 return;
             }
-            let next = if fd == last { NIL } else { entry.next.load(Relaxed) };
+            let next = if fd == last { NIL } else { entry.heat.next() };
             let marks = (entry.events.load(Relaxed) & EPOLLET != 0).then(|| entry.desc().map(Marks::of)).flatten();
-            match judge(set, entry, 0) {
+            match readiness(set, entry, 0) {
                 0 => self.found_idle(fd, entry),
                 // A second harvest of one call.
                 _ if entry.call.load(Relaxed) == self.number => {}
@@ -368,7 +368,7 @@ impl Call {
     pub(super) fn gather(&mut self, fd: i32, entry: &Entry) {
         let Some(desc) = entry.desc() else { return };
         let marks = (entry.events.load(Relaxed) & EPOLLET != 0).then(|| Marks::of(desc));
-        match judge(self.set, entry, 0) {
+        match readiness(self.set, entry, 0) {
             0 => self.found_idle(fd, entry),
             report => self.report(fd, entry, desc, marks.as_ref(), report),
         }
@@ -378,10 +378,8 @@ impl Call {
     #[inline]
     pub(super) fn found_idle(&mut self, fd: i32, entry: &Entry) {
         entry.place.store(0, Relaxed);
-        let looks = entry.idle_looks.load(Relaxed) + 1;
-        entry.idle_looks.store(looks, Relaxed);
-        if looks > IDLE_LOOKS {
-            entry.idle_looks.store(0, Relaxed);
+        if entry.heat.look_in_vain() > IDLE_LOOKS {
+            entry.heat.find_some();
             cool_entry(self.epfd, self.set, fd, entry, 0);
         }
     }
@@ -389,7 +387,7 @@ impl Call {
     #[inline]
     pub(super) fn report(&mut self, fd: i32, entry: &Entry, desc: &Desc, marks: Option<&Marks>, report: u32) {
         let set = self.set;
-        entry.idle_looks.store(0, Relaxed);
+        entry.heat.find_some();
         if entry.call.load(Relaxed) == self.number {
             // A second harvest of one call.
             return;

@@ -25,7 +25,7 @@ pub(super) unsafe fn check_iovecs<'a>(
     if bogus(parts as usize, 1) {
         return Err(Outcome::fail(libc::EFAULT));
     }
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     let parts = unsafe { core::slice::from_raw_parts(parts, count) };
     let mut total = 0usize;
     for part in parts {
@@ -46,7 +46,7 @@ pub(super) unsafe fn sane<'a, T>(message: *const T) -> Option<&'a T> {
     if bogus(message as usize, 1) {
         return None;
     }
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees it.
     unsafe { message.as_ref() }
 }
 

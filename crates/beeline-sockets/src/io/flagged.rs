@@ -72,7 +72,7 @@ impl Asked {
         if self.flags == 0 {
             return Ok(0);
         }
-        // SAFETY: by the caller's word; nonsense is refused.
+        // SAFETY: the caller guarantees it; nonsense is refused.
         if unsafe { check_iovecs(self.parts, self.count as usize) }?.1 == 0 {
             return Err(Outcome::OK);
         }

@@ -27,11 +27,11 @@ pub unsafe fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> Outc
     if message.msg_iovlen > libc::UIO_MAXIOV as usize {
         return Outcome::fail(libc::EMSGSIZE);
     }
-    // SAFETY: a valid message by the caller's word.
+    // SAFETY: a valid message, as the caller guarantees.
     if message.msg_controllen != 0 && !unsafe { control_is_known(message) } {
         return Outcome::fail(libc::EINVAL);
     }
-    // SAFETY: the message's iovecs are valid by the caller's word.
+    // SAFETY: the message's iovecs are valid, as the caller guarantees.
     unsafe { send_iovecs(fd, message.msg_iov, message.msg_iovlen, flags) }
 }
 
@@ -77,7 +77,7 @@ pub unsafe fn sendmmsg(fd: i32, messages: *mut libc::mmsghdr, count: u32, flags:
     for index in 0..count.min(libc::UIO_MAXIOV as u32) as usize {
         // SAFETY: entry `index` of `count`.
         let entry = unsafe { &mut *messages.add(index) };
-        // SAFETY: by the caller's word.
+        // SAFETY: the caller guarantees it.
         match unsafe { sendmsg(fd, &raw const entry.msg_hdr, flags) } {
             Outcome::Done(sent) => entry.msg_len = sent as u32,
             other if done == 0 => return other,
@@ -104,11 +104,11 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
     }
     let mut told = flags & libc::MSG_CMSG_CLOEXEC;
     let outcome = if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == libc::MSG_OOB {
-        // SAFETY: by the caller's word; `check_iovecs` refuses nonsense.
+        // SAFETY: the caller guarantees it; `check_iovecs` refuses nonsense.
         match unsafe { check_iovecs(header.msg_iov, header.msg_iovlen) } {
             Err(outcome) => outcome,
             Ok((parts, _)) => {
-                // SAFETY: each iovec's buffer is writable by the caller's word.
+                // SAFETY: each iovec's buffer is writable, as the caller guarantees.
                 let sinks = parts.iter().map(|part| unsafe { Sink::from_raw(part.iov_base.cast(), part.iov_len) });
                 let taken = urgent::receive(fd, desc, flags, sinks);
                 told |= taken.flags;
@@ -116,11 +116,11 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
             }
         }
     } else {
-        // SAFETY: the message's iovecs are valid by the caller's word.
+        // SAFETY: the message's iovecs are valid, as the caller guarantees.
         unsafe { receive_iovecs(fd, header.msg_iov, header.msg_iovlen, flags) }
     };
     if let Outcome::Done(_) = outcome {
-        // SAFETY: a valid message by the caller's word.
+        // SAFETY: a valid message, as the caller guarantees.
         unsafe {
             (*message).msg_namelen = 0;
             (*message).msg_controllen = 0;
@@ -145,7 +145,7 @@ pub unsafe fn recvmmsg(
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
-    // SAFETY: null or valid by the caller's word.
+    // SAFETY: null or valid, as the caller guarantees.
     let deadline = unsafe { timeout.as_ref() }
         .map(|timeout| kernel::now_ns().saturating_add(timeout.tv_sec as u64 * 1_000_000_000 + timeout.tv_nsec as u64));
     let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Outcome::Kernel };
@@ -163,7 +163,7 @@ pub unsafe fn recvmmsg(
     for index in 0..count as usize {
         // SAFETY: entry `index` of `count`.
         let entry = unsafe { &mut *messages.add(index) };
-        // SAFETY: by the caller's word.
+        // SAFETY: the caller guarantees it.
         match unsafe { recvmsg(fd, &raw mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
             Outcome::Done(got) => entry.msg_len = got as u32,
             other if done == 0 => return other,

@@ -90,7 +90,7 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>
     let reader = Reader::new(lane, desc.end(), &side.rx, &side.tx);
     let blocking = flags & libc::MSG_DONTWAIT == 0 && side.nonblock.load(Relaxed) == 0;
     if blocking {
-        desc.lull.keep(side.tx.tail());
+        desc.read_pacing.keep(side.tx.tail());
     }
     let there = reader.has_news() || blocking && spin_for_data(desc, lane, side);
     if !there {
@@ -104,7 +104,7 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>
     if got == 0 {
         got = receive_much(reader, sink, fd)?;
     }
-    desc.lull.took(got, room);
+    desc.read_pacing.took(got, room);
     account(desc, side, got);
     Ok(got)
 }
@@ -158,7 +158,7 @@ fn spin_for_data(desc: &Desc, lane: LaneMemory, side: &SideState) -> bool {
     let sent = side.tx.tail();
     for look in 0..BRIEF_LOOKS {
         if (lane.cursor(peer) >> 32) as u32 != head {
-            desc.lull.ended_at(look, sent);
+            desc.read_pacing.ended_at(look, sent);
             desc.budget().paid();
             return true;
         }
@@ -166,7 +166,7 @@ fn spin_for_data(desc: &Desc, lane: LaneMemory, side: &SideState) -> bool {
         // instead of 165 on a Xeon; a second one costs 5 ns on an EPYC.
         core::hint::spin_loop();
     }
-    desc.lull.reset();
+    desc.read_pacing.reset();
     false
 }
 
@@ -196,7 +196,7 @@ pub unsafe fn recvfrom(
     // SAFETY: forwarded from the caller.
     let outcome = unsafe { recv(fd, buffer, length, flags) };
     if matches!(outcome, Outcome::Done(_)) && !address.is_null() && !address_length.is_null() {
-        // SAFETY: valid by the caller's word.
+        // SAFETY: valid, as the caller guarantees.
         unsafe { *address_length = 0 };
     }
     outcome
@@ -207,7 +207,7 @@ pub unsafe fn recvfrom(
 /// # Safety
 /// `parts` must point to `count` iovecs whose buffers are writable, as for readv(2).
 pub unsafe fn readv(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
-    // SAFETY: by the caller's word; nonsense is refused.
+    // SAFETY: the caller guarantees it; nonsense is refused.
     if table::get(fd).is_some_and(Desc::is_lane) && matches!(unsafe { check_iovecs(parts, count as usize) }, Ok((_, 0)))
     {
         return Outcome::OK;
@@ -223,12 +223,12 @@ pub(super) unsafe fn receive_iovecs(fd: i32, parts: *const libc::iovec, count: u
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
-    // SAFETY: by the caller's word; `check_iovecs` refuses nonsense.
+    // SAFETY: the caller guarantees it; `check_iovecs` refuses nonsense.
     let (parts, total) = match unsafe { check_iovecs(parts, count) } {
         Ok(checked) => checked,
         Err(outcome) => return outcome,
     };
-    // SAFETY: each iovec's buffer is writable by the caller's word.
+    // SAFETY: each iovec's buffer is writable, as the caller guarantees.
     let sinks = parts.iter().map(|part| unsafe { Sink::from_raw(part.iov_base.cast(), part.iov_len) });
     receive_parts(fd, desc, flags, total, sinks)
 }

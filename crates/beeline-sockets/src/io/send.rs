@@ -131,7 +131,7 @@ pub unsafe fn sendto(
 /// # Safety
 /// `parts` must point to `count` iovecs whose buffers are readable, as for writev(2).
 pub unsafe fn writev(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
-    // SAFETY: by the caller's word; nonsense is refused.
+    // SAFETY: the caller guarantees it; nonsense is refused.
     if table::get(fd).is_some_and(Desc::is_lane) && matches!(unsafe { check_iovecs(parts, count as usize) }, Ok((_, 0)))
     {
         return Outcome::OK;
@@ -147,7 +147,7 @@ pub(super) unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usiz
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
-    // SAFETY: by the caller's word; `check_iovecs` refuses nonsense.
+    // SAFETY: the caller guarantees it; `check_iovecs` refuses nonsense.
     let (parts, total) = match unsafe { check_iovecs(parts, count) } {
         Ok(checked) => checked,
         Err(outcome) => return outcome,
@@ -156,7 +156,7 @@ pub(super) unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usiz
         // SAFETY: forwarded from the caller; the parts have been checked.
         return unsafe { send_gathered(fd, parts, flags) };
     }
-    // SAFETY: each iovec's buffer is readable by the caller's word.
+    // SAFETY: each iovec's buffer is readable, as the caller guarantees.
     let sources = parts.iter().map(|part| unsafe { Source::from_raw(part.iov_base.cast(), part.iov_len) });
     send_parts(fd, desc, flags, total, sources)
 }
@@ -172,7 +172,7 @@ unsafe fn send_gathered(fd: i32, parts: &[libc::iovec], flags: i32) -> Outcome {
     let mut length = 0_usize;
     for part in parts {
         let Some(place) = whole.get_mut(length..length.saturating_add(part.iov_len)) else { break };
-        // SAFETY: as many bytes as are readable by the caller's word; the array is ours.
+        // SAFETY: as many bytes as are readable, as the caller guarantees; the array is ours.
         unsafe { core::ptr::copy_nonoverlapping(part.iov_base.cast(), place.as_mut_ptr(), place.len()) };
         length += place.len();
     }

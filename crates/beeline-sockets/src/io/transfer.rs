@@ -54,7 +54,7 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
     if !offset.is_null() && (offset as usize) < 4096 {
         return Outcome::fail(libc::EFAULT);
     }
-    // SAFETY: null or valid by the caller's word.
+    // SAFETY: null or valid, as the caller guarantees.
     let given = unsafe { offset.as_mut() };
     let start = match file_start(in_fd, given.as_deref().copied(), count) {
         Ok(start) => start,

@@ -49,7 +49,7 @@ unsafe fn pselect(fds: &mut [libc::pollfd], timeout: *const libc::timespec, mask
         timeout as usize,
         mask.as_ptr() as usize,
     ];
-    // SAFETY: sets of 1024 bits; the rest by the caller's word.
+    // SAFETY: sets of 1024 bits; the caller guarantees the rest.
     let count = unsafe { call(libc::SYS_pselect6, args) }?;
     for entry in fds.iter_mut() {
         let (word, bit) = (entry.fd.max(0) as usize / 64, 1 << (entry.fd.max(0) % 64));

@@ -146,7 +146,7 @@ impl Object {
     #[must_use]
     pub unsafe fn string(&self, offset: u64) -> &CStr {
         let Some(strings) = self.pointer(DT_STRTAB) else { return c"" };
-        // SAFETY: by the caller's word, a string of the object's table.
+        // SAFETY: the caller guarantees it: a string of the object's table.
         unsafe { CStr::from_ptr(strings.wrapping_add(offset as usize) as *const c_char) }
     }
 

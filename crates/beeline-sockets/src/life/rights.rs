@@ -84,7 +84,7 @@ pub unsafe fn send(
         return None;
     }
     let mut control = Control(MaybeUninit::uninit());
-    // SAFETY: valid by the caller's word.
+    // SAFETY: valid, as the caller guarantees.
     let Some(message_with_parts) = (unsafe { parcel.attach(&*message, &mut control) }) else {
         parcel.take_back();
         // SAFETY: forwarded.
@@ -175,7 +175,7 @@ impl Parcel {
     /// `message` must be valid, as for sendmsg(2). The result must not outlive `control`.
     unsafe fn attach(&self, message: &libc::msghdr, control: &mut Control) -> Option<libc::msghdr> {
         let mut fds = 0;
-        // SAFETY: valid by the caller's word.
+        // SAFETY: valid, as the caller guarantees.
         let used = unsafe { walk(message, |_| fds += 1) }?;
         let length = HEADER_BYTES + self.count * FD_BYTES;
         if fds + self.count > RIGHTS_MAX || used + align(length) > CONTROL_BYTES {
@@ -220,7 +220,7 @@ pub unsafe fn receive(
         return None;
     }
     let mut control = Control(MaybeUninit::uninit());
-    // SAFETY: valid by the caller's word.
+    // SAFETY: valid, as the caller guarantees.
     let message = unsafe { &mut *message };
     let (room, room_bytes) = (message.msg_control, message.msg_controllen);
     if room.is_null() {
@@ -291,7 +291,7 @@ unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc
     let mut parts = [Part::NONE; RIGHTS_MAX];
     let parts = parts.get_mut(..count.min(RIGHTS_MAX)).unwrap_or_default();
     for (index, part) in parts.iter_mut().enumerate() {
-        // SAFETY: by the caller's word.
+        // SAFETY: the caller guarantees it.
         let fd = unsafe { data.add(index).read_unaligned() };
         // The number is new: whatever it led to was closed past us.
         close::fd_reborn(fd);
@@ -370,7 +370,7 @@ unsafe fn walk(message: *const libc::msghdr, mut f: impl FnMut(i32)) -> Option<u
     if (message as usize) < 4096 {
         return Some(0);
     }
-    // SAFETY: valid by the caller's word.
+    // SAFETY: valid, as the caller guarantees.
     let (base, room) = unsafe { ((*message).msg_control.cast::<u8>(), (*message).msg_controllen) };
     if (base as usize) < 4096 {
         return Some(0);
@@ -381,7 +381,7 @@ unsafe fn walk(message: *const libc::msghdr, mut f: impl FnMut(i32)) -> Option<u
     }
     let mut at = 0;
     while room.checked_sub(at).is_some_and(|left| left >= HEADER_BYTES) {
-        // SAFETY: a whole header lies before `room`, up to which the data is readable by the caller's word. The app may
+        // SAFETY: a whole header lies before `room`, up to which the data is readable, as the caller guarantees. The app may
         // have put it at any address, and another thread of it may write there: it is read once.
         let header = unsafe { base.add(at).cast::<libc::cmsghdr>().read_unaligned() };
         if header.cmsg_len < HEADER_BYTES || header.cmsg_len > room - at {

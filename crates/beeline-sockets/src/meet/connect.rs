@@ -106,7 +106,7 @@ unsafe fn count_stranger(fd: i32, address: *const libc::sockaddr, length: u32) {
 /// # Safety
 /// `address` and `length` as for connect(2).
 unsafe fn again(fd: i32, desc: &'static Desc, address: *const libc::sockaddr, length: u32) -> Outcome {
-    // SAFETY: readable by the caller's word.
+    // SAFETY: readable, as the caller guarantees.
     let family = if address.is_null() || length < 2 { -1 } else { i32::from(unsafe { (*address).sa_family }) };
     if family == libc::AF_UNSPEC {
         return super::late::disconnect(fd, desc);

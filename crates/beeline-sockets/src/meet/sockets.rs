@@ -101,7 +101,7 @@ unsafe fn name(
         Err(errno) => return Outcome::Fail(errno),
     };
     drop(guard);
-    // SAFETY: by the caller's word; read before it is used for a length.
+    // SAFETY: the caller guarantees it; read before it is used for a length.
     unsafe {
         if bogus(length as usize, size_of::<u32>()) || bogus(address as usize, 1) {
             return Outcome::fail(libc::EFAULT);

@@ -167,7 +167,7 @@ impl Target {
     /// # Safety
     /// As for [`getsockopt`].
     unsafe fn give_bytes(self, value: &[u8]) -> Outcome {
-        // SAFETY: by the caller's word.
+        // SAFETY: the caller guarantees it.
         let room = unsafe { self.length.read_unaligned() };
         if (room as i32) < 0 {
             return Outcome::fail(libc::EINVAL);
@@ -176,7 +176,7 @@ impl Target {
         if length != 0 && (self.value as usize) < 4096 {
             return Outcome::fail(libc::EFAULT);
         }
-        // SAFETY: writable for `length` bytes by the caller's word; the source is a live local.
+        // SAFETY: writable for `length` bytes, as the caller guarantees; the source is a live local.
         unsafe {
             core::ptr::copy_nonoverlapping(value.as_ptr(), self.value, length);
             self.length.write_unaligned(length as u32);
@@ -190,7 +190,7 @@ impl Target {
     /// # Safety
     /// As for [`getsockopt`].
     unsafe fn give_number(self, number: i32) -> Outcome {
-        // SAFETY: by the caller's word.
+        // SAFETY: the caller guarantees it.
         let room = unsafe { self.length.read_unaligned() };
         match u8::try_from(number) {
             // SAFETY: forwarded.

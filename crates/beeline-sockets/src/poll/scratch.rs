@@ -48,7 +48,7 @@ impl Mapping {
     /// # Safety
     /// Nobody uses the entries any more.
     unsafe fn unmap(&self) {
-        // SAFETY: mapped in `with` with this length; not used by the caller's word.
+        // SAFETY: mapped in `with` with this length; not used, as the caller guarantees.
         unsafe { sys::unmap(self.base.cast(), self.bytes) }
     }
 }

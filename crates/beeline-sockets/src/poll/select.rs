@@ -51,7 +51,7 @@ impl Sets {
 /// # Safety
 /// The sets must be null or hold `count` bits; `timeout` must be null or valid, as for select(2).
 pub(crate) unsafe fn select(count: i32, sets: [*mut fd_set; 3], timeout: *mut libc::timeval, adopt: Adopt) -> Outcome {
-    // SAFETY: null or valid by the caller's word.
+    // SAFETY: null or valid, as the caller guarantees.
     let given = unsafe { timeout.as_mut() };
     let relative = match &given {
         Some(time) if time.tv_sec < 0 || time.tv_usec < 0 => return Outcome::Kernel,
@@ -85,7 +85,7 @@ pub(crate) unsafe fn pselect(
     mask: *const u8,
     adopt: Adopt,
 ) -> Outcome {
-    // SAFETY: null or valid by the caller's word.
+    // SAFETY: null or valid, as the caller guarantees.
     let (timeout, mask) = unsafe { (timeout.as_ref(), mask.cast::<u64>().as_ref()) };
     // SAFETY: forwarded from the caller.
     unsafe { run(count, sets, timeout, mask, adopt) }

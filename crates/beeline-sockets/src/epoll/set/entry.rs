@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::super::events::{EPOLLOUT, EPOLLWRNORM};
-use super::Seen;
+use super::{Heat, Registered, Seen};
 use crate::desc::Desc;
 
 /// One watched fd. Changed only under the set's lock.
@@ -12,8 +12,6 @@ use crate::desc::Desc;
 pub struct Entry {
     /// Whether the entry is in use.
     pub used: AtomicBool,
-    /// Whether it is in the hot list.
-    pub hot: AtomicBool,
     /// `EPOLLONESHOT` has fired.
     pub fired: AtomicBool,
     /// The kernel no longer watches the anchor: it is dead and would report so for ever.
@@ -38,20 +36,14 @@ pub struct Entry {
     pub added: AtomicU32,
     /// Its place among the members that were ready when they were looked at last; 0 for one that was not.
     pub place: AtomicU32,
-    /// Looks in a row that found nothing.
-    pub idle_looks: AtomicU32,
     /// The number of a ghost.
     pub ghost_of: AtomicI32,
     /// Next in the hash chain.
     pub chain: AtomicI32,
-    /// What the kernel was told to watch the fd for, with a bit that says that it was told; 0 if it was not.
-    pub told: AtomicU32,
-    /// Under which data the kernel was told.
-    pub told_data: AtomicU64,
-    /// Neighbours in the hot list.
-    pub next: AtomicI32,
-    /// See `next`.
-    pub previous: AtomicI32,
+    /// What the kernel was told of it.
+    pub registered: Registered,
+    /// Whether it is hot.
+    pub heat: Heat,
 }
 
 impl Entry {
@@ -71,6 +63,6 @@ impl Entry {
         self.data.store(data, Relaxed);
         self.fired.store(false, Relaxed);
         self.seen.renew();
-        self.idle_looks.store(0, Relaxed);
+        self.heat.find_some();
     }
 }

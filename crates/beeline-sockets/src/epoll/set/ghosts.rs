@@ -38,15 +38,13 @@ impl Set {
         for (target, source) in [(&new.fired, &old.fired), (&new.dead, &old.dead), (&new.kernel_out, &old.kernel_out)] {
             target.store(source.load(Relaxed), Relaxed);
         }
-        for (target, source) in
-            [(&new.call, &old.call), (&new.place, &old.place), (&new.added, &old.added), (&new.told, &old.told)]
-        {
+        for (target, source) in [(&new.call, &old.call), (&new.place, &old.place), (&new.added, &old.added)] {
             target.store(source.load(Relaxed), Relaxed);
         }
         new.seen.take_over(&old.seen);
         new.fault.store(old.fault.load(Relaxed), Relaxed);
-        new.told_data.store(old.told_data.load(Relaxed), Relaxed);
-        if old.hot.load(Relaxed) {
+        new.registered.restore(old.registered.saved());
+        if old.heat.is_hot() {
             self.make_hot(to, new);
         }
         self.remove(from, old);

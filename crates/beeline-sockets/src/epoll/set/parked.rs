@@ -36,7 +36,7 @@ impl Set {
         entry.parked.store(false, Relaxed);
         self.parked.fetch_sub(1, Relaxed);
         desc.parked.fetch_sub(1, Relaxed);
-        Some((entry.told.load(Relaxed), entry.told_data.load(Relaxed)))
+        Some(entry.registered.saved())
     }
 
     /// Some parked fd of which the kernel reports this data.
@@ -79,8 +79,7 @@ mod tests {
         set.begin(owner, false);
         for (fd, told) in [(3, 17), (4, 18), (5, 19)] {
             let entry = set.insert(fd, 1, 7, Some(owner)).unwrap();
-            entry.told.store(told, Relaxed);
-            entry.told_data.store(7, Relaxed);
+            entry.registered.restore((told, 7));
             set.make_hot(fd, entry);
         }
         set.park(4, set.find(4).unwrap());
@@ -91,7 +90,7 @@ mod tests {
         set.with_data(7, |fd, _| used.push(fd));
         used.sort_unstable();
         assert_eq!(used, [3, 5]);
-        assert_eq!(set.find(3).unwrap().next.load(Relaxed), 5);
+        assert_eq!(set.find(3).unwrap().heat.next(), 5);
         // What takes the place takes it over; what was told is then no secret.
         assert_eq!(set.take_parked(4), Some((18, 7)));
         assert_eq!((set.take_parked(4), set.parked_with_data(7)), (None, None));

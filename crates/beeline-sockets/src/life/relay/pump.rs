@@ -17,7 +17,7 @@
 //! 6. Both descriptors are watched for edges. The relay sleeps only after both directions have moved all they could:
 //!    out of an empty ring or into a full socket, out of an empty socket or into a full ring, with the lane's wake
 //!    words armed for what it waits for there.
-//! 7. As long as other holders may come for the program's socket ([`super::follow`]) the relay attends to them, even
+//! 7. As long as other holders may come for the program's socket ([`crate::follow`]) the relay attends to them, even
 //!    when there is nothing to pump, and leaves one bell in the anchor that wakes those who sleep on it.
 //! 8. It spins before it sleeps by the same account as a blocked call ([`crate::wait`]), but what it looks at
 //!    includes the socket, by a system call.

@@ -10,7 +10,7 @@ use crate::desc::{Desc, Kind};
 use crate::io;
 
 /// What a hot entry has to report. 0 if nothing.
-pub(super) fn judge(set: &Set, entry: &Entry, depth: u32) -> u32 {
+pub(super) fn readiness(set: &Set, entry: &Entry, depth: u32) -> u32 {
     if entry.fired.load(Relaxed) {
         return 0;
     }

@@ -6,12 +6,12 @@ use libc::epoll_event;
 
 use super::events::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
 use super::faults::hear;
-use super::judge::arrivals;
 use super::limits::LOOK_TICKS_MIN;
 use super::listeners::disarm_pair;
 use super::nested::any_ready;
 use super::order::Own;
-use super::registration::{bury, make_exact, pause, was_parked};
+use super::readiness::arrivals;
+use super::registration::{deregister_dead, make_exact, pause, was_parked};
 use super::set::{Entry, Set};
 use super::set::{is_shared, open_fd, set_of};
 use super::wait::Call;
@@ -23,7 +23,7 @@ use crate::{guards, kernel};
 
 /// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the
 /// set: they become hot. At a depth other than 0 the locks of sets around it may be held.
-pub(super) fn take_news(epfd: i32, set: &'static Set, depth: u32) {
+pub(super) fn take_kernel_events(epfd: i32, set: &'static Set, depth: u32) {
     let mut events = [epoll_event { events: 0, u64: 0 }; 16];
     let (pointer, room) = (events.as_mut_ptr(), events.len());
     let mut call = Call::new(epfd, set, pointer, room);
@@ -127,7 +127,7 @@ impl Call {
             return false;
         }
         if let Some((fd, desc)) = news.rung {
-            self.hush(fd, desc);
+            self.drain_bells(fd, desc);
         }
         if let Some((fd, desc)) = listener {
             foreign |= self.listener_fires(fd, desc, event);
@@ -164,7 +164,7 @@ impl Call {
             }
         } else {
             make_exact(self.epfd, fd, entry);
-            let was_hot = entry.hot.load(Relaxed);
+            let was_hot = entry.heat.is_hot();
             self.set.make_hot(fd, entry);
             desc.show_cpu();
             news.heated |= !was_hot;
@@ -186,12 +186,12 @@ impl Call {
             _ => hear(self.set, fd, entry, desc, grave as i16),
         }
         if dead {
-            bury(self.epfd, fd, entry);
+            deregister_dead(self.epfd, fd, entry);
         }
     }
 
     /// Takes out the bells of a hot lane that nobody sleeps on.
-    fn hush(&self, fd: i32, desc: &'static Desc) {
+    fn drain_bells(&self, fd: i32, desc: &'static Desc) {
         let number = open_fd(fd, desc);
         let Some(_pin) = guards::pin(number, desc) else { return };
         let hushed = {
@@ -199,7 +199,7 @@ impl Call {
             // thread has made it cold meanwhile, a bell may be all that tells of it.
             let _set = self.set.lock.lock();
             let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
-            let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.hot.load(Relaxed));
+            let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
             let Some(guard) = guards::rx_of(number, desc).filter(|_| hot) else { return };
             // Whoever sleeps has said so before it armed the lane, under the lock that we hold. On a set that others watch
             // sleep those who watch it.
