@@ -117,17 +117,24 @@ def small_messages_pipelined():
 @case(90)
 def a_thousand_connections():
     """A thousand connections are open at once, over one link."""
-    a, b = world().hosts
-    _, port = b.serve("any")
-    client = a.app("many", b.address, port, 1000)
-    assert client.facts() == {"open": 1000}
-    assert len(a.data()["connections"]) == a.totals()["opened"] > 900, a.totals()
-    assert len(a.data()["links"]) == 1
-    client.say("")
-    assert client.facts() == {"again": 1000}
-    client.say("")
-    client.finish()
-    carried(a, b, 1000)
+    # A server that a busy machine stalls leaves some of its clients to TCP, but not each time.
+    for last_try in (False, False, True):
+        a, b = world(fresh=True).hosts
+        _, port = b.serve("any")
+        client = a.app("many", b.address, port, 1000)
+        assert client.facts() == {"open": 1000}
+        assert len(a.data()["connections"]) == a.totals()["opened"], a.totals()
+        assert len(a.data()["links"]) == 1
+        opened = a.totals()["opened"]
+        client.say("")
+        assert client.facts() == {"again": 1000}
+        client.say("")
+        client.finish()
+        if opened > 940:
+            carried(a, b, 1000)
+            return
+        assert not last_try, opened
+        note(f"only {opened} went over the bridge: once more")
 
 
 @case(60)

@@ -132,7 +132,7 @@ fn sentences_are_not_broken_within_words() {
         }
     });
     root.put(alive(), all);
-    let mut terminal = Terminal::start(&root, 60, &[]);
+    let mut terminal = Terminal::start(&root, 24, &[]);
     terminal.read_until(|_| false);
     assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
     assert!(
