@@ -315,7 +315,7 @@ pub(super) fn release_descriptors() -> bool {
 pub(super) static FREED: AtomicU32 = AtomicU32::new(0);
 
 fn close_memfds() -> bool {
-    let mut any = drop_idle(&CLIENT) | drop_idle(&SPARE);
+    let mut any = drop_idle(&CLIENT) | drop_idle(&SPARE) | sides::purge();
     table::for_each(|_, desc| {
         if !desc.is_lane() {
             return;
@@ -417,6 +417,9 @@ mod tests {
         lane.close_memfd();
         retire(lane, End::Client, true);
         assert!(!release_descriptors(), "a lane without its memfd is not kept");
+        side().unwrap().retire(true);
+        assert!(release_descriptors(), "the memfd of an idle side is a descriptor, too");
+        assert!(!release_descriptors());
     }
 
     #[test]

@@ -97,13 +97,16 @@ fn link_of(page: SideMemory) -> &'static Link {
     unsafe { page.as_ref::<Link>() }
 }
 
-/// Unmaps all idle pages.
-pub(super) fn purge() {
+/// Unmaps all idle pages. Returns whether any had a memfd.
+pub(super) fn purge() -> bool {
+    let mut any = false;
     while let Some((page, memfd)) = take() {
         if let Some(memfd) = memfd {
             hidden::close_hidden(memfd);
+            any = true;
         }
         // SAFETY: an idle page has no user.
         unsafe { page.unmap() };
     }
+    any
 }
