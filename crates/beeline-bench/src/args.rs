@@ -121,7 +121,7 @@ pub struct BenchOptions {
     /// How a call waits instead: poll, wait and lazy at 8 B, 64 B and 4 KiB, at full rate and at 1,000 messages a second
     ///
     /// Latency and CPU time of a message at both ends, TCP beside Beeline. It is the plan `modes` of `beeline bench paper`, and is
-    /// kept and reported in a directory as such. About two minutes.
+    /// kept and reported in a directory as such. A minute and a half.
     #[arg(long, conflicts_with_all = ["hosts", "everyday", "histogram", "transports", "except", "list", "json", "save", "check"])]
     pub modes: bool,
 

@@ -61,9 +61,10 @@ pub unsafe fn connect(fd: i32, address: *const libc::sockaddr, length: u32) -> O
 /// # Safety
 /// `address` and `length` as for accept(2): null, or valid and writable for `*length` bytes.
 pub unsafe fn accept4(fd: i32, address: *mut libc::sockaddr, length: *mut u32, flags: i32) -> Outcome {
-    // SAFETY: forwarded from the caller.
     allowed_or_counted(
+        // SAFETY: forwarded from the caller.
         || unsafe { accept(fd, address, length, flags) },
+        // SAFETY: as above.
         |reason| unsafe { accept_counted(fd, address, length, flags, reason) },
     )
 }

@@ -1,4 +1,4 @@
-//! Connections on TCP are counted once, with their reason.
+//! What the statistics say: connections on TCP are counted once, with their reason, and nobody is counted as silent who spoke.
 
 use super::*;
 

@@ -183,9 +183,9 @@ impl Object {
 
     /// The names of what it needs.
     pub fn needed(&self) -> impl Iterator<Item = &[u8]> {
-        // SAFETY: the object's own table says so.
         self.dynamic()
             .filter(|entry| entry.tag == DT_NEEDED)
+            // SAFETY: the object's own table says so.
             .map(|entry| unsafe { self.string(entry.value) }.to_bytes())
     }
 }
