@@ -33,6 +33,7 @@ use beeline_lane::{End, LaneMemory};
 use beeline_stats::layout::ConnectionSlot;
 
 use crate::lock::Lock;
+use crate::meet::PooledLane;
 use crate::operations::{self, Operations};
 use crate::side::{SideState, state};
 use crate::slab::{Slab, Stable};
@@ -115,7 +116,7 @@ pub struct Desc {
     pub draft: Draft,
     /// What the layers above do with the description.
     pub(crate) operations: operations::Table,
-    /// The listener's state, for [`Kind::Listener`]. This field and the next two lead to objects of layers above, and are
+    /// The listener's state, for [`Kind::Listener`]. This field and the next lead to objects of layers above, and are
     /// read and written by the module of the object's type alone (`Listener::of`). They are not one field, as the kernel's
     /// `private_data` is: who has found a description without a lock may find it to be of another kind a moment later,
     /// and then shall find no object, never one of another type.
@@ -123,7 +124,7 @@ pub struct Desc {
     /// The set, for [`Kind::Epoll`].
     pub(crate) set: AtomicPtr<()>,
     /// The lane as the pool knows it, for giving it back.
-    pub(crate) pooled: AtomicPtr<()>,
+    pooled: AtomicPtr<PooledLane>,
     /// The side's memfd, hidden, plus one; 0 when it is not kept.
     side_memfd: AtomicI32,
     /// Whether a program that is spawned shall have it ([`crate::life::named_in_spawn`]).
@@ -269,6 +270,18 @@ impl Desc {
         self.side_memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
+    /// The lane as the pool knows it.
+    #[must_use]
+    pub(crate) fn pooled(&self) -> Option<&'static PooledLane> {
+        // SAFETY: null, or what `set_pooled` took: an object that lives for ever.
+        unsafe { self.pooled.load(Relaxed).as_ref() }
+    }
+
+    /// Notes the lane as the pool knows it.
+    pub(crate) fn set_pooled(&self, lane: Option<&'static PooledLane>) {
+        self.pooled.store(lane.map_or(core::ptr::null_mut(), |lane| core::ptr::from_ref(lane).cast_mut()), Relaxed);
+    }
+
     /// In the child of a `fork`: no other thread of this process holds locks or pins, whether the description is in
     /// use or not.
     pub(crate) fn forget_other_threads(&self) {
@@ -330,5 +343,35 @@ impl Desc {
         self.side_memfd.store(0, Relaxed);
         self.named_in_spawn.store(0, Relaxed);
         self.become_kind(kind);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_free_description_that_another_thread_had_locked_and_pinned_is_free_in_the_child_of_a_fork() {
+        static SLAB: Slab<Desc> = Slab::new();
+        let desc = SLAB.take().unwrap();
+        desc.begin(Kind::Tcp, -1, 0, 0);
+        let (locked, seen) = std::sync::mpsc::channel();
+        let (done, end) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // As it stays when only the forking thread goes on.
+            core::mem::forget(desc.lock_both());
+            core::mem::forget(desc.pin());
+            locked.send(()).unwrap();
+            let _ = end.recv();
+        });
+        seen.recv().unwrap();
+        SLAB.give(desc);
+        SLAB.reset_after_fork(Desc::forget_other_threads);
+        let again = SLAB.take().unwrap();
+        assert!(core::ptr::eq(desc, again));
+        assert_eq!(again.keepers.pins(), 0);
+        again.begin(Kind::Tcp, -1, 0, 0);
+        drop(done);
+        thread.join().unwrap();
     }
 }

@@ -201,7 +201,7 @@ fn receive(socket: i32, answer: u64) -> Option<i32> {
     if got == Ok(8) && secret == answer && is_tcp {
         return Some(fd);
     }
-    crate::anchor::disarm(fd);
+    crate::disarm::disarm(fd);
     None
 }
 

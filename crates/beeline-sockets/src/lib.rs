@@ -30,6 +30,7 @@
 
 pub mod anchor;
 mod app_memory;
+mod bells;
 pub mod bridge;
 mod bulk;
 mod calibrate;
@@ -38,8 +39,10 @@ pub mod cancel;
 pub mod changing;
 mod close;
 pub mod desc;
+mod disarm;
 mod ending;
 pub mod epoll;
+mod fd_cell;
 mod follow;
 pub mod guards;
 pub mod hidden;

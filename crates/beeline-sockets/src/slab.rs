@@ -102,30 +102,32 @@ impl<T: Stable> Slab<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desc::{Desc, Kind};
+
+    #[derive(Default)]
+    struct Object {
+        lock: Lock,
+        next_free: AtomicPtr<Object>,
+    }
+
+    // SAFETY: every field is an atomic for which zero is valid.
+    unsafe impl Stable for Object {
+        fn next_free(&self) -> &AtomicPtr<Self> {
+            &self.next_free
+        }
+    }
 
     #[test]
     fn a_free_object_that_another_thread_had_locked_is_free_in_the_child_of_a_fork() {
-        static SLAB: Slab<Desc> = Slab::new();
-        let desc = SLAB.take().unwrap();
-        desc.begin(Kind::Tcp, -1, 0, 0);
-        let (locked, seen) = std::sync::mpsc::channel();
-        let (done, end) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            // As it stays when only the forking thread goes on.
-            core::mem::forget(desc.lock_both());
-            core::mem::forget(desc.pin());
-            locked.send(()).unwrap();
-            let _ = end.recv();
+        static SLAB: Slab<Object> = Slab::new();
+        let object = SLAB.take().unwrap();
+        // As it stays when only the forking thread goes on.
+        std::thread::spawn(|| core::mem::forget(object.lock.lock())).join().unwrap();
+        SLAB.give(object);
+        SLAB.reset_after_fork(|object| {
+            object.lock.reset();
         });
-        seen.recv().unwrap();
-        SLAB.give(desc);
-        SLAB.reset_after_fork(Desc::forget_other_threads);
         let again = SLAB.take().unwrap();
-        assert!(core::ptr::eq(desc, again));
-        assert_eq!(again.keepers.pins(), 0);
-        again.begin(Kind::Tcp, -1, 0, 0);
-        drop(done);
-        thread.join().unwrap();
+        assert!(core::ptr::eq(object, again));
+        drop(again.lock.lock());
     }
 }

@@ -19,13 +19,14 @@ use beeline_shm::sys;
 use beeline_stats::Reason;
 use beeline_wire::{ConnName, Endpoint, Verdict, bridge};
 
-use super::client;
 use super::hello_io::{self, Refusal, Waiting};
 use super::pool::{self, PooledLane};
 use super::route::Anchor;
-use super::{admit, lookup, trust};
+use super::{greeting, lookup, taking, trust};
+use crate::bells::AnchorBells;
 use crate::kernel::{self, SockAddr};
-use crate::{Errno, io};
+use crate::side::look_here;
+use crate::{Errno, calibrate};
 
 /// Clients that may wait at the bridge's door.
 const BACKLOG: i32 = 1024;
@@ -59,11 +60,11 @@ pub fn take_client(anchor: i32) -> Option<Result<(ConnName, LaneEnd), Verdict>> 
         Waiting::Gone => return Some(Err(Verdict::Rejected)),
         Waiting::Message => {}
     }
-    if io::small_send_buffer().is_none() {
+    if calibrate::small_send_buffer().is_none() {
         return Some(Err(Verdict::Rejected));
     }
     trust::refuse_rights(anchor);
-    let taken = admit::named_client(anchor);
+    let taken = taking::named_client(anchor);
     match taken {
         Ok((name, lane)) if trust::peer_uid(anchor).is_some_and(trust::may_share) => {
             Some(Ok((name, LaneEnd::new(anchor, lane, End::Server))))
@@ -100,11 +101,11 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
     for end in [End::Client, End::Server] {
         offer.lane.memory().read_wake(end).store(beeline_lane::BEGIN_ARMED, Relaxed);
     }
-    if let Err(reason) = client::enter_door(&anchor, &name, server.address(), target) {
+    if let Err(reason) = greeting::enter_door(&anchor, &name, server.address(), target) {
         offer.withdraw();
         return Err(reason);
     }
-    let lane = client::say_hello(&anchor, offer, None)?;
+    let lane = greeting::say_hello(&anchor, offer, None)?;
     Ok(LaneEnd::new(anchor.give_away(), lane, End::Client))
 }
 
@@ -359,7 +360,7 @@ impl LaneEnd {
             let _ = offer::withdraw(self.memory.offer());
         }
         self.memory.set_flags(self.end, before | what);
-        io::look_here(&self.memory, self.end);
+        look_here(&self.memory, self.end);
         if what & flags::FIN != 0 && before & flags::FIN == 0 {
             // After the flag: whoever the kernel wakes finds it.
             let _ = kernel::shutdown(self.anchor, libc::SHUT_WR);
@@ -407,21 +408,21 @@ struct EndBells<'a>(&'a LaneEnd);
 impl Bells for EndBells<'_> {
     fn ring(&self) -> Result<(), BellFault> {
         let events = || kernel::poll_now(self.0.anchor, 0) as u32;
-        io::Anchor(self.0.anchor).ring_unless(|| self.0.tells_of_end(events()))
+        AnchorBells(self.0.anchor).ring_unless(|| self.0.tells_of_end(events()))
     }
     fn queued(&self) -> Result<u32, BellFault> {
-        io::Anchor(self.0.anchor).queued()
+        AnchorBells(self.0.anchor).queued()
     }
     fn drain(&self, count: u32) -> Result<(), BellFault> {
-        io::Anchor(self.0.anchor).drain(count)
+        AnchorBells(self.0.anchor).drain(count)
     }
     fn plug(&self) {
-        io::Anchor(self.0.anchor).plug();
+        AnchorBells(self.0.anchor).plug();
     }
     fn plugged(&self) -> bool {
-        io::Anchor(self.0.anchor).plugged()
+        AnchorBells(self.0.anchor).plugged()
     }
     fn unplug(&self) {
-        io::Anchor(self.0.anchor).unplug();
+        AnchorBells(self.0.anchor).unplug();
     }
 }

@@ -14,7 +14,7 @@ use beeline_stats::{Poison, Reason};
 use beeline_wire::Hello;
 use beeline_wire::hello::HELLO_BYTES;
 
-use crate::io::{disarm, disarm_rights};
+use crate::disarm::{disarm, disarm_rights};
 use crate::{Errno, kernel, limits};
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.

@@ -34,16 +34,18 @@
 mod offer;
 mod sides;
 
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
 use beeline_stats::Counter;
 
-use crate::desc::Desc;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
-use crate::{hidden, limits, stats, table};
+use crate::{hidden, limits, stats};
 
 pub(super) use offer::{Offer, client_lane};
 pub(super) use sides::{Side, side};
@@ -200,7 +202,8 @@ impl PooledLane {
         limits::lane_begins(memory.ring_bytes());
     }
 
-    fn close_memfd(&self) {
+    /// Closes the memory file's descriptor, if it is kept.
+    pub(crate) fn close_memfd(&self) {
         if let Some(fd) = self.memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
             hidden::close_hidden(fd);
         }
@@ -314,21 +317,23 @@ pub(super) fn release_descriptors() -> bool {
 /// not.
 pub(super) static FREED: AtomicU32 = AtomicU32::new(0);
 
+/// What the pool has done by those who use its lanes, as it knows no connections.
+pub(super) struct Users {
+    /// Closes the memfds of lanes and sides in use. Whether there were any.
+    pub release_memfds: fn() -> bool,
+}
+
+static USERS: AtomicPtr<Users> = AtomicPtr::new(core::ptr::null_mut());
+
+/// From now on these are asked: before the first connection has its lane.
+pub(super) fn register(users: &'static Users) {
+    USERS.store(core::ptr::from_ref(users).cast_mut(), Release);
+}
+
 fn close_memfds() -> bool {
     let mut any = drop_idle(&CLIENT) | drop_idle(&SPARE) | sides::purge();
-    table::for_each(|_, desc| {
-        if !desc.is_lane() {
-            return;
-        }
-        if let Some(lane) = PooledLane::of(desc) {
-            any |= lane.memfd().is_some();
-            lane.close_memfd();
-        }
-        if let Some(fd) = desc.take_side_memfd() {
-            hidden::close_hidden(fd);
-            any = true;
-        }
-    });
+    // SAFETY: null or a table that lives for ever.
+    any |= unsafe { USERS.load(Acquire).as_ref() }.is_some_and(|users| (users.release_memfds)());
     any | drop_idle(&SERVER)
 }
 
@@ -354,27 +359,6 @@ pub(super) fn reset_after_fork() {
     purge();
     for count in [&CLIENT.count, &SERVER.count, &SPARE.count, &sides::COUNT] {
         count.store(0, Relaxed);
-    }
-}
-
-impl PooledLane {
-    /// The lane of a description, as the pool knows it.
-    pub(crate) fn of(desc: &Desc) -> Option<&'static PooledLane> {
-        // SAFETY: `put_into` alone has stored it: null, or an object of a slab, which is never unmapped.
-        unsafe { desc.pooled.load(Relaxed).cast::<PooledLane>().as_ref() }
-    }
-
-    /// Notes it with a description.
-    pub(super) fn put_into(lane: Option<&'static PooledLane>, desc: &Desc) {
-        desc.pooled
-            .store(lane.map_or(core::ptr::null_mut(), |lane| core::ptr::from_ref(lane).cast_mut().cast()), Relaxed);
-    }
-}
-
-/// The lane of a connection must not be used again.
-pub(crate) fn spoil_lane(desc: &'static Desc) {
-    if let Some(lane) = PooledLane::of(desc) {
-        lane.spoil();
     }
 }
 
@@ -420,29 +404,6 @@ mod tests {
         side().unwrap().retire(true);
         assert!(release_descriptors(), "the memfd of an idle side is a descriptor, too");
         assert!(!release_descriptors());
-    }
-
-    #[test]
-    fn a_side_that_a_fork_may_have_copied_is_not_kept_whatever_it_says() {
-        let _turn = ONE_AT_A_TIME.lock();
-        purge();
-        for (forked, kept) in [(false, 1), (true, 0)] {
-            let lane = client_lane(11).unwrap().sent();
-            let desc = crate::desc::DESCS.take().unwrap();
-            desc.begin(crate::desc::Kind::Tcp, -1, libc::AF_INET as u32, crate::forks());
-            let side = side().unwrap();
-            PooledLane::put_into(Some(lane), desc);
-            desc.keep_side_memfd(side.memfd);
-            super::super::begin_bare(desc, lane.memory(), side.state, End::Client);
-            if forked {
-                crate::process::count_fork();
-            }
-            // As another holder may leave it.
-            side.state.holders.store(1, Relaxed);
-            super::super::lane::retire_lane(desc);
-            assert_eq!(sides::COUNT.load(Relaxed), kept, "{forked}");
-            purge();
-        }
     }
 
     #[test]

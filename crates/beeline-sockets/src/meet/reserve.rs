@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
 use beeline_shm::sys;
 
-use super::listener::FdCell;
 use super::pool;
+use crate::fd_cell::FdCell;
 use crate::{hidden, kernel};
 
 /// A descriptor kept for the moment in which a lane's memfd arrives and all others are in use.

@@ -21,7 +21,6 @@ use beeline_wire::{ConnName, Endpoint, Held};
 
 use super::{claims, lookup, pool, ports};
 use crate::Errno;
-use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 
 /// Addresses tried.
@@ -55,13 +54,16 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// Where the connection goes and where it comes from.
-    pub(super) fn find(fd: i32, desc: &Desc, destination: SocketAddr) -> Result<Route, Reason> {
+    /// Where the connection of a socket of this family goes and where it comes from.
+    ///
+    /// # Errors
+    /// Why it is the kernel's.
+    pub(super) fn find(fd: i32, family: u32, destination: SocketAddr) -> Result<Route, Reason> {
         let bound = kernel::getsockname(fd).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
         let bound_ip = Endpoint::new(bound).address().ip();
         let chosen_ip = (!bound_ip.is_unspecified()).then_some(bound_ip);
         let mut destination = Endpoint::new(destination).address();
-        if destination.ip().is_ipv4() && desc.family.load(Relaxed) == libc::AF_INET6 as u32 {
+        if destination.ip().is_ipv4() && family == libc::AF_INET6 as u32 {
             let only = kernel::getsockopt::<i32>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
             if only != Ok(0) {
                 // The kernel has an error for this.
