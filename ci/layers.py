@@ -78,6 +78,7 @@ def leaves(tree, before=()):
 class Crate:
     def __init__(self, directory):
         self.name, self.modules = directory.name, {}
+        self.others = {other.name.replace("-", "_") for other in directory.parent.iterdir() if other != directory}
         source = directory / "src"
         for file in sorted(source.rglob("*.rs")):
             path = file.relative_to(source).with_suffix("").parts
@@ -106,8 +107,10 @@ class Crate:
         found = self.modules.get(here)
         if found is None or not words or words[0] in found.defined or hops > 9:
             return found
-        # Handed on by a face.
+        # Handed on by a face. What the root takes over from another crate is at home in no module here.
         if words[0] in found.names:
+            if found is self.root and found.names[words[0]][0] in self.others:
+                return None
             return self.place(found.names[words[0]], found, hops + 1) or found
         for glob in found.globs:
             beyond = self.place(glob, found, hops + 1)

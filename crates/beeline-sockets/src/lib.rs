@@ -29,50 +29,34 @@
 //! Nobody sleeps in the kernel with any of them held.
 
 pub mod anchor;
-mod app_memory;
 mod bells;
 pub mod bridge;
 mod bulk;
 mod calibrate;
 pub mod calls;
-pub mod cancel;
-pub mod changing;
 mod close;
 pub mod desc;
 mod disarm;
 mod ending;
 pub mod epoll;
-mod fd_cell;
 mod follow;
 pub mod guards;
-pub mod hidden;
 pub mod io;
-pub mod kernel;
 pub mod life;
-pub mod limits;
 mod linger;
-pub mod lock;
 pub mod meet;
 pub mod operations;
 pub mod options;
 mod orphan;
-mod outcome;
 pub mod poll;
-mod proc;
-pub mod process;
 mod read_pacing;
 mod reclaim;
 pub mod side;
-pub mod signals;
-pub mod slab;
 mod slots;
-pub mod stats;
 pub mod table;
-pub mod thread;
-mod upkeep;
-pub mod wait;
 mod watchers;
 
-pub use crate::process::{config, forks};
-
-pub use outcome::{Errno, Outcome};
+// What stands below keeps its names here, for the modules of this crate and for those who use it.
+pub use beeline_guest::{Errno, Outcome, config, forks};
+use beeline_guest::{app_memory, fd_cell, proc, upkeep};
+pub use beeline_guest::{cancel, changing, hidden, kernel, limits, lock, process, signals, slab, stats, thread, wait};

@@ -79,7 +79,7 @@ pub(crate) fn stopped_because() -> Option<Reason> {
     Reason::ALL.get(usize::from(index)).copied()
 }
 
-pub(crate) fn has_stopped() -> bool {
+pub fn has_stopped() -> bool {
     STOPPED.load(Relaxed) != 0
 }
 
@@ -97,7 +97,7 @@ pub fn count_fork() -> u32 {
 }
 
 /// The process that the tables describe.
-pub(crate) fn owner() -> u32 {
+pub fn owner() -> u32 {
     OWNER.load(Relaxed)
 }
 
@@ -112,7 +112,7 @@ pub fn is_guest_of_parent() -> bool {
 ///
 /// # Safety
 /// As for [`sys::call`].
-pub(crate) unsafe fn raw(number: libc::c_long, args: [usize; 6]) -> Outcome {
+pub unsafe fn raw(number: libc::c_long, args: [usize; 6]) -> Outcome {
     // SAFETY: forwarded.
     unsafe { sys::call(number, args) }.into()
 }
@@ -120,7 +120,7 @@ pub(crate) unsafe fn raw(number: libc::c_long, args: [usize; 6]) -> Outcome {
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the process has started, and goes on with lanes or may come by some.
-pub(crate) fn has_started() -> bool {
+pub fn has_started() -> bool {
     STARTED.load(Acquire) && !is_sealed()
 }
 
@@ -134,7 +134,7 @@ pub fn stopped() -> Option<Reason> {
 }
 
 /// Why the process has left lanes; `None` also where lanes that come cannot be left.
-pub(crate) fn left_because() -> Option<Reason> {
+pub fn left_because() -> Option<Reason> {
     let reason = stopped_because()?;
     (!is_sealed() && !is_guest_of_parent()).then_some(reason)
 }
@@ -144,39 +144,39 @@ static SEALED: AtomicBool = AtomicBool::new(false);
 
 /// Whether everything goes to the kernel as it comes, for good.
 #[inline]
-pub(crate) fn is_sealed() -> bool {
+pub fn is_sealed() -> bool {
     SEALED.load(Relaxed)
 }
 
 /// This process is the one that the tables describe.
-pub(crate) fn become_owner() {
+pub fn become_owner() {
     OWNER.store(sys::getpid(), Relaxed);
 }
 
 /// Everything goes to the kernel as it comes from now on, for good.
-pub(crate) fn seal() {
+pub fn seal() {
     SEALED.store(true, Relaxed);
 }
 
 /// Whether the process has started, for good or ill.
 #[inline]
-pub(crate) fn has_begun() -> bool {
+pub fn has_begun() -> bool {
     STARTED.load(Acquire)
 }
 
 /// The process has started.
-pub(crate) fn begun() {
+pub fn begun() {
     STARTED.store(true, Release);
 }
 
 /// In the child of a `fork`.
-pub(crate) fn reset_after_fork() {
+pub fn reset_after_fork() {
     become_owner();
     CONFIG.lock.reset();
 }
 
 /// Whether anything is to be accelerated in this process, which has started.
 #[inline]
-pub(crate) fn accelerates() -> bool {
+pub fn accelerates() -> bool {
     config().accelerate && !has_stopped() && !is_guest_of_parent()
 }

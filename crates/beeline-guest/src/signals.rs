@@ -354,7 +354,7 @@ unsafe fn defer(thread: &Thread, signal: i32, info: *mut libc::siginfo_t, contex
 }
 
 /// In the child of a `fork`: nobody holds the lock.
-pub(crate) fn reset_after_fork() {
+pub fn reset_after_fork() {
     LOCK.reset();
 }
 

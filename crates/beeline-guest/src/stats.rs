@@ -24,7 +24,7 @@ use beeline_stats::layout::{
 };
 use beeline_stats::{Counter, Poison, Reason, Role};
 
-pub(crate) use self::succession::{before_strange_program, strange_program_failed, succeed};
+pub use self::succession::{before_strange_program, strange_program_failed, succeed};
 use crate::lock::Lock;
 use crate::{Errno, hidden, proc, process};
 
@@ -278,7 +278,7 @@ fn program_name(stat: &[u8]) -> &[u8] {
     }
 }
 
-pub(crate) fn unix_ns() -> u64 {
+pub fn unix_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a live timespec. The vDSO's clock takes no lock.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now) };
@@ -306,7 +306,7 @@ pub fn uncount_if_open(counter: Counter) {
 }
 
 /// Nothing is accelerated in this process from now on. What is already is not touched.
-pub(crate) fn stop_accelerating(reason: Reason) {
+pub fn stop_accelerating(reason: Reason) {
     process::stop(reason);
     if !HEADER.load(Acquire).is_null()
         && let Some(reason) = process::stopped_because()
@@ -316,7 +316,7 @@ pub(crate) fn stop_accelerating(reason: Reason) {
 }
 
 /// Makes the file although there is nothing to count: for the reason in it.
-pub(crate) fn appear() {
+pub fn appear() {
     let _ = header();
 }
 
@@ -331,7 +331,7 @@ pub fn poisoned(poison: Poison) {
 }
 
 /// Adds a slot's figures to the totals and frees it.
-pub(crate) fn give_slot(slot: &ConnectionSlot) {
+pub fn give_slot(slot: &ConnectionSlot) {
     let header = header();
     let index = (core::ptr::from_ref(slot) as usize)
         .wrapping_sub(core::ptr::from_ref(header) as usize + HEADER_BYTES)
@@ -342,7 +342,7 @@ pub(crate) fn give_slot(slot: &ConnectionSlot) {
 }
 
 /// A free slot, if there is a file with room for one.
-pub(crate) fn take_slot() -> Option<&'static ConnectionSlot> {
+pub fn take_slot() -> Option<&'static ConnectionSlot> {
     let header = header();
     if core::ptr::eq(header, nowhere()) {
         return None;
@@ -413,12 +413,12 @@ pub fn remove_file() {
 }
 
 /// The file is not removed when the process ends.
-pub(crate) fn keep_file() {
+pub fn keep_file() {
     FILE.pid.store(0, Relaxed);
 }
 
 /// In the child of a `fork`: the file is the parent's.
-pub(crate) fn reset_after_fork() {
+pub fn reset_after_fork() {
     LOCK.reset();
     FILE.pid.store(0, Relaxed);
     SLOTS.store(0, Relaxed);

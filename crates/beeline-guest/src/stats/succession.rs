@@ -24,7 +24,7 @@ use crate::{Errno, process};
 static REMOVED: AtomicBool = AtomicBool::new(false);
 
 /// This process is about to become a program that will not have the library.
-pub(crate) fn before_strange_program() {
+pub fn before_strange_program() {
     let _guard = LOCK.lock();
     if FILE.pid.load(Relaxed) != 0 && !REMOVED.swap(true, Relaxed) {
         unlink(libc::AT_FDCWD, FILE.path().as_c_str());
@@ -32,7 +32,7 @@ pub(crate) fn before_strange_program() {
 }
 
 /// It has not become that program.
-pub(crate) fn strange_program_failed() {
+pub fn strange_program_failed() {
     let _guard = LOCK.lock();
     if REMOVED.swap(false, Relaxed) && restore().is_err() {
         // Without a file: figures go on into memory that nobody reads.
@@ -64,7 +64,7 @@ fn restore() -> Result<(), Errno> {
 }
 
 /// Goes on with the file of the program that ran in this process before, if there is one.
-pub(crate) fn succeed() {
+pub fn succeed() {
     if !process::config().stats {
         return;
     }

@@ -27,17 +27,17 @@ pub struct Thread {
     /// Whether a signal was put off and its mask must be restored.
     pub(crate) deferred: AtomicBool,
     /// Handlers that have run on this thread.
-    pub(crate) handled: AtomicU32,
+    pub handled: AtomicU32,
     /// Handlers among them that were installed without `SA_RESTART`.
     pub(crate) interrupted: AtomicU32,
     /// Whether the thread is about to sleep with `timeout`.
     pub(crate) sleeping: AtomicBool,
-    /// Whether the thread withdraws a connection's hello ([`crate::meet`], `offers`).
-    pub(crate) at_offers: AtomicBool,
+    /// Whether the thread withdraws a connection's hello (`offers` of beeline-sockets).
+    pub at_offers: AtomicBool,
     /// Whether the thread is in [`cancel::point`].
     pub(crate) at_cancellation_point: AtomicBool,
-    /// The fork that the thread has called for ([`crate::life`], `fork`).
-    pub(crate) forking: AtomicU32,
+    /// The fork that the thread has called for (`life` of beeline-sockets).
+    pub forking: AtomicU32,
     /// Locks held that processes share ([`crate::lock::shared`]).
     pub(crate) shared_locks: AtomicU32,
     /// What libc's list of robust futexes had as the operation under way before.

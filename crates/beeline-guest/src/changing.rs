@@ -39,6 +39,6 @@ impl Drop for Changing {
 }
 
 /// In the child of a `fork`: its only thread may change.
-pub(crate) fn reset_after_fork() {
+pub fn reset_after_fork() {
     CHANGE.reset();
 }

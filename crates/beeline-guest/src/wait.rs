@@ -31,7 +31,7 @@ use crate::stats;
 use crate::thread;
 use crate::upkeep;
 
-pub(crate) use near::{ANY_CPU, is_near, note_near, peers_are_near};
+pub use near::{ANY_CPU, is_near, note_near, peers_are_near};
 
 /// A budget below this is none.
 const SPIN_NS_MIN: u32 = 1_000;
@@ -104,7 +104,7 @@ pub struct Patience {
     interrupted: u32,
     /// Whether the thread may be cancelled in a sleep of this call.
     cancellable: bool,
-    /// Whether a sleep of this call looks after connections that nobody has taken yet ([`crate::meet`], `offers`).
+    /// Whether a sleep of this call looks after connections that nobody has taken yet (`offers` of beeline-sockets).
     looks_after: bool,
 }
 
@@ -154,13 +154,13 @@ impl Patience {
     }
 
     /// The wait that begins does not spin, and its end tells nothing about spinning.
-    pub(crate) fn give_way(&mut self) {
+    pub fn give_way(&mut self) {
         self.since_ns = 0;
     }
 
     /// Whether a handler ran since the call began.
     #[inline]
-    pub(crate) fn signalled(&self) -> bool {
+    pub fn signalled(&self) -> bool {
         thread::with(|thread| thread.handled.load(Relaxed) != self.handled)
     }
 
@@ -248,24 +248,24 @@ impl SpinState {
     }
 
     /// Another connection or set begins: with the longest spin.
-    pub(crate) fn begin(&self) {
+    pub fn begin(&self) {
         self.ns.store(crate::config().spin_ns_max as u32, Relaxed);
         self.skipped.store(0, Relaxed);
     }
 
     /// The present budget.
     #[inline]
-    pub(crate) fn ns(&self) -> u32 {
+    pub fn ns(&self) -> u32 {
         self.ns.load(Relaxed)
     }
 
     /// The budget is another from now on.
-    pub(crate) fn set_ns(&self, spin_ns: u32) {
+    pub fn set_ns(&self, spin_ns: u32) {
         self.ns.store(spin_ns, Relaxed);
     }
 
     /// One more wait does not spin. Returns how many did not before.
-    pub(crate) fn skip(&self) -> u32 {
+    pub fn skip(&self) -> u32 {
         self.skipped.fetch_add(1, Relaxed)
     }
 }
@@ -423,7 +423,7 @@ pub fn ticks() -> u64 {
 }
 
 /// The deadline that a relative timeout means; `Some(0)` for no wait.
-pub(crate) fn deadline(timeout: Option<&libc::timespec>) -> Result<Option<u64>, Errno> {
+pub fn deadline(timeout: Option<&libc::timespec>) -> Result<Option<u64>, Errno> {
     let Some(timeout) = timeout else { return Ok(None) };
     if timeout.tv_sec < 0 || !(0..1_000_000_000).contains(&timeout.tv_nsec) {
         return Err(Errno(libc::EINVAL));
@@ -434,7 +434,7 @@ pub(crate) fn deadline(timeout: Option<&libc::timespec>) -> Result<Option<u64>, 
 
 /// A call that does not wait, with nothing to report, still lets in signals that its mask admits: `EINTR` if one was
 /// handled.
-pub(crate) fn let_signals_in(mask: &u64) -> Result<(), Errno> {
+pub fn let_signals_in(mask: &u64) -> Result<(), Errno> {
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a live timeout and mask.
     unsafe { kernel::ppoll(&mut [], &raw const zero, mask) }.map(|_| ())

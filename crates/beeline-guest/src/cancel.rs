@@ -31,7 +31,7 @@ unsafe extern "C" {
 }
 
 /// Makes a system call during which the thread may be cancelled, if it may be cancelled at all.
-pub(crate) fn point<R>(call: impl FnOnce() -> R) -> R {
+pub fn point<R>(call: impl FnOnce() -> R) -> R {
     thread::with(|thread| thread.at_cancellation_point.store(true, Relaxed));
     compiler_fence(SeqCst);
     // A thread that is cancelled here does not come back.

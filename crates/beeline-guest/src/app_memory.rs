@@ -26,7 +26,7 @@ const PLACE_BITS: u32 = 11;
 
 /// Whether the kernel would answer `EFAULT` for `length` bytes at `address`, as far as that can be seen.
 #[inline]
-pub(crate) fn bogus(address: usize, length: usize) -> bool {
+pub fn bogus(address: usize, length: usize) -> bool {
     length != 0
         && (address < PAGE
             || address > isize::MAX as usize - length.min(isize::MAX as usize)
@@ -35,7 +35,7 @@ pub(crate) fn bogus(address: usize, length: usize) -> bool {
 
 /// Whether there are bytes at `address`, and [`bogus`] does not object: nearly always without asking it.
 #[inline]
-pub(crate) fn is_some(address: usize, length: usize) -> bool {
+pub fn is_some(address: usize, length: usize) -> bool {
     const FAR: usize = 1 << 62;
     let ordinary = length != 0 && (address | length) < FAR && address > PAGE && !address.is_multiple_of(PAGE);
     ordinary || is_some_after_all(address, length)

@@ -149,7 +149,7 @@ impl Drop for Guard<'_> {
 
 /// Whether the thread of this identity exists, perhaps as a zombie. One of another user does: `EPERM` proves that it
 /// is there. So does one of another pid namespace, for all that we can know.
-pub(crate) fn exists(identity: u32) -> bool {
+pub fn exists(identity: u32) -> bool {
     if !thread::is_neighbour(identity) {
         return true;
     }

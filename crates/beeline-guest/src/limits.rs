@@ -62,13 +62,13 @@ static COUNTED: AtomicBool = AtomicBool::new(false);
 static LOCKED: AtomicBool = AtomicBool::new(false);
 
 /// A lane has been mapped.
-pub(crate) fn lane_begins(ring_bytes: u32) {
+pub fn lane_begins(ring_bytes: u32) {
     LANES.fetch_add(1, Relaxed);
     RING_BYTES.fetch_add(u64::from(ring_bytes), Relaxed);
 }
 
 /// A lane has been unmapped.
-pub(crate) fn lane_ends(ring_bytes: u32) {
+pub fn lane_ends(ring_bytes: u32) {
     LANES.fetch_sub(1, Relaxed);
     RING_BYTES.fetch_sub(u64::from(ring_bytes), Relaxed);
 }
@@ -77,7 +77,7 @@ pub(crate) fn lane_ends(ring_bytes: u32) {
 ///
 /// # Errors
 /// The limit that does not allow one.
-pub(crate) fn ring_bytes(wanted: u32) -> Result<u32, Reason> {
+pub fn ring_bytes(wanted: u32) -> Result<u32, Reason> {
     let lanes = LANES.load(Relaxed);
     if lanes >= LOOK_AT.load(Relaxed) {
         look(lanes >= LOOK_STEP);
@@ -103,7 +103,7 @@ pub(crate) fn ring_bytes(wanted: u32) -> Result<u32, Reason> {
 ///
 /// # Errors
 /// The limit that is near.
-pub(crate) fn may_serve() -> Result<u32, Reason> {
+pub fn may_serve() -> Result<u32, Reason> {
     let lanes = LANES.load(Relaxed);
     if lanes >= LOOK_AT.load(Relaxed) || !COUNTED.load(Relaxed) {
         if !COUNTED.load(Relaxed) {
@@ -130,22 +130,22 @@ pub(crate) fn may_serve() -> Result<u32, Reason> {
 }
 
 /// Whether `reason` is a limit of this module, which may not hold for ever.
-pub(crate) fn may_pass(reason: Reason) -> bool {
+pub fn may_pass(reason: Reason) -> bool {
     matches!(reason, Reason::AddressSpaceLimited | Reason::MemoryLocked | Reason::MappingsShort | Reason::MemoryLimited)
 }
 
 /// The most memory that rings should keep.
-pub(crate) fn ring_bytes_max() -> u64 {
+pub fn ring_bytes_max() -> u64 {
     RING_BYTES_MAX.load(Relaxed)
 }
 
 /// Whether the process is known to lock what it maps.
-pub(crate) fn locks_memory() -> bool {
+pub fn locks_memory() -> bool {
     LOCKED.load(Relaxed)
 }
 
 /// Asks a fresh mapping of a lane whether it is locked, and unlocks it if so.
-pub(crate) fn unlock(memory: LaneMemory) -> bool {
+pub fn unlock(memory: LaneMemory) -> bool {
     let locked = memory.is_locked();
     if locked {
         LOCKED.store(true, Relaxed);
@@ -204,7 +204,7 @@ fn lanes_for(most: u32, others: u32) -> u32 {
     (most - most / 8).saturating_sub(others).min(most / 2) / LANE_MAPPINGS
 }
 
-pub(crate) fn memory_reason(errno: Errno) -> Reason {
+pub fn memory_reason(errno: Errno) -> Reason {
     match errno.0 {
         libc::EFBIG => Reason::FileSizeLimited,
         // RLIMIT_MEMLOCK, mmap(2).
@@ -216,7 +216,7 @@ pub(crate) fn memory_reason(errno: Errno) -> Reason {
 }
 
 /// Whether the process may run out of addresses: each lane takes as many as both its rings.
-pub(crate) fn address_space_is_limited() -> bool {
+pub fn address_space_is_limited() -> bool {
     sys::limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY
 }
 

@@ -16,23 +16,23 @@
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What a peer shows in place of its CPU that has to run for every byte, on a host with few CPUs: a bridge.
-pub(crate) const ANY_CPU: u32 = u32::MAX;
+pub const ANY_CPU: u32 = u32::MAX;
 
 /// Whether the peer that this process looked at last was near.
 static LAST_WAS_NEAR: AtomicBool = AtomicBool::new(false);
 
 /// What to think of a peer that has not shown where it runs.
-pub(crate) fn peers_are_near() -> bool {
+pub fn peers_are_near() -> bool {
     LAST_WAS_NEAR.load(Relaxed)
 }
 
 /// A peer that has shown where it runs was looked at.
-pub(crate) fn note_near(near: bool) {
+pub fn note_near(near: bool) {
     LAST_WAS_NEAR.store(near, Relaxed);
 }
 
 /// Whether an end that shows `theirs` is near one that shows `mine`; `None` if it has not shown anything.
-pub(crate) fn is_near(theirs: u32, mine: u32) -> Option<bool> {
+pub fn is_near(theirs: u32, mine: u32) -> Option<bool> {
     match theirs {
         0 => None,
         ANY_CPU => Some(true),

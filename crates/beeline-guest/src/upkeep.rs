@@ -1,5 +1,5 @@
 //! What calls of the program look after for the process while they wait, or have nothing to report: hellos that nobody has
-//! taken yet ([`crate::meet`], `offers`).
+//! taken yet (`offers` of beeline-sockets).
 //!
 //! There is no thread of ours that could. So every call comes by here that could wait or look, in layers which know nothing
 //! of what there is to do. Mostly there is nothing, and then it costs one load.
@@ -10,7 +10,7 @@ use core::sync::atomic::{
 };
 
 /// What there is to do.
-pub(crate) struct Upkeep {
+pub struct Upkeep {
     /// Until when a wait of this process may sleep without looking after it, on `CLOCK_MONOTONIC`.
     pub due_ns: fn() -> Option<u64>,
     /// Does what is due. Whether there was anything. No lock may be held.
@@ -24,13 +24,13 @@ static ANY: AtomicBool = AtomicBool::new(false);
 static UPKEEP: AtomicPtr<Upkeep> = AtomicPtr::new(core::ptr::null_mut());
 
 /// There is something to do from now on.
-pub(crate) fn begin(upkeep: &'static Upkeep) {
+pub fn begin(upkeep: &'static Upkeep) {
     UPKEEP.store(core::ptr::from_ref(upkeep).cast_mut(), Release);
     ANY.store(true, Relaxed);
 }
 
 /// Whether there is anything left to do.
-pub(crate) fn goes_on(any: bool) {
+pub fn goes_on(any: bool) {
     ANY.store(any, Relaxed);
 }
 
@@ -42,18 +42,18 @@ fn upkeep() -> Option<&'static Upkeep> {
 
 /// See [`Upkeep::due_ns`].
 #[inline]
-pub(crate) fn due_ns() -> Option<u64> {
+pub fn due_ns() -> Option<u64> {
     if ANY.load(Relaxed) { upkeep().and_then(|upkeep| (upkeep.due_ns)()) } else { None }
 }
 
 /// See [`Upkeep::look_after`].
 #[inline]
-pub(crate) fn look_after() -> bool {
+pub fn look_after() -> bool {
     ANY.load(Relaxed) && upkeep().is_some_and(|upkeep| (upkeep.look_after)())
 }
 
 /// See [`Upkeep::is_due`].
 #[inline]
-pub(crate) fn is_due() -> bool {
+pub fn is_due() -> bool {
     ANY.load(Relaxed) && upkeep().is_some_and(|upkeep| (upkeep.is_due)())
 }

@@ -5,7 +5,7 @@ use core::ffi::CStr;
 use beeline_shm::sys::{self, call};
 
 /// Reads the beginning of a file. `None` when it cannot be opened or read.
-pub(crate) fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+pub fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0];
     // SAFETY: a NUL-terminated path and plain numbers.
@@ -61,7 +61,7 @@ pub(crate) fn each_line(path: &CStr, mut f: impl FnMut(&[u8]) -> bool) -> Option
 }
 
 /// The decimal numbers in a text, separated by white space; what is no number ends them.
-pub(crate) fn numbers(text: &[u8]) -> impl Iterator<Item = u32> {
+pub fn numbers(text: &[u8]) -> impl Iterator<Item = u32> {
     text.split(u8::is_ascii_whitespace)
         .filter(|word| !word.is_empty())
         .map_while(|word| core::str::from_utf8(word).ok()?.parse().ok())
@@ -69,7 +69,7 @@ pub(crate) fn numbers(text: &[u8]) -> impl Iterator<Item = u32> {
 
 /// The state of a thread of this pid namespace as a letter, as in proc_pid_stat(5): `Z` for one that has ended and is
 /// not yet waited for. `None` when there is no such thread, or /proc cannot be read.
-pub(crate) fn state_of(tid: u32) -> Option<u8> {
+pub fn state_of(tid: u32) -> Option<u8> {
     // Slashes more than needed mean nothing.
     let mut path = *b"/proc/////////////stat\0";
     let mut rest = tid;
@@ -93,7 +93,7 @@ pub(crate) fn pid_namespace() -> u32 {
 }
 
 /// The inode of the process's user namespace, 0 if unknown.
-pub(crate) fn user_namespace() -> u32 {
+pub fn user_namespace() -> u32 {
     inode_of(c"/proc/self/ns/user")
 }
 

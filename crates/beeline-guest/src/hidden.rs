@@ -45,7 +45,7 @@ pub fn hidden_remove(fd: i32) {
 }
 
 /// How many are ours.
-pub(crate) fn hidden_count() -> u32 {
+pub fn hidden_count() -> u32 {
     COUNT.load(Relaxed)
 }
 
@@ -57,7 +57,7 @@ pub fn is_hidden(fd: i32) -> bool {
 }
 
 /// The first hidden fd in `first..=last`.
-pub(crate) fn next_hidden(first: u32, last: u32) -> Option<u32> {
+pub fn next_hidden(first: u32, last: u32) -> Option<u32> {
     if COUNT.load(Relaxed) == 0 {
         return None;
     }

@@ -7,12 +7,12 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-pub(crate) const PRELOAD: &[u8] = b"LD_PRELOAD=";
+pub const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
-pub(crate) const OPTIONS: &[u8] = b"BEELINE_OPTIONS=";
+pub const OPTIONS: &[u8] = b"BEELINE_OPTIONS=";
 
 /// Room for the copies.
-pub(crate) const KEPT_BYTES: usize = 4096;
+pub const KEPT_BYTES: usize = 4096;
 
 /// A null-terminated list of strings.
 pub type List = *const *const c_char;
@@ -35,7 +35,7 @@ static KEPT: Kept =
 ///
 /// # Safety
 /// `list` must be null or a null-terminated list of strings that outlive the result.
-pub(crate) unsafe fn strings(list: List) -> impl Iterator<Item = &'static CStr> {
+pub unsafe fn strings(list: List) -> impl Iterator<Item = &'static CStr> {
     let mut next = list;
     core::iter::from_fn(move || {
         // SAFETY: the caller guarantees it.
@@ -81,11 +81,11 @@ pub unsafe fn note(list: List, library: &[u8]) -> bool {
 }
 
 /// The entries of a list of libraries, ld.so(8).
-pub(crate) fn entries(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn entries(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| matches!(byte, b':' | b' ')).filter(|entry| !entry.is_empty())
 }
 
-pub(crate) fn last_part(path: &[u8]) -> &[u8] {
+pub fn last_part(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
@@ -94,12 +94,12 @@ fn kept_bytes() -> &'static [u8; KEPT_BYTES] {
     unsafe { &*KEPT.bytes.get() }
 }
 
-pub(crate) fn entry() -> &'static [u8] {
+pub fn entry() -> &'static [u8] {
     kept_bytes().get(..KEPT.entry_bytes.load(Relaxed)).unwrap_or_default()
 }
 
 /// The variable with the options.
-pub(crate) fn options_variable() -> &'static CStr {
+pub fn options_variable() -> &'static CStr {
     let rest = kept_bytes().get(KEPT.entry_bytes.load(Relaxed)..);
     rest.and_then(|rest| CStr::from_bytes_until_nul(rest).ok()).unwrap_or_default()
 }
@@ -115,7 +115,7 @@ unsafe extern "C" {
 
 /// The value of an environment variable; `name` ends in `=`. The list is walked by hand because `getenv` may
 /// be interposed by the app, as shells do.
-pub(crate) fn variable(name: &[u8]) -> Option<&'static [u8]> {
+pub fn variable(name: &[u8]) -> Option<&'static [u8]> {
     // SAFETY: libc's variable; its value is null or a null-terminated array of strings, which nobody changes
     // while the process starts.
     unsafe {
@@ -135,6 +135,6 @@ pub(crate) fn variable(name: &[u8]) -> Option<&'static [u8]> {
 }
 
 /// Whether the library came by the environment.
-pub(crate) fn is_kept() -> bool {
+pub fn is_kept() -> bool {
     KEPT.ready.load(Acquire)
 }

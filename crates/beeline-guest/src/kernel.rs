@@ -345,7 +345,7 @@ pub fn sleep_ms() {
 }
 
 /// Sleeps for less than a second, or until a signal comes.
-pub(crate) fn sleep_ns(tv_nsec: i64) {
+pub fn sleep_ns(tv_nsec: i64) {
     let timeout = libc::timespec { tv_sec: 0, tv_nsec };
     // SAFETY: a live timeout, no mask.
     let _ = unsafe { ppoll(&mut [], &raw const timeout, core::ptr::null()) };
@@ -447,10 +447,10 @@ pub(crate) fn descriptor_limit() -> usize {
 }
 
 /// The state of a TCP socket that is not connected, nor about to be.
-pub(crate) const TCP_CLOSE: u8 = 7;
+pub const TCP_CLOSE: u8 = 7;
 
 /// The state of a TCP socket, by its number in the kernel.
-pub(crate) fn tcp_state(fd: i32) -> Option<u8> {
+pub fn tcp_state(fd: i32) -> Option<u8> {
     // The first byte of struct tcp_info.
     getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok().map(|info| info[0])
 }
