@@ -30,10 +30,10 @@ use core::sync::atomic::{
 };
 
 use beeline_lane::{End, LaneMemory};
+use beeline_meeting::pool::PooledLane;
 use beeline_stats::layout::ConnectionSlot;
 
 use crate::lock::Lock;
-use crate::meet::PooledLane;
 use crate::operations::{self, Operations};
 use crate::side::{SideState, state};
 use crate::slab::{Slab, Stable};

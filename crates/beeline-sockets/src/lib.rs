@@ -29,14 +29,10 @@
 //! Nobody sleeps in the kernel with any of them held.
 
 pub mod anchor;
-mod bells;
-pub mod bridge;
 mod bulk;
-mod calibrate;
 pub mod calls;
 mod close;
 pub mod desc;
-mod disarm;
 mod ending;
 pub mod epoll;
 mod follow;
@@ -51,7 +47,6 @@ mod orphan;
 pub mod poll;
 mod read_pacing;
 mod reclaim;
-pub mod side;
 mod slots;
 pub mod table;
 mod watchers;
@@ -60,3 +55,5 @@ mod watchers;
 pub use beeline_guest::{Errno, Outcome, config, forks};
 use beeline_guest::{app_memory, fd_cell, proc, upkeep};
 pub use beeline_guest::{cancel, changing, hidden, kernel, limits, lock, process, signals, slab, stats, thread, wait};
+pub use beeline_meeting::side;
+use beeline_meeting::{bells, calibrate, disarm};

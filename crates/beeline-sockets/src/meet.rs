@@ -25,12 +25,7 @@
 //!
 //! # Rooms
 //!
-//! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `route` and `ports`
-//! find the client's address and reserve it; `greeting` enters a door, `hello_io` moves the hello, `taking` takes it; `claims`
-//! checks what it claims, and `reserve` keeps a number for what comes with it; `pool` keeps lanes and sides; `brief` knows
-//! which other hosts' listeners are left to TCP. They know nothing of descriptions, so `bridging`, which is what the bridge
-//! uses of all this, stands on them alone.
-//!
+//! What two ends need to find each other without knowing descriptions is a crate of its own, `beeline-meeting`. Here
 //! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `turnstile`, `accept`, `admit`, `watched`
 //! and `reset` are the server's part; `connect`, `client`, `knock`, `bridged`, `offers` and `late` the client's, `counted` is
 //! what becomes of both in a program that has left lanes. `retreat` and `release` give way where the program needs what is
@@ -46,39 +41,29 @@
 mod accept;
 mod admit;
 mod bridged;
-mod bridging;
-mod brief;
-mod claims;
 mod client;
 mod connect;
 mod counted;
 mod door;
 mod fork;
-mod greeting;
-mod hello_io;
 mod knock;
 mod lane;
 mod late;
 mod listener;
 mod listening;
 mod lobby;
-mod lookup;
 mod offers;
-mod pool;
-mod ports;
 mod release;
-mod reserve;
 mod reset;
 mod retreat;
-mod route;
 mod sockets;
-mod taking;
-mod trust;
 mod turnstile;
 mod watched;
 
+// What knows no descriptions keeps its names here.
+use beeline_meeting::{brief, claims, greeting, hello_io, lookup, pool, ports, reserve, route, taking, trust};
+
 pub(crate) use accept::accept;
-pub use bridging::{LaneEnd, Lying, answer, connect_for, listen_for_clients, take_client};
 pub(crate) use connect::connect;
 pub(crate) use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub(crate) use fork::{purge_pools, purge_pools_again, reset_after_fork};
@@ -88,11 +73,10 @@ pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};
 pub(crate) use listening::{adopt_now, leave_door_if_blocked, leave_doors, listen, listens, shutdown_listener};
 pub(crate) use offers::{before_end, before_fork, before_passing, changing_to_share};
-pub(crate) use pool::PooledLane;
 pub(crate) use release::with_room;
-pub(crate) use reserve::forget_descriptor_limit;
+pub use reserve::forget_descriptor_limit;
 pub(crate) use retreat::from_all_doors as retreat_from_doors;
 pub(crate) use sockets::{bind, socket};
 pub use sockets::{getpeername, getsockname};
-pub(crate) use trust::may_share;
+pub use trust::may_share;
 pub(crate) use watched::{is_listener, pass_on};

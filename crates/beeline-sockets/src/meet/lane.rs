@@ -39,7 +39,7 @@ pub(super) fn retire(desc: &'static Desc) {
 
 /// Makes a description a lane, and notes in the side where a later holder finds the parts. The caller holds
 /// `changing::changing`.
-pub(super) fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, side: pool::Side, end: End) {
+pub fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, side: pool::Side, end: End) {
     pool::register(&USERS);
     let origin = &side.state.origin;
     let cookie = |fd| kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0);

@@ -13,14 +13,14 @@ use crate::limits::{self};
 use crate::{hidden, stats};
 
 /// A client's lane, ready to be offered, with the memfd to send.
-pub(in crate::meet) struct Offer {
+pub struct Offer {
     pub lane: &'static PooledLane,
     pub memfd: i32,
 }
 
 impl Offer {
     /// The hello was sent: the memfd is kept for the next one, or closed. Returns the lane.
-    pub(in crate::meet) fn sent(self) -> &'static PooledLane {
+    pub fn sent(self) -> &'static PooledLane {
         let Offer { lane, memfd } = self;
         let kept = lane.memfd.load(Relaxed) != 0;
         let used = lane.served.swap(1, Relaxed) != 0;
@@ -32,7 +32,7 @@ impl Offer {
     }
 
     /// The hello was not sent: the lane is there for the next connection.
-    pub(in crate::meet) fn withdraw(self) {
+    pub fn withdraw(self) {
         let Offer { lane, memfd } = self;
         if lane.memfd.load(Relaxed) == 0 {
             lane.memfd.store(hidden::hide(memfd).saturating_add(1), Relaxed);
@@ -60,7 +60,7 @@ impl Offer {
 ///
 /// # Errors
 /// Why there is none.
-pub(in crate::meet) fn client_lane(cookie: u64) -> Result<Offer, Reason> {
+pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
     let used = {
         let _guard = LOCK.lock();
         let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;

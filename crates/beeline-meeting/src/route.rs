@@ -40,7 +40,7 @@ const SLOW_MAX: u32 = 8;
 static SLOW: AtomicU32 = AtomicU32::new(0);
 
 /// Both ends' addresses as far as they are known before a port is chosen.
-pub(super) struct Route {
+pub struct Route {
     pub destination: SocketAddr,
     source: IpAddr,
     /// The port of an explicit bind.
@@ -58,7 +58,7 @@ impl Route {
     ///
     /// # Errors
     /// Why it is the kernel's.
-    pub(super) fn find(fd: i32, family: u32, destination: SocketAddr) -> Result<Route, Reason> {
+    pub fn find(fd: i32, family: u32, destination: SocketAddr) -> Result<Route, Reason> {
         let bound = kernel::getsockname(fd).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
         let bound_ip = Endpoint::new(bound).address().ip();
         let chosen_ip = (!bound_ip.is_unspecified()).then_some(bound_ip);
@@ -113,7 +113,7 @@ impl Route {
 }
 
 /// An anchor that closes itself unless it is given away.
-pub(super) struct Anchor(pub i32);
+pub struct Anchor(pub i32);
 
 impl Anchor {
     pub fn new() -> Result<Anchor, Reason> {
@@ -147,7 +147,7 @@ impl Drop for Anchor {
 }
 
 /// An anchor with the addresses of its connection.
-pub(super) struct Reserved {
+pub struct Reserved {
     pub anchor: Anchor,
     pub name: ConnName,
     /// The same for the hello, if the server is to hold the port.
@@ -155,7 +155,7 @@ pub(super) struct Reserved {
 }
 
 /// Reserves an address, by binding an anchor to the connection's name mostly. Candidates must pass `check`.
-pub(super) fn reserve_name(
+pub fn reserve_name(
     route: &Route,
     mut check: impl FnMut(SocketAddr) -> Result<(), Reason>,
 ) -> Result<Reserved, Reason> {

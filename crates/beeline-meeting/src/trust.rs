@@ -20,13 +20,13 @@ const OVERFLOW_UID_DEFAULT: u32 = 65534;
 const FIRST_USER_NAMESPACE: u32 = 0xEFFF_FFFD;
 
 /// The effective user of the process, geteuid(2). Asked each time: apps drop privileges.
-pub(super) fn euid() -> u32 {
+pub fn euid() -> u32 {
     // SAFETY: no arguments.
     unsafe { call(libc::SYS_geteuid, [0; 6]) }.map_or(0, |uid| uid as u32)
 }
 
 /// The user at the other end of an `AF_UNIX` connection, when it was made.
-pub(super) fn peer_uid(fd: i32) -> Option<u32> {
+pub fn peer_uid(fd: i32) -> Option<u32> {
     let found: libc::ucred = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
     (found.uid != overflow_uid()).then_some(found.uid)
 }
@@ -51,23 +51,23 @@ pub(super) fn may_serve(door: u32, listener: u32) -> bool {
 }
 
 /// Whether `uid`, as a process sees it, may bind any port: root, of the first user namespace.
-pub(super) fn may_have_any_port(uid: u32) -> bool {
+pub fn may_have_any_port(uid: u32) -> bool {
     uid == 0 && proc::user_namespace() == FIRST_USER_NAMESPACE
 }
 
 /// Whether a server of this user takes our word for a port that we have bound ([`super::claims`], 2).
-pub(super) fn is_believed_by(uid: u32) -> bool {
+pub fn is_believed_by(uid: u32) -> bool {
     let ours = euid();
     ours == 0 || ours == uid
 }
 
 /// Whether `uid` may run the bridge, which speaks for other hosts.
-pub(super) fn may_bridge(uid: u32) -> bool {
+pub fn may_bridge(uid: u32) -> bool {
     uid == 0 || u64::from(uid) == crate::config().bridge_uid
 }
 
 /// Whether the rules let us share a lane with `uid`.
-pub(crate) fn may_share(uid: u32) -> bool {
+pub fn may_share(uid: u32) -> bool {
     if uid == 0 || uid == euid() {
         return true;
     }
@@ -84,7 +84,7 @@ const NO: u32 = 2;
 static PASS_RIGHTS: AtomicU32 = AtomicU32::new(UNKNOWN);
 
 /// Refuses descriptors on an anchor from now on, where the kernel can.
-pub(super) fn refuse_rights(anchor: i32) {
+pub fn refuse_rights(anchor: i32) {
     if PASS_RIGHTS.load(Relaxed) != NO {
         let done = kernel::setsockopt(anchor, libc::SOL_SOCKET, SO_PASSRIGHTS, &0i32).is_ok();
         PASS_RIGHTS.store(if done { YES } else { NO }, Relaxed);

@@ -21,7 +21,7 @@ pub(crate) fn disarm_rights(message: &libc::msghdr) {
 }
 
 /// Closes a descriptor received from a stranger.
-pub(crate) fn disarm(fd: i32) {
+pub fn disarm(fd: i32) {
     let off = libc::linger { l_onoff: 0, l_linger: 0 };
     let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &off);
     let _ = beeline_shm::sys::close(fd);

@@ -68,7 +68,7 @@ fn message<const N: usize>(part: &mut libc::iovec, control: &mut Control<N>) -> 
 
 /// What a client's anchor holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Waiting {
+pub enum Waiting {
     /// A whole message.
     Message,
     /// Nothing yet.
@@ -78,7 +78,7 @@ pub(super) enum Waiting {
 }
 
 /// Looks whether the client has spoken, taking nothing.
-pub(super) fn look(anchor: i32) -> Waiting {
+pub fn look(anchor: i32) -> Waiting {
     let mut bytes = [0u8; HELLO_BYTES];
     // Without room for control data a look copies no descriptor.
     match kernel::recv(anchor, &mut bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
@@ -93,7 +93,7 @@ pub(super) fn look(anchor: i32) -> Waiting {
 
 /// As [`look`], for somebody who must not be told of a client that has withdrawn its hello: one that is not at the other
 /// end any more is looked at more closely.
-pub(super) fn look_closely(anchor: i32) -> Waiting {
+pub fn look_closely(anchor: i32) -> Waiting {
     match look(anchor) {
         Waiting::Message if kernel::poll_now(anchor, 0) & libc::POLLHUP != 0 && is_withdrawn(anchor) => Waiting::Gone,
         seen => seen,
@@ -128,7 +128,7 @@ pub(super) struct Received {
 
 /// Why there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refusal {
+pub enum Refusal {
     /// The client has not spoken yet.
     Silence,
     /// The client is gone.

@@ -23,7 +23,7 @@ pub(super) static COUNT: AtomicU32 = AtomicU32::new(0);
 ///
 /// # Errors
 /// Those of memfd_create(2), ftruncate(2) and mmap(2), but for `EMFILE` and `ENFILE`.
-pub(in crate::meet) fn side() -> Result<Side, Errno> {
+pub fn side() -> Result<Side, Errno> {
     let (page, memfd) = match take() {
         Some((page, memfd)) => {
             // SAFETY: an idle page has no user.
@@ -42,14 +42,14 @@ pub(in crate::meet) fn side() -> Result<Side, Errno> {
 
 /// A side page and its memfd, if that is kept.
 #[derive(Clone, Copy)]
-pub(in crate::meet) struct Side {
+pub struct Side {
     pub state: &'static SideState,
     pub memfd: Option<i32>,
 }
 
 impl Side {
     /// The side has no user in this process any more. `alone` tells whether it never had one in another.
-    pub(in crate::meet) fn retire(self, alone: bool) {
+    pub fn retire(self, alone: bool) {
         // SAFETY: a side stands at the start of its page, which is mapped.
         let page = unsafe { SideMemory::from_address(core::ptr::from_ref(self.state) as usize) };
         if alone && COUNT.load(Relaxed) < IDLE_MAX {

@@ -65,7 +65,7 @@ pub struct SideState {
     pub options: [OptionValue; OPTIONS],
     /// How a new holder finds the rest.
     pub origin: Origin,
-    /// The processes that share the end, 0 for a free place ([`crate::life`], relays).
+    /// The processes that share the end, 0 for a free place (`life` of beeline-sockets, relays).
     pub sharers: [AtomicU32; SHARERS],
     /// Where the socket of an end that was demoted is to be had.
     pub gate: Gate,
@@ -162,7 +162,7 @@ pub mod state {
     /// it had not yet delivered is lost, so that is never the end of a stream; and its network card may know the
     /// lane's pages, so none is given back.
     pub const BRIDGED: u32 = 1024;
-    /// This client's hello lies at a door, and is not seen to be taken ([`crate::meet`], `offers`).
+    /// This client's hello lies at a door, and is not seen to be taken (`offers` of beeline-sockets).
     pub const OFFERED: u32 = 2048;
 }
 
@@ -335,7 +335,7 @@ impl SideState {
 }
 
 /// Stores an option in a side's places or a draft's. `false` when there is none left.
-pub(crate) fn store_option(options: &[OptionValue], level: i32, name: i32, value: i32) -> bool {
+pub fn store_option(options: &[OptionValue], level: i32, name: i32, value: i32) -> bool {
     let key = option_key(level, name);
     for slot in options {
         let claimed = slot.key.compare_exchange(0, key | BEING_STORED, Relaxed, Relaxed);
@@ -350,7 +350,7 @@ pub(crate) fn store_option(options: &[OptionValue], level: i32, name: i32, value
 
 /// In the key of a place that has no value yet. Two threads may store two options at one time, each in a place of its
 /// own; a place that a thread died over is completed by the next one that stores the same option.
-pub(crate) const BEING_STORED: u32 = 1 << 30;
+pub const BEING_STORED: u32 = 1 << 30;
 
 /// Never 0, which is a free place.
 pub(crate) fn option_key(level: i32, name: i32) -> u32 {
@@ -358,7 +358,7 @@ pub(crate) fn option_key(level: i32, name: i32) -> u32 {
 }
 
 /// Level and name of a key.
-pub(crate) fn option_of(key: u32) -> (i32, i32) {
+pub fn option_of(key: u32) -> (i32, i32) {
     ((key >> 16 & 0x3FFF) as i32, (key & 0xFFFF) as i32)
 }
 
@@ -366,7 +366,7 @@ const _: () = assert!(size_of::<SideState>() < 4096);
 
 /// Resets the connection: both directions are dead, and `errno` is pending. As in TCP, a reset that follows
 /// the peer's FIN is `EPIPE`.
-pub(crate) fn reset(side: &SideState, errno: i32) {
+pub fn reset(side: &SideState, errno: i32) {
     let fin = side.is(state::PEER_FIN);
     if side.mark(state::RESET | state::PEER_CLOSED) & state::RESET != 0 {
         side.error.store(if fin { libc::EPIPE } else { errno }, Relaxed);
@@ -374,7 +374,7 @@ pub(crate) fn reset(side: &SideState, errno: i32) {
 }
 
 /// Before the flag of an end: where nothing is left to read before it, it is what comes first.
-pub(crate) fn say_when(lane: &LaneMemory, end: End, side: &SideState) {
+pub fn say_when(lane: &LaneMemory, end: End, side: &SideState) {
     if side.tx.tail() == lane.head(end.peer()) {
         lane.set_stamp(end);
     }
@@ -382,15 +382,15 @@ pub(crate) fn say_when(lane: &LaneMemory, end: End, side: &SideState) {
 
 /// Arms the read wake word, so that the peer's next send leaves its fast path and looks at this end's flags and at
 /// its anchor.
-pub(crate) fn look_here(lane: &LaneMemory, end: End) {
+pub fn look_here(lane: &LaneMemory, end: End) {
     let armed = lane.wake(end, Wake::Read) | 1;
     // Far from the generations that this end's reader will use: no swap by the peer is meant for one of those.
     lane.set_wake(end, Wake::Read, armed.wrapping_add(1 << 30));
     lane.full_fence();
 }
 
-/// [`crate::ending::tell_linger`] for one who holds both locks.
-pub(crate) fn mark_linger(lane: &LaneMemory, end: End, side: &SideState) {
+/// Tells the peer what it means if this end vanishes, for one who holds both locks.
+pub fn mark_linger(lane: &LaneMemory, end: End, side: &SideState) {
     let ours = lane.flags(end);
     let meant = if side.linger.load(Relaxed) == 1 { ours | flags::ABORTS } else { ours & !flags::ABORTS };
     if meant != ours {

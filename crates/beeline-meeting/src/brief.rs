@@ -23,7 +23,7 @@ const PROBE_EVERY: u32 = 64;
 
 /// How a connection was used, when it ends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Life {
+pub struct Life {
     pub sends: u32,
     pub bytes: u64,
 }

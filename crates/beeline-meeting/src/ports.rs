@@ -37,12 +37,12 @@ pub(super) fn next() -> Option<u16> {
 }
 
 /// In the child of a `fork`: takes another place than the parent.
-pub(super) fn reset_after_fork() {
+pub fn reset_after_fork() {
     NEXT.store(0, Relaxed);
 }
 
 /// `ip_unprivileged_port_start`, ip(7).
-pub(super) fn first_unprivileged() -> u16 {
+pub fn first_unprivileged() -> u16 {
     range();
     u16::try_from(UNPRIVILEGED.load(Relaxed)).unwrap_or(u16::MAX)
 }

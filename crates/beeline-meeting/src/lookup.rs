@@ -51,7 +51,7 @@ const ENTRIES: usize = 16;
 
 /// A listener as a client needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub struct Target {
     /// `SO_COOKIE` of the listener.
     pub cookie: u64,
     /// Its owner.
@@ -118,7 +118,7 @@ fn remembered<R>(f: impl FnOnce(&mut [Option<Entry>; ENTRIES]) -> R) -> R {
 }
 
 /// Forgets all answers: something of this process was bound, is listening now, or listens no more.
-pub(super) fn forget() {
+pub fn forget() {
     remembered(|entries| {
         for entry in entries.iter_mut().flatten() {
             entry.target = None;
@@ -130,7 +130,7 @@ pub(super) fn forget() {
 }
 
 /// In the child of a `fork`: nobody holds the lock.
-pub(super) fn reset_after_fork() {
+pub fn reset_after_fork() {
     LOCK.reset();
 }
 
@@ -204,12 +204,12 @@ fn leaves(destination: SocketAddr) -> bool {
 }
 
 /// Notes how a connection over the bridge was used.
-pub(super) fn note_life(destination: SocketAddr, life: Life) {
+pub fn note_life(destination: SocketAddr, life: Life) {
     change(destination, |entry| entry.brief.ended(life, kernel::now_ns()));
 }
 
 /// Notes that the bridge takes no connection to a destination.
-pub(super) fn note_refused(destination: SocketAddr, reason: Reason) {
+pub fn note_refused(destination: SocketAddr, reason: Reason) {
     let until_ns = kernel::now_ns().saturating_add(REFUSED_NS);
     change(destination, |entry| entry.refused = Some((reason, until_ns)));
 }
@@ -231,7 +231,7 @@ fn place(destination: SocketAddr) -> Result<Place, Reason> {
 }
 
 /// Whether an address belongs to this host, so that a socket may be bound to it.
-pub(super) fn is_local(ip: IpAddr) -> bool {
+pub fn is_local(ip: IpAddr) -> bool {
     let is_loopback = match ip {
         // The first and the last address of its network are none, or are broadcast.
         IpAddr::V4(v4) => v4.is_loopback() && !matches!(v4.octets(), [_, 0, 0, 0] | [_, 255, 255, 255]),
@@ -245,7 +245,7 @@ pub(super) fn is_local(ip: IpAddr) -> bool {
 ///
 /// # Errors
 /// The reason why there is none.
-pub(super) fn listener(destination: SocketAddr, source: SocketAddr) -> Result<Target, Reason> {
+pub fn listener(destination: SocketAddr, source: SocketAddr) -> Result<Target, Reason> {
     if let Some(Entry { target: Some(target), .. }) = recall(destination)
         && kernel::now_ns().saturating_sub(target.known_ns) < REMEMBERED_NS
     {
@@ -277,7 +277,7 @@ pub(super) fn listener_now(destination: SocketAddr, source: SocketAddr) -> Resul
 }
 
 /// Whether a client has just found that there is no door.
-pub(super) fn is_doorless(destination: SocketAddr, cookie: u64) -> bool {
+pub fn is_doorless(destination: SocketAddr, cookie: u64) -> bool {
     recall(destination).is_some_and(|entry| {
         entry.target.is_some_and(|target| target.cookie == cookie) && kernel::now_ns() < entry.doorless_until_ns
     })
@@ -290,17 +290,17 @@ pub(super) fn note_doorless(destination: SocketAddr) {
 }
 
 /// Lets the next client look whether there is a door by now.
-pub(super) fn forget_doorless(destination: SocketAddr) {
+pub fn forget_doorless(destination: SocketAddr) {
     change(destination, |entry| entry.doorless_until_ns = 0);
 }
 
 /// Whether nobody has taken a hello there lately.
-pub(super) fn is_untaken(destination: SocketAddr) -> bool {
+pub fn is_untaken(destination: SocketAddr) -> bool {
     recall(destination).is_some_and(|entry| entry.untaken_until_ns != 0 && kernel::now_ns() < entry.untaken_until_ns)
 }
 
 /// Notes that nobody took a hello.
-pub(super) fn note_untaken(destination: SocketAddr) {
+pub fn note_untaken(destination: SocketAddr) {
     let now_ns = kernel::now_ns();
     SUSPECTED.store(true, Relaxed);
     change(destination, |entry| {
@@ -313,24 +313,24 @@ pub(super) fn note_untaken(destination: SocketAddr) {
 static SUSPECTED: AtomicBool = AtomicBool::new(false);
 
 /// Notes that somebody has taken a hello.
-pub(super) fn note_taken(destination: SocketAddr) {
+pub fn note_taken(destination: SocketAddr) {
     if SUSPECTED.load(Relaxed) {
         change(destination, |entry| (entry.untaken_pause_ns, entry.untaken_until_ns) = (0, 0));
     }
 }
 
 /// Whether TCP's queue of the listener that would take a connection from `source` has no room.
-pub(super) fn is_crowded(destination: SocketAddr, source: SocketAddr) -> bool {
+pub fn is_crowded(destination: SocketAddr, source: SocketAddr) -> bool {
     ask_listener(destination, source).is_ok_and(|listener| listener.is_full())
 }
 
 /// Whether the door of who listens there now was knocked at in vain.
-pub(super) fn was_in_vain(destination: SocketAddr) -> bool {
+pub fn was_in_vain(destination: SocketAddr) -> bool {
     recall(destination).is_some_and(|entry| entry.vain_cookie == Some(entry.cookie()))
 }
 
 /// Notes that a client has knocked in vain.
-pub(super) fn note_in_vain(destination: SocketAddr) {
+pub fn note_in_vain(destination: SocketAddr) {
     change(destination, |entry| entry.vain_cookie = Some(entry.cookie()));
 }
 
@@ -455,7 +455,7 @@ mod tests {
         let source = SocketAddr::new(local(destination).unwrap().source, 2000);
         let cookie: u64 = kernel::getsockopt(tcp.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE).unwrap();
         let found = listener_now(destination, source).unwrap();
-        assert_eq!((found.cookie, found.uid), (cookie, crate::meet::trust::euid()));
+        assert_eq!((found.cookie, found.uid), (cookie, crate::trust::euid()));
         assert_eq!(listener(destination, source).unwrap().cookie, cookie);
         drop(tcp);
         forget();

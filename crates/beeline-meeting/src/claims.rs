@@ -30,7 +30,7 @@ use crate::kernel::{self, SockAddr};
 
 /// How a client's address is reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Naming {
+pub enum Naming {
     /// By the name of its anchor.
     Plain,
     /// By the server.
@@ -42,7 +42,7 @@ pub(super) enum Naming {
 ///
 /// # Errors
 /// Why not.
-pub(super) fn prove(
+pub fn prove(
     name: &ConnName,
     naming: Naming,
     uid: Option<u32>,

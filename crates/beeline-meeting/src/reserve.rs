@@ -21,7 +21,7 @@ static IS_SCARCE: AtomicBool = AtomicBool::new(false);
 const SCARCE: u64 = 256;
 
 /// How many clients may wait at a door when the last one was accepted as `number`; `None` while numbers are plenty.
-pub(super) fn places_left(number: i32) -> Option<i32> {
+pub fn places_left(number: i32) -> Option<i32> {
     // As many as a door's queue has places count as plenty, and as many more: those may come before the next look.
     if number < ROOMY_BELOW.load(Relaxed).saturating_sub(2 * SCARCE as i32) {
         pool::FREED.store(0, Relaxed);
@@ -42,7 +42,7 @@ pub(super) fn places_left(number: i32) -> Option<i32> {
 }
 
 /// The limit of descriptors changes: nothing that was found out about it holds any more.
-pub(crate) fn forget_descriptor_limit() {
+pub fn forget_descriptor_limit() {
     ROOMY_BELOW.store(0, Relaxed);
 }
 
@@ -53,7 +53,7 @@ fn is_room(fd: i32) -> bool {
 
 /// Whether the program, which is about to accept on `fd`, has no number left but those that are hidden. As long as
 /// numbers have never been scarce nobody is asked.
-pub(super) fn is_full(fd: i32) -> bool {
+pub fn is_full(fd: i32) -> bool {
     IS_SCARCE.load(Relaxed) && !is_room(fd) && {
         pool::release_descriptors();
         !is_room(fd)
@@ -61,12 +61,12 @@ pub(super) fn is_full(fd: i32) -> bool {
 }
 
 /// Gives up the reserve. Returns whether there was one.
-pub(super) fn release_reserve() -> bool {
+pub fn release_reserve() -> bool {
     RESERVE.take().map(hidden::close_hidden).is_some()
 }
 
 /// Keeps a descriptor in reserve, now that clients may come. A socket of no use is as good as any.
-pub(super) fn keep_reserve() {
+pub fn keep_reserve() {
     if RESERVE.get().is_none()
         && let Ok(reserve) = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
     {

@@ -28,7 +28,7 @@
 //!
 //! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first. The memfds of lanes and
 //! sides are kept, as hidden descriptors, as long as there is room ([`hidden::keep`]): the client's for offering the
-//! lane again, all for handing the connection to another program ([`crate::life`]). A client's lane without its memfd is
+//! lane again, all for handing the connection to another program (`life` of beeline-sockets). A client's lane without its memfd is
 //! unmapped when its connection closes. When descriptors run short all of them are closed.
 
 mod offer;
@@ -47,8 +47,8 @@ use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
 use crate::{hidden, limits, stats};
 
-pub(super) use offer::{Offer, client_lane};
-pub(super) use sides::{Side, side};
+pub use offer::{Offer, client_lane};
+pub use sides::{Side, side};
 
 /// A lane that this process has mapped: in use by a connection, or idle.
 #[repr(C)]
@@ -66,7 +66,7 @@ pub struct PooledLane {
     /// Client: the TCP socket that holds the port of an explicit bind, plus one; 0 for none.
     holder: AtomicI32,
     /// Client: cookie of the listener.
-    pub(super) cookie: AtomicU64,
+    pub cookie: AtomicU64,
     /// Identity of the memory file.
     device: AtomicU64,
     inode: AtomicU64,
@@ -136,7 +136,7 @@ impl List {
 
 impl PooledLane {
     /// The mapped memory.
-    pub(super) fn memory(&self) -> LaneMemory {
+    pub fn memory(&self) -> LaneMemory {
         // SAFETY: a record in use or idle describes one live mapping.
         unsafe { LaneMemory::from_parts(self.address.load(Relaxed), self.ring_bytes.load(Relaxed)) }
     }
@@ -147,17 +147,17 @@ impl PooledLane {
     }
 
     /// The identity of the memory file.
-    pub(super) fn id(&self) -> FileId {
+    pub fn id(&self) -> FileId {
         FileId { device: self.device.load(Relaxed), inode: self.inode.load(Relaxed) }
     }
 
     /// The memory file, if it is kept.
-    pub(crate) fn memfd(&self) -> Option<i32> {
+    pub fn memfd(&self) -> Option<i32> {
         self.memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
     /// The TCP socket that holds the port of an explicit bind.
-    pub(crate) fn holder(&self) -> Option<i32> {
+    pub fn holder(&self) -> Option<i32> {
         self.holder.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
@@ -167,12 +167,12 @@ impl PooledLane {
     }
 
     /// Keeps the socket that holds the port of an explicit bind until the lane's end.
-    pub(super) fn hold(&self, socket: i32) {
+    pub fn hold(&self, socket: i32) {
         self.holder.store(socket.saturating_add(1), Relaxed);
     }
 
     /// The lane must not be used again.
-    pub(crate) fn spoil(&self) {
+    pub fn spoil(&self) {
         self.reusable.store(0, Relaxed);
     }
 
@@ -183,7 +183,7 @@ impl PooledLane {
 
     /// No process but this one has ever had the lane's present connection, nor its side: no fork comes between the
     /// mapping of the two.
-    pub(super) fn is_ours_alone(&self) -> bool {
+    pub fn is_ours_alone(&self) -> bool {
         self.is_private() && self.reusable.load(Relaxed) == 1
     }
 
@@ -203,7 +203,7 @@ impl PooledLane {
     }
 
     /// Closes the memory file's descriptor, if it is kept.
-    pub(crate) fn close_memfd(&self) {
+    pub fn close_memfd(&self) {
         if let Some(fd) = self.memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
             hidden::close_hidden(fd);
         }
@@ -239,7 +239,7 @@ pub(super) fn server_lane(memory: LaneMemory, id: FileId) -> Option<&'static Poo
 
 /// A record for a lane in use that this process has taken over from another program, with its hidden memfd and the
 /// hidden socket that holds its port.
-pub(super) fn adopted_lane(
+pub fn adopted_lane(
     memory: LaneMemory,
     id: FileId,
     memfd: Option<i32>,
@@ -257,7 +257,7 @@ pub(super) fn adopted_lane(
 
 /// The connection over this lane is over: keeps the lane or unmaps it. `alone` tells whether no other process
 /// ever shared the end.
-pub(super) fn retire(lane: &'static PooledLane, end: End, alone: bool) {
+pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
     if let Some(holder) = lane.holder.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
         hidden::close_hidden(holder);
     }
@@ -297,7 +297,7 @@ fn keep_idle(list: &List, lane: &'static PooledLane, keep: bool) -> Option<&'sta
 }
 
 /// Unmaps all idle lanes and side pages: before a `fork`.
-pub(super) fn purge() {
+pub fn purge() {
     for list in [&CLIENT, &SPARE, &SERVER] {
         drop_idle(list);
     }
@@ -305,7 +305,7 @@ pub(super) fn purge() {
 }
 
 /// Closes all memfds, because descriptors are short. Returns whether there were any.
-pub(super) fn release_descriptors() -> bool {
+pub fn release_descriptors() -> bool {
     let before = hidden::hidden_count();
     let any = close_memfds();
     // They are all that is free now.
@@ -318,7 +318,7 @@ pub(super) fn release_descriptors() -> bool {
 pub(super) static FREED: AtomicU32 = AtomicU32::new(0);
 
 /// What the pool has done by those who use its lanes, as it knows no connections.
-pub(super) struct Users {
+pub struct Users {
     /// Closes the memfds of lanes and sides in use. Whether there were any.
     pub release_memfds: fn() -> bool,
 }
@@ -326,7 +326,7 @@ pub(super) struct Users {
 static USERS: AtomicPtr<Users> = AtomicPtr::new(core::ptr::null_mut());
 
 /// From now on these are asked: before the first connection has its lane.
-pub(super) fn register(users: &'static Users) {
+pub fn register(users: &'static Users) {
     USERS.store(core::ptr::from_ref(users).cast_mut(), Release);
 }
 
@@ -352,7 +352,7 @@ fn drop_idle(list: &List) -> bool {
 }
 
 /// In the child of a `fork`: nobody holds the locks.
-pub(super) fn reset_after_fork() {
+pub fn reset_after_fork() {
     LOCK.reset();
     LANES.reset_after_fork(|_| {});
     // What other threads gave back since the `purge` before the fork. One may have been about to count.
