@@ -13,19 +13,19 @@ pub struct Pin {
 
 impl Pin {
     /// The description.
-    pub(crate) fn desc(&self) -> &'static Desc {
+    pub fn desc(&self) -> &'static Desc {
         self.desc
     }
 
     /// The number that leads to the description: `fd`, unless that was closed since. It stays so while one of the
     /// description's locks is held.
-    pub(crate) fn fd(&self, fd: i32) -> i32 {
+    pub fn fd(&self, fd: i32) -> i32 {
         crate::table::number_of(self.desc, fd)
     }
 
     /// Runs `wait`, a spin or a sleep; a thread that is cancelled in it, or jumps out, gives the pin back. Nests: a call
     /// that has to be done as a whole is one wait from its beginning to its end.
-    pub(crate) fn while_waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
+    pub fn while_waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
         unsafe extern "C" fn undo(desc: *mut core::ffi::c_void) {
             // SAFETY: the description below, an object of a slab.
             let desc: &'static Desc = unsafe { &*desc.cast() };
@@ -46,13 +46,13 @@ impl Pin {
 impl Desc {
     /// Keeps the description, its lane and its side for its holder. Only [`crate::guards::pin`] can tell whether they
     /// were still there to be kept.
-    pub(crate) fn pin(&'static self) -> Pin {
+    pub fn pin(&'static self) -> Pin {
         self.keepers.pin();
         Pin { desc: self, waits: Cell::new(false) }
     }
 
     /// Makes a pin that waits from now on into one that whoever has the description gives back by [`Desc::let_go`].
-    pub(crate) fn hold(pin: Pin) -> &'static Desc {
+    pub fn hold(pin: Pin) -> &'static Desc {
         let desc = pin.desc;
         core::mem::forget(pin);
         desc.keepers.begin_wait();
@@ -60,7 +60,7 @@ impl Desc {
     }
 
     /// See [`Desc::hold`].
-    pub(crate) fn let_go(&'static self) {
+    pub fn let_go(&'static self) {
         self.keepers.end_wait();
         unpin(self);
     }

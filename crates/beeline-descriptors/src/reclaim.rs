@@ -27,7 +27,7 @@ static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 
 /// Accounts for a ring that now reaches `bytes` far. No lock may be held.
 #[inline]
-pub(crate) fn account(desc: &Desc, bytes: u32) {
+pub fn account(desc: &Desc, bytes: u32) {
     let reach = bytes / GRANULE_BYTES;
     if reach > desc.granules.load(Relaxed) {
         grow(desc, reach);

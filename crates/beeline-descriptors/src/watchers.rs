@@ -10,7 +10,7 @@ use core::sync::atomic::{
 use crate::desc::Desc;
 
 /// What is told of a description and a number that leads, or led, to it.
-pub(crate) struct Watchers {
+pub struct Watchers {
     /// The number is about to be closed, or to lead elsewhere.
     pub forget: fn(i32, &'static Desc),
     /// Nothing leads to the description any more, and no set takes it in.
@@ -26,7 +26,7 @@ pub(crate) struct Watchers {
 static WATCHERS: AtomicPtr<Watchers> = AtomicPtr::new(core::ptr::null_mut());
 
 /// From now on these are told.
-pub(crate) fn register(watchers: &'static Watchers) {
+pub fn register(watchers: &'static Watchers) {
     WATCHERS.store(core::ptr::from_ref(watchers).cast_mut(), Release);
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn forget_last(fd: i32, desc: &'static Desc) {
 }
 
 /// See [`Watchers::notify`].
-pub(crate) fn notify(fd: i32, desc: &'static Desc) {
+pub fn notify(fd: i32, desc: &'static Desc) {
     if let Some(watchers) = all() {
         (watchers.notify)(fd, desc);
     }

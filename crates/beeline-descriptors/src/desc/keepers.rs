@@ -20,7 +20,7 @@ use core::sync::atomic::{
 
 /// See the module. Valid when zeroed.
 #[repr(C)]
-pub(crate) struct Keepers {
+pub struct Keepers {
     /// Fds of this process that lead here.
     numbers: AtomicU32,
     /// Operations that need the lane and its side without a lock.
@@ -52,7 +52,7 @@ impl Keepers {
     }
 
     /// Whether at most one number leads here.
-    pub(crate) fn has_last_number(&self) -> bool {
+    pub fn has_last_number(&self) -> bool {
         self.numbers.load(Acquire) <= 1
     }
 
@@ -72,7 +72,7 @@ impl Keepers {
     }
 
     /// How many calls use it.
-    pub(crate) fn pins(&self) -> u32 {
+    pub fn pins(&self) -> u32 {
         self.pins.load(SeqCst)
     }
 

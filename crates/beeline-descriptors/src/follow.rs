@@ -38,7 +38,7 @@ const ANSWER_NS: u64 = 5_000_000_000;
 /// What is said at the gate.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Message {
+pub struct Message {
     pub secret: u64,
     /// The sharer that speaks.
     pub sharer: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Message {
 
 const _: () = assert!(size_of::<Message>() == size_of::<u64>() + 2 * size_of::<u32>(), "without padding");
 
-pub(crate) const FOLLOW: u32 = 1;
+pub const FOLLOW: u32 = 1;
 const LEAVE: u32 = 2;
 const PREFIX: &[u8] = b"beeline/1/relay/";
 
@@ -57,13 +57,13 @@ static BEHIND: AtomicBool = AtomicBool::new(false);
 
 /// Notes that an end is relayed. May be called with any lock held.
 #[cold]
-pub(crate) fn fall_behind() {
+pub fn fall_behind() {
     BEHIND.store(true, Release);
 }
 
 /// Follows with all ends that were found to be relayed. Returns whether there were any. No lock may be held.
 #[inline]
-pub(crate) fn catch_up() -> bool {
+pub fn catch_up() -> bool {
     BEHIND.load(Relaxed) && catch_up_now()
 }
 
@@ -78,7 +78,7 @@ fn catch_up_now() -> bool {
 /// Follows if the end was demoted by another holder. Returns whether the description is no lane any more. No lock may be
 /// held.
 #[inline]
-pub(crate) fn follow_if_relayed(fd: i32, desc: &'static Desc) -> bool {
+pub fn follow_if_relayed(fd: i32, desc: &'static Desc) -> bool {
     desc.shared.load(Relaxed) && follow(fd, desc)
 }
 
@@ -114,7 +114,7 @@ fn follow(fd: i32, desc: &'static Desc) -> bool {
 }
 
 /// This process has closed an end that is relayed. It was taken off the list; the relay may be waiting for that.
-pub(crate) fn left(side: &SideState) {
+pub fn left(side: &SideState) {
     if let Some(socket) = visit(&side.gate) {
         let _ = say(socket, &side.gate, LEAVE);
         let _ = sys::close(socket);
@@ -137,7 +137,7 @@ fn visit(gate: &Gate) -> Option<i32> {
     Some(socket)
 }
 
-pub(crate) fn name(gate: &Gate) -> Option<SockAddr> {
+pub fn name(gate: &Gate) -> Option<SockAddr> {
     let mut bytes = [0u8; PREFIX.len() + 16];
     let (prefix, digits) = bytes.split_at_mut(PREFIX.len());
     prefix.copy_from_slice(PREFIX);
@@ -178,7 +178,7 @@ fn ask(gate: &Gate) -> Option<i32> {
 
 /// Room for one descriptor in a message.
 #[repr(C, align(8))]
-pub(crate) struct Control(pub [u8; 24]);
+pub struct Control(pub [u8; 24]);
 
 /// Receives the socket with the right answer.
 fn receive(socket: i32, answer: u64) -> Option<i32> {
@@ -205,7 +205,7 @@ fn receive(socket: i32, answer: u64) -> Option<i32> {
     None
 }
 
-pub(crate) fn header(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+pub fn header(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iov = part;

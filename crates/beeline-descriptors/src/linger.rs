@@ -28,7 +28,7 @@ use crate::table;
 
 /// `fd`, which leads to `desc`, is about to be closed or to lead elsewhere: if it is the last number, and calls wait,
 /// `desc` gets a hidden one. The caller holds [`changing`].
-pub(crate) fn keep(fd: i32, desc: &'static Desc) {
+pub fn keep(fd: i32, desc: &'static Desc) {
     let is_last = desc.keepers.has_last_number();
     if !is_last || !desc.keepers.is_awaited() || !matches!(desc.kind(), Kind::Lane | Kind::Listener | Kind::Epoll) {
         return;
@@ -41,7 +41,7 @@ pub(crate) fn keep(fd: i32, desc: &'static Desc) {
 }
 
 /// Closes the hidden number of `desc`, if it has one and no call needs it any more. No lock may be held.
-pub(crate) fn end_lingering(desc: &'static Desc) {
+pub fn end_lingering(desc: &'static Desc) {
     if is_guest_of_parent() {
         return;
     }
@@ -61,7 +61,7 @@ pub(crate) fn end_lingering(desc: &'static Desc) {
 }
 
 /// In the child of a `fork`, where no call waits.
-pub(crate) fn end_all_in_child() {
+pub fn end_all_in_child() {
     table::for_each(|fd, desc| {
         if desc.keepers.lingers_as(fd) {
             end_lingering(desc);

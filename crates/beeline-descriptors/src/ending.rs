@@ -10,14 +10,14 @@ use crate::side::{SideState, mark_linger, reset, state};
 use crate::{kernel, stats};
 
 /// Flags by which a peer says more than how far it has written.
-pub(crate) const TELLING: u32 = flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT;
+pub const TELLING: u32 = flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT;
 
 /// Flags of a peer that has shut down both halves.
-pub(crate) const DEAF: u32 = flags::FIN | flags::SHUT_RD;
+pub const DEAF: u32 = flags::FIN | flags::SHUT_RD;
 
 /// What a blocked or failing operation does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Next {
+pub enum Next {
     /// Look at the connection again.
     Again,
     /// The connection is now a plain TCP socket under the same fd.
@@ -27,7 +27,7 @@ pub(crate) enum Next {
 /// Adopts what the peer's front says about its end: FIN, close, reset. Cheap: the flag word shares a line with
 /// the peer's cursor.
 #[inline]
-pub(crate) fn observe(desc: &Desc, side: &SideState) {
+pub fn observe(desc: &Desc, side: &SideState) {
     let lane = desc.lane();
     let theirs = lane.flags(desc.end().peer());
     if theirs & (flags::FIN | flags::CLOSED | flags::RESET) != 0 {
@@ -59,7 +59,7 @@ fn adopt(side: &SideState, theirs: u32) {
 ///
 /// # Errors
 /// The fault of the peer that it tells of, to be answered when no lock is held.
-pub(crate) fn hear(desc: &'static Desc, revents: i16) -> Result<(), Fault> {
+pub fn hear(desc: &'static Desc, revents: i16) -> Result<(), Fault> {
     let side = desc.side();
     if revents & libc::POLLIN != 0 {
         side.rx.note_bell();
@@ -76,7 +76,7 @@ pub(crate) fn hear(desc: &'static Desc, revents: i16) -> Result<(), Fault> {
 
 /// Whether what the kernel says about an anchor means that the peer's end is closed. Both halves shut down, each by
 /// whichever end, read as `POLLHUP`, too; an error is only left by a close.
-pub(crate) fn tells_of_end(desc: &Desc, revents: i16) -> bool {
+pub fn tells_of_end(desc: &Desc, revents: i16) -> bool {
     let side = desc.side();
     let theirs = desc.lane().flags(desc.end().peer());
     let shut = (side.is(state::SHUT_RD) || theirs & flags::FIN != 0)
@@ -108,7 +108,7 @@ pub(crate) fn poison_locked(desc: &'static Desc, poison: Poison) {
 
 /// Tells the peer what it means if this end vanishes: to be called when `SO_LINGER` may have changed. No lock may be
 /// held.
-pub(crate) fn tell_linger(desc: &'static Desc) {
+pub fn tell_linger(desc: &'static Desc) {
     let _both = desc.lock_both();
     if desc.is_lane() {
         mark_linger(&desc.lane(), desc.end(), desc.side());

@@ -49,7 +49,7 @@ pub struct RxGuard {
 
 impl Desc {
     /// Locks the writing direction. `None` if this is not a lane, or not ours any more: then the process follows
-    /// ([`crate::life`]) before the kernel gets the call.
+    /// ([`crate::follow`]) before the kernel gets the call.
     #[inline]
     pub fn lock_tx(&'static self) -> Option<TxGuard> {
         self.await_tx(|_| true).ok()
@@ -97,7 +97,7 @@ impl Desc {
     /// As [`Desc::try_tx`], without the other processes that may hold the end: for sends that keep those
     /// out only while they copy.
     #[inline]
-    pub(crate) fn tx_here(&'static self) -> Option<TxGuard> {
+    pub fn tx_here(&'static self) -> Option<TxGuard> {
         let outer = self.tx_lock.lock();
         let shares = self.shared.load(Relaxed);
         self.is_lane().then(|| TxGuard {
@@ -113,14 +113,14 @@ impl Desc {
     /// Locks the writing direction of a lane that no other process shares: what most sends need, without a
     /// [`TxGuard`] to carry about. `None` if this is anything else.
     #[inline(always)]
-    pub(crate) fn lock_tx_alone(&self) -> Option<Guard<'_>> {
+    pub fn lock_tx_alone(&self) -> Option<Guard<'_>> {
         let guard = self.tx_lock.lock();
         (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
     }
 
     /// As [`Desc::lock_tx_alone`], for the reading direction.
     #[inline(always)]
-    pub(crate) fn lock_rx_alone(&self) -> Option<Guard<'_>> {
+    pub fn lock_rx_alone(&self) -> Option<Guard<'_>> {
         let guard = self.rx_lock.lock();
         (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
     }
@@ -243,13 +243,13 @@ impl TxGuard {
 
     /// Whether other processes may wait for this one.
     #[inline]
-    pub(crate) fn is_awaited(&self) -> bool {
+    pub fn is_awaited(&self) -> bool {
         self.inner.is_some()
     }
 
     /// Whether other processes may hold this end.
     #[inline]
-    pub(crate) fn shares(&self) -> bool {
+    pub fn shares(&self) -> bool {
         self.shares
     }
 

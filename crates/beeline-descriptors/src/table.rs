@@ -77,7 +77,7 @@ pub fn leads_to(fd: i32, desc: &'static Desc) -> bool {
 
 /// A number that leads to `desc`, which the caller keeps: `fd`, if that does. `fd` if none does.
 #[must_use]
-pub(crate) fn number_of(desc: &'static Desc, fd: i32) -> i32 {
+pub fn number_of(desc: &'static Desc, fd: i32) -> i32 {
     if leads_to(fd, desc) {
         return fd;
     }
@@ -170,7 +170,7 @@ fn grow(fd: i32) -> Option<&'static AtomicPtr<Desc>> {
 
 /// Puts `file` under every fd that leads to `desc`, close-on-exec where the fd was. False when nothing was done.
 /// Epoll registrations must be taken out before.
-pub(crate) fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
+pub fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
     let mut refused = None;
     each_fd(fd, desc, |fd| {
         if refused.is_none() && !put(file, fd) {
@@ -199,14 +199,14 @@ fn put(file: i32, fd: i32) -> bool {
 
 /// Whether [`put_under`] may be expected to do it, by a number that the kernel has just given out: it refuses those beyond
 /// the limit, which may have been lowered since they were given out.
-pub(crate) fn may_be_put_under(fd: i32, desc: &'static Desc, given: i32) -> bool {
+pub fn may_be_put_under(fd: i32, desc: &'static Desc, given: i32) -> bool {
     let mut may = true;
     each_fd(fd, desc, |fd| may &= fd < given || within_limit(fd));
     may
 }
 
 /// Calls `f` for every fd that leads to `desc`, of which `fd` is one.
-pub(crate) fn each_fd(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32)) {
+pub fn each_fd(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32)) {
     if desc.keepers.has_last_number() {
         return f(fd);
     }
@@ -218,7 +218,7 @@ pub(crate) fn each_fd(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32)) {
 }
 
 /// Whether the kernel would accept `fd` as a target of dup2(2).
-pub(crate) fn within_limit(fd: i32) -> bool {
+pub fn within_limit(fd: i32) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let args = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
     // SAFETY: a live rlimit for the old value, none for the new one.

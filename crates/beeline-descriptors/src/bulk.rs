@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use beeline_shm::HAS_COPY_AROUND;
 
 /// The shortest message for which there is a choice.
-pub(crate) const BULK_BYTES: usize = 16 * 1024;
+pub const BULK_BYTES: usize = 16 * 1024;
 const WINDOW_BYTES: u64 = 512 * 1024;
 /// Windows between the first trials.
 const PAUSE_MIN: u32 = 8;
@@ -57,12 +57,12 @@ impl Bulk {
 
     /// Whether the next message is to be copied around the caches.
     #[inline]
-    pub(crate) fn goes_around(&self) -> bool {
+    pub fn goes_around(&self) -> bool {
         HAS_COPY_AROUND && self.around.load(Relaxed) != self.trial.load(Relaxed)
     }
 
     /// A send of so many bytes took so long.
-    pub(crate) fn sent(&self, bytes: usize, ticks: u64) {
+    pub fn sent(&self, bytes: usize, ticks: u64) {
         let bytes = self.bytes.load(Relaxed).saturating_add(bytes as u64);
         let ticks = self.ticks.load(Relaxed).saturating_add(ticks);
         if bytes < WINDOW_BYTES {

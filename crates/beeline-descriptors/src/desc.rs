@@ -12,7 +12,7 @@
 //!    back before a system call that a send makes ([`TxGuard::let_others_in`]).
 //! 3. An operation that sleeps first pins the description and lets its locks go. After the sleep it checks
 //!    again: the description may have become something else, and the fd may have been closed. Then the description has
-//!    another, until the operation ends ([`crate::life`], `linger`).
+//!    another, until the operation ends ([`crate::linger`]).
 //! 4. Closing the last fd makes the kind `Closed`. When the last pin is gone, too, the lane is given back and the
 //!    description returns to its slab.
 
@@ -41,8 +41,8 @@ use crate::wait::SpinState;
 
 pub use draft::Draft;
 pub use guards::{RxGuard, TxGuard, Unlocked};
-use keepers::Keepers;
-use pace::Pace;
+pub use keepers::Keepers;
+pub use pace::Pace;
 pub use pin::Pin;
 
 /// What a description is.
@@ -78,7 +78,7 @@ pub struct Desc {
     lane: AtomicUsize,
     ring_bytes: AtomicU32,
     /// Whether it pays to spin for the connection.
-    pub(crate) spin: SpinState,
+    pub spin: SpinState,
     side: AtomicPtr<SideState>,
     /// When a receive begins without looking.
     pub read_pacing: crate::read_pacing::ReadPacing,
@@ -87,7 +87,7 @@ pub struct Desc {
     /// The lane's peer is a bridge.
     pub bridged: AtomicBool,
     /// What calls have seen lately.
-    pub(crate) pace: Pace,
+    pub pace: Pace,
     /// How long messages are copied.
     pub bulk: crate::bulk::Bulk,
     /// Where the connection's figures go; null if it has no slot.
@@ -95,39 +95,39 @@ pub struct Desc {
     /// An fd of this process that leads here.
     pub fd: AtomicI32,
     /// For the client's end of a connection that nobody has taken yet: when that is to be looked at, and the next such
-    /// connection ([`crate::meet`], `offers`). 0 for any other.
+    /// connection (`offers` of beeline-sockets). 0 for any other.
     pub offered_until_ns: AtomicU64,
-    pub(crate) next_offer: AtomicPtr<Desc>,
+    pub next_offer: AtomicPtr<Desc>,
     /// Whether a thread takes the connection over to TCP.
-    pub(crate) leaving: AtomicBool,
+    pub leaving: AtomicBool,
     /// Who keeps the description.
-    pub(crate) keepers: Keepers,
+    pub keepers: Keepers,
     /// Entries of epoll sets that lead here.
     pub entries: AtomicU32,
     /// Parked entries of epoll sets that lead here.
     pub parked: AtomicU32,
     /// `forks` of the process when the socket was made: a fork since then may share it.
     pub born: AtomicU32,
-    /// The number of the `fork` that has counted a holder more last, 0 for none ([`crate::life`], `fork`).
+    /// The number of the `fork` that has counted a holder more last, 0 for none (`life` of beeline-sockets).
     pub counted_by: AtomicU32,
     /// `AF_INET` or `AF_INET6`.
     pub family: AtomicU32,
     /// Options set before the connection.
     pub draft: Draft,
     /// What the layers above do with the description.
-    pub(crate) operations: operations::Table,
+    pub operations: operations::Table,
     /// The listener's state, for [`Kind::Listener`]. This field and the next lead to objects of layers above, and are
     /// read and written by the module of the object's type alone (`Listener::of`). They are not one field, as the kernel's
     /// `private_data` is: who has found a description without a lock may find it to be of another kind a moment later,
     /// and then shall find no object, never one of another type.
-    pub(crate) listener: AtomicPtr<()>,
+    pub listener: AtomicPtr<()>,
     /// The set, for [`Kind::Epoll`].
-    pub(crate) set: AtomicPtr<()>,
+    pub set: AtomicPtr<()>,
     /// The lane as the pool knows it, for giving it back.
     pooled: AtomicPtr<PooledLane>,
     /// The side's memfd, hidden, plus one; 0 when it is not kept.
     side_memfd: AtomicI32,
-    /// Whether a program that is spawned shall have it ([`crate::life::named_in_spawn`]).
+    /// Whether a program that is spawned shall have it (`life::named_in_spawn` of beeline-sockets).
     pub named_in_spawn: AtomicU32,
     next_free: AtomicPtr<Desc>,
 }
@@ -204,7 +204,7 @@ impl Desc {
     /// Asks for this end's front for a send that is about to take its lock, if this is a lane. Nothing is held yet, so
     /// it may cease to be one meanwhile: a hint about an address is harmless wherever that leads.
     #[inline]
-    pub(crate) fn prefetch_front(&self) {
+    pub fn prefetch_front(&self) {
         if self.is_lane() {
             self.lane().prefetch_front(self.end());
         }
@@ -234,12 +234,12 @@ impl Desc {
     }
 
     /// Makes the description `Closed`. Both locks are held.
-    pub(crate) fn mark_closed(&self) {
+    pub fn mark_closed(&self) {
         self.kind.store(Kind::Closed as u32, Release);
     }
 
     /// Makes a lane a plain TCP socket again. Both locks are held; the lane stays mapped until the end.
-    pub(crate) fn mark_tcp(&self) {
+    pub fn mark_tcp(&self) {
         self.kind.store(Kind::Tcp as u32, Release);
     }
 
@@ -250,41 +250,41 @@ impl Desc {
 
     /// Whether a lane is mapped, in use or not any more.
     #[must_use]
-    pub(crate) fn has_lane(&self) -> bool {
+    pub fn has_lane(&self) -> bool {
         self.lane.load(Relaxed) != 0
     }
 
     /// The side's memfd, if it is kept.
     #[must_use]
-    pub(crate) fn side_memfd(&self) -> Option<i32> {
+    pub fn side_memfd(&self) -> Option<i32> {
         self.side_memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
     /// Keeps the side's memfd.
-    pub(crate) fn keep_side_memfd(&self, fd: Option<i32>) {
+    pub fn keep_side_memfd(&self, fd: Option<i32>) {
         self.side_memfd.store(fd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
     }
 
     /// Takes the side's memfd out: for closing it.
-    pub(crate) fn take_side_memfd(&self) -> Option<i32> {
+    pub fn take_side_memfd(&self) -> Option<i32> {
         self.side_memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
     /// The lane as the pool knows it.
     #[must_use]
-    pub(crate) fn pooled(&self) -> Option<&'static PooledLane> {
+    pub fn pooled(&self) -> Option<&'static PooledLane> {
         // SAFETY: null, or what `set_pooled` took: an object that lives for ever.
         unsafe { self.pooled.load(Relaxed).as_ref() }
     }
 
     /// Notes the lane as the pool knows it.
-    pub(crate) fn set_pooled(&self, lane: Option<&'static PooledLane>) {
+    pub fn set_pooled(&self, lane: Option<&'static PooledLane>) {
         self.pooled.store(lane.map_or(core::ptr::null_mut(), |lane| core::ptr::from_ref(lane).cast_mut()), Relaxed);
     }
 
     /// In the child of a `fork`: no other thread of this process holds locks or pins, whether the description is in
     /// use or not.
-    pub(crate) fn forget_other_threads(&self) {
+    pub fn forget_other_threads(&self) {
         self.tx_lock.reset();
         self.rx_lock.reset();
         if self.leaving.load(Relaxed) {
@@ -294,13 +294,13 @@ impl Desc {
     }
 
     /// Looks at a lane that nobody else keeps for the caller. `None` if this is not a lane.
-    pub(crate) fn glance<R>(&'static self, look: impl FnOnce() -> R) -> Option<R> {
+    pub fn glance<R>(&'static self, look: impl FnOnce() -> R) -> Option<R> {
         let _guard = self.rx_lock.lock();
         self.is_lane().then(look)
     }
 
     /// The last fd is gone: gives the lane and the description back, or leaves that to the last pin.
-    pub(crate) fn give_if_unused(&'static self) {
+    pub fn give_if_unused(&'static self) {
         if self.keepers.has_no_number() {
             self.keepers.end();
             self.end_if_due();

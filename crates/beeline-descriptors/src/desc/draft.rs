@@ -26,7 +26,7 @@ pub struct Draft {
 
 impl Draft {
     /// What a listener's connections inherit that the app may not have set: binding to an IPv6 address sets it.
-    pub(crate) fn note_v6_only(&self, fd: i32) {
+    pub fn note_v6_only(&self, fd: i32) {
         if let Ok(only) = kernel::getsockopt::<i32>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
             let _ = store_option(&self.options, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only);
         }

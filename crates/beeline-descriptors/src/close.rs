@@ -6,7 +6,7 @@ use crate::{changing, linger, slots, table, watchers};
 
 /// A description that an fd no longer leads to.
 #[must_use]
-pub(crate) struct Settled {
+pub struct Settled {
     desc: &'static Desc,
     /// Whether that was its last fd.
     last: bool,
@@ -14,7 +14,7 @@ pub(crate) struct Settled {
 
 impl Settled {
     /// Gives the description back, once the kernel has closed the fd.
-    pub(crate) fn finish(self) {
+    pub fn finish(self) {
         if self.last {
             self.desc.give_if_unused();
         } else if self.desc.keepers.lingers() {
@@ -26,7 +26,7 @@ impl Settled {
 
 /// Makes `fd`, which leads to `desc`, lead to `next`. If it was the last fd, `desc` ends. The kernel's close
 /// is still to come. The caller holds `changing::changing`.
-pub(crate) fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
+pub fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
     watchers::forget(fd, desc);
     let last = desc.keepers.has_last_number();
     if last {
@@ -48,7 +48,7 @@ pub(crate) fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) 
 }
 
 /// The kernel has given `fd` to something new. If it led to a description, the app closed it behind our back.
-pub(crate) fn fd_reborn(fd: i32) {
+pub fn fd_reborn(fd: i32) {
     if table::get(fd).is_some() && !is_guest_of_parent() {
         let _changing = changing::changing();
         forget_stale(fd);
@@ -56,7 +56,7 @@ pub(crate) fn fd_reborn(fd: i32) {
 }
 
 /// Ends what `fd` led to, which the kernel has closed already. The caller holds `changing::changing`.
-pub(crate) fn forget_stale(fd: i32) {
+pub fn forget_stale(fd: i32) {
     let Some(desc) = table::get(fd) else { return };
     watchers::forget(fd, desc);
     let last = desc.keepers.has_last_number();

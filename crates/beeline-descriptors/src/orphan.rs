@@ -1,4 +1,4 @@
-//! Anchors that came from another program without the rest of their end ([`crate::life`], `adopt`): the lender had no
+//! Anchors that came from another program without the rest of their end (`life::adopt` of beeline-sockets): the lender had no
 //! descriptors to spare, or was not trusted, or did not pass through the library.
 //!
 //! The lane is not mapped here, so nothing can be sent or received. Such an end fails like a connection that was reset,
@@ -19,7 +19,7 @@ use crate::{Errno, kernel, table};
 const NO_BELL: u8 = !beeline_wire::BELL;
 
 /// Makes `fd`, which is an anchor, an orphan. The table has no entry for it.
-pub(crate) fn mark(fd: i32) {
+pub fn mark(fd: i32) {
     if let Some(desc) = DESCS.take() {
         desc.begin(Kind::Orphan, fd, 0, 0);
         let _ = table::set(fd, Some(desc));
@@ -28,7 +28,7 @@ pub(crate) fn mark(fd: i32) {
 
 /// An orphan was to be read or written: the peer learns that this end does not work. The error to report.
 #[cold]
-pub(crate) fn orphan_used(desc: &Desc) -> Errno {
+pub fn orphan_used(desc: &Desc) -> Errno {
     // `shared` has no other meaning without a lane.
     if !desc.shared.swap(true, Relaxed) {
         let _ = kernel::send(desc.fd.load(Relaxed), &[NO_BELL], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
@@ -38,7 +38,7 @@ pub(crate) fn orphan_used(desc: &Desc) -> Errno {
 
 /// Whether `fd` is either end of a connection's anchor: one of its names is a connection's, or both ends know it by its
 /// door's, because the client found all names taken.
-pub(crate) fn is_anchor(fd: i32) -> bool {
+pub fn is_anchor(fd: i32) -> bool {
     if kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Ok(libc::AF_UNIX) {
         return false;
     }

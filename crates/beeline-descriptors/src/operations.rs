@@ -14,11 +14,11 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use crate::desc::Desc;
 
 /// The most descriptors that a listener may have beside its own: its door, and clients that have not said hello.
-pub(crate) const FURTHER_FDS: usize = 20;
+pub const FURTHER_FDS: usize = 20;
 
 /// Whether a number that leads nowhere, and is about to be watched, turns out to be a listener that another program has
 /// left to this one. Then it leads to a description.
-pub(crate) type Adopt = fn(i32) -> bool;
+pub type Adopt = fn(i32) -> bool;
 
 /// How an attempt to begin again has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +32,7 @@ pub enum Begun {
 }
 
 /// See the module.
-pub(crate) struct Operations {
+pub struct Operations {
     /// The last fd of this process that leads to the description is about to be closed. The caller holds
     /// `changing::changing`.
     pub close: fn(&'static Desc),
@@ -54,7 +54,7 @@ pub(crate) struct Operations {
 
 impl Operations {
     /// Of a description that nobody has to be told of.
-    pub(crate) const NONE: Operations = Operations {
+    pub const NONE: Operations = Operations {
         close: |_| {},
         end_lingering: |_| {},
         retire: |_| {},
@@ -68,17 +68,17 @@ impl Operations {
 static NONE: Operations = Operations::NONE;
 
 /// Where a description leads to its operations; to [`Operations::NONE`] when zeroed.
-pub(crate) struct Table(AtomicPtr<Operations>);
+pub struct Table(AtomicPtr<Operations>);
 
 impl Table {
     /// The operations.
-    pub(crate) fn get(&self) -> &'static Operations {
+    pub fn get(&self) -> &'static Operations {
         // SAFETY: null or a table that lives for ever.
         unsafe { self.0.load(Relaxed).as_ref() }.unwrap_or(&NONE)
     }
 
     /// Leads to `operations` from now on. Who sees the description's kind sees them, too: that is stored later.
-    pub(crate) fn set(&self, operations: &'static Operations) {
+    pub fn set(&self, operations: &'static Operations) {
         self.0.store(core::ptr::from_ref(operations).cast_mut(), Relaxed);
     }
 }

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// See the module. Valid when zeroed.
 #[repr(C)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// Sends that were complete at once.
     sends: AtomicU32,
     /// Times a send found the ring full: each is the beginning of an `EPOLLOUT` edge.
@@ -32,49 +32,49 @@ impl Pace {
 
     /// How many sends were complete at once.
     #[inline(always)]
-    pub(crate) fn sends(&self) -> u32 {
+    pub fn sends(&self) -> u32 {
         self.sends.load(Relaxed)
     }
 
     /// There are so many now.
     #[inline(always)]
-    pub(crate) fn count_sends(&self, sends: u32) {
+    pub fn count_sends(&self, sends: u32) {
         self.sends.store(sends, Relaxed);
     }
 
     /// When somebody last asked the kernel.
     #[inline(always)]
-    pub(crate) fn looked(&self) -> u64 {
+    pub fn looked(&self) -> u64 {
         self.looked.load(Relaxed)
     }
 
     /// Somebody asks it now.
-    pub(crate) fn look(&self, now_ticks: u64) {
+    pub fn look(&self, now_ticks: u64) {
         self.looked.store(now_ticks, Relaxed);
     }
 
     /// When a wait last heard of the connection.
-    pub(crate) fn heard(&self) -> u64 {
+    pub fn heard(&self) -> u64 {
         self.heard.load(Relaxed)
     }
 
     /// A wait hears of it now.
-    pub(crate) fn hear(&self, now_ticks: u64) {
+    pub fn hear(&self, now_ticks: u64) {
         self.heard.store(now_ticks, Relaxed);
     }
 
     /// How often a send has found the ring full.
-    pub(crate) fn fulls(&self) -> u32 {
+    pub fn fulls(&self) -> u32 {
         self.fulls.load(Relaxed)
     }
 
     /// A send has found the ring full.
-    pub(crate) fn count_full(&self) {
+    pub fn count_full(&self) {
         self.fulls.fetch_add(1, Relaxed);
     }
 
     /// A receive has found nothing. Returns how many have so, in a row.
-    pub(crate) fn count_empty(&self) -> u32 {
+    pub fn count_empty(&self) -> u32 {
         let eagains = self.eagains.load(Relaxed).wrapping_add(1);
         self.eagains.store(eagains, Relaxed);
         eagains
@@ -82,7 +82,7 @@ impl Pace {
 
     /// A receive has found something.
     #[inline(always)]
-    pub(crate) fn found_some(&self) {
+    pub fn found_some(&self) {
         self.eagains.store(0, Relaxed);
     }
 }
