@@ -137,6 +137,10 @@ unsafe impl Stable for Desc {
     fn next_free(&self) -> &AtomicPtr<Self> {
         &self.next_free
     }
+
+    fn forget_other_threads(&self) {
+        Desc::forget_other_threads(self);
+    }
 }
 
 /// All descriptions of the process.

@@ -340,21 +340,22 @@ fn close_memfds() -> bool {
 /// Unmaps the idle lanes of a list. Returns whether there were any.
 fn drop_idle(list: &List) -> bool {
     let mut any = false;
-    loop {
+    while !list.first.load(Relaxed).is_null() {
         let lane = {
             let _guard = LOCK.lock();
             list.take(|_| true)
         };
-        let Some(lane) = lane else { return any };
+        let Some(lane) = lane else { break };
         lane.discard();
         any = true;
     }
+    any
 }
 
 /// In the child of a `fork`: nobody holds the locks.
 pub fn reset_after_fork() {
     LOCK.reset();
-    LANES.reset_after_fork(|_| {});
+    LANES.reset_after_fork();
     // What other threads gave back since the `purge` before the fork. One may have been about to count.
     purge();
     for count in [&CLIENT.count, &SERVER.count, &SPARE.count, &sides::COUNT] {

@@ -100,6 +100,9 @@ fn link_of(page: SideMemory) -> &'static Link {
 /// Unmaps all idle pages. Returns whether any had a memfd.
 pub(super) fn purge() -> bool {
     let mut any = false;
+    if FIRST.load(Relaxed) == 0 {
+        return any;
+    }
     while let Some((page, memfd)) = take() {
         if let Some(memfd) = memfd {
             hidden::close_hidden(memfd);
