@@ -374,7 +374,7 @@ mod tests {
         });
         seen.recv().unwrap();
         SLAB.give(desc);
-        SLAB.reset_after_fork(Desc::forget_other_threads);
+        SLAB.reset_after_fork();
         let again = SLAB.take().unwrap();
         assert!(core::ptr::eq(desc, again));
         assert_eq!(again.keepers.pins(), 0);

@@ -133,7 +133,7 @@ mod tests {
         let objects = [SLAB.take().unwrap(), SLAB.take().unwrap()];
         // As it stays when only the forking thread goes on.
         std::thread::spawn(move || objects.map(|object| core::mem::forget(object.lock.lock()))).join().unwrap();
-        objects.map(|object| SLAB.give(object));
+        objects.iter().for_each(|object| SLAB.give(object));
         SLAB.reset_after_fork();
         let [first, second] = [SLAB.take().unwrap(), SLAB.take().unwrap()];
         assert!(core::ptr::eq(first, objects[1]) && core::ptr::eq(second, objects[0]));

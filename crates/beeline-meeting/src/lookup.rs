@@ -20,6 +20,8 @@
 //!    long each time that this is found again, up to [`UNTAKEN_NS_MAX`]. One that is taken makes up for all.
 //! 8. What this process binds, listens on or closes makes it forget everything.
 
+mod tickets;
+
 use core::net::{IpAddr, SocketAddr};
 
 use beeline_shm::sys::{self, call};
@@ -29,11 +31,13 @@ use beeline_wire::diag::{ListenerQuery, LookupError, REPLY_BYTES_MAX};
 use beeline_wire::route::{self, RouteError, RouteKind, RouteQuery};
 
 use super::brief::{Brief, Life};
-use super::paths::{Path, Paths, Ticket};
+use super::paths::Paths;
 use crate::kernel;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+pub use tickets::{abandoned, begin, ended};
 
 const NETLINK_ROUTE: i32 = 0;
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -216,40 +220,6 @@ fn leaves(destination: SocketAddr) -> bool {
 /// Notes how a connection over the bridge was used.
 pub fn note_life(destination: SocketAddr, life: Life) {
     change(destination, |entry| entry.brief.ended(life, kernel::now_ns()));
-}
-
-/// A connection begins. Which path it takes, with its ticket, which says nothing where the destination is not known yet.
-pub fn begin(destination: SocketAddr) -> Ticket {
-    if crate::config().short_lived_lanes || !destination.ip().is_loopback() {
-        return Ticket::default();
-    }
-    remembered(|entries| {
-        let entry = entries.iter_mut().flatten().find(|entry| entry.destination == destination);
-        entry.map_or_else(Ticket::default, |entry| {
-            let begun_ns = kernel::now_ns();
-            let (path, turn) = entry.paths.begin(begun_ns);
-            Ticket { destination: entry.number, turn, tcp: path == Path::Tcp, begun_ns }
-        })
-    })
-}
-
-/// The connection has ended; over a lane it was used so.
-pub fn ended(ticket: Ticket, life: Option<Life>) {
-    with_ticket(ticket, |paths| paths.ended(ticket, life, kernel::now_ns()));
-}
-
-/// It came to nothing on its path, or nobody sees its end.
-pub fn abandoned(ticket: Ticket) {
-    with_ticket(ticket, Paths::abandoned);
-}
-
-fn with_ticket(ticket: Ticket, f: impl FnOnce(&mut Paths)) {
-    remembered(|entries| {
-        // One that has had to make room is not found any more.
-        if let Some(entry) = entries.iter_mut().flatten().find(|entry| entry.number == ticket.destination) {
-            f(&mut entry.paths);
-        }
-    });
 }
 
 /// Notes that the bridge takes no connection to a destination.
