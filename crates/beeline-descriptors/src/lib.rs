@@ -29,5 +29,7 @@ pub mod table;
 pub mod watchers;
 
 // What stands below keeps its names here.
-use beeline_guest::{Errno, cancel, changing, config, hidden, kernel, limits, lock, process, slab, stats, wait};
+use beeline_guest::{
+    Errno, cancel, changing, config, control, hidden, kernel, limits, lock, process, slab, stats, wait,
+};
 use beeline_meeting::{bells, disarm, side};

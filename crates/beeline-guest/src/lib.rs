@@ -19,6 +19,7 @@
 pub mod app_memory;
 pub mod cancel;
 pub mod changing;
+pub mod control;
 pub mod fd_cell;
 pub mod hidden;
 pub mod kernel;

@@ -32,4 +32,6 @@ pub mod taking;
 pub mod trust;
 
 // What stands below keeps its names here.
-use beeline_guest::{Errno, config, fd_cell, forks, hidden, kernel, limits, lock, proc, process, slab, stats, wait};
+use beeline_guest::{
+    Errno, config, control, fd_cell, forks, hidden, kernel, limits, lock, proc, process, slab, stats, wait,
+};
