@@ -73,12 +73,12 @@ impl AnchorBells {
         let mut left = count as usize;
         while left != 0 {
             let mut bytes = [0u8; 64];
-            let part = left.min(bytes.len());
-            let got = receive(self.0, &mut bytes[..part])?;
+            let part = bytes.get_mut(..left.min(64)).unwrap_or_default();
+            let got = receive(self.0, part)?;
             if got == 0 {
                 return Ok(());
             }
-            if bytes[..got].iter().any(|byte| *byte != BELL) {
+            if part.iter().take(got).any(|byte| *byte != BELL) {
                 return Err(BellFault::BadBell);
             }
             left -= got;

@@ -14,6 +14,9 @@
 //! something of ours; [`life`] follows its fds, forks and programs; [`options`]; [`meet`] makes connections; [`poll`] and
 //! [`epoll`] wait for several, [`io`] for one, and move bytes.
 
+// Nothing in here may end the program that it is a guest of.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
 pub mod calls;
 pub mod epoll;
 pub mod io;
