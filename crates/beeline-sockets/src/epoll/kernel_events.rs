@@ -210,7 +210,7 @@ impl Call {
                 && self.set.sleepers.load(Relaxed) == 0
                 && !self.set.exposed.load(Relaxed)
                 && !somebody_polls();
-            if alone { guard.reader().hush(&Anchor(number)) } else { Ok(()) }
+            if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
         };
         if let Err(failure) = hushed {
             let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
