@@ -12,8 +12,9 @@ use super::figure::Figure;
 use super::plan::Table;
 use super::run::{complaints, unsure};
 use super::store::{Run, WITHIN};
-use super::summary::{Both, both};
+use super::summary::{Both, both, values};
 use crate::report::three_digits;
+use crate::stats::median;
 
 /// A table, in words.
 pub struct Grid<'a> {
@@ -29,10 +30,13 @@ impl<'a> Grid<'a> {
         let columns = table.columns();
         let told = table.told();
         let is_own = |cell: &&Cell| cell.table == *table.id.get_ref();
-        let mut grid = Grid { table, header: header(&columns), rows: Vec::new(), missing: Vec::new() };
+        let mut grid = Grid { table, header: header(table, &columns), rows: Vec::new(), missing: Vec::new() };
         for cell in run.cells.iter().filter(is_own) {
-            match row(run, cell, cell.label(&told), &columns) {
-                Ok(row) => grid.rows.push(row),
+            match row(run, cell, cell.label(&told), table, &columns) {
+                Ok(row) => {
+                    grid.missing.extend(not_beside(run, cell, &cell.label(&told)));
+                    grid.rows.push(row);
+                }
                 Err(reason) => grid.missing.push((cell.label(&told), reason)),
             }
         }
@@ -52,7 +56,7 @@ impl<'a> Grid<'a> {
     }
 }
 
-fn header(columns: &[Figure]) -> Vec<String> {
+fn header(table: &Table, columns: &[Figure]) -> Vec<String> {
     let mut header = vec![String::new()];
     for &figure in columns {
         header.extend(["TCP", "Beeline"].map(|column| format!("{}: {column}", figure.title())));
@@ -60,7 +64,17 @@ fn header(columns: &[Figure]) -> Vec<String> {
             header.push("times better".to_owned());
         }
     }
+    // Beside is only what the work is about.
+    let main = table.work.map_or("", |work| work.main().title());
+    header.extend(table.beside.iter().map(|by| format!("{main}: {}", by.title())));
     header
+}
+
+/// What stands beside one cell only in words: which means it has not, and why.
+fn not_beside(run: &Run, cell: &Cell, label: &str) -> Vec<(String, String)> {
+    let measured = run.of(cell);
+    let reasons = measured.map(|measured| &measured.not_beside).into_iter().flatten();
+    reasons.map(|(by, reason)| (format!("{label}, {}", by.title()), reason.clone())).collect()
 }
 
 /// Whether more or less of it is better at all: a load is achieved, not won.
@@ -68,7 +82,7 @@ fn has_gain(figure: Figure) -> bool {
     !matches!(figure, Figure::Fairness | Figure::Load)
 }
 
-fn row(run: &Run, cell: &Cell, label: String, columns: &[Figure]) -> Result<Vec<String>, String> {
+fn row(run: &Run, cell: &Cell, label: String, table: &Table, columns: &[Figure]) -> Result<Vec<String>, String> {
     let measured = run.of(cell).ok_or("the run did not come to it")?;
     if let Some(reason) = &measured.absent {
         return Err(reason.clone());
@@ -98,6 +112,11 @@ fn row(run: &Run, cell: &Cell, label: String, columns: &[Figure]) -> Result<Vec<
                 }
             }));
         }
+    }
+    let main = cell.work.main();
+    for by in &table.beside {
+        let samples = measured.beside.get(by).map(Vec::as_slice).unwrap_or_default();
+        row.push(median(&values(samples, main)).map_or(String::new(), |value| main.unit().show(value)));
     }
     Ok(row)
 }

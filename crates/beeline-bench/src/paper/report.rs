@@ -48,7 +48,8 @@ pub fn write(run: &Run, into: &Path) -> Result<PathBuf> {
 
 /// The figure of a table; `None` where nothing was measured.
 fn draw(run: &Run, table: &Table) -> Option<Drawing> {
-    let figure = table.work?.main();
+    // The first column is what the table is about.
+    let figure = table.work.and(table.columns().first().copied())?;
     let known = |cell: &Cell| both(run.of(cell)?, figure, run.settings.confidence);
     let measured: Vec<_> = run
         .cells

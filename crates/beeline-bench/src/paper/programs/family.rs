@@ -1,0 +1,224 @@
+//! A program with all that it starts: daemons and launchers leave their parents, so they are followed by looking at /proc now and
+//! then. A look costs some 2 ms, and is made over TCP as well, so that it weighs on both columns.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Seek};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+use crate::acceleration::Carried;
+use crate::interrupt;
+
+const GLANCE: Duration = Duration::from_millis(10);
+/// Between two looks at /proc.
+const LOOK: Duration = Duration::from_millis(100);
+/// For a script's own tidying up.
+const LAST_MOMENTS: Duration = Duration::from_secs(8);
+
+/// A script and what it started. All of it ends with this value.
+pub struct Family {
+    child: Child,
+    /// Each member with when it began, and how its connections were carried, as last seen.
+    members: BTreeMap<i32, (u64, Option<Carried>)>,
+    output: [fs::File; 2],
+}
+
+/// What a script has left behind.
+pub struct Ended {
+    pub text: String,
+    pub complaint: String,
+    pub status: ExitStatus,
+}
+
+impl Ended {
+    /// The last thing that it said.
+    pub fn last_complaint(&self) -> String {
+        let mut lines = self.text.lines().chain(self.complaint.lines());
+        let has_words = |line: &&str| line.chars().any(char::is_alphanumeric);
+        lines.rfind(has_words).map_or("it said nothing".to_owned(), |line| line.trim().to_owned())
+    }
+}
+
+impl Family {
+    /// Starts it in a group of its own, on these CPUs if there are any.
+    pub fn start(mut command: Command, cpus: &[usize]) -> Result<Family> {
+        // Files, as a daemon that stays holds a pipe open.
+        let output = [tempfile::tempfile()?, tempfile::tempfile()?];
+        command.stdin(Stdio::null());
+        command.stdout(output[0].try_clone()?).stderr(output[1].try_clone()?);
+        command.process_group(0);
+        let mut set = CpuSet::new();
+        for &cpu in cpus {
+            set.set(cpu).with_context(|| format!("CPU {cpu}"))?;
+        }
+        let is_pinned = !cpus.is_empty();
+        let begin = move || {
+            // The script can tidy up when the instrument dies.
+            nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
+            if is_pinned {
+                sched_setaffinity(Pid::from_raw(0), &set)?;
+            }
+            Ok(())
+        };
+        // SAFETY: the closure runs between fork and exec; it makes two system calls and allocates nothing.
+        unsafe { command.pre_exec(begin) };
+        let child = command.spawn().context("cannot start sh")?;
+        let mut family = Family { child, members: BTreeMap::new(), output };
+        family.look();
+        Ok(family)
+    }
+
+    /// Waits for the end of the script.
+    pub fn wait(&mut self, patience: Duration) -> Result<Ended> {
+        let deadline = Instant::now() + patience;
+        let mut next_look = Instant::now() + LOOK;
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            let now = Instant::now();
+            if now > deadline {
+                bail!("it did not end within {} s", patience.as_secs());
+            }
+            if interrupt::asked() {
+                bail!("it was interrupted");
+            }
+            if now > next_look {
+                self.look();
+                next_look = now + LOOK;
+            }
+            std::thread::sleep(GLANCE);
+        };
+        let [text, complaint] = &mut self.output;
+        Ok(Ended { text: whole(text)?, complaint: whole(complaint)?, status })
+    }
+
+    /// How the connections of all members were carried, each as it was last seen.
+    pub fn carried(&self) -> Carried {
+        let mut all = Carried::default();
+        self.members.values().filter_map(|(_, carried)| carried.as_ref()).for_each(|carried| all.add(carried));
+        all
+    }
+
+    /// Finds new members, and notes what all of them have done.
+    fn look(&mut self) {
+        let root = self.child.id() as i32;
+        let mut found: Vec<(i32, i32, i32, u64)> = Vec::new();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+            found.extend(stat(pid).map(|(parent, group, began)| (pid, parent, group, began)));
+        }
+        // Parents mostly have smaller numbers than their children; those that have not are found at the next look.
+        for (pid, parent, group, began) in found {
+            let is_known = self.members.get(&pid).is_some_and(|(known, _)| *known == began);
+            let is_child = pid == root || group == root || self.members.contains_key(&parent);
+            if !is_known && !is_child {
+                continue;
+            }
+            let owner = fs::metadata(format!("/proc/{pid}")).map(|data| data.uid());
+            let carried = owner.ok().and_then(|owner| Carried::of_client_of(Pid::from_raw(pid), owner));
+            let member = self.members.entry(pid).or_insert((began, None));
+            if member.0 != began {
+                *member = (began, None);
+            }
+            if carried.is_some() {
+                member.1 = carried;
+            }
+        }
+    }
+
+    /// Members that are still there.
+    fn alive(&self) -> impl Iterator<Item = Pid> + '_ {
+        let is_alive = |(pid, (began, _)): &(&i32, &(u64, _))| stat(**pid).is_some_and(|(_, _, now)| now == *began);
+        self.members.iter().filter(is_alive).map(|(pid, _)| Pid::from_raw(*pid))
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        let root = Pid::from_raw(self.child.id() as i32);
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.look();
+            let _ = killpg(root, Signal::SIGTERM);
+            let deadline = Instant::now() + LAST_MOMENTS;
+            while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(GLANCE);
+            }
+        }
+        self.look();
+        // Only what was seen to be of the family, and is no other process by now.
+        for pid in self.alive().collect::<Vec<_>>() {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+fn whole(file: &mut fs::File) -> Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Parent, group, and when the process began, in ticks; see proc_pid_stat(5). `None` for one that has ended.
+fn stat(pid: i32) -> Option<(i32, i32, u64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let words: Vec<&str> = text.get(text.rfind(')')? + 2..)?.split_whitespace().collect();
+    if words.first() == Some(&"Z") {
+        return None;
+    }
+    Some((words.get(1)?.parse().ok()?, words.get(2)?.parse().ok()?, words.get(19)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(text: &str) -> Family {
+        let mut command = Command::new("sh");
+        command.args(["-euc", text]);
+        Family::start(command, &[]).unwrap()
+    }
+
+    #[test]
+    fn what_left_its_parent_ends_with_the_family() {
+        let mut family = start("setsid sleep 600 & echo $! >&2; sleep 0.3; exit 0");
+        let ended = family.wait(Duration::from_secs(20)).unwrap();
+        let daemon: i32 = ended.complaint.trim().parse().unwrap();
+        assert!(stat(daemon).is_some());
+        drop(family);
+        let is_gone = || {
+            std::thread::sleep(GLANCE);
+            stat(daemon).is_none()
+        };
+        assert!((0..500).any(|_| is_gone()));
+    }
+
+    #[test]
+    fn a_family_that_does_not_end_is_given_up_and_may_tidy_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("tidied");
+        let text = format!("trap 'exit 143' TERM; trap 'echo > {}' EXIT; sleep 600", file.display());
+        let mut family = start(&text);
+        let error = family.wait(Duration::from_millis(300)).err().unwrap();
+        assert!(error.to_string().contains("did not end"), "{error}");
+        drop(family);
+        assert!(file.exists());
+    }
+
+    #[test]
+    fn the_last_words_are_words() {
+        let mut family = start("echo sorry >&2; echo ------ >&2; exit 2");
+        let ended = family.wait(Duration::from_secs(20)).unwrap();
+        assert_eq!((ended.last_complaint().as_str(), ended.status.code()), ("sorry", Some(2)));
+    }
+}

@@ -1,0 +1,19 @@
+# LAM MPI: NetPIPE's ping-pong. It has a daemon, and refuses root.
+own="setsid -w"
+if [ "$(id -u)" = 0 ]; then
+    chmod 711 "$WORK"
+    own="setpriv --reuid=65534 --regid=65534 --clear-groups"
+fi
+mkdir "$WORK/lam"
+chmod 777 "$WORK/lam"
+cd "$WORK/lam"
+export HOME="$WORK/lam" TMPDIR="$WORK/lam" LAM_MPI_SESSION_PREFIX="$WORK/lam"
+echo localhost >hosts
+transport=tcp
+[ "$WAY" = tcp ] || transport=usysv
+# Its daemon keeps what it inherits open: files, not pipes.
+at_end() { timeout 5 $own lamhalt >"$WORK/halt" 2>&1 || true; }
+$own lamboot hosts >"$WORK/boot" 2>&1 || fail "lamboot: $(tail -n 1 "$WORK/boot")"
+$own mpirun.lam -ssi rpi "$transport" -np 2 "$(command -v NPlam)" -o out -p 0 -l "$BYTES" -u "$BYTES" >"$WORK/said" 2>&1 ||
+    fail "mpirun.lam: $(tail -n 1 "$WORK/said")"
+netpipe out
