@@ -29,7 +29,7 @@ pub struct PaperOptions {
     #[arg(value_name = "NAME|FILE")]
     pub plan: Option<String>,
 
-    /// All plans that come with the program, one after the other
+    /// All plans that come with the program but mpi, which has parts of the others, one after the other
     #[arg(long)]
     pub all: bool,
 

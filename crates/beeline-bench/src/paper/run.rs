@@ -213,7 +213,10 @@ pub fn describe(plan: &Plan, cells: &[Cell], settings: &Settings, conductor: &Co
     for cell in cells {
         match conductor.places.of(cell) {
             Ok(_) => {
-                let took = pair_takes(settings, cell) * settings.rounds;
+                let table = plan.tables.iter().find(|table| *table.id.get_ref() == cell.table);
+                let beside = table.map_or(0, |table| table.beside.len()) as u32;
+                let pair = pair_takes(settings, cell);
+                let took = (pair + pair / 2 * beside) * settings.rounds;
                 all += took;
                 say!("  {:<60} {:>6.1} s", cell.name(), took.as_secs_f64());
             }
@@ -248,7 +251,11 @@ fn pair_takes(settings: &Settings, cell: &Cell) -> Duration {
 pub fn complaints(run: &Run) -> Vec<(String, String)> {
     let complaint = |cell: &Cell| {
         let measured = run.of(cell)?;
-        let carried: &Carried = &measured.carried;
+        let mut carried: Carried = measured.carried.clone();
+        if cell.work.is_program() {
+            // Launchers try addresses where nobody listens, which carries nothing.
+            carried.fallen_back.remove("no_listener");
+        }
         let is_unseen = cell.work.is_program() && !measured.beeline.is_empty() && carried.accelerated == 0;
         let unseen = || is_unseen.then(|| "no connection was seen to go over a lane".to_owned());
         Some((cell.name(), carried.complaint().or_else(unseen)?))

@@ -2,7 +2,8 @@
 own="setsid -w"
 if [ "$(id -u)" = 0 ]; then
     chmod 711 "$WORK"
-    own="setpriv --reuid=65534 --regid=65534 --clear-groups"
+    # Not nobody: that uid also stands for users that cannot be told, whom Beeline never trusts.
+    own="setpriv --reuid=daemon --regid=daemon --clear-groups"
 fi
 mkdir "$WORK/lam"
 chmod 777 "$WORK/lam"
