@@ -354,3 +354,33 @@ fn a_plan_names_programs_that_are_known_and_fit() {
     wrong("[\"verbs\"]", "[\"shared-memory\"]", "has nothing to measure for `beside`");
     wrong("[\"verbs\"]", "[\"smoke\"]", "smoke");
 }
+
+/// Rows of docs/papers.md name a plan and a cell, or a table that is not measured: `servernet latency/bytes=8/completion=poll`.
+#[test]
+fn the_document_of_the_papers_names_every_table_and_only_cells_that_there_are() {
+    let bench = Bench::new();
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/papers.md")).unwrap();
+    let plans = ["socket-direct", "servernet", "vpi", "sockets-mx", "forty-gig"];
+    let mut rows = 0;
+    for plan in plans {
+        let output = bench.run(&["paper", plan, "--dry-run", "--library", "lib.so"]);
+        assert_success(&output);
+        let shown = text(&output.stdout);
+        // Two spaces, the name, and how long it takes or why not.
+        let cells: BTreeSet<&str> =
+            shown.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next()).collect();
+        let head = format!("`{plan} ");
+        let named: BTreeSet<&str> =
+            document.split(&head).skip(1).filter_map(|rest| rest.split('`').next()).filter(|word| !word.contains(' ')).collect();
+        let unknown: Vec<&&str> = named.difference(&cells).collect();
+        assert!(unknown.is_empty(), "{plan} has no {unknown:?}");
+        rows += named.len();
+        let table = |cell: &str| cell.split('/').next().unwrap_or_default().to_owned();
+        let tables: BTreeSet<String> = cells.iter().map(|cell| table(cell)).collect();
+        let told: BTreeSet<String> = named.iter().map(|cell| table(cell)).collect();
+        let script = |table: &String| document.contains(&format!("PAPER={plan} tests/hosts/bench.sh --only {table}"));
+        let missing: Vec<&String> = tables.difference(&told).filter(|table| !script(table)).collect();
+        assert!(missing.is_empty(), "docs/papers.md has nothing of {plan}'s {missing:?}");
+    }
+    assert!(rows > 60, "{rows}");
+}

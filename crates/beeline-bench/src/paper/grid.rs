@@ -34,12 +34,12 @@ impl<'a> Grid<'a> {
         for cell in run.cells.iter().filter(is_own) {
             match row(run, cell, cell.label(&told), table, &columns) {
                 Ok(row) => {
-                    grid.missing.extend(not_beside(run, cell, &cell.label(&told)));
                     grid.rows.push(row);
                 }
                 Err(reason) => grid.missing.push((cell.label(&told), reason)),
             }
         }
+        grid.missing.extend(not_beside(run, table));
         if let Some(reason) = table.not_measured.as_ref().filter(|_| run.settings.only.is_empty()) {
             grid.missing.push(("all".into(), reason.clone()));
         }
@@ -70,11 +70,26 @@ fn header(table: &Table, columns: &[Figure]) -> Vec<String> {
     header
 }
 
-/// What stands beside one cell only in words: which means it has not, and why.
-fn not_beside(run: &Run, cell: &Cell, label: &str) -> Vec<(String, String)> {
-    let measured = run.of(cell);
-    let reasons = measured.map(|measured| &measured.not_beside).into_iter().flatten();
-    reasons.map(|(by, reason)| (format!("{label}, {}", by.title()), reason.clone())).collect()
+/// What does not stand beside cells that were measured: which of them, and why, each reason once.
+fn not_beside(run: &Run, table: &Table) -> Vec<(String, String)> {
+    let told = table.told();
+    let mut missing: Vec<(&'static str, &String, Vec<String>)> = Vec::new();
+    let is_own = |cell: &&Cell| cell.table == *table.id.get_ref();
+    let known: Vec<_> = run.cells.iter().filter(is_own).filter_map(|cell| Some((cell, run.of(cell)?))).collect();
+    for (cell, measured) in &known {
+        for (by, reason) in &measured.not_beside {
+            let label = cell.label(&told);
+            match missing.iter_mut().find(|(title, known, _)| *title == by.title() && *known == reason) {
+                Some((.., labels)) => labels.push(label),
+                None => missing.push((by.title(), reason, vec![label])),
+            }
+        }
+    }
+    let what = |(title, reason, labels): (&str, &String, Vec<String>)| {
+        let cells = if labels.len() == known.len() { "all".to_owned() } else { labels.join("; ") };
+        (format!("{title} ({cells})"), reason.clone())
+    };
+    missing.into_iter().map(what).collect()
 }
 
 /// Whether more or less of it is better at all: a load is achieved, not won.

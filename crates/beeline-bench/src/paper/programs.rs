@@ -9,21 +9,24 @@
 
 mod family;
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::axis::Beside;
 use super::cell::Work;
 use super::figure::{Figure, Sample};
 use crate::acceleration::Carried;
-use crate::process::{find, free_port};
+use crate::process::find;
 use family::Family;
 
 /// Starting daemons and ending them, beside the sample.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Ports of programs.
+const PORTS: std::ops::Range<u16> = 12_000..30_000;
 /// The exit code of a script on a host that cannot have it, with the reason as its last line.
 const ABSENT: i32 = 77;
 const COMMON: &str = include_str!("programs/common.sh");
@@ -209,17 +212,15 @@ pub fn run(program: &str, bytes: u64, way: &Way) -> Result<Ran> {
     Ok(Ran::Measured(sample, carried))
 }
 
-/// A port that was free a moment ago, and whose next one was.
+/// A port that was free a moment ago, and whose next one was. They lie below those that the kernel gives out itself, which
+/// on a busy machine are taken by the time that a program comes to them.
 fn two_ports() -> Result<u16> {
-    for _ in 0..100 {
-        let port = free_port()?;
-        if let Some(next) = port.checked_add(1)
-            && std::net::TcpListener::bind(("127.0.0.1", next)).is_ok()
-        {
-            return Ok(port);
-        }
-    }
-    bail!("no two ports are free")
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos() / 1000);
+    let count = u32::from(PORTS.end - PORTS.start);
+    let candidates = (0..count).step_by(2).map(|step| PORTS.start + ((now + step) % count) as u16);
+    let mut free = candidates.filter(|&port| is_free(port) && is_free(port + 1));
+    free.next().context("no two ports are free")
 }
 
 /// The figures that a script printed; other lines are its programs' own.

@@ -7,6 +7,8 @@ trap 'exit 143' TERM INT HUP
 # absent REASON: this host cannot have it.
 absent() { echo "$1" >&2; exit 77; }
 fail() { echo "$1" >&2; exit 1; }
+# last FILE: its last line that has words.
+last() { grep "[[:alpha:]]" "$1" | tail -n 1; }
 # await COMMAND...: until it succeeds, ten seconds at most.
 await() {
     tries=0

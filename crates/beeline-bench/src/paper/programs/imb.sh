@@ -3,7 +3,7 @@ export I_MPI_FABRICS=ofi FI_PROVIDER=tcp FI_TCP_IFACE=lo I_MPI_HYDRA_IFACE=lo I_
 [ "$WAY" = tcp ] || export I_MPI_FABRICS=shm
 printf '%s\n' "$BYTES" >"$WORK/lengths"
 mpiexec.hydra -n 2 IMB-MPI1 -msglen "$WORK/lengths" -time "$SECONDS_EACH" "$PATTERN" >"$WORK/said" 2>&1 ||
-    fail "IMB-MPI1: $(tail -n 1 "$WORK/said")"
+    fail "IMB-MPI1: $(last "$WORK/said")"
 # PingPong has one time, which is half a trip; the others least, most and average. The rate that IMB prints has two digits
 # behind the point; it is that of the messages of one rank, here as there.
 awk -v bytes="$BYTES" -v pattern="$PATTERN" '

@@ -14,7 +14,7 @@ transport=tcp
 [ "$WAY" = tcp ] || transport=usysv
 # Its daemon keeps what it inherits open: files, not pipes.
 at_end() { timeout 5 $own lamhalt >"$WORK/halt" 2>&1 || true; }
-$own lamboot hosts >"$WORK/boot" 2>&1 || fail "lamboot: $(tail -n 1 "$WORK/boot")"
+$own lamboot hosts >"$WORK/boot" 2>&1 || fail "lamboot: $(last "$WORK/boot")"
 $own mpirun.lam -ssi rpi "$transport" -np 2 "$(command -v NPlam)" -o out -p 0 -l "$BYTES" -u "$BYTES" >"$WORK/said" 2>&1 ||
-    fail "mpirun.lam: $(tail -n 1 "$WORK/said")"
+    fail "mpirun.lam: $(last "$WORK/said")"
 netpipe out

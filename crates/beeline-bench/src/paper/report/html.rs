@@ -8,14 +8,15 @@ use crate::paper::store::Run;
 
 const STYLE: &str = "\
 :root { color-scheme: light; font: 16px/1.45 system-ui, sans-serif; color: #1a1a1a; background: #fff }
-body { max-width: 70rem; margin: 0 auto; padding: 1rem }
+body { max-width: 70rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin: 2.2rem 0 0.2rem }
 .source, .note, footer { color: #555; font-size: 0.9rem; margin: 0.2rem 0 }
 .box { overflow-x: auto } svg { max-width: 100%; height: auto; display: block; margin: 0.6rem 0 }
+@media screen and (max-width: 44rem) { svg { max-width: none; width: 44rem } }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; margin: 0.6rem 0 }
 th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
 th { white-space: normal; vertical-align: bottom } th:first-child, td:first-child { text-align: left }
-nav a { margin-right: 1rem }
+nav a { margin-right: 1rem; display: inline-block }
 @media print { body { max-width: none; padding: 0 } nav { display: none } section, table, svg { break-inside: avoid }
   .box { overflow: visible } th, td { white-space: normal } }
 ";
@@ -54,7 +55,10 @@ fn section(page: &mut String, part: &Part) {
     let _ = writeln!(page, "<section id=\"{}\">\n<h2>{}</h2>", table.id.get_ref(), escape(&table.title));
     paragraph(page, "source", &table.source);
     // Plotters escapes what it draws.
-    page.push_str(part.svg.as_deref().unwrap_or_default());
+    if let Some(svg) = &part.svg {
+        // Smaller than this, its words cannot be read: on a phone it scrolls.
+        let _ = writeln!(page, "<div class=\"box\">\n{svg}\n</div>");
+    }
     if !part.grid.rows.is_empty() {
         page.push_str("<div class=\"box\">\n<table>\n<thead>");
         row(page, "th", &part.grid.header);
