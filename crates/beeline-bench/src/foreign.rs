@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::{Guard, find, free_port, run_on, wait_for_listener};
 use crate::paper::axis::Beside;
+use crate::process::{Guard, find, free_port, run_on, wait_for_listener};
 use crate::report::Column;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +71,9 @@ impl Foreign {
         match beside {
             Beside::Ucx => program("ucx_perftest", "ucx-utils").map(Foreign::Ucx),
             Beside::Libfabric => program("fi_pingpong", "libfabric-bin").map(Foreign::Libfabric),
-            Beside::Verbs if has_device() => Err("the instrument calls no verbs: `ib_send_lat` and `ib_send_bw` of Debian's perftest do".into()),
+            Beside::Verbs if has_device() => {
+                Err("the instrument calls no verbs: `ib_send_lat` and `ib_send_bw` of Debian's perftest do".into())
+            }
             Beside::Verbs => Err("this host has no RDMA device".into()),
             Beside::SharedMemory => Err("the instrument's own work has none".into()),
         }
@@ -102,7 +104,11 @@ impl Test {
 
     /// The same one way.
     pub fn stream(bytes: usize) -> Test {
-        Test::Stream { bytes, messages: (STREAM_BYTES / bytes.max(1)).clamp(100, STREAM_MESSAGES) as u32, in_messages: false }
+        Test::Stream {
+            bytes,
+            messages: (STREAM_BYTES / bytes.max(1)).clamp(100, STREAM_MESSAGES) as u32,
+            in_messages: false,
+        }
     }
 
     fn of(row: &str) -> Option<Test> {

@@ -28,7 +28,7 @@ const EXAMPLES: &str = "\
 Examples:
   beeline plan vpi                           an Ethernet and an InfiniBand port, alone and together
   beeline plan socket-direct --json
-  beeline plan here --between-nodes "160 Gbit/s"
+  beeline plan here --between-nodes '160 Gbit/s'
                                              the ports of this host, as sysfs shows them
   beeline plan here --hwloc host.xml         those of the host on which `lstopo host.xml` was run
   beeline plan vpi --print-plan > mine.toml  links and flows to change

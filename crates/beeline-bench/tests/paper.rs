@@ -305,7 +305,8 @@ fn programs_of_others_are_measured_beside_or_there_is_a_reason() {
     assert_eq!((pair["tcp"]["mean"].as_f64(), pair["beeline"]["throughput"].as_f64()), (Some(4000.0), Some(1000.0)));
     let beside = of("beside");
     assert_eq!((beside.len(), beside[0]["by"].as_str()), (2, Some("shared-memory")));
-    let reasons: Vec<String> = of("absent").iter().map(|record| record["reason"].as_str().unwrap().to_owned()).collect();
+    let reasons: Vec<String> =
+        of("absent").iter().map(|record| record["reason"].as_str().unwrap().to_owned()).collect();
     assert!(reasons.contains(&"nine is too many".to_owned()), "{reasons:?}");
     assert_eq!(reasons.iter().filter(|reason| reason.contains("./none.sh")).count(), 2);
     assert_eq!(of("not-beside").len(), 1);
@@ -370,8 +371,12 @@ fn the_document_of_the_papers_names_every_table_and_only_cells_that_there_are() 
         let cells: BTreeSet<&str> =
             shown.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next()).collect();
         let head = format!("`{plan} ");
-        let named: BTreeSet<&str> =
-            document.split(&head).skip(1).filter_map(|rest| rest.split('`').next()).filter(|word| !word.contains(' ')).collect();
+        let named: BTreeSet<&str> = document
+            .split(&head)
+            .skip(1)
+            .filter_map(|rest| rest.split('`').next())
+            .filter(|word| !word.contains(' '))
+            .collect();
         let unknown: Vec<&&str> = named.difference(&cells).collect();
         assert!(unknown.is_empty(), "{plan} has no {unknown:?}");
         rows += named.len();

@@ -37,7 +37,7 @@ struct Script {
     text: &'static str,
     /// What the script is asked for, where it can do several things.
     pattern: &'static str,
-    /// Programs, each with the Debian package that brings it.
+    /// Programs, each with the Debian package that brings it; those without one are Intel's.
     needs: &'static [(&'static str, &'static str)],
     /// Whether it times messages there and back; else it has a stream.
     has_latency: bool,
@@ -67,15 +67,11 @@ const IMB: Script = Script {
     name: "imb-pingpong",
     text: include_str!("programs/imb.sh"),
     pattern: "PingPong",
-    needs: &[
-        ("IMB-MPI1", "none: Intel's MPI has it, PyPI's impi-rt among others"),
-        ("mpiexec.hydra", "none: as IMB-MPI1"),
-    ],
+    needs: &[("IMB-MPI1", ""), ("mpiexec.hydra", "")],
     has_latency: true,
     beside: &[Beside::SharedMemory],
 };
-const STREAM: Script =
-    Script { name: "", text: "", pattern: "stream", needs: &[], has_latency: false, beside: &[] };
+const STREAM: Script = Script { name: "", text: "", pattern: "stream", needs: &[], has_latency: false, beside: &[] };
 
 /// All of them.
 const SCRIPTS: &[Script] = &[
@@ -121,7 +117,10 @@ pub fn objection(program: &str, work: Work) -> Option<String> {
     }
     let Some(script) = SCRIPTS.iter().find(|script| script.name == program) else {
         let names: Vec<&str> = SCRIPTS.iter().map(|script| script.name).collect();
-        return Some(format!("there is no program \"{program}\": expected a script's path or one of {}", names.join(", ")));
+        return Some(format!(
+            "there is no program \"{program}\": expected a script's path or one of {}",
+            names.join(", ")
+        ));
     };
     let is_fit = script.has_latency || work == Work::ProgramStream;
     (!is_fit).then(|| format!("{program} times no messages there and back: expected `work` to be \"program-stream\""))
@@ -134,7 +133,10 @@ pub fn missing(program: &str) -> Option<String> {
     };
     let lacks = |(program, _): &&(&str, &str)| !is_there(program);
     let (program, package) = script.needs.iter().find(lacks)?;
-    Some(format!("{program} is not installed (Debian package: {package})"))
+    Some(match package.is_empty() {
+        false => format!("{program} is not installed (Debian package: {package})"),
+        true => format!("{program} is not in PATH; no Debian package has it, but Intel's MPI (PyPI's impi-rt) does"),
+    })
 }
 
 /// Why a program has no such column beside.
@@ -216,7 +218,7 @@ pub fn run(program: &str, bytes: u64, way: &Way) -> Result<Ran> {
 /// on a busy machine are taken by the time that a program comes to them.
 fn two_ports() -> Result<u16> {
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos() / 1000);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_micros());
     let count = u32::from(PORTS.end - PORTS.start);
     let candidates = (0..count).step_by(2).map(|step| PORTS.start + ((now + step) % count) as u16);
     let mut free = candidates.filter(|&port| is_free(port) && is_free(port + 1));
@@ -256,7 +258,8 @@ mod tests {
 
     #[test]
     fn a_script_gives_figures_among_other_words() {
-        let (_directory, path) = script("echo Hello 3; echo mean_us 2.5; echo bytes_per_second $((BYTES * 10)); [ -d \"$WORK\" ]");
+        let (_directory, path) =
+            script("echo Hello 3; echo mean_us 2.5; echo bytes_per_second $((BYTES * 10)); [ -d \"$WORK\" ]");
         let Ran::Measured(sample, _) = run(&path, 4, &plain()).unwrap() else { panic!() };
         assert_eq!(sample, Sample::from([(Figure::Mean, 2500.0), (Figure::Throughput, 40.0)]));
     }

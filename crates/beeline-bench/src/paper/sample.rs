@@ -13,8 +13,8 @@ use super::place::Pair as Place;
 use super::programs::{self, Ran, Way};
 use crate::acceleration::Carried;
 use crate::conductor::{Launcher, Worker};
-use crate::foreign::{Foreign, Test};
 use crate::everyday::cell::word;
+use crate::foreign::{Foreign, Test};
 use crate::hosts::{Bridges, Host, Hosts};
 use crate::process::Guard;
 use crate::transport::Transport;
@@ -38,13 +38,7 @@ pub struct Maker {
 
 impl Maker {
     /// Measures a cell over one transport.
-    pub fn sample(
-        &self,
-        cell: &Cell,
-        column: Transport,
-        place: Place,
-        load: Option<usize>,
-    ) -> Result<Ran> {
+    pub fn sample(&self, cell: &Cell, column: Transport, place: Place, load: Option<usize>) -> Result<Ran> {
         if cell.work.is_program() {
             return self.program(cell, Some(column).filter(|column| *column == Transport::Beeline), None, place, load);
         }

@@ -18,7 +18,8 @@ pub fn text(host: &Host, sysfs: Option<&Path>, between: Option<&str>) -> Result<
     let known: Vec<(&Port, u32)> = host.ports.iter().filter_map(|port| Some((port, port.speed_mbps?))).collect();
     if known.is_empty() {
         let names: Vec<&str> = host.ports.iter().map(Port::name).collect();
-        let ports = if names.is_empty() { "it has no ports".to_owned() } else { format!("it has {}", names.join(", ")) };
+        let ports =
+            if names.is_empty() { "it has no ports".to_owned() } else { format!("it has {}", names.join(", ")) };
         return Err(format!("no port of {} tells its speed ({ports}): expected a port that does", host.source));
     }
     let mut text = format!(
@@ -48,7 +49,11 @@ pub fn text(host: &Host, sysfs: Option<&Path>, between: Option<&str>) -> Result<
     };
     for (port, _) in &known {
         let near: Vec<String> = port.nodes.iter().map(u32::to_string).collect();
-        let place = if nodes > 1 && !near.is_empty() { format!(", from NUMA node {}", near.join(" or ")) } else { String::new() };
+        let place = if nodes > 1 && !near.is_empty() {
+            format!(", from NUMA node {}", near.join(" or "))
+        } else {
+            String::new()
+        };
         case(&mut text, &format!("{} alone{place}", port.name()), None, &[over(port, false)]);
         if has_between && !near.is_empty() {
             let first = format!("{} alone{place}", port.name());
@@ -59,7 +64,11 @@ pub fn text(host: &Host, sysfs: Option<&Path>, between: Option<&str>) -> Result<
         let flows: Vec<String> = known.iter().map(|(port, _)| over(port, false)).collect();
         let (first, _) = known[0];
         let near: Vec<String> = first.nodes.iter().map(u32::to_string).collect();
-        let place = if nodes > 1 && !near.is_empty() { format!(", from NUMA node {}", near.join(" or ")) } else { String::new() };
+        let place = if nodes > 1 && !near.is_empty() {
+            format!(", from NUMA node {}", near.join(" or "))
+        } else {
+            String::new()
+        };
         case(&mut text, "all at once", Some(&format!("{} alone{place}", first.name())), &flows);
     }
     Ok(text)

@@ -81,7 +81,9 @@ pub fn csv(run: &Run) -> Result<Vec<u8>> {
 
 /// What was measured by other means, cell by cell.
 fn beside(run: &Run) -> impl Iterator<Item = (&Cell, Beside, &[Sample])> {
-    let of = |cell| run.of(cell).into_iter().flat_map(move |known| known.beside.iter().map(move |(by, s)| (cell, *by, &s[..])));
+    let of = |cell| {
+        run.of(cell).into_iter().flat_map(move |known| known.beside.iter().map(move |(by, s)| (cell, *by, &s[..])))
+    };
     run.cells.iter().flat_map(of)
 }
 
