@@ -93,7 +93,8 @@ fn all(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
     // The MPIs are part of two papers' plans.
     for (name, text) in BUILT_IN.into_iter().filter(|(name, _)| *name != "mpi") {
         if interrupt::asked() {
-            return Ok(ExitCode::from(1));
+            worst = ExitCode::from(1);
+            break;
         }
         let directory = above.join(name);
         let code = if directory.join("settings.json").exists() && !options.dry_run {
@@ -110,6 +111,9 @@ fn all(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         if code != ExitCode::SUCCESS {
             worst = code;
         }
+    }
+    if !options.dry_run && !options.no_report {
+        say!("All reports are in {}.", report::write_index(&above)?.display());
     }
     Ok(worst)
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::parts::Part;
 use crate::paper::grid::notes;
-use crate::paper::store::Run;
+use crate::paper::store::{Measured, Run};
 
 const STYLE: &str = "\
 :root { color-scheme: light; font: 16px/1.45 system-ui, sans-serif; color: #1a1a1a; background: #fff }
@@ -47,6 +47,34 @@ pub fn page(run: &Run, parts: &[Part]) -> String {
         paragraph(&mut page, "note", &note);
     }
     page.push_str("</footer>\n</body>\n</html>\n");
+    page
+}
+
+/// A page that leads to those of several runs.
+pub fn index(runs: &[Run]) -> String {
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>The papers' tables</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>The papers' tables</h1>\n"
+    );
+    for run in runs {
+        let count = |is: fn(&Measured) -> bool| run.cells.iter().filter(|cell| run.of(cell).is_some_and(is)).count();
+        let measured = count(|known| !known.tcp.is_empty());
+        let failed = count(|known| known.tcp.is_empty() && !known.errors.is_empty());
+        let absent = count(|known| known.absent.is_some());
+        let folder = run.directory.file_name().unwrap_or_default().to_string_lossy();
+        let title = escape(&run.plan.title);
+        let _ = writeln!(page, "<h2><a href=\"{}/report.html\">{title}</a></h2>", escape(&folder));
+        paragraph(&mut page, "source", &format!("Tables of: {}", run.plan.document));
+        let cells = run.cells.len();
+        let mut line =
+            format!("{measured} of {cells} cells measured, {failed} failed, {absent} that this host cannot have");
+        if let Some(why) = &run.ended_early {
+            let _ = write!(line, "; the run ended early: {why}");
+        }
+        paragraph(&mut page, "note", &line);
+    }
+    page.push_str("</body>\n</html>\n");
     page
 }
 
