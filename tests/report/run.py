@@ -143,7 +143,7 @@ def main():
         chromium(run / "profile", "--no-pdf-header-footer", f"--print-to-pdf={paper}", (run / "report.html").as_uri())
         pages = len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes()))
         print(f"on paper: {pages} pages")
-        if not 2 <= pages <= 8:
+        if not 2 <= pages <= 12:
             wrong.append(f"on paper there are {pages} pages")
         keep = os.environ.get("KEEP")
         if keep:

@@ -159,8 +159,8 @@ pub struct Way<'a> {
     pub library: Option<(&'a Path, &'a str)>,
     /// A transport of the program's own instead of TCP.
     pub beside: Option<Beside>,
-    /// The CPUs that all of it may use; any, if there are none.
-    pub cpus: &'a [usize],
+    /// The CPUs of its two ends; nothing of it uses others.
+    pub cpus: [Option<usize>; 2],
     pub sample: Duration,
 }
 
@@ -185,11 +185,13 @@ pub fn run(program: &str, bytes: u64, way: &Way) -> Result<Ran> {
     let mut command = Command::new("sh");
     command.args(["-euc", &format!("{COMMON}\n{text}"), program]);
     let each = way.sample.as_secs_f64();
+    let cpu = |cpu: Option<usize>| cpu.map_or(String::new(), |cpu| cpu.to_string());
     command
         .env_remove("LD_PRELOAD")
         .env("LC_ALL", "C")
-        .env("WORK", work.path())
         .env("PORT", two_ports()?.to_string())
+        .env("CPU_FIRST", cpu(way.cpus[0]))
+        .env("CPU_SECOND", cpu(way.cpus[1]))
         .env("BYTES", bytes.to_string())
         .env("SECONDS_EACH", format!("{each:.3}"))
         .env("SECONDS_WHOLE", format!("{:.0}", each.ceil().max(1.0)))
@@ -198,7 +200,8 @@ pub fn run(program: &str, bytes: u64, way: &Way) -> Result<Ran> {
     if let Some((library, options)) = way.library {
         command.env("LD_PRELOAD", library).env("BEELINE_OPTIONS", options);
     }
-    let mut family = Family::start(command, way.cpus)?;
+    let mut family =
+        Family::start(command, &way.cpus.into_iter().flatten().collect::<Vec<_>>(), ("WORK", work.path()))?;
     let ended = family.wait(PATIENCE + 8 * way.sample);
     let carried = match way.library {
         Some(_) => family.carried(),
@@ -253,7 +256,7 @@ mod tests {
     }
 
     fn plain() -> Way<'static> {
-        Way { library: None, beside: None, cpus: &[], sample: Duration::from_millis(20) }
+        Way { library: None, beside: None, cpus: [None; 2], sample: Duration::from_millis(20) }
     }
 
     #[test]

@@ -85,10 +85,8 @@ impl Maker {
             Some(_) => Some(self.library.as_deref().context("there is no libbeeline.so")?),
             None => None,
         };
-        let mut cpus: Vec<usize> = place.into_iter().flatten().collect();
-        cpus.dedup();
         let way =
-            Way { library: library.map(|path| (path, options.as_str())), beside, cpus: &cpus, sample: self.sample };
+            Way { library: library.map(|path| (path, options.as_str())), beside, cpus: place, sample: self.sample };
         let loader = match cell.load {
             Load::Memory if beside.is_none() => Some(self.load(&self.launcher(cell)?, load)?),
             _ => None,

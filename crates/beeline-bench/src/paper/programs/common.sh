@@ -1,9 +1,23 @@
 # What every script has. In the environment: WORK (a directory that is removed afterwards), PORT (free, as is the next),
-# BYTES, SECONDS_EACH (how long a sample is), SECONDS_WHOLE (the same for programs that know whole ones), WAY and PATTERN.
+# CPU_FIRST and CPU_SECOND (of the two ends; empty where the scheduler chooses), BYTES, SECONDS_EACH (how long a sample is), SECONDS_WHOLE (the same for programs that know whole ones), WAY and PATTERN.
 # A script prints `mean_us NUMBER` (one way, of a message there and back), `bytes_per_second NUMBER`, or both.
 at_end() { :; }
 trap at_end EXIT
 trap 'exit 143' TERM INT HUP
+# Before the command of the one end and of the other: ends that share a CPU are another measurement.
+on_first=${CPU_FIRST:+taskset -c $CPU_FIRST}
+on_second=${CPU_SECOND:+taskset -c $CPU_SECOND}
+export on_first on_second
+# By the rank that the MPI gives it: `sh $WORK/rank COMMAND...`
+rank() {
+    cat >"$WORK/rank" <<'END'
+case ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${LAMRANK:-0}}} in
+    0) exec $on_first "$@" ;;
+    *) exec $on_second "$@" ;;
+esac
+END
+    chmod 644 "$WORK/rank"
+}
 # absent REASON: this host cannot have it.
 absent() { echo "$1" >&2; exit 77; }
 fail() { echo "$1" >&2; exit 1; }

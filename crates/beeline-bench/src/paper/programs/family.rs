@@ -1,11 +1,14 @@
-//! A program with all that it starts: daemons and launchers leave their parents, so they are followed by looking at /proc now and
-//! then. A look costs some 2 ms, and is made over TCP as well, so that it weighs on both columns.
+//! A program with all that it starts. Daemons and launchers leave their parents, so all of it has a word of its own in the environment,
+//! and is followed by looking at /proc now and then. A look costs some 2 ms, and is made over TCP as well, so that it weighs on both
+//! columns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Seek};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,6 +20,8 @@ use nix::unistd::Pid;
 use crate::acceleration::Carried;
 use crate::interrupt;
 
+/// The first descriptor beyond the standard ones.
+const FIRST_OTHER: u32 = 3;
 const GLANCE: Duration = Duration::from_millis(10);
 /// Between two looks at /proc.
 const LOOK: Duration = Duration::from_millis(100);
@@ -28,6 +33,10 @@ pub struct Family {
     child: Child,
     /// Each member with when it began, and how its connections were carried, as last seen.
     members: BTreeMap<i32, (u64, Option<Carried>)>,
+    /// `NAME=VALUE`, which nothing else has in its environment.
+    mark: Vec<u8>,
+    /// Processes that have it not.
+    strangers: BTreeSet<(i32, u64)>,
     output: [fs::File; 2],
 }
 
@@ -48,8 +57,11 @@ impl Ended {
 }
 
 impl Family {
-    /// Starts it in a group of its own, on these CPUs if there are any.
-    pub fn start(mut command: Command, cpus: &[usize]) -> Result<Family> {
+    /// Starts it in a group of its own, on these CPUs if there are any. The mark is a name and a value of its own in the
+    /// environment.
+    pub fn start(mut command: Command, cpus: &[usize], mark: (&str, &Path)) -> Result<Family> {
+        command.env(mark.0, mark.1);
+        let mark = [mark.0.as_bytes(), b"=", mark.1.as_os_str().as_bytes()].concat();
         // Files, as a daemon that stays holds a pipe open.
         let output = [tempfile::tempfile()?, tempfile::tempfile()?];
         command.stdin(Stdio::null());
@@ -63,15 +75,18 @@ impl Family {
         let begin = move || {
             // The script can tidy up when the instrument dies.
             nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
+            // A daemon would hold what the instrument was given, such as a lock, while it ends. Linux before 5.11 has it so.
+            // SAFETY: the call takes numbers and changes nothing but flags of this process's descriptors.
+            unsafe { libc::syscall(libc::SYS_close_range, FIRST_OTHER, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
             if is_pinned {
                 sched_setaffinity(Pid::from_raw(0), &set)?;
             }
             Ok(())
         };
-        // SAFETY: the closure runs between fork and exec; it makes two system calls and allocates nothing.
+        // SAFETY: the closure runs between fork and exec; it makes three system calls and allocates nothing.
         unsafe { command.pre_exec(begin) };
         let child = command.spawn().context("cannot start sh")?;
-        let mut family = Family { child, members: BTreeMap::new(), output };
+        let mut family = Family { child, members: BTreeMap::new(), mark, strangers: BTreeSet::new(), output };
         family.look();
         Ok(family)
     }
@@ -120,7 +135,7 @@ impl Family {
         for (pid, parent, group, began) in found {
             let is_known = self.members.get(&pid).is_some_and(|(known, _)| *known == began);
             let is_child = pid == root || group == root || self.members.contains_key(&parent);
-            if !is_known && !is_child {
+            if !is_known && !is_child && !self.is_marked(pid, began) {
                 continue;
             }
             let owner = fs::metadata(format!("/proc/{pid}")).map(|data| data.uid());
@@ -133,6 +148,20 @@ impl Family {
                 member.1 = carried;
             }
         }
+    }
+
+    /// Whether a process that left its parent between two looks is of the family: its environment tells, also before it is
+    /// executed as another program. No other process comes to have the mark, so nobody is asked twice.
+    fn is_marked(&mut self, pid: i32, began: u64) -> bool {
+        if self.strangers.contains(&(pid, began)) {
+            return false;
+        }
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let is_marked = environment.split(|byte| *byte == 0).any(|word| word == self.mark);
+        if !is_marked {
+            self.strangers.insert((pid, began));
+        }
+        is_marked
     }
 
     /// Members that are still there.
@@ -186,7 +215,8 @@ mod tests {
     fn start(text: &str) -> Family {
         let mut command = Command::new("sh");
         command.args(["-euc", text]);
-        Family::start(command, &[]).unwrap()
+        let directory = tempfile::tempdir().unwrap();
+        Family::start(command, &[], ("WORK", directory.path())).unwrap()
     }
 
     #[test]
@@ -195,6 +225,25 @@ mod tests {
         let ended = family.wait(Duration::from_secs(20)).unwrap();
         let daemon: i32 = ended.complaint.trim().parse().unwrap();
         assert!(stat(daemon).is_some());
+        drop(family);
+        let is_gone = || {
+            std::thread::sleep(GLANCE);
+            stat(daemon).is_none()
+        };
+        assert!((0..500).any(|_| is_gone()));
+    }
+
+    #[test]
+    fn a_daemon_that_nobody_saw_leave_ends_with_the_family() {
+        // Its parents are gone before the next look.
+        let mut family = start("(setsid sh -c 'sleep 600 & echo $! >&2' &) ; exit 0");
+        let ended = loop {
+            let ended = family.wait(Duration::from_secs(20)).unwrap();
+            if !ended.complaint.is_empty() {
+                break ended;
+            }
+        };
+        let daemon: i32 = ended.complaint.trim().parse().unwrap();
         drop(family);
         let is_gone = || {
             std::thread::sleep(GLANCE);
@@ -213,6 +262,16 @@ mod tests {
         assert!(error.to_string().contains("did not end"), "{error}");
         drop(family);
         assert!(file.exists());
+    }
+
+    #[test]
+    fn nothing_that_the_instrument_was_given_is_passed_on() {
+        use std::os::fd::AsRawFd;
+        let given = tempfile::tempfile().unwrap();
+        // SAFETY: the descriptor is open, and only its flag is changed.
+        assert_eq!(unsafe { libc::fcntl(given.as_raw_fd(), libc::F_SETFD, 0) }, 0);
+        let mut family = start(&format!("[ ! -e /proc/self/fd/{} ]", given.as_raw_fd()));
+        assert!(family.wait(Duration::from_secs(20)).unwrap().status.success());
     }
 
     #[test]

@@ -5,6 +5,7 @@ if [ "$(id -u)" = 0 ]; then
     # Not nobody: that uid also stands for users that cannot be told, whom Beeline never trusts.
     own="setpriv --reuid=daemon --regid=daemon --clear-groups"
 fi
+rank
 mkdir "$WORK/lam"
 chmod 777 "$WORK/lam"
 cd "$WORK/lam"
@@ -15,6 +16,6 @@ transport=tcp
 # Its daemon keeps what it inherits open: files, not pipes.
 at_end() { timeout 5 $own lamhalt >"$WORK/halt" 2>&1 || true; }
 $own lamboot hosts >"$WORK/boot" 2>&1 || fail "lamboot: $(last "$WORK/boot")"
-$own mpirun.lam -ssi rpi "$transport" -np 2 "$(command -v NPlam)" -o out -p 0 -l "$BYTES" -u "$BYTES" >"$WORK/said" 2>&1 ||
+$own mpirun.lam -ssi rpi "$transport" -np 2 /bin/sh "$WORK/rank" NPlam -o out -p 0 -l "$BYTES" -u "$BYTES" >"$WORK/said" 2>&1 ||
     fail "mpirun.lam: $(last "$WORK/said")"
 netpipe out

@@ -5,7 +5,8 @@ case $WAY in
     shared-memory) ;;
     ucx) export UCX_TLS=posix,self MPIR_CVAR_NOLOCAL=1 ;;
 esac
+rank
 [ "$PATTERN" = pingpong ] || set -- -2 -a
 # At times UCX does not come out of MPI_Finalize over TCP: the figure is there by then.
-timeout 20 mpirun.mpich -iface lo -n 2 NPmpich2 -o "$WORK/out" -p 0 -l "$BYTES" -u "$BYTES" "$@" || [ $? = 124 ]
+timeout 20 mpirun.mpich -iface lo -n 2 sh "$WORK/rank" NPmpich2 -o "$WORK/out" -p 0 -l "$BYTES" -u "$BYTES" "$@" || [ $? = 124 ]
 netpipe "$WORK/out"

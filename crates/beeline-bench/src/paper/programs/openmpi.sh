@@ -1,6 +1,7 @@
 # Open MPI: NetPIPE's ping-pong, or the patterns SendRecv and Exchange of the Intel MPI Benchmarks by mpi4py.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR="$WORK"
-set -- --oversubscribe --mca oob_tcp_if_include lo -np 2
+rank
+set -- --oversubscribe --bind-to none --mca oob_tcp_if_include lo -np 2
 case $WAY in
     tcp) set -- --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo "$@" ;;
     shared-memory) set -- --mca pml ob1 --mca btl vader,self "$@" ;;
@@ -15,7 +16,7 @@ case $WAY in
         ;;
 esac
 if [ "$PATTERN" = pingpong ]; then
-    mpirun.openmpi "$@" NPopenmpi -o "$WORK/out" -p 0 -l "$BYTES" -u "$BYTES"
+    mpirun.openmpi "$@" sh "$WORK/rank" NPopenmpi -o "$WORK/out" -p 0 -l "$BYTES" -u "$BYTES"
     netpipe "$WORK/out"
     exit
 fi
@@ -48,4 +49,4 @@ if world.Get_rank() == 0:
     print("mean_us", took * 1e6)
     print("bytes_per_second", messages * size / took)
 PYTHON
-mpirun.openmpi "$@" /usr/bin/python3 "$WORK/pattern.py" "$PATTERN" "$BYTES" "$SECONDS_EACH"
+mpirun.openmpi "$@" sh "$WORK/rank" /usr/bin/python3 "$WORK/pattern.py" "$PATTERN" "$BYTES" "$SECONDS_EACH"
