@@ -14,11 +14,13 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin: 2.2rem 0 0.2rem }
 .box { overflow-x: auto } svg { max-width: 100%; height: auto; display: block; margin: 0.6rem 0 }
 @media screen and (max-width: 44rem) { svg { max-width: none; width: 44rem } }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; margin: 0.6rem 0 }
-th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
+th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap;
+  overflow-wrap: normal }
 th { white-space: normal; vertical-align: bottom } th:first-child, td:first-child { text-align: left }
 nav a { margin-right: 1rem; display: inline-block }
 @media print { body { max-width: none; padding: 0 } nav { display: none } section, table, svg { break-inside: avoid }
-  .box { overflow: visible } th, td { white-space: normal } }
+  .box { overflow: visible } table { font-size: 0.6rem } th, td { padding: 0.1rem 0.2rem } }
+@page { size: A4 landscape; margin: 12mm }
 ";
 
 /// The whole page.
