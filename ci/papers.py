@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """Writes what runs of the papers' plans measured into docs/papers.md.
 
-    ci/papers.py RUN...        each the directory of a run of `beeline bench paper`, or one that has such directories in it
+    ci/papers.py [--note TEXT] RUN...
 
-A row of the document names a plan and a cell in `backquotes` in its fourth column; its fifth is what the runs say of that cell.
+A RUN is the directory of a run of `beeline bench paper`, or one that has such directories in it; TEXT is said of all of them, such as what
+else the machine did.
+
+A row of the document names a plan and a cell in `backquotes` in its fourth column, and after it a figure if it is about another than the
+cell's own; its fifth column is what the runs say of that cell.
 Rows whose cell no run has stay as they are.
 """
 
@@ -14,7 +18,10 @@ import sys
 from pathlib import Path
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "papers.md"
-CELL = re.compile(r"^`([a-z-]+) ([^` ]+)`$")
+CELL = re.compile(r"^`([a-z-]+) ([^` ]+)`(?: ([a-z0-9-]+))?$")
+COLUMN = re.compile(r"(?<!\\)\|")
+# Of these nobody wins.
+NEUTRAL = ("load", "fairness")
 # What a row is about, by what its work has.
 FIGURES = ("mean", "p50", "throughput", "rate")
 # Where a table is about something else than its work.
@@ -55,14 +62,16 @@ def read(run):
     return cells
 
 
-def words(cell, figures):
+def words(cell, figures, figure):
     table = cell.split("/")[0]
-    wanted = (OF_TABLE.get(table), *FIGURES)
+    wanted = (figure, OF_TABLE.get(table), *FIGURES)
     line = next((figures[figure] for figure in wanted if figure in figures), None)
     if line is None:
         reason = next(iter(figures.values()))["not_measured"]
         return f"not here: {reason}".replace("|", "\\|")
     sides = [show(float(line[f"{side}_median"]), line["unit"]) for side in ("tcp", "beeline")]
+    if line["figure"] in NEUTRAL:
+        return f"{sides[0]}, {sides[1]}"
     gain = digits(float(line["gain_median"]))
     return f"{sides[0]}, {sides[1]}: {gain} times better"
 
@@ -75,22 +84,28 @@ def machine(run):
 
 
 def main():
-    if len(sys.argv) < 2:
+    note, places = "", sys.argv[1:]
+    if places[:1] == ["--note"]:
+        note, places = f"; {places[1]}", places[2:]
+    if not places:
         sys.exit(__doc__.strip())
     found, machines, rounds = {}, set(), set()
-    for run in runs(sys.argv[1:]):
-        found.update(read(run))
+    for run in runs(places):
+        for cell, figures in read(run).items():
+            # A run between hosts has cells that one on a host has not, and the reverse.
+            if cell not in found or "" in found[cell]:
+                found[cell] = figures
         machines.add(machine(run))
         settings = json.loads((run / "settings.json").read_text())
         rounds.add(f"{settings['rounds']} rounds of {settings['sample_ms']} ms")
     lines = []
     for line in DOCUMENT.read_text().split("\n"):
-        columns = line.split(" | ")
+        columns = [column.strip() for column in COLUMN.split(line)[1:-1]]
         if line.startswith("Measured: "):
-            line = f"Measured: {'; '.join(sorted(machines))}; {', '.join(sorted(rounds))}."
-        elif len(columns) == 6 and (cell := CELL.match(columns[3].strip())) and (figures := found.get(cell.groups())):
-            columns[4] = words(cell[2], figures)
-            line = " | ".join(columns)
+            line = f"Measured: {'; '.join(sorted(machines))}; {', '.join(sorted(rounds))}{note}."
+        elif len(columns) == 6 and (cell := CELL.match(columns[3])) and (figures := found.get(cell.groups()[:2])):
+            columns[4] = words(cell[2], figures, cell[3])
+            line = f"| {' | '.join(columns)} |"
         lines.append(line)
     DOCUMENT.write_text("\n".join(lines))
 
