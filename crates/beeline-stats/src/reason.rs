@@ -64,5 +64,6 @@ closed_list! {
         MemoryLimited = "memory_limited": "The rings of this process have their share of the memory that its cgroup allows.",
         FileSizeLimited = "file_size_limited": "The process limits the size of files (RLIMIT_FSIZE), which counts for shared memory, too.",
         OtherNamespace = "other_namespace": "The socket was made in another network namespace than the one that its thread has moved to.",
+        ShortLived = "short_lived": "Connections to that loopback address are short-lived, and TCP makes those faster, or is compared (option short_lived_lanes).",
     }
 }

@@ -116,6 +116,7 @@ pub(super) fn retire_lane(desc: &'static Desc) {
     let alone =
         lane.is_some_and(PooledLane::is_ours_alone) && !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
     if let Some(lane) = lane {
+        lane.note_bytes(side.tx.bytes().max(side.rx.bytes()));
         if side.is(state::POISONED)
             || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0
         {
@@ -193,7 +194,7 @@ pub(crate) fn close_lane(desc: &'static Desc) {
         }
     }
     if side.holders.fetch_sub(1, AcqRel) <= 1 {
-        note_end(desc);
+        note_end(desc, true);
         observe(desc, side);
         let unread = io::unread_hint(desc, side) != 0;
         // A reset is no FIN: only one that was sent before it is seen before it.
@@ -209,6 +210,7 @@ pub(crate) fn close_lane(desc: &'static Desc) {
             Anchor(fd).unplug();
         }
     } else {
+        note_end(desc, false);
         // Who seems to hold it, too, may have been killed, and then nobody comes after us.
         mark_linger(&lane, end, side);
     }
@@ -216,14 +218,23 @@ pub(crate) fn close_lane(desc: &'static Desc) {
     drop((sharing, both));
 }
 
-/// A connection to another host is closed here: how it was used tells what the next ones to the same place want.
-fn note_end(desc: &Desc) {
-    if crate::config().bridge_short_lived || !desc.is_bridged() || desc.end() != End::Client {
+/// A connection is closed here, as a whole or by one of its holders: how a client used it tells what the next ones to the
+/// same place want.
+fn note_end(desc: &Desc, whole: bool) {
+    let ticket = desc.ticket.take();
+    if desc.end() != End::Client {
         return;
     }
     let side = desc.side();
     let life = Life { sends: desc.pace.sends(), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
-    lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
+    match ticket {
+        Some(ticket) if whole && !desc.is_bridged() => lookup::ended(ticket, Some(life)),
+        Some(ticket) => lookup::abandoned(ticket),
+        None => {}
+    }
+    if whole && desc.is_bridged() && !crate::config().bridge_short_lived {
+        lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
+    }
 }
 
 #[cfg(test)]
