@@ -101,6 +101,7 @@ class Papers(unittest.TestCase):
 | one | | 12 µs | `p t/bytes=8` | | x |
 | two | | | `p t/bytes=8` load | old | |
 | three | | | `p t/bytes=9` | old | |
+| five | | | `p t/bytes=8` beside | old | |
 | four | | | `p t/bytes=10` | stays | |
 """
 
@@ -119,6 +120,7 @@ class Papers(unittest.TestCase):
             first = self.run_in(directory, "one", [
                 "t,t/bytes=8,8,1,p50,nanoseconds,3,25000,0,0,250,0,0,100.4,0,0,",
                 "t,t/bytes=8,8,1,load,bytes_per_second,3,2e9,0,0,1.5e9,0,0,0.7,0,0,",
+                "t,t/bytes=8: UCX,8,1,p50,nanoseconds,3,130,0,0,,,,,,,",
                 "t,t/bytes=9,9,1,,,,,,,,,,,,,no | such thing"])
             # What one run has not, another may have; and the reverse.
             second = self.run_in(directory, "two", ["t,t/bytes=8,8,1,,,,,,,,,,,,,not between hosts"])
@@ -130,6 +132,7 @@ class Papers(unittest.TestCase):
         self.assertIn("Measured: M, 2 CPUs, Linux 6, 2026-01-02; 3 rounds of 60 ms; a loud machine.", text)
         self.assertIn("| `p t/bytes=8` | 25.0 µs, 250 ns: 100 times better | x |", text)
         self.assertIn("| `p t/bytes=8` load | 2.00 GB/s, 1.50 GB/s |", text)
+        self.assertIn("| `p t/bytes=8` beside | UCX 130 ns |", text)
         self.assertIn("| not here: no \\| such thing |", text)
         self.assertIn("| four | | | `p t/bytes=10` | stays | |", text)
 

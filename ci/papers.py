@@ -20,6 +20,8 @@ from pathlib import Path
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "papers.md"
 CELL = re.compile(r"^`([a-z-]+) ([^` ]+)`(?: ([a-z0-9-]+))?$")
 COLUMN = re.compile(r"(?<!\\)\|")
+# What stands beside TCP and Beeline; as a figure in the fourth column, all that does.
+BESIDE = "beside "
 # Of these nobody wins.
 NEUTRAL = ("load", "fairness")
 # What a row is about, by what its work has.
@@ -58,11 +60,17 @@ def read(run):
     cells = {}
     with open(run / "report.csv", newline="") as file:
         for line in csv.DictReader(file):
-            cells.setdefault((name, line["cell"]), {})[line["figure"]] = line
+            # What was measured by other means has its name behind the cell's.
+            cell, _, other = line["cell"].partition(": ")
+            cells.setdefault((name, cell), {})[f"{BESIDE}{other}" if other else line["figure"]] = line
     return cells
 
 
 def words(cell, figures, figure):
+    if figure == BESIDE.strip():
+        lines = {word[len(BESIDE):]: line for word, line in figures.items() if word.startswith(BESIDE)}
+        shown = [f"{word} {show(float(line['tcp_median']), line['unit'])}" for word, line in lines.items()]
+        return ", ".join(shown) or "nothing"
     table = cell.split("/")[0]
     wanted = (figure, OF_TABLE.get(table), *FIGURES)
     line = next((figures[figure] for figure in wanted if figure in figures), None)
