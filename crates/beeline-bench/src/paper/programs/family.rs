@@ -126,16 +126,20 @@ impl Family {
     /// Finds new members, and notes what all of them have done.
     fn look(&mut self) {
         let root = self.child.id() as i32;
-        let mut found: Vec<(i32, i32, i32, u64)> = Vec::new();
+        let mut found: BTreeMap<i32, (i32, u64)> = BTreeMap::new();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-            found.extend(stat(pid).map(|(parent, group, began)| (pid, parent, group, began)));
+            found.extend(stat(pid).map(|about| (pid, about)));
         }
-        // Parents mostly have smaller numbers than their children; those that have not are found at the next look.
-        for (pid, parent, group, began) in found {
-            let is_known = self.members.get(&pid).is_some_and(|(known, _)| *known == began);
-            let is_child = pid == root || group == root || self.members.contains_key(&parent);
-            if !is_known && !is_child && !self.is_marked(pid, began) {
+        // Parents mostly have smaller numbers than their children; those that have not are found at the next look. A number alone
+        // names nobody: a process that came to that of a member, or of the script, is a stranger, with its children.
+        for (&pid, &(parent, began)) in &found {
+            let is_member = |pid: i32| {
+                let known = self.members.get(&pid).map(|(began, _)| *began);
+                known.is_some() && known == found.get(&pid).map(|(_, began)| *began)
+            };
+            let is_script = pid == root && !self.members.contains_key(&root);
+            if !is_member(pid) && !is_script && !is_member(parent) && !self.is_marked(pid, began) {
                 continue;
             }
             let owner = fs::metadata(format!("/proc/{pid}")).map(|data| data.uid());
@@ -158,7 +162,8 @@ impl Family {
         }
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let is_marked = environment.split(|byte| *byte == 0).any(|word| word == self.mark);
-        if !is_marked {
+        // One that is just being executed has none for a moment.
+        if !is_marked && !environment.is_empty() {
             self.strangers.insert((pid, began));
         }
         is_marked
@@ -166,7 +171,7 @@ impl Family {
 
     /// Members that are still there.
     fn alive(&self) -> impl Iterator<Item = Pid> + '_ {
-        let is_alive = |(pid, (began, _)): &(&i32, &(u64, _))| stat(**pid).is_some_and(|(_, _, now)| now == *began);
+        let is_alive = |(pid, (began, _)): &(&i32, &(u64, _))| stat(**pid).is_some_and(|(_, now)| now == *began);
         self.members.iter().filter(is_alive).map(|(pid, _)| Pid::from_raw(*pid))
     }
 }
@@ -198,14 +203,14 @@ fn whole(file: &mut fs::File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Parent, group, and when the process began, in ticks; see proc_pid_stat(5). `None` for one that has ended.
-fn stat(pid: i32) -> Option<(i32, i32, u64)> {
+/// The parent, and when the process began, in ticks; see proc_pid_stat(5). `None` for one that has ended.
+fn stat(pid: i32) -> Option<(i32, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let words: Vec<&str> = text.get(text.rfind(')')? + 2..)?.split_whitespace().collect();
     if words.first() == Some(&"Z") {
         return None;
     }
-    Some((words.get(1)?.parse().ok()?, words.get(2)?.parse().ok()?, words.get(19)?.parse().ok()?))
+    Some((words.get(1)?.parse().ok()?, words.get(19)?.parse().ok()?))
 }
 
 #[cfg(test)]
