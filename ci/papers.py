@@ -80,8 +80,8 @@ def words(cell, figures, figure):
     sides = [show(float(line[f"{side}_median"]), line["unit"]) for side in ("tcp", "beeline")]
     if line["figure"] in NEUTRAL:
         return f"{sides[0]}, {sides[1]}"
-    gain = digits(float(line["gain_median"]))
-    return f"{sides[0]}, {sides[1]}: {gain} times better"
+    gain = float(line["gain_median"])
+    return f"{sides[0]}, {sides[1]}: {digits(gain)} times {'better' if gain >= 1 else 'as good'}"
 
 
 def machine(run):
