@@ -8,6 +8,11 @@ declare -A packages=(
     [test]="gcc libc6-dev liburing-dev strace valgrind python3 redis-server redis-tools iperf3 memcached nginx-light curl procps iproute2
         python3.11 libpython3.11-testsuite openbsd-inetd netcat-openbsd socat rsync haproxy stunnel4 openssl"
     [demo]="redis-server redis-tools iperf3 netpipe-tcp sockperf procps"
+    # MPIs and other programs that plans of the papers measure, where they are: `beeline bench mpi`, `beeline bench paper`.
+    [papers]="openmpi-bin netpipe-openmpi mpich netpipe-mpich2 lam-runtime netpipe-lam python3-mpi4py ucx-utils libfabric-bin
+        netpipe-tcp iperf3 iperf nuttcp tgt libiscsi-bin util-linux"
+    # Looks at a report with a real browser: `make test-report`.
+    [browser]="chromium python3"
     # Network namespaces for `make bench-hosts`.
     [hosts]="iproute2"
     # Foreign test suites and what they are built with, then real programs.
