@@ -9,17 +9,21 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use beeline_shm::sys::{self, call};
 use beeline_stats::Counter;
 
-use crate::kernel::{descriptor_limit, fcntl};
+use crate::kernel::{descriptor_limit, fcntl, now_ns};
 use crate::stats;
 
 /// The numbers of descriptors that can be ours, hidden, or members of a set, here and in all other tables: those below the
 /// kernel's default limit (`fs.nr_open`). What has a higher one is the kernel's business alone.
 pub const FDS: usize = 1 << 20;
 
-/// Above all numbers that `select` takes; a fork with a descriptor just there costs 3 us more than without, and 14 us more at
-/// 3,968.
-const HIDDEN_FROM_MAX: usize = libc::FD_SETSIZE;
+/// Limits from this on leave room for us above the numbers that `select` takes. A fork with a descriptor just there costs
+/// 3 us more than without, and 14 us more at 3,968, because it copies the kernel's table up to the highest number in use.
+const LIMIT_LARGE: usize = 4096;
+/// How long nothing is kept that is only good to have, once the program ran short of numbers.
+const SHORT_NS: u64 = 1_000_000_000;
 
+/// Until when that is; 0 when it never was, or is over.
+static SHORT_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static BITS: [AtomicU64; FDS / 64] = [const { AtomicU64::new(0) }; FDS / 64];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -108,7 +112,7 @@ pub fn keep(fd: i32) -> Option<i32> {
     /// Numbers that are left to descriptors that are needed.
     const SPARED: usize = 16;
     let limit = descriptor_limit();
-    let kept = if (hidden_count() as usize).saturating_add(SPARED) < limit / 8 {
+    let kept = if (hidden_count() as usize).saturating_add(SPARED) < limit / 8 && !is_short() {
         fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok()
     } else {
         None
@@ -130,7 +134,12 @@ pub fn has_spare() -> bool {
     for fd in core::iter::once(probe).chain(twin) {
         let _ = sys::close(fd as i32);
     }
-    probe < from && twin.is_ok()
+    (probe as usize) < last_numbers(limit) && twin.is_ok()
+}
+
+/// The last 128 numbers below the limit, or the last eighth of a small one, begin here.
+fn last_numbers(limit: usize) -> usize {
+    limit.saturating_sub((limit / 8).clamp(8, 128)).max(3)
 }
 
 /// Closes a descriptor that [`hide`] returned.
@@ -139,10 +148,24 @@ pub fn close_hidden(fd: i32) {
     let _ = sys::close(fd);
 }
 
-/// The first number for descriptors of ours: the last 128 below the limit, or the last eighth of a small one, but never
-/// above [`HIDDEN_FROM_MAX`], because each fork copies the kernel's table up to the highest number in use.
+/// The first number for descriptors of ours: the last ones. Where the limit is large, they begin above what `select` takes,
+/// and the program's come among them.
 fn hidden_from(limit: usize) -> usize {
-    limit.saturating_sub((limit / 8).clamp(8, 128)).clamp(3, HIDDEN_FROM_MAX)
+    if limit > LIMIT_LARGE { libc::FD_SETSIZE } else { last_numbers(limit) }
+}
+
+/// The program has run short of numbers, and we have given up some: it shall have them.
+pub fn note_short() {
+    SHORT_UNTIL_NS.store(now_ns().saturating_add(SHORT_NS), Relaxed);
+}
+
+fn is_short() -> bool {
+    let until_ns = SHORT_UNTIL_NS.load(Relaxed);
+    if until_ns != 0 && now_ns() >= until_ns {
+        SHORT_UNTIL_NS.store(0, Relaxed);
+        return false;
+    }
+    until_ns != 0
 }
 
 #[cfg(test)]

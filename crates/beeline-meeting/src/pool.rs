@@ -325,6 +325,7 @@ pub fn purge() {
 pub fn release_descriptors() -> bool {
     let before = hidden::hidden_count();
     let any = close_memfds();
+    hidden::note_short();
     // They are all that is free now.
     FREED.store(before.saturating_sub(hidden::hidden_count()).max(1), Relaxed);
     any
