@@ -134,7 +134,7 @@ pub fn has_spare() -> bool {
     for fd in core::iter::once(probe).chain(twin) {
         let _ = sys::close(fd as i32);
     }
-    (probe as usize) < last_numbers(limit) && twin.is_ok()
+    probe < last_numbers(limit) && twin.is_ok()
 }
 
 /// The last 128 numbers below the limit, or the last eighth of a small one, begin here.

@@ -23,7 +23,7 @@
 //!    (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in each short
 //!    measurement, and then looks through all its ports for each connection.
 //! 7. What lives longer wants a lane. So one connection that was not short-lived ends all of this, as a pause does, and as
-//!    do more open connections over TCP than twice those of the comparison.
+//!    do more open connections over TCP than twice those of the comparison, or of the beginning of its turn.
 //! 8. Where ends are not seen (a socket closed past us, or by another process), more seem to be open than are. That ends in
 //!    rule 7.
 //!
@@ -127,6 +127,8 @@ impl Times {
 
 /// Whether TCP wins (rules 4 and 6).
 fn tcp_wins(lane: Times, tcp: Times) -> bool {
+    let many = lane.many || tcp.many;
+    let (lane, tcp) = (Times { many, ..lane }, Times { many, ..tcp });
     let shorter = |path: u64, other: u64, part: u64| path < other - other / part;
     let not_longer = tcp.first() <= lane.first().saturating_add(lane.first() / 16);
     let better = shorter(tcp.first(), lane.first(), 10) || not_longer && shorter(tcp.life_ns, lane.life_ns, 5);
@@ -140,6 +142,7 @@ struct Turn {
     number: u32,
     /// Whether many were open when it began, and how many still go before those that count.
     many: bool,
+    open: u32,
     before: u32,
     /// Those that were counted: their first `connect`, how many have ended, how long they were open.
     first_ns: u64,
@@ -173,6 +176,8 @@ pub(super) struct Paths {
     turns: u32,
     /// By path.
     best: [Times; 2],
+    /// How long those over lanes were open in the last turn of lanes.
+    lane_ns: u64,
     /// How long the winner is kept, and who won last.
     kept_ns: u64,
     won: Option<Path>,
@@ -188,6 +193,7 @@ impl Paths {
         state: State::Watching { run: 0, since_ns: 0 },
         turns: 0,
         best: [Times::NONE; 2],
+        lane_ns: 0,
         kept_ns: KEPT_NS_MIN,
         won: None,
         open: 0,
@@ -208,6 +214,12 @@ impl Paths {
             } else if now_ns >= *until_ns {
                 self.compare();
             }
+        }
+        if let State::Comparing { turn, .. } = self.state
+            && turn.path() == Path::Tcp
+            && self.open > turn.open.saturating_mul(2).saturating_add(OPEN_MIN)
+        {
+            self.forget();
         }
         let begun = match &mut self.state {
             State::Watching { .. } => (Path::Lane, 0),
@@ -240,9 +252,8 @@ impl Paths {
         self.age(now_ns);
         self.open = self.open.saturating_sub(1);
         let life_ns = now_ns.saturating_sub(ticket.begun_ns);
-        let [lane, _] = self.best;
-        let was_short =
-            life.map_or_else(|| life_ns <= lane.life_ns.saturating_mul(LONGER).max(LONG_NS), Life::was_short);
+        let short_ns = self.lane_ns.saturating_mul(LONGER).max(LONG_NS);
+        let was_short = life.map_or(life_ns <= short_ns, Life::was_short);
         if !was_short {
             return self.forget();
         }
@@ -283,7 +294,7 @@ impl Paths {
     fn begin_turn(&mut self, left: u32) {
         self.turns = self.turns.wrapping_add(1).max(1);
         let (number, many, before) = (self.turns, self.open >= MANY, self.open);
-        let turn = Turn { number, many, before, first_ns: 0, ended: 0, lives_ns: 0, ends: 0 };
+        let turn = Turn { number, many, open: self.open, before, first_ns: 0, ended: 0, lives_ns: 0, ends: 0 };
         self.state = State::Comparing { turn, left };
     }
 
@@ -296,7 +307,11 @@ impl Paths {
             Path::Tcp => tcp,
         };
         best.each_ns = best.each_ns.min(now_ns.saturating_sub(turn.first_ns) / u64::from(turn.ends.max(1)));
-        best.life_ns = best.life_ns.min(turn.lives_ns / u64::from(turn.ended.max(1)));
+        let life_ns = turn.lives_ns / u64::from(turn.ended.max(1));
+        best.life_ns = best.life_ns.min(life_ns);
+        if turn.path() == Path::Lane {
+            self.lane_ns = life_ns;
+        }
         best.many |= turn.many;
         if left > 1 {
             return self.begin_turn(left - 1);
@@ -323,154 +338,4 @@ impl Paths {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SHORT: Life = Life { sends: 1, bytes: 2 };
-    const LONG: Life = Life { sends: 1_000, bytes: 2 };
-
-    /// Clients that begin again and again, each connection as long as its path takes.
-    struct Clients {
-        paths: Paths,
-        now_ns: u64,
-        open: Vec<(u64, Ticket)>,
-        lane_ns: u64,
-        tcp_ns: u64,
-        tcp: u32,
-    }
-
-    impl Clients {
-        fn new(lane_ns: u64, tcp_ns: u64) -> Self {
-            Self { paths: Paths::NEW, now_ns: 1, open: Vec::new(), lane_ns, tcp_ns, tcp: 0 }
-        }
-
-        fn begin(&mut self) {
-            let (path, turn) = self.paths.begin(self.now_ns);
-            let tcp = path == Path::Tcp;
-            self.tcp += u32::from(tcp);
-            let takes_ns = if tcp { self.tcp_ns } else { self.lane_ns };
-            let ticket = Ticket { destination: 1, turn, tcp, begun_ns: self.now_ns };
-            self.open.push((self.now_ns + takes_ns, ticket));
-        }
-
-        fn end_next(&mut self) {
-            let next = (0..self.open.len()).min_by_key(|index| self.open[*index].0).unwrap();
-            let (at_ns, ticket) = self.open.remove(next);
-            self.now_ns = self.now_ns.max(at_ns);
-            self.paths.ended(ticket, (!ticket.tcp).then_some(SHORT), self.now_ns);
-        }
-
-        /// So many connections, `at_once` at a time. Returns how many went by TCP.
-        fn run(&mut self, at_once: usize, connections: u32) -> u32 {
-            let before = self.tcp;
-            for _ in 0..connections {
-                if self.open.len() >= at_once {
-                    self.end_next();
-                }
-                self.begin();
-            }
-            self.tcp - before
-        }
-    }
-
-    /// Connections that take so many times [`EVERY_NS`] over each path; enough of them for a comparison and what follows.
-    fn compared(at_once: usize, lane: u64, tcp: u64) -> Clients {
-        let each_ns = EVERY_NS / 10 * at_once as u64;
-        let mut clients = Clients::new(lane * each_ns, tcp * each_ns);
-        clients.run(at_once, 4_000);
-        clients
-    }
-
-    #[test]
-    fn the_faster_path_is_kept_but_for_comparisons() {
-        for at_once in [1, 3, 20, 200] {
-            let tcp = compared(at_once, 20, 15).run(at_once, 20_000);
-            assert!(tcp > 18_000, "{at_once} at once: {tcp}");
-            let tcp = compared(at_once, 15, 20).run(at_once, 20_000);
-            assert!(tcp < 2_000, "{at_once} at once: {tcp}");
-        }
-    }
-
-    #[test]
-    fn equal_paths_leave_lanes() {
-        assert!(compared(4, 40, 39).run(4, 20_000) < 2_000);
-    }
-
-    #[test]
-    fn what_comes_too_often_for_tcp_is_never_left_to_it() {
-        assert_eq!(compared(1, 9, 5).tcp, 0);
-    }
-
-    #[test]
-    fn what_comes_more_often_than_before_is_taken_back() {
-        let mut clients = compared(1, 40, 20);
-        assert!(clients.run(1, 200) > 0);
-        clients.end_next();
-        clients.open.clear();
-        let left = (0..4_000).filter(|_| {
-            clients.now_ns += EVERY_NS / 2;
-            let tcp = clients.paths.begin(clients.now_ns).0 == Path::Tcp;
-            clients.paths.abandoned();
-            tcp
-        });
-        assert!(left.count() <= (2 * BURST_NS / EVERY_NS) as usize + 1);
-    }
-
-    #[test]
-    fn a_path_that_becomes_slower_is_left() {
-        let mut clients = compared(4, 20, 15);
-        clients.lane_ns = clients.tcp_ns / 2;
-        // What was kept at last is kept for some seconds more.
-        clients.run(4, 300_000);
-        assert!(clients.run(4, 10_000) < 2_000);
-    }
-
-    #[test]
-    fn few_connections_are_never_left_to_tcp() {
-        let mut clients = Clients::new(500_000, 400_000);
-        assert_eq!(clients.run(1, RUN), 0);
-        for _ in 0..100 {
-            clients.now_ns += 2 * PAUSE_NS;
-            assert_eq!(clients.run(1, RUN / 2), 0);
-        }
-    }
-
-    #[test]
-    fn one_that_lives_longer_ends_it() {
-        let mut clients = compared(1, 20, 15);
-        clients.end_next();
-        assert_eq!(clients.paths.begin(clients.now_ns).0, Path::Tcp);
-        let ticket = Ticket { destination: 1, turn: 0, tcp: false, begun_ns: clients.now_ns };
-        clients.paths.ended(ticket, Some(LONG), clients.now_ns);
-        assert_eq!(clients.run(1, RUN), 0);
-    }
-
-    #[test]
-    fn one_that_is_open_for_long_over_tcp_ends_it() {
-        let mut clients = compared(1, 20, 15);
-        clients.tcp_ns = LONG_NS + 1;
-        clients.end_next();
-        clients.begin();
-        clients.end_next();
-        clients.tcp = 0;
-        assert_eq!(clients.run(1, RUN), 0);
-    }
-
-    #[test]
-    fn those_that_are_opened_and_kept_get_lanes() {
-        let mut clients = compared(1, 20, 15);
-        let kept = (0..100).filter(|_| clients.paths.begin(clients.now_ns).0 == Path::Tcp).count();
-        assert!(kept <= (2 + OPEN_MIN + 1) as usize, "{kept}");
-    }
-
-    #[test]
-    fn a_ticket_is_taken_once() {
-        let cell = TicketCell::default();
-        assert_eq!(cell.take(), None);
-        let ticket = Ticket { destination: 7, turn: 3, tcp: true, begun_ns: 9 };
-        assert_eq!(cell.replace(ticket), None);
-        assert_eq!(cell.replace(Ticket { turn: 4, ..ticket }), Some(ticket));
-        assert_eq!(cell.take().map(|ticket| ticket.turn), Some(4));
-        assert_eq!(cell.take(), None);
-    }
-}
+mod tests;

@@ -332,7 +332,7 @@ tunables! {
         "How much memory the rings of long streams may keep in one process before idle ones give theirs back.";
     door_backlog: u64 = 256, Kind::Number { min: 1, max: 4096 },
         "How many clients may wait at a door; more of them go over TCP.";
-    pool_lanes_max: u64 = 64, Kind::Number { min: 0, max: 1024 },
+    pool_lanes_max: u64 = 32, Kind::Number { min: 0, max: 1024 },
         "How many closed lanes are kept for the next connection to the same peer.";
     policy: Policy = Policy::Default, Kind::Choice(Policy::WORDS),
         "Which connections may use lanes; strict keeps those that packet filters or sandboxes could concern on TCP.";

@@ -111,7 +111,7 @@ pub(super) struct Call {
     pub(super) departures: u32,
     /// Where the kernel's own events stand among the others.
     pub(super) own: Option<Own>,
-    /// Whether the kernel has told of lanes, or of a listener's clients.
+    /// Whether there was news of lanes, or of a listener's clients.
     pub(super) ours: bool,
 }
 
@@ -227,10 +227,10 @@ impl Call {
                 Some(Woken::Ready(count)) => {
                     self.set.last_look.store(ticks(), Relaxed);
                     self.translate(count);
+                    self.harvest();
                     if self.ours {
                         self.slept(&patience);
                     }
-                    self.harvest();
                 }
                 None => {
                     self.harvest();
@@ -399,6 +399,7 @@ impl Call {
         }
         entry.call.store(self.number, Relaxed);
         reported(entry, desc, marks, report);
+        self.ours = true;
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
         let by_level = entry.events.load(Relaxed) & (EPOLLET | EPOLLONESHOT) == 0;
         entry.place.store(if by_level { set.next_place() } else { 0 }, Relaxed);

@@ -25,6 +25,7 @@ use crate::kernel::{self, SockAddr};
 use crate::operations::Operations;
 use crate::side::state;
 use crate::{Outcome, changing, guards, limits, process, stats, table};
+use beeline_meeting::paths::Ticket;
 
 /// `draft.blocked_by` while a thread is in here.
 const BUSY: u16 = u16::MAX;
@@ -68,27 +69,56 @@ pub(crate) unsafe fn connect(
         Claim::Blocked(reason) => return settle(desc, reason),
     }
     let ticket = lookup::begin(destination);
-    if let Some(before) = desc.ticket.replace(ticket) {
-        lookup::abandoned(before);
-    }
     if ticket.tcp {
-        desc.operations.set(&LEFT_TO_TCP);
-        return settle(desc, Reason::ShortLived);
+        return leave_to_tcp(fd, desc, ticket);
     }
-    match retry::patiently(fd, destination, || attempt(fd, desc, destination, allow_lanes)) {
+    match retry::patiently(fd, destination, || attempt(fd, desc, destination, ticket, allow_lanes)) {
         Ok(nonblocking) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
         }
         // Another thread has closed the number while this one waited: whatever it leads to now is not to be connected.
-        Err(_) if !table::leads_to(fd, desc) => Outcome::fail(libc::EBADF),
+        Err(_) if !table::leads_to(fd, desc) => {
+            lookup::abandoned(ticket);
+            Outcome::fail(libc::EBADF)
+        }
         Err(reason) => {
-            if let Some(ticket) = desc.ticket.take() {
-                lookup::abandoned(ticket);
-            }
+            abandon(fd, desc, ticket);
             settle(desc, reason)
         }
     }
+}
+
+/// Leaves the socket to the kernel, because that makes short-lived connections faster.
+fn leave_to_tcp(fd: i32, desc: &'static Desc, ticket: Ticket) -> Outcome {
+    let _changing = changing::changing();
+    if !note_ticket(fd, desc, ticket) {
+        lookup::abandoned(ticket);
+        return Outcome::fail(libc::EBADF);
+    }
+    desc.operations.set(&LEFT_TO_TCP);
+    settle(desc, Reason::ShortLived)
+}
+
+/// Notes which measurement the connection belongs to. False if another thread has closed the number. The caller holds
+/// `changing::changing`.
+fn note_ticket(fd: i32, desc: &'static Desc, ticket: Ticket) -> bool {
+    let is_there = table::leads_to(fd, desc);
+    if is_there {
+        // An attempt before this one has left the same, or one that nobody ends any more.
+        let before = desc.ticket.replace(ticket).filter(|before| *before != ticket);
+        before.into_iter().for_each(lookup::abandoned);
+    }
+    is_there
+}
+
+/// The connection did not come about over a lane.
+fn abandon(fd: i32, desc: &'static Desc, ticket: Ticket) {
+    let _changing = changing::changing();
+    if table::leads_to(fd, desc) {
+        desc.ticket.take();
+    }
+    lookup::abandoned(ticket);
 }
 
 /// Of a socket that goes by TCP because that makes short-lived connections faster: how long it is open is wanted.
@@ -178,7 +208,13 @@ fn is_closed(fd: i32) -> bool {
 }
 
 /// Connects over a lane. Returns whether the socket is non-blocking.
-fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr, allow_lanes: fn() -> bool) -> Result<bool, Reason> {
+fn attempt(
+    fd: i32,
+    desc: &'static Desc,
+    destination: SocketAddr,
+    ticket: Ticket,
+    allow_lanes: fn() -> bool,
+) -> Result<bool, Reason> {
     if crate::config().policy == Policy::Strict {
         return Err(Reason::PolicyStrict);
     }
@@ -210,7 +246,7 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr, allow_lanes: f
         return Err(Reason::ExplicitBindUnsupported);
     }
     let _changing = changing::changing();
-    if !table::leads_to(fd, desc) || !process::accelerates() {
+    if !note_ticket(fd, desc, ticket) || !process::accelerates() {
         return Err(process::stopped().unwrap_or(Reason::Internal));
     }
     // A fork that is not counted now waits for us, and copies the finished connection.
