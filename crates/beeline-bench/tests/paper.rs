@@ -331,7 +331,7 @@ fn an_interrupted_program_ends_with_all_that_it_started() {
         std::thread::sleep(Duration::from_millis(20));
     }
     // So that it is seen before it is to end.
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_secs(2));
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGINT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
     let daemon = fs::read_to_string(bench.path("here")).unwrap();
