@@ -3,11 +3,12 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-rdma test-iwarp compat faults bench bench-hosts bench-rdma site site-quick check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma deps-site
+.PHONY: help all demo test test-containers test-rdma test-iwarp compat faults bench bench-hosts bench-rdma site site-quick check loom install clean deps-build deps-test deps-demo deps-compat deps-containers deps-hosts deps-rdma deps-site
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
 	@echo 'make test     all tests: units, models, semantics against the kernel, real programs'
+	@echo 'make test-containers  lanes between network namespaces of this host, through its agent (takes root, some minutes)'
 	@echo 'make test-rdma  the fabric over verbs, in virtual machines with Soft-RoCE (some minutes)'
 	@echo 'make test-iwarp the same with soft-iWARP, whose module it builds first (160 MB to download, once)'
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
@@ -28,6 +29,9 @@ demo: deps-demo all
 
 test: deps-test
 	ci/test.sh
+
+test-containers: deps-containers all
+	tests/containers/run.py
 
 test-rdma: deps-rdma
 	tests/rdma/all.sh
@@ -80,6 +84,9 @@ deps-demo:
 
 deps-compat:
 	@ci/packages.sh build test compat
+
+deps-containers:
+	@ci/packages.sh build containers
 
 deps-hosts:
 	@ci/packages.sh build hosts

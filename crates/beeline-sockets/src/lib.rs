@@ -28,6 +28,7 @@
 //! epoll set, then listener, then a description's `tx`, then its `rx`; the fd table's lock is innermost.
 //! Nobody sleeps in the kernel with any of them held.
 
+pub mod agent;
 pub mod anchor;
 mod app_memory;
 pub mod bridge;

@@ -31,7 +31,8 @@
 //! and `reset` are the server's part; `connect`, `client`, `knock`, `bridged`, `offers` and `late` the client's, `counted` is
 //! what becomes of both in a program that has left lanes, and `brief` knows which other hosts' listeners are left to TCP.
 //! `retreat` and `release` give way where the program needs what is ours, `sockets` are what is not connected yet, `fork`
-//! is what all of this does at one. `bridging` is what the bridge itself uses of it.
+//! is what all of this does at one. `agent` is how both ends meet across network namespaces. `bridging` is what the bridge
+//! itself uses of all this.
 //!
 //! # Locks
 //!
@@ -42,6 +43,7 @@
 
 mod accept;
 mod admit;
+pub(crate) mod agent;
 mod bridged;
 mod bridging;
 mod brief;
@@ -89,5 +91,5 @@ pub(crate) use reserve::forget_descriptor_limit;
 pub(crate) use retreat::from_all_doors as retreat_from_doors;
 pub(crate) use sockets::{bind, socket};
 pub use sockets::{getpeername, getsockname};
-pub(crate) use trust::may_share;
+pub(crate) use trust::{may_share, refuse_rights};
 pub(crate) use watched::{is_listener, pass_on};

@@ -79,7 +79,7 @@ pub(super) fn take(
             return Err(if let Refusal::Reason(reason) = refusal { refused(reason) } else { refusal });
         }
     };
-    match establish(desc, anchor, flags, &name, lane, bridged) {
+    match establish(desc, anchor, flags, &name, lane, if bridged { state::BRIDGED } else { 0 }) {
         Ok(family) => {
             *peer = SockAddr::internet(name.client.address(), family);
             Ok(())
@@ -93,7 +93,7 @@ pub(super) fn take(
 }
 
 /// A lane that came with a hello that is not taken.
-fn give_back(lane: &'static PooledLane) {
+pub(super) fn give_back(lane: &'static PooledLane) {
     lane.spoil();
     pool::retire(lane, End::Server, false);
 }
@@ -161,7 +161,7 @@ fn in_place(anchor: i32, refusal: Refusal) -> Refusal {
 }
 
 /// Takes the hello and finds or maps its lane.
-fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>), Refusal> {
+pub(super) fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>), Refusal> {
     let reserve = reserve::make_room(anchor);
     let mut received = hello_io::receive(anchor);
     for _ in 1..HELLO_LOOKS {
@@ -202,14 +202,15 @@ fn map(received: &hello_io::Received) -> Result<(&'static PooledLane, Option<Hel
     }
 }
 
-/// Puts everything in place for a connection whose lane is there. Returns the app's address family.
-fn establish(
+/// Puts everything in place for a connection whose lane is there, and which has come on this path: [`state::BRIDGED`],
+/// [`state::MET`], or neither. Returns the app's address family.
+pub(super) fn establish(
     desc: &'static Desc,
     anchor: i32,
     flags: i32,
     name: &ConnName,
     lane: &'static PooledLane,
-    bridged: bool,
+    path: u32,
 ) -> Result<i32, Reason> {
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
@@ -222,8 +223,8 @@ fn establish(
     };
     let family = desc.family.load(Relaxed);
     fill_side(side.state, desc, flags, family, name);
-    if bridged {
-        side.state.mark(state::BRIDGED);
+    if path != 0 {
+        side.state.mark(path);
     }
     connection.begin(Kind::Tcp, anchor, family, crate::forks());
     crate::close::forget_stale(anchor);
@@ -245,7 +246,7 @@ fn establish(
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
     slots::open_slot(connection);
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
-    stats::count(Counter::ConnectionsBridgedServer, u64::from(bridged));
+    stats::count(Counter::ConnectionsBridgedServer, u64::from(path & state::BRIDGED != 0));
     Ok(family as i32)
 }
 

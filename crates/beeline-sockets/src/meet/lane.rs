@@ -7,6 +7,7 @@ use beeline_shm::memfd::FileId;
 use beeline_shm::sys;
 use beeline_wire::Endpoint;
 
+use super::agent::end_if_cut;
 use super::brief::Life;
 use super::late::late_fallback;
 use super::pool::{self, PooledLane};
@@ -20,8 +21,14 @@ use crate::side::{MAGIC, SideState, look_here, mark_linger, say_when, state};
 use crate::{follow, hidden, io, kernel, process};
 
 /// See [`crate::operations`].
-static LANE: Operations =
-    Operations { close: close_lane, end_lingering, retire, begin_anew: late_fallback, ..Operations::NONE };
+static LANE: Operations = Operations {
+    close: close_lane,
+    end_lingering,
+    retire,
+    begin_anew: late_fallback,
+    look_below: end_if_cut,
+    ..Operations::NONE
+};
 
 /// Makes a description a lane that is in no pool.
 pub fn begin_bare(desc: &'static Desc, memory: LaneMemory, side: &'static SideState, end: End) {
@@ -187,10 +194,11 @@ pub(crate) fn close_lane(desc: &'static Desc) {
 
 /// A connection to another host is closed here: how it was used tells what the next ones to the same place want.
 fn note_end(desc: &Desc) {
-    if crate::config().bridge_short_lived || !desc.is_bridged() || desc.end() != End::Client {
+    let side = desc.side();
+    let comes_from_afar = desc.is_bridged() || side.is(state::MET);
+    if crate::config().bridge_short_lived || !comes_from_afar || desc.end() != End::Client {
         return;
     }
-    let side = desc.side();
     let life = Life { sends: desc.pace.sends(), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
     lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
 }

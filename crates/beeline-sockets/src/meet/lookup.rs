@@ -18,6 +18,8 @@
 //!    long each time that this is found again, up to [`UNTAKEN_NS_MAX`]. One that is taken makes up for all.
 //! 7. What this process binds, listens on or closes makes it forget everything.
 
+mod afar;
+
 use core::net::{IpAddr, SocketAddr};
 
 use beeline_shm::sys::{self, call};
@@ -31,6 +33,8 @@ use crate::kernel;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+pub(super) use afar::{Afar, afar, note_unmet, source_for};
 
 const NETLINK_ROUTE: i32 = 0;
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -92,7 +96,9 @@ struct Entry {
     untaken_pause_ns: u64,
     /// Why the bridge takes no connection there, until when.
     refused: Option<(Reason, u64)>,
-    /// How connections over the bridge have been used.
+    /// Why the agent brings nobody together with who is there, until when.
+    unmet: Option<(Reason, u64)>,
+    /// How connections over the bridge or the agent have been used.
     brief: Brief,
 }
 
@@ -125,6 +131,7 @@ pub(super) fn forget() {
             entry.doorless_until_ns = 0;
             entry.untaken_until_ns = 0;
             entry.refused = None;
+            entry.unmet = None;
         }
     });
 }
@@ -150,6 +157,7 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         untaken_until_ns: 0,
         untaken_pause_ns: 0,
         refused: None,
+        unmet: None,
         brief: Brief::default(),
     };
     remembered(|entries| {
@@ -182,25 +190,33 @@ pub(super) fn local(destination: SocketAddr) -> Result<Local, Reason> {
 /// # Errors
 /// [`Reason::NotLocal`] when there is no route, [`Reason::LookupFailed`], or why the bridge does not take us there.
 pub(super) fn elsewhere(destination: SocketAddr) -> Result<IpAddr, Reason> {
-    let known = recall(destination);
-    if let Some((reason, until_ns)) = known.and_then(|entry| entry.refused)
-        && kernel::now_ns() < until_ns
-    {
-        return Err(reason);
-    }
+    may_be_bridged(destination)?;
     match place(destination)? {
-        Place::Elsewhere(Some(_)) if known.is_some_and(|entry| entry.brief.is_known()) && leaves(destination) => {
-            Err(Reason::BridgeShortLived)
-        }
+        Place::Elsewhere(Some(_)) if is_left(destination) => Err(Reason::BridgeShortLived),
         Place::Elsewhere(Some(source)) => Ok(source),
         Place::Here(_) | Place::Elsewhere(None) => Err(Reason::NotLocal),
     }
 }
 
-fn leaves(destination: SocketAddr) -> bool {
-    let mut leaves = false;
-    change(destination, |entry| leaves = entry.brief.leaves(kernel::now_ns()));
-    leaves
+/// Whether the bridge has said nothing against a destination of late.
+///
+/// # Errors
+/// What it has said.
+fn may_be_bridged(destination: SocketAddr) -> Result<(), Reason> {
+    match recall(destination).and_then(|entry| entry.refused) {
+        Some((reason, until_ns)) if kernel::now_ns() < until_ns => Err(reason),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a connection is left to TCP because those before it were short-lived. To be asked once for each connection, of
+/// which it counts so many.
+fn is_left(destination: SocketAddr) -> bool {
+    let mut left = false;
+    if recall(destination).is_some_and(|entry| entry.brief.is_known()) {
+        change(destination, |entry| left = entry.brief.leaves(kernel::now_ns()));
+    }
+    left
 }
 
 /// Notes how a connection over the bridge was used.
