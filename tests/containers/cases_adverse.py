@@ -6,7 +6,7 @@ import socket
 import time
 
 from pods import SOCKET, Pods
-from world import Skip, case, note, shell, until
+from world import case, note, until
 
 # Of `crates/beeline-wire/src/agent.rs` and of the kernel.
 QUERY, TCP_REPAIR = 1, 19

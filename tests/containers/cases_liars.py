@@ -68,6 +68,7 @@ def made_offer(a, destination, confirms=True):
     code, fds = liar.ask(question(QUERY, destination), tcp)
     assert code == LIKELY, code
     mine = socket.socket(fileno=fds[0])
+    mine.settimeout(3)
     within(a, lambda: tcp.connect(destination))
     if confirms:
         liar.tell(question(CONFIRM, tcp.getsockname()))

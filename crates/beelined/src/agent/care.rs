@@ -65,7 +65,9 @@ impl Care {
 
     /// Leave to touch what this holder has sent, if there is room.
     pub fn enter(&self, holder: Holder) -> Option<Section<'_>> {
-        self.state().sections.take(holder).then_some(Section { care: self, holder })
+        let taken = self.state().sections.take(holder);
+        // Made only if it was taken, and with the lock given back: a section takes it when it ends.
+        taken.then(|| Section { care: self, holder })
     }
 
     /// Closes what was put aside.
