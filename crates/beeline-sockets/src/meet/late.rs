@@ -379,7 +379,10 @@ pub(crate) fn carry_options(side: &SideState, tcp: i32) {
         let key = option.key.load(Acquire);
         if key != 0 && key & BEING_STORED == 0 {
             let (level, name) = option_of(key);
-            let _ = kernel::setsockopt(tcp, level, name, &option.value.load(Relaxed));
+            let value = option.value.load(Relaxed);
+            // The kernel says twice what it was told.
+            let is_buffer = level == libc::SOL_SOCKET && matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
+            let _ = kernel::setsockopt(tcp, level, name, &if is_buffer { value >> 1 } else { value });
         }
     }
     for (name, timeout) in [(libc::SO_RCVTIMEO, &side.rcv_timeout_ns), (libc::SO_SNDTIMEO, &side.snd_timeout_ns)] {

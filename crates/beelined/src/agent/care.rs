@@ -8,7 +8,8 @@
 //! 2. whoever has no need of one any more drops it ([`Strange`]), which only puts it aside, and so is done anywhere;
 //! 3. each thread, before it waits for the next event, closes what was put aside ([`Care::work`]), of holders that have room.
 //!
-//! A holder whose sections all hang has nothing closed or answered any more. Others do not notice.
+//! A holder whose sections all hang has nothing closed or answered any more, and nothing more is taken from its user when so much
+//! is put aside. Others do not notice.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,8 @@ use beeline_sockets::agent;
 
 use super::shares::{Holder, Limits, Shares};
 
+/// Descriptors of a user that may be put aside before no more are taken from him.
+const ASIDE_MAX: usize = 1024;
 /// Threads that may be in a section.
 pub const SECTIONS_MAX: usize = 48;
 const SECTIONS: Limits = Limits { all: SECTIONS_MAX, of_user: 24, of_holder: 12 };
@@ -68,6 +71,13 @@ impl Care {
         let taken = self.state().sections.take(holder);
         // Made only if it was taken, and with the lock given back: a section takes it when it ends.
         taken.then(|| Section { care: self, holder })
+    }
+
+    /// Whether so much of a holder's user is put aside, because closing it hangs, that no more is to be taken.
+    pub fn is_clogged(&self, holder: Holder) -> bool {
+        let state = self.state();
+        let of_user = state.aside.iter().filter(|((user, _), _)| *user == holder.0);
+        of_user.map(|(_, descriptors)| descriptors.len()).sum::<usize>() > ASIDE_MAX
     }
 
     /// Closes what was put aside.
@@ -153,13 +163,16 @@ mod tests {
         // Nor does he by making namespaces.
         let more: Vec<_> = (2..100).filter_map(|namespace| care.enter((1, namespace))).collect();
         assert_eq!(hanging.len() + more.len(), SECTIONS.of_user);
+        assert!(!care.is_clogged((1, 5)));
+        (0..=ASIDE_MAX).for_each(|_| drop(care.of(i32::MAX, (1, 1))));
+        assert!(care.is_clogged((1, 5)) && !care.is_clogged((2, 1)));
         let ((mut his, his_end), (mut other, others_end)) = (pair(), pair());
         drop((care.of(his_end, (1, 1)), care.of(others_end, (2, 1))));
         care.work();
         assert!(is_closed(&mut other) && !is_closed(&mut his));
         drop((hanging, more));
         care.work();
-        assert!(is_closed(&mut his));
+        assert!(is_closed(&mut his) && !care.is_clogged((1, 1)));
     }
 
     #[test]

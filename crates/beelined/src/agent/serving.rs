@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use beeline_sockets::agent::{self, Page, tcp};
 use beeline_wire::agent::{Answer, Besides, QUESTION_BYTES, Question, plain};
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{SockFlag, accept4};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
@@ -27,6 +28,8 @@ use crate::log::Seldom;
 
 /// Carriers accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
+/// How long no carrier is accepted when there is no room for one.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What an event is about: a number of epoll.
 struct Token;
@@ -150,7 +153,15 @@ impl Serving {
     fn accept(&self, now: Instant) {
         for _ in 0..ACCEPTS_MAX {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-            let Ok(fd) = accept4(self.listener.as_raw_fd(), flags) else { break };
+            let fd = match accept4(self.listener.as_raw_fd(), flags) {
+                Ok(fd) => fd,
+                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
+                    // It would be told of the same carrier at once again, and again.
+                    std::thread::sleep(PAUSE);
+                    break;
+                }
+                Err(_) => break,
+            };
             let Some(holder) = agent::holder_of(fd) else {
                 // Not a socket that anybody could have written to.
                 drop(self.care.of(fd, (0, 0)));
@@ -189,6 +200,10 @@ impl Serving {
     fn hear(&self, id: u64, now: Instant) {
         let known = self.desk().carrier(id);
         let Some((carrier, holder)) = known else { return };
+        if self.care.is_clogged(holder) {
+            // It is left as it is, and ends in its time.
+            return;
+        }
         let mut bytes = [0; QUESTION_BYTES + 1];
         let came = agent::receive(carrier.fd(), &mut bytes, |fd| drop(self.care.of(fd, holder)));
         match came {

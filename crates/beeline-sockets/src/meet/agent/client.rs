@@ -16,7 +16,7 @@ use super::super::{late, lookup, trust};
 use super::{Carrier, Made, Said, reason_of};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr, tcp_state};
-use crate::side::state;
+use crate::side::{BEING_STORED, option_of, state};
 use crate::wait::{self, Woken};
 use crate::{Errno, changing, epoll, hidden, io, limits, process, table};
 
@@ -153,7 +153,7 @@ fn prepare(
     }
 }
 
-/// Makes the TCP connection, without blocking whatever the socket is (rule 7). No lock is held.
+/// Makes the TCP connection, without blocking whatever the socket is (rule 5). No lock is held.
 fn shake_hands(fd: i32, desc: &'static Desc, destination: SocketAddr, nonblocking: bool) -> Shaken {
     let address = SockAddr::internet(destination, desc.family.load(Relaxed) as i32);
     let mode = kernel::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
@@ -271,6 +271,12 @@ impl Offered {
 
 /// A new TCP socket like the app's, which is not connected, nor bound.
 fn like(fd: i32, desc: &'static Desc, side: &pool::Side) -> Result<Anchor, Reason> {
+    /// In the names of options that are no integers, of which the draft has parts.
+    const PART: i32 = 0x8000;
+    let is_integer = |key: u32| key & BEING_STORED == 0 && option_of(key).1 & PART == 0;
+    if !desc.draft.options.iter().map(|option| option.key.load(Relaxed)).all(is_integer) {
+        return Err(Reason::OptionUnsupported);
+    }
     let mode = kernel::fcntl(fd, libc::F_GETFL, 0).map_err(|_| Reason::Internal)?;
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     let new = match kernel::socket(desc.family.load(Relaxed) as i32, kind, libc::IPPROTO_TCP) {

@@ -1,4 +1,4 @@
-//! Listeners whose clients may come from other network namespaces: rules 9, 10 and 19 of the design.
+//! Listeners whose clients may come from other network namespaces: rules 10, 20 and 21 of the design.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
@@ -22,7 +22,7 @@ const BELONGS_TO_APP: u32 = 2;
 /// Its clients' SYNs are kept, and the agent knows it.
 pub(super) const ENROLLED: u32 = 1;
 
-/// The program serves a listener: its clients' SYNs are kept from now on, and the agent is told (rules 9 and 19).
+/// The program serves a listener: its clients' SYNs are kept from now on, and the agent is told (rules 10 and 21).
 #[inline]
 pub(in crate::meet) fn enroll(desc: &'static Desc, listener: &'static Listener) {
     if !is_there() || !may_serve(listener) {

@@ -1,4 +1,4 @@
-//! The server's part of meeting through the agent: rules 10 to 13 of the design.
+//! The server's part of meeting through the agent: rules 11 to 14 of the design.
 
 use core::sync::atomic::Ordering::Relaxed;
 
