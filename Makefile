@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-containers test-rdma test-iwarp compat faults bench bench-hosts bench-rdma site site-quick check loom install clean deps-build deps-test deps-demo deps-compat deps-containers deps-hosts deps-rdma deps-site
+.PHONY: help all demo test test-containers test-rdma test-iwarp compat faults bench bench-hosts bench-rdma site site-quick check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -20,6 +20,7 @@ help:
 	@echo 'make site-quick  the same, small (some four minutes)'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
 	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'
+	@echo 'make deb      the same as a Debian package, target/beeline_*.deb'
 
 all: deps-build
 	$(CARGO) build --release $$(ci/workspace.sh)
@@ -70,6 +71,10 @@ PREFIX ?= /usr/local
 install: all
 	BEELINE_FINAL_PREFIX='$(PREFIX)' ci/install.sh '$(DESTDIR)$(PREFIX)'
 
+# A Debian package, target/beeline_*.deb.
+deb: deps-deb all
+	ci/deb.sh
+
 clean:
 	$(CARGO) clean
 
@@ -84,6 +89,9 @@ deps-demo:
 
 deps-compat:
 	@ci/packages.sh build test compat
+
+deps-deb:
+	@ci/packages.sh build deb
 
 deps-containers:
 	@ci/packages.sh build containers

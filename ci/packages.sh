@@ -8,6 +8,8 @@ declare -A packages=(
     [test]="gcc libc6-dev liburing-dev strace valgrind python3 redis-server redis-tools iperf3 memcached nginx-light curl procps iproute2
         python3.11 libpython3.11-testsuite openbsd-inetd netcat-openbsd socat rsync haproxy stunnel4 openssl"
     [demo]="redis-server redis-tools iperf3 netpipe-tcp sockperf procps"
+    # A Debian package: `make deb`.
+    [deb]="dpkg-dev"
     # Network namespaces joined by an agent, for `make test-containers`.
     [containers]="iproute2 nftables redis-server redis-tools python3 util-linux"
     # Network namespaces for `make bench-hosts`.

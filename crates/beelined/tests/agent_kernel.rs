@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use beeline_sockets::agent::{self, tcp};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt::ReuseAddr,
+    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt::ReuseAddr,
 };
 
 const TCP_SAVE_SYN: i32 = 27;
@@ -82,13 +82,8 @@ fn what_is_no_tcp_socket_has_no_facts() {
 #[test]
 fn the_pair_of_a_lane_is_the_agents_and_its_clients_end_takes_no_descriptors() {
     let (client, server) = agent::pair().unwrap();
-    let one = [client.as_raw_fd()];
-    let message = [nix::sys::socket::ControlMessage::ScmRights(&one)];
-    let send = |from: &OwnedFd| {
-        let part = [std::io::IoSlice::new(b"x")];
-        nix::sys::socket::sendmsg::<()>(from.as_raw_fd(), &part, &message, MsgFlags::empty(), None)
-    };
-    assert_eq!(send(&client), Ok(1), "the hello brings one");
+    let send = |from: &OwnedFd| agent::send(from.as_raw_fd(), b"x", Some(client.as_raw_fd()));
+    assert_eq!(send(&client), Ok(()), "the hello brings one");
     match send(&server) {
         Err(_) => {}
         Ok(_) => eprintln!("skipped: this kernel cannot refuse descriptors"),
