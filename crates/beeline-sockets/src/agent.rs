@@ -7,22 +7,20 @@
 use core::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
-use beeline_wire::agent::{number_in_syn, plain};
+use beeline_wire::agent::plain;
 
 pub use crate::meet::agent::message::{Came, receive, send};
 pub use crate::meet::agent::page::Page;
+pub use crate::meet::agent::syn::saved_number;
 
 use crate::{Errno, kernel};
 
 const TCP_REPAIR: i32 = 19;
 const TCP_REPAIR_QUEUE: i32 = 20;
 const TCP_QUEUE_SEQ: i32 = 21;
-const TCP_SAVED_SYN: i32 = 28;
 const TCP_SEND_QUEUE: i32 = 2;
 /// Leaves repair mode without a probe (`TCP_REPAIR_OFF_NO_WP`).
 const REPAIR_OFF: i32 = -1;
-/// A saved SYN has at most two headers of 60 bytes, and less for IPv6 without extensions.
-const SYN_BYTES: usize = 256;
 
 /// States of a TCP socket, by their numbers in the kernel.
 pub mod tcp {
@@ -88,13 +86,6 @@ pub fn give_number(fd: i32, number: u32) -> Result<(), Errno> {
 #[must_use]
 pub fn next_number(fd: i32) -> Option<u32> {
     kernel::getsockopt::<u32>(fd, libc::IPPROTO_TCP, TCP_QUEUE_SEQ).ok()
-}
-
-/// The number in the SYN that began an accepted connection, if its listener keeps them. Can be read once.
-#[must_use]
-pub fn saved_number(fd: i32) -> Option<u32> {
-    let syn: [u8; SYN_BYTES] = kernel::getsockopt(fd, libc::IPPROTO_TCP, TCP_SAVED_SYN).ok()?;
-    number_in_syn(&syn)
 }
 
 /// A connected pair of `AF_UNIX` sockets: the client's end of a lane, and the server's. The client's takes no descriptors.

@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn addresses_of_both_families_are_found_and_the_near_one_counts() {
-        let v4 = message(RTM_NEWADDR, AF_INET, &[(IFA_ADDRESS, &[10, 0, 0, 9]), (IFA_LOCAL, &[10, 0, 0, 1]), (3, b"eth0")]);
+        let v4 =
+            message(RTM_NEWADDR, AF_INET, &[(IFA_ADDRESS, &[10, 0, 0, 9]), (IFA_LOCAL, &[10, 0, 0, 1]), (3, b"eth0")]);
         let v6 = message(RTM_NEWADDR, AF_INET6, &[(IFA_ADDRESS, &Ipv6Addr::LOCALHOST.octets())]);
         let wanted: Vec<IpAddr> = Vec::from(["10.0.0.1".parse().unwrap(), "::1".parse().unwrap()]);
         assert_eq!(all(&[v4.clone(), v6].concat()), (true, wanted));

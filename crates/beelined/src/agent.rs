@@ -31,8 +31,8 @@ use beeline_wire::agent::{Question, SOCKET};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::socket::{
-    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen, recv, send, setsockopt, socket,
-    sockopt,
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen, recv, send, setsockopt,
+    socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 

@@ -2,7 +2,8 @@
 //!
 //! The kernel makes the TCP connection; then both ends learn from the agent that they hold its two ends, and go on over a
 //! lane, before the first byte. `docs/design/0008-namespaces.md` has the rules, which the comments here cite by number. The
-//! rooms: `client` and `server` (with `enroll`) are the two ends, `message` and `page` what they have in common with the agent.
+//! rooms: `client` and `server` (with `enroll`) are the two ends, `message` and `page` what they have in common with the agent,
+//! `syn` what is read of a connection's beginning.
 //!
 //! Without an agent everything is as if this module were not there: all ways into it begin with [`is_there`], which looks
 //! for a file once a second.
@@ -12,6 +13,7 @@ mod enroll;
 pub(crate) mod message;
 pub(crate) mod page;
 mod server;
+pub(crate) mod syn;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

@@ -273,7 +273,9 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     /// The client's end of an offer's lane is closed: it has been taken back, or its client has died. What that has written is
     /// kept for its server.
     pub fn hung_up(&mut self, number: u32, now: Instant) {
-        let Some(Offer { client, content: Content::Confirmed { .. }, since, .. }) = self.offers.get(number) else { return };
+        let Some(Offer { client, content: Content::Confirmed { .. }, since, .. }) = self.offers.get(number) else {
+            return;
+        };
         if now.saturating_duration_since(*since) >= HARDLY_OFFERED {
             self.served.disappointed(client.destination, client.holder, now);
         }

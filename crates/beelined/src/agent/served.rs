@@ -67,7 +67,14 @@ impl Served {
 
     /// A client's connection to `destination` has come to the server, which has asked for its offer. `own`: the address at
     /// which it came out, if that is its namespace's.
-    pub fn reached(&mut self, destination: SocketAddr, client: Holder, server: Server, own: Option<SocketAddr>, now: Instant) {
+    pub fn reached(
+        &mut self,
+        destination: SocketAddr,
+        client: Holder,
+        server: Server,
+        own: Option<SocketAddr>,
+        now: Instant,
+    ) {
         self.barred.remove(&(destination, client));
         let place = Place { server, only: None, seen: now, proven: Some(now) };
         if let Some(own) = own {

@@ -125,7 +125,9 @@ impl Serving {
     /// Sets the timer, if something is due before it. `rung`: it is to be watched again.
     fn set_timer(&self, rung: bool) {
         let Some(due) = self.desk().deadline() else {
-            return if rung { self.again(Token::TIMER) };
+            return if rung {
+                self.again(Token::TIMER)
+            };
         };
         {
             let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);

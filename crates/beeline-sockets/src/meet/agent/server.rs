@@ -12,11 +12,11 @@ use super::super::pool::PooledLane;
 use super::super::route::Anchor;
 use super::super::{admit, trust};
 use super::enroll::ENROLLED;
-use super::{Carrier, Said, is_there, keep_alive, may_serve, page};
+use super::{Carrier, Said, is_there, keep_alive, may_serve, page, syn};
 use crate::desc::Desc;
 use crate::kernel;
 use crate::side::state;
-use crate::{agent, changing, hidden, stats};
+use crate::{changing, hidden, stats};
 
 /// How long an `accept` waits for the agent's answer.
 const PATIENCE_NS: u64 = 100_000_000;
@@ -34,7 +34,7 @@ pub(in crate::meet) fn came_over_tcp(
     if listener.enrolled.load(Relaxed) != ENROLLED || !page::tells_of_offers() || !may_serve(listener) || !is_there() {
         return Err(Reason::CameOverTcp);
     }
-    match agent::saved_number(accepted) {
+    match syn::saved_number(accepted) {
         Some(number) if page::tells_of(number) => ask(desc, accepted, flags, number),
         _ => Err(Reason::CameOverTcp),
     }
