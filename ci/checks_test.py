@@ -51,6 +51,13 @@ class Layers(unittest.TestCase):
         said = complaints(layers, {**SOUND, "crates/x/src/lib.rs": "mod high;\nmod low;\npub struct Low;\n"})
         self.assertIn("high.rs imports upwards, from crates/x/src/lib.rs: Low", said)
 
+    def test_a_name_of_another_crate_is_at_home_there(self):
+        root = "mod high;\nmod low;\npub use low::Low;\nuse y::other;\n"
+        files = {**SOUND, "crates/x/src/lib.rs": root, "crates/x/src/low.rs": "use crate::other::Thing;\npub struct Low;\n"}
+        self.assertEqual(complaints(layers, {**files, "crates/y/src/lib.rs": "pub mod other;\n", "crates/y/src/other.rs": ""}), "")
+        said = complaints(layers, {**files, "crates/x/src/lib.rs": root.replace("y::", "core::") + "fn other() {}\n"})
+        self.assertIn("low.rs imports upwards, from crates/x/src/lib.rs: Thing", said)
+
     def test_the_table_names_what_there_is(self):
         said = complaints(layers, {**SOUND, "ci/layers.toml": TABLE.replace("low", "none")})
         self.assertIn("x has no module none", said)

@@ -26,6 +26,10 @@ PATH = re.compile(r"(?<![\w:$])((?:\w+::)+)(\w+|\*)?")
 FUNCTION = re.compile(r"^(\s*)(?:pub(?:\([^)]*\))?\s+)?(?:const |async |unsafe |extern \"C\(?-?\w*\"? )*fn (\w+)")
 
 
+# Where a thing is at home that is another crate's, through however many names.
+ELSEWHERE = object()
+
+
 class Module:
     """A file of a crate's `src`, by its path from the crate's root: `("io", "send")`."""
 
@@ -78,6 +82,7 @@ def leaves(tree, before=()):
 class Crate:
     def __init__(self, directory):
         self.name, self.modules = directory.name, {}
+        self.others = {other.name.replace("-", "_") for other in directory.parent.iterdir() if other != directory}
         source = directory / "src"
         for file in sorted(source.rglob("*.rs")):
             path = file.relative_to(source).with_suffix("").parts
@@ -89,9 +94,11 @@ class Crate:
         self.root = next((module for path, module in self.modules.items() if not path), None)
 
     def place(self, words, module, hops=0):
-        """The module in which the thing is at home that a path means in a module; `None` if it is of another crate."""
+        """The module in which the thing is at home that a path means in a module; `None` if none of ours is known for it."""
         here = self.here(module)
         words = tuple(words)
+        if words[0] in self.others:
+            return ELSEWHERE
         if words[0] in ("crate", self.name.replace("-", "_")):
             here, words = (), words[1:]
         elif words[0] in ("self", "super"):
@@ -111,7 +118,7 @@ class Crate:
             return self.place(found.names[words[0]], found, hops + 1) or found
         for glob in found.globs:
             beyond = self.place(glob, found, hops + 1)
-            if beyond is not None and words[0] in beyond.defined:
+            if beyond not in (None, ELSEWHERE) and words[0] in beyond.defined:
                 return beyond
         return found
 
@@ -128,7 +135,7 @@ class Crate:
             paths = {tuple(prefix[:-2].split("::")) + ((name,) if name else ()) for prefix, name in written}
             for words, handed_on in [*module.imported, *((path, False) for path in paths)]:
                 home = self.place(words, module)
-                if home is None or home is module or handed_on and home.path[:len(here)] == here:
+                if home in (None, ELSEWHERE) or home is module or handed_on and home.path[:len(here)] == here:
                     continue
                 if self.path_of(words, module) not in self.modules:  # Of a module that is imported whole, what is used counts.
                     found.setdefault(module, {}).setdefault(home, set()).add(words[-1])

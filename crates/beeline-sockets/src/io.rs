@@ -33,7 +33,7 @@ mod shutdown;
 mod transfer;
 mod urgent;
 
-pub(crate) use crate::anchor::{Anchor, disarm, disarm_rights};
+pub(crate) use crate::anchor::Anchor;
 pub(crate) use crate::calibrate::small_send_buffer;
 pub use crate::ending::poison;
 pub(crate) use crate::ending::{DEAF, Next, hear, observe, tell_linger, tells_of_end};

@@ -6,71 +6,28 @@
 //!
 //! # Layers
 //!
-//! Modules import downwards only; the table is in `ci/layers.toml`. From the top: [`calls`] is what an app calls to make
-//! something of ours; [`life`] follows its fds, forks and programs; [`options`]; [`meet`] is how two ends find each other;
-//! [`poll`] and [`epoll`] wait for several, [`io`] for one, and move bytes. Below them [`desc`] and [`table`] know what an fd
-//! leads to, and [`operations`] and `watchers` are how those below reach those above. At the bottom stands what any guest in
-//! a foreign process needs: [`process`], [`wait`], [`stats`], [`signals`], [`lock`], [`slab`], [`thread`], [`kernel`].
+//! Crates have one direction, which Cargo holds: `beeline-guest` is what anybody needs who lives in a foreign process, and has
+//! the rules for that; `beeline-meeting` is how two ends find each other; `beeline-descriptors` knows what an fd leads to, and
+//! has the order of locks. What they define keeps its names here: `crate::kernel` is `beeline_guest::kernel`.
 //!
-//! # Life in somebody else's process
-//!
-//! 1. Nothing here allocates from libc's heap, takes a lock that a signal handler or a `fork` child could
-//!    find taken for ever, starts a thread, or prints. Memory comes from mappings that are never given
-//!    back to be something else ([`slab`]), so a stale pointer meets a recycled object, never garbage.
-//! 2. Kernel calls are made directly ([`kernel`]): libc's names are the ones we interpose.
-//! 3. A *critical section* ([`thread::Section`]) is short, never blocks, and is never interrupted by the
-//!    app's signal handlers: they are put off until it ends ([`signals`]).
-//! 4. A section commits by single stores, so that a process that is killed in one leaves a consistent
-//!    connection to whoever shares it.
-//!
-//! # Lock order
-//!
-//! epoll set, then listener, then a description's `tx`, then its `rx`; the fd table's lock is innermost.
-//! Nobody sleeps in the kernel with any of them held.
+//! Modules import downwards only, too; the table is in `ci/layers.toml`. From the top: [`calls`] is what an app calls to make
+//! something of ours; [`life`] follows its fds, forks and programs; [`options`]; [`meet`] makes connections; [`poll`] and
+//! [`epoll`] wait for several, [`io`] for one, and move bytes.
 
-pub mod agent;
-pub mod anchor;
-mod app_memory;
-pub mod bridge;
-mod bulk;
-mod calibrate;
 pub mod calls;
-pub mod cancel;
-pub mod changing;
-mod close;
-pub mod desc;
-mod ending;
 pub mod epoll;
-mod follow;
-pub mod guards;
-pub mod hidden;
 pub mod io;
-pub mod kernel;
 pub mod life;
-pub mod limits;
-mod linger;
-pub mod lock;
 pub mod meet;
-pub mod operations;
 pub mod options;
-mod orphan;
-mod outcome;
 pub mod poll;
-mod proc;
-pub mod process;
-mod read_pacing;
-mod reclaim;
-pub mod side;
-pub mod signals;
-pub mod slab;
-mod slots;
-pub mod stats;
-pub mod table;
-pub mod thread;
-mod upkeep;
-pub mod wait;
-mod watchers;
 
-pub use crate::process::{config, forks};
-
-pub use outcome::{Errno, Outcome};
+use beeline_descriptors::{
+    anchor, bulk, close, ending, follow, guards, linger, operations, orphan, reclaim, slots, watchers,
+};
+pub use beeline_descriptors::{desc, table};
+pub use beeline_guest::{Errno, Outcome, config, forks};
+use beeline_guest::{app_memory, fd_cell, proc, upkeep};
+pub use beeline_guest::{cancel, changing, hidden, kernel, limits, lock, process, signals, slab, stats, thread, wait};
+pub use beeline_meeting::side;
+use beeline_meeting::{bells, calibrate};

@@ -25,14 +25,12 @@
 //!
 //! # Rooms
 //!
-//! `lookup` asks the kernel who listens where; `trust` decides with whom to share memory; `route` and `ports`
-//! find the client's address and reserve it; `hello_io` moves the hello; `pool` keeps lanes and sides, and `lane` makes a
-//! description one; `listener`, `listening`, `door`, `lobby`, `turnstile`, `accept`, `admit`, `reserve`, `claims`, `watched`
+//! What two ends need to find each other without knowing descriptions is a crate of its own, `beeline-meeting`. Here
+//! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `turnstile`, `accept`, `admit`, `watched`
 //! and `reset` are the server's part; `connect`, `client`, `knock`, `bridged`, `offers` and `late` the client's, `counted` is
-//! what becomes of both in a program that has left lanes, and `brief` knows which other hosts' listeners are left to TCP.
-//! `retreat` and `release` give way where the program needs what is ours, `sockets` are what is not connected yet, `fork`
-//! is what all of this does at one. `agent` is how both ends meet across network namespaces. `bridging` is what the bridge
-//! itself uses of all this.
+//! what becomes of both in a program that has left lanes. `retreat` and `release` give way where the program needs what is
+//! ours, `sockets` are what is not connected yet, `fork` is what all of this does at one. `agent` is how both ends meet across
+//! network namespaces.
 //!
 //! # Locks
 //!
@@ -45,51 +43,42 @@ mod accept;
 mod admit;
 pub(crate) mod agent;
 mod bridged;
-mod bridging;
-mod brief;
-mod claims;
 mod client;
 mod connect;
 mod counted;
 mod door;
 mod fork;
-mod hello_io;
 mod knock;
 mod lane;
 mod late;
 mod listener;
 mod listening;
 mod lobby;
-mod lookup;
 mod offers;
-mod pool;
-mod ports;
 mod release;
-mod reserve;
 mod reset;
 mod retreat;
-mod route;
 mod sockets;
-mod trust;
 mod turnstile;
 mod watched;
 
+// What knows no descriptions keeps its names here.
+use beeline_meeting::{brief, claims, greeting, hello_io, lookup, pool, ports, reserve, route, taking, trust};
+
 pub(crate) use accept::accept;
-pub use bridging::{LaneEnd, Lying, answer, connect_for, listen_for_clients, take_client};
 pub(crate) use connect::connect;
 pub(crate) use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub(crate) use fork::{purge_pools, purge_pools_again, reset_after_fork};
 pub use lane::begin_bare;
-pub(crate) use lane::{adopt_lane, carry_owner, close_lane};
+pub(crate) use lane::{adopt_lane, carry_owner, close_lane, spoil_lane};
 pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};
 pub(crate) use listening::{adopt_now, leave_door_if_blocked, leave_doors, listen, listens, shutdown_listener};
 pub(crate) use offers::{before_end, before_fork, before_passing, changing_to_share};
-pub(crate) use pool::{PooledLane, spoil_lane};
 pub(crate) use release::with_room;
-pub(crate) use reserve::forget_descriptor_limit;
+pub use reserve::forget_descriptor_limit;
 pub(crate) use retreat::from_all_doors as retreat_from_doors;
 pub(crate) use sockets::{bind, socket};
 pub use sockets::{getpeername, getsockname};
-pub(crate) use trust::{may_share, refuse_rights};
+pub use trust::may_share;
 pub(crate) use watched::{is_listener, pass_on};

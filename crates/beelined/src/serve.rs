@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use beeline_fabric::{Filter, Port};
-use beeline_sockets::bridge;
+use beeline_meeting::bridge;
 use beeline_status::Document;
 use beeline_topo::Host;
 

@@ -5,7 +5,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use beeline_sockets::agent::{self, tcp};
+use beeline_meeting::agent::host::{self as agent, tcp};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt::ReuseAddr,
 };
@@ -14,7 +14,7 @@ const TCP_SAVE_SYN: i32 = 27;
 const NUMBER: u32 = 0x1234_5678;
 
 fn keep_syns(listener: &TcpListener) {
-    beeline_sockets::kernel::setsockopt(listener.as_raw_fd(), libc::IPPROTO_TCP, TCP_SAVE_SYN, &1i32).unwrap();
+    beeline_guest::kernel::setsockopt(listener.as_raw_fd(), libc::IPPROTO_TCP, TCP_SAVE_SYN, &1i32).unwrap();
 }
 
 /// A TCP socket that is not connected, with the number; `None` without the power to give it one.
@@ -24,7 +24,7 @@ fn numbered(address: SocketAddr) -> Option<OwnedFd> {
     setsockopt(&client, ReuseAddr, &true).unwrap();
     match agent::give_number(client.as_raw_fd(), NUMBER) {
         Ok(()) => Some(client),
-        Err(beeline_sockets::Errno(libc::EPERM)) => {
+        Err(agent::Errno(libc::EPERM)) => {
             eprintln!("skipped: no power over the network namespace");
             None
         }

@@ -99,7 +99,7 @@ pub(super) fn lend(desc: &'static Desc, to_another: bool) -> bool {
         return false;
     }
     let side = desc.side();
-    if let Some(lane) = meet::PooledLane::of(desc) {
+    if let Some(lane) = desc.pooled() {
         lane.spoil();
     }
     if to_another {
@@ -131,7 +131,7 @@ pub(super) fn end_loan(side: &SideState, counted: bool) {
 
 /// The parts of an end: side, lane, holder. `None` when one that is needed is not kept. A lock is held.
 pub(super) fn part_fds(desc: &Desc) -> Option<(i32, i32, Option<i32>)> {
-    let lane = meet::PooledLane::of(desc)?;
+    let lane = desc.pooled()?;
     Some((desc.side_memfd()?, lane.memfd()?, lane.holder()))
 }
 

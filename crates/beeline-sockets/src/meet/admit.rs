@@ -15,23 +15,20 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{End, flags, offer};
-use beeline_stats::{Counter, Poison, Reason, Role};
+use beeline_stats::{Counter, Poison, Reason};
 use beeline_wire::{ConnName, Endpoint, Held};
 
 use super::claims::{self, Naming};
-use super::hello_io::{self, Refusal, Waiting};
+use super::hello_io::Refusal;
 use super::listener::Listener;
 use super::pool::{self, PooledLane};
-use super::reserve;
 use super::route::Anchor;
+use super::taking::{self, give_back, name_of, refused};
 use super::{lookup, retreat, trust};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
 use crate::{hidden, io, limits, slots, stats, table};
-
-/// Looks for a hello that is being sent this moment.
-const HELLO_LOOKS: usize = 8;
 
 /// Makes a connection of a client's anchor. The caller holds `changing::changing`, and closes the anchor if this
 /// fails.
@@ -92,42 +89,6 @@ pub(super) fn take(
     }
 }
 
-/// A lane that came with a hello that is not taken.
-pub(super) fn give_back(lane: &'static PooledLane) {
-    lane.spoil();
-    pool::retire(lane, End::Server, false);
-}
-
-/// Counts why a client is sent to TCP.
-fn refused(reason: Reason) -> Refusal {
-    stats::fell_back(Role::Server, reason);
-    Refusal::Gone
-}
-
-/// A client whose anchor has a name: the name, and its lane.
-pub(super) fn named_client(anchor: i32) -> Result<(ConnName, &'static PooledLane), Refusal> {
-    let name = name_of(anchor)?.ok_or(Refusal::Poison(Poison::HelloUnnamed))?;
-    match lane_of(anchor)? {
-        (lane, None) => Ok((name, lane)),
-        (lane, Some(_)) => {
-            give_back(lane);
-            Err(Refusal::Poison(Poison::HelloNameMismatch))
-        }
-    }
-}
-
-/// The addresses that the client's anchor is named for; none if it has no name.
-fn name_of(anchor: i32) -> Result<Option<ConnName>, Refusal> {
-    let name = kernel::getpeername(anchor).map_err(|_| Refusal::Gone)?;
-    match name.abstract_name().map(ConnName::parse) {
-        Some(Some(name)) => Ok(Some(name)),
-        Some(None) => Err(Refusal::Poison(Poison::HelloNameMismatch)),
-        // A plug, or somebody who has already left.
-        None if hello_io::look(anchor) == Waiting::Gone => Err(Refusal::Gone),
-        None => Ok(None),
-    }
-}
-
 /// Whether the name is a connection to this listener that its maker may claim. Returns whether it comes from another
 /// host.
 fn check_addresses(listener: &Listener, name: &ConnName, bridge: bool) -> Result<bool, Refusal> {
@@ -160,46 +121,13 @@ fn in_place(anchor: i32, refusal: Refusal) -> Refusal {
     }
 }
 
-/// Takes the hello and finds or maps its lane.
+/// Takes the hello and its lane, and stops letting clients in if that was one of the last lanes.
 pub(super) fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>), Refusal> {
-    let reserve = reserve::make_room(anchor);
-    let mut received = hello_io::receive(anchor);
-    for _ in 1..HELLO_LOOKS {
-        if !matches!(received, Err(Refusal::Silence)) {
-            break;
-        }
-        received = hello_io::receive(anchor);
+    let taken = taking::lane_of(anchor)?;
+    if taken.is_new {
+        retreat::if_near_a_limit();
     }
-    let found = received.and_then(|received| map(&received));
-    if reserve {
-        reserve::keep_reserve();
-    }
-    match found {
-        Err(Refusal::Reason(reason)) => Err(refused(reason)),
-        found => found,
-    }
-}
-
-fn map(received: &hello_io::Received) -> Result<(&'static PooledLane, Option<Held>), Refusal> {
-    if let Some(known) = pool::server_known(received.id, received.hello.ring_bytes) {
-        stats::count(Counter::LanesReused, 1);
-        known.keep_memfd(received.memfd);
-        return Ok((known, received.hello.held));
-    }
-    let memory = hello_io::map(received).inspect_err(|_| received.close())?;
-    match pool::server_lane(memory, received.id) {
-        Some(lane) => {
-            lane.keep_memfd(received.memfd);
-            retreat::if_near_a_limit();
-            Ok((lane, received.hello.held))
-        }
-        None => {
-            received.close();
-            // SAFETY: the fresh mapping has no user.
-            unsafe { memory.unmap() };
-            Err(refused(Reason::MemoryShort))
-        }
-    }
+    Ok((taken.lane, taken.held))
 }
 
 /// Puts everything in place for a connection whose lane is there, and which has come on this path: [`state::BRIDGED`],

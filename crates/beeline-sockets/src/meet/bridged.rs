@@ -17,7 +17,7 @@ use beeline_wire::{Verdict, bridge};
 use super::client;
 use super::pool::{self, PooledLane};
 use super::route::{Anchor, Reserved, Route, reserve_name};
-use super::{lookup, trust};
+use super::{greeting, lookup, trust};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::state;
@@ -49,7 +49,7 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
     let lane = client::prepare(side.state, desc, &name, BRIDGE_COOKIE, nonblocking).and_then(|offer| {
         // The bridge takes the network port that is nearest to it.
         offer.lane.memory().cpu(End::Client).store(kernel::cpu().wrapping_add(1), Relaxed);
-        client::say_hello(&anchor, offer, held)
+        greeting::say_hello(&anchor, offer, held)
     });
     let lane = match lane {
         Ok(lane) => lane,

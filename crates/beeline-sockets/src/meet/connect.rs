@@ -20,7 +20,7 @@ use super::client;
 use super::lookup::{self, Afar, Target};
 use super::pool::{self};
 use super::route::{Reserved, Route, Way, reserve_name};
-use super::{bridged, door, knock, ports, trust};
+use super::{bridged, door, greeting, knock, ports, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::state;
@@ -178,7 +178,7 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr, allow_lanes: f
         return Err(process::stopped().unwrap_or(Reason::Internal));
     }
     let nonblocking = mode & libc::O_NONBLOCK != 0;
-    let route = Route::find(fd, desc, destination)?;
+    let route = Route::find(fd, desc.family.load(Relaxed), destination)?;
     match route.way {
         Way::Here => {}
         Way::Bridge => return bridged::attempt(fd, desc, &route, nonblocking).map(|()| Made::Lane { nonblocking }),
@@ -208,9 +208,9 @@ fn attempt(fd: i32, desc: &'static Desc, destination: SocketAddr, allow_lanes: f
     // there is as little as can be.
     let side = pool::side().map_err(limits::memory_reason)?;
     let lane = client::prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|offer| {
-        let trusted = client::enter_door(&anchor, &name, route.destination, target);
+        let trusted = greeting::enter_door(&anchor, &name, route.destination, target);
         match trusted {
-            Ok(()) => client::say_hello(&anchor, offer, held),
+            Ok(()) => greeting::say_hello(&anchor, offer, held),
             Err(reason) => {
                 offer.withdraw();
                 Err(reason)

@@ -1,7 +1,7 @@
 //! What a `fork` means to listeners, offers and pools.
 
 use super::listening;
-use super::{agent, lookup, offers, pool, ports};
+use super::{lookup, offers, pool, ports};
 
 /// Before a `fork`: idle lanes go, so that the child has none of them, and listeners get what a crowd needs.
 /// The caller holds `changing::changing`.
@@ -18,7 +18,7 @@ pub(crate) fn purge_pools_again() {
 
 /// In the child of a `fork`.
 pub(crate) fn reset_after_fork() {
-    agent::reset_after_fork();
+    beeline_meeting::agent::reset_after_fork();
     offers::reset_after_fork();
     lookup::reset_after_fork();
     pool::reset_after_fork();

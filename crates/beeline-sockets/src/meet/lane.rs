@@ -18,7 +18,7 @@ use crate::ending::observe;
 use crate::linger::end_lingering;
 use crate::operations::Operations;
 use crate::side::{MAGIC, SideState, look_here, mark_linger, say_when, state};
-use crate::{follow, hidden, io, kernel, process};
+use crate::{follow, hidden, io, kernel, process, table};
 
 /// See [`crate::operations`].
 static LANE: Operations = Operations {
@@ -29,6 +29,9 @@ static LANE: Operations = Operations {
     look_below: end_if_cut,
     ..Operations::NONE
 };
+
+/// See [`pool::Users`].
+static USERS: pool::Users = pool::Users { release_memfds };
 
 /// Makes a description a lane that is in no pool.
 pub fn begin_bare(desc: &'static Desc, memory: LaneMemory, side: &'static SideState, end: End) {
@@ -43,7 +46,8 @@ pub(super) fn retire(desc: &'static Desc) {
 
 /// Makes a description a lane, and notes in the side where a later holder finds the parts. The caller holds
 /// `changing::changing`.
-pub(super) fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, side: pool::Side, end: End) {
+pub fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, side: pool::Side, end: End) {
+    pool::register(&USERS);
     let origin = &side.state.origin;
     let cookie = |fd| kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0);
     origin.magic.store(MAGIC, Relaxed);
@@ -53,7 +57,7 @@ pub(super) fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static Pooled
     origin.holder_cookie.store(lane.holder().map_or(0, cookie), Relaxed);
     origin.ring_bytes.store(lane.memory().ring_bytes(), Relaxed);
     origin.end.store(end as u32, Relaxed);
-    PooledLane::put_into(Some(lane), desc);
+    desc.set_pooled(Some(lane));
     desc.keep_side_memfd(side.memfd);
     begin_bare(desc, lane.memory(), side.state, end);
     if !side.state.is(state::BRIDGED) {
@@ -74,7 +78,8 @@ pub(crate) fn adopt_lane(
 ) {
     let copy = |fd| kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok().map(|copy| hidden::hide(copy as i32));
     let lane = pool::adopted_lane(memory, id, copy(lane_fd), holder.and_then(copy));
-    PooledLane::put_into(lane, desc);
+    pool::register(&USERS);
+    desc.set_pooled(lane);
     desc.keep_side_memfd(copy(side_fd));
     begin_bare(desc, memory, side, end);
     if side.is(state::OFFERED) {
@@ -82,11 +87,37 @@ pub(crate) fn adopt_lane(
     }
 }
 
+/// Closes the memfds of lanes and sides in use, because descriptors are short. Whether there were any.
+fn release_memfds() -> bool {
+    let mut any = false;
+    table::for_each(|_, desc| {
+        if !desc.is_lane() {
+            return;
+        }
+        if let Some(lane) = desc.pooled() {
+            any |= lane.memfd().is_some();
+            lane.close_memfd();
+        }
+        if let Some(fd) = desc.take_side_memfd() {
+            hidden::close_hidden(fd);
+            any = true;
+        }
+    });
+    any
+}
+
+/// The lane of a connection must not be used again.
+pub(crate) fn spoil_lane(desc: &'static Desc) {
+    if let Some(lane) = desc.pooled() {
+        lane.spoil();
+    }
+}
+
 /// The last user of a lane in this process is gone: pools or unmaps the lane and its side.
 pub(super) fn retire_lane(desc: &'static Desc) {
     let side = desc.side();
-    let lane = PooledLane::of(desc);
-    PooledLane::put_into(None, desc);
+    let lane = desc.pooled();
+    desc.set_pooled(None);
     // Not judged by the side alone: a holder that has dropped its privileges may put into it what it likes, and keep it
     // mapped.
     let alone =
@@ -201,4 +232,31 @@ fn note_end(desc: &Desc) {
     }
     let life = Life { sends: desc.pace.sends(), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
     lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desc::{DESCS, Kind};
+
+    #[test]
+    fn a_side_that_a_fork_may_have_copied_is_not_kept_whatever_it_says() {
+        for forked in [false, true] {
+            pool::purge();
+            let lane = pool::client_lane(11).unwrap().sent();
+            let desc = DESCS.take().unwrap();
+            desc.begin(Kind::Tcp, -1, libc::AF_INET as u32, crate::forks());
+            let side = pool::side().unwrap();
+            desc.set_pooled(Some(lane));
+            desc.keep_side_memfd(side.memfd);
+            begin_bare(desc, lane.memory(), side.state, End::Client);
+            if forked {
+                crate::process::count_fork();
+            }
+            // As another holder may leave it.
+            side.state.holders.store(1, Relaxed);
+            retire_lane(desc);
+            assert_eq!(pool::release_descriptors(), !forked, "of what is kept");
+        }
+    }
 }

@@ -218,7 +218,7 @@ fn connected(desc: &'static Desc, deadline: u64) -> Result<i32, Errno> {
 
 /// A TCP socket with the connection's own address.
 fn socket_for(desc: &'static Desc, family: i32) -> Result<i32, Errno> {
-    let lane: Option<&pool::PooledLane> = pool::PooledLane::of(desc);
+    let lane: Option<&pool::PooledLane> = desc.pooled();
     if let Some(holder) = lane.and_then(pool::PooledLane::holder) {
         // It is what the app bound, and nobody else uses it.
         let tcp = kernel::fcntl(holder, libc::F_DUPFD_CLOEXEC, 0)? as i32;
@@ -336,7 +336,9 @@ fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
     if !table::put_under(fd, desc, tcp) {
         return false;
     }
-    super::pool::spoil_lane(desc);
+    if let Some(lane) = desc.pooled() {
+        lane.spoil();
+    }
     offers::remove(desc);
     // One lane in the life of a description: the next connection is the kernel's.
     desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);

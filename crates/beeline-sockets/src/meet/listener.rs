@@ -18,7 +18,7 @@
 
 use core::net::SocketAddr;
 use core::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
+    AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Relaxed},
 };
 
@@ -27,34 +27,12 @@ use beeline_stats::{Reason, Role};
 use super::lobby::Lobby;
 use super::trust;
 use crate::desc::{Desc, Kind};
+use crate::fd_cell::FdCell;
 use crate::lock::Lock;
 use crate::operations::FURTHER_FDS;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
 use crate::{stats, table};
-
-/// A descriptor in an atomic; none when zeroed.
-#[derive(Default)]
-pub(super) struct FdCell(AtomicI32);
-
-impl FdCell {
-    /// Holds none.
-    pub(super) const fn empty() -> Self {
-        Self(AtomicI32::new(0))
-    }
-
-    pub(super) fn get(&self) -> Option<i32> {
-        self.0.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
-    }
-
-    pub(super) fn set(&self, fd: Option<i32>) {
-        self.0.store(fd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
-    }
-
-    pub(super) fn take(&self) -> Option<i32> {
-        self.0.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
-    }
-}
 
 /// What the processes that share a listener agree on.
 #[repr(C)]

@@ -29,9 +29,10 @@ use beeline_shm::sys;
 use beeline_stats::{Poison, Role};
 
 use super::hello_io::{self, Refusal, Waiting};
-use super::listener::{FdCell, Listener};
+use super::listener::Listener;
 use super::trust;
 use crate::desc::Desc;
+use crate::fd_cell::FdCell;
 use crate::{Errno, hidden, kernel, stats};
 
 /// Clients that the lobby has room for.

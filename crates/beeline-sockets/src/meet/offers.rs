@@ -224,7 +224,7 @@ fn stays_at_own_door(desc: &Desc) -> bool {
 
 /// The cookie of the listener at whose door an offer lies.
 fn door_of(desc: &Desc) -> Option<u64> {
-    super::pool::PooledLane::of(desc).map(|lane| lane.cookie.load(Relaxed))
+    desc.pooled().map(|lane| lane.cookie.load(Relaxed))
 }
 
 /// Whether an offer of this process lies at that listener's door.

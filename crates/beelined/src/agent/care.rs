@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use beeline_sockets::agent;
+use beeline_meeting::agent::host as agent;
 
 use super::shares::{Holder, Limits, Shares};
 

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use beeline_sockets::agent::Page;
+use beeline_meeting::agent::host::Page;
 use beeline_wire::agent::{Answer, Besides};
 
 use super::offers::{ASKED, Client, Content, KEPT, Offer, Offers, PROBED, Server, Waiting, judge};

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use beeline_sockets::agent;
+use beeline_meeting::agent::host as agent;
 use beeline_wire::addresses::{DATAGRAM_BYTES, dump, read};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{

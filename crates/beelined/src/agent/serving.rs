@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use beeline_sockets::agent::{self, Page, tcp};
+use beeline_meeting::agent::host::{self as agent, Page, tcp};
 use beeline_wire::agent::{Answer, Besides, QUESTION_BYTES, Question, plain};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
@@ -218,7 +218,7 @@ impl Serving {
                 };
                 self.take(id, &carrier, holder, question, with, now);
             }
-            Err(beeline_sockets::Errno(libc::EAGAIN | libc::EINTR)) => {}
+            Err(agent::Errno(libc::EAGAIN | libc::EINTR)) => {}
             _ => return self.end(id),
         }
         let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, id);

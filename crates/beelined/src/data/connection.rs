@@ -24,7 +24,7 @@
 mod inward;
 mod outward;
 
-use beeline_sockets::bridge::{Fault, LaneEnd, flags};
+use beeline_meeting::bridge::{Fault, LaneEnd, flags};
 use beeline_topo::stripe::{PIECES_MAX, Reorder};
 
 use super::sender::{Breach, Sender};

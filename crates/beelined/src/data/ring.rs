@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use beeline_fabric::Memory;
-use beeline_sockets::bridge::LaneEnd;
+use beeline_meeting::bridge::LaneEnd;
 
 /// One ring of a lane.
 pub struct Ring {

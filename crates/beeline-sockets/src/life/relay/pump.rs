@@ -28,7 +28,8 @@ use beeline_lane::{BellFault, Bells, End, Fault, LaneMemory, Reader, Source, Wri
 use beeline_shm::sys::{SysResult, call};
 
 use super::gate::Attendance;
-use crate::io::{Anchor, DEAF};
+use crate::bells::AnchorBells;
+use crate::io::DEAF;
 use crate::side::{SideState, state};
 use crate::{Errno, kernel};
 
@@ -384,8 +385,8 @@ struct SomeBells {
 }
 
 impl SomeBells {
-    fn anchor(&self) -> Anchor {
-        Anchor(self.plan.anchor)
+    fn anchor(&self) -> AnchorBells {
+        AnchorBells(self.plan.anchor)
     }
 }
 

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::End;
+use beeline_meeting::agent::{Carrier, Said, reason_of};
 use beeline_stats::Reason;
 use beeline_wire::agent::{Answer, Question};
 use beeline_wire::{ConnName, Endpoint};
@@ -12,8 +13,8 @@ use super::super::client;
 use super::super::lane::{carry_draft, carry_owner};
 use super::super::pool::{self, PooledLane};
 use super::super::route::{Anchor, Route};
-use super::super::{late, lookup, trust};
-use super::{Carrier, Made, Said, reason_of};
+use super::super::{greeting, late, lookup, trust};
+use super::Made;
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr, tcp_state};
 use crate::side::{BEING_STORED, option_of, state};
@@ -85,6 +86,7 @@ fn attempt_with(
     let Said { answer, besides, descriptor } = carrier.answer(patience_ns)?;
     match (answer, descriptor) {
         (Answer::Likely, Some(anchor)) => {
+            let anchor = Anchor(anchor.give_away());
             put_in_place(fd, desc, &fresh)?;
             Ok(Asked { carrier, anchor, cuts: besides.cuts })
         }
@@ -138,7 +140,7 @@ fn prepare(
     } else {
         side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
         client::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking)
-            .and_then(|offer| client::say_hello(&anchor, offer, None))
+            .and_then(|offer| greeting::say_hello(&anchor, offer, None))
     };
     match given {
         Ok(lane) => {

@@ -2,11 +2,12 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
+use beeline_meeting::agent::{Carrier, is_there, page};
 use beeline_stats::Reason;
 use beeline_wire::agent::Question;
 
 use super::super::listener::Listener;
-use super::{Carrier, is_there, may_serve, page};
+use super::may_serve;
 use crate::desc::Desc;
 use crate::kernel;
 
@@ -67,7 +68,7 @@ fn announce_now(listener: &'static Listener) -> Result<(), Reason> {
     // First, so that the page is there when the first client comes.
     carrier.say(Question::Attach, None)?;
     if let Some(memfd) = carrier.answer(PATIENCE_NS)?.descriptor {
-        page::take(memfd.0);
+        page::take(memfd.fd());
     }
     carrier.say(Question::Announce { local: listener.local.get() }, None)?;
     carrier.answer(PATIENCE_NS).map(|_| ())

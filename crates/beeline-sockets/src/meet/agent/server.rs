@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use beeline_meeting::agent::{Carrier, Said, is_there, page, syn};
 use beeline_stats::{Poison, Reason};
 use beeline_wire::agent::{Answer, Question};
 use beeline_wire::{ConnName, Endpoint};
@@ -10,9 +11,9 @@ use super::super::hello_io::Refusal;
 use super::super::listener::Listener;
 use super::super::pool::PooledLane;
 use super::super::route::Anchor;
-use super::super::{admit, trust};
+use super::super::{admit, taking, trust};
 use super::enroll::ENROLLED;
-use super::{Carrier, Said, is_there, keep_alive, may_serve, page, syn};
+use super::{keep_alive, may_serve};
 use crate::desc::Desc;
 use crate::kernel;
 use crate::side::state;
@@ -51,6 +52,7 @@ fn ask(desc: &'static Desc, accepted: i32, flags: i32, number: u32) -> Result<()
     if !besides.own_user && !trust::may_share_with_anybody() {
         return Err(Reason::ForeignUser);
     }
+    let parcel = Anchor(parcel.give_away());
     let _changing = changing::changing();
     take(desc, accepted, flags, &name, &parcel, besides.cuts)
 }
@@ -67,7 +69,7 @@ fn take(
     let lane = match admit::lane_of(parcel.0) {
         Ok((lane, None)) => lane,
         Ok((lane, Some(_))) => {
-            admit::give_back(lane);
+            taking::give_back(lane);
             return Err(broken(Poison::HelloNameMismatch));
         }
         Err(Refusal::Poison(poison)) => return Err(broken(poison)),
@@ -87,7 +89,7 @@ fn take(
         Ok(())
     });
     if taken.is_err() {
-        admit::give_back(lane);
+        taking::give_back(lane);
     }
     taken
 }

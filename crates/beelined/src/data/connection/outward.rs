@@ -1,6 +1,6 @@
 //! The outward direction: from the app's ring to the other bridge (rules 1, 2 and 4 of [`super`]).
 
-use beeline_sockets::bridge::{Armed, Fault, Lying, flags};
+use beeline_meeting::bridge::{Armed, Fault, Lying, flags};
 
 use super::super::sender::{Credit, LinkId};
 use super::{Broken, Connection, ENDS, OVER, Outward, Stage, absent_is_fine, absent_is_nothing, position_of};

@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use beeline_sockets::bridge::{self, LaneEnd};
+use beeline_meeting::bridge::{self, LaneEnd};
 use beeline_stats::Reason;
 use beeline_wire::{ConnName, Verdict};
 use nix::errno::Errno;

@@ -1,0 +1,72 @@
+//! How descriptions end: whoever takes the last number away from one gives it back.
+
+use crate::desc::{Desc, Kind};
+use crate::process::is_guest_of_parent;
+use crate::{changing, linger, slots, table, watchers};
+
+/// A description that an fd no longer leads to.
+#[must_use]
+pub struct Settled {
+    desc: &'static Desc,
+    /// Whether that was its last fd.
+    last: bool,
+}
+
+impl Settled {
+    /// Gives the description back, once the kernel has closed the fd.
+    pub fn finish(self) {
+        if self.last {
+            self.desc.give_if_unused();
+        } else if self.desc.keepers.lingers() {
+            // The calls that wanted it may have ended before they could see that they are to close it.
+            linger::end_lingering(self.desc);
+        }
+    }
+}
+
+/// Makes `fd`, which leads to `desc`, lead to `next`. If it was the last fd, `desc` ends. The kernel's close
+/// is still to come. The caller holds `changing::changing`.
+pub fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
+    watchers::forget(fd, desc);
+    let last = desc.keepers.has_last_number();
+    if last {
+        (desc.operations.get().close)(desc);
+    }
+    {
+        // Whoever holds a lock of the description uses the number.
+        let _both = (!last).then(|| desc.lock_both());
+        // Cannot fail: the entry exists.
+        let _ = table::set(fd, next);
+    }
+    if last {
+        // Another thread may have put it into a set in between.
+        watchers::forget_last(fd, desc);
+        slots::close_slot(desc);
+        desc.become_kind(Kind::Closed);
+    }
+    Settled { desc, last }
+}
+
+/// The kernel has given `fd` to something new. If it led to a description, the app closed it behind our back.
+pub fn fd_reborn(fd: i32) {
+    if table::get(fd).is_some() && !is_guest_of_parent() {
+        let _changing = changing::changing();
+        forget_stale(fd);
+    }
+}
+
+/// Ends what `fd` led to, which the kernel has closed already. The caller holds `changing::changing`.
+pub fn forget_stale(fd: i32) {
+    let Some(desc) = table::get(fd) else { return };
+    watchers::forget(fd, desc);
+    let last = desc.keepers.has_last_number();
+    if last {
+        (desc.operations.get().close)(desc);
+    }
+    let _ = table::set(fd, None);
+    if last {
+        slots::close_slot(desc);
+        desc.become_kind(Kind::Closed);
+        desc.give_if_unused();
+    }
+}

@@ -1,0 +1,269 @@
+//! A description with one of its directions locked, and how it is locked.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use beeline_lane::{Armed, Fault, LaneMemory, Reader, Writer};
+
+use super::{Desc, Pin};
+use crate::anchor::{Anchor, Hasty};
+use crate::ending;
+use crate::lock::shared::{SharedGuard, SharedLock, Wait};
+use crate::lock::{Guard, Taken};
+use crate::side::{SideState, state};
+
+/// Why a direction was not locked.
+pub enum Unlocked {
+    /// It is not a lane, or not ours any more.
+    Gone,
+    /// Another process has it. The side stays where it is for as long as the pin lives.
+    Busy(Pin),
+}
+
+/// A description with its writing direction locked.
+pub struct TxGuard {
+    /// The description.
+    pub desc: &'static Desc,
+    /// The lane's memory.
+    pub lane: LaneMemory,
+    /// The side.
+    pub side: &'static SideState,
+    /// Whether other processes may hold this end.
+    shares: bool,
+    // Given back in this order.
+    inner: Option<SharedGuard<'static>>,
+    _outer: Guard<'static>,
+}
+
+/// A description with its reading direction locked.
+pub struct RxGuard {
+    /// The description.
+    pub desc: &'static Desc,
+    /// The lane's memory.
+    pub lane: LaneMemory,
+    /// The side.
+    pub side: &'static SideState,
+    // Given back in this order.
+    _inner: Option<SharedGuard<'static>>,
+    _outer: Guard<'static>,
+}
+
+impl Desc {
+    /// Locks the writing direction. `None` if this is not a lane, or not ours any more: then the process follows
+    /// ([`crate::follow`]) before the kernel gets the call.
+    #[inline]
+    pub fn lock_tx(&'static self) -> Option<TxGuard> {
+        self.await_tx(|_| true).ok()
+    }
+
+    /// As [`Desc::lock_tx`]. While another process has the direction, the caller naps with no lock held, and is asked
+    /// before each nap whether it goes on, with the number of those before.
+    ///
+    /// # Errors
+    /// [`Unlocked`].
+    #[inline]
+    pub fn await_tx(&'static self, mut goes_on: impl FnMut(u32) -> bool) -> Result<TxGuard, Unlocked> {
+        let mut wait = Wait::default();
+        loop {
+            match self.try_tx() {
+                Err(Unlocked::Busy(pin)) if goes_on(wait.naps()) => {
+                    pin.while_waiting(|| self.side().tx_lock.nap(&mut wait));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Locks the writing direction, unless another process has it for longer than a moment.
+    ///
+    /// # Errors
+    /// [`Unlocked`].
+    #[inline]
+    pub fn try_tx(&'static self) -> Result<TxGuard, Unlocked> {
+        let outer = self.tx_lock.lock();
+        if !self.is_lane() {
+            return Err(Unlocked::Gone);
+        }
+        let (lane, side) = (self.lane(), self.side());
+        let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.tx_lock)?) } else { None };
+        let guard = TxGuard { desc: self, lane, side, shares: inner.is_some(), _outer: outer, inner };
+        if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited)
+            && guard.writer().recover().is_err()
+        {
+            ending::poison_locked(self, beeline_stats::Poison::HeadBeyondTail);
+        }
+        Ok(guard)
+    }
+
+    /// As [`Desc::try_tx`], without the other processes that may hold the end: for sends that keep those
+    /// out only while they copy.
+    #[inline]
+    pub fn tx_here(&'static self) -> Option<TxGuard> {
+        let outer = self.tx_lock.lock();
+        let shares = self.shared.load(Relaxed);
+        self.is_lane().then(|| TxGuard {
+            desc: self,
+            lane: self.lane(),
+            side: self.side(),
+            shares,
+            _outer: outer,
+            inner: None,
+        })
+    }
+
+    /// Locks the writing direction of a lane that no other process shares: what most sends need, without a
+    /// [`TxGuard`] to carry about. `None` if this is anything else.
+    #[inline(always)]
+    pub fn lock_tx_alone(&self) -> Option<Guard<'_>> {
+        let guard = self.tx_lock.lock();
+        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
+    }
+
+    /// As [`Desc::lock_tx_alone`], for the reading direction.
+    #[inline(always)]
+    pub fn lock_rx_alone(&self) -> Option<Guard<'_>> {
+        let guard = self.rx_lock.lock();
+        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
+    }
+
+    /// As [`Desc::lock_tx`], for the reading direction.
+    #[inline]
+    pub fn lock_rx(&'static self) -> Option<RxGuard> {
+        self.await_rx(|_| true).ok()
+    }
+
+    /// As [`Desc::await_tx`], for the reading direction.
+    ///
+    /// # Errors
+    /// [`Unlocked`].
+    #[inline]
+    pub fn await_rx(&'static self, mut goes_on: impl FnMut(u32) -> bool) -> Result<RxGuard, Unlocked> {
+        let mut wait = Wait::default();
+        loop {
+            match self.try_rx() {
+                Err(Unlocked::Busy(pin)) if goes_on(wait.naps()) => {
+                    pin.while_waiting(|| self.side().rx_lock.nap(&mut wait));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// As [`Desc::try_tx`], for the reading direction.
+    ///
+    /// # Errors
+    /// [`Unlocked`].
+    #[inline]
+    pub fn try_rx(&'static self) -> Result<RxGuard, Unlocked> {
+        let outer = self.rx_lock.lock();
+        if !self.is_lane() {
+            return Err(Unlocked::Gone);
+        }
+        let (lane, side) = (self.lane(), self.side());
+        let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.rx_lock)?) } else { None };
+        let inherited = inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited);
+        let guard = RxGuard { desc: self, lane, side, _outer: outer, _inner: inner };
+        if inherited && guard.reader().recover(&Anchor(self.fd.load(Relaxed))).is_err() {
+            ending::poison_locked(self, beeline_stats::Poison::CursorBeyondRing);
+        }
+        Ok(guard)
+    }
+
+    /// Locks both directions; waits for neither with the other one locked.
+    pub fn lock_tx_and_rx(&'static self) -> Option<(TxGuard, RxGuard)> {
+        let mut wait = Wait::default();
+        loop {
+            let tx = self.lock_tx()?;
+            match self.try_rx() {
+                Ok(rx) => return Some((tx, rx)),
+                Err(Unlocked::Gone) => return None,
+                Err(Unlocked::Busy(pin)) => {
+                    drop(tx);
+                    pin.desc().side().rx_lock.nap(&mut wait);
+                }
+            }
+        }
+    }
+
+    /// Takes a lock of the side, for an end that processes share. When the others have given it up, which is
+    /// the last thing they do with a side, this was the last time.
+    #[cold]
+    fn try_shared(
+        &'static self,
+        side: &'static SideState,
+        lock: &'static SharedLock,
+    ) -> Result<SharedGuard<'static>, Unlocked> {
+        let guard = lock.try_lock().ok_or_else(|| Unlocked::Busy(self.pin()))?;
+        if side.is(state::RELAYED) {
+            // One of the others has demoted it.
+            return Err(Unlocked::Gone);
+        }
+        if side.holders.load(Acquire) == 1 {
+            self.shared.store(false, Relaxed);
+        }
+        Ok(guard)
+    }
+
+    /// Waits until no operation of this process is inside, and keeps others out: for `fork` and close.
+    pub fn lock_both(&'static self) -> (Guard<'static>, Guard<'static>) {
+        (self.tx_lock.lock(), self.rx_lock.lock())
+    }
+}
+
+impl TxGuard {
+    /// Lets other processes in: what this one still does is kept apart from its own threads alone, and from whatever
+    /// changes where its fds lead.
+    pub fn let_others_in(&mut self) {
+        self.inner = None;
+    }
+
+    /// Prepares to sleep until there is room. An end that processes share is let go of before, and armed by one of them
+    /// at a time.
+    ///
+    /// While one is stopped at it, the others sleep as if they had armed. It has left the anchor either plugged and the
+    /// word armed, so that they are woken, or not plugged, so that they find it writable and look again.
+    ///
+    /// Without memory for the bells nothing is armed: the caller looks again, a moment later, as long as it has the time.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer.
+    #[cold]
+    pub fn arm(&mut self, anchor: &Anchor) -> Result<Armed, Fault> {
+        const NAPS: u32 = 4;
+        let bells = Hasty::new(*anchor);
+        self.let_others_in();
+        let held = if self.shares { self.side.arm_lock.lock_within(NAPS) } else { None };
+        let armed = if held.is_some() || !self.shares { self.writer().arm(&bells) } else { Ok(Armed::Sleep) };
+        drop(held);
+        if bells.was_short() {
+            crate::kernel::sleep_ms();
+            return Ok(Armed::Ready);
+        }
+        armed
+    }
+
+    /// Whether other processes may wait for this one.
+    #[inline]
+    pub fn is_awaited(&self) -> bool {
+        self.inner.is_some()
+    }
+
+    /// Whether other processes may hold this end.
+    #[inline]
+    pub fn shares(&self) -> bool {
+        self.shares
+    }
+
+    /// The lane's writer.
+    #[inline]
+    pub fn writer(&self) -> Writer<'_, LaneMemory> {
+        Writer::new(self.lane, self.desc.end(), &self.side.tx, &self.side.rx)
+    }
+}
+
+impl RxGuard {
+    /// The lane's reader.
+    #[inline]
+    pub fn reader(&self) -> Reader<'_, LaneMemory> {
+        Reader::new(self.lane, self.desc.end(), &self.side.rx, &self.side.tx)
+    }
+}

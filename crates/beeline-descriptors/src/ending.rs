@@ -1,0 +1,128 @@
+//! What an end knows of its peer's end, and how a connection ends.
+
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use beeline_lane::{Fault, flags};
+use beeline_stats::Poison;
+
+use crate::desc::Desc;
+use crate::side::{SideState, mark_linger, reset, state};
+use crate::{kernel, stats};
+
+/// Flags by which a peer says more than how far it has written.
+pub const TELLING: u32 = flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT;
+
+/// Flags of a peer that has shut down both halves.
+pub const DEAF: u32 = flags::FIN | flags::SHUT_RD;
+
+/// What a blocked or failing operation does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// Look at the connection again.
+    Again,
+    /// The connection is now a plain TCP socket under the same fd.
+    Kernel,
+}
+
+/// Adopts what the peer's front says about its end: FIN, close, reset. Cheap: the flag word shares a line with
+/// the peer's cursor.
+#[inline]
+pub fn observe(desc: &Desc, side: &SideState) {
+    let lane = desc.lane();
+    let theirs = lane.flags(desc.end().peer());
+    if theirs & (flags::FIN | flags::CLOSED | flags::RESET) != 0 {
+        adopt(side, theirs);
+    }
+    if theirs & flags::TAKEN != 0 && !side.is(state::TAKEN) {
+        side.mark(state::TAKEN);
+        side.state.fetch_and(!state::OFFERED, AcqRel);
+    }
+}
+
+#[cold]
+fn adopt(side: &SideState, theirs: u32) {
+    if side.is(state::RESET) {
+        return;
+    }
+    // In the order of TCP's segments: a FIN comes before a reset.
+    if theirs & flags::FIN != 0 {
+        side.mark(state::PEER_FIN);
+    }
+    if theirs & flags::RESET != 0 && !side.is_finished() {
+        reset(side, libc::ECONNRESET);
+    } else if theirs & flags::CLOSED != 0 {
+        side.mark(state::PEER_FIN | state::PEER_CLOSED);
+    }
+}
+
+/// Notes what a kernel look at an anchor said.
+///
+/// # Errors
+/// The fault of the peer that it tells of, to be answered when no lock is held.
+pub fn hear(desc: &'static Desc, revents: i16) -> Result<(), Fault> {
+    let side = desc.side();
+    if revents & libc::POLLIN != 0 {
+        side.rx.note_bell();
+    }
+    observe(desc, side);
+    if tells_of_end(desc, revents) {
+        return Err(Fault::Gone);
+    }
+    if revents & libc::POLLRDHUP != 0 && !side.is(state::SHUT_RD | state::RESET) {
+        side.mark(state::PEER_FIN);
+    }
+    Ok(())
+}
+
+/// Whether what the kernel says about an anchor means that the peer's end is closed. Both halves shut down, each by
+/// whichever end, read as `POLLHUP`, too; an error is only left by a close.
+pub fn tells_of_end(desc: &Desc, revents: i16) -> bool {
+    let side = desc.side();
+    let theirs = desc.lane().flags(desc.end().peer());
+    let shut = (side.is(state::SHUT_RD) || theirs & flags::FIN != 0)
+        && (side.is(state::SHUT_WR) || theirs & flags::SHUT_RD != 0);
+    revents & libc::POLLERR != 0 || revents & libc::POLLHUP != 0 && !shut
+}
+
+/// Ends a connection whose peer did something impossible, for this end and visibly for the peer. No lock may be held.
+#[cold]
+pub fn poison(desc: &'static Desc, poison: Poison) {
+    // The number may be another's by now, unless the lock is held.
+    let _ = desc.glance(|| poison_locked(desc, poison));
+}
+
+/// [`poison`] for one who holds a lock of the lane.
+#[cold]
+pub(crate) fn poison_locked(desc: &'static Desc, poison: Poison) {
+    let side = desc.side();
+    if side.mark(state::POISONED) == 0 {
+        return;
+    }
+    stats::poisoned(poison);
+    reset(side, libc::ECONNRESET);
+    let lane = desc.lane();
+    let end = desc.end();
+    lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::CLOSED | flags::RESET);
+    let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
+}
+
+/// Ends a connection from outside: what is in the rings is lost, as when TCP gives a connection up. No lock may be held.
+#[cold]
+pub fn cut(desc: &'static Desc, errno: i32) {
+    // The number may be another's by now, unless the lock is held.
+    let _ = desc.glance(|| {
+        reset(desc.side(), errno);
+        let (lane, end) = (desc.lane(), desc.end());
+        lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::CLOSED | flags::RESET);
+        let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
+    });
+}
+
+/// Tells the peer what it means if this end vanishes: to be called when `SO_LINGER` may have changed. No lock may be
+/// held.
+pub fn tell_linger(desc: &'static Desc) {
+    let _both = desc.lock_both();
+    if desc.is_lane() {
+        mark_linger(&desc.lane(), desc.end(), desc.side());
+    }
+}

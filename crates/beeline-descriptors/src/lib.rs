@@ -1,0 +1,33 @@
+//! Which fds of a process lead to what of ours, who keeps it, and how it ends.
+//!
+//! [`desc`] is what this process knows of an open file description, [`table`] leads there from an fd, and [`guards`] are a
+//! description that is locked or pinned for one. [`close`], [`linger`] and [`orphan`] are how descriptions end, [`ending`] and
+//! [`follow`] how connections do. What is done with a description of a kind is a table of [`operations`]: those who know
+//! listeners, epoll sets and the ways to connect stand above, and [`watchers`] are who of them is told of changes.
+//!
+//! Sends and receives, which come by here each time, know lanes and call nothing through a table.
+//!
+//! # Lock order
+//!
+//! epoll set, then listener, then a description's `tx`, then its `rx`; the fd table's lock is innermost.
+//! Nobody sleeps in the kernel with any of them held.
+
+pub mod anchor;
+pub mod bulk;
+pub mod close;
+pub mod desc;
+pub mod ending;
+pub mod follow;
+pub mod guards;
+pub mod linger;
+pub mod operations;
+pub mod orphan;
+pub mod read_pacing;
+pub mod reclaim;
+pub mod slots;
+pub mod table;
+pub mod watchers;
+
+// What stands below keeps its names here.
+use beeline_guest::{Errno, cancel, changing, config, hidden, kernel, limits, lock, process, slab, stats, wait};
+use beeline_meeting::{bells, disarm, side};

@@ -1,0 +1,71 @@
+//! Who watches descriptions without holding them: epoll sets, which layers below them do not know.
+//!
+//! `epoll` registers its part before it makes the first set. Without a set there is nobody to be told of anything.
+
+use core::sync::atomic::{
+    AtomicPtr,
+    Ordering::{Acquire, Release},
+};
+
+use crate::desc::Desc;
+
+/// What is told of a description and a number that leads, or led, to it.
+pub struct Watchers {
+    /// The number is about to be closed, or to lead elsewhere.
+    pub forget: fn(i32, &'static Desc),
+    /// Nothing leads to the description any more, and no set takes it in.
+    pub forget_last: fn(i32, &'static Desc),
+    /// The description's state has changed in a way that the kernel may not tell. No lock of the description may be held.
+    pub notify: fn(i32, &'static Desc),
+    /// The file under the number is about to be replaced.
+    pub take_out: fn(i32, &'static Desc),
+    /// It has been replaced, and the description is what it will be.
+    pub put_back: fn(i32, &'static Desc),
+}
+
+static WATCHERS: AtomicPtr<Watchers> = AtomicPtr::new(core::ptr::null_mut());
+
+/// From now on these are told.
+pub fn register(watchers: &'static Watchers) {
+    WATCHERS.store(core::ptr::from_ref(watchers).cast_mut(), Release);
+}
+
+fn all() -> Option<&'static Watchers> {
+    // SAFETY: null or a table that lives for ever.
+    unsafe { WATCHERS.load(Acquire).as_ref() }
+}
+
+/// See [`Watchers::forget`].
+pub(crate) fn forget(fd: i32, desc: &'static Desc) {
+    if let Some(watchers) = all() {
+        (watchers.forget)(fd, desc);
+    }
+}
+
+/// See [`Watchers::forget_last`].
+pub(crate) fn forget_last(fd: i32, desc: &'static Desc) {
+    if let Some(watchers) = all() {
+        (watchers.forget_last)(fd, desc);
+    }
+}
+
+/// See [`Watchers::notify`].
+pub fn notify(fd: i32, desc: &'static Desc) {
+    if let Some(watchers) = all() {
+        (watchers.notify)(fd, desc);
+    }
+}
+
+/// See [`Watchers::take_out`].
+pub(crate) fn take_out(fd: i32, desc: &'static Desc) {
+    if let Some(watchers) = all() {
+        (watchers.take_out)(fd, desc);
+    }
+}
+
+/// See [`Watchers::put_back`].
+pub(crate) fn put_back(fd: i32, desc: &'static Desc) {
+    if let Some(watchers) = all() {
+        (watchers.put_back)(fd, desc);
+    }
+}

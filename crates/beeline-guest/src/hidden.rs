@@ -1,0 +1,164 @@
+//! Which fd numbers are ours and hidden from the app.
+//!
+//! An app that closes all fds it does not know (`closefrom`, loops over the limit) must not close ours, and
+//! must not learn of them: to it such a number is not open. One bit for each number, in memory that is never
+//! touched where no bit was set.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use beeline_shm::sys::{self, call};
+use beeline_stats::Counter;
+
+use crate::kernel::{descriptor_limit, fcntl};
+use crate::stats;
+
+/// The numbers of descriptors that can be ours, hidden, or members of a set, here and in all other tables: those below the
+/// kernel's default limit (`fs.nr_open`). What has a higher one is the kernel's business alone.
+pub const FDS: usize = 1 << 20;
+
+static BITS: [AtomicU64; FDS / 64] = [const { AtomicU64::new(0) }; FDS / 64];
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+fn place(fd: i32) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((BITS.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+/// Says that `fd` is ours.
+pub fn hidden_add(fd: i32) {
+    if let Some((word, bit)) = place(fd)
+        && word.fetch_or(bit, Relaxed) & bit == 0
+    {
+        COUNT.fetch_add(1, Relaxed);
+        stats::count_if_open(Counter::HiddenFds);
+    }
+}
+
+/// Says that `fd` is no longer ours. To be called before it is closed: afterwards the number may be the app's.
+pub fn hidden_remove(fd: i32) {
+    if let Some((word, bit)) = place(fd)
+        && word.fetch_and(!bit, Relaxed) & bit != 0
+    {
+        COUNT.fetch_sub(1, Relaxed);
+        stats::uncount_if_open(Counter::HiddenFds);
+    }
+}
+
+/// How many are ours.
+pub fn hidden_count() -> u32 {
+    COUNT.load(Relaxed)
+}
+
+/// Whether `fd` is ours.
+#[must_use]
+#[inline]
+pub fn is_hidden(fd: i32) -> bool {
+    COUNT.load(Relaxed) != 0 && place(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+}
+
+/// The first hidden fd in `first..=last`.
+pub fn next_hidden(first: u32, last: u32) -> Option<u32> {
+    if COUNT.load(Relaxed) == 0 {
+        return None;
+    }
+    let last = last.min(FDS as u32 - 1);
+    let mut fd = first;
+    while fd <= last {
+        let rest = BITS.get(fd as usize / 64)?.load(Relaxed) >> (fd % 64);
+        if rest != 0 {
+            let found = fd + rest.trailing_zeros();
+            return (found <= last).then_some(found);
+        }
+        fd = (fd / 64 + 1) * 64;
+    }
+    None
+}
+
+/// Moves a descriptor of ours out of the way of the app's, which expects low numbers, and hides it from the
+/// app. The new one is close-on-exec. Keeps the old one if there is no room above. To be closed with
+/// [`close_hidden`] and nothing else.
+pub fn hide(fd: i32) -> i32 {
+    let hidden = match fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(descriptor_limit())) {
+        Ok(high) => {
+            let _ = sys::close(fd);
+            high as i32
+        }
+        Err(_) => {
+            let _ = fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+            fd
+        }
+    };
+    hidden_add(hidden);
+    hidden
+}
+
+/// A hidden duplicate of `fd`; none if there is no room.
+pub fn hidden_twin(fd: i32) -> Option<i32> {
+    let hidden = fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(descriptor_limit())).ok()? as i32;
+    hidden_add(hidden);
+    Some(hidden)
+}
+
+/// Hides a descriptor that is good to have, but not needed: closes it when there is little room.
+pub fn keep(fd: i32) -> Option<i32> {
+    /// Numbers that are left to descriptors that are needed.
+    const SPARED: usize = 16;
+    let limit = descriptor_limit();
+    let kept = if (hidden_count() as usize).saturating_add(SPARED) < limit / 8 {
+        fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok()
+    } else {
+        None
+    };
+    let _ = sys::close(fd);
+    let hidden = kept? as i32;
+    hidden_add(hidden);
+    Some(hidden)
+}
+
+/// Whether there are numbers to spare where descriptors of ours go.
+pub fn has_spare() -> bool {
+    let limit = descriptor_limit();
+    let from = hidden_from(limit);
+    // SAFETY: no arguments. Any descriptor would do; one that is made for this is never the app's.
+    let probe = unsafe { call(libc::SYS_epoll_create1, [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) };
+    let Ok(probe) = probe else { return false };
+    let twin = fcntl(probe as i32, libc::F_DUPFD_CLOEXEC, from);
+    for fd in core::iter::once(probe).chain(twin) {
+        let _ = sys::close(fd as i32);
+    }
+    probe < from && twin.is_ok()
+}
+
+/// Closes a descriptor that [`hide`] returned.
+pub fn close_hidden(fd: i32) {
+    hidden_remove(fd);
+    let _ = sys::close(fd);
+}
+
+/// The first number for descriptors of ours: the last 128 below the limit, or the last eighth of a small one,
+/// but never above 4096, because the kernel's table grows with the highest number in use.
+fn hidden_from(limit: usize) -> usize {
+    let limit = limit.min(4096);
+    limit.saturating_sub((limit / 8).clamp(8, 128)).max(3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_numbers_are_found_in_order() {
+        for fd in [100_000, 100_063, 100_064, 300_000] {
+            hidden_add(fd);
+        }
+        assert!(is_hidden(100_063) && !is_hidden(100_062) && !is_hidden(-1) && !is_hidden(i32::MAX));
+        assert_eq!(next_hidden(90_000, u32::MAX), Some(100_000));
+        assert_eq!(next_hidden(100_001, u32::MAX), Some(100_063));
+        assert_eq!(next_hidden(100_064, 100_064), Some(100_064));
+        assert_eq!(next_hidden(100_065, 200_000), None);
+        for fd in [100_000, 100_063, 100_064, 300_000] {
+            hidden_remove(fd);
+        }
+        assert_eq!(next_hidden(90_000, u32::MAX), None);
+    }
+}

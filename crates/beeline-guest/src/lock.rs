@@ -1,0 +1,275 @@
+//! Locks for sections of some tens of nanoseconds.
+//!
+//! A lock word tells who owns it ([`thread::identity`]), 0 when free. It serves the threads of one process; processes
+//! that share a connection have [`shared`] ones:
+//!
+//! 1. Taking a free lock is one compare-and-swap; giving it back is one store.
+//! 2. A waiter spins briefly and then sleeps on the word with a futex, at most a millisecond at a time.
+//!    The bound lets an owner unlock without a fence: a wake-up that it overlooks costs that long.
+//! 3. After each such millisecond a waiter asks the kernel whether the owner still lives, and takes the
+//!    lock over from a dead one. Sections commit by single stores, so what the dead owner left is
+//!    consistent; the new owner is told ([`Taken::Inherited`]) and brings derived state up to date.
+//!    A killed process is dead before its parent has reaped it: the parent may be the one who waits here.
+//!    Of a thread in another pid namespace nothing can be learned; its lock is never taken over.
+//! 4. An owner cannot meet itself: the app's signal handlers do not run inside a section.
+
+pub mod shared;
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use beeline_shm::sys::{call, syscall6};
+
+use crate::proc;
+use crate::thread::{self, Section};
+
+const SPINS: u32 = 200;
+/// Naps after which an owner that exists is looked at more closely.
+const NAPS_TO_DOUBT: u32 = 2;
+const NAP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
+/// A lock word; valid when zeroed.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Lock {
+    owner: AtomicU32,
+    waiters: AtomicU32,
+}
+
+/// How a lock was got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// It was free.
+    Free,
+    /// Its owner died holding it.
+    Inherited,
+}
+
+/// A held lock, and the critical section that goes with it.
+pub struct Guard<'a> {
+    lock: &'a Lock,
+    /// How the lock was got.
+    pub taken: Taken,
+    _section: Section,
+}
+
+impl Lock {
+    /// A free lock.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { owner: AtomicU32::new(0), waiters: AtomicU32::new(0) }
+    }
+
+    /// Takes the lock, entering a critical section.
+    #[inline(always)]
+    pub fn lock(&self) -> Guard<'_> {
+        let section = Section::enter();
+        let taken = match self.owner.compare_exchange(0, thread::identity(), Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Taken::Free,
+            Err(_) => self.lock_contended(),
+        };
+        Guard { lock: self, taken, _section: section }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Guard<'_>> {
+        let section = Section::enter();
+        self.owner.compare_exchange(0, thread::identity(), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(Guard { lock: self, taken: Taken::Free, _section: section })
+    }
+
+    #[cold]
+    fn lock_contended(&self) -> Taken {
+        let me = thread::identity();
+        let mut naps = 0u32;
+        loop {
+            for _ in 0..SPINS {
+                if self.owner.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return Taken::Free;
+                }
+                core::hint::spin_loop();
+            }
+            let owner = self.owner.load(Ordering::Relaxed);
+            if owner == 0 {
+                continue;
+            }
+            let dead = !exists(owner) || naps >= NAPS_TO_DOUBT && is_zombie(owner);
+            if dead && self.owner.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return Taken::Inherited;
+            }
+            naps = naps.saturating_add(1);
+            self.waiters.fetch_add(1, Ordering::Relaxed);
+            futex(&self.owner, libc::FUTEX_WAIT, owner, Some(&NAP));
+            self.waiters.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn wake_one(&self) {
+        futex(&self.owner, libc::FUTEX_WAKE, 1, None);
+    }
+
+    /// Makes the lock free whoever holds it, and tells whether somebody did: for memory that is known to have no other
+    /// user. What was not held is not written: a child of a `fork` would get copies of all pages.
+    pub fn reset(&self) -> bool {
+        if self.waiters.load(Ordering::Relaxed) != 0 {
+            self.waiters.store(0, Ordering::Relaxed);
+        }
+        let held = self.owner.load(Ordering::Relaxed) != 0;
+        if held {
+            self.owner.store(0, Ordering::Relaxed);
+        }
+        held
+    }
+}
+
+impl Guard<'_> {
+    /// As dropping it, in line: for the paths on which a call costs.
+    #[inline(always)]
+    pub fn end(self) {
+        let this = core::mem::ManuallyDrop::new(self);
+        this.give_back();
+        this._section.leave();
+    }
+
+    #[inline(always)]
+    fn give_back(&self) {
+        self.lock.owner.store(0, Ordering::Release);
+        if self.lock.waiters.load(Ordering::Relaxed) != 0 {
+            self.lock.wake_one();
+        }
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// Whether the thread of this identity exists, perhaps as a zombie. One of another user does: `EPERM` proves that it
+/// is there. So does one of another pid namespace, for all that we can know.
+pub fn exists(identity: u32) -> bool {
+    if !thread::is_neighbour(identity) {
+        return true;
+    }
+    // SAFETY: signal 0 only asks.
+    let asked = unsafe { call(libc::SYS_kill, [thread::tid_of(identity) as usize, 0, 0, 0, 0, 0]) };
+    asked != Err(beeline_shm::Errno(libc::ESRCH))
+}
+
+/// Whether the thread of this identity has ended and is only waited for by its parent, as far as /proc tells.
+fn is_zombie(identity: u32) -> bool {
+    if !thread::is_neighbour(identity) {
+        return false;
+    }
+    matches!(proc::state_of(thread::tid_of(identity)), Some(b'Z' | b'X'))
+}
+
+/// `futex(2)` on a word that may be shared between processes.
+pub fn futex(word: &AtomicU32, operation: i32, value: u32, timeout: Option<&libc::timespec>) {
+    let timeout = timeout.map_or(core::ptr::null(), core::ptr::from_ref);
+    let args = [word.as_ptr() as usize, operation as usize, value as usize, timeout as usize, 0, 0];
+    // SAFETY: the word and the timeout outlive the call. Waiting and waking only read them; an operation on a second
+    // word fails, as its address is null, and one that writes to the first does so atomically.
+    unsafe { syscall6(libc::SYS_futex, args) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn threads_exclude_each_other() {
+        let lock = Arc::new(Lock::new());
+        let count = Arc::new(AtomicU32::new(0));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (lock, count) = (lock.clone(), count.clone());
+                std::thread::spawn(move || {
+                    for _ in 0..20_000 {
+                        let _guard = lock.lock();
+                        let seen = count.load(Ordering::Relaxed);
+                        count.store(seen + 1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(count.load(Ordering::Relaxed), 80_000);
+    }
+
+    #[test]
+    fn a_lock_of_a_dead_thread_is_inherited() {
+        let lock = Arc::new(Lock::new());
+        let other = lock.clone();
+        std::thread::spawn(move || core::mem::forget(other.lock())).join().unwrap();
+        assert_eq!(lock.lock().taken, Taken::Inherited);
+        assert_eq!(lock.lock().taken, Taken::Free);
+    }
+
+    /// A child of this process that has ended and is not yet waited for, and its end status.
+    fn zombie(f: impl FnOnce() -> i32) -> (u32, i32) {
+        // SAFETY: the child only runs `f`, which makes system calls, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            thread::reset_after_fork();
+            let status = f();
+            // SAFETY: a plain number.
+            unsafe { libc::_exit(status) };
+        }
+        // SAFETY: all-zero is a valid value of this plain C struct; a live struct.
+        let status = unsafe {
+            let mut ended: libc::siginfo_t = core::mem::zeroed();
+            libc::waitid(libc::P_PID, child as u32, &raw mut ended, libc::WEXITED | libc::WNOWAIT);
+            ended.si_status()
+        };
+        (child as u32, status)
+    }
+
+    fn reap(child: u32) {
+        // SAFETY: a child of ours, and no status asked.
+        unsafe { libc::waitpid(child as i32, core::ptr::null_mut(), 0) };
+    }
+
+    #[test]
+    fn a_lock_of_a_killed_child_that_nobody_waited_for_is_inherited() {
+        let (memory, _) = beeline_shm::SideMemory::create().unwrap();
+        // SAFETY: a lock consists of atomics and is valid when zeroed.
+        let lock: &'static Lock = unsafe { memory.as_ref() };
+        let (child, _) = zombie(|| {
+            core::mem::forget(lock.lock());
+            0
+        });
+        let owner = lock.owner.load(Ordering::Relaxed);
+        assert_eq!(thread::tid_of(owner), child);
+        assert!(is_zombie(owner) && !is_zombie(thread::identity()));
+        assert_eq!(lock.lock().taken, Taken::Inherited);
+        reap(child);
+        assert!(!exists(owner));
+    }
+
+    #[test]
+    fn an_owner_in_another_pid_namespace_lives() {
+        // The child of a process that has left for another namespace tells by its status whether it takes its
+        // parent for a neighbour.
+        let (helper, status) = zombie(|| {
+            // SAFETY: plain numbers.
+            if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) } != 0 {
+                return 2;
+            }
+            let parent = thread::identity();
+            let (_, status) = zombie(|| i32::from(thread::is_neighbour(parent) || !exists(parent)));
+            status
+        });
+        reap(helper);
+        assert!(status == 0 || status == 2, "{status}");
+        let (child, _) = zombie(|| 0);
+        reap(child);
+        let here = thread::identity() - thread::tid();
+        assert!(!exists(here + child));
+        let elsewhere = here ^ 1 << 22;
+        assert!(exists(elsewhere + child) && !is_zombie(elsewhere + child));
+    }
+}

@@ -1,0 +1,182 @@
+//! Who the process is, and what it may do.
+//!
+//! 1. [`OWNER`] is the process that the tables in this memory describe. A `vfork` child runs in that memory
+//!    with fds of its own, so a call that would change the tables is made by the kernel alone there
+//!    ([`is_guest_of_parent`]). To ask for the process id costs a system call, which only processes that
+//!    have ever called `vfork` or `clone` pay.
+//! 2. A process stops to accelerate once, for one reason, and never begins again. What is accelerated already stays so
+//!    until somebody demotes it.
+
+pub mod environment;
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{
+    AtomicBool, AtomicU16, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use beeline_shm::sys;
+use beeline_stats::{Reason, Tunables};
+
+use crate::Outcome;
+use crate::lock::Lock;
+
+/// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
+pub static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// `vfork` and `clone` calls so far, counted likewise.
+pub static VFORKS: AtomicU32 = AtomicU32::new(0);
+
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Why nothing more may be accelerated, plus one; 0 as long as it may.
+static STOPPED: AtomicU16 = AtomicU16::new(0);
+
+struct Config {
+    ready: AtomicBool,
+    lock: Lock,
+    tunables: UnsafeCell<Tunables>,
+}
+
+// SAFETY: `tunables` is written once, under `lock` and before `ready` is stored, and only read afterwards.
+unsafe impl Sync for Config {}
+
+static CONFIG: Config =
+    Config { ready: AtomicBool::new(false), lock: Lock::new(), tunables: UnsafeCell::new(Tunables::DEFAULT) };
+
+/// The options of this process. Read from the environment once: the app may clear it later.
+#[must_use]
+#[inline]
+pub fn config() -> &'static Tunables {
+    if !CONFIG.ready.load(Acquire) {
+        read_config();
+    }
+    // SAFETY: `ready` was seen, so nobody writes any more.
+    unsafe { &*CONFIG.tunables.get() }
+}
+
+#[cold]
+fn read_config() {
+    let _guard = CONFIG.lock.lock();
+    if !CONFIG.ready.load(Relaxed) {
+        let list = environment::options().or_else(|| environment::variable(b"BEELINE_OPTIONS="));
+        let tunables = list.map_or(Tunables::DEFAULT, |list| Tunables::parse_env(list).0);
+        // SAFETY: the lock is held and nobody reads before `ready` is stored.
+        unsafe { CONFIG.tunables.get().write(tunables) };
+        CONFIG.ready.store(true, Release);
+    }
+}
+
+/// Nothing is accelerated in this process from now on. What is already is not touched. The statistics are to be told.
+pub(crate) fn stop(reason: Reason) {
+    // The first reason stays.
+    let _ = STOPPED.compare_exchange(0, (reason as u16).saturating_add(1), Relaxed, Relaxed);
+}
+
+/// Why nothing is accelerated in this process any more.
+pub(crate) fn stopped_because() -> Option<Reason> {
+    let index = STOPPED.load(Relaxed).checked_sub(1)?;
+    Reason::ALL.get(usize::from(index)).copied()
+}
+
+pub fn has_stopped() -> bool {
+    STOPPED.load(Relaxed) != 0
+}
+
+/// Forks, vforks and spawns of the process so far.
+#[must_use]
+#[inline]
+pub fn forks() -> u32 {
+    FORKS.load(Relaxed)
+}
+
+/// Counts a process that is about to be made, also one that libc makes behind our back (`posix_spawn`, `system`,
+/// `popen`). Returns its number.
+pub fn count_fork() -> u32 {
+    FORKS.fetch_add(1, Relaxed).wrapping_add(1)
+}
+
+/// The process that the tables describe.
+pub fn owner() -> u32 {
+    OWNER.load(Relaxed)
+}
+
+/// Whether this is a `vfork` child (or a `clone` that no fork handler saw), which must not touch the tables.
+#[must_use]
+#[inline]
+pub fn is_guest_of_parent() -> bool {
+    VFORKS.load(Relaxed) != 0 && sys::getpid() != owner()
+}
+
+/// The kernel's own answer to a system call, for an entry point that has decided to pass it on.
+///
+/// # Safety
+/// As for [`sys::call`].
+pub unsafe fn raw(number: libc::c_long, args: [usize; 6]) -> Outcome {
+    // SAFETY: forwarded.
+    unsafe { sys::call(number, args) }.into()
+}
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process has started, and goes on with lanes or may come by some.
+pub fn has_started() -> bool {
+    STARTED.load(Acquire) && !is_sealed()
+}
+
+/// Why a connection that is made here and now is the kernel's, if the process has stopped to accelerate: it is to be
+/// counted. `None` where that must not be done: sealed, where nothing can be asked about it, in a `vfork` child, or where
+/// nothing was to be accelerated.
+#[must_use]
+#[cold]
+pub fn stopped() -> Option<Reason> {
+    if config().accelerate { left_because() } else { None }
+}
+
+/// Why the process has left lanes; `None` also where lanes that come cannot be left.
+pub fn left_because() -> Option<Reason> {
+    let reason = stopped_because()?;
+    (!is_sealed() && !is_guest_of_parent()).then_some(reason)
+}
+
+/// See [`is_sealed`].
+static SEALED: AtomicBool = AtomicBool::new(false);
+
+/// Whether everything goes to the kernel as it comes, for good.
+#[inline]
+pub fn is_sealed() -> bool {
+    SEALED.load(Relaxed)
+}
+
+/// This process is the one that the tables describe.
+pub fn become_owner() {
+    OWNER.store(sys::getpid(), Relaxed);
+}
+
+/// Everything goes to the kernel as it comes from now on, for good.
+pub fn seal() {
+    SEALED.store(true, Relaxed);
+}
+
+/// Whether the process has started, for good or ill.
+#[inline]
+pub fn has_begun() -> bool {
+    STARTED.load(Acquire)
+}
+
+/// The process has started.
+pub fn begun() {
+    STARTED.store(true, Release);
+}
+
+/// In the child of a `fork`.
+pub fn reset_after_fork() {
+    become_owner();
+    CONFIG.lock.reset();
+}
+
+/// Whether anything is to be accelerated in this process, which has started.
+#[inline]
+pub fn accelerates() -> bool {
+    config().accelerate && !has_stopped() && !is_guest_of_parent()
+}

@@ -1,0 +1,133 @@
+//! Type-stable memory: objects in mappings that are never unmapped.
+//!
+//! A thread may hold a pointer to an object that another thread is just giving back. Because the memory
+//! stays an object of the same type for ever, such a thread can still lock it and then find that it is
+//! no longer what it was looking for.
+
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use beeline_shm::sys;
+
+use crate::lock::Lock;
+
+/// Objects mapped at a time.
+const CHUNK_OBJECTS: usize = 64;
+
+/// An object that can live in a [`Slab`]: valid when zeroed, with a link for the list of free ones.
+///
+/// # Safety
+/// All-zero bytes must be a valid value, and the type must be `Sync` through atomics.
+pub unsafe trait Stable: Sync + Sized + 'static {
+    /// The link to the next free object; not used while the object is in use.
+    fn next_free(&self) -> &AtomicPtr<Self>;
+}
+
+/// A growing pool of `T`.
+pub struct Slab<T: Stable> {
+    lock: Lock,
+    free: AtomicPtr<T>,
+    used: AtomicU32,
+    marker: PhantomData<T>,
+}
+
+impl<T: Stable> Default for Slab<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Stable> Slab<T> {
+    /// An empty pool.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            lock: Lock::new(),
+            free: AtomicPtr::new(core::ptr::null_mut()),
+            used: AtomicU32::new(0),
+            marker: PhantomData,
+        }
+    }
+
+    /// Takes an object: zeroed when its memory is new, as its last user left it otherwise. `None` when the
+    /// kernel gives no more memory.
+    pub fn take(&self) -> Option<&'static T> {
+        let _guard = self.lock.lock();
+        if self.free.load(Ordering::Relaxed).is_null() {
+            self.grow()?;
+        }
+        let object = self.free.load(Ordering::Relaxed);
+        // SAFETY: the free list holds only pointers to live objects of this slab.
+        let object = unsafe { &*object };
+        self.free.store(object.next_free().load(Ordering::Relaxed), Ordering::Relaxed);
+        self.used.fetch_add(1, Ordering::Relaxed);
+        Some(object)
+    }
+
+    /// Gives an object back.
+    pub fn give(&self, object: &'static T) {
+        let _guard = self.lock.lock();
+        object.next_free().store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.free.store(core::ptr::from_ref(object).cast_mut(), Ordering::Relaxed);
+        self.used.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// For the child of a `fork`, where other threads do not exist: forgets who held the lock, and calls `f` with each
+    /// free object, whose own lock such a thread may have taken just before the object was given back. An object on
+    /// its way to or from the list is lost.
+    pub fn reset_after_fork(&self, mut f: impl FnMut(&'static T)) {
+        self.lock.reset();
+        // SAFETY: the free list holds only pointers to live objects of this slab; it is changed by single stores.
+        let mut next: Option<&'static T> = unsafe { self.free.load(Ordering::Relaxed).as_ref() };
+        while let Some(object) = next {
+            f(object);
+            // SAFETY: as above.
+            next = unsafe { object.next_free().load(Ordering::Relaxed).as_ref() };
+        }
+    }
+
+    fn grow(&self) -> Option<()> {
+        let base = sys::map_private(CHUNK_OBJECTS * size_of::<T>()).ok()?.cast::<T>();
+        for index in (0..CHUNK_OBJECTS).rev() {
+            // SAFETY: within the fresh mapping; zeroed memory is a valid `T` by the trait's contract, and
+            // mappings are page-aligned.
+            let object = unsafe { &*base.add(index) };
+            object.next_free().store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.free.store(core::ptr::from_ref(object).cast_mut(), Ordering::Relaxed);
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Object {
+        lock: Lock,
+        next_free: AtomicPtr<Object>,
+    }
+
+    // SAFETY: every field is an atomic for which zero is valid.
+    unsafe impl Stable for Object {
+        fn next_free(&self) -> &AtomicPtr<Self> {
+            &self.next_free
+        }
+    }
+
+    #[test]
+    fn a_free_object_that_another_thread_had_locked_is_free_in_the_child_of_a_fork() {
+        static SLAB: Slab<Object> = Slab::new();
+        let object = SLAB.take().unwrap();
+        // As it stays when only the forking thread goes on.
+        std::thread::spawn(|| core::mem::forget(object.lock.lock())).join().unwrap();
+        SLAB.give(object);
+        SLAB.reset_after_fork(|object| {
+            object.lock.reset();
+        });
+        let again = SLAB.take().unwrap();
+        assert!(core::ptr::eq(object, again));
+        drop(again.lock.lock());
+    }
+}

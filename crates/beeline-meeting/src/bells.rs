@@ -1,0 +1,164 @@
+//! Bells as an anchor carries them: bytes that are sent, counted and taken out, and a send buffer that plugs.
+//!
+//! This is all that the kernel's side of a bell takes. Who knows an end says besides whether the peer is gone.
+
+use core::mem::MaybeUninit;
+
+use beeline_lane::BellFault;
+use beeline_shm::sys::SysResult;
+use beeline_wire::hello::BELL;
+
+use crate::disarm::disarm_rights;
+use crate::{Errno, calibrate, kernel, wait};
+
+/// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
+const RIGHTS_MAX: usize = 253;
+
+/// The bells of an anchor, by its descriptor.
+#[derive(Clone, Copy)]
+pub struct AnchorBells(pub i32);
+
+impl AnchorBells {
+    /// Bells that lie in it. A relay, which has neither statics nor libc's clock, asks by this.
+    ///
+    /// # Errors
+    /// [`BellFault::Gone`] if the kernel does not tell.
+    pub fn count(self) -> Result<u32, BellFault> {
+        let mut bytes = 0;
+        kernel::ioctl_int(self.0, libc::FIONREAD, &mut bytes).map_err(|_| BellFault::Gone)?;
+        Ok(bytes as u32)
+    }
+
+    /// As [`AnchorBells::count`], with its price noted.
+    ///
+    /// # Errors
+    /// [`BellFault::Gone`] if the kernel does not tell.
+    pub fn queued(self) -> Result<u32, BellFault> {
+        wait::priced(|| self.count())
+    }
+
+    /// Queues one bell for the peer. If the kernel refuses it, `gone` tells whether the peer's end is closed.
+    ///
+    /// # Errors
+    /// [`BellFault::Gone`] if it is.
+    pub fn ring_unless(self, gone: impl FnOnce() -> bool) -> Result<(), BellFault> {
+        self.ring_or(gone, || ring_patiently(self.0))
+    }
+
+    /// As [`AnchorBells::ring_unless`]; `short` tells what comes of it if the kernel has no memory for a bell.
+    ///
+    /// # Errors
+    /// [`BellFault::Gone`] if the peer's end is closed, and what `short` says.
+    pub fn ring_or(
+        self,
+        gone: impl FnOnce() -> bool,
+        short: impl FnOnce() -> Result<(), BellFault>,
+    ) -> Result<(), BellFault> {
+        match send_bell(self.0) {
+            Ok(_) => Ok(()),
+            // By the rules a queue is never full. If something else filled it, a large buffer takes one more.
+            Err(Errno(libc::EAGAIN)) => {
+                self.unplug();
+                let _ = send_bell(self.0);
+                Ok(())
+            }
+            Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => short(),
+            // A peer that shut down its reading half takes no bells, and needs none: it does not wait for data.
+            Err(_) if !gone() => Ok(()),
+            Err(_) => Err(BellFault::Gone),
+        }
+    }
+
+    /// Takes bells out.
+    ///
+    /// # Errors
+    /// [`BellFault::BadBell`] if something else lies there, [`BellFault::Gone`] if the peer is gone.
+    pub fn drain(self, count: u32) -> Result<(), BellFault> {
+        let mut left = count as usize;
+        while left != 0 {
+            let mut bytes = [0u8; 64];
+            let part = left.min(bytes.len());
+            let got = receive(self.0, &mut bytes[..part])?;
+            if got == 0 {
+                return Ok(());
+            }
+            if bytes[..got].iter().any(|byte| *byte != BELL) {
+                return Err(BellFault::BadBell);
+            }
+            left -= got;
+        }
+        Ok(())
+    }
+
+    /// Takes the room for bells away, so that the kernel tells when the peer has taken some out.
+    pub fn plug(self) {
+        // Without a size that fits this kernel there are no lanes.
+        if let Some(bytes) = calibrate::small_send_buffer() {
+            set_send_buffer(self.0, bytes);
+        }
+    }
+
+    /// Whether there is no room.
+    #[must_use]
+    pub fn plugged(self) -> bool {
+        kernel::poll_now(self.0, libc::POLLOUT) & libc::POLLOUT == 0
+    }
+
+    /// Gives the room back.
+    pub fn unplug(self) {
+        set_send_buffer(self.0, LARGE_SEND_BUFFER);
+    }
+}
+
+fn send_bell(fd: i32) -> SysResult {
+    kernel::send(fd, &[BELL], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+}
+
+/// Tries again for a second while the kernel has no memory for a bell: a peer that is never rung waits for ever, and
+/// one that cannot be rung is as good as gone.
+#[cold]
+fn ring_patiently(fd: i32) -> Result<(), BellFault> {
+    for _ in 0..1_000 {
+        kernel::sleep_ms();
+        if !matches!(send_bell(fd), Err(Errno(libc::ENOBUFS | libc::ENOMEM))) {
+            return Ok(());
+        }
+    }
+    Err(BellFault::Gone)
+}
+
+/// A send buffer that no number of bells fills: the default of `net.core.wmem_default`.
+const LARGE_SEND_BUFFER: i32 = 212_992 / 2;
+
+fn set_send_buffer(fd: i32, bytes: i32) {
+    let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes);
+}
+
+/// Receives bytes with room for every descriptor a hostile peer may have attached: what does not fit the
+/// kernel would drop itself, and dropping a socket with a long linger blocks.
+fn receive(fd: i32, bytes: &mut [u8]) -> Result<usize, BellFault> {
+    // SAFETY: computes a size.
+    const SPACE: usize = unsafe { libc::CMSG_SPACE((RIGHTS_MAX * size_of::<i32>()) as u32) } as usize;
+    #[repr(align(8))]
+    struct Control(MaybeUninit<[u8; SPACE]>);
+    let mut control = Control(MaybeUninit::uninit());
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = SPACE as _;
+    // SAFETY: iovec, buffer and control space are live and of the lengths given.
+    match unsafe { kernel::recvmsg(fd, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) } {
+        Ok(got) => {
+            if message.msg_controllen != 0 {
+                disarm_rights(&message);
+                return Err(BellFault::BadBell);
+            }
+            Ok(got)
+        }
+        Err(Errno(libc::EAGAIN | libc::EINTR)) => Ok(0),
+        Err(_) => Err(BellFault::Gone),
+    }
+}

@@ -1,0 +1,77 @@
+//! A client at a door: whose door it is, and the hello.
+
+use core::net::SocketAddr;
+
+use beeline_stats::Reason;
+use beeline_wire::{ConnName, DoorName, Held, Hello};
+
+use super::lookup::{self, Target};
+use super::pool::{Offer, PooledLane};
+use super::route::Anchor;
+use super::{hello_io, trust};
+use crate::kernel::{self, SockAddr};
+use crate::{Errno, calibrate, process};
+
+/// Connects to the door, and proves that it is the listener's own.
+///
+/// # Errors
+/// Why it is not entered.
+pub fn enter_door(anchor: &Anchor, name: &ConnName, destination: SocketAddr, target: Target) -> Result<(), Reason> {
+    if calibrate::small_send_buffer().is_none() {
+        return Err(Reason::KernelUnsupported);
+    }
+    trust::refuse_rights(anchor.0);
+    let door = SockAddr::abstract_unix(DoorName::encode(target.cookie).as_bytes()).ok_or(Reason::Internal)?;
+    match kernel::connect(anchor.0, &door) {
+        Ok(_) => {}
+        Err(Errno(libc::EAGAIN)) => return Err(Reason::DoorFull),
+        Err(Errno(libc::EPERM | libc::EACCES)) => return Err(Reason::SystemCallDenied),
+        Err(_) => {
+            lookup::note_doorless(destination);
+            return Err(Reason::NoDoor);
+        }
+    }
+    let uid = trust::peer_uid(anchor.0).ok_or(Reason::DoorNotTrusted)?;
+    if !trust::may_share(uid) {
+        return Err(Reason::ForeignUser);
+    }
+    // A remembered answer is a little old. It will do for our own user and for root, who could do to us what
+    // they like; anybody else must own the port now that the connection stands.
+    let owner = if uid == 0 || uid == trust::euid() {
+        target.uid
+    } else {
+        let now = lookup::listener_now(destination, name.client.address())?;
+        if now.cookie != target.cookie {
+            return Err(Reason::DoorNotTrusted);
+        }
+        now.uid
+    };
+    if trust::may_serve(uid, owner) { Ok(()) } else { Err(Reason::DoorNotTrusted) }
+}
+
+/// Says hello, with the lane that is offered.
+///
+/// # Errors
+/// Why the server will not have heard it; the lane goes back to the pool.
+pub fn say_hello(anchor: &Anchor, offer: Offer, held: Option<Held>) -> Result<&'static PooledLane, Reason> {
+    let hello = Hello {
+        reuse: false,
+        ring_bytes: offer.lane.memory().ring_bytes(),
+        generation: 0,
+        pid_hint: process::owner(),
+        lane_inode: offer.lane.inode(),
+        held,
+    };
+    match hello_io::send(anchor.0, &hello, offer.memfd) {
+        Ok(()) => Ok(offer.sent()),
+        Err(errno) => {
+            offer.withdraw();
+            Err(match errno.0 {
+                libc::ETOOMANYREFS => Reason::RightsShort,
+                libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN => Reason::DoorDied,
+                libc::EPERM | libc::EACCES => Reason::SystemCallDenied,
+                _ => Reason::Internal,
+            })
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! The hello on a real anchor, and the lane that comes with it.
+//!
+//! What arrives is hostile input. There is room for every descriptor the kernel lets travel with one message,
+//! because the kernel would drop what does not fit, and dropping a socket with a long linger blocks. The lane's
+//! descriptor is checked (`F_GET_SEALS` first: it never blocks) before anything else is done with it; all
+//! others are disarmed and closed.
+
+use core::mem::MaybeUninit;
+
+use beeline_lane::{LaneMemory, offer};
+use beeline_shm::memfd::{self, FileId, MemfdFault};
+use beeline_shm::{MapError, sys};
+use beeline_stats::{Poison, Reason};
+use beeline_wire::Hello;
+use beeline_wire::hello::HELLO_BYTES;
+
+use crate::disarm::{disarm, disarm_rights};
+use crate::{Errno, kernel, limits};
+
+/// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
+const RIGHTS_MAX: usize = 253;
+
+/// Room for control data, aligned as the kernel's headers are.
+#[repr(C, align(8))]
+struct Control<const N: usize>(MaybeUninit<[u8; N]>);
+
+const fn control_bytes(descriptors: usize) -> usize {
+    // SAFETY: computes a size from a small number.
+    unsafe { libc::CMSG_SPACE((descriptors * size_of::<i32>()) as u32) as usize }
+}
+
+/// Sends a hello with the lane's memfd.
+///
+/// # Errors
+/// Those of sendmsg(2).
+pub(super) fn send(anchor: i32, hello: &Hello, memfd: i32) -> Result<(), Errno> {
+    let mut bytes = hello.encode();
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control::<{ control_bytes(1) }>(MaybeUninit::zeroed());
+    let mut message = message(&mut part, &mut control);
+    // SAFETY: the control space is zeroed and large enough for one header with one descriptor.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(size_of::<i32>() as u32) as _;
+        libc::CMSG_DATA(header).cast::<i32>().write_unaligned(memfd);
+    }
+    message.msg_controllen = control_bytes(1) as _;
+    // SAFETY: iovec, bytes and control data are live and of the lengths given.
+    match unsafe { kernel::sendmsg(anchor, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
+        Ok(HELLO_BYTES) => Ok(()),
+        // A fresh anchor has room for the whole.
+        Ok(_) => Err(Errno(libc::EPROTO)),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn message<const N: usize>(part: &mut libc::iovec, control: &mut Control<N>) -> libc::msghdr {
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = N as _;
+    message
+}
+
+/// What a client's anchor holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waiting {
+    /// A whole message.
+    Message,
+    /// Nothing yet.
+    Silence,
+    /// Nothing, and nothing will come.
+    Gone,
+}
+
+/// Looks whether the client has spoken, taking nothing.
+pub fn look(anchor: i32) -> Waiting {
+    let mut bytes = [0u8; HELLO_BYTES];
+    // Without room for control data a look copies no descriptor.
+    match kernel::recv(anchor, &mut bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(HELLO_BYTES) => Waiting::Message,
+        Ok(0) => Waiting::Gone,
+        // A part of a hello is a fault, which taking it will tell.
+        Ok(_) => Waiting::Message,
+        Err(Errno(libc::EAGAIN | libc::EINTR)) => Waiting::Silence,
+        Err(_) => Waiting::Gone,
+    }
+}
+
+/// As [`look`], for somebody who must not be told of a client that has withdrawn its hello: one that is not at the other
+/// end any more is looked at more closely.
+pub fn look_closely(anchor: i32) -> Waiting {
+    match look(anchor) {
+        Waiting::Message if kernel::poll_now(anchor, 0) & libc::POLLHUP != 0 && is_withdrawn(anchor) => Waiting::Gone,
+        seen => seen,
+    }
+}
+
+/// Whether the lane of a hello is withdrawn. The hello stays where it is.
+fn is_withdrawn(anchor: i32) -> bool {
+    let mut bytes = [0u8; HELLO_BYTES];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>(MaybeUninit::uninit());
+    let mut message = message(&mut part, &mut control);
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: iovec, buffer and control space are live and of the lengths given.
+    if unsafe { kernel::recvmsg(anchor, &mut message, flags) }.is_err() {
+        return false;
+    }
+    let is_said = |memfd: i32| LaneMemory::offer_in(memfd) == Ok(offer::WITHDRAWN);
+    let withdrawn = sole_descriptor(&message).is_some_and(|memfd| memfd::check_seals(memfd).is_ok() && is_said(memfd));
+    disarm_rights(&message);
+    withdrawn
+}
+
+/// A hello with its lane's descriptor, checked.
+pub(super) struct Received {
+    pub hello: Hello,
+    /// The lane's memfd. The caller owns it.
+    pub memfd: i32,
+    /// Its identity.
+    pub id: FileId,
+}
+
+/// Why there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The client has not spoken yet.
+    Silence,
+    /// The client is gone.
+    Gone,
+    /// The client broke the rules.
+    Poison(Poison),
+    /// We could not take it.
+    Reason(Reason),
+}
+
+/// Takes a hello.
+///
+/// # Errors
+/// [`Refusal`].
+pub(super) fn receive(anchor: i32) -> Result<Received, Refusal> {
+    let mut bytes = [0u8; HELLO_BYTES];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>(MaybeUninit::uninit());
+    let mut message = message(&mut part, &mut control);
+    // SAFETY: iovec, buffer and control space are live and of the lengths given.
+    let length = match unsafe { kernel::recvmsg(anchor, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) } {
+        Ok(0) => return Err(Refusal::Gone),
+        Ok(length) => length,
+        Err(Errno(libc::EAGAIN | libc::EINTR)) => return Err(Refusal::Silence),
+        Err(_) => return Err(Refusal::Gone),
+    };
+    let decoded = Hello::decode(bytes.get(..length).unwrap_or_default());
+    let sole = sole_descriptor(&message);
+    let fault = match (decoded, sole) {
+        (Ok(hello), Some(memfd)) if !hello.reuse => return admit(hello, memfd),
+        (Ok(_), Some(_)) => Refusal::Poison(Poison::HelloFlags),
+        (Err(poison), _) => Refusal::Poison(poison),
+        (Ok(_), None) if message.msg_flags & libc::MSG_CTRUNC != 0 => Refusal::Reason(Reason::DescriptorsShort),
+        (Ok(_), None) if message.msg_controllen == 0 => Refusal::Poison(Poison::HelloNoLane),
+        (Ok(_), None) => Refusal::Poison(Poison::HelloExtraFds),
+    };
+    disarm_rights(&message);
+    Err(fault)
+}
+
+/// The one descriptor that came, if it is one.
+fn sole_descriptor(message: &libc::msghdr) -> Option<i32> {
+    // SAFETY: the kernel filled in the control data of this message; the walk stays within it.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(message);
+        let control = header.as_ref()?;
+        let is_one = control.cmsg_level == libc::SOL_SOCKET
+            && control.cmsg_type == libc::SCM_RIGHTS
+            && control.cmsg_len as usize == libc::CMSG_LEN(size_of::<i32>() as u32) as usize
+            && libc::CMSG_NXTHDR(message, header).is_null();
+        is_one.then(|| libc::CMSG_DATA(header).cast::<i32>().read_unaligned())
+    }
+}
+
+/// Checks as much as tells whether we know the lane; [`map`] checks the rest of one that we do not know.
+fn admit(hello: Hello, memfd: i32) -> Result<Received, Refusal> {
+    let checked = match memfd::check_seals(memfd) {
+        Ok(()) => memfd::identify(memfd).map_err(|_| Poison::HelloSize),
+        Err(fault) => Err(poison_of(fault)),
+    };
+    let fault = match checked {
+        // Another kind of file tells more than its size.
+        Ok((_, size)) if size != hello.lane_bytes() => {
+            memfd::check(memfd, hello.lane_bytes() as usize).map_or_else(poison_of, |_| Poison::HelloSize)
+        }
+        Ok((id, _)) if id.inode == hello.lane_inode => return Ok(Received { hello, memfd, id }),
+        Ok(_) => Poison::HelloLaneUnknown,
+        Err(poison) => poison,
+    };
+    disarm(memfd);
+    Err(Refusal::Poison(fault))
+}
+
+fn poison_of(fault: MemfdFault) -> Poison {
+    match fault {
+        MemfdFault::Seals => Poison::HelloSeals,
+        MemfdFault::FileSystem => Poison::HelloNotTmpfs,
+        MemfdFault::Size => Poison::HelloSize,
+    }
+}
+
+/// Maps the lane of a hello.
+///
+/// # Errors
+/// [`Refusal`].
+pub(super) fn map(received: &Received) -> Result<LaneMemory, Refusal> {
+    let adopt = if limits::locks_memory() { LaneMemory::adopt_unlocked } else { LaneMemory::adopt };
+    match adopt(received.memfd, received.hello.ring_bytes) {
+        Ok((memory, _)) => {
+            limits::unlock(memory);
+            Ok(memory)
+        }
+        Err(MapError::Fault(fault)) => Err(Refusal::Poison(poison_of(fault))),
+        Err(MapError::Os(_)) => Err(Refusal::Reason(Reason::MapFailed)),
+    }
+}
+
+impl Received {
+    /// Closes the lane's descriptor: the mapping stays.
+    pub(super) fn close(&self) {
+        let _ = sys::close(self.memfd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+    use std::os::unix::net::UnixStream;
+
+    fn hello(memfd: i32) -> Hello {
+        let (id, _) = memfd::identify(memfd).unwrap();
+        Hello { reuse: false, ring_bytes: 1 << 16, generation: 0, pid_hint: 1, lane_inode: id.inode, held: None }
+    }
+
+    fn lane() -> (LaneMemory, OwnedFd) {
+        let (memory, fd) = LaneMemory::create(1 << 16).unwrap();
+        // SAFETY: a fresh descriptor that nobody else owns.
+        (memory, unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    #[test]
+    fn a_hello_arrives_with_its_lane() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let (_, memfd) = lane();
+        assert_eq!(look(server.as_raw_fd()), Waiting::Silence);
+        assert!(matches!(receive(server.as_raw_fd()), Err(Refusal::Silence)));
+        send(client.as_raw_fd(), &hello(memfd.as_raw_fd()), memfd.as_raw_fd()).unwrap();
+        assert_eq!(look(server.as_raw_fd()), Waiting::Message);
+        let received = receive(server.as_raw_fd()).unwrap_or_else(|refusal| panic!("{refusal:?}"));
+        assert!(map(&received).is_ok());
+        received.close();
+        drop(client);
+        // A child that another test has just forked may have the socket, too, for a moment.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while look(server.as_raw_fd()) != Waiting::Gone {
+            assert!(std::time::Instant::now() < until);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn strange_descriptors_are_refused_and_do_not_block() {
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (_, memfd) = lane();
+        let strange: [(i32, Poison); 2] = [(tcp.as_raw_fd(), Poison::HelloSeals), (0, Poison::HelloSeals)];
+        for (fd, poison) in strange {
+            let (client, server) = UnixStream::pair().unwrap();
+            send(client.as_raw_fd(), &hello(memfd.as_raw_fd()), fd).unwrap();
+            assert_eq!(receive(server.as_raw_fd()).err(), Some(Refusal::Poison(poison)));
+        }
+    }
+
+    #[test]
+    fn a_hello_about_another_lane_is_refused() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let (_, one) = lane();
+        let (_, two) = lane();
+        send(client.as_raw_fd(), &hello(one.as_raw_fd()), two.as_raw_fd()).unwrap();
+        assert_eq!(receive(server.as_raw_fd()).err(), Some(Refusal::Poison(Poison::HelloLaneUnknown)));
+    }
+
+    #[test]
+    fn a_hello_without_descriptor_or_cut_short_is_refused() {
+        use std::io::Write;
+        let (_, memfd) = lane();
+        let bytes = hello(memfd.as_raw_fd()).encode();
+        for (length, poison) in [(64, Poison::HelloNoLane), (63, Poison::HelloShort), (1, Poison::HelloShort)] {
+            let (mut client, server) = UnixStream::pair().unwrap();
+            client.write_all(&bytes[..length]).unwrap();
+            assert_eq!(receive(server.as_raw_fd()).err(), Some(Refusal::Poison(poison)));
+        }
+        let _ = memfd.into_raw_fd();
+    }
+}

@@ -1,0 +1,488 @@
+//! Which listener on this host would take a connection?
+//!
+//! Two questions to the kernel: rtnetlink(7) says whether the destination is this host and from which address
+//! a connection would come, sock_diag(7) which listener it would reach. Asking about a destination that is not
+//! local would find a wildcard listener all the same, so the route always comes first.
+//!
+//! 1. A netlink socket lives for one question: it costs 2 us to make, there is none to guard from the app,
+//!    and nobody else has ever seen its replies.
+//! 2. An answer is remembered for [`REMEMBERED_NS`], so that a client that connects in a loop pays no round
+//!    trip for each connection. It proves who owned the port that short time ago, which is enough for doors of
+//!    our own user and of root; for any other door the question is asked again once the connection stands.
+//! 3. In an `SO_REUSEPORT` group the kernel picks the member by all four numbers of a connection. The answer
+//!    does not tell that there is a group, so an address whose cookie differs from the one found before is
+//!    taken for one and is not remembered for [`GROUP_NS`].
+//! 4. Where the bridge has said no, it is not asked again for [`REFUSED_NS`].
+//! 5. Where connections are short-lived, the bridge is left out ([`super::brief`]).
+//! 6. A listener at whose door nobody took two hellos, and none in between, gets none for [`UNTAKEN_NS_MIN`], and twice as
+//!    long each time that this is found again, up to [`UNTAKEN_NS_MAX`]. One that is taken makes up for all.
+//! 7. What this process binds, listens on or closes makes it forget everything.
+
+mod afar;
+
+use core::net::{IpAddr, SocketAddr};
+
+use beeline_shm::sys::{self, call};
+use beeline_stats::Reason;
+use beeline_wire::Endpoint;
+use beeline_wire::diag::{ListenerQuery, LookupError, REPLY_BYTES_MAX};
+use beeline_wire::route::{self, RouteError, RouteKind, RouteQuery};
+
+use super::brief::{Brief, Life};
+use crate::kernel;
+use crate::lock::Lock;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+pub use afar::{Afar, afar, note_unmet, source_for};
+
+const NETLINK_ROUTE: i32 = 0;
+const NETLINK_SOCK_DIAG: i32 = 4;
+/// How long an answer counts.
+const REMEMBERED_NS: u64 = 2_000_000;
+/// How long "that address is on another host" counts. TCP is never wrong.
+const ELSEWHERE_NS: u64 = 100_000_000;
+/// How long a "no" of the bridge counts.
+const REFUSED_NS: u64 = 2_000_000_000;
+/// How long a listener gets no hellos after nobody took one, at first and at last.
+const UNTAKEN_NS_MIN: u64 = 1_000_000_000;
+const UNTAKEN_NS_MAX: u64 = 64_000_000_000;
+/// How long an address is known to be served by a group.
+const GROUP_NS: u64 = 10_000_000_000;
+/// Datagrams to look through for an answer.
+const DATAGRAMS_MAX: usize = 4;
+const ENTRIES: usize = 16;
+
+/// A listener as a client needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// `SO_COOKIE` of the listener.
+    pub cookie: u64,
+    /// Its owner.
+    pub uid: u32,
+    /// When that was so.
+    pub known_ns: u64,
+}
+
+/// A destination on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Local {
+    /// The address that a connection to it comes from.
+    pub source: IpAddr,
+}
+
+/// Where a destination is.
+#[derive(Clone, Copy)]
+enum Place {
+    Here(Local),
+    /// On another host, reached from this address; or nowhere.
+    Elsewhere(Option<IpAddr>),
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    destination: SocketAddr,
+    place: Place,
+    /// 0: `place` is not known.
+    routed_ns: u64,
+    target: Option<Target>,
+    group_until_ns: u64,
+    /// No client finds a door there until then.
+    doorless_until_ns: u64,
+    /// The listener whose door somebody has knocked at in vain; 0 for one on another host.
+    vain_cookie: Option<u64>,
+    /// No client is left at the door until then; how long that pause is.
+    untaken_until_ns: u64,
+    untaken_pause_ns: u64,
+    /// Why the bridge takes no connection there, until when.
+    refused: Option<(Reason, u64)>,
+    /// Why the agent brings nobody together with who is there, until when.
+    unmet: Option<(Reason, u64)>,
+    /// How connections over the bridge or the agent have been used.
+    brief: Brief,
+}
+
+impl Entry {
+    /// The listener's, if it is on this host and known; else 0.
+    fn cookie(&self) -> u64 {
+        self.target.map_or(0, |target| target.cookie)
+    }
+}
+
+struct Memory(UnsafeCell<[Option<Entry>; ENTRIES]>);
+
+// SAFETY: only used under `LOCK`.
+unsafe impl Sync for Memory {}
+
+static LOCK: Lock = Lock::new();
+static MEMORY: Memory = Memory(UnsafeCell::new([None; ENTRIES]));
+
+fn remembered<R>(f: impl FnOnce(&mut [Option<Entry>; ENTRIES]) -> R) -> R {
+    let _guard = LOCK.lock();
+    // SAFETY: the lock is held, and `f` cannot reach the memory in another way.
+    f(unsafe { &mut *MEMORY.0.get() })
+}
+
+/// Forgets all answers: something of this process was bound, is listening now, or listens no more.
+pub fn forget() {
+    remembered(|entries| {
+        for entry in entries.iter_mut().flatten() {
+            entry.target = None;
+            entry.doorless_until_ns = 0;
+            entry.untaken_until_ns = 0;
+            entry.refused = None;
+            entry.unmet = None;
+        }
+    });
+}
+
+/// In the child of a `fork`: nobody holds the lock.
+pub fn reset_after_fork() {
+    LOCK.reset();
+}
+
+fn recall(destination: SocketAddr) -> Option<Entry> {
+    remembered(|entries| entries.iter().flatten().find(|entry| entry.destination == destination).copied())
+}
+
+fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
+    let fresh = Entry {
+        destination,
+        place: Place::Elsewhere(None),
+        routed_ns: 0,
+        target: None,
+        group_until_ns: 0,
+        doorless_until_ns: 0,
+        vain_cookie: None,
+        untaken_until_ns: 0,
+        untaken_pause_ns: 0,
+        refused: None,
+        unmet: None,
+        brief: Brief::default(),
+    };
+    remembered(|entries| {
+        let known = entries.iter().position(|entry| entry.is_some_and(|entry| entry.destination == destination));
+        let place = known.unwrap_or_else(|| {
+            let age = |entry: &Option<Entry>| entry.map_or(0, |entry| entry.routed_ns);
+            entries.iter().enumerate().min_by_key(|(_, entry)| age(entry)).map_or(0, |(index, _)| index)
+        });
+        if let Some(slot) = entries.get_mut(place) {
+            let mut entry = slot.filter(|entry| entry.destination == destination).unwrap_or(fresh);
+            f(&mut entry);
+            *slot = Some(entry);
+        }
+    });
+}
+
+/// Whether `destination` is this host, and from where it would be reached.
+///
+/// # Errors
+/// [`Reason::NotLocal`] or [`Reason::LookupFailed`].
+pub(super) fn local(destination: SocketAddr) -> Result<Local, Reason> {
+    match place(destination)? {
+        Place::Here(local) => Ok(local),
+        Place::Elsewhere(_) => Err(Reason::NotLocal),
+    }
+}
+
+/// The address from which a destination on another host is reached.
+///
+/// # Errors
+/// [`Reason::NotLocal`] when there is no route, [`Reason::LookupFailed`], or why the bridge does not take us there.
+pub(super) fn elsewhere(destination: SocketAddr) -> Result<IpAddr, Reason> {
+    may_be_bridged(destination)?;
+    match place(destination)? {
+        Place::Elsewhere(Some(_)) if is_left(destination) => Err(Reason::BridgeShortLived),
+        Place::Elsewhere(Some(source)) => Ok(source),
+        Place::Here(_) | Place::Elsewhere(None) => Err(Reason::NotLocal),
+    }
+}
+
+/// Whether the bridge has said nothing against a destination of late.
+///
+/// # Errors
+/// What it has said.
+fn may_be_bridged(destination: SocketAddr) -> Result<(), Reason> {
+    match recall(destination).and_then(|entry| entry.refused) {
+        Some((reason, until_ns)) if kernel::now_ns() < until_ns => Err(reason),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a connection is left to TCP because those before it were short-lived. To be asked once for each connection, of
+/// which it counts so many.
+fn is_left(destination: SocketAddr) -> bool {
+    let mut left = false;
+    if recall(destination).is_some_and(|entry| entry.brief.is_known()) {
+        change(destination, |entry| left = entry.brief.leaves(kernel::now_ns()));
+    }
+    left
+}
+
+/// Notes how a connection over the bridge was used.
+pub fn note_life(destination: SocketAddr, life: Life) {
+    change(destination, |entry| entry.brief.ended(life, kernel::now_ns()));
+}
+
+/// Notes that the bridge takes no connection to a destination.
+pub fn note_refused(destination: SocketAddr, reason: Reason) {
+    let until_ns = kernel::now_ns().saturating_add(REFUSED_NS);
+    change(destination, |entry| entry.refused = Some((reason, until_ns)));
+}
+
+fn place(destination: SocketAddr) -> Result<Place, Reason> {
+    let now = kernel::now_ns();
+    if let Some(entry) = recall(destination).filter(|entry| entry.routed_ns != 0) {
+        let lasts = match entry.place {
+            Place::Here(_) => REMEMBERED_NS,
+            Place::Elsewhere(_) => ELSEWHERE_NS,
+        };
+        if now.saturating_sub(entry.routed_ns) < lasts {
+            return Ok(entry.place);
+        }
+    }
+    let place = ask_route(destination)?;
+    change(destination, |entry| (entry.place, entry.routed_ns) = (place, now));
+    Ok(place)
+}
+
+/// Whether an address belongs to this host, so that a socket may be bound to it.
+pub fn is_local(ip: IpAddr) -> bool {
+    let is_loopback = match ip {
+        // The first and the last address of its network are none, or are broadcast.
+        IpAddr::V4(v4) => v4.is_loopback() && !matches!(v4.octets(), [_, 0, 0, 0] | [_, 255, 255, 255]),
+        IpAddr::V6(v6) => v6.is_loopback(),
+    };
+    // The kernel has a local route to "any", too.
+    is_loopback || !ip.is_unspecified() && !ip.is_multicast() && local(SocketAddr::new(ip, 0)).is_ok()
+}
+
+/// The listener that would take a connection from `source`, perhaps by an answer that is a little old.
+///
+/// # Errors
+/// The reason why there is none.
+pub fn listener(destination: SocketAddr, source: SocketAddr) -> Result<Target, Reason> {
+    if let Some(Entry { target: Some(target), .. }) = recall(destination)
+        && kernel::now_ns().saturating_sub(target.known_ns) < REMEMBERED_NS
+    {
+        return Ok(target);
+    }
+    listener_now(destination, source)
+}
+
+/// The listener that would take a connection from `source` right now.
+///
+/// # Errors
+/// The reason why there is none.
+pub(super) fn listener_now(destination: SocketAddr, source: SocketAddr) -> Result<Target, Reason> {
+    let known_ns = kernel::now_ns();
+    let found = ask_listener(destination, source)?;
+    let target = Target { cookie: found.cookie, uid: found.uid, known_ns };
+    if found.interface != 0 {
+        return Err(Reason::ListenerUnsupported);
+    }
+    change(destination, |entry| {
+        if entry.target.is_some_and(|before| before.cookie != target.cookie) {
+            entry.group_until_ns = known_ns.saturating_add(GROUP_NS);
+        }
+        // In a group the answer is kept only to compare the next one with: it is too old already.
+        let known_ns = if known_ns < entry.group_until_ns { 0 } else { known_ns };
+        entry.target = Some(Target { known_ns, ..target });
+    });
+    Ok(target)
+}
+
+/// Whether a client has just found that there is no door.
+pub fn is_doorless(destination: SocketAddr, cookie: u64) -> bool {
+    recall(destination).is_some_and(|entry| {
+        entry.target.is_some_and(|target| target.cookie == cookie) && kernel::now_ns() < entry.doorless_until_ns
+    })
+}
+
+/// Notes that a client found no door; or that what was remembered led nowhere.
+pub(super) fn note_doorless(destination: SocketAddr) {
+    let until = kernel::now_ns().saturating_add(REMEMBERED_NS);
+    change(destination, |entry| entry.doorless_until_ns = until);
+}
+
+/// Lets the next client look whether there is a door by now.
+pub fn forget_doorless(destination: SocketAddr) {
+    change(destination, |entry| entry.doorless_until_ns = 0);
+}
+
+/// Whether nobody has taken a hello there lately.
+pub fn is_untaken(destination: SocketAddr) -> bool {
+    recall(destination).is_some_and(|entry| entry.untaken_until_ns != 0 && kernel::now_ns() < entry.untaken_until_ns)
+}
+
+/// Notes that nobody took a hello.
+pub fn note_untaken(destination: SocketAddr) {
+    let now_ns = kernel::now_ns();
+    SUSPECTED.store(true, Relaxed);
+    change(destination, |entry| {
+        entry.untaken_until_ns = now_ns.saturating_add(entry.untaken_pause_ns);
+        entry.untaken_pause_ns = entry.untaken_pause_ns.saturating_mul(2).clamp(UNTAKEN_NS_MIN, UNTAKEN_NS_MAX);
+    });
+}
+
+/// Whether nobody took a hello somewhere.
+static SUSPECTED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that somebody has taken a hello.
+pub fn note_taken(destination: SocketAddr) {
+    if SUSPECTED.load(Relaxed) {
+        change(destination, |entry| (entry.untaken_pause_ns, entry.untaken_until_ns) = (0, 0));
+    }
+}
+
+/// Whether TCP's queue of the listener that would take a connection from `source` has no room.
+pub fn is_crowded(destination: SocketAddr, source: SocketAddr) -> bool {
+    ask_listener(destination, source).is_ok_and(|listener| listener.is_full())
+}
+
+/// Whether the door of who listens there now was knocked at in vain.
+pub fn was_in_vain(destination: SocketAddr) -> bool {
+    recall(destination).is_some_and(|entry| entry.vain_cookie == Some(entry.cookie()))
+}
+
+/// Notes that a client has knocked in vain.
+pub fn note_in_vain(destination: SocketAddr) {
+    change(destination, |entry| entry.vain_cookie = Some(entry.cookie()));
+}
+
+fn ask_route(destination: SocketAddr) -> Result<Place, Reason> {
+    let query = RouteQuery::new(destination);
+    let mut socket = Netlink::open(NETLINK_ROUTE)?;
+    socket.send(query.encode(Netlink::SEQUENCE).as_bytes())?;
+    let mut buffer = [0; route::REPLY_BYTES_MAX];
+    for _ in 0..DATAGRAMS_MAX {
+        match query.decode(socket.receive(&mut buffer)?, Netlink::SEQUENCE, socket.port_id) {
+            Ok(route) if route.kind == RouteKind::Local => {
+                // A local route without a preferred source is reached from the destination itself.
+                let source = route.source.unwrap_or_else(|| Endpoint::new(destination).address().ip());
+                return Ok(Place::Here(Local { source }));
+            }
+            Ok(route) if route.kind == RouteKind::Unicast => return Ok(Place::Elsewhere(route.source)),
+            // No route is an answer, too: the kernel's connect will say so.
+            Ok(_) | Err(RouteError::Refused(_)) => return Ok(Place::Elsewhere(None)),
+            Err(RouteError::Unanswered) => {}
+            Err(RouteError::Malformed) => break,
+        }
+    }
+    Err(Reason::LookupFailed)
+}
+
+fn ask_listener(destination: SocketAddr, source: SocketAddr) -> Result<beeline_wire::diag::Listener, Reason> {
+    let query = ListenerQuery::new(destination, Some(source));
+    let mut socket = Netlink::open(NETLINK_SOCK_DIAG)?;
+    socket.send(&query.encode(Netlink::SEQUENCE))?;
+    let mut buffer = [0; REPLY_BYTES_MAX];
+    for _ in 0..DATAGRAMS_MAX {
+        match query.decode(socket.receive(&mut buffer)?, Netlink::SEQUENCE, socket.port_id) {
+            Ok(listener) => return Ok(listener),
+            Err(LookupError::Refused(libc::ENOENT) | LookupError::NotListening(_)) => return Err(Reason::NoListener),
+            Err(LookupError::Refused(libc::EPERM | libc::EACCES)) => return Err(Reason::SystemCallDenied),
+            Err(LookupError::Unanswered) => {}
+            Err(LookupError::Refused(_) | LookupError::Malformed) => break,
+        }
+    }
+    Err(Reason::LookupFailed)
+}
+
+/// A netlink socket for one question.
+struct Netlink {
+    fd: i32,
+    port_id: u32,
+}
+
+impl Netlink {
+    /// A socket that asks one question needs no other.
+    const SEQUENCE: u32 = 1;
+
+    fn open(protocol: i32) -> Result<Netlink, Reason> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        let fd = match kernel::socket(libc::AF_NETLINK, kind, protocol) {
+            Ok(fd) => fd as i32,
+            Err(crate::Errno(libc::EMFILE | libc::ENFILE)) => return Err(Reason::DescriptorsShort),
+            Err(crate::Errno(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EAFNOSUPPORT)) => {
+                return Err(Reason::SystemCallDenied);
+            }
+            Err(_) => return Err(Reason::LookupFailed),
+        };
+        Ok(Netlink { fd, port_id: 0 })
+    }
+
+    /// Sends to port id 0, the kernel, which is where an unconnected netlink socket sends to.
+    fn send(&mut self, question: &[u8]) -> Result<(), Reason> {
+        kernel::send(self.fd, question, 0).map_err(|_| Reason::LookupFailed)?;
+        // The kernel chose our port id with the first message. sockaddr_nl holds it in bytes 4 to 8.
+        let name = kernel::getsockname(self.fd).map_err(|_| Reason::LookupFailed)?;
+        self.port_id = port_id_of(&name).ok_or(Reason::LookupFailed)?;
+        Ok(())
+    }
+
+    /// One datagram from the kernel; what others sent is dropped. The kernel answers before `send` returns,
+    /// so there is nothing to wait for.
+    fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<&'a [u8], Reason> {
+        for _ in 0..DATAGRAMS_MAX {
+            let mut from = kernel::SockAddr::empty();
+            let args = [
+                self.fd as usize,
+                buffer.as_mut_ptr() as usize,
+                buffer.len(),
+                libc::MSG_DONTWAIT as usize,
+                (&raw mut from.storage) as usize,
+                (&raw mut from.length) as usize,
+            ];
+            // SAFETY: a live buffer and a live address of the lengths given.
+            let length = unsafe { call(libc::SYS_recvfrom, args) }.map_err(|_| Reason::LookupFailed)?;
+            if port_id_of(&from) == Some(0) {
+                return buffer.get(..length).ok_or(Reason::LookupFailed);
+            }
+        }
+        Err(Reason::LookupFailed)
+    }
+}
+
+impl Drop for Netlink {
+    fn drop(&mut self) {
+        let _ = sys::close(self.fd);
+    }
+}
+
+fn port_id_of(name: &kernel::SockAddr) -> Option<u32> {
+    if i32::from(name.storage.ss_family) != libc::AF_NETLINK || name.length < 12 {
+        return None;
+    }
+    // SAFETY: sockaddr_storage is larger than and aligned for sockaddr_nl, and fully initialised.
+    Some(unsafe { (&raw const name.storage).cast::<libc::sockaddr_nl>().read() }.nl_pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_listener_is_found_by_its_cookie_and_forgotten_when_it_is_gone() {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let destination = tcp.local_addr().unwrap();
+        let source = SocketAddr::new(local(destination).unwrap().source, 2000);
+        let cookie: u64 = kernel::getsockopt(tcp.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE).unwrap();
+        let found = listener_now(destination, source).unwrap();
+        assert_eq!((found.cookie, found.uid), (cookie, crate::trust::euid()));
+        assert_eq!(listener(destination, source).unwrap().cookie, cookie);
+        drop(tcp);
+        forget();
+        assert_eq!(listener(destination, source), Err(Reason::NoListener));
+    }
+
+    #[test]
+    fn other_hosts_are_not_local() {
+        assert_eq!(local("127.9.8.7:1".parse().unwrap()), Ok(Local { source: "127.0.0.1".parse().unwrap() }));
+        assert!(is_local("::1".parse().unwrap()));
+        assert!(!is_local("192.0.2.1".parse().unwrap()));
+        assert!(!is_local("255.255.255.255".parse().unwrap()));
+    }
+}

@@ -1,0 +1,421 @@
+//! Lanes and side pages, made once and used again.
+//!
+//! A fresh memory file with its mapping and first page faults costs about as much as the rest of a
+//! connection, so closed lanes are kept for the next connection between the same two processes.
+//!
+//! # When a lane may be used again
+//!
+//! Whoever has a lane mapped can read what passes through it, so a lane never serves a connection with
+//! somebody else than the one before: another user, or the program behind another listener.
+//!
+//! 1. The client made the lane. It keeps the lane's memfd, and offers the lane again only at the door of the
+//!    same listener, only after it has closed its own end, and only when the server has marked its end
+//!    [`flags::RELEASED`].
+//! 2. The server marks its end when its last user is gone, unless the process has forked since it mapped the lane:
+//!    then another process may have it mapped. Processes that share a listener may each meet the lane in turn, and
+//!    keep it mapped, as long as all who accept are of one user; processes of one user may read each other's memory
+//!    anyway.
+//! 3. Before a `fork` all idle lanes are unmapped, so that the child has none of them. The same holds for idle sides.
+//!    What becomes idle while the fork is made, parent and child unmap after it. Lanes in use keep their memfds, which
+//!    the child needs to hand them on.
+//! 4. The memfd travels with every hello. The server recognises a lane that it still has mapped by the
+//!    memfd's identity and maps any other, so that neither end depends on what the other has kept.
+//!
+//! A hostile client may change a lane while the server believes it to be idle, or offer it twice. It spoils
+//! its own connections.
+//!
+//! # Limits
+//!
+//! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first. The memfds of lanes and
+//! sides are kept, as hidden descriptors, as long as there is room ([`hidden::keep`]): the client's for offering the
+//! lane again, all for handing the connection to another program (`life` of beeline-sockets). A client's lane without its memfd is
+//! unmapped when its connection closes. When descriptors run short all of them are closed.
+
+mod offer;
+mod sides;
+
+use core::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use beeline_lane::{End, LaneMemory, flags};
+use beeline_shm::memfd::FileId;
+use beeline_stats::Counter;
+
+use crate::lock::Lock;
+use crate::slab::{Slab, Stable};
+use crate::{hidden, limits, stats};
+
+pub use offer::{Offer, client_lane};
+pub use sides::{Side, side};
+
+/// A lane that this process has mapped: in use by a connection, or idle.
+#[repr(C)]
+pub struct PooledLane {
+    address: AtomicUsize,
+    ring_bytes: AtomicU32,
+    /// `forks` of the process when the lane was mapped.
+    forks: AtomicU32,
+    /// 1 when the lane may be used again, as far as this end is concerned.
+    reusable: AtomicU32,
+    /// Client: 1 when a server has had the lane.
+    served: AtomicU32,
+    /// The lane's memfd, hidden, plus one; 0 when it is not kept.
+    memfd: AtomicI32,
+    /// Client: the TCP socket that holds the port of an explicit bind, plus one; 0 for none.
+    holder: AtomicI32,
+    /// Client: cookie of the listener.
+    pub cookie: AtomicU64,
+    /// Identity of the memory file.
+    device: AtomicU64,
+    inode: AtomicU64,
+    next: AtomicPtr<PooledLane>,
+    next_free: AtomicPtr<PooledLane>,
+}
+
+// SAFETY: every field is an atomic for which zero is valid.
+unsafe impl Stable for PooledLane {
+    fn next_free(&self) -> &AtomicPtr<Self> {
+        &self.next_free
+    }
+}
+
+static LANES: Slab<PooledLane> = Slab::new();
+
+/// Guards the lists, here and in [`sides`].
+static LOCK: Lock = Lock::new();
+/// Idle lanes of which this process was the client, the last used first.
+static CLIENT: List = List::new();
+/// Idle lanes of which this process was the server, the last used first.
+static SERVER: List = List::new();
+/// At most one lane that was made for a connection that then went over TCP. Nobody else has ever seen it.
+static SPARE: List = List::new();
+
+/// A list of lanes; used under [`LOCK`].
+struct List {
+    first: AtomicPtr<PooledLane>,
+    count: AtomicU32,
+}
+
+impl List {
+    const fn new() -> Self {
+        Self { first: AtomicPtr::new(core::ptr::null_mut()), count: AtomicU32::new(0) }
+    }
+
+    fn push(&self, lane: &'static PooledLane) {
+        lane.next.store(self.first.load(Relaxed), Relaxed);
+        self.first.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
+        self.count.fetch_add(1, Relaxed);
+    }
+
+    /// Takes out the first lane that `wanted` accepts.
+    fn take(&self, mut wanted: impl FnMut(&'static PooledLane) -> bool) -> Option<&'static PooledLane> {
+        let mut link = &self.first;
+        // SAFETY: links are null or lead to objects of a slab, which are never unmapped.
+        while let Some(lane) = unsafe { link.load(Relaxed).as_ref() } {
+            if wanted(lane) {
+                link.store(lane.next.load(Relaxed), Relaxed);
+                self.count.fetch_sub(1, Relaxed);
+                return Some(lane);
+            }
+            link = &lane.next;
+        }
+        None
+    }
+
+    /// Takes out the last, which is the oldest.
+    fn take_oldest(&self) -> Option<&'static PooledLane> {
+        self.take(|lane| lane.next.load(Relaxed).is_null())
+    }
+
+    fn is_full(&self) -> bool {
+        u64::from(self.count.load(Relaxed)) >= crate::config().pool_lanes_max
+    }
+}
+
+impl PooledLane {
+    /// The mapped memory.
+    pub fn memory(&self) -> LaneMemory {
+        // SAFETY: a record in use or idle describes one live mapping.
+        unsafe { LaneMemory::from_parts(self.address.load(Relaxed), self.ring_bytes.load(Relaxed)) }
+    }
+
+    /// The inode of the memory file.
+    pub(super) fn inode(&self) -> u64 {
+        self.inode.load(Relaxed)
+    }
+
+    /// The identity of the memory file.
+    pub fn id(&self) -> FileId {
+        FileId { device: self.device.load(Relaxed), inode: self.inode.load(Relaxed) }
+    }
+
+    /// The memory file, if it is kept.
+    pub fn memfd(&self) -> Option<i32> {
+        self.memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// The TCP socket that holds the port of an explicit bind.
+    pub fn holder(&self) -> Option<i32> {
+        self.holder.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// Keeps the memory file's descriptor, or closes it if there is no room.
+    pub(super) fn keep_memfd(&self, memfd: i32) {
+        self.memfd.store(hidden::keep(memfd).map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+    }
+
+    /// Keeps the socket that holds the port of an explicit bind until the lane's end.
+    pub fn hold(&self, socket: i32) {
+        self.holder.store(socket.saturating_add(1), Relaxed);
+    }
+
+    /// The lane must not be used again.
+    pub fn spoil(&self) {
+        self.reusable.store(0, Relaxed);
+    }
+
+    /// No process but this one has the lane mapped on this end.
+    fn is_private(&self) -> bool {
+        self.forks.load(Relaxed) == crate::forks()
+    }
+
+    /// No process but this one has ever had the lane's present connection, nor its side: no fork comes between the
+    /// mapping of the two.
+    pub fn is_ours_alone(&self) -> bool {
+        self.is_private() && self.reusable.load(Relaxed) == 1
+    }
+
+    fn fill(&self, memory: LaneMemory, id: FileId) {
+        self.address.store(memory.address(), Relaxed);
+        self.ring_bytes.store(memory.ring_bytes(), Relaxed);
+        self.forks.store(crate::forks(), Relaxed);
+        self.reusable.store(1, Relaxed);
+        self.served.store(0, Relaxed);
+        self.memfd.store(0, Relaxed);
+        self.holder.store(0, Relaxed);
+        self.cookie.store(0, Relaxed);
+        self.device.store(id.device, Relaxed);
+        self.inode.store(id.inode, Relaxed);
+        self.next.store(core::ptr::null_mut(), Relaxed);
+        limits::lane_begins(memory.ring_bytes());
+    }
+
+    /// Closes the memory file's descriptor, if it is kept.
+    pub fn close_memfd(&self) {
+        if let Some(fd) = self.memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
+            hidden::close_hidden(fd);
+        }
+    }
+
+    /// Unmaps the lane and gives the record back.
+    fn discard(&'static self) {
+        self.close_memfd();
+        limits::lane_ends(self.ring_bytes.load(Relaxed));
+        // SAFETY: the lane is in no list and no connection uses it.
+        unsafe { self.memory().unmap() };
+        LANES.give(self);
+    }
+}
+
+/// The idle lane of this identity, if this process, as a server, has it mapped.
+pub(super) fn server_known(id: FileId, ring_bytes: u32) -> Option<&'static PooledLane> {
+    let _guard = LOCK.lock();
+    SERVER.take(|lane| {
+        lane.inode.load(Relaxed) == id.inode
+            && lane.device.load(Relaxed) == id.device
+            && lane.ring_bytes.load(Relaxed) == ring_bytes
+    })
+}
+
+/// A record for a lane that this process, as a server, has just mapped.
+pub(super) fn server_lane(memory: LaneMemory, id: FileId) -> Option<&'static PooledLane> {
+    let lane = LANES.take()?;
+    lane.fill(memory, id);
+    stats::count(Counter::LanesCreated, 1);
+    Some(lane)
+}
+
+/// A record for a lane in use that this process has taken over from another program, with its hidden memfd and the
+/// hidden socket that holds its port.
+pub fn adopted_lane(
+    memory: LaneMemory,
+    id: FileId,
+    memfd: Option<i32>,
+    holder: Option<i32>,
+) -> Option<&'static PooledLane> {
+    let lane = LANES.take()?;
+    lane.fill(memory, id);
+    lane.spoil();
+    lane.memfd.store(memfd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+    if let Some(holder) = holder {
+        lane.hold(holder);
+    }
+    Some(lane)
+}
+
+/// The connection over this lane is over: keeps the lane or unmaps it. `alone` tells whether no other process
+/// ever shared the end.
+pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
+    if let Some(holder) = lane.holder.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
+        hidden::close_hidden(holder);
+    }
+    let keep = alone && lane.is_private() && lane.reusable.load(Relaxed) == 1;
+    let surplus = match end {
+        End::Client => {
+            let _guard = LOCK.lock();
+            // Without its memfd a lane cannot be offered again.
+            keep_idle(&CLIENT, lane, keep && lane.memfd.load(Relaxed) != 0)
+        }
+        End::Server => {
+            // It comes again with the next hello.
+            lane.close_memfd();
+            let _guard = LOCK.lock();
+            let surplus = keep_idle(&SERVER, lane, keep);
+            if surplus.is_none_or(|other| !core::ptr::eq(other, lane)) {
+                // Only now: a client that sees it may offer the lane at once.
+                let memory = lane.memory();
+                memory.set_flags(End::Server, memory.flags(End::Server) | flags::RELEASED);
+            }
+            surplus
+        }
+    };
+    if let Some(lane) = surplus {
+        lane.discard();
+    }
+}
+
+/// Puts `lane` into `list` if it is to be kept. Returns the lane to discard, if any.
+fn keep_idle(list: &List, lane: &'static PooledLane, keep: bool) -> Option<&'static PooledLane> {
+    if !keep || crate::config().pool_lanes_max == 0 {
+        return Some(lane);
+    }
+    let oldest = if list.is_full() { list.take_oldest() } else { None };
+    list.push(lane);
+    oldest
+}
+
+/// Unmaps all idle lanes and side pages: before a `fork`.
+pub fn purge() {
+    for list in [&CLIENT, &SPARE, &SERVER] {
+        drop_idle(list);
+    }
+    sides::purge();
+}
+
+/// Closes all memfds, because descriptors are short. Returns whether there were any.
+pub fn release_descriptors() -> bool {
+    let before = hidden::hidden_count();
+    let any = close_memfds();
+    // They are all that is free now.
+    FREED.store(before.saturating_sub(hidden::hidden_count()).max(1), Relaxed);
+    any
+}
+
+/// How many numbers were free when descriptors had been short, less one for each client accepted since; 0 if they have
+/// not.
+pub(super) static FREED: AtomicU32 = AtomicU32::new(0);
+
+/// What the pool has done by those who use its lanes, as it knows no connections.
+pub struct Users {
+    /// Closes the memfds of lanes and sides in use. Whether there were any.
+    pub release_memfds: fn() -> bool,
+}
+
+static USERS: AtomicPtr<Users> = AtomicPtr::new(core::ptr::null_mut());
+
+/// From now on these are asked: before the first connection has its lane.
+pub fn register(users: &'static Users) {
+    USERS.store(core::ptr::from_ref(users).cast_mut(), Release);
+}
+
+fn close_memfds() -> bool {
+    let mut any = drop_idle(&CLIENT) | drop_idle(&SPARE) | sides::purge();
+    // SAFETY: null or a table that lives for ever.
+    any |= unsafe { USERS.load(Acquire).as_ref() }.is_some_and(|users| (users.release_memfds)());
+    any | drop_idle(&SERVER)
+}
+
+/// Unmaps the idle lanes of a list. Returns whether there were any.
+fn drop_idle(list: &List) -> bool {
+    let mut any = false;
+    loop {
+        let lane = {
+            let _guard = LOCK.lock();
+            list.take(|_| true)
+        };
+        let Some(lane) = lane else { return any };
+        lane.discard();
+        any = true;
+    }
+}
+
+/// In the child of a `fork`: nobody holds the locks.
+pub fn reset_after_fork() {
+    LOCK.reset();
+    LANES.reset_after_fork(|_| {});
+    // What other threads gave back since the `purge` before the fork. One may have been about to count.
+    purge();
+    for count in [&CLIENT.count, &SERVER.count, &SPARE.count, &sides::COUNT] {
+        count.store(0, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lists are the process's, and tests run in threads.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn a_client_lane_comes_back_only_when_released_and_for_the_same_listener() {
+        let _turn = ONE_AT_A_TIME.lock();
+        purge();
+        let lane = client_lane(7).unwrap().sent();
+        retire(lane, End::Client, true);
+        let other = client_lane(7).unwrap().sent();
+        assert!(!core::ptr::eq(lane, other), "not released yet");
+        lane.memory().set_flags(End::Server, flags::RELEASED);
+        let stranger = client_lane(8).unwrap().sent();
+        assert!(!core::ptr::eq(lane, stranger), "another listener");
+        let again = client_lane(7).unwrap();
+        assert!(core::ptr::eq(lane, again.lane));
+        assert_eq!(again.lane.memory().flags(End::Server), 0);
+        for lane in [again.sent(), other, stranger] {
+            lane.spoil();
+            retire(lane, End::Client, true);
+        }
+    }
+
+    #[test]
+    fn descriptors_are_given_back_when_short() {
+        let _turn = ONE_AT_A_TIME.lock();
+        purge();
+        let lane = client_lane(9).unwrap().sent();
+        assert!(lane.memfd().is_some());
+        retire(lane, End::Client, true);
+        assert!(release_descriptors());
+        let lane = client_lane(9).unwrap().sent();
+        lane.close_memfd();
+        retire(lane, End::Client, true);
+        assert!(!release_descriptors(), "a lane without its memfd is not kept");
+        side().unwrap().retire(true);
+        assert!(release_descriptors(), "the memfd of an idle side is a descriptor, too");
+        assert!(!release_descriptors());
+    }
+
+    #[test]
+    fn sides_are_zeroed_for_their_next_use() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let first = side().unwrap();
+        first.state.mark(1);
+        first.retire(true);
+        let second = side().unwrap();
+        assert!(core::ptr::eq(first.state, second.state));
+        assert_eq!(first.memfd, second.memfd);
+        assert_eq!(second.state.state.load(Relaxed), 0);
+        second.retire(false);
+    }
+}

@@ -1,0 +1,107 @@
+//! Lanes that a client offers to a server.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::flags;
+use beeline_lane::{End, LaneMemory};
+use beeline_shm::memfd;
+use beeline_shm::sys;
+use beeline_stats::{Counter, Reason};
+
+use super::{CLIENT, LANES, LOCK, PooledLane, SERVER, SPARE, drop_idle, keep_idle};
+use crate::limits::{self};
+use crate::{hidden, stats};
+
+/// A client's lane, ready to be offered, with the memfd to send.
+pub struct Offer {
+    pub lane: &'static PooledLane,
+    pub memfd: i32,
+}
+
+impl Offer {
+    /// The hello was sent: the memfd is kept for the next one, or closed. Returns the lane.
+    pub fn sent(self) -> &'static PooledLane {
+        let Offer { lane, memfd } = self;
+        let kept = lane.memfd.load(Relaxed) != 0;
+        let used = lane.served.swap(1, Relaxed) != 0;
+        stats::count(if used { Counter::LanesReused } else { Counter::LanesCreated }, 1);
+        if !kept {
+            lane.keep_memfd(memfd);
+        }
+        lane
+    }
+
+    /// The hello was not sent: the lane is there for the next connection.
+    pub fn withdraw(self) {
+        let Offer { lane, memfd } = self;
+        if lane.memfd.load(Relaxed) == 0 {
+            lane.memfd.store(hidden::hide(memfd).saturating_add(1), Relaxed);
+        }
+        let surplus = {
+            let _guard = LOCK.lock();
+            if lane.served.load(Relaxed) != 0 {
+                // As its last server left it.
+                lane.memory().set_flags(End::Server, flags::RELEASED);
+                keep_idle(&CLIENT, lane, lane.is_private())
+            } else if SPARE.count.load(Relaxed) == 0 && lane.is_private() {
+                SPARE.push(lane);
+                None
+            } else {
+                Some(lane)
+            }
+        };
+        if let Some(lane) = surplus {
+            lane.discard();
+        }
+    }
+}
+
+/// A lane for a connection to the listener `cookie`: a used one, or a new one. All its words are zero.
+///
+/// # Errors
+/// Why there is none.
+pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
+    let used = {
+        let _guard = LOCK.lock();
+        let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
+        CLIENT.take(|lane| lane.cookie.load(Relaxed) == cookie && released(lane)).or_else(|| SPARE.take(|_| true))
+    };
+    if let Some(lane) = used {
+        lane.memory().reset();
+        lane.cookie.store(cookie, Relaxed);
+        return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1) });
+    }
+    let (memory, memfd) = fresh()?;
+    let Some(lane) = LANES.take() else {
+        drop_fresh(memory, memfd);
+        return Err(Reason::MemoryShort);
+    };
+    lane.fill(memory, memfd::identify(memfd).map(|(id, _)| id).unwrap_or_default());
+    lane.cookie.store(cookie, Relaxed);
+    Ok(Offer { lane, memfd })
+}
+
+/// Makes the memory of a new lane, if the process's limits allow one.
+fn fresh() -> Result<(LaneMemory, i32), Reason> {
+    if super::limits::address_space_is_limited() {
+        return Err(Reason::AddressSpaceLimited);
+    }
+    let wanted = crate::config().ring_bytes as u32;
+    let ring_bytes = match limits::ring_bytes(wanted) {
+        // What is idle has no claim before what is to be used.
+        Err(_) if drop_idle(&CLIENT) | drop_idle(&SERVER) => limits::ring_bytes(wanted)?,
+        result => result?,
+    };
+    let (memory, memfd) = LaneMemory::create(ring_bytes).map_err(super::limits::memory_reason)?;
+    if limits::unlock(memory) {
+        drop_fresh(memory, memfd);
+        return Err(Reason::MemoryLocked);
+    }
+    Ok((memory, memfd))
+}
+
+fn drop_fresh(memory: LaneMemory, memfd: i32) {
+    // SAFETY: the fresh mapping has no user.
+    unsafe { memory.unmap() };
+    let _ = sys::close(memfd);
+}

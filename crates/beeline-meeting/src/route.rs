@@ -1,0 +1,251 @@
+//! Where a connection goes and where it comes from, and the name that reserves its addresses.
+//!
+//! The name is an abstract `AF_UNIX` one, made of both addresses: the anchor is bound to it, so that no two lanes of a
+//! network namespace have the same addresses.
+//!
+//! Anybody may bind such names, all those of a listener even, or so many others that the kernel takes long to compare
+//! them. When a few candidates in a row are taken, or binding is slow many times in a row, the next anchors stay without a
+//! name for [`CROWDED_NS`]. Their addresses stand in the hello, with a port from TCP's own range that the server holds
+//! on TCP as long as the connection lasts ([`super::claims`], 3). That costs a few system calls more.
+//!
+//! A socket belongs to the network namespace it was made in, wherever its thread has gone since (setns(2)). The questions
+//! to the kernel and the names belong to the namespace that the thread is in now. Where the two differ, the kernel
+//! connects.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use beeline_shm::sys;
+use beeline_stats::Reason;
+use beeline_wire::{ConnName, Endpoint, Held};
+
+use super::{agent, claims, lookup, pool, ports};
+use crate::Errno;
+use crate::kernel::{self, SockAddr};
+
+/// Addresses tried.
+const PORTS_MAX: usize = 64;
+/// The same where there is another way.
+const PORTS_FEW: usize = 4;
+/// How long names are taken for crowded.
+const CROWDED_NS: u64 = 100_000_000;
+/// Until when they are.
+static CROWDED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+/// A bind that takes longer is slow: it takes 2 us, and 10 us among as many names as there are ports. Where the machine is
+/// busy single ones take longer, too.
+const SLOW_NS: u64 = 40_000;
+/// So many slow ones in a row are taken for a crowd of names.
+const SLOW_MAX: u32 = 8;
+/// Slow ones in a row.
+static SLOW: AtomicU32 = AtomicU32::new(0);
+
+/// Where a destination is, and so which ways lead to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// In this network namespace.
+    Here,
+    /// Elsewhere, and there is no agent: the bridge's, which has been asked about ([`lookup::elsewhere`]).
+    Bridge,
+    /// Elsewhere, of this host perhaps.
+    Afar,
+}
+
+/// Both ends' addresses as far as they are known before a port is chosen.
+pub struct Route {
+    pub destination: SocketAddr,
+    source: IpAddr,
+    /// The port of an explicit bind.
+    pub bound_port: Option<u16>,
+    /// Whether the app chose address or port.
+    pub explicit: bool,
+    /// Where the destination is.
+    pub way: Way,
+    /// The network namespace of the socket.
+    namespace: Option<u64>,
+}
+
+impl Route {
+    /// Where the connection of a socket of this family goes and where it comes from.
+    ///
+    /// # Errors
+    /// Why it is the kernel's.
+    pub fn find(fd: i32, family: u32, destination: SocketAddr) -> Result<Route, Reason> {
+        let bound = kernel::getsockname(fd).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
+        let bound_ip = Endpoint::new(bound).address().ip();
+        let chosen_ip = (!bound_ip.is_unspecified()).then_some(bound_ip);
+        let mut destination = Endpoint::new(destination).address();
+        if destination.ip().is_ipv4() && family == libc::AF_INET6 as u32 {
+            let only = kernel::getsockopt::<i32>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+            if only != Ok(0) {
+                // The kernel has an error for this.
+                return Err(Reason::NotLocal);
+            }
+        }
+        if destination.ip().is_unspecified() {
+            // Linux connects to the bound address, or to loopback.
+            destination.set_ip(match (chosen_ip, destination) {
+                (Some(ip), _) => ip,
+                (None, SocketAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
+                (None, SocketAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        let (reached_from, way) = match lookup::local(destination) {
+            Ok(local) => (local.source, Way::Here),
+            Err(Reason::NotLocal) if agent::is_there() => (lookup::source_for(destination)?, Way::Afar),
+            Err(Reason::NotLocal) if crate::config().bridge => (lookup::elsewhere(destination)?, Way::Bridge),
+            Err(reason) => return Err(reason),
+        };
+        let source = chosen_ip.unwrap_or(reached_from);
+        if source.is_ipv4() != destination.is_ipv4() {
+            return Err(Reason::ExplicitBindUnsupported);
+        }
+        let bound_port = (bound.port() != 0).then_some(bound.port());
+        if source == destination.ip() && bound_port == Some(destination.port()) {
+            return Err(Reason::SelfConnect);
+        }
+        let explicit = chosen_ip.is_some() || bound_port.is_some();
+        Ok(Route { destination, source, bound_port, explicit, way, namespace: kernel::namespace(fd) })
+    }
+
+    /// A new anchor, if the thread is in the socket's namespace.
+    fn anchor(&self) -> Result<Anchor, Reason> {
+        let anchor = Anchor::new()?;
+        (kernel::namespace(anchor.0) == self.namespace).then_some(anchor).ok_or(Reason::OtherNamespace)
+    }
+
+    /// The client's address with this port, in the destination's scope if that matters.
+    fn client(&self, port: u16) -> SocketAddr {
+        match (self.source, self.destination) {
+            (IpAddr::V6(ip), SocketAddr::V6(destination)) => {
+                SocketAddrV6::new(ip, port, 0, destination.scope_id()).into()
+            }
+            (ip, _) => SocketAddr::new(ip, port),
+        }
+    }
+}
+
+/// An anchor that closes itself unless it is given away.
+pub struct Anchor(pub i32);
+
+impl Anchor {
+    pub fn new() -> Result<Anchor, Reason> {
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let made = match kernel::socket(libc::AF_UNIX, kind, 0) {
+            Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
+                kernel::socket(libc::AF_UNIX, kind, 0)
+            }
+            made => made,
+        };
+        match made {
+            Ok(fd) => Ok(Anchor(fd as i32)),
+            Err(Errno(libc::EMFILE | libc::ENFILE)) => Err(Reason::DescriptorsShort),
+            Err(Errno(libc::EPERM | libc::EACCES)) => Err(Reason::SystemCallDenied),
+            Err(_) => Err(Reason::MemoryShort),
+        }
+    }
+
+    /// The descriptor, for good.
+    pub fn give_away(self) -> i32 {
+        let fd = self.0;
+        core::mem::forget(self);
+        fd
+    }
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        let _ = sys::close(self.0);
+    }
+}
+
+/// An anchor with the addresses of its connection.
+pub struct Reserved {
+    pub anchor: Anchor,
+    pub name: ConnName,
+    /// The same for the hello, if the server is to hold the port.
+    pub held: Option<Held>,
+}
+
+/// Reserves an address, by binding an anchor to the connection's name mostly. Candidates must pass `check`.
+pub fn reserve_name(
+    route: &Route,
+    mut check: impl FnMut(SocketAddr) -> Result<(), Reason>,
+) -> Result<Reserved, Reason> {
+    let mut anchor = None;
+    // A server on another host, or the bridge before it, holds no port.
+    let may_be_held = route.bound_port.is_none() && route.way == Way::Here;
+    let begin_ns = kernel::now_ns();
+    let tries = match may_be_held {
+        true if begin_ns < CROWDED_UNTIL_NS.load(Relaxed) => 0,
+        true => PORTS_FEW,
+        false => PORTS_MAX,
+    };
+    for _ in 0..tries {
+        let port = match route.bound_port {
+            Some(port) => port,
+            None => ports::next().ok_or(Reason::AddressInUse)?,
+        };
+        let client = route.client(port);
+        if client.ip() == route.destination.ip() && port == route.destination.port() {
+            continue;
+        }
+        check(client)?;
+        let name = ConnName { client: Endpoint::new(client), server: Endpoint::new(route.destination) };
+        let address = SockAddr::abstract_unix(name.encode().as_bytes()).ok_or(Reason::Internal)?;
+        let socket = match anchor.take() {
+            Some(socket) => socket,
+            None => route.anchor()?,
+        };
+        let before_ns = kernel::now_ns();
+        match kernel::bind(socket.0, &address) {
+            Ok(_) => {
+                note_speed(before_ns);
+                return Ok(Reserved { anchor: socket, name, held: None });
+            }
+            Err(Errno(libc::EADDRINUSE)) if route.bound_port.is_none() => anchor = Some(socket),
+            Err(Errno(libc::EADDRINUSE)) => return Err(Reason::AddressInUse),
+            Err(_) => return Err(Reason::Internal),
+        }
+    }
+    if !may_be_held {
+        return Err(Reason::AddressInUse);
+    }
+    if tries != 0 {
+        CROWDED_UNTIL_NS.store(begin_ns.saturating_add(CROWDED_NS), Relaxed);
+    }
+    reserve_held(route, anchor, check)
+}
+
+/// Notes how long a bind took.
+fn note_speed(before_ns: u64) {
+    let now_ns = kernel::now_ns();
+    if now_ns.saturating_sub(before_ns) < SLOW_NS {
+        if SLOW.load(Relaxed) != 0 {
+            SLOW.store(0, Relaxed);
+        }
+    } else if SLOW.fetch_add(1, Relaxed) >= SLOW_MAX {
+        CROWDED_UNTIL_NS.store(now_ns.saturating_add(CROWDED_NS), Relaxed);
+    }
+}
+
+/// Finds a port for the server to hold.
+#[cold]
+fn reserve_held(
+    route: &Route,
+    anchor: Option<Anchor>,
+    mut check: impl FnMut(SocketAddr) -> Result<(), Reason>,
+) -> Result<Reserved, Reason> {
+    // The kernel knows a free one. It is free again when the server binds it, and found by chance only by others.
+    let probe = Anchor(claims::bound(route.client(0)).map_err(|_| Reason::AddressInUse)?);
+    let found = kernel::getsockname(probe.0).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
+    drop(probe);
+    let client = route.client(found.port());
+    check(client)?;
+    let name = ConnName { client: Endpoint::new(client), server: Endpoint::new(route.destination) };
+    let held = Held::new(name.client, name.server).ok_or(Reason::AddressInUse)?;
+    let anchor = match anchor {
+        Some(anchor) => anchor,
+        None => route.anchor()?,
+    };
+    Ok(Reserved { anchor, name, held: Some(held) })
+}

@@ -1,0 +1,112 @@
+//! Taking a client's hello: who it says that it is, and the lane that it brings.
+
+use beeline_lane::End;
+use beeline_stats::{Counter, Poison, Reason, Role};
+use beeline_wire::{ConnName, Held};
+
+use super::hello_io::{self, Refusal, Waiting};
+use super::pool::{self, PooledLane};
+use super::reserve;
+use crate::{kernel, stats};
+
+/// Looks for a hello that is being sent this moment.
+const HELLO_LOOKS: usize = 8;
+
+/// A lane that came with a hello that is not taken.
+pub fn give_back(lane: &'static PooledLane) {
+    lane.spoil();
+    pool::retire(lane, End::Server, false);
+}
+
+/// Counts why a client is sent to TCP.
+#[must_use]
+pub fn refused(reason: Reason) -> Refusal {
+    stats::fell_back(Role::Server, reason);
+    Refusal::Gone
+}
+
+/// A client whose anchor has a name: the name, and its lane.
+///
+/// # Errors
+/// [`Refusal`].
+pub fn named_client(anchor: i32) -> Result<(ConnName, &'static PooledLane), Refusal> {
+    let name = name_of(anchor)?.ok_or(Refusal::Poison(Poison::HelloUnnamed))?;
+    let taken = lane_of(anchor)?;
+    match taken.held {
+        None => Ok((name, taken.lane)),
+        Some(_) => {
+            give_back(taken.lane);
+            Err(Refusal::Poison(Poison::HelloNameMismatch))
+        }
+    }
+}
+
+/// The addresses that the client's anchor is named for; none if it has no name.
+///
+/// # Errors
+/// [`Refusal`].
+pub fn name_of(anchor: i32) -> Result<Option<ConnName>, Refusal> {
+    let name = kernel::getpeername(anchor).map_err(|_| Refusal::Gone)?;
+    match name.abstract_name().map(ConnName::parse) {
+        Some(Some(name)) => Ok(Some(name)),
+        Some(None) => Err(Refusal::Poison(Poison::HelloNameMismatch)),
+        // A plug, or somebody who has already left.
+        None if hello_io::look(anchor) == Waiting::Gone => Err(Refusal::Gone),
+        None => Ok(None),
+    }
+}
+
+/// What a hello has brought.
+pub struct Taken {
+    /// Its lane.
+    pub lane: &'static PooledLane,
+    /// The client's address, if the server is to hold its port.
+    pub held: Option<Held>,
+    /// Whether the lane was mapped for it.
+    pub is_new: bool,
+}
+
+/// Takes the hello and finds or maps its lane.
+///
+/// # Errors
+/// [`Refusal`]; a reason is counted.
+pub fn lane_of(anchor: i32) -> Result<Taken, Refusal> {
+    let reserve = reserve::make_room(anchor);
+    let mut received = hello_io::receive(anchor);
+    for _ in 1..HELLO_LOOKS {
+        if !matches!(received, Err(Refusal::Silence)) {
+            break;
+        }
+        received = hello_io::receive(anchor);
+    }
+    let found = received.and_then(|received| map(&received));
+    if reserve {
+        reserve::keep_reserve();
+    }
+    match found {
+        Err(Refusal::Reason(reason)) => Err(refused(reason)),
+        found => found,
+    }
+}
+
+fn map(received: &hello_io::Received) -> Result<Taken, Refusal> {
+    let held = received.hello.held;
+    if let Some(known) = pool::server_known(received.id, received.hello.ring_bytes) {
+        stats::count(Counter::LanesReused, 1);
+        known.keep_memfd(received.memfd);
+        return Ok(Taken { lane: known, held, is_new: false });
+    }
+    let memory = hello_io::map(received).inspect_err(|_| received.close())?;
+    match pool::server_lane(memory, received.id) {
+        Some(lane) => {
+            lane.keep_memfd(received.memfd);
+            Ok(Taken { lane, held, is_new: true })
+        }
+        None => {
+            received.close();
+            // SAFETY: the fresh mapping has no user.
+            unsafe { memory.unmap() };
+            Err(refused(Reason::MemoryShort))
+        }
+    }
+}
