@@ -48,10 +48,10 @@ pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonb
     let side = pool::side().map_err(limits::memory_reason)?;
     let made = attempt_with(fd, desc, route, nonblocking, &side);
     match made {
-        Ok(Asked { carrier, anchor, cuts }) => {
+        Ok(Asked { carrier, socket, anchor, cuts }) => {
             let offer = prepare(fd, desc, route, nonblocking, anchor, side, cuts)?;
-            let shaken = shake_hands(fd, desc, route.destination, nonblocking);
-            offer.settle(fd, desc, &carrier, shaken, nonblocking)
+            let shaken = shake_hands(&socket, desc, route.destination, nonblocking);
+            offer.settle(fd, desc, &carrier, socket, shaken, nonblocking)
         }
         Err(reason) => {
             side.retire(true);
@@ -64,6 +64,9 @@ pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonb
 struct Asked {
     /// Over which the agent will be told that the connection stands.
     carrier: Carrier,
+    /// The socket that is under the app's numbers now, by a number of ours: another thread may close the app's, and open
+    /// something else there.
+    socket: Anchor,
     anchor: Anchor,
     cuts: bool,
 }
@@ -88,7 +91,7 @@ fn attempt_with(
         (Answer::Likely, Some(anchor)) => {
             let anchor = Anchor(anchor.give_away());
             put_in_place(fd, desc, &fresh)?;
-            Ok(Asked { carrier, anchor, cuts: besides.cuts })
+            Ok(Asked { carrier, socket: fresh, anchor, cuts: besides.cuts })
         }
         _ => {
             let reason = reason_of(answer);
@@ -156,7 +159,8 @@ fn prepare(
 }
 
 /// Makes the TCP connection, without blocking whatever the socket is (rule 5). No lock is held.
-fn shake_hands(fd: i32, desc: &'static Desc, destination: SocketAddr, nonblocking: bool) -> Shaken {
+fn shake_hands(socket: &Anchor, desc: &'static Desc, destination: SocketAddr, nonblocking: bool) -> Shaken {
+    let fd = socket.0;
     let address = SockAddr::internet(destination, desc.family.load(Relaxed) as i32);
     let mode = kernel::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
     if !nonblocking {
@@ -197,14 +201,19 @@ impl Offered {
         fd: i32,
         desc: &'static Desc,
         carrier: &Carrier,
+        socket: Anchor,
         shaken: Shaken,
         nonblocking: bool,
     ) -> Result<Made, Reason> {
         let reason = match shaken {
             Shaken::Stands => {
                 let _changing = changing::changing();
-                match self.may_replace(fd, desc) {
-                    Ok(local) => return self.replace(fd, desc, carrier, local, nonblocking),
+                match self.may_replace(fd, desc, &socket) {
+                    Ok(local) => {
+                        // Below the lane from now on, and what the connection goes on over if nobody takes that.
+                        self.lane.hold(hidden::hide(socket.give_away()));
+                        return self.replace(fd, desc, carrier, local, nonblocking);
+                    }
                     Err(reason) => reason,
                 }
             }
@@ -216,7 +225,7 @@ impl Offered {
         };
         if !self.take_back() {
             // An agent that has broken rule 7. Somebody reads from a lane to which nobody will write: no path is right.
-            let _ = kernel::connect(fd, &SockAddr::empty());
+            let _ = kernel::connect(socket.0, &SockAddr::empty());
             return Ok(Made::Answered(reason, libc::ECONNRESET));
         }
         // Who blocks is connected by a second call, which the kernel takes for a part of the first.
@@ -225,20 +234,16 @@ impl Offered {
 
     /// Whether the number still leads to the socket, and no other process has it; the connection's own address. The caller
     /// holds `changing::changing`.
-    fn may_replace(&self, fd: i32, desc: &'static Desc) -> Result<SocketAddr, Reason> {
+    fn may_replace(&self, fd: i32, desc: &'static Desc, socket: &Anchor) -> Result<SocketAddr, Reason> {
         if !table::leads_to(fd, desc) || !process::accelerates() {
             return Err(process::stopped().unwrap_or(Reason::Internal));
         }
         if desc.born.load(Relaxed) != crate::forks() {
             return Err(Reason::SharedBeforeConnect);
         }
-        let local = kernel::getsockname(fd).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
+        let local = kernel::getsockname(socket.0).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
         let local = Endpoint::new(local).address();
         self.side.state.local.set(local);
-        match hidden::hidden_twin(fd) {
-            Some(twin) => self.lane.hold(twin),
-            None => return Err(Reason::DescriptorsShort),
-        }
         Ok(local)
     }
 
