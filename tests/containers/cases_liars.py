@@ -1,6 +1,7 @@
 """Strangers that lie to the agent, or keep it busy."""
 
 import os
+import signal
 import socket
 import struct
 import sys
@@ -202,6 +203,8 @@ def a_crowd_of_descriptors():
 
     lingering = [within(a, connect) for _ in range(24)]
     descriptors = [made.fileno() for made in lingering]
+    # Stopped meanwhile, so that all of it lies in its queues.
+    pods.agent.send_signal(signal.SIGSTOP)
     for _ in range(3):
         Liar(a).tell(question(ATTACH), *descriptors)
     # What ends a carrier, and behind it, unread, what nobody wants to close. A message without a byte with one, too.
@@ -213,12 +216,14 @@ def a_crowd_of_descriptors():
         liar.tell(b"", descriptors[index])
     for made in lingering:
         os.close(made.detach())
+    pods.agent.send_signal(signal.SIGCONT)
     began = time.monotonic()
     for _ in range(20):
         assert Liar(b).ask(question(ATTACH))[0] == DONE
     answered = time.monotonic() - began
     a.app("duplex", b.address, port, 1000, 1000).finish()
-    note(f"20 answers in {answered * 1000:.0f} ms")
+    threads = len(os.listdir(f"/proc/{pods.agent.pid}/task"))
+    note(f"20 answers in {answered * 1000:.0f} ms, by {threads} threads")
     assert answered < 1
     until(lambda: pods.agent_descriptors() <= before + 1, 20, "an agent at rest")
     a.app("duplex", b.address, port, 1000, 1000).finish()
