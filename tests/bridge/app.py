@@ -15,6 +15,7 @@ import random
 import select
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -137,6 +138,16 @@ def serve_leave(sock):
 
 def serve_linger(sock):
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def serve_handed(sock, how):
+    """Another program echoes: one that gets the connection by its number, or as its standard input and output."""
+    if how == "stdio":
+        subprocess.run(["cat"], stdin=sock, stdout=sock)
+    else:
+        body = ("import socket,sys\nsock = socket.socket(fileno=int(sys.argv[1]))\n"
+                "while data := sock.recv(1 << 18):\n sock.sendall(data)\n")
+        subprocess.run([sys.executable, "-c", body, str(sock.fileno())], pass_fds=[sock.fileno()])
 
 
 def serve_urgent(sock):
@@ -383,6 +394,17 @@ def swallow(address, port):
     sock = connect(address, port, "pour 9")
     say(mine=sock.getsockname())
     serve_swallow(sock, "9")
+
+
+def handed(address, port, how, total):
+    """What another program echoes, byte for byte."""
+    total, sock = int(total), connect(address, port, f"handed {how}")
+    sender = threading.Thread(target=lambda: (transmit(sock, total, 5), sock.shutdown(socket.SHUT_WR)))
+    sender.start()
+    receiver = Receiver(sock, 5)
+    receiver.take(total)
+    sender.join()
+    say(ended=sock.recv(1) == b"")
 
 
 def closes(address, port):

@@ -60,6 +60,18 @@ def ends_as_tcp_does():
 
 
 @case()
+def other_programs_take_over():
+    """A server that hands its connection to another program, by its number or as standard input and output."""
+    pods = Pods()
+    a, b = pods.pair()
+    server, port = b.serve()
+    for how in ("number", "stdio"):
+        for beeline in (False, True):
+            assert a.app("handed", b.address, port, how, 2_000_000, beeline=beeline).facts()["ended"]
+    assert pods.lanes(server) >= 2, pods.reasons(server)
+
+
+@case()
 def over_ipv6():
     """The same over IPv6, and an IPv4 client at a listener of both."""
     pods = Pods()

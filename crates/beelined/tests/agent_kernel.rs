@@ -82,6 +82,12 @@ fn what_is_no_tcp_socket_has_no_facts() {
 #[test]
 fn the_pair_of_a_lane_is_the_agents_and_its_clients_end_takes_no_descriptors() {
     let (client, server) = agent::pair().unwrap();
+    // Both ends know it by a name of ours, or other programs would take it for a socket like any other.
+    let is_ours = |name: beeline_guest::kernel::SockAddr| {
+        name.abstract_name().is_some_and(|name| beeline_wire::DoorName::parse(name).is_some())
+    };
+    assert!(beeline_guest::kernel::getpeername(client.as_raw_fd()).is_ok_and(is_ours));
+    assert!(beeline_guest::kernel::getsockname(server.as_raw_fd()).is_ok_and(is_ours));
     let send = |from: &OwnedFd| agent::send(from.as_raw_fd(), b"x", Some(client.as_raw_fd()));
     assert_eq!(send(&client), Ok(()), "the hello brings one");
     match send(&server) {

@@ -7,6 +7,7 @@
 use core::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
+use beeline_wire::DoorName;
 use beeline_wire::agent::plain;
 
 pub use super::message::{Came, receive, send};
@@ -14,8 +15,9 @@ pub use super::page::Page;
 pub use super::syn::saved_number;
 pub use beeline_guest::Errno;
 
-use crate::kernel;
+use crate::kernel::{self, SockAddr};
 
+const SO_COOKIE: i32 = 57;
 const TCP_REPAIR: i32 = 19;
 const TCP_REPAIR_QUEUE: i32 = 20;
 const TCP_QUEUE_SEQ: i32 = 21;
@@ -90,9 +92,11 @@ pub fn next_number(fd: i32) -> Option<u32> {
 }
 
 /// A connected pair of `AF_UNIX` sockets: the client's end of a lane, and the server's. The client's takes no descriptors.
+/// Either is known for an anchor by the server's name, in whichever program it comes to be: that of a door whose listener
+/// there is not, since no two sockets of a host have one cookie.
 ///
 /// # Errors
-/// Those of socketpair(2).
+/// Those of socketpair(2) and bind(2).
 pub fn pair() -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd), Errno> {
     let mut ends = [0i32; 2];
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -100,6 +104,9 @@ pub fn pair() -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd), Errno> {
     // SAFETY: a live place for two descriptors.
     unsafe { beeline_shm::sys::call(libc::SYS_socketpair, args) }?;
     let [client, server] = ends.map(own);
+    let cookie: u64 = kernel::getsockopt(server.as_raw_fd(), libc::SOL_SOCKET, SO_COOKIE)?;
+    let name = SockAddr::abstract_unix(DoorName::encode(cookie).as_bytes()).ok_or(Errno(libc::EINVAL))?;
+    kernel::bind(server.as_raw_fd(), &name)?;
     crate::trust::refuse_rights(client.as_raw_fd());
     Ok((client, server))
 }
