@@ -3,10 +3,11 @@
 import random
 import signal
 import socket
+import subprocess
 import time
 
 from pods import SOCKET, Pods
-from world import case, note, until
+from world import BEELINED, case, note
 
 # Of `crates/beeline-wire/src/agent.rs` and of the kernel.
 QUERY, TCP_REPAIR = 1, 19
@@ -180,6 +181,29 @@ def agent_stopped():
     note(f"{facts['made']} connections, the longest took {facts['longest'] * 1000:.0f} ms")
     assert facts["failures"] == [] and facts["longest"] < 0.6, facts
     pods.agent.send_signal(signal.SIGCONT)
+
+
+@case()
+def one_agent_follows_another():
+    """Two at once there are not; one that does not answer any more is followed by another, and one that is told to stop does."""
+    pods = Pods()
+    a, b = pods.pair()
+    server, port = b.serve()
+    second = subprocess.run([BEELINED, "agent", "--config", str(pods.config)], capture_output=True, text=True, timeout=20)
+    assert second.returncode != 0 and "another agent" in second.stderr, second
+    first = pods.agent
+    first.send_signal(signal.SIGSTOP)
+    pods.start_agent()
+    first.kill()
+    first.wait()
+    time.sleep(2.5)
+    before = pods.lanes(server)
+    for _ in range(3):
+        a.app("duplex", b.address, port, 1000, 1000).finish()
+    assert pods.lanes(server) >= before + 2, pods.reasons(server)
+    pods.stop_agent(signal.SIGTERM)
+    assert pods.agent.returncode == 0 and not SOCKET.exists()
+    pods.start_agent()
 
 
 @case()
