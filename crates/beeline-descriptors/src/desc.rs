@@ -30,6 +30,7 @@ use core::sync::atomic::{
 };
 
 use beeline_lane::{End, LaneMemory};
+use beeline_meeting::paths::TicketCell;
 use beeline_meeting::pool::PooledLane;
 use beeline_stats::layout::ConnectionSlot;
 
@@ -114,6 +115,8 @@ pub struct Desc {
     pub family: AtomicU32,
     /// Options set before the connection.
     pub draft: Draft,
+    /// Which measurement the connection belongs to.
+    pub ticket: TicketCell,
     /// What the layers above do with the description.
     pub operations: operations::Table,
     /// The listener's state, for [`Kind::Listener`]. This field and the next lead to objects of layers above, and are
@@ -136,6 +139,10 @@ pub struct Desc {
 unsafe impl Stable for Desc {
     fn next_free(&self) -> &AtomicPtr<Self> {
         &self.next_free
+    }
+
+    fn forget_other_threads(&self) {
+        Desc::forget_other_threads(self);
     }
 }
 
@@ -335,6 +342,7 @@ impl Desc {
         self.counted_by.store(0, Relaxed);
         self.family.store(family, Relaxed);
         self.draft.clear();
+        self.ticket.take();
         self.slot.store(core::ptr::null_mut(), Relaxed);
         self.operations.set(&Operations::NONE);
         self.listener.store(core::ptr::null_mut(), Relaxed);
@@ -366,7 +374,7 @@ mod tests {
         });
         seen.recv().unwrap();
         SLAB.give(desc);
-        SLAB.reset_after_fork(Desc::forget_other_threads);
+        SLAB.reset_after_fork();
         let again = SLAB.take().unwrap();
         assert!(core::ptr::eq(desc, again));
         assert_eq!(again.keepers.pins(), 0);

@@ -6,7 +6,7 @@
 //! Entries change under `LOCK`; lookups take no lock. An operation that found a description through an fd
 //! locks it and looks the fd up again: if another thread has closed it meanwhile, the second look shows.
 
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use beeline_shm::sys;
 
@@ -23,6 +23,9 @@ type Chunk = [AtomicPtr<Desc>; CHUNK_FDS];
 
 static ROOT: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
 static LOCK: Lock = Lock::new();
+/// One more than the highest fd that ever led somewhere: those who go through the table, as each fork does on both sides,
+/// look no further.
+static REACH: AtomicUsize = AtomicUsize::new(0);
 
 /// The description that `fd` leads to, if it is one of ours.
 #[must_use]
@@ -102,6 +105,9 @@ pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>
         (None, None) => return Ok(None),
         (None, Some(_)) => grow(fd).ok_or(())?,
     };
+    if desc.is_some() && fd as usize >= REACH.load(Ordering::Relaxed) {
+        REACH.store(fd as usize + 1, Ordering::Release);
+    }
     let new = desc.map_or(core::ptr::null_mut(), |desc| core::ptr::from_ref(desc).cast_mut());
     let old = entry.swap(new, Ordering::SeqCst);
     if let Some(desc) = desc {
@@ -124,13 +130,15 @@ pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>
 
 /// Calls `f` for every fd that leads somewhere.
 pub fn for_each(mut f: impl FnMut(i32, &'static Desc)) {
-    for (index, chunk) in ROOT.iter().enumerate() {
+    let reach = REACH.load(Ordering::Acquire);
+    for (index, chunk) in ROOT.iter().take(reach.div_ceil(CHUNK_FDS)).enumerate() {
         // SAFETY: null or a chunk that is never unmapped.
         let Some(chunk) = (unsafe { chunk.load(Ordering::Acquire).as_ref() }) else { continue };
-        for (offset, entry) in chunk.iter().enumerate() {
+        let first = index * CHUNK_FDS;
+        for (offset, entry) in chunk.iter().take(reach - first).enumerate() {
             // SAFETY: as in `get`.
             if let Some(desc) = unsafe { entry.load(Ordering::Acquire).as_ref() } {
-                f((index * CHUNK_FDS + offset) as i32, desc);
+                f((first + offset) as i32, desc);
             }
         }
     }

@@ -93,7 +93,7 @@ impl Lock {
             if owner == 0 {
                 continue;
             }
-            let dead = !exists(owner) || naps >= NAPS_TO_DOUBT && is_zombie(owner);
+            let dead = naps != 0 && (!exists(owner) || naps >= NAPS_TO_DOUBT && is_zombie(owner));
             if dead && self.owner.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Taken::Inherited;
             }

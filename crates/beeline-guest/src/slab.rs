@@ -21,12 +21,18 @@ const CHUNK_OBJECTS: usize = 64;
 pub unsafe trait Stable: Sync + Sized + 'static {
     /// The link to the next free object; not used while the object is in use.
     fn next_free(&self) -> &AtomicPtr<Self>;
+
+    /// Frees the object's locks, if it has any, of threads of the parent: nobody uses the object, and this is the child of
+    /// a fork.
+    fn forget_other_threads(&self) {}
 }
 
 /// A growing pool of `T`.
 pub struct Slab<T: Stable> {
     lock: Lock,
     free: AtomicPtr<T>,
+    /// The first on the free list of those that were there at the last fork, in the child of one; else null.
+    inherited: AtomicPtr<T>,
     used: AtomicU32,
     marker: PhantomData<T>,
 }
@@ -44,6 +50,7 @@ impl<T: Stable> Slab<T> {
         Self {
             lock: Lock::new(),
             free: AtomicPtr::new(core::ptr::null_mut()),
+            inherited: AtomicPtr::new(core::ptr::null_mut()),
             used: AtomicU32::new(0),
             marker: PhantomData,
         }
@@ -56,10 +63,15 @@ impl<T: Stable> Slab<T> {
         if self.free.load(Ordering::Relaxed).is_null() {
             self.grow()?;
         }
-        let object = self.free.load(Ordering::Relaxed);
+        let first = self.free.load(Ordering::Relaxed);
         // SAFETY: the free list holds only pointers to live objects of this slab.
-        let object = unsafe { &*object };
-        self.free.store(object.next_free().load(Ordering::Relaxed), Ordering::Relaxed);
+        let object = unsafe { &*first };
+        let next = object.next_free().load(Ordering::Relaxed);
+        if self.inherited.load(Ordering::Relaxed) == first {
+            object.forget_other_threads();
+            self.inherited.store(next, Ordering::Relaxed);
+        }
+        self.free.store(next, Ordering::Relaxed);
         self.used.fetch_add(1, Ordering::Relaxed);
         Some(object)
     }
@@ -72,17 +84,12 @@ impl<T: Stable> Slab<T> {
         self.used.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// For the child of a `fork`, where other threads do not exist: forgets who held the lock, and calls `f` with each
-    /// free object, whose own lock such a thread may have taken just before the object was given back. An object on
-    /// its way to or from the list is lost.
-    pub fn reset_after_fork(&self, mut f: impl FnMut(&'static T)) {
+    /// For the child of a `fork`, where other threads do not exist. An object on its way to or from the list is lost.
+    pub fn reset_after_fork(&self) {
         self.lock.reset();
-        // SAFETY: the free list holds only pointers to live objects of this slab; it is changed by single stores.
-        let mut next: Option<&'static T> = unsafe { self.free.load(Ordering::Relaxed).as_ref() };
-        while let Some(object) = next {
-            f(object);
-            // SAFETY: as above.
-            next = unsafe { object.next_free().load(Ordering::Relaxed).as_ref() };
+        let free = self.free.load(Ordering::Relaxed);
+        if self.inherited.load(Ordering::Relaxed) != free {
+            self.inherited.store(free, Ordering::Relaxed);
         }
     }
 
@@ -114,20 +121,35 @@ mod tests {
         fn next_free(&self) -> &AtomicPtr<Self> {
             &self.next_free
         }
+
+        fn forget_other_threads(&self) {
+            self.lock.reset();
+        }
     }
 
     #[test]
     fn a_free_object_that_another_thread_had_locked_is_free_in_the_child_of_a_fork() {
         static SLAB: Slab<Object> = Slab::new();
-        let object = SLAB.take().unwrap();
+        let objects = [SLAB.take().unwrap(), SLAB.take().unwrap()];
         // As it stays when only the forking thread goes on.
-        std::thread::spawn(|| core::mem::forget(object.lock.lock())).join().unwrap();
+        std::thread::spawn(move || objects.map(|object| core::mem::forget(object.lock.lock()))).join().unwrap();
+        objects.iter().for_each(|object| SLAB.give(object));
+        SLAB.reset_after_fork();
+        let [first, second] = [SLAB.take().unwrap(), SLAB.take().unwrap()];
+        assert!(core::ptr::eq(first, objects[1]) && core::ptr::eq(second, objects[0]));
+        drop((first.lock.lock(), second.lock.lock()));
+    }
+
+    #[test]
+    fn what_the_child_gives_back_itself_keeps_its_lock() {
+        static SLAB: Slab<Object> = Slab::new();
+        SLAB.reset_after_fork();
+        let object = SLAB.take().unwrap();
+        SLAB.reset_after_fork();
+        let held = object.lock.lock();
         SLAB.give(object);
-        SLAB.reset_after_fork(|object| {
-            object.lock.reset();
-        });
         let again = SLAB.take().unwrap();
-        assert!(core::ptr::eq(object, again));
-        drop(again.lock.lock());
+        assert!(core::ptr::eq(object, again) && again.lock.try_lock().is_none());
+        drop(held);
     }
 }

@@ -29,7 +29,8 @@ pub struct Life {
 }
 
 impl Life {
-    fn was_short(self) -> bool {
+    /// Whether the connection was short-lived.
+    pub(super) fn was_short(self) -> bool {
         self.sends <= SENDS_MAX && self.bytes <= BYTES_MAX
     }
 }

@@ -14,9 +14,13 @@
 //!    taken for one and is not remembered for [`GROUP_NS`].
 //! 4. Where the bridge has said no, it is not asked again for [`REFUSED_NS`].
 //! 5. Where connections are short-lived, the bridge is left out ([`super::brief`]).
-//! 6. A listener at whose door nobody took two hellos, and none in between, gets none for [`UNTAKEN_NS_MIN`], and twice as
+//! 6. Where connections to a loopback address are short-lived, and TCP makes those faster, they are left to it
+//!    ([`super::paths`]).
+//! 7. A listener at whose door nobody took two hellos, and none in between, gets none for [`UNTAKEN_NS_MIN`], and twice as
 //!    long each time that this is found again, up to [`UNTAKEN_NS_MAX`]. One that is taken makes up for all.
-//! 7. What this process binds, listens on or closes makes it forget everything.
+//! 8. What this process binds, listens on or closes makes it forget everything.
+
+mod tickets;
 
 mod afar;
 
@@ -29,10 +33,13 @@ use beeline_wire::diag::{ListenerQuery, LookupError, REPLY_BYTES_MAX};
 use beeline_wire::route::{self, RouteError, RouteKind, RouteQuery};
 
 use super::brief::{Brief, Life};
+use super::paths::Paths;
 use crate::kernel;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+pub use tickets::{abandoned, begin, ended};
 
 pub use afar::{Afar, afar, note_unmet, source_for};
 
@@ -100,6 +107,9 @@ struct Entry {
     unmet: Option<(Reason, u64)>,
     /// How connections over the bridge or the agent have been used.
     brief: Brief,
+    /// How those over lanes and over TCP do, and by which number tickets name the destination.
+    paths: Paths,
+    number: u32,
 }
 
 impl Entry {
@@ -115,6 +125,8 @@ struct Memory(UnsafeCell<[Option<Entry>; ENTRIES]>);
 unsafe impl Sync for Memory {}
 
 static LOCK: Lock = Lock::new();
+/// Destinations that were ever known.
+static NUMBER: AtomicU32 = AtomicU32::new(1);
 static MEMORY: Memory = Memory(UnsafeCell::new([None; ENTRIES]));
 
 fn remembered<R>(f: impl FnOnce(&mut [Option<Entry>; ENTRIES]) -> R) -> R {
@@ -159,6 +171,8 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         refused: None,
         unmet: None,
         brief: Brief::default(),
+        paths: Paths::NEW,
+        number: NUMBER.fetch_add(1, Relaxed).max(1),
     };
     remembered(|entries| {
         let known = entries.iter().position(|entry| entry.is_some_and(|entry| entry.destination == destination));

@@ -26,7 +26,8 @@
 //!
 //! # Limits
 //!
-//! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first. The memfds of lanes and
+//! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first, and such as have carried a stream
+//! are kept only while there are few. The memfds of lanes and
 //! sides are kept, as hidden descriptors, as long as there is room ([`hidden::keep`]): the client's for offering the
 //! lane again, all for handing the connection to another program (`life` of beeline-sockets). A client's lane without its memfd is
 //! unmapped when its connection closes. When descriptors run short all of them are closed.
@@ -61,6 +62,8 @@ pub struct PooledLane {
     reusable: AtomicU32,
     /// Client: 1 when a server has had the lane.
     served: AtomicU32,
+    /// 1 when a ring of the lane may have been filled beyond [`SMALL_BYTES`], and keeps that memory.
+    large: AtomicU32,
     /// The lane's memfd, hidden, plus one; 0 when it is not kept.
     memfd: AtomicI32,
     /// Client: the TCP socket that holds the port of an explicit bind, plus one; 0 for none.
@@ -80,6 +83,11 @@ unsafe impl Stable for PooledLane {
         &self.next_free
     }
 }
+
+/// What a ring keeps at most of a connection of short messages.
+const SMALL_BYTES: u64 = 256 * 1024;
+/// Idle lanes beyond which none is kept whose rings keep more: two of the largest would take as much as all small ones.
+const LARGE_MAX: u32 = 16;
 
 static LANES: Slab<PooledLane> = Slab::new();
 
@@ -171,6 +179,13 @@ impl PooledLane {
         self.holder.store(socket.saturating_add(1), Relaxed);
     }
 
+    /// So many bytes went one way in the connection that now ends.
+    pub fn note_bytes(&self, bytes: u64) {
+        if bytes > SMALL_BYTES {
+            self.large.store(1, Relaxed);
+        }
+    }
+
     /// The lane must not be used again.
     pub fn spoil(&self) {
         self.reusable.store(0, Relaxed);
@@ -193,6 +208,7 @@ impl PooledLane {
         self.forks.store(crate::forks(), Relaxed);
         self.reusable.store(1, Relaxed);
         self.served.store(0, Relaxed);
+        self.large.store(0, Relaxed);
         self.memfd.store(0, Relaxed);
         self.holder.store(0, Relaxed);
         self.cookie.store(0, Relaxed);
@@ -288,7 +304,8 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
 
 /// Puts `lane` into `list` if it is to be kept. Returns the lane to discard, if any.
 fn keep_idle(list: &List, lane: &'static PooledLane, keep: bool) -> Option<&'static PooledLane> {
-    if !keep || crate::config().pool_lanes_max == 0 {
+    let is_large = lane.large.load(Relaxed) == 1 && list.count.load(Relaxed) >= LARGE_MAX;
+    if !keep || is_large || crate::config().pool_lanes_max == 0 {
         return Some(lane);
     }
     let oldest = if list.is_full() { list.take_oldest() } else { None };
@@ -340,21 +357,22 @@ fn close_memfds() -> bool {
 /// Unmaps the idle lanes of a list. Returns whether there were any.
 fn drop_idle(list: &List) -> bool {
     let mut any = false;
-    loop {
+    while !list.first.load(Relaxed).is_null() {
         let lane = {
             let _guard = LOCK.lock();
             list.take(|_| true)
         };
-        let Some(lane) = lane else { return any };
+        let Some(lane) = lane else { break };
         lane.discard();
         any = true;
     }
+    any
 }
 
 /// In the child of a `fork`: nobody holds the locks.
 pub fn reset_after_fork() {
     LOCK.reset();
-    LANES.reset_after_fork(|_| {});
+    LANES.reset_after_fork();
     // What other threads gave back since the `purge` before the fork. One may have been about to count.
     purge();
     for count in [&CLIENT.count, &SERVER.count, &SPARE.count, &sides::COUNT] {

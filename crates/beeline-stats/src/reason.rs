@@ -64,6 +64,7 @@ closed_list! {
         MemoryLimited = "memory_limited": "The rings of this process have their share of the memory that its cgroup allows.",
         FileSizeLimited = "file_size_limited": "The process limits the size of files (RLIMIT_FSIZE), which counts for shared memory, too.",
         OtherNamespace = "other_namespace": "The socket was made in another network namespace than the one that its thread has moved to.",
+        ShortLived = "short_lived": "Connections to that loopback address are short-lived, and TCP makes those faster, or is compared (option short_lived_lanes).",
         AgentUnknown = "agent_unknown": "The host's agent knows of no server there that runs under Beeline; it learns of one from its first connection.",
         AgentRefused = "agent_refused": "The host's agent does not let the two ends meet: its configuration does not name both, or the socket is not what it should be.",
         AgentFull = "agent_full": "The host's agent has no room for another connection at the moment.",

@@ -332,7 +332,7 @@ tunables! {
         "How much memory the rings of long streams may keep in one process before idle ones give theirs back.";
     door_backlog: u64 = 256, Kind::Number { min: 1, max: 4096 },
         "How many clients may wait at a door; more of them go over TCP.";
-    pool_lanes_max: u64 = 16, Kind::Number { min: 0, max: 1024 },
+    pool_lanes_max: u64 = 64, Kind::Number { min: 0, max: 1024 },
         "How many closed lanes are kept for the next connection to the same peer.";
     policy: Policy = Policy::Default, Kind::Choice(Policy::WORDS),
         "Which connections may use lanes; strict keeps those that packet filters or sandboxes could concern on TCP.";
@@ -348,6 +348,8 @@ tunables! {
         "Carry connections over the bridge or the agent even to places where the last ones were short-lived.";
     agent: bool = true, Kind::Switch,
         "Ask this host's agent about destinations in other network namespaces, if there is one.";
+    short_lived_lanes: bool = false, Kind::Switch,
+        "Use lanes even for connections to loopback addresses where the last ones were short-lived and TCP was faster.";
     follow: bool = true, Kind::Switch,
         "Stay in the programs that a program starts, even when it cleans their environment.";
     stats: bool = true, Kind::Switch,

@@ -78,6 +78,8 @@ impl Target {
     pub fn start(kind: &str, library: &Path) -> Result<Self> {
         let mut command = child::program(&format!("serve:{kind}"));
         preload::apply(&mut command, Some(library));
+        // What is lost shows soon beside what is kept for the next client.
+        command.env("BEELINE_OPTIONS", "pool_lanes_max=8");
         Self::from_command(&mut command, library)
     }
 

@@ -11,9 +11,6 @@ use super::LOCK;
 use crate::hidden;
 use crate::side::SideState;
 
-/// Pages kept for the next connection.
-const IDLE_MAX: u32 = 16;
-
 /// The address of the first idle page, used under [`LOCK`]; 0 for none.
 static FIRST: AtomicUsize = AtomicUsize::new(0);
 /// Idle pages; written under [`LOCK`].
@@ -52,7 +49,7 @@ impl Side {
     pub fn retire(self, alone: bool) {
         // SAFETY: a side stands at the start of its page, which is mapped.
         let page = unsafe { SideMemory::from_address(core::ptr::from_ref(self.state) as usize) };
-        if alone && COUNT.load(Relaxed) < IDLE_MAX {
+        if alone && u64::from(COUNT.load(Relaxed)) < crate::config().pool_lanes_max {
             let _guard = LOCK.lock();
             let link = link_of(page);
             link.next.store(FIRST.load(Relaxed), Relaxed);
@@ -100,6 +97,9 @@ fn link_of(page: SideMemory) -> &'static Link {
 /// Unmaps all idle pages. Returns whether any had a memfd.
 pub(super) fn purge() -> bool {
     let mut any = false;
+    if FIRST.load(Relaxed) == 0 {
+        return any;
+    }
     while let Some((page, memfd)) = take() {
         if let Some(memfd) = memfd {
             hidden::close_hidden(memfd);

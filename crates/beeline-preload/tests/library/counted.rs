@@ -65,3 +65,43 @@ fn clients_who_come_while_a_door_opens_are_not_taken_for_silent() {
     stdin.expect("piped").write_all(b"!").expect("the guest listens");
     assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
 }
+
+/// Short-lived connections to a server for which lanes are dear are compared with TCP, and left to it where that is faster;
+/// those after a pause are not. The client's connections over lanes, and those on TCP for that reason, after each of both.
+fn short_lived(options: &str) -> [(u64, u64); 2] {
+    use beeline_stats::{Counter, Reason, Role};
+    let mut command = Command::new(guest("brief"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    preload::apply(&mut command, Some(library()));
+    command.env("BEELINE_OPTIONS", options);
+    let mut group = Group::start(&mut command).expect("the guest starts");
+    let (stdin, stdout, _) = group.pipes();
+    let mut stdin = stdin.expect("piped");
+    let mut lines = BufReader::new(stdout.expect("piped")).lines();
+    let counted = ["asked", "asked again"].map(|said| {
+        assert_eq!(lines.next().expect("the guest speaks").expect("in UTF-8"), said);
+        let bytes = std::fs::read(statistics(group.id())).expect("the file can be read");
+        let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
+        stdin.write_all(b"!").expect("the guest listens");
+        let lanes = snapshot.counter(Counter::ConnectionsAcceleratedClient);
+        (lanes, snapshot.reason(Role::Client, Reason::ShortLived))
+    });
+    assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
+    counted
+}
+
+#[test]
+fn short_lived_connections_are_compared_with_tcp_until_there_is_a_pause() {
+    let [(lanes, left), (more_lanes, still_left)] = short_lived("");
+    assert_ne!(left, 0, "none of 3,000 went by TCP");
+    // The first ones may come before the server has opened its door.
+    assert!(lanes + left > 2_900, "{lanes} over lanes, {left} left to TCP");
+    assert_eq!((more_lanes - lanes, still_left), (8, left));
+}
+
+#[test]
+fn short_lived_connections_stay_on_lanes_by_option() {
+    let [(lanes, left), (more_lanes, still_left)] = short_lived("short_lived_lanes=on");
+    assert!(lanes > 2_900, "{lanes} over lanes");
+    assert_eq!((left, more_lanes - lanes, still_left), (0, 8, 0));
+}

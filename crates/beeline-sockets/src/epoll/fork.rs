@@ -6,9 +6,7 @@ use crate::io;
 
 /// In the child of a `fork`: no other thread holds any lock or sleeps.
 pub(crate) fn reset_after_fork() {
-    SETS.reset_after_fork(|set| {
-        set.lock.reset();
-    });
+    SETS.reset_after_fork();
     faults::reset_after_fork();
     io::reset_after_fork();
     all::reset_after_fork();

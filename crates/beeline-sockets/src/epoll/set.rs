@@ -123,6 +123,10 @@ unsafe impl Stable for Set {
     fn next_free(&self) -> &AtomicPtr<Self> {
         &self.next_free
     }
+
+    fn forget_other_threads(&self) {
+        self.lock.reset();
+    }
 }
 
 /// All sets of the process.

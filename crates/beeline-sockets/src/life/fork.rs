@@ -191,7 +191,7 @@ pub fn around_fork_child() {
     changing::reset_after_fork();
     super::start::reset_after_fork();
     table::reset_after_fork();
-    DESCS.reset_after_fork(Desc::forget_other_threads);
+    DESCS.reset_after_fork();
     table::for_each(|fd, desc| {
         desc.forget_other_threads();
         desc.counted_by.store(0, Relaxed);

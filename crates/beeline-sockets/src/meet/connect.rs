@@ -23,6 +23,7 @@ use super::route::{Reserved, Route, Way, reserve_name};
 use super::{bridged, door, greeting, knock, ports, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
+use crate::operations::Operations;
 use crate::side::state;
 use crate::{Outcome, changing, guards, limits, process, stats, table};
 
@@ -67,6 +68,14 @@ pub(crate) unsafe fn connect(
         Claim::Settled => return Outcome::Kernel,
         Claim::Blocked(reason) => return settle(desc, reason),
     }
+    let ticket = lookup::begin(destination);
+    if let Some(before) = desc.ticket.replace(ticket) {
+        lookup::abandoned(before);
+    }
+    if ticket.tcp {
+        desc.operations.set(&LEFT_TO_TCP);
+        return settle(desc, Reason::ShortLived);
+    }
     match knock::patiently(fd, destination, || attempt(fd, desc, destination, allow_lanes)) {
         Ok(Made::Lane { nonblocking }) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
@@ -78,7 +87,21 @@ pub(crate) unsafe fn connect(
         }
         // Another thread has closed the number while this one waited: whatever it leads to now is not to be connected.
         Err(_) if !table::leads_to(fd, desc) => Outcome::fail(libc::EBADF),
-        Err(reason) => settle(desc, reason),
+        Err(reason) => {
+            if let Some(ticket) = desc.ticket.take() {
+                lookup::abandoned(ticket);
+            }
+            settle(desc, reason)
+        }
+    }
+}
+
+/// Of a socket that goes by TCP because that makes short-lived connections faster: how long it is open is wanted.
+static LEFT_TO_TCP: Operations = Operations { close: note_left, ..Operations::NONE };
+
+fn note_left(desc: &'static Desc) {
+    if let Some(ticket) = desc.ticket.take() {
+        lookup::ended(ticket, None);
     }
 }
 

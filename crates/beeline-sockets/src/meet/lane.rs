@@ -123,6 +123,7 @@ pub(super) fn retire_lane(desc: &'static Desc) {
     let alone =
         lane.is_some_and(PooledLane::is_ours_alone) && !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
     if let Some(lane) = lane {
+        lane.note_bytes(side.tx.bytes().max(side.rx.bytes()));
         if side.is(state::POISONED)
             || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0
         {
@@ -200,7 +201,7 @@ pub(crate) fn close_lane(desc: &'static Desc) {
         }
     }
     if side.holders.fetch_sub(1, AcqRel) <= 1 {
-        note_end(desc);
+        note_end(desc, true);
         observe(desc, side);
         let unread = io::unread_hint(desc, side) != 0;
         // A reset is no FIN: only one that was sent before it is seen before it.
@@ -216,6 +217,7 @@ pub(crate) fn close_lane(desc: &'static Desc) {
             Anchor(fd).unplug();
         }
     } else {
+        note_end(desc, false);
         // Who seems to hold it, too, may have been killed, and then nobody comes after us.
         mark_linger(&lane, end, side);
     }
@@ -223,15 +225,24 @@ pub(crate) fn close_lane(desc: &'static Desc) {
     drop((sharing, both));
 }
 
-/// A connection to another host is closed here: how it was used tells what the next ones to the same place want.
-fn note_end(desc: &Desc) {
-    let side = desc.side();
-    let comes_from_afar = desc.is_bridged() || side.is(state::MET);
-    if crate::config().bridge_short_lived || !comes_from_afar || desc.end() != End::Client {
+/// A connection is closed here, as a whole or by one of its holders: how a client used it tells what the next ones to the
+/// same place want.
+fn note_end(desc: &Desc, whole: bool) {
+    let ticket = desc.ticket.take();
+    if desc.end() != End::Client {
         return;
     }
+    let side = desc.side();
     let life = Life { sends: desc.pace.sends(), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
-    lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
+    let comes_from_afar = desc.is_bridged() || side.is(state::MET);
+    match ticket {
+        Some(ticket) if whole && !comes_from_afar => lookup::ended(ticket, Some(life)),
+        Some(ticket) => lookup::abandoned(ticket),
+        None => {}
+    }
+    if whole && comes_from_afar && !crate::config().bridge_short_lived {
+        lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
+    }
 }
 
 #[cfg(test)]

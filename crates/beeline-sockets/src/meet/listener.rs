@@ -110,6 +110,10 @@ unsafe impl Stable for Listener {
     fn next_free(&self) -> &AtomicPtr<Self> {
         &self.next_free
     }
+
+    fn forget_other_threads(&self) {
+        self.lock.reset();
+    }
 }
 
 pub(super) static LISTENERS: Slab<Listener> = Slab::new();

@@ -226,9 +226,7 @@ fn share(tcp: i32, listener: &'static Listener) {
 /// In the child of a `fork`: clients that the parent has taken from the door are the parent's, and this process
 /// serves no door yet.
 pub(super) fn reset_after_fork() {
-    LISTENERS.reset_after_fork(|listener| {
-        listener.lock.reset();
-    });
+    LISTENERS.reset_after_fork();
     table::for_each(|_, desc| {
         let Some(listener) = Listener::of(desc) else { return };
         listener.lock.reset();

@@ -316,6 +316,9 @@ fn await_others() {
 
 /// Lets the offers that `leave` accepts be taken, or takes them to TCP.
 fn settle_all(patience_ns: u64, leave: fn(&'static Desc) -> bool) {
+    if FIRST.load(Relaxed).is_null() {
+        return;
+    }
     let until = kernel::now_ns().saturating_add(patience_ns);
     while any_stays(leave) {
         if kernel::now_ns() >= until {

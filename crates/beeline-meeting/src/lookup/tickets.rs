@@ -1,0 +1,42 @@
+//! What [`paths`](crate::paths) is told of the connections to a destination.
+
+use core::net::SocketAddr;
+
+use super::remembered;
+use crate::brief::Life;
+use crate::kernel;
+use crate::paths::{Path, Paths, Ticket};
+
+/// A connection begins. Which path it takes, with its ticket, which says nothing where the destination is not known yet.
+pub fn begin(destination: SocketAddr) -> Ticket {
+    if crate::config().short_lived_lanes || !destination.ip().is_loopback() {
+        return Ticket::default();
+    }
+    remembered(|entries| {
+        let entry = entries.iter_mut().flatten().find(|entry| entry.destination == destination);
+        entry.map_or_else(Ticket::default, |entry| {
+            let begun_ns = kernel::now_ns();
+            let (path, turn) = entry.paths.begin(begun_ns);
+            Ticket { destination: entry.number, turn, tcp: path == Path::Tcp, begun_ns }
+        })
+    })
+}
+
+/// The connection has ended; over a lane it was used so.
+pub fn ended(ticket: Ticket, life: Option<Life>) {
+    with_ticket(ticket, |paths| paths.ended(ticket, life, kernel::now_ns()));
+}
+
+/// It came to nothing on its path, or nobody sees its end.
+pub fn abandoned(ticket: Ticket) {
+    with_ticket(ticket, Paths::abandoned);
+}
+
+fn with_ticket(ticket: Ticket, f: impl FnOnce(&mut Paths)) {
+    remembered(|entries| {
+        // One that has had to make room is not found any more.
+        if let Some(entry) = entries.iter_mut().flatten().find(|entry| entry.number == ticket.destination) {
+            f(&mut entry.paths);
+        }
+    });
+}

@@ -1,0 +1,473 @@
+//! Which path the short-lived connections to a loopback address take.
+//!
+//! To make a lane costs less than a TCP connection in most places, and more in some, above all where the server forks for
+//! each connection. One that says a few words and is gone never earns that back. No rule tells where it is so, and it
+//! changes while programs run, so it is measured.
+//!
+//! 1. A connection over a lane was *short-lived* as [`Life::was_short`] has it. Of one over TCP only its time is known: it
+//!    was, if it was open for at most [`LONGER`] times as long as those over lanes, or for [`LONG_NS`].
+//! 2. After [`RUN`] such ones in a row to one destination, without [`PAUSE_NS`] between two, the paths are compared, in
+//!    [`TURNS`] turns: lanes, TCP, lanes again.
+//! 3. A turn counts [`COUNTED`] connections at least, and lasts [`TURN_NS`], for much of what TCP costs comes later: sockets
+//!    are freed after a grace period of RCU. As many as were open when it began go before them uncounted, so that those of
+//!    the other path are over. Two times are taken: from the first `connect` to the last `close`, divided by the connections
+//!    that ended meanwhile; and from `connect` to `close` of each. The first is what a client sees that begins again and
+//!    again, the second one that comes by a clock of its own. Of [`MANY`] at once the second stands for both: they wait for
+//!    each other, and the first depends on which of them happened to end.
+//! 4. What else goes on makes a turn longer, never shorter: a path's best turn stands for it. TCP wins if it is shorter by
+//!    a tenth in the first time, or not longer in the first and shorter by a fifth in the second.
+//! 5. The path that won is kept for [`KEPT_NS_MIN`]; then they are compared again. That time doubles with each answer that
+//!    is the same, up to [`KEPT_NS_MAX`].
+//! 6. Where connections come more often than every [`EVERY_NS`], nothing is compared, and nothing left to TCP. It has some
+//!    14,000 ports that it finds at once, and gives none of them to the same destination again within a second
+//!    (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in each short
+//!    measurement, and then looks through all its ports for each connection.
+//! 7. What lives longer wants a lane. So one connection that was not short-lived ends all of this, as a pause does, and as
+//!    do more open connections over TCP than twice those of the comparison.
+//! 8. Where ends are not seen (a socket closed past us, or by another process), more seem to be open than are. That ends in
+//!    rule 7.
+//!
+//! A process counts for itself, and one that connects seldom is not concerned.
+
+use super::brief::Life;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Short lives that are believed.
+const RUN: u32 = 32;
+/// A destination left alone for so long is a new one.
+const PAUSE_NS: u64 = 1_000_000_000;
+/// Turns of a comparison, both paths together.
+const TURNS: u32 = 4;
+/// Connections that a turn counts at least, and how long it lasts at least from the first of them on.
+const COUNTED: u32 = 48;
+const TURN_NS: u64 = 20_000_000;
+/// Open connections that are many.
+const MANY: u32 = 8;
+/// How long the path that won is kept.
+const KEPT_NS_MIN: u64 = 1_000_000_000;
+const KEPT_NS_MAX: u64 = 32_000_000_000;
+/// How much longer than over lanes a short life may be over TCP.
+const LONGER: u64 = 16;
+const LONG_NS: u64 = 10_000_000;
+/// The time between connections below which nothing is left to TCP, and how much sooner they may come once.
+const EVERY_NS: u64 = 100_000;
+const BURST_NS: u64 = 100_000_000;
+/// Connections that may always be open.
+const OPEN_MIN: u32 = 16;
+
+/// A way for a connection's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    Lane = 0,
+    Tcp = 1,
+}
+
+/// What a connection belongs to, from its beginning to its end. Valid when zeroed: it belongs to nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ticket {
+    /// The destination's, which is never 0.
+    pub destination: u32,
+    /// The turn that counts it; 0 for none.
+    pub turn: u32,
+    /// Whether it went by TCP.
+    pub tcp: bool,
+    pub begun_ns: u64,
+}
+
+/// Where a ticket is kept. Valid when zeroed; used by whoever connects or closes the socket.
+#[derive(Default)]
+pub struct TicketCell {
+    destination: AtomicU32,
+    turn: AtomicU32,
+    tcp: AtomicU32,
+    begun_ns: AtomicU64,
+}
+
+impl TicketCell {
+    /// Keeps a ticket. Returns the one before.
+    pub fn replace(&self, ticket: Ticket) -> Option<Ticket> {
+        let before = self.take();
+        self.turn.store(ticket.turn, Relaxed);
+        self.tcp.store(ticket.tcp.into(), Relaxed);
+        self.begun_ns.store(ticket.begun_ns, Relaxed);
+        self.destination.store(ticket.destination, Relaxed);
+        before
+    }
+
+    /// Takes the ticket, if there is one.
+    pub fn take(&self) -> Option<Ticket> {
+        if self.destination.load(Relaxed) == 0 {
+            return None;
+        }
+        Some(Ticket {
+            destination: self.destination.swap(0, Relaxed),
+            turn: self.turn.load(Relaxed),
+            tcp: self.tcp.load(Relaxed) != 0,
+            begun_ns: self.begun_ns.load(Relaxed),
+        })
+    }
+}
+
+/// The times of a path's best turn, by rule 3.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    each_ns: u64,
+    life_ns: u64,
+    /// The second stands for both.
+    many: bool,
+}
+
+impl Times {
+    const NONE: Self = Self { each_ns: u64::MAX, life_ns: u64::MAX, many: false };
+
+    fn first(self) -> u64 {
+        if self.many { self.life_ns } else { self.each_ns }
+    }
+}
+
+/// Whether TCP wins (rules 4 and 6).
+fn tcp_wins(lane: Times, tcp: Times) -> bool {
+    let shorter = |path: u64, other: u64, part: u64| path < other - other / part;
+    let not_longer = tcp.first() <= lane.first().saturating_add(lane.first() / 16);
+    let better = shorter(tcp.first(), lane.first(), 10) || not_longer && shorter(tcp.life_ns, lane.life_ns, 5);
+    better && tcp.each_ns >= EVERY_NS
+}
+
+/// A turn of a comparison.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    /// Its number among all of the destination; lanes have the odd ones.
+    number: u32,
+    /// Whether many were open when it began, and how many still go before those that count.
+    many: bool,
+    before: u32,
+    /// Those that were counted: their first `connect`, how many have ended, how long they were open.
+    first_ns: u64,
+    ended: u32,
+    lives_ns: u64,
+    /// All that have ended since `first_ns`.
+    ends: u32,
+}
+
+impl Turn {
+    const fn path(&self) -> Path {
+        if self.number % 2 == 1 { Path::Lane } else { Path::Tcp }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// So many short lives in a row.
+    Watching { run: u32, since_ns: u64 },
+    /// Turns are left.
+    Comparing { turn: Turn, left: u32 },
+    /// This path won, and is kept until then. What is left to TCP moves `paid_ns` on (rule 6).
+    Keeping { path: Path, until_ns: u64, paid_ns: u64 },
+}
+
+/// What is known of one destination.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paths {
+    state: State,
+    /// The number of the last turn.
+    turns: u32,
+    /// By path.
+    best: [Times; 2],
+    /// How long the winner is kept, and who won last.
+    kept_ns: u64,
+    won: Option<Path>,
+    /// Connections that have begun and not ended, and the most of them outside of rule 5.
+    open: u32,
+    open_max: u32,
+    /// When a connection began or ended last.
+    seen_ns: u64,
+}
+
+impl Paths {
+    pub(super) const NEW: Self = Self {
+        state: State::Watching { run: 0, since_ns: 0 },
+        turns: 0,
+        best: [Times::NONE; 2],
+        kept_ns: KEPT_NS_MIN,
+        won: None,
+        open: 0,
+        open_max: 0,
+        seen_ns: 0,
+    };
+
+    /// A connection begins. Which path it takes, and the turn that counts it, or 0.
+    pub(super) fn begin(&mut self, now_ns: u64) -> (Path, u32) {
+        self.age(now_ns);
+        if let State::Keeping { path, until_ns, paid_ns } = &mut self.state {
+            let over_tcp = *path == Path::Tcp;
+            *paid_ns = now_ns.max(paid_ns.saturating_add(EVERY_NS));
+            let too_often = *paid_ns > now_ns.saturating_add(BURST_NS);
+            let too_many = self.open > self.open_max.saturating_mul(2).saturating_add(OPEN_MIN);
+            if over_tcp && (too_often || too_many) {
+                self.forget();
+            } else if now_ns >= *until_ns {
+                self.compare();
+            }
+        }
+        let begun = match &mut self.state {
+            State::Watching { .. } => (Path::Lane, 0),
+            State::Keeping { path, .. } => (*path, 0),
+            State::Comparing { turn, .. } if turn.before != 0 => {
+                turn.before -= 1;
+                (turn.path(), 0)
+            }
+            State::Comparing { turn, .. } => {
+                if turn.first_ns == 0 {
+                    turn.first_ns = now_ns;
+                }
+                (turn.path(), turn.number)
+            }
+        };
+        self.open = self.open.saturating_add(1);
+        if !matches!(self.state, State::Keeping { .. }) {
+            self.open_max = self.open_max.max(self.open);
+        }
+        begun
+    }
+
+    /// One that had begun came to nothing on its path.
+    pub(super) fn abandoned(&mut self) {
+        self.open = self.open.saturating_sub(1);
+    }
+
+    /// A connection has ended; over a lane it was used so.
+    pub(super) fn ended(&mut self, ticket: Ticket, life: Option<Life>, now_ns: u64) {
+        self.age(now_ns);
+        self.open = self.open.saturating_sub(1);
+        let life_ns = now_ns.saturating_sub(ticket.begun_ns);
+        let was_short = life.map_or_else(
+            || life_ns <= self.best[Path::Lane as usize].life_ns.saturating_mul(LONGER).max(LONG_NS),
+            Life::was_short,
+        );
+        if !was_short {
+            return self.forget();
+        }
+        match &mut self.state {
+            State::Watching { run: 0, .. } => {
+                self.state = State::Watching { run: life.is_some().into(), since_ns: now_ns }
+            }
+            State::Watching { run, since_ns } => {
+                *run += u32::from(life.is_some());
+                let every_ns = now_ns.saturating_sub(*since_ns) / u64::from(*run);
+                if *run >= RUN && every_ns < EVERY_NS {
+                    *run = 0;
+                } else if *run >= RUN {
+                    self.compare();
+                }
+            }
+            State::Comparing { turn, .. } if turn.first_ns != 0 => {
+                turn.ends += 1;
+                if ticket.turn == turn.number {
+                    turn.ended += 1;
+                    turn.lives_ns = turn.lives_ns.saturating_add(life_ns);
+                }
+                if turn.ended >= COUNTED && now_ns.saturating_sub(turn.first_ns) >= TURN_NS {
+                    self.turn_over(now_ns);
+                }
+            }
+            State::Comparing { .. } | State::Keeping { .. } => {}
+        }
+    }
+
+    fn compare(&mut self) {
+        self.best = [Times::NONE; 2];
+        // A comparison begins with lanes.
+        self.turns = self.turns.wrapping_add(self.turns % 2);
+        self.begin_turn(TURNS);
+    }
+
+    fn begin_turn(&mut self, left: u32) {
+        self.turns = self.turns.wrapping_add(1).max(1);
+        let (number, many, before) = (self.turns, self.open >= MANY, self.open);
+        let turn = Turn { number, many, before, first_ns: 0, ended: 0, lives_ns: 0, ends: 0 };
+        self.state = State::Comparing { turn, left };
+    }
+
+    /// The turn has counted all that it counts.
+    fn turn_over(&mut self, now_ns: u64) {
+        let State::Comparing { turn, left } = self.state else { return };
+        let best = &mut self.best[turn.path() as usize];
+        best.each_ns = best.each_ns.min(now_ns.saturating_sub(turn.first_ns) / u64::from(turn.ends.max(1)));
+        best.life_ns = best.life_ns.min(turn.lives_ns / u64::from(turn.ended.max(1)));
+        best.many |= turn.many;
+        if left > 1 {
+            return self.begin_turn(left - 1);
+        }
+        let [lane, tcp] = self.best;
+        let path = if tcp_wins(lane, tcp) { Path::Tcp } else { Path::Lane };
+        let same = self.won.replace(path) == Some(path);
+        self.kept_ns = if same { self.kept_ns.saturating_mul(2).min(KEPT_NS_MAX) } else { KEPT_NS_MIN };
+        self.state = State::Keeping { path, until_ns: now_ns.saturating_add(self.kept_ns), paid_ns: now_ns };
+    }
+
+    /// Lanes from now on, until there is another run. What is open stays counted.
+    fn forget(&mut self) {
+        *self = Self { turns: self.turns, open: self.open, seen_ns: self.seen_ns, ..Self::NEW };
+    }
+
+    fn age(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.seen_ns) > PAUSE_NS {
+            self.forget();
+            self.open = 0;
+        }
+        self.seen_ns = now_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Life = Life { sends: 1, bytes: 2 };
+    const LONG: Life = Life { sends: 1_000, bytes: 2 };
+
+    /// Clients that begin again and again, each connection as long as its path takes.
+    struct Clients {
+        paths: Paths,
+        now_ns: u64,
+        open: Vec<(u64, Ticket)>,
+        lane_ns: u64,
+        tcp_ns: u64,
+        tcp: u32,
+    }
+
+    impl Clients {
+        fn new(lane_ns: u64, tcp_ns: u64) -> Self {
+            Self { paths: Paths::NEW, now_ns: 1, open: Vec::new(), lane_ns, tcp_ns, tcp: 0 }
+        }
+
+        fn begin(&mut self) {
+            let (path, turn) = self.paths.begin(self.now_ns);
+            let tcp = path == Path::Tcp;
+            self.tcp += u32::from(tcp);
+            let takes_ns = if tcp { self.tcp_ns } else { self.lane_ns };
+            let ticket = Ticket { destination: 1, turn, tcp, begun_ns: self.now_ns };
+            self.open.push((self.now_ns + takes_ns, ticket));
+        }
+
+        fn end_next(&mut self) {
+            let next = (0..self.open.len()).min_by_key(|index| self.open[*index].0).unwrap();
+            let (at_ns, ticket) = self.open.remove(next);
+            self.now_ns = self.now_ns.max(at_ns);
+            self.paths.ended(ticket, (!ticket.tcp).then_some(SHORT), self.now_ns);
+        }
+
+        /// So many connections, `at_once` at a time. Returns how many went by TCP.
+        fn run(&mut self, at_once: usize, connections: u32) -> u32 {
+            let before = self.tcp;
+            for _ in 0..connections {
+                if self.open.len() >= at_once {
+                    self.end_next();
+                }
+                self.begin();
+            }
+            self.tcp - before
+        }
+    }
+
+    /// Connections that take so many times [`EVERY_NS`] over each path; enough of them for a comparison and what follows.
+    fn compared(at_once: usize, lane: u64, tcp: u64) -> Clients {
+        let each_ns = EVERY_NS / 10 * at_once as u64;
+        let mut clients = Clients::new(lane * each_ns, tcp * each_ns);
+        clients.run(at_once, 4_000);
+        clients
+    }
+
+    #[test]
+    fn the_faster_path_is_kept_but_for_comparisons() {
+        for at_once in [1, 3, 20, 200] {
+            let tcp = compared(at_once, 20, 15).run(at_once, 20_000);
+            assert!(tcp > 18_000, "{at_once} at once: {tcp}");
+            let tcp = compared(at_once, 15, 20).run(at_once, 20_000);
+            assert!(tcp < 2_000, "{at_once} at once: {tcp}");
+        }
+    }
+
+    #[test]
+    fn equal_paths_leave_lanes() {
+        assert!(compared(4, 40, 39).run(4, 20_000) < 2_000);
+    }
+
+    #[test]
+    fn what_comes_too_often_for_tcp_is_never_left_to_it() {
+        assert_eq!(compared(1, 9, 5).tcp, 0);
+    }
+
+    #[test]
+    fn what_comes_more_often_than_before_is_taken_back() {
+        let mut clients = compared(1, 40, 20);
+        assert!(clients.run(1, 200) > 0);
+        clients.end_next();
+        clients.open.clear();
+        let left = (0..4_000).filter(|_| {
+            clients.now_ns += EVERY_NS / 2;
+            let tcp = clients.paths.begin(clients.now_ns).0 == Path::Tcp;
+            clients.paths.abandoned();
+            tcp
+        });
+        assert!(left.count() <= (2 * BURST_NS / EVERY_NS) as usize + 1);
+    }
+
+    #[test]
+    fn a_path_that_becomes_slower_is_left() {
+        let mut clients = compared(4, 20, 15);
+        clients.lane_ns = clients.tcp_ns / 2;
+        // What was kept at last is kept for some seconds more.
+        clients.run(4, 300_000);
+        assert!(clients.run(4, 10_000) < 2_000);
+    }
+
+    #[test]
+    fn few_connections_are_never_left_to_tcp() {
+        let mut clients = Clients::new(500_000, 400_000);
+        assert_eq!(clients.run(1, RUN), 0);
+        for _ in 0..100 {
+            clients.now_ns += 2 * PAUSE_NS;
+            assert_eq!(clients.run(1, RUN / 2), 0);
+        }
+    }
+
+    #[test]
+    fn one_that_lives_longer_ends_it() {
+        let mut clients = compared(1, 20, 15);
+        clients.end_next();
+        assert_eq!(clients.paths.begin(clients.now_ns).0, Path::Tcp);
+        let ticket = Ticket { destination: 1, turn: 0, tcp: false, begun_ns: clients.now_ns };
+        clients.paths.ended(ticket, Some(LONG), clients.now_ns);
+        assert_eq!(clients.run(1, RUN), 0);
+    }
+
+    #[test]
+    fn one_that_is_open_for_long_over_tcp_ends_it() {
+        let mut clients = compared(1, 20, 15);
+        clients.tcp_ns = LONG_NS + 1;
+        clients.end_next();
+        clients.begin();
+        clients.end_next();
+        clients.tcp = 0;
+        assert_eq!(clients.run(1, RUN), 0);
+    }
+
+    #[test]
+    fn those_that_are_opened_and_kept_get_lanes() {
+        let mut clients = compared(1, 20, 15);
+        let kept = (0..100).filter(|_| clients.paths.begin(clients.now_ns).0 == Path::Tcp).count();
+        assert!(kept <= (2 + OPEN_MIN + 1) as usize, "{kept}");
+    }
+
+    #[test]
+    fn a_ticket_is_taken_once() {
+        let cell = TicketCell::default();
+        assert_eq!(cell.take(), None);
+        let ticket = Ticket { destination: 7, turn: 3, tcp: true, begun_ns: 9 };
+        assert_eq!(cell.replace(ticket), None);
+        assert_eq!(cell.replace(Ticket { turn: 4, ..ticket }), Some(ticket));
+        assert_eq!(cell.take().map(|ticket| ticket.turn), Some(4));
+        assert_eq!(cell.take(), None);
+    }
+}
