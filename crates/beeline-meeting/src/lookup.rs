@@ -41,7 +41,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 pub use tickets::{abandoned, begin, ended};
 
-pub use afar::{Afar, afar, note_unmet, source_for};
+pub use afar::{Afar, afar, elsewhere, note_unmet, source_for};
 
 const NETLINK_ROUTE: i32 = 0;
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -197,40 +197,6 @@ pub(super) fn local(destination: SocketAddr) -> Result<Local, Reason> {
         Place::Here(local) => Ok(local),
         Place::Elsewhere(_) => Err(Reason::NotLocal),
     }
-}
-
-/// The address from which a destination on another host is reached.
-///
-/// # Errors
-/// [`Reason::NotLocal`] when there is no route, [`Reason::LookupFailed`], or why the bridge does not take us there.
-pub(super) fn elsewhere(destination: SocketAddr) -> Result<IpAddr, Reason> {
-    may_be_bridged(destination)?;
-    match place(destination)? {
-        Place::Elsewhere(Some(_)) if is_left(destination) => Err(Reason::BridgeShortLived),
-        Place::Elsewhere(Some(source)) => Ok(source),
-        Place::Here(_) | Place::Elsewhere(None) => Err(Reason::NotLocal),
-    }
-}
-
-/// Whether the bridge has said nothing against a destination of late.
-///
-/// # Errors
-/// What it has said.
-fn may_be_bridged(destination: SocketAddr) -> Result<(), Reason> {
-    match recall(destination).and_then(|entry| entry.refused) {
-        Some((reason, until_ns)) if kernel::now_ns() < until_ns => Err(reason),
-        _ => Ok(()),
-    }
-}
-
-/// Whether a connection is left to TCP because those before it were short-lived. To be asked once for each connection, of
-/// which it counts so many.
-fn is_left(destination: SocketAddr) -> bool {
-    let mut left = false;
-    if recall(destination).is_some_and(|entry| entry.brief.is_known()) {
-        change(destination, |entry| left = entry.brief.leaves(kernel::now_ns()));
-    }
-    left
 }
 
 /// Notes how a connection over the bridge was used.

@@ -1,11 +1,45 @@
-//! What is remembered of destinations in other network namespaces ([`super::super::agent`]).
+//! What is remembered of destinations on other hosts, and in other network namespaces ([`super::super::agent`]).
 
 use core::net::{IpAddr, SocketAddr};
 
 use beeline_stats::Reason;
 
-use super::{Place, REFUSED_NS, change, is_left, may_be_bridged, place, recall};
+use super::{Place, REFUSED_NS, change, place, recall};
 use crate::kernel;
+
+/// The address from which a destination on another host is reached.
+///
+/// # Errors
+/// [`Reason::NotLocal`] when there is no route, [`Reason::LookupFailed`], or why the bridge does not take us there.
+pub fn elsewhere(destination: SocketAddr) -> Result<IpAddr, Reason> {
+    may_be_bridged(destination)?;
+    match place(destination)? {
+        Place::Elsewhere(Some(_)) if is_left(destination) => Err(Reason::BridgeShortLived),
+        Place::Elsewhere(Some(source)) => Ok(source),
+        Place::Here(_) | Place::Elsewhere(None) => Err(Reason::NotLocal),
+    }
+}
+
+/// Whether the bridge has said nothing against a destination of late.
+///
+/// # Errors
+/// What it has said.
+fn may_be_bridged(destination: SocketAddr) -> Result<(), Reason> {
+    match recall(destination).and_then(|entry| entry.refused) {
+        Some((reason, until_ns)) if kernel::now_ns() < until_ns => Err(reason),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a connection is left to TCP because those before it were short-lived. To be asked once for each connection, of
+/// which it counts so many.
+fn is_left(destination: SocketAddr) -> bool {
+    let mut left = false;
+    if recall(destination).is_some_and(|entry| entry.brief.is_known()) {
+        change(destination, |entry| left = entry.brief.leaves(kernel::now_ns()));
+    }
+    left
+}
 
 /// Which ways to a destination are open, and why the others are not.
 pub struct Afar {

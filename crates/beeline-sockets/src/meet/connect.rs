@@ -82,6 +82,7 @@ pub(crate) unsafe fn connect(
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
         }
         Ok(Made::Answered(reason, errno)) => {
+            desc.ticket.take().into_iter().for_each(lookup::abandoned);
             let _ = settle(desc, reason);
             Outcome::fail(errno)
         }
