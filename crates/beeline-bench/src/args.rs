@@ -114,7 +114,7 @@ pub struct BenchOptions {
     ///
     /// Rate, mean, p50, p99, p99.9 and CPU time of each cell, and a map of the ratios. --only and --except take parts of
     /// names such as epoll-level/one/short1 (see --everyday --list). With --check the exit code is 1 when a cell is slower
-    /// than TCP. About 20 minutes; with --quick about six.
+    /// than TCP. About half an hour; with --quick about ten minutes.
     #[arg(long, conflicts_with_all = ["hosts", "histogram", "transports"])]
     pub everyday: bool,
 

@@ -27,6 +27,7 @@ use core::sync::atomic::{
 use beeline_shm::sys::{self};
 use beeline_stats::Reason;
 
+use crate::control::{self, Control, ONE};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::{Gate, SideState, state};
@@ -176,41 +177,21 @@ fn ask(gate: &Gate) -> Option<i32> {
     received
 }
 
-/// Room for one descriptor in a message.
-#[repr(C, align(8))]
-pub struct Control(pub [u8; 24]);
-
 /// Receives the socket with the right answer.
 fn receive(socket: i32, answer: u64) -> Option<i32> {
     let mut secret = 0u64;
-    let mut control = Control([0; 24]);
+    let mut control = Control::<ONE>::empty();
     let mut part = libc::iovec { iov_base: (&raw mut secret).cast(), iov_len: 8 };
-    let mut message = header(&mut part, &mut control);
+    let mut message = control::message(&mut part, &mut control);
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: all parts are live and of the lengths given.
-    let got = unsafe { kernel::recvmsg(socket, &mut message, flags) };
+    let got = unsafe { kernel::recvmsg(socket, &mut message, flags) }.ok()?;
     // SAFETY: the kernel has filled in the control data.
-    let fd = unsafe {
-        let first = libc::CMSG_FIRSTHDR(&raw const message);
-        let is_rights = first
-            .as_ref()
-            .is_some_and(|first| first.cmsg_level == libc::SOL_SOCKET && first.cmsg_type == libc::SCM_RIGHTS);
-        is_rights.then(|| libc::CMSG_DATA(first).cast::<i32>().read_unaligned())
-    }?;
+    let fd = unsafe { control::sole_descriptor(&message) }?;
     let is_tcp = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
-    if got == Ok(8) && secret == answer && is_tcp {
+    if got == 8 && secret == answer && is_tcp {
         return Some(fd);
     }
     crate::disarm::disarm(fd);
     None
-}
-
-pub fn header(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
-    // SAFETY: all-zero is a valid value of this plain C struct.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len() as _;
-    message
 }

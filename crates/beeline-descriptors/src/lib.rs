@@ -12,6 +12,9 @@
 //! epoll set, then listener, then a description's `tx`, then its `rx`; the fd table's lock is innermost.
 //! Nobody sleeps in the kernel with any of them held.
 
+// Nothing in here may end the program that it is a guest of.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
+
 pub mod anchor;
 pub mod bulk;
 pub mod close;
@@ -29,5 +32,7 @@ pub mod table;
 pub mod watchers;
 
 // What stands below keeps its names here.
-use beeline_guest::{Errno, cancel, changing, config, hidden, kernel, limits, lock, process, slab, stats, wait};
+use beeline_guest::{
+    Errno, cancel, changing, config, control, hidden, kernel, limits, lock, process, slab, stats, wait,
+};
 use beeline_meeting::{bells, disarm, side};

@@ -1,14 +1,14 @@
-//! Read pacing: a blocking reader leaves a stream alone for a moment, the *lull*.
+//! Read pacing: a blocking reader leaves a stream alone for a moment, the *pause*.
 //!
 //! A stream of small messages is better read in batches: a reader that looks at once takes the cache lines away from
 //! the writer for each message (measured with 64 bytes: 5 M/s against 14 M/s on an EPYC). On a Xeon it gave 25 M/s against 21
-//! M/s, in other hours the same, when not only the wait for data had lulls.
+//! M/s, in other hours the same, when not only the wait for data had pauses.
 //!
-//! 1. A stream is recognised in a wait: data came at the first look. From then on each receive begins with a lull.
+//! 1. A stream is recognised in a wait: data came at the first look. From then on each receive begins with a pause.
 //! 2. It is longer while it gives small batches, and shorter when it ends before anything came.
 //! 3. There is none after a receive that took much or filled its buffer: more is there already.
-//! 4. There is none when the program did something else since its last receive: that was a lull of its own.
-//! 5. There is none in a conversation: an end that has sent since waits for an answer, for which a lull would only be
+//! 4. There is none when the program did something else since its last receive: that was a pause of its own.
+//! 5. There is none in a conversation: an end that has sent since waits for an answer, for which a pause would only be
 //!    late.
 
 use core::hint::spin_loop;
@@ -17,19 +17,19 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::wait::ticks;
 
-/// Longest lull, in pauses of the CPU (about 50 ns each on the development machines).
+/// Longest pause, in `pause` instructions (about 50 ns each on the development machines).
 const PAUSES_MAX: u32 = 128;
 /// A batch that is worth what it costs, in bytes.
 const BATCH_BYTES: usize = 4096;
 /// Time between two receives in which a program cannot have done much, in [`ticks`]: a microsecond or two.
 const GAP_TICKS: u64 = 4000;
-/// Looks after a lull within which data has come early enough for the lull to be right.
+/// Looks after a pause within which data has come early enough for the pause to be right.
 const LOOKS_KEPT: u32 = 4;
 
 /// What is known of a connection's pace. Used by whoever has the lock for receiving.
 #[derive(Default)]
 pub struct ReadPacing {
-    /// How long it is, in pauses of the CPU; 0 outside of a stream.
+    /// How long a pause is, in `pause` instructions; 0 outside of a stream.
     pauses: AtomicU32,
     /// What this end had sent, modulo 2^32, when that was set.
     sent: AtomicU32,

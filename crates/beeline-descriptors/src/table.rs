@@ -166,7 +166,7 @@ fn entry(fd: i32) -> Option<&'static AtomicPtr<Desc>> {
     let fd = fd as u32 as usize;
     let chunk = ROOT.get(fd / CHUNK_FDS)?.load(Ordering::Acquire);
     // SAFETY: null or a chunk that is never unmapped.
-    unsafe { chunk.as_ref() }.map(|chunk| &chunk[fd % CHUNK_FDS])
+    unsafe { chunk.as_ref() }.and_then(|chunk| chunk.get(fd % CHUNK_FDS))
 }
 
 fn grow(fd: i32) -> Option<&'static AtomicPtr<Desc>> {

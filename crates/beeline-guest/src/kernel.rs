@@ -38,7 +38,7 @@ impl SockAddr {
             return None;
         }
         // Byte 2 stays NUL, which makes the name abstract.
-        address.bytes_mut()[3..3 + name.len()].copy_from_slice(name);
+        address.bytes_mut().get_mut(3..)?.get_mut(..name.len())?.copy_from_slice(name);
         address.length = 3 + name.len() as u32;
         Some(address)
     }
@@ -58,8 +58,10 @@ impl SockAddr {
     #[must_use]
     pub fn abstract_name(&self) -> Option<&[u8]> {
         let is_unix = i32::from(self.storage.ss_family) == libc::AF_UNIX;
-        let bytes = self.bytes().get(..self.length as usize)?;
-        (is_unix && bytes.len() > 3 && bytes[2] == 0).then(|| &bytes[3..])
+        match self.bytes().get(..self.length as usize)? {
+            [_, _, 0, name @ ..] if is_unix && !name.is_empty() => Some(name),
+            _ => None,
+        }
     }
 
     /// The internet address of `address`, as `AF_INET6` if `family` asks for it.

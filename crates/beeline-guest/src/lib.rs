@@ -16,9 +16,13 @@
 //!
 //! [`upkeep`] is how waits do what crates above have to do.
 
+// Nothing in here may end the program that it is a guest of.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
+
 pub mod app_memory;
 pub mod cancel;
 pub mod changing;
+pub mod control;
 pub mod fd_cell;
 pub mod hidden;
 pub mod kernel;

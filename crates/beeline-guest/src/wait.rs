@@ -3,7 +3,8 @@
 //! Interrupts when idle, polling when busy. A wait for a connection spins first if that has paid lately:
 //!
 //! 1. Each connection has a budget. A wait that ends with news within `spin_ns_max`, spinning or asleep, makes it
-//!    `spin_ns_max`; a spin that ends with nothing halves it.
+//!    `spin_ns_max`; a spin that ends with nothing halves it, and so does one that ends with news of a kernel socket, a
+//!    timer or a pipe beside lanes, of which a sleep would have heard as soon.
 //!    A waiter whose sleep costs more than that of one connection, an epoll set with many, spins longer by as much;
 //!    so does every waiter where system calls are dear, as under a tracer: see [`priced`].
 //! 2. Both ends of a conversation may be asleep at each message only because the other is: neither hears within
@@ -76,6 +77,8 @@ pub enum Woken {
 pub enum Look {
     /// There is news.
     News,
+    /// There is news that nobody has to spin for: the kernel would have told of it as soon.
+    Foreign,
     /// There is none.
     Nothing,
     /// There is none, and that took a system call.
@@ -363,6 +366,11 @@ impl Budget<'_> {
                         if patience.since_ns != 0 {
                             stats::count(Counter::SpinsPaid, 1);
                         }
+                        return Spun::News;
+                    }
+                    Look::Foreign => {
+                        self.failed(false);
+                        stats::count(Counter::SpinsFailed, 1);
                         return Spun::News;
                     }
                     Look::Nothing => {}

@@ -54,7 +54,7 @@
 //!    the word would be cleared, and the bells that filled the socket counted before and taken out.
 //!
 //! 6. A bell may lie in the socket of a reader that looks at the ring itself and never arms. It may take all
-//!    bells out ([`Reader::hush`]) if it knows that nobody sleeps on the anchor and that whoever wants to will arm
+//!    bells out ([`Reader::drain_bells`]) if it knows that nobody sleeps on the anchor and that whoever wants to will arm
 //!    first, under the rx lock.
 //!
 //! # Waking a writer

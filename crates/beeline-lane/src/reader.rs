@@ -80,7 +80,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
     ///
     /// # Errors
     /// [`Fault::CursorBeyondRing`].
-    pub fn lying(&self) -> Result<Option<(u32, u32)>, Fault> {
+    pub fn readable(&self) -> Result<Option<(u32, u32)>, Fault> {
         let Look { unread, bound, position } = self.look()?;
         Ok((bound != 0 || unread == 0).then_some((bound, position)))
     }
@@ -287,7 +287,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
     ///
     /// # Errors
     /// A [`Fault`] of the peer.
-    pub fn hush(&self, bells: &impl Bells) -> Result<(), Fault> {
+    pub fn drain_bells(&self, bells: &impl Bells) -> Result<(), Fault> {
         if self.writer_must_wait(self.unread()?) {
             return Ok(());
         }

@@ -149,10 +149,10 @@ impl Lane {
     }
 
     fn read(&mut self, end: End, length: usize) {
-        let (unread, position) = self.reader(end).lying().unwrap().unwrap();
-        let mut lying = vec![0; unread as usize];
-        self.memory.copy_out(end.peer(), position, Sink::from(&mut lying[..]));
-        assert!(self.streams[end.peer() as usize].bytes.iter().eq(&lying));
+        let (unread, position) = self.reader(end).readable().unwrap().unwrap();
+        let mut readable = vec![0; unread as usize];
+        self.memory.copy_out(end.peer(), position, Sink::from(&mut readable[..]));
+        assert!(self.streams[end.peer() as usize].bytes.iter().eq(&readable));
         let mut buffer = vec![0xA5; length];
         // The short way, where it is open, does the same.
         let limit = if length % 2 == 1 { SMALL_BYTES } else { 0 };

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
-use beeline_wire::agent::{ANSWER_BYTES, Answer, Besides, Question, SOCKET};
+use beeline_wire::agent::{ANSWER_BYTES, Answer, Besides, Question, SOCKET, SOCKET_PATH};
 
 use crate::Errno;
 use crate::disarm::disarm;
@@ -51,17 +51,7 @@ pub fn is_there() -> bool {
 
 #[cold]
 fn look(now_ns: u64) -> bool {
-    /// The path with the NUL that the kernel wants.
-    const PATH: [u8; SOCKET.len() + 1] = {
-        let mut bytes = [0; SOCKET.len() + 1];
-        let mut at = 0;
-        while at < SOCKET.len() {
-            bytes[at] = SOCKET.as_bytes()[at];
-            at += 1;
-        }
-        bytes
-    };
-    let args = [libc::AT_FDCWD as usize, PATH.as_ptr() as usize, libc::W_OK as usize, 0, 0, 0];
+    let args = [libc::AT_FDCWD as usize, SOCKET_PATH.as_ptr() as usize, libc::W_OK as usize, 0, 0, 0];
     // SAFETY: a NUL-terminated path and plain numbers.
     let there = unsafe { call(libc::SYS_faccessat, args) }.is_ok();
     THERE.store(there, Relaxed);

@@ -2,17 +2,13 @@
 //!
 //! This is all that the kernel's side of a bell takes. Who knows an end says besides whether the peer is gone.
 
-use core::mem::MaybeUninit;
-
 use beeline_lane::BellFault;
 use beeline_shm::sys::SysResult;
 use beeline_wire::hello::BELL;
 
+use crate::control::{self, Control, RIGHTS_MAX, control_bytes};
 use crate::disarm::disarm_rights;
 use crate::{Errno, calibrate, kernel, wait};
-
-/// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
-const RIGHTS_MAX: usize = 253;
 
 /// The bells of an anchor, by its descriptor.
 #[derive(Clone, Copy)]
@@ -77,12 +73,12 @@ impl AnchorBells {
         let mut left = count as usize;
         while left != 0 {
             let mut bytes = [0u8; 64];
-            let part = left.min(bytes.len());
-            let got = receive(self.0, &mut bytes[..part])?;
+            let part = bytes.get_mut(..left.min(64)).unwrap_or_default();
+            let got = receive(self.0, part)?;
             if got == 0 {
                 return Ok(());
             }
-            if bytes[..got].iter().any(|byte| *byte != BELL) {
+            if part.iter().take(got).any(|byte| *byte != BELL) {
                 return Err(BellFault::BadBell);
             }
             left -= got;
@@ -137,18 +133,9 @@ fn set_send_buffer(fd: i32, bytes: i32) {
 /// Receives bytes with room for every descriptor a hostile peer may have attached: what does not fit the
 /// kernel would drop itself, and dropping a socket with a long linger blocks.
 fn receive(fd: i32, bytes: &mut [u8]) -> Result<usize, BellFault> {
-    // SAFETY: computes a size.
-    const SPACE: usize = unsafe { libc::CMSG_SPACE((RIGHTS_MAX * size_of::<i32>()) as u32) } as usize;
-    #[repr(align(8))]
-    struct Control(MaybeUninit<[u8; SPACE]>);
-    let mut control = Control(MaybeUninit::uninit());
+    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>::empty();
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: all-zero is a valid value of this plain C struct.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = SPACE as _;
+    let mut message = control::message(&mut part, &mut control);
     // SAFETY: iovec, buffer and control space are live and of the lengths given.
     match unsafe { kernel::recvmsg(fd, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) } {
         Ok(got) => {

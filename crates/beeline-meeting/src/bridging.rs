@@ -111,7 +111,7 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
 
 /// What lies at the front of the ring that an end reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lying {
+pub enum Readable {
     /// So many bytes, the first at this position; none if there are none.
     Bytes(u32, u32),
     /// An urgent byte, or one to pass over.
@@ -178,10 +178,10 @@ impl LaneEnd {
     /// # Errors
     /// [`Fault::CursorBeyondRing`].
     #[inline]
-    pub fn lying(&self) -> Result<Lying, Fault> {
-        Ok(match self.reader().lying()? {
-            Some((count, position)) => Lying::Bytes(count, position),
-            None => Lying::Urgent,
+    pub fn readable(&self) -> Result<Readable, Fault> {
+        Ok(match self.reader().readable()? {
+            Some((count, position)) => Readable::Bytes(count, position),
+            None => Readable::Urgent,
         })
     }
 

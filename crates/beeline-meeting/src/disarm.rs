@@ -1,22 +1,18 @@
 //! Getting rid of descriptors that a stranger has sent.
 
-use crate::kernel;
+use crate::{control, kernel};
 
 /// Closes all descriptors that came with a message, lingering cleared first so that no close can block.
 pub(crate) fn disarm_rights(message: &libc::msghdr) {
-    // SAFETY: the kernel filled in the control data of this message; the CMSG walk stays within it.
+    // SAFETY: the kernel filled in the control data of this message; as many descriptors lie there as the length says.
     unsafe {
-        let mut header = libc::CMSG_FIRSTHDR(message);
-        while let Some(control) = header.as_ref() {
-            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(header).cast::<i32>();
-                let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+        control::each(message, |header, data, bytes| {
+            if control::is_rights(header) {
                 for index in 0..bytes / size_of::<i32>() {
-                    disarm(data.add(index).read_unaligned());
+                    disarm(data.cast::<i32>().add(index).read_unaligned());
                 }
             }
-            header = libc::CMSG_NXTHDR(message, header);
-        }
+        });
     }
 }
 

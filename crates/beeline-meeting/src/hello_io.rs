@@ -5,8 +5,6 @@
 //! descriptor is checked (`F_GET_SEALS` first: it never blocks) before anything else is done with it; all
 //! others are disarmed and closed.
 
-use core::mem::MaybeUninit;
-
 use beeline_lane::{LaneMemory, offer};
 use beeline_shm::memfd::{self, FileId, MemfdFault};
 use beeline_shm::{MapError, sys};
@@ -14,20 +12,9 @@ use beeline_stats::{Poison, Reason};
 use beeline_wire::Hello;
 use beeline_wire::hello::HELLO_BYTES;
 
+use crate::control::{self, Control, RIGHTS_MAX, control_bytes, message, message_with};
 use crate::disarm::{disarm, disarm_rights};
 use crate::{Errno, kernel, limits};
-
-/// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
-const RIGHTS_MAX: usize = 253;
-
-/// Room for control data, aligned as the kernel's headers are.
-#[repr(C, align(8))]
-struct Control<const N: usize>(MaybeUninit<[u8; N]>);
-
-const fn control_bytes(descriptors: usize) -> usize {
-    // SAFETY: computes a size from a small number.
-    unsafe { libc::CMSG_SPACE((descriptors * size_of::<i32>()) as u32) as usize }
-}
 
 /// Sends a hello with the lane's memfd.
 ///
@@ -36,17 +23,8 @@ const fn control_bytes(descriptors: usize) -> usize {
 pub(super) fn send(anchor: i32, hello: &Hello, memfd: i32) -> Result<(), Errno> {
     let mut bytes = hello.encode();
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control::<{ control_bytes(1) }>(MaybeUninit::zeroed());
-    let mut message = message(&mut part, &mut control);
-    // SAFETY: the control space is zeroed and large enough for one header with one descriptor.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(size_of::<i32>() as u32) as _;
-        libc::CMSG_DATA(header).cast::<i32>().write_unaligned(memfd);
-    }
-    message.msg_controllen = control_bytes(1) as _;
+    let mut control = Control::empty();
+    let message = message_with(&mut part, &mut control, memfd);
     // SAFETY: iovec, bytes and control data are live and of the lengths given.
     match unsafe { kernel::sendmsg(anchor, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
         Ok(HELLO_BYTES) => Ok(()),
@@ -54,16 +32,6 @@ pub(super) fn send(anchor: i32, hello: &Hello, memfd: i32) -> Result<(), Errno> 
         Ok(_) => Err(Errno(libc::EPROTO)),
         Err(errno) => Err(errno),
     }
-}
-
-fn message<const N: usize>(part: &mut libc::iovec, control: &mut Control<N>) -> libc::msghdr {
-    // SAFETY: all-zero is a valid value of this plain C struct.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = N as _;
-    message
 }
 
 /// What a client's anchor holds.
@@ -104,7 +72,7 @@ pub fn look_closely(anchor: i32) -> Waiting {
 fn is_withdrawn(anchor: i32) -> bool {
     let mut bytes = [0u8; HELLO_BYTES];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>(MaybeUninit::uninit());
+    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>::empty();
     let mut message = message(&mut part, &mut control);
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: iovec, buffer and control space are live and of the lengths given.
@@ -146,7 +114,7 @@ pub enum Refusal {
 pub(super) fn receive(anchor: i32) -> Result<Received, Refusal> {
     let mut bytes = [0u8; HELLO_BYTES];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>(MaybeUninit::uninit());
+    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>::empty();
     let mut message = message(&mut part, &mut control);
     // SAFETY: iovec, buffer and control space are live and of the lengths given.
     let length = match unsafe { kernel::recvmsg(anchor, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) } {
@@ -171,16 +139,8 @@ pub(super) fn receive(anchor: i32) -> Result<Received, Refusal> {
 
 /// The one descriptor that came, if it is one.
 fn sole_descriptor(message: &libc::msghdr) -> Option<i32> {
-    // SAFETY: the kernel filled in the control data of this message; the walk stays within it.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(message);
-        let control = header.as_ref()?;
-        let is_one = control.cmsg_level == libc::SOL_SOCKET
-            && control.cmsg_type == libc::SCM_RIGHTS
-            && control.cmsg_len as usize == libc::CMSG_LEN(size_of::<i32>() as u32) as usize
-            && libc::CMSG_NXTHDR(message, header).is_null();
-        is_one.then(|| libc::CMSG_DATA(header).cast::<i32>().read_unaligned())
-    }
+    // SAFETY: the kernel filled in the control data of this message.
+    unsafe { control::sole_descriptor(message) }
 }
 
 /// Checks as much as tells whether we know the lane; [`map`] checks the rest of one that we do not know.

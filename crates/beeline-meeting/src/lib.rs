@@ -14,6 +14,9 @@
 //!
 //! [`bridge`] is all of that for a bridge, which has no sockets.
 
+// Nothing in here may end the program that it is a guest of.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
+
 pub mod agent;
 pub mod bells;
 pub mod bridge;
@@ -35,4 +38,6 @@ pub mod taking;
 pub mod trust;
 
 // What stands below keeps its names here.
-use beeline_guest::{Errno, config, fd_cell, forks, hidden, kernel, limits, lock, proc, process, slab, stats, wait};
+use beeline_guest::{
+    Errno, config, control, fd_cell, forks, hidden, kernel, limits, lock, proc, process, slab, stats, wait,
+};

@@ -96,7 +96,7 @@ struct Entry {
     group_until_ns: u64,
     /// No client finds a door there until then.
     doorless_until_ns: u64,
-    /// The listener whose door somebody has knocked at in vain; 0 for one on another host.
+    /// The listener whose door somebody has tried again in vain; 0 for one on another host.
     vain_cookie: Option<u64>,
     /// No client is left at the door until then; how long that pause is.
     untaken_until_ns: u64,
@@ -320,12 +320,12 @@ pub fn is_crowded(destination: SocketAddr, source: SocketAddr) -> bool {
     ask_listener(destination, source).is_ok_and(|listener| listener.is_full())
 }
 
-/// Whether the door of who listens there now was knocked at in vain.
+/// Whether the door of who listens there now was tried again in vain.
 pub fn was_in_vain(destination: SocketAddr) -> bool {
     recall(destination).is_some_and(|entry| entry.vain_cookie == Some(entry.cookie()))
 }
 
-/// Notes that a client has knocked in vain.
+/// Notes that a client has tried again in vain.
 pub fn note_in_vain(destination: SocketAddr) {
     change(destination, |entry| entry.vain_cookie = Some(entry.cookie()));
 }

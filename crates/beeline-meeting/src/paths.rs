@@ -240,10 +240,9 @@ impl Paths {
         self.age(now_ns);
         self.open = self.open.saturating_sub(1);
         let life_ns = now_ns.saturating_sub(ticket.begun_ns);
-        let was_short = life.map_or_else(
-            || life_ns <= self.best[Path::Lane as usize].life_ns.saturating_mul(LONGER).max(LONG_NS),
-            Life::was_short,
-        );
+        let [lane, _] = self.best;
+        let was_short =
+            life.map_or_else(|| life_ns <= lane.life_ns.saturating_mul(LONGER).max(LONG_NS), Life::was_short);
         if !was_short {
             return self.forget();
         }
@@ -291,7 +290,11 @@ impl Paths {
     /// The turn has counted all that it counts.
     fn turn_over(&mut self, now_ns: u64) {
         let State::Comparing { turn, left } = self.state else { return };
-        let best = &mut self.best[turn.path() as usize];
+        let [lane, tcp] = &mut self.best;
+        let best = match turn.path() {
+            Path::Lane => lane,
+            Path::Tcp => tcp,
+        };
         best.each_ns = best.each_ns.min(now_ns.saturating_sub(turn.first_ns) / u64::from(turn.ends.max(1)));
         best.life_ns = best.life_ns.min(turn.lives_ns / u64::from(turn.ended.max(1)));
         best.many |= turn.many;

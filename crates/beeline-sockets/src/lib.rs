@@ -14,6 +14,9 @@
 //! something of ours; [`life`] follows its fds, forks and programs; [`options`]; [`meet`] makes connections; [`poll`] and
 //! [`epoll`] wait for several, [`io`] for one, and move bytes.
 
+// Nothing in here may end the program that it is a guest of.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
 pub mod calls;
 pub mod epoll;
 pub mod io;
@@ -27,7 +30,7 @@ use beeline_descriptors::{
 };
 pub use beeline_descriptors::{desc, table};
 pub use beeline_guest::{Errno, Outcome, config, forks};
-use beeline_guest::{app_memory, fd_cell, proc, upkeep};
+use beeline_guest::{app_memory, control, fd_cell, proc, upkeep};
 pub use beeline_guest::{cancel, changing, hidden, kernel, limits, lock, process, signals, slab, stats, thread, wait};
 pub use beeline_meeting::side;
 use beeline_meeting::{bells, calibrate};

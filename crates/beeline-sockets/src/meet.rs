@@ -26,8 +26,8 @@
 //! # Rooms
 //!
 //! What two ends need to find each other without knowing descriptions is a crate of its own, `beeline-meeting`. Here
-//! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `turnstile`, `accept`, `admit`, `watched`
-//! and `reset` are the server's part; `connect`, `client`, `knock`, `bridged`, `offers` and `late` the client's, `counted` is
+//! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `accept`, `accept_lock`, `admit`, `watched`
+//! and `reset` are the server's part; `connect`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is
 //! what becomes of both in a program that has left lanes. `retreat` and `release` give way where the program needs what is
 //! ours, `sockets` are what is not connected yet, `fork` is what all of this does at one. `agent` is how both ends meet across
 //! network namespaces.
@@ -40,6 +40,7 @@
 //! then returns at once.
 
 mod accept;
+mod accept_lock;
 mod admit;
 pub(crate) mod agent;
 mod bridged;
@@ -48,7 +49,6 @@ mod connect;
 mod counted;
 mod door;
 mod fork;
-mod knock;
 mod lane;
 mod late;
 mod listener;
@@ -58,8 +58,8 @@ mod offers;
 mod release;
 mod reset;
 mod retreat;
+mod retry;
 mod sockets;
-mod turnstile;
 mod watched;
 
 // What knows no descriptions keeps its names here.

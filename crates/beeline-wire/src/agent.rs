@@ -12,6 +12,8 @@ use crate::bytes::{Writer, array_at, u8_at, u16_at, u32_at};
 
 /// Where the agent listens.
 pub const SOCKET: &str = "/run/beeline-agent/agent.sock";
+/// The same for the kernel.
+pub const SOCKET_PATH: &core::ffi::CStr = c"/run/beeline-agent/agent.sock";
 
 /// Bytes of a question.
 pub const QUESTION_BYTES: usize = 64;
@@ -286,6 +288,11 @@ mod tests {
                 assert_eq!(Answer::decode(&answer.encode(besides)), Some((answer, besides)));
             }
         }
+    }
+
+    #[test]
+    fn the_socket_is_one() {
+        assert_eq!(SOCKET_PATH.to_str(), Ok(SOCKET));
     }
 
     #[test]

@@ -21,6 +21,8 @@ const REQUEST_BYTES: usize = 64;
 const STREAM_BYTES: usize = 65_536;
 /// Ports that clients bind: beside those that the kernel hands out itself.
 const BOUND_PORTS: std::ops::Range<u16> = 10_000..30_000;
+/// How long connections are made before they are counted: the library compares its paths for a tenth of a second.
+const SETTLING: Duration = Duration::from_millis(150);
 /// Bound ports that may be taken by others, one after the other.
 const TAKEN_MAX: usize = 2_000;
 
@@ -120,10 +122,10 @@ fn exchange(mut stream: &TcpStream, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// Does something again and again, and notes the time of each; an eighth of the duration goes by before that.
-fn repeat(duration: Duration, mut operation: impl FnMut(u64) -> Result<()>) -> Result<Seen> {
+/// Does something again and again, and notes the time of each once so much time has gone by.
+fn repeat(warm_up: Duration, duration: Duration, mut operation: impl FnMut(u64) -> Result<()>) -> Result<Seen> {
     let mut seen = Seen::new()?;
-    let warm_until = Instant::now() + duration / 8;
+    let warm_until = Instant::now() + warm_up;
     let mut number = 0;
     while Instant::now() < warm_until {
         operation(number)?;
@@ -145,7 +147,7 @@ fn repeat(duration: Duration, mut operation: impl FnMut(u64) -> Result<()>) -> R
 
 fn pingpong(address: SocketAddrV4, duration: Duration) -> Result<Seen> {
     let stream = open(address)?;
-    repeat(duration, |number| exchange(&stream, number))
+    repeat(duration / 8, duration, |number| exchange(&stream, number))
 }
 
 /// Clients that run at once, each in a thread; their figures together.
@@ -187,7 +189,7 @@ fn short(
             let start = all.start + (index * each) as u16;
             Bound { ports: start..start + each as u16, next: start }
         });
-        repeat(duration, |number| {
+        repeat(SETTLING, duration, |number| {
             let stream = match &mut bound {
                 Some(bound) => bound.open(address)?,
                 None => open(address)?,

@@ -24,7 +24,7 @@ pub(crate) fn cool(desc: &Desc) -> Armed {
 /// As [`cool_set`], for a sleep: ready, too, if a fault was being dealt with meanwhile, which has been taken and may show
 /// only later. No lock may be held.
 pub(super) fn cool_for_sleep(epfd: i32, set: &Set) -> Armed {
-    // In this order: a deal that is open now is seen here, and one that is begun later there.
+    // In this order: an answer that is open now is seen here, and one that is begun later there.
     let begun = ANSWERS_BEGUN.load(SeqCst);
     let open = ANSWERS_OPEN.load(SeqCst) != 0;
     let armed = cool_set(epfd, set, 0);

@@ -95,7 +95,7 @@ pub(super) fn answer_fault(own: &Set, open: &Cell<bool>) -> bool {
     true
 }
 
-/// A handler may fork in the middle of a deal, and its child return here uncounted.
+/// A handler may fork in the middle of an answer, and its child return here uncounted.
 pub(super) fn end_answer() {
     let _ = ANSWERS_OPEN.fetch_update(SeqCst, Relaxed, |open| open.checked_sub(1));
 }

@@ -62,6 +62,7 @@ impl Call {
                 self.push(event);
             }
         }
+        self.ours |= heated;
         self.set.looked.store(self.number, Relaxed);
         if self.filled != begin {
             self.set.busy_waits.store(0, Relaxed);
@@ -130,7 +131,9 @@ impl Call {
             self.drain_bells(fd, desc);
         }
         if let Some((fd, desc)) = listener {
-            foreign |= self.listener_fires(fd, desc, event);
+            let fires = self.listener_fires(fd, desc, event);
+            foreign |= fires;
+            self.ours |= fires;
         }
         foreign || !known && !parked && !self.set.has_strays.load(Relaxed)
     }
@@ -210,7 +213,7 @@ impl Call {
                 && self.set.sleepers.load(Relaxed) == 0
                 && !self.set.exposed.load(Relaxed)
                 && !somebody_polls();
-            if alone { guard.reader().hush(&Anchor(number)) } else { Ok(()) }
+            if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
         };
         if let Err(failure) = hushed {
             let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);

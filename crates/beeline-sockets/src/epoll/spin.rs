@@ -70,7 +70,11 @@ impl Call {
                 let price = looked.wrapping_sub(now);
                 set.look_price.store(price, Relaxed);
                 pause = spin_pause(price);
-                return if news { Look::News } else { Look::Asked };
+                return match news {
+                    true if self.ours => Look::News,
+                    true => Look::Foreign,
+                    false => Look::Asked,
+                };
             }
             watches = watches.saturating_add(1);
             self.watch(&mut place, watches)

@@ -111,6 +111,8 @@ pub(super) struct Call {
     pub(super) departures: u32,
     /// Where the kernel's own events stand among the others.
     pub(super) own: Option<Own>,
+    /// Whether the kernel has told of lanes, or of a listener's clients.
+    pub(super) ours: bool,
 }
 
 impl Call {
@@ -125,6 +127,7 @@ impl Call {
             number: 0,
             departures: set.departed.count(),
             own: None,
+            ours: false,
         }
     }
 
@@ -224,7 +227,9 @@ impl Call {
                 Some(Woken::Ready(count)) => {
                     self.set.last_look.store(ticks(), Relaxed);
                     self.translate(count);
-                    self.slept(&patience);
+                    if self.ours {
+                        self.slept(&patience);
+                    }
                     self.harvest();
                 }
                 None => {

@@ -64,7 +64,7 @@ pub(super) fn read(guard: &RxGuard, mut sink: Sink<'_>, bells: &impl Bells) -> R
         let head = side.rx.head();
         let held = held_at(side, head);
         let count = if held != 0 {
-            let Some((bound, _)) = guard.reader().lying()? else { break };
+            let Some((bound, _)) = guard.reader().readable()? else { break };
             let count = held.min(bound as usize).min(sink.len()).min(PART_BYTES);
             let bytes = part.get_mut(..count).unwrap_or_default();
             load(guard, head, bytes);

@@ -15,8 +15,6 @@
 
 mod peers;
 
-use core::mem::MaybeUninit;
-
 use beeline_shm::sys;
 use beeline_stats::Reason;
 
@@ -24,22 +22,18 @@ use super::adopt::{Part, adopt_all};
 use super::handover::{end_loan, lend, lend_again, part_fds};
 use super::stranger::give_away;
 use crate::changing::changing;
+use crate::control::{self, RIGHTS_MAX};
 use crate::desc::{Desc, Kind};
 use crate::process::is_guest_of_parent;
 use crate::{close, epoll, kernel, meet, options, table};
 
-/// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
-const RIGHTS_MAX: usize = 253;
 /// Ends in one message whose parts are attached.
 const ENDS_MAX: usize = 64;
 /// Room for control data of every kind that an `AF_UNIX` socket has.
 const CONTROL_BYTES: usize = 2048;
+type Control = control::Control<CONTROL_BYTES>;
 const HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
 const FD_BYTES: usize = size_of::<i32>();
-
-/// Room for control data, aligned as the kernel's headers are.
-#[repr(C, align(8))]
-struct Control(MaybeUninit<[u8; CONTROL_BYTES]>);
 
 const fn align(length: usize) -> usize {
     length.next_multiple_of(size_of::<usize>())
@@ -83,7 +77,7 @@ pub unsafe fn send(
     if parcel.count == 0 {
         return None;
     }
-    let mut control = Control(MaybeUninit::uninit());
+    let mut control = Control::empty();
     // SAFETY: valid, as the caller guarantees.
     let Some(message_with_parts) = (unsafe { parcel.attach(&*message, &mut control) }) else {
         parcel.take_back();
@@ -181,7 +175,7 @@ impl Parcel {
         if fds + self.count > RIGHTS_MAX || used + align(length) > CONTROL_BYTES {
             return None;
         }
-        let base = control.0.as_mut_ptr().cast::<u8>();
+        let base = control.address().cast::<u8>();
         // SAFETY: `used` and the room for the parts behind it lie within our buffer, as was checked, and a multiple of
         // eight is aligned for a header there. The app's data is readable for `msg_controllen` bytes by the caller's
         // word; `used` may be up to seven bytes more, padding that the app left out. The parts lie within their array.
@@ -219,23 +213,23 @@ pub unsafe fn receive(
     if !brings_rights(socket) || (message as usize) < 4096 || is_guest_of_parent() {
         return None;
     }
-    let mut control = Control(MaybeUninit::uninit());
+    let mut control = Control::empty();
     // SAFETY: valid, as the caller guarantees.
     let message = unsafe { &mut *message };
     let (room, room_bytes) = (message.msg_control, message.msg_controllen);
     if room.is_null() {
         return None;
     }
-    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_control = control.address();
     message.msg_controllen = CONTROL_BYTES as _;
     let result = receive(message);
-    let mut came = *message;
+    let came = *message;
     message.msg_control = room;
     message.msg_controllen = room_bytes as _;
     if result >= 0 {
         message.msg_flags = came.msg_flags;
         // SAFETY: the kernel filled in the control data of `came`; the app's room is as large as it said.
-        unsafe { deliver(&mut came, message, flags & libc::MSG_PEEK != 0) };
+        unsafe { deliver(&came, message, flags & libc::MSG_PEEK != 0) };
     }
     Some(result)
 }
@@ -244,19 +238,13 @@ pub unsafe fn receive(
 ///
 /// # Safety
 /// The control data of `came` must be the kernel's, and that of `message` room of the app.
-unsafe fn deliver(came: &mut libc::msghdr, message: &mut libc::msghdr, peeked: bool) {
+unsafe fn deliver(came: &libc::msghdr, message: &mut libc::msghdr, peeked: bool) {
     let room = message.msg_control.cast::<u8>();
     let room_bytes = message.msg_controllen;
     let mut filled = 0;
-    // SAFETY: the macros stay within the control data.
-    let mut header = unsafe { libc::CMSG_FIRSTHDR(came) };
-    // SAFETY: null or within the control data.
-    while let Some(control) = unsafe { header.as_ref() } {
-        let mut length = control.cmsg_len.saturating_sub(HEADER_BYTES);
-        // SAFETY: the data follows the header.
-        let data = unsafe { libc::CMSG_DATA(header) };
+    let lay = |control: &libc::cmsghdr, data: *mut u8, mut length: usize| {
         let left = room_bytes.saturating_sub(filled).saturating_sub(HEADER_BYTES);
-        let is_rights = control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS;
+        let is_rights = control::is_rights(control);
         if is_rights {
             // SAFETY: as many descriptors as the length says.
             length = unsafe { take_over(data, length / FD_BYTES, left / FD_BYTES, message, peeked) } * FD_BYTES;
@@ -275,9 +263,9 @@ unsafe fn deliver(came: &mut libc::msghdr, message: &mut libc::msghdr, peeked: b
             }
             filled = (filled + align(HEADER_BYTES + length)).min(room_bytes);
         }
-        // SAFETY: as above.
-        header = unsafe { libc::CMSG_NXTHDR(came, header) };
-    }
+    };
+    // SAFETY: the kernel's, as the caller guarantees.
+    unsafe { control::each(came, lay) };
     message.msg_controllen = filled as _;
 }
 

@@ -4,7 +4,7 @@
 //!
 //! A non-blocking listener is asked at both queues, each of them first every other time, so that neither
 //! starves. A blocking one sleeps on both, with no lock held, and never in the TCP `accept` itself: whoever finds the
-//! TCP queue ready takes from it through the turnstile ([`super::turnstile`]), with nobody in between.
+//! TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with nobody in between.
 //!
 //! # Clients that break the rules, or say nothing
 //!
@@ -24,7 +24,7 @@ use super::listener::Listener;
 use super::listening;
 use super::lobby::{self, send_away};
 use super::reserve;
-use super::{agent, door, pool, reset, retreat, turnstile, watched};
+use super::{accept_lock, agent, door, pool, reset, retreat, watched};
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken, peers_are_near};
@@ -97,7 +97,7 @@ fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, pee
     let anchor = next(listener, flags).ok().flatten();
     let gave_up = {
         let _guard = listener.lock.lock();
-        retreat::give_up_turnstile(listener)
+        retreat::give_up_accept_lock(listener)
     };
     if !gave_up {
         // The door's own number is the last one, then.
@@ -153,7 +153,7 @@ fn eventually(
     if door_first && let Some(accepted) = from_door(desc, listener, flags, peer)? {
         return Ok(accepted);
     }
-    let mut kept = turnstile::Kept::default();
+    let mut kept = accept_lock::Kept::default();
     loop {
         let Came { woken, over_tcp, at_door } = wait_for_client(pin.fd(given), pin, listener, &mut patience);
         match woken {
@@ -178,10 +178,10 @@ fn eventually(
         }
         let mut elsewhere = false;
         if over_tcp {
-            if let Some(passed) = turnstile::pass(listener) {
+            if let Some(held) = accept_lock::try_take(listener) {
                 kept.forget();
                 let taken = (kernel::poll_now(fd, libc::POLLIN) != 0).then(|| take_from_tcp(fd, flags, peer));
-                drop(passed);
+                drop(held);
                 if let Some(taken) = taken {
                     return taken.map(|accepted| came_over_tcp(desc, listener, accepted, flags));
                 }
@@ -212,8 +212,8 @@ fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, patience: &m
     let count = fill(fd, desc, &mut fds);
     let fds = fds.get_mut(..count).unwrap_or_default();
     if !spin(desc, listener, patience, fds) {
-        if let Some(set) = turnstile::set_of(listener) {
-            let (woken, over_tcp, at_door) = pin.while_waiting(|| turnstile::sleep(set, patience));
+        if let Some(set) = accept_lock::set_of(listener) {
+            let (woken, over_tcp, at_door) = pin.while_waiting(|| accept_lock::sleep(set, patience));
             return Came { woken, over_tcp, at_door };
         }
         let woken = pin.while_waiting(|| patience.sleep(fds, None));
@@ -250,11 +250,11 @@ fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut
         }
         budget = PROBE_NS.min(most);
     }
-    if !turnstile::may_spin(listener, budget) {
+    if !accept_lock::may_spin(listener, budget) {
         return false;
     }
     let ready = spin_for(budget, most, desc, patience, fds);
-    turnstile::has_spun(listener);
+    accept_lock::has_spun(listener);
     ready
 }
 

@@ -60,7 +60,7 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
     };
     let verdict = await_verdict(&anchor, lane, if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS });
     if let Err(reason) = verdict {
-        // Room may come at any time: see `knock`.
+        // Room may come at any time: see `retry`.
         if reason != Reason::BridgeFull {
             lookup::note_refused(route.destination, reason);
         }

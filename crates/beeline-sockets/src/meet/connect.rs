@@ -20,7 +20,7 @@ use super::client;
 use super::lookup::{self, Afar, Target};
 use super::pool::{self};
 use super::route::{Reserved, Route, Way, reserve_name};
-use super::{bridged, door, greeting, knock, ports, trust};
+use super::{bridged, door, greeting, ports, retry, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::operations::Operations;
@@ -76,7 +76,7 @@ pub(crate) unsafe fn connect(
         desc.operations.set(&LEFT_TO_TCP);
         return settle(desc, Reason::ShortLived);
     }
-    match knock::patiently(fd, destination, || attempt(fd, desc, destination, allow_lanes)) {
+    match retry::patiently(fd, destination, || attempt(fd, desc, destination, allow_lanes)) {
         Ok(Made::Lane { nonblocking }) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }

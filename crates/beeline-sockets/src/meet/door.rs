@@ -9,8 +9,8 @@
 //! # Shut and open
 //!
 //! A door that nobody serves would swallow clients, whose connect and send succeed without anybody accepting.
-//! So until somebody accepts the door is *shut*, and clients that find it so, and that knock in vain for a moment
-//! ([`super::knock`]), use TCP:
+//! So until somebody accepts the door is *shut*, and clients that find it so, and that try again in vain for a moment
+//! ([`super::retry`]), use TCP:
 //!
 //! 1. Where the process cannot change its user, the door is only bound, and `listen` is called when it opens.
 //!    This costs nothing, and the credentials are the same.
@@ -177,9 +177,9 @@ pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
 #[cold]
 fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
     let Some(reason) = listener.doorless_because() else { return };
-    // One of a crowd that gave its turnstile up stays without a door.
+    // One of a crowd that gave its accept lock up stays without a door.
     let had_no_number = reason == Reason::DescriptorsShort;
-    let is_alone = !listener.is_shared() || listener.turnstile.get().is_some();
+    let is_alone = !listener.is_shared() || listener.accept_lock.get().is_some();
     let is_wanted = reason == Reason::DoorNameTaken || accepts && reason == Reason::ListenerOnlyWatched;
     if !(is_wanted || limits::may_pass(reason) || had_no_number && is_alone) {
         return;

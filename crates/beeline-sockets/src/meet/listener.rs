@@ -45,7 +45,7 @@ pub(super) struct Share {
     pub user: AtomicU32,
     /// Whether servers of another user have come since.
     pub mixed: AtomicU32,
-    /// Which byte of the memory file is the turnstile.
+    /// Which byte of the memory file is the accept lock.
     pub turn: AtomicU32,
     /// Until when one of them looks again and again instead of sleeping, on `CLOCK_MONOTONIC`.
     pub spinning_until_ns: AtomicU64,
@@ -94,8 +94,8 @@ pub struct Listener {
     pub(super) turn: AtomicU32,
     /// The address listened on.
     pub(super) local: Address,
-    /// A memory file: the turnstile's lock, and the share's memory. Hidden.
-    pub(super) turnstile: FdCell,
+    /// A memory file: the accept lock, and the share's memory. Hidden.
+    pub(super) accept_lock: FdCell,
     /// The epoll set in which the processes of a crowd sleep. Hidden, and shared by all of them.
     pub(super) set: FdCell,
     /// The door that is in it.
@@ -146,7 +146,7 @@ impl Listener {
         self.enrolled.store(0, Relaxed);
         self.announced_ns.store(0, Relaxed);
         self.local.set(local);
-        self.turnstile.set(None);
+        self.accept_lock.set(None);
         self.set.set(None);
         self.set_door.set(None);
         self.share.store(core::ptr::null_mut(), Relaxed);

@@ -6,7 +6,7 @@ use beeline_shm::{SideMemory, memfd, sys};
 use beeline_stats::Reason;
 
 use super::listener::{LISTENERS, Listener, find, held};
-use super::{accept, door, lane, lobby, lookup, turnstile};
+use super::{accept, accept_lock, door, lane, lobby, lookup};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::linger::end_lingering;
 use crate::operations::{FURTHER_FDS, Operations};
@@ -175,7 +175,7 @@ pub fn close_listener(desc: &'static Desc) {
         let _guard = listener.lock.lock();
         desc.listener.store(core::ptr::null_mut(), Relaxed);
         door::close(listener, false);
-        for cell in [&listener.turnstile, &listener.set] {
+        for cell in [&listener.accept_lock, &listener.set] {
             if let Some(fd) = cell.take() {
                 hidden::close_hidden(fd);
             }
@@ -197,7 +197,7 @@ pub(super) fn prepare_fork() {
         if listener.lobby.is_occupied() {
             lobby::dismiss(listener);
         }
-        if desc.fd.load(Relaxed) == fd && listener.turnstile.get().is_none() {
+        if desc.fd.load(Relaxed) == fd && listener.accept_lock.get().is_none() {
             share(fd, listener);
         }
     });
@@ -212,7 +212,7 @@ fn share(tcp: i32, listener: &'static Listener) {
     };
     let _guard = listener.lock.lock();
     let open = listener.is_open();
-    listener.turnstile.set(Some(hidden::hide(fd)));
+    listener.accept_lock.set(Some(hidden::hide(fd)));
     listener.share.store(base.cast(), Relaxed);
     if let Some(share) = listener.shared_state() {
         if listener.serving.load(Relaxed) != 0 {
@@ -220,7 +220,7 @@ fn share(tcp: i32, listener: &'static Listener) {
         }
         share.open.store(u32::from(open), Relaxed);
     }
-    turnstile::make_set(listener, tcp);
+    accept_lock::make_set(listener, tcp);
 }
 
 /// In the child of a `fork`: clients that the parent has taken from the door are the parent's, and this process

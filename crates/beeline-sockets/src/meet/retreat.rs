@@ -111,16 +111,16 @@ pub(super) fn give_up_descriptors() -> bool {
             listener.set_doorless(Reason::DescriptorsShort);
             any = true;
         }
-        any |= give_up_turnstile(listener);
+        any |= give_up_accept_lock(listener);
     });
     any
 }
 
 /// Without a door there is one queue, and nothing to take turns at, nor to sleep on together. The caller holds the
-/// listener's lock, as does whoever goes through the turnstile.
-pub(super) fn give_up_turnstile(listener: &Listener) -> bool {
+/// listener's lock, as does whoever takes the accept lock.
+pub(super) fn give_up_accept_lock(listener: &Listener) -> bool {
     let mut any = false;
-    for cell in [&listener.turnstile, &listener.set] {
+    for cell in [&listener.accept_lock, &listener.set] {
         any |= cell.take().map(hidden::close_hidden).is_some();
     }
     any

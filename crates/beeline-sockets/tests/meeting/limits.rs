@@ -126,7 +126,7 @@ fn the_strict_policy_and_switching_off_keep_connections_on_tcp() {
 }
 
 #[test]
-fn a_client_that_is_a_moment_early_knocks_again() {
+fn a_client_that_is_a_moment_early_tries_again() {
     let mut guest = Role::new("early").set("COUNT", 20).start();
     // It tells of each listener first.
     while guest.line() != "served" {}

@@ -6,7 +6,8 @@ use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
 
 use crate::Errno;
-use crate::follow::{Control, FOLLOW, Message, header, name};
+use crate::control::{Control, message_with};
+use crate::follow::{FOLLOW, Message, name};
 use crate::kernel::{self, SockAddr};
 use crate::side::{EXPECTED, SideState};
 
@@ -141,20 +142,13 @@ impl Attendance {
     /// Sends the program's socket.
     fn give(&self, to: &mut SockAddr, answer: u64) -> Result<(), Errno> {
         let mut secret = answer;
-        let mut control = Control([0; 24]);
+        let mut control = Control::empty();
         let mut part = libc::iovec { iov_base: (&raw mut secret).cast(), iov_len: 8 };
-        let mut message = header(&mut part, &mut control);
+        let mut message = message_with(&mut part, &mut control, self.app);
         message.msg_name = (&raw mut to.storage).cast();
         message.msg_namelen = to.length;
-        // SAFETY: the control buffer has room for one descriptor: CMSG_SPACE(4) is 24.
-        unsafe {
-            let first = libc::CMSG_FIRSTHDR(&raw const message);
-            (*first).cmsg_level = libc::SOL_SOCKET;
-            (*first).cmsg_type = libc::SCM_RIGHTS;
-            (*first).cmsg_len = libc::CMSG_LEN(4) as _;
-            libc::CMSG_DATA(first).cast::<i32>().write_unaligned(self.app);
-            kernel::sendmsg(self.gate, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_| ())
-        }
+        // SAFETY: address, part and control data are live and of the lengths given.
+        unsafe { kernel::sendmsg(self.gate, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_| ()) }
     }
 
     /// Lets the program's socket go when nobody may come for it any more.

@@ -188,8 +188,8 @@ impl Pump {
             // Before the cursor: the flags are set after the last one that they speak about.
             let said = self.peer_flags();
             let (gone, reset) = (self.peer_gone, self.peer_has_reset(said));
-            let (unread, position) = match self.reader().lying() {
-                Ok(Some(lying)) => lying,
+            let (unread, position) = match self.reader().readable() {
+                Ok(Some(readable)) => readable,
                 Ok(None) => match self.move_urgent_outward() {
                     Moved::Nothing => return moved,
                     Moved::Some => continue,

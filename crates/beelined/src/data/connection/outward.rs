@@ -1,6 +1,6 @@
 //! The outward direction: from the app's ring to the other bridge (rules 1, 2 and 4 of [`super`]).
 
-use beeline_meeting::bridge::{Armed, Fault, Lying, flags};
+use beeline_meeting::bridge::{Armed, Fault, Readable, flags};
 
 use super::super::sender::{Credit, LinkId};
 use super::{Broken, Connection, ENDS, OVER, Outward, Stage, absent_is_fine, absent_is_nothing, position_of};
@@ -39,19 +39,19 @@ impl Connection {
         let gone = self.gone;
         (self.seen_flags, self.seen_tail) = (said, lane.tail());
         let (mut available, mut position) = (self.ring_offset, 0);
-        match lane.lying().map_err(|_| Broken::App)? {
-            Lying::Bytes(count, first) => {
+        match lane.readable().map_err(|_| Broken::App)? {
+            Readable::Bytes(count, first) => {
                 available = available.saturating_add(count.into());
                 position = first;
             }
-            Lying::Urgent if self.urgent.is_none() => {
+            Readable::Urgent if self.urgent.is_none() => {
                 if let Some(byte) = lane.take_urgent().or_else(absent_is_nothing).map_err(|_| Broken::App)? {
                     self.urgent = Some((self.ring_offset, byte));
                     self.ring_offset = self.ring_offset.saturating_add(1);
                 }
                 return Ok(None);
             }
-            Lying::Urgent => {}
+            Readable::Urgent => {}
         }
         if let Some((offset, bytes)) = self.sender.next(available) {
             return Ok(Some(match self.urgent {

@@ -2,21 +2,21 @@
 //!
 //! Processes that share a blocking listener must not sit in the TCP `accept` while the door has a client, and
 //! there is no `accept` that does not block on a blocking listener. So a process looks whether the TCP queue
-//! has a connection, and takes it, with nobody else between the two: it goes through a turnstile, which is a
+//! has a connection, and takes it, with nobody else between the two: it takes the accept lock, which is a
 //! record lock (fcntl(2), `F_SETLK`) on a memory file that parent and children share. The kernel gives the
 //! lock back when its holder dies.
 //!
-//! 1. Nobody waits in the turnstile. It is held from the look at the queue to the `accept` that finds what the look
+//! 1. Nobody waits with the accept lock. It is held from the look at the queue to the `accept` that finds what the look
 //!    has seen: two system calls, neither of which sleeps. Record locks belong to a process, so the listener's own lock
 //!    keeps its threads apart meanwhile.
-//! 2. Nobody waits for the turnstile, either. Who finds it taken leaves the queue to the one inside for a millisecond.
+//! 2. Nobody waits for it, either. Who finds it taken leaves the queue to its holder for a millisecond.
 //! 3. The crowd sleeps in one epoll set, made before the first `fork` and shared by all: an event wakes one sleeper, and
 //!    the kernel wakes the next one when that one has returned and the event is still there. So a connection wakes few,
 //!    as `accept` on a TCP listener does, and a process that is stopped, killed or busy in a handler after it was
 //!    woken keeps no connection from the others. A process that has more to watch sleeps in poll(2) on its own.
 //! 4. A process may be stopped between its two calls. The record lock is on one byte, [`Share::turn`] says which.
 //!    Whoever has found it taken for a while, by a process that is seen to be stopped, makes the next byte the
-//!    turnstile; so does, after a second, who cannot see its state. What the stopped process does when it goes on is an
+//!    lock; so does, after a second, who cannot see its state. What the stopped process does when it goes on is an
 //!    `accept` of its own, perhaps in vain: then it waits for the next TCP client.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -27,33 +27,33 @@ use super::listener::{Listener, Share};
 use crate::lock::Guard;
 use crate::{Errno, hidden, kernel, proc, thread, wait};
 
-/// This thread is through the turnstile, or there is none.
+/// This thread has the accept lock, or there is none.
 #[must_use]
-pub(super) struct Passed<'a> {
+pub(super) struct Held<'a> {
     /// The file and the byte that is locked.
     locked: Option<(i32, u32)>,
     // Given back last.
     _threads: Guard<'a>,
 }
 
-/// Goes through the turnstile of a listener, if it is shared. `None` if another process is inside.
-pub(super) fn pass(listener: &'static Listener) -> Option<Passed<'static>> {
+/// Takes the accept lock of a listener, if that is shared. `None` if another process has it.
+pub(super) fn try_take(listener: &'static Listener) -> Option<Held<'static>> {
     let threads = listener.lock.lock();
-    let Some((file, share)) = file_of(listener) else { return Some(Passed { locked: None, _threads: threads }) };
+    let Some((file, share)) = file_of(listener) else { return Some(Held { locked: None, _threads: threads }) };
     let byte = share.turn.load(Acquire);
     match record_lock(file, libc::F_SETLK, libc::F_WRLCK, byte).1 {
-        Ok(_) => Some(Passed { locked: Some((file, byte)), _threads: threads }),
+        Ok(_) => Some(Held { locked: Some((file, byte)), _threads: threads }),
         Err(Errno(libc::EAGAIN | libc::EACCES)) => None,
         // No lock to be had (ENOLCK, or the file is gone): then there are no turns.
-        Err(_) => Some(Passed { locked: None, _threads: threads }),
+        Err(_) => Some(Held { locked: None, _threads: threads }),
     }
 }
 
 fn file_of(listener: &'static Listener) -> Option<(i32, &'static Share)> {
-    listener.turnstile.get().filter(|_| listener.is_shared()).zip(listener.shared_state())
+    listener.accept_lock.get().filter(|_| listener.is_shared()).zip(listener.shared_state())
 }
 
-impl Drop for Passed<'_> {
+impl Drop for Held<'_> {
     fn drop(&mut self) {
         if let Some((file, byte)) = self.locked {
             let _ = record_lock(file, libc::F_SETLK, libc::F_UNLCK, byte);
@@ -61,19 +61,19 @@ impl Drop for Passed<'_> {
     }
 }
 
-/// A process that has found another one inside, again and again.
+/// A process that has found the lock taken, again and again.
 #[derive(Default)]
 pub(super) struct Kept {
     byte: u32,
     times: u32,
 }
 
-/// Times after which the state of the one inside is looked at, and after which it is passed by whatever it is.
+/// Times after which the state of the holder is looked at, and after which it is passed by whatever it is.
 const TIMES_TO_DOUBT: u32 = 20;
 const TIMES_MAX: u32 = 1_000;
 
 impl Kept {
-    /// Leaves the queue to the process inside for a moment; passes one by that is stopped. No lock may be held.
+    /// Leaves the queue to the holder for a moment; passes one by that is stopped. No lock may be held.
     pub(super) fn leave(&mut self, listener: &'static Listener) {
         const ELSEWHERE_NS: u64 = 1_000_000;
         let until = Some(kernel::now_ns().saturating_add(ELSEWHERE_NS));
@@ -89,7 +89,7 @@ impl Kept {
         }
         let (holder, asked) = record_lock(file, libc::F_GETLK, libc::F_WRLCK, byte);
         let Some(holder) = holder.filter(|_| asked.is_ok()) else {
-            // Nobody is inside any more.
+            // Nobody holds it any more.
             self.times = 0;
             return;
         };
@@ -99,7 +99,7 @@ impl Kept {
         }
     }
 
-    /// The turnstile was free.
+    /// The accept lock was free.
     pub(super) fn forget(&mut self) {
         self.times = 0;
     }

@@ -1,8 +1,8 @@
-//! Knocking again at a door that is shut.
+//! Trying a door again that is shut.
 //!
 //! A door is shut until its server accepts for the first time ([`super::door`]). A program that listens and starts its
 //! client at once has a client there before that `accept`, microseconds mostly, and the connection would be TCP for all
-//! its life. Kernel TCP makes such a client wait, too, if only for its first answer. So a socket that blocks knocks again
+//! its life. Kernel TCP makes such a client wait, too, if only for its first answer. So a socket that blocks tries again
 //! for a moment; but once in vain is enough for each listener and client.
 //!
 //! Between hosts a door that is shut or full is worth a longer wait: clients come faster than the server accepts, whom
@@ -15,12 +15,12 @@ use beeline_stats::Reason;
 use super::lookup;
 use crate::kernel;
 
-/// How long it is worth while to knock at a door that is there and shut.
+/// How long it is worth while to try a door again that is there and shut.
 const SHUT_NS: u64 = 1_000_000;
 /// The same where no door is seen. A server of no privileges has only given its door a name until it opens it
 /// ([`super::door`], 1), which from outside looks like none, as at every server without Beeline.
 const UNSEEN_NS: u64 = 200_000;
-/// Between two knocks. The kernel adds its timer slack, some 50 us (prctl(2), `PR_SET_TIMERSLACK`).
+/// Between two tries. The kernel adds its timer slack, some 50 us (prctl(2), `PR_SET_TIMERSLACK`).
 const PAUSE_NS: i64 = 40_000;
 /// The same for a listener on another host.
 const FAR_NS: u64 = 100_000_000;
