@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-containers test-rdma test-iwarp compat faults bench bench-hosts bench-rdma site site-quick check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site
+.PHONY: help all demo test test-containers test-rdma test-iwarp test-report papers compat faults bench bench-hosts bench-rdma site site-quick check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site deps-papers deps-browser
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -11,9 +11,11 @@ help:
 	@echo 'make test-containers  lanes between network namespaces of this host, through its agent (takes root, some minutes)'
 	@echo 'make test-rdma  the fabric over verbs, in virtual machines with Soft-RoCE (some minutes)'
 	@echo 'make test-iwarp the same with soft-iWARP, whose module it builds first (160 MB to download, once)'
+	@echo 'make test-report  the report of the papers in a real browser: on a phone, on a screen, on paper (installs Chromium)'
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
 	@echo 'make faults   100,000 connections with a fault each: killed, stopped, forked, handed over, short of memory (SEED=, CONNECTIONS=)'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
+	@echo 'make papers   the tables of the five documents, quick (some ten minutes), with a report each in target/papers; docs/papers.md from it'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
 	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (12 minutes on an idle machine, 50 at most)'
 	@echo 'make site     a bookstore under TPC-W: nginx, Jetty and MariaDB over TCP, over Beeline and between namespaces (under 20 minutes)'
@@ -63,6 +65,15 @@ site: deps-site all
 site-quick: deps-site all
 	site/run.py --quick --json target/site-report.json $(SITE)
 
+# A run that was ended goes on where it was.
+papers: deps-papers all
+	target/release/beeline bench paper --all --quick --into target/papers
+	ci/papers.py target/papers
+
+test-report: deps-browser
+	$(CARGO) build --release -p beeline-bench
+	tests/report/run.py
+
 # The lane's models alone (also part of `make test`).
 loom:
 	ci/loom.sh
@@ -104,3 +115,9 @@ deps-rdma:
 
 deps-site:
 	@ci/packages.sh build site
+
+deps-papers:
+	@ci/packages.sh build papers
+
+deps-browser:
+	@ci/packages.sh build browser

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""That layers.py and docs.py find what they are for, in small trees of their own."""
+"""That layers.py, docs.py and papers.py do what they are for, in small trees of their own."""
 
 import contextlib
 import io
+import json
 import sys
 import tempfile
 import unittest
@@ -11,6 +12,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 import docs
 import layers
+import papers
 
 TABLE = 'later = []\n[long]\n[x]\nlayers = ["crate", "high", "low"]\n'
 SOUND = {
@@ -88,6 +90,51 @@ class Documents(unittest.TestCase):
                            "`make none`": "the Makefile has no none", "```\nmake none\n```": "the Makefile has no none"}.items():
             self.assertIn(said, complaints(docs, {**self.FILES, "README.md": text}))
         self.assertIn("there is no docs/gone.md", complaints(docs, {**self.FILES, "ci/x.sh": "# docs/gone.md\n"}))
+
+
+class Papers(unittest.TestCase):
+    HEAD = ("table,cell,bytes,streams,figure,unit,rounds,tcp_median,tcp_low,tcp_high,beeline_median,beeline_low,beeline_high,"
+            "gain_median,gain_low,gain_high,not_measured\n")
+    DOCUMENT = """Measured: nothing yet.
+| a | b | c | d | e | f |
+|---|---|---|---|---|---|
+| one | | 12 µs | `p t/bytes=8` | | x |
+| two | | | `p t/bytes=8` load | old | |
+| three | | | `p t/bytes=9` | old | |
+| five | | | `p t/bytes=8` beside | old | |
+| four | | | `p t/bytes=10` | stays | |
+"""
+
+    def run_in(self, directory, name, lines):
+        run = Path(directory) / name
+        run.mkdir()
+        (run / "plan.toml").write_text('name = "p"\n')
+        (run / "settings.json").write_text(json.dumps({"rounds": 3, "sample_ms": 60}))
+        machine = {"cpu_model": "M", "cpus": 2, "kernel": "6", "date": "2026-01-02T03:04:05Z"}
+        (run / "samples.jsonl").write_text(json.dumps({"event": "session", "machine": machine}, separators=(",", ":")) + "\n")
+        (run / "report.csv").write_text(self.HEAD + "".join(line + "\n" for line in lines))
+        return str(run)
+
+    def test_cells_that_were_measured_are_told_and_the_rest_stays(self):
+        with tempfile.TemporaryDirectory() as directory:
+            first = self.run_in(directory, "one", [
+                "t,t/bytes=8,8,1,p50,nanoseconds,3,25000,0,0,250,0,0,100.4,0,0,",
+                "t,t/bytes=8,8,1,load,bytes_per_second,3,2e9,0,0,1.5e9,0,0,0.7,0,0,",
+                "t,t/bytes=8: UCX,8,1,p50,nanoseconds,3,130,0,0,,,,,,,",
+                "t,t/bytes=9,9,1,,,,,,,,,,,,,no | such thing"])
+            # What one run has not, another may have; and the reverse.
+            second = self.run_in(directory, "two", ["t,t/bytes=8,8,1,,,,,,,,,,,,,not between hosts"])
+            papers.DOCUMENT = Path(directory) / "papers.md"
+            papers.DOCUMENT.write_text(self.DOCUMENT)
+            sys.argv = ["papers.py", "--note", "a loud machine", first, second]
+            papers.main()
+            text = papers.DOCUMENT.read_text()
+        self.assertIn("Measured: M, 2 CPUs, Linux 6, 2026-01-02; 3 rounds of 60 ms; a loud machine.", text)
+        self.assertIn("| `p t/bytes=8` | 25.0 µs, 250 ns: 100 times better | x |", text)
+        self.assertIn("| `p t/bytes=8` load | 2.00 GB/s, 1.50 GB/s |", text)
+        self.assertIn("| `p t/bytes=8` beside | UCX 130 ns |", text)
+        self.assertIn("| not here: no \\| such thing |", text)
+        self.assertIn("| four | | | `p t/bytes=10` | stays | |", text)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,11 @@ declare -A packages=(
     [deb]="dpkg-dev"
     # Network namespaces joined by an agent, for `make test-containers`.
     [containers]="iproute2 nftables redis-server redis-tools python3 util-linux"
+    # MPIs and other programs that plans of the papers measure, where they are: `beeline bench mpi`, `beeline bench paper`.
+    [papers]="openmpi-bin netpipe-openmpi mpich netpipe-mpich2 lam-runtime netpipe-lam python3-mpi4py ucx-utils libfabric-bin
+        netpipe-tcp iperf3 iperf nuttcp tgt libiscsi-bin util-linux"
+    # Looks at a report with a real browser: `make test-report`.
+    [browser]="chromium python3"
     # Network namespaces for `make bench-hosts`.
     [hosts]="iproute2"
     # Foreign test suites and what they are built with, then real programs.

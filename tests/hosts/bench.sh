@@ -10,6 +10,7 @@
 # PAPER         a plan that is run instead of the bench (default: none)
 # BEELINE_BIN   where the programs are (default: target/release)
 # RAILS         how many pairs (default: 1)        RATE     the bandwidth of each, as tc takes it (default: no bound)
+# RATES         a bandwidth for each pair: RAILS=2 RATES="1gbit 300mbit"
 # LIMIT         seconds after which a run is given up (default: 900)
 #
 # Takes root. Nothing is left behind.
@@ -26,6 +27,7 @@ fi
 here=$(cd "$(dirname "$0")/../.." && pwd)
 bin=$(realpath "${BEELINE_BIN:-$here/target/release}")
 rails=${RAILS:-1} rate=${RATE:-} limit=${LIMIT:-900}
+read -r -a rates <<<"${RATES:-}"
 give_up() {
     echo "bench.sh: $1" >&2
     exit 1
@@ -64,7 +66,8 @@ for ((rail = 0; rail < rails; rail++)); do
     ip -n "$client" addr add "10.99.$rail.1/24" dev "veth$rail"
     ip -n "$server" addr add "10.99.$rail.2/24" dev "veth$rail"
     for name in "$client" "$server"; do
-        [ -z "$rate" ] || tc -n "$name" qdisc add dev "veth$rail" root tbf rate "$rate" burst 256kb latency 50ms
+        this=${rates[rail]:-$rate}
+        [ -z "$this" ] || tc -n "$name" qdisc add dev "veth$rail" root tbf rate "$this" burst 256kb latency 50ms
         ip -n "$name" link set "veth$rail" up
     done
 done

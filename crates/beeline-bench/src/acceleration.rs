@@ -37,9 +37,15 @@ impl Carried {
         Carried::of(pid, Role::Server)
     }
 
+    /// Asks for a client that may be another user's; `None` for one that has no statistics.
+    pub fn of_client_of(pid: Pid, owner: u32) -> Option<Carried> {
+        let bytes = read(pid, owner)?;
+        Some(Carried::from_snapshot(&Snapshot::parse(&bytes).ok()?, Role::Client))
+    }
+
     fn of(pid: Pid, role: Role) -> Carried {
         let unknown = Carried { without_statistics: 1, ..Carried::default() };
-        read(pid)
+        read(pid, geteuid().as_raw())
             .and_then(|bytes| Some(Carried::from_snapshot(&Snapshot::parse(&bytes).ok()?, role)))
             .unwrap_or(unknown)
     }
@@ -119,14 +125,14 @@ impl Carried {
 
 /// A counter of a process, when it has statistics.
 pub fn counter_of(pid: Pid, counter: Counter) -> Option<u64> {
-    Some(Snapshot::parse(&read(pid)?).ok()?.counter(counter))
+    Some(Snapshot::parse(&read(pid, geteuid().as_raw())?).ok()?.counter(counter))
 }
 
 /// A copy of the statistics file of a process.
-fn read(pid: Pid) -> Option<Vec<u8>> {
+fn read(pid: Pid, owner: u32) -> Option<Vec<u8>> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let name = FileName { pid: u32::try_from(pid.as_raw()).ok()?, start_ticks: start_ticks_from_proc_stat(&stat)? };
-    let path = file_path(geteuid().as_raw(), name);
+    let path = file_path(owner, name);
     let mut bytes = Vec::new();
     File::open(Path::new(path.as_str())).ok()?.take(FILE_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
     Some(bytes)

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use crate::everyday::worker::EverydayArgs;
 use crate::hosts::place::Host;
-use crate::paper::args::{CompareOptions, PaperOptions, ReportOptions};
+use crate::paper::args::{CompareOptions, MpiOptions, PaperOptions, ReportOptions};
 use crate::parse::{cpus, library_options, sockets};
 use crate::transport::Transport;
 use crate::worker::args::WorkerArgs;
@@ -21,7 +21,8 @@ Examples:
   beeline bench --modes                  poll, wait and lazy: latency and CPU time of a message
   beeline bench --check --save run.json  compare with the floors, keep the raw samples
   beeline bench --hosts alpha,beta       TCP against the bridge, between two hosts
-  beeline bench paper servernet --quick  the tables of a paper, with a report";
+  beeline bench paper servernet --quick  the tables of a paper, with a report
+  beeline bench mpi --quick              Open MPI, MPICH and LAM, as far as they are installed";
 
 /// Measure Beeline against TCP loopback, AF_UNIX and the machine's own limits, in one alternating run.
 #[derive(Args, Clone, Debug)]
@@ -43,6 +44,8 @@ pub enum BenchCommand {
     Demo(DemoOptions),
     /// The tables of the papers that Beeline comes from, TCP beside Beeline, as a plan in a file says
     Paper(Box<PaperOptions>),
+    /// MPIs of this host over TCP, over Beeline and through shared memory: 4 B latency, 4 MiB bandwidth, patterns
+    Mpi(Box<MpiOptions>),
     /// What differs between two runs of `paper`, and how sure that is
     Compare(CompareOptions),
     /// One HTML file, Markdown, CSV and figures of a run of `paper`

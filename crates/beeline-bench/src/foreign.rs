@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::paper::axis::Beside;
 use crate::process::{Guard, find, free_port, run_on, wait_for_listener};
 use crate::report::Column;
 
@@ -21,11 +22,16 @@ pub enum Foreign {
 
 /// What is measured for a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Test {
+pub enum Test {
     Latency { bytes: usize, trips: u32 },
     Stream { bytes: usize, messages: u32, in_messages: bool },
 }
 
+/// Messages there and back of a latency, when they are small.
+const TRIPS: usize = 200_000;
+/// What a stream is worth, and the most messages of it.
+const STREAM_BYTES: usize = 4 << 30;
+const STREAM_MESSAGES: usize = 500_000;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 impl Foreign {
@@ -51,8 +57,30 @@ impl Foreign {
 
     /// The row's figure by this means; `None` when it has nothing comparable.
     pub fn measure(&self, row: &str, cpus: Option<(usize, usize)>) -> Option<Result<f64>> {
-        let test = Test::of(row)?;
-        let cpus = cpus?;
+        self.run(Test::of(row)?, cpus?)
+    }
+
+    /// What stands beside a cell of a plan.
+    ///
+    /// # Errors
+    /// Why this host cannot have it.
+    pub fn find(beside: Beside) -> Result<Foreign, String> {
+        let program = |name: &str, package: &str| {
+            find(name).ok_or_else(|| format!("{name} is not installed (Debian package: {package})"))
+        };
+        match beside {
+            Beside::Ucx => program("ucx_perftest", "ucx-utils").map(Foreign::Ucx),
+            Beside::Libfabric => program("fi_pingpong", "libfabric-bin").map(Foreign::Libfabric),
+            Beside::Verbs if has_device() => {
+                Err("the instrument calls no verbs: `ib_send_lat` and `ib_send_bw` of Debian's perftest do".into())
+            }
+            Beside::Verbs => Err("this host has no RDMA device".into()),
+            Beside::SharedMemory => Err("the instrument's own work has none".into()),
+        }
+    }
+
+    /// Runs a test; `None` when there is nothing comparable.
+    pub fn run(&self, test: Test, cpus: (usize, usize)) -> Option<Result<f64>> {
         match self {
             Foreign::Ucx(program) => Some(ucx(program, test, cpus)),
             Foreign::Libfabric(program) => match test {
@@ -63,7 +91,26 @@ impl Foreign {
     }
 }
 
+/// Whether the kernel knows an RDMA device.
+fn has_device() -> bool {
+    std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
+}
+
 impl Test {
+    /// Some tenths of a second, from small messages to large.
+    pub fn latency(bytes: usize) -> Test {
+        Test::Latency { bytes, trips: (TRIPS / (1 + bytes / 1024)).max(50) as u32 }
+    }
+
+    /// The same one way.
+    pub fn stream(bytes: usize) -> Test {
+        Test::Stream {
+            bytes,
+            messages: (STREAM_BYTES / bytes.max(1)).clamp(100, STREAM_MESSAGES) as u32,
+            in_messages: false,
+        }
+    }
+
     fn of(row: &str) -> Option<Test> {
         let stream = |bytes, messages, in_messages| Test::Stream { bytes, messages, in_messages };
         match row {

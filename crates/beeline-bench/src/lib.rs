@@ -86,6 +86,7 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
         }
         Some(BenchCommand::Demo(options)) => demo::run(options, mount),
         Some(BenchCommand::Paper(options)) => paper::measure(options, mount),
+        Some(BenchCommand::Mpi(options)) => paper::mpi(options, mount),
         Some(BenchCommand::Compare(options)) => paper::compare(options),
         Some(BenchCommand::Report(options)) => paper::report(options),
         None if args.options.modes => paper::modes(&args.options, mount),

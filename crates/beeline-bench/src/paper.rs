@@ -10,13 +10,14 @@
 //! 5. What this host cannot have, and what the instrument does not run, is printed with the reason, never left out.
 
 pub mod args;
-mod axis;
+pub mod axis;
 mod cell;
 mod compare;
 mod figure;
 mod grid;
 mod place;
 mod plan;
+mod programs;
 mod report;
 mod run;
 mod sample;
@@ -29,7 +30,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
 
-use args::{CompareOptions, PaperOptions, ReportOptions};
+use args::{CompareOptions, MpiOptions, PaperOptions, ReportOptions};
 
 use crate::args::BenchOptions;
 use crate::interrupt::{self, Second};
@@ -89,9 +90,11 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
 fn all(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
     let above = options.into.clone().unwrap_or_else(|| directory("papers"));
     let mut worst = ExitCode::SUCCESS;
-    for (name, text) in BUILT_IN {
+    // The MPIs are part of two papers' plans.
+    for (name, text) in BUILT_IN.into_iter().filter(|(name, _)| *name != "mpi") {
         if interrupt::asked() {
-            return Ok(ExitCode::from(1));
+            worst = ExitCode::from(1);
+            break;
         }
         let directory = above.join(name);
         let code = if directory.join("settings.json").exists() && !options.dry_run {
@@ -108,6 +111,9 @@ fn all(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         if code != ExitCode::SUCCESS {
             worst = code;
         }
+    }
+    if !options.dry_run && !options.no_report {
+        say!("All reports are in {}.", report::write_index(&above)?.display());
     }
     Ok(worst)
 }
@@ -201,13 +207,43 @@ fn settings(plan: &Plan, options: &PaperOptions) -> Result<Settings> {
     })
 }
 
+/// `beeline bench mpi`: the plan of that name.
+///
+/// # Errors
+/// Those of [`measure`].
+pub fn mpi(own: &MpiOptions, mount: &[&str]) -> Result<ExitCode> {
+    let plain = BenchOptions {
+        quick: own.quick,
+        only: own.only.clone(),
+        rounds: own.rounds,
+        cpus: own.cpus,
+        library: own.library.clone(),
+        options: own.options.clone(),
+        ..BenchOptions::plain()
+    };
+    let options = PaperOptions {
+        into: own.into.clone(),
+        dry_run: own.dry_run,
+        no_report: own.no_report,
+        confidence: own.confidence,
+        within: own.within,
+        ..of_plan("mpi", &plain)
+    };
+    measure(&options, mount)
+}
+
 /// `beeline bench --modes`: the plan of that name.
 ///
 /// # Errors
 /// Those of [`measure`].
 pub fn modes(plain: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
-    let options = PaperOptions {
-        plan: Some("modes".into()),
+    measure(&of_plan("modes", plain), mount)
+}
+
+/// A built-in plan with options of a plain run.
+fn of_plan(name: &str, plain: &BenchOptions) -> PaperOptions {
+    PaperOptions {
+        plan: Some(name.into()),
         all: false,
         list: false,
         resume: None,
@@ -231,8 +267,7 @@ pub fn modes(plain: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
         patience: plain.patience,
         remote: plain.remote.clone(),
         no_report: false,
-    };
-    measure(&options, mount)
+    }
 }
 
 /// Shows what there is, and writes the report.

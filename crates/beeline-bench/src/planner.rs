@@ -2,9 +2,12 @@
 //! the rates are max-min fair ([`beeline_topo::fair`]). Nothing is measured: what is printed is called planned, and stands beside
 //! what was published.
 
+mod here;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use beeline_topo::fair::{Flow, Share, shares};
 use clap::{ArgGroup, Args};
 use serde::{Deserialize, Serialize};
@@ -14,6 +17,8 @@ use crate::paper::{Figure, Source, new_table};
 use crate::report::three_digits;
 
 const FORMAT: i64 = 1;
+/// The name of this host's plan.
+const HERE: &str = "here";
 
 /// The files that come with the program.
 const BUILT_IN: [(&str, &str); 2] =
@@ -23,6 +28,9 @@ const EXAMPLES: &str = "\
 Examples:
   beeline plan vpi                           an Ethernet and an InfiniBand port, alone and together
   beeline plan socket-direct --json
+  beeline plan here --between-nodes '160 Gbit/s'
+                                             the ports of this host, as sysfs shows them
+  beeline plan here --hwloc host.xml         those of the host on which `lstopo host.xml` was run
   beeline plan vpi --print-plan > mine.toml  links and flows to change
   beeline plan mine.toml";
 
@@ -30,7 +38,7 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("what").required(true).args(["plan", "list"]))]
 pub struct PlanOptions {
-    /// Links and flows: vpi, socket-direct, or a TOML file
+    /// Links and flows: vpi, socket-direct, here (this host's ports), or a TOML file
     #[arg(value_name = "NAME|FILE")]
     pub plan: Option<String>,
 
@@ -41,6 +49,14 @@ pub struct PlanOptions {
     /// Print the file, to be changed, and exit
     #[arg(long, requires = "plan")]
     pub print_plan: bool,
+
+    /// With `here`: a host as hwloc describes it in XML, instead of this one
+    #[arg(long, value_name = "FILE")]
+    pub hwloc: Option<PathBuf>,
+
+    /// With `here`: what the link between two NUMA nodes carries, which no host tells
+    #[arg(long, value_name = "RATE")]
+    pub between_nodes: Option<String>,
 
     /// Print the rates as JSON
     #[arg(long)]
@@ -149,8 +165,13 @@ pub fn run(options: &PlanOptions) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let name = options.plan.as_deref().context("which plan?")?;
+    let is_here = name == HERE;
+    if !is_here && (options.hwloc.is_some() || options.between_nodes.is_some()) {
+        return Err(anyhow!("--hwloc and --between-nodes belong to `beeline plan {HERE}`"));
+    }
     let (text, called) = match BUILT_IN.iter().find(|(own, _)| *own == name) {
         Some((_, text)) => ((*text).to_owned(), format!("{name}.toml (built in)")),
+        None if is_here => (of_host(options)?, "this host".to_owned()),
         None => {
             let names = BUILT_IN.map(|(name, _)| name).join(", ");
             let text = std::fs::read_to_string(name);
@@ -167,6 +188,21 @@ pub fn run(options: &PlanOptions) -> Result<ExitCode> {
         false => print(&planned),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The text of a plan of a host's ports.
+fn of_host(options: &PlanOptions) -> Result<String> {
+    let sysfs = Path::new("/sys");
+    let (host, sysfs) = match &options.hwloc {
+        None => (beeline_topo::sysfs::read(sysfs).context("cannot read /sys")?, Some(sysfs)),
+        Some(file) => {
+            let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let host = beeline_topo::xml::read(&text);
+            // Its slots are not those of this host.
+            (host.with_context(|| format!("{} is not what lstopo writes", file.display()))?, None)
+        }
+    };
+    here::text(&host, sysfs, options.between_nodes.as_deref()).map_err(|what| anyhow!(what))
 }
 
 fn plan(source: &Source) -> Result<Planned> {

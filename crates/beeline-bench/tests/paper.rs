@@ -281,3 +281,111 @@ fn wrong_input_is_an_error_that_says_what_was_expected() {
         assert!(text(&output.stderr).contains(expected), "{words:?}: {}", text(&output.stderr));
     }
 }
+
+/// A program of others, as a plan has it: figures that grow with the size, and another column.
+const PROGRAM: &str = "case $BYTES in 9) absent 'nine is too many' ;; esac\nsetsid sleep 0.2 &\necho mean_us \"$BYTES\"\n\
+    echo bytes_per_second 1000\n";
+const PROGRAMS: &str = "format = 1\nname = \"others\"\ntitle = \"O\"\ndocument = \"None\"\nrounds = 2\nsample_ms = 30\n\
+    [[table]]\nid = \"theirs\"\ntitle = \"T\"\nsource = \"S\"\nwork = \"program-latency\"\nprogram = [\"./own.sh\", \"./none.sh\"]\n\
+    bytes = [4, 9]\nplace = [\"same\"]\nbeside = [\"shared-memory\"]\n\
+    [[table]]\nid = \"own\"\ntitle = \"W\"\nsource = \"S\"\nwork = \"latency\"\nbytes = [64]\nplace = [\"same\"]\nbeside = [\"verbs\"]\n";
+
+#[test]
+fn programs_of_others_are_measured_beside_or_there_is_a_reason() {
+    let bench = Bench::new();
+    fs::write(bench.path("others.toml"), PROGRAMS).unwrap();
+    fs::write(bench.path("own.sh"), PROGRAM).unwrap();
+    let output = bench.run(&["paper", "others.toml", "--into", "run", "--library", "lib.so"]);
+    assert_success(&output);
+    let measured = "theirs/bytes=4/program=./own.sh/place=same";
+    assert_eq!(bench.pairs("run").iter().filter(|(cell, _)| cell == measured).count(), 2);
+    let records = bench.records("run");
+    let of = |event: &str| records.iter().filter(|record| record["event"] == event).cloned().collect::<Vec<_>>();
+    let pair = of("pair").into_iter().find(|record| record["cell"] == measured).unwrap();
+    assert_eq!((pair["tcp"]["mean"].as_f64(), pair["beeline"]["throughput"].as_f64()), (Some(4000.0), Some(1000.0)));
+    let beside = of("beside");
+    assert_eq!((beside.len(), beside[0]["by"].as_str()), (2, Some("shared-memory")));
+    let reasons: Vec<String> =
+        of("absent").iter().map(|record| record["reason"].as_str().unwrap().to_owned()).collect();
+    assert!(reasons.contains(&"nine is too many".to_owned()), "{reasons:?}");
+    assert_eq!(reasons.iter().filter(|reason| reason.contains("./none.sh")).count(), 2);
+    assert_eq!(of("not-beside").len(), 1);
+    let html = report_of(&bench.path("run"));
+    for word in ["mean latency: shared memory", "nine is too many", "own.sh", "verbs"] {
+        assert!(html.contains(word) && text(&output.stdout).contains(word), "{word}: {}", text(&output.stdout));
+    }
+    assert!(fs::read_to_string(bench.path("run/report.csv")).unwrap().contains("own.sh/place=same: shared memory"));
+}
+
+#[test]
+fn an_interrupted_program_ends_with_all_that_it_started() {
+    let bench = Bench::new();
+    fs::write(bench.path("others.toml"), PROGRAMS).unwrap();
+    let own = "setsid sleep 604 & echo $! >here.new; mv here.new here; sleep 605";
+    fs::write(bench.path("own.sh"), own).unwrap();
+    let words = ["paper", "others.toml", "--into", "run", "--library", "lib.so", "--only", "theirs"];
+    let mut child = bench.command(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !bench.path("here").exists() {
+        assert!(Instant::now() < deadline, "the program does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // So that it is seen before it is to end.
+    std::thread::sleep(Duration::from_millis(300));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let daemon = fs::read_to_string(bench.path("here")).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.trim())).unwrap_or_default();
+    assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    assert!(report_of(&bench.path("run")).contains("it was interrupted"));
+}
+
+#[test]
+fn a_plan_names_programs_that_are_known_and_fit() {
+    let bench = Bench::new();
+    let wrong = |from: &str, to: &str, expected: &str| {
+        fs::write(bench.path("others.toml"), PROGRAMS.replacen(from, to, 1)).unwrap();
+        let output = bench.run(&["paper", "others.toml", "--library", "lib.so"]);
+        assert_eq!(output.status.code(), Some(2), "{to}");
+        assert!(text(&output.stderr).contains(expected), "{to}: {}", text(&output.stderr));
+    };
+    wrong("\"./none.sh\"", "\"openmpy\"", "others.toml:12:24: there is no program \"openmpy\"");
+    wrong("\"./none.sh\"", "\"iperf3\"", "program-stream");
+    wrong("program-latency", "latency", "expected `program` with work of programs");
+    wrong("[\"verbs\"]", "[\"shared-memory\"]", "has nothing to measure for `beside`");
+    wrong("[\"verbs\"]", "[\"smoke\"]", "smoke");
+}
+
+/// Rows of docs/papers.md name a plan and a cell, or a table that is not measured: `servernet latency/bytes=8/completion=poll`.
+#[test]
+fn the_document_of_the_papers_names_every_table_and_only_cells_that_there_are() {
+    let bench = Bench::new();
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/papers.md")).unwrap();
+    let plans = ["socket-direct", "servernet", "vpi", "sockets-mx", "forty-gig"];
+    let mut rows = 0;
+    for plan in plans {
+        let output = bench.run(&["paper", plan, "--dry-run", "--library", "lib.so"]);
+        assert_success(&output);
+        let shown = text(&output.stdout);
+        // Two spaces, the name, and how long it takes or why not.
+        let cells: BTreeSet<&str> =
+            shown.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next()).collect();
+        let head = format!("`{plan} ");
+        let named: BTreeSet<&str> = document
+            .split(&head)
+            .skip(1)
+            .filter_map(|rest| rest.split('`').next())
+            .filter(|word| !word.contains(' '))
+            .collect();
+        let unknown: Vec<&&str> = named.difference(&cells).collect();
+        assert!(unknown.is_empty(), "{plan} has no {unknown:?}");
+        rows += named.len();
+        let table = |cell: &str| cell.split('/').next().unwrap_or_default().to_owned();
+        let tables: BTreeSet<String> = cells.iter().map(|cell| table(cell)).collect();
+        let told: BTreeSet<String> = named.iter().map(|cell| table(cell)).collect();
+        let script = |table: &String| document.contains(&format!("PAPER={plan} tests/hosts/bench.sh --only {table}"));
+        let missing: Vec<&String> = tables.difference(&told).filter(|table| !script(table)).collect();
+        assert!(missing.is_empty(), "docs/papers.md has nothing of {plan}'s {missing:?}");
+    }
+    assert!(rows > 60, "{rows}");
+}

@@ -25,11 +25,11 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = PAPER_EXAMPLES, group = ArgGroup::new("what").required(true).args(["plan", "all", "list", "resume", "null"]))]
 pub struct PaperOptions {
-    /// A plan: socket-direct, servernet, vpi, sockets-mx, forty-gig, modes, or a TOML file
+    /// A plan: socket-direct, servernet, vpi, sockets-mx, forty-gig, modes, mpi, or a TOML file
     #[arg(value_name = "NAME|FILE")]
     pub plan: Option<String>,
 
-    /// All plans that come with the program, one after the other
+    /// All plans that come with the program but mpi, which has parts of the others, one after the other
     #[arg(long)]
     pub all: bool,
 
@@ -120,6 +120,63 @@ pub struct PaperOptions {
     /// With --hosts: the `beeline` of hosts that are reached by ssh
     #[arg(long, value_name = "PATH", default_value = "beeline")]
     pub remote: String,
+
+    /// Write no report at the end
+    #[arg(long)]
+    pub no_report: bool,
+}
+
+const MPI_EXAMPLES: &str = "\
+Examples:
+  beeline bench mpi --quick                        three rounds, in about two minutes
+  beeline bench mpi --only latency                 the ping-pong of 4 B alone
+  beeline bench mpi --confidence 99.5 --within 5%
+Nothing is built: the MPIs and their ping-pongs are Debian's packages openmpi-bin, mpich, lam-runtime, netpipe-openmpi,
+netpipe-mpich2, netpipe-lam and python3-mpi4py. What is not installed is a line with the package's name.";
+
+/// Options of `beeline bench mpi`, which is the plan `mpi` of `beeline bench paper`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = MPI_EXAMPLES)]
+pub struct MpiOptions {
+    /// Three rounds
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Show the cells, those that this host cannot have, and how long the rest takes; measure nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Only cells whose name contains PATTERN (may be given several times; see --dry-run)
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+
+    /// The directory of the run, which `beeline bench paper --resume` goes on with (default: beeline-mpi-DATE)
+    #[arg(long, value_name = "DIR")]
+    pub into: Option<PathBuf>,
+
+    /// How often each cell is measured
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: Option<u32>,
+
+    /// Go on until both columns are known with this confidence, in percent
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub confidence: Option<Hundredths>,
+
+    /// How wide that interval may be, in percent of the median (default with --confidence: 5)
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub within: Option<Hundredths>,
+
+    /// The two CPUs that the programs may use (default: two cores of one NUMA node)
+    #[arg(long, value_name = "A,B", value_parser = cpus)]
+    pub cpus: Option<(usize, usize)>,
+
+    /// libbeeline.so to measure (default: the one that belongs to this program)
+    #[arg(long, value_name = "PATH")]
+    pub library: Option<PathBuf>,
+
+    /// Options handed to the library, as BEELINE_OPTIONS
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = library_options)]
+    pub options: Option<String>,
 
     /// Write no report at the end
     #[arg(long)]

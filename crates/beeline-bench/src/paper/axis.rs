@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -147,6 +148,32 @@ impl<'de> Deserialize<'de> for Sizes {
             }
         }
         deserializer.deserialize_any(Either)
+    }
+}
+
+/// What is measured beside TCP and Beeline, through interfaces of its own.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Beside {
+    /// A program's own way through shared memory
+    SharedMemory,
+    /// UCX through shared memory
+    Ucx,
+    /// libfabric: its provider for shared memory; of Open MPI the one for TCP
+    Libfabric,
+    /// RDMA verbs
+    Verbs,
+}
+
+impl Beside {
+    /// As it stands at the head of a column.
+    pub fn title(self) -> &'static str {
+        match self {
+            Beside::SharedMemory => "shared memory",
+            Beside::Ucx => "UCX",
+            Beside::Libfabric => "libfabric",
+            Beside::Verbs => "verbs",
+        }
     }
 }
 

@@ -21,12 +21,21 @@ pub enum Work {
     ConnectRequest,
     /// Connect and close
     ConnectClose,
+    /// A program of others times a message there and back
+    ProgramLatency,
+    /// A program of others sends as much as it can
+    ProgramStream,
 }
 
 impl Work {
     /// Whether messages have a size.
     pub fn has_messages(self) -> bool {
-        matches!(self, Work::Latency | Work::Stream | Work::Both)
+        self.is_program() || matches!(self, Work::Latency | Work::Stream | Work::Both)
+    }
+
+    /// Whether programs of others do it.
+    pub fn is_program(self) -> bool {
+        matches!(self, Work::ProgramLatency | Work::ProgramStream)
     }
 
     /// Whether it can be done on several connections at once.
@@ -38,7 +47,8 @@ impl Work {
     pub fn main(self) -> Figure {
         match self {
             Work::Latency => Figure::P50,
-            Work::Stream | Work::Both => Figure::Throughput,
+            Work::ProgramLatency => Figure::Mean,
+            Work::Stream | Work::Both | Work::ProgramStream => Figure::Throughput,
             Work::ConnectRequest | Work::ConnectClose => Figure::Rate,
         }
     }
@@ -49,6 +59,9 @@ impl Work {
             Work::Latency => &[Figure::P50, Figure::P99],
             Work::Stream | Work::Both => &[Figure::Throughput, Figure::Rate],
             Work::ConnectRequest | Work::ConnectClose => &[Figure::Rate],
+            // Of programs of others nobody knows the processes' time.
+            Work::ProgramLatency => return vec![Figure::Mean, Figure::Throughput],
+            Work::ProgramStream => return vec![Figure::Throughput],
         };
         [own, &[Figure::CpuClient, Figure::CpuServer]].concat()
     }
@@ -56,7 +69,9 @@ impl Work {
     /// Whether a sample of it has the figure.
     pub fn has(self, figure: Figure) -> bool {
         match figure {
+            _ if self.is_program() => self.figures().contains(&figure),
             Figure::P50 | Figure::P99 => self == Work::Latency,
+            Figure::Mean => false,
             Figure::Throughput | Figure::CpuGbClient | Figure::CpuGbServer => self.has_messages(),
             Figure::Fairness => self.has_streams(),
             Figure::Rate | Figure::CpuClient | Figure::CpuServer | Figure::Load => true,
@@ -131,6 +146,9 @@ pub struct Told {
 pub struct Cell {
     pub table: String,
     pub work: Work,
+    /// The program of others that does it.
+    #[serde(default)]
+    pub program: Option<String>,
     pub bytes: u64,
     pub streams: usize,
     pub completion: Completion,
@@ -173,6 +191,7 @@ impl Cell {
                 axes.push((axis, value));
             }
         };
+        put(self.program.is_some(), "program", self.program.clone().unwrap_or_default());
         put(self.streams != 1, "streams", self.streams.to_string());
         put(told.completion || self.completion != Completion::Lazy, "completion", word(self.completion));
         let of = |number: Option<u64>, usual: &str| number.map_or(usual.to_owned(), |number| number.to_string());
@@ -233,6 +252,7 @@ mod tests {
         Cell {
             table: "t".into(),
             work: Work::Stream,
+            program: None,
             bytes: 65_536,
             streams: 1,
             completion: Completion::Lazy,

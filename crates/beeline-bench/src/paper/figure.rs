@@ -12,6 +12,8 @@ use crate::report::Unit;
 pub enum Figure {
     /// Median time of a message one way: half a trip.
     P50,
+    /// Mean time of a message one way, as programs of others tell it: half a trip.
+    Mean,
     /// The time that 99 of 100 messages stay below, one way.
     P99,
     /// Bytes that arrive, of all streams, both ways added up.
@@ -36,8 +38,9 @@ pub enum Figure {
 pub type Sample = BTreeMap<Figure, f64>;
 
 impl Figure {
-    pub const ALL: [Figure; 10] = [
+    pub const ALL: [Figure; 11] = [
         Figure::P50,
+        Figure::Mean,
         Figure::P99,
         Figure::Throughput,
         Figure::Rate,
@@ -53,6 +56,7 @@ impl Figure {
     pub fn title(self) -> &'static str {
         match self {
             Figure::P50 => "latency p50",
+            Figure::Mean => "mean latency",
             Figure::P99 => "latency p99",
             Figure::Throughput => "throughput",
             Figure::Rate => "rate",
@@ -68,6 +72,7 @@ impl Figure {
     pub fn unit(self) -> Unit {
         match self {
             Figure::P50
+            | Figure::Mean
             | Figure::P99
             | Figure::CpuClient
             | Figure::CpuServer

@@ -12,8 +12,9 @@ use super::figure::Figure;
 use super::plan::Table;
 use super::run::{complaints, unsure};
 use super::store::{Run, WITHIN};
-use super::summary::{Both, both};
+use super::summary::{Both, both, values};
 use crate::report::three_digits;
+use crate::stats::median;
 
 /// A table, in words.
 pub struct Grid<'a> {
@@ -29,13 +30,16 @@ impl<'a> Grid<'a> {
         let columns = table.columns();
         let told = table.told();
         let is_own = |cell: &&Cell| cell.table == *table.id.get_ref();
-        let mut grid = Grid { table, header: header(&columns), rows: Vec::new(), missing: Vec::new() };
+        let mut grid = Grid { table, header: header(table, &columns), rows: Vec::new(), missing: Vec::new() };
         for cell in run.cells.iter().filter(is_own) {
-            match row(run, cell, cell.label(&told), &columns) {
-                Ok(row) => grid.rows.push(row),
+            match row(run, cell, cell.label(&told), table, &columns) {
+                Ok(row) => {
+                    grid.rows.push(row);
+                }
                 Err(reason) => grid.missing.push((cell.label(&told), reason)),
             }
         }
+        grid.missing.extend(not_beside(run, table));
         if let Some(reason) = table.not_measured.as_ref().filter(|_| run.settings.only.is_empty()) {
             grid.missing.push(("all".into(), reason.clone()));
         }
@@ -52,7 +56,7 @@ impl<'a> Grid<'a> {
     }
 }
 
-fn header(columns: &[Figure]) -> Vec<String> {
+fn header(table: &Table, columns: &[Figure]) -> Vec<String> {
     let mut header = vec![String::new()];
     for &figure in columns {
         header.extend(["TCP", "Beeline"].map(|column| format!("{}: {column}", figure.title())));
@@ -60,7 +64,32 @@ fn header(columns: &[Figure]) -> Vec<String> {
             header.push("times better".to_owned());
         }
     }
+    // Beside is only what the work is about.
+    let main = table.work.map_or("", |work| work.main().title());
+    header.extend(table.beside.iter().map(|by| format!("{main}: {}", by.title())));
     header
+}
+
+/// What does not stand beside cells that were measured: which of them, and why, each reason once.
+fn not_beside(run: &Run, table: &Table) -> Vec<(String, String)> {
+    let told = table.told();
+    let mut missing: Vec<(&'static str, &String, Vec<String>)> = Vec::new();
+    let is_own = |cell: &&Cell| cell.table == *table.id.get_ref();
+    let known: Vec<_> = run.cells.iter().filter(is_own).filter_map(|cell| Some((cell, run.of(cell)?))).collect();
+    for (cell, measured) in &known {
+        for (by, reason) in &measured.not_beside {
+            let label = cell.label(&told);
+            match missing.iter_mut().find(|(title, known, _)| *title == by.title() && *known == reason) {
+                Some((.., labels)) => labels.push(label),
+                None => missing.push((by.title(), reason, vec![label])),
+            }
+        }
+    }
+    let what = |(title, reason, labels): (&str, &String, Vec<String>)| {
+        let cells = if labels.len() == known.len() { "all".to_owned() } else { labels.join("; ") };
+        (format!("{title} ({cells})"), reason.clone())
+    };
+    missing.into_iter().map(what).collect()
 }
 
 /// Whether more or less of it is better at all: a load is achieved, not won.
@@ -68,7 +97,7 @@ fn has_gain(figure: Figure) -> bool {
     !matches!(figure, Figure::Fairness | Figure::Load)
 }
 
-fn row(run: &Run, cell: &Cell, label: String, columns: &[Figure]) -> Result<Vec<String>, String> {
+fn row(run: &Run, cell: &Cell, label: String, table: &Table, columns: &[Figure]) -> Result<Vec<String>, String> {
     let measured = run.of(cell).ok_or("the run did not come to it")?;
     if let Some(reason) = &measured.absent {
         return Err(reason.clone());
@@ -98,6 +127,11 @@ fn row(run: &Run, cell: &Cell, label: String, columns: &[Figure]) -> Result<Vec<
                 }
             }));
         }
+    }
+    let main = cell.work.main();
+    for by in &table.beside {
+        let samples = measured.beside.get(by).map(Vec::as_slice).unwrap_or_default();
+        row.push(median(&values(samples, main)).map_or(String::new(), |value| main.unit().show(value)));
     }
     Ok(row)
 }

@@ -6,6 +6,7 @@ use anyhow::Result;
 use beeline_topo::host::Cpu;
 
 use super::cell::{Cell, Load, Move, Place};
+use super::programs;
 use crate::hosts::place::Host;
 use crate::machine::{allowed_cpus, choose_cpus};
 
@@ -62,6 +63,12 @@ impl Places {
 
     /// What no host like this has, whatever its CPUs are.
     fn absent(&self, cell: &Cell) -> Option<String> {
+        if let Some(program) = &cell.program {
+            let is_between = self.between.is_some().then(|| "programs of others run on one host".to_owned());
+            if let Some(reason) = is_between.or_else(|| programs::missing(program)) {
+                return Some(reason);
+            }
+        }
         let Some(hosts) = &self.between else {
             return match (cell.moves, cell.mtu) {
                 (Move::Any, None) => None,
@@ -107,6 +114,7 @@ mod tests {
         Cell {
             table: "t".into(),
             work: Work::Stream,
+            program: None,
             bytes: 8,
             streams: 1,
             completion: Completion::Lazy,

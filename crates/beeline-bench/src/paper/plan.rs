@@ -11,21 +11,23 @@ use beeline_stats::Tunables;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::axis::{Buffer, Mtu, Pace, Percent, Sizes, Streams};
+use super::axis::{Beside, Buffer, Mtu, Pace, Percent, Sizes, Streams};
 use super::cell::{Cell, Completion, Load, Move, Place, Told, Work};
 use super::figure::Figure;
+use super::programs;
 
 /// The form of plans.
 const FORMAT: i64 = 1;
 
 /// The plans that come with the program: a name, and the text.
-pub const BUILT_IN: [(&str, &str); 6] = [
+pub const BUILT_IN: [(&str, &str); 7] = [
     ("socket-direct", include_str!("plans/socket-direct.toml")),
     ("servernet", include_str!("plans/servernet.toml")),
     ("vpi", include_str!("plans/vpi.toml")),
     ("sockets-mx", include_str!("plans/sockets-mx.toml")),
     ("forty-gig", include_str!("plans/forty-gig.toml")),
     ("modes", include_str!("plans/modes.toml")),
+    ("mpi", include_str!("plans/mpi.toml")),
 ];
 
 /// An experiment.
@@ -59,6 +61,12 @@ pub struct Table {
     pub work: Option<Work>,
     /// Why the table is not measured, where it has no work.
     pub not_measured: Option<String>,
+    /// Programs of others, for work that they do.
+    #[serde(default)]
+    pub program: Vec<Spanned<String>>,
+    /// Further columns.
+    #[serde(default)]
+    pub beside: Vec<Beside>,
     #[serde(default = "eight")]
     pub bytes: Sizes,
     #[serde(default)]
@@ -215,6 +223,18 @@ impl Table {
             (None, None) => return wrong(&format!("table {id} has neither `work` nor `not_measured`: expected one")),
             (Some(_), Some(_)) => return wrong(&format!("table {id} has `work` and `not_measured`: expected one")),
         };
+        if work.is_program() == self.program.is_empty() {
+            let what = format!(
+                "table {id}: expected `program` with work of programs (\"program-latency\", \"program-stream\"), and with no other"
+            );
+            return wrong(&what);
+        }
+        for program in &self.program {
+            if let Some(what) = programs::objection(program.get_ref(), work) {
+                return Err(source.error(program.span().start, &what));
+            }
+        }
+        self.check_beside(work, source)?;
         if self.bytes.0.is_empty() {
             return wrong(&format!("table {id} has no sizes in `bytes`: expected at least one"));
         }
@@ -241,6 +261,23 @@ impl Table {
             }
         }
         self.check_published(source, Some(work))
+    }
+
+    /// Programs bring what stands beside them; our own work has UCX, libfabric and verbs, one stream at a time.
+    fn check_beside(&self, work: Work, source: &Source) -> Result<()> {
+        let has_own = matches!(work, Work::Latency | Work::Stream) && self.streams.iter().all(|streams| streams.0 == 1);
+        let is_wrong = |beside: &Beside| !work.is_program() && (!has_own || *beside == Beside::SharedMemory);
+        match self.beside.iter().find(|beside| is_wrong(beside)) {
+            None => Ok(()),
+            Some(beside) => {
+                let what = format!(
+                    "table {} has nothing to measure for `beside` \"{}\": expected work of programs, or latency or one stream",
+                    self.id.get_ref(),
+                    crate::everyday::cell::word(*beside)
+                );
+                Err(source.error(self.id.span().start, &what))
+            }
+        }
     }
 
     fn check_published(&self, source: &Source, work: Option<Work>) -> Result<()> {
@@ -288,6 +325,7 @@ impl Table {
         let first = Cell {
             table: self.id.get_ref().clone(),
             work,
+            program: None,
             bytes: 1,
             streams: 1,
             completion: Completion::Lazy,
@@ -309,6 +347,7 @@ impl Table {
         spread(&mut cells, &self.buffer, |cell, buffer| cell.buffer = buffer.0);
         spread(&mut cells, &self.pace, |cell, pace| cell.pace = pace.0);
         spread(&mut cells, &self.completion, |cell, completion| cell.completion = *completion);
+        spread(&mut cells, &self.program, |cell, program| cell.program = Some(program.get_ref().clone()));
         spread(&mut cells, &self.streams, |cell, streams| cell.streams = streams.0);
         spread(&mut cells, &sizes, |cell, bytes| cell.bytes = *bytes);
         cells

@@ -46,9 +46,28 @@ pub fn write(run: &Run, into: &Path) -> Result<PathBuf> {
     Ok(html)
 }
 
+/// One page that leads to the reports of all runs in a directory, and says how far each has come.
+///
+/// # Errors
+/// When a run cannot be read, or the page cannot be written.
+pub fn write_index(above: &Path) -> Result<PathBuf> {
+    let mut runs = Vec::new();
+    for entry in std::fs::read_dir(above).with_context(|| format!("cannot read {}", above.display()))? {
+        let directory = entry?.path();
+        if directory.join("report.html").exists() {
+            runs.push(Run::read(&directory)?);
+        }
+    }
+    runs.sort_by(|a, b| a.plan.name.get_ref().cmp(b.plan.name.get_ref()));
+    let index = above.join("index.html");
+    write_whole(&index, html::index(&runs).as_bytes())?;
+    Ok(index)
+}
+
 /// The figure of a table; `None` where nothing was measured.
 fn draw(run: &Run, table: &Table) -> Option<Drawing> {
-    let figure = table.work?.main();
+    // The first column is what the table is about.
+    let figure = table.work.and(table.columns().first().copied())?;
     let known = |cell: &Cell| both(run.of(cell)?, figure, run.settings.confidence);
     let measured: Vec<_> = run
         .cells
@@ -151,5 +170,13 @@ mod tests {
         let run = Run::read(directory.path()).unwrap();
         let html = std::fs::read_to_string(write(&run, directory.path()).unwrap()).unwrap();
         assert!(html.contains("the run did not come to it") && html.contains("nothing was measured"));
+        let above = tempfile::tempdir().unwrap();
+        let copy = above.path().join("p");
+        std::fs::create_dir(&copy).unwrap();
+        for file in ["plan.toml", "settings.json", "samples.jsonl", "report.html"] {
+            std::fs::copy(directory.path().join(file), copy.join(file)).unwrap();
+        }
+        let index = std::fs::read_to_string(write_index(above.path()).unwrap()).unwrap();
+        assert!(index.contains("p/report.html") && index.contains("0 of 7 cells measured"), "{index}");
     }
 }

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use super::cell::{Cell, Load};
 use super::place::Places;
 use super::plan::Plan;
+use super::programs::Ran;
 use super::sample::Maker;
 use super::store::{Measured, Record, Run, Settings, Writer};
 use super::summary::is_sure;
@@ -25,6 +26,9 @@ const COLUMNS: [Transport; 2] = [Transport::Tcp, Transport::Beeline];
 const FAILURES_MAX: usize = 2;
 /// What a sample takes beside its duration: two processes, their connection, their end.
 const BESIDE: Duration = Duration::from_millis(60);
+/// The shortest sample of a program of others, about, and what its launchers take.
+const PROGRAM_SAMPLE: Duration = Duration::from_millis(400);
+const PROGRAM_BESIDE: Duration = Duration::from_millis(400);
 /// The memory of the load, which is touched before it begins.
 const LOAD_BEGIN: Duration = Duration::from_millis(150);
 
@@ -89,14 +93,14 @@ impl Conductor {
             bar.set_length(bar.position() + left.max(due.len() as u64));
             for cell in due {
                 bar.set_message(cell.name());
-                let record = self.pair(&run, &cell, since);
+                let records = self.round(&run, &cell, since);
                 if interrupt::asked() {
                     // Half a pair compares nothing, and its programs got the signal, too.
                     early = Some("it was interrupted".to_owned());
                     break 'all;
                 }
-                let has_failed = matches!(record, Record::Failed { .. });
-                note(&mut run, &mut writer, record)?;
+                let has_failed = matches!(records[0], Record::Failed { .. });
+                records.into_iter().try_for_each(|record| note(&mut run, &mut writer, record))?;
                 bar.inc(1);
                 if has_failed && let Err(why) = self.check() {
                     early = Some(format!("{why:#}"));
@@ -109,7 +113,28 @@ impl Conductor {
         Ok(run)
     }
 
-    /// One round of one cell.
+    /// One round of one cell: both columns, and what stands beside them.
+    fn round(&self, run: &Run, cell: &Cell, since: Instant) -> Vec<Record> {
+        let mut records = vec![self.pair(run, cell, since)];
+        let Record::Pair { round, .. } = records[0] else { return records };
+        let table = run.plan.tables.iter().find(|table| *table.id.get_ref() == cell.table);
+        for &by in table.map(|table| &table.beside).into_iter().flatten() {
+            let is_known = run.of(cell).is_some_and(|measured| measured.not_beside.contains_key(&by));
+            let Ok(place) = self.places.of(cell) else { continue };
+            if is_known || interrupt::asked() {
+                continue;
+            }
+            let cell_name = cell.name();
+            records.push(match self.maker.beside(cell, by, place) {
+                Ok(Ran::Measured(sample, _)) => Record::Beside { cell: cell_name, round, by, sample },
+                Ok(Ran::Absent(reason)) => Record::NotBeside { cell: cell_name, by, reason },
+                Err(error) => Record::NotBeside { cell: cell_name, by, reason: format!("it failed: {error:#}") },
+            });
+        }
+        records
+    }
+
+    /// One round of one cell over TCP and over Beeline.
     fn pair(&self, run: &Run, cell: &Cell, since: Instant) -> Record {
         let round = run.of(cell).map_or(0, |measured| measured.tcp.len() as u32);
         let mut columns = COLUMNS;
@@ -121,7 +146,8 @@ impl Conductor {
                 Err(reason) => return Record::Absent { cell: cell.name(), reason },
             };
             match self.maker.sample(cell, column, place, self.places.load(cell, place)) {
-                Ok(sample) => samples.push((column, sample)),
+                Ok(Ran::Measured(sample, carried)) => samples.push((column, (sample, carried))),
+                Ok(Ran::Absent(reason)) => return Record::Absent { cell: cell.name(), reason },
                 Err(error) => {
                     return Record::Failed { cell: cell.name(), round, error: format!("{column}: {error:#}") };
                 }
@@ -187,7 +213,10 @@ pub fn describe(plan: &Plan, cells: &[Cell], settings: &Settings, conductor: &Co
     for cell in cells {
         match conductor.places.of(cell) {
             Ok(_) => {
-                let took = pair_takes(settings, cell) * settings.rounds;
+                let table = plan.tables.iter().find(|table| *table.id.get_ref() == cell.table);
+                let beside = table.map_or(0, |table| table.beside.len()) as u32;
+                let pair = pair_takes(settings, cell);
+                let took = (pair + pair / 2 * beside) * settings.rounds;
                 all += took;
                 say!("  {:<60} {:>6.1} s", cell.name(), took.as_secs_f64());
             }
@@ -208,6 +237,10 @@ pub fn describe(plan: &Plan, cells: &[Cell], settings: &Settings, conductor: &Co
 
 /// Both columns of a cell, once.
 fn pair_takes(settings: &Settings, cell: &Cell) -> Duration {
+    if cell.work.is_program() {
+        // Programs of others do not know short samples, and take a while to start.
+        return 2 * (Duration::from_millis(settings.sample_ms).max(PROGRAM_SAMPLE) + PROGRAM_BESIDE);
+    }
     // A warm-up of an eighth, and the sender's last quarter.
     let sample = Duration::from_millis(settings.sample_ms) * 11 / 8 + BESIDE;
     let load = if cell.load == Load::Memory { LOAD_BEGIN } else { Duration::ZERO };
@@ -217,8 +250,15 @@ fn pair_takes(settings: &Settings, cell: &Cell) -> Duration {
 /// How the connections of some cells were carried, where not all went over lanes.
 pub fn complaints(run: &Run) -> Vec<(String, String)> {
     let complaint = |cell: &Cell| {
-        let carried: &Carried = &run.of(cell)?.carried;
-        Some((cell.name(), carried.complaint()?))
+        let measured = run.of(cell)?;
+        let mut carried: Carried = measured.carried.clone();
+        if cell.work.is_program() {
+            // Launchers try addresses where nobody listens, which carries nothing.
+            carried.fallen_back.remove("no_listener");
+        }
+        let is_unseen = cell.work.is_program() && !measured.beeline.is_empty() && carried.accelerated == 0;
+        let unseen = || is_unseen.then(|| "no connection was seen to go over a lane".to_owned());
+        Some((cell.name(), carried.complaint().or_else(unseen)?))
     };
     run.cells.iter().filter_map(complaint).collect()
 }

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::axis::Beside;
 use super::cell::{Cell, Load, Move, Work};
 use super::figure::{Figure, Sample, fairness};
 use super::place::Pair as Place;
+use super::programs::{self, Ran, Way};
 use crate::acceleration::Carried;
 use crate::conductor::{Launcher, Worker};
 use crate::everyday::cell::word;
+use crate::foreign::{Foreign, Test};
 use crate::hosts::{Bridges, Host, Hosts};
 use crate::process::Guard;
 use crate::transport::Transport;
@@ -35,13 +38,72 @@ pub struct Maker {
 
 impl Maker {
     /// Measures a cell over one transport.
-    pub fn sample(
+    pub fn sample(&self, cell: &Cell, column: Transport, place: Place, load: Option<usize>) -> Result<Ran> {
+        if cell.work.is_program() {
+            return self.program(cell, Some(column).filter(|column| *column == Transport::Beeline), None, place, load);
+        }
+        self.own(cell, column, place, load).map(|(sample, carried)| Ran::Measured(sample, carried))
+    }
+
+    /// Measures a cell by other means than TCP and Beeline.
+    pub fn beside(&self, cell: &Cell, beside: Beside, place: Place) -> Result<Ran> {
+        if self.hosts.is_some() {
+            return Ok(Ran::Absent("on one host only".into()));
+        }
+        if let Some(program) = &cell.program {
+            return match programs::without(program, beside) {
+                Some(reason) => Ok(Ran::Absent(reason)),
+                None => self.program(cell, None, Some(beside), place, None),
+            };
+        }
+        let bytes = usize::try_from(cell.bytes)?;
+        let test = if cell.work == Work::Latency { Test::latency(bytes) } else { Test::stream(bytes) };
+        let [Some(client), Some(server)] = place else {
+            return Ok(Ran::Absent("it takes a CPU for each end".into()));
+        };
+        match Foreign::find(beside) {
+            Err(reason) => Ok(Ran::Absent(reason)),
+            Ok(foreign) => match foreign.run(test, (client, server)) {
+                None => Ok(Ran::Absent("its program has no stream".into())),
+                Some(value) => Ok(Ran::Measured(Sample::from([(cell.work.main(), value?)]), Carried::default())),
+            },
+        }
+    }
+
+    /// Runs a program of others.
+    fn program(
         &self,
         cell: &Cell,
-        column: Transport,
+        beeline: Option<Transport>,
+        beside: Option<Beside>,
         place: Place,
         load: Option<usize>,
-    ) -> Result<(Sample, Carried)> {
+    ) -> Result<Ran> {
+        let program = cell.program.as_deref().context("which program?")?;
+        let options = self.options_of(cell);
+        let library = match beeline {
+            Some(_) => Some(self.library.as_deref().context("there is no libbeeline.so")?),
+            None => None,
+        };
+        let way =
+            Way { library: library.map(|path| (path, options.as_str())), beside, cpus: place, sample: self.sample };
+        let loader = match cell.load {
+            Load::Memory if beside.is_none() => Some(self.load(&self.launcher(cell)?, load)?),
+            _ => None,
+        };
+        let mut ran = programs::run(program, cell.bytes, &way)?;
+        if let (Some(mut load), Ran::Measured(sample, _)) = (loader, &mut ran) {
+            load.go_on()?;
+            sample.insert(Figure::Load, figure(&load.result()?, "bytes_per_second")?);
+        }
+        if let Ran::Measured(sample, _) = &ran {
+            let main = cell.work.main();
+            ensure!(sample.contains_key(&main), "{program} gave no {}", main.title());
+        }
+        Ok(ran)
+    }
+
+    fn own(&self, cell: &Cell, column: Transport, place: Place, load: Option<usize>) -> Result<(Sample, Carried)> {
         let run = || self.with_mtu(cell, || self.loaded(cell, column, place, load));
         let (Move::Push | Move::Pull, Transport::Beeline, Some((_, bridges, _))) = (cell.moves, column, &self.hosts)
         else {
@@ -60,13 +122,18 @@ impl Maker {
         })
     }
 
-    fn launcher(&self, cell: &Cell) -> Result<Launcher> {
+    /// The library's options for a cell.
+    fn options_of(&self, cell: &Cell) -> String {
         let mut options: Vec<String> = self.options.iter().cloned().collect();
         options.push(format!("wait={}", word(cell.completion)));
         options.extend(Some(cell.options.clone()).filter(|options| !options.is_empty()));
+        options.join(",")
+    }
+
+    fn launcher(&self, cell: &Cell) -> Result<Launcher> {
         let mount: Vec<&str> = self.mount.iter().map(String::as_str).collect();
         let hosts = self.hosts.as_ref().map(|(hosts, ..)| hosts.clone());
-        Launcher::new(&mount, self.library.clone(), Some(options.join(",")), hosts)
+        Launcher::new(&mount, self.library.clone(), Some(self.options_of(cell)), hosts)
     }
 
     fn args(&self, program: Program) -> WorkerArgs {
@@ -101,6 +168,7 @@ impl Maker {
             Work::Stream => Program::Stream,
             Work::Both => Program::Duplex,
             Work::ConnectRequest | Work::ConnectClose => Program::Connect,
+            Work::ProgramLatency | Work::ProgramStream => bail!("it is no work of the instrument's own"),
         };
         let args = WorkerArgs {
             message_bytes: if cell.work == Work::ConnectClose { 0 } else { usize::try_from(cell.bytes)? },
@@ -205,6 +273,7 @@ fn read(cell: &Cell, client: &Outcome, server: &Outcome) -> Result<Sample> {
             sample.insert(Figure::Rate, figure(client, "connections_per_second")?);
             figure(client, "messages")?
         }
+        Work::ProgramLatency | Work::ProgramStream => bail!("programs of others do not report so"),
     };
     ensure!(messages > 0.0, "the programs did nothing");
     // A trip is two messages: one each way.
@@ -238,6 +307,7 @@ mod tests {
         Cell {
             table: "t".into(),
             work,
+            program: None,
             bytes,
             streams,
             completion: Completion::Lazy,

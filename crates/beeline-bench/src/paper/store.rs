@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::axis::Hundredths;
+use super::axis::{Beside, Hundredths};
 use super::cell::Cell;
 use super::figure::Sample;
 use super::plan::{Plan, Source};
@@ -82,6 +82,10 @@ pub enum Record {
         beeline: Sample,
         carried: Carried,
     },
+    /// A cell was measured by other means as well.
+    Beside { cell: String, round: u32, by: Beside, sample: Sample },
+    /// Why it was not.
+    NotBeside { cell: String, by: Beside, reason: String },
     /// A cell was not.
     Failed { cell: String, round: u32, error: String },
     /// A cell that this host cannot have.
@@ -98,6 +102,9 @@ pub struct Measured {
     pub errors: Vec<String>,
     pub absent: Option<String>,
     pub carried: Carried,
+    /// By other means, and why not.
+    pub beside: BTreeMap<Beside, Vec<Sample>>,
+    pub not_beside: BTreeMap<Beside, String>,
 }
 
 /// A run, as it is in its directory.
@@ -251,6 +258,7 @@ impl Run {
                 for measured in self.measured.values_mut() {
                     measured.errors.clear();
                     measured.absent = None;
+                    measured.not_beside.clear();
                 }
             }
             Record::Pair { cell, tcp, beeline, carried, .. } => {
@@ -258,6 +266,12 @@ impl Run {
                 measured.tcp.push(tcp);
                 measured.beeline.push(beeline);
                 measured.carried.add(&carried);
+            }
+            Record::Beside { cell, by, sample, .. } => {
+                self.measured.entry(cell).or_default().beside.entry(by).or_default().push(sample);
+            }
+            Record::NotBeside { cell, by, reason } => {
+                self.measured.entry(cell).or_default().not_beside.insert(by, reason);
             }
             Record::Failed { cell, error, .. } => self.measured.entry(cell).or_default().errors.push(error),
             Record::Absent { cell, reason } => self.measured.entry(cell).or_default().absent = Some(reason),

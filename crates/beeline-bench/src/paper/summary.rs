@@ -73,6 +73,7 @@ mod tests {
         Cell {
             table: "t".into(),
             work: Work::Latency,
+            program: None,
             bytes: 8,
             streams: 1,
             completion: Completion::Lazy,

@@ -1,4 +1,6 @@
-//! Short connections: connect, one byte each way, close; or connect and close.
+//! Short connections: connect, one byte each way, close; or connect and close, each end waiting for the other's.
+
+use std::net::Shutdown;
 
 use anyhow::{Result, ensure};
 
@@ -28,7 +30,14 @@ pub fn serve(args: &WorkerArgs, listener: &Listener) -> Result<Outcome> {
 }
 
 pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
-    let close = || open(args, address).map(drop);
+    // As netperf's TCP_CC the client waits for the other end's close: without it connections outrun the server, and what is
+    // measured is how long TCP waits to ask a full queue again.
+    let close = || -> Result<()> {
+        let stream = open(args, address)?;
+        stream.shutdown(Shutdown::Write)?;
+        ensure!(receive(&stream, &mut [0])? == Some(0), "a byte came on a connection without any");
+        Ok(())
+    };
     let visit = |word: u8| -> Result<()> {
         let stream = open(args, address)?;
         send_small(&stream, &[word])?;

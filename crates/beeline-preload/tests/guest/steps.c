@@ -1,5 +1,6 @@
 // Sends and receives 8 bytes within one process, COUNT times, with an epoll_wait between the two if asked for, or after forks
-// that failed: for counting the instructions that one message takes.
+// that failed; or over fifty connections in turns, all of which one epoll_wait tells: for counting the instructions that one
+// message takes.
 
 #define _GNU_SOURCE
 #include "guest.h"
@@ -12,9 +13,39 @@ static void need(int holds, const char *what) {
     }
 }
 
+#define CROWD 50
+
+static int crowd(long count) {
+    static int clients[CROWD], servers[CROWD];
+    struct epoll_event events[CROWD];
+    int set = epoll_create1(0);
+    for (int i = 0; i < CROWD; i++) {
+        int ends[2];
+        pair(ends);
+        need(is_lane(ends[0]) && is_lane(ends[1]), "lanes");
+        clients[i] = ends[0];
+        servers[i] = ends[1];
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = (unsigned)i};
+        need(epoll_ctl(set, EPOLL_CTL_ADD, servers[i], &event) == 0, "epoll_ctl");
+    }
+    char message[64] = {0};
+    for (long done = 0; done < count;) {
+        for (int i = 0; i < CROWD; i++) need(send(clients[i], message, 8, 0) == 8, "send");
+        for (int told = 0; told < CROWD;) {
+            int now = epoll_wait(set, events, CROWD, -1);
+            need(now > 0, "epoll_wait");
+            for (int i = 0; i < now; i++) need(recv(servers[events[i].data.u32], message, sizeof message, 0) == 8, "recv");
+            told += now;
+        }
+        done += CROWD;
+    }
+    return 0;
+}
+
 int main(int arguments, char **argument) {
-    need(arguments > 1, "steps COUNT [epoll|fork]");
+    need(arguments > 1, "steps COUNT [epoll|fork|crowd]");
     long count = atol(argument[1]);
+    if (arguments > 2 && strcmp(argument[2], "crowd") == 0) return crowd(count);
     int ends[2];
     pair(ends);
     int client = ends[0], server = ends[1];

@@ -4,20 +4,23 @@ use std::fmt::Write;
 
 use super::parts::Part;
 use crate::paper::grid::notes;
-use crate::paper::store::Run;
+use crate::paper::store::{Measured, Run};
 
 const STYLE: &str = "\
 :root { color-scheme: light; font: 16px/1.45 system-ui, sans-serif; color: #1a1a1a; background: #fff }
-body { max-width: 70rem; margin: 0 auto; padding: 1rem }
+body { max-width: 70rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin: 2.2rem 0 0.2rem }
 .source, .note, footer { color: #555; font-size: 0.9rem; margin: 0.2rem 0 }
 .box { overflow-x: auto } svg { max-width: 100%; height: auto; display: block; margin: 0.6rem 0 }
+@media screen and (max-width: 44rem) { svg { max-width: none; width: 44rem } }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; margin: 0.6rem 0 }
-th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
+th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap;
+  overflow-wrap: normal }
 th { white-space: normal; vertical-align: bottom } th:first-child, td:first-child { text-align: left }
-nav a { margin-right: 1rem }
+nav a { margin-right: 1rem; display: inline-block }
 @media print { body { max-width: none; padding: 0 } nav { display: none } section, table, svg { break-inside: avoid }
-  .box { overflow: visible } th, td { white-space: normal } }
+  .box { overflow: visible } table { font-size: 0.6rem } th, td { padding: 0.1rem 0.2rem } }
+@page { size: A4 landscape; margin: 12mm }
 ";
 
 /// The whole page.
@@ -49,12 +52,43 @@ pub fn page(run: &Run, parts: &[Part]) -> String {
     page
 }
 
+/// A page that leads to those of several runs.
+pub fn index(runs: &[Run]) -> String {
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>The papers' tables</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>The papers' tables</h1>\n"
+    );
+    for run in runs {
+        let count = |is: fn(&Measured) -> bool| run.cells.iter().filter(|cell| run.of(cell).is_some_and(is)).count();
+        let measured = count(|known| !known.tcp.is_empty());
+        let failed = count(|known| known.tcp.is_empty() && !known.errors.is_empty());
+        let absent = count(|known| known.absent.is_some());
+        let folder = run.directory.file_name().unwrap_or_default().to_string_lossy();
+        let title = escape(&run.plan.title);
+        let _ = writeln!(page, "<h2><a href=\"{}/report.html\">{title}</a></h2>", escape(&folder));
+        paragraph(&mut page, "source", &format!("Tables of: {}", run.plan.document));
+        let cells = run.cells.len();
+        let mut line =
+            format!("{measured} of {cells} cells measured, {failed} failed, {absent} that this host cannot have");
+        if let Some(why) = &run.ended_early {
+            let _ = write!(line, "; the run ended early: {why}");
+        }
+        paragraph(&mut page, "note", &line);
+    }
+    page.push_str("</body>\n</html>\n");
+    page
+}
+
 fn section(page: &mut String, part: &Part) {
     let table = part.grid.table;
     let _ = writeln!(page, "<section id=\"{}\">\n<h2>{}</h2>", table.id.get_ref(), escape(&table.title));
     paragraph(page, "source", &table.source);
     // Plotters escapes what it draws.
-    page.push_str(part.svg.as_deref().unwrap_or_default());
+    if let Some(svg) = &part.svg {
+        // Smaller than this, its words cannot be read: on a phone it scrolls.
+        let _ = writeln!(page, "<div class=\"box\">\n{svg}\n</div>");
+    }
     if !part.grid.rows.is_empty() {
         page.push_str("<div class=\"box\">\n<table>\n<thead>");
         row(page, "th", &part.grid.header);

@@ -69,6 +69,8 @@ fn draw_curves(area: &Area, drawing: &Drawing, curves: &[Curve]) -> Result<(), B
     let mut chart = ChartBuilder::on(area)
         .caption(&drawing.title, ("sans-serif", 17))
         .margin(10)
+        // The last size's label stands in the middle of the edge.
+        .margin_right(36)
         .x_label_area_size(42)
         .y_label_area_size(84)
         .build_cartesian_2d((first..last * 1.05).log_scale().base(2.0), range(values.chain(references)).log_scale())?;

@@ -5,10 +5,12 @@ use std::fmt::Write;
 use anyhow::Result;
 
 use super::parts::Part;
-use crate::paper::figure::Figure;
+use crate::paper::axis::Beside;
+use crate::paper::cell::Cell;
+use crate::paper::figure::{Figure, Sample};
 use crate::paper::grid::notes;
 use crate::paper::store::Run;
-use crate::paper::summary::{Known, both};
+use crate::paper::summary::{Known, both, values};
 
 const COLUMNS: [&str; 17] = [
     "table",
@@ -58,12 +60,31 @@ pub fn csv(run: &Run) -> Result<Vec<u8>> {
             csv.write_record(fill(line, ""))?;
         }
     }
+    for (cell, by, samples) in beside(run) {
+        let figure = cell.work.main();
+        let Some(known) = Known::of(&values(samples, figure), run.settings.confidence) else { continue };
+        let mut line = vec![cell.table.clone(), format!("{}: {}", cell.name(), by.title())];
+        line.extend([cell.bytes.to_string(), cell.streams.to_string(), figure.word()]);
+        line.extend([serde_json::to_value(figure.unit())?.as_str().unwrap_or_default().to_owned()]);
+        line.extend([samples.len().to_string()]);
+        // What is neither TCP nor Beeline stands in TCP's columns: the cell's name says what it is.
+        line.extend([known.median, known.interval.low, known.interval.high].map(|value| value.to_string()));
+        csv.write_record(fill(line, ""))?;
+    }
     for table in run.plan.tables.iter().filter(|_| run.settings.only.is_empty()) {
         if let Some(reason) = &table.not_measured {
             csv.write_record(fill(vec![table.id.get_ref().clone()], reason))?;
         }
     }
     Ok(csv.into_inner()?)
+}
+
+/// What was measured by other means, cell by cell.
+fn beside(run: &Run) -> impl Iterator<Item = (&Cell, Beside, &[Sample])> {
+    let of = |cell| {
+        run.of(cell).into_iter().flat_map(move |known| known.beside.iter().map(move |(by, s)| (cell, *by, &s[..])))
+    };
+    run.cells.iter().flat_map(of)
 }
 
 pub fn markdown(run: &Run, parts: &[Part]) -> String {

@@ -1,0 +1,13 @@
+# The Intel MPI Benchmarks, with the MPI that brings them, over libfabric's TCP provider.
+export I_MPI_FABRICS=ofi FI_PROVIDER=tcp FI_TCP_IFACE=lo I_MPI_HYDRA_IFACE=lo I_MPI_HYDRA_BOOTSTRAP=fork I_MPI_PIN=0
+[ "$WAY" = tcp ] || export I_MPI_FABRICS=shm
+rank
+printf '%s\n' "$BYTES" >"$WORK/lengths"
+mpiexec.hydra -n 2 sh "$WORK/rank" IMB-MPI1 -msglen "$WORK/lengths" -time "$SECONDS_EACH" "$PATTERN" >"$WORK/said" 2>&1 ||
+    fail "IMB-MPI1: $(last "$WORK/said")"
+# PingPong has one time, which is half a trip; the others least, most and average. The rate that IMB prints has two digits
+# behind the point; it is that of the messages of one rank, here as there.
+awk -v bytes="$BYTES" -v pattern="$PATTERN" '
+    BEGIN { messages = pattern == "PingPong" ? 1 : pattern == "Sendrecv" ? 2 : 4 }
+    $1 == bytes && $2 ~ /^[0-9]+$/ && NF >= 4 { us = $(NF - 1) }
+    END { if (us > 0) { print "mean_us", us; print "bytes_per_second", messages * bytes / us * 1e6 } }' "$WORK/said"
