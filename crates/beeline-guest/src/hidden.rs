@@ -16,7 +16,7 @@ use crate::stats;
 /// kernel's default limit (`fs.nr_open`). What has a higher one is the kernel's business alone.
 pub const FDS: usize = 1 << 20;
 
-/// Limits from this on leave room for us above the numbers that `select` takes. A fork with a descriptor just there costs
+/// Limits above this leave room for us above the numbers that `select` takes. A fork with a descriptor just there costs
 /// 3 us more than without, and 14 us more at 3,968, because it copies the kernel's table up to the highest number in use.
 const LIMIT_LARGE: usize = 4096;
 /// How long nothing is kept that is only good to have, once the program ran short of numbers.

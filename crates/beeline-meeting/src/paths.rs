@@ -46,7 +46,7 @@ const MANY: u32 = 8;
 /// How long the path that won is kept.
 const KEPT_NS_MIN: u64 = 1_000_000_000;
 const KEPT_NS_MAX: u64 = 32_000_000_000;
-/// How much longer than over lanes a short life may be over TCP.
+/// How much longer than over lanes a short life may be over TCP, and how long it always may be.
 const LONGER: u64 = 16;
 const LONG_NS: u64 = 10_000_000;
 /// The time between connections below which nothing is left to TCP, and how much sooner they may come once.
@@ -58,20 +58,28 @@ const OPEN_MIN: u32 = 16;
 /// A way for a connection's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    Lane = 0,
-    Tcp = 1,
+    Lane,
+    Tcp,
 }
 
 /// What a connection belongs to, from its beginning to its end. Valid when zeroed: it belongs to nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticket {
-    /// The destination's, which is never 0.
+    /// The destination's number; 0 for none.
     pub destination: u32,
     /// The turn that counts it; 0 for none.
     pub turn: u32,
     /// Whether it went by TCP.
     pub tcp: bool,
     pub begun_ns: u64,
+}
+
+impl Ticket {
+    /// Whether it belongs to nothing: most connections are not to loopback addresses.
+    #[must_use]
+    pub fn is_void(&self) -> bool {
+        self.destination == 0
+    }
 }
 
 /// Where a ticket is kept. Valid when zeroed; used by whoever connects or closes the socket.
@@ -174,7 +182,7 @@ pub(super) struct Paths {
     state: State,
     /// The number of the last turn.
     turns: u32,
-    /// By path.
+    /// Over lanes, and over TCP.
     best: [Times; 2],
     /// How long those over lanes were open in the last turn of lanes.
     lane_ns: u64,

@@ -33,6 +33,9 @@ pub fn abandoned(ticket: Ticket) {
 }
 
 fn with_ticket(ticket: Ticket, f: impl FnOnce(&mut Paths)) {
+    if ticket.is_void() {
+        return;
+    }
     remembered(|entries| {
         // One that has had to make room is not found any more.
         if let Some(entry) = entries.iter_mut().flatten().find(|entry| entry.number == ticket.destination) {

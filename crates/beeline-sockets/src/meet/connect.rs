@@ -114,6 +114,9 @@ fn note_ticket(fd: i32, desc: &'static Desc, ticket: Ticket) -> bool {
 
 /// The connection did not come about over a lane.
 fn abandon(fd: i32, desc: &'static Desc, ticket: Ticket) {
+    if ticket.is_void() {
+        return;
+    }
     let _changing = changing::changing();
     if table::leads_to(fd, desc) {
         desc.ticket.take();

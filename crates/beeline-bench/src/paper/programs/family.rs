@@ -224,6 +224,14 @@ mod tests {
         Family::start(command, &[], ("WORK", directory.path())).unwrap()
     }
 
+    /// Whether a process ends that was told to.
+    fn ends(daemon: i32) -> bool {
+        (0..500).any(|_| {
+            std::thread::sleep(GLANCE);
+            stat(daemon).is_none()
+        })
+    }
+
     #[test]
     fn what_left_its_parent_ends_with_the_family() {
         let mut family = start("setsid sleep 600 & echo $! >&2; sleep 0.3; exit 0");
@@ -231,11 +239,7 @@ mod tests {
         let daemon: i32 = ended.complaint.trim().parse().unwrap();
         assert!(stat(daemon).is_some());
         drop(family);
-        let is_gone = || {
-            std::thread::sleep(GLANCE);
-            stat(daemon).is_none()
-        };
-        assert!((0..500).any(|_| is_gone()));
+        assert!(ends(daemon));
     }
 
     #[test]
@@ -250,11 +254,7 @@ mod tests {
         };
         let daemon: i32 = ended.complaint.trim().parse().unwrap();
         drop(family);
-        let is_gone = || {
-            std::thread::sleep(GLANCE);
-            stat(daemon).is_none()
-        };
-        assert!((0..500).any(|_| is_gone()));
+        assert!(ends(daemon));
     }
 
     #[test]
