@@ -13,6 +13,8 @@ const FIRST: u32 = 1024;
 const LAST: u32 = 65535;
 const DEFAULT_RANGE: (u32, u32) = (32768, 60999);
 const DEFAULT_UNPRIVILEGED: u32 = 1024;
+/// How far apart two candidates are that follow each other: a prime, so that all come by, unless it divides their number.
+const STRIDE: u32 = 7919;
 /// How long what was read counts: an administrator may change it.
 const COUNTS_NS: u64 = 1_000_000_000;
 
@@ -75,12 +77,17 @@ fn range() -> (u32, u32) {
 }
 
 /// The candidate number `index` outside the range and not below `unprivileged`, counted round and round.
+///
+/// Candidates that follow each other lie apart. Otherwise a program would meet all the ports that another has left in
+/// TIME_WAIT in a row, and each of its connections that goes back to TCP would lose its port (`late.rs`).
 fn pick((low, high): (u32, u32), unprivileged: u32, index: u32) -> Option<u16> {
     let first = unprivileged.clamp(FIRST, LAST + 1);
     let below = low.saturating_sub(first);
     let above_from = high.saturating_add(1).max(first);
     let above = (LAST + 1).saturating_sub(above_from);
-    let index = index.checked_rem(below + above)?;
+    let count = below + above;
+    let stride = if count.is_multiple_of(STRIDE) { 1 } else { STRIDE };
+    let index = (u64::from(index) * u64::from(stride)).checked_rem(u64::from(count))? as u32;
     let port = if index < below { first + index } else { above_from + (index - below) };
     u16::try_from(port).ok()
 }
@@ -96,7 +103,8 @@ mod tests {
                 let outside: Vec<u16> =
                     (first..=65535).filter(|port| !(low..=high).contains(port)).map(|port| port as u16).collect();
                 let pick = |index| pick((low, high), unprivileged, index);
-                let found: Vec<u16> = (0..outside.len() as u32).map(|index| pick(index).unwrap()).collect();
+                let mut found: Vec<u16> = (0..outside.len() as u32).map(|index| pick(index).unwrap()).collect();
+                found.sort_unstable();
                 assert_eq!(found, outside);
             }
         }
@@ -106,7 +114,22 @@ mod tests {
     }
 
     #[test]
-    fn ports_follow_each_other() {
+    fn a_number_of_candidates_that_the_stride_divides_hides_none() {
+        let low = 65536 - 2 * STRIDE;
+        let mut found: Vec<u16> = (0..2 * STRIDE).map(|index| pick((1, low - 1), 0, index).unwrap()).collect();
+        found.sort_unstable();
+        assert_eq!(found, (low as u16..=65535).collect::<Vec<u16>>());
+    }
+
+    #[test]
+    fn candidates_that_follow_each_other_lie_apart() {
+        let ports: Vec<i32> = (0..12).map(|index| i32::from(pick((32768, 60999), 1024, index).unwrap())).collect();
+        let mut apart = ports.iter().enumerate().flat_map(|(at, one)| ports[..at].iter().map(move |other| one - other));
+        assert!(apart.all(|distance| distance.abs() >= 1000), "{ports:?}");
+    }
+
+    #[test]
+    fn ports_are_outside_the_range() {
         let (low, high) = range();
         for _ in 0..1000 {
             let port = u32::from(next().unwrap());

@@ -45,8 +45,8 @@ static int is_served_once(int kind, void (*waits)(int fd)) {
     return memcmp(&before, &after, sizeof before) == 0;
 }
 
-/* Another program may have the port in TCP by then, or have left it in TIME_WAIT, as those of other cases do; hardly so many
- * times in a row. */
+/* Another program may have the port in TCP by then, or have left it in TIME_WAIT, as those of other cases do. Ports that follow
+ * each other lie apart, so that this hardly happens so many times in a row. */
 #define TRIES 12
 
 static void is_served(int kind, void (*waits)(int fd)) {
