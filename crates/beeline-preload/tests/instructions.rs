@@ -16,7 +16,7 @@ fn instructions(count: u64, flags: &[&str]) -> u64 {
     command.arg(guest("steps")).arg(count.to_string()).args(flags);
     preload::apply(&mut command, Some(library()));
     // The library does not hide from valgrind, a static program, that its own are to be loaded into what it runs.
-    command.env("BEELINE_OPTIONS", "follow=off");
+    preload::options(&mut command, "follow=off");
     let output = command.output().expect("valgrind runs");
     let report = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{report}");

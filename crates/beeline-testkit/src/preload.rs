@@ -18,10 +18,22 @@ pub fn find_library() -> Option<PathBuf> {
     build.map(|directory| directory.join("libbeeline.so")).find(|candidate| candidate.exists())
 }
 
-/// Runs `command` with `library` in front of libc, or on plain TCP when there is none.
+const OPTIONS_VARIABLE: &str = "BEELINE_OPTIONS";
+/// Lanes are what is tested, wherever there can be one: not what this machine measures to be faster just now.
+const LANES_ONLY: &str = "short_lived_lanes=on";
+
+/// Runs `command` with `library` in front of libc, or on plain TCP when there is none. Every connection that can have a
+/// lane gets one.
 pub fn apply(command: &mut Command, library: Option<&Path>) {
-    command.env_remove("LD_PRELOAD");
+    command.env_remove("LD_PRELOAD").env_remove(OPTIONS_VARIABLE);
     if let Some(path) = library {
         command.env("LD_PRELOAD", path);
+        options(command, "");
     }
+}
+
+/// Sets more options of the library for `command`, in place of those that were set so before.
+pub fn options(command: &mut Command, more: &str) {
+    let comma = if more.is_empty() { "" } else { "," };
+    command.env(OPTIONS_VARIABLE, format!("{LANES_ONLY}{comma}{more}"));
 }

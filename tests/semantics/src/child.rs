@@ -102,8 +102,6 @@ fn role(program: &str, trace_file: &Path, library: Option<&Path>) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(["child", program, "--trace"]).arg(trace_file);
     preload::apply(&mut command, library);
-    // Lanes are what is tested, wherever there can be one.
-    command.env("BEELINE_OPTIONS", "short_lived_lanes=on");
     die_with_parent(&mut command);
     command
 }

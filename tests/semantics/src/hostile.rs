@@ -79,7 +79,7 @@ impl Target {
         let mut command = child::program(&format!("serve:{kind}"));
         preload::apply(&mut command, Some(library));
         // What is lost shows soon beside what is kept for the next client.
-        command.env("BEELINE_OPTIONS", "pool_lanes_max=8");
+        preload::options(&mut command, "pool_lanes_max=8");
         Self::from_command(&mut command, library)
     }
 

@@ -260,8 +260,6 @@ impl Lab {
         let error_file = self.directory.0.join(format!("{name}.errors"));
         let mut command = Command::new("/proc/self/exe");
         command.args(["child", program, "--trace"]).arg(&trace_file);
-        // Lanes are what is tested, wherever there can be one.
-        command.env("BEELINE_OPTIONS", "short_lived_lanes=on");
         match interposed {
             None => preload::apply(&mut command, library),
             Some(ends) => {

@@ -52,7 +52,6 @@ impl Role {
         command
             .args(["--exact", "guest_entry", "--ignored", "--nocapture", "--test-threads=1"])
             .env("GUEST", role)
-            .env_remove("BEELINE_OPTIONS")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         preload::apply(&mut command, Some(library()));
@@ -66,8 +65,9 @@ impl Role {
     }
 
     /// With options for the library.
-    pub fn options(self, options: &str) -> Role {
-        self.set("BEELINE_OPTIONS", options)
+    pub fn options(mut self, options: &str) -> Role {
+        preload::options(&mut self.command, options);
+        self
     }
 
     /// With a parameter of the role.

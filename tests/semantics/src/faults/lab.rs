@@ -219,6 +219,7 @@ impl Lab {
     fn program(&self, words: &str, library: bool) -> Command {
         let mut command = child::program(words);
         preload::apply(&mut command, self.library.as_deref().filter(|_| library));
+        // Without the test kit's own options: paths change as in production.
         command.env("BEELINE_OPTIONS", KEPT_OPTION);
         command.stdin(Stdio::null());
         command
