@@ -107,6 +107,19 @@ pub fn hidden_twin(fd: i32) -> Option<i32> {
     Some(hidden)
 }
 
+/// Gives a hidden descriptor another number, among the last below `limit`. None, and it is closed, if there is no room.
+pub fn move_below(fd: i32, limit: usize) -> Option<i32> {
+    let twin = fcntl(fd, libc::F_DUPFD_CLOEXEC, last_numbers(limit)).ok();
+    close_hidden(fd);
+    let twin = twin? as i32;
+    if twin as usize >= limit {
+        let _ = sys::close(twin);
+        return None;
+    }
+    hidden_add(twin);
+    Some(twin)
+}
+
 /// Hides a descriptor that is good to have, but not needed: closes it when there is little room.
 pub fn keep(fd: i32) -> Option<i32> {
     /// Numbers that are left to descriptors that are needed.

@@ -41,9 +41,16 @@ pub fn places_left(number: i32) -> Option<i32> {
     Some(limit.saturating_sub(number).saturating_sub(hidden).max(0) / 2)
 }
 
-/// The limit of descriptors changes: nothing that was found out about it holds any more.
-pub fn forget_descriptor_limit() {
+/// The limit of descriptors changes to `limit`: nothing that was found out about it holds any more. A reserve beyond it
+/// would be none, and is moved. Returns whether anything that is hidden lies beyond it.
+pub fn change_descriptor_limit(limit: u64) -> bool {
     ROOMY_BELOW.store(0, Relaxed);
+    let beyond = hidden::next_hidden(u32::try_from(limit).unwrap_or(u32::MAX), u32::MAX).is_some();
+    if beyond && RESERVE.get().is_some_and(|reserve| reserve.cast_unsigned() as u64 >= limit) {
+        let moved = RESERVE.take().and_then(|reserve| hidden::move_below(reserve, limit as usize));
+        RESERVE.set(moved);
+    }
+    beyond
 }
 
 /// Whether there is a number for one descriptor more.

@@ -48,8 +48,9 @@ pub fn before_filter() -> Outcome {
 
 /// The program is about to limit itself.
 pub fn before_limit(resource: u32, limit: &libc::rlimit) {
-    if resource == libc::RLIMIT_NOFILE {
-        crate::meet::forget_descriptor_limit();
+    if resource == libc::RLIMIT_NOFILE && !is_guest_of_parent() {
+        let _changing = changing();
+        crate::meet::descriptor_limit_changes(limit.rlim_cur);
     }
     if resource == libc::RLIMIT_AS && limit.rlim_cur != libc::RLIM_INFINITY && !is_guest_of_parent() {
         // Clients whose lanes take addresses that the program means to have for itself.

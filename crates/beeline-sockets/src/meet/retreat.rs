@@ -39,6 +39,15 @@ pub(crate) fn from_all_doors(reason: Reason) {
     });
 }
 
+/// The limit of descriptors is about to become `limit`. Where it is lowered below numbers of ours, these serve as before,
+/// but to give one up gains the program none. So doors are made anew, below the limit, where there is room for them
+/// ([`super::door`]); until then clients come over TCP. The caller holds `changing::changing`.
+pub(crate) fn descriptor_limit_changes(limit: u64) {
+    if reserve::change_descriptor_limit(limit) {
+        from_all_doors(Reason::DescriptorsShort);
+    }
+}
+
 fn each_listener(mut f: impl FnMut(&'static Desc, &'static Listener)) {
     table::for_each(|fd, desc| {
         if let Some(listener) = Listener::of(desc)
