@@ -107,9 +107,12 @@ pub fn hidden_twin(fd: i32) -> Option<i32> {
     Some(hidden)
 }
 
-/// Gives a hidden descriptor another number, among the last below `limit`. None, and it is closed, if there is no room.
+/// Gives a hidden descriptor another number, among the last below `limit`. None, and it is closed, if there is no room, or
+/// so little that the program would get other numbers than without us.
 pub fn move_below(fd: i32, limit: usize) -> Option<i32> {
-    let twin = fcntl(fd, libc::F_DUPFD_CLOEXEC, last_numbers(limit)).ok();
+    /// Where the last numbers are some of many.
+    const LIMIT_LEAST: usize = 64;
+    let twin = if limit < LIMIT_LEAST { None } else { fcntl(fd, libc::F_DUPFD_CLOEXEC, last_numbers(limit)).ok() };
     close_hidden(fd);
     let twin = twin? as i32;
     if twin as usize >= limit {
