@@ -81,6 +81,8 @@ pub struct Desc {
     /// Whether it pays to spin for the connection.
     pub spin: SpinState,
     side: AtomicPtr<SideState>,
+    /// Where this end's front is, for those who only hint at it.
+    front: AtomicPtr<u8>,
     /// When a receive begins without looking.
     pub read_pacing: crate::read_pacing::ReadPacing,
     /// How far the lane's ring reaches, as [`crate::reclaim`] counts.
@@ -187,6 +189,7 @@ impl Desc {
         self.ring_bytes.store(lane.ring_bytes(), Relaxed);
         self.side.store(core::ptr::from_ref(side).cast_mut(), Relaxed);
         self.end.store(end as u8, Relaxed);
+        self.front.store(lane.front_address(end).cast_mut(), Relaxed);
         self.shared.store(false, Relaxed);
         self.counted_by.store(0, Relaxed);
         self.spin.begin();
@@ -208,13 +211,12 @@ impl Desc {
         unsafe { LaneMemory::from_parts(self.lane.load(Relaxed), self.ring_bytes.load(Relaxed)) }
     }
 
-    /// Asks for this end's front for a send that is about to take its lock, if this is a lane. Nothing is held yet, so
-    /// it may cease to be one meanwhile: a hint about an address is harmless wherever that leads.
-    #[inline]
+    /// Asks for this end's front to be ours for writing, as a send is about to do it: the peer that waits for it has the
+    /// line, which is on its way while the send is still making up its mind (measured: 100 ns one way without, 85 with).
+    /// No lock need be held, and this need not be a lane: a hint about an address is harmless wherever that leads.
+    #[inline(always)]
     pub fn prefetch_front(&self) {
-        if self.is_lane() {
-            self.lane().prefetch_front(self.end());
-        }
+        beeline_shm::prefetch_write(self.front.load(Relaxed));
     }
 
     /// The side. Only for lanes.
@@ -237,7 +239,7 @@ impl Desc {
     #[must_use]
     #[inline(always)]
     pub fn end(&self) -> End {
-        if self.end.load(Relaxed) == 0 { End::Client } else { End::Server }
+        if self.end.load(Relaxed) & 1 == 0 { End::Client } else { End::Server }
     }
 
     /// Makes the description `Closed`. Both locks are held.

@@ -36,8 +36,11 @@ pub fn bogus(address: usize, length: usize) -> bool {
 /// Whether there are bytes at `address`, and [`bogus`] does not object: nearly always without asking it.
 #[inline]
 pub fn is_some(address: usize, length: usize) -> bool {
-    const FAR: usize = 1 << 62;
-    let ordinary = length != 0 && (address | length) < FAR && address > PAGE && !address.is_multiple_of(PAGE);
+    /// An app's addresses and lengths are far below 2^62.
+    const NEAR_BITS: u32 = 62;
+    // What is too small wraps around and is as far away as what is too large: one comparison for all four.
+    let (last, beyond_first_page) = (length.wrapping_sub(1), address.wrapping_sub(PAGE + 1));
+    let ordinary = (last | beyond_first_page) >> NEAR_BITS == 0 && !address.is_multiple_of(PAGE);
     ordinary || is_some_after_all(address, length)
 }
 

@@ -79,6 +79,7 @@ impl Lock {
     }
 
     #[cold]
+    #[inline(never)]
     fn lock_contended(&self) -> Taken {
         let me = thread::identity();
         let mut naps = 0u32;
@@ -105,6 +106,7 @@ impl Lock {
     }
 
     #[cold]
+    #[inline(never)]
     fn wake_one(&self) {
         futex(&self.owner, libc::FUTEX_WAKE, 1, None);
     }

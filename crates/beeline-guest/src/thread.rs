@@ -134,13 +134,18 @@ static MARK: AtomicU32 = AtomicU32::new(0);
 #[inline]
 pub fn identity() -> u32 {
     with(|thread| match thread.identity.load(Ordering::Relaxed) {
-        0 => {
-            let identity = sys::gettid() | mark() << TID_BITS;
-            thread.identity.store(identity, Ordering::Relaxed);
-            identity
-        }
+        0 => find_identity(thread),
         identity => identity,
     })
+}
+
+/// Out of line, once for each thread.
+#[cold]
+#[inline(never)]
+fn find_identity(thread: &Thread) -> u32 {
+    let identity = sys::gettid() | mark() << TID_BITS;
+    thread.identity.store(identity, Ordering::Relaxed);
+    identity
 }
 
 /// The thread id in an identity.
@@ -270,6 +275,7 @@ impl Section {
 
 /// Lets signals through that were put off in a section which has just ended.
 #[cold]
+#[inline(never)]
 fn deliver_deferred(thread: &Thread) {
     // SAFETY: signals are blocked, so no handler writes it meanwhile.
     let mask = unsafe { *thread.mask.get() };

@@ -114,7 +114,7 @@ pub(crate) unsafe fn copy_around(source: *const u8, target: *mut u8, length: usi
 
 /// Asks for the cache line at `address` to be ours for writing. Only a hint, whatever the address.
 #[inline]
-pub(crate) fn prefetch_write(address: *const u8) {
+pub fn prefetch_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: prefetches never fault and change no architectural state.
     unsafe {

@@ -27,7 +27,7 @@ mod side_memory;
 pub mod sys;
 
 pub use buffer::{Sink, Source};
-pub use copy::{HAS_COPY_AROUND, full_fence};
+pub use copy::{HAS_COPY_AROUND, full_fence, prefetch_write};
 pub use lane_memory::{
     End, FLAG_URGENT, INLINE_BYTES, LaneMemory, MapError, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ORDER, lane_bytes,
 };

@@ -54,7 +54,13 @@ pub(super) fn hear(set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, reven
 /// Deals with the faults of peers that were noted while sets were locked: of `own`, and of those that others watch, be it
 /// from within another set. No lock may be held: a fault may start the connection over on TCP, which takes it out of its
 /// sets. Whether there were any.
+#[inline]
 pub(super) fn answer_faults(own: &Set) -> bool {
+    is_troubled(own) && answer_all(own)
+}
+
+#[cold]
+fn answer_all(own: &Set) -> bool {
     unsafe extern "C" fn jumped_out(open: *mut core::ffi::c_void) {
         // SAFETY: `open` below, which the call that does not come back leaves behind.
         if unsafe { &*open.cast::<Cell<bool>>() }.get() {

@@ -142,16 +142,35 @@ fn note_taken(desc: &Desc) {
 
 /// Withdraws what is due. No lock may be held. Whether there was anything.
 fn look_after() -> bool {
-    !FIRST.load(Relaxed).is_null() && look_after_due(kernel::now_ns())
+    if FIRST.load(Relaxed).is_null() || is_at_work() {
+        return false;
+    }
+    drop_settled();
+    let now_ns = kernel::now_ns();
+    DUE_NS.load(Relaxed) <= now_ns && look_after_due(now_ns)
+}
+
+/// Takes the newest offers that are taken off the list, so that a program with none left is not kept looking until they
+/// would have been due. Not those behind one that is not: a thousand would be gone through again and again.
+fn drop_settled() {
+    let _guard = LOCK.lock();
+    // SAFETY: null, or an object of a slab, which is never unmapped.
+    while let Some(first) = unsafe { FIRST.load(Relaxed).as_ref() }
+        && is_settled(first)
+    {
+        FIRST.store(first.next_offer.load(Relaxed), Relaxed);
+        first.offered_until_ns.store(0, Relaxed);
+    }
+    if FIRST.load(Relaxed).is_null() {
+        DUE_NS.store(u64::MAX, Relaxed);
+        upkeep::goes_on(false);
+    }
 }
 
 #[cold]
 fn look_after_due(now_ns: u64) -> bool {
     unsafe extern "C" fn done(_: *mut core::ffi::c_void) {
         thread::with(|thread| thread.at_offers.store(false, Relaxed));
-    }
-    if DUE_NS.load(Relaxed) > now_ns || is_at_work() {
-        return false;
     }
     let mut any = false;
     thread::with(|thread| thread.at_offers.store(true, Relaxed));
