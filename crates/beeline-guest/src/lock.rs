@@ -85,7 +85,10 @@ impl Lock {
         let mut naps = 0u32;
         loop {
             for _ in 0..SPINS {
-                if self.owner.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                // Looked at before it is tried: a try takes the line away from the owner, who is about to write it.
+                if self.owner.load(Ordering::Relaxed) == 0
+                    && self.owner.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                {
                     return Taken::Free;
                 }
                 core::hint::spin_loop();

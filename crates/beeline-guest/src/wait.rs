@@ -12,10 +12,12 @@
 //!    once in [`PROBE_EVERY`] waits; less and less often the more of these probes are in vain, so that they are not what
 //!    the slowest in a hundred messages wait for.
 //! 3. There is no spin for a peer that runs on this very CPU, nor is what came after such a wait a reason to spin ([`near`]).
-//! 4. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
+//! 4. There is no spin in a crowd of threads that wait ([`crowd`]).
+//! 5. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
 //!    work than CPUs. The spin ends, and nothing is left of the budget.
-//! 5. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
+//! 6. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
 
+mod crowd;
 mod near;
 
 #[cfg(test)]
@@ -32,6 +34,7 @@ use crate::stats;
 use crate::thread;
 use crate::upkeep;
 
+pub use crowd::is_crowded;
 pub use near::{ANY_CPU, is_near, note_near, peers_are_near};
 
 /// A budget below this is none.
@@ -353,6 +356,7 @@ impl Budget<'_> {
         if grant == 0 {
             if crate::config().wait == Wait::Lazy {
                 patience.since_ns = kernel::now_ns();
+                crowd::note();
             }
             return Spun::Nothing;
         }
@@ -387,6 +391,10 @@ impl Budget<'_> {
             }
             let now = kernel::now_ns();
             if patience.since_ns == 0 {
+                if is_crowded() && crate::config().wait == Wait::Lazy {
+                    patience.give_way();
+                    return Spun::Nothing;
+                }
                 (patience.since_ns, last) = (now, now);
             }
             let preempted = now - last > gap;

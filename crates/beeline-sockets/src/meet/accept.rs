@@ -27,7 +27,7 @@ use super::reserve;
 use super::{accept_lock, door, pool, reset, retreat, watched};
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
-use crate::wait::{Patience, Woken, peers_are_near};
+use crate::wait::{Patience, Woken, is_crowded, peers_are_near};
 use crate::{Errno, changing, guards, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
@@ -240,6 +240,7 @@ fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut
         Wait::Sleep => return false,
         // The next client is likely to be where the last one was.
         _ if peers_are_near() => return false,
+        Wait::Lazy if is_crowded() => return false,
         Wait::Poll => most,
         Wait::Lazy => u64::from(desc.spin.ns()).min(most),
     };
