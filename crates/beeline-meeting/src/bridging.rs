@@ -21,7 +21,7 @@ use beeline_wire::{ConnName, Endpoint, Verdict, bridge};
 
 use super::hello_io::{self, Refusal, Waiting};
 use super::pool::{self, PooledLane};
-use super::route::Anchor;
+use super::route::OwnedAnchor;
 use super::{greeting, lookup, taking, trust};
 use crate::bells::AnchorBells;
 use crate::kernel::{self, SockAddr};
@@ -94,7 +94,7 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
     if lookup::is_doorless(server.address(), target.cookie) {
         return Err(Reason::NoDoor);
     }
-    let anchor = Anchor::new()?;
+    let anchor = OwnedAnchor::new()?;
     let address = SockAddr::abstract_unix(name.encode().as_bytes()).ok_or(Reason::Internal)?;
     kernel::bind(anchor.0, &address).map_err(|_| Reason::AddressInUse)?;
     let offer = pool::client_lane(target.cookie)?;

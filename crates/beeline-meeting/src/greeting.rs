@@ -7,7 +7,7 @@ use beeline_wire::{ConnName, DoorName, Held, Hello};
 
 use super::lookup::{self, Target};
 use super::pool::{Offer, PooledLane};
-use super::route::Anchor;
+use super::route::OwnedAnchor;
 use super::{hello_io, trust};
 use crate::kernel::{self, SockAddr};
 use crate::{Errno, calibrate, process};
@@ -16,7 +16,12 @@ use crate::{Errno, calibrate, process};
 ///
 /// # Errors
 /// Why it is not entered.
-pub fn enter_door(anchor: &Anchor, name: &ConnName, destination: SocketAddr, target: Target) -> Result<(), Reason> {
+pub fn enter_door(
+    anchor: &OwnedAnchor,
+    name: &ConnName,
+    destination: SocketAddr,
+    target: Target,
+) -> Result<(), Reason> {
     if calibrate::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
@@ -53,7 +58,7 @@ pub fn enter_door(anchor: &Anchor, name: &ConnName, destination: SocketAddr, tar
 ///
 /// # Errors
 /// Why the server will not have heard it; the lane goes back to the pool.
-pub fn say_hello(anchor: &Anchor, offer: Offer, held: Option<Held>) -> Result<&'static PooledLane, Reason> {
+pub fn say_hello(anchor: &OwnedAnchor, offer: Offer, held: Option<Held>) -> Result<&'static PooledLane, Reason> {
     let hello = Hello {
         reuse: false,
         ring_bytes: offer.lane.memory().ring_bytes(),

@@ -96,8 +96,8 @@ impl Route {
     }
 
     /// A new anchor, if the thread is in the socket's namespace.
-    fn anchor(&self) -> Result<Anchor, Reason> {
-        let anchor = Anchor::new()?;
+    fn anchor(&self) -> Result<OwnedAnchor, Reason> {
+        let anchor = OwnedAnchor::new()?;
         (kernel::namespace(anchor.0) == self.namespace).then_some(anchor).ok_or(Reason::OtherNamespace)
     }
 
@@ -113,10 +113,10 @@ impl Route {
 }
 
 /// An anchor that closes itself unless it is given away.
-pub struct Anchor(pub i32);
+pub struct OwnedAnchor(pub i32);
 
-impl Anchor {
-    pub fn new() -> Result<Anchor, Reason> {
+impl OwnedAnchor {
+    pub fn new() -> Result<OwnedAnchor, Reason> {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let made = match kernel::socket(libc::AF_UNIX, kind, 0) {
             Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
@@ -125,7 +125,7 @@ impl Anchor {
             made => made,
         };
         match made {
-            Ok(fd) => Ok(Anchor(fd as i32)),
+            Ok(fd) => Ok(OwnedAnchor(fd as i32)),
             Err(Errno(libc::EMFILE | libc::ENFILE)) => Err(Reason::DescriptorsShort),
             Err(Errno(libc::EPERM | libc::EACCES)) => Err(Reason::SystemCallDenied),
             Err(_) => Err(Reason::MemoryShort),
@@ -140,7 +140,7 @@ impl Anchor {
     }
 }
 
-impl Drop for Anchor {
+impl Drop for OwnedAnchor {
     fn drop(&mut self) {
         let _ = sys::close(self.0);
     }
@@ -148,7 +148,7 @@ impl Drop for Anchor {
 
 /// An anchor with the addresses of its connection.
 pub struct Reserved {
-    pub anchor: Anchor,
+    pub anchor: OwnedAnchor,
     pub name: ConnName,
     /// The same for the hello, if the server is to hold the port.
     pub held: Option<Held>,
@@ -220,11 +220,11 @@ fn note_speed(before_ns: u64) {
 #[cold]
 fn reserve_held(
     route: &Route,
-    anchor: Option<Anchor>,
+    anchor: Option<OwnedAnchor>,
     mut check: impl FnMut(SocketAddr) -> Result<(), Reason>,
 ) -> Result<Reserved, Reason> {
     // The kernel knows a free one. It is free again when the server binds it, and found by chance only by others.
-    let probe = Anchor(claims::bound(route.client(0)).map_err(|_| Reason::AddressInUse)?);
+    let probe = OwnedAnchor(claims::bound(route.client(0)).map_err(|_| Reason::AddressInUse)?);
     let found = kernel::getsockname(probe.0).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
     drop(probe);
     let client = route.client(found.port());

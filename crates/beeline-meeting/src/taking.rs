@@ -50,7 +50,7 @@ pub fn name_of(anchor: i32) -> Result<Option<ConnName>, Refusal> {
     match name.abstract_name().map(ConnName::parse) {
         Some(Some(name)) => Ok(Some(name)),
         Some(None) => Err(Refusal::Poison(Poison::HelloNameMismatch)),
-        // A plug, or somebody who has already left.
+        // A filler of the queue, or somebody who has already left.
         None if hello_io::look(anchor) == Waiting::Gone => Err(Refusal::Gone),
         None => Ok(None),
     }

@@ -40,6 +40,33 @@ pub(super) unsafe fn check_iovecs<'a>(
     Ok((parts, total))
 }
 
+/// The lane that `fd` leads to, and the checked iovecs of a call on it.
+///
+/// # Safety
+/// As for [`check_iovecs`].
+pub(super) unsafe fn lane_and_iovecs<'a>(
+    fd: i32,
+    parts: *const libc::iovec,
+    count: usize,
+) -> Result<(&'static Desc, &'a [libc::iovec], usize), Outcome> {
+    let desc = table::get(fd).ok_or(Outcome::Kernel)?;
+    if !desc.is_lane() {
+        return Err(not_a_lane(desc));
+    }
+    // SAFETY: the caller guarantees it; nonsense is refused.
+    let (parts, total) = unsafe { check_iovecs(parts, count) }?;
+    Ok((desc, parts, total))
+}
+
+/// Whether readv(2) or writev(2) is to move no bytes over a lane: nothing is asked of the connection then.
+///
+/// # Safety
+/// As for [`check_iovecs`].
+pub(super) unsafe fn moves_nothing(fd: i32, parts: *const libc::iovec, count: i32) -> bool {
+    // SAFETY: the caller guarantees it; nonsense is refused.
+    table::get(fd).is_some_and(Desc::is_lane) && matches!(unsafe { check_iovecs(parts, count as usize) }, Ok((_, 0)))
+}
+
 /// # Safety
 /// `message` must be valid unless it is nonsense.
 pub(super) unsafe fn sane<'a, T>(message: *const T) -> Option<&'a T> {

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Fault, LaneMemory, Reader, Sink};
 use beeline_stats::tunables::Wait;
 
-use super::call::{TRANSFER_MAX, check_iovecs, left, not_a_lane};
+use super::call::{TRANSFER_MAX, lane_and_iovecs, left, moves_nothing, not_a_lane};
 use super::faults::fault;
 use super::receiving::receive_pinned;
 use super::urgent;
@@ -207,9 +207,8 @@ pub unsafe fn recvfrom(
 /// # Safety
 /// `parts` must point to `count` iovecs whose buffers are writable, as for readv(2).
 pub unsafe fn readv(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
-    // SAFETY: the caller guarantees it; nonsense is refused.
-    if table::get(fd).is_some_and(Desc::is_lane) && matches!(unsafe { check_iovecs(parts, count as usize) }, Ok((_, 0)))
-    {
+    // SAFETY: forwarded from the caller.
+    if unsafe { moves_nothing(fd, parts, count) } {
         return Outcome::OK;
     }
     // SAFETY: forwarded from the caller.
@@ -219,12 +218,8 @@ pub unsafe fn readv(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
 /// # Safety
 /// As for [`readv`].
 pub(super) unsafe fn receive_iovecs(fd: i32, parts: *const libc::iovec, count: usize, flags: i32) -> Outcome {
-    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-    if !desc.is_lane() {
-        return not_a_lane(desc);
-    }
-    // SAFETY: the caller guarantees it; `check_iovecs` refuses nonsense.
-    let (parts, total) = match unsafe { check_iovecs(parts, count) } {
+    // SAFETY: forwarded from the caller.
+    let (desc, parts, total) = match unsafe { lane_and_iovecs(fd, parts, count) } {
         Ok(checked) => checked,
         Err(outcome) => return outcome,
     };

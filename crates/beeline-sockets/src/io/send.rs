@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Source, Writer};
 
-use super::call::{TRANSFER_MAX, check_iovecs, left, not_a_lane};
+use super::call::{TRANSFER_MAX, lane_and_iovecs, left, moves_nothing, not_a_lane};
 use super::sending::send_pinned;
 use crate::anchor::Anchor;
 use crate::app_memory::{bogus, is_some};
@@ -131,9 +131,8 @@ pub unsafe fn sendto(
 /// # Safety
 /// `parts` must point to `count` iovecs whose buffers are readable, as for writev(2).
 pub unsafe fn writev(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
-    // SAFETY: the caller guarantees it; nonsense is refused.
-    if table::get(fd).is_some_and(Desc::is_lane) && matches!(unsafe { check_iovecs(parts, count as usize) }, Ok((_, 0)))
-    {
+    // SAFETY: forwarded from the caller.
+    if unsafe { moves_nothing(fd, parts, count) } {
         return Outcome::OK;
     }
     // SAFETY: forwarded from the caller.
@@ -143,12 +142,8 @@ pub unsafe fn writev(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome 
 /// # Safety
 /// As for [`writev`].
 pub(super) unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usize, flags: i32) -> Outcome {
-    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-    if !desc.is_lane() {
-        return not_a_lane(desc);
-    }
-    // SAFETY: the caller guarantees it; `check_iovecs` refuses nonsense.
-    let (parts, total) = match unsafe { check_iovecs(parts, count) } {
+    // SAFETY: forwarded from the caller.
+    let (desc, parts, total) = match unsafe { lane_and_iovecs(fd, parts, count) } {
         Ok(checked) => checked,
         Err(outcome) => return outcome,
     };

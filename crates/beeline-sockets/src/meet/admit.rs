@@ -22,7 +22,7 @@ use super::claims::{self, Naming};
 use super::hello_io::Refusal;
 use super::listener::Listener;
 use super::pool::{self, PooledLane};
-use super::route::Anchor;
+use super::route::OwnedAnchor;
 use super::taking::{self, give_back, name_of, refused};
 use super::{lookup, retreat, trust};
 use crate::desc::{DESCS, Desc, Kind};
@@ -114,7 +114,7 @@ fn check_addresses(listener: &Listener, name: &ConnName, bridge: bool) -> Result
 /// have gone since the door was opened.
 #[cold]
 fn in_place(anchor: i32, refusal: Refusal) -> Refusal {
-    let is_here = || Anchor::new().is_ok_and(|probe| kernel::namespace(probe.0) == kernel::namespace(anchor));
+    let is_here = || OwnedAnchor::new().is_ok_and(|probe| kernel::namespace(probe.0) == kernel::namespace(anchor));
     match refusal {
         Refusal::Poison(Poison::HelloAddressForeign) if !is_here() => refused(Reason::OtherNamespace),
         refusal => refusal,

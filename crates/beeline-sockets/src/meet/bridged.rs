@@ -16,7 +16,7 @@ use beeline_wire::{Verdict, bridge};
 
 use super::client;
 use super::pool::{self, PooledLane};
-use super::route::{Anchor, Reserved, Route, reserve_name};
+use super::route::{OwnedAnchor, Reserved, Route, reserve_name};
 use super::{greeting, lookup, trust};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
@@ -82,7 +82,7 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
 }
 
 /// Connects to the bridge's door, and proves that it is a bridge's.
-fn enter(anchor: &Anchor, route: &Route) -> Result<(), Reason> {
+fn enter(anchor: &OwnedAnchor, route: &Route) -> Result<(), Reason> {
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
@@ -103,7 +103,7 @@ fn enter(anchor: &Anchor, route: &Route) -> Result<(), Reason> {
 /// Waits for the bridge's answer. Handlers of the app may run meanwhile; the wait goes on.
 ///
 /// Who loses patience withdraws the hello. If the bridge has taken it in that very moment, its answer is under way.
-fn await_verdict(anchor: &Anchor, lane: &PooledLane, patience_ns: u64) -> Result<(), Reason> {
+fn await_verdict(anchor: &OwnedAnchor, lane: &PooledLane, patience_ns: u64) -> Result<(), Reason> {
     let mut deadline = kernel::now_ns().saturating_add(patience_ns);
     let mut withdrawn = false;
     loop {
@@ -138,7 +138,7 @@ fn reason_of(byte: u8) -> Result<(), Reason> {
 }
 
 /// Leaves the connection to TCP. The bridge may have the lane still in use.
-fn give_up(anchor: &Anchor, lane: &'static PooledLane, side: pool::Side, reason: Reason) -> Result<(), Reason> {
+fn give_up(anchor: &OwnedAnchor, lane: &'static PooledLane, side: pool::Side, reason: Reason) -> Result<(), Reason> {
     let _ = kernel::shutdown(anchor.0, libc::SHUT_RDWR);
     lane.spoil();
     pool::retire(lane, End::Client, false);

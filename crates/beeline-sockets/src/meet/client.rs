@@ -8,7 +8,7 @@ use beeline_stats::Reason;
 use beeline_wire::ConnName;
 
 use super::pool::{self, Offer, PooledLane};
-use super::route::Anchor;
+use super::route::OwnedAnchor;
 use crate::desc::Desc;
 use crate::kernel;
 use crate::side::{SideState, state};
@@ -35,7 +35,7 @@ pub(super) fn prepare(
 pub(super) fn install(
     fd: i32,
     desc: &'static Desc,
-    anchor: &Anchor,
+    anchor: &OwnedAnchor,
     lane: &'static PooledLane,
     side: pool::Side,
     nonblocking: bool,

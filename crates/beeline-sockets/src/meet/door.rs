@@ -15,10 +15,10 @@
 //! 1. Where the process cannot change its user, the door is only bound, and `listen` is called when it opens.
 //!    This costs nothing, and the credentials are the same.
 //! 2. A process of root may open it under another user, which would change the credentials. It calls `listen`
-//!    at once and fills the queue with clients of its own that are closed already (*plugs*): 65 of them take
+//!    at once and fills the queue with clients of its own that are closed already (*fillers*): 65 of them take
 //!    0.18 ms to make and 0.11 ms to accept away, 257 four times that. The short queue is lengthened when the
 //!    door opens, if the user is still the same.
-//! 3. A door that was open is shut by plugs as well, after its clients were sent away: they begin again over
+//! 3. A door that was open is shut by fillers as well, after its clients were sent away: they begin again over
 //!    TCP.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -36,8 +36,8 @@ use crate::kernel::{self, SockAddr};
 use crate::{Errno, epoll, hidden, limits, process, stats};
 
 /// Queue of a door that root makes before it is known who will open it.
-const PLUGGED_BACKLOG: i32 = 64;
-/// Clients sent away or plugs made at a time, at most: beyond any queue.
+const FILLED_BACKLOG: i32 = 64;
+/// Clients sent away or fillers made at a time, at most: beyond any queue.
 const QUEUE_MAX: usize = 8192;
 /// How long to wait before a name that was taken is tried again, at first and at last: the process that passed the
 /// listener on gives the name up in a moment, one that goes on serving keeps it.
@@ -80,9 +80,9 @@ fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result
     listener.sized.store(0, Relaxed);
     listener.narrow.store(0, Relaxed);
     let ready = match named {
-        Ok(_) if euid == 0 => kernel::listen(door, PLUGGED_BACKLOG.min(full_backlog())).map(|_| {
+        Ok(_) if euid == 0 => kernel::listen(door, FILLED_BACKLOG.min(full_backlog())).map(|_| {
             listener.sized.store(1, Relaxed);
-            plug(listener);
+            fill_queue(listener);
         }),
         Ok(_) => Ok(()),
         Err(errno) => Err(errno),
@@ -121,7 +121,7 @@ fn name(listener: &Listener) -> Option<SockAddr> {
 }
 
 /// Fills the door's queue with clients that are gone.
-fn plug(listener: &Listener) {
+fn fill_queue(listener: &Listener) {
     let Some(name) = name(listener) else { return };
     for _ in 0..QUEUE_MAX {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -215,7 +215,7 @@ fn open_now(listener: &'static Listener) -> bool {
     listener.join_servers();
     if !listener.is_open() {
         let numbers = i32::try_from(sys::limit(libc::RLIMIT_NOFILE) / 4).unwrap_or(i32::MAX);
-        unplug(listener, door, full_backlog().min(places).min(numbers));
+        let_in(listener, door, full_backlog().min(places).min(numbers));
         listener.set_open(true);
         stats::count(Counter::DoorsOpened, 1);
     }
@@ -224,19 +224,19 @@ fn open_now(listener: &'static Listener) -> bool {
 }
 
 /// Lets clients in. The caller holds the listener's lock.
-fn unplug(listener: &Listener, door: i32, backlog: i32) {
+fn let_in(listener: &Listener, door: i32, backlog: i32) {
     let sized = listener.sized.load(Relaxed) != 0;
     if sized {
-        // As long as the queue is full of plugs nobody else is in it; whoever comes in between is a client, and behind the
+        // As long as the queue is full of fillers nobody else is in it; whoever comes in between is a client, and behind the
         // first there are only more of them, for whom the lobby is too small.
         for _ in 0..QUEUE_MAX {
             let kind = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-            let Ok(plug) = kernel::accept4(door, None, kind) else { break };
-            let plug = plug as i32;
-            if hello_io::look(plug) == Waiting::Gone {
-                let _ = sys::close(plug);
+            let Ok(first) = kernel::accept4(door, None, kind) else { break };
+            let first = first as i32;
+            if hello_io::look(first) == Waiting::Gone {
+                let _ = sys::close(first);
             } else {
-                let _ = lobby::park(listener, plug);
+                let _ = lobby::park(listener, first);
                 break;
             }
         }
@@ -288,7 +288,7 @@ pub(super) fn close(listener: &'static Listener, for_all: bool) {
         if for_all {
             let _ = kernel::shutdown(door, libc::SHUT_RDWR);
         } else {
-            plug(listener);
+            fill_queue(listener);
         }
         listener.set_open(false);
     }

@@ -108,7 +108,7 @@ pub(super) fn give_up_descriptors() -> bool {
     let mut any = pool::release_descriptors() | reserve::release_reserve();
     each_listener(|_, listener| {
         let _guard = listener.lock.lock();
-        // In the queue of a door that is shut there are plugs alone.
+        // In the queue of a door that is shut there are fillers alone.
         let nobody_waits = |door: i32| {
             !listener.is_open() || kernel::poll_now(door, libc::POLLIN) == 0 && !listener.lobby.is_occupied()
         };
