@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-rdma test-iwarp test-report papers compat faults bench bench-hosts bench-rdma site site-quick check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma deps-site deps-papers deps-browser
+.PHONY: help all demo test test-rdma test-iwarp test-report papers programs compat faults bench bench-hosts bench-rdma site site-quick check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -15,6 +15,7 @@ help:
 	@echo 'make faults   100,000 connections with a fault each: killed, stopped, forked, handed over, short of memory (SEED=, CONNECTIONS=)'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
 	@echo 'make papers   the tables of the five documents, quick (some ten minutes), with a report each in target/papers; docs/papers.md from it'
+	@echo 'make programs  sixteen real programs at their ordinary settings, TCP against Beeline, on free, shared and busy CPUs (15 minutes)'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
 	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (12 minutes on an idle machine, 50 at most)'
 	@echo 'make site     a bookstore under TPC-W: nginx, Jetty and MariaDB over TCP, over Beeline and between namespaces (under 20 minutes)'
@@ -65,6 +66,9 @@ papers: deps-papers all
 	target/release/beeline bench paper --all --quick --into target/papers
 	ci/papers.py target/papers
 
+programs: deps-programs all
+	tests/programs/run.py --json target/programs.json $(PROGRAMS)
+
 test-report: deps-browser
 	$(CARGO) build --release -p beeline-bench
 	tests/report/run.py
@@ -103,6 +107,9 @@ deps-site:
 
 deps-papers:
 	@ci/packages.sh build papers
+
+deps-programs:
+	@ci/packages.sh build programs
 
 deps-browser:
 	@ci/packages.sh build browser
