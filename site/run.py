@@ -126,7 +126,11 @@ class Run:
 
     def same_bytes(self, place, columns):
         found = checks.same_bytes({column.name: (column.stack, column.accelerated) for column in columns}, self.store, self.beeline)
-        self.result["checks"][f"same bytes, {place}"] = found
+        lanes = {column.name: sum(tier["accelerated"] for tier in stat(self.beeline, column.stack).values())
+                 for column in columns if column.stack.database.beeline}
+        if not all(lanes.values()):
+            raise Trouble(f"nothing was compared: no connection of a tier went over a lane ({place})")
+        self.result["checks"][f"same bytes, {place}"] = {**found, "connections_on_lanes": lanes}
         say(f"{found['pages']} pages and pictures are the same over {', '.join(found['columns'])}")
 
     def profile(self, columns):
