@@ -14,7 +14,7 @@ help:
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
 	@echo 'make faults   100,000 connections with a fault each: killed, stopped, forked, handed over, short of memory (SEED=, CONNECTIONS=)'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
-	@echo 'make papers   the tables of the five documents, quick (some ten minutes), with a report each in target/papers; docs/papers.md from it'
+	@echo 'make papers   the tables of the five documents, quick (some seven minutes), with a report each in target/papers; docs/papers.md from it'
 	@echo 'make programs  sixteen real programs at their ordinary settings, TCP against Beeline, on free, shared and busy CPUs (15 minutes)'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
 	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (12 minutes on an idle machine, 50 at most)'
@@ -62,8 +62,9 @@ site-quick: deps-site all
 	site/run.py --quick --json target/site-report.json $(SITE)
 
 # A run that was ended goes on where it was.
-papers: deps-papers all
+papers: deps-papers deps-hosts all
 	target/release/beeline bench paper --all --quick --into target/papers
+	tests/hosts/papers.sh target/papers
 	ci/papers.py target/papers
 
 programs: deps-programs all

@@ -2,6 +2,7 @@
 """The three-tier site: sets it up, measures it over TCP and over Beeline, checks it, and reports. `--help` says more; docs/site.md all."""
 
 import argparse
+import fcntl
 import json
 import os
 import pathlib
@@ -42,7 +43,7 @@ def options():
     add("--browsers", type=int, default=200)
     add("--think-factor", type=float, default=0.005, help="think times are 7 s times this; 0.005 saturates some CPUs with 200 browsers")
     add("--limit-factor", type=float, default=0.02, help="a second count of late responses has the specification's limits times this")
-    add("--measure", type=float, default=10.0, help="seconds that a sample measures")
+    add("--measure", type=float, default=8.0, help="seconds that a sample measures")
     add("--warm-up", type=float, default=10.0, help="seconds for each stack and mix")
     add("--items", type=int, default=10000, help="1,000 to 100,000")
     add("--scale", type=int, default=50, help="2,880 customers for each")
@@ -65,7 +66,13 @@ class Run:
 
     def __init__(self, chosen):
         self.chosen = chosen
-        self.work = pathlib.Path(chosen.work)
+        self.work = pathlib.Path(chosen.work).resolve()
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.lock = open(self.work / "lock", "w")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Trouble(f"another run has {self.work}; give this one a directory of its own by --work") from None
         self.programs = beeline_programs(chosen.programs)
         self.beeline = self.programs / "beeline"
         self.store = Store(self.work, chosen.items, chosen.scale, chosen.seed, say)
@@ -119,7 +126,11 @@ class Run:
 
     def same_bytes(self, place, columns):
         found = checks.same_bytes({column.name: (column.stack, column.accelerated) for column in columns}, self.store, self.beeline)
-        self.result["checks"][f"same bytes, {place}"] = found
+        lanes = {column.name: sum(tier["accelerated"] for tier in stat(self.beeline, column.stack).values())
+                 for column in columns if column.stack.database.beeline}
+        if not all(lanes.values()):
+            raise Trouble(f"nothing was compared: no connection of a tier went over a lane ({place})")
+        self.result["checks"][f"same bytes, {place}"] = {**found, "connections_on_lanes": lanes}
         say(f"{found['pages']} pages and pictures are the same over {', '.join(found['columns'])}")
 
     def profile(self, columns):
@@ -171,8 +182,19 @@ class Run:
         self.result["bridges"] = world.bridges()
         self.end_stacks()
 
+    def expected_s(self):
+        """How long it takes once there are data, as far as that is known before."""
+        sample = 2.6 + self.chosen.measure
+        columns = 3 * self.chosen.rounds * sample
+        start = 4 * (1.1 + self.chosen.warm_up) + 10
+        one_host = [self.has(part) for part in ("host", "half", "profile", "kill")]
+        parts = {"host": columns * len(self.chosen.mixes.split(",")) + 5, "half": columns, "profile": 30, "kill": 85,
+                 "short": start + columns + 5, "hosts": start + columns + 8}
+        return any(one_host) * start + sum(seconds for part, seconds in parts.items() if self.has(part))
+
     def go(self):
         self.store.make()
+        say(f"all parts together take some {self.expected_s() / 60:.0f} minutes")
         if any(self.has(part) for part in ("host", "half", "profile", "kill", "short")):
             self.on_one_host()
         if self.has("hosts"):

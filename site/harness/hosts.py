@@ -48,6 +48,11 @@ class Host:
         prefix = ["nsenter", f"--net=/run/netns/{self.namespace}", "--"] if self.namespace else []
         return [*prefix, *(str(word) for word in command)]
 
+    def lasting(self, command):
+        """The same for what goes on until it is ended: it ends as well if the harness is killed and cannot clean up. To be
+        started by the main thread: the kernel takes the end of the thread that has started it for that."""
+        return ["setpriv", "--pdeathsig", "TERM", "--", *self.inside(command)]
+
     def free_ports(self, count):
         """Ports that nobody has now, below those that the kernel gives to clients."""
         script = ("import random, socket, sys\nports = []\nwhile len(ports) < int(sys.argv[2]):\n"
@@ -88,6 +93,7 @@ class Namespaces(World):
         self.tag = f"site-{os.getpid()}"
         self.hosts = {role: Host(role, f"10.{NET}.0.{index + 1}", f"{self.tag}-{role}") for index, role in enumerate(ROLES)}
         self.running = {}
+        remove_namespaces_of_the_dead()
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         try:
@@ -134,7 +140,7 @@ class Namespaces(World):
             config.write_text("\n".join(lines) + "\n")
             with open(self.directory / f"{host.role}.log", "w") as log:
                 self.running[host.role] = subprocess.Popen(
-                    host.inside([self.beelined, "run", "--config", config]), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                    host.lasting([self.beelined, "run", "--config", config]), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                     start_new_session=True)
         for host in self.hosts.values():
             until(lambda host=host: self._linked(host), 30, f"the links of the bridge of {host.role}")
@@ -171,6 +177,16 @@ class Namespaces(World):
         self.running.clear()
         for namespace in [f"{self.tag}-switch", *(host.namespace for host in self.hosts.values())]:
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
+
+
+def remove_namespaces_of_the_dead():
+    """Those of a harness that was killed: the kernel keeps a namespace that has a name."""
+    names = pathlib.Path("/run/netns")
+    for name in sorted(entry.name for entry in names.iterdir()) if names.exists() else []:
+        tag, _, rest = name.partition("-")
+        pid = rest.partition("-")[0]
+        if tag == "site" and pid.isdigit() and not pathlib.Path(f"/proc/{pid}").exists():
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 def cpu_seconds(pid):

@@ -33,7 +33,7 @@ class Emulator:
         if accelerated:
             command = [beeline, "run", "-q", "--", *command]
         self.began = time.monotonic()
-        self.process = subprocess.Popen(stack.world.hosts["clients"].inside(command), stdin=subprocess.DEVNULL,
+        self.process = subprocess.Popen(stack.world.hosts["clients"].lasting(command), stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def elapsed(self):

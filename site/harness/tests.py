@@ -1,11 +1,14 @@
 """Tests of what is computed here: python3 -m unittest harness.tests, in site/."""
 
 import json
+import pathlib
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 from . import checks, figures, plan
+from .hosts import Trouble
 
 
 class Figures(unittest.TestCase):
@@ -62,6 +65,28 @@ class Orders(unittest.TestCase):
         self.assertEqual(self.held([{"card": "1", "order": 7}], [["1", "8", "2", "1"]])["another_number"], 1)
         self.assertEqual(self.held([{"card": "1", "order": 7}], [["1", "7", "0", "1"]])["torn"], 1)
         self.assertEqual(self.held([], [["1", "7", "1", "1"]])["of_nobody"], 1)
+
+
+class SameBytes(unittest.TestCase):
+    def compared(self, answers):
+        """Two columns whose fetchers print this, one after the other."""
+        host = types.SimpleNamespace(inside=lambda command: command)
+        stack = types.SimpleNamespace(plain="", secure="", world=types.SimpleNamespace(hosts={"clients": host}))
+        store = types.SimpleNamespace(items=20, certificate=pathlib.Path("/nowhere"))
+        printed = iter(answers)
+        with unittest.mock.patch.object(checks, "shell", lambda *command, input: json.dumps(
+                {address: next_of(address) for next_of in [next(printed)] for address in json.loads(input)})):
+            return checks.same_bytes({"TCP": (stack, False), "all": (stack, True)}, store, "beeline")
+
+    def test_equal_pages_are_counted(self):
+        found = self.compared([lambda address: [200, "text/html", 10, "a"]] * 2)
+        self.assertEqual((found["columns"], found["bytes"]), (["TCP", "all"], 10 * found["pages"]))
+
+    def test_one_other_byte_is_found(self):
+        last = checks.addresses(20)[-1]
+        with self.assertRaisesRegex(Trouble, "not the same over TCP and all"):
+            self.compared([lambda address: [200, "text/html", 10, "a"],
+                           lambda address: [200, "text/html", 10, "b" if address == last else "a"]])
 
 
 class Sums(unittest.TestCase):

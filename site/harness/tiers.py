@@ -47,7 +47,7 @@ class Tier:
         if self.beeline:
             command = [self.beeline, "run", "-q", *(word for option in self.options for word in ("-o", option)), "--", *command]
         with open(self.directory / "log", "a") as log:
-            self.process = subprocess.Popen(self.host.inside(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            self.process = subprocess.Popen(self.host.lasting(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                             start_new_session=True)
 
     def wait_ready(self, seconds=90):
@@ -112,6 +112,10 @@ class Database(Tier):
     def ready(self):
         ask = ["mariadb", "--no-defaults", "-S", self.socket, "-u", "root", "-e", "select 1"]
         return subprocess.run(ask, capture_output=True).returncode == 0
+
+    def kill(self):
+        super().kill()
+        pathlib.Path(self.socket).unlink(missing_ok=True)
 
     def sql(self, text, database="store"):
         """Runs statements, past the network. Returns rows of texts."""

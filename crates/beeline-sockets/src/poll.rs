@@ -228,7 +228,25 @@ fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
         unsafe { kernel::ppoll(&mut shadow[..used], &raw const zero, core::ptr::null()) }?;
         merge(fds, shadow);
     }
-    Ok(fds.iter().filter(|entry| entry.revents != 0).count() as isize)
+    let ready = count_ready(fds);
+    if foreign && ready == 0 {
+        // The kernel's part took most of the time of this look, so it is when most news of a busy lane comes. A call that
+        // does not wait would tell of it only at the app's next one, after another look at the kernel.
+        return Ok(look_at_ours(fds));
+    }
+    Ok(ready)
+}
+
+/// Fills in `revents` of those entries that need no kernel; all are 0 before. Returns how many have some.
+fn look_at_ours(fds: &mut [pollfd]) -> isize {
+    for entry in fds.iter_mut() {
+        entry.revents = readiness(entry).unwrap_or(0);
+    }
+    count_ready(fds)
+}
+
+fn count_ready(fds: &[pollfd]) -> isize {
+    fds.iter().filter(|entry| entry.revents != 0).count() as isize
 }
 
 /// What we know about an entry without the kernel; `None` for the kernel's fds and for listeners.

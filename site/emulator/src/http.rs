@@ -125,7 +125,7 @@ impl Lines {
             line.0.ready().await.map_err(|error| anyhow!("kept connection: {}", root(&error)))?;
             let (status, body) = line.ask(request(site, ask)?).await?;
             if status != StatusCode::OK {
-                bail!("status {}", status.as_u16());
+                bail!("status {}{}", status.as_u16(), reason(&body));
             }
             Ok((line, body))
         };
@@ -157,6 +157,16 @@ impl Lines {
     }
 }
 
+/// What the store says of an error. Numbers (of connections, mostly) are left out, so that equal errors are counted together.
+fn reason(body: &[u8]) -> String {
+    let page = String::from_utf8_lossy(body);
+    let Some((text, _)) = page.split_once("<p>").and_then(|(_, rest)| rest.split_once("</p>")) else {
+        return String::new();
+    };
+    let words = text.split(|letter: char| letter.is_ascii_digit()).filter(|part| !part.is_empty());
+    format!(": {}", words.collect::<Vec<_>>().join("#").chars().take(160).collect::<String>())
+}
+
 fn request(site: &Site, ask: &Ask<'_>) -> Result<Request<Full<Bytes>>> {
     let host = if ask.secure { site.secure } else { site.plain };
     let builder = Request::builder().uri(ask.address).header(HOST, host.to_string());
@@ -168,4 +178,15 @@ fn request(site: &Site, ask: &Ask<'_>) -> Result<Request<Full<Bytes>>> {
             .body(Full::new(Bytes::copy_from_slice(form.as_bytes()))),
     };
     Ok(request?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason;
+
+    #[test]
+    fn errors_of_the_store_are_told() {
+        assert_eq!(reason(b"<html><p>Home: (conn=4711) gone</p></html>"), ": Home: (conn=#) gone");
+        assert_eq!(reason(b"<html><h1>502 Bad Gateway</h1></html>"), "");
+    }
 }
