@@ -33,6 +33,10 @@ pub struct Slab<T: Stable> {
     free: AtomicPtr<T>,
     /// The first on the free list of those that were there at the last fork, in the child of one; else null.
     inherited: AtomicPtr<T>,
+    /// The first of those that nobody has used yet, and how many they are. They are in no list: to link them would touch a
+    /// page of each, in every child of a server that forks.
+    fresh: AtomicPtr<T>,
+    fresh_left: AtomicU32,
     used: AtomicU32,
     marker: PhantomData<T>,
 }
@@ -51,6 +55,8 @@ impl<T: Stable> Slab<T> {
             lock: Lock::new(),
             free: AtomicPtr::new(core::ptr::null_mut()),
             inherited: AtomicPtr::new(core::ptr::null_mut()),
+            fresh: AtomicPtr::new(core::ptr::null_mut()),
+            fresh_left: AtomicU32::new(0),
             used: AtomicU32::new(0),
             marker: PhantomData,
         }
@@ -60,20 +66,41 @@ impl<T: Stable> Slab<T> {
     /// kernel gives no more memory.
     pub fn take(&self) -> Option<&'static T> {
         let _guard = self.lock.lock();
-        if self.free.load(Ordering::Relaxed).is_null() {
-            self.grow()?;
-        }
+        let object = match self.take_free() {
+            Some(object) => object,
+            None => self.take_fresh()?,
+        };
+        self.used.fetch_add(1, Ordering::Relaxed);
+        Some(object)
+    }
+
+    /// Takes the first of those that were given back. The lock is held.
+    fn take_free(&self) -> Option<&'static T> {
         let first = self.free.load(Ordering::Relaxed);
-        // SAFETY: the free list holds only pointers to live objects of this slab.
-        let object = unsafe { &*first };
+        // SAFETY: null, or as all that the list holds a live object of this slab.
+        let object = unsafe { first.as_ref() }?;
         let next = object.next_free().load(Ordering::Relaxed);
         if self.inherited.load(Ordering::Relaxed) == first {
             object.forget_other_threads();
             self.inherited.store(next, Ordering::Relaxed);
         }
         self.free.store(next, Ordering::Relaxed);
-        self.used.fetch_add(1, Ordering::Relaxed);
         Some(object)
+    }
+
+    /// Takes the first of those that nobody has used yet. The lock is held.
+    fn take_fresh(&self) -> Option<&'static T> {
+        if self.fresh_left.load(Ordering::Relaxed) == 0 {
+            let base = sys::map_private(CHUNK_OBJECTS * size_of::<T>()).ok()?;
+            self.fresh.store(base.cast(), Ordering::Relaxed);
+            self.fresh_left.store(CHUNK_OBJECTS as u32, Ordering::Relaxed);
+        }
+        let first = self.fresh.load(Ordering::Relaxed);
+        self.fresh.store(first.wrapping_add(1), Ordering::Relaxed);
+        self.fresh_left.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: within a mapping that stays, and mappings are page-aligned; zeroed memory is a valid `T` by the trait's
+        // contract.
+        unsafe { first.as_ref() }
     }
 
     /// Gives an object back.
@@ -91,18 +118,6 @@ impl<T: Stable> Slab<T> {
         if self.inherited.load(Ordering::Relaxed) != free {
             self.inherited.store(free, Ordering::Relaxed);
         }
-    }
-
-    fn grow(&self) -> Option<()> {
-        let base = sys::map_private(CHUNK_OBJECTS * size_of::<T>()).ok()?.cast::<T>();
-        for index in (0..CHUNK_OBJECTS).rev() {
-            // SAFETY: within the fresh mapping; zeroed memory is a valid `T` by the trait's contract, and
-            // mappings are page-aligned.
-            let object = unsafe { &*base.add(index) };
-            object.next_free().store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
-            self.free.store(core::ptr::from_ref(object).cast_mut(), Ordering::Relaxed);
-        }
-        Some(())
     }
 }
 

@@ -18,7 +18,9 @@ mod marks;
 mod parked;
 mod registered;
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+};
 
 use beeline_shm::sys;
 
@@ -40,6 +42,8 @@ const CHUNK_FDS: usize = 256;
 /// All numbers, and the ghosts.
 const CHUNKS: usize = FDS / CHUNK_FDS + 1;
 const GHOSTS_BEGIN: usize = FDS;
+/// The ghosts' chunk, the last one.
+const GHOSTS: usize = CHUNKS - 1;
 const BUCKETS: usize = 1024;
 /// What it costs to arm one lane more, to ring it and to take its bell out, at both ends together.
 const SPIN_NS_PER_LANE: u64 = 4_000;
@@ -112,6 +116,9 @@ pub struct Set {
     pub departed: Departed,
     buckets: [AtomicI32; BUCKETS],
     chunks: [AtomicPtr<Chunk>; CHUNKS],
+    /// One more than the last chunk of numbers that was ever made: those who go through the set look no further, but at the
+    /// ghosts. A new set touches no page of all the others then.
+    reach: AtomicUsize,
     owner: AtomicPtr<Desc>,
     next_free: AtomicPtr<Set>,
     /// Next of all sets in use.
@@ -195,8 +202,12 @@ impl Set {
     /// Adds `fd`. `None` without memory.
     pub fn insert(&self, fd: i32, events: u32, data: u64, desc: Option<&'static Desc>) -> Option<&Entry> {
         if self.place(fd).is_none() {
-            let room = self.chunks.get(usize::try_from(fd).ok()? / CHUNK_FDS)?;
+            let index = usize::try_from(fd).ok()? / CHUNK_FDS;
+            let room = self.chunks.get(index)?;
             room.store(sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>(), Relaxed);
+            if index < GHOSTS {
+                self.reach.store(self.reach.load(Relaxed).max(index + 1), Relaxed);
+            }
         }
         self.take_parked(fd);
         let entry = self.place(fd)?;
@@ -297,7 +308,8 @@ impl Set {
     }
 
     fn for_each_place(&self, mut f: impl FnMut(i32, &Entry)) {
-        for (index, chunk) in self.chunks.iter().enumerate() {
+        for index in (0..self.reach.load(Relaxed)).chain([GHOSTS]) {
+            let Some(chunk) = self.chunks.get(index) else { continue };
             // SAFETY: null or a chunk that is never unmapped.
             let Some(chunk) = (unsafe { chunk.load(Relaxed).as_ref() }) else { continue };
             for (offset, entry) in chunk.iter().enumerate() {
