@@ -4,12 +4,15 @@
 //! A number is written to a socket that is not connected, in repair mode (`TCP_REPAIR`, for which `CAP_NET_ADMIN` over the
 //! socket's network namespace is needed); everything else is read.
 
+mod proof;
+
 use core::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
 use beeline_wire::DoorName;
 use beeline_wire::agent::plain;
 
+pub use self::proof::{End, Pair, Prover};
 pub use super::message::{Came, receive, send};
 pub use super::page::Page;
 pub use super::syn::saved_number;
