@@ -3,14 +3,15 @@
 import random
 import signal
 import socket
+import struct
 import subprocess
 import time
 
 from pods import SOCKET, Pods
 from world import BEELINED, case, note
 
-# Of `crates/beeline-wire/src/agent.rs` and of the kernel.
-QUERY, TCP_REPAIR = 1, 19
+# Of `crates/beeline-wire/src/agent.rs`.
+MAGIC, VERSION, QUERY, LIKELY, UNKNOWN, OTHER_VERSION = 0x424C6167, 3, 1, 1, 2, 6
 
 
 @case()
@@ -227,35 +228,43 @@ def a_close_is_seen_while_the_agent_is_stopped():
 
 
 @case()
-def a_late_agent_does_no_harm():
-    """A false agent that puts the socket that it was shown into repair mode, in time or much later, and lives on or dies."""
+def a_false_agent_does_no_harm():
+    """One that says no late, dies, is of another version, or sends what is no end of a lane: connections are TCP's, and right."""
     pods = Pods(agent=False)
     a, b = pods.pair()
     SOCKET.parent.mkdir()
-    server, port = b.serve()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(SOCKET))
     listener.listen(50)
-    for late, dies in ((0.0, True), (0.0, False), (0.4, True), (0.4, False)):
+    page = SOCKET.parent / "page"
+
+    def beat():
+        page.write_bytes(struct.pack("=Q", time.monotonic_ns()).ljust(4096, b"\0"))
+
+    beat()
+    server, port = b.serve()
+    null = open("/dev/null", "rb")
+    for late, says in ((0.0, None), (0.0, UNKNOWN), (0.4, UNKNOWN), (0.0, LIKELY), (0.4, LIKELY), (0.0, OTHER_VERSION)):
+        beat()
         client = a.app("duplex", b.address, port, 3_000_000, 3_000_000)
-        kept = []
-        # Others announce themselves, which is answered by an end.
-        while not kept:
+        asked = False
+        # Servers announce themselves, which is not answered.
+        while not asked:
             carrier, _ = listener.accept()
-            message, descriptors, _, _ = socket.recv_fds(carrier, 100, 4)
+            message, _, _, _ = socket.recv_fds(carrier, 100, 4)
             if message and message[6] == QUERY:
                 time.sleep(late)
-                taken = socket.socket(fileno=descriptors[0])
-                taken.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
-                kept += [taken, carrier]
-            else:
-                carrier.close()
-        if dies:
-            for item in kept:
-                item.close()
+                asked = True
+                answer = struct.pack("=IHBB", MAGIC, VERSION + (says == OTHER_VERSION), says or 0, 0)
+                try:
+                    if says is not None:
+                        socket.send_fds(carrier, [answer], [null.fileno()] if says == LIKELY else [])
+                except BrokenPipeError:
+                    assert late
+            carrier.close()
         client.finish()
-        # Left alone for a time, longer each time.
-        time.sleep(0.1)
+        assert pods.lanes(server) == 0
+        time.sleep(1.1)
     listener.close()
 
 

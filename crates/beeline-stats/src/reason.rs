@@ -72,6 +72,7 @@ closed_list! {
         AgentNotTrusted = "agent_not_trusted": "The socket file of the host's agent does not belong to the host's root.",
         AgentNotTaken = "agent_not_taken": "The server in the other network namespace accepted without taking the lane, or has not accepted in time, so the connection went on over TCP.",
         AgentPending = "agent_pending": "The TCP connection to the other network namespace did not stand at once, so it was left to the kernel.",
+        AgentUnproved = "agent_unproved": "The host's agent cannot tell which connection a socket is an end of: its kernel does not let it use bpf(2), or take descriptors.",
         AgentShortLived = "agent_short_lived": "Connections to that place in another network namespace are short-lived, and TCP makes those faster (option bridge_short_lived).",
     }
 }

@@ -1,10 +1,11 @@
 //! What a program and its host's agent say to each other (`docs/design/0008-namespaces.md`).
 //!
 //! 1. The agent listens at [`SOCKET`], `AF_UNIX` and `SOCK_SEQPACKET`. A connection to it carries one question and its
-//!    answer; after [`Answer`]`::Likely`, one [`Question::Confirm`] more, which is not answered.
-//! 2. Each message has one form. A query comes with one descriptor, a socket that is no connection's yet; nothing else that a
-//!    program says comes with any. So an agent that is stopped, or lingers, never holds a connection.
-//! 3. Addresses and numbers are the program's word. Who lies about its own finds nobody, or is found by nobody.
+//!    answer; after [`Answer`]`::Likely` and [`Answer`]`::Probe`, one [`Question::Confirm`] more.
+//! 2. Each message has one form. No program sends a descriptor: what it holds it names by its number, and the agent takes it from the
+//!    process that has connected to it. So an agent that is stopped, or lingers, never holds a connection.
+//! 3. Addresses and numbers of descriptors are the program's word, and only where to look: what counts is what the kernel says
+//!    of the socket that is found there.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -12,69 +13,70 @@ use crate::bytes::{Writer, array_at, u8_at, u16_at, u32_at};
 
 /// Where the agent listens.
 pub const SOCKET: &str = "/run/beeline-agent/agent.sock";
-/// The same for the kernel.
-pub const SOCKET_PATH: &core::ffi::CStr = c"/run/beeline-agent/agent.sock";
 
 /// Bytes of a question.
 pub const QUESTION_BYTES: usize = 64;
 /// Bytes of an answer.
 pub const ANSWER_BYTES: usize = 8;
-/// How many places the map on the agent's page has, one of which each number leads to.
+/// The file that the agent writes, and everybody reads.
+pub const PAGE: &str = "/run/beeline-agent/page";
+/// The same for the kernel.
+pub const PAGE_PATH: &core::ffi::CStr = c"/run/beeline-agent/page";
+/// How many places the map on the agent's page has, to one of which each listener leads.
 pub const PLACES: u32 = 4096;
 
 /// "BLag", as a number.
 const MAGIC: u32 = 0x424c_6167;
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// Bytes of an address in a question.
 const ADDRESS_BYTES: usize = 24;
 
 /// A message to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// May this socket, which is not connected, meet who serves the destination? With the socket.
+    /// May a socket of this process meet who serves the destination?
     Query {
         /// Where it is to be connected to.
         destination: SocketAddr,
     },
-    /// The connection for a query that was answered with [`Answer::Likely`] stands, and the client's end of its lane with it.
+    /// The connection of a query that was answered with [`Answer::Likely`] stands, and the client's end of its lane is in place; or that of
+    /// one that was answered with [`Answer::Probe`] stands.
     Confirm {
+        /// The connection's descriptor in the process that asks.
+        socket: u32,
         /// The client's own address.
         local: SocketAddr,
+        /// Where it is connected to, as the client sees it.
+        remote: SocketAddr,
     },
     /// Is there an offer for this connection, just accepted?
     Ask {
-        /// The number in its saved SYN.
-        number: u32,
+        /// The connection's descriptor in the process that asks.
+        socket: u32,
         /// The server's own address.
         local: SocketAddr,
         /// The client's, as the server sees it.
         remote: SocketAddr,
     },
-    /// Listeners at this address are served by Beeline.
+    /// Listeners at this address are served by Beeline. Is not answered.
     Announce {
         /// The address, which may be unspecified.
         local: SocketAddr,
     },
-    /// The page that tells of offers.
-    Attach,
+    /// Is there an agent?
+    Hail,
 }
 
 impl Question {
-    /// How many descriptors come with it.
-    #[must_use]
-    pub const fn descriptors(&self) -> usize {
-        if matches!(self, Self::Query { .. }) { 1 } else { 0 }
-    }
-
     /// The bytes of the message.
     #[must_use]
     pub fn encode(&self) -> [u8; QUESTION_BYTES] {
         let (kind, number, one, two) = match *self {
             Self::Query { destination } => (1, 0, Some(destination), None),
-            Self::Confirm { local } => (2, 0, Some(local), None),
-            Self::Ask { number, local, remote } => (3, number, Some(local), Some(remote)),
+            Self::Confirm { socket, local, remote } => (2, socket, Some(local), Some(remote)),
+            Self::Ask { socket, local, remote } => (3, socket, Some(local), Some(remote)),
             Self::Announce { local } => (4, 0, Some(local), None),
-            Self::Attach => (5, 0, None, None),
+            Self::Hail => (5, 0, None, None),
         };
         Writer::new()
             .u32(MAGIC)
@@ -104,14 +106,14 @@ impl Question {
     }
 
     fn read(bytes: &[u8]) -> Option<Question> {
-        let number = u32_at(bytes, 8)?;
+        let socket = u32_at(bytes, 8)?;
         let (one, two) = (address_at(bytes, 16)?, address_at(bytes, 16 + ADDRESS_BYTES)?);
         Some(match u8_at(bytes, 6)? {
             1 => Self::Query { destination: one? },
-            2 => Self::Confirm { local: one? },
-            3 => Self::Ask { number, local: one?, remote: two? },
+            2 => Self::Confirm { socket, local: one?, remote: two? },
+            3 => Self::Ask { socket, local: one?, remote: two? },
             4 => Self::Announce { local: one? },
-            5 => Self::Attach,
+            5 => Self::Hail,
             _ => return None,
         })
     }
@@ -144,11 +146,11 @@ fn address_at(bytes: &[u8], at: usize) -> Option<Option<SocketAddr>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Answer {
-    /// To a query: the destination seems to be served; the socket has its number. With the client's end of the lane.
+    /// To a query: the destination seems to be served. With the client's end of the lane.
     Likely = 1,
     /// To a query: nobody is known to be served there.
     Unknown = 2,
-    /// To a query: nobody is known there yet, but the socket has a number, by which the agent may learn of somebody.
+    /// To a query: nobody is known there yet, but the agent will learn of somebody by the connection.
     Probe = 3,
     /// The configuration does not let them meet, or what was shown is not what it should be.
     Refused = 4,
@@ -160,8 +162,10 @@ pub enum Answer {
     Lane = 7,
     /// To such a question: there is none.
     None = 8,
-    /// To all others: done. After [`Question::Attach`] with the page.
+    /// To [`Question::Confirm`], once the connection is known, and to [`Question::Hail`].
     Done = 9,
+    /// The agent cannot tell which connection a socket is an end of: this kernel does not let it, or there is none.
+    Unproved = 10,
 }
 
 /// What an answer says besides.
@@ -174,7 +178,7 @@ pub struct Besides {
 }
 
 impl Answer {
-    const ALL: [Answer; 9] = [
+    const ALL: [Answer; 10] = [
         Answer::Likely,
         Answer::Unknown,
         Answer::Probe,
@@ -184,16 +188,13 @@ impl Answer {
         Answer::Lane,
         Answer::None,
         Answer::Done,
+        Answer::Unproved,
     ];
 
-    /// Whether a descriptor must come with it, may not, or either (`None`).
+    /// Whether a descriptor comes with it.
     #[must_use]
-    pub const fn has_descriptor(self) -> Option<bool> {
-        match self {
-            Self::Likely | Self::Lane => Some(true),
-            Self::Done => None,
-            _ => Some(false),
-        }
+    pub const fn has_descriptor(self) -> bool {
+        matches!(self, Self::Likely | Self::Lane)
     }
 
     /// The bytes of the message.
@@ -220,30 +221,12 @@ impl Answer {
     }
 }
 
-/// The place of a number in the map on the agent's page. It tells twelve bits of a number of which thirty-two are needed.
+/// The place of a listener in the map on the agent's page: of a port, in the network namespace with this cookie.
 #[must_use]
-pub const fn place_of(number: u32) -> u32 {
-    number % PLACES
-}
-
-/// The initial sequence number of the client in a saved SYN (`TCP_SAVED_SYN`, tcp(7)): IP header, then TCP header.
-#[must_use]
-pub fn number_in_syn(syn: &[u8]) -> Option<u32> {
-    /// `IPPROTO_TCP`.
-    const TCP: u8 = 6;
-    let first = u8_at(syn, 0)?;
-    let (header, protocol) = match first >> 4 {
-        4 => (usize::from(first & 15).checked_mul(4)?, u8_at(syn, 9)?),
-        // With extension headers in between it is not looked for.
-        6 => (40, u8_at(syn, 6)?),
-        _ => return None,
-    };
-    if protocol != TCP || header < 20 {
-        return None;
-    }
-    let number = array_at::<4>(syn, header.checked_add(4)?).map(u32::from_be_bytes)?;
-    // A SYN without ACK.
-    (u8_at(syn, header.checked_add(13)?)? & 0x12 == 0x02).then_some(number)
+pub const fn place_of(namespace: u64, port: u16) -> u32 {
+    // The multiplier of a linear congruential generator: neighbours come to lie apart.
+    let mixed = (namespace.rotate_left(16) ^ port as u64).wrapping_mul(0x5851_f42d_4c95_7f2d);
+    (mixed >> 40) as u32 % PLACES
 }
 
 /// The IPv4 address of an IPv4 client, however its socket writes it.
@@ -270,10 +253,10 @@ mod tests {
             Question::Query { destination: address("10.1.2.3:80") },
             Question::Query { destination: address("[fe80::1%7]:65535") },
             Question::Query { destination: address("[::1]:1") },
-            Question::Confirm { local: address("10.1.2.4:40000") },
-            Question::Ask { number: 0xdead_beef, local: address("10.1.2.3:80"), remote: address("[::2]:9") },
+            Question::Confirm { socket: 7, local: address("10.1.2.4:40000"), remote: address("10.1.2.3:80") },
+            Question::Ask { socket: 0xdead_beef, local: address("10.1.2.3:80"), remote: address("[::2]:9") },
             Question::Announce { local: address("0.0.0.0:80") },
-            Question::Attach,
+            Question::Hail,
         ])
     }
 
@@ -291,13 +274,13 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_is_one() {
-        assert_eq!(SOCKET_PATH.to_str(), Ok(SOCKET));
+    fn the_page_is_one() {
+        assert_eq!(PAGE_PATH.to_str(), Ok(PAGE));
     }
 
     #[test]
     fn another_version_is_told_from_nonsense() {
-        let mut bytes = Question::Attach.encode();
+        let mut bytes = Question::Hail.encode();
         bytes[4] ^= 1;
         assert_eq!(Question::decode(&bytes), Err(Answer::Version));
         bytes[0] ^= 1;
@@ -311,7 +294,7 @@ mod tests {
     fn each_question_has_its_addresses_and_no_others() {
         let bytes = |kind: u8, one: bool, two: bool| {
             let address = Some("1.2.3.4:5".parse().unwrap());
-            let mut bytes = Question::Attach.encode();
+            let mut bytes = Question::Hail.encode();
             bytes[6] = kind;
             bytes[16..40].copy_from_slice(&written(address.filter(|_| one)));
             bytes[40..].copy_from_slice(&written(address.filter(|_| two)));
@@ -320,40 +303,29 @@ mod tests {
         for kind in 0..8 {
             for (one, two) in [(false, false), (false, true), (true, false), (true, true)] {
                 let fits = match kind {
-                    1 | 2 | 4 => one && !two,
-                    3 => one && two,
+                    1 | 4 => one && !two,
+                    2 | 3 => one && two,
                     5 => !one && !two,
                     _ => false,
                 };
                 assert_eq!(Question::decode(&bytes(kind, one, two)).is_ok(), fits, "{kind} {one} {two}");
             }
         }
-        assert_eq!(Question::decode(&Question::Attach.encode()[..63]), Err(Answer::Refused));
-        assert_eq!(Question::decode(&[&Question::Attach.encode()[..], b"x"].concat()), Err(Answer::Refused));
+        assert_eq!(Question::decode(&Question::Hail.encode()[..63]), Err(Answer::Refused));
+        assert_eq!(Question::decode(&[&Question::Hail.encode()[..], b"x"].concat()), Err(Answer::Refused));
     }
 
     #[test]
-    fn numbers_stand_where_the_headers_say() {
-        let mut v4 = [0u8; 44];
-        (v4[0], v4[9]) = (0x46, 6);
-        v4[28..32].copy_from_slice(&0xdead_beef_u32.to_be_bytes());
-        v4[24 + 13] = 2;
-        assert_eq!(number_in_syn(&v4), Some(0xdead_beef), "with IP options");
-        v4[24 + 13] = 0x12;
-        assert_eq!(number_in_syn(&v4), None, "a SYN-ACK");
-        let mut v6 = [0u8; 60];
-        (v6[0], v6[6]) = (0x60, 6);
-        v6[44..48].copy_from_slice(&7u32.to_be_bytes());
-        v6[53] = 2;
-        assert_eq!(number_in_syn(&v6), Some(7));
-        assert_eq!(number_in_syn(&v6[..53]), None);
-        assert_eq!(number_in_syn(&[]), None);
+    fn the_listeners_of_a_host_lie_apart() {
+        let places: std::collections::HashSet<u32> =
+            (1..=16).flat_map(|namespace| (8000..8016).map(move |port| place_of(namespace, port))).collect();
+        assert!(places.len() > 200 && places.iter().all(|place| *place < PLACES), "{}", places.len());
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes: Vec<u8>) {
-            let _ = (Question::decode(&bytes), Answer::decode(&bytes), number_in_syn(&bytes));
+            let _ = (Question::decode(&bytes), Answer::decode(&bytes));
         }
 
         #[test]

@@ -4,8 +4,8 @@
 //! for the other: then they share a lane. `docs/design/0008-namespaces.md` has the rules. It is a process of its own, `beelined agent`,
 //! knows nothing of other hosts, holds no connection and copies no byte, and may die at any moment.
 //!
-//! [`rules`]: who may meet. [`desk`]: what is known and decided, with [`offers`], [`served`] (where a server is likely) and
-//! [`shares`]. [`serving`]: what of it has to do with the kernel, done by [`threads`]. [`namespaces`] and [`care`]: what the
+//! [`rules`]: who may meet. [`desk`]: what is known and decided, with [`offers`], [`waiting`] (servers that ask too early), [`served`]
+//! (where a server is likely) and [`shares`]. [`serving`]: what of it has to do with the kernel, done by [`threads`]. [`namespaces`] and [`care`]: what the
 //! kernel tells of namespaces, and how what strangers send is touched.
 
 #![forbid(unsafe_code)]
@@ -19,15 +19,17 @@ pub mod served;
 pub mod serving;
 pub mod shares;
 pub mod threads;
+pub mod waiting;
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-use beeline_wire::agent::{Question, SOCKET};
+use beeline_wire::agent::{PAGE, Question, SOCKET};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::socket::{
@@ -41,6 +43,8 @@ use crate::{log, notify};
 use serving::Serving;
 
 const BACKLOG: i32 = 1024;
+/// How often the agent shows on its page that it runs.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// Runs the agent until it is told to stop.
 ///
@@ -61,17 +65,31 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     mask.thread_block().context("cannot block signals")?;
     raise_limit();
     let listener = open(Path::new(SOCKET))?;
+    let ours = identity(SOCKET);
     let serving = Arc::new(Serving::new(rules.clone(), Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, listener)?);
     threads::start(Arc::clone(&serving)).context("cannot start a thread")?;
     notify::ready();
     log::line(format_args!("ready at {SOCKET}"));
+    let beating = Arc::clone(&serving);
+    std::thread::Builder::new().name("beat".into()).spawn(move || loop {
+        beating.beat();
+        std::thread::sleep(BEAT);
+    })?;
     mask.wait().context("cannot wait for signals")?;
     notify::stopping();
+    // The files first, while this one is still found to serve them, so that they are not another agent's; nor if it was taken for dead.
+    if ours.is_some() && identity(SOCKET) == ours {
+        let _ = fs::remove_file(PAGE);
+        let _ = fs::remove_file(SOCKET);
+    }
     // Even if a thread hangs, and keeps this process from ending, another agent can begin.
     serving.close();
-    let _ = fs::remove_file(SOCKET);
     log::line("stopped");
     Ok(())
+}
+
+fn identity(path: &str) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).map(|about| (about.dev(), about.ino())).ok()
 }
 
 /// Each offer is a descriptor, and so is each carrier.
@@ -121,6 +139,6 @@ fn is_served(address: &UnixAddr) -> anyhow::Result<bool> {
     if connect(probe.as_raw_fd(), address).is_err() {
         return Ok(false);
     }
-    let asked = send(probe.as_raw_fd(), &Question::Attach.encode(), MsgFlags::MSG_NOSIGNAL);
+    let asked = send(probe.as_raw_fd(), &Question::Hail.encode(), MsgFlags::MSG_NOSIGNAL);
     Ok(asked.is_ok() && recv(probe.as_raw_fd(), &mut [0; 64], MsgFlags::empty()).is_ok_and(|length| length != 0))
 }

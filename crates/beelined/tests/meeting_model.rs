@@ -5,7 +5,7 @@
 //! must be sound, and each that has no successor must be a good end. The client writes two bytes, the server one, whenever
 //! they may. That the kernel's connection stands, and that the client's end is in place, are two steps, between which
 //! anything may fail. What the model does not have, it need not: which connection an offer belongs to is found by its
-//! number (`crates/beelined/src/agent/desk/tests.rs`), and the offer's word is one atomic word (`beeline_lane::offer`,
+//! sequence numbers (`crates/beelined/src/agent/desk/tests.rs`), and the offer's word is one atomic word (`beeline_lane::offer`,
 //! modelled with loom).
 
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use std::collections::HashSet;
 /// Where the client is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Client {
-    /// Has sent QUERY, with a socket that is nobody's yet, and waits for the answer.
+    /// Has sent QUERY, and waits for the answer.
     Asks,
     /// Has had LIKELY with its end of a lane, and is about to send its SYN.
     Connects,

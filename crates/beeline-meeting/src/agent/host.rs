@@ -1,98 +1,21 @@
-//! What the host's agent needs of this crate (`docs/design/0008-namespaces.md`): messages with descriptors, the page, and
-//! what the kernel tells of sockets that strangers have handed over.
-//!
-//! A number is written to a socket that is not connected, in repair mode (`TCP_REPAIR`, for which `CAP_NET_ADMIN` over the
-//! socket's network namespace is needed); everything else is read.
+//! What the host's agent needs of this crate (`docs/design/0008-namespaces.md`): messages with descriptors, the page, what strangers
+//! hold, and the proof of which connection that is an end of.
 
 mod proof;
 
-use core::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
 use beeline_wire::DoorName;
-use beeline_wire::agent::plain;
 
 pub use self::proof::{End, Pair, Prover};
 pub use super::message::{Came, receive, send};
 pub use super::page::Page;
-pub use super::syn::saved_number;
 pub use beeline_guest::Errno;
 
 use crate::kernel::{self, SockAddr};
 
 const SO_COOKIE: i32 = 57;
-const TCP_REPAIR: i32 = 19;
-const TCP_REPAIR_QUEUE: i32 = 20;
-const TCP_QUEUE_SEQ: i32 = 21;
-const TCP_SEND_QUEUE: i32 = 2;
-/// Leaves repair mode without a probe (`TCP_REPAIR_OFF_NO_WP`).
-const REPAIR_OFF: i32 = -1;
-
-/// States of a TCP socket, by their numbers in the kernel.
-pub mod tcp {
-    /// Connected.
-    pub const ESTABLISHED: u8 = 1;
-    /// Not connected, nor about to be.
-    pub const CLOSE: u8 = 7;
-    /// Connected, and the peer will send no more.
-    pub const CLOSE_WAIT: u8 = 8;
-    /// A listener.
-    pub const LISTEN: u8 = 10;
-}
-
-/// What the kernel tells of a TCP socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// Its state, of [`tcp`] if it matters here.
-    pub state: u8,
-    /// The network namespace that it belongs to.
-    pub namespace: u64,
-    /// Where it is bound, IPv4 always as such.
-    pub local: SocketAddr,
-    /// Where it is connected to.
-    pub remote: Option<SocketAddr>,
-}
-
-/// What the kernel tells of a descriptor, if that is a TCP socket. Never blocks, whatever it is.
-#[must_use]
-pub fn facts(fd: i32) -> Option<Facts> {
-    let protocol: i32 = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).ok()?;
-    let domain: i32 = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
-    if protocol != libc::IPPROTO_TCP || domain != libc::AF_INET && domain != libc::AF_INET6 {
-        return None;
-    }
-    let info: [u8; 8] = kernel::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()?;
-    Some(Facts {
-        state: info[0],
-        namespace: kernel::namespace(fd)?,
-        local: plain(kernel::getsockname(fd).ok()?.to_internet()?),
-        remote: kernel::getpeername(fd).ok().and_then(|name| name.to_internet()).map(plain),
-    })
-}
-
-/// Gives a closed TCP socket the number that its next connection will begin with.
-///
-/// # Errors
-/// Those of setsockopt(2): `EPERM` without the power to.
-pub fn give_number(fd: i32, number: u32) -> Result<(), Errno> {
-    let set = |name, value: i32| kernel::setsockopt(fd, libc::IPPROTO_TCP, name, &value);
-    // Leaving repair mode clears it.
-    let reuse: i32 = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
-    set(TCP_REPAIR, 1)?;
-    let given =
-        set(TCP_REPAIR_QUEUE, TCP_SEND_QUEUE).and_then(|_| set(TCP_QUEUE_SEQ, number.cast_signed())).map(|_| ());
-    let left = set(TCP_REPAIR, REPAIR_OFF);
-    if reuse != 0 {
-        let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &reuse);
-    }
-    given.and(left.map(|_| ()))
-}
-
-/// The next number that a socket would send with, for one that was given a number.
-#[must_use]
-pub fn next_number(fd: i32) -> Option<u32> {
-    kernel::getsockopt::<u32>(fd, libc::IPPROTO_TCP, TCP_QUEUE_SEQ).ok()
-}
+const SO_PEERPIDFD: i32 = 77;
 
 /// A connected pair of `AF_UNIX` sockets: the client's end of a lane, and the server's. The client's takes no descriptors.
 /// Either is known for an anchor by the server's name, in whichever program it comes to be: that of a door whose listener
@@ -120,6 +43,23 @@ pub fn pair() -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd), Errno> {
 pub fn holder_of(carrier: i32) -> Option<(u32, u64)> {
     let found: libc::ucred = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
     Some((found.uid, kernel::namespace(carrier)?))
+}
+
+/// What the process that has connected a carrier has under a number of its own (pidfd_getfd(2)). To be closed with [`close`].
+///
+/// # Errors
+/// `EBADF` for nothing; `ESRCH` for a process that has ended; `EPERM` without the power to; `ENOPROTOOPT` before Linux 6.5.
+pub fn taken_from(carrier: i32, number: u32) -> Result<i32, Errno> {
+    use std::os::fd::FromRawFd;
+    const PIDFD_GETFD: libc::c_long = 438;
+    let process: i32 = kernel::getsockopt(carrier, libc::SOL_SOCKET, SO_PEERPIDFD)?;
+    // SAFETY: made just now, and nobody else's.
+    let process = unsafe { std::os::fd::OwnedFd::from_raw_fd(process) };
+    // SAFETY: plain numbers.
+    let taken = unsafe {
+        beeline_shm::sys::call(PIDFD_GETFD, [process.as_raw_fd() as usize, number as usize, 0, 0, 0, 0])
+    }?;
+    Ok(taken as i32)
 }
 
 /// Closes a descriptor that a stranger has sent. May block for as long as that one likes.

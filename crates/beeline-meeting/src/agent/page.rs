@@ -1,29 +1,31 @@
-//! The page on which the agent tells of offers: written by the agent, read by everybody. It says how many there are, and at
-//! which places of a map their numbers lie, so that a server does not ask about connections that have none.
+//! The page on which the agent tells of itself and of offers: a file that root writes, and everybody reads. It says when the agent
+//! ran last, and on which places of a map listeners lie that a client is on its way to, so that a server does not ask about
+//! connections that have no offer.
 //!
-//! Its size is sealed before it is passed on, and nobody can map it for writing after the agent has, so a look at it
-//! can neither fail nor be lied to by another program.
+//! It is a hint. Whoever could write a wrong one, root of the host or of a container that has put its own file there, holds
+//! up its own readers, and nobody else.
 
-use beeline_wire::agent::{PLACES, place_of};
+use beeline_wire::agent::{PAGE_PATH, PLACES};
 use core::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 
-use beeline_shm::sys::call;
+use beeline_shm::sys::{self, call};
 
 use crate::lock::Lock;
 use crate::{Errno, kernel};
 
 const PAGE_BYTES: usize = 4096;
-/// `F_SEAL_FUTURE_WRITE` of fcntl(2).
-const F_SEAL_FUTURE_WRITE: i32 = 0x10;
 const MAP_WORDS: usize = PLACES as usize / 32;
 const _: () = assert!(size_of::<Words>() <= PAGE_BYTES);
 
-/// The bit of a number, and the word of the map that it is in.
-fn bit_of(number: u32) -> (usize, u32) {
-    let place = place_of(number);
+/// The bit of a place, and the word of the map that it is in.
+fn bit_of(place: u32) -> (usize, u32) {
     ((place / 32) as usize, 1 << (place % 32))
 }
 
@@ -31,9 +33,13 @@ fn bit_of(number: u32) -> (usize, u32) {
 #[derive(Debug)]
 #[repr(C)]
 struct Words {
-    /// Offers, and numbers without an offer that may still be asked after.
+    /// When the agent ran last, by the monotonic clock.
+    beat_ns: AtomicU64,
+    /// Offers, and clients that are on their way.
     offers: AtomicU32,
-    /// A bit for each place, set while there is an offer whose number leads there.
+    /// Clients of whom nobody knows where they will come out.
+    probes: AtomicU32,
+    /// A bit for each place, set while there is an offer for a listener whose place it is.
     map: [AtomicU32; MAP_WORDS],
 }
 
@@ -41,70 +47,85 @@ struct Words {
 #[derive(Debug)]
 pub struct Page {
     words: &'static Words,
-    memfd: i32,
     /// How many offers there are at each place.
     at_place: std::vec::Vec<u32>,
     offers: u32,
+    probes: u32,
 }
 
 impl Page {
-    /// Makes the page. It stays for as long as the process does.
+    /// Makes the file anew, in one step for who looks for it.
     ///
     /// # Errors
-    /// Those of memfd_create(2), ftruncate(2), mmap(2) and fcntl(2).
-    pub fn create() -> Result<Page, Errno> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        let name = c"beeline-agent";
-        // SAFETY: a live string and a number.
-        let memfd =
-            unsafe { call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags as usize, 0, 0, 0, 0]) }? as i32;
-        // SAFETY: plain numbers.
-        unsafe { call(libc::SYS_ftruncate, [memfd as usize, PAGE_BYTES, 0, 0, 0, 0]) }?;
-        let words = map(memfd, libc::PROT_READ | libc::PROT_WRITE, 0)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
-        kernel::fcntl(memfd, libc::F_ADD_SEALS, seals as usize)?;
-        Ok(Page { words, memfd, at_place: std::vec![0; PLACES as usize], offers: 0 })
+    /// Those of the file, and of mmap(2).
+    pub fn create(path: &Path) -> std::io::Result<Page> {
+        let new = path.with_extension("new");
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
+        file.set_len(PAGE_BYTES as u64)?;
+        let mapped = map(file.as_raw_fd(), libc::PROT_READ | libc::PROT_WRITE, 0);
+        let words = mapped.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
+        let page = Page { words, at_place: std::vec![0; PLACES as usize], offers: 0, probes: 0 };
+        page.beat();
+        // Whatever the process's mask is.
+        file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        fs::rename(&new, path)?;
+        Ok(page)
     }
 
-    /// The descriptor to pass on.
-    #[must_use]
-    pub fn memfd(&self) -> i32 {
-        self.memfd
+    /// The agent runs.
+    pub fn beat(&self) {
+        self.words.beat_ns.store(kernel::now_ns(), Release);
     }
 
-    /// Tells of a number.
-    pub fn add(&mut self, number: u32) {
-        if let Some(count) = self.at_place.get_mut(place_of(number) as usize) {
+    /// The agent runs no more.
+    pub fn end(&self) {
+        self.words.beat_ns.store(0, Release);
+    }
+
+    /// A client is on its way to a listener with this place.
+    pub fn add(&mut self, place: u32) {
+        if let Some(count) = self.at_place.get_mut(place as usize) {
             *count = count.saturating_add(1);
         }
         self.offers = self.offers.saturating_add(1);
-        self.tell(number);
+        self.tell(place);
     }
 
-    /// Takes a number back.
-    pub fn remove(&mut self, number: u32) {
-        if let Some(count) = self.at_place.get_mut(place_of(number) as usize) {
+    /// It is no more.
+    pub fn remove(&mut self, place: u32) {
+        if let Some(count) = self.at_place.get_mut(place as usize) {
             *count = count.saturating_sub(1);
         }
         self.offers = self.offers.saturating_sub(1);
-        self.tell(number);
+        self.tell(place);
     }
 
-    fn tell(&self, number: u32) {
-        let (word, bit) = bit_of(number);
-        let any = self.at_place.get(place_of(number) as usize).is_some_and(|count| *count != 0);
+    /// So many clients are on their way to nobody knows where.
+    pub fn set_probes(&mut self, probes: u32) {
+        self.probes = probes;
+        self.words.probes.store(probes, Release);
+        self.words.offers.store(self.offers.saturating_add(probes), Release);
+    }
+
+    fn tell(&self, place: u32) {
+        let (word, bit) = bit_of(place);
+        let any = self.at_place.get(place as usize).is_some_and(|count| *count != 0);
         if let Some(word) = self.words.map.get(word) {
             let rest = word.load(Relaxed) & !bit;
             word.store(if any { rest | bit } else { rest }, Release);
         }
-        self.words.offers.store(self.offers, Release);
+        self.words.offers.store(self.offers.saturating_add(self.probes), Release);
     }
 }
 
 /// Maps the page, at `place` if that is not 0.
-fn map(memfd: i32, protection: i32, place: usize) -> Result<&'static Words, Errno> {
+fn map(file: i32, protection: i32, place: usize) -> Result<&'static Words, Errno> {
     let kind = if place == 0 { libc::MAP_SHARED } else { libc::MAP_SHARED | libc::MAP_FIXED };
-    let args = [place, PAGE_BYTES, protection as usize, kind as usize, memfd as usize, 0];
+    let args = [place, PAGE_BYTES, protection as usize, kind as usize, file as usize, 0];
     // SAFETY: a new mapping, where the kernel likes, or in place of one of this module, which readers may be at: they
     // find the new page's words, and never nothing.
     let address = unsafe { call(libc::SYS_mmap, args) }?;
@@ -112,34 +133,52 @@ fn map(memfd: i32, protection: i32, place: usize) -> Result<&'static Words, Errn
     Ok(unsafe { &*(address as *const Words) })
 }
 
-/// Where this process has mapped the page of the agent that it asked last; null for nowhere.
+/// Where this process has mapped the page that it found last; null for nowhere.
 static SEEN: AtomicPtr<Words> = AtomicPtr::new(core::ptr::null_mut());
-/// The inode of that page's memory file.
+/// The inode of that page's file.
 static INODE: AtomicU64 = AtomicU64::new(0);
 /// Guards both against another thread that takes a page.
 static LOCK: Lock = Lock::new();
 
-/// Whether the agent says that there are offers. Without a page there are none.
-pub fn tells_of_offers() -> bool {
+fn words() -> Option<&'static Words> {
     // SAFETY: null, or a page that stays mapped.
-    unsafe { SEEN.load(Acquire).as_ref() }.is_some_and(|words| words.offers.load(Relaxed) != 0)
+    unsafe { SEEN.load(Acquire).as_ref() }
 }
 
-/// Whether one of them may have this number.
-pub fn tells_of(number: u32) -> bool {
-    let (word, bit) = bit_of(number);
-    // SAFETY: null, or a page that stays mapped.
-    let words = unsafe { SEEN.load(Acquire).as_ref() };
-    words.and_then(|words| words.map.get(word)).is_some_and(|word| word.load(Relaxed) & bit != 0)
+/// Whether the agent has shown itself within this time. Without a page it has not.
+#[inline]
+pub fn is_fresh(now_ns: u64, within_ns: u64) -> bool {
+    // A clock that is another one, in a time namespace, tells nothing.
+    let beat_ns = words().map_or(0, |words| words.beat_ns.load(Relaxed));
+    beat_ns != 0 && now_ns.abs_diff(beat_ns) < within_ns
 }
 
-/// Takes the page that came as `memfd`, if it is sealed as a page is. The caller closes the descriptor.
-pub fn take(memfd: i32) {
-    let wanted = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
-    if !kernel::fcntl(memfd, libc::F_GET_SEALS, 0).is_ok_and(|seals| seals as i32 & wanted == wanted) {
-        return;
+/// Whether there are offers for a listener with this place, perhaps.
+#[inline]
+pub fn tells_of(place: u32) -> bool {
+    let Some(words) = words() else { return false };
+    if words.offers.load(Relaxed) == 0 {
+        return false;
     }
-    let Ok((id, size)) = beeline_shm::memfd::identify(memfd) else { return };
+    let (word, bit) = bit_of(place);
+    words.probes.load(Relaxed) != 0 || words.map.get(word).is_some_and(|word| word.load(Relaxed) & bit != 0)
+}
+
+/// Looks for the page's file.
+pub fn find() {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let args = [libc::AT_FDCWD as usize, PAGE_PATH.as_ptr() as usize, flags as usize, 0, 0, 0];
+    // SAFETY: a NUL-terminated path and plain numbers.
+    let opened = unsafe { call(libc::SYS_openat, args) };
+    if let Ok(file) = opened {
+        take(file as i32);
+        let _ = sys::close(file as i32);
+    }
+}
+
+/// Takes the page of a file, if it is as long as a page is. The caller closes the descriptor.
+fn take(file: i32) {
+    let Ok((id, size)) = beeline_shm::memfd::identify(file) else { return };
     if size != PAGE_BYTES as u64 {
         return;
     }
@@ -148,7 +187,7 @@ pub fn take(memfd: i32) {
     if old != 0 && INODE.load(Relaxed) == id.inode {
         return;
     }
-    if let Ok(words) = map(memfd, libc::PROT_READ, old) {
+    if let Ok(words) = map(file, libc::PROT_READ, old) {
         SEEN.store(core::ptr::from_ref(words).cast_mut(), Release);
         INODE.store(id.inode, Relaxed);
     }
@@ -163,33 +202,51 @@ pub fn reset_after_fork() {
 mod tests {
     use super::*;
 
+    const SOON_NS: u64 = 3_600_000_000_000;
+
+    fn taken(path: &Path) {
+        take(File::open(path).unwrap().as_raw_fd());
+    }
+
     #[test]
     fn what_the_agent_tells_is_seen_and_a_new_agents_page_replaces_the_old_one() {
-        let mut first = Page::create().unwrap();
-        take(first.memfd());
-        assert!(!tells_of_offers());
-        // Two that lead to one place.
+        let path = std::env::temp_dir().join(std::format!("beeline-page-{}", std::process::id()));
+        let fresh = || is_fresh(kernel::now_ns(), SOON_NS);
+        assert!(!fresh() && !tells_of(7));
+        let mut first = Page::create(&path).unwrap();
+        taken(&path);
+        assert!(fresh() && !tells_of(7));
         first.add(7);
-        first.add(7 + PLACES);
-        assert!(tells_of_offers() && tells_of(7) && tells_of(7 + 2 * PLACES) && !tells_of(8));
+        first.add(7);
+        assert!(tells_of(7) && !tells_of(8));
         first.remove(7);
-        assert!(tells_of_offers() && tells_of(7));
-        first.remove(7 + PLACES);
-        assert!(!tells_of_offers() && !tells_of(7));
+        assert!(tells_of(7));
+        first.remove(7);
+        assert!(!tells_of(7));
+        // Nobody knows where: it may be anywhere.
+        first.set_probes(1);
+        assert!(tells_of(7) && tells_of(8));
+        first.set_probes(0);
+        assert!(!tells_of(7));
         first.add(8);
-        take(first.memfd());
+        first.end();
+        assert!(!fresh());
         let address = SEEN.load(Relaxed);
-        let mut second = Page::create().unwrap();
-        take(second.memfd());
+        let mut second = Page::create(&path).unwrap();
+        taken(&path);
         assert_eq!(SEEN.load(Relaxed), address);
-        assert!(!tells_of_offers() && !tells_of(8));
+        assert!(fresh() && !tells_of(8));
         second.add(1);
-        assert!(tells_of_offers());
-        // Nobody but the agent writes it.
-        assert!(map(second.memfd(), libc::PROT_READ | libc::PROT_WRITE, 0).is_err());
+        assert!(tells_of(1));
         // What is no page is not taken.
-        let lane = beeline_lane::LaneMemory::create(1 << 16).unwrap();
-        take(lane.1);
-        assert!(tells_of_offers());
+        File::options().write(true).open(&path).unwrap().set_len(1).unwrap();
+        let third = path.with_extension("other");
+        std::fs::write(&third, b"x").unwrap();
+        taken(&third);
+        taken(Path::new("/dev/null"));
+        File::options().write(true).open(&path).unwrap().set_len(PAGE_BYTES as u64).unwrap();
+        assert_eq!(SEEN.load(Relaxed), address);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&third).unwrap();
     }
 }

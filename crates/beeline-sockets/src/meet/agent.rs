@@ -21,7 +21,7 @@ use crate::desc::Desc;
 use crate::side::state;
 use crate::{ending, kernel};
 
-pub(super) use client::attempt;
+pub(super) use client::{Unmet, attempt};
 pub(super) use enroll::enroll;
 pub(super) use server::came_over_tcp;
 

@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use beeline_stats::tunables::Policy;
 use beeline_stats::{Counter, Reason, Role};
 
-use super::agent::{self, Made};
+use super::agent::{self, Made, Unmet};
 use super::client;
 use super::lookup::{self, Afar, Target};
 use super::pool::{self};
@@ -296,12 +296,13 @@ fn attempt(
 /// Connects to an address that is not this namespace's own: of another one of this host perhaps, else of another host.
 fn attempt_afar(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<Made, Reason> {
     let Afar { met, bridged } = lookup::afar(route.destination);
-    let unmet = match met.and_then(|()| agent::attempt(fd, desc, route, nonblocking)) {
+    let unmet = match met.map_err(Unmet::from).and_then(|()| agent::attempt(fd, desc, route, nonblocking)) {
         Ok(made) => return Ok(made),
-        Err(reason) => reason,
+        // The kernel was asked to connect, and what became of that is what the app is to see.
+        Err(Unmet { reason, is_begun: true }) => return Err(reason),
+        Err(Unmet { reason, .. }) => reason,
     };
-    // An attempt that came as far as the kernel's connection is its last.
-    if !crate::config().bridge || kernel::tcp_state(fd) != Some(kernel::TCP_CLOSE) {
+    if !crate::config().bridge {
         return Err(unmet);
     }
     match bridged.and_then(|()| bridged::attempt(fd, desc, route, nonblocking)) {

@@ -1,39 +1,45 @@
 //! What the agent knows, and what it decides. Nothing in here waits, nor asks the kernel: [`super::serving`] does.
 //!
-//! 1. A client's query reserves a number ([`Desk::query`]), which is given to the socket without the desk's lock; then the client
-//!    gets its end of a lane, and the desk the server's ([`Desk::offered`]).
-//! 2. That one is given to nobody before the client has said that its own end is in place ([`Desk::confirmed`]). Whatever
-//!    fails at the client before has no witness.
-//! 3. A server that asks before that waits ([`Desk::asked`]), [`ASKED`] at most. A client who lets servers wait too often has
-//!    no offers for the rest of a minute.
-//! 4. An offer is given once. Who asks for what there is not may do so [`WRONG_MAX`] times a second: a number is not to be
-//!    guessed.
+//! 1. A client's query makes an offer, marked on the page ([`Desk::query`]); then the client gets its end of a lane, and the desk the
+//!    server's ([`Desk::offered`]).
+//! 2. That one is given to nobody before the client has said that its own end is in place, and the kernel over which connection
+//!    ([`Desk::confirmed`]). Whatever fails at the client before has no witness.
+//! 3. A server that asks before that waits ([`super::waiting`]), 20 ms at most. A client who lets servers wait too often has no offers
+//!    for the rest of a minute.
+//! 4. An offer is given once, to who holds the other end of that connection, by the kernel's word.
+//! 5. Everybody has a share of the agent's time: so many messages in a second ([`Desk::may_speak`]), so many announcements, and so
+//!    many probes, since all servers of the host ask for those.
 //!
 //! `C` is a carrier, `D` the server's end of a lane. Both are closed with care by whoever drops them last.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use beeline_meeting::agent::host::Page;
+use beeline_meeting::agent::host::{Page, Pair};
 use beeline_wire::agent::{Answer, Besides};
 
-use super::offers::{ASKED, Client, Content, KEPT, Offer, Offers, PROBED, Server, Waiting, judge};
+use super::offers::{Client, Content, Offer, Offers, Server, judge};
 use super::served::Served;
 use super::shares::{Holder, Limits, Room, Shares};
+use super::waiting::{Asked, Waiting};
 
 /// A carrier that says nothing.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(4);
 /// An offer whose client left so soon was not left lying: its client has closed it, or has died.
 const HARDLY_OFFERED: Duration = Duration::from_millis(50);
 const CARRIERS: Limits = Limits { all: 4096, of_user: 2048, of_holder: 512 };
-/// Questions about numbers that there are not, in a second.
-const WRONG_MAX: Limits = Limits { all: usize::MAX, of_user: 256, of_holder: 64 };
+/// Messages, carriers counted as such, in a second.
+const MESSAGES: Limits = Limits { all: usize::MAX, of_user: 32_768, of_holder: 16_384 };
+/// Announcements, in a second.
+const ANNOUNCED: Limits = Limits { all: 1024, of_user: 256, of_holder: 64 };
+/// Probes, in a second.
+const PROBES: Limits = Limits { all: 16, of_user: 8, of_holder: 4 };
 /// Servers that a client may let wait in vain, in a minute.
 const VAIN_MAX: Limits = Limits { all: usize::MAX, of_user: 64, of_holder: 16 };
 
 /// An answer to be sent.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Say<C, D> {
     /// On this carrier.
     pub to: C,
@@ -50,13 +56,10 @@ pub struct Say<C, D> {
 pub enum Queried {
     /// No.
     No(Answer),
-    /// The socket is to get this number.
-    Number {
-        /// The number.
-        number: u32,
-        /// Whether the destination seems to be served, so that there is to be a lane.
-        likely: bool,
-    },
+    /// The destination seems to be served: there is to be a lane for this offer.
+    Likely(u32),
+    /// Nobody knows; the connection will tell.
+    Probe,
 }
 
 /// Counts within a stretch of time.
@@ -79,14 +82,19 @@ impl Lately {
         }
         &mut self.counts
     }
+
+    /// Counts one more, if there is room.
+    fn take(&mut self, holder: Holder, now: Instant) -> bool {
+        self.counts(now).take(holder)
+    }
 }
 
 #[derive(Debug)]
 struct Entry<C> {
     carrier: C,
     holder: Holder,
-    /// The number that the client's socket was given, until it says that it is connected.
-    number: Option<u32>,
+    /// The client's offer, until that says that it is connected.
+    offer: Option<u32>,
     until: Instant,
 }
 
@@ -94,28 +102,36 @@ struct Entry<C> {
 #[derive(Debug)]
 pub struct Desk<C, D> {
     cuts: bool,
-    page: Page,
     carriers: HashMap<u64, Entry<C>>,
     by_time: BTreeMap<(Instant, u64), ()>,
+    /// Of each user, in the order in which they came.
+    by_user: BTreeMap<(u32, u64), ()>,
     shares: Shares,
     offers: Offers<D>,
+    waiting: Waiting,
     served: Served,
-    wrong: Lately,
+    messages: Lately,
+    announced: Lately,
+    probes: Lately,
     vain: Lately,
 }
 
 impl<C: Clone, D: Clone> Desk<C, D> {
     /// A desk at which nobody has been. `cuts`: whether lanes end with their TCP connections.
     pub fn new(page: Page, cuts: bool, now: Instant) -> Self {
+        let second = Duration::from_secs(1);
         Self {
             cuts,
-            page,
             carriers: HashMap::new(),
             by_time: BTreeMap::new(),
+            by_user: BTreeMap::new(),
             shares: Shares::new(CARRIERS),
-            offers: Offers::default(),
+            offers: Offers::new(page),
+            waiting: Waiting::default(),
             served: Served::default(),
-            wrong: Lately::new(Duration::from_secs(1), WRONG_MAX, now),
+            messages: Lately::new(second, MESSAGES, now),
+            announced: Lately::new(second, ANNOUNCED, now),
+            probes: Lately::new(second, PROBES, now),
             vain: Lately::new(Duration::from_secs(60), VAIN_MAX, now),
         }
     }
@@ -123,31 +139,43 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     /// When there is something to do, even if nothing happens.
     pub fn deadline(&self) -> Option<Instant> {
         let carrier = self.by_time.first_key_value().map(|(&(until, _), ())| until);
-        carrier.into_iter().chain(self.offers.deadline()).min()
+        carrier.into_iter().chain(self.offers.deadline()).chain(self.waiting.deadline()).min()
     }
 
-    /// The page's descriptor.
-    pub fn page(&self) -> i32 {
-        self.page.memfd()
+    /// The page.
+    pub fn page(&self) -> &Page {
+        self.offers.page()
     }
 
     // ---- carriers
 
-    /// A new carrier. False if there is no room for it.
+    /// A new carrier. False if there is no room for it. Carriers come with rising numbers.
     pub fn come(&mut self, id: u64, carrier: C, holder: Holder, now: Instant) -> bool {
         if let Room::InPlaceOf(user) = self.shares.room(holder) {
-            let of_user = |(_, id): &&(Instant, u64)| self.carriers.get(id).is_some_and(|entry| entry.holder.0 == user);
-            if let Some(&(_, oldest)) = self.by_time.keys().find(of_user) {
+            let oldest = self.by_user.range((user, 0)..=(user, u64::MAX)).next().map(|(&(_, id), ())| id);
+            if let Some(oldest) = oldest {
+                // Whoever waits there has its own patience.
                 let _ = self.gone(oldest);
             }
         }
-        let taken = self.shares.take(holder);
+        let taken = self.may_speak(holder, now) && self.shares.take(holder);
         if taken {
             let until = now + SPEAKS_WITHIN;
             self.by_time.insert((until, id), ());
-            self.carriers.insert(id, Entry { carrier, holder, number: None, until });
+            self.by_user.insert((holder.0, id), ());
+            self.carriers.insert(id, Entry { carrier, holder, offer: None, until });
         }
         taken
+    }
+
+    /// Whether a holder has a message left in this second. It has one less then.
+    pub fn may_speak(&mut self, holder: Holder, now: Instant) -> bool {
+        self.messages.take(holder, now)
+    }
+
+    /// The same of announcements.
+    pub fn may_announce(&mut self, holder: Holder, now: Instant) -> bool {
+        self.announced.take(holder, now)
     }
 
     /// A carrier, and whose it is.
@@ -159,121 +187,110 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     pub fn gone(&mut self, id: u64) -> Vec<Say<C, D>> {
         let Some(entry) = self.carriers.remove(&id) else { return Vec::new() };
         self.by_time.remove(&(entry.until, id));
+        self.by_user.remove(&(entry.holder.0, id));
         self.shares.give(entry.holder);
-        entry.number.map(|number| self.refuse_waiting(number)).unwrap_or_default()
+        entry.offer.map(|offer| self.forget(offer)).unwrap_or_default()
     }
 
-    /// Ends an offer. Who waits for it hears that there is none.
-    fn refuse_waiting(&mut self, number: u32) -> Vec<Say<C, D>> {
-        match self.forget(number).map(|offer| offer.content) {
-            Some(Content::Offered { waiting: Some(waiting), .. }) => self.none(waiting.carrier),
-            _ => Vec::new(),
-        }
+    fn say(&self, carrier: u64, answer: Answer, besides: Besides, with: Option<D>) -> Vec<Say<C, D>> {
+        let entry = self.carriers.get(&carrier);
+        entry.map(|entry| Say { to: entry.carrier.clone(), answer, besides, with }).into_iter().collect()
     }
 
-    fn none(&self, carrier: u64) -> Vec<Say<C, D>> {
-        self.say(carrier, Answer::None, Besides::default(), None).into_iter().collect()
-    }
-
-    fn say(&self, carrier: u64, answer: Answer, besides: Besides, with: Option<D>) -> Option<Say<C, D>> {
-        self.carriers.get(&carrier).map(|entry| Say { to: entry.carrier.clone(), answer, besides, with })
+    fn plainly(&self, carrier: u64, answer: Answer) -> Vec<Say<C, D>> {
+        self.say(carrier, answer, Besides::default(), None)
     }
 
     // ---- clients
 
-    /// A client of these groups asks. `learn`: whether a number is worth its while where nobody is known.
-    pub fn query(
-        &mut self,
-        id: u64,
-        destination: SocketAddr,
-        groups: u64,
-        learn: bool,
-        random: impl FnMut() -> Option<u32>,
-        now: Instant,
-    ) -> Queried {
-        let Some(entry) = self.carriers.get(&id).filter(|entry| entry.number.is_none()) else {
+    /// A client of these groups asks. `learn`: whether a probe is worth its while where nobody is known.
+    pub fn query(&mut self, id: u64, destination: SocketAddr, groups: u64, learn: bool, now: Instant) -> Queried {
+        let Some(entry) = self.carriers.get(&id).filter(|entry| entry.offer.is_none() && groups != 0) else {
             return Queried::No(Answer::Refused);
         };
         let holder = entry.holder;
-        if groups == 0 {
-            return Queried::No(Answer::Refused);
-        }
-        let likely = self.served.is_likely(destination, holder, groups, now);
-        if !likely && !learn {
-            return Queried::No(Answer::Unknown);
-        }
-        if likely && !self.vain.counts(now).has_room(holder) {
+        let places = self.served.likely(destination, holder, groups, now);
+        if places.is_empty() {
+            let may_learn = learn && !self.served.is_barred(destination, holder, now);
+            if !may_learn || !self.probes.take(holder, now) {
+                return Queried::No(Answer::Unknown);
+            }
+        } else if !self.vain.counts(now).has_room(holder) {
             return Queried::No(Answer::Full);
         }
         if let Room::InPlaceOf(user) = self.offers.room(holder)
             && let Some(oldest) = self.offers.oldest_of(user)
         {
             // Whoever waits for it has its own patience.
-            self.forget(oldest);
+            let _ = self.forget(oldest);
         }
-        let Some(number) = self.offers.fresh_number(random) else { return Queried::No(Answer::Full) };
-        match self.offers.reserve(number, Client { destination, holder, groups }, now) {
-            true => Queried::Number { number, likely },
-            false => Queried::No(Answer::Full),
-        }
-    }
-
-    /// The socket has its number, by which its server may be learnt.
-    pub fn probed(&mut self, number: u32, now: Instant) {
-        if self.offers.change(number, now + PROBED, |_, _| Content::Probe) {
-            self.page.add(number);
-        }
-    }
-
-    /// The socket has its number, and there is a lane. False if the client has gone meanwhile.
-    pub fn offered(&mut self, id: u64, number: u32, parcel: D, now: Instant) -> bool {
-        let Some(entry) = self.carriers.get_mut(&id) else {
-            self.offers.remove(number);
-            return false;
+        let is_likely = !places.is_empty();
+        let Some(offer) = self.offers.reserve(Client { destination, holder, groups }, places, now) else {
+            return Queried::No(Answer::Full);
         };
-        entry.number = Some(number);
-        let until = now + super::offers::UNCONFIRMED;
-        let is_there = self.offers.change(number, until, |_, _| Content::Offered { parcel, waiting: None });
-        if is_there {
-            self.page.add(number);
+        if is_likely {
+            return Queried::Likely(offer);
+        }
+        if let Some(entry) = self.carriers.get_mut(&id) {
+            entry.offer = Some(offer);
+        }
+        Queried::Probe
+    }
+
+    /// There is a lane for an offer. False if the client has gone meanwhile.
+    pub fn offered(&mut self, id: u64, offer: u32, parcel: D) -> bool {
+        let is_there = match self.carriers.get_mut(&id) {
+            Some(entry) => {
+                entry.offer = Some(offer);
+                self.offers.offer(offer, parcel)
+            }
+            None => false,
+        };
+        if !is_there {
+            let _ = self.forget(offer);
         }
         is_there
     }
 
-    /// An offer ends.
-    pub fn forget(&mut self, number: u32) -> Option<Offer<D>> {
-        let offer = self.offers.remove(number)?;
-        if !matches!(offer.content, Content::Reserved) {
-            self.page.remove(number);
-        }
-        Some(offer)
+    /// An offer ends. Who waits for it perhaps hears that there is none.
+    pub fn forget(&mut self, offer: u32) -> Vec<Say<C, D>> {
+        let empty = self.offers.remove(offer).map(|(_, empty)| empty).unwrap_or_default();
+        self.nobody_comes(empty)
     }
 
-    /// The client's end is in place, and its connection comes from `local`; with that address it is in these groups.
-    pub fn confirmed(&mut self, id: u64, local: SocketAddr, groups: u64, now: Instant) -> Vec<Say<C, D>> {
-        let number = self.carriers.get_mut(&id).and_then(|entry| entry.number.take());
-        let Some(number) = number else { return Vec::new() };
-        let mut was_asked = None;
-        self.offers.change(number, now + KEPT, |client, content| {
-            client.groups &= groups;
-            match content {
-                Content::Offered { parcel, waiting } => {
-                    was_asked = waiting;
-                    Content::Confirmed { parcel, local }
-                }
-                other => other,
-            }
-        });
-        match was_asked {
-            Some(Waiting { carrier, server, remote }) => self.answer(carrier, number, server, remote),
-            None => Vec::new(),
+    /// Nobody is on the way to these places any more.
+    fn nobody_comes(&mut self, places: Vec<u32>) -> Vec<Say<C, D>> {
+        let in_vain = places.into_iter().flat_map(|place| self.waiting.take_all(place)).collect::<Vec<_>>();
+        in_vain.into_iter().flat_map(|(_, asked)| self.plainly(asked.carrier, Answer::None)).collect()
+    }
+
+    /// The client's end is in place, over this connection by the kernel's word, if it is one; with its address the client is in these
+    /// groups. It hears that, and so does who waits for it.
+    pub fn confirmed(&mut self, id: u64, pair: Option<Pair>, groups: u64, now: Instant) -> Vec<Say<C, D>> {
+        let offer = self.carriers.get_mut(&id).and_then(|entry| entry.offer.take());
+        let Some(offer) = offer else { return self.plainly(id, Answer::Refused) };
+        let Some((pair, empty)) = pair.and_then(|pair| Some((pair, self.offers.confirm(offer, pair, groups, now)?))) else {
+            // The lane is closed, and the client goes on over TCP.
+            let mut says = self.forget(offer);
+            says.extend(self.plainly(id, Answer::Unproved));
+            return says;
+        };
+        let mut says = self.plainly(id, Answer::Done);
+        if let Some(asked) = self.waiting.take(pair) {
+            says.extend(self.answer(offer, &asked, now));
+        } else if let Some(asked) = self.waiting.remembered(pair, now) {
+            // The server has gone on over TCP.
+            self.learn(offer, &asked, now);
+            says.extend(self.forget(offer));
         }
+        says.extend(self.nobody_comes(empty));
+        says
     }
 
     /// The client's end of an offer's lane is closed: it has been taken back, or its client has died. What that has written is
     /// kept for its server.
-    pub fn hung_up(&mut self, number: u32, now: Instant) {
-        let Some(Offer { client, content: Content::Confirmed { .. }, since, .. }) = self.offers.get(number) else {
+    pub fn hung_up(&mut self, offer: u32, now: Instant) {
+        let Some(Offer { client, content: Content::Confirmed(..), since, .. }) = self.offers.get(offer) else {
             return;
         };
         if now.saturating_duration_since(*since) >= HARDLY_OFFERED {
@@ -292,60 +309,43 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         }
     }
 
-    /// A server has accepted a connection from `remote` whose SYN had this number. With what is to be said, the client if there
-    /// is one, of whom it is told ([`Desk::learnt`]).
-    pub fn asked(
-        &mut self,
-        id: u64,
-        number: u32,
-        server: Server,
-        remote: SocketAddr,
-        now: Instant,
-    ) -> (Vec<Say<C, D>>, Option<Client>) {
-        if !self.wrong.counts(now).has_room(server.holder) {
-            return (self.none(id), None);
+    /// A server has accepted this connection.
+    pub fn asked(&mut self, pair: Pair, asked: Asked, now: Instant) -> Vec<Say<C, D>> {
+        if let Some(offer) = self.offers.of_pair(pair) {
+            return self.answer(offer, &asked, now);
         }
-        let found = self.offers.get(number).map(|offer| (offer.client, &offer.content));
-        match found {
-            Some((client, Content::Confirmed { local, .. })) if *local == remote => {
-                (self.answer(id, number, server, remote), Some(client))
-            }
-            Some((client, Content::Offered { waiting: None, .. })) => {
-                let waiting = Some(Waiting { carrier: id, server, remote });
-                self.offers.change(number, now + ASKED, |_, content| match content {
-                    Content::Offered { parcel, .. } => Content::Offered { parcel, waiting },
-                    other => other,
-                });
-                (Vec::new(), Some(client))
-            }
-            Some((client, Content::Probe)) if client.holder.1 != server.holder.1 => (self.none(id), Some(client)),
-            _ => {
-                self.wrong.counts(now).take(server.holder);
-                (self.none(id), None)
-            }
+        if self.offers.open_at(asked.place).next().is_some() && self.waiting.add(pair, asked) {
+            return Vec::new();
         }
+        if self.offers.has_probes() {
+            self.waiting.remember(pair, asked, now);
+        }
+        self.plainly(asked.carrier, Answer::None)
     }
 
-    /// What a question tells of where its server can be found. `own`: the server's address, if the kernel says that its
-    /// namespace has it.
-    pub fn learnt(&mut self, client: Client, server: Server, own: Option<SocketAddr>, now: Instant) {
-        if server.groups != 0 && client.holder.1 != server.holder.1 {
-            self.served.reached(client.destination, client.holder, server, own, now);
-        }
-    }
-
-    /// The answer to a server about an offer whose client is connected: the offer ends by it.
-    fn answer(&mut self, carrier: u64, number: u32, server: Server, remote: SocketAddr) -> Vec<Say<C, D>> {
-        let Some(Offer { client, content: Content::Confirmed { parcel, local }, .. }) = self.forget(number) else {
-            return self.none(carrier);
+    /// The answer to a server about the offer for its connection, which ends by it.
+    fn answer(&mut self, offer: u32, asked: &Asked, now: Instant) -> Vec<Say<C, D>> {
+        self.learn(offer, asked, now);
+        let Some((Offer { client, content, .. }, empty)) = self.offers.remove(offer) else { return Vec::new() };
+        let mut says = match content {
+            Content::Confirmed(parcel, _) if judge(&client, &asked.server).is_ok() => {
+                let own_user = client.holder.0 == 0 || client.holder.0 == asked.server.holder.0;
+                self.say(asked.carrier, Answer::Lane, Besides { cuts: self.cuts, own_user }, Some(parcel))
+            }
+            // If there is a lane it is closed, and the client goes on over TCP at once.
+            _ => self.plainly(asked.carrier, Answer::None),
         };
-        if judge(&client, local, &server, remote).is_err() {
-            // The lane is closed, and the client goes on over TCP at once.
-            return self.none(carrier);
+        says.extend(self.nobody_comes(empty));
+        says
+    }
+
+    /// What a question tells of where its server can be found.
+    fn learn(&mut self, offer: u32, asked: &Asked, now: Instant) {
+        let Some(Offer { client, .. }) = self.offers.get(offer) else { return };
+        if asked.server.groups != 0 && client.holder.1 != asked.server.holder.1 {
+            let (destination, holder) = (client.destination, client.holder);
+            self.served.reached(destination, holder, asked.server, (asked.at, asked.is_own), now);
         }
-        let own_user = client.holder.0 == 0 || client.holder.0 == server.holder.0;
-        let besides = Besides { cuts: self.cuts, own_user };
-        self.say(carrier, Answer::Lane, besides, Some(parcel)).into_iter().collect()
     }
 
     // ---- time
@@ -353,19 +353,25 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     /// What is over by now is over.
     pub fn expire(&mut self, now: Instant) -> Vec<Say<C, D>> {
         let mut says = Vec::new();
-        while let Some(number) = self.offers.expired(now) {
-            match self.offers.get(number) {
-                Some(Offer { client, content: Content::Offered { waiting: Some(_), .. }, .. }) => {
-                    let holder = client.holder;
-                    self.vain.counts(now).take(holder);
-                }
-                Some(Offer { client, content: Content::Confirmed { .. }, .. }) => {
-                    let (destination, holder) = (client.destination, client.holder);
-                    self.served.disappointed(destination, holder, now);
-                }
-                _ => {}
+        while let Some((_, asked)) = self.waiting.expired(now) {
+            // Those that were on their way all the time are to blame, each once.
+            let slow = self.offers.open_at(asked.place).filter(|offer| offer.since <= asked.since);
+            let slow: HashSet<Holder> = slow.map(|offer| offer.client.holder).collect();
+            for holder in slow {
+                self.vain.take(holder, now);
             }
-            says.extend(self.refuse_waiting(number));
+            says.extend(self.plainly(asked.carrier, Answer::None));
+        }
+        while let Some(id) = self.offers.expired(now) {
+            if let Some(Offer { client, content, .. }) = self.offers.get(id) {
+                let (destination, holder) = (client.destination, client.holder);
+                match content {
+                    Content::Confirmed(..) => self.served.disappointed(destination, holder, now),
+                    Content::Probe | Content::Probed(_) => self.served.fruitless(destination, holder, now),
+                    _ => {}
+                }
+            }
+            says.extend(self.forget(id));
         }
         while let Some((&(until, id), ())) = self.by_time.first_key_value() {
             if until > now {
@@ -378,4 +384,4 @@ impl<C: Clone, D: Clone> Desk<C, D> {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

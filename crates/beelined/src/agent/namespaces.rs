@@ -37,13 +37,34 @@ const DATAGRAMS_MAX: usize = 16;
 pub type Addresses = Arc<HashSet<IpAddr>>;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Namespaces {
+    home: File,
     names: Mutex<HashMap<u64, (Instant, Option<String>)>>,
     addresses: Mutex<HashMap<u64, (Instant, Addresses)>>,
 }
 
 impl Namespaces {
+    /// With the calling thread's own one as home.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { home: File::open("/proc/thread-self/ns/net")?, names: Mutex::default(), addresses: Mutex::default() })
+    }
+
+    /// Does something in the namespace that a carrier was made in. None where that cannot be entered.
+    pub fn within<R>(&self, carrier: i32, inside: impl FnOnce() -> R) -> Option<R> {
+        let there = agent::namespace_of(carrier).ok()?;
+        setns(there.as_fd(), CloneFlags::CLONE_NEWNET).ok()?;
+        let result = inside();
+        if setns(self.home.as_fd(), CloneFlags::CLONE_NEWNET).is_err() {
+            // A thread that is somewhere else must not go on, and connections do not need this process.
+            std::process::abort();
+        }
+        Some(result)
+    }
+
     /// The name of the namespace that a carrier was made in; `cookie` is that namespace's.
     pub fn name(&self, cookie: u64, carrier: i32, now: Instant) -> Option<String> {
         known(&self.names, cookie, now, NAME_KNOWN).unwrap_or_else(|| {
@@ -154,7 +175,7 @@ mod tests {
             eprintln!("skipped: no power over the network namespace");
             return;
         };
-        let namespaces = Namespaces::default();
+        let namespaces = Namespaces::new().unwrap();
         let now = Instant::now();
         assert_eq!(namespaces.name(1, socket.as_raw_fd(), now).as_deref(), Some(HOST));
         let found = namespaces.addresses(1, socket.as_raw_fd(), now);
@@ -169,6 +190,8 @@ mod tests {
             .collect();
         assert_eq!(*found, wanted);
         assert_eq!(addresses_in(namespace), wanted);
+        assert_eq!(namespaces.within(socket.as_raw_fd(), || 7), Some(7));
+        assert_eq!(namespaces.within(-1, || 7), None);
         assert!(!namespaces.has(1, socket.as_raw_fd(), "192.0.2.1".parse().unwrap(), now));
     }
 }

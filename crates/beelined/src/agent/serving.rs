@@ -5,18 +5,18 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use beeline_meeting::agent::host::{self as agent, Page, tcp};
-use beeline_wire::agent::{Answer, Besides, QUESTION_BYTES, Question, plain};
+use beeline_meeting::agent::host::{self as agent, End, Page, Pair, Prover};
+use beeline_wire::agent::{Answer, Besides, PAGE, QUESTION_BYTES, Question, place_of, plain};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{SockFlag, accept4};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use ring::rand::{SecureRandom, SystemRandom};
 
 use super::care::{Care, Strange};
 use super::desk::{Desk, Queried, Say};
@@ -24,7 +24,8 @@ use super::namespaces::Namespaces;
 use super::offers::Server;
 use super::rules::{OnCut, Rules};
 use super::shares::Holder;
-use crate::log::Seldom;
+use super::waiting::Asked;
+use crate::log::{self, Seldom};
 
 /// Carriers accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
@@ -53,20 +54,25 @@ pub struct Serving {
     care: Arc<Care>,
     desk: Mutex<Desk<Descriptor, Descriptor>>,
     namespaces: Namespaces,
+    /// None where the kernel does not let us.
+    prover: Option<Prover>,
     next_carrier: AtomicU64,
-    random: SystemRandom,
     trouble: Seldom,
 }
 
 impl Serving {
     /// An agent that serves a listener.
     pub fn new(rules: Rules, epoll: Epoll, listener: OwnedFd) -> anyhow::Result<Self> {
-        let page = Page::create().map_err(|errno| std::io::Error::from_raw_os_error(errno.0));
+        let page = Page::create(Path::new(PAGE));
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
         epoll.add(&timer, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, Token::TIMER))?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, Token::LISTENER))?;
         let page = page.context("cannot make the page of offers")?;
         let desk = Desk::new(page, rules.on_cut == OnCut::Cut, Instant::now());
+        let prover = Prover::new().inspect_err(|errno| {
+            let error = std::io::Error::from_raw_os_error(errno.0);
+            log::line(format_args!("nobody can meet: this kernel does not let the agent use bpf(2): {error}"));
+        });
         Ok(Self {
             rules,
             epoll,
@@ -74,9 +80,9 @@ impl Serving {
             timer: Mutex::new((timer, None)),
             care: Arc::default(),
             desk: Mutex::new(desk),
-            namespaces: Namespaces::default(),
+            namespaces: Namespaces::new().context("cannot open this network namespace")?,
+            prover: prover.ok(),
             next_carrier: AtomicU64::new(Token::CARRIERS),
-            random: SystemRandom::new(),
             trouble: Seldom::new(),
         })
     }
@@ -85,8 +91,14 @@ impl Serving {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says to all who read the page that this agent runs.
+    pub fn beat(&self) {
+        self.desk().page().beat();
+    }
+
     /// Nobody can connect any more.
     pub fn close(&self) {
+        self.desk().page().end();
         let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
     }
 
@@ -210,13 +222,16 @@ impl Serving {
         let came = agent::receive(carrier.fd(), &mut bytes, |fd| drop(self.care.of(fd, holder)));
         match came {
             Ok(came) if came.length != 0 => {
-                let with = came.descriptor.map(|fd| self.care.of(fd, holder));
+                let sent = came.descriptor.map(|fd| self.care.of(fd, holder));
                 let question = match Question::decode(&bytes[..came.length.min(bytes.len())]) {
-                    Ok(question) if !came.strange && usize::from(with.is_some()) == question.descriptors() => question,
+                    Ok(question) if !came.strange && sent.is_none() => question,
                     Ok(_) => return self.refuse(id, &carrier, Answer::Refused),
                     Err(answer) => return self.refuse(id, &carrier, answer),
                 };
-                self.take(id, &carrier, holder, question, with, now);
+                if !self.desk().may_speak(holder, now) {
+                    return self.refuse(id, &carrier, Answer::Full);
+                }
+                self.take(id, &carrier, holder, question, now);
             }
             Err(agent::Errno(libc::EAGAIN | libc::EINTR)) => {}
             _ => return self.end(id),
@@ -231,41 +246,67 @@ impl Serving {
         self.end(id);
     }
 
-    fn take(
-        &self,
-        id: u64,
-        carrier: &Strange,
-        holder: Holder,
-        question: Question,
-        with: Option<Strange>,
-        now: Instant,
-    ) {
-        match (question, with) {
-            (Question::Query { destination }, Some(socket)) => {
-                let answer = self.query(id, carrier, holder, plain(destination), socket, now);
+    fn take(&self, id: u64, carrier: &Strange, holder: Holder, question: Question, now: Instant) {
+        match question {
+            Question::Query { destination } => {
+                let answer = self.query(id, carrier, holder, plain(destination), now);
                 if let Err(answer) = answer {
                     say(carrier, answer, Besides::default(), None);
                 }
             }
-            (Question::Confirm { local }, _) => {
-                let local = plain(local);
+            Question::Confirm { socket, local, remote } => {
+                let (local, remote) = (plain(local), plain(remote));
+                let pair = self.pair(carrier, holder, socket, End::Client, (local, remote));
                 let groups = self.groups_at(carrier, holder, local.ip(), now);
-                let says = self.desk().confirmed(id, local, groups, now);
+                let says = self.desk().confirmed(id, pair, groups, now);
                 self.say_all(says);
             }
-            (Question::Ask { number, local, remote }, _) => {
-                self.ask(id, carrier, holder, number, plain(local), plain(remote), now);
+            Question::Ask { socket, local, remote } => {
+                let (local, remote) = (plain(local), plain(remote));
+                let Some(pair) = self.pair(carrier, holder, socket, End::Server, (local, remote)) else {
+                    return say(carrier, Answer::Unproved, Besides::default(), None);
+                };
+                let server = Server { holder, groups: self.groups_at(carrier, holder, local.ip(), now) };
+                let is_own = self.has(carrier, holder, local.ip(), now);
+                let place = place_of(holder.1, local.port());
+                let asked = Asked { carrier: id, server, at: local, is_own, place, since: now };
+                let says = self.desk().asked(pair, asked, now);
+                self.say_all(says);
             }
-            (Question::Announce { local }, _) => {
-                self.announce(carrier, holder, plain(local), now);
-                say(carrier, Answer::Done, Besides::default(), None);
+            Question::Announce { local } => {
+                if self.desk().may_announce(holder, now) {
+                    self.announce(carrier, holder, plain(local), now);
+                }
             }
-            (Question::Attach, _) => {
-                let page = self.desk().page();
-                say(carrier, Answer::Done, Besides::default(), Some(page));
-            }
-            (Question::Query { .. }, None) => {}
+            Question::Hail => say(carrier, Answer::Done, Besides::default(), None),
         }
+    }
+
+    /// Which connection a socket of the carrier's process is an end of, by the kernel's word.
+    fn pair(
+        &self,
+        carrier: &Strange,
+        holder: Holder,
+        socket: u32,
+        end: End,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) -> Option<Pair> {
+        let prover = self.prover.as_ref()?;
+        let section = self.care.enter(holder)?;
+        let taken = match agent::taken_from(carrier.fd(), socket) {
+            Ok(fd) => self.care.of(fd, holder),
+            Err(errno) => {
+                if matches!(errno.0, libc::EPERM | libc::ENOPROTOOPT | libc::ENOSYS | libc::EMFILE) {
+                    let error = std::io::Error::from_raw_os_error(errno.0);
+                    self.trouble.line(format_args!("cannot take a socket from its process: {error}"));
+                }
+                return None;
+            }
+        };
+        let prove = || prover.pair(taken.fd(), end, local, remote);
+        let pair = self.namespaces.within(carrier.fd(), prove).flatten();
+        taken.close_now(&section);
+        pair
     }
 
     // ---- who
@@ -299,43 +340,27 @@ impl Serving {
         carrier: &Strange,
         holder: Holder,
         destination: SocketAddr,
-        socket: Strange,
         now: Instant,
     ) -> Result<(), Answer> {
+        if self.prover.is_none() {
+            return Err(Answer::Unproved);
+        }
         let groups = self.groups(carrier, holder, None, now);
-        let section = self.care.enter(holder).ok_or(Answer::Full)?;
-        let facts = agent::facts(socket.fd()).ok_or(Answer::Refused)?;
-        let is_fresh = facts.state == tcp::CLOSE && facts.remote.is_none() && facts.local.port() == 0;
-        if !is_fresh || facts.namespace != holder.1 {
-            return Err(Answer::Refused);
-        }
-        let random = || random(&self.random);
-        let queried = self.desk().query(id, destination, groups, is_private(destination.ip()), random, now);
-        let (number, likely) = match queried {
+        let queried = self.desk().query(id, destination, groups, is_private(destination.ip()), now);
+        let offer = match queried {
             Queried::No(answer) => return Err(answer),
-            Queried::Number { number, likely } => (number, likely),
+            Queried::Probe => return Err(Answer::Probe),
+            Queried::Likely(offer) => offer,
         };
-        if let Err(errno) = agent::give_number(socket.fd(), number) {
-            self.desk().forget(number);
-            let error = std::io::Error::from_raw_os_error(errno.0);
-            self.trouble.line(format_args!("cannot give a socket its number: {error}"));
-            return Err(Answer::Refused);
-        }
-        // Before the client hears of it: from then on the socket is a connection's, and nobody else may hold it.
-        socket.close_now(&section);
-        drop(section);
-        if !likely {
-            self.desk().probed(number, now);
-            return Err(Answer::Probe);
-        }
         let Ok((theirs, parcel)) = agent::pair() else {
-            self.desk().forget(number);
+            let says = self.desk().forget(offer);
+            self.say_all(says);
             return Err(Answer::Full);
         };
         let parcel = Arc::new(self.care.of(parcel.into_raw_fd(), holder));
-        let watched = EpollEvent::new(EpollFlags::EPOLLONESHOT, Token::LANES + u64::from(number));
+        let watched = EpollEvent::new(EpollFlags::EPOLLONESHOT, Token::LANES + u64::from(offer));
         let _ = agent::borrowed(parcel.fd(), |fd: BorrowedFd<'_>| self.epoll.add(fd, watched));
-        if !self.desk().offered(id, number, parcel, now) {
+        if !self.desk().offered(id, offer, parcel) {
             return Err(Answer::Full);
         }
         say(carrier, Answer::Likely, self.besides(), Some(theirs.as_raw_fd()));
@@ -347,26 +372,6 @@ impl Serving {
     }
 
     // ---- servers
-
-    #[allow(clippy::too_many_arguments, reason = "the parts of one question")]
-    fn ask(
-        &self,
-        id: u64,
-        carrier: &Strange,
-        holder: Holder,
-        number: u32,
-        local: SocketAddr,
-        remote: SocketAddr,
-        now: Instant,
-    ) {
-        let server = Server { holder, groups: self.groups_at(carrier, holder, local.ip(), now) };
-        let (says, client) = self.desk().asked(id, number, server, remote, now);
-        self.say_all(says);
-        if let Some(client) = client {
-            let own = self.has(carrier, holder, local.ip(), now).then_some(local);
-            self.desk().learnt(client, server, own, now);
-        }
-    }
 
     fn announce(&self, carrier: &Strange, holder: Holder, local: SocketAddr, now: Instant) {
         let addresses = {
@@ -387,12 +392,6 @@ impl Serving {
 
 fn say(carrier: &Strange, answer: Answer, besides: Besides, with: Option<i32>) {
     let _ = agent::send(carrier.fd(), &answer.encode(besides), with);
-}
-
-fn random(source: &SystemRandom) -> Option<u32> {
-    let mut bytes = [0; 4];
-    source.fill(&mut bytes).ok()?;
-    Some(u32::from_ne_bytes(bytes))
 }
 
 /// Whether an address is one that hosts give to their containers and services: only there a number is worth its while.

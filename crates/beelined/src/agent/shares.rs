@@ -50,10 +50,15 @@ impl Shares {
         self.of_users.get(&user).copied().unwrap_or(0)
     }
 
+    /// How many a user has in a namespace.
+    pub fn of_holder(&self, holder: Holder) -> usize {
+        self.of_holders.get(&holder).copied().unwrap_or(0)
+    }
+
     /// Whether there is room for one more of these.
     pub fn room(&self, holder: Holder) -> Room {
         let own = self.of_user(holder.0);
-        let in_namespace = self.of_holders.get(&holder).copied().unwrap_or(0);
+        let in_namespace = self.of_holder(holder);
         if own >= self.limits.of_user || in_namespace >= self.limits.of_holder {
             return Room::No;
         }

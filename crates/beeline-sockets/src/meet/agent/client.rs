@@ -1,25 +1,26 @@
 //! The client's part of meeting through the agent: rules 1 to 9 of the design.
 
+use core::mem::ManuallyDrop;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::End;
+use beeline_meeting::agent::passing::Passing;
 use beeline_meeting::agent::{Carrier, Said, reason_of};
 use beeline_stats::Reason;
 use beeline_wire::agent::{Answer, Question};
 use beeline_wire::{ConnName, Endpoint};
 
 use super::super::client;
-use super::super::lane::{carry_draft, carry_owner};
 use super::super::pool::{self, PooledLane};
 use super::super::route::{Anchor, Route};
-use super::super::{greeting, late, lookup, trust};
+use super::super::{greeting, lookup, trust};
 use super::Made;
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr, tcp_state};
-use crate::side::{BEING_STORED, option_of, state};
+use crate::side::state;
 use crate::wait::{self, Woken};
-use crate::{Errno, changing, epoll, hidden, io, limits, process, table};
+use crate::{Errno, changing, hidden, io, limits, process, table};
 
 /// How long a `connect` waits for the agent's answer, and how long one that must not block does. An agent that runs answers
 /// within microseconds; where there is more work than CPUs it may wait for its turn.
@@ -34,81 +35,112 @@ const AGENT_COOKIE: u64 = u64::MAX - 1;
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_SYN_SENT: u8 = 2;
 
+/// Why there is no lane, and whether the kernel was asked to connect: then it is the kernel's connection for good.
+pub(in crate::meet) struct Unmet {
+    pub reason: Reason,
+    pub is_begun: bool,
+}
+
+impl From<Reason> for Unmet {
+    fn from(reason: Reason) -> Self {
+        Self { reason, is_begun: false }
+    }
+}
+
+fn begun(reason: Reason) -> Unmet {
+    Unmet { reason, is_begun: true }
+}
+
 /// Connects over TCP, with a lane that the server is offered through the agent.
 ///
 /// # Errors
 /// Why the kernel has to connect.
-pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<Made, Reason> {
-    if route.explicit {
-        return Err(Reason::ExplicitBindUnsupported);
-    }
+pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<Made, Unmet> {
     if !trust::may_share_with_anybody() {
-        return Err(Reason::ForeignUser);
+        return Err(Reason::ForeignUser.into());
     }
-    let side = pool::side().map_err(limits::memory_reason)?;
-    let made = attempt_with(fd, desc, route, nonblocking, &side);
-    match made {
-        Ok(Asked { carrier, socket, anchor, cuts }) => {
-            let offer = prepare(fd, desc, route, nonblocking, anchor, side, cuts)?;
-            let shaken = shake_hands(&socket, desc, route.destination, nonblocking);
-            offer.settle(fd, desc, &carrier, socket, shaken, nonblocking)
-        }
-        Err(reason) => {
-            side.retire(true);
-            Err(reason)
-        }
+    if io::small_send_buffer().is_none() {
+        return Err(Reason::KernelUnsupported.into());
     }
+    // What is connected is reached by a number of ours: another thread may close the app's, and open something else there.
+    let twin = Passing::make(|| twin_of(fd, desc))?.ok_or(Reason::AgentFull)?;
+    let carrier = Carrier::open()?;
+    match ask(&carrier, route, nonblocking)? {
+        Asked::Lane { anchor, cuts } => {
+            let offered = prepare(fd, desc, route, nonblocking, anchor, cuts)?;
+            let shaken = shake_hands(&twin, desc, route.destination, nonblocking);
+            offered.settle(fd, desc, &carrier, twin, shaken, nonblocking)
+        }
+        Asked::Probe => probe(desc, &carrier, &twin, route.destination, nonblocking),
+    }
+}
+
+fn twin_of(fd: i32, desc: &'static Desc) -> Result<i32, Reason> {
+    if !table::leads_to(fd, desc) {
+        return Err(Reason::Internal);
+    }
+    hidden::hidden_twin(fd).ok_or(Reason::DescriptorsShort)
 }
 
 /// What a query has brought.
-struct Asked {
-    /// Over which the agent will be told that the connection stands.
-    carrier: Carrier,
-    /// The socket that is under the app's numbers now, by a number of ours: another thread may close the app's, and open
-    /// something else there.
-    socket: Anchor,
-    anchor: Anchor,
-    cuts: bool,
+enum Asked {
+    /// The client's end of a lane, and whether that ends when the TCP connection does.
+    Lane { anchor: Passing, cuts: bool },
+    /// Nobody is known there; the agent will learn from the connection.
+    Probe,
 }
 
-/// Asks the agent, and puts the socket with its number in the place of the app's.
-///
-/// The agent never gets the app's own socket, but a new one like it (rule 3): one that is late, or dies in the middle, then
-/// has nothing that anybody will use.
-fn attempt_with(
-    fd: i32,
-    desc: &'static Desc,
-    route: &Route,
-    nonblocking: bool,
-    side: &pool::Side,
-) -> Result<Asked, Reason> {
-    let fresh = like(fd, desc, side)?;
-    let carrier = Carrier::open()?;
+fn ask(carrier: &Carrier, route: &Route, nonblocking: bool) -> Result<Asked, Reason> {
+    carrier.say(Question::Query { destination: route.destination })?;
     let patience_ns = if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS };
-    carrier.say(Question::Query { destination: route.destination }, Some(fresh.0))?;
     let Said { answer, besides, descriptor } = carrier.answer(patience_ns)?;
     match (answer, descriptor) {
-        (Answer::Likely, Some(anchor)) => {
-            let anchor = Anchor(anchor.give_away());
-            put_in_place(fd, desc, &fresh)?;
-            Ok(Asked { carrier, socket: fresh, anchor, cuts: besides.cuts })
-        }
-        _ => {
-            let reason = reason_of(answer);
-            if reason != Reason::AgentFull {
-                lookup::note_unmet(route.destination, reason);
-            }
-            if answer == Answer::Probe {
-                put_in_place(fd, desc, &fresh)?;
-            }
-            Err(reason)
-        }
+        (Answer::Likely, Some(anchor)) => return Ok(Asked::Lane { anchor, cuts: besides.cuts }),
+        (Answer::Probe, _) => return Ok(Asked::Probe),
+        _ => {}
     }
+    let reason = reason_of(answer);
+    if reason != Reason::AgentFull {
+        lookup::note_unmet(route.destination, reason);
+    }
+    Err(reason)
+}
+
+/// Connects over TCP, and shows the agent where that comes out (rule 20).
+fn probe(
+    desc: &'static Desc,
+    carrier: &Carrier,
+    twin: &Passing,
+    destination: SocketAddr,
+    nonblocking: bool,
+) -> Result<Made, Unmet> {
+    match shake_hands(twin, desc, destination, nonblocking) {
+        Shaken::Failed(Errno(errno)) => return Ok(Made::Answered(Reason::AgentUnknown, errno)),
+        // The first byte must not have gone when the agent looks, so it is waited for.
+        Shaken::Stands => confirm(carrier, twin.fd()),
+        Shaken::Pending => {}
+    }
+    left_to_kernel(Reason::AgentUnknown, nonblocking)
+}
+
+/// The kernel has been asked to connect, and goes on with it.
+fn left_to_kernel(reason: Reason, nonblocking: bool) -> Result<Made, Unmet> {
+    // Who blocks is connected by a second call, which the kernel takes for a part of the first.
+    if nonblocking { Ok(Made::Answered(reason, libc::EINPROGRESS)) } else { Err(begun(reason)) }
+}
+
+/// Tells the agent of the connection that stands, and waits until it knows it (rule 7).
+fn confirm(carrier: &Carrier, socket: Option<i32>) {
+    let name = |fd| Some((kernel::getsockname(fd).ok()?.to_internet()?, kernel::getpeername(fd).ok()?.to_internet()?));
+    let Some((local, remote)) = socket.and_then(name) else { return };
+    let socket = socket.unwrap_or(-1).cast_unsigned();
+    // If the agent does not get this, or does not believe it, the offer is one that nobody takes.
+    let _ = carrier.say(Question::Confirm { socket, local, remote }).and_then(|()| carrier.answer(BRIEF_PATIENCE_NS));
 }
 
 /// A lane and its anchor, whose other end the agent has.
 struct Offered {
-    anchor: Anchor,
+    anchor: Passing,
     lane: &'static PooledLane,
     side: pool::Side,
 }
@@ -129,26 +161,27 @@ fn prepare(
     desc: &'static Desc,
     route: &Route,
     nonblocking: bool,
-    anchor: Anchor,
-    side: pool::Side,
+    anchor: Passing,
     cuts: bool,
 ) -> Result<Offered, Reason> {
     let there = Endpoint::new(route.destination);
     // Where it comes from is known when the kernel has connected.
     let name = ConnName { client: there, server: there };
-    let given = if io::small_send_buffer().is_none() {
-        Err(Reason::KernelUnsupported)
-    } else if !table::may_be_put_under(fd, desc, anchor.0) {
-        Err(Reason::DescriptorsShort)
-    } else {
-        side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
-        client::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking)
-            .and_then(|offer| greeting::say_hello(&anchor, offer, None))
+    let side = pool::side().map_err(limits::memory_reason)?;
+    let given = match anchor.fd() {
+        None => Err(Reason::SharedBeforeConnect),
+        Some(number) if !table::may_be_put_under(fd, desc, number) => Err(Reason::DescriptorsShort),
+        Some(number) => {
+            side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
+            let end = ManuallyDrop::new(Anchor(number));
+            client::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking)
+                .and_then(|offer| greeting::say_hello(&end, offer, None))
+                .inspect(|_| trust::refuse_rights(number))
+        }
     };
     match given {
         Ok(lane) => {
             lane.spoil();
-            trust::refuse_rights(anchor.0);
             Ok(Offered { anchor, lane, side })
         }
         Err(reason) => {
@@ -159,8 +192,8 @@ fn prepare(
 }
 
 /// Makes the TCP connection, without blocking whatever the socket is (rule 5). No lock is held.
-fn shake_hands(socket: &Anchor, desc: &'static Desc, destination: SocketAddr, nonblocking: bool) -> Shaken {
-    let fd = socket.0;
+fn shake_hands(twin: &Passing, desc: &'static Desc, destination: SocketAddr, nonblocking: bool) -> Shaken {
+    let Some(fd) = twin.fd() else { return Shaken::Pending };
     let address = SockAddr::internet(destination, desc.family.load(Relaxed) as i32);
     let mode = kernel::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
     if !nonblocking {
@@ -201,20 +234,27 @@ impl Offered {
         fd: i32,
         desc: &'static Desc,
         carrier: &Carrier,
-        socket: Anchor,
+        twin: Passing,
         shaken: Shaken,
         nonblocking: bool,
-    ) -> Result<Made, Reason> {
+    ) -> Result<Made, Unmet> {
         let reason = match shaken {
             Shaken::Stands => {
-                let _changing = changing::changing();
-                match self.may_replace(fd, desc, &socket) {
-                    Ok(local) => {
-                        // Below the lane from now on, and what the connection goes on over if nobody takes that.
-                        self.lane.hold(hidden::hide(socket.give_away()));
-                        return self.replace(fd, desc, carrier, local, nonblocking);
+                let placed = {
+                    let _changing = changing::changing();
+                    match self.may_replace(fd, desc, &twin) {
+                        Ok(()) => Ok(self.place(fd, desc, twin, nonblocking)),
+                        Err(reason) => Err((reason, self)),
                     }
-                    Err(reason) => reason,
+                };
+                match placed {
+                    Ok(Ok(holder)) => {
+                        // A client that dies with bytes in the ring after this does so after the agent knows its connection.
+                        confirm(carrier, Some(holder));
+                        return Ok(Made::Lane { nonblocking });
+                    }
+                    Ok(Err(reason)) => return left_to_kernel(reason, nonblocking),
+                    Err((reason, offered)) => return offered.leave(reason, nonblocking),
                 }
             }
             Shaken::Pending => Reason::AgentPending,
@@ -223,99 +263,46 @@ impl Offered {
                 return Ok(Made::Answered(Reason::NoListener, errno));
             }
         };
-        if !self.take_back() {
-            // An agent that has broken rule 7. Somebody reads from a lane to which nobody will write: no path is right.
-            let _ = kernel::connect(socket.0, &SockAddr::empty());
-            return Ok(Made::Answered(reason, libc::ECONNRESET));
-        }
-        // Who blocks is connected by a second call, which the kernel takes for a part of the first.
-        if nonblocking { Ok(Made::Answered(reason, libc::EINPROGRESS)) } else { Err(reason) }
+        self.leave(reason, nonblocking)
     }
 
-    /// Whether the number still leads to the socket, and no other process has it; the connection's own address. The caller
-    /// holds `changing::changing`.
-    fn may_replace(&self, fd: i32, desc: &'static Desc, socket: &Anchor) -> Result<SocketAddr, Reason> {
+    /// Goes on over TCP. Nobody can have the lane, since the agent was not told that it is in place.
+    fn leave(self, reason: Reason, nonblocking: bool) -> Result<Made, Unmet> {
+        self.take_back();
+        left_to_kernel(reason, nonblocking)
+    }
+
+    /// Whether the number still leads to the socket, and no other process has it. The caller holds `changing::changing`.
+    fn may_replace(&self, fd: i32, desc: &'static Desc, twin: &Passing) -> Result<(), Reason> {
         if !table::leads_to(fd, desc) || !process::accelerates() {
             return Err(process::stopped().unwrap_or(Reason::Internal));
         }
-        if desc.born.load(Relaxed) != crate::forks() {
+        if desc.born.load(Relaxed) != crate::forks() || self.anchor.fd().is_none() {
             return Err(Reason::SharedBeforeConnect);
         }
-        let local = kernel::getsockname(socket.0).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
-        let local = Endpoint::new(local).address();
-        self.side.state.local.set(local);
-        Ok(local)
+        let local = twin.fd().and_then(|socket| kernel::getsockname(socket).ok()?.to_internet()).ok_or(Reason::Internal)?;
+        self.side.state.local.set(Endpoint::new(local).address());
+        Ok(())
     }
 
-    fn replace(
-        self,
-        fd: i32,
-        desc: &'static Desc,
-        carrier: &Carrier,
-        local: SocketAddr,
-        nonblocking: bool,
-    ) -> Result<Made, Reason> {
-        match client::install(fd, desc, &self.anchor, self.lane, self.side, nonblocking) {
-            Ok(()) => {
-                // If the agent does not get this, the offer is one that nobody takes.
-                let _ = carrier.say(Question::Confirm { local }, None);
-                Ok(Made::Lane { nonblocking })
-            }
-            // The TCP connection stands.
-            Err(reason) if nonblocking => Ok(Made::Answered(reason, libc::EINPROGRESS)),
-            Err(reason) => Err(reason),
+    /// Puts everything in place. The number of the connection's socket, which is below the lane from now on, and what it goes on
+    /// over if nobody takes that. The caller holds `changing::changing`.
+    fn place(self, fd: i32, desc: &'static Desc, twin: Passing, nonblocking: bool) -> Result<i32, Reason> {
+        let Offered { anchor, lane, side } = self;
+        let anchor = anchor.keep().map(Anchor);
+        let (Some(anchor), Some(holder)) = (anchor, twin.keep()) else { return Err(Reason::SharedBeforeConnect) };
+        lane.hold(holder);
+        client::install(fd, desc, &anchor, lane, side, nonblocking).map(|()| holder)
+    }
+
+    /// The connection is left to TCP.
+    fn take_back(self) {
+        if self.anchor.fd().is_none() {
+            // In the child of a fork, out of a handler: lane and side are the parent's.
+            return;
         }
-    }
-
-    /// The connection is left to TCP. False if somebody has the lane.
-    fn take_back(self) -> bool {
-        let is_free = beeline_lane::offer::withdraw(self.lane.memory().offer());
+        let _ = beeline_lane::offer::withdraw(self.lane.memory().offer());
         pool::retire(self.lane, End::Client, false);
         self.side.retire(true);
-        is_free
     }
-}
-
-/// A new TCP socket like the app's, which is not connected, nor bound.
-fn like(fd: i32, desc: &'static Desc, side: &pool::Side) -> Result<Anchor, Reason> {
-    /// In the names of options that are no integers, of which the draft has parts.
-    const PART: i32 = 0x8000;
-    let is_integer = |key: u32| key & BEING_STORED == 0 && option_of(key).1 & PART == 0;
-    if !desc.draft.options.iter().map(|option| option.key.load(Relaxed)).all(is_integer) {
-        return Err(Reason::OptionUnsupported);
-    }
-    let mode = kernel::fcntl(fd, libc::F_GETFL, 0).map_err(|_| Reason::Internal)?;
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    let new = match kernel::socket(desc.family.load(Relaxed) as i32, kind, libc::IPPROTO_TCP) {
-        Ok(new) => Anchor(new as i32),
-        Err(Errno(libc::EMFILE | libc::ENFILE)) => return Err(Reason::DescriptorsShort),
-        Err(_) => return Err(Reason::SystemCallDenied),
-    };
-    if kernel::namespace(new.0) != kernel::namespace(fd) {
-        return Err(Reason::OtherNamespace);
-    }
-    carry_draft(&desc.draft, side.state);
-    late::carry_options(side.state, new.0);
-    let _ = kernel::fcntl(new.0, libc::F_SETFL, mode);
-    Ok(new)
-}
-
-/// Puts a socket that is not connected in the place of the app's, which is not either.
-fn put_in_place(fd: i32, desc: &'static Desc, new: &Anchor) -> Result<(), Reason> {
-    let _changing = changing::changing();
-    if !table::leads_to(fd, desc) || !process::accelerates() {
-        return Err(process::stopped().unwrap_or(Reason::Internal));
-    }
-    // A fork that is not counted now waits for us.
-    if desc.born.load(Relaxed) != crate::forks() {
-        return Err(Reason::SharedBeforeConnect);
-    }
-    if !table::may_be_put_under(fd, desc, new.0) {
-        return Err(Reason::DescriptorsShort);
-    }
-    carry_owner(fd, new.0);
-    table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-    let done = table::put_under(fd, desc, new.0);
-    table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
-    if done { Ok(()) } else { Err(Reason::Internal) }
 }

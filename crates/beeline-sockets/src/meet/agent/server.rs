@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_meeting::agent::{Carrier, Said, is_there, page, syn};
+use beeline_meeting::agent::{Carrier, Said, is_there, page};
 use beeline_stats::{Poison, Reason};
 use beeline_wire::agent::{Answer, Question};
 use beeline_wire::{ConnName, Endpoint};
@@ -12,7 +12,6 @@ use super::super::listener::Listener;
 use super::super::pool::PooledLane;
 use super::super::route::Anchor;
 use super::super::{admit, taking, trust};
-use super::enroll::ENROLLED;
 use super::{keep_alive, may_serve};
 use crate::desc::Desc;
 use crate::kernel;
@@ -32,28 +31,26 @@ pub(in crate::meet) fn came_over_tcp(
     accepted: i32,
     flags: i32,
 ) -> Result<(), Reason> {
-    if listener.enrolled.load(Relaxed) != ENROLLED || !page::tells_of_offers() || !may_serve(listener) || !is_there() {
+    let place = listener.place.load(Relaxed).checked_sub(1);
+    if !place.is_some_and(page::tells_of) || !may_serve(listener) || !is_there() {
         return Err(Reason::CameOverTcp);
     }
-    match syn::saved_number(accepted) {
-        Some(number) if page::tells_of(number) => ask(desc, accepted, flags, number),
-        _ => Err(Reason::CameOverTcp),
-    }
+    ask(desc, accepted, flags)
 }
 
 #[cold]
-fn ask(desc: &'static Desc, accepted: i32, flags: i32, number: u32) -> Result<(), Reason> {
+fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<(), Reason> {
     let name = name_of(accepted).ok_or(Reason::Internal)?;
     let (local, remote) = (name.server.address(), name.client.address());
     let carrier = Carrier::open()?;
-    carrier.say(Question::Ask { number, local, remote }, None)?;
+    carrier.say(Question::Ask { socket: accepted.cast_unsigned(), local, remote })?;
     let Said { answer, besides, descriptor } = carrier.answer(PATIENCE_NS)?;
     let (Answer::Lane, Some(parcel)) = (answer, descriptor) else { return Err(Reason::CameOverTcp) };
     if !besides.own_user && !trust::may_share_with_anybody() {
         return Err(Reason::ForeignUser);
     }
-    let parcel = Anchor(parcel.give_away());
     let _changing = changing::changing();
+    let parcel = Anchor(parcel.keep().ok_or(Reason::CameOverTcp)?);
     take(desc, accepted, flags, &name, &parcel, besides.cuts)
 }
 
