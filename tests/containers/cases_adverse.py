@@ -132,17 +132,22 @@ def service_addresses():
 
 
 @case()
-def masquerading_stays_tcp():
-    """A client whose own address is translated (SNAT) stays on TCP, at once and with every byte."""
+def masquerading_meets_too():
+    """A client whose own address is translated (SNAT) has lanes, and each end sees the addresses that TCP has for it."""
     pods = Pods()
     a, b = pods.pair()
     server, port = b.serve()
     a.sh("ip", "addr", "add", "10.99.0.77/24", "dev", "eth0")
     a.nft("table ip n {\nchain post {\ntype nat hook postrouting priority 100; policy accept;\n"
           f"ip daddr {b.address} snat to 10.99.0.77\n}}\n}}\n")
-    for _ in range(3):
-        a.app("duplex", b.address, port, 300_000, 300_000, 2).finish()
-    assert pods.lanes(server) == 0
+    client = a.app("names", b.address, port)
+    facts = client.facts()
+    assert facts["mine"][0] == a.address and facts["theirs"][1][0] == "10.99.0.77", facts
+    assert pods.lanes(client) == 1 and pods.lanes(server) == 1, (pods.reasons(client), pods.reasons(server))
+    client.say("end")
+    client.finish()
+    a.app("duplex", b.address, port, 300_000, 300_000, 2).finish()
+    assert pods.lanes(server) == 3, pods.reasons(server)
 
 
 @case(120)

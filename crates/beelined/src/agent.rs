@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use beeline_meeting::agent::host::Prover;
 use beeline_wire::agent::{PAGE, Question, SOCKET};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::signal::{SigSet, Signal};
@@ -64,9 +65,14 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     // For all threads, which inherit it.
     mask.thread_block().context("cannot block signals")?;
     raise_limit();
+    // Before anybody can ask.
+    let prover = Prover::new().inspect_err(|errno| {
+        let error = std::io::Error::from_raw_os_error(errno.0);
+        log::line(format_args!("nobody can meet: this kernel does not let the agent use bpf(2): {error}"));
+    });
     let listener = open(Path::new(SOCKET))?;
     let ours = identity(SOCKET);
-    let serving = Arc::new(Serving::new(rules.clone(), Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, listener)?);
+    let serving = Arc::new(Serving::new(rules.clone(), Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, listener, prover.ok())?);
     threads::start(Arc::clone(&serving)).context("cannot start a thread")?;
     notify::ready();
     log::line(format_args!("ready at {SOCKET}"));

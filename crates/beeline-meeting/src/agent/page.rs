@@ -11,6 +11,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -54,7 +55,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Makes the file anew, in one step for who looks for it.
+    /// Makes the file anew, in one step for who looks for it. Who has mapped an old one, of an agent that was killed, looks.
     ///
     /// # Errors
     /// Those of the file, and of mmap(2).
@@ -72,7 +73,11 @@ impl Page {
         page.beat();
         // Whatever the process's mask is.
         file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        let old = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(path);
         fs::rename(&new, path)?;
+        if let Ok(mut old) = old {
+            old.write_all(&[0; size_of::<u64>()])?;
+        }
         Ok(page)
     }
 
@@ -232,7 +237,10 @@ mod tests {
         first.end();
         assert!(!fresh());
         let address = SEEN.load(Relaxed);
+        first.beat();
+        assert!(fresh());
         let mut second = Page::create(&path).unwrap();
+        assert!(!fresh());
         taken(&path);
         assert_eq!(SEEN.load(Relaxed), address);
         assert!(fresh() && !tells_of(8));

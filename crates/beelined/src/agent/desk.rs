@@ -30,7 +30,7 @@ const SPEAKS_WITHIN: Duration = Duration::from_secs(4);
 const HARDLY_OFFERED: Duration = Duration::from_millis(50);
 const CARRIERS: Limits = Limits { all: 4096, of_user: 2048, of_holder: 512 };
 /// Messages, carriers counted as such, in a second.
-const MESSAGES: Limits = Limits { all: usize::MAX, of_user: 32_768, of_holder: 16_384 };
+const MESSAGES: Limits = Limits { all: usize::MAX, of_user: 65_536, of_holder: 16_384 };
 /// Announcements, in a second.
 const ANNOUNCED: Limits = Limits { all: 1024, of_user: 256, of_holder: 64 };
 /// Probes, in a second.

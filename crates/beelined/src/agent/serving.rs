@@ -25,7 +25,7 @@ use super::offers::Server;
 use super::rules::{OnCut, Rules};
 use super::shares::Holder;
 use super::waiting::Asked;
-use crate::log::{self, Seldom};
+use crate::log::Seldom;
 
 /// Carriers accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
@@ -61,18 +61,14 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// An agent that serves a listener.
-    pub fn new(rules: Rules, epoll: Epoll, listener: OwnedFd) -> anyhow::Result<Self> {
+    /// An agent that serves a listener. Without a prover it says so to all who ask.
+    pub fn new(rules: Rules, epoll: Epoll, listener: OwnedFd, prover: Option<Prover>) -> anyhow::Result<Self> {
         let page = Page::create(Path::new(PAGE));
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
         epoll.add(&timer, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, Token::TIMER))?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, Token::LISTENER))?;
         let page = page.context("cannot make the page of offers")?;
         let desk = Desk::new(page, rules.on_cut == OnCut::Cut, Instant::now());
-        let prover = Prover::new().inspect_err(|errno| {
-            let error = std::io::Error::from_raw_os_error(errno.0);
-            log::line(format_args!("nobody can meet: this kernel does not let the agent use bpf(2): {error}"));
-        });
         Ok(Self {
             rules,
             epoll,
@@ -81,7 +77,7 @@ impl Serving {
             care: Arc::default(),
             desk: Mutex::new(desk),
             namespaces: Namespaces::new().context("cannot open this network namespace")?,
-            prover: prover.ok(),
+            prover,
             next_carrier: AtomicU64::new(Token::CARRIERS),
             trouble: Seldom::new(),
         })

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use beeline_meeting::agent::{Carrier, is_there};
+use beeline_meeting::agent::{Carrier, is_there, page};
 use beeline_stats::Reason;
 use beeline_wire::agent::{Question, place_of};
 
@@ -34,5 +34,7 @@ fn announce(desc: &'static Desc, listener: &'static Listener) -> Result<(), Reas
     let local = listener.local.get();
     let namespace = kernel::namespace(desc.fd.load(Relaxed)).ok_or(Reason::KernelUnsupported)?;
     listener.place.store(place_of(namespace, local.port()).saturating_add(1), Relaxed);
+    // The agent may be another one than that which wrote the page that is known, and which may still run.
+    page::find();
     Carrier::open()?.say(Question::Announce { local })
 }

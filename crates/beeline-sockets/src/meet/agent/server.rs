@@ -32,7 +32,8 @@ pub(in crate::meet) fn came_over_tcp(
     flags: i32,
 ) -> Result<(), Reason> {
     let place = listener.place.load(Relaxed).checked_sub(1);
-    if !place.is_some_and(page::tells_of) || !may_serve(listener) || !is_there() {
+    // In this order: who asks whether there is an agent finds the page of a new one.
+    if !is_there() || !place.is_some_and(page::tells_of) || !may_serve(listener) {
         return Err(Reason::CameOverTcp);
     }
     ask(desc, accepted, flags)
