@@ -11,7 +11,7 @@ declare -A packages=(
     # A Debian package: `make deb`.
     [deb]="dpkg-dev"
     # Network namespaces joined by an agent, for `make test-containers`.
-    [containers]="iproute2 nftables redis-server redis-tools python3 util-linux"
+    [containers]="iproute2 nftables redis-server redis-tools python3 util-linux strace"
     # MPIs and other programs that plans of the papers measure, where they are: `beeline bench mpi`, `beeline bench paper`.
     [papers]="openmpi-bin netpipe-openmpi mpich netpipe-mpich2 lam-runtime netpipe-lam python3-mpi4py ucx-utils libfabric-bin
         netpipe-tcp iperf3 iperf nuttcp tgt libiscsi-bin util-linux"

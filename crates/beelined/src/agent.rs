@@ -72,14 +72,17 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     });
     let listener = open(Path::new(SOCKET))?;
     let ours = identity(SOCKET);
-    let serving = Arc::new(Serving::new(rules.clone(), Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, listener, prover.ok())?);
+    let serving =
+        Arc::new(Serving::new(rules.clone(), Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, listener, prover.ok())?);
     threads::start(Arc::clone(&serving)).context("cannot start a thread")?;
     notify::ready();
     log::line(format_args!("ready at {SOCKET}"));
     let beating = Arc::clone(&serving);
-    std::thread::Builder::new().name("beat".into()).spawn(move || loop {
-        beating.beat();
-        std::thread::sleep(BEAT);
+    std::thread::Builder::new().name("beat".into()).spawn(move || {
+        loop {
+            beating.beat();
+            std::thread::sleep(BEAT);
+        }
     })?;
     mask.wait().context("cannot wait for signals")?;
     notify::stopping();

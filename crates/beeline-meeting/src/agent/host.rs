@@ -56,9 +56,8 @@ pub fn taken_from(carrier: i32, number: u32) -> Result<i32, Errno> {
     // SAFETY: made just now, and nobody else's.
     let process = unsafe { std::os::fd::OwnedFd::from_raw_fd(process) };
     // SAFETY: plain numbers.
-    let taken = unsafe {
-        beeline_shm::sys::call(PIDFD_GETFD, [process.as_raw_fd() as usize, number as usize, 0, 0, 0, 0])
-    }?;
+    let taken =
+        unsafe { beeline_shm::sys::call(PIDFD_GETFD, [process.as_raw_fd() as usize, number as usize, 0, 0, 0, 0]) }?;
     Ok(taken as i32)
 }
 

@@ -36,9 +36,8 @@ impl Passing {
     #[must_use]
     pub fn of(fd: i32) -> Option<Passing> {
         let word = fd.checked_add(1)?;
-        let free = |slot: &&AtomicI32| {
-            slot.load(Relaxed) == 0 && slot.compare_exchange(0, word, AcqRel, Relaxed).is_ok()
-        };
+        let free =
+            |slot: &&AtomicI32| slot.load(Relaxed) == 0 && slot.compare_exchange(0, word, AcqRel, Relaxed).is_ok();
         if let Some(slot) = UNDER_WAY.iter().find(free) {
             return Some(Passing { fd, slot });
         }

@@ -269,7 +269,8 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     pub fn confirmed(&mut self, id: u64, pair: Option<Pair>, groups: u64, now: Instant) -> Vec<Say<C, D>> {
         let offer = self.carriers.get_mut(&id).and_then(|entry| entry.offer.take());
         let Some(offer) = offer else { return self.plainly(id, Answer::Refused) };
-        let Some((pair, empty)) = pair.and_then(|pair| Some((pair, self.offers.confirm(offer, pair, groups, now)?))) else {
+        let Some((pair, empty)) = pair.and_then(|pair| Some((pair, self.offers.confirm(offer, pair, groups, now)?)))
+        else {
             // The lane is closed, and the client goes on over TCP.
             let mut says = self.forget(offer);
             says.extend(self.plainly(id, Answer::Unproved));

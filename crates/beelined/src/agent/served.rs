@@ -189,7 +189,8 @@ impl Served {
             Room::No => {
                 // Whoever has all that one may have in a namespace loses some of that; else it is the user's.
                 let has_all = self.shares.of_holder(new.payer()) >= PLACES.of_holder;
-                let oldest = if has_all { self.oldest_of_payer(new.payer()) } else { self.oldest_of_user(new.payer().0) };
+                let oldest =
+                    if has_all { self.oldest_of_payer(new.payer()) } else { self.oldest_of_user(new.payer().0) };
                 oldest.into_iter().for_each(|oldest| self.forget(oldest));
             }
             Room::InPlaceOf(user) => self.oldest_of_user(user).into_iter().for_each(|oldest| self.forget(oldest)),
@@ -313,7 +314,10 @@ mod tests {
             }
         }
         let count: usize = served.places.values().map(Vec::len).sum();
-        assert_eq!((count, served.by_payer.len(), served.by_user.len()), (PLACES.of_user, PLACES.of_user, PLACES.of_user));
+        assert_eq!(
+            (count, served.by_payer.len(), served.by_user.len()),
+            (PLACES.of_user, PLACES.of_user, PLACES.of_user)
+        );
         // Somebody else has room, and what was announced again is not the oldest any more.
         served.announced(at(1), server(3, 99), now);
         served.announced(at(999), server(2, 19), now);

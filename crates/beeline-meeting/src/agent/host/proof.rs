@@ -206,8 +206,8 @@ unsafe fn bpf<T>(command: usize, attributes: &T) -> Result<usize, Errno> {
     unsafe { call(libc::SYS_bpf, args) }
 }
 
-/// Storage for one word in each socket. Its type has to be told to the kernel: one integer of 32 bits.
-fn storage() -> Result<OwnedFd, Errno> {
+/// The type of what is stored: one integer of 32 bits.
+fn word_type() -> Result<OwnedFd, Errno> {
     #[repr(C)]
     struct Types {
         magic: u16,
@@ -233,25 +233,7 @@ fn storage() -> Result<OwnedFd, Errno> {
         log_level: u32,
         rest: u32,
     }
-    #[repr(C)]
-    struct Create {
-        kind: u32,
-        key_bytes: u32,
-        value_bytes: u32,
-        entries: u32,
-        flags: u32,
-        inner: u32,
-        node: u32,
-        name: [u8; 16],
-        device: u32,
-        types: i32,
-        key_type: u32,
-        value_type: u32,
-        rest: u32,
-    }
-    /// `BPF_MAP_TYPE_SK_STORAGE`, `BPF_F_NO_PREALLOC`, `BTF_KIND_INT`.
-    const SK_STORAGE: u32 = 24;
-    const NO_PREALLOC: u32 = 1;
+    /// `BTF_KIND_INT`.
     const INT: u32 = 1;
     let types = Types {
         magic: 0xeb9f,
@@ -268,9 +250,34 @@ fn storage() -> Result<OwnedFd, Errno> {
         bits: 32,
         strings: *b"\0int\0\0\0\0",
     };
-    let load = Load { types: (&raw const types) as u64, log: 0, bytes: 24 + 16 + 5, log_bytes: 0, log_level: 0, rest: 0 };
+    let load =
+        Load { types: (&raw const types) as u64, log: 0, bytes: 24 + 16 + 5, log_bytes: 0, log_level: 0, rest: 0 };
     // SAFETY: the types are live and as long as is said.
-    let types = own(unsafe { bpf(BTF_LOAD, &load) }? as i32);
+    unsafe { bpf(BTF_LOAD, &load) }.map(|fd| own(fd as i32))
+}
+
+/// Storage for one word in each socket.
+fn storage() -> Result<OwnedFd, Errno> {
+    #[repr(C)]
+    struct Create {
+        kind: u32,
+        key_bytes: u32,
+        value_bytes: u32,
+        entries: u32,
+        flags: u32,
+        inner: u32,
+        node: u32,
+        name: [u8; 16],
+        device: u32,
+        types: i32,
+        key_type: u32,
+        value_type: u32,
+        rest: u32,
+    }
+    /// `BPF_MAP_TYPE_SK_STORAGE`, `BPF_F_NO_PREALLOC`.
+    const SK_STORAGE: u32 = 24;
+    const NO_PREALLOC: u32 = 1;
+    let types = word_type()?;
     let create = Create {
         kind: SK_STORAGE,
         key_bytes: 4,

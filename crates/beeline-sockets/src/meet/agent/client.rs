@@ -19,6 +19,7 @@ use super::Made;
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr, tcp_state};
 use crate::side::state;
+use crate::thread::Section;
 use crate::wait::{self, Woken};
 use crate::{Errno, changing, hidden, io, limits, process, table};
 
@@ -62,6 +63,8 @@ pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonb
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported.into());
     }
+    // A handler that jumped out of here would leave connection and lane behind.
+    let _section = Section::enter();
     // What is connected is reached by a number of ours: another thread may close the app's, and open something else there.
     let twin = Passing::make(|| twin_of(fd, desc))?.ok_or(Reason::AgentFull)?;
     let carrier = Carrier::open()?;
@@ -280,7 +283,8 @@ impl Offered {
         if desc.born.load(Relaxed) != crate::forks() || self.anchor.fd().is_none() {
             return Err(Reason::SharedBeforeConnect);
         }
-        let local = twin.fd().and_then(|socket| kernel::getsockname(socket).ok()?.to_internet()).ok_or(Reason::Internal)?;
+        let local =
+            twin.fd().and_then(|socket| kernel::getsockname(socket).ok()?.to_internet()).ok_or(Reason::Internal)?;
         self.side.state.local.set(Endpoint::new(local).address());
         Ok(())
     }
@@ -298,7 +302,7 @@ impl Offered {
     /// The connection is left to TCP.
     fn take_back(self) {
         if self.anchor.fd().is_none() {
-            // In the child of a fork, out of a handler: lane and side are the parent's.
+            // In the child of a fork: lane and side are the parent's.
             return;
         }
         let _ = beeline_lane::offer::withdraw(self.lane.memory().offer());

@@ -16,6 +16,7 @@ use super::{keep_alive, may_serve};
 use crate::desc::Desc;
 use crate::kernel;
 use crate::side::state;
+use crate::thread::Section;
 use crate::{changing, hidden, stats};
 
 /// How long an `accept` waits for the agent's answer.
@@ -41,6 +42,8 @@ pub(in crate::meet) fn came_over_tcp(
 
 #[cold]
 fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<(), Reason> {
+    // A handler that jumped out of here would take the connection with it, which the app has not seen yet.
+    let _section = Section::enter();
     let name = name_of(accepted).ok_or(Reason::Internal)?;
     let (local, remote) = (name.server.address(), name.client.address());
     let carrier = Carrier::open()?;
