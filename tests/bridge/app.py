@@ -219,9 +219,9 @@ def serve(kind, address, port=0):
 
 # ---- clients
 
-def connect(address, port, words=None):
+def connect(address, port, words=None, own=None):
     # Blocking: a connect that must not block leaves a slow bridge to itself after 20 ms.
-    sock = socket.create_connection((address, int(port)))
+    sock = socket.create_connection((address, int(port)), source_address=own)
     if words:
         sock.sendall((words + "\n").encode())
     return sock
@@ -240,8 +240,8 @@ def talk(sock, up, down, seed):
     return receiver
 
 
-def names(address, port):
-    with connect(address, port, "names") as sock:
+def names(address, port, own_address=None, own_port=0):
+    with connect(address, port, "names", own_address and (own_address, int(own_port))) as sock:
         theirs = json.loads(sock.recv(1000))
         low, high = map(int, open("/proc/sys/net/ipv4/ip_local_port_range").read().split())
         mine = sock.getsockname()

@@ -26,6 +26,21 @@ def meets_over_veth():
 
 
 @case()
+def a_port_of_its_own():
+    """A client that has bound its socket to an address and a port has a lane, and these."""
+    pods = Pods()
+    a, b = pods.pair()
+    a.sh("ip", "addr", "add", "10.99.0.7/24", "dev", "eth0")
+    server, port = b.serve()
+    client = a.app("names", b.address, port, "10.99.0.7", 7123)
+    facts = client.facts()
+    assert facts["mine"] == ["10.99.0.7", 7123] == facts["theirs"][1], facts
+    assert pods.lanes(client) == 1 and pods.lanes(server) == 1, (pods.reasons(client), pods.reasons(server))
+    client.say("end")
+    client.finish()
+
+
+@case()
 def every_byte_is_right():
     """Streams in both directions, on eight connections at once, over veth and over a bridge."""
     pods = Pods()

@@ -102,6 +102,7 @@ struct Entry<C> {
 #[derive(Debug)]
 pub struct Desk<C, D> {
     cuts: bool,
+    has_ended: bool,
     carriers: HashMap<u64, Entry<C>>,
     by_time: BTreeMap<(Instant, u64), ()>,
     /// Of each user, in the order in which they came.
@@ -122,6 +123,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         let second = Duration::from_secs(1);
         Self {
             cuts,
+            has_ended: false,
             carriers: HashMap::new(),
             by_time: BTreeMap::new(),
             by_user: BTreeMap::new(),
@@ -142,9 +144,17 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         carrier.into_iter().chain(self.offers.deadline()).chain(self.waiting.deadline()).min()
     }
 
-    /// The page.
-    pub fn page(&self) -> &Page {
-        self.offers.page()
+    /// Shows on the page that the agent runs, until it ends.
+    pub fn beat(&self) {
+        if !self.has_ended {
+            self.offers.page().beat();
+        }
+    }
+
+    /// Shows that it runs no more.
+    pub fn end(&mut self) {
+        self.has_ended = true;
+        self.offers.page().end();
     }
 
     // ---- carriers

@@ -89,12 +89,12 @@ impl Serving {
 
     /// Says to all who read the page that this agent runs.
     pub fn beat(&self) {
-        self.desk().page().beat();
+        self.desk().beat();
     }
 
     /// Nobody can connect any more.
     pub fn close(&self) {
-        self.desk().page().end();
+        self.desk().end();
         let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
     }
 

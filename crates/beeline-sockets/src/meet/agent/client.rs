@@ -78,6 +78,10 @@ pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonb
     }
 }
 
+fn patience_ns(nonblocking: bool) -> u64 {
+    if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS }
+}
+
 fn twin_of(fd: i32, desc: &'static Desc) -> Result<i32, Reason> {
     if !table::leads_to(fd, desc) {
         return Err(Reason::Internal);
@@ -95,8 +99,7 @@ enum Asked {
 
 fn ask(carrier: &Carrier, route: &Route, nonblocking: bool) -> Result<Asked, Reason> {
     carrier.say(Question::Query { destination: route.destination })?;
-    let patience_ns = if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS };
-    let Said { answer, besides, descriptor } = carrier.answer(patience_ns)?;
+    let Said { answer, besides, descriptor } = carrier.answer(patience_ns(nonblocking))?;
     match (answer, descriptor) {
         (Answer::Likely, Some(anchor)) => return Ok(Asked::Lane { anchor, cuts: besides.cuts }),
         (Answer::Probe, _) => return Ok(Asked::Probe),
@@ -120,7 +123,7 @@ fn probe(
     match shake_hands(twin, desc, destination, nonblocking) {
         Shaken::Failed(Errno(errno)) => return Ok(Made::Answered(Reason::AgentUnknown, errno)),
         // The first byte must not have gone when the agent looks, so it is waited for.
-        Shaken::Stands => confirm(carrier, twin.fd()),
+        Shaken::Stands => confirm(carrier, twin.fd(), nonblocking),
         Shaken::Pending => {}
     }
     left_to_kernel(Reason::AgentUnknown, nonblocking)
@@ -133,12 +136,14 @@ fn left_to_kernel(reason: Reason, nonblocking: bool) -> Result<Made, Unmet> {
 }
 
 /// Tells the agent of the connection that stands, and waits until it knows it (rule 7).
-fn confirm(carrier: &Carrier, socket: Option<i32>) {
+fn confirm(carrier: &Carrier, socket: Option<i32>, nonblocking: bool) {
     let name = |fd| Some((kernel::getsockname(fd).ok()?.to_internet()?, kernel::getpeername(fd).ok()?.to_internet()?));
     let Some((local, remote)) = socket.and_then(name) else { return };
     let socket = socket.unwrap_or(-1).cast_unsigned();
     // If the agent does not get this, or does not believe it, the offer is one that nobody takes.
-    let _ = carrier.say(Question::Confirm { socket, local, remote }).and_then(|()| carrier.answer(BRIEF_PATIENCE_NS));
+    let _ = carrier
+        .say(Question::Confirm { socket, local, remote })
+        .and_then(|()| carrier.answer(patience_ns(nonblocking)));
 }
 
 /// A lane and its anchor, whose other end the agent has.
@@ -253,7 +258,7 @@ impl Offered {
                 match placed {
                     Ok(Ok(holder)) => {
                         // A client that dies with bytes in the ring after this does so after the agent knows its connection.
-                        confirm(carrier, Some(holder));
+                        confirm(carrier, Some(holder), nonblocking);
                         return Ok(Made::Lane { nonblocking });
                     }
                     Ok(Err(reason)) => return left_to_kernel(reason, nonblocking),
