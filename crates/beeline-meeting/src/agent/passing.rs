@@ -11,7 +11,7 @@ use core::sync::atomic::{
 
 use beeline_guest::changing;
 
-use crate::hidden::{close_hidden, hidden_remove};
+use crate::hidden::close_hidden;
 
 /// Threads that are in such calls at one time have two or three each; more of them have to do without lanes.
 const SLOTS: usize = 128;
@@ -65,12 +65,10 @@ impl Passing {
 
 impl Drop for Passing {
     fn drop(&mut self) {
-        // Hidden no more before the slot is given back, and closed after: in between it is nobody's.
-        if self.fd().is_some() {
-            hidden_remove(self.fd);
-        }
+        // No fork sees the slot empty and the descriptor open, nor the other way round.
+        let _changing = changing::changing();
         if let Some(fd) = self.take() {
-            let _ = beeline_shm::sys::close(fd);
+            close_hidden(fd);
         }
     }
 }
