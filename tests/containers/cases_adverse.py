@@ -83,9 +83,9 @@ def a_rule_set_before():
             client = a.app("refused", b.address, port, beeline=beeline)
             assert client.facts()["error"] == error, (verdict, beeline)
         b.nft("delete table inet t")
-    client = a.app("names", b.address, port)
-    client.facts()
-    assert pods.lanes(client) == 1 and pods.lanes(server) == 2, (pods.reasons(client), pods.reasons(server))
+    before = pods.lanes(server)
+    pods.met(a, b.address, port)
+    assert pods.lanes(server) == before + 1, pods.reasons(server)
 
 
 @case(90)
@@ -120,15 +120,13 @@ def service_addresses():
     a.nft("table ip n {\nchain out {\ntype nat hook output priority -100; policy accept;\n"
           f"ip daddr 10.96.0.1 tcp dport 80 dnat to {b.address}:{port}\n}}\n}}\n")
     a.app("duplex", "10.96.0.1", 80, 10_000, 10_000).finish()
-    before = pods.lanes(server)
-    client = a.app("duplex", "10.96.0.1", 80, 3_000_000, 3_000_000, 4)
-    client.finish()
-    assert pods.lanes(server) == before + 4, (before, pods.reasons(server))
-    client = a.app("names", "10.96.0.1", 80)
-    facts = client.facts()
+    assert pods.lanes(server) == 0
+    client, facts = pods.met(a, "10.96.0.1", 80)
     assert facts["peer"] == ["10.96.0.1", 80] and facts["theirs"] == [[b.address, port], facts["mine"]], facts
     client.say("end")
     client.finish()
+    a.app("duplex", "10.96.0.1", 80, 3_000_000, 3_000_000, 4).finish()
+    assert pods.lanes(server) >= 2, pods.reasons(server)
 
 
 @case()
@@ -140,14 +138,12 @@ def masquerading_meets_too():
     a.sh("ip", "addr", "add", "10.99.0.77/24", "dev", "eth0")
     a.nft("table ip n {\nchain post {\ntype nat hook postrouting priority 100; policy accept;\n"
           f"ip daddr {b.address} snat to 10.99.0.77\n}}\n}}\n")
-    client = a.app("names", b.address, port)
-    facts = client.facts()
+    client, facts = pods.met(a, b.address, port)
     assert facts["mine"][0] == a.address and facts["theirs"][1][0] == "10.99.0.77", facts
-    assert pods.lanes(client) == 1 and pods.lanes(server) == 1, (pods.reasons(client), pods.reasons(server))
     client.say("end")
     client.finish()
     a.app("duplex", b.address, port, 300_000, 300_000, 2).finish()
-    assert pods.lanes(server) == 3, pods.reasons(server)
+    assert pods.lanes(server) >= 2, pods.reasons(server)
 
 
 @case(120)

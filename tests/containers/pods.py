@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 from world import APP, BEELINE, BEELINED, Program, Skip, WORLDS, shell, until
 
@@ -150,6 +151,21 @@ class Pods:
 
     def reasons(self, program):
         return {cause["name"]: cause["count"] for cause in self.about(program)["reasons"]}
+
+    def met(self, pod, address, port, *words):
+        """A client of `names` that has a lane, and what it says. One that is kept from its CPU for too long goes by TCP, and another
+        one is tried."""
+        for last in [False] * 19 + [True]:
+            client = pod.app("names", address, port, *(word() if callable(word) else word for word in words))
+            facts = client.facts()
+            if self.lanes(client) == 1:
+                return client, facts
+            why = self.reasons(client)
+            client.say("end")
+            client.finish()
+            assert not last, why
+            # What was said against the destination counts for a while.
+            time.sleep(2.2)
 
     # ---- as bridge/world.py asks for
 
