@@ -3,11 +3,12 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-rdma test-iwarp test-report papers programs compat faults bench bench-hosts bench-rdma site site-quick check loom install clean deps-build deps-test deps-demo deps-compat deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
+.PHONY: help all demo test test-containers test-rdma test-iwarp test-report papers programs compat faults bench bench-hosts bench-rdma site site-quick check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
 	@echo 'make test     all tests: units, models, semantics against the kernel, real programs'
+	@echo 'make test-containers  lanes between network namespaces of this host, through its agent (takes root, some minutes)'
 	@echo 'make test-rdma  the fabric over verbs, in virtual machines with Soft-RoCE (some minutes)'
 	@echo 'make test-iwarp the same with soft-iWARP, whose module it builds first (160 MB to download, once)'
 	@echo 'make test-report  the report of the papers in a real browser: on a phone, on a screen, on paper (installs Chromium)'
@@ -22,6 +23,7 @@ help:
 	@echo 'make site-quick  the same, small (some four minutes)'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
 	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'
+	@echo 'make deb      the same as a Debian package, target/beeline_*.deb'
 
 all: deps-build
 	$(CARGO) build --release $$(ci/workspace.sh)
@@ -31,6 +33,9 @@ demo: deps-demo all
 
 test: deps-test
 	ci/test.sh
+
+test-containers: deps-containers all
+	tests/containers/run.py
 
 test-rdma: deps-rdma
 	tests/rdma/all.sh
@@ -82,6 +87,10 @@ PREFIX ?= /usr/local
 install: all
 	BEELINE_FINAL_PREFIX='$(PREFIX)' ci/install.sh '$(DESTDIR)$(PREFIX)'
 
+# A Debian package, target/beeline_*.deb.
+deb: deps-deb all
+	ci/deb.sh
+
 clean:
 	$(CARGO) clean
 
@@ -96,6 +105,12 @@ deps-demo:
 
 deps-compat:
 	@ci/packages.sh build test compat
+
+deps-deb:
+	@ci/packages.sh build deb
+
+deps-containers:
+	@ci/packages.sh build containers
 
 deps-hosts:
 	@ci/packages.sh build hosts

@@ -25,8 +25,10 @@ if [ -x target/release/beelined ]; then
     write_completions beelined
     # The unit names the program where it will be, not where a package is put together (DESTDIR).
     install -d "$prefix/lib/systemd/system" "$prefix/lib/sysusers.d"
-    sed "s|@PREFIX@|${BEELINE_FINAL_PREFIX:-$prefix}|" crates/beelined/systemd/beelined.service.in \
-        >"$prefix/lib/systemd/system/beelined.service"
+    for unit in beelined beeline-agent; do
+        sed "s|@PREFIX@|${BEELINE_FINAL_PREFIX:-$prefix}|" "crates/beelined/systemd/$unit.service.in" \
+            >"$prefix/lib/systemd/system/$unit.service"
+    done
     install -m 644 crates/beelined/systemd/beeline.sysusers "$prefix/lib/sysusers.d/beeline.conf"
     echo "The bridge: \`systemd-sysusers\` makes its user; docs/bridge.md says how to go on."
 fi

@@ -8,6 +8,10 @@ declare -A packages=(
     [test]="gcc libc6-dev liburing-dev strace valgrind python3 redis-server redis-tools iperf3 memcached nginx-light curl procps iproute2
         python3.11 libpython3.11-testsuite openbsd-inetd netcat-openbsd socat rsync haproxy stunnel4 openssl"
     [demo]="redis-server redis-tools iperf3 netpipe-tcp sockperf procps"
+    # A Debian package: `make deb`.
+    [deb]="dpkg-dev"
+    # Network namespaces joined by an agent, for `make test-containers`.
+    [containers]="iproute2 nftables redis-server redis-tools python3 util-linux strace"
     # MPIs and other programs that plans of the papers measure, where they are: `beeline bench mpi`, `beeline bench paper`.
     [papers]="openmpi-bin netpipe-openmpi mpich netpipe-mpich2 lam-runtime netpipe-lam python3-mpi4py ucx-utils libfabric-bin
         netpipe-tcp iperf3 iperf nuttcp tgt libiscsi-bin util-linux"

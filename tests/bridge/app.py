@@ -15,6 +15,7 @@ import random
 import select
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -139,6 +140,16 @@ def serve_linger(sock):
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
+def serve_handed(sock, how):
+    """Another program echoes: one that gets the connection by its number, or as its standard input and output."""
+    if how == "stdio":
+        subprocess.run(["cat"], stdin=sock, stdout=sock)
+    else:
+        body = ("import socket,sys\nsock = socket.socket(fileno=int(sys.argv[1]))\n"
+                "while data := sock.recv(1 << 18):\n sock.sendall(data)\n")
+        subprocess.run([sys.executable, "-c", body, str(sock.fileno())], pass_fds=[sock.fileno()])
+
+
 def serve_urgent(sock):
     """Reads what lies before the urgent byte, then that, then the rest."""
     exactly(sock, 1)
@@ -184,8 +195,20 @@ def serve_one(sock):
         sock.close()
 
 
-def serve(kind, address):
-    listener = socket.create_server((address, 0), backlog=1024)
+def serve6():
+    """Listens on all addresses of both families."""
+    serve("any", "::")
+
+
+def serve_at(address, port):
+    """Listens on a port that the caller has chosen."""
+    serve("any", address, port)
+
+
+def serve(kind, address, port=0):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    both = family == socket.AF_INET6 and address == "::"
+    listener = socket.create_server((address, int(port)), family=family, backlog=1024, dualstack_ipv6=both)
     print(listener.getsockname()[1], flush=True)
     if kind == "deaf":
         sys.stdin.readline()
@@ -196,9 +219,9 @@ def serve(kind, address):
 
 # ---- clients
 
-def connect(address, port, words=None):
+def connect(address, port, words=None, own=None):
     # Blocking: a connect that must not block leaves a slow bridge to itself after 20 ms.
-    sock = socket.create_connection((address, int(port)))
+    sock = socket.create_connection((address, int(port)), source_address=own)
     if words:
         sock.sendall((words + "\n").encode())
     return sock
@@ -217,8 +240,8 @@ def talk(sock, up, down, seed):
     return receiver
 
 
-def names(address, port):
-    with connect(address, port, "names") as sock:
+def names(address, port, own_address=None, own_port=0):
+    with connect(address, port, "names", own_address and (own_address, int(own_port))) as sock:
         theirs = json.loads(sock.recv(1000))
         low, high = map(int, open("/proc/sys/net/ipv4/ip_local_port_range").read().split())
         mine = sock.getsockname()
@@ -373,6 +396,26 @@ def swallow(address, port):
     serve_swallow(sock, "9")
 
 
+def handed(address, port, how, total):
+    """What another program echoes, byte for byte."""
+    total, sock = int(total), connect(address, port, f"handed {how}")
+    sender = threading.Thread(target=lambda: (transmit(sock, total, 5), sock.shutdown(socket.SHUT_WR)))
+    sender.start()
+    receiver = Receiver(sock, 5)
+    receiver.take(total)
+    sender.join()
+    say(ended=sock.recv(1) == b"")
+
+
+def closes(address, port):
+    """Sends some bytes, closes, and lives on."""
+    sock = connect(address, port, "swallow 9")
+    sock.sendall(Stream(9).part(0, 10_000))
+    sock.close()
+    say(closed=True)
+    sys.stdin.readline()
+
+
 def wait(address, port):
     """Is connected and does nothing until the end comes."""
     sock = connect(address, port)
@@ -417,6 +460,70 @@ def polled(address, port, kind):
         except BlockingIOError:
             assert ready(), "no event for the end"
     say(ok=True)
+
+
+def refused(address, port):
+    """Is not connected; says how."""
+    try:
+        socket.create_connection((address, int(port)), timeout=1.5).close()
+        say(error=None)
+    except TimeoutError:
+        say(error="TIMEOUT")
+    except OSError as error:
+        say(error=errno.errorcode[error.errno])
+
+
+def swarm(address, port, count):
+    """Connections made at once by as many threads, which stay open."""
+    def one():
+        with connect(address, port, "echo") as sock:
+            sock.sendall(b"word")
+            assert exactly(sock, 4) == b"word"
+            done.acquire()
+    done = threading.Semaphore(0)
+    threads = [threading.Thread(target=one) for _ in range(int(count))]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    say(open=len(threads))
+    sys.stdin.readline()
+    for thread in threads:
+        done.release()
+
+
+def makes(address, port, seconds):
+    """Connections for some seconds, one after the other, each with some words, checked; and how long the longest took."""
+    deadline, made, longest, failures = time.monotonic() + float(seconds), 0, 0.0, []
+    while (began := time.monotonic()) < deadline:
+        try:
+            with connect(address, port, "echo") as sock:
+                for index in range(20):
+                    wanted = b"%08d" % (made * 20 + index)
+                    sock.sendall(wanted)
+                    assert exactly(sock, 8) == wanted
+        except (OSError, AssertionError) as error:
+            failures.append(repr(error))
+        made, longest = made + 1, max(longest, time.monotonic() - began)
+        time.sleep(0.002)
+    say(made=made, longest=longest, failures=failures)
+
+
+def talk_until(address, port, seconds):
+    """Says a word now and then; says whether that still goes after some seconds."""
+    sock = connect(address, port, "echo")
+    sock.settimeout(5)
+    began = time.monotonic()
+    sock.sendall(b"word")
+    say(first=exactly(sock, 4).decode())
+    try:
+        while time.monotonic() - began < float(seconds):
+            sock.sendall(b"word")
+            if exactly(sock, 4) != b"word":
+                raise ConnectionError("the end")
+            time.sleep(0.05)
+        say(alive=True)
+    except OSError as error:
+        say(alive=False, error=repr(error), seconds=time.monotonic() - began)
 
 
 def ping(address, port, seconds):

@@ -106,6 +106,18 @@ pub(crate) fn poison_locked(desc: &'static Desc, poison: Poison) {
     let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
 }
 
+/// Ends a connection from outside: what is in the rings is lost, as when TCP gives a connection up. No lock may be held.
+#[cold]
+pub fn cut(desc: &'static Desc, errno: i32) {
+    // The number may be another's by now, unless the lock is held.
+    let _ = desc.glance(|| {
+        reset(desc.side(), errno);
+        let (lane, end) = (desc.lane(), desc.end());
+        lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::CLOSED | flags::RESET);
+        let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
+    });
+}
+
 /// Tells the peer what it means if this end vanishes: to be called when `SO_LINGER` may have changed. No lock may be
 /// held.
 pub fn tell_linger(desc: &'static Desc) {

@@ -44,6 +44,9 @@ pub struct Operations {
     /// The peer's end is closed, and nobody has taken the hello: the connection begins again over TCP, if it can. No lock
     /// may be held.
     pub begin_anew: fn(i32, &'static Desc) -> Begun,
+    /// A send looks whether there still is a peer: so may who knows of something that the anchor does not tell. No lock may
+    /// be held.
+    pub look_below: fn(&'static Desc),
     /// The app is going to wait for the description.
     pub before_watch: fn(&'static Desc),
     /// Writes the hidden descriptors whose readability means the description's own, and returns how many they are.
@@ -59,6 +62,7 @@ impl Operations {
         end_lingering: |_| {},
         retire: |_| {},
         begin_anew: |_, _| Begun::Never,
+        look_below: |_| {},
         before_watch: |_| {},
         further_fds: |_, _| 0,
         is_readable: |_| false,

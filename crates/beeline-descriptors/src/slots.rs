@@ -7,6 +7,7 @@ use beeline_stats::layout::Opening;
 use beeline_stats::{Counter, Role};
 
 use crate::desc::Desc;
+use crate::side::state;
 use crate::{kernel, stats, table};
 
 /// Gives a fresh lane its slot in the statistics file.
@@ -15,6 +16,8 @@ pub fn open_slot(desc: &'static Desc) {
     let side = desc.side();
     let fd = desc.fd.load(Relaxed);
     let peer = kernel::getsockopt::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // Where the host's agent made both ends of the anchor, it is what the kernel would name.
+    let peer = peer.ok().filter(|_| !side.is(state::MET));
     slot.open(&Opening {
         fd,
         role: match desc.end() {

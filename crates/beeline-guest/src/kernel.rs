@@ -43,6 +43,17 @@ impl SockAddr {
         Some(address)
     }
 
+    /// The `AF_UNIX` address of a socket file (unix(7)); `None` if the path is too long.
+    #[must_use]
+    pub fn unix_file(path: &str) -> Option<Self> {
+        let mut address = Self::empty();
+        address.storage.ss_family = libc::AF_UNIX as u16;
+        // The NUL after it is there already.
+        address.bytes_mut().get_mut(2..109)?.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
+        address.length = 3 + path.len() as u32;
+        Some(address)
+    }
+
     /// The abstract name in this address, if it is one.
     #[must_use]
     pub fn abstract_name(&self) -> Option<&[u8]> {

@@ -8,7 +8,8 @@
 //! [`lookup`] asks the kernel who listens where; [`trust`] decides with whom to share memory; [`route`] and [`ports`]
 //! find the client's address and reserve it; [`greeting`] enters a door, [`hello_io`] moves the hello, [`taking`] takes it;
 //! [`claims`] checks what it claims, and [`reserve`] keeps a number for what comes with it; [`pool`] keeps lanes and sides;
-//! [`brief`] knows which other hosts' listeners are left to TCP, [`paths`] which loopback addresses'. [`side`] is the state of one end, which its holders share;
+//! [`brief`] knows which other hosts' listeners are left to TCP, [`paths`] which loopback addresses', and [`agent`] who brings
+//! network namespaces together. [`side`] is the state of one end, which its holders share;
 //! [`bells`] are what wakes the peer, on an anchor whose send buffer [`calibrate`] has measured.
 //!
 //! [`bridge`] is all of that for a bridge, which has no sockets.
@@ -16,6 +17,7 @@
 // Nothing in here may end the program that it is a guest of.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
+pub mod agent;
 pub mod bells;
 pub mod bridge;
 mod bridging;

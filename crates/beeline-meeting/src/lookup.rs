@@ -22,6 +22,8 @@
 
 mod tickets;
 
+mod afar;
+
 use core::net::{IpAddr, SocketAddr};
 
 use beeline_shm::sys::{self, call};
@@ -38,6 +40,8 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 pub use tickets::{abandoned, begin, ended};
+
+pub use afar::{Afar, afar, elsewhere, note_unmet, source_for};
 
 const NETLINK_ROUTE: i32 = 0;
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -99,7 +103,9 @@ struct Entry {
     untaken_pause_ns: u64,
     /// Why the bridge takes no connection there, until when.
     refused: Option<(Reason, u64)>,
-    /// How connections over the bridge have been used.
+    /// Why the agent brings nobody together with who is there, until when.
+    unmet: Option<(Reason, u64)>,
+    /// How connections over the bridge or the agent have been used.
     brief: Brief,
     /// How those over lanes and over TCP do, and by which number tickets name the destination.
     paths: Paths,
@@ -137,6 +143,7 @@ pub fn forget() {
             entry.doorless_until_ns = 0;
             entry.untaken_until_ns = 0;
             entry.refused = None;
+            entry.unmet = None;
         }
     });
 }
@@ -162,6 +169,7 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         untaken_until_ns: 0,
         untaken_pause_ns: 0,
         refused: None,
+        unmet: None,
         brief: Brief::default(),
         paths: Paths::NEW,
         number: NUMBER.fetch_add(1, Relaxed).max(1),
@@ -189,32 +197,6 @@ pub(super) fn local(destination: SocketAddr) -> Result<Local, Reason> {
         Place::Here(local) => Ok(local),
         Place::Elsewhere(_) => Err(Reason::NotLocal),
     }
-}
-
-/// The address from which a destination on another host is reached.
-///
-/// # Errors
-/// [`Reason::NotLocal`] when there is no route, [`Reason::LookupFailed`], or why the bridge does not take us there.
-pub(super) fn elsewhere(destination: SocketAddr) -> Result<IpAddr, Reason> {
-    let known = recall(destination);
-    if let Some((reason, until_ns)) = known.and_then(|entry| entry.refused)
-        && kernel::now_ns() < until_ns
-    {
-        return Err(reason);
-    }
-    match place(destination)? {
-        Place::Elsewhere(Some(_)) if known.is_some_and(|entry| entry.brief.is_known()) && leaves(destination) => {
-            Err(Reason::BridgeShortLived)
-        }
-        Place::Elsewhere(Some(source)) => Ok(source),
-        Place::Here(_) | Place::Elsewhere(None) => Err(Reason::NotLocal),
-    }
-}
-
-fn leaves(destination: SocketAddr) -> bool {
-    let mut leaves = false;
-    change(destination, |entry| leaves = entry.brief.leaves(kernel::now_ns()));
-    leaves
 }
 
 /// Notes how a connection over the bridge was used.

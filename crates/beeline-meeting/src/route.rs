@@ -19,7 +19,7 @@ use beeline_shm::sys;
 use beeline_stats::Reason;
 use beeline_wire::{ConnName, Endpoint, Held};
 
-use super::{claims, lookup, pool, ports};
+use super::{agent, claims, lookup, pool, ports};
 use crate::Errno;
 use crate::kernel::{self, SockAddr};
 
@@ -39,6 +39,17 @@ const SLOW_MAX: u32 = 8;
 /// Slow ones in a row.
 static SLOW: AtomicU32 = AtomicU32::new(0);
 
+/// Where a destination is, and so which ways lead to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// In this network namespace.
+    Here,
+    /// Elsewhere, and there is no agent: the bridge's, which has been asked about ([`lookup::elsewhere`]).
+    Bridge,
+    /// Elsewhere, of this host perhaps.
+    Afar,
+}
+
 /// Both ends' addresses as far as they are known before a port is chosen.
 pub struct Route {
     pub destination: SocketAddr,
@@ -47,8 +58,8 @@ pub struct Route {
     pub bound_port: Option<u16>,
     /// Whether the app chose address or port.
     pub explicit: bool,
-    /// Whether the destination is on another host.
-    pub remote: bool,
+    /// Where the destination is.
+    pub way: Way,
     /// The network namespace of the socket.
     namespace: Option<u64>,
 }
@@ -78,9 +89,10 @@ impl Route {
                 (None, SocketAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
             });
         }
-        let (reached_from, remote) = match lookup::local(destination) {
-            Ok(local) => (local.source, false),
-            Err(Reason::NotLocal) if crate::config().bridge => (lookup::elsewhere(destination)?, true),
+        let (reached_from, way) = match lookup::local(destination) {
+            Ok(local) => (local.source, Way::Here),
+            Err(Reason::NotLocal) if agent::is_there() => (lookup::source_for(destination)?, Way::Afar),
+            Err(Reason::NotLocal) if crate::config().bridge => (lookup::elsewhere(destination)?, Way::Bridge),
             Err(reason) => return Err(reason),
         };
         let source = chosen_ip.unwrap_or(reached_from);
@@ -92,7 +104,7 @@ impl Route {
             return Err(Reason::SelfConnect);
         }
         let explicit = chosen_ip.is_some() || bound_port.is_some();
-        Ok(Route { destination, source, bound_port, explicit, remote, namespace: kernel::namespace(fd) })
+        Ok(Route { destination, source, bound_port, explicit, way, namespace: kernel::namespace(fd) })
     }
 
     /// A new anchor, if the thread is in the socket's namespace.
@@ -161,7 +173,7 @@ pub fn reserve_name(
 ) -> Result<Reserved, Reason> {
     let mut anchor = None;
     // A server on another host, or the bridge before it, holds no port.
-    let may_be_held = route.bound_port.is_none() && !route.remote;
+    let may_be_held = route.bound_port.is_none() && route.way == Way::Here;
     let begin_ns = kernel::now_ns();
     let tries = match may_be_held {
         true if begin_ns < CROWDED_UNTIL_NS.load(Relaxed) => 0,

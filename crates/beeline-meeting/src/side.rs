@@ -164,6 +164,10 @@ pub mod state {
     pub const BRIDGED: u32 = 1024;
     /// This client's hello lies at a door, and is not seen to be taken (`offers` of beeline-sockets).
     pub const OFFERED: u32 = 2048;
+    /// The ends are in two network namespaces and hold the two ends of one TCP connection ([`crate::meet`], `agent`).
+    pub const MET: u32 = 4096;
+    /// The connection ends when that TCP connection does.
+    pub const CUTS: u32 = 8192;
 }
 
 /// One stored option; `key` is of [`option_key`], 0 for a free place.

@@ -66,16 +66,29 @@ pub fn may_bridge(uid: u32) -> bool {
     uid == 0 || u64::from(uid) == crate::config().bridge_uid
 }
 
-/// Whether the rules let us share a lane with `uid`.
-pub fn may_share(uid: u32) -> bool {
-    if uid == 0 || uid == euid() {
-        return true;
-    }
+/// Whether the other end of a connection to the agent's socket file is the host's: root, or, where this process is in a user
+/// namespace of its own, somebody from outside of it. Only root writes where that file is.
+#[must_use]
+pub fn is_the_hosts(fd: i32) -> bool {
+    let found: Result<libc::ucred, _> = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
+    found.is_ok_and(|found| {
+        found.uid == 0 || found.uid == overflow_uid() && proc::user_namespace() != FIRST_USER_NAMESPACE
+    })
+}
+
+/// Whether to share a lane with a server whose user is not known before it has the lane.
+#[must_use]
+pub fn may_share_with_anybody() -> bool {
     match crate::config().foreign_uid {
         ForeignUid::On => true,
         ForeignUid::Off => false,
         ForeignUid::Auto => has_pass_rights(),
     }
+}
+
+/// Whether the rules let us share a lane with `uid`.
+pub fn may_share(uid: u32) -> bool {
+    uid == 0 || uid == euid() || may_share_with_anybody()
 }
 
 const UNKNOWN: u32 = 0;

@@ -29,7 +29,8 @@
 //! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `accept`, `accept_lock`, `admit`, `watched`
 //! and `reset` are the server's part; `connect`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is
 //! what becomes of both in a program that has left lanes. `retreat` and `release` give way where the program needs what is
-//! ours, `sockets` are what is not connected yet, `fork` is what all of this does at one.
+//! ours, `sockets` are what is not connected yet, `fork` is what all of this does at one. `agent` is how both ends meet across
+//! network namespaces.
 //!
 //! # Locks
 //!
@@ -41,6 +42,7 @@
 mod accept;
 mod accept_lock;
 mod admit;
+pub(crate) mod agent;
 mod bridged;
 mod client;
 mod connect;

@@ -30,7 +30,7 @@ use crate::{Counter, Family, Poison, Reason, Role, Text};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"BEELSTAT");
 
 /// The version of this layout, and of the numbering of the closed lists.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Where a file says that its process locks it.
 pub const IS_LOCKED_OFFSET: usize = core::mem::offset_of!(StatsHeader, is_locked);
@@ -51,7 +51,7 @@ pub const SLOTS_MAX: usize = 65_536;
 pub const FILE_BYTES_MAX: usize = HEADER_BYTES + SLOTS_MAX * SLOT_BYTES;
 
 /// Room for entries in each array of the header, with some to spare for later versions.
-pub const LIST_ENTRIES_MAX: usize = 64;
+pub const LIST_ENTRIES_MAX: usize = 96;
 
 /// Room for the program's name. Longer names are cut, shorter ones padded with zeros.
 pub const PROGRAM_BYTES: usize = 64;
@@ -160,7 +160,7 @@ pub struct StatsHeader {
     /// 1 if the process locks its file, see rule 8.
     pub is_locked: AtomicU32,
     /// Zero.
-    pub reserved_tail: [AtomicU64; 239],
+    pub reserved_tail: [AtomicU64; 111],
 }
 
 /// Which end of a connection a reason is counted for. The same as the role of the process in it.
@@ -392,8 +392,8 @@ assert_offsets!(StatsHeader {
     magic = 0, version = 8, header_bytes = 12, pid = 16, uid = 20, start_ticks = 24,
     created_unix_ns = 32, slots_high_water = 40, slot_bytes = 44, counters_len = 48,
     reasons_len = 52, poisons_len = 56, pid_namespace = 60, program = 64, counters = 128,
-    reasons_client = 640, reasons_server = 1152, poisons = 1664, stopped = 2176,
-    is_locked = 2180, reserved_tail = 2184,
+    reasons_client = 896, reasons_server = 1664, poisons = 2432, stopped = 3200,
+    is_locked = 3204, reserved_tail = 3208,
 } size HEADER_BYTES);
 
 assert_offsets!(ConnectionSlot {

@@ -65,5 +65,14 @@ closed_list! {
         FileSizeLimited = "file_size_limited": "The process limits the size of files (RLIMIT_FSIZE), which counts for shared memory, too.",
         OtherNamespace = "other_namespace": "The socket was made in another network namespace than the one that its thread has moved to.",
         ShortLived = "short_lived": "Connections to that loopback address are short-lived, and TCP makes those faster, or is compared (option short_lived_lanes).",
+        AgentUnknown = "agent_unknown": "The host's agent knows of no server there that runs under Beeline; it learns of one from its first connection.",
+        AgentRefused = "agent_refused": "The host's agent does not let the two ends meet: its configuration does not name both, or the socket is not what it should be.",
+        AgentFull = "agent_full": "The host's agent has no room for another connection at the moment.",
+        AgentSilent = "agent_silent": "The host's agent did not answer in time, or went away.",
+        AgentNotTrusted = "agent_not_trusted": "The socket file of the host's agent does not belong to the host's root.",
+        AgentNotTaken = "agent_not_taken": "The server in the other network namespace accepted without taking the lane, or has not accepted in time, so the connection went on over TCP.",
+        AgentPending = "agent_pending": "The TCP connection to the other network namespace did not stand at once, so it was left to the kernel.",
+        AgentUnproved = "agent_unproved": "The host's agent cannot tell which connection a socket is an end of: its kernel does not let it use bpf(2), or take descriptors.",
+        AgentShortLived = "agent_short_lived": "Connections to that place in another network namespace are short-lived, and TCP makes those faster (option bridge_short_lived).",
     }
 }

@@ -345,7 +345,9 @@ tunables! {
     bridge_uid: u64 = 0, Kind::Number { min: 0, max: 4_294_967_294 },
         "The user who is trusted to run the bridge, beside root.";
     bridge_short_lived: bool = false, Kind::Switch,
-        "Carry connections over the bridge even to places where the last ones were short-lived.";
+        "Carry connections over the bridge or the agent even to places where the last ones were short-lived.";
+    agent: bool = true, Kind::Switch,
+        "Ask this host's agent about destinations in other network namespaces, if there is one.";
     short_lived_lanes: bool = false, Kind::Switch,
         "Use lanes even for connections to loopback addresses where the last ones were short-lived and TCP was faster.";
     follow: bool = true, Kind::Switch,

@@ -7,6 +7,7 @@
 //! 3. [`diag`]: the question which listener would take a connection, and the kernel's answer.
 //! 4. [`route`]: the question where an address leads, and the kernel's answer.
 //! 5. [`bridge`]: the name of the bridge's door, and its answer to a hello.
+//! 6. [`agent`]: what programs ask the agent that brings network namespaces together, and its answers.
 //!
 //! Everything that is decoded is checked completely before a value leaves the decoder: there is
 //! one form of each message, and what is not exactly that form is an error. Replies of the kernel
@@ -29,6 +30,8 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod addresses;
+pub mod agent;
 pub mod bridge;
 mod bytes;
 pub mod diag;

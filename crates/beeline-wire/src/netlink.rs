@@ -77,6 +77,16 @@ impl<'a> Message<'a> {
     }
 }
 
+/// Walks over the messages of one datagram: kind, sequence number and payload. Ends at the first that does not fit.
+pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
+    let mut rest = datagram;
+    core::iter::from_fn(move || {
+        let message = Message::first(rest)?;
+        rest = message.rest;
+        Some((message.kind, message.sequence, message.payload))
+    })
+}
+
 /// Walks over attributes: `(type, value)`. Ends at the first that does not fit, with `None` as
 /// its item, so that a caller can tell a damaged list from one that ends.
 pub(crate) fn attributes(bytes: &[u8]) -> Attributes<'_> {

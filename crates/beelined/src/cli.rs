@@ -23,6 +23,7 @@ Examples:
   beelined keygen --address 10.0.0.1       on each host: make its key and certificate
   beelined trust beta.crt                  on each host: trust the other's certificate
   beelined run                             on each host: carry connections (systemd does this)
+  beelined agent                           bring this host's containers together
   beelined status                          who is there, and what is carried";
 
 /// The commands.
@@ -30,6 +31,8 @@ Examples:
 pub enum Command {
     /// Carry connections until told to stop (SIGTERM); SIGHUP reads the trusted certificates again
     Run(RunArgs),
+    /// Bring programs of different network namespaces of this host together, until told to stop (SIGTERM)
+    Agent(AgentArgs),
     /// Make a key and its certificate
     Keygen(KeygenArgs),
     /// Trust a peer's certificate
@@ -66,6 +69,20 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
 pub struct RunArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+const AGENT_EXAMPLES: &str = "\
+Examples:
+  beelined agent                           with /etc/beeline/beelined.toml, of which only [namespaces] counts
+
+It needs root, and no key. Programs find it at /run/beeline-agent/agent.sock; mount /run/beeline-agent into containers.";
+
+/// `beelined agent`
+#[derive(Args, Debug)]
+#[command(after_help = AGENT_EXAMPLES)]
+pub struct AgentArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
 }

@@ -15,6 +15,7 @@ use beelined::config::Config;
 pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(arguments) => beelined::serve::run(&Config::read(&arguments.config.config)?)?,
+        Command::Agent(arguments) => beelined::agent::run(&Config::read(&arguments.config.config)?)?,
         Command::Keygen(arguments) => keys::generate(arguments)?,
         Command::Trust(arguments) => keys::trust(arguments)?,
         Command::Distrust(arguments) => keys::distrust(arguments)?,

@@ -23,6 +23,7 @@ use toml::Spanned;
 pub use file::{Private, check_directory, read_guarded};
 pub use rails::{RailRule, RailRules};
 
+use crate::agent::rules::Rules;
 use crate::name::BridgeName;
 use crate::prefix::Prefix;
 use crate::tunables::Tunables;
@@ -56,6 +57,8 @@ pub struct Config {
     pub peer_timeout: Duration,
     /// The administrator's socket.
     pub admin_socket: PathBuf,
+    /// Who of this host's network namespaces may meet, for the agent.
+    pub namespaces: Option<Rules>,
 }
 
 /// A bridge to connect to.
@@ -125,6 +128,7 @@ struct Written {
     user: Option<String>,
     peer_timeout_s: Option<Spanned<f64>>,
     admin_socket: Option<PathBuf>,
+    namespaces: Option<Spanned<Rules>>,
 }
 
 #[derive(Deserialize)]
@@ -243,6 +247,9 @@ impl Written {
                 bail!("{}: peer_timeout_s must be a number from 1 to 3600", place.at(seconds.span().start))
             }
         };
+        if let Some(rules) = &self.namespaces {
+            rules.get_ref().check().map_err(|error| anyhow::anyhow!("{}: {error}", place.at(rules.span().start)))?;
+        }
         Ok(Config {
             name,
             listen: self.listen.into_iter().map(|address| address.0).collect(),
@@ -253,6 +260,7 @@ impl Written {
             user: self.user,
             peer_timeout,
             admin_socket: self.admin_socket.unwrap_or_else(|| beeline_status::ask::PATH.into()),
+            namespaces: self.namespaces.map(Spanned::into_inner),
         })
     }
 }

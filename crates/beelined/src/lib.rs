@@ -4,9 +4,11 @@
 //!
 //! * the **control plane** says who is who: configuration ([`config`]), keys and trusted certificates, the
 //!   control connection to each peer, the socket for the administrator;
+//! * the **agent** ([`agent`]) is another program than the bridge: it brings network namespaces of one host together;
 //! * the **data plane** moves bytes: lanes of local processes, rails to other hosts, and the records between.
 
 pub mod admin;
+pub mod agent;
 pub mod config;
 pub mod control;
 pub mod data;

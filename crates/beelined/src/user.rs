@@ -55,6 +55,11 @@ impl User {
         Ok(())
     }
 
+    /// Their number.
+    pub fn uid(&self) -> u32 {
+        self.uid.as_raw()
+    }
+
     /// The user's name.
     pub fn name(&self) -> &str {
         &self.name

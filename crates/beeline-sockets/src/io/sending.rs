@@ -195,6 +195,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             desc.bulk.sent(sent, ticks().wrapping_sub(began));
         }
         if look {
+            (desc.operations.get().look_below)(desc);
             let revents = kernel::poll_now(fd, 0);
             if revents != 0 && table::leads_to(fd, desc) {
                 kernel_said(fd, desc, revents);

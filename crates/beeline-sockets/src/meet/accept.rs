@@ -24,7 +24,7 @@ use super::listener::Listener;
 use super::listening;
 use super::lobby::{self, send_away};
 use super::reserve;
-use super::{accept_lock, door, pool, reset, retreat, watched};
+use super::{accept_lock, agent, door, pool, reset, retreat, watched};
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken, is_crowded, peers_are_near};
@@ -45,6 +45,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     door::open_to_accept(desc);
     let listener = Listener::of(desc)?;
     listener.told_ns.store(0, Relaxed);
+    agent::enroll(desc, listener);
     // A listener that is closed while this call waits is kept until the end.
     let pin = guards::pin(fd, desc)?;
     let mut peer = SockAddr::empty();
@@ -129,7 +130,7 @@ fn now(
     }
     match take_from_tcp(fd, flags, peer) {
         Err(Errno(libc::EAGAIN)) if !door_first => {}
-        result => return result.map(came_over_tcp),
+        result => return result.map(|accepted| came_over_tcp(desc, listener, accepted, flags)),
     }
     from_door(desc, listener, flags, peer)?.ok_or(Errno(libc::EAGAIN))
 }
@@ -182,7 +183,7 @@ fn eventually(
                 let taken = (kernel::poll_now(fd, libc::POLLIN) != 0).then(|| take_from_tcp(fd, flags, peer));
                 drop(held);
                 if let Some(taken) = taken {
-                    return taken.map(came_over_tcp);
+                    return taken.map(|accepted| came_over_tcp(desc, listener, accepted, flags));
                 }
             } else {
                 elsewhere = true;
@@ -308,10 +309,13 @@ fn take_from_tcp(fd: i32, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno>
     accepted.map(|accepted| accepted as i32)
 }
 
-/// A connection from the TCP queue is the kernel's business alone.
-fn came_over_tcp(accepted: i32) -> i32 {
+/// A connection from the TCP queue is the kernel's business alone, unless its other end is in another network namespace and
+/// the agent has a lane for it.
+fn came_over_tcp(desc: &'static Desc, listener: &'static Listener, accepted: i32, flags: i32) -> i32 {
     crate::close::fd_reborn(accepted);
-    stats::fell_back(Role::Server, Reason::CameOverTcp);
+    if let Err(reason) = agent::came_over_tcp(desc, listener, accepted, flags) {
+        stats::fell_back(Role::Server, reason);
+    }
     accepted
 }
 

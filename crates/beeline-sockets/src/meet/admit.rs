@@ -76,7 +76,7 @@ pub(super) fn take(
             return Err(if let Refusal::Reason(reason) = refusal { refused(reason) } else { refusal });
         }
     };
-    match establish(desc, anchor, flags, &name, lane, bridged) {
+    match establish(desc, anchor, flags, &name, lane, if bridged { state::BRIDGED } else { 0 }) {
         Ok(family) => {
             *peer = SockAddr::internet(name.client.address(), family);
             Ok(())
@@ -122,7 +122,7 @@ fn in_place(anchor: i32, refusal: Refusal) -> Refusal {
 }
 
 /// Takes the hello and its lane, and stops letting clients in if that was one of the last lanes.
-fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>), Refusal> {
+pub(super) fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>), Refusal> {
     let taken = taking::lane_of(anchor)?;
     if taken.is_new {
         retreat::if_near_a_limit();
@@ -130,14 +130,15 @@ fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>), Refusal> 
     Ok((taken.lane, taken.held))
 }
 
-/// Puts everything in place for a connection whose lane is there. Returns the app's address family.
-fn establish(
+/// Puts everything in place for a connection whose lane is there, and which has come on this path: [`state::BRIDGED`],
+/// [`state::MET`], or neither. Returns the app's address family.
+pub(super) fn establish(
     desc: &'static Desc,
     anchor: i32,
     flags: i32,
     name: &ConnName,
     lane: &'static PooledLane,
-    bridged: bool,
+    path: u32,
 ) -> Result<i32, Reason> {
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
@@ -150,8 +151,8 @@ fn establish(
     };
     let family = desc.family.load(Relaxed);
     fill_side(side.state, desc, flags, family, name);
-    if bridged {
-        side.state.mark(state::BRIDGED);
+    if path != 0 {
+        side.state.mark(path);
     }
     connection.begin(Kind::Tcp, anchor, family, crate::forks());
     crate::close::forget_stale(anchor);
@@ -173,7 +174,7 @@ fn establish(
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
     slots::open_slot(connection);
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
-    stats::count(Counter::ConnectionsBridgedServer, u64::from(bridged));
+    stats::count(Counter::ConnectionsBridgedServer, u64::from(path & state::BRIDGED != 0));
     Ok(family as i32)
 }
 

@@ -15,10 +15,11 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use beeline_stats::tunables::Policy;
 use beeline_stats::{Counter, Reason, Role};
 
+use super::agent::{self, Made, Unmet};
 use super::client;
-use super::lookup::{self, Target};
+use super::lookup::{self, Afar, Target};
 use super::pool::{self};
-use super::route::{Reserved, Route, reserve_name};
+use super::route::{Reserved, Route, Way, reserve_name};
 use super::{bridged, door, greeting, ports, retry, trust};
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
@@ -73,9 +74,14 @@ pub(crate) unsafe fn connect(
         return leave_to_tcp(fd, desc, ticket);
     }
     match retry::patiently(fd, destination, || attempt(fd, desc, destination, ticket, allow_lanes)) {
-        Ok(nonblocking) => {
+        Ok(Made::Lane { nonblocking }) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
+        }
+        Ok(Made::Answered(reason, errno)) => {
+            abandon(fd, desc, ticket);
+            let _ = settle(desc, reason);
+            Outcome::fail(errno)
         }
         // Another thread has closed the number while this one waited: whatever it leads to now is not to be connected.
         Err(_) if !table::leads_to(fd, desc) => {
@@ -217,7 +223,7 @@ fn attempt(
     destination: SocketAddr,
     ticket: Ticket,
     allow_lanes: fn() -> bool,
-) -> Result<bool, Reason> {
+) -> Result<Made, Reason> {
     if crate::config().policy == Policy::Strict {
         return Err(Reason::PolicyStrict);
     }
@@ -236,8 +242,10 @@ fn attempt(
     }
     let nonblocking = mode & libc::O_NONBLOCK != 0;
     let route = Route::find(fd, desc.family.load(Relaxed), destination)?;
-    if route.remote {
-        return bridged::attempt(fd, desc, &route, nonblocking).map(|()| nonblocking);
+    match route.way {
+        Way::Here => {}
+        Way::Bridge => return bridged::attempt(fd, desc, &route, nonblocking).map(|()| Made::Lane { nonblocking }),
+        Way::Afar => return attempt_afar(fd, desc, &route, nonblocking),
     }
     if route.bound_port.is_some_and(|port| port < ports::first_unprivileged())
         && !trust::may_have_any_port(trust::euid())
@@ -282,7 +290,26 @@ fn attempt(
     if route.explicit {
         client::hold(fd, lane);
     }
-    client::install(fd, desc, &anchor, lane, side, nonblocking).map(|()| nonblocking)
+    client::install(fd, desc, &anchor, lane, side, nonblocking).map(|()| Made::Lane { nonblocking })
+}
+
+/// Connects to an address that is not this namespace's own: of another one of this host perhaps, else of another host.
+fn attempt_afar(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<Made, Reason> {
+    let Afar { met, bridged } = lookup::afar(route.destination);
+    let unmet = match met.map_err(Unmet::from).and_then(|()| agent::attempt(fd, desc, route, nonblocking)) {
+        Ok(made) => return Ok(made),
+        // The kernel was asked to connect, and what became of that is what the app is to see.
+        Err(Unmet { reason, is_begun: true }) => return Err(reason),
+        Err(Unmet { reason, .. }) => reason,
+    };
+    if !crate::config().bridge {
+        return Err(unmet);
+    }
+    match bridged.and_then(|()| bridged::attempt(fd, desc, route, nonblocking)) {
+        // There is no bridge, or it is left alone for the same reason: what the agent has said tells more.
+        Err(Reason::NotLocal | Reason::BridgeShortLived) => Err(unmet),
+        bridged => bridged.map(|()| Made::Lane { nonblocking }),
+    }
 }
 
 /// Finds the listener, and reserves an address.

@@ -158,6 +158,7 @@ fn open_for(desc: &'static Desc, accepts: bool) {
             epoll::listener_gained(desc, gained);
         }
     }
+    super::agent::enroll(desc, listener);
 }
 
 /// Opens the door of a listener that is in no epoll set, because somebody polls.
@@ -167,6 +168,7 @@ pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
             make_again(desc, listener, false);
         }
         open_now(listener);
+        super::agent::enroll(desc, listener);
     }
 }
 

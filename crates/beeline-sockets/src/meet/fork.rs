@@ -18,6 +18,7 @@ pub(crate) fn purge_pools_again() {
 
 /// In the child of a `fork`.
 pub(crate) fn reset_after_fork() {
+    beeline_meeting::agent::reset_after_fork();
     offers::reset_after_fork();
     lookup::reset_after_fork();
     pool::reset_after_fork();

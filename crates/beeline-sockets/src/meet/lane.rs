@@ -7,6 +7,7 @@ use beeline_shm::memfd::FileId;
 use beeline_shm::sys;
 use beeline_wire::Endpoint;
 
+use super::agent::end_if_cut;
 use super::brief::Life;
 use super::late::late_fallback;
 use super::pool::{self, PooledLane};
@@ -20,8 +21,14 @@ use crate::side::{MAGIC, SideState, look_here, mark_linger, say_when, state};
 use crate::{follow, hidden, io, kernel, process, table};
 
 /// See [`crate::operations`].
-static LANE: Operations =
-    Operations { close: close_lane, end_lingering, retire, begin_anew: late_fallback, ..Operations::NONE };
+static LANE: Operations = Operations {
+    close: close_lane,
+    end_lingering,
+    retire,
+    begin_anew: late_fallback,
+    look_below: end_if_cut,
+    ..Operations::NONE
+};
 
 /// See [`pool::Users`].
 static USERS: pool::Users = pool::Users { release_memfds };
@@ -227,12 +234,13 @@ fn note_end(desc: &Desc, whole: bool) {
     }
     let side = desc.side();
     let life = Life { sends: desc.pace.sends(), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
+    let comes_from_afar = desc.is_bridged() || side.is(state::MET);
     match ticket {
-        Some(ticket) if whole && !desc.is_bridged() => lookup::ended(ticket, Some(life)),
+        Some(ticket) if whole && !comes_from_afar => lookup::ended(ticket, Some(life)),
         Some(ticket) => lookup::abandoned(ticket),
         None => {}
     }
-    if whole && desc.is_bridged() && !crate::config().bridge_short_lived {
+    if whole && comes_from_afar && !crate::config().bridge_short_lived {
         lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
     }
 }

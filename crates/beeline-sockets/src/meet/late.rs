@@ -21,6 +21,8 @@
 //! 7. A descriptor that was closed meanwhile, or a second thread that comes here, finds that the description is
 //!    no lane any more.
 //! 8. The TCP connection comes from the same address and port, if those are to be had.
+//! 9. Where both ends were to meet across network namespaces ([`super::agent`]) it is the one below the lane, which the
+//!    kernel has made before.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -116,11 +118,12 @@ fn begin_again(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
         kernel::sleep_ms();
         return Begun::Not;
     }
+    let met = desc.is_lane() && desc.side().is(state::MET);
     let begun = crate::cancel::undoing(left, desc, || begin_alone(fd, desc, reason));
     desc.leaving.store(false, Release);
     if begun == Begun::Anew {
         stats::count(Counter::LateFallbacks, 1);
-        stats::fell_back(Role::Client, reason);
+        stats::fell_back(Role::Client, if met { Reason::AgentNotTaken } else { reason });
     }
     begun
 }
@@ -134,7 +137,8 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
     }
     let (side, lane) = (desc.side(), desc.lane());
     let (local, remote) = (side.local.get(), side.remote.get());
-    if stands && lookup::is_crowded(remote, local) {
+    let met = side.is(state::MET);
+    if stands && !met && lookup::is_crowded(remote, local) {
         return stays;
     }
     {
@@ -162,6 +166,10 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
     set_linger(tcp, Some(0));
     let done = switch(fd, desc, tcp, now_ns.saturating_add(PATIENCE_NS));
     let _ = sys::close(tcp);
+    if done && met && !stands {
+        // The agent has gone, or does not let them meet after all.
+        lookup::note_unmet(remote, Reason::AgentNotTaken);
+    }
     if done && stands {
         lookup::note_untaken(remote);
     }
@@ -176,6 +184,13 @@ fn connected(desc: &'static Desc, deadline: u64) -> Result<i32, Errno> {
     let side = desc.side();
     let family = side.family.load(Relaxed) as i32;
     let tcp = socket_for(desc, family)?;
+    if side.is(state::MET) {
+        // The kernel has made this connection long ago. It takes it for one that was reported only now.
+        if !side.is(state::CONNECTING) {
+            let _ = kernel::connect(tcp, &SockAddr::internet(side.remote.get(), family));
+        }
+        return Ok(tcp);
+    }
     let result = match kernel::connect(tcp, &SockAddr::internet(side.remote.get(), family)) {
         // Whatever ended the wait: a connection that stands may have been accepted.
         Err(Errno(libc::EINPROGRESS)) if await_writable(tcp, deadline) || tcp_state(tcp) != Some(TCP_SYN_SENT) => {
@@ -366,7 +381,10 @@ pub(crate) fn carry_options(side: &SideState, tcp: i32) {
         let key = option.key.load(Acquire);
         if key != 0 && key & BEING_STORED == 0 {
             let (level, name) = option_of(key);
-            let _ = kernel::setsockopt(tcp, level, name, &option.value.load(Relaxed));
+            let value = option.value.load(Relaxed);
+            // The kernel says twice what it was told.
+            let is_buffer = level == libc::SOL_SOCKET && matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
+            let _ = kernel::setsockopt(tcp, level, name, &if is_buffer { value >> 1 } else { value });
         }
     }
     for (name, timeout) in [(libc::SO_RCVTIMEO, &side.rcv_timeout_ns), (libc::SO_SNDTIMEO, &side.snd_timeout_ns)] {

@@ -84,6 +84,10 @@ pub struct Listener {
     pub(super) told: AtomicU32,
     /// How many places the door's queue has because numbers are short, plus one; 0 when they are not.
     pub(super) narrow: AtomicU32,
+    /// Its place on the agent's page plus one, once it was announced there ([`super::agent`]); else 0.
+    pub(super) place: AtomicU32,
+    /// When it was announced to the agent last.
+    pub(super) announced_ns: AtomicU64,
     /// Why nobody is let in at the door any more, as `Reason as u16 + 1`; 0 mostly. See [`super::retreat`].
     pub(super) leaving: AtomicU32,
     /// Counts accepts: door and TCP queue take turns in being looked at first.
@@ -139,6 +143,8 @@ impl Listener {
         self.told.store(0, Relaxed);
         self.leaving.store(0, Relaxed);
         self.narrow.store(0, Relaxed);
+        self.place.store(0, Relaxed);
+        self.announced_ns.store(0, Relaxed);
         self.local.set(local);
         self.accept_lock.set(None);
         self.set.set(None);
@@ -228,4 +234,19 @@ pub(super) fn held(listener: &Listener, out: &mut [i32; FURTHER_FDS]) -> usize {
 pub(super) fn blank() -> Listener {
     // SAFETY: every field is an atomic or consists of atomics for which zero is valid.
     unsafe { core::mem::zeroed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a slot of the slab was before must not matter to the listener that gets it.
+    #[test]
+    fn a_listener_that_begins_again_knows_no_agent() {
+        let listener = blank();
+        listener.place.store(2, Relaxed);
+        listener.announced_ns.store(7, Relaxed);
+        listener.begin(1, "127.0.0.1:80".parse().unwrap());
+        assert_eq!((listener.place.load(Relaxed), listener.announced_ns.load(Relaxed)), (0, 0));
+    }
 }

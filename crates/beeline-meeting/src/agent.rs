@@ -1,0 +1,196 @@
+//! The host's agent, which brings network namespaces together: what both ends of a connection and the agent have in common.
+//!
+//! `docs/design/0008-namespaces.md` has the rules, which the comments here cite by number. Whoever asks the agent begins with
+//! [`is_there`], which looks for a file once a second: without an agent everything is as if this module were not there.
+//!
+//! [`message`]: messages with descriptors. [`page`]: where the agent tells of itself and of offers. [`passing`]: descriptors for the
+//! length of a call. [`host`]: what the agent itself needs.
+
+pub mod host;
+pub mod message;
+pub mod page;
+pub mod passing;
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use beeline_guest::changing;
+use beeline_stats::Reason;
+use beeline_wire::agent::{ANSWER_BYTES, Answer, Besides, Question, SOCKET};
+
+use crate::Errno;
+use crate::disarm::disarm;
+use crate::kernel::{self, SockAddr};
+use crate::trust;
+use crate::wait::{self, Woken};
+use passing::Passing;
+
+/// How long it counts that there is no agent (rule 1).
+const KNOWN_NS: u64 = 1_000_000_000;
+/// An agent that has not shown itself for so long does not run. It does so four times as often.
+const STALE_NS: u64 = 4_000_000_000;
+/// How long a silent agent is left alone, at first and at last (rule 4).
+const SILENT_NS_MIN: u64 = 500_000_000;
+const SILENT_NS_MAX: u64 = 60_000_000_000;
+
+/// Until when there is no agent for us.
+static LEFT_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+/// How long the agent is to be left alone the next time that it is silent.
+static SILENT_PAUSE_NS: AtomicU64 = AtomicU64::new(SILENT_NS_MIN);
+
+/// Whether this host has an agent that we may ask, and that runs.
+#[inline]
+#[must_use]
+pub fn is_there() -> bool {
+    if !crate::config().agent {
+        return false;
+    }
+    let now_ns = kernel::now_ns();
+    now_ns >= LEFT_UNTIL_NS.load(Relaxed) && (page::is_fresh(now_ns, STALE_NS) || look(now_ns))
+}
+
+#[cold]
+fn look(now_ns: u64) -> bool {
+    page::find();
+    let there = page::is_fresh(now_ns, STALE_NS);
+    if !there {
+        leave_alone(KNOWN_NS);
+    }
+    there
+}
+
+/// Leaves the agent alone for a time.
+fn leave_alone(time_ns: u64) {
+    LEFT_UNTIL_NS.store(kernel::now_ns().saturating_add(time_ns), Relaxed);
+}
+
+/// The agent has not answered in time.
+fn note_silence() {
+    let pause_ns = SILENT_PAUSE_NS.load(Relaxed);
+    SILENT_PAUSE_NS.store(pause_ns.saturating_mul(2).min(SILENT_NS_MAX), Relaxed);
+    leave_alone(pause_ns);
+}
+
+/// A connection to the agent.
+#[derive(Debug)]
+pub struct Carrier(Passing);
+
+/// What the agent has said.
+#[derive(Debug)]
+pub struct Said {
+    /// The answer.
+    pub answer: Answer,
+    /// What it says besides.
+    pub besides: Besides,
+    /// What came with it.
+    pub descriptor: Option<Passing>,
+}
+
+impl Carrier {
+    /// Connects to the agent, and sees to it that it is the host's.
+    ///
+    /// # Errors
+    /// Why there is no agent to ask.
+    pub fn open() -> Result<Carrier, Reason> {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let made = Passing::make(|| kernel::socket(libc::AF_UNIX, kind, 0).map(|fd| fd as i32));
+        let carrier = match made {
+            Ok(carrier) => Carrier(carrier.ok_or(Reason::AgentFull)?),
+            Err(Errno(libc::EMFILE | libc::ENFILE)) => return Err(Reason::DescriptorsShort),
+            Err(_) => return Err(Reason::SystemCallDenied),
+        };
+        let address = SockAddr::unix_file(SOCKET).ok_or(Reason::Internal)?;
+        let fd = carrier.fd()?;
+        match kernel::connect(fd, &address) {
+            Ok(_) if trust::is_the_hosts(fd) => Ok(carrier),
+            Ok(_) => {
+                leave_alone(KNOWN_NS);
+                Err(Reason::AgentNotTrusted)
+            }
+            Err(Errno(libc::EAGAIN)) => Err(Reason::AgentFull),
+            // A socket file that an agent has left behind.
+            Err(_) => {
+                leave_alone(KNOWN_NS);
+                Err(Reason::AgentSilent)
+            }
+        }
+    }
+
+    fn fd(&self) -> Result<i32, Reason> {
+        self.0.fd().ok_or(Reason::SharedBeforeConnect)
+    }
+
+    /// Asks.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn say(&self, question: Question) -> Result<(), Reason> {
+        message::send(self.fd()?, &question.encode(), None).map_err(|_| Reason::AgentSilent)
+    }
+
+    /// Waits for the answer. Handlers of the app may run meanwhile; the wait goes on.
+    ///
+    /// # Errors
+    /// [`Reason::AgentSilent`].
+    pub fn answer(&self, patience_ns: u64) -> Result<Said, Reason> {
+        let deadline = kernel::now_ns().saturating_add(patience_ns);
+        loop {
+            match self.take() {
+                Ok(said) => return said,
+                Err(Errno(libc::EAGAIN | libc::EINTR)) => {}
+                Err(_) => return Err(Reason::AgentSilent),
+            }
+            let mut fds = [libc::pollfd { fd: self.fd()?, events: libc::POLLIN, revents: 0 }];
+            match wait::sleep(&mut fds, Some(deadline), None) {
+                Woken::Ready(_) => {}
+                Woken::Signal { .. } if kernel::now_ns() < deadline => {}
+                _ => {
+                    note_silence();
+                    return Err(Reason::AgentSilent);
+                }
+            }
+        }
+    }
+
+    fn take(&self) -> Result<Result<Said, Reason>, Errno> {
+        let mut bytes = [0; ANSWER_BYTES];
+        // No fork comes between the arrival of a descriptor and its slot.
+        let _changing = changing::changing();
+        let fd = self.fd().map_err(|_| Errno(libc::EBADF))?;
+        let came = message::receive(fd, &mut bytes, disarm)?;
+        Ok(understood(&came, &bytes))
+    }
+}
+
+fn understood(came: &message::Came, bytes: &[u8]) -> Result<Said, Reason> {
+    // Root's own, so that closing it holds nobody up.
+    let (had, descriptor) = (came.descriptor.is_some(), came.descriptor.and_then(Passing::of));
+    match bytes.get(..came.length).and_then(Answer::decode) {
+        Some((answer, besides)) if answer.has_descriptor() == had => {
+            SILENT_PAUSE_NS.store(SILENT_NS_MIN, Relaxed);
+            if had && descriptor.is_none() {
+                return Err(Reason::AgentFull);
+            }
+            Ok(Said { answer, besides, descriptor })
+        }
+        // It ended without a word, or says what nobody has asked.
+        _ => Err(Reason::AgentSilent),
+    }
+}
+
+/// The reason in an answer that is no.
+#[must_use]
+pub fn reason_of(answer: Answer) -> Reason {
+    match answer {
+        Answer::Unknown | Answer::Probe => Reason::AgentUnknown,
+        Answer::Full => Reason::AgentFull,
+        Answer::Unproved => Reason::AgentUnproved,
+        Answer::Version => Reason::VersionMismatch,
+        _ => Reason::AgentRefused,
+    }
+}
+
+/// In the child of a `fork`.
+pub fn reset_after_fork() {
+    page::reset_after_fork();
+    passing::reset_after_fork();
+}

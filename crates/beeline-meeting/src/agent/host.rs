@@ -1,0 +1,94 @@
+//! What the host's agent needs of this crate (`docs/design/0008-namespaces.md`): messages with descriptors, the page, what strangers
+//! hold, and the proof of which connection that is an end of.
+
+mod proof;
+
+use std::os::fd::AsRawFd;
+
+use beeline_wire::DoorName;
+
+pub use self::proof::{End, Pair, Prover};
+pub use super::message::{Came, receive, send};
+pub use super::page::Page;
+pub use beeline_guest::Errno;
+
+use crate::kernel::{self, SockAddr};
+
+const SO_COOKIE: i32 = 57;
+const SO_PEERPIDFD: i32 = 77;
+
+/// A connected pair of `AF_UNIX` sockets: the client's end of a lane, and the server's. The client's takes no descriptors.
+/// Either is known for an anchor by the server's name, in whichever program it comes to be: that of a door whose listener
+/// there is not, since no two sockets of a host have one cookie.
+///
+/// # Errors
+/// Those of socketpair(2) and bind(2).
+pub fn pair() -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd), Errno> {
+    let mut ends = [0i32; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let args = [libc::AF_UNIX as usize, kind as usize, 0, ends.as_mut_ptr() as usize, 0, 0];
+    // SAFETY: a live place for two descriptors.
+    unsafe { beeline_shm::sys::call(libc::SYS_socketpair, args) }?;
+    let [client, server] = ends.map(own);
+    let cookie: u64 = kernel::getsockopt(server.as_raw_fd(), libc::SOL_SOCKET, SO_COOKIE)?;
+    let name = SockAddr::abstract_unix(DoorName::encode(cookie).as_bytes()).ok_or(Errno(libc::EINVAL))?;
+    kernel::bind(server.as_raw_fd(), &name)?;
+    crate::trust::refuse_rights(client.as_raw_fd());
+    Ok((client, server))
+}
+
+/// The user at the other end of a carrier, and the network namespace that this end was made in: an accepted `AF_UNIX` socket
+/// is the connecting one's in this.
+#[must_use]
+pub fn holder_of(carrier: i32) -> Option<(u32, u64)> {
+    let found: libc::ucred = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
+    Some((found.uid, kernel::namespace(carrier)?))
+}
+
+/// What the process that has connected a carrier has under a number of its own (pidfd_getfd(2)). To be closed with [`close`].
+///
+/// # Errors
+/// `EBADF` for nothing; `ESRCH` for a process that has ended; `EPERM` without the power to; `ENOPROTOOPT` before Linux 6.5.
+pub fn taken_from(carrier: i32, number: u32) -> Result<i32, Errno> {
+    use std::os::fd::FromRawFd;
+    const PIDFD_GETFD: libc::c_long = 438;
+    let process: i32 = kernel::getsockopt(carrier, libc::SOL_SOCKET, SO_PEERPIDFD)?;
+    // SAFETY: made just now, and nobody else's.
+    let process = unsafe { std::os::fd::OwnedFd::from_raw_fd(process) };
+    // SAFETY: plain numbers.
+    let taken =
+        unsafe { beeline_shm::sys::call(PIDFD_GETFD, [process.as_raw_fd() as usize, number as usize, 0, 0, 0, 0]) }?;
+    Ok(taken as i32)
+}
+
+/// Closes a descriptor that a stranger has sent. May block for as long as that one likes.
+pub fn close(fd: i32) {
+    crate::disarm::disarm(fd);
+}
+
+/// A descriptor of the network namespace that a socket belongs to (`SIOCGSKNS`, for which power over it is needed).
+///
+/// # Errors
+/// Those of ioctl(2).
+pub fn namespace_of(socket: i32) -> Result<std::os::fd::OwnedFd, Errno> {
+    use std::os::fd::FromRawFd;
+    const SIOCGSKNS: usize = 0x894c;
+    // SAFETY: a request without an argument.
+    let fd = unsafe { beeline_shm::sys::call(libc::SYS_ioctl, [socket as usize, SIOCGSKNS, 0, 0, 0, 0]) }?;
+    // SAFETY: made just now, and nobody else's.
+    Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// A descriptor that the kernel has just given out to the caller, and that nobody else will close.
+#[must_use]
+pub fn own(fd: i32) -> std::os::fd::OwnedFd {
+    use std::os::fd::FromRawFd;
+    // SAFETY: the caller's, by its word; at worst a number is closed that is in use, which is no matter of memory.
+    unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }
+}
+
+/// Lets `f` have a descriptor that stays open meanwhile.
+pub fn borrowed<R>(fd: i32, f: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> R) -> R {
+    // SAFETY: open for as long as the call lasts, by the caller's word; numbers below zero are not given out.
+    f(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })
+}

@@ -1,0 +1,152 @@
+//! Messages with descriptors, between programs and the host's agent.
+//!
+//! Both ends take what comes as hostile: there is room for every descriptor that the kernel lets travel with one message,
+//! since it would drop, and thereby close, what finds none. Those that were not asked for are given to the caller's care
+//! like the others, since closing one may block for as long as its sender likes.
+
+use core::mem::MaybeUninit;
+
+use crate::{Errno, kernel};
+
+/// `SCM_MAX_FD`.
+const RIGHTS_MAX: usize = 253;
+
+/// Room for control data, aligned as the kernel's headers are.
+#[repr(C, align(8))]
+struct Control<const N: usize>(MaybeUninit<[u8; N]>);
+
+const fn control_bytes(descriptors: usize) -> usize {
+    // SAFETY: computes a size from a small number.
+    unsafe { libc::CMSG_SPACE((descriptors * size_of::<i32>()) as u32) as usize }
+}
+
+fn header<const N: usize>(part: &mut libc::iovec, control: &mut Control<N>, length: usize) -> libc::msghdr {
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = part;
+    message.msg_iovlen = 1;
+    if length != 0 {
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = length as _;
+    }
+    message
+}
+
+/// Sends a message, with a descriptor perhaps, without waiting.
+///
+/// # Errors
+/// Those of sendmsg(2).
+pub fn send(fd: i32, bytes: &[u8], descriptor: Option<i32>) -> Result<(), Errno> {
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control = Control::<{ control_bytes(1) }>(MaybeUninit::zeroed());
+    let length = if descriptor.is_some() { control_bytes(1) } else { 0 };
+    let message = header(&mut part, &mut control, length);
+    if let Some(descriptor) = descriptor {
+        // SAFETY: the control space is zeroed and large enough for one header with one descriptor.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(size_of::<i32>() as u32) as _;
+            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(descriptor);
+        }
+    }
+    // SAFETY: iovec, bytes and control data are live and of the lengths given; a send only reads them.
+    unsafe { kernel::sendmsg(fd, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }.map(|_| ())
+}
+
+/// What came with a message.
+pub struct Came {
+    /// Bytes of the message; 0 at the end of the connection.
+    pub length: usize,
+    /// The descriptor, if it was exactly one. The caller's.
+    pub descriptor: Option<i32>,
+    /// Whether there were more descriptors, or some that found no room.
+    pub strange: bool,
+}
+
+/// Takes a message without waiting. Descriptors beyond the one that may come are given to `surplus`.
+///
+/// # Errors
+/// Those of recvmsg(2).
+pub fn receive(fd: i32, bytes: &mut [u8], mut surplus: impl FnMut(i32)) -> Result<Came, Errno> {
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>(MaybeUninit::uninit());
+    let mut message = header(&mut part, &mut control, control_bytes(RIGHTS_MAX));
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: iovec, buffer and control space are live and of the lengths given.
+    let length = unsafe { kernel::recvmsg(fd, &mut message, flags) }?;
+    let mut came =
+        Came { length, descriptor: None, strange: message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0 };
+    // SAFETY: the kernel filled in the control data of this message; the walk stays within it.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(&raw const message);
+        while let Some(control) = next.as_ref() {
+            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(next).cast::<i32>();
+                let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                for index in 0..bytes / size_of::<i32>() {
+                    let descriptor = data.add(index).read_unaligned();
+                    if came.descriptor.is_none() && !came.strange {
+                        came.descriptor = Some(descriptor);
+                    } else {
+                        came.strange = true;
+                        surplus(descriptor);
+                    }
+                }
+            }
+            next = libc::CMSG_NXTHDR(&raw const message, next);
+        }
+    }
+    // What comes with no bytes is nobody's question, and ends the connection.
+    if (came.strange || length == 0)
+        && let Some(first) = came.descriptor.take()
+    {
+        surplus(first);
+    }
+    Ok(came)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::fd::{FromRawFd, OwnedFd};
+    use std::os::unix::net::UnixStream;
+
+    fn socketpair() -> (OwnedFd, OwnedFd) {
+        let mut ends = [0; 2];
+        // SAFETY: a live place for two descriptors, which are this caller's.
+        unsafe {
+            assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr()), 0);
+            (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+        }
+    }
+
+    #[test]
+    fn one_descriptor_arrives_and_more_are_left_over() {
+        let (one, two) = UnixStream::pair().unwrap();
+        send(one.as_raw_fd(), b"abc", Some(one.as_raw_fd())).unwrap();
+        let mut bytes = [0; 8];
+        let came = receive(two.as_raw_fd(), &mut bytes, |_| panic!("there was one")).unwrap();
+        assert_eq!((came.length, came.strange), (3, false));
+        let arrived = came.descriptor.unwrap();
+        assert_ne!(arrived, one.as_raw_fd());
+        let _ = beeline_shm::sys::close(arrived);
+        send(one.as_raw_fd(), b"x", None).unwrap();
+        let came = receive(two.as_raw_fd(), &mut bytes, |_| panic!("there was none")).unwrap();
+        assert_eq!((came.length, came.descriptor), (1, None));
+        assert_eq!(receive(two.as_raw_fd(), &mut bytes, |_| ()).err(), Some(Errno(libc::EAGAIN)));
+        // On a socket that keeps messages apart one may have no bytes; its descriptor is somebody's to close all the same.
+        let (packets, others) = socketpair();
+        send(packets.as_raw_fd(), b"", Some(one.as_raw_fd())).unwrap();
+        let mut left = Vec::new();
+        let came = receive(others.as_raw_fd(), &mut bytes, |fd| left.push(fd)).unwrap();
+        assert_eq!((came.length, came.descriptor, left.len()), (0, None, 1));
+        for fd in left {
+            let _ = beeline_shm::sys::close(fd);
+        }
+        drop(one);
+        assert_eq!(receive(two.as_raw_fd(), &mut bytes, |_| ()).unwrap().length, 0);
+    }
+}

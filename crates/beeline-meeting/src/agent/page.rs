@@ -1,0 +1,260 @@
+//! The page on which the agent tells of itself and of offers: a file that root writes, and everybody reads. It says when the agent
+//! ran last, and on which places of a map listeners lie that a client is on its way to, so that a server does not ask about
+//! connections that have no offer.
+//!
+//! It is a hint. Whoever could write a wrong one, root of the host or of a container that has put its own file there, holds
+//! up its own readers, and nobody else.
+
+use beeline_wire::agent::{PAGE_PATH, PLACES};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use beeline_shm::sys::{self, call};
+
+use crate::lock::Lock;
+use crate::{Errno, kernel};
+
+const PAGE_BYTES: usize = 4096;
+const MAP_WORDS: usize = PLACES as usize / 32;
+const _: () = assert!(size_of::<Words>() <= PAGE_BYTES);
+
+/// The bit of a place, and the word of the map that it is in.
+fn bit_of(place: u32) -> (usize, u32) {
+    ((place / 32) as usize, 1 << (place % 32))
+}
+
+/// What is written on it.
+#[derive(Debug)]
+#[repr(C)]
+struct Words {
+    /// When the agent ran last, by the monotonic clock.
+    beat_ns: AtomicU64,
+    /// Offers, and clients that are on their way.
+    offers: AtomicU32,
+    /// Clients of whom nobody knows where they will come out.
+    probes: AtomicU32,
+    /// A bit for each place, set while there is an offer for a listener whose place it is.
+    map: [AtomicU32; MAP_WORDS],
+}
+
+/// The agent's own mapping of the page.
+#[derive(Debug)]
+pub struct Page {
+    words: &'static Words,
+    /// How many offers there are at each place.
+    at_place: std::vec::Vec<u32>,
+    offers: u32,
+    probes: u32,
+}
+
+impl Page {
+    /// Makes the file anew, in one step for who looks for it. Who has mapped an old one, of an agent that was killed, looks.
+    ///
+    /// # Errors
+    /// Those of the file, and of mmap(2).
+    pub fn create(path: &Path) -> std::io::Result<Page> {
+        let new = path.with_extension("new");
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
+        file.set_len(PAGE_BYTES as u64)?;
+        let mapped = map(file.as_raw_fd(), libc::PROT_READ | libc::PROT_WRITE, 0);
+        let words = mapped.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
+        let page = Page { words, at_place: std::vec![0; PLACES as usize], offers: 0, probes: 0 };
+        page.beat();
+        // Whatever the process's mask is.
+        file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        let old = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(path);
+        fs::rename(&new, path)?;
+        if let Ok(mut old) = old {
+            old.write_all(&[0; size_of::<u64>()])?;
+        }
+        Ok(page)
+    }
+
+    /// The agent runs.
+    pub fn beat(&self) {
+        self.words.beat_ns.store(kernel::now_ns(), Release);
+    }
+
+    /// The agent runs no more.
+    pub fn end(&self) {
+        self.words.beat_ns.store(0, Release);
+    }
+
+    /// A client is on its way to a listener with this place.
+    pub fn add(&mut self, place: u32) {
+        if let Some(count) = self.at_place.get_mut(place as usize) {
+            *count = count.saturating_add(1);
+        }
+        self.offers = self.offers.saturating_add(1);
+        self.tell(place);
+    }
+
+    /// It is no more.
+    pub fn remove(&mut self, place: u32) {
+        if let Some(count) = self.at_place.get_mut(place as usize) {
+            *count = count.saturating_sub(1);
+        }
+        self.offers = self.offers.saturating_sub(1);
+        self.tell(place);
+    }
+
+    /// So many clients are on their way to nobody knows where.
+    pub fn set_probes(&mut self, probes: u32) {
+        self.probes = probes;
+        self.words.probes.store(probes, Release);
+        self.words.offers.store(self.offers.saturating_add(probes), Release);
+    }
+
+    fn tell(&self, place: u32) {
+        let (word, bit) = bit_of(place);
+        let any = self.at_place.get(place as usize).is_some_and(|count| *count != 0);
+        if let Some(word) = self.words.map.get(word) {
+            let rest = word.load(Relaxed) & !bit;
+            word.store(if any { rest | bit } else { rest }, Release);
+        }
+        self.words.offers.store(self.offers.saturating_add(self.probes), Release);
+    }
+}
+
+/// Maps the page, at `place` if that is not 0.
+fn map(file: i32, protection: i32, place: usize) -> Result<&'static Words, Errno> {
+    let kind = if place == 0 { libc::MAP_SHARED } else { libc::MAP_SHARED | libc::MAP_FIXED };
+    let args = [place, PAGE_BYTES, protection as usize, kind as usize, file as usize, 0];
+    // SAFETY: a new mapping, where the kernel likes, or in place of one of this module, which readers may be at: they
+    // find the new page's words, and never nothing.
+    let address = unsafe { call(libc::SYS_mmap, args) }?;
+    // SAFETY: mapped above, aligned as pages are, and never unmapped; atomics are valid whatever their bytes.
+    Ok(unsafe { &*(address as *const Words) })
+}
+
+/// Where this process has mapped the page that it found last; null for nowhere.
+static SEEN: AtomicPtr<Words> = AtomicPtr::new(core::ptr::null_mut());
+/// The inode of that page's file.
+static INODE: AtomicU64 = AtomicU64::new(0);
+/// Guards both against another thread that takes a page.
+static LOCK: Lock = Lock::new();
+
+fn words() -> Option<&'static Words> {
+    // SAFETY: null, or a page that stays mapped.
+    unsafe { SEEN.load(Acquire).as_ref() }
+}
+
+/// Whether the agent has shown itself within this time. Without a page it has not.
+#[inline]
+pub fn is_fresh(now_ns: u64, within_ns: u64) -> bool {
+    // A clock that is another one, in a time namespace, tells nothing.
+    let beat_ns = words().map_or(0, |words| words.beat_ns.load(Relaxed));
+    beat_ns != 0 && now_ns.abs_diff(beat_ns) < within_ns
+}
+
+/// Whether there are offers for a listener with this place, perhaps.
+#[inline]
+pub fn tells_of(place: u32) -> bool {
+    let Some(words) = words() else { return false };
+    if words.offers.load(Relaxed) == 0 {
+        return false;
+    }
+    let (word, bit) = bit_of(place);
+    words.probes.load(Relaxed) != 0 || words.map.get(word).is_some_and(|word| word.load(Relaxed) & bit != 0)
+}
+
+/// Looks for the page's file.
+pub fn find() {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let args = [libc::AT_FDCWD as usize, PAGE_PATH.as_ptr() as usize, flags as usize, 0, 0, 0];
+    // SAFETY: a NUL-terminated path and plain numbers.
+    let opened = unsafe { call(libc::SYS_openat, args) };
+    if let Ok(file) = opened {
+        take(file as i32);
+        let _ = sys::close(file as i32);
+    }
+}
+
+/// Takes the page of a file, if it is as long as a page is. The caller closes the descriptor.
+fn take(file: i32) {
+    let Ok((id, size)) = beeline_shm::memfd::identify(file) else { return };
+    if size != PAGE_BYTES as u64 {
+        return;
+    }
+    let _guard = LOCK.lock();
+    let old = SEEN.load(Relaxed) as usize;
+    if old != 0 && INODE.load(Relaxed) == id.inode {
+        return;
+    }
+    if let Ok(words) = map(file, libc::PROT_READ, old) {
+        SEEN.store(core::ptr::from_ref(words).cast_mut(), Release);
+        INODE.store(id.inode, Relaxed);
+    }
+}
+
+/// In the child of a `fork`: nobody holds the lock.
+pub fn reset_after_fork() {
+    LOCK.reset();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON_NS: u64 = 3_600_000_000_000;
+
+    fn taken(path: &Path) {
+        take(File::open(path).unwrap().as_raw_fd());
+    }
+
+    #[test]
+    fn what_the_agent_tells_is_seen_and_a_new_agents_page_replaces_the_old_one() {
+        let path = std::env::temp_dir().join(std::format!("beeline-page-{}", std::process::id()));
+        let fresh = || is_fresh(kernel::now_ns(), SOON_NS);
+        assert!(!fresh() && !tells_of(7));
+        let mut first = Page::create(&path).unwrap();
+        taken(&path);
+        assert!(fresh() && !tells_of(7));
+        first.add(7);
+        first.add(7);
+        assert!(tells_of(7) && !tells_of(8));
+        first.remove(7);
+        assert!(tells_of(7));
+        first.remove(7);
+        assert!(!tells_of(7));
+        // Nobody knows where: it may be anywhere.
+        first.set_probes(1);
+        assert!(tells_of(7) && tells_of(8));
+        first.set_probes(0);
+        assert!(!tells_of(7));
+        first.add(8);
+        first.end();
+        assert!(!fresh());
+        let address = SEEN.load(Relaxed);
+        first.beat();
+        assert!(fresh());
+        let mut second = Page::create(&path).unwrap();
+        assert!(!fresh());
+        taken(&path);
+        assert_eq!(SEEN.load(Relaxed), address);
+        assert!(fresh() && !tells_of(8));
+        second.add(1);
+        assert!(tells_of(1));
+        // What is no page is not taken.
+        File::options().write(true).open(&path).unwrap().set_len(1).unwrap();
+        let third = path.with_extension("other");
+        std::fs::write(&third, b"x").unwrap();
+        taken(&third);
+        taken(Path::new("/dev/null"));
+        File::options().write(true).open(&path).unwrap().set_len(PAGE_BYTES as u64).unwrap();
+        assert_eq!(SEEN.load(Relaxed), address);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&third).unwrap();
+    }
+}

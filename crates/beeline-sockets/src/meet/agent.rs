@@ -1,0 +1,80 @@
+//! Meeting across network namespaces, through the host's agent.
+//!
+//! The kernel makes the TCP connection; then both ends learn from the agent that they hold its two ends, and go on over a
+//! lane, before the first byte. `docs/design/0008-namespaces.md` has the rules, which the comments here cite by number. The
+//! rooms: `client` and `server` (with `enroll`) are the two ends; what they have in common with the agent is
+//! [`beeline_meeting::agent`]. Without an agent everything is as if this module were not there.
+
+mod client;
+mod enroll;
+mod server;
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::flags;
+use beeline_stats::Reason;
+use beeline_stats::tunables::Policy;
+
+use super::listener::Listener;
+use super::pool::PooledLane;
+use crate::desc::Desc;
+use crate::side::state;
+use crate::{ending, kernel};
+
+pub(super) use client::{Unmet, attempt};
+pub(super) use enroll::enroll;
+pub(super) use server::came_over_tcp;
+
+/// How an attempt to connect has ended, if it was one.
+pub(super) enum Made {
+    /// There is a lane.
+    Lane {
+        /// Whether the socket is non-blocking.
+        nonblocking: bool,
+    },
+    /// The kernel was asked to connect, and this is its answer; why there is no lane.
+    Answered(Reason, i32),
+}
+
+/// Whether clients from other namespaces may have lanes: under the conditions that hold for those at the door.
+fn may_serve(listener: &Listener) -> bool {
+    let is_at_door = listener.door.get().is_some() && listener.serving.load(Relaxed) != 0;
+    is_at_door && listener.leaving.load(Relaxed) == 0 && crate::config().policy != Policy::Strict
+}
+
+/// Whether the TCP connection below a lane was cut, so that the lane has to end ("When a filter changes later").
+///
+/// Looked for by whoever is about to sleep for the connection, and now and then by who sends.
+pub(crate) fn end_if_cut(desc: &'static Desc) {
+    if desc.is_lane() && desc.side().is(state::CUTS) {
+        look_at_holder(desc);
+    }
+}
+
+#[cold]
+fn look_at_holder(desc: &'static Desc) {
+    let side = desc.side();
+    if side.is(state::RESET | state::PEER_CLOSED | state::OFFERED) {
+        return;
+    }
+    let Some(holder) = desc.pooled().and_then(PooledLane::holder) else { return };
+    // A peer that has closed its end has closed its holder, too: that is CLOSE_WAIT here, and no cut.
+    if kernel::tcp_state(holder) != Some(kernel::TCP_CLOSE) || desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0
+    {
+        return;
+    }
+    let errno = match kernel::getsockopt::<i32>(holder, libc::SOL_SOCKET, libc::SO_ERROR) {
+        Ok(errno) if errno != 0 => errno,
+        _ => libc::ECONNRESET,
+    };
+    ending::cut(desc, errno);
+}
+
+/// Asks the kernel to find out when nobody can be reached through a TCP connection any more.
+fn keep_alive(holder: i32) {
+    let tcp = [(libc::TCP_KEEPIDLE, 5), (libc::TCP_KEEPINTVL, 2), (libc::TCP_KEEPCNT, 3)];
+    for (name, value) in tcp {
+        let _ = kernel::setsockopt(holder, libc::IPPROTO_TCP, name, &value);
+    }
+    let _ = kernel::setsockopt(holder, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1i32);
+}

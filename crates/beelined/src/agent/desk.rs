@@ -1,0 +1,398 @@
+//! What the agent knows, and what it decides. Nothing in here waits, nor asks the kernel: [`super::serving`] does.
+//!
+//! 1. A client's query makes an offer, marked on the page ([`Desk::query`]); then the client gets its end of a lane, and the desk the
+//!    server's ([`Desk::offered`]).
+//! 2. That one is given to nobody before the client has said that its own end is in place, and the kernel over which connection
+//!    ([`Desk::confirmed`]). Whatever fails at the client before has no witness.
+//! 3. A server that asks before that waits ([`super::waiting`]), 20 ms at most. A client who lets servers wait too often has no offers
+//!    for the rest of a minute.
+//! 4. An offer is given once, to who holds the other end of that connection, by the kernel's word.
+//! 5. Everybody has a share of the agent's time: so many messages in a second ([`Desk::may_speak`]), so many announcements, and so
+//!    many probes, since all servers of the host ask for those.
+//!
+//! `C` is a carrier, `D` the server's end of a lane. Both are closed with care by whoever drops them last.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use beeline_meeting::agent::host::{Page, Pair};
+use beeline_wire::agent::{Answer, Besides};
+
+use super::offers::{Client, Content, Offer, Offers, Server, judge};
+use super::served::Served;
+use super::shares::{Holder, Limits, Room, Shares};
+use super::waiting::{Asked, Waiting};
+
+/// A carrier that says nothing.
+const SPEAKS_WITHIN: Duration = Duration::from_secs(4);
+/// An offer whose client left so soon was not left lying: its client has closed it, or has died.
+const HARDLY_OFFERED: Duration = Duration::from_millis(50);
+const CARRIERS: Limits = Limits { all: 4096, of_user: 2048, of_holder: 512 };
+/// Messages, carriers counted as such, in a second.
+const MESSAGES: Limits = Limits { all: usize::MAX, of_user: 65_536, of_holder: 16_384 };
+/// Announcements, in a second.
+const ANNOUNCED: Limits = Limits { all: 1024, of_user: 256, of_holder: 64 };
+/// Probes, in a second.
+const PROBES: Limits = Limits { all: 16, of_user: 8, of_holder: 4 };
+/// Servers that a client may let wait in vain, in a minute.
+const VAIN_MAX: Limits = Limits { all: usize::MAX, of_user: 64, of_holder: 16 };
+
+/// An answer to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Say<C, D> {
+    /// On this carrier.
+    pub to: C,
+    /// The answer.
+    pub answer: Answer,
+    /// What it says besides.
+    pub besides: Besides,
+    /// The lane that goes with it, which is the server's from now on.
+    pub with: Option<D>,
+}
+
+/// What becomes of a query.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Queried {
+    /// No.
+    No(Answer),
+    /// The destination seems to be served: there is to be a lane for this offer.
+    Likely(u32),
+    /// Nobody knows; the connection will tell.
+    Probe,
+}
+
+/// Counts within a stretch of time.
+#[derive(Debug)]
+struct Lately {
+    since: Instant,
+    lasts: Duration,
+    limits: Limits,
+    counts: Shares,
+}
+
+impl Lately {
+    fn new(lasts: Duration, limits: Limits, now: Instant) -> Self {
+        Self { since: now, lasts, limits, counts: Shares::new(limits) }
+    }
+
+    fn counts(&mut self, now: Instant) -> &mut Shares {
+        if now.saturating_duration_since(self.since) >= self.lasts {
+            (self.since, self.counts) = (now, Shares::new(self.limits));
+        }
+        &mut self.counts
+    }
+
+    /// Counts one more, if there is room.
+    fn take(&mut self, holder: Holder, now: Instant) -> bool {
+        self.counts(now).take(holder)
+    }
+}
+
+#[derive(Debug)]
+struct Entry<C> {
+    carrier: C,
+    holder: Holder,
+    /// The client's offer, until that says that it is connected.
+    offer: Option<u32>,
+    until: Instant,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Desk<C, D> {
+    cuts: bool,
+    has_ended: bool,
+    carriers: HashMap<u64, Entry<C>>,
+    by_time: BTreeMap<(Instant, u64), ()>,
+    /// Of each user, in the order in which they came.
+    by_user: BTreeMap<(u32, u64), ()>,
+    shares: Shares,
+    offers: Offers<D>,
+    waiting: Waiting,
+    served: Served,
+    messages: Lately,
+    announced: Lately,
+    probes: Lately,
+    vain: Lately,
+}
+
+impl<C: Clone, D: Clone> Desk<C, D> {
+    /// A desk at which nobody has been. `cuts`: whether lanes end with their TCP connections.
+    pub fn new(page: Page, cuts: bool, now: Instant) -> Self {
+        let second = Duration::from_secs(1);
+        Self {
+            cuts,
+            has_ended: false,
+            carriers: HashMap::new(),
+            by_time: BTreeMap::new(),
+            by_user: BTreeMap::new(),
+            shares: Shares::new(CARRIERS),
+            offers: Offers::new(page),
+            waiting: Waiting::default(),
+            served: Served::default(),
+            messages: Lately::new(second, MESSAGES, now),
+            announced: Lately::new(second, ANNOUNCED, now),
+            probes: Lately::new(second, PROBES, now),
+            vain: Lately::new(Duration::from_secs(60), VAIN_MAX, now),
+        }
+    }
+
+    /// When there is something to do, even if nothing happens.
+    pub fn deadline(&self) -> Option<Instant> {
+        let carrier = self.by_time.first_key_value().map(|(&(until, _), ())| until);
+        carrier.into_iter().chain(self.offers.deadline()).chain(self.waiting.deadline()).min()
+    }
+
+    /// Shows on the page that the agent runs, until it ends.
+    pub fn beat(&self) {
+        if !self.has_ended {
+            self.offers.page().beat();
+        }
+    }
+
+    /// Shows that it runs no more.
+    pub fn end(&mut self) {
+        self.has_ended = true;
+        self.offers.page().end();
+    }
+
+    // ---- carriers
+
+    /// A new carrier. False if there is no room for it. Carriers come with rising numbers.
+    pub fn come(&mut self, id: u64, carrier: C, holder: Holder, now: Instant) -> bool {
+        if let Room::InPlaceOf(user) = self.shares.room(holder) {
+            let oldest = self.by_user.range((user, 0)..=(user, u64::MAX)).next().map(|(&(_, id), ())| id);
+            if let Some(oldest) = oldest {
+                // Whoever waits there has its own patience.
+                let _ = self.gone(oldest);
+            }
+        }
+        let taken = self.may_speak(holder, now) && self.shares.take(holder);
+        if taken {
+            let until = now + SPEAKS_WITHIN;
+            self.by_time.insert((until, id), ());
+            self.by_user.insert((holder.0, id), ());
+            self.carriers.insert(id, Entry { carrier, holder, offer: None, until });
+        }
+        taken
+    }
+
+    /// Whether a holder has a message left in this second. It has one less then.
+    pub fn may_speak(&mut self, holder: Holder, now: Instant) -> bool {
+        self.messages.take(holder, now)
+    }
+
+    /// The same of announcements.
+    pub fn may_announce(&mut self, holder: Holder, now: Instant) -> bool {
+        self.announced.take(holder, now)
+    }
+
+    /// A carrier, and whose it is.
+    pub fn carrier(&self, id: u64) -> Option<(C, Holder)> {
+        self.carriers.get(&id).map(|entry| (entry.carrier.clone(), entry.holder))
+    }
+
+    /// A carrier has ended. A client that has not said that it is connected takes its offer with it.
+    pub fn gone(&mut self, id: u64) -> Vec<Say<C, D>> {
+        let Some(entry) = self.carriers.remove(&id) else { return Vec::new() };
+        self.by_time.remove(&(entry.until, id));
+        self.by_user.remove(&(entry.holder.0, id));
+        self.shares.give(entry.holder);
+        entry.offer.map(|offer| self.forget(offer)).unwrap_or_default()
+    }
+
+    fn say(&self, carrier: u64, answer: Answer, besides: Besides, with: Option<D>) -> Vec<Say<C, D>> {
+        let entry = self.carriers.get(&carrier);
+        entry.map(|entry| Say { to: entry.carrier.clone(), answer, besides, with }).into_iter().collect()
+    }
+
+    fn plainly(&self, carrier: u64, answer: Answer) -> Vec<Say<C, D>> {
+        self.say(carrier, answer, Besides::default(), None)
+    }
+
+    // ---- clients
+
+    /// A client of these groups asks. `learn`: whether a probe is worth its while where nobody is known.
+    pub fn query(&mut self, id: u64, destination: SocketAddr, groups: u64, learn: bool, now: Instant) -> Queried {
+        let Some(entry) = self.carriers.get(&id).filter(|entry| entry.offer.is_none() && groups != 0) else {
+            return Queried::No(Answer::Refused);
+        };
+        let holder = entry.holder;
+        let places = self.served.likely(destination, holder, groups, now);
+        if places.is_empty() {
+            let may_learn = learn && !self.served.is_barred(destination, holder, now);
+            if !may_learn || !self.probes.take(holder, now) {
+                return Queried::No(Answer::Unknown);
+            }
+        } else if !self.vain.counts(now).has_room(holder) {
+            return Queried::No(Answer::Full);
+        }
+        if let Room::InPlaceOf(user) = self.offers.room(holder)
+            && let Some(oldest) = self.offers.oldest_of(user)
+        {
+            // Whoever waits for it has its own patience.
+            let _ = self.forget(oldest);
+        }
+        let is_likely = !places.is_empty();
+        let Some(offer) = self.offers.reserve(Client { destination, holder, groups }, places, now) else {
+            return Queried::No(Answer::Full);
+        };
+        if is_likely {
+            return Queried::Likely(offer);
+        }
+        if let Some(entry) = self.carriers.get_mut(&id) {
+            entry.offer = Some(offer);
+        }
+        Queried::Probe
+    }
+
+    /// There is a lane for an offer. False if the client has gone meanwhile.
+    pub fn offered(&mut self, id: u64, offer: u32, parcel: D) -> bool {
+        let is_there = match self.carriers.get_mut(&id) {
+            Some(entry) => {
+                entry.offer = Some(offer);
+                self.offers.offer(offer, parcel)
+            }
+            None => false,
+        };
+        if !is_there {
+            let _ = self.forget(offer);
+        }
+        is_there
+    }
+
+    /// An offer ends. Who waits for it perhaps hears that there is none.
+    pub fn forget(&mut self, offer: u32) -> Vec<Say<C, D>> {
+        let empty = self.offers.remove(offer).map(|(_, empty)| empty).unwrap_or_default();
+        self.nobody_comes(empty)
+    }
+
+    /// Nobody is on the way to these places any more.
+    fn nobody_comes(&mut self, places: Vec<u32>) -> Vec<Say<C, D>> {
+        let in_vain = places.into_iter().flat_map(|place| self.waiting.take_all(place)).collect::<Vec<_>>();
+        in_vain.into_iter().flat_map(|(_, asked)| self.plainly(asked.carrier, Answer::None)).collect()
+    }
+
+    /// The client's end is in place, over this connection by the kernel's word, if it is one; with its address the client is in these
+    /// groups. It hears that, and so does who waits for it.
+    pub fn confirmed(&mut self, id: u64, pair: Option<Pair>, groups: u64, now: Instant) -> Vec<Say<C, D>> {
+        let offer = self.carriers.get_mut(&id).and_then(|entry| entry.offer.take());
+        let Some(offer) = offer else { return self.plainly(id, Answer::Refused) };
+        let Some((pair, empty)) = pair.and_then(|pair| Some((pair, self.offers.confirm(offer, pair, groups, now)?)))
+        else {
+            // The lane is closed, and the client goes on over TCP.
+            let mut says = self.forget(offer);
+            says.extend(self.plainly(id, Answer::Unproved));
+            return says;
+        };
+        let mut says = self.plainly(id, Answer::Done);
+        if let Some(asked) = self.waiting.take(pair) {
+            says.extend(self.answer(offer, &asked, now));
+        } else if let Some(asked) = self.waiting.remembered(pair, now) {
+            // The server has gone on over TCP.
+            self.learn(offer, &asked, now);
+            says.extend(self.forget(offer));
+        }
+        says.extend(self.nobody_comes(empty));
+        says
+    }
+
+    /// The client's end of an offer's lane is closed: it has been taken back, or its client has died. What that has written is
+    /// kept for its server.
+    pub fn hung_up(&mut self, offer: u32, now: Instant) {
+        let Some(Offer { client, content: Content::Confirmed(..), since, .. }) = self.offers.get(offer) else {
+            return;
+        };
+        if now.saturating_duration_since(*since) >= HARDLY_OFFERED {
+            self.served.disappointed(client.destination, client.holder, now);
+        }
+    }
+
+    // ---- servers
+
+    /// A server serves these addresses, each with the groups that it is in there.
+    pub fn announced(&mut self, holder: Holder, addresses: impl IntoIterator<Item = (SocketAddr, u64)>, now: Instant) {
+        for (address, groups) in addresses {
+            if groups != 0 {
+                self.served.announced(address, Server { holder, groups }, now);
+            }
+        }
+    }
+
+    /// A server has accepted this connection.
+    pub fn asked(&mut self, pair: Pair, asked: Asked, now: Instant) -> Vec<Say<C, D>> {
+        if let Some(offer) = self.offers.of_pair(pair) {
+            return self.answer(offer, &asked, now);
+        }
+        if self.offers.open_at(asked.place).next().is_some() && self.waiting.add(pair, asked) {
+            return Vec::new();
+        }
+        if self.offers.has_probes() {
+            self.waiting.remember(pair, asked, now);
+        }
+        self.plainly(asked.carrier, Answer::None)
+    }
+
+    /// The answer to a server about the offer for its connection, which ends by it.
+    fn answer(&mut self, offer: u32, asked: &Asked, now: Instant) -> Vec<Say<C, D>> {
+        self.learn(offer, asked, now);
+        let Some((Offer { client, content, .. }, empty)) = self.offers.remove(offer) else { return Vec::new() };
+        let mut says = match content {
+            Content::Confirmed(parcel, _) if judge(&client, &asked.server).is_ok() => {
+                let own_user = client.holder.0 == 0 || client.holder.0 == asked.server.holder.0;
+                self.say(asked.carrier, Answer::Lane, Besides { cuts: self.cuts, own_user }, Some(parcel))
+            }
+            // If there is a lane it is closed, and the client goes on over TCP at once.
+            _ => self.plainly(asked.carrier, Answer::None),
+        };
+        says.extend(self.nobody_comes(empty));
+        says
+    }
+
+    /// What a question tells of where its server can be found.
+    fn learn(&mut self, offer: u32, asked: &Asked, now: Instant) {
+        let Some(Offer { client, .. }) = self.offers.get(offer) else { return };
+        if asked.server.groups != 0 && client.holder.1 != asked.server.holder.1 {
+            let (destination, holder) = (client.destination, client.holder);
+            self.served.reached(destination, holder, asked.server, (asked.at, asked.is_own), now);
+        }
+    }
+
+    // ---- time
+
+    /// What is over by now is over.
+    pub fn expire(&mut self, now: Instant) -> Vec<Say<C, D>> {
+        let mut says = Vec::new();
+        while let Some((_, asked)) = self.waiting.expired(now) {
+            // Those that were on their way all the time are to blame, each once.
+            let slow = self.offers.open_at(asked.place).filter(|offer| offer.since <= asked.since);
+            let slow: HashSet<Holder> = slow.map(|offer| offer.client.holder).collect();
+            for holder in slow {
+                self.vain.take(holder, now);
+            }
+            says.extend(self.plainly(asked.carrier, Answer::None));
+        }
+        while let Some(id) = self.offers.expired(now) {
+            if let Some(Offer { client, content, .. }) = self.offers.get(id) {
+                let (destination, holder) = (client.destination, client.holder);
+                match content {
+                    Content::Confirmed(..) => self.served.disappointed(destination, holder, now),
+                    Content::Probe | Content::Probed(_) => self.served.fruitless(destination, holder, now),
+                    _ => {}
+                }
+            }
+            says.extend(self.forget(id));
+        }
+        while let Some((&(until, id), ())) = self.by_time.first_key_value() {
+            if until > now {
+                break;
+            }
+            says.extend(self.gone(id));
+        }
+        says
+    }
+}
+
+#[cfg(test)]
+pub mod tests;

@@ -1,0 +1,197 @@
+//! Network namespaces, as they are found from a carrier that was made in one: their names and addresses.
+//!
+//! A namespace belongs to a stranger, who may give it as many addresses as he likes, and hold the locks under which they are
+//! told. So of its addresses only so many are read, by a thread that enters it, and whoever asks is in a section of
+//! [`super::care`].
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use beeline_meeting::agent::host as agent;
+use beeline_wire::addresses::{DATAGRAM_BYTES, dump, read};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+
+use super::rules::HOST;
+
+const NAMED: &str = "/run/netns";
+/// How long a name is known, and how long addresses are: names come and go.
+const NAME_KNOWN: Duration = Duration::from_secs(2);
+const ADDRESSES_KNOWN: Duration = Duration::from_secs(10);
+/// Within which addresses that were not found are not looked for again.
+const ADDRESSES_FRESH: Duration = Duration::from_secs(1);
+const KNOWN_MAX: usize = 4096;
+/// Addresses of a namespace that count, and datagrams that are read to find them.
+const ADDRESSES_MAX: usize = 256;
+const DATAGRAMS_MAX: usize = 16;
+
+/// The addresses of a namespace.
+pub type Addresses = Arc<HashSet<IpAddr>>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Namespaces {
+    home: File,
+    names: Mutex<HashMap<u64, (Instant, Option<String>)>>,
+    addresses: Mutex<HashMap<u64, (Instant, Addresses)>>,
+}
+
+impl Namespaces {
+    /// With the calling thread's own one as home.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { home: File::open("/proc/thread-self/ns/net")?, names: Mutex::default(), addresses: Mutex::default() })
+    }
+
+    /// Does something in the namespace that a carrier was made in. None where that cannot be entered.
+    pub fn within<R>(&self, carrier: i32, inside: impl FnOnce() -> R) -> Option<R> {
+        let there = agent::namespace_of(carrier).ok()?;
+        setns(there.as_fd(), CloneFlags::CLONE_NEWNET).ok()?;
+        let result = inside();
+        if setns(self.home.as_fd(), CloneFlags::CLONE_NEWNET).is_err() {
+            // A thread that is somewhere else must not go on, and connections do not need this process.
+            std::process::abort();
+        }
+        Some(result)
+    }
+
+    /// The name of the namespace that a carrier was made in; `cookie` is that namespace's.
+    pub fn name(&self, cookie: u64, carrier: i32, now: Instant) -> Option<String> {
+        known(&self.names, cookie, now, NAME_KNOWN).unwrap_or_else(|| {
+            let name = agent::namespace_of(carrier).ok().and_then(|namespace| name_of(&namespace));
+            keep(&self.names, cookie, now, name)
+        })
+    }
+
+    /// The addresses of that namespace, without those of its loopback. To be asked in a section of care.
+    pub fn addresses(&self, cookie: u64, carrier: i32, now: Instant) -> Addresses {
+        known(&self.addresses, cookie, now, ADDRESSES_KNOWN).unwrap_or_else(|| self.look(cookie, carrier, now))
+    }
+
+    /// Whether that namespace has an address. To be asked in a section of care.
+    pub fn has(&self, cookie: u64, carrier: i32, ip: IpAddr, now: Instant) -> bool {
+        if self.addresses(cookie, carrier, now).contains(&ip) {
+            return true;
+        }
+        // It may be new.
+        match known(&self.addresses, cookie, now, ADDRESSES_FRESH) {
+            Some(_) => false,
+            None => self.look(cookie, carrier, now).contains(&ip),
+        }
+    }
+
+    fn look(&self, cookie: u64, carrier: i32, now: Instant) -> Addresses {
+        let found = agent::namespace_of(carrier).map(addresses_in).unwrap_or_default();
+        keep(&self.addresses, cookie, now, Arc::new(found))
+    }
+}
+
+fn known<T: Clone>(all: &Mutex<HashMap<u64, (Instant, T)>>, cookie: u64, now: Instant, lasts: Duration) -> Option<T> {
+    let all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    let (since, known) = all.get(&cookie)?;
+    (now.saturating_duration_since(*since) < lasts).then(|| known.clone())
+}
+
+fn keep<T: Clone>(all: &Mutex<HashMap<u64, (Instant, T)>>, cookie: u64, now: Instant, found: T) -> T {
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    if all.len() >= KNOWN_MAX {
+        all.retain(|_, (since, _)| now.saturating_duration_since(*since) < ADDRESSES_FRESH);
+        if all.len() >= KNOWN_MAX {
+            all.clear();
+        }
+    }
+    all.insert(cookie, (now, found.clone()));
+    found
+}
+
+fn name_of(namespace: &OwnedFd) -> Option<String> {
+    let identity = |file: &File| file.metadata().map(|about| (about.dev(), about.ino())).ok();
+    let wanted = identity(&File::from(namespace.try_clone().ok()?))?;
+    if File::open("/proc/self/ns/net").ok().and_then(|file| identity(&file)) == Some(wanted) {
+        return Some(HOST.into());
+    }
+    let is_it = |entry: &std::fs::DirEntry| {
+        std::fs::metadata(entry.path()).is_ok_and(|about| (about.dev(), about.ino()) == wanted)
+    };
+    let mut entries = std::fs::read_dir(NAMED).ok()?.flatten();
+    entries.find(is_it)?.file_name().into_string().ok()
+}
+
+/// The addresses of a namespace, found by a thread that enters it.
+fn addresses_in(namespace: OwnedFd) -> HashSet<IpAddr> {
+    let inside = move || -> nix::Result<HashSet<IpAddr>> {
+        setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)?;
+        let netlink =
+            socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
+        setsockopt(&netlink, sockopt::ReceiveTimeout, &TimeVal::new(1, 0))?;
+        nix::sys::socket::connect(netlink.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
+        send(netlink.as_raw_fd(), &dump(1), MsgFlags::empty())?;
+        let (mut found, mut bytes) = (HashSet::new(), vec![0; DATAGRAM_BYTES]);
+        for _ in 0..DATAGRAMS_MAX {
+            let length = recv(netlink.as_raw_fd(), &mut bytes, MsgFlags::empty())?;
+            let goes_on = read(bytes.get(..length).unwrap_or_default(), 1, |ip| {
+                if is_reachable(&ip) && found.len() < ADDRESSES_MAX {
+                    found.insert(ip);
+                }
+            });
+            if !goes_on || found.len() >= ADDRESSES_MAX {
+                break;
+            }
+        }
+        Ok(found)
+    };
+    let thread = std::thread::Builder::new().stack_size(128 << 10).spawn(inside);
+    thread.ok().and_then(|thread| thread.join().ok()).and_then(Result::ok).unwrap_or_default()
+}
+
+/// Whether an address leads from elsewhere to one namespace.
+fn is_reachable(ip: &IpAddr) -> bool {
+    !ip.is_loopback() && !matches!(ip, IpAddr::V6(v6) if is_link_local(v6))
+}
+
+/// An address that means another host on each link.
+fn is_link_local(ip: &Ipv6Addr) -> bool {
+    ip.is_unicast_link_local()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_namespace_is_the_hosts() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let Ok(namespace) = agent::namespace_of(socket.as_raw_fd()) else {
+            eprintln!("skipped: no power over the network namespace");
+            return;
+        };
+        let namespaces = Namespaces::new().unwrap();
+        let now = Instant::now();
+        assert_eq!(namespaces.name(1, socket.as_raw_fd(), now).as_deref(), Some(HOST));
+        let found = namespaces.addresses(1, socket.as_raw_fd(), now);
+        let wanted: HashSet<IpAddr> = nix::ifaddrs::getifaddrs()
+            .unwrap()
+            .filter_map(|interface| {
+                let address = interface.address?;
+                let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+                v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+            })
+            .filter(is_reachable)
+            .collect();
+        assert_eq!(*found, wanted);
+        assert_eq!(addresses_in(namespace), wanted);
+        assert_eq!(namespaces.within(socket.as_raw_fd(), || 7), Some(7));
+        assert_eq!(namespaces.within(-1, || 7), None);
+        assert!(!namespaces.has(1, socket.as_raw_fd(), "192.0.2.1".parse().unwrap(), now));
+    }
+}

@@ -1,0 +1,345 @@
+//! Where servers are known to run under Beeline: a guess, for clients that have not begun to connect.
+//!
+//! 1. A server's announcement makes its addresses known, those that the kernel says its namespace has; so does a connection of
+//!    which it has asked.
+//! 2. Where a client wanted to go is its own word. If the connection came out at another address (a service address), that
+//!    place is known to this client's user in this client's namespace only.
+//! 3. A destination at which nobody took a client's offer is left to TCP for [`BARRED`], for that client's user and namespace;
+//!    unless an offer was asked for there lately: then its server is slow.
+//! 4. A connection whose server did not ask leaves its destination to TCP for [`FRUITLESS`], in the same way.
+//! 5. One address may be served in several namespaces. Which of them a client reaches is for the kernel to say; its offer is marked for
+//!    [`MARKS_MAX`] of them.
+//! 6. What is remembered is bounded, in all, for each user, and for each user in each namespace. The oldest goes, found by its
+//!    age and not by a search, and what nobody has announced for [`FORGOTTEN`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use beeline_wire::agent::place_of;
+
+use super::offers::Server;
+use super::shares::{Holder, Limits, Room, Shares};
+
+/// How long a disappointment lasts.
+const BARRED: Duration = Duration::from_secs(60);
+/// How long it counts that a destination's server did not ask.
+const FRUITLESS: Duration = Duration::from_secs(10);
+/// How long a server that has asked for an offer counts as one that does.
+const PROVEN: Duration = Duration::from_secs(20);
+/// How long a place is known.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+const PLACES: Limits = Limits { all: 16_384, of_user: 8192, of_holder: 2048 };
+const BARRED_MAX: usize = 16_384;
+/// How often those that are over are swept out, at most.
+const SWEPT: Duration = Duration::from_secs(1);
+/// Namespaces at one address.
+const SHARERS_MAX: usize = 256;
+
+/// Listeners that an offer is marked for.
+const MARKS_MAX: usize = 8;
+
+/// A namespace in which an address is served.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    server: Server,
+    /// The listener's own port.
+    port: u16,
+    /// For whom only, if not for everybody.
+    only: Option<Holder>,
+    seen: Instant,
+    proven: Option<Instant>,
+    /// Its number in the order of what was seen.
+    order: u64,
+}
+
+impl Place {
+    /// Who has caused it, and pays for it.
+    fn payer(&self) -> Holder {
+        self.only.unwrap_or(self.server.holder)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Served {
+    places: HashMap<SocketAddr, Vec<Place>>,
+    /// Of each who pays, and of each user, what was seen longest ago comes first.
+    by_payer: BTreeMap<(Holder, u64), SocketAddr>,
+    by_user: BTreeMap<(u32, u64), SocketAddr>,
+    seen: u64,
+    shares: Shares,
+    barred: HashMap<(SocketAddr, Holder), Instant>,
+    sweep_at: Instant,
+}
+
+impl Default for Served {
+    fn default() -> Self {
+        Self {
+            places: HashMap::new(),
+            by_payer: BTreeMap::new(),
+            by_user: BTreeMap::new(),
+            seen: 0,
+            shares: Shares::new(PLACES),
+            barred: HashMap::new(),
+            sweep_at: Instant::now(),
+        }
+    }
+}
+
+impl Served {
+    /// A server says that it serves an address, which is its namespace's.
+    pub fn announced(&mut self, address: SocketAddr, server: Server, now: Instant) {
+        let port = address.port();
+        self.insert(address, Place { server, port, only: None, seen: now, proven: None, order: 0 });
+    }
+
+    /// A client's connection to `destination` has come to the server, at this address, and the server has asked for its offer.
+    /// `is_own`: the address is one of its namespace's.
+    pub fn reached(
+        &mut self,
+        destination: SocketAddr,
+        client: Holder,
+        server: Server,
+        (at, is_own): (SocketAddr, bool),
+        now: Instant,
+    ) {
+        self.barred.remove(&(destination, client));
+        let place = Place { server, port: at.port(), only: None, seen: now, proven: Some(now), order: 0 };
+        if is_own {
+            self.insert(at, place);
+        }
+        if !is_own || at != destination {
+            self.insert(destination, Place { only: Some(client), ..place });
+        }
+    }
+
+    /// A client's connection has come to nobody who asked.
+    pub fn fruitless(&mut self, address: SocketAddr, client: Holder, now: Instant) {
+        self.bar(address, client, now, FRUITLESS);
+    }
+
+    /// Nobody there took this client's offer.
+    pub fn disappointed(&mut self, address: SocketAddr, client: Holder, now: Instant) {
+        let is_slow = |place: &Place| place.proven.is_some_and(|at| now.saturating_duration_since(at) < PROVEN);
+        if self.places.get(&address).is_some_and(|places| places.iter().any(is_slow)) {
+            return;
+        }
+        self.bar(address, client, now, BARRED);
+    }
+
+    fn bar(&mut self, address: SocketAddr, client: Holder, now: Instant, lasts: Duration) {
+        if self.barred.len() >= BARRED_MAX {
+            // Not each time: those that stand hold for a while.
+            if now < self.sweep_at {
+                return;
+            }
+            self.sweep_at = now + SWEPT;
+            self.barred.retain(|_, until| *until > now);
+        }
+        if self.barred.len() < BARRED_MAX {
+            self.barred.insert((address, client), now + lasts);
+        }
+    }
+
+    /// Whether this client is to leave a destination to TCP.
+    pub fn is_barred(&self, address: SocketAddr, client: Holder, now: Instant) -> bool {
+        self.barred.get(&(address, client)).is_some_and(|until| *until > now)
+    }
+
+    /// The places, on the agent's page, of the listeners that a client of these groups may find there.
+    pub fn likely(&self, address: SocketAddr, client: Holder, groups: u64, now: Instant) -> Vec<u32> {
+        if self.is_barred(address, client, now) {
+            return Vec::new();
+        }
+        let fits = |place: &&Place| {
+            place.server.holder.1 != client.1
+                && place.server.groups & groups != 0
+                && place.only.is_none_or(|only| only == client)
+                && now.saturating_duration_since(place.seen) < FORGOTTEN
+        };
+        let mut marks = Vec::new();
+        let mut places: Vec<&Place> = self.places.get(&address).into_iter().flatten().filter(fits).collect();
+        // Those that asked lately first, so that nobody is crowded out by who only announces himself there.
+        places.sort_by_key(|place| std::cmp::Reverse(place.proven));
+        for place in places {
+            let mark = place_of(place.server.holder.1, place.port);
+            if !marks.contains(&mark) && marks.len() < MARKS_MAX {
+                marks.push(mark);
+            }
+        }
+        marks
+    }
+
+    fn insert(&mut self, address: SocketAddr, mut new: Place) {
+        self.seen += 1;
+        new.order = self.seen;
+        let known = self.places.get_mut(&address).into_iter().flatten();
+        let is_same = |place: &&mut Place| {
+            (place.server.holder, place.only, place.port) == (new.server.holder, new.only, new.port)
+        };
+        if let Some(place) = known.into_iter().find(is_same) {
+            new.proven = new.proven.or(place.proven);
+            let old = std::mem::replace(place, new);
+            self.note(address, Some(&old), Some(&new));
+            return;
+        }
+        match self.shares.room(new.payer()) {
+            Room::Yes => {}
+            Room::No => {
+                // Whoever has all that one may have in a namespace loses some of that; else it is the user's.
+                let has_all = self.shares.of_holder(new.payer()) >= PLACES.of_holder;
+                let oldest =
+                    if has_all { self.oldest_of_payer(new.payer()) } else { self.oldest_of_user(new.payer().0) };
+                oldest.into_iter().for_each(|oldest| self.forget(oldest));
+            }
+            Room::InPlaceOf(user) => self.oldest_of_user(user).into_iter().for_each(|oldest| self.forget(oldest)),
+        }
+        let places = self.places.entry(address).or_default();
+        if places.len() < SHARERS_MAX && self.shares.take(new.payer()) {
+            places.push(new);
+            self.note(address, None, Some(&new));
+        } else if places.is_empty() {
+            self.places.remove(&address);
+        }
+    }
+
+    /// Keeps the order of what was seen.
+    fn note(&mut self, address: SocketAddr, old: Option<&Place>, new: Option<&Place>) {
+        if let Some(old) = old {
+            self.by_payer.remove(&(old.payer(), old.order));
+            self.by_user.remove(&(old.payer().0, old.order));
+        }
+        if let Some(new) = new {
+            self.by_payer.insert((new.payer(), new.order), address);
+            self.by_user.insert((new.payer().0, new.order), address);
+        }
+    }
+
+    fn oldest_of_payer(&self, payer: Holder) -> Option<(SocketAddr, u64)> {
+        let oldest = self.by_payer.range((payer, 0)..=(payer, u64::MAX)).next();
+        oldest.map(|(&(_, order), &address)| (address, order))
+    }
+
+    fn oldest_of_user(&self, user: u32) -> Option<(SocketAddr, u64)> {
+        let oldest = self.by_user.range((user, 0)..=(user, u64::MAX)).next();
+        oldest.map(|(&(_, order), &address)| (address, order))
+    }
+
+    fn forget(&mut self, (address, order): (SocketAddr, u64)) {
+        let Some(places) = self.places.get_mut(&address) else { return };
+        let Some(index) = places.iter().position(|place| place.order == order) else { return };
+        let old = places.swap_remove(index);
+        if places.is_empty() {
+            self.places.remove(&address);
+        }
+        self.note(address, Some(&old), None);
+        self.shares.give(old.payer());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], port))
+    }
+
+    fn server(user: u32, namespace: u64) -> Server {
+        Server { holder: (user, namespace), groups: 1 }
+    }
+
+    const CLIENT: Holder = (3, 6);
+
+    fn is_likely(served: &Served, address: SocketAddr, client: Holder, groups: u64, now: Instant) -> bool {
+        !served.likely(address, client, groups, now).is_empty()
+    }
+
+    #[test]
+    fn a_place_is_known_to_those_who_may_meet_it_from_elsewhere() {
+        let (mut served, now) = (Served::default(), Instant::now());
+        served.announced(at(1), server(0, 5), now);
+        assert!(is_likely(&served, at(1), CLIENT, 1, now));
+        assert!(!is_likely(&served, at(1), (3, 5), 1, now), "its own namespace");
+        assert!(!is_likely(&served, at(1), CLIENT, 2, now), "another group");
+        assert!(!is_likely(&served, at(2), CLIENT, 1, now), "another port");
+        assert!(!is_likely(&served, at(1), CLIENT, 1, now + FORGOTTEN));
+    }
+
+    #[test]
+    fn where_a_client_wanted_to_go_is_its_own_word_and_matters_to_no_other() {
+        let (mut served, now) = (Served::default(), Instant::now());
+        served.reached(at(80), CLIENT, server(0, 5), (at(8080), true), now);
+        assert!(is_likely(&served, at(80), CLIENT, 1, now) && is_likely(&served, at(8080), CLIENT, 1, now));
+        assert!(!is_likely(&served, at(80), (3, 7), 1, now) && is_likely(&served, at(8080), (3, 7), 1, now));
+    }
+
+    #[test]
+    fn a_disappointment_is_its_clients_own_and_only_a_connection_ends_it() {
+        let (mut served, now) = (Served::default(), Instant::now());
+        served.announced(at(1), server(0, 5), now);
+        served.disappointed(at(1), CLIENT, now);
+        assert!(!is_likely(&served, at(1), CLIENT, 1, now) && is_likely(&served, at(1), (4, 6), 1, now));
+        served.announced(at(1), server(0, 5), now);
+        assert!(!is_likely(&served, at(1), CLIENT, 1, now));
+        served.reached(at(1), CLIENT, server(0, 5), (at(1), true), now);
+        assert!(is_likely(&served, at(1), CLIENT, 1, now));
+        served.disappointed(at(1), CLIENT, now);
+        assert!(is_likely(&served, at(1), CLIENT, 1, now), "it is slow");
+        served.disappointed(at(1), CLIENT, now + PROVEN);
+        assert!(!is_likely(&served, at(1), CLIENT, 1, now + PROVEN));
+        assert!(is_likely(&served, at(1), CLIENT, 1, now + PROVEN + BARRED));
+    }
+
+    #[test]
+    fn a_user_who_announces_much_forgets_his_own() {
+        let (mut served, now) = (Served::default(), Instant::now());
+        served.announced(at(1), server(2, 1), now);
+        for port in 0..3000 {
+            served.announced(at(port), server(2, 2), now + Duration::from_millis(1 + u64::from(port)));
+        }
+        let mine = (0..3000).filter(|port| is_likely(&served, at(*port), CLIENT, 1, now)).count();
+        assert!((PLACES.of_holder - 1..=PLACES.of_holder + 1).contains(&mine), "{mine}");
+        assert!(is_likely(&served, at(2999), CLIENT, 1, now) && !is_likely(&served, at(10), CLIENT, 1, now));
+    }
+
+    /// A scan of all places for each address, under the desk's lock, was how one container held up the agent for all.
+    #[test]
+    fn the_oldest_is_found_by_its_age_and_all_is_counted() {
+        let (mut served, now) = (Served::default(), Instant::now());
+        for namespace in 0..20 {
+            for port in 0..1000 {
+                served.announced(at(port), server(2, namespace), now);
+            }
+        }
+        let count: usize = served.places.values().map(Vec::len).sum();
+        assert_eq!(
+            (count, served.by_payer.len(), served.by_user.len()),
+            (PLACES.of_user, PLACES.of_user, PLACES.of_user)
+        );
+        // Somebody else has room, and what was announced again is not the oldest any more.
+        served.announced(at(1), server(3, 99), now);
+        served.announced(at(999), server(2, 19), now);
+        assert_eq!(served.by_user.len(), PLACES.of_user + 1);
+        assert_ne!(served.oldest_of_payer((2, 19)).map(|(address, _)| address), Some(at(999)));
+        while let Some(oldest) = served.oldest_of_user(2).or_else(|| served.oldest_of_user(3)) {
+            served.forget(oldest);
+        }
+        assert!(served.places.is_empty() && served.by_payer.is_empty() && served.shares.is_unused());
+    }
+
+    #[test]
+    fn the_marks_are_those_of_the_listeners_own_ports() {
+        let (mut served, now) = (Served::default(), Instant::now());
+        for namespace in 5..15 {
+            served.announced(at(1), server(0, namespace), now);
+        }
+        assert_eq!(served.likely(at(1), CLIENT, 1, now).len(), MARKS_MAX);
+        served.reached(at(80), CLIENT, server(0, 5), (at(8080), true), now);
+        assert_eq!(served.likely(at(80), CLIENT, 1, now), [place_of(5, 8080)]);
+        served.fruitless(at(80), CLIENT, now);
+        assert!(served.likely(at(80), CLIENT, 1, now).is_empty() && served.is_barred(at(80), CLIENT, now));
+        assert!(!served.is_barred(at(80), CLIENT, now + FRUITLESS));
+    }
+}

@@ -1,0 +1,400 @@
+//! Questions and answers: what of them has to do with the kernel. What is decided, and who may, is the [`Desk`]'s.
+//!
+//! Any thread may take any event ([`super::threads`]). Each event comes once: a carrier is looked at again when what it has said
+//! is dealt with, one message at a time, so that no stranger has more than the turn of one message.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use beeline_meeting::agent::host::{self as agent, End, Page, Pair, Prover};
+use beeline_wire::agent::{Answer, Besides, PAGE, QUESTION_BYTES, Question, place_of, plain};
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{SockFlag, accept4};
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+use super::care::{Care, Strange};
+use super::desk::{Desk, Queried, Say};
+use super::namespaces::Namespaces;
+use super::offers::Server;
+use super::rules::{OnCut, Rules};
+use super::shares::Holder;
+use super::waiting::Asked;
+use crate::log::Seldom;
+
+/// Carriers accepted in one turn.
+const ACCEPTS_MAX: usize = 64;
+/// How long no carrier is accepted when there is no room for one.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What an event is about: a number of epoll.
+struct Token;
+
+impl Token {
+    const LISTENER: u64 = 1;
+    const TIMER: u64 = 2;
+    /// From here on carriers; below lanes, by their numbers.
+    const CARRIERS: u64 = 1 << 40;
+    const LANES: u64 = 1 << 33;
+}
+
+type Descriptor = Arc<Strange>;
+
+/// See the module.
+pub struct Serving {
+    rules: Rules,
+    epoll: Epoll,
+    listener: OwnedFd,
+    timer: Mutex<(TimerFd, Option<Instant>)>,
+    care: Arc<Care>,
+    desk: Mutex<Desk<Descriptor, Descriptor>>,
+    namespaces: Namespaces,
+    /// None where the kernel does not let us.
+    prover: Option<Prover>,
+    next_carrier: AtomicU64,
+    trouble: Seldom,
+}
+
+impl Serving {
+    /// An agent that serves a listener. Without a prover it says so to all who ask.
+    pub fn new(rules: Rules, epoll: Epoll, listener: OwnedFd, prover: Option<Prover>) -> anyhow::Result<Self> {
+        let page = Page::create(Path::new(PAGE));
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
+        epoll.add(&timer, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, Token::TIMER))?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, Token::LISTENER))?;
+        let page = page.context("cannot make the page of offers")?;
+        let desk = Desk::new(page, rules.on_cut == OnCut::Cut, Instant::now());
+        Ok(Self {
+            rules,
+            epoll,
+            listener,
+            timer: Mutex::new((timer, None)),
+            care: Arc::default(),
+            desk: Mutex::new(desk),
+            namespaces: Namespaces::new().context("cannot open this network namespace")?,
+            prover,
+            next_carrier: AtomicU64::new(Token::CARRIERS),
+            trouble: Seldom::new(),
+        })
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk<Descriptor, Descriptor>> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says to all who read the page that this agent runs.
+    pub fn beat(&self) {
+        self.desk().beat();
+    }
+
+    /// Nobody can connect any more.
+    pub fn close(&self) {
+        self.desk().end();
+        let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
+    }
+
+    /// Waits for an event, and tells which; none when the time is over.
+    pub fn wait(&self, timeout: EpollTimeout) -> Option<u64> {
+        let mut events = [EpollEvent::empty()];
+        match self.epoll.wait(&mut events, timeout) {
+            Ok(1) => Some(events[0].data()),
+            _ => None,
+        }
+    }
+
+    /// Deals with an event, and closes what need not be open any more.
+    pub fn deal_with(&self, event: u64) {
+        let now = Instant::now();
+        match event {
+            Token::LISTENER => self.accept(now),
+            Token::TIMER => self.time(now),
+            id if id >= Token::CARRIERS => self.hear(id, now),
+            id => self.desk().hung_up(u32::try_from(id - Token::LANES).unwrap_or(0), now),
+        }
+        self.set_timer(event == Token::TIMER);
+        self.care.work();
+    }
+
+    fn time(&self, now: Instant) {
+        {
+            let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = timer.0.wait();
+            timer.1 = None;
+        }
+        let says = self.desk().expire(now);
+        self.say_all(says);
+    }
+
+    /// Sets the timer, if something is due before it. `rung`: it is to be watched again.
+    fn set_timer(&self, rung: bool) {
+        let Some(due) = self.desk().deadline() else {
+            return if rung {
+                self.again(Token::TIMER)
+            };
+        };
+        {
+            let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
+            if timer.1.is_none_or(|set| due < set) {
+                let left = due.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+                if timer.0.set(Expiration::OneShot(left.into()), TimerSetTimeFlags::empty()).is_ok() {
+                    timer.1 = Some(due);
+                }
+            }
+        }
+        if rung {
+            self.again(Token::TIMER);
+        }
+    }
+
+    /// The listener's, or the timer's, next event is wanted.
+    fn again(&self, token: u64) {
+        let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, token);
+        let _ = match token {
+            Token::LISTENER => self.epoll.modify(&self.listener, &mut event),
+            _ => self.epoll.modify(&self.timer.lock().unwrap_or_else(PoisonError::into_inner).0, &mut event),
+        };
+    }
+
+    fn accept(&self, now: Instant) {
+        for _ in 0..ACCEPTS_MAX {
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let fd = match accept4(self.listener.as_raw_fd(), flags) {
+                Ok(fd) => fd,
+                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
+                    // It would be told of the same carrier at once again, and again.
+                    std::thread::sleep(PAUSE);
+                    break;
+                }
+                Err(_) => break,
+            };
+            let Some(holder) = agent::holder_of(fd) else {
+                // Not a socket that anybody could have written to.
+                drop(self.care.of(fd, (0, 0)));
+                continue;
+            };
+            let socket = Arc::new(self.care.of(fd, holder));
+            let id = self.next_carrier.fetch_add(1, Relaxed);
+            if !self.desk().come(id, Arc::clone(&socket), holder, now) {
+                say(&socket, Answer::Full, Besides::default(), None);
+                continue;
+            }
+            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, id);
+            if agent::borrowed(fd, |fd: BorrowedFd<'_>| self.epoll.add(fd, event)).is_err() {
+                self.end(id);
+            }
+        }
+        self.again(Token::LISTENER);
+    }
+
+    fn end(&self, id: u64) {
+        let says = self.desk().gone(id);
+        self.say_all(says);
+    }
+
+    fn say_all(&self, says: Vec<Say<Descriptor, Descriptor>>) {
+        for Say { to, answer, besides, with } in says {
+            if let Some(lane) = &with {
+                // It goes on in the server's hands, where its end is none of ours.
+                let _ = agent::borrowed(lane.fd(), |fd: BorrowedFd<'_>| self.epoll.delete(fd));
+            }
+            say(&to, answer, besides, with.as_ref().map(|lane| lane.fd()));
+        }
+    }
+
+    /// Takes one message of a carrier.
+    fn hear(&self, id: u64, now: Instant) {
+        let known = self.desk().carrier(id);
+        let Some((carrier, holder)) = known else { return };
+        if self.care.is_clogged(holder) {
+            // It is left as it is, and ends in its time.
+            return;
+        }
+        let mut bytes = [0; QUESTION_BYTES + 1];
+        let came = agent::receive(carrier.fd(), &mut bytes, |fd| drop(self.care.of(fd, holder)));
+        match came {
+            Ok(came) if came.length != 0 => {
+                let sent = came.descriptor.map(|fd| self.care.of(fd, holder));
+                let question = match Question::decode(&bytes[..came.length.min(bytes.len())]) {
+                    Ok(question) if !came.strange && sent.is_none() => question,
+                    Ok(_) => return self.refuse(id, &carrier, Answer::Refused),
+                    Err(answer) => return self.refuse(id, &carrier, answer),
+                };
+                if !self.desk().may_speak(holder, now) {
+                    return self.refuse(id, &carrier, Answer::Full);
+                }
+                self.take(id, &carrier, holder, question, now);
+            }
+            Err(agent::Errno(libc::EAGAIN | libc::EINTR)) => {}
+            _ => return self.end(id),
+        }
+        let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, id);
+        let _ = agent::borrowed(carrier.fd(), |fd: BorrowedFd<'_>| self.epoll.modify(fd, &mut event));
+    }
+
+    /// Ends a carrier that breaks the rules.
+    fn refuse(&self, id: u64, carrier: &Strange, answer: Answer) {
+        say(carrier, answer, Besides::default(), None);
+        self.end(id);
+    }
+
+    fn take(&self, id: u64, carrier: &Strange, holder: Holder, question: Question, now: Instant) {
+        match question {
+            Question::Query { destination } => {
+                let answer = self.query(id, carrier, holder, plain(destination), now);
+                if let Err(answer) = answer {
+                    say(carrier, answer, Besides::default(), None);
+                }
+            }
+            Question::Confirm { socket, local, remote } => {
+                let (local, remote) = (plain(local), plain(remote));
+                let pair = self.pair(carrier, holder, socket, End::Client, (local, remote));
+                let groups = self.groups_at(carrier, holder, local.ip(), now);
+                let says = self.desk().confirmed(id, pair, groups, now);
+                self.say_all(says);
+            }
+            Question::Ask { socket, local, remote } => {
+                let (local, remote) = (plain(local), plain(remote));
+                let Some(pair) = self.pair(carrier, holder, socket, End::Server, (local, remote)) else {
+                    return say(carrier, Answer::Unproved, Besides::default(), None);
+                };
+                let server = Server { holder, groups: self.groups_at(carrier, holder, local.ip(), now) };
+                let is_own = self.has(carrier, holder, local.ip(), now);
+                let place = place_of(holder.1, local.port());
+                let asked = Asked { carrier: id, server, at: local, is_own, place, since: now };
+                let says = self.desk().asked(pair, asked, now);
+                self.say_all(says);
+            }
+            Question::Announce { local } => {
+                if self.desk().may_announce(holder, now) {
+                    self.announce(carrier, holder, plain(local), now);
+                }
+            }
+            Question::Hail => say(carrier, Answer::Done, Besides::default(), None),
+        }
+    }
+
+    /// Which connection a socket of the carrier's process is an end of, by the kernel's word.
+    fn pair(
+        &self,
+        carrier: &Strange,
+        holder: Holder,
+        socket: u32,
+        end: End,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) -> Option<Pair> {
+        let prover = self.prover.as_ref()?;
+        let section = self.care.enter(holder)?;
+        let taken = match agent::taken_from(carrier.fd(), socket) {
+            Ok(fd) => self.care.of(fd, holder),
+            Err(errno) => {
+                if matches!(errno.0, libc::EPERM | libc::ENOPROTOOPT | libc::ENOSYS | libc::EMFILE) {
+                    let error = std::io::Error::from_raw_os_error(errno.0);
+                    self.trouble.line(format_args!("cannot take a socket from its process: {error}"));
+                }
+                return None;
+            }
+        };
+        let prove = || prover.pair(taken.fd(), end, local, remote);
+        let pair = self.namespaces.within(carrier.fd(), prove).flatten();
+        taken.close_now(&section);
+        pair
+    }
+
+    // ---- who
+
+    /// The groups that a carrier's holder is in, at an address, or while none is known.
+    fn groups(&self, carrier: &Strange, holder: Holder, address: Option<IpAddr>, now: Instant) -> u64 {
+        let name = match self.rules.name_namespaces() {
+            true => self.namespaces.name(holder.1, carrier.fd(), now),
+            false => None,
+        };
+        self.rules.groups(name.as_deref(), address, holder.0)
+    }
+
+    /// The same for an address that the holder claims to be at. Where addresses matter its namespace must have it.
+    fn groups_at(&self, carrier: &Strange, holder: Holder, ip: IpAddr, now: Instant) -> u64 {
+        let is_so = !self.rules.name_addresses() || self.has(carrier, holder, ip, now);
+        if is_so { self.groups(carrier, holder, Some(ip), now) } else { 0 }
+    }
+
+    /// Whether the kernel says that a holder's namespace has an address.
+    fn has(&self, carrier: &Strange, holder: Holder, ip: IpAddr, now: Instant) -> bool {
+        let Some(_section) = self.care.enter(holder) else { return false };
+        self.namespaces.has(holder.1, carrier.fd(), ip, now)
+    }
+
+    // ---- clients
+
+    fn query(
+        &self,
+        id: u64,
+        carrier: &Strange,
+        holder: Holder,
+        destination: SocketAddr,
+        now: Instant,
+    ) -> Result<(), Answer> {
+        if self.prover.is_none() {
+            return Err(Answer::Unproved);
+        }
+        let groups = self.groups(carrier, holder, None, now);
+        let queried = self.desk().query(id, destination, groups, is_private(destination.ip()), now);
+        let offer = match queried {
+            Queried::No(answer) => return Err(answer),
+            Queried::Probe => return Err(Answer::Probe),
+            Queried::Likely(offer) => offer,
+        };
+        let Ok((theirs, parcel)) = agent::pair() else {
+            let says = self.desk().forget(offer);
+            self.say_all(says);
+            return Err(Answer::Full);
+        };
+        let parcel = Arc::new(self.care.of(parcel.into_raw_fd(), holder));
+        let watched = EpollEvent::new(EpollFlags::EPOLLONESHOT, Token::LANES + u64::from(offer));
+        let _ = agent::borrowed(parcel.fd(), |fd: BorrowedFd<'_>| self.epoll.add(fd, watched));
+        if !self.desk().offered(id, offer, parcel) {
+            return Err(Answer::Full);
+        }
+        say(carrier, Answer::Likely, self.besides(), Some(theirs.as_raw_fd()));
+        Ok(())
+    }
+
+    fn besides(&self) -> Besides {
+        Besides { cuts: self.rules.on_cut == OnCut::Cut, own_user: false }
+    }
+
+    // ---- servers
+
+    fn announce(&self, carrier: &Strange, holder: Holder, local: SocketAddr, now: Instant) {
+        let addresses = {
+            let Some(_section) = self.care.enter(holder) else { return };
+            self.namespaces.addresses(holder.1, carrier.fd(), now)
+        };
+        let is_any = local.ip().is_unspecified();
+        let is_v4_only = is_any && local.is_ipv4();
+        let at = |ip: &IpAddr| if is_any { !is_v4_only || ip.is_ipv4() } else { *ip == local.ip() };
+        let at: Vec<(SocketAddr, u64)> = addresses
+            .iter()
+            .filter(|ip| at(ip))
+            .map(|ip| (SocketAddr::new(*ip, local.port()), self.groups(carrier, holder, Some(*ip), now)))
+            .collect();
+        self.desk().announced(holder, at, now);
+    }
+}
+
+fn say(carrier: &Strange, answer: Answer, besides: Besides, with: Option<i32>) {
+    let _ = agent::send(carrier.fd(), &answer.encode(besides), with);
+}
+
+/// Whether an address is one that hosts give to their containers and services: only there a number is worth its while.
+fn is_private(ip: IpAddr) -> bool {
+    match ip {
+        // With what RFC 6598 sets aside.
+        IpAddr::V4(v4) => v4.is_private() || v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64,
+        IpAddr::V6(v6) => v6.is_unique_local(),
+    }
+}

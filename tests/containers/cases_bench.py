@@ -1,0 +1,47 @@
+"""Measurements: two namespaces over lanes, over TCP, and one namespace over a lane, in turns, medians of each."""
+
+import json
+import os
+import statistics
+import sys
+
+from pods import Pods
+from world import case, note
+
+ROUNDS = int(os.environ.get("ROUNDS", 5))
+APP = __file__.replace("cases_bench.py", "bench.py")
+
+
+def measured(pods, a, b, what, *words, options=()):
+    """Medians of some rounds: between namespaces with a lane and without, and within one."""
+    results = {"lane": [], "tcp": [], "one": []}
+    for _ in range(ROUNDS):
+        for how, client, beeline in (("lane", a, True), ("tcp", a, False), ("one", b, True)):
+            server = b.run(sys.executable, "-u", "-B", APP, "serve", b.address, beeline=beeline)
+            port = int(server.line())
+            # The agent knows the server by now.
+            run = client.run(sys.executable, "-u", "-B", APP, what, b.address, port, *words, beeline=beeline,
+                             options=options if beeline else ())
+            results[how].append(json.loads(run.line()))
+            if how == "lane" and what != "connects":
+                assert pods.lanes(server) > 0, pods.reasons(server)
+            run.finish()
+            server.kill()
+    return {how: statistics.median(values) for how, values in results.items()}
+
+
+def told(what, unit, values):
+    note(f"{what}: {values['lane']:.2f} {unit} with a lane, {values['tcp']:.2f} over TCP ({values['lane'] / values['tcp']:.2f} of it), "
+         f"{values['one']:.2f} in one namespace ({values['lane'] / values['one']:.2f} of it)")
+
+
+@case(280)
+def bench_veth():
+    """8 B ping-pong, streams and connects over a veth pair."""
+    pods = Pods()
+    a, b = pods.pair()
+    told("8 B round trip", "us", measured(pods, a, b, "pingpong", 20_000))
+    told("64 KiB sends", "GB/s", measured(pods, a, b, "stream", 65536, 20_000))
+    told("connect, 1 B, close", "us", measured(pods, a, b, "connects", 300))
+    every = measured(pods, a, b, "connects", 300, options=("bridge_short_lived=on",))
+    told("the same with a lane each time", "us", every)
