@@ -1,6 +1,6 @@
 //! Turns on real lane memory: how much a writer puts into the ring before the reader is to read, and where.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects, unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::arithmetic_side_effects, unsafe_code)]
 
 use std::cell::Cell;
 
