@@ -76,6 +76,10 @@ impl Drop for Passing {
 /// In the child of a `fork`: what its parent's threads have under way is not its.
 pub fn reset_after_fork() {
     for slot in &UNDER_WAY {
+        // What is free is not written: each child would get a copy of the page.
+        if slot.load(Relaxed) == 0 {
+            continue;
+        }
         let word = slot.swap(0, AcqRel);
         if word > 0 {
             close_hidden(word.saturating_sub(1));

@@ -13,7 +13,7 @@ use beeline_wire::{ConnName, Endpoint};
 
 use super::super::client;
 use super::super::pool::{self, PooledLane};
-use super::super::route::{Anchor, Route};
+use super::super::route::{OwnedAnchor, Route};
 use super::super::{greeting, lookup, trust};
 use super::Made;
 use crate::desc::Desc;
@@ -181,7 +181,7 @@ fn prepare(
         Some(number) if !table::may_be_put_under(fd, desc, number) => Err(Reason::DescriptorsShort),
         Some(number) => {
             side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
-            let end = ManuallyDrop::new(Anchor(number));
+            let end = ManuallyDrop::new(OwnedAnchor(number));
             client::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking)
                 .and_then(|offer| greeting::say_hello(&end, offer, None))
                 .inspect(|_| trust::refuse_rights(number))
@@ -298,7 +298,7 @@ impl Offered {
     /// over if nobody takes that. The caller holds `changing::changing`.
     fn place(self, fd: i32, desc: &'static Desc, twin: Passing, nonblocking: bool) -> Result<i32, Reason> {
         let Offered { anchor, lane, side } = self;
-        let anchor = anchor.keep().map(Anchor);
+        let anchor = anchor.keep().map(OwnedAnchor);
         let (Some(anchor), Some(holder)) = (anchor, twin.keep()) else { return Err(Reason::SharedBeforeConnect) };
         lane.hold(holder);
         client::install(fd, desc, &anchor, lane, side, nonblocking).map(|()| holder)

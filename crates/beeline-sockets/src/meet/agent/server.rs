@@ -10,7 +10,7 @@ use beeline_wire::{ConnName, Endpoint};
 use super::super::hello_io::Refusal;
 use super::super::listener::Listener;
 use super::super::pool::PooledLane;
-use super::super::route::Anchor;
+use super::super::route::OwnedAnchor;
 use super::super::{admit, taking, trust};
 use super::{keep_alive, may_serve};
 use crate::desc::Desc;
@@ -54,7 +54,7 @@ fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<(), Reason> {
         return Err(Reason::ForeignUser);
     }
     let _changing = changing::changing();
-    let parcel = Anchor(parcel.keep().ok_or(Reason::CameOverTcp)?);
+    let parcel = OwnedAnchor(parcel.keep().ok_or(Reason::CameOverTcp)?);
     take(desc, accepted, flags, &name, &parcel, besides.cuts)
 }
 
@@ -64,7 +64,7 @@ fn take(
     accepted: i32,
     flags: i32,
     name: &ConnName,
-    parcel: &Anchor,
+    parcel: &OwnedAnchor,
     cuts: bool,
 ) -> Result<(), Reason> {
     let lane = match admit::lane_of(parcel.0) {
@@ -96,7 +96,7 @@ fn take(
 }
 
 /// Puts the parcel under the accepted socket's number, and that socket below the lane, as its holder.
-fn put_in_place(accepted: i32, flags: i32, parcel: &Anchor, lane: &'static PooledLane) -> Result<i32, Reason> {
+fn put_in_place(accepted: i32, flags: i32, parcel: &OwnedAnchor, lane: &'static PooledLane) -> Result<i32, Reason> {
     let twin = hidden::hidden_twin(accepted).ok_or(Reason::DescriptorsShort)?;
     lane.hold(twin);
     let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
