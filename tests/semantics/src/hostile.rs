@@ -124,9 +124,16 @@ impl Target {
     /// # Errors
     /// When they are not.
     pub fn expect_honest_service(&mut self, when: &str) -> Result<()> {
+        /// On a machine that stands still for a tenth of a second, a client goes by TCP, and the next one does not.
+        const VISITS: usize = 3;
         let before = self.carried()?.accelerated;
-        let ending = self.client_program("honest")?.finish(PATIENCE)?;
-        ensure!(ending == Ending::Exit(0), "{when}: an honest client with the library ended with {ending:?}");
+        for _ in 0..VISITS {
+            let ending = self.client_program("honest")?.finish(PATIENCE)?;
+            ensure!(ending == Ending::Exit(0), "{when}: an honest client with the library ended with {ending:?}");
+            if self.carried()?.accelerated > before {
+                break;
+            }
+        }
         self.expect_within("the lane is counted", |target| Ok(target.carried()?.accelerated > before))?;
         servers::ask(self.address, PATIENCE).with_context(|| format!("{when}: an honest client over TCP"))
     }
