@@ -31,7 +31,6 @@ mod send;
 mod sending;
 mod shutdown;
 mod transfer;
-mod turn;
 mod urgent;
 
 pub(crate) use crate::anchor::Anchor;
