@@ -221,7 +221,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         let holder = entry.holder;
         let places = self.served.likely(destination, holder, groups, now);
         if places.is_empty() {
-            let may_learn = learn && !self.served.is_barred(destination, holder, now);
+            let may_learn = learn && self.served.may_learn(destination, holder, now);
             if !may_learn || !self.probes.take(holder, now) {
                 return Queried::No(Answer::Unknown);
             }

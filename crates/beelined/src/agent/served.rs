@@ -6,7 +6,8 @@
 //!    place is known to this client's user in this client's namespace only.
 //! 3. A destination at which nobody took a client's offer is left to TCP for [`BARRED`], for that client's user and namespace;
 //!    unless an offer was asked for there lately: then its server is slow.
-//! 4. A connection whose server did not ask leaves its destination to TCP for [`FRUITLESS`], in the same way.
+//! 4. Where a connection has told nothing of its server, nothing is tried to be learnt for [`FRUITLESS`], for that client's user and
+//!    namespace. What is learnt otherwise counts at once.
 //! 5. One address may be served in several namespaces. Which of them a client reaches is for the kernel to say; its offer is marked for
 //!    [`MARKS_MAX`] of them.
 //! 6. What is remembered is bounded, in all, for each user, and for each user in each namespace. The oldest goes, found by its
@@ -24,7 +25,7 @@ use super::shares::{Holder, Limits, Room, Shares};
 /// How long a disappointment lasts.
 const BARRED: Duration = Duration::from_secs(60);
 /// How long it counts that a destination's server did not ask.
-const FRUITLESS: Duration = Duration::from_secs(10);
+const FRUITLESS: Duration = Duration::from_secs(3);
 /// How long a server that has asked for an offer counts as one that does.
 const PROVEN: Duration = Duration::from_secs(20);
 /// How long a place is known.
@@ -70,6 +71,8 @@ pub struct Served {
     seen: u64,
     shares: Shares,
     barred: HashMap<(SocketAddr, Holder), Instant>,
+    /// The same of destinations at which nothing was learnt.
+    fruitless: HashMap<(SocketAddr, Holder), Instant>,
     sweep_at: Instant,
 }
 
@@ -82,6 +85,7 @@ impl Default for Served {
             seen: 0,
             shares: Shares::new(PLACES),
             barred: HashMap::new(),
+            fruitless: HashMap::new(),
             sweep_at: Instant::now(),
         }
     }
@@ -116,7 +120,15 @@ impl Served {
 
     /// A client's connection has come to nobody who asked.
     pub fn fruitless(&mut self, address: SocketAddr, client: Holder, now: Instant) {
-        self.bar(address, client, now, FRUITLESS);
+        // Few are made in a second, so few are remembered.
+        self.fruitless.retain(|_, until| *until > now);
+        self.fruitless.insert((address, client), now + FRUITLESS);
+    }
+
+    /// Whether it is worth while to learn where a client's connection to a destination comes out.
+    pub fn may_learn(&self, address: SocketAddr, client: Holder, now: Instant) -> bool {
+        let is_fruitless = self.fruitless.get(&(address, client)).is_some_and(|until| *until > now);
+        !is_fruitless && !self.is_barred(address, client, now)
     }
 
     /// Nobody there took this client's offer.
@@ -125,10 +137,10 @@ impl Served {
         if self.places.get(&address).is_some_and(|places| places.iter().any(is_slow)) {
             return;
         }
-        self.bar(address, client, now, BARRED);
+        self.bar(address, client, now);
     }
 
-    fn bar(&mut self, address: SocketAddr, client: Holder, now: Instant, lasts: Duration) {
+    fn bar(&mut self, address: SocketAddr, client: Holder, now: Instant) {
         if self.barred.len() >= BARRED_MAX {
             // Not each time: those that stand hold for a while.
             if now < self.sweep_at {
@@ -138,12 +150,12 @@ impl Served {
             self.barred.retain(|_, until| *until > now);
         }
         if self.barred.len() < BARRED_MAX {
-            self.barred.insert((address, client), now + lasts);
+            self.barred.insert((address, client), now + BARRED);
         }
     }
 
     /// Whether this client is to leave a destination to TCP.
-    pub fn is_barred(&self, address: SocketAddr, client: Holder, now: Instant) -> bool {
+    fn is_barred(&self, address: SocketAddr, client: Holder, now: Instant) -> bool {
         self.barred.get(&(address, client)).is_some_and(|until| *until > now)
     }
 
@@ -339,7 +351,9 @@ mod tests {
         served.reached(at(80), CLIENT, server(0, 5), (at(8080), true), now);
         assert_eq!(served.likely(at(80), CLIENT, 1, now), [place_of(5, 8080)]);
         served.fruitless(at(80), CLIENT, now);
-        assert!(served.likely(at(80), CLIENT, 1, now).is_empty() && served.is_barred(at(80), CLIENT, now));
-        assert!(!served.is_barred(at(80), CLIENT, now + FRUITLESS));
+        assert!(!served.likely(at(80), CLIENT, 1, now).is_empty(), "it is known");
+        assert!(!served.may_learn(at(80), CLIENT, now) && served.may_learn(at(80), CLIENT, now + FRUITLESS));
+        served.disappointed(at(2), CLIENT, now);
+        assert!(!served.may_learn(at(2), CLIENT, now));
     }
 }
