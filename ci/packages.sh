@@ -34,8 +34,9 @@ declare -A packages=(
         varnish nuttcp
         dovecot-core dovecot-imapd vsftpd lftp openmpi-bin libopenmpi-dev mpich libmpich-dev pvm pvm-dev tgt libiscsi-bin"
     # The three-tier site: `make site`.
-    [site]="default-jdk-headless libjetty9-java libservlet-api-java libhikaricp-java libmariadb-java libslf4j-java
-        mariadb-server-core mariadb-client-core nginx-light openssl python3 procps iproute2 util-linux linux-perf"
+    [site]="default-jdk-headless libjetty9-java libtomcat9-java libservlet-api-java libhikaricp-java libmariadb-java
+        libpostgresql-jdbc-java libslf4j-java mariadb-server-core mariadb-client-core postgresql-15 postgresql-client-15
+        nginx-light apache2-bin media-types openssl python3 procps iproute2 util-linux linux-perf"
     # Virtual machines with a real RDMA stack; their kernel is downloaded by tests/rdma/image.sh, and a module for it is
     # built by tests/rdma/siw.sh.
     [rdma]="qemu-system-x86 busybox-static kmod ibverbs-providers ibverbs-utils rdmacm-utils iproute2 xz-utils python3

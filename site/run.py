@@ -17,12 +17,15 @@ sys.dont_write_bytecode = True
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 
 from harness import checks, report  # noqa: E402
+from harness.databases import DATABASES  # noqa: E402
 from harness.hosts import Namespaces, Trouble, World  # noqa: E402
 from harness.load import Emulator  # noqa: E402
 from harness.plan import MIXES, Bench, Column, Experiment, kill_all, stat  # noqa: E402
 from harness.profile import profiles  # noqa: E402
+from harness.stack import Parts, Stack  # noqa: E402
 from harness.store import ROOT, Store, beeline_programs, machine  # noqa: E402
-from harness.tiers import Stack  # noqa: E402
+from harness.tiers import APPLICATION_SERVERS  # noqa: E402
+from harness.webservers import WEB_SERVERS  # noqa: E402
 
 BEGAN = time.monotonic()
 
@@ -50,6 +53,9 @@ def options():
     add("--seed", type=int, default=1)
     add("--rate", help="bandwidth of each veth between the namespaces, as tc takes it (1gbit)")
     add("--delay", help="delay of each veth, one way, as tc takes it (100us)")
+    add("--web", choices=WEB_SERVERS, default="nginx", help="the web server")
+    add("--server", choices=APPLICATION_SERVERS, default="jetty", help="the application server")
+    add("--database", choices=DATABASES, default="mariadb", help="the database")
     add("--options", action="append", default=[], metavar="KEY=VALUE", help="an option of the library for all tiers")
     add("--not-durable", action="store_true", help="do not wait for the disk at each commit")
     add("--programs", help="where beeline and beelined are (default: target/release)")
@@ -75,11 +81,12 @@ class Run:
             raise Trouble(f"another run has {self.work}; give this one a directory of its own by --work") from None
         self.programs = beeline_programs(chosen.programs)
         self.beeline = self.programs / "beeline"
-        self.store = Store(self.work, chosen.items, chosen.scale, chosen.seed, say)
+        self.parts = Parts.named(chosen.web, chosen.server, chosen.database)
+        self.store = Store(self.work, chosen.items, chosen.scale, chosen.seed, self.parts.database, say)
         self.stacks, self.worlds, self.runs = [], [], []
         times = {"measure": chosen.measure, "ramp_up": 2.0, "ramp_down": 0.5}
         self.bench = Bench(self.store, self.beeline, times, say, self.runs, chosen.seed)
-        self.result = {"machine": machine(), "items": chosen.items, "customers": self.store.customers, "ramp_up": 2.0,
+        self.result = {"machine": machine(self.parts), "items": chosen.items, "customers": self.store.customers, "ramp_up": 2.0,
                        "experiments": [], "stat": {}, "checks": {}}
 
     def has(self, part):
@@ -87,7 +94,7 @@ class Run:
 
     def stack(self, name, world, beeline=None, **how):
         directory = self.work / "run" / f"{world.name}-{name}"
-        stack = Stack(name, world, directory, self.store, beeline=beeline, options=self.chosen.options,
+        stack = Stack(name, world, directory, self.store, self.parts, beeline=beeline, options=self.chosen.options,
                       durable=not self.chosen.not_durable, **how)
         self.stacks.append(stack)
         stack.start()

@@ -63,7 +63,8 @@ def orders(stack, journal):
     rows = {}
     doubled = 0
     for card, order, lines, total in stack.database.sql(
-            "select cx_num, o_id, (select count(*) from order_line where ol_o_id = o_id), o_total = cx_xact_amt"
+            "select cx_num, o_id, (select count(*) from order_line where ol_o_id = o_id),"
+            " case when o_total = cx_xact_amt then 1 else 0 end"
             f" from cc_xacts left join orders on o_id = cx_o_id where cx_o_id > {stack.first_order}"):
         doubled += card in rows
         rows[card] = (order, lines, total)

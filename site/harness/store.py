@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from .hosts import Host, Trouble, shell
-from .tiers import TABLES, Database
+from .databases import TABLES
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
 ROOT = HERE.parent
@@ -16,11 +16,12 @@ CUSTOMERS_PER_BROWSER = 2880
 
 
 class Store:
-    def __init__(self, work, items, scale, seed, say):
-        self.items, self.scale, self.seed, self.say = items, scale, seed, say
+    def __init__(self, work, items, scale, seed, kind, say):
+        """`kind`: the class of the database that it is for."""
+        self.items, self.scale, self.seed, self.kind, self.say = items, scale, seed, kind, say
         self.customers = scale * CUSTOMERS_PER_BROWSER
         self.work = pathlib.Path(work)
-        self.directory = self.work / f"store-{items}-{scale}-{seed}"
+        self.directory = self.work / f"store-{kind.title}-{items}-{scale}-{seed}"
         self.data, self.images = self.directory / "data", self.directory / "images"
         self.certificate = self.work / "certificate"
         self.emulator = HERE / "emulator/target/release/site-emulator"
@@ -60,23 +61,18 @@ class Store:
 
     def _load(self):
         self.say("loading the database")
-        shell("mariadb-install-db", "--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal",
-              "--user=root", "--skip-test-db")
         local = Host("database", "127.0.0.1")
-        database = Database(local, self.directory / "loading", port=local.free_ports(1)[0], durable=False)
-        database.directory.joinpath("data").symlink_to(self.data)
-        database.start()
+        database = self.kind(local, self.directory / "loading", port=local.free_ports(1)[0], durable=False)
         try:
-            database.wait_ready()
-            database.sql("create database store; create user 'store'@'%'; grant all on store.* to 'store'@'%';", "mysql")
-            database.sql((HERE / "store/schema.sql").read_text())
+            database.make()
+            database.sql(database.schema((HERE / "store/schema.sql").read_text()))
             for table in TABLES:
-                database.sql("set unique_checks = 0, foreign_key_checks = 0;"
-                             f"load data infile '{self.directory}/tables/{table}.tsv' into table {table}")
+                database.load(table, self.directory / f"tables/{table}.tsv")
             database.sql((HERE / "store/indices.sql").read_text())
-            database.sql("analyze table " + ", ".join(TABLES))
+            database.settle()
         finally:
             database.stop(120)
+        database.data.rename(self.data)
         shutil.rmtree(self.directory / "tables")
         shutil.rmtree(self.directory / "loading")
 
@@ -90,14 +86,12 @@ def beeline_programs(given):
     return directory
 
 
-def machine():
-    """What the report says of the machine."""
+def machine(parts):
+    """What the report says of the machine, and of the programs that are the tiers."""
     model = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), "unknown")
-    version = lambda *command: subprocess.run(command, capture_output=True, text=True)
-    java = version("java", "-version").stderr.splitlines()[0]
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True).stderr.splitlines()[0]
     return {"cpu": model, "cpus": os.cpu_count(), "kernel": os.uname().release,
             "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
-            "java": java, "nginx": version("nginx", "-v").stderr.strip(),
-            "mariadb": version("mariadbd", "--version").stdout.strip(),
+            "web": parts.web.version(), "application": f"{parts.server}, {java}", "database": parts.database.version(),
             "load_at_start": os.getloadavg()[0], "time": time.strftime("%Y-%m-%d %H:%M:%S %Z")}

@@ -7,7 +7,8 @@ out=$(realpath -m "$1")
 jars=/usr/share/java
 path=
 for jar in jetty9-server jetty9-servlet jetty9-security jetty9-http jetty9-io jetty9-util jetty9-util-ajax servlet-api HikariCP \
-    mariadb-java-client slf4j-api slf4j-nop; do
+    mariadb-java-client postgresql slf4j-api slf4j-nop tomcat9-catalina tomcat9-coyote tomcat9-util tomcat9-util-scan tomcat9-juli \
+    tomcat9-api tomcat9-jni tomcat9-annotations-api tomcat9-jaspic-api; do
     [ -e "$jars/$jar.jar" ] || { echo "build.sh: there is no $jars/$jar.jar; ci/packages.sh site installs it" >&2; exit 1; }
     path+=:$jars/$jar.jar
 done

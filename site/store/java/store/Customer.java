@@ -2,6 +2,7 @@ package store;
 
 import java.math.BigDecimal;
 import java.sql.Connection;
+import java.sql.Date;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
@@ -54,7 +55,8 @@ public record Customer(int id, String userName, String password, String firstNam
 
     /** His session begins anew, and lasts two hours. */
     public static void logIn(Connection connection, int id) throws SQLException {
-        Database.run(connection, "update customer set c_login = now(), c_expiration = now() + interval 2 hour where c_id = ?", id);
+        Database.run(connection, "update customer set c_login = current_timestamp,"
+            + " c_expiration = current_timestamp + interval '2' hour where c_id = ?", id);
     }
 
     /** Registers somebody new from what the form says. His name and password follow from his number, as everybody's do. */
@@ -65,7 +67,7 @@ public record Customer(int id, String userName, String password, String firstNam
         String provisional = "new " + Long.toString(ThreadLocalRandom.current().nextLong(Long.MAX_VALUE), 36);
         int id = Database.insert(connection, "insert into customer (c_uname, c_passwd, c_fname, c_lname, c_addr_id, c_phone,"
             + " c_email, c_since, c_last_visit, c_login, c_expiration, c_discount, c_balance, c_ytd_pmt, c_birthdate, c_data)"
-            + " values (?, '', ?, ?, ?, ?, ?, curdate(), curdate(), now(), now() + interval 2 hour, ?, 0, 0, ?, ?)",
+            + " values (?, '', ?, ?, ?, ?, ?, current_date, current_date, current_timestamp, current_timestamp + interval '2' hour, ?, 0, 0, ?, ?)",
             provisional, request.needed("FNAME", 17), request.needed("LNAME", 17), address, request.needed("PHONE", 18),
             request.needed("EMAIL", 50), discount, birthday(request.needed("BIRTHDATE", 10)), request.text("DATA", 500));
         String name = Words.digSyl(id, 0);
@@ -74,11 +76,8 @@ public record Customer(int id, String userName, String password, String firstNam
         return byId(connection, id);
     }
 
-    private static String birthday(String text) throws Refused {
-        if (!text.matches("\\d{4}-\\d{2}-\\d{2}")) {
-            throw new Refused("BIRTHDATE is no date");
-        }
-        return text;
+    private static Date birthday(String text) throws Refused {
+        return Request.date(text, "BIRTHDATE is no date");
     }
 
     /** The address that a form names: the one that is there already, or a new one. */

@@ -13,16 +13,16 @@ import java.sql.SQLException;
  * have it.
  */
 public final class Database {
+    private final Dialect dialect;
     private final String url;
     private final HikariDataSource pool;
     private final int items;
 
     public Database(Config config) throws SQLException {
         boolean pooled = config.on("pool", true);
-        // Statements are prepared at the server where their connection lasts; else that would be one round trip more for each.
-        url = config.text("database", "jdbc:mariadb://127.0.0.1:3306/store") + "?user=" + config.text("user", "root")
-            + "&useServerPrepStmts=" + pooled + "&cachePrepStmts=" + pooled + "&prepStmtCacheSize=200"
-            + "&connectTimeout=5000&socketTimeout=60000&tcpKeepAlive=true";
+        String address = config.text("database", "jdbc:mariadb://127.0.0.1:3306/store");
+        dialect = Dialect.of(address);
+        url = address + "?user=" + config.text("user", "root") + dialect.settings(pooled);
         pool = pooled ? makePool(config) : null;
         try (Connection connection = open()) {
             items = number(connection, "select count(*) from item");
@@ -44,6 +44,10 @@ public final class Database {
 
     public Connection open() throws SQLException {
         return pool == null ? DriverManager.getConnection(url) : pool.getConnection();
+    }
+
+    public Dialect dialect() {
+        return dialect;
     }
 
     /** How many items there are: that never changes. */
@@ -127,7 +131,7 @@ public final class Database {
                     restore(connection);
                 }
             } catch (SQLException error) {
-                if (attempt == 5 || !"40001".equals(error.getSQLState())) {
+                if (attempt == 5 || !Dialect.isDeadlock(error.getSQLState())) {
                     throw error;
                 }
             }

@@ -2,13 +2,7 @@ package store;
 
 import java.util.LinkedHashMap;
 import java.util.Map;
-import org.eclipse.jetty.server.HttpConfiguration;
-import org.eclipse.jetty.server.HttpConnectionFactory;
-import org.eclipse.jetty.server.Server;
-import org.eclipse.jetty.server.ServerConnector;
-import org.eclipse.jetty.servlet.ServletContextHandler;
-import org.eclipse.jetty.servlet.ServletHolder;
-import org.eclipse.jetty.util.thread.QueuedThreadPool;
+import java.util.concurrent.CountDownLatch;
 import store.pages.AdminConfirm;
 import store.pages.AdminRequest;
 import store.pages.BestSellers;
@@ -24,36 +18,27 @@ import store.pages.SearchRequest;
 import store.pages.SearchResult;
 import store.pages.ShoppingCart;
 
-/** The application server: Jetty with the fourteen interactions as servlets. */
+/** The application server: Jetty or Tomcat with the fourteen interactions as servlets. */
 public final class Main {
+    static final String CONTEXT = "/store";
+    /** How many connections wait to be accepted. */
+    static final int BACKLOG = 1024;
+    /** How long a connection is kept that says nothing: longer than the web server keeps it, which should be the one who closes. */
+    static final int KEPT_MS = 120_000;
+
     private Main() {}
 
     public static void main(String[] words) throws Exception {
         Config config = new Config(words);
-        Database database = new Database(config);
-
-        QueuedThreadPool threads = new QueuedThreadPool(config.number("threads", 64), 16);
-        threads.setName("store");
-        Server server = new Server(threads);
-        HttpConfiguration http = new HttpConfiguration();
-        http.setSendServerVersion(false);
-        http.setSendDateHeader(false);
-        ServerConnector connector = new ServerConnector(server, 1, 1, new HttpConnectionFactory(http));
-        connector.setHost(config.text("address", "127.0.0.1"));
-        connector.setPort(config.number("port", 8080));
-        connector.setAcceptQueueSize(1024);
-        // Longer than the web server keeps a connection to us: it should be the one who closes.
-        connector.setIdleTimeout(120_000);
-        server.addConnector(connector);
-
-        ServletContextHandler context = new ServletContextHandler(ServletContextHandler.NO_SESSIONS);
-        context.setContextPath("/store");
-        interactions(database).forEach((name, servlet) -> context.addServlet(new ServletHolder(servlet), "/" + name));
-        server.setHandler(context);
-        server.setStopAtShutdown(true);
-        server.start();
+        Map<String, Interaction> interactions = interactions(new Database(config));
+        String server = config.text("server", "jetty");
+        switch (server) {
+            case "jetty" -> JettyServer.start(config, interactions);
+            case "tomcat" -> TomcatServer.start(config, interactions);
+            default -> throw new IllegalArgumentException("--server is jetty or tomcat, not " + server);
+        }
         System.out.println("ready");
-        server.join();
+        new CountDownLatch(1).await();
     }
 
     private static Map<String, Interaction> interactions(Database database) {

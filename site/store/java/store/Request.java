@@ -1,5 +1,6 @@
 package store;
 
+import java.sql.Date;
 import javax.servlet.http.HttpServletRequest;
 
 /** The parameters of a request, checked. */
@@ -60,6 +61,15 @@ public final class Request {
             throw new Refused(name + " is missing");
         }
         return number;
+    }
+
+    /** A day in the form of ISO 8601; what it is not is refused with this text. */
+    public static Date date(String text, String otherwise) throws Refused {
+        try {
+            return Date.valueOf(text);
+        } catch (IllegalArgumentException error) {
+            throw new Refused(otherwise);
+        }
     }
 
     /** The customer, as far as this session knows him; -1 otherwise. */

@@ -13,6 +13,7 @@ public final class Tests {
         digSyl();
         totals();
         escapes();
+        dialects();
         store.data.GenerateTests.run();
         if (failures > 0) {
             System.exit(1);
@@ -31,6 +32,14 @@ public final class Tests {
         equal("digSyl", "OGALRIRESEATULINNGBA", Words.digSyl(1234567890L, 0));
         equal("digSyl, padded", "BABABABABAREAL", Words.digSyl(42, 7));
         equal("subjects", 24, Words.SUBJECTS.length);
+    }
+
+    private static void dialects() {
+        equal("of a URL", Dialect.POSTGRESQL, Dialect.of("jdbc:postgresql://127.0.0.1:5432/store"));
+        equal("of another", Dialect.MARIADB, Dialect.of("jdbc:mariadb://127.0.0.1:3306/store"));
+        equal("one more", " on conflict (a, b) do update set n = t.n + 1", Dialect.POSTGRESQL.oneMore("t", "a, b", "n"));
+        equal("deadlocks", List.of(true, true, false, false),
+            List.of(Dialect.isDeadlock("40001"), Dialect.isDeadlock("40P01"), Dialect.isDeadlock("23000"), Dialect.isDeadlock(null)));
     }
 
     private static void totals() {

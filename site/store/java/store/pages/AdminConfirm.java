@@ -48,7 +48,7 @@ public final class AdminConfirm extends Interaction {
                 values[place++] = other;
             }
             values[place] = item;
-            if (Database.run(connection, "update item set i_cost = ?, i_image = ?, i_thumbnail = ?, i_pub_date = curdate(),"
+            if (Database.run(connection, "update item set i_cost = ?, i_image = ?, i_thumbnail = ?, i_pub_date = current_date,"
                     + " i_related1 = ?, i_related2 = ?, i_related3 = ?, i_related4 = ?, i_related5 = ? where i_id = ?",
                     values) == 0) {
                 throw new Refused("no such item");

@@ -24,7 +24,7 @@ public final class BestSellers extends Interaction {
         // From the subject's items to their recent lines, which the index holds: from the lines of 3,333 orders to their items it
         // takes ten times as long.
         String query = Listing.COLUMNS + "(select i_id, i_title, i_a_id, sum(ol_qty) as sold from item"
-            + " straight_join order_line on ol_i_id = i_id"
+            + " " + database().dialect().joinInOrder() + " order_line on ol_i_id = i_id"
             + " where i_subject = ? and ol_o_id > (select max(o_id) - " + ORDERS + " from orders)"
             + " group by i_id order by sold desc, i_id limit " + Listing.ROWS_MAX + ") as best join author on a_id = i_a_id"
             + " order by sold desc, i_id";

@@ -1,9 +1,12 @@
 package store.pages;
 
 import java.sql.Connection;
+import java.sql.Date;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
+import java.sql.Timestamp;
+import java.time.LocalDateTime;
 import java.util.Locale;
 import java.util.concurrent.ThreadLocalRandom;
 import store.Cart;
@@ -62,9 +65,9 @@ public final class BuyConfirm extends Interaction {
         int home = customer.address().id();
         int shipTo = request.has("STREET_1") ? Customer.addressOf(connection, request) : home;
         int order = Database.insert(connection, "insert into orders (o_c_id, o_date, o_sub_total, o_tax, o_total, o_ship_type,"
-            + " o_ship_date, o_bill_addr_id, o_ship_addr_id, o_status) values (?, now(), ?, ?, ?, ?, now() + interval ? day, ?, ?,"
+            + " o_ship_date, o_bill_addr_id, o_ship_addr_id, o_status) values (?, current_timestamp, ?, ?, ?, ?, ?, ?, ?,"
             + " 'PENDING')", customer.id(), cart.subTotal(customer.discount()), cart.tax(customer.discount()),
-            cart.total(customer.discount()), request.needed("SHIPPING", 10), ThreadLocalRandom.current().nextInt(1, 8), home,
+            cart.total(customer.discount()), request.needed("SHIPPING", 10), shipping(), home,
             shipTo);
         int number = 0;
         for (Cart.Line line : cart.lines()) {
@@ -73,20 +76,26 @@ public final class BuyConfirm extends Interaction {
         }
         // Lines are in the order of their items, so orders lock items in one order.
         for (Cart.Line line : cart.lines()) {
-            Database.run(connection, "update item set i_stock = i_stock - ? + if(i_stock - ? < ?, ?, 0) where i_id = ?",
+            Database.run(connection, "update item set i_stock = i_stock - ? + case when i_stock - ? < ? then ? else 0 end"
+                + " where i_id = ?",
                 line.quantity(), line.quantity(), STOCK_MIN, STOCK_MORE, line.item());
         }
-        String expiry = request.needed("CC_EXPIRY", 10);
+        Date expiry = Request.date(request.needed("CC_EXPIRY", 10), "this is no card");
         String card = request.needed("CC_NUMBER", 16);
-        if (!expiry.matches("\\d{4}-\\d{2}-\\d{2}") || !card.matches("\\d{16}")) {
+        if (!card.matches("\\d{16}")) {
             throw new Refused("this is no card");
         }
         Database.run(connection, "insert into cc_xacts (cx_o_id, cx_type, cx_num, cx_name, cx_expiry, cx_auth_id, cx_xact_amt,"
-            + " cx_xact_date, cx_co_id) values (?, ?, ?, ?, ?, ?, ?, now(), ?)", order, request.needed("CC_TYPE", 10), card,
+            + " cx_xact_date, cx_co_id) values (?, ?, ?, ?, ?, ?, ?, current_timestamp, ?)", order, request.needed("CC_TYPE", 10), card,
             request.needed("CC_NAME", 31), expiry, authorisation(), cart.total(customer.discount()),
             customer.address().countryId());
         Database.run(connection, "delete from shopping_cart_line where scl_sc_id = ?", cart.id());
         return order;
+    }
+
+    /** A day of the coming week. */
+    private static Timestamp shipping() {
+        return Timestamp.valueOf(LocalDateTime.now().plusDays(ThreadLocalRandom.current().nextInt(1, 8)).withNano(0));
     }
 
     /** What a payment gateway would answer. There is none here: docs/site.md. */

@@ -32,8 +32,8 @@ public final class ShoppingCart extends Interaction {
         Cart cart = database().change(connection -> {
             int id = request.cart();
             if (id < 0) {
-                id = Database.insert(connection, "insert into shopping_cart (sc_time) values (now())");
-            } else if (Database.run(connection, "update shopping_cart set sc_time = now() where sc_id = ?", id) == 0
+                id = Database.insert(connection, "insert into shopping_cart (sc_time) values (current_timestamp)");
+            } else if (Database.run(connection, "update shopping_cart set sc_time = current_timestamp where sc_id = ?", id) == 0
                     && Database.number(connection, "select count(*) from shopping_cart where sc_id = ?", id) == 0) {
                 throw new Refused("no such cart");
             }
@@ -68,7 +68,7 @@ public final class ShoppingCart extends Interaction {
         }
         if (Database.number(connection, "select count(*) from shopping_cart_line where scl_sc_id = ?", cart) < LINES_MAX) {
             Database.run(connection, "insert into shopping_cart_line (scl_sc_id, scl_i_id, scl_qty) values (?, ?, 1)"
-                + " on duplicate key update scl_qty = scl_qty + 1", cart, item);
+                + database().dialect().oneMore("shopping_cart_line", "scl_sc_id, scl_i_id", "scl_qty"), cart, item);
         }
     }
 
