@@ -16,7 +16,7 @@ help:
 	@echo 'make faults   100,000 connections with a fault each: killed, stopped, forked, handed over, short of memory (SEED=, CONNECTIONS=)'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
 	@echo 'make papers   the tables of the five documents, quick (some seven minutes), with a report each in target/papers; docs/papers.md from it'
-	@echo 'make programs  sixteen real programs at their ordinary settings, TCP against Beeline, on free, shared and busy CPUs (15 minutes)'
+	@echo 'make programs  24 real programs at their ordinary settings, TCP against Beeline, on free, shared and busy CPUs (under 40 minutes); writes docs/measurements.md'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
 	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (12 minutes on an idle machine, 50 at most)'
 	@echo 'make site     a bookstore under TPC-W: nginx, Jetty and MariaDB over TCP, over Beeline and between namespaces (under 20 minutes)'
@@ -72,8 +72,12 @@ papers: deps-papers deps-hosts all
 	tests/hosts/papers.sh target/papers
 	ci/papers.py target/papers
 
+# A run that was ended goes on where it was, with the same library; PROGRAMS is what run.py takes: names, --placement, --rounds.
+# Only a run of all goes into the document.
 programs: deps-programs all
+	tests/programs/build.sh
 	tests/programs/run.py --json target/programs.json $(PROGRAMS)
+	$(if $(PROGRAMS),,ci/programs.py target/programs.json)
 
 test-report: deps-browser
 	$(CARGO) build --release -p beeline-bench

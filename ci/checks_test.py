@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""That layers.py, docs.py and papers.py do what they are for, in small trees of their own."""
+"""That layers.py, docs.py, papers.py and programs.py do what they are for, in small trees of their own."""
 
 import contextlib
 import io
 import json
+import re
 import sys
 import tempfile
 import unittest
@@ -13,6 +14,7 @@ sys.dont_write_bytecode = True
 import docs
 import layers
 import papers
+import programs
 
 TABLE = 'later = []\n[long]\n[x]\nlayers = ["crate", "high", "low"]\n'
 SOUND = {
@@ -135,6 +137,86 @@ class Papers(unittest.TestCase):
         self.assertIn("| `p t/bytes=8` beside | UCX 130 ns |", text)
         self.assertIn("| not here: no \\| such thing |", text)
         self.assertIn("| four | | | `p t/bytes=10` | stays | |", text)
+
+
+class Programs(unittest.TestCase):
+    ABOUT = {"version": 1, "cpu": "C", "cpus": 2, "kernel": "6", "date": "2026-01-02", "beeline": "b", "library": "l"}
+
+    @staticmethod
+    def sample(program, placement, tcp, beeline, lanes=9, left=1, **reasons):
+        counters = {"connections_accelerated_server": lanes, "connections_fallen_back_server": left}
+        return {"program": program, "title": program.upper(), "unit": "/s", "placement": placement, "tcp": tcp, "beeline": beeline,
+                "counted": {"counters": counters, "reasons": reasons}}
+
+    def file(self, directory, name, *samples):
+        path = Path(directory) / name
+        path.write_text(json.dumps({"about": self.ABOUT, "samples": samples}))
+        return path
+
+    def test_the_table_has_medians_and_the_last_file_counts(self):
+        with tempfile.TemporaryDirectory() as directory:
+            first = self.file(directory, "one", self.sample("x", "free", 100, 150), self.sample("x", "free", 100, 300),
+                              self.sample("x", "free", 200, 250), self.sample("x", "one", 1000, 1), self.sample("y", "one", 10, 8, 0, 4, came_over_tcp=4, why=1))
+            second = self.file(directory, "two", self.sample("x", "one", 1000, 1100))
+            programs.DOCUMENT = Path(directory) / "measurements.md"
+            programs.DOCUMENT.write_text(f"before\n{programs.BEGIN}\nold\n{programs.END}\nafter\n")
+            sys.argv = ["programs.py", "--note", "a loud machine", str(first), str(second)]
+            programs.main()
+            text = programs.DOCUMENT.read_text()
+            programs.main()
+            self.assertEqual(programs.DOCUMENT.read_text(), text, "a second time it says something else")
+        self.assertTrue(text.startswith("before\n") and text.endswith("after\n") and "old" not in text, text)
+        self.assertIn("Measured: C, 2 CPUs, Linux 6, 2026-01-02; medians of 1 to 3 alternating rounds; a loud machine.", text)
+        self.assertIn("| X | 100, 250/s | 2.50 (1.25 to 3.00) | 1,000, 1,100/s | 1.10 (1.10 to 1.10) | 90% |", text)
+        self.assertIn("| Y |  |  | 10.0, 8.0/s | 0.80 (0.80 to 0.80) | 0% (`why`) |", text)
+        self.assertIn("Geometric mean of the 3 ratios: 1.30. Below 0.97: Y, one: 0.80. By placement: free 2.50, one 0.94.", text)
+
+    def test_a_document_without_the_comments_is_left_alone(self):
+        with self.assertRaises(SystemExit):
+            programs.put("text", "table")
+
+    def test_rounds_are_kept_and_gone_on_with_for_the_same_library_only(self):
+        class Program:
+            name, title, unit = "x", "X", "/s"
+
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "kept.json"
+            kept = programs.table.Kept(path, self.ABOUT)
+            kept.add(Program, "one", tcp=1, beeline=2, counted={"counters": {}, "reasons": {}})
+            again = programs.table.Kept(path, {**self.ABOUT, "date": "2026-01-03"})
+            self.assertEqual([again.rounds("x", "one"), again.rounds("x", "free"), again.rows()[0]["ratio"]], [1, 0, 2])
+            with self.assertRaises(SystemExit):
+                programs.table.Kept(path, {**self.ABOUT, "library": "another"})
+            path.write_text("{}")
+            with self.assertRaises(SystemExit):
+                programs.table.Kept(path, self.ABOUT)
+
+    def test_a_figure_counts_only_if_the_client_was_content(self):
+        class Program:
+            figure, scale, expects, forbids = re.compile(r"rate: (\d+)"), float, (r"failed: 0\n",), ("errors",)
+
+        figure, failed = programs.measure.figure, programs.measure.Failed
+        self.assertEqual(figure(Program, "rate: 1\nfailed: 0\nrate: 7\n"), 7)
+        for told in ("rate: 7\n", "rate: 7\nfailed: 0\nerrors", "failed: 0\n", "rate: 0\nfailed: 0\n"):
+            with self.assertRaises(failed, msg=told):
+                figure(Program, told)
+
+    def test_a_client_that_ends_badly_is_told_with_its_last_words(self):
+        with self.assertRaisesRegex(programs.measure.Failed, "ended with 3: no"):
+            programs.measure.finish(["sh", "-c", "echo no; exit 3"], "/", {})
+        self.assertEqual(programs.measure.finish(["printf", "a\\rb"], "/", {}), "a\nb")
+
+    def test_servers_end_with_all_that_they_started(self):
+        with tempfile.TemporaryDirectory() as directory:
+            running = programs.measure.Running()
+            running.start(["sh", "-c", "sleep 600 & echo $!; trap '' TERM; wait; sleep 600"], Path(directory))
+            log = Path(running.children[0][1])
+            while not (told := log.read_text().strip()):
+                pass
+            programs.measure.LAST_WORDS = 0.2
+            running.stop()
+            stat = Path(f"/proc/{told}/stat")
+            self.assertTrue(not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ declare -A packages=(
     # Real programs that are measured at their ordinary settings: `make programs`.
     [programs]="redis-server redis-tools memcached libmemcached-tools nginx-light wrk apache2-utils lighttpd nghttp2-server
         nghttp2-client haproxy postgresql-15 postgresql-client-15 beanstalkd nodejs default-jdk-headless python3 python3-grpcio
-        util-linux"
+        util-linux rabbitmq-server python3-pika libzookeeper-java python3-kazoo python3-distributed python3-torch g++ libboost-dev
+        python3-venv python3-setuptools"
     # Looks at a report with a real browser: `make test-report`.
     [browser]="chromium python3"
     # Network namespaces for `make bench-hosts`.

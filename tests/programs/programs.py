@@ -1,52 +1,22 @@
 """The programs that run.py measures: how servers and client are started, and what of the client's output is the figure."""
 
-import dataclasses
 import pathlib
 import re
 import shutil
 import subprocess
 import time
-import typing
 
-CLIENTS = pathlib.Path(__file__).resolve().parent / "clients"
+from program import PYTHON, Program, check, number, own, python
+from services import SERVICES
+
 POSTGRES = pathlib.Path("/usr/lib/postgresql/15/bin")
-PYTHON = "/usr/bin/python3"
 AS_POSTGRES = ["runuser", "-u", "postgres", "--"]
-
-
-def number(text):
-    return re.compile(text + r"\s*([\d.]+)")
-
-
-REQUESTS = number(r"Requests/sec:")
-AB_REQUESTS = number(r"Requests per second:")
-
-
-def nothing(*_):
-    """Most programs need no preparation, and no variables."""
-    return {}
-
-
-@dataclasses.dataclass
-class Program:
-    """One row. `servers` gives the words and variables of each server for a directory and the program's ports; `client` those
-    of the client, which talks to the last port for so many seconds or a number of requests that takes about as long."""
-
-    name: str
-    title: str
-    needs: list
-    servers: typing.Callable
-    client: typing.Callable
-    figure: re.Pattern
-    unit: str = "/s"
-    ports: int = 1
-    scale: typing.Callable = float
-    prepare: typing.Callable = nothing
-    environment: typing.Callable = nothing
-
-    def missing(self):
-        """The first program that is not installed, if there is one."""
-        return next((need for need in self.needs if not shutil.which(str(need))), None)
+WEB = {"check": check("http")}
+# What each says of requests that went wrong.
+WRK = {**WEB, "figure": number(r"Requests/sec:"), "forbids": ("Non-2xx", "Socket errors")}
+AB = {**WEB, "figure": number(r"Requests per second:"), "expects": (r"Failed requests:\s+0\n", r"Document Length:\s+1024 bytes"),
+      "forbids": ("Non-2xx",)}
+PGBENCH = {"figure": number(r"tps ="), "expects": (r"number of failed transactions: 0 ",)}
 
 
 def wrk(port, seconds, connections=16):
@@ -124,59 +94,59 @@ def pgbench(port, seconds, *more):
             "-p", str(port), "postgres"]
 
 
-def own(name, *words):
-    """A program that stands in clients/."""
-    return [*words, str(CLIENTS / name)]
+def redis(directory, port):
+    return [(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""], {})]
 
 
-def python(name, *words):
-    """A program of clients/ with Debian's Python, which has Debian's modules."""
-    return [PYTHON, str(CLIENTS / name), *map(str, words)]
+def redis_get(clients, rate):
+    return lambda port, seconds: ["redis-benchmark", "-q", "-t", "get", "-c", str(clients), "-p", str(port), "-n",
+                                  str(int(seconds * rate))]
+
+
+def grpc(mode):
+    return {"servers": lambda directory, port: [(python("calls.py", "serve", port), {})],
+            "client": lambda port, seconds: python("calls.py", mode, port, seconds), "figure": number(r"calls/s:")}
 
 
 PROGRAMS = [
-    Program("redis-1", "Redis GET, 1 client", ["redis-server", "redis-benchmark"],
-            lambda directory, port: [(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""], {})],
-            lambda port, seconds: ["redis-benchmark", "-q", "-t", "get", "-c", "1", "-p", str(port), "-n", str(int(seconds * 50_000))],
-            number(r"GET:")),
-    Program("redis-50", "Redis GET, 50 clients", ["redis-server", "redis-benchmark"],
-            lambda directory, port: [(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""], {})],
-            lambda port, seconds: ["redis-benchmark", "-q", "-t", "get", "-c", "50", "-p", str(port), "-n", str(int(seconds * 150_000))],
-            number(r"GET:")),
-    # The figure is the time of 8 clients with 30,000 requests each.
+    Program("redis-1", "Redis GET, 1 client", ["redis-server", "redis-benchmark"], redis, redis_get(1, 50_000), number(r"GET:"),
+            check=check("redis")),
+    Program("redis-50", "Redis GET, 50 clients", ["redis-server", "redis-benchmark"], redis, redis_get(50, 150_000), number(r"GET:"),
+            check=check("redis")),
+    # The figure is the time of 8 clients with 15,000 requests each.
     Program("memcached", "memcached get, 8 clients (memcslap)", ["memcached", "memcslap"],
             lambda directory, port: [(["memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(port), "-U", "0"], {})],
             lambda port, seconds: ["memcslap", f"--servers=127.0.0.1:{port}", "--concurrency=8", "--test=get", "--initial-load=1000",
-                                   f"--execute-number={int(seconds * 20_000)}"],
-            number(r"Time total:"), scale=lambda seconds: 8 * 30_000 / seconds),
-    Program("nginx-kept", "nginx, wrk, 16 kept connections", ["nginx", "wrk"], nginx, wrk, REQUESTS),
+                                   f"--execute-number={int(seconds * 10_000)}"],
+            number(r"Time total:"), scale=lambda seconds: 8 * 15_000 / seconds, check=check("memcached")),
+    Program("nginx-kept", "nginx, wrk, 16 kept connections", ["nginx", "wrk"], nginx, wrk, **WRK),
     Program("nginx-new", "nginx, ab, a connection per request", ["nginx", "ab"], nginx,
-            lambda port, seconds: ab(port, int(seconds * 12_000)), AB_REQUESTS),
+            lambda port, seconds: ab(port, int(seconds * 12_000)), **AB),
     Program("lighttpd-kept", "lighttpd, ab -k, 20 kept connections", ["lighttpd", "ab"], lighttpd,
-            lambda port, seconds: ab(port, int(seconds * 40_000), "-k"), AB_REQUESTS),
+            lambda port, seconds: ab(port, int(seconds * 40_000), "-k"), **AB),
     Program("lighttpd-new", "lighttpd, ab, a connection per request", ["lighttpd", "ab"], lighttpd,
-            lambda port, seconds: ab(port, int(seconds * 12_000)), AB_REQUESTS),
+            lambda port, seconds: ab(port, int(seconds * 12_000)), **AB),
     Program("http2", "nghttpd, h2load, 10 connections of 10 streams", ["nghttpd", "h2load"],
             lambda directory, port: [(["nghttpd", "--no-tls", "-a", "127.0.0.1", "-d", str(page(directory)), str(port)], {})],
             lambda port, seconds: ["h2load", "-n", str(int(seconds * 60_000)), "-c", "10", "-m", "10",
                                    f"http://127.0.0.1:{port}/index.html"],
-            re.compile(r"finished in .*?, ([\d.]+) req/s")),
-    Program("haproxy", "HAProxy before nginx, wrk, 16 kept connections", ["haproxy", "nginx", "wrk"], haproxy, wrk, REQUESTS, ports=2),
-    Program("pgbench", "PostgreSQL, pgbench -S, 8 clients", [POSTGRES / "postgres", "pgbench"], postgres, pgbench, number(r"tps ="),
-            prepare=fill_postgres),
+            re.compile(r"finished in .*?, ([\d.]+) req/s"),
+            # As many of them as there are requests, and a KiB for each.
+            expects=(r"requests: (\d+) total.* \1 succeeded, 0 failed, 0 errored", r"0 3xx, 0 4xx, 0 5xx",
+                     r"\((?:92160000|18432000)\) data")),
+    Program("haproxy", "HAProxy before nginx, wrk, 16 kept connections", ["haproxy", "nginx", "wrk"], haproxy, wrk, ports=2, **WRK),
+    Program("pgbench", "PostgreSQL, pgbench -S, 8 clients", [POSTGRES / "postgres", "pgbench"], postgres, pgbench,
+            prepare=fill_postgres, **PGBENCH),
     Program("pgbench-new", "PostgreSQL, pgbench -S -C, a connection per query", [POSTGRES / "postgres", "pgbench"], postgres,
-            lambda port, seconds: pgbench(port, seconds, "-C"), number(r"tps ="), prepare=fill_postgres),
+            lambda port, seconds: pgbench(port, seconds, "-C"), prepare=fill_postgres, **PGBENCH),
     Program("beanstalkd", "beanstalkd, jobs put and taken (Python)", ["beanstalkd", PYTHON],
             lambda directory, port: [(["beanstalkd", "-l", "127.0.0.1", "-p", str(port)], {})],
             lambda port, seconds: python("jobs.py", port, seconds), number(r"jobs/s:")),
     Program("node", "Node HTTP, wrk, 16 kept connections", ["node", "wrk"],
-            lambda directory, port: [([*own("server.js", "node"), str(port)], {})], wrk, REQUESTS),
+            lambda directory, port: [([*own("server.js", "node"), str(port)], {})], wrk, **WRK),
     Program("java", "Java HTTP, wrk, 16 kept connections", ["java", "wrk"],
-            lambda directory, port: [([*own("Server.java", "java"), str(port)], {})], wrk, REQUESTS),
-    Program("grpc-unary", "gRPC (Python), unary calls", [PYTHON],
-            lambda directory, port: [(python("calls.py", "serve", port), {})],
-            lambda port, seconds: python("calls.py", "unary", port, seconds), number(r"calls/s:")),
-    Program("grpc-stream", "gRPC (Python), a stream of messages", [PYTHON],
-            lambda directory, port: [(python("calls.py", "serve", port), {})],
-            lambda port, seconds: python("calls.py", "stream", port, seconds), number(r"calls/s:")),
+            lambda directory, port: [([*own("Server.java", "java"), str(port)], {})], wrk, **WRK),
+    Program("grpc-unary", "gRPC (Python), unary calls", [PYTHON], **grpc("unary")),
+    Program("grpc-stream", "gRPC (Python), a stream of messages", [PYTHON], **grpc("stream")),
+    *SERVICES,
 ]

@@ -34,11 +34,14 @@ calls, message, end = 0, b"x" * 64, time.monotonic() + seconds
 if mode == "unary":
     call = channel.unary_unary("/echo/Unary")
     while time.monotonic() < end:
-        call(message)
+        if call(message) != message:
+            sys.exit("another answer than was asked for")
         calls += 1
 else:
     stream = channel.unary_stream("/echo/Stream")(message)
-    for _ in stream:
+    for answer in stream:
+        if answer != message:
+            sys.exit("another message than was asked for")
         calls += 1
         if time.monotonic() >= end:
             break

@@ -21,7 +21,8 @@ jobs, end = 0, time.monotonic() + seconds
 while time.monotonic() < end:
     ask(b"put 0 0 60 64\r\n" + b"x" * 64 + b"\r\n", b"INSERTED")
     job = ask(b"reserve\r\n", b"RESERVED").split()[1]
-    lines.readline()
+    if lines.readline() != b"x" * 64 + b"\r\n":
+        sys.exit("another job than was put")
     ask(b"delete " + job + b"\r\n", b"DELETED")
     jobs += 1
 print(f"jobs/s: {jobs / seconds:.1f}")

@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Writes what runs of `make programs` measured into docs/measurements.md.
+
+    ci/programs.py [--note TEXT] FILE...
+
+A FILE is what `tests/programs/run.py --json FILE` left; of several that have the same program in the same placement the last one counts.
+TEXT is said of all of them, such as what else the machine did. The table stands between two comments, and what was there before goes.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs" / "measurements.md"
+BEGIN, END = "<!-- programs: written by ci/programs.py -->", "<!-- programs end -->"
+sys.path.insert(0, str(ROOT / "tests/programs"))
+
+import measure  # noqa: E402
+import table  # noqa: E402
+
+
+def put(text, between):
+    """`text` with what stands between its two comments replaced."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        sys.exit(f"{DOCUMENT} lacks {BEGIN} or {END}")
+    return f"{before}{begin}\n{between}\n{end}{after}"
+
+
+def main():
+    note, files = "", sys.argv[1:]
+    if files[:1] == ["--note"] and len(files) > 1:
+        note, files = f"; {files[1]}", files[2:]
+    if not files:
+        sys.exit(__doc__.strip())
+    written = table.document([table.read(file) for file in files], measure.PLACEMENTS, note)
+    DOCUMENT.write_text(put(DOCUMENT.read_text(), written))
+
+
+if __name__ == "__main__":
+    main()
