@@ -13,7 +13,7 @@ mod stale;
 mod succession;
 
 use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -44,6 +44,8 @@ static SLOTS: AtomicU32 = AtomicU32::new(0);
 static LIVE: AtomicU32 = AtomicU32::new(0);
 /// Where to look for a free slot first.
 static HINT: AtomicU32 = AtomicU32::new(0);
+/// Whether this process came from a `fork` and has executed no program since.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// The file's identity, for opening it again.
 static FILE: FileRecord = FileRecord {
@@ -147,7 +149,7 @@ fn create() -> Result<&'static StatsHeader, Errno> {
         }
         mapped
     });
-    if mapped.is_ok() {
+    if mapped.is_ok() && stale::looks(name, IS_CHILD.load(Relaxed)) {
         stale::sweep(directory, name);
     }
     let _ = sys::close(directory);
@@ -420,6 +422,7 @@ pub fn keep_file() {
 /// In the child of a `fork`: the file is the parent's.
 pub fn reset_after_fork() {
     LOCK.reset();
+    IS_CHILD.store(true, Relaxed);
     FILE.pid.store(0, Relaxed);
     SLOTS.store(0, Relaxed);
     let header = HEADER.swap(core::ptr::null_mut(), Relaxed);

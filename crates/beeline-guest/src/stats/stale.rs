@@ -5,6 +5,8 @@
 //! 2. Who makes a file looks at a few others of its user, beginning at another one each time, and removes those that
 //!    nobody holds. So they become fewer by themselves where processes come and go, and no start costs more than some
 //!    microseconds. `beeline stat` looks at all.
+//!    The children of a server that forks for each connection are many, and begin while a client waits: one in [`LOOKS`] of
+//!    them looks, at [`LOOKS`] files and more. So what they can leave still is what they remove.
 //! 3. A process that runs another program gives its lock up and takes it again when the library starts in the new program.
 //!    So a file is kept, too, if a process of this pid namespace has its number and began when it did.
 
@@ -45,11 +47,16 @@ fn is_held(fd: i32) -> bool {
     asked.is_err() || i32::from(lock.l_type) != libc::F_UNLCK
 }
 
+/// Whether a process that makes a file looks at others.
+pub(super) fn looks(own: FileName, is_child: bool) -> bool {
+    !is_child || (own.pid as usize).is_multiple_of(LOOKS)
+}
+
 /// Removes some of the files in a user's directory whose processes are gone.
 pub(super) fn sweep(directory: i32, own: FileName) {
-    // Which files come first is the directory's order; the skip is another one for each process. Where there are few, all
-    // are looked at.
-    let skip = own.pid as usize % LOOKS;
+    // Which files come first is the directory's order; the skip is another one for each process, also among those whose
+    // numbers are multiples. Where there are few, all are looked at.
+    let skip = (own.pid as usize + own.pid as usize / LOOKS) % LOOKS;
     if sweep_from(directory, own, skip) < LOOKS && skip != 0 {
         // SAFETY: the call takes no pointers.
         let rewound = unsafe { call(libc::SYS_lseek, [directory as usize, 0, libc::SEEK_SET as usize, 0, 0, 0]) };
@@ -185,10 +192,34 @@ mod tests {
         while before > 0 {
             let directory = std::fs::File::open(&place.0).unwrap();
             // One that begins at the beginning, so that the last few are found, too.
-            sweep(directory.as_raw_fd(), FileName { pid: 8, start_ticks: 1 });
+            sweep(directory.as_raw_fd(), FileName { pid: 64, start_ticks: 1 });
             let after = count();
             assert!(after < before && after + LOOKS >= before, "{before} {after}");
             before = after;
+        }
+    }
+
+    #[test]
+    fn children_of_a_fork_remove_together_as_much_as_they_leave() {
+        let children = (4_000_000_000..4_000_000_080_u32).map(|pid| FileName { pid, start_ticks: 1 });
+        let looking: Vec<_> = children.filter(|child| looks(*child, true)).collect();
+        assert_eq!(looking.len() * LOOKS, 80);
+        assert!(
+            (0..LOOKS as u32).all(|pid| looks(FileName { pid: 1 + pid, start_ticks: 1 }, false)),
+            "programs all look"
+        );
+        let place = Place(std::env::temp_dir().join(format!("beeline-stale-children-{}", std::process::id())));
+        std::fs::create_dir(&place.0).unwrap();
+        let count = || std::fs::read_dir(&place.0).unwrap().count();
+        for child in 0..80 {
+            // Killed before it could remove its own.
+            let own = FileName { pid: 4_000_000_000 + child, start_ticks: 1 };
+            put(&place, own, 1);
+            if looks(own, true) {
+                let directory = std::fs::File::open(&place.0).unwrap();
+                sweep(directory.as_raw_fd(), own);
+            }
+            assert!(count() <= 3 * LOOKS, "{child}: {}", count());
         }
     }
 }
