@@ -63,7 +63,11 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if options.null {
-        say!("{:.1} ns of each latency are the instrument's own", crate::worker::own_cost_ns()?);
+        let own = crate::worker::own_cost_ns()?;
+        say!(
+            "{:.1} ns of each sample are the instrument's own: {own:.1} ns of a latency, which is half a trip",
+            2.0 * own
+        );
         return Ok(ExitCode::SUCCESS);
     }
     if !options.dry_run {
@@ -81,9 +85,15 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         say!("{}", text.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
-    let plan = Plan::parse(&Source { name: called, text: &text })?;
+    let source = Source { name: called, text: &text };
+    let plan = Plan::parse(&source)?;
     let directory = options.into.clone().unwrap_or_else(|| directory(plan.name.get_ref()));
-    begin(&text, plan, &directory, options, mount)
+    let hosts = plan.hosts.clone().filter(|_| options.hosts.is_none());
+    begin(&text, plan, &directory, options, mount).map_err(|error| match hosts {
+        // What is wrong with hosts that the plan names is wrong in its line.
+        Some(hosts) if error.is::<run::NoHosts>() => source.error(hosts.span().start, &format!("{error:#}")),
+        _ => error,
+    })
 }
 
 /// Every built-in plan, each in a directory below the given one. Those that are there go on.
@@ -178,7 +188,12 @@ fn settings(plan: &Plan, options: &PaperOptions) -> Result<Settings> {
     };
     let rounds = options.rounds.unwrap_or(rounds);
     let asked = options.confidence.is_some().then_some(WITHIN);
-    let library = match options.hosts {
+    let hosts = match (&options.hosts, &plan.hosts) {
+        (Some(hosts), _) => Some(format!("{},{}", hosts[0], hosts[1])),
+        (None, hosts) => hosts.as_ref().map(|hosts| hosts.get_ref().join(",")),
+    };
+    let sockets = plan.bridge_sockets.as_ref().and_then(|two| <[String; 2]>::try_from(two.get_ref().clone()).ok());
+    let library = match hosts {
         Some(_) => options.library.clone(),
         None => Some(find_library(options.library.as_deref())?),
     };
@@ -197,10 +212,11 @@ fn settings(plan: &Plan, options: &PaperOptions) -> Result<Settings> {
         library_hash: library.as_deref().filter(|path| path.exists()).map(store::hash).transpose()?,
         library,
         options: options.options.clone(),
-        hosts: options.hosts.as_ref().map(|hosts| Between {
-            hosts: format!("{},{}", hosts[0], hosts[1]),
+        minutes_max: options.minutes_max.or(number(&plan.minutes_max)),
+        hosts: hosts.map(|hosts| Between {
+            hosts,
             address: options.address,
-            bridge_sockets: options.bridge_sockets.clone(),
+            bridge_sockets: options.bridge_sockets.clone().or(sockets),
             patience: options.patience,
             remote: options.remote.clone(),
         }),
@@ -258,6 +274,7 @@ fn of_plan(name: &str, plain: &BenchOptions) -> PaperOptions {
         confidence: None,
         within: None,
         rounds_max: None,
+        minutes_max: None,
         cpus: plain.cpus,
         library: plain.library.clone(),
         options: plain.options.clone(),
@@ -296,6 +313,30 @@ pub fn compare(options: &CompareOptions) -> Result<ExitCode> {
         false => compare::print(&runs, &comparison),
     }
     Ok(ExitCode::from(u8::from(comparison.differs())))
+}
+
+/// The median of a cell's main figure.
+pub struct Median {
+    pub cell: String,
+    pub bytes: u64,
+    pub figure: Figure,
+    pub tcp: f64,
+    pub beeline: f64,
+}
+
+/// What a run measured, for those who compare it with something else.
+///
+/// # Errors
+/// When there is no run.
+pub fn medians(directory: &Path) -> Result<Vec<Median>> {
+    let run = Run::read(directory)?;
+    let of = |cell: &cell::Cell| {
+        let figure = cell.work.main();
+        let both = summary::both(run.of(cell)?, figure, run.settings.confidence)?;
+        let (tcp, beeline) = (both.tcp.median, both.beeline.median);
+        Some(Median { cell: cell.name(), bytes: cell.bytes, figure, tcp, beeline })
+    };
+    Ok(run.cells.iter().filter_map(of).collect())
 }
 
 /// `beeline bench report`.
