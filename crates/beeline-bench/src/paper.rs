@@ -11,6 +11,7 @@
 
 pub mod args;
 pub mod axis;
+mod built_in;
 mod cell;
 mod compare;
 mod figure;
@@ -36,10 +37,11 @@ use crate::args::BenchOptions;
 use crate::interrupt::{self, Second};
 use crate::plan::find_library;
 use axis::Hundredths;
+use built_in::BUILT_IN;
 pub use figure::Figure;
 pub use grid::new_table;
+use plan::Plan;
 pub use plan::Source;
-use plan::{BUILT_IN, Plan};
 use run::Conductor;
 use store::{Between, Run, Settings, WITHIN, Writer};
 
@@ -80,7 +82,7 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         return resume(directory, options, mount);
     }
     let name = options.plan.as_deref().context("which plan?")?;
-    let (text, called) = plan::text(name)?;
+    let (text, called) = built_in::text(name)?;
     if options.print_plan {
         say!("{}", text.trim_end());
         return Ok(ExitCode::SUCCESS);

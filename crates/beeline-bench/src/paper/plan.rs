@@ -4,9 +4,8 @@
 //! [`Plan::check`] where it takes several.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use beeline_stats::Tunables;
 use serde::Deserialize;
 use toml::Spanned;
@@ -19,31 +18,6 @@ use crate::hosts::place::Host;
 
 /// The form of plans.
 const FORMAT: i64 = 1;
-
-/// A plan of a paper, and what the paper publishes, which are one file in two: [`Plan::published`].
-macro_rules! of_paper {
-    ($name:literal) => {
-        (
-            $name,
-            concat!(
-                include_str!(concat!("plans/", $name, ".toml")),
-                "\n",
-                include_str!(concat!("../../../../docs/papers/", $name, ".toml"))
-            ),
-        )
-    };
-}
-
-/// The plans that come with the program: a name, and the text.
-pub const BUILT_IN: [(&str, &str); 7] = [
-    of_paper!("socket-direct"),
-    of_paper!("servernet"),
-    of_paper!("vpi"),
-    of_paper!("sockets-mx"),
-    of_paper!("forty-gig"),
-    ("modes", include_str!("plans/modes.toml")),
-    ("mpi", include_str!("plans/mpi.toml")),
-];
 
 /// An experiment.
 #[derive(Clone, Debug, Deserialize)]
@@ -172,21 +146,6 @@ impl Source<'_> {
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         anyhow::anyhow!("{}:{line}:{column}: {what}", self.name)
     }
-}
-
-/// The text of a built-in plan or of a file, and what to call it.
-pub fn text(name: &str) -> Result<(String, String)> {
-    if let Some((_, text)) = BUILT_IN.iter().find(|(own, _)| *own == name) {
-        return Ok(((*text).to_owned(), format!("{name}.toml (built in)")));
-    }
-    let path = Path::new(name);
-    // A name without a dot or a slash was meant to be one of ours.
-    if !name.contains(['.', '/']) && !path.exists() {
-        let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-        bail!("there is no plan {name}: expected a file, or one of {}", names.join(", "));
-    }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {name}"))?;
-    Ok((text, name.to_owned()))
 }
 
 impl Plan {
@@ -440,6 +399,7 @@ fn spread<T>(cells: &mut Vec<Cell>, values: &[T], set: impl Fn(&mut Cell, &T)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paper::built_in::{BUILT_IN, text};
 
     const HEAD: &str = "format = 1\nname = \"p\"\ntitle = \"P\"\ndocument = \"D\"\n";
 

@@ -5,7 +5,7 @@ use beeline_topo::fair::{FairError, shares};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::model::{Case, Flow, Link, Measured, Model, Protocol, Published};
+use super::model::{Case, Column, Flow, Link, Measured, Model, Protocol, Published};
 use crate::paper::axis::{Message, Sizes};
 use crate::paper::{Figure, Source};
 
@@ -78,15 +78,6 @@ struct FileCase {
     #[serde(default)]
     column: Column,
     flow: Vec<FileFlow>,
-}
-
-/// Whose figure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Column {
-    Tcp,
-    #[default]
-    Beeline,
 }
 
 #[derive(Debug, Deserialize)]

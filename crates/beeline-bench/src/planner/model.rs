@@ -8,9 +8,7 @@
 //! 3. CPU time is each end's: for a message and for each byte, and for each byte what the links add that it crosses.
 
 use beeline_topo::fair::{self, shares};
-use serde::Serialize;
-
-use super::file::Column;
+use serde::{Deserialize, Serialize};
 
 /// From here on a link is full.
 const FULL: f64 = 0.999;
@@ -71,6 +69,15 @@ pub struct Published {
     pub latency: Option<String>,
     pub cpu: Option<String>,
     pub peak: Option<String>,
+}
+
+/// Whose figure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Column {
+    Tcp,
+    #[default]
+    Beeline,
 }
 
 /// The cell of a run.

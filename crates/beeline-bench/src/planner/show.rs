@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::file::Column;
-use super::model::{Case, Link, Model, Planned, PlannedFlow};
+use super::model::{Case, Column, Link, Model, Planned, PlannedFlow};
 use crate::paper::axis::show_bytes;
 use crate::paper::{Figure, Median, medians, new_table};
 use crate::report::three_digits;
