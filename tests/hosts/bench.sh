@@ -11,12 +11,15 @@
 # BEELINE_BIN   where the programs are (default: target/release)
 # RAILS         how many pairs (default: 1)        RATE     the bandwidth of each, as tc takes it (default: no bound)
 # RATES         a bandwidth for each pair: RAILS=2 RATES="1gbit 300mbit"
+# WAY           netns (the usual one), or ssh: the instrument runs in the client's namespace and reaches both by ssh, as hosts
+#               `alpha` and `beta`, with an ssh server of its own in each
+# WORK          a directory for what is needed meanwhile, which stays (default: one that goes); RESUME  a run that is gone on with
 # LIMIT         seconds after which a run is given up (default: 900)
 #
 # Takes root. Nothing is left behind.
 set -euo pipefail
 
-if [ $# = 0 ] && [ -z "${PAPER:-}" ]; then
+if [ $# = 0 ] && [ -z "${PAPER:-}${RESUME:-}" ]; then
     failed=0
     "$0" --check || failed=1
     "$0" --only connect --options bridge_short_lived=on || failed=1
@@ -26,7 +29,7 @@ fi
 
 here=$(cd "$(dirname "$0")/../.." && pwd)
 bin=$(realpath "${BEELINE_BIN:-$here/target/release}")
-rails=${RAILS:-1} rate=${RATE:-} limit=${LIMIT:-900}
+rails=${RAILS:-1} rate=${RATE:-} limit=${LIMIT:-900} way=${WAY:-netns}
 read -r -a rates <<<"${RATES:-}"
 give_up() {
     echo "bench.sh: $1" >&2
@@ -38,7 +41,7 @@ for program in beeline beelined libbeeline.so; do
         give_up "there is no $bin/$program; \`make all\` builds it (the bridge where libfabric and hwloc are)"
 done
 
-work=$(mktemp -d)
+work=${WORK:-$(mktemp -d)}
 client=beeline-bench-a-$$
 server=beeline-bench-b-$$
 bridges=()
@@ -53,7 +56,7 @@ clean_up() {
     for pid in "${bridges[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
     ip netns delete "$client" 2>/dev/null || true
     ip netns delete "$server" 2>/dev/null || true
-    rm -rf "$work"
+    [ -n "${WORK:-}" ] || rm -rf "$work"
 }
 trap clean_up EXIT
 trap 'exit 130' INT TERM
@@ -112,12 +115,40 @@ for name in alpha beta; do
     done
 done
 
+if [ "$way" = ssh ]; then
+    mkdir -p "$work/bin" /run/sshd
+    printf '#!/bin/sh\nexec %s -F %s/ssh.conf "$@"\n' "$(command -v ssh)" "$work" > "$work/bin/ssh"
+    chmod 755 "$work/bin/ssh"
+    rm -f "$work"/*key*
+    ssh-keygen -q -t ed25519 -N '' -f "$work/key"
+    ssh-keygen -q -t ed25519 -N '' -f "$work/hostkey"
+    printf 'IdentityFile %s/key\nIdentitiesOnly yes\nUser root\nStrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n' \
+        "$work" > "$work/ssh.conf"
+    for host in alpha:10.99.0.1 beta:10.99.0.2; do
+        printf 'Host %s\n    HostName %s\n' "${host%:*}" "${host#*:}" >> "$work/ssh.conf"
+        printf '%s\n' "ListenAddress ${host#*:}" "HostKey $work/hostkey" "AuthorizedKeysFile $work/key.pub" 'StrictModes no' 'UsePAM yes' \
+            'PasswordAuthentication no' 'PidFile none' > "$work/${host%:*}.sshd"
+    done
+    ip netns exec "$client" "$(command -v sshd)" -D -e -f "$work/alpha.sshd" 2> "$work/alpha.sshd.log" &
+    bridges+=($!)
+    ip netns exec "$server" "$(command -v sshd)" -D -e -f "$work/beta.sshd" 2> "$work/beta.sshd.log" &
+    bridges+=($!)
+    echo "$server" > "$work/server"
+fi
+
 # The bench waits until the bridges have found each other.
 status=0
 what=(bench)
 [ -z "${PAPER:-}" ] || what=(bench paper "$PAPER")
-timeout --kill-after=20 "$limit" "$bin/beeline" "${what[@]}" --hosts "netns:$client,netns:$server" \
-    --bridge-sockets "$work/alpha.sock,$work/beta.sock" "$@" || status=$?
+hosts=(--hosts "netns:$client,netns:$server")
+run=("$bin/beeline")
+if [ "$way" = ssh ]; then
+    hosts=(--hosts alpha,beta --remote "$bin/beeline" --library "$bin/libbeeline.so")
+    run=(ip netns exec "$client" env PATH="$work/bin:$PATH" "$bin/beeline")
+fi
+hosts+=(--bridge-sockets "$work/alpha.sock,$work/beta.sock")
+[ -z "${RESUME:-}" ] || { what=(bench paper --resume "$RESUME") && hosts=(); }
+timeout --kill-after=20 "$limit" "${run[@]}" "${what[@]}" "${hosts[@]}" "$@" || status=$?
 [ "$status" != 124 ] || give_up "the bench did not end within $limit s"
 for pid in "${bridges[@]}"; do
     kill -0 "$pid" 2>/dev/null || { echo "bench.sh: a bridge has died:" && tail -n 5 "$work"/*.log; } >&2

@@ -11,10 +11,18 @@ if [ "$(id -u)" != 0 ]; then
     exit
 fi
 status=0
-for table in servernet:push-pull vpi:mtu forty-gig:mtu; do
-    run=$into/hosts-${table%:*}
-    # A run goes on between the same hosts only, and these are new ones.
-    rm -rf "$run"
-    PAPER=${table%:*} "$(dirname "$0")/bench.sh" --quick --only "${table#*:}/" --into "$run" || status=1
-done
+# run RUN PLAN TABLE OPTION...: a run goes on between the same hosts only, and these are new ones.
+run() {
+    rm -rf "${into:?}/$1"
+    PAPER=$2 "$(dirname "$0")/bench.sh" --quick --only "$3/" --into "$into/$1" "${@:4}" || status=1
+}
+run hosts-servernet servernet push-pull
+run hosts-vpi vpi mtu
+run hosts-forty-gig forty-gig mtu
+# Two fabrics, each alone and both at once. What tc and sockets hold back is some 20 ms of what passes, which a short sample would see.
+RATES=800mbit run hosts-vpi-fast vpi two-fabrics --duration 1000
+RATES=300mbit run hosts-vpi-slow vpi two-fabrics --duration 1000
+RAILS=2 RATES="800mbit 300mbit" run hosts-vpi-both vpi two-fabrics --duration 1000
+"${BEELINE_BIN:-$(dirname "$0")/../../target/release}/beeline" plan namespaces --measured "$into/hosts-vpi-fast" \
+    --measured "$into/hosts-vpi-slow" --measured "$into/hosts-vpi-both" || status=1
 exit $status

@@ -69,6 +69,7 @@ fn document(machine: &Machine, plan: &Plan, matrix: &Matrix) -> Value {
                 "work": cell.work,
                 "counts": cell.work.counts(),
                 "ratios": ratios,
+                "figures": verdict::summary(measured),
                 "no_slower": ratios.map(|ratios| ratios.is_no_slower()),
                 "samples": measured,
             })

@@ -45,6 +45,7 @@ mod socket;
 mod stats;
 mod suite;
 mod syscalls;
+mod ticks;
 mod timing;
 mod transport;
 mod worker;

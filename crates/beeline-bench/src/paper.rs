@@ -11,6 +11,7 @@
 
 pub mod args;
 pub mod axis;
+mod built_in;
 mod cell;
 mod compare;
 mod figure;
@@ -36,10 +37,11 @@ use crate::args::BenchOptions;
 use crate::interrupt::{self, Second};
 use crate::plan::find_library;
 use axis::Hundredths;
+use built_in::BUILT_IN;
 pub use figure::Figure;
 pub use grid::new_table;
+use plan::Plan;
 pub use plan::Source;
-use plan::{BUILT_IN, Plan};
 use run::Conductor;
 use store::{Between, Run, Settings, WITHIN, Writer};
 
@@ -63,7 +65,11 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if options.null {
-        say!("{:.1} ns of each latency are the instrument's own", crate::worker::own_cost_ns()?);
+        let own = crate::worker::own_cost_ns()?;
+        say!(
+            "{:.1} ns of each sample are the instrument's own: {own:.1} ns of a latency, which is half a trip",
+            2.0 * own
+        );
         return Ok(ExitCode::SUCCESS);
     }
     if !options.dry_run {
@@ -76,14 +82,20 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         return resume(directory, options, mount);
     }
     let name = options.plan.as_deref().context("which plan?")?;
-    let (text, called) = plan::text(name)?;
+    let (text, called) = built_in::text(name)?;
     if options.print_plan {
         say!("{}", text.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
-    let plan = Plan::parse(&Source { name: called, text: &text })?;
+    let source = Source { name: called, text: &text };
+    let plan = Plan::parse(&source)?;
     let directory = options.into.clone().unwrap_or_else(|| directory(plan.name.get_ref()));
-    begin(&text, plan, &directory, options, mount)
+    let hosts = plan.hosts.clone().filter(|_| options.hosts.is_none());
+    begin(&text, plan, &directory, options, mount).map_err(|error| match hosts {
+        // What is wrong with hosts that the plan names is wrong in its line.
+        Some(hosts) if error.is::<run::NoHosts>() => source.error(hosts.span().start, &format!("{error:#}")),
+        _ => error,
+    })
 }
 
 /// Every built-in plan, each in a directory below the given one. Those that are there go on.
@@ -178,7 +190,12 @@ fn settings(plan: &Plan, options: &PaperOptions) -> Result<Settings> {
     };
     let rounds = options.rounds.unwrap_or(rounds);
     let asked = options.confidence.is_some().then_some(WITHIN);
-    let library = match options.hosts {
+    let hosts = match (&options.hosts, &plan.hosts) {
+        (Some(hosts), _) => Some(format!("{},{}", hosts[0], hosts[1])),
+        (None, hosts) => hosts.as_ref().map(|hosts| hosts.get_ref().join(",")),
+    };
+    let sockets = plan.bridge_sockets.as_ref().and_then(|two| <[String; 2]>::try_from(two.get_ref().clone()).ok());
+    let library = match hosts {
         Some(_) => options.library.clone(),
         None => Some(find_library(options.library.as_deref())?),
     };
@@ -197,10 +214,11 @@ fn settings(plan: &Plan, options: &PaperOptions) -> Result<Settings> {
         library_hash: library.as_deref().filter(|path| path.exists()).map(store::hash).transpose()?,
         library,
         options: options.options.clone(),
-        hosts: options.hosts.as_ref().map(|hosts| Between {
-            hosts: format!("{},{}", hosts[0], hosts[1]),
+        minutes_max: options.minutes_max.or(number(&plan.minutes_max)),
+        hosts: hosts.map(|hosts| Between {
+            hosts,
             address: options.address,
-            bridge_sockets: options.bridge_sockets.clone(),
+            bridge_sockets: options.bridge_sockets.clone().or(sockets),
             patience: options.patience,
             remote: options.remote.clone(),
         }),
@@ -258,6 +276,7 @@ fn of_plan(name: &str, plain: &BenchOptions) -> PaperOptions {
         confidence: None,
         within: None,
         rounds_max: None,
+        minutes_max: None,
         cpus: plain.cpus,
         library: plain.library.clone(),
         options: plain.options.clone(),
@@ -296,6 +315,30 @@ pub fn compare(options: &CompareOptions) -> Result<ExitCode> {
         false => compare::print(&runs, &comparison),
     }
     Ok(ExitCode::from(u8::from(comparison.differs())))
+}
+
+/// The median of a cell's main figure.
+pub struct Median {
+    pub cell: String,
+    pub bytes: u64,
+    pub figure: Figure,
+    pub tcp: f64,
+    pub beeline: f64,
+}
+
+/// What a run measured, for those who compare it with something else.
+///
+/// # Errors
+/// When there is no run.
+pub fn medians(directory: &Path) -> Result<Vec<Median>> {
+    let run = Run::read(directory)?;
+    let of = |cell: &cell::Cell| {
+        let figure = cell.work.main();
+        let both = summary::both(run.of(cell)?, figure, run.settings.confidence)?;
+        let (tcp, beeline) = (both.tcp.median, both.beeline.median);
+        Some(Median { cell: cell.name(), bytes: cell.bytes, figure, tcp, beeline })
+    };
+    Ok(run.cells.iter().filter_map(of).collect())
 }
 
 /// `beeline bench report`.

@@ -9,7 +9,7 @@ use comfy_table::{Cell as TableCell, CellAlignment, Color, Table};
 
 use super::cell::{Cell, Placement, Style, Work, sentence, word};
 use super::run::{Matrix, Measured, Plan, Sample};
-use super::verdict::{Ratio, Ratios, typical};
+use super::verdict::{FIGURES, Figure, Ratio, Ratios, typical};
 use crate::machine::Machine;
 use crate::report::{Unit, three_digits};
 
@@ -17,6 +17,8 @@ use crate::report::{Unit, three_digits};
 const CLEARLY_FASTER: f64 = 1.2;
 /// Below this it is red.
 const CLEARLY_SLOWER: f64 = 0.9;
+/// So many cells are shown with all their figures; of more nobody would read them.
+const SHOWN_MAX: usize = 60;
 
 /// Everything on standard output.
 pub fn print(machine: &Machine, plan: &Plan, matrix: &Matrix) {
@@ -41,6 +43,12 @@ pub fn print(machine: &Machine, plan: &Plan, matrix: &Matrix) {
     for &placement in Placement::value_variants() {
         if matrix.cells.keys().any(|cell| cell.placement == placement) {
             say!("{:>8}: {}", word(placement), sentence(placement));
+        }
+    }
+    match matrix.cells.len() <= SHOWN_MAX {
+        true => say!("\nMedians with their intervals, TCP / Beeline\n{}", figures(matrix)),
+        false => {
+            say!("\n--json and --save have all figures of each cell; --only shows those of up to {SHOWN_MAX} cells.")
         }
     }
     slower(matrix);
@@ -101,6 +109,28 @@ fn shade(measured: &Measured) -> TableCell {
     TableCell::new(format!("{}{star}", three_digits(rate))).set_alignment(CellAlignment::Right).fg(colour)
 }
 
+/// Every figure of every cell.
+fn figures(matrix: &Matrix) -> Table {
+    let has = |figure: &&Figure| matrix.cells.values().any(|cell| typical(&cell.tcp, figure.of).is_some());
+    let used: Vec<&Figure> = FIGURES.iter().filter(has).collect();
+    let mut table = new_table();
+    table.set_header(std::iter::once("").chain(used.iter().map(|figure| figure.title)));
+    for (cell, measured) in &matrix.cells {
+        let mut row = vec![cell.name()];
+        for Figure { unit, of, .. } in &used {
+            let show = |samples: &[Sample]| {
+                typical(samples, of).map_or_else(String::new, |of| {
+                    let (low, high) = (unit.show(of.interval.low), unit.show(of.interval.high));
+                    format!("{} ({low} to {high})", unit.show(of.median))
+                })
+            };
+            row.push(format!("{}\n{}", show(&measured.tcp), show(&measured.beeline)));
+        }
+        table.add_row(row);
+    }
+    table
+}
+
 /// The cells that are slower in rate, mean or tail, with figures.
 fn slower(matrix: &Matrix) {
     let slower: Vec<(&Cell, &Measured, Ratios)> = matrix
@@ -122,10 +152,10 @@ fn slower(matrix: &Matrix) {
     table.set_header(["", "rate", "TCP", "Beeline", "mean", "p99", "TCP", "Beeline", "CPU"]);
     for (cell, measured, ratios) in slower {
         let rate = |samples: &[Sample]| {
-            typical(samples, |sample| Some(sample.rate)).map_or_else(String::new, |rate| Unit::PerSecond.show(rate))
+            typical(samples, |sample| Some(sample.rate)).map_or_else(String::new, |of| Unit::PerSecond.show(of.median))
         };
         let tail = |samples: &[Sample]| {
-            typical(samples, |sample| sample.p99_ns).map_or_else(String::new, |ns| Unit::Nanoseconds.show(ns))
+            typical(samples, |sample| sample.p99_ns).map_or_else(String::new, |of| Unit::Nanoseconds.show(of.median))
         };
         table.add_row([
             cell.name(),

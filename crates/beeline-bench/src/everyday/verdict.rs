@@ -1,14 +1,16 @@
 //! What a cell says: Beeline's figure over TCP's, round by round, with an interval.
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::run::{Measured, Sample};
+use crate::report::Unit;
 use crate::stats::{Interval, median, median_interval};
 
 /// A tail may be so much longer than TCP's.
 const P99_MAX: f64 = 1.1;
 
-/// Ratios of one figure: their median, and where it lies.
+/// Values of one figure, or ratios: their median, and where it lies.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Ratio {
     pub median: f64,
@@ -20,7 +22,9 @@ pub struct Ratio {
 pub struct Ratios {
     pub rate: Ratio,
     pub mean: Option<Ratio>,
+    pub p50: Option<Ratio>,
     pub p99: Option<Ratio>,
+    pub p999: Option<Ratio>,
     pub stream: Option<Ratio>,
     pub cpu: Option<Ratio>,
 }
@@ -37,7 +41,9 @@ impl Ratios {
         Some(Self {
             rate: ratio(|sample| Some(sample.rate))?,
             mean: ratio(|sample| sample.mean_ns),
+            p50: ratio(|sample| sample.p50_ns),
             p99: ratio(|sample| sample.p99_ns),
+            p999: ratio(|sample| sample.p999_ns),
             stream: ratio(|sample| sample.stream_bytes_per_second),
             cpu: ratio(|sample| Some(sample.cpu_us)),
         })
@@ -53,10 +59,44 @@ impl Ratios {
     }
 }
 
-/// The median of one figure of some samples.
-pub fn typical(samples: &[Sample], of: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+/// The median of one figure of some samples, and where it lies.
+pub fn typical(samples: &[Sample], of: impl Fn(&Sample) -> Option<f64>) -> Option<Ratio> {
     let values: Vec<f64> = samples.iter().filter_map(of).collect();
-    median(&values)
+    Some(Ratio { median: median(&values)?, interval: median_interval(&values)? })
+}
+
+/// A figure of a sample.
+pub struct Figure {
+    /// In the document.
+    pub name: &'static str,
+    /// For people.
+    pub title: &'static str,
+    pub unit: Unit,
+    pub of: fn(&Sample) -> Option<f64>,
+}
+
+pub const FIGURES: [Figure; 7] = [
+    Figure { name: "rate", title: "rate", unit: Unit::PerSecond, of: |sample| Some(sample.rate) },
+    Figure { name: "mean_ns", title: "mean", unit: Unit::Nanoseconds, of: |sample| sample.mean_ns },
+    Figure { name: "p50_ns", title: "p50", unit: Unit::Nanoseconds, of: |sample| sample.p50_ns },
+    Figure { name: "p99_ns", title: "p99", unit: Unit::Nanoseconds, of: |sample| sample.p99_ns },
+    Figure { name: "p999_ns", title: "p99.9", unit: Unit::Nanoseconds, of: |sample| sample.p999_ns },
+    Figure { name: "cpu_ns", title: "CPU each", unit: Unit::Nanoseconds, of: |sample| Some(sample.cpu_us * 1e3) },
+    Figure {
+        name: "stream_bytes_per_second",
+        title: "stream",
+        unit: Unit::BytesPerSecond,
+        of: |sample| sample.stream_bytes_per_second,
+    },
+];
+
+/// Medians and their intervals of both columns, figure by figure.
+pub fn summary(measured: &Measured) -> Value {
+    let both = FIGURES.iter().filter_map(|figure| {
+        let (tcp, beeline) = (typical(&measured.tcp, figure.of)?, typical(&measured.beeline, figure.of)?);
+        Some((figure.name.to_owned(), json!({ "tcp": tcp, "beeline": beeline })))
+    });
+    Value::Object(both.collect())
 }
 
 #[cfg(test)]
@@ -78,6 +118,10 @@ mod tests {
         assert!((ratios.rate.median - 1.1).abs() < 1e-9 && ratios.is_no_slower());
         assert!((ratios.rate.interval.low - 0.9).abs() < 1e-9 && (ratios.rate.interval.high - 1.2).abs() < 1e-9);
         assert!(ratios.mean.is_none());
+        let summary = summary(&measured);
+        assert_eq!(summary["p99_ns"]["beeline"]["median"], 105.0);
+        assert_eq!(summary["rate"]["tcp"]["interval"]["high"], 20.0);
+        assert!(summary.get("mean_ns").is_none());
         let slow_tail = Measured { beeline: vec![sample(11.0, Some(120.0)); 3], ..measured };
         assert!(!Ratios::of(&slow_tail).unwrap().is_no_slower());
         assert!(Ratios::of(&Measured::default()).is_none());

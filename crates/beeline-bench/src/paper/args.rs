@@ -39,7 +39,7 @@ pub struct PaperOptions {
 
     /// Go on with the run that is in DIR, as it was begun
     #[arg(long, value_name = "DIR", conflicts_with_all = ["quick", "rounds", "duration", "confidence", "within", "rounds_max",
-        "only", "into", "options", "cpus", "hosts", "print_plan"])]
+        "only", "into", "options", "cpus", "hosts", "print_plan", "minutes_max"])]
     pub resume: Option<PathBuf>,
 
     /// Measure what the instrument itself adds to a sample, without a socket, and exit
@@ -88,6 +88,10 @@ pub struct PaperOptions {
     /// With --confidence: give a cell up after so many rounds, and say so (default: 30)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds_max: Option<u32>,
+
+    /// Begin nothing more after so many minutes: what is missing is for --resume
+    #[arg(long, value_name = "MIN", value_parser = clap::value_parser!(u32).range(1..))]
+    pub minutes_max: Option<u32>,
 
     /// The two CPUs of client and server where a cell does not say otherwise (default: two cores of one NUMA node)
     #[arg(long, value_name = "A,B", value_parser = cpus)]

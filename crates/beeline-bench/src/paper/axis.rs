@@ -239,6 +239,45 @@ checked!(
         _ => Err(format!("expected \"as-is\" or an MTU of {} to {}", MTU.start(), MTU.end())),
     }
 );
+/// What the rails between two hosts are limited to, as tc takes rates: `"800mbit"`, `"300mbit+800mbit"`; `"as-are"` is any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rails(pub Option<String>);
+
+impl<'de> Deserialize<'de> for Rails {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "expected \"as-are\" or rates of rails such as \"800mbit\" or \"300mbit+800mbit\"";
+        match Scalar::deserialize(deserializer)? {
+            Scalar::Word(word) if word == "as-are" => Ok(Rails(None)),
+            Scalar::Word(word) => {
+                let rates: Option<Vec<u64>> = word.split('+').map(parse_rate).collect();
+                let rates = rates.ok_or_else(|| D::Error::custom(format!("`{word}` are no rails: {expected}")))?;
+                Ok(Rails(Some(show_rates(rates))))
+            }
+            _ => Err(D::Error::custom(expected)),
+        }
+    }
+}
+
+/// Bits a second, of what tc takes.
+fn parse_rate(text: &str) -> Option<u64> {
+    let (digits, unit) = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1000)]
+        .into_iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse::<u64>().ok().filter(|rate| is_number && *rate > 0)?.checked_mul(unit)
+}
+
+/// Rails by their rates in bits a second, the slowest first.
+pub fn show_rates(mut rates: Vec<u64>) -> String {
+    rates.sort_unstable();
+    let show = |rate: &u64| match rate {
+        rate if rate.is_multiple_of(1_000_000_000) => format!("{}gbit", rate / 1_000_000_000),
+        rate if rate.is_multiple_of(1_000_000) => format!("{}mbit", rate / 1_000_000),
+        rate => format!("{}kbit", rate / 1000),
+    };
+    rates.iter().map(show).collect::<Vec<_>>().join("+")
+}
+
 checked!(
     /// A share in percent: `5`, `99.5`, `"5%"`.
     Percent(Hundredths),
@@ -305,6 +344,17 @@ mod tests {
         assert_eq!(show_bytes(1000), "1000 B");
         for wrong in ["", "K", "-1", "+1", "1.5M", "99999999999999G", "1 K"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rails_have_one_name_each() {
+        let name = |text: &str| text.split('+').map(parse_rate).collect::<Option<Vec<_>>>().map(show_rates);
+        assert_eq!(name("800mbit+300mbit").as_deref(), Some("300mbit+800mbit"));
+        assert_eq!(name("1gbit").as_deref(), Some("1gbit"));
+        assert_eq!(name("1500000kbit").as_deref(), Some("1500mbit"));
+        for wrong in ["", "800", "mbit", "0mbit", "-1mbit", "1mbit+", "99999999999999gbit"] {
+            assert_eq!(name(wrong), None, "{wrong}");
         }
     }
 

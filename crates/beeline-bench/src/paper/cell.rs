@@ -139,6 +139,7 @@ pub struct Told {
     pub load: bool,
     pub moves: bool,
     pub mtu: bool,
+    pub rails: bool,
 }
 
 /// One combination.
@@ -161,6 +162,9 @@ pub struct Cell {
     pub load: Load,
     pub moves: Move,
     pub mtu: Option<u32>,
+    /// The rates that the rails between the hosts are limited to.
+    #[serde(default)]
+    pub rails: Option<String>,
 }
 
 impl Cell {
@@ -202,6 +206,7 @@ impl Cell {
         put(told.load || self.load != Load::None, "load", word(self.load));
         put(told.moves || self.moves != Move::Any, "move", word(self.moves));
         put(told.mtu || self.mtu.is_some(), "mtu", of(self.mtu.map(u64::from), "as-is"));
+        put(told.rails || self.rails.is_some(), "rails", self.rails.clone().unwrap_or_else(|| "as-are".into()));
         axes
     }
 
@@ -240,6 +245,8 @@ fn say(axis: &str, value: &str) -> String {
         "load" => format!("{value} load"),
         "move" if value == "any" => "push or pull".to_owned(),
         "mtu" => format!("MTU {value}"),
+        "rails" if value == "as-are" => "rails as they are".to_owned(),
+        "rails" => format!("rails of {}", value.replace('+', " and ")),
         _ => value.to_owned(),
     }
 }
@@ -263,6 +270,7 @@ mod tests {
             load: Load::None,
             moves: Move::Any,
             mtu: None,
+            rails: None,
         }
     }
 
@@ -280,20 +288,30 @@ mod tests {
             load: Load::Memory,
             moves: Move::Pull,
             mtu: Some(9000),
+            rails: Some("300mbit+800mbit".into()),
             ..usual()
         };
         assert_eq!(
             all.name(),
-            "t/bytes=65536/streams=4/completion=poll/pace=1000/buffer=2097152/options=ring_bytes=1M/place=same/load=memory/move=pull/mtu=9000"
+            "t/bytes=65536/streams=4/completion=poll/pace=1000/buffer=2097152/options=ring_bytes=1M/place=same/load=memory/move=pull/mtu=9000/rails=300mbit+800mbit"
         );
         assert_eq!(
             all.label(&Told::default()),
-            "64 KiB, 4 streams, poll, 1000/s, buffers of 2 MiB, ring_bytes=1M, CPUs same, memory load, pull, MTU 9000"
+            "64 KiB, 4 streams, poll, 1000/s, buffers of 2 MiB, ring_bytes=1M, CPUs same, memory load, pull, MTU 9000, rails of 300mbit and 800mbit"
         );
-        let told = Told { completion: true, pace: true, buffer: true, place: true, load: true, moves: true, mtu: true };
+        let told = Told {
+            completion: true,
+            pace: true,
+            buffer: true,
+            place: true,
+            load: true,
+            moves: true,
+            mtu: true,
+            rails: true,
+        };
         assert_eq!(
             usual().label(&told),
-            "64 KiB, lazy, full rate, usual buffers, CPUs apart, no load, push or pull, MTU as-is"
+            "64 KiB, lazy, full rate, usual buffers, CPUs apart, no load, push or pull, MTU as-is, rails as they are"
         );
         let connect = Cell { work: Work::ConnectClose, ..usual() };
         assert_eq!((connect.name(), connect.label(&Told::default())), ("t".into(), "all".into()));

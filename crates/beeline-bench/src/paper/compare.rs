@@ -16,7 +16,7 @@ use super::axis::Hundredths;
 use super::cell::Cell;
 use super::figure::Figure;
 use super::store::Run;
-use super::summary::values;
+use super::summary::{Known, values};
 use crate::report::three_digits;
 use crate::stats::median;
 
@@ -43,6 +43,8 @@ pub struct Line {
     /// The probability of samples that differ as much although there is no difference.
     pub p: f64,
     pub differs: bool,
+    /// Whether the intervals of the two medians meet.
+    pub agrees: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -50,6 +52,8 @@ pub struct Comparison {
     pub schema: &'static str,
     pub alpha: f64,
     pub lines: Vec<Line>,
+    /// The share of the comparisons whose intervals meet.
+    pub agreeing: f64,
     /// Cells of one run only, or without samples in one.
     pub not_compared: Vec<String>,
 }
@@ -80,7 +84,8 @@ pub fn compare(runs: &[Run; 2], alpha: Hundredths) -> Result<Comparison> {
     for line in &mut lines {
         line.differs = limit.is_some_and(|limit| line.p <= limit);
     }
-    Ok(Comparison { schema: "beeline-compare/1", alpha: alpha.share(), lines, not_compared })
+    let agreeing = lines.iter().filter(|line| line.agrees).count() as f64 / lines.len() as f64;
+    Ok(Comparison { schema: "beeline-compare/1", alpha: alpha.share(), lines, agreeing, not_compared })
 }
 
 fn compare_cell(runs: &[Run; 2], cell: &Cell) -> Result<Vec<Line>> {
@@ -114,9 +119,17 @@ fn compare_cell(runs: &[Run; 2], cell: &Cell) -> Result<Vec<Line>> {
             // Samples that are all alike differ by nothing, of which the test knows no probability.
             p: if p.is_finite() { p } else { 1.0 },
             differs: false,
+            agrees: intervals_meet(&first, &second, runs),
         });
     }
     Ok(lines)
+}
+
+/// Whether each median's interval, at its run's confidence, has something in common with the other's.
+fn intervals_meet(first: &[f64], second: &[f64], runs: &[Run; 2]) -> bool {
+    let of = |values: &[f64], run: &Run| Known::of(values, run.settings.confidence).map(|known| known.interval);
+    let both = of(first, &runs[0]).zip(of(second, &runs[1]));
+    both.is_some_and(|(a, b)| a.low <= b.high && b.low <= a.high)
 }
 
 /// The largest probability that is told as a difference, so that of those told at most `alpha` are expected to be none.
@@ -142,6 +155,12 @@ pub fn print(runs: &[Run; 2], comparison: &Comparison) {
         differing.len(),
         comparison.lines.len(),
         Hundredths((comparison.alpha * 1e4).round() as u32)
+    );
+    let agreeing = comparison.lines.iter().filter(|line| line.agrees).count();
+    say!(
+        "In {agreeing} of {} the intervals of both runs meet: {:.0} %.",
+        comparison.lines.len(),
+        comparison.agreeing * 100.0
     );
     let least = comparison.lines.iter().map(|line| line.samples[0].min(line.samples[1])).min().unwrap_or(0);
     if least < 4 {
@@ -201,6 +220,7 @@ mod tests {
         let line = |what| comparison.lines.iter().find(|line| line.what == what).unwrap();
         assert!(!line(What::Tcp).differs, "{:?}", line(What::Tcp));
         assert!(line(What::Beeline).differs && line(What::Beeline).p < 0.001, "{:?}", line(What::Beeline));
+        assert!(line(What::Tcp).agrees && !line(What::Beeline).agrees, "{:?}", comparison.lines);
         assert!(line(What::Beeline).change > 1.2 && line(What::Gain).differs && comparison.differs());
         // Of three cells one has samples.
         assert_eq!(comparison.not_compared.len(), 2);

@@ -50,7 +50,8 @@ impl<'a> Grid<'a> {
     pub fn published(&self) -> Vec<String> {
         let line = |published: &super::plan::Published| {
             let figure = *published.figure.get_ref();
-            format!("{}: {} {}", published.what, figure.title(), published.value.get_ref())
+            let source = published.source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default();
+            format!("{}: {} {}{source}", published.what, figure.title(), published.value.get_ref())
         };
         self.table.published.iter().map(line).collect()
     }

@@ -70,9 +70,10 @@ impl Places {
             }
         }
         let Some(hosts) = &self.between else {
-            return match (cell.moves, cell.mtu) {
-                (Move::Any, None) => None,
-                (Move::Any, Some(_)) => Some("on one host nothing goes over an interface whose MTU mattered".into()),
+            return match (cell.moves, cell.mtu, &cell.rails) {
+                (Move::Any, None, None) => None,
+                (_, _, Some(_)) => Some("on one host nothing goes over a rail: it takes --hosts A,B".into()),
+                (Move::Any, Some(_), _) => Some("on one host nothing goes over an interface whose MTU mattered".into()),
                 _ => Some("on one host nothing is pushed or pulled: it takes --hosts A,B".into()),
             };
         };
@@ -125,6 +126,7 @@ mod tests {
             load: Load::Memory,
             moves,
             mtu,
+            rails: None,
         }
     }
 

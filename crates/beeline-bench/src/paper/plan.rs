@@ -4,31 +4,20 @@
 //! [`Plan::check`] where it takes several.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use beeline_stats::Tunables;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::axis::{Beside, Buffer, Mtu, Pace, Percent, Sizes, Streams};
+use super::axis::{Beside, Buffer, Mtu, Pace, Percent, Rails, Sizes, Streams};
 use super::cell::{Cell, Completion, Load, Move, Place, Told, Work};
 use super::figure::Figure;
 use super::programs;
+use crate::hosts::place::Host;
 
 /// The form of plans.
 const FORMAT: i64 = 1;
-
-/// The plans that come with the program: a name, and the text.
-pub const BUILT_IN: [(&str, &str); 7] = [
-    ("socket-direct", include_str!("plans/socket-direct.toml")),
-    ("servernet", include_str!("plans/servernet.toml")),
-    ("vpi", include_str!("plans/vpi.toml")),
-    ("sockets-mx", include_str!("plans/sockets-mx.toml")),
-    ("forty-gig", include_str!("plans/forty-gig.toml")),
-    ("modes", include_str!("plans/modes.toml")),
-    ("mpi", include_str!("plans/mpi.toml")),
-];
 
 /// An experiment.
 #[derive(Clone, Debug, Deserialize)]
@@ -46,8 +35,16 @@ pub struct Plan {
     pub sample_ms: Option<Spanned<u64>>,
     pub confidence: Option<Percent>,
     pub within: Option<Percent>,
+    /// The two hosts, and their bridges' administrator's sockets, as `--hosts` and `--bridge-sockets` take them.
+    pub hosts: Option<Spanned<Vec<String>>>,
+    pub bridge_sockets: Option<Spanned<Vec<String>>>,
+    /// After so many minutes nothing more is begun.
+    pub minutes_max: Option<Spanned<u32>>,
     #[serde(rename = "table")]
     pub tables: Vec<Table>,
+    /// What the document gives, table by table; tables can have their own as well.
+    #[serde(default)]
+    published: Vec<Published>,
 }
 
 /// One table or figure of the document.
@@ -87,6 +84,8 @@ pub struct Table {
     pub moves: Vec<Move>,
     #[serde(default)]
     pub mtu: Vec<Mtu>,
+    #[serde(default)]
+    pub rails: Vec<Rails>,
     /// Columns of the table; the work's own, if there are none.
     #[serde(default)]
     pub figures: Vec<Spanned<Figure>>,
@@ -105,6 +104,10 @@ pub struct Published {
     pub figure: Spanned<Figure>,
     /// With its unit: `12 us`.
     pub value: Spanned<String>,
+    /// The table that it stands beside, unless it is part of one.
+    table: Option<Spanned<String>>,
+    /// Where it is in the document.
+    pub source: Option<String>,
     /// The message size that it belongs to; none for what holds for the whole table.
     pub bytes: Option<super::axis::Message>,
 }
@@ -145,30 +148,48 @@ impl Source<'_> {
     }
 }
 
-/// The text of a built-in plan or of a file, and what to call it.
-pub fn text(name: &str) -> Result<(String, String)> {
-    if let Some((_, text)) = BUILT_IN.iter().find(|(own, _)| *own == name) {
-        return Ok(((*text).to_owned(), format!("{name}.toml (built in)")));
-    }
-    let path = Path::new(name);
-    // A name without a dot or a slash was meant to be one of ours.
-    if !name.contains(['.', '/']) && !path.exists() {
-        let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-        bail!("there is no plan {name}: expected a file, or one of {}", names.join(", "));
-    }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {name}"))?;
-    Ok((text, name.to_owned()))
-}
-
 impl Plan {
     /// Reads and checks one.
     pub fn parse(source: &Source) -> Result<Plan> {
-        let plan: Plan = source.read()?;
+        let mut plan: Plan = source.read()?;
+        plan.spread_published(source)?;
         plan.check(source)?;
         Ok(plan)
     }
 
+    /// Gives each table what is published beside it.
+    fn spread_published(&mut self, source: &Source) -> Result<()> {
+        for published in std::mem::take(&mut self.published) {
+            let Some(name) = published.table.clone() else {
+                let what = "expected `table`, the id of the table that it stands beside";
+                return Err(source.error(published.figure.span().start, what));
+            };
+            match self.tables.iter_mut().find(|table| table.id.get_ref() == name.get_ref()) {
+                Some(table) => table.published.push(published),
+                None => {
+                    let what = format!("there is no table `{}`: expected the id of one", name.get_ref());
+                    return Err(source.error(name.span().start, &what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The hosts that the plan names.
+    ///
+    /// # Errors
+    /// With the line, where they are not two.
+    pub fn between(&self, source: &Source) -> Result<Option<[Host; 2]>> {
+        let Some(hosts) = &self.hosts else { return Ok(None) };
+        let two = Host::parse_two(&hosts.get_ref().join(","));
+        two.map(Some).map_err(|what| source.error(hosts.span().start, &what))
+    }
+
     fn check(&self, source: &Source) -> Result<()> {
+        self.between(source)?;
+        if let Some(sockets) = self.bridge_sockets.as_ref().filter(|sockets| sockets.get_ref().len() != 2) {
+            return Err(source.error(sockets.span().start, "expected two sockets, one of each host's bridge"));
+        }
         if *self.format.get_ref() != FORMAT {
             let what = format!("format {} is not understood: expected {FORMAT}", self.format.get_ref());
             return Err(source.error(self.format.span().start, &what));
@@ -182,6 +203,7 @@ impl Plan {
         };
         positive(&self.rounds, 1, "rounds")?;
         positive(&self.rounds_max, 1, "rounds")?;
+        positive(&self.minutes_max, 1, "minutes")?;
         if let Some(sample) = self.sample_ms.as_ref().filter(|ms| !(5..=600_000).contains(ms.get_ref())) {
             return Err(source.error(sample.span().start, "expected samples of 5 to 600000 milliseconds"));
         }
@@ -304,6 +326,7 @@ impl Table {
             load: self.load.len() > 1,
             moves: self.moves.len() > 1,
             mtu: self.mtu.len() > 1,
+            rails: self.rails.len() > 1,
         }
     }
 
@@ -336,9 +359,11 @@ impl Table {
             load: Load::None,
             moves: Move::Any,
             mtu: None,
+            rails: None,
         };
         // The first axis changes slowest: curves are measured as they are drawn.
         let mut cells = vec![first];
+        spread(&mut cells, &self.rails, |cell, rails| cell.rails.clone_from(&rails.0));
         spread(&mut cells, &self.mtu, |cell, mtu| cell.mtu = mtu.0);
         spread(&mut cells, &self.moves, |cell, moves| cell.moves = *moves);
         spread(&mut cells, &self.load, |cell, load| cell.load = *load);
@@ -374,6 +399,7 @@ fn spread<T>(cells: &mut Vec<Cell>, values: &[T], set: impl Fn(&mut Cell, &T)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paper::built_in::{BUILT_IN, text};
 
     const HEAD: &str = "format = 1\nname = \"p\"\ntitle = \"P\"\ndocument = \"D\"\n";
 
@@ -427,6 +453,8 @@ mod tests {
             ("work = \"latency\"\npace = [0]\n", 10, "messages a second"),
             ("work = \"stream\"\npace = [1000]\n", 6, "has a pace"),
             ("work = \"stream\"\nmtu = [10]\n", 10, "MTU of 576"),
+            ("work = \"stream\"\nrails = [\"800\"]\n", 10, "800mbit"),
+            ("work = \"stream\"\nrails = [3]\n", 10, "800mbit"),
             ("work = \"stream\"\nbuffer = [\"1\"]\n", 10, "4 KiB"),
             ("work = \"stream\"\noptions = [\"colour=red\"]\n", 10, "colour"),
             ("work = \"stream\"\nfigures = [\"p50\"]\n", 10, "p50"),
@@ -449,6 +477,10 @@ mod tests {
         assert!(parse(&good).is_ok());
         for (text, word) in [
             ("sample_ms = 1\n", "5 to 600000"),
+            ("hosts = [\"alpha\"]\n", "two hosts"),
+            ("hosts = [\"-x\", \"beta\"]\n", "names no host"),
+            ("bridge_sockets = [\"a\"]\n", "two sockets"),
+            ("minutes_max = 0\n", "1 or more minutes"),
             ("rounds = 0\n", "1 or more"),
             ("confidence = 100\n", "percentage"),
             ("within = \"many\"\n", "percentage"),

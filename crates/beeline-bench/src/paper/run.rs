@@ -38,6 +38,18 @@ pub struct Conductor {
     places: Places,
 }
 
+/// Why there is no way to the hosts of a run.
+#[derive(Debug)]
+pub struct NoHosts(String);
+
+impl std::fmt::Display for NoHosts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoHosts {}
+
 impl Conductor {
     pub fn new(settings: &Settings, mount: &[&str]) -> Result<Self> {
         let hosts = settings.hosts.as_ref();
@@ -55,7 +67,8 @@ impl Conductor {
                     remote: between.remote.clone(),
                     ..BenchOptions::plain()
                 };
-                let (hosts, bridges) = Hosts::new(&options, names, &find_beeline(None)?)?;
+                let found = find_beeline(None).and_then(|beeline| Hosts::new(&options, names, &beeline));
+                let (hosts, bridges) = found.map_err(|error| NoHosts(format!("{error:#}")))?;
                 Some((hosts, bridges.context("the bridges were not asked")?, names.clone()))
             }
             _ => None,
@@ -92,6 +105,10 @@ impl Conductor {
             let left: u64 = run.cells.iter().map(|cell| rounds_left(&run, cell)).sum();
             bar.set_length(bar.position() + left.max(due.len() as u64));
             for cell in due {
+                if let Some(minutes) = run.settings.minutes_max.filter(|minutes| since.elapsed() >= minute(*minutes)) {
+                    early = Some(format!("the limit of {minutes} min was reached"));
+                    break 'all;
+                }
                 bar.set_message(cell.name());
                 let records = self.round(&run, &cell, since);
                 if interrupt::asked() {
@@ -168,6 +185,10 @@ impl Conductor {
     fn check(&self) -> Result<()> {
         self.maker.hosts.as_ref().map_or(Ok(()), |(_, bridges, _)| bridges.check())
     }
+}
+
+fn minute(count: u32) -> Duration {
+    Duration::from_secs(60) * count
 }
 
 fn note(run: &mut Run, writer: &mut Writer, record: Record) -> Result<()> {

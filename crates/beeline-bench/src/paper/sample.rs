@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::axis::Beside;
+use super::axis::{Beside, show_rates};
 use super::cell::{Cell, Load, Move, Work};
 use super::figure::{Figure, Sample, fairness};
 use super::place::Pair as Place;
@@ -41,6 +41,9 @@ impl Maker {
     pub fn sample(&self, cell: &Cell, column: Transport, place: Place, load: Option<usize>) -> Result<Ran> {
         if cell.work.is_program() {
             return self.program(cell, Some(column).filter(|column| *column == Transport::Beeline), None, place, load);
+        }
+        if let Some(reason) = self.other_rails(cell)? {
+            return Ok(Ran::Absent(reason));
         }
         self.own(cell, column, place, load).map(|(sample, carried)| Ran::Measured(sample, carried))
     }
@@ -187,6 +190,19 @@ impl Maker {
         Ok((read(cell, &client, &server)?, client.carried))
     }
 
+    /// Why the rails between the hosts are not those of the cell, if they are not.
+    fn other_rails(&self, cell: &Cell) -> Result<Option<String>> {
+        let (Some(wanted), Some((_, _, hosts))) = (&cell.rails, &self.hosts) else { return Ok(None) };
+        let mut found = Vec::new();
+        for host in hosts {
+            found.push(rails(host)?);
+        }
+        let differs = found.iter().find(|found| *found != wanted);
+        let show = |found: &String| if found.is_empty() { "has no limit".to_owned() } else { format!("has {found}") };
+        Ok(differs
+            .map(|found| format!("it takes rails of {wanted} (tests/hosts/papers.sh), this pair {}", show(found))))
+    }
+
     /// Runs something with the interfaces' MTU set in both namespaces, and sets it back.
     fn with_mtu<T>(&self, cell: &Cell, run: impl FnOnce() -> Result<T>) -> Result<T> {
         let (Some(mtu), Some((_, _, hosts))) = (cell.mtu, &self.hosts) else {
@@ -218,6 +234,21 @@ fn links(host: &Host) -> Result<Vec<(String, u32)>> {
     let text = ask(host, ["ip", "-j", "link", "show", "type", "veth"].into_iter())?;
     let links: Vec<Link> = serde_json::from_str(&text).with_context(|| format!("{host}: ip says `{text}`"))?;
     Ok(links.into_iter().map(|link| (link.ifname, link.mtu)).collect())
+}
+
+/// What tc limits a host's interfaces to, as a plan names it; empty where it does not.
+fn rails(host: &Host) -> Result<String> {
+    #[derive(serde::Deserialize)]
+    struct Discipline {
+        kind: String,
+        #[serde(default)]
+        options: serde_json::Value,
+    }
+    let text = ask(host, ["tc", "-j", "qdisc", "show"].into_iter())?;
+    let all: Vec<Discipline> = serde_json::from_str(&text).with_context(|| format!("{host}: tc says `{text}`"))?;
+    let limits = all.iter().filter(|discipline| discipline.kind == "tbf");
+    // In bytes a second.
+    Ok(show_rates(limits.filter_map(|limit| limit.options["rate"].as_u64()).map(|rate| 8 * rate).collect()))
 }
 
 fn set_mtu(host: &Host, link: &str, mtu: u32) -> Result<()> {
@@ -318,6 +349,7 @@ mod tests {
             load: Load::None,
             moves: Move::Any,
             mtu: None,
+            rails: None,
         }
     }
 

@@ -46,6 +46,9 @@ pub struct Settings {
     pub confidence: Hundredths,
     pub within: Option<Hundredths>,
     pub rounds_max: u32,
+    /// How long a session goes on.
+    #[serde(default)]
+    pub minutes_max: Option<u32>,
     pub only: Vec<String>,
     pub cpus: Option<(usize, usize)>,
     pub library: Option<PathBuf>,
@@ -312,6 +315,7 @@ pub mod tests {
             confidence: Hundredths(9500),
             within: None,
             rounds_max: 30,
+            minutes_max: None,
             only: Vec::new(),
             cpus: None,
             library: None,

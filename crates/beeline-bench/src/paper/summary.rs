@@ -84,6 +84,7 @@ mod tests {
             load: Load::None,
             moves: Move::Any,
             mtu: None,
+            rails: None,
         }
     }
 

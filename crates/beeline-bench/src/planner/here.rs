@@ -147,11 +147,12 @@ mod tests {
             port("eth2", "0000:02:00.0", 1, None),
         ]);
         let text = text(&host, Some(sysfs.path()), Some("20 Gbit/s")).unwrap();
-        let planned = crate::planner::plan(&Source { name: "here".into(), text: &text }).unwrap();
-        let names: Vec<&str> = planned.links.iter().map(|link| link.name.as_str()).collect();
+        let model = crate::planner::file::read(&Source { name: "here".into(), text: &text }).unwrap();
+        let planned = model.plan();
+        let names: Vec<&str> = model.links.iter().map(|link| link.name.as_str()).collect();
         assert_eq!(names, ["eth0", "PCI of 0000:01:00.0", "eth1", BETWEEN]);
         // 8 lanes of 8 GT/s are 63 Gbit/s, so two ports of 40 Gbit/s get 63 instead of 80.
-        let ratio = |name: &str| planned.cases.iter().find(|case| case.name == name).unwrap().ratio.unwrap();
+        let ratio = |name: &str| planned.iter().find(|case| case.name == name).unwrap().ratio.unwrap();
         assert!((ratio("all at once") - 63.015 / 40.0).abs() < 0.001, "{}", ratio("all at once"));
         assert_eq!(ratio("eth0 alone, from the far node"), 0.5);
     }

@@ -10,6 +10,7 @@ use super::events::{Outcome, pause};
 use super::itself::{move_on, open};
 use crate::poller::Poller;
 use crate::socket::{Listener, receive, send_all};
+use crate::ticks::Ticks;
 use crate::timing::measure;
 use crate::worker::args::WorkerArgs;
 
@@ -139,38 +140,81 @@ fn measure_trips(args: &WorkerArgs, mut trip: impl FnMut() -> Result<()>) -> Res
     Ok(outcome)
 }
 
-/// The clock is read for each round trip (some 25 ns that are part of the figure), so that the tail can be seen. With a pace the
-/// client sleeps between them.
+/// The clock is read for each round trip, so that the tail can be seen. With a pace the client sleeps between them.
 pub fn measure_each(args: &WorkerArgs, mut trip: impl FnMut() -> Result<()>) -> Result<Outcome> {
-    let mut histogram = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
-    let begin = Instant::now();
+    let ticks = Ticks::new();
+    let mut times = Times::new(ticks)?;
+    let (warm_up, end) = (ticks.of(args.duration() / 8), ticks.of(args.duration() + args.duration() / 8));
+    let between = args.pace.map(|pace| Duration::from_secs(1) / pace);
+    let started = Instant::now();
+    let begin = ticks.now();
     let mut before = begin;
     let mut trips = 0u64;
-    let between = args.pace.map(|pace| Duration::from_secs(1) / pace);
     loop {
         trip()?;
         trips += 1;
-        let mut now = Instant::now();
-        let since_begin = now - begin;
-        if since_begin >= args.duration() / 8 {
-            histogram.saturating_record((now - before).as_nanos() as u64 / 2);
-        }
-        if let Some(between) = between {
-            std::thread::sleep((begin + between.saturating_mul(trips as u32)).saturating_duration_since(now));
-            now = Instant::now();
-        }
+        let now = ticks.now();
+        let since_begin = now.saturating_sub(begin);
+        let is_full = since_begin >= warm_up && times.add(now.saturating_sub(before));
         before = now;
-        if since_begin >= args.duration() + args.duration() / 8 {
+        if let Some(between) = between {
+            let next = started + between.saturating_mul(trips as u32);
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            before = ticks.now();
+        } else if is_full {
+            // What it took to count them is in none.
+            times.count();
+            before = ticks.now();
+        }
+        if since_begin >= end {
             break;
         }
     }
-    let mut outcome = Outcome::default();
-    for (name, quantile) in [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)] {
-        let value = histogram.value_at_quantile(quantile) as f64;
-        outcome.values.insert(name.into(), value);
-    }
-    outcome.values.insert("mean_ns".into(), histogram.mean());
-    outcome.values.insert("trips_per_second".into(), trips as f64 / (before - begin).as_secs_f64());
+    let mut outcome = times.outcome();
+    outcome.values.insert("trips_per_second".into(), trips as f64 / ticks.ns(before.saturating_sub(begin)) * 1e9);
     outcome.values.insert("messages".into(), trips as f64);
     Ok(outcome)
+}
+
+/// So many trips are noted before they are counted: the histogram costs as much as the clock.
+const NOTED: usize = 1 << 16;
+/// A histogram counts in tenths of a nanosecond, as a trip of nothing takes some nanoseconds.
+const TENTHS: f64 = 10.0;
+
+/// What trips took.
+struct Times {
+    ticks: Ticks,
+    noted: Vec<u64>,
+    histogram: Histogram<u64>,
+}
+
+impl Times {
+    fn new(ticks: Ticks) -> Result<Times> {
+        let histogram = Histogram::<u64>::new_with_bounds(1, 100_000_000_000, 3)?;
+        Ok(Times { ticks, noted: Vec::with_capacity(NOTED), histogram })
+    }
+
+    /// Notes a trip. Whether it is time to count.
+    #[inline]
+    fn add(&mut self, trip: u64) -> bool {
+        self.noted.push(trip);
+        self.noted.len() == NOTED
+    }
+
+    fn count(&mut self) {
+        for trip in self.noted.drain(..) {
+            self.histogram.saturating_record((self.ticks.ns(trip) / 2.0 * TENTHS) as u64);
+        }
+    }
+
+    /// One-way nanoseconds.
+    fn outcome(&mut self) -> Outcome {
+        self.count();
+        let mut outcome = Outcome::default();
+        for (name, quantile) in [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)] {
+            outcome.values.insert(name.into(), self.histogram.value_at_quantile(quantile) as f64 / TENTHS);
+        }
+        outcome.values.insert("mean_ns".into(), self.histogram.mean() / TENTHS);
+        outcome
+    }
 }
