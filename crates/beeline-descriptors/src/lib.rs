@@ -29,6 +29,7 @@ pub mod read_pacing;
 pub mod reclaim;
 pub mod slots;
 pub mod table;
+pub mod turns;
 pub mod watchers;
 
 // What stands below keeps its names here.

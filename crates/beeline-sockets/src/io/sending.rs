@@ -12,7 +12,7 @@ use super::faults::{fault, kernel_said};
 use super::quiet::{Parts, Quiet};
 use super::readiness::writable_hint;
 use super::send::{account, look_is_due};
-use super::urgent;
+use super::{turn, urgent};
 use crate::anchor::Anchor;
 use crate::bulk::BULK_BYTES;
 use crate::desc::{Desc, Pin, TxGuard, Unlocked};
@@ -39,6 +39,8 @@ struct Sending<'p, 'a, I> {
     naps: Wait,
     /// Where the call is long: when it began, and whether it goes around the caches.
     bulk: Option<(u64, bool)>,
+    /// Unread bytes after which the receiver is to have its turn; 0 for no bound.
+    turn: u32,
 }
 
 /// Sends the sources one after the other as one call, on a lane that the caller has pinned.
@@ -54,6 +56,7 @@ pub(super) fn send_pinned<'a>(
     if desc.is_lane() && desc.side().is(state::OFFERED) {
         upkeep::look_after();
     }
+    let turn = if total >= BULK_BYTES && desc.is_lane() { turn::of(desc, desc.side(), flags) } else { 0 };
     let mut sending = Sending {
         given,
         pin,
@@ -61,7 +64,9 @@ pub(super) fn send_pinned<'a>(
         parts: Parts { present: Source::from(&[][..]), rest: sources, total, sent: 0 },
         patience: None,
         naps: Wait::default(),
-        bulk: (total >= BULK_BYTES).then(|| (ticks(), desc.bulk.goes_around())),
+        // In turns everything stays in one CPU's cache, and time says how long the receiver took.
+        bulk: (total >= BULK_BYTES && turn == 0).then(|| (ticks(), desc.bulk.goes_around())),
+        turn,
     };
     loop {
         if let Break(outcome) = sending.step() {
@@ -163,7 +168,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return written;
         }
         let (anchor, urgently) = (Anchor(fd), self.is_urgent());
-        let writer = guard.writer().around_caches(self.bulk.is_some_and(|(_, around)| around));
+        let around = self.bulk.is_some_and(|(_, around)| around);
+        let writer = guard.writer().around_caches(around).in_turns(self.turn);
         let failed = self.parts.write_all(|part, is_last| match urgently && is_last {
             true => writer.write_urgent(part, &anchor, || urgent::announce(fd, guard)),
             false => writer.write(part, &anchor),
@@ -214,8 +220,14 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return full(fd, desc, guard, sent).map_or(Continue(()), Break);
         }
         let timeout = side.snd_timeout_ns.load(Relaxed);
-        drop(guard);
         let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
+        if self.turn != 0 && !guard.shares() {
+            if !turn::give(desc, guard, self.turn) {
+                self.turn = 0;
+            }
+            return Continue(());
+        }
+        drop(guard);
         match wait_writable(self.given, self.pin, patience) {
             Waited::Again => Continue(()),
             Waited::Kernel => Break(left(self.given, desc, sent)),
