@@ -303,3 +303,24 @@ fn idle_connections_give_the_memory_of_their_streams_back() {
     assert!(shared_bytes() - before < 100 << 20, "{} bytes", shared_bytes() - before);
     pairs.into_iter().for_each(exchange);
 }
+
+/// What a send comes to if the peer closes before it is rung, and the error that is left on the socket. The peer has read
+/// `read` of the five bytes by that time.
+fn send_to_one_that_goes(read: u32) -> (Outcome, i32) {
+    let [client, server] = lane_pair();
+    let desc = table::get(client).unwrap();
+    // Nobody can come between the announcement and the bell, so the peer has done it all before.
+    desc.lane().set_head(End::Server, read);
+    table::set(server, None).unwrap();
+    // SAFETY: ours, and nothing leads there any more.
+    unsafe { libc::close(server) };
+    let sent = send(client, b"hello");
+    assert_eq!(recv(client, &mut [0; 8], 0), Outcome::OK);
+    (sent, desc.side().error.load(std::sync::atomic::Ordering::Relaxed))
+}
+
+#[test]
+fn a_peer_that_reads_all_and_closes_before_its_bell_is_rung_has_closed_in_good_order() {
+    assert_eq!(send_to_one_that_goes(5), (Outcome::Done(5), 0));
+    assert_eq!(send_to_one_that_goes(0), (Outcome::Done(5), libc::EPIPE));
+}
