@@ -29,6 +29,7 @@ pub mod read_pacing;
 pub mod reclaim;
 pub mod slots;
 pub mod table;
+pub(crate) mod trials;
 pub mod turns;
 pub mod watchers;
 

@@ -2,12 +2,14 @@
  *   blocking     both ends wait in send and recv
  *   epoll        the receiver waits in epoll_wait and does not block
  *   nonblocking  the sender does not block
- *   late         nobody receives before all of it is sent */
+ *   late         nobody receives before all of it is sent
+ *   signal       the receiver is slow, and a handler that restarts nothing interrupts one long send */
 #define _GNU_SOURCE
 #include "guest.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/epoll.h>
 
 #define BLOCK (1 << 20)
@@ -37,7 +39,9 @@ static void *receive(void *unused) {
             CHECK(epoll_wait(set, &event, 1, -1) == 1);
             continue;
         }
+        if (is("signal") && count == 0) break;
         CHECK(count > 0);
+        if (is("signal")) usleep(300);
         for (ssize_t i = 0; i < count; i++) CHECK(bytes[i] == byte_at(got + i));
         got += count;
     }
@@ -63,6 +67,31 @@ static void transmit(void) {
     free(bytes);
 }
 
+static void heard(int number) { (void)number; }
+
+/* All blocks as one message, which takes 75 ms at least. */
+static void transmit_interrupted(void) {
+    struct sigaction action = {.sa_handler = heard};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+    /* Again and again: the first may come before the send has begun to wait. */
+    struct itimerspec often = {.it_value.tv_nsec = 20000000, .it_interval.tv_nsec = 20000000};
+    timer_t timer;
+    size_t length = (size_t)blocks * BLOCK;
+    unsigned char *bytes = malloc(length);
+    for (size_t i = 0; i < length; i++) bytes[i] = byte_at(i);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    CHECK(pthread_sigmask(SIG_UNBLOCK, &set, NULL) == 0);
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &often, NULL) == 0);
+    ssize_t sent = send(ends[0], bytes, length, 0);
+    CHECK(sent > 0 && (size_t)sent < length);
+    CHECK(timer_delete(timer) == 0);
+    CHECK(shutdown(ends[0], SHUT_WR) == 0);
+    free(bytes);
+}
+
 int main(int arguments, char **argument) {
     CHECK(arguments == 2);
     how = argument[1];
@@ -81,8 +110,13 @@ int main(int arguments, char **argument) {
         transmit();
         CHECK(pthread_create(&thread, NULL, receive, NULL) == 0);
     } else {
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGUSR1);
+        CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
         CHECK(pthread_create(&thread, NULL, receive, NULL) == 0);
-        transmit();
+        if (is("signal")) transmit_interrupted();
+        else transmit();
     }
     CHECK(pthread_join(thread, NULL) == 0);
     printf("%d\n", blocks);

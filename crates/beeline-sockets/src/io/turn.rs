@@ -5,26 +5,24 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_shm::sys::futex;
 use beeline_stats::Counter;
 
-use crate::desc::{Desc, TxGuard};
+use crate::desc::{Desc, Pin, TxGuard};
 use crate::side::SideState;
-use crate::{stats, turns};
+use crate::stats;
+use crate::turns::Way;
 
 /// The longest that a sender waits for the receiver to have its turn: some ten times what it takes to read one.
 const TURN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// After how many unread bytes a blocking send of a long message lets the receiver read; 0 for never.
-pub(super) fn of(desc: &Desc, side: &SideState, flags: i32) -> u32 {
+/// How a blocking send of a long message to a receiver on this CPU goes; `None` for all others.
+pub(super) fn of(desc: &Desc, side: &SideState, flags: i32) -> Option<Way> {
     let is_alone = !desc.shared.load(Relaxed);
     let may_wait = flags & (libc::MSG_DONTWAIT | libc::MSG_OOB) == 0 && side.nonblock.load(Relaxed) == 0;
-    if is_alone && may_wait && desc.peer_is_near() && desc.turns.are_due() {
-        turns::turn_bytes(desc.lane().ring_bytes())
-    } else {
-        0
-    }
+    (is_alone && may_wait && desc.peer_is_near()).then(|| desc.turns.way(desc.lane().ring_bytes()))
 }
 
 /// Waits for the receiver to have its turn, but not for long. Whether it has read. The lock is given back before.
-pub(super) fn give(desc: &Desc, guard: TxGuard, turn: u32) -> bool {
+pub(super) fn give(pin: &Pin, guard: TxGuard, turn: u32) -> bool {
+    let desc = pin.desc();
     let (lane, peer) = (guard.lane, desc.end().peer());
     let head = lane.head(peer);
     let waits = guard.writer().ask_for_turn(turn);
@@ -32,7 +30,7 @@ pub(super) fn give(desc: &Desc, guard: TxGuard, turn: u32) -> bool {
     stats::count(Counter::Turns, 1);
     if waits {
         let word = lane.turn(desc.end());
-        futex(word, libc::FUTEX_WAIT, 1, Some(&TURN));
+        pin.while_waiting(|| futex(word, libc::FUTEX_WAIT, 1, Some(&TURN)));
         word.store(0, Relaxed);
     }
     let has_read = !waits || lane.head(peer) != head;
