@@ -48,6 +48,11 @@ pub struct Way {
     pub is_timed: bool,
 }
 
+impl Way {
+    /// The receiver gets no turns, and nobody asks how long that takes.
+    pub const WHOLE: Way = Way { turn_bytes: 0, is_timed: false };
+}
+
 /// What a sender knows of its receiver's turns. Valid when zeroed.
 #[derive(Debug, Default)]
 pub struct Turns {
@@ -76,7 +81,7 @@ impl Turns {
         };
         // In a ring that is hardly longer than a turn there are none.
         if wanted == 0 || wanted > ring_bytes / 2 {
-            return Way { turn_bytes: 0, is_timed: false };
+            return Way::WHOLE;
         }
         let takes_turns = (!is_timed || self.trials.goes_second()) && self.are_due();
         Way { turn_bytes: if takes_turns { wanted } else { 0 }, is_timed }
@@ -192,7 +197,7 @@ mod tests {
         let another = Turns::default();
         another.reset();
         assert_eq!(another.way(RING), Way { turn_bytes: best_turn(), is_timed: true });
-        assert_eq!(another.way(best_turn() * 2 - 1), Way { turn_bytes: 0, is_timed: false });
+        assert_eq!(another.way(best_turn() * 2 - 1), Way::WHOLE);
         assert!(!send(&another, 9000, 5_000, 6_500));
     }
 }

@@ -13,11 +13,14 @@ use crate::turns::Way;
 /// The longest that a sender waits for the receiver to have its turn: some ten times what it takes to read one.
 const TURN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// How a blocking send of a long message to a receiver on this CPU goes; `None` for all others.
+/// How a long message to a receiver on this CPU is sent; `None` if that is on another one.
 pub(super) fn of(desc: &Desc, side: &SideState, flags: i32) -> Option<Way> {
+    if !desc.peer_is_near() {
+        return None;
+    }
     let is_alone = !desc.shared.load(Relaxed);
     let may_wait = flags & (libc::MSG_DONTWAIT | libc::MSG_OOB) == 0 && side.nonblock.load(Relaxed) == 0;
-    (is_alone && may_wait && desc.peer_is_near()).then(|| desc.turns.way(desc.lane().ring_bytes()))
+    Some(if is_alone && may_wait { desc.turns.way(desc.lane().ring_bytes()) } else { Way::WHOLE })
 }
 
 /// Waits for the receiver to have its turn, but not for long. Whether it has read. The lock is given back before.
