@@ -93,6 +93,8 @@ pub struct Desc {
     pub pace: Pace,
     /// How long messages are copied.
     pub bulk: crate::bulk::Bulk,
+    /// Whether they give a receiver on this CPU its turn.
+    pub turns: crate::turns::Turns,
     /// Where the connection's figures go; null if it has no slot.
     pub slot: AtomicPtr<ConnectionSlot>,
     /// An fd of this process that leads here.
@@ -195,6 +197,7 @@ impl Desc {
         self.spin.begin();
         self.read_pacing.reset();
         self.bulk.reset();
+        self.turns.reset();
         self.pace.begin();
         self.bridged.store(side.is(state::BRIDGED), Relaxed);
         self.show_cpu();

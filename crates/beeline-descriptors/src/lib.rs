@@ -29,6 +29,8 @@ pub mod read_pacing;
 pub mod reclaim;
 pub mod slots;
 pub mod table;
+pub(crate) mod trials;
+pub mod turns;
 pub mod watchers;
 
 // What stands below keeps its names here.

@@ -17,7 +17,7 @@ pub mod shared;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use beeline_shm::sys::{call, syscall6};
+use beeline_shm::sys::{call, futex};
 
 use crate::proc;
 use crate::thread::{self, Section};
@@ -169,15 +169,6 @@ fn is_zombie(identity: u32) -> bool {
         return false;
     }
     matches!(proc::state_of(thread::tid_of(identity)), Some(b'Z' | b'X'))
-}
-
-/// `futex(2)` on a word that may be shared between processes.
-pub fn futex(word: &AtomicU32, operation: i32, value: u32, timeout: Option<&libc::timespec>) {
-    let timeout = timeout.map_or(core::ptr::null(), core::ptr::from_ref);
-    let args = [word.as_ptr() as usize, operation as usize, value as usize, timeout as usize, 0, 0];
-    // SAFETY: the word and the timeout outlive the call. Waiting and waking only read them; an operation on a second
-    // word fails, as its address is null, and one that writes to the first does so atomically.
-    unsafe { syscall6(libc::SYS_futex, args) };
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 //! | urgent(e), passed(e) | e, under its tx lock | peer |
 //! | read_wake(e) | set by e under its rx lock; cleared by the peer | peer |
 //! | write_wake(e) | set by e under a lock for this alone; cleared by the peer | peer |
+//! | turn(e) | set by e without a lock; cleared by both | peer |
 //! | offer | client until the hello; then by compare-and-swap ([`offer`]) | both |
 //! | `TxState`, `RxState` of e | e, under the lock of that direction | e |
 //!
@@ -76,6 +77,18 @@
 //!    arm at one time would fill a socket that the first has plugged after the reader has cleared the second's word.
 //! 5. A reader that arms while a writer must wait for room leaves four bells queued: taking them out would
 //!    make the writer wake up, find no room and plug again, for ever.
+//!
+//! # Turns
+//!
+//! Two ends on one CPU cannot run at one time. What the writer has put into the ring should still be in the cache when
+//! the reader runs, and a ring is larger than that.
+//!
+//! 1. A writer whose peer is on its CPU finds the ring full when a *turn* is unread ([`Writer::in_turns`]). Then it sets its
+//!    turn word, fences, looks at the peer's head again, and sleeps on the word for a short time at most.
+//! 2. A reader that is about to sleep has had its turn. Behind the fence of arming it looks at the peer's turn word, clears
+//!    it and wakes who sleeps there. By the two fences either the writer sees the new head or the reader sees the word.
+//! 3. Nothing rests on it. The kernel's view of the connection is that of the whole ring; a reader that does something else
+//!    and a word that the peer has spoilt cost the writer that short time, after which it uses the whole ring.
 //!
 //! Urgent bytes have rules of their own: [`urgent`].
 //!

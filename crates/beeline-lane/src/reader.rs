@@ -280,6 +280,9 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
             return Ok(Armed::Ready);
         }
         self.wake_writer(unread, bells)?;
+        if self.storage.awaits_turn(self.end.peer()) {
+            self.storage.end_turn(self.end.peer());
+        }
         Ok(Armed::Sleep)
     }
 

@@ -57,6 +57,14 @@ pub trait Storage {
     fn set_stamp(&self, _end: End) {}
     /// Has the writers of the peer of `end` do so.
     fn ask_order(&self, _end: End) {}
+    /// Whether a writer of `end` waits for the reader's turn to be over ([`crate::Writer::in_turns`]).
+    fn awaits_turn(&self, _end: End) -> bool {
+        false
+    }
+    /// Stores whether it does.
+    fn set_awaits_turn(&self, _end: End, _awaits: bool) {}
+    /// Wakes the writers of `end` that wait for the reader's turn to be over, and clears the word first.
+    fn end_turn(&self, _end: End) {}
     /// Orders earlier stores before later loads.
     fn full_fence(&self);
 }
@@ -176,6 +184,15 @@ impl Storage for LaneMemory {
     }
     fn ask_order(&self, end: End) {
         LaneMemory::ask_order(self, end);
+    }
+    fn awaits_turn(&self, end: End) -> bool {
+        self.turn(end).load(core::sync::atomic::Ordering::Relaxed) != 0
+    }
+    fn set_awaits_turn(&self, end: End, awaits: bool) {
+        self.turn(end).store(u32::from(awaits), core::sync::atomic::Ordering::Relaxed);
+    }
+    fn end_turn(&self, end: End) {
+        LaneMemory::end_turn(self, end);
     }
     #[inline]
     fn full_fence(&self) {

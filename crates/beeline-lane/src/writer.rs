@@ -36,19 +36,42 @@ pub struct Writer<'a, S> {
     pub(crate) rx: &'a RxState,
     /// Whether long messages are copied around the caches.
     around: bool,
+    /// Bytes of the ring that stay free.
+    held_back: u32,
 }
 
 impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// The writer of `end`; `rx` is the same end's reading state, which writes echo to the peer.
     #[inline]
     pub fn new(storage: S, end: End, state: &'a TxState, rx: &'a RxState) -> Self {
-        Self { storage, end, state, rx, around: false }
+        Self { storage, end, state, rx, around: false, held_back: 0 }
     }
 
     /// The same writer, which copies around the caches if `around`.
     #[must_use]
     pub fn around_caches(self, around: bool) -> Self {
         Self { around, ..self }
+    }
+
+    /// The same writer, which finds the ring full when `turn` bytes are unread: the reader is to take its turn then. 0 is
+    /// no bound. See the rules of turns ([`crate`]).
+    #[must_use]
+    pub fn in_turns(self, turn: u32) -> Self {
+        let held_back = if turn == 0 { 0 } else { self.storage.ring_bytes().saturating_sub(turn) };
+        Self { held_back, ..self }
+    }
+
+    /// Asks to be told when the reader has had its turn. False if it has had it already, and nothing is to be waited for.
+    #[must_use]
+    pub fn ask_for_turn(&self, turn: u32) -> bool {
+        self.storage.set_awaits_turn(self.end, true);
+        // Pairs with the fence in `Reader::arm`: either the reader sees the word, or we see that it has read.
+        self.storage.full_fence();
+        let waits = self.state.tail.load(Acquire).wrapping_sub(self.storage.head(self.end.peer())) > turn / 2;
+        if !waits {
+            self.storage.set_awaits_turn(self.end, false);
+        }
+        waits
     }
 
     /// Writes as much of `source` as there is room for, publishing as it goes and waking a sleeping
@@ -72,6 +95,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         }
         while !source.is_empty() {
             let free = self.prepare(tail, &mut base, source.len(), echoed && source.len() == total)?;
+            let free = free.saturating_sub(self.held_back);
             if free == 0 {
                 break;
             }
@@ -88,10 +112,16 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(base));
             // A holder that dies here has published; `recover` brings the state up to the cursor.
             self.state.tail.store(tail, Relaxed);
-            self.wake_reader(bells)?;
+            if self.held_back == 0 {
+                self.wake_reader(bells)?;
+            }
         }
         let taken = total.wrapping_sub(source.len());
         self.state.bytes.store(bytes.wrapping_add(taken as u64), Relaxed);
+        if self.held_back != 0 && taken != 0 {
+            // A reader that shares the CPU would take it for each chunk.
+            self.wake_reader(bells)?;
+        }
         Ok(taken)
     }
 
@@ -243,11 +273,12 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
             let position = tail.wrapping_sub(*base);
             let grows = position & FOOTPRINT_BYTES.wrapping_sub(1) < wanted.min(FOOTPRINT_BYTES as usize) as u32;
-            if grows || used as usize > (ring as usize).saturating_sub(wanted) {
+            if grows || used as usize > (ring.saturating_sub(self.held_back) as usize).saturating_sub(wanted) {
                 used = self.used(tail)?;
             }
         }
-        if empty || used == 0 && wanted < STREAM_BYTES {
+        // In turns the ring is empty at the beginning of each, and its beginning is what both have in their one cache.
+        if empty || used == 0 && (wanted < STREAM_BYTES || self.held_back != 0) {
             // Small messages begin in the front's own cache line, larger ones on the next.
             let position = if wanted <= INLINE_BYTES as usize { 0 } else { INLINE_BYTES };
             *base = tail.wrapping_sub(position);

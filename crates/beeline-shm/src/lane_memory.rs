@@ -9,7 +9,7 @@ use crate::memfd::{self, FileId, MemfdFault};
 use crate::sys::{self, Errno};
 pub use layout::{End, FLAG_URGENT, INLINE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ORDER, lane_bytes};
 use layout::{
-    FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, STAMP, URGENT, head_line, wake_line,
+    FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, STAMP, TURN, URGENT, head_line, wake_line,
 };
 
 /// What [`LaneMemory::discard_ring`] leaves.
@@ -243,6 +243,23 @@ impl LaneMemory {
         self.word32(wake_line(end) + 4)
     }
 
+    /// The word by which `end`, as a writer, asks to be told when the reader's turn is over.
+    #[must_use]
+    #[inline]
+    pub fn turn(&self, end: End) -> &AtomicU32 {
+        self.word32(wake_line(end) + TURN)
+    }
+
+    /// Wakes the threads of `end` that wait for the reader's turn to be over, if there may be any.
+    #[inline]
+    pub fn end_turn(&self, end: End) {
+        let turn = self.turn(end);
+        if turn.load(Ordering::Relaxed) != 0 {
+            turn.store(0, Ordering::Relaxed);
+            sys::futex(turn, libc::FUTEX_WAKE, i32::MAX as u32, None);
+        }
+    }
+
     /// The mark of the last urgent byte of `end`: see the lane protocol for the packing.
     #[must_use]
     pub fn urgent(&self, end: End) -> u64 {
@@ -383,6 +400,7 @@ impl LaneMemory {
             self.cpu(end).store(0, Ordering::Relaxed);
             self.set_urgent(end, 0);
             self.set_passed(end, 0);
+            self.turn(end).store(0, Ordering::Relaxed);
         }
     }
 }

@@ -5,6 +5,7 @@
 //! and report errors by value.
 
 use core::arch::asm;
+use core::sync::atomic::AtomicU32;
 
 /// A kernel error number (always positive), as in errno(3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +87,15 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> u64 {
     // SAFETY: a live rlimit for the old value, none for the new one.
     let _ = unsafe { call(libc::SYS_prlimit64, args) };
     limit.rlim_cur
+}
+
+/// `futex(2)` on a word that may be shared between processes.
+pub fn futex(word: &AtomicU32, operation: i32, value: u32, timeout: Option<&libc::timespec>) {
+    let timeout = timeout.map_or(core::ptr::null(), core::ptr::from_ref);
+    let args = [word.as_ptr() as usize, operation as usize, value as usize, timeout as usize, 0, 0];
+    // SAFETY: the word and the timeout outlive the call. Waiting and waking only read them; an operation on a second
+    // word fails, as its address is null, and one that writes to the first does so atomically.
+    unsafe { syscall6(libc::SYS_futex, args) };
 }
 
 /// `mmap(2)`: a shared mapping of `length` bytes of `fd` from offset 0.

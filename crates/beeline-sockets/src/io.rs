@@ -31,6 +31,7 @@ mod send;
 mod sending;
 mod shutdown;
 mod transfer;
+mod turn;
 mod urgent;
 
 pub(crate) use crate::anchor::Anchor;

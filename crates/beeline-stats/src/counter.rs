@@ -24,6 +24,7 @@ closed_list! {
         Sleeps = "sleeps": "Times a call slept in the kernel until a lane had news.",
         SpinsPaid = "spins_paid": "Times a bounded spin ended with news, which saved a sleep.",
         SpinsFailed = "spins_failed": "Times a bounded spin ended with nothing.",
+        Turns = "turns": "Times a sender of long messages let a receiver on its own CPU read before it went on.",
         EpollKernelLooks = "epoll_kernel_looks": "Times an epoll wait asked the kernel although lanes had events.",
         SignalsDeferred = "signals_deferred": "Signals held back until a critical section had ended.",
         ConnectionsTakenOver = "connections_taken_over": "Accelerated connections taken over from another program.",

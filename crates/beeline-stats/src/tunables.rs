@@ -41,6 +41,13 @@ pub enum Kind {
         /// The greatest value.
         max: u64,
     },
+    /// `auto`, `off`, or a number of bytes within these bounds, both included.
+    Threshold {
+        /// The least value.
+        min: u64,
+        /// The greatest value.
+        max: u64,
+    },
 }
 
 impl fmt::Display for Kind {
@@ -60,6 +67,9 @@ impl fmt::Display for Kind {
             Kind::Number { min, max } => write!(f, "a number from {min} to {max}"),
             Kind::Bytes { min, max } => write!(f, "a number of bytes from {} to {}", Bytes(*min), Bytes(*max)),
             Kind::PowerOfTwo { min, max } => write!(f, "a power of two from {} to {}", Bytes(*min), Bytes(*max)),
+            Kind::Threshold { min, max } => {
+                write!(f, "auto, off, or a number of bytes from {} to {}", Bytes(*min), Bytes(*max))
+            }
         }
     }
 }
@@ -175,10 +185,11 @@ impl OptionType for bool {
 
 impl OptionType for u64 {
     fn read(text: &[u8], kind: Kind) -> Option<Self> {
-        let (text, unit) = match (kind, text) {
-            (Kind::Bytes { .. } | Kind::PowerOfTwo { .. }, [digits @ .., b'K' | b'k']) => (digits, 1 << 10),
-            (Kind::Bytes { .. } | Kind::PowerOfTwo { .. }, [digits @ .., b'M' | b'm']) => (digits, 1 << 20),
-            (Kind::Bytes { .. } | Kind::PowerOfTwo { .. }, [digits @ .., b'G' | b'g']) => (digits, 1 << 30),
+        let is_bytes = matches!(kind, Kind::Bytes { .. } | Kind::PowerOfTwo { .. } | Kind::Threshold { .. });
+        let (text, unit) = match (is_bytes, text) {
+            (true, [digits @ .., b'K' | b'k']) => (digits, 1 << 10),
+            (true, [digits @ .., b'M' | b'm']) => (digits, 1 << 20),
+            (true, [digits @ .., b'G' | b'g']) => (digits, 1 << 30),
             _ => (text, 1),
         };
         // Digits only: `parse` alone would also take a plus sign.
@@ -188,7 +199,9 @@ impl OptionType for u64 {
         let number: u64 = core::str::from_utf8(text).ok()?.parse().ok()?;
         let number = number.checked_mul(unit)?;
         let allowed = match kind {
-            Kind::Number { min, max } | Kind::Bytes { min, max } => (min..=max).contains(&number),
+            Kind::Number { min, max } | Kind::Bytes { min, max } | Kind::Threshold { min, max } => {
+                (min..=max).contains(&number)
+            }
             Kind::PowerOfTwo { min, max } => number.is_power_of_two() && (min..=max).contains(&number),
             Kind::Switch | Kind::Choice(_) => false,
         };
@@ -197,6 +210,35 @@ impl OptionType for u64 {
 
     fn value(self) -> Value {
         Value::Number(self)
+    }
+}
+
+/// A number of bytes from which something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Threshold {
+    /// What is measured to be best.
+    Auto,
+    /// Never.
+    Off,
+    /// This many.
+    Bytes(u64),
+}
+
+impl OptionType for Threshold {
+    fn read(text: &[u8], kind: Kind) -> Option<Self> {
+        match text {
+            b"auto" => Some(Threshold::Auto),
+            b"off" => Some(Threshold::Off),
+            _ => u64::read(text, kind).map(Threshold::Bytes),
+        }
+    }
+
+    fn value(self) -> Value {
+        match self {
+            Threshold::Auto => Value::Choice("auto"),
+            Threshold::Off => Value::Choice("off"),
+            Threshold::Bytes(bytes) => Value::Number(bytes),
+        }
     }
 }
 
@@ -328,6 +370,8 @@ tunables! {
         "The longest a lazy call spins before it sleeps; the time of eight system calls more, and on an epoll set 4,000 for each further busy connection.";
     ring_bytes: u64 = 4_194_304, Kind::PowerOfTwo { min: 65_536, max: 16_777_216 },
         "The size of each direction's ring; memory is used only as far as a stream fills it.";
+    turn_bytes: Threshold = Threshold::Auto, Kind::Threshold { min: 16_384, max: 8_388_608 },
+        "After how many bytes a blocking sender of long messages lets a receiver on its own CPU read; auto measures whether that is faster, and off never does.";
     stream_bytes_max: u64 = 268_435_456, Kind::Bytes { min: 0, max: 1 << 40 },
         "How much memory the rings of long streams may keep in one process before idle ones give theirs back.";
     door_backlog: u64 = 256, Kind::Number { min: 1, max: 4096 },

@@ -103,6 +103,20 @@ impl Holder {
         (stream, None)
     }
 
+    /// Blocking `send` of all bytes, after `turn` of which the reader is to have its turn.
+    pub fn send_in_turns(&self, bytes: &[u8], turn: u32) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let waits = self.writing(|writer| {
+                done += writer.in_turns(turn).write(Source::from(&bytes[done..]), self).unwrap();
+                done < bytes.len() && writer.ask_for_turn(turn)
+            });
+            if waits {
+                self.sleep_for_turn();
+            }
+        }
+    }
+
     /// Blocking `send` of all bytes; false when the peer is gone.
     pub fn send(&self, bytes: &[u8]) -> bool {
         let mut done = 0;

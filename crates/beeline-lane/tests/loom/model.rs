@@ -30,6 +30,7 @@ pub struct Front {
     pub flags: AtomicU32,
     pub read_wake: AtomicU32,
     pub write_wake: AtomicU32,
+    pub turn: AtomicU32,
 }
 
 #[derive(Default)]
@@ -181,6 +182,16 @@ impl Storage for &Holder {
     fn discard_ring(&self, _end: End) {
         unreachable!("no model gives memory back");
     }
+    fn awaits_turn(&self, end: End) -> bool {
+        self.lane.fronts[end as usize].turn.load(Relaxed) != 0
+    }
+    fn set_awaits_turn(&self, end: End, awaits: bool) {
+        self.lane.fronts[end as usize].turn.store(u32::from(awaits), Relaxed);
+    }
+    fn end_turn(&self, end: End) {
+        self.lane.fronts[end as usize].turn.store(0, Relaxed);
+        self.change(|_, _| {});
+    }
     fn full_fence(&self) {
         fence(SeqCst);
     }
@@ -280,6 +291,12 @@ impl Holder {
 
     pub fn sleep_writable(&self) {
         self.sleep_until(|me, peer| !me.small || peer.queued <= 3 || peer.closed);
+    }
+
+    /// `futex(2)`: sleeps until the reader's turn is over, for ever if need be.
+    pub fn sleep_for_turn(&self) {
+        let turn = &self.lane.fronts[self.end as usize].turn;
+        self.sleep_until(|_, _| turn.load(Relaxed) == 0);
     }
 
     pub fn peer_is_gone(&self) -> bool {

@@ -249,3 +249,17 @@ fn a_reader_that_sleeps_beside_unread_data_tells_of_room() {
         thread.join().unwrap();
     });
 }
+
+/// On one CPU: the writer sleeps for its turn with no time limit, so a word that nobody looks at would be for ever.
+#[test]
+fn a_writer_that_waits_for_its_turn_is_woken_by_a_reader_that_sleeps() {
+    check(3, || {
+        let lane = Lane::new();
+        prefill(&lane, 8);
+        let writer = Holder::new(&lane, End::Client);
+        let thread = thread::spawn(move || writer.send_in_turns(&stream(8..12), 8));
+        let (bytes, _) = Holder::new(&lane, End::Server).recv_all(12);
+        assert_eq!(bytes, stream(0..12));
+        thread.join().unwrap();
+    });
+}

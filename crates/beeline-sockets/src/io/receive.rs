@@ -102,7 +102,7 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>
     let room = sink.len();
     let mut got = reader.read_small(sink.again(), SMALL_BYTES, &Anchor(fd))?;
     if got == 0 {
-        got = receive_much(reader, sink, fd)?;
+        got = receive_much(reader, sink, fd, desc)?;
     }
     desc.read_pacing.took(got, room);
     account(desc, side, got);
@@ -111,7 +111,9 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>
 
 /// Out of line: what is common is a little.
 #[inline(never)]
-fn receive_much(reader: Reader<'_, LaneMemory>, mut sink: Sink<'_>, fd: i32) -> Result<usize, Fault> {
+fn receive_much(reader: Reader<'_, LaneMemory>, mut sink: Sink<'_>, fd: i32, desc: &Desc) -> Result<usize, Fault> {
+    // One that always finds something does not wait, and shows nowhere else that it was moved.
+    desc.show_cpu();
     reader.read(sink.split_front(TRANSFER_MAX), &Anchor(fd))
 }
 

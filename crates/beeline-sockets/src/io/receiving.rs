@@ -13,6 +13,7 @@ use super::readiness::receive_over;
 use super::receive::account;
 use super::{peeked, urgent};
 use crate::anchor::Anchor;
+use crate::bulk::BULK_BYTES;
 use crate::desc::{Desc, Pin, RxGuard, Unlocked};
 use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
@@ -89,6 +90,10 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
         let failed = self.take(&guard, &anchor);
         if !self.peeks() {
             account(desc, side, self.got - before);
+        }
+        if self.got - before >= BULK_BYTES {
+            // One that always finds something does not wait, and shows nowhere else that it was moved.
+            desc.show_cpu();
         }
         if let Some(failure) = failed {
             drop(guard);

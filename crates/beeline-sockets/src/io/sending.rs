@@ -12,13 +12,14 @@ use super::faults::{fault, kernel_said};
 use super::quiet::{Parts, Quiet};
 use super::readiness::writable_hint;
 use super::send::{account, look_is_due};
-use super::urgent;
+use super::{turn, urgent};
 use crate::anchor::Anchor;
 use crate::bulk::BULK_BYTES;
 use crate::desc::{Desc, Pin, TxGuard, Unlocked};
 use crate::ending::{Next, observe};
 use crate::lock::shared::Wait;
 use crate::side::{reset, state};
+use crate::turns::Way;
 use crate::wait::{Patience, ticks};
 use crate::{Outcome, kernel, reclaim, table, upkeep, watchers};
 
@@ -37,8 +38,12 @@ struct Sending<'p, 'a, I> {
     patience: Option<Patience>,
     /// For another process that has the direction.
     naps: Wait,
-    /// Where the call is long: when it began, and whether it goes around the caches.
-    bulk: Option<(u64, bool)>,
+    /// When it began, where the call is long.
+    began: u64,
+    /// Where it is, and the receiver not on this CPU: whether it goes around the caches.
+    bulk: Option<bool>,
+    /// Where the receiver is: how it is to have its turns.
+    turns: Option<Way>,
 }
 
 /// Sends the sources one after the other as one call, on a lane that the caller has pinned.
@@ -54,6 +59,8 @@ pub(super) fn send_pinned<'a>(
     if desc.is_lane() && desc.side().is(state::OFFERED) {
         upkeep::look_after();
     }
+    let is_long = total >= BULK_BYTES && desc.is_lane();
+    let turns = if is_long { turn::of(desc, desc.side(), flags) } else { None };
     let mut sending = Sending {
         given,
         pin,
@@ -61,7 +68,10 @@ pub(super) fn send_pinned<'a>(
         parts: Parts { present: Source::from(&[][..]), rest: sources, total, sent: 0 },
         patience: None,
         naps: Wait::default(),
-        bulk: (total >= BULK_BYTES).then(|| (ticks(), desc.bulk.goes_around())),
+        began: if is_long { ticks() } else { 0 },
+        // On one CPU everything stays in that one's caches.
+        bulk: (is_long && turns.is_none()).then(|| desc.bulk.goes_around()),
+        turns,
     };
     loop {
         if let Break(outcome) = sending.step() {
@@ -163,7 +173,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return written;
         }
         let (anchor, urgently) = (Anchor(fd), self.is_urgent());
-        let writer = guard.writer().around_caches(self.bulk.is_some_and(|(_, around)| around));
+        let turn = self.turns.map_or(0, |way| way.turn_bytes);
+        let writer = guard.writer().around_caches(self.bulk.unwrap_or(false)).in_turns(turn);
         let failed = self.parts.write_all(|part, is_last| match urgently && is_last {
             true => writer.write_urgent(part, &anchor, || urgent::announce(fd, guard)),
             false => writer.write(part, &anchor),
@@ -191,8 +202,10 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         let reach = guard.side.tx.reach();
         drop(guard);
         reclaim::account(desc, reach);
-        if let Some((began, _)) = self.bulk {
-            desc.bulk.sent(sent, ticks().wrapping_sub(began));
+        if self.bulk.is_some() {
+            desc.bulk.sent(desc.lane().ring_bytes(), sent, ticks().wrapping_sub(self.began));
+        } else if self.turns.is_some_and(|way| way.is_timed) {
+            desc.turns.sent(desc.lane().ring_bytes(), sent, ticks().wrapping_sub(self.began));
         }
         if look {
             (desc.operations.get().look_below)(desc);
@@ -208,20 +221,36 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
     fn some_sent(&mut self, fd: i32, guard: TxGuard) -> ControlFlow<Outcome> {
         let (desc, side, sent) = (self.pin.desc(), guard.side, self.parts.sent);
         if self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0 {
-            if let Some((began, _)) = self.bulk.filter(|_| sent >= BULK_BYTES) {
-                desc.bulk.sent(sent, ticks().wrapping_sub(began));
+            if self.bulk.is_some() && sent >= BULK_BYTES {
+                desc.bulk.sent(desc.lane().ring_bytes(), sent, ticks().wrapping_sub(self.began));
             }
             return full(fd, desc, guard, sent).map_or(Continue(()), Break);
         }
         let timeout = side.snd_timeout_ns.load(Relaxed);
-        drop(guard);
         let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
+        if let Some(way) = self.turns.as_mut().filter(|way| way.turn_bytes != 0 && !guard.shares()) {
+            if !turn::give(self.pin, guard, way.turn_bytes) {
+                way.turn_bytes = 0;
+            }
+            // TCP would have waited for room here, which a signal ends, and time.
+            return match Waited::from_signal(patience) {
+                _ if patience.is_over() => self.stopped(Outcome::fail(libc::EAGAIN)),
+                Some(Waited::Stop(outcome)) => self.stopped(outcome),
+                Some(Waited::Kernel) => Break(left(self.given, desc, sent)),
+                Some(Waited::Again) | None => Continue(()),
+            };
+        }
+        drop(guard);
         match wait_writable(self.given, self.pin, patience) {
             Waited::Again => Continue(()),
             Waited::Kernel => Break(left(self.given, desc, sent)),
-            Waited::Stop(_) if sent != 0 => Break(Outcome::Done(sent as isize)),
-            Waited::Stop(outcome) => Break(outcome),
+            Waited::Stop(outcome) => self.stopped(outcome),
         }
+    }
+
+    /// The wait ended with `outcome`, which the call returns if it has sent nothing.
+    fn stopped(&self, outcome: Outcome) -> ControlFlow<Outcome> {
+        Break(if self.parts.sent == 0 { outcome } else { Outcome::Done(self.parts.sent as isize) })
     }
 }
 
@@ -265,6 +294,10 @@ fn after_fault(
     }
     let side = desc.side();
     if failure == Fault::Gone && !side.is(state::RESET) {
+        // The peer may read what was announced before its bell is rung, and close: then this send was not too late.
+        if sent == total && desc.lane().head(desc.end().peer()) == side.tx.tail() {
+            return Some(Outcome::Done(sent as isize));
+        }
         // TCP takes the first send after the peer's close, and is reset for it.
         reset(side, libc::ECONNRESET);
         return Some(Outcome::Done(sent.max(total.min(LOST_MAX)) as isize));

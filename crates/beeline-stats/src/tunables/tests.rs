@@ -31,6 +31,10 @@ fn every_value_a_kind_allows_comes_back_and_its_neighbours_are_refused() {
                 bad.push((max + 1).to_string());
                 bad.extend(min.checked_sub(1).map(|n| n.to_string()));
             }
+            Kind::Threshold { min, max } => {
+                good.extend(["auto".to_string(), "off".to_string(), min.to_string(), max.to_string()]);
+                bad.extend(["on".to_string(), (min - 1).to_string(), (max + 1).to_string(), "auto ".to_string()]);
+            }
             Kind::PowerOfTwo { min, max } => {
                 good.extend([min.to_string(), max.to_string()]);
                 bad.extend([(min / 2).to_string(), (max * 2).to_string(), (min + 1).to_string()]);

@@ -12,6 +12,7 @@
 //! 3. A reset ends both directions at once, as the kernel's does: what fits into the receiver's buffer is still
 //!    delivered, then the receiver is reset. The program's reset shows as an error of the socket; the peer's as its
 //!    flag, or as its end of the anchor closed with bytes of ours unread, or with bytes coming for it afterwards.
+//!    One that read all before its bell was rung, and closed, has not: what tells is how far it has read.
 //! 4. A peer that breaks the lane's rules has reset the connection.
 //! 5. When both directions are over the relay ends, and with it its ends of both.
 //! 6. Both descriptors are watched for edges. The relay sleeps only after both directions have moved all they could:
@@ -278,16 +279,20 @@ impl Pump {
         }
     }
 
+    /// Bytes that the peer has not read.
+    fn unread(&self) -> u32 {
+        self.plan.side.tx.tail().wrapping_sub(self.plan.lane.head(self.plan.end.peer()))
+    }
+
     /// Whether the peer's end is reset: by its word, or by its death with bytes of ours unread, or
     /// with bytes undelivered.
     fn peer_has_reset(&self, said: u32) -> bool {
         if said & flags::RESET != 0 {
             return true;
         }
-        let unread = || self.plan.side.tx.tail().wrapping_sub(self.plan.lane.head(self.plan.end.peer()));
         // A bridge that vanishes before its end of stream took with it what it had not delivered.
         let bridged = || self.plan.side.is(state::BRIDGED) && said & flags::FIN == 0;
-        self.peer_gone && said & flags::CLOSED == 0 && (bridged() || unread() != 0)
+        self.peer_gone && said & flags::CLOSED == 0 && (bridged() || self.unread() != 0)
     }
 
     /// The program has reset the connection. What it sent before still lies in the socket, and goes as far as it fits.
@@ -333,6 +338,11 @@ impl Pump {
                 Ok(_) if deaf => return Moved::Reset,
                 Ok(count) => match self.writer().publish(count as u32, &self.bells()) {
                     Ok(()) => moved = Moved::Some,
+                    // It may read what was announced before its bell is rung, and close.
+                    Err(Fault::Gone) if self.unread() == 0 => {
+                        self.peer_gone = true;
+                        moved = Moved::Some;
+                    }
                     Err(_) => return Moved::Reset,
                 },
                 Err(Errno(libc::EAGAIN)) => return moved,
