@@ -80,6 +80,8 @@ pub struct Desc {
     ring_bytes: AtomicU32,
     /// Whether it pays to spin for the connection.
     pub spin: SpinState,
+    /// What holds for this connection alone.
+    pub own: crate::own::Own,
     side: AtomicPtr<SideState>,
     /// Where this end's front is, for those who only hint at it.
     front: AtomicPtr<u8>,
@@ -194,7 +196,8 @@ impl Desc {
         self.front.store(lane.front_address(end).cast_mut(), Relaxed);
         self.shared.store(false, Relaxed);
         self.counted_by.store(0, Relaxed);
-        self.spin.begin();
+        self.own.begin(end, side);
+        self.spin.begin(self.wait_mode());
         self.read_pacing.reset();
         self.bulk.reset();
         self.turns.reset();

@@ -25,6 +25,7 @@ pub mod guards;
 pub mod linger;
 pub mod operations;
 pub mod orphan;
+pub mod own;
 pub mod read_pacing;
 pub mod reclaim;
 pub mod slots;
@@ -34,7 +35,5 @@ pub mod turns;
 pub mod watchers;
 
 // What stands below keeps its names here.
-use beeline_guest::{
-    Errno, cancel, changing, config, control, hidden, kernel, limits, lock, process, slab, stats, wait,
-};
+use beeline_guest::{Errno, cancel, changing, control, hidden, kernel, limits, live, lock, process, slab, stats, wait};
 use beeline_meeting::{bells, disarm, side};

@@ -14,6 +14,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use beeline_lane::Writer;
+use beeline_stats::tunables::option;
 
 use crate::desc::Desc;
 use crate::desc::reach::{SUM, forget};
@@ -40,7 +41,7 @@ fn grow(desc: &Desc, reach: u32) {
     let before = desc.granules.swap(reach, Relaxed);
     let more = u64::from(reach).wrapping_sub(u64::from(before));
     let sum = SUM.fetch_add(more, Relaxed).wrapping_add(more);
-    let most = crate::config().stream_bytes_max.min(limits::ring_bytes_max() / 2) / u64::from(GRANULE_BYTES);
+    let most = crate::live(option::stream_bytes_max).min(limits::ring_bytes_max() / 2) / u64::from(GRANULE_BYTES);
     if sum <= most {
         // The streams that made looking vain are gone.
         NEXT_LOOK.store(0, Relaxed);

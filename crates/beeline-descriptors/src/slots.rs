@@ -29,6 +29,7 @@ pub fn open_slot(desc: &'static Desc) {
         peer_pid: peer.map_or(0, |peer| peer.pid as u32),
         opened_unix_ns: stats::unix_ns(),
         lane_inode: 0,
+        own: desc.own.words(),
     });
     desc.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
 }

@@ -17,7 +17,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use beeline_stats::tunables::Threshold;
+use beeline_stats::tunables::{Threshold, option};
 
 use crate::trials::{Found, Terms, Trials};
 
@@ -74,7 +74,7 @@ impl Turns {
 
     /// How the message that begins is to be sent, on a lane with rings of `ring_bytes`.
     pub fn way(&self, ring_bytes: u32) -> Way {
-        let (wanted, is_timed) = match crate::config().turn_bytes {
+        let (wanted, is_timed) = match crate::live(option::turn_bytes) {
             Threshold::Off => (0, false),
             Threshold::Bytes(bytes) => (u32::try_from(bytes).unwrap_or(u32::MAX), false),
             Threshold::Auto => (best_turn(), true),

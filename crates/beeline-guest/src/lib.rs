@@ -40,3 +40,4 @@ pub mod wait;
 
 pub use crate::outcome::{Errno, Outcome};
 pub use crate::process::{config, forks};
+pub use crate::stats::settings::{live, may_begin};

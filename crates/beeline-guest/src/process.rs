@@ -16,6 +16,8 @@ use core::sync::atomic::{
 };
 
 use beeline_shm::sys;
+use beeline_stats::tunables::rules::{Rule, Rules};
+use beeline_stats::tunables::said as said_in;
 use beeline_stats::{Reason, Tunables};
 
 use crate::Outcome;
@@ -35,24 +37,54 @@ static STOPPED: AtomicU16 = AtomicU16::new(0);
 struct Config {
     ready: AtomicBool,
     lock: Lock,
-    tunables: UnsafeCell<Tunables>,
+    begun: UnsafeCell<Begun>,
 }
 
-// SAFETY: `tunables` is written once, under `lock` and before `ready` is stored, and only read afterwards.
+/// What the process was told when it began.
+struct Begun {
+    tunables: Tunables,
+    /// Which options it was told.
+    said: u64,
+    rules: Rules,
+}
+
+// SAFETY: `begun` is written once, under `lock` and before `ready` is stored, and only read afterwards.
 unsafe impl Sync for Config {}
 
-static CONFIG: Config =
-    Config { ready: AtomicBool::new(false), lock: Lock::new(), tunables: UnsafeCell::new(Tunables::DEFAULT) };
+static CONFIG: Config = Config {
+    ready: AtomicBool::new(false),
+    lock: Lock::new(),
+    begun: UnsafeCell::new(Begun { tunables: Tunables::DEFAULT, said: 0, rules: Rules::NONE }),
+};
 
-/// The options of this process. Read from the environment once: the app may clear it later.
-#[must_use]
 #[inline]
-pub fn config() -> &'static Tunables {
+fn begun_with() -> &'static Begun {
     if !CONFIG.ready.load(Acquire) {
         read_config();
     }
     // SAFETY: `ready` was seen, so nobody writes any more.
-    unsafe { &*CONFIG.tunables.get() }
+    unsafe { &*CONFIG.begun.get() }
+}
+
+/// The options that this process began with. Read from the environment once: the app may clear it later. What may be set
+/// while it runs is asked with [`crate::live`].
+#[must_use]
+#[inline]
+pub fn config() -> &'static Tunables {
+    &begun_with().tunables
+}
+
+/// Which options the process was told when it began, as [`beeline_stats::tunables::said`] counts.
+#[must_use]
+pub fn said() -> u64 {
+    begun_with().said
+}
+
+/// The rules that are for this program.
+#[must_use]
+#[inline]
+pub fn rules() -> &'static Rules {
+    &begun_with().rules
 }
 
 #[cold]
@@ -60,11 +92,34 @@ fn read_config() {
     let _guard = CONFIG.lock.lock();
     if !CONFIG.ready.load(Relaxed) {
         let list = environment::options().or_else(|| environment::variable(b"BEELINE_OPTIONS="));
-        let tunables = list.map_or(Tunables::DEFAULT, |list| Tunables::parse_env(list).0);
-        // SAFETY: the lock is held and nobody reads before `ready` is stored.
-        unsafe { CONFIG.tunables.get().write(tunables) };
+        if let Some(list) = list {
+            // SAFETY: the lock is held and nobody reads before `ready` is stored.
+            let begun = unsafe { &mut *CONFIG.begun.get() };
+            begun.tunables = Tunables::parse_env(list).0;
+            begun.said = said_in(list);
+            begun.rules.read(list, is_for_this_program);
+        }
         CONFIG.ready.store(true, Release);
     }
+}
+
+/// Whether a rule is for the program that runs in this process.
+fn is_for_this_program(rule: &Rule<'_>) -> bool {
+    /// `TASK_COMM_LEN`, with the zero.
+    const NAME_BYTES: usize = 16;
+    if rule.program.is_none() {
+        return true;
+    }
+    let mut path = [0u8; libc::PATH_MAX as usize];
+    let link = c"/proc/self/exe";
+    let args = [libc::AT_FDCWD as usize, link.as_ptr() as usize, path.as_mut_ptr() as usize, path.len(), 0, 0];
+    // SAFETY: a NUL-terminated string, and a live buffer of the length given.
+    let length = unsafe { sys::call(libc::SYS_readlinkat, args) }.unwrap_or(0);
+    let mut name = [0u8; NAME_BYTES];
+    // SAFETY: the kernel writes sixteen bytes, for which there is room. The thread that starts a program has its name.
+    let _ = unsafe { sys::call(libc::SYS_prctl, [libc::PR_GET_NAME as usize, name.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    rule.is_for_program(path.get(..length).unwrap_or_default(), name)
 }
 
 /// Nothing is accelerated in this process from now on. What is already is not touched. The statistics are to be told.

@@ -7,8 +7,10 @@
 //!    in the app.
 //! 3. No descriptor is kept. To grow, the file is opened again by name and recognised by its inode.
 //! 4. `HEADER` is stored once per process; a child of `fork` begins anew.
-//! 5. What becomes of the file over `execve` is in [`succession`], of files of processes that were killed in [`stale`].
+//! 5. What others set in the file, and what this process tells of its options there, is in [`settings`].
+//! 6. What becomes of the file over `execve` is in [`succession`], of files of processes that were killed in [`stale`].
 
+pub(crate) mod settings;
 mod stale;
 mod succession;
 
@@ -24,6 +26,7 @@ use beeline_stats::layout::{
 };
 use beeline_stats::{Counter, Poison, Reason, Role};
 
+pub use self::settings::refused;
 pub use self::succession::{before_strange_program, strange_program_failed, succeed};
 use crate::lock::Lock;
 use crate::{Errno, hidden, proc, process};
@@ -206,6 +209,7 @@ fn publish(
     if let Some(reason) = process::stopped_because() {
         header.stop(reason);
     }
+    settings::show(header);
     header.publish(name, uid, unix_ns(), program_name(stat));
     header
 }
@@ -425,6 +429,7 @@ pub fn reset_after_fork() {
     IS_CHILD.store(true, Relaxed);
     FILE.pid.store(0, Relaxed);
     SLOTS.store(0, Relaxed);
+    settings::keep();
     let header = HEADER.swap(core::ptr::null_mut(), Relaxed);
     if !header.is_null() && !core::ptr::eq(header, nowhere()) {
         // SAFETY: the mapping made by `map_new`; the child's descriptions have lost their slots, and no other

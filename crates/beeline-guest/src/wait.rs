@@ -15,9 +15,12 @@
 //! 4. There is no spin in a crowd of threads that wait ([`crowd`]).
 //! 5. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
 //!    work than CPUs. The spin ends, and nothing is left of the budget.
-//! 6. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
+//! 6. How a waiter waits is its [`Mode`], one word, which whoever is about to wait brings up to date: by what was set for the
+//!    connection, by rule, or for the process ([`SpinState::follow`]). Here only that word is asked.
+//! 7. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
 
 mod crowd;
+mod mode;
 mod near;
 
 #[cfg(test)]
@@ -25,7 +28,8 @@ mod tests;
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed, compiler_fence};
 
-use beeline_stats::{Counter, tunables::Wait};
+use beeline_stats::Counter;
+use beeline_stats::tunables::{Tunables, Wait, option};
 
 use crate::Errno;
 use crate::cancel;
@@ -35,6 +39,7 @@ use crate::thread;
 use crate::upkeep;
 
 pub use crowd::is_crowded;
+pub use mode::Mode;
 pub use near::{ANY_CPU, is_near, note_near, peers_are_near};
 
 /// A budget below this is none.
@@ -110,6 +115,9 @@ pub struct Patience {
     interrupted: u32,
     /// Whether the thread may be cancelled in a sleep of this call.
     cancellable: bool,
+    /// Whether the call polls on instead of sleeping, as the waiter of its present wait has it ([`Budget::begin`]). The
+    /// process's own mode if there was none.
+    polls: Option<bool>,
     /// Whether a sleep of this call looks after connections that nobody has taken yet (`offers` of beeline-sockets).
     looks_after: bool,
 }
@@ -124,6 +132,7 @@ impl Patience {
             handled: thread.handled.load(Relaxed),
             interrupted: thread.interrupted.load(Relaxed),
             cancellable: true,
+            polls: None,
             looks_after: true,
         })
     }
@@ -182,7 +191,7 @@ impl Patience {
     /// Sleeps in a system call that takes a timeout by pointer. A handler that runs before the kernel has
     /// read the timeout sets it to zero (see [`thread`]).
     pub fn sleep_with(&mut self, call: impl FnOnce(*const libc::timespec) -> beeline_shm::sys::SysResult) -> Woken {
-        let polling = crate::config().wait == Wait::Poll;
+        let polling = self.polls.unwrap_or_else(|| crate::live(option::wait) == Wait::Poll);
         let due_ns = if self.looks_after { upkeep::due_ns() } else { None };
         let until_ns = match (self.deadline_ns, due_ns) {
             (Some(deadline), Some(due)) => Some(deadline.min(due)),
@@ -244,19 +253,38 @@ pub struct SpinState {
     /// Waits since the last spin, and how often the number of those between two probes has doubled: the waits are counted
     /// below [`DOUBLING`], and the doublings from it on.
     skipped: AtomicU32,
+    /// How it waits: a [`Mode`] in one word.
+    mode: AtomicU32,
 }
 
 impl SpinState {
     /// With this budget, and nothing skipped.
     #[must_use]
     pub const fn new(spin_ns: u32) -> Self {
-        Self { ns: AtomicU32::new(spin_ns), skipped: AtomicU32::new(0) }
+        let mode = Mode::new(Wait::Lazy, Tunables::DEFAULT.spin_ns_max);
+        Self { ns: AtomicU32::new(spin_ns), skipped: AtomicU32::new(0), mode: AtomicU32::new(mode.word()) }
     }
 
     /// Another connection or set begins: with the longest spin.
-    pub fn begin(&self) {
-        self.ns.store(crate::config().spin_ns_max as u32, Relaxed);
+    pub fn begin(&self, mode: Mode) {
+        self.mode.store(mode.word(), Relaxed);
+        self.ns.store(mode.spin_ns_max(), Relaxed);
         self.skipped.store(0, Relaxed);
+    }
+
+    /// It waits so from now on. What it has learned counts if that is what held before.
+    #[inline]
+    pub fn follow(&self, mode: Mode) {
+        if self.mode() != mode {
+            self.begin(mode);
+        }
+    }
+
+    /// How it waits.
+    #[must_use]
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        Mode::of_word(self.mode.load(Relaxed))
     }
 
     /// The present budget.
@@ -292,15 +320,15 @@ impl Budget<'_> {
 
     /// Nanoseconds that the coming wait may spin.
     fn grant(&self) -> u64 {
-        let config = crate::config();
-        match config.wait {
+        let mode = self.state.mode();
+        match mode.wait() {
             Wait::Poll => return POLL_NS,
             Wait::Sleep => return 0,
             Wait::Lazy => {}
         }
         let budget = self.state.ns.load(Relaxed);
         if budget >= SPIN_NS_MIN {
-            return u64::from(budget).min(config.spin_ns_max);
+            return u64::from(budget.min(mode.spin_ns_max()));
         }
         let skipped = self.state.skipped.load(Relaxed) + 1;
         self.state.skipped.store(skipped, Relaxed);
@@ -309,13 +337,13 @@ impl Budget<'_> {
             return 0;
         }
         self.state.skipped.store(doublings * DOUBLING, Relaxed);
-        config.spin_ns_max.saturating_mul(PROBE_FACTOR)
+        u64::from(mode.spin_ns_max()).saturating_mul(PROBE_FACTOR)
     }
 
     /// The wait ended with news while a longest spin would still have gone on.
     #[inline]
     pub fn paid(&self) {
-        let max = crate::config().spin_ns_max as u32;
+        let max = self.state.mode().spin_ns_max();
         if self.state.ns.load(Relaxed) != max {
             self.state.ns.store(max, Relaxed);
             self.state.skipped.store(0, Relaxed);
@@ -335,10 +363,21 @@ impl Budget<'_> {
 
     /// A sleep that followed [`Budget::spin`] ended with news, from a peer that is not near.
     pub fn slept(&self, patience: &Patience) {
-        let worth_ns = crate::config().spin_ns_max.saturating_add(self.extra_ns());
+        let worth_ns = u64::from(self.state.mode().spin_ns_max()).saturating_add(self.extra_ns());
         if patience.since_ns != 0 && kernel::now_ns().saturating_sub(patience.since_ns) <= worth_ns {
             self.paid();
         }
+    }
+
+    /// A wait for this waiter begins: the call polls on, or sleeps, as the waiter does.
+    pub fn begin(&self, patience: &mut Patience) {
+        patience.polls = Some(self.state.mode().wait() == Wait::Poll);
+    }
+
+    /// A wait for this waiter begins that does not spin ([`Patience::give_way`]).
+    pub fn give_way(&self, patience: &mut Patience) {
+        self.begin(patience);
+        patience.give_way();
     }
 
     /// Spins until `news` or the budget is spent. `news` is called often and must be cheap.
@@ -348,13 +387,14 @@ impl Budget<'_> {
 
     /// As [`Budget::spin`], with `checks` calls of `look` between two looks at the clock.
     pub fn spin_by(&self, checks: u32, patience: &mut Patience, mut look: impl FnMut() -> Look) -> Spun {
+        self.begin(patience);
         let grant = match self.grant() {
             0 => 0,
             grant => grant.saturating_add(self.extra_ns()),
         };
         patience.since_ns = 0;
         if grant == 0 {
-            if crate::config().wait == Wait::Lazy {
+            if self.state.mode().wait() == Wait::Lazy {
                 patience.since_ns = kernel::now_ns();
                 crowd::note();
             }
@@ -391,7 +431,7 @@ impl Budget<'_> {
             }
             let now = kernel::now_ns();
             if patience.since_ns == 0 {
-                if is_crowded() && crate::config().wait == Wait::Lazy {
+                if is_crowded() && self.state.mode().wait() == Wait::Lazy {
                     patience.give_way();
                     return Spun::Nothing;
                 }

@@ -43,6 +43,7 @@ use core::sync::atomic::{
 use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
 use beeline_stats::Counter;
+use beeline_stats::tunables::option;
 
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
@@ -138,7 +139,7 @@ impl List {
     }
 
     fn is_full(&self) -> bool {
-        u64::from(self.count.load(Relaxed)) >= crate::config().pool_lanes_max
+        u64::from(self.count.load(Relaxed)) >= crate::live(option::pool_lanes_max)
     }
 }
 
@@ -305,7 +306,7 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
 /// Puts `lane` into `list` if it is to be kept. Returns the lane to discard, if any.
 fn keep_idle(list: &List, lane: &'static PooledLane, keep: bool) -> Option<&'static PooledLane> {
     let is_large = lane.large.load(Relaxed) == 1 && list.count.load(Relaxed) >= LARGE_MAX;
-    if !keep || is_large || crate::config().pool_lanes_max == 0 {
+    if !keep || is_large || crate::live(option::pool_lanes_max) == 0 {
         return Some(lane);
     }
     let oldest = if list.is_full() { list.take_oldest() } else { None };

@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::sys;
 use beeline_stats::Reason;
+use beeline_stats::tunables::option;
 use beeline_wire::{ConnName, Endpoint, Held};
 
 use super::{agent, claims, lookup, pool, ports};
@@ -92,7 +93,7 @@ impl Route {
         let (reached_from, way) = match lookup::local(destination) {
             Ok(local) => (local.source, Way::Here),
             Err(Reason::NotLocal) if agent::is_there() => (lookup::source_for(destination)?, Way::Afar),
-            Err(Reason::NotLocal) if crate::config().bridge => (lookup::elsewhere(destination)?, Way::Bridge),
+            Err(Reason::NotLocal) if crate::live(option::bridge) => (lookup::elsewhere(destination)?, Way::Bridge),
             Err(reason) => return Err(reason),
         };
         let source = chosen_ip.unwrap_or(reached_from);

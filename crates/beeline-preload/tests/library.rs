@@ -18,6 +18,8 @@ mod counted;
 mod near;
 #[path = "library/rawcalls.rs"]
 mod rawcalls;
+#[path = "library/tuned.rs"]
+mod tuned;
 
 #[test]
 fn the_library_exports_the_listed_calls_and_nothing_else() {

@@ -29,7 +29,7 @@ use beeline_descriptors::{
     anchor, bulk, close, ending, follow, guards, linger, operations, orphan, reclaim, slots, turns, watchers,
 };
 pub use beeline_descriptors::{desc, table};
-pub use beeline_guest::{Errno, Outcome, config, forks};
+pub use beeline_guest::{Errno, Outcome, config, forks, live};
 use beeline_guest::{app_memory, control, fd_cell, proc, upkeep};
 pub use beeline_guest::{cancel, changing, hidden, kernel, limits, lock, process, signals, slab, stats, thread, wait};
 pub use beeline_meeting::side;

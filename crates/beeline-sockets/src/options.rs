@@ -135,7 +135,7 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
             keep_or_block(desc, store_option(&draft.options, level, name, number));
         }
         Class::Rate => keep_or_block(desc, store_rate(&draft.options, fd)),
-        Class::Template | Class::SegmentSize | Class::V6Only | Class::Buffer => {
+        Class::Template | Class::SegmentSize | Class::V6Only | Class::Buffer | Class::BusyPoll => {
             if let Some(number) = number_of(fd, level, name) {
                 keep_or_block(desc, store_option(&draft.options, level, name, number));
                 if class(level, name) == Class::Buffer && number <= SMALL_BUFFER {
@@ -214,6 +214,9 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
             Outcome::OK
         }
         _ => with_template(side.family.load(Relaxed) as i32, |template| {
+            if class == Class::BusyPoll {
+                take_to_present(side, template);
+            }
             // SAFETY: forwarded.
             let outcome = unsafe { raw_set(template, level, name, value, length) };
             match outcome {
@@ -234,6 +237,14 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
     }
 }
 
+/// Gives a template the connection's present `SO_BUSY_POLL`, as far as the kernel lets it: older ones let an unprivileged
+/// program lower it, and not raise it.
+fn take_to_present(side: &SideState, template: i32) {
+    if let Some(present) = side.option(libc::SOL_SOCKET, libc::SO_BUSY_POLL) {
+        let _ = kernel::setsockopt(template, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &present);
+    }
+}
+
 /// Takes over from the template what it was set to.
 fn adopt(desc: &'static Desc, template: i32, level: i32, name: i32, class: Class) -> Outcome {
     let side = desc.side();
@@ -251,6 +262,9 @@ fn adopt(desc: &'static Desc, template: i32, level: i32, name: i32, class: Class
         Class::Name => return stored(store_name(&side.options, level, name, &name_of(template, level, name))),
         _ => {
             if let Some(number) = number_of(template, level, name) {
+                if class == Class::BusyPoll {
+                    desc.set_busy_poll(number);
+                }
                 return stored(side.set_option(level, name, number));
             }
         }

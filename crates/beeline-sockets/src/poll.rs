@@ -391,11 +391,12 @@ fn spin(fds: &[pollfd], patience: &mut Patience) -> Spun {
     let Some(best) = fds.iter().filter_map(lane).max_by_key(|desc| desc.pace.heard()) else {
         return Spun::Nothing;
     };
+    let budget = best.budget_anew();
     if best.glance(|| best.peer_is_near()) != Some(false) {
-        patience.give_way();
+        budget.give_way(patience);
         return Spun::Nothing;
     }
-    best.budget().spin(patience, || {
+    budget.spin(patience, || {
         let ready = |entry: &pollfd, desc: &'static Desc| io::poll_mask(desc) & (entry.events | ALWAYS) != 0;
         // A lane that is none any more is news, too.
         let mut lanes = fds.iter().filter_map(|entry| Some((entry, lane(entry)?)));

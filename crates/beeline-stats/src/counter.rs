@@ -30,5 +30,6 @@ closed_list! {
         ConnectionsTakenOver = "connections_taken_over": "Accelerated connections taken over from another program.",
         Forks = "forks": "Times the process forked with Beeline loaded.",
         Relays = "relays": "Connections handed to a relay, because a holder cannot use lanes.",
+        SettingsRefused = "settings_refused": "Values set from outside that were impossible, and taken back.",
     }
 }

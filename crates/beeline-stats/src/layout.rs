@@ -4,7 +4,7 @@
 //!    `/proc/<pid>/stat` (proc_pid_stat(5)): a process id that is used again names another file.
 //!    The directory has mode 0700, the file 0600. Whoever opens either checks first that it is a
 //!    real directory or file (no symbolic link) and belongs to that user.
-//! 2. The process is the only writer. It maps the first [`HEADER_BYTES`] bytes as a
+//! 2. The process is the only writer, but for what rule 9 says. It maps the first [`HEADER_BYTES`] bytes as a
 //!    [`StatsHeader`] and the pages after them as [`ConnectionSlot`]s; all fields are atomics, so
 //!    threads of the process share them through plain references.
 //! 3. The magic number is stored last: a file without it is not ready yet and is left alone.
@@ -20,10 +20,16 @@
 //! 8. The process holds a write lock of its open file description on byte 0 (`F_OFD_SETLK`, fcntl(2)) if
 //!    `is_locked` says so. The mapping keeps the description open, so the lock lasts until the process has ended or runs
 //!    another program, and whoever finds it free (`F_OFD_GETLK`) knows that, whatever pid namespace the process was in.
+//! 9. `settings` of the header and `own` of a slot are written by others, too: by `beeline set`, for the same user or root.
+//!    Each is a word of its own, 0 for "nothing said", otherwise one more than the number of the value
+//!    ([`crate::tunables::Kind`]). The process reads a word when it needs it, never before it is going to wait or connect,
+//!    and believes it only if it stands for a value; another one is taken back and counted
+//!    ([`Counter::SettingsRefused`]). A word that is seen half-written is one or the other, for a moment.
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use crate::tunables::{CONNECTION_OPTIONS, KINDS, OPTIONS_COUNT, REACHES, Reach};
 use crate::{Counter, Family, Poison, Reason, Role, Text};
 
 /// "BEELSTAT", as a little-endian word.
@@ -56,6 +62,26 @@ pub const LIST_ENTRIES_MAX: usize = 96;
 /// Room for the program's name. Longer names are cut, shorter ones padded with zeros.
 pub const PROGRAM_BYTES: usize = 64;
 
+/// Room for the words of options in the header.
+pub const SETTINGS_MAX: usize = 32;
+
+/// Room for the words of options of one connection.
+pub const OWN_MAX: usize = 3;
+
+const _: () = assert!(OPTIONS_COUNT <= SETTINGS_MAX && CONNECTION_OPTIONS <= OWN_MAX);
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "while compiling, where a panic is an error"
+)]
+const _: () = {
+    // The word of an option of one connection has 32 bits.
+    let mut index = 0;
+    while index < OPTIONS_COUNT {
+        assert!(!matches!(REACHES[index], Reach::Connection) || KINDS[index].greatest() < u32::MAX as u64);
+        index += 1;
+    }
+};
 const _: () = assert!(Counter::COUNT <= LIST_ENTRIES_MAX);
 const _: () = assert!(Reason::COUNT <= LIST_ENTRIES_MAX);
 const _: () = assert!(Poison::COUNT <= LIST_ENTRIES_MAX);
@@ -159,8 +185,18 @@ pub struct StatsHeader {
     pub stopped: AtomicU32,
     /// 1 if the process locks its file, see rule 8.
     pub is_locked: AtomicU32,
+    /// What was said while the process ran, in the order of the table of options: see rule 9.
+    pub settings: [AtomicU64; SETTINGS_MAX],
+    /// What the process began with, likewise. 0 where its library does not know the option.
+    pub options: [AtomicU64; SETTINGS_MAX],
+    /// Which of them it was told: a bit each. The others are defaults.
+    pub said: AtomicU64,
+    /// How many rules it has.
+    pub rules: AtomicU32,
     /// Zero.
-    pub reserved_tail: [AtomicU64; 111],
+    pub reserved: AtomicU32,
+    /// Zero.
+    pub reserved_tail: [AtomicU64; 45],
 }
 
 /// Which end of a connection a reason is counted for. The same as the role of the process in it.
@@ -264,6 +300,8 @@ pub struct Opening {
     pub opened_unix_ns: u64,
     /// The inode of the lane's memory, 0 if unknown.
     pub lane_inode: u64,
+    /// What holds for this connection alone.
+    pub own: [u32; OWN_MAX],
 }
 
 /// One accelerated connection.
@@ -310,8 +348,8 @@ pub struct ConnectionSlot {
     pub family: AtomicU8,
     /// Zero.
     pub reserved: AtomicU16,
-    /// Zero.
-    pub reserved_tail: [AtomicU32; 3],
+    /// What holds for this connection alone, in the order of those options that may: see rule 9.
+    pub own: [AtomicU32; OWN_MAX],
 }
 
 impl ConnectionSlot {
@@ -338,6 +376,9 @@ impl ConnectionSlot {
         self.lane_inode.store(opening.lane_inode, Ordering::Relaxed);
         for word in [&self.tx_bytes, &self.tx_bells, &self.rx_bytes, &self.rx_bells, &self.sleeps, &self.spins_paid] {
             word.store(0, Ordering::Relaxed);
+        }
+        for (target, source) in self.own.iter().zip(opening.own) {
+            target.store(source, Ordering::Relaxed);
         }
         self.state.store(SLOT_LIVE, Ordering::Release);
     }
@@ -393,14 +434,15 @@ assert_offsets!(StatsHeader {
     created_unix_ns = 32, slots_high_water = 40, slot_bytes = 44, counters_len = 48,
     reasons_len = 52, poisons_len = 56, pid_namespace = 60, program = 64, counters = 128,
     reasons_client = 896, reasons_server = 1664, poisons = 2432, stopped = 3200,
-    is_locked = 3204, reserved_tail = 3208,
+    is_locked = 3204, settings = 3208, options = 3464, said = 3720, rules = 3728, reserved = 3732,
+    reserved_tail = 3736,
 } size HEADER_BYTES);
 
 assert_offsets!(ConnectionSlot {
     state = 0, fd = 4, local_port = 8, remote_port = 10, peer_pid = 12, local_address = 16,
     remote_address = 32, tx_bytes = 48, tx_bells = 56, rx_bytes = 64, rx_bells = 72, sleeps = 80,
     spins_paid = 88, opened_unix_ns = 96, lane_inode = 104, role = 112, family = 113,
-    reserved = 114, reserved_tail = 116,
+    reserved = 114, own = 116,
 } size SLOT_BYTES);
 
 #[cfg(test)]

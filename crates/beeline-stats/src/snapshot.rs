@@ -4,10 +4,11 @@ use core::mem::offset_of;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::layout::{
-    ConnectionSlot, HEADER_BYTES, LIST_ENTRIES_MAX, MAGIC, PROGRAM_BYTES, SLOT_BYTES, SLOT_LIVE, SLOTS_MAX,
+    ConnectionSlot, HEADER_BYTES, LIST_ENTRIES_MAX, MAGIC, OWN_MAX, PROGRAM_BYTES, SLOT_BYTES, SLOT_LIVE, SLOTS_MAX,
     StatsHeader, VERSION,
 };
 use crate::role::{Family, Role};
+use crate::tunables::{KINDS, Value, connection_option};
 use crate::{Counter, Poison, Reason};
 
 /// Why bytes are no statistics file.
@@ -153,10 +154,42 @@ impl<'a> Snapshot<'a> {
         Reason::ALL.get(to_usize(index)).copied()
     }
 
+    /// What was said of an option, by its place in the table, while the process ran. `None` if that is nothing, or
+    /// impossible.
+    #[must_use]
+    pub fn setting(&self, index: usize) -> Option<Value> {
+        self.option_word(offset_of!(StatsHeader, settings), index)
+    }
+
+    /// What the process began with, likewise. `None` if its library does not know the option.
+    #[must_use]
+    pub fn option(&self, index: usize) -> Option<Value> {
+        self.option_word(offset_of!(StatsHeader, options), index)
+    }
+
+    /// Whether it was told so, and it is not the default.
+    #[must_use]
+    pub fn was_said(&self, index: usize) -> bool {
+        u32::try_from(index)
+            .ok()
+            .and_then(|bit| self.header_u64(offset_of!(StatsHeader, said)).checked_shr(bit))
+            .is_some_and(|said| said & 1 == 1)
+    }
+
+    /// How many rules the process has.
+    #[must_use]
+    pub fn rules(&self) -> u32 {
+        self.header_u32(offset_of!(StatsHeader, rules))
+    }
+
+    fn option_word(&self, array: usize, index: usize) -> Option<Value> {
+        KINDS.get(index)?.value_of_word(self.listed(array, index))
+    }
+
     /// The accelerated connections that are open.
     #[must_use]
     pub fn connections(&self) -> Connections<'a> {
-        Connections { rest: self.slots }
+        Connections { rest: self.slots, next: 0 }
     }
 
     fn listed(&self, array: usize, index: usize) -> u64 {
@@ -201,12 +234,26 @@ pub struct Connection {
     pub opened_unix_ns: u64,
     /// The inode of the lane's memory, 0 if unknown.
     pub lane_inode: u64,
+    /// What holds for this connection alone, as its slot has it.
+    pub own: [u32; OWN_MAX],
+    /// The number of its slot.
+    pub slot: usize,
+}
+
+impl Connection {
+    /// What holds for this connection alone of the option with this place among those that may.
+    #[must_use]
+    pub fn own(&self, place: usize) -> Option<Value> {
+        let word = self.own.get(place).copied().unwrap_or(0);
+        KINDS.get(connection_option(place)?)?.value_of_word(u64::from(word))
+    }
 }
 
 /// Walks over the slots of a [`Snapshot`], leaving out those that are free or make no sense.
 #[derive(Clone, Debug)]
 pub struct Connections<'a> {
     rest: &'a [u8],
+    next: usize,
 }
 
 impl Iterator for Connections<'_> {
@@ -216,14 +263,16 @@ impl Iterator for Connections<'_> {
         loop {
             let (slot, rest) = self.rest.split_at_checked(SLOT_BYTES)?;
             self.rest = rest;
-            if let Some(connection) = read_slot(slot) {
+            let number = self.next;
+            self.next = number.saturating_add(1);
+            if let Some(connection) = read_slot(slot, number) {
                 return Some(connection);
             }
         }
     }
 }
 
-fn read_slot(slot: &[u8]) -> Option<Connection> {
+fn read_slot(slot: &[u8], number: usize) -> Option<Connection> {
     let word = |offset| u64::from_ne_bytes(field(slot, offset));
     let half = |offset| u32::from_ne_bytes(field(slot, offset));
     if half(offset_of!(ConnectionSlot, state)) != SLOT_LIVE {
@@ -266,6 +315,10 @@ fn read_slot(slot: &[u8]) -> Option<Connection> {
         spins_paid: word(offset_of!(ConnectionSlot, spins_paid)),
         opened_unix_ns: word(offset_of!(ConnectionSlot, opened_unix_ns)),
         lane_inode: word(offset_of!(ConnectionSlot, lane_inode)),
+        own: core::array::from_fn(|place| {
+            half(offset_of!(ConnectionSlot, own).saturating_add(place.saturating_mul(size_of::<u32>())))
+        }),
+        slot: number,
     })
 }
 

@@ -36,6 +36,7 @@ fn opening(local: &str, remote: &str) -> Opening {
         peer_pid: 99,
         opened_unix_ns: 5,
         lane_inode: 6,
+        own: [2, 0, 9],
     }
 }
 
@@ -84,6 +85,52 @@ fn what_is_written_is_read() {
     assert_eq!(connections[1].local, "[2001:db8::1]:80".parse::<SocketAddr>().unwrap());
     assert_eq!(connections[1].remote, "[::1]:65535".parse::<SocketAddr>().unwrap());
     assert_eq!(connections[1].rx_bytes, 12);
+    assert_eq!((connections[0].slot, connections[1].slot), (0, 2));
+}
+
+#[test]
+fn what_was_set_is_read_and_what_is_impossible_is_nothing() {
+    use beeline_stats::tunables::{OptionSpec, Tunables, Value, option, said};
+    let file = new_file();
+    file.header.publish(NAME, 0, 0, b"");
+    for (place, word) in file.header.options.iter().zip(Tunables::DEFAULT.words()) {
+        place.store(word, Ordering::Relaxed);
+    }
+    file.header.said.store(said(b"stats=on,wait=lazy,nonsense=1"), Ordering::Relaxed);
+    file.header.settings[option::wait.index()].store(2, Ordering::Relaxed);
+    file.header.settings[option::spin_ns_max.index()].store(10_000_002, Ordering::Relaxed);
+    file.header.rules.store(3, Ordering::Relaxed);
+    assert!(file.slots[0].try_take());
+    file.slots[0].open(&opening("127.0.0.1:80", "10.0.0.2:4000"));
+    file.header.raise_high_water(1);
+    let bytes = bytes_of(&file);
+    let snapshot = Snapshot::parse(&bytes).unwrap();
+    let (wait, spin) = (option::wait.index(), option::spin_ns_max.index());
+    assert_eq!(snapshot.option(wait), Some(Value::Choice("lazy")));
+    assert_eq!((snapshot.was_said(wait), snapshot.was_said(spin)), (true, false));
+    assert_eq!(snapshot.setting(wait), Some(Value::Choice("poll")));
+    assert_eq!(snapshot.setting(spin), None);
+    assert_eq!((snapshot.option(63), snapshot.setting(63), snapshot.was_said(63)), (None, None, false));
+    assert_eq!(snapshot.rules(), 3);
+    let connection = snapshot.connections().next().unwrap();
+    assert_eq!(connection.own(option::wait.place()), Some(Value::Choice("poll")));
+    assert_eq!(connection.own(option::spin_ns_max.place()), None);
+    assert_eq!(connection.own(2), None, "no option has this place");
+    for spec in OptionSpec::all() {
+        let word = spec.kind.word_of_text(spec.default.to_string().as_bytes());
+        assert_eq!(word.and_then(|word| spec.kind.value_of_word(word)), Some(spec.default), "{}", spec.key);
+    }
+    let turns = OptionSpec::all()[option::turn_bytes.index()].kind;
+    for (text, word, value) in [
+        ("auto", 1, Some(Value::Choice("auto"))),
+        ("off", 2, Some(Value::Choice("off"))),
+        ("16K", 16_385, Some(Value::Number(16_384))),
+    ] {
+        assert_eq!((turns.word_of_text(text.as_bytes()), turns.value_of_word(word)), (Some(word), value), "{text}");
+    }
+    for impossible in [0, 3, 16_384, 8_388_610] {
+        assert_eq!(turns.value_of_word(impossible), None, "{impossible}");
+    }
 }
 
 #[test]

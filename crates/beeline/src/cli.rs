@@ -27,6 +27,8 @@ pub enum Command {
     Run(RunArgs),
     /// Show what processes that run with Beeline are doing, and what the bridge carries to other hosts
     Stat(StatArgs),
+    /// Change options of running processes, for all they do or for one connection
+    Set(SetArgs),
     /// Measure Beeline against TCP, AF_UNIX and the machine's own limits
     Bench(Box<beeline_bench::BenchArgs>),
     /// What links would give that are not here: fair rates of flows that share them
@@ -65,6 +67,10 @@ pub struct RunArgs {
     #[arg(short, long = "option", value_name = "KEY=VALUE")]
     pub options: Vec<OsString>,
 
+    /// Leave out /etc/beeline/config.toml and the user's own
+    #[arg(long)]
+    pub no_config: bool,
+
     /// The library to load (default: the one that belongs to this program)
     #[arg(long, value_name = "PATH")]
     pub library: Option<PathBuf>,
@@ -96,9 +102,18 @@ fn run_long_help() -> String {
         }
     }
     help.push_str(
-        "\nWhere options come from, the later winning: the profile, the environment variable \
-         BEELINE_OPTIONS\n(key=value,key=value), --option.\n\n",
+        "\nWhere options come from, the later winning: /etc/beeline/config.toml, ~/.config/beeline/config.toml, the \
+         profile,\nthe environment variable BEELINE_OPTIONS (key=value,key=value), --option.\n\n\
+         Rules, for some connections only; the first that matches counts, and those of a source that wins come \
+         first:\n  [[rule]]                   in a profile or a configuration\n  program = \"redis-*\"        a name, or a path; * and ? \
+         stand for any characters\n  role = \"client\"            or \"server\"\n  address = \"10.0.0.0/8\"     the server's: an address or a \
+         prefix, IPv4 or IPv6\n  port = 6379                the server's, or a range: \"8000-8099\"\n  path = \"lane\"              or \"tcp\"; and \
+         options:\n",
     );
+    for key in beeline_stats::tunables::rules::options() {
+        let _ = writeln!(help, "  {key} = ...");
+    }
+    help.push_str("As an option: --option 'rule=role=client;port=6379;wait=poll'.\n\n");
     help + RUN_EXAMPLES
 }
 
@@ -142,6 +157,52 @@ pub struct StatArgs {
     /// The socket of the bridge's administrator [default: as the bridge's configuration says]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+
+    /// Where the directories of the users are
+    #[arg(long, hide = true, default_value = "/dev/shm")]
+    pub root: PathBuf,
+}
+
+const SET_EXAMPLES: &str = "\
+Examples:
+  beeline set 4711 wait=poll                       all waits of a process, from the next one on
+  beeline set --name redis-server spin_ns_max=20000
+  beeline set 4711 --connection 9 wait=poll        one connection, by the FD that `beeline stat 4711` shows
+  beeline set 4711 --connection 127.0.0.1:24000 wait=default
+  beeline set 4711 accelerate=off                  new connections go over TCP
+  beeline set 4711 --list                          what holds now, where it comes from, what can be changed
+
+What is set holds for the process, for children that it forks later, and for the program that it becomes by exec; not for
+programs that are started anew. For a connection the last word counts: a rule's when it begins, then what the program says
+with SO_BUSY_POLL, and --connection.
+
+Exit codes:
+  0  it is set
+  1  there is no such process or connection, or it is not yours
+  2  there is no such option, it does not take the value, or cannot be changed while a program runs";
+
+#[derive(Args, Debug)]
+#[command(after_help = SET_EXAMPLES, override_usage = "beeline set [OPTIONS] <PID|--name <NAME>> [KEY=VALUE]...")]
+pub struct SetArgs {
+    /// A process id (not with --name), and what to set: KEY=VALUE, or KEY=default to take back what was set
+    #[arg(value_name = "PID|KEY=VALUE")]
+    pub words: Vec<String>,
+
+    /// All processes of a program, by its name as `ps` shows it
+    #[arg(short, long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// One open connection: its FD, or its local or remote address, as `beeline stat` shows them
+    #[arg(short, long, value_name = "FD|ADDRESS")]
+    pub connection: Option<String>,
+
+    /// Show all options as they are now
+    #[arg(short, long)]
+    pub list: bool,
+
+    /// With --list: print JSON
+    #[arg(long, requires = "list")]
+    pub json: bool,
 
     /// Where the directories of the users are
     #[arg(long, hide = true, default_value = "/dev/shm")]

@@ -13,6 +13,8 @@ impl Failure {
     pub const OURS: u8 = 125;
     pub const NOT_EXECUTABLE: u8 = 126;
     pub const NOT_FOUND: u8 = 127;
+    /// What was asked for makes no sense, as with what clap finds wrong.
+    pub const USAGE: u8 = 2;
 
     pub fn error(code: u8, message: impl Into<String>) -> anyhow::Error {
         Self { code, message: message.into() }.into()

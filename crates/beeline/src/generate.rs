@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use beeline_stats::semantics::{CALLS, DIFFERENCES, FLAGS, Handling, OPTIONS, REQUESTS, Row};
+use beeline_stats::tunables::rules::{LIST_BYTES_MAX, RULES_MAX, options};
 use beeline_stats::tunables::{ENVIRONMENT, OptionSpec};
 use beeline_stats::{Counter, Poison, Reason};
 use beeline_status::manual::{self, Beside, Entry};
@@ -45,6 +46,10 @@ const PROFILES: [Entry; 2] = [
     ),
     ("/etc/beeline/profiles/NAME.toml", "a profile of this host"),
 ];
+const DEFAULTS: [Entry; 2] = [
+    ("/etc/beeline/config.toml", "options and rules of this host, for every `beeline run`; of the form of a profile"),
+    ("$XDG_CONFIG_HOME/beeline/config.toml", "options and rules of the user, which win over those of the host"),
+];
 const CONFIGURATION: Entry =
     ("/etc/beeline/beelined.toml", "the bridge's configuration, which says whose bridge is trusted");
 const ADMIN_SOCKET: Entry = ("/run/beeline/beelined.sock", "where the bridge answers its administrator");
@@ -64,7 +69,11 @@ const LOCALE: Entry = ("LC_ALL, LC_CTYPE, LANG", "whether lines are drawn with m
 /// What a manual page has beside what the command line says.
 fn beside(page: &str) -> Beside {
     let (files, environment): (&[Entry], &[Entry]) = match page {
-        "beeline-run" => (&[PROFILES[0], PROFILES[1], CONFIGURATION, STATISTICS], &[OPTIONS_VARIABLE, PRELOAD, PATH]),
+        "beeline-run" => (
+            &[DEFAULTS[0], DEFAULTS[1], PROFILES[0], PROFILES[1], CONFIGURATION, STATISTICS],
+            &[OPTIONS_VARIABLE, PRELOAD, PATH],
+        ),
+        "beeline-set" => (&[STATISTICS], &[]),
         "beeline-stat" => (&[STATISTICS, CONFIGURATION, ADMIN_SOCKET], &[]),
         "beeline-topo" => (&[CONFIGURATION, ADMIN_SOCKET], &[LOCALE]),
         "beeline-bench" | "beeline-bench-demo" => (&[CONFIGURATION, ADMIN_SOCKET], &[PATH]),
@@ -73,12 +82,13 @@ fn beside(page: &str) -> Beside {
         "beeline-bench-compare" => (&[PAPER_RUN[1], PAPER_RUN[2]], &[]),
         "beeline-bench-report" => (&PAPER_RUN, &[]),
         "beeline-bridge" => (&[CONFIGURATION], &[PATH]),
-        _ => (&[PROFILES[0], PROFILES[1], CONFIGURATION, STATISTICS], &[OPTIONS_VARIABLE]),
+        _ => (&[DEFAULTS[0], DEFAULTS[1], PROFILES[0], PROFILES[1], CONFIGURATION, STATISTICS], &[OPTIONS_VARIABLE]),
     };
     let see_also = &[
         "beeline(1)",
         "beeline-run(1)",
         "beeline-stat(1)",
+        "beeline-set(1)",
         "beeline-bench(1)",
         "beeline-plan(1)",
         "beeline-topo(1)",
@@ -95,14 +105,50 @@ fn reference() -> String {
     let mut text = String::from(
         "# Options, reasons and counters\n\nWritten by `beeline generate reference` from the library's own tables.\n",
     );
-    text.push_str("\n## Options\n\n| option | default | values | what it does |\n|---|---|---|---|\n");
+    text.push_str(
+        "\n## Options\n\n*Said* is when an option may be said beside at the start of a program: while it runs, with \
+         `beeline set`, for what it does from then on; by a rule; and for one open connection, with `beeline set \
+         --connection`.\n\n| option | default | values | said | what it does |\n|---|---|---|---|---|\n",
+    );
     for spec in OptionSpec::all() {
-        let _ = writeln!(text, "| `{}` | `{}` | {} | {} |", spec.key, spec.default, spec.kind, spec.sentence);
+        let OptionSpec { key, default, kind, reach, sentence } = spec;
+        let _ = writeln!(text, "| `{key}` | `{default}` | {kind} | {} | {sentence} |", reach.sentence());
     }
+    rules_of_connections(&mut text);
     list(&mut text, "Why a connection is on TCP", Reason::ALL, |r| (r.name(), r.sentence()));
     list(&mut text, "Why a connection was reset", Poison::ALL, |p| (p.name(), p.sentence()));
     list(&mut text, "Counters", Counter::ALL, |c| (c.name(), c.sentence()));
     text
+}
+
+fn rules_of_connections(text: &mut String) {
+    let _ = write!(
+        text,
+        "\n## Rules\n\nA rule is a table `[[rule]]` of a profile or a configuration, or an option \
+         `rule=key=value;key=value`. The first rule that matches a connection counts, as a whole. There may be \
+         {RULES_MAX}, and {LIST_BYTES_MAX} bytes of options and rules together.\n\n\
+         | key | values | what it says |\n|---|---|---|\n"
+    );
+    for (key, values, sentence) in [
+        (
+            "program",
+            "a name, or a path; `*` and `?`",
+            "Only programs of that file's, or script's, name; with a `/` in it, of that path.",
+        ),
+        ("role", "client or server", "Only connections that the program makes, or those that it accepts."),
+        (
+            "address",
+            "an IPv4 or IPv6 address or prefix",
+            "Only connections to that address: the server's, for both roles.",
+        ),
+        ("port", "a number or a range, `8000-8099`", "Only connections to that port: the server's, for both roles."),
+        ("path", "lane or tcp", "Which way the connections go; those on TCP are counted as `disabled`."),
+    ] {
+        let _ = writeln!(text, "| `{key}` | {values} | {sentence} |");
+    }
+    for key in options() {
+        let _ = writeln!(text, "| `{key}` | as the option | What the option is for these connections. |");
+    }
 }
 
 fn list<T: Copy>(text: &mut String, title: &str, entries: &[T], describe: impl Fn(T) -> (&'static str, &'static str)) {

@@ -15,6 +15,7 @@ mod output;
 mod profile;
 mod program;
 mod run;
+mod set;
 mod stat;
 mod topo;
 
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
             Err(error) => (Err(error), Failure::OURS),
         },
         Command::Stat(arguments) => (stat::run(&arguments), 1),
+        Command::Set(arguments) => (set::run(&arguments), 1),
         Command::Bench(arguments) => (beeline_bench::run(*arguments, &["bench"]), 2),
         Command::Plan(options) => (beeline_bench::plan_rates(&options), 2),
         Command::Topo(arguments) => (topo::run(&arguments), 1),

@@ -1,16 +1,22 @@
 //! Profiles, and options from wherever they come: checked against the library's own table.
 //!
-//! A profile is a TOML file with a `description` and a table `[options]`. Whatever else stands in it is
+//! A profile is a TOML file with a `description`, a table `[options]` and tables `[[rule]]`
+//! ([`beeline_stats::tunables::rules`]). The configurations of host and user are such files, too. Whatever else stands in one is
 //! an error with its line and column, because an option that is silently not in force costs
 //! somebody an afternoon.
 
+mod rules;
+
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use beeline_stats::Tunables;
+use beeline_stats::tunables::rules::{LIST_BYTES_MAX, RULES_MAX, Rule};
 use beeline_stats::tunables::{ENVIRONMENT, OptionError, OptionSpec};
 use toml::de::{DeTable, DeValue};
 
@@ -29,11 +35,13 @@ pub const NAMES: [&str; BUILT_IN.len()] = [BUILT_IN[0].0, BUILT_IN[1].0, BUILT_I
 pub struct Chosen {
     tunables: Tunables,
     set: BTreeSet<&'static str>,
+    /// As the library reads them, the first one that counts first.
+    rules: Vec<String>,
 }
 
 impl Chosen {
     pub fn new() -> Self {
-        Self { tunables: Tunables::DEFAULT, set: BTreeSet::new() }
+        Self { tunables: Tunables::DEFAULT, set: BTreeSet::new(), rules: Vec::new() }
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
@@ -58,60 +66,106 @@ impl Chosen {
 
     /// Adds the options of `BEELINE_OPTIONS`.
     pub fn add_environment(&mut self, list: &OsStr) -> anyhow::Result<()> {
-        for pair in list.as_bytes().split(|&byte| byte == b',') {
-            if !pair.is_empty() {
-                self.set_pair(pair)
-                    .map_err(|error| anyhow::anyhow!("{ENVIRONMENT}: {}: {error}", pair.escape_ascii()))?;
-            }
+        let pairs = list.as_bytes().split(|&byte| byte == b',').filter(|pair| !pair.is_empty());
+        self.add_pairs(pairs, |pair| format!("{ENVIRONMENT}: {}", pair.escape_ascii()))
+    }
+
+    /// Adds the options of the command line.
+    pub fn add_arguments(&mut self, pairs: &[OsString]) -> anyhow::Result<()> {
+        self.add_pairs(pairs.iter().map(|pair| pair.as_bytes()), |pair| {
+            format!("--option {}", OsStr::from_bytes(pair).display())
+        })
+    }
+
+    fn add_pairs<'a>(
+        &mut self,
+        pairs: impl Iterator<Item = &'a [u8]>,
+        name: impl Fn(&[u8]) -> String,
+    ) -> anyhow::Result<()> {
+        let mut rules = Vec::new();
+        for pair in pairs {
+            let added = match pair.strip_prefix(b"rule=") {
+                Some(rule) => Rule::parse(rule)
+                    .map(|_| rules.push(String::from_utf8_lossy(rule).into_owned()))
+                    .map_err(|error| error.to_string()),
+                None => self.set_pair(pair),
+            };
+            added.map_err(|error| anyhow::anyhow!("{}: {error}", name(pair)))?;
         }
+        self.add_rules(rules);
         Ok(())
     }
 
-    /// Adds an option of the command line.
-    pub fn add_argument(&mut self, pair: &OsStr) -> anyhow::Result<()> {
-        self.set_pair(pair.as_bytes()).map_err(|error| anyhow::anyhow!("--option {}: {error}", pair.display()))
-    }
-
-    /// Adds the options of a profile. `name` is what its errors begin with.
+    /// Adds the options and rules of a profile. `name` is what its errors begin with.
     fn add_profile(&mut self, name: &str, text: &str) -> anyhow::Result<()> {
-        let at = |offset: usize| {
-            let before = text.get(..offset).unwrap_or(text);
-            let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-            let line = before.matches('\n').count() + 1;
-            let column = before[line_start..].chars().count() + 1;
-            format!("{name}:{line}:{column}")
-        };
+        let at = |offset: usize| place(name, text, offset);
         let profile = DeTable::parse(text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
             anyhow::anyhow!("{}: {}", at(offset), error.message())
         })?;
+        let mut rules = Vec::new();
         for (key, value) in profile.get_ref() {
             match (key.get_ref().as_ref(), value.get_ref()) {
                 ("description", DeValue::String(_)) => {}
                 ("description", _) => {
                     bail!("{}: description must be a string", at(value.span().start));
                 }
-                ("options", DeValue::Table(options)) => {
-                    for (key, value) in options {
-                        let value_text = value_text(value.get_ref()).ok_or_else(|| {
-                            anyhow::anyhow!(
-                                "{}: the value must be a string, a whole number, true or false",
-                                at(value.span().start)
-                            )
-                        })?;
-                        let name = key.get_ref().as_bytes();
-                        self.set(name, value_text.as_bytes()).map_err(|error| {
-                            let known = Tunables::DEFAULT.get(key.get_ref()).is_some();
-                            let place = if known { value.span() } else { key.span() };
-                            anyhow::anyhow!("{}: {error}", at(place.start))
-                        })?;
-                    }
-                }
+                ("options", DeValue::Table(options)) => self.add_options(options, &at)?,
                 ("options", _) => {
                     bail!("{}: options must be a table: [options]", at(value.span().start));
                 }
-                (other, _) => {
-                    bail!("{}: a profile has no `{other}`, only `description` and `[options]`", at(key.span().start))
+                ("rule", DeValue::Array(tables)) => {
+                    for rule in tables.iter() {
+                        rules.push(rules::text_of(rule, &at)?);
+                    }
+                }
+                ("rule", _) => {
+                    bail!("{}: rules must be tables, each of them [[rule]]", at(value.span().start));
+                }
+                (other, _) => bail!(
+                    "{}: a profile has no `{other}`, only `description`, `[options]` and `[[rule]]`",
+                    at(key.span().start)
+                ),
+            }
+        }
+        self.add_rules(rules);
+        Ok(())
+    }
+
+    fn add_options(&mut self, options: &DeTable<'_>, at: &dyn Fn(usize) -> String) -> anyhow::Result<()> {
+        for (key, value) in options {
+            let value_text = rules::plain(value, at)?;
+            let name = key.get_ref().as_bytes();
+            self.set(name, value_text.as_bytes()).map_err(|error| {
+                let known = Tunables::DEFAULT.get(key.get_ref()).is_some();
+                let place = if known { value.span() } else { key.span() };
+                anyhow::anyhow!("{}: {error}", at(place.start))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Adds rules of a source that wins over those before: they come first.
+    fn add_rules(&mut self, rules: Vec<String>) {
+        self.rules.splice(0..0, rules);
+    }
+
+    /// Adds the configuration of this host, and that of the user, as far as there are any.
+    pub fn add_configuration(&mut self) -> anyhow::Result<()> {
+        self.add_configuration_of(bases().into_iter().rev())
+    }
+
+    fn add_configuration_of(&mut self, bases: impl Iterator<Item = PathBuf>) -> anyhow::Result<()> {
+        for file in bases.map(|base| base.join("beeline/config.toml")) {
+            let name = file.display().to_string();
+            // Whether it is there is for the reading to find out, so that one that may not be read is an error.
+            match trusted_text(&file) {
+                Ok(text) => self.add_profile(&name, &text)?,
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+                Err(error) => {
+                    return Err(error).with_context(|| {
+                        format!("cannot read the configuration {name}, which `--no-config` leaves out")
+                    });
                 }
             }
         }
@@ -149,42 +203,81 @@ impl Chosen {
     }
 
     /// The list for `BEELINE_OPTIONS`; `None` when nothing is set.
-    pub fn list(&self) -> Option<String> {
-        let pairs: Vec<String> = OptionSpec::all()
+    ///
+    /// # Errors
+    /// When there are more rules than the library has room for.
+    pub fn list(&self) -> anyhow::Result<Option<String>> {
+        let specs = OptionSpec::all();
+        let pairs = specs
             .iter()
             .filter(|spec| self.set.contains(spec.key))
-            .filter_map(|spec| Some(format!("{}={}", spec.key, self.tunables.get(spec.key)?)))
-            .collect();
-        (!pairs.is_empty()).then(|| pairs.join(","))
-    }
-}
-
-fn value_text(value: &DeValue<'_>) -> Option<String> {
-    match value {
-        DeValue::String(text) => Some(text.to_string()),
-        DeValue::Boolean(true) => Some("on".into()),
-        DeValue::Boolean(false) => Some("off".into()),
-        DeValue::Integer(number) => {
-            let number = u64::from_str_radix(number.as_str(), number.radix());
-            // A number that does not fit is beyond every bound, and the message will say which.
-            Some(number.map_or_else(|_| "out of range".into(), |number| number.to_string()))
+            .filter_map(|spec| Some(format!("{}={}", spec.key, self.tunables.get(spec.key)?)));
+        let parts: Vec<String> = pairs.chain(self.rules.iter().map(|rule| format!("rule={rule}"))).collect();
+        let list = parts.join(",");
+        if self.rules.len() > RULES_MAX {
+            bail!("there are {} rules, and the library has room for {RULES_MAX}", self.rules.len());
         }
-        _ => None,
+        if list.len() > LIST_BYTES_MAX {
+            bail!(
+                "the options and rules take {} bytes, and the library has room for {LIST_BYTES_MAX}: shorten patterns, or \
+                 leave rules out that are for other programs",
+                list.len()
+            );
+        }
+        Ok((!list.is_empty()).then_some(list))
     }
 }
 
-fn directories() -> Vec<PathBuf> {
+/// The text of a file that is read without being named: as it says whom a program trusts, nobody else may have written it,
+/// even where the environment of somebody else says where it is (sudo(8)).
+fn trusted_text(path: &Path) -> std::io::Result<String> {
+    const WRITABLE_BY_ANYBODY: u32 = 0o002;
+    let mut file = std::fs::File::open(path)?;
+    let metadata = file.metadata()?;
+    // SAFETY: the call takes no pointers and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    if metadata.uid() != 0 && metadata.uid() != user {
+        return Err(std::io::Error::other("it belongs to another user"));
+    }
+    if metadata.mode() & WRITABLE_BY_ANYBODY != 0 {
+        return Err(std::io::Error::other("anybody may write to it"));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Where in a file something is.
+fn place(name: &str, text: &str, offset: usize) -> String {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let line = before.matches('\n').count() + 1;
+    let column = before[line_start..].chars().count() + 1;
+    format!("{name}:{line}:{column}")
+}
+
+/// Where configurations are, the user's first.
+fn bases() -> Vec<PathBuf> {
     let user = std::env::var_os("XDG_CONFIG_HOME")
         .filter(|home| Path::new(home).is_absolute())
         .map(PathBuf::from)
         .or_else(|| std::env::home_dir().map(|home| home.join(".config")));
-    user.into_iter().chain([PathBuf::from("/etc")]).map(|base| base.join("beeline/profiles")).collect()
+    user.into_iter().chain([PathBuf::from("/etc")]).collect()
+}
+
+fn directories() -> Vec<PathBuf> {
+    bases().into_iter().map(|base| base.join("beeline/profiles")).collect()
 }
 
 fn explain(error: OptionError, key: &[u8]) -> String {
-    if error != OptionError::UnknownKey {
-        return error.to_string();
+    match error {
+        OptionError::UnknownKey => explain_option(key, "beeline run --help"),
+        error => error.to_string(),
     }
+}
+
+/// What is wrong with a key that no option has. `lists` is the command that lists them.
+pub fn explain_option(key: &[u8], lists: &str) -> String {
     let key = String::from_utf8_lossy(key);
     let nearest = OptionSpec::all()
         .into_iter()
@@ -194,76 +287,9 @@ fn explain(error: OptionError, key: &[u8]) -> String {
         Some((likeness, nearest)) if likeness > 0.75 => {
             format!("there is no option `{key}`; did you mean `{nearest}`?")
         }
-        _ => format!("there is no option `{key}`; `beeline run --help` lists them"),
+        _ => format!("there is no option `{key}`; `{lists}` lists them"),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn profile(text: &str) -> Result<Option<String>, String> {
-        let mut chosen = Chosen::new();
-        match chosen.add_profile("p.toml", text) {
-            Ok(()) => Ok(chosen.list()),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    #[test]
-    fn built_in_profiles_are_valid_and_say_what_they_are_for() {
-        for (name, text) in BUILT_IN {
-            let mut chosen = Chosen::new();
-            chosen.add_profile(name, text).unwrap();
-            assert!(chosen.list().is_some(), "{name}");
-            assert!(text.contains("\ndescription = "), "{name}");
-        }
-    }
-
-    #[test]
-    fn each_kind_of_value_is_taken() {
-        let text = "[options]\nstats = false\nwait = 'poll'\nspin_ns_max = 1_000\nring_bytes = 0x10000\n";
-        assert_eq!(profile(text), Ok(Some("wait=poll,spin_ns_max=1000,ring_bytes=65536,stats=off".into())));
-        assert_eq!(profile(""), Ok(None));
-        assert_eq!(profile("description = 'x'\n[options]\n"), Ok(None));
-    }
-
-    #[test]
-    fn errors_have_their_line_and_column() {
-        for (text, message) in [
-            ("[options]\nspin_ns = 5\n", "p.toml:2:1: there is no option `spin_ns`; did you mean `spin_ns_max`?"),
-            ("[options]\nqqq = 5\n", "p.toml:2:1: there is no option `qqq`; `beeline run --help` lists them"),
-            ("[options]\n\nwait = 'fast'\n", "p.toml:3:8: wait must be one of lazy, poll, wait"),
-            ("[options]\nring_bytes = 65537\n", "p.toml:2:14: ring_bytes must be a power of two from 64K to 16M"),
-            ("[options]\nspin_ns_max = -1\n", "p.toml:2:15: spin_ns_max must be a number from 0 to 10000000"),
-            (
-                "[options]\nspin_ns_max = 1.5\n",
-                "p.toml:2:15: the value must be a string, a whole number, true or false",
-            ),
-            ("options = 3\n", "p.toml:1:11: options must be a table: [options]"),
-            ("description = 3\n", "p.toml:1:15: description must be a string"),
-            ("wait = 'poll'\n", "p.toml:1:1: a profile has no `wait`, only `description` and `[options]`"),
-        ] {
-            assert_eq!(profile(text), Err(message.into()), "{text}");
-        }
-    }
-
-    #[test]
-    fn syntax_errors_have_their_line_too() {
-        let error = profile("[options]\nwait = \n").unwrap_err();
-        assert!(error.starts_with("p.toml:2:"), "{error}");
-        let error = profile("# ä\n[options]\nwait = 'lazy'\nwait = 'poll'\n").unwrap_err();
-        assert!(error.starts_with("p.toml:4:1:"), "{error}");
-    }
-
-    #[test]
-    fn the_later_source_wins() {
-        let mut chosen = Chosen::new();
-        chosen.add_profile("p", "[options]\nwait = 'poll'\nspin_ns_max = 1\n").unwrap();
-        chosen.add_environment(OsStr::new("spin_ns_max=2,,stats=off")).unwrap();
-        chosen.add_argument(OsStr::new("stats=on")).unwrap();
-        assert_eq!(chosen.list().unwrap(), "wait=poll,spin_ns_max=2,stats=on");
-        assert!(chosen.add_argument(OsStr::new("stats")).is_err());
-        assert!(chosen.add_environment(OsStr::new("stats=maybe")).is_err());
-    }
-}
+mod tests;

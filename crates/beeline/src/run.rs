@@ -23,15 +23,17 @@ pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
     if let Some(user) = configuration::bridge_user() {
         chosen.add_bridge_user(user);
     }
+    if !arguments.no_config {
+        chosen.add_configuration()?;
+    }
     if let Some(profile) = &arguments.profile {
         chosen.add_named_profile(profile)?;
     }
     if let Some(list) = std::env::var_os(ENVIRONMENT) {
         chosen.add_environment(&list)?;
     }
-    for option in &arguments.options {
-        chosen.add_argument(option)?;
-    }
+    chosen.add_arguments(&arguments.options)?;
+    let list = chosen.list()?;
     let Some(command) = arguments.command.first() else {
         return Err(Failure::error(Failure::OURS, "there is no program to run"));
     };
@@ -52,7 +54,7 @@ pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
         let last = environment.iter().rev().find(|(key, _)| key == PRELOAD).map(|(_, value)| value.clone());
         environment.push((PRELOAD.into(), library.preload(last)));
     }
-    if let Some(list) = chosen.list() {
+    if let Some(list) = list {
         environment.push((ENVIRONMENT.into(), list.into()));
     } else if !matches!(loading, Loading::Harmful(_)) {
         // The library takes two variables away, and fills the place of two.

@@ -1,10 +1,10 @@
 //! `beeline stat`: what processes that run with Beeline are doing, why connections are on TCP, and what the bridge carries to
 //! other hosts.
 
-mod absent;
+pub mod absent;
 mod bridge;
-mod collect;
-mod process;
+pub mod collect;
+pub mod process;
 mod table;
 mod terminal;
 mod unloaded;

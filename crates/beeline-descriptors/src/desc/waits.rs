@@ -1,12 +1,46 @@
 //! Waiting for one connection: its spin budget, and whether its peer is near.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use beeline_stats::layout::ConnectionSlot;
+use beeline_stats::tunables::{Key, OptionType, option};
 
 use super::Desc;
 use crate::kernel;
-use crate::wait::{ANY_CPU, Budget, Patience, is_near, note_near, peers_are_near};
+use crate::wait::{ANY_CPU, Budget, Mode, Patience, is_near, note_near, peers_are_near};
 
 impl Desc {
+    /// This connection's spin budget, for a wait that begins: how it waits is looked up anew.
+    #[must_use]
+    pub fn budget_anew(&self) -> Budget<'_> {
+        self.spin.follow(self.wait_mode());
+        self.budget()
+    }
+
+    /// What an option is for this connection at the moment: its own, else the process's.
+    #[must_use]
+    pub fn tunable<T: OptionType>(&self, key: Key<T>) -> T {
+        self.own.value(key, self.slot()).unwrap_or_else(|| crate::live(key))
+    }
+
+    /// The program has set `SO_BUSY_POLL` on this connection.
+    pub fn set_busy_poll(&self, microseconds: i32) {
+        self.own.set_busy_poll(microseconds, self.slot());
+    }
+
+    fn slot(&self) -> Option<&'static ConnectionSlot> {
+        // SAFETY: null, or a slot of this process's file, which stays mapped; a child's descriptions have none of their
+        // parent's. If the connection has just given it back, and another one has it already, it is only read or written
+        // as that one's for a moment.
+        unsafe { self.slot.load(Acquire).as_ref() }
+    }
+
+    /// How a wait for this connection is to go at the moment.
+    #[must_use]
+    pub fn wait_mode(&self) -> Mode {
+        Mode::new(self.tunable(option::wait), self.tunable(option::spin_ns_max))
+    }
+
     /// This connection's spin budget.
     #[must_use]
     pub fn budget(&self) -> Budget<'_> {

@@ -11,8 +11,12 @@ pub const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 pub const OPTIONS: &[u8] = b"BEELINE_OPTIONS=";
 
-/// Room for the copies.
-pub const KEPT_BYTES: usize = 4096;
+/// Room for the copies: a path, and a list of options as long as the command writes it
+/// ([`beeline_stats::tunables::rules::LIST_BYTES_MAX`]).
+pub const KEPT_BYTES: usize = 8192;
+
+const _: () =
+    assert!(beeline_stats::tunables::rules::LIST_BYTES_MAX + OPTIONS.len() + (libc::PATH_MAX as usize) < KEPT_BYTES);
 
 /// A null-terminated list of strings.
 pub type List = *const *const c_char;

@@ -117,6 +117,10 @@ pub(super) fn add_up(fd: i32, name: FileName, header: &StatsHeader) {
     for (target, source) in lists.into_iter().flat_map(|(targets, sources)| targets.iter().zip(sources)) {
         target.fetch_add(source.load(Relaxed), Relaxed);
     }
+    // What was set while the last program ran holds for this one.
+    for (target, source) in header.settings.iter().zip(&last.settings) {
+        target.store(source.load(Relaxed), Relaxed);
+    }
     for index in 0..last.slots_high_water.load(Relaxed) as usize {
         let Some(copy) = Copy::<{ SLOT_BYTES / 8 }>::read(fd, HEADER_BYTES + index * SLOT_BYTES) else { return };
         // SAFETY: as for the header.
@@ -140,6 +144,7 @@ mod tests {
         last.add(Counter::BytesSent, 5);
         last.add(Counter::HiddenFds, 9);
         last.raise_high_water(1);
+        last.settings[1].store(3, Relaxed);
         slot.state.store(layout::SLOT_LIVE, Relaxed);
         slot.tx_bytes.store(6, Relaxed);
         let path = std::env::temp_dir().join(format!("beeline-succession-{}", std::process::id()));
@@ -159,6 +164,7 @@ mod tests {
         assert_eq!(counted(Counter::BytesSent), 11);
         assert_eq!(counted(Counter::ConnectionsClosed), 1);
         assert_eq!(counted(Counter::HiddenFds), 0);
+        assert_eq!(next.settings[1].load(Relaxed), 3);
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -8,8 +8,9 @@ use crate::kernel;
 use crate::paths::{Path, Paths, Ticket};
 
 /// A connection begins. Which path it takes, with its ticket, which says nothing where the destination is not known yet.
-pub fn begin(destination: SocketAddr) -> Ticket {
-    if crate::config().short_lived_lanes || !destination.ip().is_loopback() {
+/// None if it is to have a lane `always`.
+pub fn begin(destination: SocketAddr, always: bool) -> Ticket {
+    if always || !destination.ip().is_loopback() {
         return Ticket::default();
     }
     remembered(|entries| {

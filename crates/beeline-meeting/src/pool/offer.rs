@@ -6,6 +6,7 @@ use beeline_lane::flags;
 use beeline_lane::{End, LaneMemory};
 use beeline_shm::memfd;
 use beeline_shm::sys;
+use beeline_stats::tunables::option;
 use beeline_stats::{Counter, Reason};
 
 use super::{CLIENT, LANES, LOCK, PooledLane, SERVER, SPARE, drop_idle, keep_idle};
@@ -86,7 +87,7 @@ fn fresh() -> Result<(LaneMemory, i32), Reason> {
     if super::limits::address_space_is_limited() {
         return Err(Reason::AddressSpaceLimited);
     }
-    let wanted = crate::config().ring_bytes as u32;
+    let wanted = crate::live(option::ring_bytes) as u32;
     let ring_bytes = match limits::ring_bytes(wanted) {
         // What is idle has no claim before what is to be used.
         Err(_) if drop_idle(&CLIENT) | drop_idle(&SERVER) => limits::ring_bytes(wanted)?,

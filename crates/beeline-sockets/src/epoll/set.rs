@@ -29,7 +29,7 @@ use crate::hidden::FDS;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
 use crate::table;
-use crate::wait::{Budget, SpinState};
+use crate::wait::{Budget, Mode, SpinState};
 
 pub use departed::Departed;
 pub use entry::Entry;
@@ -110,6 +110,8 @@ pub struct Set {
     pub look_price: AtomicU64,
     /// Whether it pays to spin for the set.
     pub spin: SpinState,
+    /// The member that was told last when a wait began.
+    pub told_last: AtomicI32,
     /// Who works for the set beside whoever waits.
     pub hands: Hands,
     /// Members that have left lately.
@@ -161,9 +163,23 @@ impl Set {
         self.last_look.store(0, Relaxed);
         self.look_ticks.store(0, Relaxed);
         self.look_price.store(0, Relaxed);
-        self.spin.begin();
+        self.told_last.store(NIL, Relaxed);
+        self.spin.begin(Mode::of_process());
         self.hands.begin();
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));
+    }
+
+    /// The set's spin budget, for a wait that begins: how it waits is looked up anew. The next news is most likely to come
+    /// from the connection that was told last, so that one's own mode counts, until it has left the set. The set need not be
+    /// locked: whoever is found is looked at for a moment.
+    pub fn budget_anew(&self) -> Budget<'_> {
+        let last = self.hot_last.load(Relaxed);
+        if last != NIL {
+            self.told_last.store(last, Relaxed);
+        }
+        let last = self.find(self.told_last.load(Relaxed)).and_then(|entry| entry.desc());
+        self.spin.follow(last.filter(|desc| desc.is_lane()).map_or_else(Mode::of_process, Desc::wait_mode));
+        self.budget()
     }
 
     /// The set's spin budget. Before a sleep all hot lanes are armed, and each of them is rung, so with many of them a

@@ -51,15 +51,16 @@ impl Call {
     pub(super) fn spin(&mut self, patience: &mut Patience) -> Spun {
         let set = self.set;
         let cold = self.is_cold();
+        let budget = set.budget_anew();
         if set.hands.need_cpu() || cold && peers_are_near() {
-            patience.give_way();
+            budget.give_way(patience);
             return Spun::Nothing;
         }
         let mut place = NIL;
         let mut looked = ticks();
         let mut pause = spin_pause(set.look_price.load(Relaxed));
         let mut watches = 0u32;
-        set.budget().spin_by(1, patience, || {
+        budget.spin_by(1, patience, || {
             // A set with nothing hot spins on the kernel alone: a bell or a client that comes within the budget is
             // spared a sleep.
             let now = ticks();

@@ -109,10 +109,10 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
     let desc = pin.desc();
     let side = desc.side();
     if desc.peer_is_near() {
-        patience.give_way();
+        desc.budget_anew().give_way(patience);
     } else {
         let news = || writable_hint(desc, side) || desc.lane().flags(desc.end().peer()) & lane_flags::CLOSED != 0;
-        let spun = desc.budget().spin(patience, news);
+        let spun = desc.budget_anew().spin(patience, news);
         match spun {
             Spun::News => {
                 observe(desc, side);
@@ -192,7 +192,7 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
     let lane = desc.lane();
     let peer = desc.end().peer();
     if desc.peer_is_near() {
-        patience.give_way();
+        desc.budget_anew().give_way(patience);
     } else {
         let known = match since {
             Since::Read => side.rx.head(),
@@ -200,7 +200,7 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
         };
         let flags = lane.flags(peer);
         let news = || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags;
-        let spun = desc.budget().spin(patience, news);
+        let spun = desc.budget_anew().spin(patience, news);
         match spun {
             Spun::News => return Waited::Again,
             Spun::Signal => {

@@ -3,7 +3,6 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Fault, LaneMemory, Reader, Sink};
-use beeline_stats::tunables::Wait;
 
 use super::call::{TRANSFER_MAX, lane_and_iovecs, left, moves_nothing, not_a_lane};
 use super::faults::fault;
@@ -153,7 +152,7 @@ const BRIEF_LOOKS: u32 = 32;
 /// True if something came.
 #[inline]
 fn spin_for_data(desc: &Desc, lane: LaneMemory, side: &SideState) -> bool {
-    if desc.spin.ns() == 0 || crate::config().wait == Wait::Sleep || desc.peer_was_near() {
+    if desc.spin.ns() == 0 || desc.peer_was_near() {
         return false;
     }
     let (peer, head) = (desc.end().peer(), side.rx.head());

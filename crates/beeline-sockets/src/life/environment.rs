@@ -35,9 +35,7 @@ pub use hide::hide;
 
 use super::image::Image;
 use crate::lock::exists;
-use crate::process::environment::{
-    KEPT_BYTES, OPTIONS, PRELOAD, entries, entry, is_kept, last_part, options_variable, strings,
-};
+use crate::process::environment::{OPTIONS, PRELOAD, entries, entry, is_kept, last_part, options_variable, strings};
 use crate::process::{config, has_started};
 use crate::thread;
 
@@ -113,8 +111,11 @@ pub unsafe fn kept(list: List, image: Image) -> List {
 /// Whether the next program's dynamic linker will find the library: not after `chroot`, for example. A name that it
 /// looks for by itself is not judged, and behind a filter nothing can be asked.
 fn is_there() -> bool {
-    let mut path = [0u8; KEPT_BYTES];
+    let mut path = [0u8; libc::PATH_MAX as usize];
     let entry = entry();
+    if entry.len() >= path.len() {
+        return false;
+    }
     if !entry.contains(&b'/') || entry.contains(&b'$') || !has_started() {
         return true;
     }

@@ -28,7 +28,6 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use beeline_lane::{Bells, End};
 use beeline_shm::{lane_bytes, sys};
-use beeline_stats::tunables::Wait;
 use beeline_stats::{Counter, Reason, Role};
 
 use self::gate::Attendance;
@@ -198,7 +197,6 @@ fn start(
     let _ = kernel::setsockopt(ours, libc::SOL_SOCKET, libc::SO_OOBINLINE, &1i32);
     let set = Plan::watch(anchor, ours).map_err(|_| Reason::DescriptorsShort)?;
     let lane = desc.lane();
-    let config = crate::config();
     let plan = Plan {
         lane,
         side,
@@ -207,7 +205,7 @@ fn start(
         socket: ours,
         set,
         attendance,
-        spin_ns_max: if config.wait == Wait::Sleep { 0 } else { config.spin_ns_max },
+        spin_ns_max: u64::from(desc.wait_mode().spin_ns_max()),
     };
     let task = Task {
         fds: [anchor, ours, set, attendance.gate, attendance.app],

@@ -15,7 +15,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_stats::tunables::Wait;
+use beeline_stats::tunables::{Wait, option};
 use beeline_stats::{Counter, Reason, Role};
 
 use super::admit::take;
@@ -236,8 +236,8 @@ fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut
     /// Waits without a spin between two probes, and the budget of a probe.
     const PROBE_EVERY: u32 = 32;
     const PROBE_NS: u64 = 10_000;
-    let most = crate::config().spin_ns_max;
-    let mut budget = match crate::config().wait {
+    let most = crate::live(option::spin_ns_max);
+    let mut budget = match crate::live(option::wait) {
         Wait::Sleep => return false,
         // The next client is likely to be where the last one was.
         _ if peers_are_near() => return false,

@@ -4,7 +4,7 @@
 //!    name unique, so it reserves the client's address; both addresses in it must be of this host, except that the
 //!    bridge speaks for clients on other hosts. Without a name the addresses stand in the hello. What else a client
 //!    may not claim is in [`super::claims`].
-//! 2. The client must be somebody to share memory with ([`super::trust`]).
+//! 2. The client must be somebody to share memory with ([`super::trust`]), and no rule may want the connection to go over TCP.
 //! 3. The hello must be there.
 //! 4. The lane is mapped, or found among those mapped before.
 //! 5. Everything that can fail has been done when the hello is taken ([`beeline_lane::offer`]); from then on the
@@ -14,8 +14,11 @@
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering::Relaxed;
 
+use beeline_guest::may_begin;
 use beeline_lane::{End, flags, offer};
-use beeline_stats::{Counter, Poison, Reason};
+use beeline_shm::sys;
+use beeline_stats::tunables::rules::Path;
+use beeline_stats::{Counter, Poison, Reason, Role};
 use beeline_wire::{ConnName, Endpoint, Held};
 
 use super::claims::{self, Naming};
@@ -28,7 +31,7 @@ use super::{lookup, retreat, trust};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{hidden, io, limits, slots, stats, table};
+use crate::{hidden, io, limits, process, slots, stats, table};
 
 /// Makes a connection of a client's anchor. The caller holds `changing::changing`, and closes the anchor if this
 /// fails.
@@ -39,6 +42,10 @@ pub(super) fn take(
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<(), Refusal> {
+    if !may_begin() {
+        retreat::begin_now(listener, Reason::Disabled);
+        return Err(refused(Reason::Disabled));
+    }
     let bound = name_of(anchor)?;
     let uid = trust::peer_uid(anchor);
     let may_bridge = uid.is_some_and(trust::may_bridge);
@@ -66,6 +73,15 @@ pub(super) fn take(
         (None, None) => Err(Refusal::Poison(Poison::HelloUnnamed)),
         (Some(_), Some(_)) => Err(Refusal::Poison(Poison::HelloNameMismatch)),
     };
+    let proven = proven.and_then(|(name, holder)| match process::rules().path(Role::Server, name.server.address()) {
+        Path::Lane => Ok((name, holder)),
+        Path::Tcp => {
+            holder.into_iter().for_each(|holder| {
+                let _ = sys::close(holder);
+            });
+            Err(Refusal::Reason(Reason::Disabled))
+        }
+    });
     let name = match proven {
         Ok((name, holder)) => {
             holder.into_iter().for_each(|holder| lane.hold(hidden::hide(holder)));

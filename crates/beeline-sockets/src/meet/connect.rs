@@ -12,7 +12,9 @@
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use beeline_stats::tunables::Policy;
+use beeline_guest::may_begin;
+use beeline_stats::tunables::rules::Path;
+use beeline_stats::tunables::{Policy, option};
 use beeline_stats::{Counter, Reason, Role};
 
 use super::agent::{self, Made, Unmet};
@@ -69,7 +71,13 @@ pub(crate) unsafe fn connect(
         Claim::Settled => return Outcome::Kernel,
         Claim::Blocked(reason) => return settle(desc, reason),
     }
-    let ticket = lookup::begin(destination);
+    let rule = process::rules().of(Role::Client, destination);
+    if !may_begin() || rule.is_some_and(|rule| rule.path() == Path::Tcp) {
+        return settle(desc, Reason::Disabled);
+    }
+    let always =
+        rule.and_then(|rule| option::short_lived_lanes.read_word(rule.word(option::short_lived_lanes.index())));
+    let ticket = lookup::begin(destination, always.unwrap_or_else(|| crate::live(option::short_lived_lanes)));
     if ticket.tcp {
         return leave_to_tcp(fd, desc, ticket);
     }
@@ -302,7 +310,7 @@ fn attempt_afar(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) 
         Err(Unmet { reason, is_begun: true }) => return Err(reason),
         Err(Unmet { reason, .. }) => reason,
     };
-    if !crate::config().bridge {
+    if !crate::live(option::bridge) {
         return Err(unmet);
     }
     match bridged.and_then(|()| bridged::attempt(fd, desc, route, nonblocking)) {

@@ -23,7 +23,9 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
+use beeline_guest::may_begin;
 use beeline_shm::sys;
+use beeline_stats::tunables::rules::Path;
 use beeline_stats::{Counter, Reason};
 use beeline_wire::DoorName;
 
@@ -64,6 +66,9 @@ fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result
     if crate::config().policy == beeline_stats::tunables::Policy::Strict {
         return Err(Reason::PolicyStrict);
     }
+    if is_switched_off(listener) {
+        return Err(Reason::Disabled);
+    }
     if limits::address_space_is_limited() {
         return Err(Reason::AddressSpaceLimited);
     }
@@ -94,6 +99,11 @@ fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result
             Err(reason_of(errno))
         }
     }
+}
+
+/// Whether an option, at the moment, or a rule wants the listener's connections to go over TCP.
+fn is_switched_off(listener: &Listener) -> bool {
+    !may_begin() || process::rules().path_of_listener(listener.local.get()) == Path::Tcp
 }
 
 /// The option that keeps a socket off lanes, if there is one.
@@ -180,7 +190,9 @@ fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
     // One of a crowd that gave its accept lock up stays without a door.
     let had_no_number = reason == Reason::DescriptorsShort;
     let is_alone = !listener.is_shared() || listener.accept_lock.get().is_some();
-    let is_wanted = reason == Reason::DoorNameTaken || accepts && reason == Reason::ListenerOnlyWatched;
+    let is_wanted = reason == Reason::DoorNameTaken
+        || accepts && reason == Reason::ListenerOnlyWatched
+        || reason == Reason::Disabled && !is_switched_off(listener);
     if !(is_wanted || limits::may_pass(reason) || had_no_number && is_alone) {
         return;
     }

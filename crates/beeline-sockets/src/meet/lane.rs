@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use beeline_lane::{Bells, End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
 use beeline_shm::sys;
+use beeline_stats::tunables::option;
 use beeline_wire::Endpoint;
 
 use super::agent::end_if_cut;
@@ -240,7 +241,7 @@ fn note_end(desc: &Desc, whole: bool) {
         Some(ticket) => lookup::abandoned(ticket),
         None => {}
     }
-    if whole && comes_from_afar && !crate::config().bridge_short_lived {
+    if whole && comes_from_afar && !crate::live(option::bridge_short_lived) {
         lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
     }
 }

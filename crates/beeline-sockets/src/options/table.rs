@@ -13,6 +13,8 @@ pub(super) enum Class {
     Template,
     /// Bytes that may be on their way. So few that a ring would not limit them keep a socket on TCP.
     Buffer,
+    /// `SO_BUSY_POLL`: how long a call looks again and again before it sleeps.
+    BusyPoll,
     /// `SO_RCVTIMEO`: the reading direction's timeout.
     ReceiveTimeout,
     /// `SO_SNDTIMEO`.
@@ -100,6 +102,7 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::SOL_SOCKET, libc::SO_LINGER, Class::Linger),
     (libc::SOL_SOCKET, libc::SO_SNDBUF, Class::Buffer),
     (libc::SOL_SOCKET, libc::SO_RCVBUF, Class::Buffer),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL, Class::BusyPoll),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, Class::ReceiveLowWater),
     (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, Class::Blocking(OPTION)),

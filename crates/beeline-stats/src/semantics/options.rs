@@ -54,6 +54,15 @@ pub const OPTIONS: &[OptionRow] = &[
     ),
     option(
         SOCKET,
+        46,
+        &["SO_BUSY_POLL"],
+        Accelerated,
+        "So many microseconds a call spins for this connection before it sleeps (`spin_ns_max`), whatever its process or a \
+         rule says; 0 is `wait=wait`. Where nobody sets it the options hold.",
+        &["options/busy_polling", "every_option/set_on_a_connection"],
+    ),
+    option(
+        SOCKET,
         7,
         &["SO_SNDBUF"],
         Accelerated,

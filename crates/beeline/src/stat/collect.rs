@@ -178,7 +178,8 @@ impl Place<'_> {
         if snapshot.pid() != name.pid || snapshot.start_ticks() != name.start_ticks {
             return Err("its header is that of another process".into());
         }
-        Ok(Some(Process { ended, ..Process::of(&snapshot, self.uid, is_elsewhere) }))
+        let file = self.path.join(name.text().as_str());
+        Ok(Some(Process { ended, file, ..Process::of(&snapshot, self.uid, is_elsewhere) }))
     }
 }
 

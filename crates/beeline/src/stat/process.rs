@@ -2,7 +2,9 @@
 //! connections, and only those reasons that have happened.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
+use beeline_stats::tunables::{OptionSpec, Reach, Value};
 use beeline_stats::{Connection, Counter, Poison, Reason, Role, Snapshot};
 use serde::Serialize;
 
@@ -39,7 +41,46 @@ pub struct Process {
     pub poisons: Vec<Cause>,
     /// As the process counts them: bytes and doorbells of closed connections only.
     pub counters: BTreeMap<&'static str, u64>,
+    /// What was set while the process ran.
+    pub settings: BTreeMap<&'static str, String>,
     pub connections: Vec<OpenConnection>,
+    /// All options, in the order of their table.
+    #[serde(skip)]
+    pub options: Vec<OptionNow>,
+    /// How many rules are for its program.
+    #[serde(skip)]
+    pub rules: u32,
+    /// Where its statistics are.
+    #[serde(skip)]
+    pub file: PathBuf,
+}
+
+/// An option of a process.
+pub struct OptionNow {
+    pub spec: OptionSpec,
+    /// What the process began with; `None` if its library does not know the option.
+    pub began: Option<Value>,
+    /// Whether it was told so.
+    pub said: bool,
+    /// What was set while it ran.
+    pub set: Option<Value>,
+}
+
+impl OptionNow {
+    fn all(snapshot: &Snapshot<'_>) -> Vec<Self> {
+        let specs = OptionSpec::all().into_iter().enumerate();
+        let option = |(index, spec)| Self {
+            spec,
+            began: snapshot.option(index),
+            said: snapshot.was_said(index),
+            set: snapshot.setting(index),
+        };
+        specs.map(option).collect()
+    }
+
+    pub fn value(&self) -> Option<Value> {
+        self.set.or(self.began)
+    }
 }
 
 /// A reason that holds for all of a process.
@@ -80,11 +121,21 @@ pub struct OpenConnection {
     pub spins_paid: u64,
     pub opened_unix_ns: u64,
     pub lane_inode: u64,
+    /// What holds for it alone.
+    pub own: BTreeMap<&'static str, String>,
+    /// How it waits, if that is not the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<String>,
+    /// The number of its slot in the statistics.
+    #[serde(skip)]
+    pub slot: usize,
 }
 
 impl Process {
     pub fn of(snapshot: &Snapshot<'_>, uid: u32, other_pid_namespace: bool) -> Self {
-        let connections: Vec<OpenConnection> = snapshot.connections().map(OpenConnection::from).collect();
+        let options = OptionNow::all(snapshot);
+        let connections: Vec<OpenConnection> =
+            snapshot.connections().map(|connection| OpenConnection::of(connection, &options)).collect();
         // Sums saturate: the numbers are the process's own, and it may write what it likes.
         let with_open = |counter, of: fn(&OpenConnection) -> u64| {
             connections.iter().map(of).fold(snapshot.counter(counter), u64::saturating_add)
@@ -124,7 +175,11 @@ impl Process {
             reasons: happened(reasons),
             poisons: happened(poisons),
             counters: Counter::ALL.iter().map(|counter| (counter.name(), snapshot.counter(*counter))).collect(),
+            settings: options.iter().filter_map(|option| Some((option.spec.key, option.set?.to_string()))).collect(),
             connections,
+            options,
+            rules: snapshot.rules(),
+            file: PathBuf::new(),
         }
     }
 }
@@ -166,6 +221,12 @@ impl Selection {
     }
 }
 
+/// The options that may be said for one connection, each with its place among them.
+pub fn connection_options() -> impl Iterator<Item = (usize, &'static str)> {
+    let specs = OptionSpec::all().into_iter().filter(|spec| spec.reach == Reach::Connection);
+    specs.enumerate().map(|(place, spec)| (place, spec.key))
+}
+
 /// A program's name with everything escaped that could change a terminal.
 pub fn printable(name: &[u8]) -> String {
     String::from_utf8_lossy(name).chars().flat_map(char::escape_debug).collect()
@@ -185,8 +246,14 @@ fn role_name(role: Role) -> &'static str {
     }
 }
 
-impl From<Connection> for OpenConnection {
-    fn from(connection: Connection) -> Self {
+impl OpenConnection {
+    fn of(connection: Connection, options: &[OptionNow]) -> Self {
+        let own = connection_options().filter_map(|(place, key)| Some((key, connection.own(place)?.to_string())));
+        let own: BTreeMap<&'static str, String> = own.collect();
+        let wait = own.get("wait").cloned().or_else(|| {
+            let wait = options.iter().find(|option| option.spec.key == "wait")?;
+            wait.value().filter(|value| *value != wait.spec.default).map(|value| value.to_string())
+        });
         Self {
             fd: connection.fd,
             role: role_name(connection.role),
@@ -201,6 +268,9 @@ impl From<Connection> for OpenConnection {
             spins_paid: connection.spins_paid,
             opened_unix_ns: connection.opened_unix_ns,
             lane_inode: connection.lane_inode,
+            own,
+            wait,
+            slot: connection.slot,
         }
     }
 }

@@ -147,6 +147,13 @@ fn width() -> usize {
     if std::io::stdout().is_terminal() { textwrap::termwidth() } else { usize::MAX }
 }
 
+/// How a connection waits, and what else holds for it alone.
+fn how_it_waits(open: &OpenConnection) -> String {
+    let others = open.own.iter().filter(|(key, _)| **key != "wait").map(|(key, value)| format!("{key}={value}"));
+    let parts: Vec<String> = open.wait.clone().into_iter().chain(others).collect();
+    or_nothing((!parts.is_empty()).then(|| parts.join(" ")))
+}
+
 fn connections(text: &mut String, process: &Process, before: Option<Before<'_>>) {
     if process.connections.is_empty() {
         return;
@@ -159,7 +166,13 @@ fn connections(text: &mut String, process: &Process, before: Option<Before<'_>>)
     if before.is_some() {
         heading.extend(["SENT/s", "RECEIVED/s"]);
     }
-    let mut table = Table::new(&heading, &[1, 2, 3]);
+    let shows_wait = shown.iter().any(|open| open.wait.is_some() || !open.own.is_empty());
+    let mut left = vec![1, 2, 3];
+    if shows_wait {
+        left.push(heading.len());
+        heading.push("WAIT");
+    }
+    let mut table = Table::new(&heading, &left);
     let then_open = before.map(|(before, _)| process.among(&before.processes));
     for open in shown {
         let mut row = vec![
@@ -179,6 +192,9 @@ fn connections(text: &mut String, process: &Process, before: Option<Before<'_>>)
                 rate(open.bytes_sent, then.map(|then| then.bytes_sent), elapsed),
                 rate(open.bytes_received, then.map(|then| then.bytes_received), elapsed),
             ]);
+        }
+        if shows_wait {
+            row.push(how_it_waits(open));
         }
         table.row_of(&row);
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Output;
 use std::sync::atomic::Ordering;
 
-use beeline_stats::layout::{ConnectionSlot, FileName, Opening, StatsHeader, start_ticks_from_proc_stat};
+use beeline_stats::layout::{ConnectionSlot, FileName, OWN_MAX, Opening, StatsHeader, start_ticks_from_proc_stat};
 use beeline_stats::{Counter, Poison, Reason, Role};
 use tempfile::TempDir;
 
@@ -119,6 +119,7 @@ pub fn busy(content: &Content) {
         peer_pid: 4711,
         opened_unix_ns: 1,
         lane_inode: 77,
+        own: [0; OWN_MAX],
     });
     content.slots[1].tx_bytes.store(24, Ordering::Relaxed);
     content.header.raise_high_water(2);

@@ -22,6 +22,7 @@ pub const GROUP: Group = Group {
             .deviates("SO_SNDBUF set on a connection does not limit what is on its way: a ring holds 4 MiB"),
         Case::new("low_water_mark", FAMILY, low_water_mark),
         Case::new("low_water_mark_for_readiness", FAMILY, low_water_mark_for_readiness),
+        Case::new("busy_polling", FAMILY, busy_polling),
         Case::new("short_and_long_values", ONCE, short_and_long_values),
         Case::new("bad_pointers", ONCE, bad_pointers),
         Case::new("unknown_options", ONCE, unknown_options),
@@ -246,6 +247,36 @@ fn low_water_mark(v: Variant) {
     send(client, b"abc", 0);
     await_queued(server, 3);
     recv(server, 64, libc::MSG_DONTWAIT);
+}
+
+/// A listener's value goes to whom it accepts; 0 and impossible values are told as they are; and calls that wait go on to.
+fn busy_polling(v: Variant) {
+    const NAME: &str = "SO_BUSY_POLL";
+    let (listener, first) = (v.listener(), v.client());
+    for value in [-1, 70, 0, 30] {
+        set_option(listener, SOCKET, libc::SO_BUSY_POLL, NAME, value);
+        option(listener, SOCKET, libc::SO_BUSY_POLL, NAME);
+    }
+    option(first, SOCKET, libc::SO_BUSY_POLL, NAME);
+    set_option(first, SOCKET, libc::SO_BUSY_POLL, NAME, 20);
+    connect(first, &v.address_of(listener));
+    let (client, server) = (first, accept(listener, "server"));
+    trace::write_note(format_args!("pair"));
+    for fd in [client, server] {
+        option(fd, SOCKET, libc::SO_BUSY_POLL, NAME);
+    }
+    for value in [50, i32::MIN, 0, i32::MAX, 1] {
+        set_option(server, SOCKET, libc::SO_BUSY_POLL, NAME, value);
+        option(server, SOCKET, libc::SO_BUSY_POLL, NAME);
+        let main = sys::thread_id();
+        let thread = std::thread::spawn(move || {
+            trace::set_actor("thread");
+            await_asleep(main);
+            send(client, b"abc", 0);
+        });
+        recv(server, 64, 0);
+        let _ = thread.join();
+    }
 }
 
 fn low_water_mark_for_readiness(v: Variant) {
