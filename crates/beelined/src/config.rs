@@ -21,7 +21,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 pub use file::{Private, check_directory, read_guarded};
-pub use rails::{RailRule, RailRules};
+pub use rails::{Admission, RailRule, RailRules};
 
 use crate::agent::rules::Rules;
 use crate::name::BridgeName;

@@ -43,7 +43,7 @@ fn everything_that_can_be_written_is_understood() {
     assert_eq!(config.peer_timeout, Duration::from_millis(2500));
     assert_eq!(config.peers[1].control, ["10.0.0.3:1".parse().unwrap(), "10.0.1.3:4797".parse().unwrap()]);
     assert_eq!(config.tunables.inline_max, 1000);
-    assert!(!config.rails.admit("tcp", None, &[]));
+    assert_eq!(config.rails.admit("tcp", None, &[]), Admission::Denied);
     let paths = config.certificate_paths().unwrap();
     assert_eq!((paths.key.to_str(), paths.trusted.to_str()), (Some("/etc/x.key"), Some("/etc/x")));
 }

@@ -13,6 +13,7 @@ fn hello() -> Frame {
         speaks_for: vec!["10.0.0.2".parse().unwrap()],
         rails: Vec::new(),
         token: Token::from_bytes([1; 32]),
+        measure_port: 7,
     })
 }
 

@@ -286,6 +286,7 @@ pub fn hello(speaks_for: &str) -> Frame {
         speaks_for: vec![speaks_for.parse().unwrap()],
         rails: Vec::new(),
         token: Token::from_bytes([1; 32]),
+        measure_port: 7,
     })
 }
 

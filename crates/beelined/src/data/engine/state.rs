@@ -74,6 +74,10 @@ pub(super) struct Peer {
     pub(super) asked: HashMap<(usize, u32), super::reach::Question>,
     /// Links that were given up before both ends knew of them, the newest last.
     pub(super) stillborn: VecDeque<LinkId>,
+    /// Whether TCP to it is faster.
+    pub(super) compared: super::comparing::Compared,
+    /// It is about to stop.
+    pub(super) leaves: bool,
     /// Connections refused by it, and by us.
     pub(super) refused: u64,
 }
@@ -120,6 +124,8 @@ pub(super) struct Entry {
     /// The peer's answer, or our question, may have been lost with a link.
     pub(super) ask_again: bool,
     pub(super) answer_again: bool,
+    /// It measures the way, and is nobody's.
+    pub(super) probe: bool,
     /// The peer has opened it.
     pub(super) accepted: bool,
     /// Operations in flight from and to the rings, and reads that wait for their turn.
