@@ -129,7 +129,7 @@ fn files_that_others_could_write_are_refused() {
     {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(Config::read(&path).is_ok(), readable, "{mode:o}");
-        assert_eq!(read_guarded(&path, Private::Yes).is_ok(), private, "{mode:o}");
+        assert_eq!(read_guarded(&path, Private::Yes, None).is_ok(), private, "{mode:o}");
     }
 }
 

@@ -16,7 +16,7 @@ mod tcp;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::ledger::{EXCHANGE_BYTES as MUCH, KINDS, Kind, Round};
+use super::ledger::{EXCHANGE_BYTES as MUCH, Kind, Round, Times};
 
 pub use lane::LaneWay;
 pub use serve::{Guests, Serving, serve_lane};
@@ -121,26 +121,36 @@ pub fn measure(bridge: &mut impl Way, tcp: &mut impl Way) -> io::Result<Round> {
     }
 }
 
+/// Short exchanges come first: what many bytes leave behind in queues is not theirs, nor is it if those take all the time.
 fn fill(round: &mut Round, bridge: &mut impl Way, tcp: &mut impl Way, until: Instant) -> io::Result<()> {
     let mut buffer = vec![0; MUCH as usize];
+    let [short, there, back] = round;
+    fill_kinds(&mut [(Kind::Short, short)], (TURNS, IN_TURN), bridge, tcp, &mut buffer, until)?;
+    fill_kinds(&mut [(Kind::There, there), (Kind::Back, back)], (OF_MUCH, 1), bridge, tcp, &mut buffer, until)
+}
+
+/// So many turns, with so many exchanges of each kind and way in each.
+fn fill_kinds(
+    kinds: &mut [(Kind, &mut Times)],
+    (turns, in_turn): (usize, usize),
+    bridge: &mut impl Way,
+    tcp: &mut impl Way,
+    buffer: &mut [u8],
+    until: Instant,
+) -> io::Result<()> {
     // The first of each is only slow: memory that was not touched, a window that has not grown.
-    for (kind, times) in KINDS.into_iter().zip(round.iter_mut()) {
-        take(&mut times.tcp, exchange(tcp, kind, &mut buffer, until))?;
-        take(&mut times.bridge, exchange(bridge, kind, &mut buffer, until))?;
+    for (kind, times) in kinds.iter_mut() {
+        take(&mut times.tcp, exchange(tcp, *kind, buffer, until))?;
+        take(&mut times.bridge, exchange(bridge, *kind, buffer, until))?;
     }
-    round.iter_mut().for_each(|times| *times = super::ledger::Times::default());
-    for turn in 0..TURNS.max(OF_MUCH) {
-        for (kind, times) in KINDS.into_iter().zip(round.iter_mut()) {
-            let count = match kind {
-                Kind::Short if turn < TURNS => IN_TURN,
-                Kind::There | Kind::Back if turn < OF_MUCH => 1,
-                _ => 0,
-            };
-            for _ in 0..count {
-                take(&mut times.tcp, exchange(tcp, kind, &mut buffer, until))?;
+    kinds.iter_mut().for_each(|(_, times)| **times = Times::default());
+    for _ in 0..turns {
+        for (kind, times) in kinds.iter_mut() {
+            for _ in 0..in_turn {
+                take(&mut times.tcp, exchange(tcp, *kind, buffer, until))?;
             }
-            for _ in 0..count {
-                take(&mut times.bridge, exchange(bridge, kind, &mut buffer, until))?;
+            for _ in 0..in_turn {
+                take(&mut times.bridge, exchange(bridge, *kind, buffer, until))?;
             }
         }
     }

@@ -72,6 +72,7 @@ impl Host {
                 certificate: path("own.crt"),
                 key: path("own.key"),
                 trusted: path("trusted"),
+                user: None,
             }),
             Some(address) => Identity::Insecure { addresses: vec![address.parse().unwrap()] },
         };

@@ -2,7 +2,7 @@
 //!
 //! 1. From the word on nobody is taken in: not this host's clients, not a peer's. Both hear `leaving`, and go by TCP.
 //! 2. The peers are told at once, so that their clients do not have to ask; what they have asked meanwhile is refused.
-//! 3. It is over when the last connection has ended, or when `drain_s` have passed since the word; connections that are left are
+//! 3. It is over when the last connection has ended and its last words had [`LAST_WORDS_NS`] to arrive, or when `drain_s` have passed since the word; connections that are left are
 //!    reset then. Lengthening `drain_s` meanwhile lengthens it.
 //! 4. A second word ends it at once.
 
@@ -14,6 +14,8 @@ use crate::{log, notify};
 
 /// Between two lines of the log that tell how far it is.
 const TELL_NS: u64 = 10_000_000_000;
+/// The other bridge hears of the end of the last connection.
+const LAST_WORDS_NS: u64 = 200_000_000;
 /// What systemd is asked for, each time that it is asked: far more than the time until the next.
 const EXTEND_S: u64 = 30;
 
@@ -21,6 +23,8 @@ const EXTEND_S: u64 = 30;
 pub(super) struct Drain {
     since_ns: u64,
     told_ns: u64,
+    /// Since when there has been no connection; 0 while there is one.
+    empty_ns: u64,
 }
 
 impl Engine {
@@ -30,7 +34,7 @@ impl Engine {
             return false;
         }
         self.now_ns = super::monotonic_ns();
-        self.leaving = Some(Drain { since_ns: self.now_ns, told_ns: self.now_ns });
+        self.leaving = Some(Drain { since_ns: self.now_ns, told_ns: self.now_ns, empty_ns: 0 });
         notify::stopping();
         let peers: Vec<_> = self.peers.iter().flatten().map(|peer| peer.id).collect();
         for peer in peers {
@@ -57,11 +61,13 @@ impl Engine {
     /// Whether it is over.
     pub(super) fn is_drained(&mut self) -> bool {
         let Some(Draining { connections, left_s }) = self.draining() else { return false };
-        if connections == 0 || left_s == 0 {
+        let now_ns = self.now_ns;
+        let Some(drain) = self.leaving.as_mut() else { return false };
+        drain.empty_ns = if connections > 0 { 0 } else if drain.empty_ns == 0 { now_ns } else { drain.empty_ns };
+        if left_s == 0 || drain.empty_ns != 0 && now_ns.saturating_sub(drain.empty_ns) >= LAST_WORDS_NS {
             return true;
         }
-        let now_ns = self.now_ns;
-        if let Some(drain) = self.leaving.as_mut().filter(|drain| now_ns.saturating_sub(drain.told_ns) >= TELL_NS) {
+        if now_ns.saturating_sub(drain.told_ns) >= TELL_NS {
             drain.told_ns = now_ns;
             log::line(format_args!("{connections} connections are left, for {left_s} s at most"));
         }
