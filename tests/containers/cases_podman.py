@@ -59,15 +59,15 @@ def redis(subordinate=(None, None)):
     pods = Pods()
     a, b = pods.pair()
     server = Container(engine, a, image, server_program, "--bind", a.address, "--protected-mode", "no", "--save", "",
-                       subordinate=subordinate[0])
+                       subordinate=subordinate[0], dropped=True)
     server.says("Ready to accept connections")
     server.is_confined()
-    client = Container(engine, b, client_image, python, "-c", REDIS, a.address, subordinate=subordinate[1])
+    client = Container(engine, b, client_image, python, "-c", REDIS, a.address, subordinate=subordinate[1], dropped=True)
     assert "keys are right" in client.finish()
     mine = server.lanes()
     assert mine >= 1, server.counters()
     bench = Container(engine, b, image, benchmark, "-h", a.address, "-c", "20", "-n", "20000", "-t", "set,get", "-q",
-                      subordinate=subordinate[1])
+                      subordinate=subordinate[1], dropped=True)
     said = bench.finish().replace("\r", "\n")
     rates = [line.strip() for line in said.splitlines() if "requests per second" in line and "nan" not in line]
     assert len(rates) >= 2, said

@@ -98,7 +98,8 @@ class Engine:
 class Container:
     """A running container in a pod's network namespace."""
 
-    def __init__(self, engine, pod, image, *command, user=None, beeline=True, subordinate=None, data=False, options=()):
+    def __init__(self, engine, pod, image, *command, user=None, beeline=True, subordinate=None, data=False, dropped=False,
+                 options=()):
         self.engine, self.name, self.log = engine, f"c{len(pod.running)}-{pod.name}", pod.directory / f"c{len(pod.running)}.log"
         pod.running.append(self)
         nofile, nproc = resource.getrlimit(resource.RLIMIT_NOFILE)[1], resource.getrlimit(resource.RLIMIT_NPROC)[1]
@@ -109,6 +110,7 @@ class Container:
                  "-v", f"{BEELINE}:/opt/beeline/beeline:ro", "-v", f"{LIBRARY}:/opt/beeline/libbeeline.so:ro",
                  "-v", "/run/beeline-agent:/run/beeline-agent:ro"]
         words += ["--user", str(user)] if user else []
+        words += ["--cap-drop=ALL", "--security-opt=no-new-privileges"] if dropped else []
         words += ["--tmpfs", "/data:rw,mode=1777,size=256m"] if data else []
         words += [f"--uidmap=0:{subordinate}:10000", f"--gidmap=0:{subordinate}:10000"] if subordinate else []
         self.process = subprocess.Popen(engine.command(*words, image, *run, *command), stdin=subprocess.DEVNULL,

@@ -117,7 +117,8 @@ fn ways(text: &mut String, document: &Document) {
     if !paths.iter().any(|path| is_known(&path)) {
         return;
     }
-    let mut table = Table::new(&["WAY TO", "8 B, BRIDGE", "TCP", "1 MiB THERE", "TCP", "1 MiB BACK", "TCP", ""], &[0, 7]);
+    let mut table =
+        Table::new(&["WAY TO", "8 B, BRIDGE", "TCP", "1 MiB THERE", "TCP", "1 MiB BACK", "TCP", ""], &[0, 7]);
     for path in paths.iter().filter(is_known) {
         let kinds = [path.short, path.there, path.back];
         let microseconds = |ns: u64| format!("{}.{} us", ns / 1000, ns % 1000 / 100);

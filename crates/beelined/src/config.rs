@@ -24,10 +24,10 @@ pub use file::{Private, check_directory, read_guarded};
 pub use rails::{Admission, RailRule, RailRules};
 
 use crate::agent::rules::Rules;
-use crate::user::User;
 use crate::name::BridgeName;
 use crate::prefix::Prefix;
 use crate::tunables::Tunables;
+use crate::user::User;
 
 /// Where the configuration is when nobody says otherwise.
 pub const PATH: &str = "/etc/beeline/beelined.toml";

@@ -100,7 +100,16 @@ fn table(rails: &[Rail], left_out: &[Judged]) -> String {
     };
     for (index, rail) in rails.iter().enumerate() {
         let is_again = rails.iter().take(index).any(|other| other.name == rail.name);
-        add(rail, if !rail.up { "down" } else if is_again { "the same port at another address" } else { "" });
+        add(
+            rail,
+            if !rail.up {
+                "down"
+            } else if is_again {
+                "the same port at another address"
+            } else {
+                ""
+            },
+        );
     }
     left_out.iter().for_each(|(rail, said)| add(rail, said.remark()));
     let mut text = String::new();

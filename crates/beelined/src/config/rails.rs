@@ -118,7 +118,9 @@ impl RailRules {
     pub fn admit(&self, provider: &str, netdev: Option<&str>, addresses: &[IpAddr]) -> Admission {
         let holds = |rule: &&RailRule| rule.holds(provider, netdev, addresses);
         let over_sockets = OVER_SOCKETS.contains(&first_part(provider));
-        if !self.allow.is_empty() && !self.allow.iter().any(|rule| holds(&rule)) || self.deny.iter().any(|rule| holds(&rule)) {
+        if !self.allow.is_empty() && !self.allow.iter().any(|rule| holds(&rule))
+            || self.deny.iter().any(|rule| holds(&rule))
+        {
             Admission::Denied
         } else if over_sockets && !self.allow.iter().filter(holds).any(|rule| rule.provider.is_some()) {
             Admission::NotAsked

@@ -127,8 +127,13 @@ impl Engine {
             let compared = &peer.compared;
             !peer.links.is_empty() && !peer.leaves && compared.address.is_some() && compared.due_ns <= now_ns
         };
-        let due: Vec<usize> =
-            self.peers.iter().enumerate().filter(|(_, peer)| peer.as_ref().is_some_and(is_due)).map(|(i, _)| i).collect();
+        let due: Vec<usize> = self
+            .peers
+            .iter()
+            .enumerate()
+            .filter(|(_, peer)| peer.as_ref().is_some_and(is_due))
+            .map(|(i, _)| i)
+            .collect();
         for index in due {
             let is_client_s = |entry: &super::Entry| entry.peer == index && !entry.accepted && !entry.probe;
             let is_used = self.connections.iter().any(|(_, entry)| is_client_s(entry));

@@ -12,6 +12,8 @@ use super::Engine;
 use crate::control::message::{Leaving, Message};
 use crate::{log, notify};
 
+/// Between two looks at how far it is.
+const LOOK_NS: u64 = 100_000_000;
 /// Between two lines of the log that tell how far it is.
 const TELL_NS: u64 = 10_000_000_000;
 /// The other bridge hears of the end of the last connection.
@@ -23,6 +25,8 @@ const EXTEND_S: u64 = 30;
 pub(super) struct Drain {
     since_ns: u64,
     told_ns: u64,
+    /// The last look at how far it is.
+    looked_ns: u64,
     /// Since when there has been no connection; 0 while there is one.
     empty_ns: u64,
 }
@@ -34,7 +38,7 @@ impl Engine {
             return false;
         }
         self.now_ns = super::monotonic_ns();
-        self.leaving = Some(Drain { since_ns: self.now_ns, told_ns: self.now_ns, empty_ns: 0 });
+        self.leaving = Some(Drain { since_ns: self.now_ns, told_ns: self.now_ns, looked_ns: 0, empty_ns: 0 });
         notify::stopping();
         let peers: Vec<_> = self.peers.iter().flatten().map(|peer| peer.id).collect();
         for peer in peers {
@@ -60,10 +64,21 @@ impl Engine {
 
     /// Whether it is over.
     pub(super) fn is_drained(&mut self) -> bool {
-        let Some(Draining { connections, left_s }) = self.draining() else { return false };
         let now_ns = self.now_ns;
+        match &mut self.leaving {
+            // The loop asks in each of its rounds.
+            Some(drain) if now_ns.saturating_sub(drain.looked_ns) >= LOOK_NS => drain.looked_ns = now_ns,
+            _ => return false,
+        }
+        let Some(Draining { connections, left_s }) = self.draining() else { return false };
         let Some(drain) = self.leaving.as_mut() else { return false };
-        drain.empty_ns = if connections > 0 { 0 } else if drain.empty_ns == 0 { now_ns } else { drain.empty_ns };
+        drain.empty_ns = if connections > 0 {
+            0
+        } else if drain.empty_ns == 0 {
+            now_ns
+        } else {
+            drain.empty_ns
+        };
         if left_s == 0 || drain.empty_ns != 0 && now_ns.saturating_sub(drain.empty_ns) >= LAST_WORDS_NS {
             return true;
         }

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 
 use super::super::quota::Quota;
 use super::super::shares::Shares;
-use super::{Engine, NO_PEER, OfferedRail, Peer};
 use super::comparing::Compared;
+use super::{Engine, NO_PEER, OfferedRail, Peer};
 use crate::control::message::{self, Leaving, LinkDown, Message};
 use crate::control::{PeerId, PeerUp};
 use crate::log;

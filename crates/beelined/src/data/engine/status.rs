@@ -21,7 +21,12 @@ impl Engine {
             uptime_s: self.started.elapsed().as_secs(),
             rails: rails.collect(),
             links: self.links.iter().flatten().map(|link| self.link_status(link)).collect(),
-            connections: self.connections.iter().filter(|(_, entry)| !entry.probe).map(|(_, entry)| self.connection_status(entry)).collect(),
+            connections: self
+                .connections
+                .iter()
+                .filter(|(_, entry)| !entry.probe)
+                .map(|(_, entry)| self.connection_status(entry))
+                .collect(),
             paths: self.path_statuses(),
             draining: self.draining(),
             refusals: self.refusals_by_reason(),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use beeline_meeting::bridge::LaneEnd;
 
 use super::{GREETING, LaneWay, TcpWay, answer};
-use crate::control::message::Token;
 use crate::control::PeerId;
+use crate::control::message::Token;
 
 /// An end that serves gives up another that is silent for so long: as long as a round takes.
 const PATIENCE: Duration = Duration::from_millis(600);
@@ -45,7 +45,9 @@ impl Guests {
 
     fn know(&self, address: IpAddr, shown: &[u8]) -> bool {
         // All are compared, so that the time does not tell which one is nearly right.
-        self.all().values().fold(false, |found, (known, token)| found | (*known == address.to_canonical() && token.is(shown)))
+        self.all()
+            .values()
+            .fold(false, |found, (known, token)| found | (*known == address.to_canonical() && token.is(shown)))
     }
 }
 
@@ -64,7 +66,10 @@ impl Serving {
         let everywhere = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
         let listener = everywhere.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?;
         let port = listener.local_addr()?.port();
-        std::thread::Builder::new().name("measured".into()).stack_size(256 << 10).spawn(move || serve(&listener, &guests))?;
+        std::thread::Builder::new()
+            .name("measured".into())
+            .stack_size(256 << 10)
+            .spawn(move || serve(&listener, &guests))?;
         Ok(Serving { port })
     }
 }
