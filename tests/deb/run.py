@@ -76,6 +76,9 @@ def installed(package, memory):
     run("mount", "-t", "tmpfs", "tmpfs", root / "run")
     shutil.copy(package, root / "run/beeline.deb")
 
+    run("ip", "link", "set", "lo", "up")
+    run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")
+
     def inside(*command, **how):
         return run("chroot", root, *command, **how)
 
@@ -83,7 +86,7 @@ def installed(package, memory):
     assert "beeline:" in inside("getent", "passwd", "beeline")
     step("it installs, and makes the bridge's user")
     said = inside("beeline", "run", "--", "python3", "-c", TALK)
-    assert "talked" in said and "accelerated" in said, said
+    assert "talked" in said and "python3" in said.split("talked")[1], said
     for page in ("beeline.1", "beelined-drain.1"):
         assert (root / f"usr/share/man/man1/{page}.gz").exists(), page
     for path in COMPLETIONS:
@@ -171,7 +174,7 @@ def main():
         print("skip  installing: it takes root")
         return 0
     with tempfile.TemporaryDirectory() as memory:
-        return subprocess.call(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", sys.executable, "-B", __file__,
+        return subprocess.call(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-B", __file__,
                                 "--inside", packages[0], memory])
 
 

@@ -47,8 +47,11 @@ const DRAIN_LOOK: Duration = Duration::from_millis(200);
 pub fn drain(arguments: &DrainArgs) -> anyhow::Result<()> {
     let socket = socket(&arguments.socket)?;
     admin::ask(&socket, &Request::Drain {})?;
+    if arguments.no_wait {
+        return Ok(());
+    }
     let mut told = None;
-    while !arguments.no_wait {
+    loop {
         let document = match beeline_status::ask::status(&socket) {
             Ok(document) => document,
             // It ends as soon as it may, perhaps in the middle of an answer.
