@@ -15,6 +15,7 @@
 
 mod choose;
 mod clients;
+mod compared;
 mod comparing;
 mod draining;
 mod inward;
@@ -114,9 +115,9 @@ pub struct Engine {
     /// Whether this round asks rails for events that no descriptor has told.
     asks_for_events: bool,
     /// What measures whether TCP is faster.
-    comparer: comparing::Comparer,
+    comparer: compared::Comparer,
     /// The bridge is about to stop.
-    leaving: Option<draining::Drain>,
+    leaving: Option<state::Drain>,
     /// Whether a client was rung in the last round that found something.
     rang: bool,
 }
@@ -144,7 +145,7 @@ impl Engine {
     /// When the kernel gives no epoll set.
     pub fn new(parts: Parts) -> anyhow::Result<Engine> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot make an epoll set")?;
-        let (comparer, measure_port) = comparing::Comparer::new(parts.tunables.compare_s != 0);
+        let (comparer, measure_port) = compared::Comparer::new(parts.tunables.compare_s != 0);
         let mut engine = Engine {
             tunables: parts.tunables,
             counts: Counts::default(),

@@ -13,7 +13,7 @@ use super::super::losses::Losses;
 use super::super::quota::Exhausted;
 use super::super::record::{Record, Refusal};
 use super::choose::Moment;
-use super::comparing::MEASURED;
+use super::compared::MEASURED;
 use super::{Engine, Entry, Tag};
 use crate::log;
 

@@ -9,8 +9,7 @@
 //! 4. This bridge's verdicts are about connections that its own clients make. What the peer's clients do the peer's bridge measures.
 //! 5. A peer whose TCP end cannot be reached is not measured, and the bridge is used.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::mpsc;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use beeline_meeting::bridge::{self, LaneEnd, flags};
@@ -18,75 +17,21 @@ use beeline_status::document::{PathStatus, PathTimes};
 use beeline_wire::ConnName;
 
 use super::super::connection::Stage;
-use super::super::ledger::{KINDS, Kind, Ledger, ROUNDS_MIN, Round};
-use super::super::probe::{Guests, LaneWay, Serving, TcpWay, measure, serve_lane};
+use super::super::ledger::{KINDS, Kind, ROUNDS_MIN, Round};
+use super::super::probe::{LaneWay, TcpWay, measure, serve_lane};
 use super::super::record::Refusal;
 use super::choose::Moment;
+use super::compared::{Compared, MEASURED};
 use super::{Engine, clients};
 use crate::control::PeerId;
 use crate::log;
 
-/// The server's address of a measuring connection.
-pub(super) const MEASURED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// Between the rounds without which there is no verdict.
 const FIRST_NS: u64 = 500_000_000;
 /// How long the answer of the other bridge, and a TCP connection to it, may take.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Peers that are served at a time.
 const SERVED_MAX: usize = 8;
-
-/// What a round has brought, with the end of the lane that it took.
-type Measured = (PeerId, LaneWay, std::io::Result<Round>);
-
-/// What the engine keeps for measuring.
-pub(super) struct Comparer {
-    guests: Guests,
-    /// A round is under way.
-    runs: bool,
-    measured: (mpsc::Sender<Measured>, mpsc::Receiver<Measured>),
-    /// Lanes that are served for peers, and those that come back.
-    served: usize,
-    served_back: (mpsc::Sender<LaneWay>, mpsc::Receiver<LaneWay>),
-}
-
-/// What is kept of each peer.
-pub(super) struct Compared {
-    pub(super) ledger: Ledger,
-    /// The peer's TCP end, if it has one.
-    address: Option<SocketAddr>,
-    /// A client has asked for a connection since the last round.
-    pub(super) wanted: bool,
-    due_ns: u64,
-    /// Why there is no verdict, the last time.
-    trouble: Option<String>,
-}
-
-impl Comparer {
-    /// Opens the TCP end for peers, unless nothing is ever measured. Its port, or 0.
-    pub(super) fn new(compares: bool) -> (Comparer, u16) {
-        let guests = Guests::default();
-        let served = if compares { Some(Serving::start(0, guests.clone())) } else { None };
-        let port = match served {
-            Some(Ok(serving)) => serving.port,
-            Some(Err(error)) => {
-                log::line(format_args!("peers cannot measure the way here: {error}"));
-                0
-            }
-            None => 0,
-        };
-        let comparer =
-            Comparer { guests, runs: false, measured: mpsc::channel(), served: 0, served_back: mpsc::channel() };
-        (comparer, port)
-    }
-}
-
-impl Compared {
-    /// Of a peer that has just come.
-    pub(super) fn new(address: IpAddr, port: u16) -> Compared {
-        let address = (port != 0).then(|| SocketAddr::new(address.to_canonical(), port));
-        Compared { ledger: Ledger::default(), address, wanted: false, due_ns: 0, trouble: None }
-    }
-}
 
 impl Engine {
     /// A peer is there: it may measure the way here.

@@ -9,6 +9,7 @@
 use beeline_status::document::Draining;
 
 use super::Engine;
+use super::state::Drain;
 use crate::control::message::{Leaving, Message};
 use crate::{log, notify};
 
@@ -20,16 +21,6 @@ const TELL_NS: u64 = 10_000_000_000;
 const LAST_WORDS_NS: u64 = 200_000_000;
 /// What systemd is asked for, each time that it is asked: far more than the time until the next.
 const EXTEND_S: u64 = 30;
-
-/// A drain that has begun.
-pub(super) struct Drain {
-    since_ns: u64,
-    told_ns: u64,
-    /// The last look at how far it is.
-    looked_ns: u64,
-    /// Since when there has been no connection; 0 while there is one.
-    empty_ns: u64,
-}
 
 impl Engine {
     /// Takes no new connections from now on. False if that was said before.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::super::quota::Quota;
 use super::super::shares::Shares;
-use super::comparing::Compared;
+use super::compared::Compared;
 use super::{Engine, NO_PEER, OfferedRail, Peer};
 use crate::control::message::{self, Leaving, LinkDown, Message};
 use crate::control::{PeerId, PeerUp};

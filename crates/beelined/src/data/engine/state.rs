@@ -75,7 +75,7 @@ pub(super) struct Peer {
     /// Links that were given up before both ends knew of them, the newest last.
     pub(super) stillborn: VecDeque<LinkId>,
     /// Whether TCP to it is faster.
-    pub(super) compared: super::comparing::Compared,
+    pub(super) compared: super::compared::Compared,
     /// It is about to stop.
     pub(super) leaves: bool,
     /// Connections refused by it, and by us.
@@ -152,6 +152,16 @@ pub(super) struct Pull {
     pub(super) link: LinkId,
     /// One of them was not done at all.
     pub(super) failed: bool,
+}
+
+/// A drain that has begun.
+pub(super) struct Drain {
+    pub(super) since_ns: u64,
+    pub(super) told_ns: u64,
+    /// The last look at how far it is.
+    pub(super) looked_ns: u64,
+    /// Since when there has been no connection; 0 while there is one.
+    pub(super) empty_ns: u64,
 }
 
 /// What was counted since the start.
