@@ -113,7 +113,7 @@ fn the_examples_of_the_documentation_are_understood() {
     let blocks = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next());
     let here = text.split("<<END\n").skip(1).map(|rest| rest.split("END\n").next());
     let examples: Vec<&str> = blocks.chain(here).flatten().collect();
-    assert_eq!(examples.len(), 5);
+    assert_eq!(examples.len(), 6);
     for example in examples {
         Config::parse("docs/bridge.md", example).unwrap();
     }
