@@ -3,12 +3,13 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-containers test-rdma test-iwarp test-report papers programs compat faults bench bench-hosts bench-rdma site site-quick check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
+.PHONY: help all demo test test-containers test-deb test-rdma test-iwarp test-report papers programs compat faults bench bench-hosts bench-rdma site site-quick check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
 	@echo 'make test     all tests: units, models, semantics against the kernel, real programs'
 	@echo 'make test-containers  lanes between network namespaces of this host, through its agent (takes root, some minutes)'
+	@echo 'make test-deb  the Debian package: lintian, installed, used, removed, purged without a trace (takes root)'
 	@echo 'make test-rdma  the fabric over verbs, in virtual machines with Soft-RoCE (some minutes)'
 	@echo 'make test-iwarp the same with soft-iWARP, whose module it builds first (160 MB to download, once)'
 	@echo 'make test-report  the report of the papers in a real browser: on a phone, on a screen, on paper (installs Chromium)'
@@ -91,9 +92,12 @@ PREFIX ?= /usr/local
 install: all
 	BEELINE_FINAL_PREFIX='$(PREFIX)' ci/install.sh '$(DESTDIR)$(PREFIX)'
 
-# A Debian package, target/beeline_*.deb.
+# A Debian package, target/beeline_*.deb, and its test.
 deb: deps-deb all
 	ci/deb.sh
+
+test-deb: deb
+	tests/deb/run.py
 
 clean:
 	$(CARGO) clean

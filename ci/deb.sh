@@ -17,6 +17,17 @@ find "$package/usr/share/man" -type f -exec gzip -9n {} +
 install -D -m 644 LICENSE-MIT "$package/usr/share/doc/beeline/copyright" 2>/dev/null ||
     install -D -m 644 LICENSE* -t "$package/usr/share/doc/beeline"
 install -m 644 README.md CHANGELOG.md -t "$package/usr/share/doc/beeline"
+maintainer='The Beeline project <beeline@packages.invalid>'
+# What Debian's tools read; for people there is CHANGELOG.md. The date is that of the last commit, so that a build can be repeated.
+printf 'beeline (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- %s  %s\n' "$version" "$maintainer" \
+    "$(date -u -R -d "@${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}")" |
+    gzip -9n >"$package/usr/share/doc/beeline/changelog.gz"
+# Debian's zsh looks elsewhere than others.
+mkdir -p "$package/usr/share/zsh/vendor-completions"
+mv "$package"/usr/share/zsh/site-functions/* "$package/usr/share/zsh/vendor-completions"
+rmdir "$package/usr/share/zsh/site-functions"
+# Worked examples for containers, and the service on other hosts without systemd.
+cp -r packaging/oci "$package/usr/share/doc/beeline/examples"
 cp -r docs "$package/usr/share/doc/beeline/docs"
 install -D -m 644 packaging/beelined.toml "$package/etc/beeline/beelined.toml"
 echo /etc/beeline/beelined.toml >"$package/DEBIAN/conffiles"
@@ -31,7 +42,7 @@ cat >"$package/DEBIAN/control" <<CONTROL
 Package: beeline
 Version: $version
 Architecture: $architecture
-Maintainer: The Beeline project <beeline@localhost>
+Maintainer: $maintainer
 Section: net
 Priority: optional
 Depends: $depends

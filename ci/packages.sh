@@ -9,9 +9,10 @@ declare -A packages=(
         python3.11 libpython3.11-testsuite openbsd-inetd netcat-openbsd socat rsync haproxy stunnel4 openssl"
     [demo]="redis-server redis-tools iperf3 netpipe-tcp sockperf procps"
     # A Debian package: `make deb`.
-    [deb]="dpkg-dev"
+    [deb]="dpkg-dev lintian python3-yaml"
     # Network namespaces joined by an agent, for `make test-containers`.
-    [containers]="iproute2 nftables redis-server redis-tools python3 util-linux strace"
+    [containers]="iproute2 nftables redis-server redis-tools python3 util-linux strace
+        podman crun conmon nginx-light postgresql-15 postgresql-client-15"
     # MPIs and other programs that plans of the papers measure, where they are: `beeline bench mpi`, `beeline bench paper`.
     [papers]="openmpi-bin netpipe-openmpi mpich netpipe-mpich2 lam-runtime netpipe-lam python3-mpi4py ucx-utils libfabric-bin
         netpipe-tcp iperf3 iperf nuttcp tgt libiscsi-bin util-linux"

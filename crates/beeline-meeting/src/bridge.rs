@@ -6,5 +6,5 @@
 //!
 //! It is one thread, and knows nothing of `fork`, signals and shared ends: it takes no locks.
 
-pub use crate::bridging::{LaneEnd, Readable, answer, connect_for, listen_for_clients, take_client};
+pub use crate::bridging::{LaneEnd, Readable, answer, connect_for, listen_for_clients, pair, take_client};
 pub use beeline_lane::{Armed, Fault, flags};

@@ -9,6 +9,8 @@
 //! 5. A lane goes back to the pool when both ends are closed; then nobody may touch its rings any more, not even
 //!    a network card.
 
+mod pair;
+
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{
@@ -27,6 +29,8 @@ use crate::bells::AnchorBells;
 use crate::kernel::{self, SockAddr};
 use crate::side::look_here;
 use crate::{Errno, calibrate};
+
+pub use pair::pair;
 
 /// Clients that may wait at the bridge's door.
 const BACKLOG: i32 = 1024;

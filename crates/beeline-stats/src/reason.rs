@@ -51,6 +51,8 @@ closed_list! {
         BridgeNoRail = "bridge_no_rail": "The bridges of both hosts share no fabric at the moment.",
         BridgeFull = "bridge_full": "A bridge has no room for another connection, carries as many to that host as it may, or found the listener's door full.",
         BridgeRejected = "bridge_rejected": "The bridge did not accept the connection's address or lane.",
+        BridgeSlower = "bridge_slower": "The bridges have measured that TCP is faster to the destination's host at the moment (tunable compare_s).",
+        BridgeLeaving = "bridge_leaving": "The bridge at one of the ends is about to stop, and takes no new connections.",
         BridgeSilent = "bridge_silent": "The bridge did not answer in time.",
         BridgeShortLived = "bridge_short_lived": "Connections to that place on another host are short-lived, and TCP makes those faster (option bridge_short_lived).",
         BridgeNotTrusted = "bridge_not_trusted": "The bridge's door belongs to a user who is not trusted with it (option bridge_uid).",

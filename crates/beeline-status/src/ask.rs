@@ -34,6 +34,8 @@ pub enum Request {
     },
     /// Read the trusted certificates again.
     Reload {},
+    /// Take no new connections, and stop when the last has ended.
+    Drain {},
 }
 
 /// What is answered.

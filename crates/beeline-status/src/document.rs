@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub type Counts = BTreeMap<String, u64>;
 
 /// The refusals that are counted: reasons of the library, without their `bridge_`.
-pub const REFUSALS: [&str; 5] = ["no_peer", "no_door", "no_rail", "full", "rejected"];
+pub const REFUSALS: [&str; 7] = ["no_peer", "no_door", "no_rail", "full", "rejected", "slower", "leaving"];
 
 /// Everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,12 +76,53 @@ pub struct Data {
     pub links: Vec<LinkStatus>,
     /// The connections that are carried or being made.
     pub connections: Vec<ConnectionStatus>,
+    /// Whether TCP is faster to the peers, as far as it was measured.
+    #[serde(default)]
+    pub paths: Vec<PathStatus>,
+    /// How far the bridge is with stopping, if it was told to.
+    #[serde(default)]
+    pub draining: Option<Draining>,
     /// Clients of this host that were left to TCP, by [`REFUSALS`].
     pub refusals: Counts,
     /// What was counted since the start.
     pub totals: Counts,
     /// The bridge's own share of a trip.
     pub share: Medians,
+}
+
+/// The way to a peer's host, over the bridges and over TCP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// The peer.
+    pub peer: String,
+    /// Short messages there and back.
+    pub short: Option<PathTimes>,
+    /// A mebibyte there.
+    pub there: Option<PathTimes>,
+    /// A mebibyte back.
+    pub back: Option<PathTimes>,
+    /// Why the last attempt to measure came to nothing.
+    pub trouble: Option<String>,
+}
+
+/// Medians of the same exchange both ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathTimes {
+    /// Over the bridges, in nanoseconds.
+    pub bridge_ns: u64,
+    /// Over TCP, in nanoseconds.
+    pub tcp_ns: u64,
+    /// Whether new connections of that kind go by TCP.
+    pub slower: bool,
+}
+
+/// A bridge that stops: what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Draining {
+    /// Connections that are left.
+    pub connections: u64,
+    /// Seconds until they are reset.
+    pub left_s: u64,
 }
 
 /// What a bridge itself adds to the trip of a message: medians in nanoseconds, nothing where nothing was measured. The module

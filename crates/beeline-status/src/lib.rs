@@ -17,7 +17,7 @@ pub mod number;
 pub mod people;
 
 /// The commands of `beelined`: what `beeline bridge` can be asked for.
-pub const COMMANDS: [&str; 8] = ["run", "keygen", "trust", "distrust", "trusted", "status", "set", "rails"];
+pub const COMMANDS: [&str; 9] = ["run", "keygen", "trust", "distrust", "trusted", "status", "set", "drain", "rails"];
 
 pub use ask::{Answer, Problem, Request};
 pub use document::Document;

@@ -5,7 +5,7 @@ use std::fmt::{Display, Write};
 use beeline_stats::Reason;
 use beeline_topo::report::Path;
 
-use crate::document::{ConnectionStatus, Counts, Document};
+use crate::document::{ConnectionStatus, Counts, Document, Draining, PathStatus};
 use crate::layout::{NOTHING, Table, harmless, or_nothing};
 use crate::number::{bytes, count, speed, time};
 
@@ -20,6 +20,7 @@ pub fn render(document: &Document) -> String {
     peers(&mut text, document);
     rails(&mut text, document);
     links(&mut text, document);
+    ways(&mut text, document);
     text.push_str(&connections(&document.data.connections));
     reasons(&mut text, &document.data.refusals);
     counts(&mut text, "Since the start", &document.data.totals);
@@ -35,6 +36,10 @@ fn head(document: &Document) -> String {
         document.pid,
         time(document.data.uptime_s)
     );
+    if let Some(draining) = document.data.draining {
+        let Draining { connections, left_s } = draining;
+        let _ = writeln!(text, "STOPS: takes no new connections; {connections} are left, for {left_s} s at most");
+    }
     let _ = writeln!(text, "speaks for {}", document.speaks_for.join(", "));
     let _ = writeln!(text, "control port at {}", document.listen.join(", "));
     match document.certificate_days {
@@ -100,6 +105,34 @@ fn rails(text: &mut String, document: &Document) {
             &bytes(rail.load.in_flight_bytes),
             &status.trouble.as_deref().unwrap_or("open"),
         ]);
+    }
+    text.push('\n');
+    table.write_to(text);
+}
+
+/// The ways that were compared with TCP, or should be.
+fn ways(text: &mut String, document: &Document) {
+    let paths = &document.data.paths;
+    let is_known = |path: &&PathStatus| path.short.is_some() || path.trouble.is_some();
+    if !paths.iter().any(|path| is_known(&path)) {
+        return;
+    }
+    let mut table =
+        Table::new(&["WAY TO", "8 B, BRIDGE", "TCP", "1 MiB THERE", "TCP", "1 MiB BACK", "TCP", ""], &[0, 7]);
+    for path in paths.iter().filter(is_known) {
+        let kinds = [path.short, path.there, path.back];
+        let microseconds = |ns: u64| format!("{}.{} us", ns / 1000, ns % 1000 / 100);
+        let [short, there, back] = kinds.map(|times| {
+            times.map_or([NOTHING.into(), NOTHING.into()], |times| [times.bridge_ns, times.tcp_ns].map(microseconds))
+        });
+        let slower = kinds.iter().flatten().filter(|times| times.slower).count();
+        let remark = match (&path.trouble, slower) {
+            (Some(why), _) => format!("not compared: {}", harmless(why)),
+            (None, 0) => String::new(),
+            (None, 3) => "TCP is faster, and used".into(),
+            (None, _) => "TCP is faster for some".into(),
+        };
+        table.row([&path.peer, &short[0], &short[1], &there[0], &there[1], &back[0], &back[1], &remark]);
     }
     text.push('\n');
     table.write_to(text);

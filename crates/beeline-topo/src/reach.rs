@@ -9,6 +9,8 @@
 //! 4. Where a pair of ports can be used in two ways, the one past the kernel is kept and the other is not a link of its
 //!    own: it would share the wire. Other pairs of ports are not touched by that: a segment that can only do TCP is
 //!    used with TCP, and only there.
+//! 5. A port with several addresses (of both families, say) is one wire: between two ports there is one link, over IPv4 if they
+//!    reach each other over both. So nothing is striped over a wire and itself, and a port's load is counted once.
 
 use std::net::IpAddr;
 
@@ -78,7 +80,17 @@ pub fn links(rails: &[Rail], peer: &[PeerRail], segments: &Segments) -> Vec<Link
                     && better_remote.shares_port_with(remote)
             })
     };
-    all.iter().filter(|link| !is_shadowed(link)).map(|(link, _, _)| *link).collect()
+    let is_again = |&(link, local, remote): &(Link, &Rail, &PeerRail)| {
+        let rank = |link: &Link, local: &Rail| (local.address.addr().is_ipv6(), *link);
+        all.iter().any(|(other, first, first_remote)| {
+            first.up
+                && first.protocol == local.protocol
+                && rank(other, first) < rank(&link, local)
+                && first.shares_port_with(local)
+                && first_remote.shares_port_with(remote)
+        })
+    };
+    all.iter().filter(|link| !is_shadowed(link) && !is_again(link)).map(|(link, _, _)| *link).collect()
 }
 
 #[cfg(test)]
@@ -136,6 +148,27 @@ mod tests {
         assert_eq!(pairs(&links(&here, &peer(&there[1..]), &Segments::default())), [(1, 0)]);
         here[0].up = false;
         assert_eq!(pairs(&links(&here, &peer(&there), &Segments::default())), [(0, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn the_addresses_of_a_port_are_one_wire() {
+        let port = |netdev: &str, own: u8| {
+            let v6 = rail(Protocol::Roce, netdev, &format!("fd00::{own}/64"));
+            let v4 = rail(Protocol::Roce, netdev, &format!("10.1.0.{own}/24"));
+            let other = rail(Protocol::Roce, netdev, &format!("10.2.0.{own}/24"));
+            [v6, v4, other]
+        };
+        let (mut here, there) = (port("eth0", 1), port("eth0", 2));
+        let joined = Segments::default();
+        assert_eq!(pairs(&links(&here, &peer(&there), &joined)), [(1, 1)]);
+        // A peer that has the one family only is reached over that.
+        assert_eq!(pairs(&links(&here, &peer(&there[..1]), &joined)), [(0, 0)]);
+        assert_eq!(pairs(&links(&here, &peer(&there[2..]), &joined)), [(2, 0)]);
+        // One that is down stands in the way of no other, and other ports are other wires.
+        here[1].up = false;
+        assert_eq!(pairs(&links(&here, &peer(&there), &joined)), [(1, 1), (2, 2)]);
+        let second = port("eth1", 3);
+        assert_eq!(pairs(&links(&second, &peer(&there), &joined)), [(1, 1)]);
     }
 
     #[test]

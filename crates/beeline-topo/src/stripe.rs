@@ -1,11 +1,11 @@
-//! Carrying bytes of many connections over several rails: who is next, over which rail, and in which order they arrive.
+//! Carrying bytes of many connections over several rails: over which rail, and in which order they arrive. Who is next the bridge
+//! decides: its hot connections in turn, each with a bounded number of bytes.
 //!
-//! Four parts, each by itself; the bridge puts them together:
+//! Three parts, each by itself; the bridge puts them together:
 //!
 //! | part | one for each | says |
 //! |---|---|---|
 //! | [`Rates`] | pair of hosts | how fast each rail is, which one would have a chunk there first, and how much it holds |
-//! | [`Turns`] | pair of hosts, or rail | which connection sends next, so that all get the same bytes |
 //! | [`Ledger`] | direction of a connection, sender | which chunk is where, and which must be sent again |
 //! | [`Reorder`] | direction of a connection, receiver | how far the bytes are complete |
 //!
@@ -22,14 +22,12 @@
 mod ledger;
 mod rates;
 mod reorder;
-mod turns;
 
 use serde::{Deserialize, Serialize};
 
 pub use ledger::{Chunk, Ledger, LedgerError, Returned};
 pub use rates::{Rates, SAMPLE_BYTES, Share};
 pub use reorder::{Refusal, Reorder};
-pub use turns::{Head, Turns};
 
 /// The bound of rule 3 that a bridge uses if it has no reason for another one.
 pub const PIECES_MAX: usize = 64;

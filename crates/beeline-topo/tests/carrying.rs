@@ -1,9 +1,9 @@
-//! The four parts of striping put together as a bridge does, on rails that fail and return, against a plain model: the
+//! The three parts of striping put together as a bridge does, on rails that fail and return, against a plain model: the
 //! bytes themselves.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use beeline_topo::stripe::{Chunk, Head, Ledger, PIECES_MAX, RailLife, Rates, Reorder, SAMPLE_BYTES, Turns};
+use beeline_topo::stripe::{Chunk, Ledger, PIECES_MAX, RailLife, Rates, Reorder, SAMPLE_BYTES};
 use proptest::prelude::*;
 
 const CHUNK: u64 = 64 << 10;
@@ -81,7 +81,8 @@ struct World {
     now_ns: u64,
     rates: Rates,
     wires: Vec<Wire>,
-    turns: Turns<usize>,
+    /// Whose turn it is: one chunk each, as the bridge's hot connections have theirs.
+    turn: usize,
     connections: Vec<Connection>,
     /// Lives that ended, until the receiver's word of it arrives.
     closing: Vec<(u64, RailLife)>,
@@ -96,29 +97,24 @@ impl World {
             rates.add(claimed, 2 << 20);
             wires.push(Wire { bytes_per_s: u64::from(real) * 125_000, free_at_ns: 0, carried: 0, queue: Vec::new() });
         }
-        let mut turns = Turns::new(CHUNK);
-        (0..connections.len()).for_each(|connection| turns.wants(connection));
-        Self { now_ns: 0, rates, wires, turns, connections, closing: Vec::new() }
+        Self { now_ns: 0, rates, wires, turn: 0, connections, closing: Vec::new() }
     }
 
     /// Hands out all that can be handed out now.
     fn send(&mut self) {
-        for (index, connection) in self.connections.iter().enumerate() {
-            if connection.ledger.head(CHUNK).is_some() {
-                self.turns.wants(index);
-            }
-        }
-        loop {
-            let (rates, connections, now_ns) = (&self.rates, &self.connections, self.now_ns);
-            let head = |index: usize| {
-                let connection: &Connection = &connections[index];
-                let Some(bytes) = connection.ledger.head(CHUNK) else { return Head::Empty };
-                match rates.pick(&connection.rails, bytes, now_ns) {
-                    Some(_) => Head::Ready(bytes),
-                    None => Head::Blocked,
-                }
+        let count = self.connections.len();
+        let mut passed_over = 0;
+        while passed_over < count {
+            let index = self.turn % count;
+            self.turn += 1;
+            let connection = &self.connections[index];
+            let head = connection.ledger.head(CHUNK);
+            let Some(bytes) = head.filter(|bytes| self.rates.pick(&connection.rails, *bytes, self.now_ns).is_some())
+            else {
+                passed_over += 1;
+                continue;
             };
-            let Some((index, bytes)) = self.turns.next(head) else { return };
+            passed_over = 0;
             let connection = &mut self.connections[index];
             let on = self.rates.pick(&connection.rails, bytes, self.now_ns).unwrap();
             let chunk = connection.ledger.assign(on, CHUNK).unwrap();

@@ -24,11 +24,23 @@ pub enum Verdict {
     Full = 5,
     /// The bridge does not accept what the client said.
     Rejected = 6,
+    /// TCP is faster to the destination's host at the moment, by measurement.
+    Slower = 7,
+    /// This bridge, or the one at the other end, is about to stop.
+    Leaving = 8,
 }
 
 impl Verdict {
-    const ALL: [Verdict; 6] =
-        [Verdict::Yes, Verdict::NoPeer, Verdict::NoDoor, Verdict::NoRail, Verdict::Full, Verdict::Rejected];
+    const ALL: [Verdict; 8] = [
+        Verdict::Yes,
+        Verdict::NoPeer,
+        Verdict::NoDoor,
+        Verdict::NoRail,
+        Verdict::Full,
+        Verdict::Rejected,
+        Verdict::Slower,
+        Verdict::Leaving,
+    ];
 
     /// The byte on the anchor.
     #[must_use]
@@ -52,7 +64,7 @@ mod tests {
         for byte in 0..=u8::MAX {
             assert!(Verdict::from_byte(byte).is_none_or(|verdict| verdict.byte() == byte));
         }
-        assert_eq!((1..=6).filter_map(Verdict::from_byte).count(), 6);
+        assert_eq!((1..=8).filter_map(Verdict::from_byte).count(), 8);
         assert_eq!(Verdict::from_byte(crate::hello::BELL), None);
     }
 }

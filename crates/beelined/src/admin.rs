@@ -29,6 +29,8 @@ pub trait Backend {
     fn set(&mut self, key: &str, value: &str) -> Result<(), String>;
     /// Reads the trusted certificates again. The result is what is wrong with single ones.
     fn reload(&mut self) -> Result<Vec<String>, String>;
+    /// Takes no new connections from now on, and stops when the last has ended. False if that was said before.
+    fn drain(&mut self) -> bool;
 }
 
 /// All that a bridge tells of itself, from the control plane and what the data plane says.
@@ -60,6 +62,7 @@ fn answer(line: &[u8], backend: &mut dyn Backend) -> Answer {
         Ok(Request::Status {}) => serde_json::to_value(backend.document()).map_err(|error| error.to_string()),
         Ok(Request::Set { key, value }) => backend.set(&key, &value).map(|()| Value::Null),
         Ok(Request::Reload {}) => backend.reload().map(Value::from),
+        Ok(Request::Drain {}) => Ok(Value::from(backend.drain())),
     };
     match result {
         Ok(value) => Answer::Ok(value),

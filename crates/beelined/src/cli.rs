@@ -29,7 +29,7 @@ Examples:
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Carry connections until told to stop (SIGTERM); SIGHUP reads the trusted certificates again
+    /// Carry connections until told to stop (SIGTERM, which lets existing ones end first); SIGHUP reads the trusted certificates again
     Run(RunArgs),
     /// Bring programs of different network namespaces of this host together, until told to stop (SIGTERM)
     Agent(AgentArgs),
@@ -45,6 +45,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Change a setting of the running bridge
     Set(SetArgs),
+    /// Let the running bridge take no new connections, and stop when the last has ended
+    Drain(DrainArgs),
     /// List the fabric ports of this host, and which the configuration admits
     Rails(RailsArgs),
     /// Write manual pages or shell completions
@@ -246,6 +248,26 @@ fn settings() -> String {
          configuration is for good.",
         lines.join("\n")
     )
+}
+
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  beelined drain                           waits until the bridge has ended, and tells how many connections are left
+  beelined set drain_s 3600; beelined drain --no-wait
+                                           connections may go on for an hour
+
+New connections go by TCP (reason bridge_leaving). What is left after `drain_s` seconds is reset.";
+
+/// `beelined drain`
+#[derive(Args, Debug)]
+#[command(after_help = DRAIN_EXAMPLES)]
+pub struct DrainArgs {
+    /// Return at once
+    #[arg(long)]
+    pub no_wait: bool,
+
+    #[command(flatten)]
+    pub socket: SocketArgs,
 }
 
 const RAILS_EXAMPLES: &str = "\

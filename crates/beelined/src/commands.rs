@@ -22,6 +22,7 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Trusted(arguments) => keys::list(arguments)?,
         Command::Status(arguments) => running::status(arguments)?,
         Command::Set(arguments) => running::set(arguments)?,
+        Command::Drain(arguments) => running::drain(arguments)?,
         Command::Rails(arguments) => rails::list(arguments)?,
         Command::Generate(arguments) => generate::generate(&arguments.what)?,
     }

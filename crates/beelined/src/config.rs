@@ -21,12 +21,13 @@ use serde::Deserialize;
 use toml::Spanned;
 
 pub use file::{Private, check_directory, read_guarded};
-pub use rails::{RailRule, RailRules};
+pub use rails::{Admission, RailRule, RailRules};
 
 use crate::agent::rules::Rules;
 use crate::name::BridgeName;
 use crate::prefix::Prefix;
 use crate::tunables::Tunables;
+use crate::user::User;
 
 /// Where the configuration is when nobody says otherwise.
 pub const PATH: &str = "/etc/beeline/beelined.toml";
@@ -93,6 +94,8 @@ pub struct CertificatePaths {
     pub key: PathBuf,
     /// A directory with one certificate a peer.
     pub trusted: PathBuf,
+    /// The number of the configuration's `user`, to whom key and certificate may belong as well.
+    pub user: Option<u32>,
 }
 
 impl Default for CertificatePaths {
@@ -102,6 +105,7 @@ impl Default for CertificatePaths {
             certificate: directory.join("beelined.crt"),
             key: directory.join("beelined.key"),
             trusted: directory.join("trusted"),
+            user: None,
         }
     }
 }
@@ -166,7 +170,7 @@ impl TryFrom<String> for Address {
 impl Config {
     /// Reads the file, and checks whose it is.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = read_guarded(path, Private::No)
+        let text = read_guarded(path, Private::No, None)
             .with_context(|| format!("cannot use the configuration {}", path.display()))?;
         Self::parse(&path.display().to_string(), &text)
     }
@@ -236,6 +240,8 @@ impl Written {
                 certificate: self.certificate.map_or(defaults.certificate, Spanned::into_inner),
                 key: self.key.map_or(defaults.key, Spanned::into_inner),
                 trusted: self.trusted.map_or(defaults.trusted, Spanned::into_inner),
+                // That there is no such user is told when it is to be become.
+                user: self.user.as_deref().and_then(|name| User::find(name).ok().flatten()).map(|user| user.uid()),
             })
         };
         let peer_timeout = match self.peer_timeout_s {

@@ -80,6 +80,7 @@ pub struct Control {
     next_id: u64,
     dialers: Vec<Dialer>,
     rails: Vec<Rail>,
+    measure_port: u16,
     routes: Routes,
     interfaces_at: Instant,
     events: VecDeque<Event>,
@@ -137,6 +138,7 @@ impl Control {
             dialers: config.peers.iter().map(|peer| Dialer::new(peer.clone(), &name, now)).collect(),
             name,
             rails: Vec::new(),
+            measure_port: 0,
             routes,
             interfaces_at: now + INTERFACES_INTERVAL,
             events: VecDeque::new(),
@@ -204,6 +206,11 @@ impl Control {
             self.send_frame(peer, &frame);
         }
         Ok(())
+    }
+
+    /// Tells peers, in hellos from now on, where the way here can be measured over TCP.
+    pub fn set_measure_port(&mut self, port: u16) {
+        self.measure_port = port;
     }
 
     /// Says something to a peer. False if it is not there (any more).

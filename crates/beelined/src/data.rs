@@ -4,13 +4,16 @@
 //! * [`sender`]: what of a direction was sent, and what of it has come;
 //! * [`connection`]: one connection with its lane and both directions;
 //! * [`link`]: a connected endpoint, its messages and credits;
+//! * `ledger`, `probe`: whether TCP would be faster, and how that is measured;
 //! * [`engine`]: the loop that moves everything.
 
 pub mod connection;
 pub mod engine;
 mod health;
+mod ledger;
 pub mod link;
 mod losses;
+mod probe;
 mod quota;
 pub mod record;
 mod ring;

@@ -92,8 +92,11 @@ impl Front {
     /// Heeds signals, and answers the administrator.
     pub fn turn(&mut self, now: Instant, backend: &mut dyn Backend) -> Flow {
         while let Ok(Some(signal)) = self.signals.read_signal() {
-            if signal.ssi_signo != Signal::SIGHUP as u32 {
-                return Flow::Stop;
+            match Signal::try_from(signal.ssi_signo.cast_signed()) {
+                Ok(Signal::SIGHUP) => {}
+                // The first one is asked for politely.
+                Ok(Signal::SIGTERM) if backend.drain() => continue,
+                _ => return Flow::Stop,
             }
             match backend.reload() {
                 Ok(complaints) => {

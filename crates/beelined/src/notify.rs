@@ -17,6 +17,11 @@ pub fn stopping() {
     tell("STOPPING=1\n");
 }
 
+/// It needs more time to end: so many seconds from now on.
+pub fn extend(seconds: u64) {
+    tell(&format!("EXTEND_TIMEOUT_USEC={}\n", seconds.saturating_mul(1_000_000)));
+}
+
 /// A line for `systemctl status`.
 pub fn status(line: &str) {
     tell(&format!("STATUS={}\n", line.replace('\n', " ")));

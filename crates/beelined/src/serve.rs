@@ -9,7 +9,7 @@ use beeline_status::Document;
 use beeline_topo::Host;
 
 use crate::admin::{self, Backend};
-use crate::config::{Config, RailRules};
+use crate::config::{Admission, Config, RailRules};
 use crate::control::Control;
 use crate::data::engine::{Engine, Parts};
 use crate::front::{Flow, Prepared};
@@ -18,14 +18,23 @@ use crate::{log, notify};
 /// How long a link may be silent, of the time that a peer may.
 const LINK_PATIENCE: f64 = 0.6;
 
-/// The fabric ports that the rules admit.
+/// The fabric ports that the rules admit. Those that are left out for want of a word are told: without them there may be no
+/// rail at all, and everything goes by TCP.
 ///
 /// # Errors
 /// When libfabric does not tell.
 pub fn ports(rules: &RailRules) -> anyhow::Result<Vec<Port>> {
     let all = beeline_fabric::ports(&Filter::default()).context("cannot ask libfabric for this host's ports")?;
-    let admitted = |port: &Port| rules.admit(&port.provider, port.netdev.as_deref(), &[port.address]);
-    Ok(all.into_iter().filter(admitted).collect())
+    let admission = |port: &Port| rules.admit(&port.provider, port.netdev.as_deref(), &[port.address]);
+    let not_asked = all.iter().filter(|port| admission(port) == Admission::NotAsked).count();
+    let admitted: Vec<Port> = all.into_iter().filter(|port| admission(port) == Admission::Used).collect();
+    if admitted.is_empty() && not_asked > 0 {
+        log::line(format_args!(
+            "there is no rail: libfabric has TCP alone here ({not_asked} ports), which is faster without a bridge. Connections go \
+             by TCP; `allow = [{{ provider = \"tcp\" }}]` in [rails] asks for it all the same"
+        ));
+    }
+    Ok(admitted)
 }
 
 /// This host, for the choice of rails: without hwloc's word only distances are missing.
@@ -48,6 +57,10 @@ impl Backend for Engine {
 
     fn reload(&mut self) -> Result<Vec<String>, String> {
         self.control_mut().reload(Instant::now()).map_err(|error| format!("{error:#}"))
+    }
+
+    fn drain(&mut self) -> bool {
+        Engine::drain(self)
     }
 }
 

@@ -61,6 +61,10 @@ tunables! {
         "A large piece is moved in chunks of this many bytes, over all rails there are.";
     peer_connections_max = 65_536, 1..=1_048_576,
         "How many connections are carried with one peer; what would be more is left to TCP.";
+    compare_s = 10, 0..=86_400,
+        "How often the way to a host in use is compared with TCP, in seconds; new connections go by TCP where that is faster. 0: never.";
+    drain_s = 60, 0..=604_800,
+        "How long connections may go on when the bridge is told to stop (SIGTERM, `beelined drain`), in seconds.";
     spin_us = 50, 0..=1_000_000,
         "How long the bridge looks for news, in microseconds, before it sleeps.";
     measure = 0, 0..=1,

@@ -321,7 +321,8 @@ fn report(host: &Host) -> Report {
 /// What ports there are depends on the machine; what becomes of them does not.
 #[test]
 fn every_port_is_a_rail_or_is_named_with_the_reason() {
-    let all = report(&Host::new(""));
+    let everything = "[rails]\nallow = [{ provider = 'tcp' }, { provider = 'verbs' }]\n";
+    let all = report(&Host::new(everything));
     assert!(all.unused.is_empty() && all.peers.is_empty());
     assert!(!all.host.unwrap().cpus.is_empty());
     for rail in &all.rails {
@@ -331,6 +332,10 @@ fn every_port_is_a_rail_or_is_named_with_the_reason() {
     let names = |rails: &[beeline_topo::Rail]| -> Vec<String> { rails.iter().map(|rail| rail.name.clone()).collect() };
     let unused: Vec<String> = denied.unused.iter().map(|unused| unused.name.clone()).collect();
     assert_eq!((names(&all.rails), denied.rails.len()), (unused, 0));
+    // TCP underneath is not used unless it is asked for by name.
+    let unasked = report(&Host::new(""));
+    assert!(unasked.rails.iter().all(|rail| rail.provider != "tcp"));
+    assert_eq!(unasked.rails.len() + unasked.unused.len(), all.rails.len());
     let table = good(&Host::new("[rails]\ndeny = [{ provider = 'tcp' }]\n").run(&["rails"]));
     let has_tcp = all.rails.iter().any(|rail| rail.provider == "tcp");
     assert_eq!(table.contains("denied by the configuration"), has_tcp, "{table}");

@@ -133,6 +133,8 @@ fn reason_of(byte: u8) -> Result<(), Reason> {
         Some(Verdict::NoDoor) => Err(Reason::BridgeNoDoor),
         Some(Verdict::NoRail) => Err(Reason::BridgeNoRail),
         Some(Verdict::Full) => Err(Reason::BridgeFull),
+        Some(Verdict::Slower) => Err(Reason::BridgeSlower),
+        Some(Verdict::Leaving) => Err(Reason::BridgeLeaving),
         Some(Verdict::Rejected) | None => Err(Reason::BridgeRejected),
     }
 }

@@ -3,7 +3,7 @@
 use beeline_topo::{PeerRail, Protocol, Rail, rail::Load};
 
 use super::*;
-use crate::document::{Data, LinkStatus, Medians, Peer, RailStatus};
+use crate::document::{Data, Draining, LinkStatus, Medians, PathStatus, PathTimes, Peer, RailStatus};
 
 fn rail() -> Rail {
     Rail {
@@ -76,6 +76,14 @@ fn document() -> Document {
                 bytes_received: 2,
                 age_s: 3,
             }],
+            paths: vec![PathStatus {
+                peer: "beta".into(),
+                short: Some(PathTimes { bridge_ns: 30_250, tcp_ns: 20_000, slower: true }),
+                there: Some(PathTimes { bridge_ns: 400_000, tcp_ns: 900_000, slower: false }),
+                back: None,
+                trouble: None,
+            }],
+            draining: Some(Draining { connections: 3, left_s: 41 }),
             refusals: counts_of(&[("no_peer", 5), ("full", 0)]),
             totals: counts_of(&[("links_made", 1)]),
             share: Medians { own: Some(700), ..Medians::default() },
@@ -93,6 +101,8 @@ fn peers_rails_connections_and_reasons_are_shown() {
         "gamma: connection? refused",
         "   1  verbs/mlx5_0  10.0.0.1/24  -       100 Gb/s     -            7   2.00 KiB  open",
         "4.66 GiB",
+        "STOPS: takes no new connections; 3 are left, for 41 s at most\n",
+        "beta        30.2 us  20.0 us     400.0 us  900.0 us           -    -  TCP is faster for some\n",
         "10.0.0.1:5  10.0.0.2:6  beta  open   verbs/mlx5_0, tcp/eth0   1 B       2 B  3 s",
         "        5  no_peer: The destination is on another host, for which no bridge speaks that ours knows.\n",
         "Since the start: links made 1\n",

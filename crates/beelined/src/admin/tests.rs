@@ -22,6 +22,8 @@ fn document(tunables: Tunables) -> Document {
         rails: Vec::new(),
         links: Vec::new(),
         connections: Vec::new(),
+        paths: Vec::new(),
+        draining: None,
         refusals: [("no_peer".to_owned(), 5)].into(),
         totals: Counts::new(),
         share: beeline_status::document::Medians::default(),
@@ -53,6 +55,10 @@ impl Backend for Bridge {
 
     fn reload(&mut self) -> Result<Vec<String>, String> {
         Ok(vec!["x.crt is left out".into()])
+    }
+
+    fn drain(&mut self) -> bool {
+        true
     }
 }
 

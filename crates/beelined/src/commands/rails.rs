@@ -11,11 +11,11 @@ use beeline_topo::report::{Connection, FORMAT, Peer, Report, Unused};
 use super::output::{print, print_json};
 use super::running;
 use crate::cli::{RailsArgs, SocketArgs};
-use beelined::config::{Config, RailRules};
+use beelined::config::{Admission, Config, RailRules};
 use beelined::ports;
 
-/// What is said of a port that the configuration leaves out.
-const DENIED: &str = "It is denied by the configuration.";
+/// A port with what the configuration says of it.
+type Judged = (Rail, Admission);
 
 /// Lists them.
 pub fn list(arguments: &RailsArgs) -> anyhow::Result<()> {
@@ -23,24 +23,25 @@ pub fn list(arguments: &RailsArgs) -> anyhow::Result<()> {
     // Before there is a configuration, somebody wants to know what it could hold.
     let rules = if path.exists() { Config::read(path)?.rails } else { RailRules::default() };
     let ports = beeline_fabric::ports(&Filter::default()).context("cannot ask libfabric for this host's ports")?;
-    let admits = |port: &Port| rules.admit(&port.provider, port.netdev.as_deref(), &[port.address]);
-    let (admitted, denied): (Vec<Port>, Vec<Port>) = ports.into_iter().partition(admits);
-    let describe = |ports: Vec<Port>| -> Vec<Rail> { ports.iter().map(ports::describe).collect() };
+    let admission = |port: &Port| rules.admit(&port.provider, port.netdev.as_deref(), &[port.address]);
+    let judged = ports.iter().map(|port| (ports::describe(port), admission(port)));
+    let (admitted, left_out): (Vec<Judged>, Vec<Judged>) = judged.partition(|(_, said)| *said == Admission::Used);
+    let admitted: Vec<Rail> = admitted.into_iter().map(|(rail, _)| rail).collect();
     if arguments.json {
-        return print_json(&report(&rules, describe(admitted), describe(denied), arguments));
+        return print_json(&report(&rules, admitted, left_out, arguments));
     }
-    print(&table(&describe(admitted), &describe(denied)))
+    print(&table(&admitted, &left_out))
 }
 
 /// All that `beeline topo` draws from. A host that hwloc cannot describe and a bridge that does not run or is not for us
 /// to ask are left out: the rest is worth having.
-fn report(rules: &RailRules, rails: Vec<Rail>, denied: Vec<Rail>, arguments: &RailsArgs) -> Report {
-    let unused = |rail: Rail| Unused { name: rail.name, reason: DENIED.into() };
+fn report(rules: &RailRules, rails: Vec<Rail>, left_out: Vec<Judged>, arguments: &RailsArgs) -> Report {
+    let unused = |(rail, said): Judged| Unused { name: rail.name, reason: said.sentence().into() };
     let mut report = Report {
         format: FORMAT,
         host: beeline_hwloc::discover().ok(),
         rails,
-        unused: denied.into_iter().map(unused).collect(),
+        unused: left_out.into_iter().map(unused).collect(),
         segments: rules.segments(),
         peers: Vec::new(),
         connections: Vec::new(),
@@ -80,8 +81,8 @@ fn connection(status: ConnectionStatus) -> Option<Connection> {
     Some(Connection { local, remote, peer: status.peer, cpu: status.cpu, paths: status.paths })
 }
 
-fn table(rails: &[Rail], denied: &[Rail]) -> String {
-    if rails.is_empty() && denied.is_empty() {
+fn table(rails: &[Rail], left_out: &[Judged]) -> String {
+    if rails.is_empty() && left_out.is_empty() {
         return "libfabric finds no port that could be a rail.\n".into();
     }
     let heading = ["RAIL", "PROTOCOL", "ADDRESS", "DEVICE", "SPEED", "NODE", ""];
@@ -97,8 +98,20 @@ fn table(rails: &[Rail], denied: &[Rail]) -> String {
             &remark,
         ]);
     };
-    rails.iter().for_each(|rail| add(rail, if rail.up { "" } else { "down" }));
-    denied.iter().for_each(|rail| add(rail, "denied by the configuration"));
+    for (index, rail) in rails.iter().enumerate() {
+        let is_again = rails.iter().take(index).any(|other| other.name == rail.name);
+        add(
+            rail,
+            if !rail.up {
+                "down"
+            } else if is_again {
+                "the same port at another address"
+            } else {
+                ""
+            },
+        );
+    }
+    left_out.iter().for_each(|(rail, said)| add(rail, said.remark()));
     let mut text = String::new();
     table.write_to(&mut text);
     text

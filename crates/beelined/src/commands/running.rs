@@ -1,12 +1,13 @@
-//! `beelined status` and `beelined set`: asking the running bridge.
+//! `beelined status`, `set` and `drain`: asking the running bridge.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 
 use super::output::{print, print_json};
-use crate::cli::{SetArgs, SocketArgs, StatusArgs};
-use beeline_status::{Document, people};
+use crate::cli::{DrainArgs, SetArgs, SocketArgs, StatusArgs};
+use beeline_status::{Document, Problem, people};
 use beelined::admin::{self, Request};
 use beelined::config::Config;
 
@@ -36,5 +37,33 @@ pub fn status(arguments: &StatusArgs) -> anyhow::Result<()> {
 pub fn set(arguments: &SetArgs) -> anyhow::Result<()> {
     let request = Request::Set { key: arguments.key.clone(), value: arguments.value.clone() };
     admin::ask(&socket(&arguments.socket)?, &request)?;
+    Ok(())
+}
+
+/// How often a bridge that stops is asked how far it is.
+const DRAIN_LOOK: Duration = Duration::from_millis(200);
+
+/// Lets the bridge stop, and waits for it.
+pub fn drain(arguments: &DrainArgs) -> anyhow::Result<()> {
+    let socket = socket(&arguments.socket)?;
+    admin::ask(&socket, &Request::Drain {})?;
+    if arguments.no_wait {
+        return Ok(());
+    }
+    let mut told = None;
+    loop {
+        let document = match beeline_status::ask::status(&socket) {
+            Ok(document) => document,
+            // It ends as soon as it may, perhaps in the middle of an answer.
+            Err(Problem::NotRunning(_) | Problem::Failed(_)) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let Some(draining) = document.data.draining else { break };
+        if told != Some(draining.connections) {
+            told = Some(draining.connections);
+            eprintln!("{} connections are left, for {} s at most", draining.connections, draining.left_s);
+        }
+        std::thread::sleep(DRAIN_LOOK);
+    }
     Ok(())
 }

@@ -19,11 +19,11 @@ pub enum Private {
     No,
 }
 
-/// Reads a file that belongs to root or to us, and that nobody else may write (or, if private, read). The open file
-/// is asked, so it is the one that is read.
-pub fn read_guarded(path: &Path, private: Private) -> anyhow::Result<String> {
+/// Reads a file that belongs to root, to us or to `heir`, the user who we are about to become, and that nobody else may write (or, if
+/// private, read). The open file is asked, so it is the one that is read.
+pub fn read_guarded(path: &Path, private: Private, heir: Option<u32>) -> anyhow::Result<String> {
     let file = File::open(path)?;
-    check(&file, private)?;
+    check(&file, private, heir)?;
     let mut text = String::new();
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     if text.len() as u64 > FILE_BYTES_MAX {
@@ -38,13 +38,13 @@ pub fn check_directory(path: &Path) -> anyhow::Result<()> {
     if !directory.metadata()?.is_dir() {
         bail!("{} is no directory", path.display());
     }
-    check(&directory, Private::No).with_context(|| format!("cannot use {}", path.display()))
+    check(&directory, Private::No, None).with_context(|| format!("cannot use {}", path.display()))
 }
 
-fn check(file: &File, private: Private) -> anyhow::Result<()> {
+fn check(file: &File, private: Private, heir: Option<u32>) -> anyhow::Result<()> {
     let metadata = file.metadata()?;
     let user = nix::unistd::geteuid().as_raw();
-    if metadata.uid() != 0 && metadata.uid() != user {
+    if metadata.uid() != 0 && metadata.uid() != user && Some(metadata.uid()) != heir {
         bail!("it belongs to user {}, not to root or to the user {user} who runs the bridge", metadata.uid());
     }
     let mode = metadata.mode() & 0o7777;

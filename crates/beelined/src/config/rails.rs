@@ -2,7 +2,9 @@
 //!
 //! 1. A rule holds for a rail when all that it names holds: provider, network device, an address.
 //! 2. A rail is used if some `allow` rule holds for it, or there are none, and no `deny` rule does.
-//! 3. Rails of different subnets reach each other only if an entry of `joined` has both subnets.
+//! 3. A provider that goes over the kernel's sockets ([`OVER_SOCKETS`]) is TCP with a bridge in its way, which costs more than TCP itself.
+//!    Its rails are used only if an `allow` rule that holds for them names their provider.
+//! 4. Rails of different subnets reach each other only if an entry of `joined` has both subnets.
 
 use std::net::IpAddr;
 
@@ -10,6 +12,40 @@ use beeline_topo::Segments;
 use serde::{Deserialize, Serialize};
 
 use crate::prefix::Prefix;
+
+/// Providers of libfabric that go over the kernel's sockets.
+const OVER_SOCKETS: [&str; 4] = ["tcp", "sockets", "net", "udp"];
+
+/// Whether a rail is used, and if not, why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It is.
+    Used,
+    /// The rules are against it.
+    Denied,
+    /// It goes over the kernel's sockets, and nobody has asked for that (rule 3).
+    NotAsked,
+}
+
+impl Admission {
+    /// A sentence.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Self::Used => "It is used.",
+            Self::Denied => "It is denied by the configuration.",
+            Self::NotAsked => "It goes over TCP, and no rule of the configuration allows its provider by name.",
+        }
+    }
+
+    /// For a table; nothing for what is used.
+    pub fn remark(self) -> &'static str {
+        match self {
+            Self::Used => "",
+            Self::Denied => "denied by the configuration",
+            Self::NotAsked => "not used: TCP underneath, and no rule allows its provider by name",
+        }
+    }
+}
 
 /// `[rails]` of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -79,9 +115,18 @@ impl TryFrom<WrittenRule> for RailRule {
 
 impl RailRules {
     /// Whether a rail is used.
-    pub fn admit(&self, provider: &str, netdev: Option<&str>, addresses: &[IpAddr]) -> bool {
-        let any = |rules: &[RailRule]| rules.iter().any(|rule| rule.holds(provider, netdev, addresses));
-        (self.allow.is_empty() || any(&self.allow)) && !any(&self.deny)
+    pub fn admit(&self, provider: &str, netdev: Option<&str>, addresses: &[IpAddr]) -> Admission {
+        let holds = |rule: &&RailRule| rule.holds(provider, netdev, addresses);
+        let over_sockets = OVER_SOCKETS.contains(&first_part(provider));
+        if !self.allow.is_empty() && !self.allow.iter().any(|rule| holds(&rule))
+            || self.deny.iter().any(|rule| holds(&rule))
+        {
+            Admission::Denied
+        } else if over_sockets && !self.allow.iter().filter(holds).any(|rule| rule.provider.is_some()) {
+            Admission::NotAsked
+        } else {
+            Admission::Used
+        }
     }
 
     /// The subnets that routers connect, for the choice of rails.
@@ -93,15 +138,20 @@ impl RailRules {
 
 impl RailRule {
     fn holds(&self, provider: &str, netdev: Option<&str>, addresses: &[IpAddr]) -> bool {
-        let first = provider.split(';').next().unwrap_or_default();
-        self.provider.as_deref().is_none_or(|wanted| wanted == provider || wanted == first)
+        self.provider.as_deref().is_none_or(|wanted| wanted == provider || wanted == first_part(provider))
             && self.netdev.as_deref().is_none_or(|wanted| Some(wanted) == netdev)
             && self.address.is_none_or(|wanted| addresses.iter().any(|address| wanted.contains(*address)))
     }
 }
 
+/// The provider that has the network, of one that is layered over it.
+fn first_part(provider: &str) -> &str {
+    provider.split(';').next().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::Admission::{Denied, NotAsked, Used};
     use super::*;
 
     fn rules(text: &str) -> RailRules {
@@ -109,27 +159,44 @@ mod tests {
     }
 
     #[test]
-    fn without_rules_every_rail_is_used() {
-        assert!(rules("").admit("tcp", None, &[]));
+    fn without_rules_every_rail_is_used_but_those_over_sockets() {
+        assert_eq!(rules("").admit("verbs", None, &[]), Used);
+        assert_eq!(rules("").admit("efa", None, &[]), Used);
+        for provider in ["tcp", "tcp;ofi_rxm", "sockets", "udp;ofi_rxd"] {
+            assert_eq!(rules("").admit(provider, None, &[]), NotAsked, "{provider}");
+        }
+    }
+
+    #[test]
+    fn rails_over_sockets_are_asked_for_by_the_name_of_their_provider() {
+        let inside = ["10.0.0.7".parse().unwrap()];
+        let by_address = rules("allow = [{ address = '10.0.0.0/24' }]");
+        assert_eq!(by_address.admit("verbs", None, &inside), Used);
+        assert_eq!(by_address.admit("tcp", None, &inside), NotAsked);
+        let by_name = rules("allow = [{ provider = 'tcp', address = '10.0.0.0/24' }]");
+        assert_eq!(by_name.admit("tcp", None, &inside), Used);
+        assert_eq!(by_name.admit("tcp;ofi_rxm", None, &inside), Used);
+        assert_eq!(by_name.admit("tcp", None, &[]), Denied);
+        assert_eq!(by_name.admit("sockets", None, &inside), Denied);
     }
 
     #[test]
     fn all_that_a_rule_names_must_hold() {
         let rules = rules("allow = [{ provider = 'verbs', netdev = 'ib0' }, { address = '10.0.0.0/24' }]");
         let inside = ["10.0.0.7".parse().unwrap()];
-        assert!(rules.admit("verbs", Some("ib0"), &[]));
-        assert!(rules.admit("verbs;ofi_rxm", Some("ib0"), &[]));
-        assert!(!rules.admit("verbs", Some("ib1"), &[]));
-        assert!(!rules.admit("verbs", None, &[]));
-        assert!(!rules.admit("tcp", Some("ib0"), &[]));
-        assert!(rules.admit("tcp", None, &inside));
+        assert_eq!(rules.admit("verbs", Some("ib0"), &[]), Used);
+        assert_eq!(rules.admit("verbs;ofi_rxm", Some("ib0"), &[]), Used);
+        assert_eq!(rules.admit("verbs", Some("ib1"), &[]), Denied);
+        assert_eq!(rules.admit("verbs", None, &[]), Denied);
+        assert_eq!(rules.admit("tcp", Some("ib0"), &[]), Denied);
+        assert_eq!(rules.admit("verbs", None, &inside), Used);
     }
 
     #[test]
     fn deny_wins() {
         let rules = rules("allow = [{ provider = 'tcp' }]\ndeny = [{ netdev = 'wlan0' }]");
-        assert!(rules.admit("tcp", Some("eth0"), &[]));
-        assert!(!rules.admit("tcp", Some("wlan0"), &[]));
+        assert_eq!(rules.admit("tcp", Some("eth0"), &[]), Used);
+        assert_eq!(rules.admit("tcp", Some("wlan0"), &[]), Denied);
     }
 
     #[test]

@@ -43,7 +43,7 @@ fn everything_that_can_be_written_is_understood() {
     assert_eq!(config.peer_timeout, Duration::from_millis(2500));
     assert_eq!(config.peers[1].control, ["10.0.0.3:1".parse().unwrap(), "10.0.1.3:4797".parse().unwrap()]);
     assert_eq!(config.tunables.inline_max, 1000);
-    assert!(!config.rails.admit("tcp", None, &[]));
+    assert_eq!(config.rails.admit("tcp", None, &[]), Admission::Denied);
     let paths = config.certificate_paths().unwrap();
     assert_eq!((paths.key.to_str(), paths.trusted.to_str()), (Some("/etc/x.key"), Some("/etc/x")));
 }
@@ -113,7 +113,7 @@ fn the_examples_of_the_documentation_are_understood() {
     let blocks = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next());
     let here = text.split("<<END\n").skip(1).map(|rest| rest.split("END\n").next());
     let examples: Vec<&str> = blocks.chain(here).flatten().collect();
-    assert_eq!(examples.len(), 5);
+    assert_eq!(examples.len(), 6);
     for example in examples {
         Config::parse("docs/bridge.md", example).unwrap();
     }
@@ -129,7 +129,7 @@ fn files_that_others_could_write_are_refused() {
     {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(Config::read(&path).is_ok(), readable, "{mode:o}");
-        assert_eq!(read_guarded(&path, Private::Yes).is_ok(), private, "{mode:o}");
+        assert_eq!(read_guarded(&path, Private::Yes, None).is_ok(), private, "{mode:o}");
     }
 }
 

@@ -42,6 +42,8 @@ pub struct PeerUp {
     pub rails: Vec<Rail>,
     /// What we have to show it when we connect a rail.
     pub token_for_us: Token,
+    /// Where the way to it can be measured over TCP; 0 for nowhere.
+    pub measure_port: u16,
     /// Its end of the control connection.
     pub address: SocketAddr,
 }

@@ -28,6 +28,7 @@ impl Control {
             speaks_for: self.routes.own().to_vec(),
             rails: self.rails.clone(),
             token: connection.token,
+            measure_port: self.measure_port,
         }))?;
         connection.flush()
     }
@@ -98,7 +99,7 @@ impl Control {
     }
 
     fn welcome(&mut self, connection: &mut Connection, hello: Hello, certificate: Option<Certificate>, now: Instant) {
-        let Hello { name, instance, speaks_for, rails, token, .. } = hello;
+        let Hello { name, instance, speaks_for, rails, token, measure_port, .. } = hello;
         if let Side::Dialed(index) = connection.side {
             self.dialers[index].attempt = None;
         }
@@ -122,6 +123,7 @@ impl Control {
             speaks_for,
             rails,
             token_for_us: token,
+            measure_port,
             address: connection.remote,
         })));
     }

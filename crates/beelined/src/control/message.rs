@@ -13,7 +13,7 @@ use crate::name::BridgeName;
 use crate::prefix::Prefix;
 
 /// The version of all that bridges say to each other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The most rails that a bridge offers.
 pub const RAILS_MAX: usize = 64;
@@ -35,6 +35,8 @@ pub enum Frame {
     Rails(Rails),
     /// The sender has closed its end of a link.
     LinkDown(LinkDown),
+    /// The sender is about to stop, and takes no new connections.
+    Leaving(Leaving),
     /// The end.
     Bye(Bye),
 }
@@ -46,6 +48,8 @@ pub enum Message {
     Rails(Rails),
     /// The sender has closed its end of a link; the receiver shall, too.
     LinkDown(LinkDown),
+    /// The sender is about to stop, and takes no new connections.
+    Leaving(Leaving),
 }
 
 impl From<Message> for Frame {
@@ -53,6 +57,7 @@ impl From<Message> for Frame {
         match message {
             Message::Rails(rails) => Self::Rails(rails),
             Message::LinkDown(down) => Self::LinkDown(down),
+            Message::Leaving(leaving) => Self::Leaving(leaving),
         }
     }
 }
@@ -73,6 +78,8 @@ pub struct Hello {
     pub rails: Vec<Rail>,
     /// What the receiver has to show when it connects a rail.
     pub token: Token,
+    /// The TCP port at which the receiver may measure the way, with its token; 0 if there is none.
+    pub measure_port: u16,
 }
 
 /// A question for life, and its answer.
@@ -100,6 +107,11 @@ pub struct LinkDown {
     /// What happened, for people.
     pub why: String,
 }
+
+/// No new connections any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Leaving {}
 
 /// The end, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -116,6 +116,7 @@ impl Session {
             }
             Frame::Rails(rails) => Ok(Some(Heard::Message(Message::Rails(rails)))),
             Frame::LinkDown(down) => Ok(Some(Heard::Message(Message::LinkDown(down)))),
+            Frame::Leaving(leaving) => Ok(Some(Heard::Message(Message::Leaving(leaving)))),
         }
     }
 

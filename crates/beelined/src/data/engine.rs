@@ -15,6 +15,9 @@
 
 mod choose;
 mod clients;
+mod compared;
+mod comparing;
+mod draining;
 mod inward;
 mod large;
 mod leaving;
@@ -90,7 +93,7 @@ pub struct Engine {
     /// Clients that have come and not spoken, with the time until which they may.
     silent: HashMap<RawFd, u64>,
     /// Clients refused, by verdict.
-    refusals: [u64; 8],
+    refusals: [u64; 9],
     hot: Vec<u64>,
     /// Connections of which something has come that is not acknowledged.
     owing: Vec<u64>,
@@ -111,6 +114,10 @@ pub struct Engine {
     place: place::Place,
     /// Whether this round asks rails for events that no descriptor has told.
     asks_for_events: bool,
+    /// What measures whether TCP is faster.
+    comparer: compared::Comparer,
+    /// The bridge is about to stop.
+    leaving: Option<state::Drain>,
     /// Whether a client was rung in the last round that found something.
     rang: bool,
 }
@@ -138,6 +145,7 @@ impl Engine {
     /// When the kernel gives no epoll set.
     pub fn new(parts: Parts) -> anyhow::Result<Engine> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot make an epoll set")?;
+        let (comparer, measure_port) = compared::Comparer::new(parts.tunables.compare_s != 0);
         let mut engine = Engine {
             tunables: parts.tunables,
             counts: Counts::default(),
@@ -157,7 +165,7 @@ impl Engine {
             closing: HashMap::new(),
             pulls: Table::default(),
             silent: HashMap::new(),
-            refusals: [0; 8],
+            refusals: [0; 9],
             hot: Vec::new(),
             owing: Vec::new(),
             waiting: Vec::new(),
@@ -172,8 +180,11 @@ impl Engine {
             few_cpus: std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() <= FEW_CPUS),
             place: place::Place::default(),
             asks_for_events: true,
+            comparer,
+            leaving: None,
             rang: false,
         };
+        engine.control.set_measure_port(measure_port);
         engine.watch(engine.door, EpollFlags::EPOLLIN, Tag::Door)?;
         let control = engine.control.as_fd().as_raw_fd();
         engine.watch(control, EpollFlags::EPOLLIN, Tag::Control)?;
@@ -238,6 +249,9 @@ impl Engine {
                 spin.news();
             }
             self.care();
+            if self.is_drained() {
+                return Ok(());
+            }
         }
     }
 
@@ -299,7 +313,7 @@ impl Engine {
     /// How long to sleep at most.
     fn sleep_time(&self) -> Duration {
         let control = Duration::from_nanos(self.control_due_ns.saturating_sub(self.now_ns));
-        let cares = self.door_rests || self.peers.iter().flatten().next().is_some();
+        let cares = self.door_rests || self.leaving.is_some() || self.peers.iter().flatten().next().is_some();
         let care = if cares { Duration::from_nanos(CARE_NS) } else { SLEEP_MAX };
         // A millisecond more than nothing: a deadline that has come is found by the next look.
         control.min(care).max(Duration::from_millis(1))
@@ -358,6 +372,7 @@ impl Engine {
         self.care_for_clients();
         self.care_for_links();
         self.care_for_retired();
+        self.care_for_comparisons();
     }
 
     /// Makes a connection hot.

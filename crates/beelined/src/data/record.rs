@@ -70,11 +70,13 @@ pub enum Refusal {
     NotYours = 2,
     /// No memory or descriptors for another connection.
     Full = 3,
+    /// The bridge is about to stop.
+    Leaving = 4,
 }
 
 impl Refusal {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::NoDoor, Self::NotYours, Self::Full].into_iter().find(|refusal| *refusal as u8 == byte)
+        [Self::NoDoor, Self::NotYours, Self::Full, Self::Leaving].into_iter().find(|refusal| *refusal as u8 == byte)
     }
 }
 

@@ -89,7 +89,7 @@ impl Tls {
 
 fn read_own(paths: &CertificatePaths) -> anyhow::Result<Certificate> {
     let path = paths.certificate.display();
-    let certificate = read_guarded(&paths.certificate, Private::No)
+    let certificate = read_guarded(&paths.certificate, Private::No, paths.user)
         .and_then(|text| Certificate::from_pem(&text))
         .with_context(|| format!("cannot use the certificate {path}"))?;
     if certificate.has_expired_at(SystemTime::now()) {
@@ -102,7 +102,7 @@ fn read_own(paths: &CertificatePaths) -> anyhow::Result<Certificate> {
 }
 
 fn read_key(paths: &CertificatePaths) -> anyhow::Result<PrivateKeyDer<'static>> {
-    read_guarded(&paths.key, Private::Yes)
+    read_guarded(&paths.key, Private::Yes, paths.user)
         .and_then(|text| key_from_pem(&text))
         .with_context(|| format!("cannot use the key {}", paths.key.display()))
 }

@@ -71,7 +71,7 @@ impl Trusted {
 }
 
 fn read_one(path: &Path) -> anyhow::Result<Certificate> {
-    let certificate = Certificate::from_pem(&read_guarded(path, Private::No)?)?;
+    let certificate = Certificate::from_pem(&read_guarded(path, Private::No, None)?)?;
     let wanted = file_name(&certificate.name);
     if path.file_name().is_none_or(|name| name != wanted.as_str()) {
         bail!("it is the certificate of `{}` and should be called {wanted}", certificate.name);

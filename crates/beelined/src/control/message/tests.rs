@@ -26,6 +26,7 @@ fn frames() -> Vec<Frame> {
             speaks_for: vec!["10.0.0.0/24".parse().unwrap()],
             rails: vec![rail(1), rail(2)],
             token: Token::from_bytes([0xa5; 32]),
+            measure_port: 7,
         }),
         Frame::Ping(Ping { n: 1 }),
         Frame::Pong(Ping { n: 1 }),

@@ -13,6 +13,7 @@ fn hello() -> Frame {
         speaks_for: vec!["10.0.0.2".parse().unwrap()],
         rails: Vec::new(),
         token: Token::from_bytes([1; 32]),
+        measure_port: 7,
     })
 }
 
@@ -68,8 +69,8 @@ fn another_version_is_told_whatever_else_its_hello_holds() {
     let now = Instant::now();
     let mut session = Session::new(now, TIMEOUT);
     let mut out = Vec::new();
-    frame::write(&mut out, br#"{"hello":{"version":2,"cookies":[]}}"#);
-    assert!(matches!(hear(&mut session, &out, now), Err(End::Version(2))));
+    frame::write(&mut out, br#"{"hello":{"version":3,"cookies":[]}}"#);
+    assert!(matches!(hear(&mut session, &out, now), Err(End::Version(3))));
 }
 
 #[test]

@@ -72,6 +72,7 @@ impl Host {
                 certificate: path("own.crt"),
                 key: path("own.key"),
                 trusted: path("trusted"),
+                user: None,
             }),
             Some(address) => Identity::Insecure { addresses: vec![address.parse().unwrap()] },
         };
@@ -286,6 +287,7 @@ pub fn hello(speaks_for: &str) -> Frame {
         speaks_for: vec![speaks_for.parse().unwrap()],
         rails: Vec::new(),
         token: Token::from_bytes([1; 32]),
+        measure_port: 7,
     })
 }
 

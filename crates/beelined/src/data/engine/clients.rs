@@ -13,6 +13,7 @@ use super::super::losses::Losses;
 use super::super::quota::Exhausted;
 use super::super::record::{Record, Refusal};
 use super::choose::Moment;
+use super::compared::MEASURED;
 use super::{Engine, Entry, Tag};
 use crate::log;
 
@@ -21,7 +22,7 @@ const SILENCE_NS: u64 = 1_000_000_000;
 /// How many such clients there may be.
 const SILENT_MAX: usize = 1024;
 /// How long a client waits at most (`PATIENCE_NS` of the library's `bridged.rs`).
-const PATIENCE_NS: u64 = 500_000_000;
+pub(super) const PATIENCE_NS: u64 = 500_000_000;
 /// Clients taken in at a time.
 const CLIENTS_PER_LOOK: usize = 64;
 
@@ -98,6 +99,12 @@ impl Engine {
         if self.peers.get(index).and_then(Option::as_ref).is_none_or(|peer| peer.links.is_empty()) {
             return self.refuse(lane, Verdict::NoRail);
         }
+        if self.leaving.is_some() || self.peers.get(index).and_then(Option::as_ref).is_some_and(|peer| peer.leaves) {
+            return self.refuse(lane, Verdict::Leaving);
+        }
+        if self.is_slower(index, server) {
+            return self.refuse(lane, Verdict::Slower);
+        }
         let cpu = lane.peer_cpu();
         match self.enter(name, lane, index, Stage::Asked, 0, cpu) {
             Ok(number) => {
@@ -120,7 +127,7 @@ impl Engine {
     }
 
     /// Enters a connection in the table and watches its anchor.
-    fn enter(
+    pub(super) fn enter(
         &mut self,
         name: ConnName,
         lane: LaneEnd,
@@ -156,6 +163,7 @@ impl Engine {
                 losses: Losses::default(),
                 ask_again: false,
                 answer_again: false,
+                probe: name.server.address() == MEASURED,
                 accepted: stage == Stage::Open,
                 in_flight: 0,
                 waits: false,
@@ -224,7 +232,9 @@ impl Engine {
         }
         match self.serve(peer, from, window, client, server) {
             Ok(number) => {
-                self.counts.accepted = self.counts.accepted.saturating_add(1);
+                if server != MEASURED {
+                    self.counts.accepted = self.counts.accepted.saturating_add(1);
+                }
                 self.rang = true;
                 self.theirs.insert((peer, from), number);
                 if let Some(entry) = self.connections.get_mut(number) {
@@ -256,15 +266,13 @@ impl Engine {
         if !plausible || !self.control.speaks_for(id, client.ip()) {
             return Err(Refusal::NotYours);
         }
-        let lane = bridge::connect_for(client.into(), server.into()).map_err(|reason| match reason {
-            Reason::NotLocal => Refusal::NotYours,
-            Reason::MemoryShort
-            | Reason::DescriptorsShort
-            | Reason::MapFailed
-            | Reason::AddressInUse
-            | Reason::DoorFull => Refusal::Full,
-            _ => Refusal::NoDoor,
-        })?;
+        if self.leaving.is_some() {
+            return Err(Refusal::Leaving);
+        }
+        let lane = match server == MEASURED {
+            true => self.serve_measuring(),
+            false => bridge::connect_for(client.into(), server.into()).map_err(refusal_for),
+        }?;
         let name = ConnName { client: client.into(), server: server.into() };
         // Even where a quick server has shown its CPU already, the client's choice is one for both (rule 5 of `choose`).
         self.enter(name, lane, peer, Stage::Open, window, None).map_err(|lane| {
@@ -281,7 +289,9 @@ impl Engine {
         if entry.connection.stage == Stage::Asked {
             entry.connection.opened(from, window);
             entry.ask_again = false;
-            self.counts.opened = self.counts.opened.saturating_add(1);
+            if !entry.probe {
+                self.counts.opened = self.counts.opened.saturating_add(1);
+            }
             self.rang = true;
             self.follow(to, rail);
         }
@@ -294,6 +304,7 @@ impl Engine {
             Refusal::NoDoor => Verdict::NoDoor,
             Refusal::NotYours => Verdict::Rejected,
             Refusal::Full => Verdict::Full,
+            Refusal::Leaving => Verdict::Leaving,
         };
         if self.connections.get(to).is_some_and(|entry| entry.connection.stage == Stage::Asked) {
             self.drop_asked(to, verdict);
@@ -307,10 +318,13 @@ impl Engine {
         bridge::answer(lane.anchor(), verdict);
         // Bytes that overtook the answer may have made the ring known to a network card: the usual way out waits for that.
         entry.connection.give_up();
+        let is_probe = entry.probe;
         self.rang = true;
-        self.count_refusal(verdict);
+        if !is_probe {
+            self.count_refusal(verdict);
+        }
         self.heat(number);
-        if self.finish(number) {
+        if self.finish(number) && !is_probe {
             self.counts.closed = self.counts.closed.saturating_sub(1);
         }
     }
@@ -333,6 +347,19 @@ impl Engine {
         for number in late {
             self.drop_asked(number, Verdict::NoRail);
         }
+    }
+}
+
+/// Why a server of this host is not reached.
+fn refusal_for(reason: Reason) -> Refusal {
+    match reason {
+        Reason::NotLocal => Refusal::NotYours,
+        Reason::MemoryShort
+        | Reason::DescriptorsShort
+        | Reason::MapFailed
+        | Reason::AddressInUse
+        | Reason::DoorFull => Refusal::Full,
+        _ => Refusal::NoDoor,
     }
 }
 

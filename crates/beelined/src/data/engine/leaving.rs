@@ -41,11 +41,21 @@ impl Engine {
         if self.theirs.get(&key) == Some(&number) {
             self.theirs.remove(&key);
         }
-        let peer = entry.peer;
+        let (peer, probe) = (entry.peer, entry.probe);
+        let (there, back) = entry.connection.bytes();
+        let (server, age_ns) = (entry.name.server.address(), self.now_ns.saturating_sub(entry.since_ns));
+        let is_client_s = !entry.accepted && !probe;
+        if let Some(Some(peer)) = self.peers.get_mut(peer)
+            && is_client_s
+        {
+            peer.compared.ledger.ended(server, there, back, age_ns);
+        }
         self.settle(number, None);
         self.leave_room(peer);
         self.connections.remove(number);
-        self.counts.closed = self.counts.closed.saturating_add(1);
+        if !probe {
+            self.counts.closed = self.counts.closed.saturating_add(1);
+        }
         true
     }
 

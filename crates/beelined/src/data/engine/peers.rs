@@ -4,8 +4,9 @@ use std::collections::{HashMap, VecDeque};
 
 use super::super::quota::Quota;
 use super::super::shares::Shares;
+use super::compared::Compared;
 use super::{Engine, NO_PEER, OfferedRail, Peer};
-use crate::control::message::{self, LinkDown, Message};
+use crate::control::message::{self, Leaving, LinkDown, Message};
 use crate::control::{PeerId, PeerUp};
 use crate::log;
 
@@ -25,6 +26,8 @@ impl Engine {
             asked: HashMap::new(),
             stillborn: VecDeque::new(),
             refused: 0,
+            compared: Compared::new(up.address.ip(), up.measure_port),
+            leaves: false,
         };
         let index = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
         if index == self.peers.len() {
@@ -32,6 +35,10 @@ impl Engine {
         }
         if let Some(place) = self.peers.get_mut(index) {
             *place = Some(peer);
+        }
+        self.expect_measuring(up.peer, up.address.ip());
+        if self.leaving.is_some() {
+            self.control.send(up.peer, Message::Leaving(Leaving {}));
         }
         self.offered(index, up.rails);
     }
@@ -47,6 +54,7 @@ impl Engine {
     }
 
     pub(super) fn peer_down(&mut self, id: PeerId, why: &str) {
+        self.expect_no_measuring(id);
         let Some(index) = self.peer_index(id) else { return };
         if let Some(Some(peer)) = self.peers.get(index) {
             log::line(format_args!("peer {} is gone: {why}", peer.name));
@@ -80,6 +88,12 @@ impl Engine {
         let Some(index) = self.peer_index(id) else { return };
         match message {
             Message::Rails(rails) => self.offered(index, rails.rails),
+            Message::Leaving(Leaving {}) => {
+                if let Some(Some(peer)) = self.peers.get_mut(index) {
+                    log::line(format_args!("peer {} is about to stop, and takes no new connections", peer.name));
+                    peer.leaves = true;
+                }
+            }
             Message::LinkDown(LinkDown { link, why }) => {
                 let known = self
                     .links

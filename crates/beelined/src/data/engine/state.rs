@@ -74,6 +74,10 @@ pub(super) struct Peer {
     pub(super) asked: HashMap<(usize, u32), super::reach::Question>,
     /// Links that were given up before both ends knew of them, the newest last.
     pub(super) stillborn: VecDeque<LinkId>,
+    /// Whether TCP to it is faster.
+    pub(super) compared: super::compared::Compared,
+    /// It is about to stop.
+    pub(super) leaves: bool,
     /// Connections refused by it, and by us.
     pub(super) refused: u64,
 }
@@ -120,6 +124,8 @@ pub(super) struct Entry {
     /// The peer's answer, or our question, may have been lost with a link.
     pub(super) ask_again: bool,
     pub(super) answer_again: bool,
+    /// It measures the way, and is nobody's.
+    pub(super) probe: bool,
     /// The peer has opened it.
     pub(super) accepted: bool,
     /// Operations in flight from and to the rings, and reads that wait for their turn.
@@ -146,6 +152,16 @@ pub(super) struct Pull {
     pub(super) link: LinkId,
     /// One of them was not done at all.
     pub(super) failed: bool,
+}
+
+/// A drain that has begun.
+pub(super) struct Drain {
+    pub(super) since_ns: u64,
+    pub(super) told_ns: u64,
+    /// The last look at how far it is.
+    pub(super) looked_ns: u64,
+    /// Since when there has been no connection; 0 while there is one.
+    pub(super) empty_ns: u64,
 }
 
 /// What was counted since the start.

@@ -21,7 +21,14 @@ impl Engine {
             uptime_s: self.started.elapsed().as_secs(),
             rails: rails.collect(),
             links: self.links.iter().flatten().map(|link| self.link_status(link)).collect(),
-            connections: self.connections.iter().map(|(_, entry)| self.connection_status(entry)).collect(),
+            connections: self
+                .connections
+                .iter()
+                .filter(|(_, entry)| !entry.probe)
+                .map(|(_, entry)| self.connection_status(entry))
+                .collect(),
+            paths: self.path_statuses(),
+            draining: self.draining(),
             refusals: self.refusals_by_reason(),
             totals: self.counts.by_name(),
             share: self.share.medians(),
@@ -84,7 +91,15 @@ impl Engine {
     }
 
     fn refusals_by_reason(&self) -> Counts {
-        let verdicts = [Verdict::NoPeer, Verdict::NoDoor, Verdict::NoRail, Verdict::Full, Verdict::Rejected];
+        let verdicts = [
+            Verdict::NoPeer,
+            Verdict::NoDoor,
+            Verdict::NoRail,
+            Verdict::Full,
+            Verdict::Rejected,
+            Verdict::Slower,
+            Verdict::Leaving,
+        ];
         let count = |verdict: Verdict| self.refusals.get(usize::from(verdict.byte())).copied().unwrap_or(0);
         REFUSALS.iter().zip(verdicts).map(|(name, verdict)| ((*name).to_owned(), count(verdict))).collect()
     }

@@ -25,7 +25,7 @@ fn be_alone() {
 
 /// An engine with this host's rails, and its door, at which nobody knocks.
 fn engine() -> (Engine, OwnedFd) {
-    let text = "name = 'a-1'\nlisten = ['127.0.0.1:0']\ninsecure = true\naddresses = ['198.51.100.1']\n";
+    let text = "name = 'a-1'\nlisten = ['127.0.0.1:0']\ninsecure = true\naddresses = ['198.51.100.1']\n[rails]\nallow = [{ provider = 'tcp' }]\n";
     let config = Config::parse("test", text).unwrap();
     let control = Control::new(&config, Instant::now()).unwrap();
     let door: OwnedFd = std::os::unix::net::UnixStream::pair().unwrap().0.into();
