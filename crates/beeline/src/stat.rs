@@ -4,6 +4,8 @@
 mod absent;
 mod bridge;
 mod collect;
+mod containers;
+pub mod namespaces;
 mod process;
 mod table;
 mod terminal;
