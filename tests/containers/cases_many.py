@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import time
 
 from cases_basic import lanes_mapped
@@ -31,6 +32,7 @@ def many_that_come_and_go():
     before = pods.agent_descriptors()
     world = pods.switched(COUNT + PASSING)
     staying, passing = world[:COUNT], world[COUNT:]
+    introduce(staying)
     # All are started before any is asked for its port.
     served = [(pod, pod.app("serve", "any", pod.address)) for pod in staying]
     places = [f"{pod.address}:{server.line()}" for pod, server in served]
@@ -68,6 +70,17 @@ def many_that_come_and_go():
     idle = ticks(pods.agent.pid) - began
     note(f"agent: {resident} KiB, {idle} ticks of 10 ms in five seconds of rest")
     assert resident < 50_000 and idle <= 5
+
+
+def introduce(pods):
+    """Tells each namespace its neighbours' link addresses: all namespaces of a host share one table of those that are found out, of 1024."""
+    link = lambda index: f"02:00:00:00:{index // 256:02x}:{index % 256:02x}"
+    for index, pod in enumerate(pods):
+        others = {(index + sign * step) % len(pods) for step in NEIGHBOURS for sign in (1, -1)} - {index}
+        lines = [f"link set eth0 address {link(index)}"]
+        lines += [f"neigh replace {pods[other].address} lladdr {link(other)} dev eth0 nud permanent" for other in others]
+        done = subprocess.run(["ip", "-n", pod.name, "-batch", "-"], input="\n".join(lines), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 class Passing:

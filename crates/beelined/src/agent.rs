@@ -67,7 +67,9 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     raise_limit();
     // Before anybody can ask.
     let prover = Prover::new().inspect_err(|error| {
-        log::line(format_args!("nobody can meet: this kernel does not let the agent see which sockets are one connection: {error}"));
+        log::line(format_args!(
+            "nobody can meet: this kernel does not let the agent see which sockets are one connection: {error}"
+        ));
     });
     let listener = open(Path::new(SOCKET))?;
     let ours = identity(SOCKET);

@@ -84,9 +84,8 @@ impl Waiting {
     /// All who wait at a place for offers older than this one do so no more; all, if there is none.
     pub fn take_before(&mut self, place: u32, oldest: Option<u64>) -> Vec<(Pair, Asked)> {
         let there = self.at.get(&place).into_iter().flatten().copied();
-        let is_over = |pair: &Pair| {
-            self.by_pair.get(pair).is_some_and(|asked| oldest.is_none_or(|oldest| asked.newest < oldest))
-        };
+        let is_over =
+            |pair: &Pair| self.by_pair.get(pair).is_some_and(|asked| oldest.is_none_or(|oldest| asked.newest < oldest));
         let there: Vec<Pair> = there.filter(is_over).collect();
         there.into_iter().filter_map(|pair| self.take(pair).map(|asked| (pair, asked))).collect()
     }

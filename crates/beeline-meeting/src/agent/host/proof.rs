@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use program::{FOUND, FLOWS, NUMBERS, PACKET, STATE, TOKEN, TUPLE, TUPLE_BYTES, TUPLE_V4, TUPLE_V6};
+use program::{FLOWS, FOUND, NUMBERS, PACKET, STATE, TOKEN, TUPLE, TUPLE_BYTES, TUPLE_V4, TUPLE_V6};
 
 /// `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT`.
 const ESTABLISHED: u32 = 1;
