@@ -36,7 +36,7 @@ test: deps-test
 	ci/test.sh
 
 test-containers: deps-containers all
-	tests/containers/run.py
+	tests/containers/run.py --pods 200
 
 test-rdma: deps-rdma
 	tests/rdma/all.sh

@@ -272,6 +272,34 @@ def duplex(address, port, up, down, count="1"):
     say(seconds=seconds, megabytes_per_second=(up + down) * count / seconds / 1e6, pause=max(pauses))
 
 
+def among(up, down, *places):
+    """Connections to several servers, all open at once, and then both directions of each at once when that is asked for."""
+    socks = []
+    for place in places:
+        address, port = place.rsplit(":", 1)
+        socks.append(socket.create_connection((address, int(port)), timeout=60))
+        socks[-1].settimeout(None)
+    say(open=len(socks))
+    assert sys.stdin.readline(), "nobody goes on"
+    failures = []
+
+    def one(index, sock):
+        seed = 2000 + 2 * index
+        try:
+            sock.sendall(f"duplex {up} {down} {seed}\n".encode())
+            talk(sock, int(up), int(down), seed)
+        except (OSError, EOFError, ValueError, AssertionError) as error:
+            failures.append(f"{places[index]}: {error!r}")
+
+    threads = [threading.Thread(target=one, args=each) for each in enumerate(socks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[:5]
+    say(good=len(socks))
+
+
 def pipelined(address, port, messages, size):
     """Many small messages without waiting for answers."""
     messages, size = int(messages), int(size)

@@ -23,19 +23,24 @@ def equal_addresses_at_once():
     servers = [pair[1].app("serve_at", pair[1].address, 7000) for pair in (first, second)]
     for server in servers:
         server.line()
-    clients = [pair[0].app("many", pair[1].address, 7000, 60) for pair in (first, second)]
-    for client in clients:
-        client.facts()
-    why = [pods.reasons(client) for client in clients]
-    for _ in range(2):
+    # One that is kept from its CPU for too long leaves the next ones to TCP for a while.
+    for _ in range(6):
+        clients = [pair[0].app("many", pair[1].address, 7000, 60) for pair in (first, second)]
         for client in clients:
-            client.say("on")
-    for client in clients:
-        client.finish()
-    # Each server has the clients of its own network, and no other.
-    counts = [pods.lanes(server) for server in servers]
-    note(f"{counts} lanes of 60 each")
-    assert all(20 <= count <= 60 for count in counts), (counts, why)
+            client.facts()
+        why = [pods.reasons(client) for client in clients]
+        for _ in range(2):
+            for client in clients:
+                client.say("on")
+        for client in clients:
+            client.finish()
+        # Each server has the clients of its own network, and no other.
+        counts = [pods.lanes(server) for server in servers]
+        note(f"{counts} lanes")
+        if all(count >= 20 for count in counts):
+            break
+        time.sleep(4)
+    assert all(count >= 20 for count in counts), (counts, why)
     for pair in (first, second):
         pair[0].app("duplex", pair[1].address, 7000, 3_000_000, 3_000_000).finish()
     # Who has no server of its own reaches nobody, though there is one at that address elsewhere.
@@ -146,23 +151,26 @@ def masquerading_meets_too():
     assert pods.lanes(server) >= 2, pods.reasons(server)
 
 
-@case(120)
+@case(300)
 def agent_killed_during_transfers():
-    """The agent is killed fifty times while bytes flow and connections are made; none is lost, and lanes come back."""
+    """The agent is killed a hundred times while bytes flow and connections are made; none is lost, and lanes come back."""
     pods = Pods()
     p0, p1 = pods.switched(2)
     server, port = p0.serve()
-    stream = p1.app("duplex", p0.address, port, 1_500_000_000, 1_500_000_000, 2)
-    maker = p1.app("makes", p0.address, port, 25)
+    stream = p1.app("duplex", p0.address, port, 3_000_000_000, 3_000_000_000, 2)
+    maker = p1.app("makes", p0.address, port, 50)
     chance = random.Random(7)
-    for _ in range(50):
+    for _ in range(100):
         time.sleep(chance.random() * 0.3)
         pods.stop_agent(signal.SIGKILL)
+        # Those that are made now go by TCP.
+        time.sleep(chance.random() * 0.1)
         pods.start_agent()
+    assert stream.process.poll() is None, "the stream was over too early"
     facts = maker.facts()
     note(f"{facts['made']} connections, the longest took {facts['longest'] * 1000:.0f} ms; {pods.lanes(server)} lanes")
     assert facts["failures"] == [], facts["failures"]
-    stream.finish(100)
+    stream.finish(200)
     time.sleep(4.5)
     before = pods.lanes(server)
     for _ in range(8):

@@ -2,11 +2,12 @@
 
 import json
 import os
+import shutil
 import statistics
 import sys
 
 from pods import Pods
-from world import case, note
+from world import Skip, case, note, until
 
 ROUNDS = int(os.environ.get("ROUNDS", 5))
 APP = __file__.replace("cases_bench.py", "bench.py")
@@ -35,13 +36,46 @@ def told(what, unit, values):
          f"{values['one']:.2f} in one namespace ({values['lane'] / values['one']:.2f} of it)")
 
 
-@case(280)
-def bench_veth():
-    """8 B ping-pong, streams and connects over a veth pair."""
-    pods = Pods()
-    a, b = pods.pair()
+def all_of(pods, a, b):
     told("8 B round trip", "us", measured(pods, a, b, "pingpong", 20_000))
     told("64 KiB sends", "GB/s", measured(pods, a, b, "stream", 65536, 20_000))
     told("connect, 1 B, close", "us", measured(pods, a, b, "connects", 300))
     every = measured(pods, a, b, "connects", 300, options=("bridge_short_lived=on",))
     told("the same with a lane each time", "us", every)
+
+
+@case(280)
+def bench_veth():
+    """8 B ping-pong, streams and connects over a veth pair."""
+    pods = Pods()
+    all_of(pods, *pods.pair())
+
+
+@case(280)
+def bench_switched():
+    """The same over a Linux bridge with two veth pairs."""
+    pods = Pods()
+    all_of(pods, *pods.switched(2))
+
+
+@case(280)
+def bench_redis():
+    """Redis over a Linux bridge: one client, fifty, and fifty with sixteen requests at a time."""
+    if not shutil.which("redis-server"):
+        raise Skip("there is no `redis-server`")
+    pods = Pods()
+    a, b = pods.switched(2)
+    for name, count, how in (("1 client", 20_000, ("-c", 1)), ("50 clients", 100_000, ("-c", 50)),
+                             ("50 clients, pipeline 16", 400_000, ("-c", 50, "-P", 16))):
+        rates = {"lane": [], "tcp": [], "one": []}
+        for _ in range(ROUNDS):
+            for kind, client, beeline in (("lane", a, True), ("tcp", a, False), ("one", b, True)):
+                server = b.run("redis-server", "--port", 6379, "--save", "", "--protected-mode", "no", "--bind", "0.0.0.0",
+                               beeline=beeline)
+                until(lambda: "Ready" in server.line(), 10, "Redis")
+                done = client.run("redis-benchmark", "-h", b.address, "-n", count, "-t", "get", "--csv", *how, beeline=beeline)
+                rates[kind].append(float(done.finish().splitlines()[-1].split(",")[1].strip('"')) / 1000)
+                if kind == "lane":
+                    assert pods.lanes(server) > 0, pods.reasons(server)
+                server.kill()
+        told(f"Redis GET, {name}", "k/s", {kind: statistics.median(values) for kind, values in rates.items()})

@@ -27,11 +27,13 @@ def question(kind, one=None, two=None, socket_=0, version=VERSION):
 class Liar:
     """Speaks with the agent by hand, from the network namespace of a pod."""
 
-    def __init__(self, pod=None):
+    def __init__(self, pod=None, user=0):
         make = lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket = within(pod, make) if pod else make()
         self.socket.settimeout(3)
+        os.seteuid(user)
         self.socket.connect(str(SOCKET))
+        os.seteuid(0)
 
     def ask(self, message, *descriptors):
         self.tell(message, *descriptors)
@@ -68,9 +70,9 @@ def announce(pod, address):
     assert liar.ask(question(HAIL))[0] == DONE
 
 
-def made_offer(a, destination, confirms=DONE):
+def made_offer(a, destination, confirms=DONE, user=0):
     """An offer by hand: its TCP socket, connected, the client's end of the lane, and the carrier."""
-    liar = Liar(a)
+    liar = Liar(a, user)
     code, fds = liar.ask(question(QUERY, destination))
     assert code == LIKELY, code
     mine = socket.socket(fileno=fds[0])
@@ -205,6 +207,47 @@ def who_connects_by_hand_gets_nobodys_lane():
         assert code == UNPROVED and not fds
     me.close()
     client.kill()
+
+
+@case()
+def a_lent_carrier_speaks_for_nobody():
+    """A carrier speaks for the process that has connected it, and for its user: not for who has a copy, nor for what that becomes."""
+    pods = Pods()
+    a, b = pods.pair()
+    listener = within(b, lambda: socket.create_server((b.address, 7000)))
+    there = (b.address, 7000)
+    announce(b, there)
+
+    def told(body):
+        """What a child tells that runs `body`."""
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(writing, str(body()).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        answer = os.read(reading, 100).decode()
+        os.close(reading)
+        os.waitpid(child, 0)
+        return answer
+
+    # The child speaks on its parent's carrier, of the parent's own socket.
+    tcp, mine, liar = made_offer(a, there, confirms=None)
+    accepted = listener.accept()[0]
+    assert told(lambda: confirm(liar, tcp)) == str(REFUSED)
+    assert asked(b, accepted)[0] == NONE and mine.recv(1) == b""
+
+    def becomes(*ids):
+        """A client of nobody's that is somebody else, wholly or in part, when the agent looks."""
+        tcp, mine, liar = made_offer(a, there, confirms=None, user=65534)
+        os.setresuid(*ids)
+        return confirm(liar, tcp)
+
+    for ids, says in (((65534, 65534, 0), UNPROVED), ((65534, 0, 65534), UNPROVED), ((0, 0, 0), UNPROVED),
+                      ((65534, 65534, 65534), DONE), ((0, 65534, 65534), DONE)):
+        assert told(lambda: becomes(*ids)) == str(says), ids
 
 
 @case()

@@ -149,6 +149,12 @@ class Pods:
         counters = self.about(program)["counters"]
         return counters["connections_accelerated_client"] + counters["connections_accelerated_server"]
 
+    def all_lanes(self, program):
+        """The same, by what the program's own file says: without a look at all others."""
+        known = json.loads(shell(BEELINE, "stat", "--json", str(program.pid)))["processes"]
+        counters = known[0]["counters"] if known else {}
+        return sum(counters.get(f"connections_accelerated_{role}", 0) for role in ("client", "server"))
+
     def reasons(self, program):
         return {cause["name"]: cause["count"] for cause in self.about(program)["reasons"]}
 

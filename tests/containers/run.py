@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lanes between network namespaces of one host, through the host's agent.
 
-    tests/containers/run.py [NAME...] [--jobs N] [--list] [--bench]      BEELINE=path/to/beeline to test another build
+    tests/containers/run.py [NAME...] [--jobs N] [--pods N] [--list] [--bench]   BEELINE=path/to/beeline to test another build
 
 Cases are the functions marked `@case` in cases_*.py, and run like those of the bridge (tests/bridge/run.py): each in namespaces
 of its own. They need Linux, `ip`, and root; without, nothing is run, and that is said. What a case needs beyond that (`nft`,
@@ -53,10 +53,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--pods", type=int, default=16, help="namespaces of the case with many (16; 200 for the whole of it)")
     parser.add_argument("--bench", action="store_true", help="measure, instead of testing")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    os.environ.setdefault("PODS", str(options.pods))
     for file in sorted(HERE.glob("cases_*.py")):
         importlib.import_module(file.stem)
     if options.inside:

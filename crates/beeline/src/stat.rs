@@ -4,6 +4,8 @@
 pub mod absent;
 mod bridge;
 pub mod collect;
+mod containers;
+pub mod namespaces;
 pub mod process;
 mod table;
 mod terminal;

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use beeline_meeting::agent::host::Prover;
+use beeline_meeting::agent::host::{self as agent, Prover};
 use beeline_wire::agent::{PAGE, Question, SOCKET};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::signal::{SigSet, Signal};
@@ -66,9 +66,10 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     mask.thread_block().context("cannot block signals")?;
     raise_limit();
     // Before anybody can ask.
-    let prover = Prover::new().inspect_err(|errno| {
-        let error = std::io::Error::from_raw_os_error(errno.0);
-        log::line(format_args!("nobody can meet: this kernel does not let the agent use bpf(2): {error}"));
+    let prover = Prover::new().inspect_err(|error| {
+        log::line(format_args!(
+            "nobody can meet: this kernel does not let the agent see which sockets are one connection: {error}"
+        ));
     });
     let listener = open(Path::new(SOCKET))?;
     let ours = identity(SOCKET);
@@ -133,6 +134,8 @@ fn open(path: &Path) -> anyhow::Result<OwnedFd> {
         _ => {}
     }
     let listener = new()?;
+    // Where the kernel has an accepted socket begin with what its listener has; others are told when they are accepted.
+    agent::name_senders(listener.as_raw_fd()).map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
     bind(listener.as_raw_fd(), &address).with_context(|| format!("cannot open {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
     listen(&listener, Backlog::new(BACKLOG)?)?;

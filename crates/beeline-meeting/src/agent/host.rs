@@ -1,6 +1,7 @@
 //! What the host's agent needs of this crate (`docs/design/0008-namespaces.md`): messages with descriptors, the page, what strangers
 //! hold, and the proof of which connection that is an end of.
 
+mod process;
 mod proof;
 
 use std::os::fd::AsRawFd;
@@ -8,7 +9,7 @@ use std::os::fd::AsRawFd;
 use beeline_wire::DoorName;
 
 pub use self::proof::{End, Pair, Prover};
-pub use super::message::{Came, receive, send};
+pub use super::message::{Came, name_senders, receive, send};
 pub use super::page::Page;
 pub use beeline_guest::Errno;
 
@@ -45,20 +46,34 @@ pub fn holder_of(carrier: i32) -> Option<(u32, u64)> {
     Some((found.uid, kernel::namespace(carrier)?))
 }
 
+/// Whether a message that came over a carrier is of the very process that has connected it: others may have a copy of the carrier.
+#[must_use]
+pub fn is_its_own(carrier: i32, sender: Option<i32>) -> bool {
+    let maker: Result<libc::ucred, Errno> = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED);
+    maker.is_ok_and(|maker| maker.pid != 0 && sender == Some(maker.pid))
+}
+
 /// What the process that has connected a carrier has under a number of its own (pidfd_getfd(2)). To be closed with [`close`].
+/// Only while that process is still wholly its user's: it may have executed a program that is another's.
 ///
 /// # Errors
-/// `EBADF` for nothing; `ESRCH` for a process that has ended; `EPERM` without the power to; `ENOPROTOOPT` before Linux 6.5.
+/// `EBADF` for nothing; `ESRCH` for a process that has ended; `EACCES` for one that is not that user's any more; `EPERM` without the power
+/// to; `ENOPROTOOPT` before Linux 6.5.
 pub fn taken_from(carrier: i32, number: u32) -> Result<i32, Errno> {
-    use std::os::fd::FromRawFd;
     const PIDFD_GETFD: libc::c_long = 438;
-    let process: i32 = kernel::getsockopt(carrier, libc::SOL_SOCKET, SO_PEERPIDFD)?;
-    // SAFETY: made just now, and nobody else's.
-    let process = unsafe { std::os::fd::OwnedFd::from_raw_fd(process) };
+    let maker: libc::ucred = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
+    let process = own(kernel::getsockopt(carrier, libc::SOL_SOCKET, SO_PEERPIDFD)?);
     // SAFETY: plain numbers.
     let taken =
         unsafe { beeline_shm::sys::call(PIDFD_GETFD, [process.as_raw_fd() as usize, number as usize, 0, 0, 0, 0]) }?;
-    Ok(taken as i32)
+    // In this order: what it has taken on since, it has not had when the descriptor was taken.
+    match process::is_wholly_of(process.as_raw_fd(), maker.pid, maker.uid) {
+        Ok(true) => Ok(taken as i32),
+        other => {
+            close(taken as i32);
+            Err(other.err().unwrap_or(Errno(libc::EACCES)))
+        }
+    }
 }
 
 /// Closes a descriptor that a stranger has sent. May block for as long as that one likes.

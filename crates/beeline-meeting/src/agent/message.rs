@@ -20,6 +20,10 @@ const fn control_bytes(descriptors: usize) -> usize {
     unsafe { libc::CMSG_SPACE((descriptors * size_of::<i32>()) as u32) as usize }
 }
 
+/// Room for who has sent a message.
+// SAFETY: computes a size from a small number.
+const SENDER_BYTES: usize = unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) as usize };
+
 fn header<const N: usize>(part: &mut libc::iovec, control: &mut Control<N>, length: usize) -> libc::msghdr {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -63,6 +67,16 @@ pub struct Came {
     pub descriptor: Option<i32>,
     /// Whether there were more descriptors, or some that found no room.
     pub strange: bool,
+    /// The process that has sent it, by the kernel's word, where this end has asked for that ([`name_senders`]).
+    pub sender: Option<i32>,
+}
+
+/// Asks the kernel to say of each message that comes who has sent it.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn name_senders(fd: i32) -> Result<(), Errno> {
+    kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, &1i32).map(|_| ())
 }
 
 /// Takes a message without waiting. Descriptors beyond the one that may come are given to `surplus`.
@@ -71,13 +85,13 @@ pub struct Came {
 /// Those of recvmsg(2).
 pub fn receive(fd: i32, bytes: &mut [u8], mut surplus: impl FnMut(i32)) -> Result<Came, Errno> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>(MaybeUninit::uninit());
-    let mut message = header(&mut part, &mut control, control_bytes(RIGHTS_MAX));
+    let mut control = Control::<{ control_bytes(RIGHTS_MAX) + SENDER_BYTES }>(MaybeUninit::uninit());
+    let mut message = header(&mut part, &mut control, control_bytes(RIGHTS_MAX) + SENDER_BYTES);
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: iovec, buffer and control space are live and of the lengths given.
     let length = unsafe { kernel::recvmsg(fd, &mut message, flags) }?;
-    let mut came =
-        Came { length, descriptor: None, strange: message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0 };
+    let strange = message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
+    let mut came = Came { length, descriptor: None, strange, sender: None };
     // SAFETY: the kernel filled in the control data of this message; the walk stays within it.
     unsafe {
         let mut next = libc::CMSG_FIRSTHDR(&raw const message);
@@ -94,6 +108,9 @@ pub fn receive(fd: i32, bytes: &mut [u8], mut surplus: impl FnMut(i32)) -> Resul
                         surplus(descriptor);
                     }
                 }
+            }
+            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_CREDENTIALS {
+                came.sender = Some(libc::CMSG_DATA(next).cast::<libc::ucred>().read_unaligned().pid);
             }
             next = libc::CMSG_NXTHDR(&raw const message, next);
         }
@@ -148,5 +165,18 @@ mod tests {
         }
         drop(one);
         assert_eq!(receive(two.as_raw_fd(), &mut bytes, |_| ()).unwrap().length, 0);
+    }
+
+    #[test]
+    fn who_has_sent_a_message_is_known_to_who_has_asked_for_it() {
+        let (one, two) = socketpair();
+        let mut bytes = [0; 8];
+        send(one.as_raw_fd(), b"x", None).unwrap();
+        assert_eq!(receive(two.as_raw_fd(), &mut bytes, |_| ()).unwrap().sender, None);
+        name_senders(two.as_raw_fd()).unwrap();
+        send(one.as_raw_fd(), b"x", Some(one.as_raw_fd())).unwrap();
+        let came = receive(two.as_raw_fd(), &mut bytes, |_| ()).unwrap();
+        assert_eq!((came.sender, came.strange), (Some(std::process::id() as i32), false));
+        let _ = beeline_shm::sys::close(came.descriptor.unwrap());
     }
 }

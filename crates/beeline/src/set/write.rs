@@ -60,6 +60,9 @@ fn write_own(file: &File, open: &OpenConnection, setting: &Setting, word: u64) -
 
 /// The file, if it is that process's still.
 fn open_file(process: &Process) -> io::Result<File> {
+    if process.file.as_os_str().is_empty() {
+        return Err(io::Error::other("it runs in a container; `beeline set` has to be said there"));
+    }
     let file = OpenOptions::new()
         .read(true)
         .write(true)

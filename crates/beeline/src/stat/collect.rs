@@ -6,7 +6,8 @@
 //! 2. A file is stale when its process is gone: no process has that number, or the one that has it
 //!    started at another time. Of another pid namespace nothing can be said by numbers; there a file is stale when
 //!    its process had it locked and it no longer is (rule 8 of `beeline_stats::layout`).
-//! 3. Stale files of one's own are removed. A process that is killed cannot do it itself. Who asks for ended processes is
+//! 3. What is in containers is found by [`super::containers`].
+//! 4. Stale files of one's own are removed. A process that is killed cannot do it itself. Who asks for ended processes is
 //!    shown them, and nothing is removed.
 
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -23,6 +24,7 @@ use beeline_stats::layout::{FILE_BYTES_MAX, FileName, start_ticks_from_proc_stat
 use serde::Serialize;
 
 use super::bridge::Bridge;
+use super::containers;
 use super::process::Process;
 use super::unloaded::{self, Unloaded};
 use crate::cli::Selection;
@@ -48,7 +50,7 @@ pub struct Unreadable {
 }
 
 /// Where the library keeps statistics.
-const SHARED_MEMORY: &str = "/dev/shm";
+pub const SHARED_MEMORY: &str = "/dev/shm";
 /// How long a file without a header is left alone: its process may be about to write it.
 const GRACE: Duration = Duration::from_secs(60);
 
@@ -67,6 +69,9 @@ impl Collected {
         let mut collected =
             Self { processes: Vec::new(), unloaded, unreadable: Vec::new(), bridge, all_users: user == 0 };
         let namespace = pid_namespace();
+        let is_here = root == Path::new(SHARED_MEMORY);
+        // Who has the other end of a connection is found among all, whoever is asked for.
+        let looked_for = if is_here { &Selection::All } else { selection };
         let users = if user == 0 { users(root)? } else { vec![user] };
         for uid in users {
             let path = root.join(format!("beeline-{uid}"));
@@ -77,11 +82,18 @@ impl Collected {
                     uid,
                     is_own: uid == user,
                     namespace,
-                    selection,
+                    selection: looked_for,
                     ended,
                 }),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => collected.leave_out(&path, error),
+            }
+        }
+        if is_here {
+            containers::look(&mut collected.processes, user == 0);
+            collected.processes.retain(|process| selection.has(process));
+            if let Selection::Pid(_) = selection {
+                collected.unreadable.clear();
             }
         }
         collected.unloaded.retain(|unloaded| collected.processes.iter().all(|process| process.pid != unloaded.pid));
@@ -179,7 +191,8 @@ impl Place<'_> {
             return Err("its header is that of another process".into());
         }
         let file = self.path.join(name.text().as_str());
-        Ok(Some(Process { ended, file, ..Process::of(&snapshot, self.uid, is_elsewhere) }))
+        let identity = Some((metadata.dev(), metadata.ino()));
+        Ok(Some(Process { ended, file, identity, ..Process::of(&snapshot, self.uid, is_elsewhere) }))
     }
 }
 

@@ -13,16 +13,30 @@ use crate::cli::Selection;
 /// How much of a program's name the kernel keeps.
 const COMM_BYTES: usize = 15;
 
+/// A file: device and inode.
+pub type Identity = (u64, u64);
+
 #[derive(Serialize)]
 pub struct Process {
+    /// Its number here, if that is known; else that in its own pid namespace.
     pub pid: u32,
+    /// Its number in its own pid namespace, if that is another one and its number here is known.
+    pub pid_inside: Option<u32>,
     pub uid: u32,
     /// Its name, with everything escaped that could change a terminal.
     pub program: String,
     pub start_ticks: u64,
     pub since_unix_ns: u64,
-    /// Its number is one of another pid namespace, such as a container.
+    /// It is of another pid or mount namespace, such as a container.
     pub other_pid_namespace: bool,
+    /// Its network namespace, if that is another one than the command's, and known.
+    pub network_namespace: Option<String>,
+    /// Which file has its statistics.
+    #[serde(skip)]
+    pub identity: Option<Identity>,
+    /// Whether it was found among the processes of here.
+    #[serde(skip)]
+    pub is_found: bool,
     /// It is gone; see `--ended`.
     pub ended: bool,
     /// Connections that use lanes, since the start and now.
@@ -50,7 +64,7 @@ pub struct Process {
     /// How many rules are for its program.
     #[serde(skip)]
     pub rules: u32,
-    /// Where its statistics are.
+    /// Where its statistics are; empty if that is in a container.
     #[serde(skip)]
     pub file: PathBuf,
 }
@@ -129,6 +143,18 @@ pub struct OpenConnection {
     /// The number of its slot in the statistics.
     #[serde(skip)]
     pub slot: usize,
+    /// Who has the other end, if that is one of the processes that were found.
+    pub peer: Option<Peer>,
+    /// How the ends have met, as far as it can be seen: `door`, within a network namespace, or `agent`, between two.
+    pub path: Option<&'static str>,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug, Serialize)]
+pub struct Peer {
+    pub pid: u32,
+    pub program: String,
+    pub network_namespace: Option<String>,
 }
 
 impl Process {
@@ -157,11 +183,15 @@ impl Process {
         });
         Self {
             pid: snapshot.pid(),
+            pid_inside: None,
             uid,
             program: printable(snapshot.program()),
             start_ticks: snapshot.start_ticks(),
             since_unix_ns: snapshot.created_unix_ns(),
             other_pid_namespace,
+            network_namespace: None,
+            identity: None,
+            is_found: false,
             ended: false,
             accelerated: sum(Counter::ConnectionsAcceleratedClient, Counter::ConnectionsAcceleratedServer),
             accelerated_open: connections.len() as u64,
@@ -185,6 +215,23 @@ impl Process {
 }
 
 impl Process {
+    /// What it is called here is known.
+    pub fn is_called(&mut self, pid: u32) {
+        self.pid_inside = (self.pid != pid).then_some(self.pid);
+        self.pid = pid;
+        self.is_found = true;
+    }
+
+    /// Whether its number is one of here, and it lives.
+    pub fn is_known_here(&self) -> bool {
+        (self.is_found || !self.other_pid_namespace) && !self.ended
+    }
+
+    /// It, as the other end of a connection.
+    pub fn as_peer(&self) -> Peer {
+        Peer { pid: self.pid, program: self.program.clone(), network_namespace: self.network_namespace.clone() }
+    }
+
     /// The same process as it was before.
     pub fn among<'a>(&self, before: &'a [Process]) -> Option<&'a Process> {
         before.iter().find(|then| (then.uid, then.pid, then.start_ticks) == (self.uid, self.pid, self.start_ticks))
@@ -271,6 +318,8 @@ impl OpenConnection {
             own,
             wait,
             slot: connection.slot,
+            peer: None,
+            path: None,
         }
     }
 }

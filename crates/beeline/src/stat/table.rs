@@ -9,7 +9,7 @@ use beeline_status::number::{bytes, count};
 
 use super::absent;
 use super::collect::Collected;
-use super::process::{Cause, OpenConnection, Process};
+use super::process::{Cause, OpenConnection, Peer, Process};
 use super::unloaded::Unloaded;
 use crate::cli::Selection;
 
@@ -60,7 +60,11 @@ fn overview(collected: &Collected, before: Option<Before<'_>>) -> String {
     if before.is_some() {
         heading.extend(["SENT/s", "RECEIVED/s"]);
     }
-    let mut table = Table::new(&heading, &[1]);
+    let any_elsewhere = collected.processes.iter().any(|process| process.network_namespace.is_some());
+    if any_elsewhere {
+        heading.insert(2, "NETWORK");
+    }
+    let mut table = Table::new(&heading, if any_elsewhere { &[1, 2] } else { &[1] });
     for process in &collected.processes {
         let program = match (process.ended, process.other_pid_namespace) {
             (true, _) => format!("{} (ended)", process.program),
@@ -78,6 +82,9 @@ fn overview(collected: &Collected, before: Option<Before<'_>>) -> String {
             count(process.doorbells_sent),
             count(process.sleeps),
         ];
+        if any_elsewhere {
+            row.insert(2, process.network_namespace.clone().unwrap_or_else(|| "-".into()));
+        }
         if let Some((before, elapsed)) = before {
             let then = process.among(&before.processes);
             row.extend([
@@ -142,6 +149,15 @@ fn causes(text: &mut String, process: &Process) {
     }
 }
 
+/// Who has a connection's other end: the process, and where it is.
+fn peer(open: &OpenConnection) -> String {
+    match &open.peer {
+        Some(Peer { pid, program, network_namespace: Some(network) }) => format!("{pid} {program} in {network}"),
+        Some(Peer { pid, program, .. }) => format!("{pid} {program}"),
+        None => or_nothing((open.peer_pid != 0).then_some(open.peer_pid)),
+    }
+}
+
 /// How long a line may be: the terminal's width, and anything where there is none.
 fn width() -> usize {
     if std::io::stdout().is_terminal() { textwrap::termwidth() } else { usize::MAX }
@@ -180,7 +196,7 @@ fn connections(text: &mut String, process: &Process, before: Option<Before<'_>>)
             open.role.to_owned(),
             open.local.clone(),
             open.remote.clone(),
-            or_nothing((open.peer_pid != 0).then_some(open.peer_pid)),
+            peer(open),
             bytes(open.bytes_sent),
             bytes(open.bytes_received),
             count(open.doorbells_sent),

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::paths::{Nearest, Towards};
 use super::{bridge, paths};
 use crate::cli::TopoArgs;
+use crate::stat::namespaces::{self, Namespace};
 
 /// What `--json` prints, and what is drawn.
 #[derive(Serialize)]
@@ -28,6 +29,9 @@ pub struct Document {
     pub connections: Vec<Connection>,
     /// The ports that are nearest to the CPUs of each node.
     pub nearest: Vec<Nearest>,
+    /// Network namespaces of this host, if there are processes with Beeline in others than the command's own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<Namespace>,
 }
 
 impl Document {
@@ -42,6 +46,7 @@ impl Document {
             (None, Some(host)) => host,
             (None, None) => this_host()?,
         };
+        let is_here = arguments.xml.is_none() && arguments.rails.is_none();
         host.apply(&arguments.near)?;
         Ok(Self {
             version: 1,
@@ -52,6 +57,7 @@ impl Document {
             rails_unknown,
             unused: report.unused,
             connections: report.connections,
+            namespaces: if is_here { namespaces::all() } else { Vec::new() },
         })
     }
 }

@@ -25,6 +25,7 @@ pub fn draw(document: &Document, why: bool) -> Forest {
     }
     trees.extend(document.paths.iter().map(|towards| paths(towards, why)));
     trees.extend(connections(document));
+    trees.extend(namespaces(document));
     trees.extend(document.rails_unknown.as_ref().map(|why| Tree::new(Plain, format!("Rails are unknown: {why}."))));
     if document.rails_unknown.is_none() && document.rails.is_empty() {
         trees.push(Tree::new(Plain, "The bridge has no rails."));
@@ -52,6 +53,19 @@ fn host(document: &Document) -> Tree {
     drawer.shared(&mut drawn);
     drawer.elsewhere(&mut drawn);
     drawn
+}
+
+/// Network namespaces, and where the lanes of each lead.
+fn namespaces(document: &Document) -> Option<Tree> {
+    let mut drawn = Tree::new(Strong, "network namespaces");
+    for namespace in &document.namespaces {
+        let mut its = Tree::new(Strong, namespace.name.as_str()).and(Plain, plural(namespace.processes, "program"));
+        for (to, lanes) in &namespace.lanes {
+            its = its.and(Plain, format!("lanes to {to}: {lanes}"));
+        }
+        drawn.push(its);
+    }
+    (!document.namespaces.is_empty()).then_some(drawn)
 }
 
 fn packages_of(host: &Host, node: u32) -> BTreeSet<u32> {

@@ -4,11 +4,12 @@
 //!    server's ([`Desk::offered`]).
 //! 2. That one is given to nobody before the client has said that its own end is in place, and the kernel over which connection
 //!    ([`Desk::confirmed`]). Whatever fails at the client before has no witness.
-//! 3. A server that asks before that waits ([`super::waiting`]), 20 ms at most. A client who lets servers wait too often has no offers
-//!    for the rest of a minute.
+//! 3. A server that asks before that waits ([`super::waiting`]), 20 ms at most, and for no offer that was made later. A client who lets
+//!    servers wait too often, and confirms too late or not at all, has no offers for the rest of a minute.
 //! 4. An offer is given once, to who holds the other end of that connection, by the kernel's word.
 //! 5. Everybody has a share of the agent's time: so many messages in a second ([`Desk::may_speak`]), so many announcements, and so
-//!    many probes, since all servers of the host ask for those.
+//!    many probes, since all servers of the host ask for those. And who proves connections for which there is no offer is not
+//!    heard any more for the rest of a second ([`Desk::may_ask`]): nobody finds an offer by trying.
 //!
 //! `C` is a carrier, `D` the server's end of a lane. Both are closed with care by whoever drops them last.
 
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use beeline_meeting::agent::host::{Page, Pair};
 use beeline_wire::agent::{Answer, Besides};
 
-use super::offers::{Client, Content, Offer, Offers, Server, judge};
+use super::offers::{Client, Content, Left, Offer, Offers, Server, judge};
 use super::served::Served;
 use super::shares::{Holder, Limits, Room, Shares};
 use super::waiting::{Asked, Waiting};
@@ -35,6 +36,8 @@ const MESSAGES: Limits = Limits { all: usize::MAX, of_user: 65_536, of_holder: 1
 const ANNOUNCED: Limits = Limits { all: 1024, of_user: 256, of_holder: 64 };
 /// Probes, in a second.
 const PROBES: Limits = Limits { all: 16, of_user: 8, of_holder: 4 };
+/// Connections that a server may ask about, and that have no offer, in a second.
+const MISSED: Limits = Limits { all: 4096, of_user: 2048, of_holder: 1024 };
 /// Servers that a client may let wait in vain, in a minute.
 const VAIN_MAX: Limits = Limits { all: usize::MAX, of_user: 64, of_holder: 16 };
 
@@ -114,6 +117,7 @@ pub struct Desk<C, D> {
     messages: Lately,
     announced: Lately,
     probes: Lately,
+    missed: Lately,
     vain: Lately,
 }
 
@@ -134,6 +138,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             messages: Lately::new(second, MESSAGES, now),
             announced: Lately::new(second, ANNOUNCED, now),
             probes: Lately::new(second, PROBES, now),
+            missed: Lately::new(second, MISSED, now),
             vain: Lately::new(Duration::from_secs(60), VAIN_MAX, now),
         }
     }
@@ -165,7 +170,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             let oldest = self.by_user.range((user, 0)..=(user, u64::MAX)).next().map(|(&(_, id), ())| id);
             if let Some(oldest) = oldest {
                 // Whoever waits there has its own patience.
-                let _ = self.gone(oldest);
+                let _ = self.gone(oldest, now);
             }
         }
         let taken = self.may_speak(holder, now) && self.shares.take(holder);
@@ -188,18 +193,23 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         self.announced.take(holder, now)
     }
 
+    /// Whether a server may ask about a connection: so many that have no offer are proved for it in a second.
+    pub fn may_ask(&mut self, holder: Holder, now: Instant) -> bool {
+        self.missed.counts(now).has_room(holder)
+    }
+
     /// A carrier, and whose it is.
     pub fn carrier(&self, id: u64) -> Option<(C, Holder)> {
         self.carriers.get(&id).map(|entry| (entry.carrier.clone(), entry.holder))
     }
 
     /// A carrier has ended. A client that has not said that it is connected takes its offer with it.
-    pub fn gone(&mut self, id: u64) -> Vec<Say<C, D>> {
+    pub fn gone(&mut self, id: u64, now: Instant) -> Vec<Say<C, D>> {
         let Some(entry) = self.carriers.remove(&id) else { return Vec::new() };
         self.by_time.remove(&(entry.until, id));
         self.by_user.remove(&(entry.holder.0, id));
         self.shares.give(entry.holder);
-        entry.offer.map(|offer| self.forget(offer)).unwrap_or_default()
+        entry.offer.map(|offer| self.forget(offer, now)).unwrap_or_default()
     }
 
     fn say(&self, carrier: u64, answer: Answer, besides: Besides, with: Option<D>) -> Vec<Say<C, D>> {
@@ -232,7 +242,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             && let Some(oldest) = self.offers.oldest_of(user)
         {
             // Whoever waits for it has its own patience.
-            let _ = self.forget(oldest);
+            let _ = self.forget(oldest, now);
         }
         let is_likely = !places.is_empty();
         let Some(offer) = self.offers.reserve(Client { destination, holder, groups }, places, now) else {
@@ -248,7 +258,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     }
 
     /// There is a lane for an offer. False if the client has gone meanwhile.
-    pub fn offered(&mut self, id: u64, offer: u32, parcel: D) -> bool {
+    pub fn offered(&mut self, id: u64, offer: u32, parcel: D, now: Instant) -> bool {
         let is_there = match self.carriers.get_mut(&id) {
             Some(entry) => {
                 entry.offer = Some(offer);
@@ -257,20 +267,25 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             None => false,
         };
         if !is_there {
-            let _ = self.forget(offer);
+            let _ = self.forget(offer, now);
         }
         is_there
     }
 
-    /// An offer ends. Who waits for it perhaps hears that there is none.
-    pub fn forget(&mut self, offer: u32) -> Vec<Say<C, D>> {
-        let empty = self.offers.remove(offer).map(|(_, empty)| empty).unwrap_or_default();
-        self.nobody_comes(empty)
+    /// An offer ends. Who waits for it perhaps hears that there is none; and if its client was never in place, that is counted.
+    pub fn forget(&mut self, offer: u32, now: Instant) -> Vec<Say<C, D>> {
+        let Some((Offer { client, content, made, .. }, left)) = self.offers.remove(offer) else { return Vec::new() };
+        let has_made_wait = left.iter().any(|(place, _)| self.waiting.any_for(*place, made));
+        if has_made_wait && matches!(content, Content::Reserved | Content::Offered(_)) {
+            self.vain.take(client.holder, now);
+        }
+        self.nobody_comes(left)
     }
 
-    /// Nobody is on the way to these places any more.
-    fn nobody_comes(&mut self, places: Vec<u32>) -> Vec<Say<C, D>> {
-        let in_vain = places.into_iter().flat_map(|place| self.waiting.take_all(place)).collect::<Vec<_>>();
+    /// An offer is on its way to these places no more: whoever waited for it, or for older ones, does so no more.
+    fn nobody_comes(&mut self, left: Left) -> Vec<Say<C, D>> {
+        let in_vain = left.into_iter().flat_map(|(place, oldest)| self.waiting.take_before(place, oldest));
+        let in_vain: Vec<_> = in_vain.collect();
         in_vain.into_iter().flat_map(|(_, asked)| self.plainly(asked.carrier, Answer::None)).collect()
     }
 
@@ -279,10 +294,10 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     pub fn confirmed(&mut self, id: u64, pair: Option<Pair>, groups: u64, now: Instant) -> Vec<Say<C, D>> {
         let offer = self.carriers.get_mut(&id).and_then(|entry| entry.offer.take());
         let Some(offer) = offer else { return self.plainly(id, Answer::Refused) };
-        let Some((pair, empty)) = pair.and_then(|pair| Some((pair, self.offers.confirm(offer, pair, groups, now)?)))
+        let Some((pair, left)) = pair.and_then(|pair| Some((pair, self.offers.confirm(offer, pair, groups, now)?)))
         else {
             // The lane is closed, and the client goes on over TCP.
-            let mut says = self.forget(offer);
+            let mut says = self.forget(offer, now);
             says.extend(self.plainly(id, Answer::Unproved));
             return says;
         };
@@ -292,9 +307,9 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         } else if let Some(asked) = self.waiting.remembered(pair, now) {
             // The server has gone on over TCP.
             self.learn(offer, &asked, now);
-            says.extend(self.forget(offer));
+            says.extend(self.forget(offer, now));
         }
-        says.extend(self.nobody_comes(empty));
+        says.extend(self.nobody_comes(left));
         says
     }
 
@@ -325,9 +340,11 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         if let Some(offer) = self.offers.of_pair(pair) {
             return self.answer(offer, &asked, now);
         }
+        let asked = Asked { newest: self.offers.newest(), ..asked };
         if self.offers.open_at(asked.place).next().is_some() && self.waiting.add(pair, asked) {
             return Vec::new();
         }
+        self.missed.take(asked.server.holder, now);
         if self.offers.has_probes() {
             self.waiting.remember(pair, asked, now);
         }
@@ -337,7 +354,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     /// The answer to a server about the offer for its connection, which ends by it.
     fn answer(&mut self, offer: u32, asked: &Asked, now: Instant) -> Vec<Say<C, D>> {
         self.learn(offer, asked, now);
-        let Some((Offer { client, content, .. }, empty)) = self.offers.remove(offer) else { return Vec::new() };
+        let Some((Offer { client, content, .. }, left)) = self.offers.remove(offer) else { return Vec::new() };
         let mut says = match content {
             Content::Confirmed(parcel, _) if judge(&client, &asked.server).is_ok() => {
                 let own_user = client.holder.0 == 0 || client.holder.0 == asked.server.holder.0;
@@ -346,7 +363,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             // If there is a lane it is closed, and the client goes on over TCP at once.
             _ => self.plainly(asked.carrier, Answer::None),
         };
-        says.extend(self.nobody_comes(empty));
+        says.extend(self.nobody_comes(left));
         says
     }
 
@@ -366,11 +383,12 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         let mut says = Vec::new();
         while let Some((_, asked)) = self.waiting.expired(now) {
             // Those that were on their way all the time are to blame, each once.
-            let slow = self.offers.open_at(asked.place).filter(|offer| offer.since <= asked.since);
+            let slow = self.offers.open_at(asked.place).filter(|offer| offer.made <= asked.newest);
             let slow: HashSet<Holder> = slow.map(|offer| offer.client.holder).collect();
             for holder in slow {
                 self.vain.take(holder, now);
             }
+            self.missed.take(asked.server.holder, now);
             says.extend(self.plainly(asked.carrier, Answer::None));
         }
         while let Some(id) = self.offers.expired(now) {
@@ -382,13 +400,13 @@ impl<C: Clone, D: Clone> Desk<C, D> {
                     _ => {}
                 }
             }
-            says.extend(self.forget(id));
+            says.extend(self.forget(id, now));
         }
         while let Some((&(until, id), ())) = self.by_time.first_key_value() {
             if until > now {
                 break;
             }
-            says.extend(self.gone(id));
+            says.extend(self.gone(id, now));
         }
         says
     }

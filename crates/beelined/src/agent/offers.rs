@@ -5,7 +5,7 @@
 //! 2. It is found by the connection that it is for ([`Pair`]), and by nothing else; and it has that only once its client is in place.
 //! 3. Then the rest has to fit, too ([`judge`]). What decides is here and in [`super::desk`], without a system call.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -82,8 +82,12 @@ pub struct Offer<D> {
     /// Where it is marked.
     pub places: Vec<u32>,
     until: Instant,
-    made: u64,
+    /// Its number in the order in which they were made.
+    pub made: u64,
 }
+
+/// Where an offer was, and the oldest that is still on its way there, by its number in the order in which they were made.
+pub type Left = Vec<(u32, Option<u64>)>;
 
 /// Why a connection does not get the offer that is for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +124,7 @@ pub struct Offers<D> {
     by_user: BTreeMap<(u32, u64), u32>,
     made: u64,
     /// Those whose client is not in place yet, at each place.
-    open_at: HashMap<u32, BTreeSet<u32>>,
+    open_at: HashMap<u32, BTreeMap<u64, u32>>,
     probes: u32,
     shares: Shares,
 }
@@ -170,14 +174,14 @@ impl<D> Offers<D> {
         }
         self.next = (1..=u32::MAX).map(|step| self.next.wrapping_add(step)).find(|id| !self.by_id.contains_key(id))?;
         let (id, until) = (self.next, now + UNCONFIRMED);
+        self.made += 1;
         for place in &places {
             self.page.add(*place);
-            self.open_at.entry(*place).or_default().insert(id);
+            self.open_at.entry(*place).or_default().insert(self.made, id);
         }
         let content = if places.is_empty() { Content::Probe } else { Content::Reserved };
         self.count_probes(content.is_probe(), true);
         self.by_time.insert((until, id), ());
-        self.made += 1;
         self.by_user.insert((client.holder.0, self.made), id);
         self.by_id.insert(id, Offer { client, content, since: now, places, until, made: self.made });
         Some(id)
@@ -207,7 +211,12 @@ impl<D> Offers<D> {
 
     /// Offers at a place whose client is not in place yet.
     pub fn open_at(&self, place: u32) -> impl Iterator<Item = &Offer<D>> {
-        self.open_at.get(&place).into_iter().flatten().filter_map(|id| self.by_id.get(id))
+        self.open_at.get(&place).into_iter().flat_map(BTreeMap::values).filter_map(|id| self.by_id.get(id))
+    }
+
+    /// The number of the newest of all, in the order in which they were made.
+    pub fn newest(&self) -> u64 {
+        self.made
     }
 
     /// Its lane is made.
@@ -221,9 +230,9 @@ impl<D> Offers<D> {
         }
     }
 
-    /// Its client is in place, over this connection, and in these groups. The places at which nobody is on the way any more; none
-    /// if there is no such offer, or another one for that connection.
-    pub fn confirm(&mut self, id: u32, pair: Pair, groups: u64, now: Instant) -> Option<Vec<u32>> {
+    /// Its client is in place, over this connection, and in these groups. Where it is on the way no more; none if there is no such
+    /// offer, or another one for that connection.
+    pub fn confirm(&mut self, id: u32, pair: Pair, groups: u64, now: Instant) -> Option<Left> {
         if self.by_pair.contains_key(&pair) {
             return None;
         }
@@ -236,32 +245,33 @@ impl<D> Offers<D> {
             other => (other, UNCONFIRMED),
         };
         (offer.content, offer.until) = (content, now + lasts);
-        let empty = self.close(id, &offer.places);
+        let left = self.close(offer.made, &offer.places);
         if offer.content.pair().is_some() {
             self.by_pair.insert(pair, id);
         }
         self.by_time.insert((offer.until, id), ());
         self.by_id.insert(id, offer);
-        Some(empty)
+        Some(left)
     }
 
-    /// Nobody is on the way to these places for this offer any more. Those at which nobody is at all.
-    fn close(&mut self, id: u32, places: &[u32]) -> Vec<u32> {
-        let mut empty = Vec::new();
+    /// Nobody is on the way to these places for this offer any more.
+    fn close(&mut self, made: u64, places: &[u32]) -> Left {
+        let mut left = Vec::new();
         for place in places {
-            if let Some(open) = self.open_at.get_mut(place) {
-                open.remove(&id);
-                if open.is_empty() {
-                    self.open_at.remove(place);
-                    empty.push(*place);
-                }
+            let Some(open) = self.open_at.get_mut(place) else { continue };
+            if open.remove(&made).is_none() {
+                continue;
+            }
+            left.push((*place, open.keys().next().copied()));
+            if open.is_empty() {
+                self.open_at.remove(place);
             }
         }
-        empty
+        left
     }
 
-    /// Takes an offer out. With it the places at which nobody is on the way any more.
-    pub fn remove(&mut self, id: u32) -> Option<(Offer<D>, Vec<u32>)> {
+    /// Takes an offer out. With it where it is on the way no more.
+    pub fn remove(&mut self, id: u32) -> Option<(Offer<D>, Left)> {
         let offer = self.by_id.remove(&id)?;
         self.by_time.remove(&(offer.until, id));
         self.by_user.remove(&(offer.client.holder.0, offer.made));
@@ -269,12 +279,12 @@ impl<D> Offers<D> {
             self.by_pair.remove(&pair);
         }
         self.count_probes(offer.content.is_probe(), false);
-        let empty = self.close(id, &offer.places);
+        let left = self.close(offer.made, &offer.places);
         for place in &offer.places {
             self.page.remove(*place);
         }
         self.shares.give(offer.client.holder);
-        Some((offer, empty))
+        Some((offer, left))
     }
 
     /// One whose time is over.
@@ -319,7 +329,7 @@ mod tests {
         assert_eq!(offers.confirm(probe, PAIR, 1, begin), Some(vec![]));
         assert_eq!(offers.confirm(lane, PAIR, 1, begin), None, "it is another's");
         let other = Pair { client: 3, ..PAIR };
-        assert_eq!(offers.confirm(lane, other, 1, begin), Some(vec![7, 8]));
+        assert_eq!(offers.confirm(lane, other, 1, begin), Some(vec![(7, None), (8, None)]));
         assert_eq!((offers.of_pair(PAIR), offers.of_pair(other)), (Some(probe), Some(lane)));
         assert_eq!(offers.expired(begin), None);
         assert_eq!(offers.deadline(), Some(begin + PROBED));
@@ -339,10 +349,10 @@ mod tests {
             made.push(offers.reserve(who, vec![1], begin).unwrap());
         }
         assert_eq!([4, 5, 6].map(|user| offers.oldest_of(user)), [1, 2, 0].map(|index| Some(made[index])));
-        assert!(offers.remove(made[1]).unwrap().1.is_empty());
-        for id in [made[0], made[2], made[3]] {
-            assert!(offers.remove(id).unwrap().1.is_empty());
+        assert_eq!(offers.remove(made[1]).unwrap().1, [(1, Some(1))], "the first is older");
+        for (id, oldest) in [(made[0], 3), (made[2], 4), (made[3], 5)] {
+            assert_eq!(offers.remove(id).unwrap().1, [(1, Some(oldest))]);
         }
-        assert_eq!(offers.remove(made[4]).unwrap().1, [1], "the last one there");
+        assert_eq!(offers.remove(made[4]).unwrap().1, [(1, None)], "the last one there");
     }
 }

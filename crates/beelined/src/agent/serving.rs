@@ -178,6 +178,9 @@ impl Serving {
                 continue;
             };
             let socket = Arc::new(self.care.of(fd, holder));
+            if agent::name_senders(fd).is_err() {
+                continue;
+            }
             let id = self.next_carrier.fetch_add(1, Relaxed);
             if !self.desk().come(id, Arc::clone(&socket), holder, now) {
                 say(&socket, Answer::Full, Besides::default(), None);
@@ -192,7 +195,7 @@ impl Serving {
     }
 
     fn end(&self, id: u64) {
-        let says = self.desk().gone(id);
+        let says = self.desk().gone(id, Instant::now());
         self.say_all(says);
     }
 
@@ -219,8 +222,9 @@ impl Serving {
         match came {
             Ok(came) if came.length != 0 => {
                 let sent = came.descriptor.map(|fd| self.care.of(fd, holder));
+                let is_its_own = agent::is_its_own(carrier.fd(), came.sender);
                 let question = match Question::decode(&bytes[..came.length.min(bytes.len())]) {
-                    Ok(question) if !came.strange && sent.is_none() => question,
+                    Ok(question) if !came.strange && sent.is_none() && is_its_own => question,
                     Ok(_) => return self.refuse(id, &carrier, Answer::Refused),
                     Err(answer) => return self.refuse(id, &carrier, answer),
                 };
@@ -259,13 +263,16 @@ impl Serving {
             }
             Question::Ask { socket, local, remote } => {
                 let (local, remote) = (plain(local), plain(remote));
+                if !self.desk().may_ask(holder, now) {
+                    return say(carrier, Answer::Full, Besides::default(), None);
+                }
                 let Some(pair) = self.pair(carrier, holder, socket, End::Server, (local, remote)) else {
                     return say(carrier, Answer::Unproved, Besides::default(), None);
                 };
                 let server = Server { holder, groups: self.groups_at(carrier, holder, local.ip(), now) };
                 let is_own = self.has(carrier, holder, local.ip(), now);
                 let place = place_of(holder.1, local.port());
-                let asked = Asked { carrier: id, server, at: local, is_own, place, since: now };
+                let asked = Asked { carrier: id, server, at: local, is_own, place, since: now, newest: 0 };
                 let says = self.desk().asked(pair, asked, now);
                 self.say_all(says);
             }
@@ -349,14 +356,14 @@ impl Serving {
             Queried::Likely(offer) => offer,
         };
         let Ok((theirs, parcel)) = agent::pair() else {
-            let says = self.desk().forget(offer);
+            let says = self.desk().forget(offer, now);
             self.say_all(says);
             return Err(Answer::Full);
         };
         let parcel = Arc::new(self.care.of(parcel.into_raw_fd(), holder));
         let watched = EpollEvent::new(EpollFlags::EPOLLONESHOT, Token::LANES + u64::from(offer));
         let _ = agent::borrowed(parcel.fd(), |fd: BorrowedFd<'_>| self.epoll.add(fd, watched));
-        if !self.desk().offered(id, offer, parcel) {
+        if !self.desk().offered(id, offer, parcel, now) {
             return Err(Answer::Full);
         }
         say(carrier, Answer::Likely, self.besides(), Some(theirs.as_raw_fd()));

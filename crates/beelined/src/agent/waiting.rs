@@ -1,6 +1,7 @@
 //! Servers that ask before their client is in place.
 //!
-//! 1. A server waits if a client is on its way to its place, for [`ASKED`] at most, and not longer than any client is.
+//! 1. A server waits if a client is on its way to its place, for [`ASKED`] at most, and not longer than any of those is that were on
+//!    their way when it asked: one that comes later cannot be the one that it has accepted.
 //! 2. While there are probes, whoever has asked in vain is remembered for a moment: the probe's client may be told of later.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,6 +31,8 @@ pub struct Asked {
     pub place: u32,
     /// When it has asked.
     pub since: Instant,
+    /// The newest offer that there was then, by its number in the order of offers.
+    pub newest: u64,
 }
 
 /// See the module.
@@ -72,9 +75,18 @@ impl Waiting {
         Some(asked)
     }
 
-    /// All who wait at a place do so no more.
-    pub fn take_all(&mut self, place: u32) -> Vec<(Pair, Asked)> {
-        let there: Vec<Pair> = self.at.get(&place).into_iter().flatten().copied().collect();
+    /// Whether anybody waits at a place for an offer.
+    pub fn any_for(&self, place: u32, offer: u64) -> bool {
+        let mut there = self.at.get(&place).into_iter().flatten().filter_map(|pair| self.by_pair.get(pair));
+        there.any(|asked| asked.newest >= offer)
+    }
+
+    /// All who wait at a place for offers older than this one do so no more; all, if there is none.
+    pub fn take_before(&mut self, place: u32, oldest: Option<u64>) -> Vec<(Pair, Asked)> {
+        let there = self.at.get(&place).into_iter().flatten().copied();
+        let is_over =
+            |pair: &Pair| self.by_pair.get(pair).is_some_and(|asked| oldest.is_none_or(|oldest| asked.newest < oldest));
+        let there: Vec<Pair> = there.filter(is_over).collect();
         there.into_iter().filter_map(|pair| self.take(pair).map(|asked| (pair, asked))).collect()
     }
 
@@ -118,22 +130,27 @@ mod tests {
 
     fn asked(carrier: u64, place: u32, since: Instant) -> Asked {
         let server = Server { holder: (0, 1), groups: 1 };
-        Asked { carrier, server, at: "10.0.0.2:80".parse().unwrap(), is_own: true, place, since }
+        Asked { carrier, server, at: "10.0.0.2:80".parse().unwrap(), is_own: true, place, since, newest: carrier }
     }
 
-    fn pair(client: u32) -> Pair {
+    fn pair(client: u64) -> Pair {
         Pair { client, server: 0 }
     }
 
     #[test]
     fn who_waits_is_found_by_connection_by_place_and_by_time() {
         let (mut waiting, now) = (Waiting::default(), Instant::now());
-        for number in 0..4 {
-            assert!(waiting.add(pair(number), asked(u64::from(number), number % 2, now)));
+        for number in 0..4u32 {
+            let carrier = u64::from(number);
+            assert!(waiting.add(pair(carrier), asked(carrier, number % 2, now)));
         }
         assert!(!waiting.add(pair(0), asked(9, 0, now)));
         assert_eq!(waiting.take(pair(0)).map(|asked| asked.carrier), Some(0));
-        assert_eq!(waiting.take_all(1).len(), 2);
+        // They wait for offers up to their carrier's number here.
+        assert!(waiting.any_for(1, 3) && !waiting.any_for(1, 4) && !waiting.any_for(7, 1));
+        assert_eq!(waiting.take_before(1, Some(1)).len(), 0);
+        assert_eq!(waiting.take_before(1, Some(2)).len(), 1);
+        assert_eq!(waiting.take_before(1, None).len(), 1);
         assert_eq!((waiting.expired(now), waiting.deadline()), (None, Some(now + ASKED)));
         assert_eq!(waiting.expired(now + ASKED).map(|(pair, _)| pair), Some(pair(2)));
         assert!(waiting.is_empty() && waiting.deadline().is_none());

@@ -27,7 +27,7 @@ fn there() -> SocketAddr {
 }
 
 fn pair(number: u32) -> Pair {
-    Pair { client: number, server: !number }
+    Pair { client: u64::from(number), server: u64::from(!number) }
 }
 
 fn desk(now: Instant) -> Tried {
@@ -40,7 +40,7 @@ fn desk(now: Instant) -> Tried {
 /// A client with this carrier has its end of a lane.
 fn offer(desk: &mut Tried, carrier: u64, lane: u32, now: Instant) -> u32 {
     let Queried::Likely(offer) = desk.query(carrier, there(), EVERYBODY, true, now) else { panic!("not likely") };
-    assert!(desk.offered(carrier, offer, lane));
+    assert!(desk.offered(carrier, offer, lane, now));
     offer
 }
 
@@ -62,7 +62,7 @@ fn lane(number: u32) -> Vec<Say<&'static str, u32>> {
 }
 
 fn asked(server: Server, at: SocketAddr, now: Instant) -> Asked {
-    Asked { carrier: 2, server, at, is_own: true, place: place_of(server.holder.1, at.port()), since: now }
+    Asked { carrier: 2, server, at, is_own: true, place: place_of(server.holder.1, at.port()), since: now, newest: 0 }
 }
 
 fn ask(desk: &mut Tried, number: u32, now: Instant) -> Vec<Say<&'static str, u32>> {
@@ -98,12 +98,12 @@ fn nobody_gets_a_lane_whose_client_is_not_in_place() {
     offer(&mut desk, 1, 7, now);
     assert_eq!(ask(&mut desk, 70, now), []);
     // The client's carrier ends: it has taken the lane back.
-    assert_eq!(desk.gone(1), none());
+    assert_eq!(desk.gone(1, now), none());
     assert!(desk.come(3, "client", A, now));
     offer(&mut desk, 3, 8, now);
     assert_eq!(ask(&mut desk, 80, now), []);
     assert_eq!(desk.confirmed(3, Some(pair(80)), EVERYBODY, now), [done(), lane(8)].concat());
-    assert_eq!(desk.gone(3), []);
+    assert_eq!(desk.gone(3, now), []);
     // With an address that is in no group of its it is nobody's.
     assert!(desk.come(4, "client", A, now));
     offer(&mut desk, 4, 9, now);
@@ -165,7 +165,7 @@ fn a_client_that_is_slow_holds_a_server_up_for_a_moment_and_not_often() {
         assert_eq!(desk.expire(at), none());
         // Its carrier ends, and with it what is reserved.
         let offers: Vec<u32> = (0..u32::MAX).take(64).filter(|id| desk.offers.get(*id).is_some()).collect();
-        offers.into_iter().for_each(|offer| drop(desk.forget(offer)));
+        offers.into_iter().for_each(|offer| drop(desk.forget(offer, at)));
     }
     // Others are not concerned, nor is it a minute later.
     assert!(desk.come(900, "other", (1000, 77), at));
@@ -173,6 +173,64 @@ fn a_client_that_is_slow_holds_a_server_up_for_a_moment_and_not_often() {
     let later = at + Duration::from_secs(60);
     assert!(desk.come(901, "client", A, later));
     offer(&mut desk, 901, 2, later);
+}
+
+/// A client that opens one offer before it closes the last used to keep each server waiting for all of its 20 ms.
+#[test]
+fn a_server_waits_for_nobody_who_came_after_it_had_asked() {
+    let now = Instant::now();
+    let mut desk = desk(now);
+    offer(&mut desk, 1, 7, now);
+    assert_eq!(ask(&mut desk, 70, now), []);
+    assert!(desk.come(3, "client", A, now));
+    offer(&mut desk, 3, 8, now);
+    assert_eq!(desk.gone(1, now), none());
+    // One that asks now waits for the second, and still does when a third has come and gone.
+    assert_eq!(ask(&mut desk, 71, now), []);
+    assert!(desk.come(4, "client", A, now));
+    offer(&mut desk, 4, 9, now);
+    assert_eq!(desk.gone(4, now), []);
+    assert_eq!(desk.confirmed(3, Some(pair(71)), EVERYBODY, now), [done(), lane(8)].concat());
+}
+
+#[test]
+fn a_client_that_leaves_who_waits_for_it_does_so_only_so_often() {
+    let now = Instant::now();
+    let mut desk = desk(now);
+    for number in 0..VAIN_MAX.of_holder as u64 {
+        let id = 100 + number;
+        assert!(desk.come(id, "client", A, now));
+        offer(&mut desk, id, 1, now);
+        assert_eq!(desk.gone(id, now), [], "nobody has waited");
+        assert!(desk.come(id, "client", A, now));
+        offer(&mut desk, id, 1, now);
+        assert_eq!(ask(&mut desk, 70, now), []);
+        assert_eq!(desk.gone(id, now), none());
+    }
+    assert!(desk.come(900, "client", A, now));
+    assert_eq!(desk.query(900, there(), EVERYBODY, true, now), Queried::No(Answer::Full));
+}
+
+#[test]
+fn who_asks_about_connections_without_offers_does_so_only_so_often() {
+    let now = Instant::now();
+    let mut desk = desk(now);
+    for number in 0..MISSED.of_holder as u32 {
+        assert!(desk.may_ask(B, now));
+        assert_eq!(ask(&mut desk, number, now), none());
+    }
+    assert!(!desk.may_ask(B, now) && desk.may_ask(A, now) && desk.may_ask(B, now + Duration::from_secs(1)));
+    // Whoever gets what is theirs is not counted.
+    let later = now + Duration::from_secs(1);
+    for number in 0..MISSED.of_holder as u32 + 1 {
+        let id = u64::from(1000 + number);
+        assert!(desk.come(id, "client", A, later));
+        offer(&mut desk, id, 7, later);
+        desk.confirmed(id, Some(pair(number)), EVERYBODY, later);
+        assert!(desk.may_ask(B, later));
+        assert_eq!(ask(&mut desk, number, later), lane(7));
+        desk.gone(id, later);
+    }
 }
 
 #[test]
@@ -243,7 +301,7 @@ fn a_client_that_dies_leaves_what_it_wrote_to_its_server() {
     let id = offer(&mut desk, 1, 7, now);
     desk.confirmed(1, Some(pair(70)), EVERYBODY, now);
     desk.hung_up(id, now);
-    assert_eq!(desk.gone(1), []);
+    assert_eq!(desk.gone(1, now), []);
     assert_eq!(ask(&mut desk, 70, now + Duration::from_secs(3)), lane(7));
 }
 
