@@ -68,7 +68,8 @@ cases! { handover:
     a_listener_is_inherited_by_the_next_program
     the_library_follows
     a_program_without_the_library_goes_on
-    standard_descriptors_of_a_program_are_sockets;
+    standard_descriptors_of_a_program_are_sockets
+    executed_before_the_parent_lets_go;
 }
 
 cases! { passes:

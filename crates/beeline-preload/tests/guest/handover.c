@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 /* ---- over exec ---- */
 
@@ -397,6 +398,46 @@ static int becomes(char *impossible, char *possible) {
     return 126;
 }
 
+/* A server that is short of descriptors forks for its client, and the child executes a program before the parent has closed
+   its own copy: the client's bytes and the answer arrive all the same. */
+static void executed_before_the_parent_lets_go(void) {
+    struct sockaddr_in address;
+    int door = listener(&address);
+    pid_t client = fork();
+    if (client == 0) {
+        char got[6];
+        usleep(100000); /* Until accept has opened the door. */
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+        CHECK(recv(fd, got, 6, MSG_WAITALL) == 6 && memcmp(got, "answer", 6) == 0 && read(fd, got, 1) == 0);
+        _exit(0);
+    }
+    struct rlimit usual, low;
+    CHECK(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+    low = usual;
+    int next = dup(2);
+    CHECK(next >= 0 && close(next) == 0);
+    low.rlim_cur = next + 1;
+    CHECK(setrlimit(RLIMIT_NOFILE, &low) == 0);
+    int fd = accept(door, NULL, NULL);
+    CHECK(fd >= 0 || errno == EMFILE);
+    CHECK(setrlimit(RLIMIT_NOFILE, &usual) == 0);
+    if (fd < 0) fd = accept(door, NULL, NULL);
+    CHECK(fd >= 0);
+    if (getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(fd));
+    unsetenv("GUEST_EXPECTS_LANES"); /* The new program has it over TCP: what belongs to a lane was not kept. */
+    pid_t child = fork();
+    if (child == 0) {
+        execlp("/proc/self/exe", "guest", "inherited", "say", text_of(fd), "answer", (char *)NULL);
+        _exit(126);
+    }
+    usleep(5000);
+    CHECK(close(fd) == 0 && close(door) == 0);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(waitpid(client, &status, 0) == client && status == 0);
+}
+
 static const struct guest_case CASES[] = {
     CASE(exec_keeps_a_connection),
     CASE(exec_keeps_the_state_of_a_connection),
@@ -408,6 +449,7 @@ static const struct guest_case CASES[] = {
     CASE(the_library_follows),
     CASE(a_program_without_the_library_goes_on),
     CASE(standard_descriptors_of_a_program_are_sockets),
+    CASE(executed_before_the_parent_lets_go),
 };
 
 int main(int argc, char **argv) {

@@ -7,7 +7,8 @@
 //!    streams read and write past any hook;
 //! 2. for any descriptor that survives `execve` into a program that will not have the library, if nobody else holds the
 //!    connection: then it can only be meant for that program. The same if that program will have the library and the
-//!    lane's memory cannot go along, because its descriptors were not kept;
+//!    lane's memory cannot go along, because its descriptors were not kept. The parent of a process that was forked for the
+//!    program may not have closed its own yet, so in that rare case it is given a moment ([`LET_GO_NS`]);
 //! 3. for a descriptor that a list of actions gives to a spawned program, in the same two cases;
 //! 4. for a descriptor that is sent to a process which may not have the library;
 //! 5. for one that becomes a standard descriptor of this program, be it by `dup2` or by `accept`: the streams are there
@@ -26,7 +27,7 @@ use beeline_stats::Reason;
 use super::handover::{NAMED_FOR_STDIO, NOT_NAMED, part_fds, stays_open};
 use super::image::Image;
 use crate::desc::{Desc, Kind};
-use crate::{options, table};
+use crate::{kernel, options, table};
 
 /// Puts a TCP connection in a lane's place, under all fds of this process. False where that cannot be: no relay serves
 /// the other end.
@@ -48,16 +49,41 @@ pub(super) fn give_away(fd: i32, desc: &'static Desc) {
 
 /// Before this process becomes another program.
 pub(super) fn prepare_exec(image: Image) {
+    let mut let_go = LetGo { left_ns: LET_GO_NS };
     table::for_each(|fd, desc| {
         if !desc.is_lane() || !stays_open(fd) {
             return;
         }
-        let cannot_have = || image != Image::Takes || part_fds(desc).is_none();
-        let meant = || desc.side().holders.load(Acquire) <= 1;
-        if is_standard(fd) || cannot_have() && meant() {
+        let parts_stay = image == Image::Takes && part_fds(desc).is_none();
+        let mut meant = || is_held_here_alone(desc) || parts_stay && let_go.of(desc);
+        if is_standard(fd) || (parts_stay || image != Image::Takes) && meant() {
             demote(fd, desc);
         }
     });
+}
+
+fn is_held_here_alone(desc: &Desc) -> bool {
+    desc.side().holders.load(Acquire) <= 1
+}
+
+/// How long others may take to let go of connections, all together, and how often that is looked for.
+const LET_GO_NS: i64 = 20_000_000;
+const LOOK_NS: i64 = 200_000;
+
+/// The time that is left to them.
+struct LetGo {
+    left_ns: i64,
+}
+
+impl LetGo {
+    /// Whether they let go of this one.
+    fn of(&mut self, desc: &Desc) -> bool {
+        while self.left_ns > 0 && !is_held_here_alone(desc) {
+            kernel::sleep_ns(LOOK_NS);
+            self.left_ns = self.left_ns.saturating_sub(LOOK_NS);
+        }
+        is_held_here_alone(desc)
+    }
 }
 
 /// Before a program is spawned.
