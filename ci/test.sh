@@ -24,4 +24,3 @@ step "a fault for each of some connections" target/release/semantics faults --se
 step "real programs" tests/apps/run.sh
 step "more programs, and tests of others" tests/compat/run.py --fast
 step "the bridge, between network namespaces" tests/bridge/run.py
-step "the agent of containers, between network namespaces" tests/containers/run.py
