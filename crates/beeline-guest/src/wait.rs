@@ -2,28 +2,25 @@
 //!
 //! Interrupts when idle, polling when busy. A wait for a connection spins first if that has paid lately:
 //!
-//! 1. Each connection has a budget. A wait that ends with news within `spin_ns_max`, spinning or asleep, makes it
-//!    `spin_ns_max`; a spin that ends with nothing halves it, and so does one that ends with news of a kernel socket, a
-//!    timer or a pipe beside lanes, of which a sleep would have heard as soon.
-//!    A waiter whose sleep costs more than that of one connection, an epoll set with many, spins longer by as much;
+//! 1. Each waiter keeps an account of its spins ([`ledger`]): news that comes soon pays in, spins in vain are paid from it, and
+//!    none is longer than what is left. It spins only where most waits end with news of lanes within `spin_ns_max`. So what is
+//!    spun in vain stays a small part of what spins have spared.
+//! 2. A waiter whose sleep costs more than that of one connection, an epoll set with many, spins longer by as much;
 //!    so does every waiter where system calls are dear, as under a tracer: see [`priced`].
-//! 2. Both ends of a conversation may be asleep at each message only because the other is: neither hears within
-//!    its budget what takes two wake-ups. So a connection whose budget fell to nothing spins long, nevertheless,
-//!    once in [`PROBE_EVERY`] waits; less and less often the more of these probes are in vain, so that they are not what
-//!    the slowest in a hundred messages wait for.
 //! 3. There is no spin for a peer that runs on this very CPU, nor is what came after such a wait a reason to spin ([`near`]).
 //! 4. There is no spin in a crowd of threads that wait ([`crowd`]).
 //! 5. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
-//!    work than CPUs. The spin ends, and nothing is left of the budget.
+//!    work than CPUs. The spin ends, and nothing is left in the account.
 //! 6. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
 
 mod crowd;
+mod ledger;
 mod near;
 
 #[cfg(test)]
 mod tests;
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed, compiler_fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, compiler_fence};
 
 use beeline_stats::{Counter, tunables::Wait};
 
@@ -34,19 +31,13 @@ use crate::stats;
 use crate::thread;
 use crate::upkeep;
 
+use ledger::{Ended, Lately, Ledger};
+
 pub use crowd::is_crowded;
 pub use near::{ANY_CPU, is_near, note_near, peers_are_near};
 
-/// A budget below this is none.
+/// A spin shorter than this is none.
 const SPIN_NS_MIN: u32 = 1_000;
-/// Waits without a spin between two probes.
-const PROBE_EVERY: u32 = 64;
-/// How often probes in vain double that.
-const PROBE_DOUBLINGS: u32 = 4;
-/// See [`SpinState`].
-const DOUBLING: u32 = 1 << 16;
-/// How many times longer than the longest spin a probe is.
-const PROBE_FACTOR: u64 = 4;
 /// Checks between two looks at the clock.
 const CHECKS_PER_LOOK: u32 = 32;
 /// A gap between two looks at the clock that means another task ran here.
@@ -239,41 +230,60 @@ pub fn sleep(fds: &mut [libc::pollfd], deadline_ns: Option<u64>, mask: Option<&u
 /// Whoever waits stores it, without a lock: threads that wait at one time may spoil each other's figures, and nothing else.
 #[repr(C)]
 pub struct SpinState {
-    /// Present budget in nanoseconds.
+    /// What the next spin may take, in nanoseconds; less than `spin_ns_max` as long as the account is not full.
     ns: AtomicU32,
-    /// Waits since the last spin, and how often the number of those between two probes has doubled: the waits are counted
-    /// below [`DOUBLING`], and the doublings from it on.
+    /// Waits of a listener since its last spin.
     skipped: AtomicU32,
+    /// The account ([`Ledger::to_bits`]).
+    ledger: AtomicU64,
 }
 
-impl SpinState {
-    /// With this budget, and nothing skipped.
-    #[must_use]
-    pub const fn new(spin_ns: u32) -> Self {
-        Self { ns: AtomicU32::new(spin_ns), skipped: AtomicU32::new(0) }
-    }
+/// How waits of this process ended of late.
+static LATELY: Lately = Lately::new();
 
-    /// Another connection or set begins: with the longest spin.
+impl SpinState {
+    /// Another connection or set begins: as others of this process did of late.
     pub fn begin(&self) {
-        self.ns.store(crate::config().spin_ns_max as u32, Relaxed);
+        self.keep(Ledger::new(LATELY.soon(), longest()));
         self.skipped.store(0, Relaxed);
     }
 
-    /// The present budget.
+    /// What the next spin may take.
     #[inline]
     pub fn ns(&self) -> u32 {
         self.ns.load(Relaxed)
     }
 
-    /// The budget is another from now on.
+    /// The next spin of a listener may take that long.
     pub fn set_ns(&self, spin_ns: u32) {
         self.ns.store(spin_ns, Relaxed);
     }
 
-    /// One more wait does not spin. Returns how many did not before.
+    /// One more wait of a listener does not spin. Returns how many did not before.
     pub fn skip(&self) -> u32 {
         self.skipped.fetch_add(1, Relaxed)
     }
+
+    fn ledger(&self) -> Ledger {
+        Ledger::from_bits(self.ledger.load(Relaxed))
+    }
+
+    fn keep(&self, ledger: Ledger) {
+        self.ledger.store(ledger.to_bits(), Relaxed);
+        let longest = longest();
+        let grant = ledger.grant(longest);
+        // What is full is told by one look.
+        let granted = if ledger.is_full(longest) { longest } else { grant.min(longest.saturating_sub(1)) };
+        self.ns.store(granted, Relaxed);
+    }
+}
+
+fn longest() -> u32 {
+    crate::config().spin_ns_max.min(u64::from(u32::MAX)) as u32
+}
+
+fn brief(ns: u64) -> u32 {
+    ns.min(u64::from(u32::MAX)) as u32
 }
 
 /// The adaptive budget of one wait.
@@ -292,53 +302,53 @@ impl Budget<'_> {
 
     /// Nanoseconds that the coming wait may spin.
     fn grant(&self) -> u64 {
-        let config = crate::config();
-        match config.wait {
-            Wait::Poll => return POLL_NS,
-            Wait::Sleep => return 0,
-            Wait::Lazy => {}
+        match crate::config().wait {
+            Wait::Poll => POLL_NS,
+            Wait::Sleep => 0,
+            Wait::Lazy => u64::from(self.state.ledger().grant(longest())),
         }
-        let budget = self.state.ns.load(Relaxed);
-        if budget >= SPIN_NS_MIN {
-            return u64::from(budget).min(config.spin_ns_max);
-        }
-        let skipped = self.state.skipped.load(Relaxed) + 1;
-        self.state.skipped.store(skipped, Relaxed);
-        let doublings = skipped / DOUBLING;
-        if skipped % DOUBLING < PROBE_EVERY << doublings {
-            return 0;
-        }
-        self.state.skipped.store(doublings * DOUBLING, Relaxed);
-        config.spin_ns_max.saturating_mul(PROBE_FACTOR)
     }
 
-    /// The wait ended with news while a longest spin would still have gone on.
+    /// The wait ended with news at once.
     #[inline]
     pub fn paid(&self) {
-        let max = crate::config().spin_ns_max as u32;
-        if self.state.ns.load(Relaxed) != max {
-            self.state.ns.store(max, Relaxed);
-            self.state.skipped.store(0, Relaxed);
+        if self.state.ns.load(Relaxed) != longest() {
+            self.ended(Ended::Won(0));
         }
     }
 
     /// A spin was in vain, or `preempted`: others want this CPU.
-    fn failed(&self, preempted: bool) {
-        let budget = self.state.ns.load(Relaxed);
-        if budget < SPIN_NS_MIN {
-            let doublings = (self.state.skipped.load(Relaxed) / DOUBLING + 1).min(PROBE_DOUBLINGS);
-            self.state.skipped.store(doublings * DOUBLING, Relaxed);
-        }
-        let left = if preempted { 0 } else { budget / 2 };
-        self.state.ns.store(if left < SPIN_NS_MIN { 0 } else { left }, Relaxed);
+    fn failed(&self, spun_ns: u64, preempted: bool) {
+        let mut ledger = self.state.ledger();
+        ledger.spun_in_vain(brief(spun_ns.saturating_sub(self.extra_ns())), preempted);
+        self.state.keep(ledger);
     }
 
-    /// A sleep that followed [`Budget::spin`] ended with news, from a peer that is not near.
-    pub fn slept(&self, patience: &Patience) {
-        let worth_ns = crate::config().spin_ns_max.saturating_add(self.extra_ns());
-        if patience.since_ns != 0 && kernel::now_ns().saturating_sub(patience.since_ns) <= worth_ns {
-            self.paid();
+    /// The wait is over.
+    #[cold]
+    fn ended(&self, ended: Ended) {
+        if crate::config().wait != Wait::Lazy {
+            return;
         }
+        let (longest, extra_ns) = (longest(), brief(self.extra_ns()));
+        let mut ledger = self.state.ledger();
+        ledger.ended(ended, longest, extra_ns);
+        self.state.keep(ledger);
+        LATELY.note(match ended {
+            Ended::Won(ns) | Ended::Slept(ns) => ns <= longest.saturating_add(extra_ns),
+            Ended::Otherwise => false,
+        });
+    }
+
+    /// A sleep that followed [`Budget::spin`] ended, with news of lanes or not. Their peer is not near.
+    pub fn slept(&self, patience: &Patience, news: bool) {
+        if patience.since_ns == 0 {
+            return;
+        }
+        self.ended(match news {
+            true => Ended::Slept(brief(kernel::now_ns().saturating_sub(patience.since_ns))),
+            false => Ended::Otherwise,
+        });
     }
 
     /// Spins until `news` or the budget is spent. `news` is called often and must be cheap.
@@ -366,15 +376,20 @@ impl Budget<'_> {
             for _ in 0..checks {
                 match look() {
                     Look::News => {
-                        self.paid();
-                        if patience.since_ns != 0 {
+                        if patience.since_ns == 0 {
+                            self.paid();
+                        } else {
+                            self.ended(Ended::Won(brief(last - patience.since_ns)));
                             stats::count(Counter::SpinsPaid, 1);
                         }
                         return Spun::News;
                     }
                     Look::Foreign => {
-                        self.failed(false);
-                        stats::count(Counter::SpinsFailed, 1);
+                        if patience.since_ns != 0 {
+                            self.failed(last - patience.since_ns, false);
+                            stats::count(Counter::SpinsFailed, 1);
+                        }
+                        self.ended(Ended::Otherwise);
                         return Spun::News;
                     }
                     Look::Nothing => {}
@@ -398,10 +413,10 @@ impl Budget<'_> {
                 (patience.since_ns, last) = (now, now);
             }
             let preempted = now - last > gap;
-            let expired =
-                now - patience.since_ns >= grant || patience.deadline_ns.is_some_and(|deadline| now >= deadline);
+            let spun = now - patience.since_ns;
+            let expired = spun >= grant || patience.deadline_ns.is_some_and(|deadline| now >= deadline);
             if preempted || expired {
-                self.failed(preempted);
+                self.failed(spun, preempted);
                 stats::count(Counter::SpinsFailed, 1);
                 return Spun::Nothing;
             }

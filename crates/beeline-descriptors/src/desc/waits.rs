@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::Desc;
 use crate::kernel;
-use crate::wait::{ANY_CPU, Budget, Patience, is_near, note_near, peers_are_near};
+use crate::wait::{ANY_CPU, Budget, Patience, Woken, is_near, note_near, peers_are_near};
 
 impl Desc {
     /// This connection's spin budget.
@@ -14,9 +14,9 @@ impl Desc {
     }
 
     /// A sleep for this connection ended, after a spin or instead of one.
-    pub fn slept(&self, patience: &Patience) {
+    pub fn slept(&self, patience: &Patience, woken: Woken) {
         if !self.peer_is_near() {
-            self.budget().slept(patience);
+            self.budget().slept(patience, matches!(woken, Woken::Ready(_)));
         }
     }
 

@@ -10,5 +10,9 @@ pub(super) const LOOK_TICKS_MIN: u64 = 50_000;
 pub(super) const LOOK_TICKS_MAX: u64 = 5_000_000;
 /// Time between two looks at the kernel of a spin that finds nothing: some 4 us. Its bells wake lanes that are cold.
 pub(super) const SPIN_LOOK_TICKS: u64 = 10_000;
+/// Looks at the kernel in vain, in a row, after which a call that is about to sleep leaves its own to the sleep.
+pub(super) const VAIN_LOOKS: u32 = 4;
+/// And after how many such calls one looks nevertheless.
+pub(super) const LOOK_EVERY: u32 = 16;
 /// Depth to which nested sets are followed; the kernel allows 5 (`EP_MAX_NESTS`).
 pub(super) const NESTS_MAX: u32 = 5;

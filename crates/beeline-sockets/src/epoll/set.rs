@@ -108,6 +108,8 @@ pub struct Set {
     pub look_ticks: AtomicU64,
     /// What the last look of a spin at the kernel took, in the same ticks.
     pub look_price: AtomicU64,
+    /// Looks at the kernel in a row that found nothing, by calls that went on to wait; and such calls that left it to the wait.
+    pub vain_looks: AtomicU32,
     /// Whether it pays to spin for the set.
     pub spin: SpinState,
     /// Who works for the set beside whoever waits.
@@ -161,6 +163,7 @@ impl Set {
         self.last_look.store(0, Relaxed);
         self.look_ticks.store(0, Relaxed);
         self.look_price.store(0, Relaxed);
+        self.vain_looks.store(0, Relaxed);
         self.spin.begin();
         self.hands.begin();
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));

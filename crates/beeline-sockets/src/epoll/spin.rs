@@ -39,7 +39,7 @@ impl Call {
         let near = self.peer_is_near(false);
         guard.end();
         if !near {
-            self.set.budget().slept(patience);
+            self.set.budget().slept(patience, self.ours);
         }
     }
 
@@ -56,7 +56,8 @@ impl Call {
             return Spun::Nothing;
         }
         let mut place = NIL;
-        let mut looked = ticks();
+        // A look that was left to this wait comes first.
+        let mut looked = if self.asked { ticks() } else { 0 };
         let mut pause = spin_pause(set.look_price.load(Relaxed));
         let mut watches = 0u32;
         set.budget().spin_by(1, patience, || {

@@ -9,7 +9,7 @@ use libc::epoll_event;
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
-use super::limits::{BUSY_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN};
+use super::limits::{BUSY_WAITS, IDLE_LOOKS, LOOK_EVERY, LOOK_TICKS_MAX, LOOK_TICKS_MIN, VAIN_LOOKS};
 use super::nested::any_ready;
 use super::order::Own;
 use super::readiness::{readiness, reported};
@@ -113,6 +113,8 @@ pub(super) struct Call {
     pub(super) own: Option<Own>,
     /// Whether there was news of lanes, or of a listener's clients.
     pub(super) ours: bool,
+    /// Whether the kernel was asked.
+    pub(super) asked: bool,
 }
 
 impl Call {
@@ -128,6 +130,7 @@ impl Call {
             departures: set.departed.count(),
             own: None,
             ours: false,
+            asked: false,
         }
     }
 
@@ -146,14 +149,19 @@ impl Call {
         let due = self.look_is_due();
         // Where an array became full, the kernel's events and ours begin by turns.
         let crowded = self.set.crowded.load(Relaxed);
-        let kernel_begins = due && crowded != KERNEL_BEGAN;
+        let left_to_sleep = due && deadline != Deadline::Now && self.may_leave_look();
+        let kernel_begins = due && !left_to_sleep && crowded != KERNEL_BEGAN;
         if kernel_begins {
             self.look()?;
         }
         self.harvest();
         let full = self.filled == self.max;
-        if !full && !kernel_begins && (due || self.filled == 0 && deadline == Deadline::Now) {
+        let still_due = if self.filled == 0 { due && !left_to_sleep || deadline == Deadline::Now } else { due };
+        if !full && !kernel_begins && still_due {
             self.look()?;
+        }
+        if self.filled == 0 && self.asked {
+            self.set.vain_looks.fetch_add(1, Relaxed);
         }
         if full || crowded != 0 {
             let began = if kernel_begins { KERNEL_BEGAN } else { LANES_BEGAN };
@@ -228,9 +236,7 @@ impl Call {
                     self.set.last_look.store(ticks(), Relaxed);
                     self.translate(count);
                     self.harvest();
-                    if self.ours {
-                        self.slept(&patience);
-                    }
+                    self.slept(&patience);
                 }
                 None => {
                     self.harvest();
@@ -238,7 +244,11 @@ impl Call {
                         self.look()?;
                     }
                 }
-                Some(Woken::TimedOut) => return Ok(0),
+                Some(Woken::TimedOut) => {
+                    self.set.looked.store(0, Relaxed);
+                    self.slept(&patience);
+                    return Ok(0);
+                }
                 // epoll_wait(2) is never restarted after a handler (signal(7)).
                 Some(Woken::Signal { .. }) => return Err(Errno(libc::EINTR)),
                 Some(Woken::Failed(errno)) => return Err(errno),
@@ -279,6 +289,23 @@ impl Call {
         self.kernel_is_due()
     }
 
+    /// Whether a call that may wait leaves its look at the kernel to the sleep, or the spin, that is likely to follow: it
+    /// is sure to if no lane is hot, and where the looks of the last calls were in vain that is to be expected. (nginx
+    /// between browsers and lanes looked in vain before almost each sleep.) The sleep arms what is hot, which costs more
+    /// than a look; so a look is tried now and then.
+    fn may_leave_look(&self) -> bool {
+        let set = self.set;
+        if set.find(set.hot_first.load(Relaxed)).is_none() {
+            return true;
+        }
+        let vain = set.vain_looks.load(Relaxed);
+        let leaves = vain >= VAIN_LOOKS && !vain.is_multiple_of(LOOK_EVERY);
+        if leaves {
+            set.vain_looks.store(vain.wrapping_add(1), Relaxed);
+        }
+        leaves
+    }
+
     /// Whether the time between two looks of a busy set is over.
     fn kernel_is_due(&self) -> bool {
         ticks().wrapping_sub(self.set.last_look.load(Relaxed)) > self.set.look_ticks.load(Relaxed)
@@ -290,6 +317,7 @@ impl Call {
             stats::count(Counter::EpollKernelLooks, 1);
         }
         self.set.last_look.store(ticks(), Relaxed);
+        self.asked = true;
         loop {
             let (filled, room) = (self.filled, self.max - self.filled);
             let parked = self.set.parked.load(Relaxed);
@@ -299,7 +327,7 @@ impl Call {
             if count == 0 {
                 self.set.looked.store(0, Relaxed);
                 self.rest();
-            } else if self.translate(count) || self.own.is_some() {
+            } else if self.heard_something(count) || self.own.is_some() {
                 self.harvest();
             }
             // What was parked may have taken the place of what is not.
@@ -307,6 +335,11 @@ impl Call {
                 return Ok(());
             }
         }
+    }
+
+    fn heard_something(&mut self, count: usize) -> bool {
+        self.set.vain_looks.store(0, Relaxed);
+        self.translate(count)
     }
 
     /// The kernel had nothing new to tell: it is asked less often.
