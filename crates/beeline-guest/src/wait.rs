@@ -10,7 +10,7 @@
 //! 3. There is no spin for a peer that runs on this very CPU, nor is what came after such a wait a reason to spin ([`near`]).
 //! 4. There is no spin in a crowd of threads that wait ([`crowd`]).
 //! 5. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
-//!    work than CPUs. The spin ends, and nothing is left in the account.
+//!    work than CPUs. The spin ends, and it is the last until news has come soon.
 //! 6. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
 
 mod crowd;
@@ -320,7 +320,7 @@ impl Budget<'_> {
     /// A spin was in vain, or `preempted`: others want this CPU.
     fn failed(&self, spun_ns: u64, preempted: bool) {
         let mut ledger = self.state.ledger();
-        ledger.spun_in_vain(brief(spun_ns.saturating_sub(self.extra_ns())), preempted);
+        ledger.spun_in_vain(brief(spun_ns.saturating_sub(self.extra_ns())), preempted, longest());
         self.state.keep(ledger);
     }
 
@@ -416,7 +416,8 @@ impl Budget<'_> {
             let spun = now - patience.since_ns;
             let expired = spun >= grant || patience.deadline_ns.is_some_and(|deadline| now >= deadline);
             if preempted || expired {
-                self.failed(spun, preempted);
+                // The time in which another task ran was not spun.
+                self.failed(if preempted { last - patience.since_ns } else { spun }, preempted);
                 stats::count(Counter::SpinsFailed, 1);
                 return Spun::Nothing;
             }

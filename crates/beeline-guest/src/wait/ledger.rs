@@ -11,9 +11,9 @@
 //!    `spin_ns_max` what takes two wake-ups. Such a wait is *fair*: its news came within [`PROBE_FACTOR`] times as long. It
 //!    pays in [`FAIR_NS`]. Where nearly all waits are fair, and the account has as much, a spin of that length is a probe:
 //!    it is most likely to end with news. If that news is soon the waiter spins from then on. If not, the probe is paid for,
-//!    and from the second in vain fair waits pay in less and less, so that probes are not what the slowest in a hundred
-//!    messages wait for, and not what anything costs.
-//! 4. A spin during which something else ran on its CPU loses all that is left.
+//!    and fair waits pay in less and less, so that probes are not what the slowest in a hundred messages wait for, and not
+//!    what anything costs. Within twice as long the peer may have had to wake up first: the next waits show it.
+//! 4. A spin during which something else ran on its CPU is the last, until a wait is soon.
 //! 5. A waiter that begins takes over what share of waits were soon in this process of late, and begins
 //!    with nothing where that is too small: connections that live for a few messages have no time to learn it.
 
@@ -27,7 +27,7 @@ use super::SPIN_NS_MIN;
 /// What a soon wait pays in.
 pub(super) const SOON_NS: u32 = 10_000;
 /// What a fair wait pays in.
-pub(super) const FAIR_NS: u32 = 1_000;
+pub(super) const FAIR_NS: u32 = 2_000;
 /// How many times longer than the longest spin a probe is.
 pub(super) const PROBE_FACTOR: u32 = 4;
 /// How often probes in vain halve what fair waits pay in.
@@ -94,12 +94,15 @@ impl Ledger {
     }
 
     /// A spin of that length was in vain. How the wait ended is yet to be told, if the wait goes on.
-    pub(super) fn spun_in_vain(&mut self, spun_ns: u32, preempted: bool) {
-        self.credit_ns = if preempted { 0 } else { self.credit_ns.saturating_sub(spun_ns) };
+    pub(super) fn spun_in_vain(&mut self, spun_ns: u32, preempted: bool, longest: u32) {
+        self.credit_ns = self.credit_ns.saturating_sub(spun_ns);
         if !self.spins {
             self.probed_in_vain();
         }
-        self.spins &= self.credit_ns >= SPIN_NS_MIN;
+        if preempted {
+            self.credit_ns = self.credit_ns.min(longest.saturating_sub(SOON_NS));
+        }
+        self.spins &= !preempted && self.credit_ns >= SPIN_NS_MIN;
     }
 
     fn probed_in_vain(&mut self) {
@@ -124,6 +127,9 @@ impl Ledger {
                 self.credit_ns = self.credit_ns.saturating_sub(ns);
                 self.probed_in_vain();
                 self.is_fair(longest);
+                if ns <= soon_ns.saturating_mul(2) {
+                    self.soon = self.soon.max(BEGIN);
+                }
             }
             Ended::Slept(ns) if ns <= soon_ns => self.is_soon(longest),
             Ended::Slept(ns) if ns <= fair_ns => self.is_fair(longest),

@@ -35,7 +35,7 @@ impl Waiter {
             self.longest_vain_ns = self.longest_vain_ns.max(spun);
         }
         if grant != 0 && (sleeps || !is_lane) {
-            self.ledger.spun_in_vain(spun, false);
+            self.ledger.spun_in_vain(spun, false, LONGEST);
         }
         let ended = match (is_lane, sleeps) {
             (false, _) => Ended::Otherwise,
@@ -136,8 +136,8 @@ fn probes_are_made_where_all_waits_are_fair_and_become_rare_in_vain() {
         waiter.wait(150_000, true, 20_000);
     }
     let pauses: Vec<i32> = probes.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(pauses.is_sorted() && pauses.len() < 12, "{probes:?}");
-    assert!(pauses.iter().skip(4).all(|pause| *pause > 2_000), "{probes:?}");
+    assert!(pauses.is_sorted() && pauses.len() < 20, "{probes:?}");
+    assert!(pauses.iter().skip(4).all(|pause| *pause > 1_000), "{probes:?}");
     // What is long in coming is not probed for, nor what comes from elsewhere.
     for (news, lane) in [(250_000, true), (100_000, false)] {
         let mut waiter = Waiter::new(Ledger::default());
@@ -170,6 +170,16 @@ fn two_who_sleep_only_because_the_other_does_come_to_spin() {
         trips += 1;
         assert!(trips < 400, "client {:?} server {:?}", client.ledger, server.ledger);
     }
+}
+
+#[test]
+fn who_was_kept_from_running_spins_again_when_news_came_soon() {
+    let mut ledger = Ledger::new(ALL, LONGEST);
+    ledger.spun_in_vain(1_000, true, LONGEST);
+    ledger.ended(Ended::Slept(1_000_000), LONGEST, 0);
+    assert_eq!(ledger.grant(LONGEST), 0);
+    ledger.ended(Ended::Slept(10_000), LONGEST, 0);
+    assert_eq!(ledger.grant(LONGEST), LONGEST);
 }
 
 #[test]
