@@ -54,8 +54,8 @@ pub fn drain(arguments: &DrainArgs) -> anyhow::Result<()> {
     loop {
         let document = match beeline_status::ask::status(&socket) {
             Ok(document) => document,
-            // It ends as soon as it may, perhaps in the middle of an answer.
-            Err(Problem::NotRunning(_) | Problem::Failed(_)) => break,
+            // It ends as soon as it may, perhaps in the middle of an answer, or before it. It has let us ask already.
+            Err(Problem::NotRunning(_) | Problem::Failed(_) | Problem::NotAllowed(_)) => break,
             Err(error) => return Err(error.into()),
         };
         let Some(draining) = document.data.draining else { break };
