@@ -156,11 +156,16 @@ fn sleep_until_ready(
             // What the kernel is asked is laid out before the arming, whose last look then covers all that is left out
             // of it.
             let used = fill(fds, shadow, Some(held));
-            (arm(fds) == Armed::Sleep).then(|| patience.sleep(&mut shadow[..used], mask))
+            let completes = completes(fds);
+            (arm(fds) == Armed::Sleep).then(|| match completes {
+                false => patience.sleep(&mut shadow[..used], mask),
+                true => nap(&mut shadow[..used], deadline, mask),
+            })
         };
         match held.while_asleep(|| poller.while_asleep(sleep)) {
             None => {}
             Some(Woken::Ready(_)) => heard(fds, shadow, held, &patience),
+            Some(Woken::TimedOut) if !patience.is_over() => {}
             Some(Woken::TimedOut) => {
                 return match look(fds, shadow) {
                     Ok(ready) => Outcome::Done(ready),
@@ -172,6 +177,20 @@ fn sleep_until_ready(
             Some(Woken::Failed(errno)) => return Outcome::Fail(errno),
         }
     }
+}
+
+/// How long a call sleeps at most where sends of others may complete, of which no anchor tells.
+const NAP_NS: u64 = 5_000_000;
+
+/// Whether `MSG_ZEROCOPY` is in use on one of the lanes.
+fn completes(fds: &[pollfd]) -> bool {
+    fds.iter().filter_map(|entry| table::get(entry.fd)).any(io::tells_completions)
+}
+
+/// A sleep of [`NAP_NS`] at most.
+fn nap(fds: &mut [pollfd], deadline: Option<u64>, mask: Option<&u64>) -> Woken {
+    let until = kernel::now_ns().saturating_add(NAP_NS);
+    Patience::until(Some(deadline.map_or(until, |deadline| deadline.min(until)))).sleep(fds, mask)
 }
 
 /// Ticks between two questions after the same peer: a twentieth of a millisecond or so.
