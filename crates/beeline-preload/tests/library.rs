@@ -213,6 +213,7 @@ cases! { offers:
     who_waits_in_sets_is_served
     who_waits_for_edges_is_served
     who_waits_for_others_is_served
+    numbers_of_sends_go_on
     who_only_sends_is_served
     who_closes_has_been_there
     who_is_replaced_has_been_there

@@ -4,6 +4,7 @@
 #include "guest.h"
 #include "place.h"
 #include <fcntl.h>
+#include <linux/errqueue.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -104,6 +105,37 @@ static void by_epoll_with(int fd, unsigned events) {
 
 static void by_epoll(int fd) { by_epoll_with(fd, EPOLLIN); }
 static void by_edges(int fd) { by_epoll_with(fd, EPOLLIN | EPOLLET); }
+
+/* Takes the completions of sends with MSG_ZEROCOPY, whose last number is `last`. */
+static void completes(int fd, unsigned first, unsigned last) {
+    struct pollfd wait = {fd, 0, 0};
+    do {
+        union { struct cmsghdr header; char bytes[256]; } control;
+        struct msghdr message = {.msg_control = &control, .msg_controllen = sizeof control};
+        CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLERR);
+        CHECK(recvmsg(fd, &message, MSG_ERRQUEUE) == 0);
+        struct sock_extended_err *error = (struct sock_extended_err *)CMSG_DATA(&control.header);
+        CHECK(error->ee_origin == SO_EE_ORIGIN_ZEROCOPY && error->ee_info == first && error->ee_data <= last);
+        first = error->ee_data + 1;
+    } while (first != last + 1);
+}
+
+/* Some are told before the connection goes on over TCP, some are not. */
+static void numbers_of_sends_go_on(void) {
+    struct place place = opened(answers);
+    int fd = visit(&place, 0), on = 1;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) == 0);
+    CHECK(send(fd, "t", 1, MSG_ZEROCOPY) == 1 && send(fd, "h", 1, MSG_ZEROCOPY) == 1);
+    completes(fd, 0, 1);
+    CHECK(send(fd, "er", 2, MSG_ZEROCOPY) == 2 && send(fd, "e", 1, 0) == 1);
+    go(place.line);
+    hears(fd, "and back");
+    CHECK(!is_lane(fd));
+    CHECK(send(fd, "and ", 4, MSG_ZEROCOPY) == 4 && send(fd, "on", 2, MSG_ZEROCOPY) == 2);
+    completes(fd, 2, 4);
+    CHECK(close(fd) == 0);
+    ended(&place);
+}
 
 static void who_receives_is_served(void) { is_served(0, at_once); }
 static void who_polls_is_served(void) { is_served(0, by_poll); }
@@ -413,6 +445,7 @@ static const struct guest_case CASES[] = {
     CASE(who_waits_in_sets_is_served),
     CASE(who_waits_for_edges_is_served),
     CASE(who_waits_for_others_is_served),
+    CASE(numbers_of_sends_go_on),
     CASE(who_only_sends_is_served),
     CASE(who_closes_has_been_there),
     CASE(who_is_replaced_has_been_there),
