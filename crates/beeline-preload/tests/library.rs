@@ -61,6 +61,7 @@ fn the_library_has_no_text_relocations_and_needs_only_libc() {
 cases! { handover:
     exec_keeps_a_connection
     exec_keeps_the_state_of_a_connection
+    exec_keeps_completions
     exec_closes_what_is_close_on_exec
     spawning_hands_over_a_connection
     several_programs_share_a_connection

@@ -2,9 +2,9 @@
    whatever they do meanwhile. */
 #define _GNU_SOURCE
 #include "guest.h"
+#include "completions.h"
 #include "place.h"
 #include <fcntl.h>
-#include <linux/errqueue.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -105,20 +105,6 @@ static void by_epoll_with(int fd, unsigned events) {
 
 static void by_epoll(int fd) { by_epoll_with(fd, EPOLLIN); }
 static void by_edges(int fd) { by_epoll_with(fd, EPOLLIN | EPOLLET); }
-
-/* Takes the completions of sends with MSG_ZEROCOPY, whose last number is `last`. */
-static void completes(int fd, unsigned first, unsigned last) {
-    struct pollfd wait = {fd, 0, 0};
-    do {
-        union { struct cmsghdr header; char bytes[256]; } control;
-        struct msghdr message = {.msg_control = &control, .msg_controllen = sizeof control};
-        CHECK(poll(&wait, 1, -1) == 1 && wait.revents == POLLERR);
-        CHECK(recvmsg(fd, &message, MSG_ERRQUEUE) == 0);
-        struct sock_extended_err *error = (struct sock_extended_err *)CMSG_DATA(&control.header);
-        CHECK(error->ee_origin == SO_EE_ORIGIN_ZEROCOPY && error->ee_info == first && error->ee_data <= last);
-        first = error->ee_data + 1;
-    } while (first != last + 1);
-}
 
 /* Some are told before the connection goes on over TCP, some are not. */
 static void numbers_of_sends_go_on(void) {

@@ -33,7 +33,7 @@ pub const GROUP: Group = Group {
         Case::new("shared_by_fork", ONCE, shared_by_fork),
         Case::new("ready_in_a_set", FAMILY | TRIGGER, ready_in_a_set),
         Case::new("ready_for_errors_alone", TRIGGER, ready_for_errors_alone),
-        Case::new("wakes_a_set", TRIGGER, |v| wakes(v, |v, fd| wait_in_a_set(v, fd))),
+        Case::new("wakes_a_set", TRIGGER, |v| wakes(v, wait_in_a_set)),
         Case::new("wakes_poll", ONCE, |v| wakes(v, |_, fd| wait_in_poll(fd))),
         Case::new("after_the_end", ONCE, after_the_end),
         Case::new("bytes_left", FAMILY | MODE, left::bytes_left),
