@@ -79,7 +79,8 @@ def bench_redis():
                 server = b.run("redis-server", "--port", 6379, "--save", "", "--protected-mode", "no", "--bind", "0.0.0.0",
                                beeline=beeline)
                 until(lambda: "Ready" in server.line(), 10, "Redis")
-                done = client.run("redis-benchmark", "-h", b.address, "-n", count["lane" if beeline else "tcp"], "-t", "get", "--csv", *how, beeline=beeline)
+                done = client.run("redis-benchmark", "-h", b.address, "-n", count["lane" if beeline else "tcp"], "-t", "get",
+                                  "--csv", *how, beeline=beeline)
                 rates[kind].append(float(done.finish().splitlines()[-1].split(",")[1].strip('"')) / 1000)
                 if kind == "lane":
                     assert pods.lanes(server) > 0, pods.reasons(server)
