@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes what runs of the papers' plans measured into docs/papers.md.
 
-    ci/papers.py [--note TEXT] RUN...
+    ci/papers.py [--note TEXT | --apart WHICH] RUN...
 
 A RUN is the directory of a run of `beeline bench paper`, or one that has such directories in it; TEXT is said of all of them, such as what
-else the machine did.
+else the machine did. With --apart the runs are of a few rows, which WHICH names; what is said of the others stays, until all are written anew.
 
 A row of the document names a plan and a cell in `backquotes` in its fourth column, and after it a figure if it is about another than the
 cell's own; its fifth column is what the runs say of that cell.
@@ -92,9 +92,11 @@ def machine(run):
 
 
 def main():
-    note, places = "", sys.argv[1:]
+    note, apart, places = "", None, sys.argv[1:]
     if places[:1] == ["--note"]:
         note, places = f"; {places[1]}", places[2:]
+    elif places[:1] == ["--apart"]:
+        apart, places = places[1], places[2:]
     if not places:
         sys.exit(__doc__.strip())
     found, machines, rounds = {}, set(), set()
@@ -109,8 +111,11 @@ def main():
     lines = []
     for line in DOCUMENT.read_text().split("\n"):
         columns = [column.strip() for column in COLUMN.split(line)[1:-1]]
+        about = f"{'; '.join(sorted(machines))}; {', '.join(sorted(rounds))}"
+        if line.startswith("Measured apart: "):
+            continue
         if line.startswith("Measured: "):
-            line = f"Measured: {'; '.join(sorted(machines))}; {', '.join(sorted(rounds))}{note}."
+            line = f"{line}\nMeasured apart: {apart}: {about}." if apart else f"Measured: {about}{note}."
         elif len(columns) == 6 and (cell := CELL.match(columns[3])) and (figures := found.get(cell.groups()[:2])):
             columns[4] = words(cell[2], figures, cell[3])
             line = f"| {' | '.join(columns)} |"

@@ -157,7 +157,8 @@ def agent_killed_during_transfers():
     pods = Pods()
     p0, p1 = pods.switched(2)
     server, port = p0.serve()
-    stream = p1.app("duplex", p0.address, port, 3_000_000_000, 3_000_000_000, 2)
+    transfer = lambda: p1.app("duplex", p0.address, port, 1_000_000_000, 1_000_000_000, 2)
+    stream, transfers = transfer(), 1
     maker = p1.app("makes", p0.address, port, 50)
     chance = random.Random(7)
     for _ in range(100):
@@ -166,9 +167,12 @@ def agent_killed_during_transfers():
         # Those that are made now go by TCP.
         time.sleep(chance.random() * 0.1)
         pods.start_agent()
-    assert stream.process.poll() is None, "the stream was over too early"
+        # How long one takes is the machine's affair: there is always one.
+        if stream.process.poll() is not None:
+            stream.finish()
+            stream, transfers = transfer(), transfers + 1
     facts = maker.facts()
-    note(f"{facts['made']} connections, the longest took {facts['longest'] * 1000:.0f} ms; {pods.lanes(server)} lanes")
+    note(f"{transfers} transfers; {facts['made']} connections, the longest took {facts['longest'] * 1000:.0f} ms; {pods.lanes(server)} lanes")
     assert facts["failures"] == [], facts["failures"]
     stream.finish(200)
     time.sleep(4.5)
@@ -185,7 +189,7 @@ def agent_stopped():
     a, b = pods.pair()
     server, port = b.serve()
     a.app("duplex", b.address, port, 1000, 1000).finish()
-    pods.agent.send_signal(signal.SIGSTOP)
+    pods.hold_agent()
     client = a.app("makes", b.address, port, 1.5)
     facts = client.facts()
     note(f"{facts['made']} connections, the longest took {facts['longest'] * 1000:.0f} ms")
@@ -227,7 +231,7 @@ def a_close_is_seen_while_the_agent_is_stopped():
     assert pods.lanes(server) == 1, pods.reasons(server)
     for attempt in range(6):
         if attempt % 3 == 0:
-            pods.agent.send_signal(signal.SIGSTOP)
+            pods.hold_agent()
         client = a.app("closes", b.address, port)
         client.facts()
         assert server.facts() == {"end": "eof", "bytes": 10_000}

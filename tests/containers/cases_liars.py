@@ -292,7 +292,7 @@ def a_crowd_of_descriptors():
     lingering = [within(a, connect) for _ in range(24)]
     descriptors = [made.fileno() for made in lingering]
     # Stopped meanwhile, so that all of it lies in its queues.
-    pods.agent.send_signal(signal.SIGSTOP)
+    pods.hold_agent()
     for _ in range(3):
         Liar(a).tell(question(HAIL), *descriptors)
     # What ends a carrier, and behind it, unread, what nobody wants to close. A message without a byte with one, too.

@@ -147,7 +147,7 @@ def a_stopped_agent_is_left_alone():
     server, port = b.serve()
     a.app("duplex", b.address, port, 1000, 1000).finish()
     assert pods.lanes(server) == 1, pods.reasons(server)
-    pods.agent.send_signal(signal.SIGSTOP)
+    pods.hold_agent()
     time.sleep(5)
     client = a.app("names", b.address, port)
     client.facts()

@@ -134,6 +134,13 @@ class Pods:
         self.agent.send_signal(what)
         self.agent.wait(timeout=10)
 
+    def hold_agent(self):
+        """Stops it for a while; each of its threads stops a moment later than the signal is sent."""
+        self.agent.send_signal(signal.SIGSTOP)
+        states = lambda: {path.read_text().rpartition(")")[2].split()[0]
+                          for path in pathlib.Path(f"/proc/{self.agent.pid}/task").glob("*/stat")}
+        until(lambda: states() == {"T"}, 10, "the agent's stop")
+
     def agent_descriptors(self):
         return len(list(pathlib.Path(f"/proc/{self.agent.pid}/fd").iterdir()))
 

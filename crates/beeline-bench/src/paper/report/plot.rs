@@ -13,6 +13,8 @@ use crate::paper::summary::Known;
 const SIZE: (u32, u32) = (900, 460);
 /// A line of a figure with dots.
 const DOT_LINE: u32 = 34;
+/// Right of a figure: the last label of its scale stands in the middle of the edge.
+const EDGE: u32 = 36;
 const FONT: (&str, u32) = ("sans-serif", 14);
 /// TCP's colours and Beeline's, for readers who see few colours too: vermilion and blue of Okabe and Ito, each lighter for
 /// the next curve.
@@ -69,8 +71,7 @@ fn draw_curves(area: &Area, drawing: &Drawing, curves: &[Curve]) -> Result<(), B
     let mut chart = ChartBuilder::on(area)
         .caption(&drawing.title, ("sans-serif", 17))
         .margin(10)
-        // The last size's label stands in the middle of the edge.
-        .margin_right(36)
+        .margin_right(EDGE)
         .x_label_area_size(42)
         .y_label_area_size(84)
         .build_cartesian_2d((first..last * 1.05).log_scale().base(2.0), range(values.chain(references)).log_scale())?;
@@ -141,6 +142,7 @@ fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn
     let mut chart = ChartBuilder::on(area)
         .caption(&drawing.title, ("sans-serif", 17))
         .margin(10)
+        .margin_right(EDGE)
         .x_label_area_size(42)
         .y_label_area_size(270)
         .build_cartesian_2d(range(values.chain(references)).log_scale(), Lines(count))?;
@@ -204,6 +206,7 @@ impl ValueFormatter<f64> for Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::Interval;
 
     #[test]
     fn a_range_holds_its_values_whatever_they_are() {
@@ -212,6 +215,21 @@ mod tests {
             let range = range(strange.into_iter());
             assert!(range.start > 0.0 && range.end > range.start && range.end.is_finite());
         }
+    }
+
+    #[test]
+    fn labels_of_the_scale_end_within_a_figure_of_dots() {
+        let known = |median| Known { median, interval: Interval { low: median, high: median, confidence: 0.9 } };
+        // The scale ends a little above 9 GB/s, where its last label is.
+        let dot = Dot { name: "a dot".into(), tcp: known(1e9), beeline: known(6.01e9) };
+        let kind = Kind::Dots(vec![dot]);
+        let svg = svg(&Drawing { title: "t".into(), figure: Figure::Throughput, kind, published: Vec::new() }).unwrap();
+        let centred =
+            svg.split("<text ").filter(|text| text.contains("text-anchor=\"middle\"") && text.contains("GB/s"));
+        let at = |text: &str| text.split("x=\"").nth(1).and_then(|x| x.split('"').next()?.parse().ok());
+        let places: Vec<u32> = centred.filter_map(at).collect();
+        assert!(!places.is_empty(), "{svg}");
+        assert!(places.iter().all(|x| x + EDGE <= SIZE.0), "{places:?}");
     }
 
     #[test]

@@ -1,0 +1,44 @@
+"""Programs to measure with while CPUs are busy: see cases_busy.py."""
+
+import json
+import socket
+import sys
+import time
+
+
+def spin():
+    """Keeps a CPU."""
+    print("on", flush=True)
+    while True:
+        pass
+
+
+def serve(address):
+    listener = socket.create_server((address, 0))
+    print(listener.getsockname()[1], flush=True)
+    sock, _ = listener.accept()
+    while data := sock.recv(64):
+        sock.send(data)
+    print(time.process_time(), flush=True)
+
+
+def ask(address, port):
+    """Round trips for as many seconds as each line of the input says: how many, their median and 99th percentile, and the CPU time so far."""
+    sock = socket.create_connection((address, int(port)))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    print("on", flush=True)
+    for line in sys.stdin:
+        took, end, index = [], time.perf_counter() + float(line), 0
+        while (began := time.perf_counter()) < end:
+            question = index.to_bytes(8, "little")
+            sock.send(question)
+            assert sock.recv(8) == question
+            took.append(time.perf_counter() - began)
+            index += 1
+        took.sort()
+        print(json.dumps({"count": index, "median": took[index // 2] * 1e6, "p99": took[index * 99 // 100] * 1e6,
+                          "cpu": time.process_time()}), flush=True)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
