@@ -76,9 +76,16 @@ def busy_cpus_leave_the_way_to_tcp():
 
     way = until(slower, 40, "the verdict")
     note(f"the bridge's own measure: {way['bridge_ns'] / 1e3:.0f} us, TCP {way['tcp_ns'] / 1e3:.0f}")
-    other = app(b, "serve", b.address)
-    new = app(a, "ask", b.address, other.line())
-    new.line()
+    # One of sixteen is tried on the bridge again: not two in a row.
+    for _ in range(2):
+        other = app(b, "serve", b.address)
+        new = app(a, "ask", b.address, other.line())
+        new.line()
+        if len(a.data()["connections"]) == 1:
+            break
+        new.say("0.1")
+        new.facts()
+        new.finish()
     told = {}
     for name, client in (("old", old), ("new", new)):
         client.say("1")
