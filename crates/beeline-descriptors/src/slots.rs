@@ -10,14 +10,17 @@ use crate::desc::Desc;
 use crate::side::state;
 use crate::{kernel, stats, table};
 
-/// Gives a fresh lane its slot in the statistics file.
-pub fn open_slot(desc: &'static Desc) {
+/// Gives a fresh lane its slot in the statistics file. `peer_pid` is the process at the other end, if it is known already.
+pub fn open_slot(desc: &'static Desc, peer_pid: Option<u32>) {
     let Some(slot) = stats::take_slot() else { return };
     let side = desc.side();
     let fd = desc.fd.load(Relaxed);
-    let peer = kernel::getsockopt::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
     // Where the host's agent made both ends of the anchor, it is what the kernel would name.
-    let peer = peer.ok().filter(|_| !side.is(state::MET));
+    let peer_pid = if side.is(state::MET) { Some(0) } else { peer_pid };
+    let peer_pid = peer_pid.unwrap_or_else(|| {
+        let peer = kernel::getsockopt::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
+        peer.map_or(0, |peer| peer.pid.cast_unsigned())
+    });
     slot.open(&Opening {
         fd,
         role: match desc.end() {
@@ -26,7 +29,7 @@ pub fn open_slot(desc: &'static Desc) {
         },
         local: side.local.get(),
         remote: side.remote.get(),
-        peer_pid: peer.map_or(0, |peer| peer.pid as u32),
+        peer_pid,
         opened_unix_ns: stats::unix_ns(),
         lane_inode: side.origin.lane_inode.load(Relaxed),
         own: desc.own.words(),
@@ -38,7 +41,7 @@ pub fn open_slot(desc: &'static Desc) {
 pub fn open_slots() {
     table::for_each(|fd, desc| {
         if desc.is_lane() && desc.fd.load(Relaxed) == fd && desc.slot.load(Relaxed).is_null() {
-            open_slot(desc);
+            open_slot(desc, None);
             stats::count(Counter::ConnectionsTakenOver, 1);
         }
     });

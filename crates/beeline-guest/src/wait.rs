@@ -3,14 +3,14 @@
 //! Interrupts when idle, polling when busy. A wait for a connection spins first if that has paid lately:
 //!
 //! 1. Each connection has a budget. A wait that ends with news within `spin_ns_max`, spinning or asleep, makes it
-//!    `spin_ns_max`; a spin that ends with nothing halves it, and so does one that ends with news of a kernel socket, a
-//!    timer or a pipe beside lanes, of which a sleep would have heard as soon.
+//!    `spin_ns_max` where most waits of late ended so ([`state`]); a spin that ends with nothing halves it, and so does one that
+//!    ends with news of a kernel socket, a timer or a pipe beside lanes, of which a sleep would have heard as soon.
 //!    A waiter whose sleep costs more than that of one connection, an epoll set with many, spins longer by as much;
 //!    so does every waiter where system calls are dear, as under a tracer: see [`priced`].
 //! 2. Both ends of a conversation may be asleep at each message only because the other is: neither hears within
 //!    its budget what takes two wake-ups. So a connection whose budget fell to nothing spins long, nevertheless,
 //!    once in [`PROBE_EVERY`] waits; less and less often the more of these probes are in vain, so that they are not what
-//!    the slowest in a hundred messages wait for.
+//!    the slowest in a hundred messages wait for, and not where most waits end late or with other news than a probe could win.
 //! 3. There is no spin for a peer that runs on this very CPU, nor is what came after such a wait a reason to spin ([`near`]).
 //! 4. There is no spin in a crowd of threads that wait ([`crowd`]).
 //! 5. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
@@ -22,6 +22,7 @@
 mod crowd;
 mod mode;
 mod near;
+mod state;
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +30,7 @@ mod tests;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed, compiler_fence};
 
 use beeline_stats::Counter;
-use beeline_stats::tunables::{Tunables, Wait, option};
+use beeline_stats::tunables::{Wait, option};
 
 use crate::Errno;
 use crate::cancel;
@@ -41,6 +42,9 @@ use crate::upkeep;
 pub use crowd::is_crowded;
 pub use mode::Mode;
 pub use near::{ANY_CPU, is_near, note_near, peers_are_near};
+pub use state::SpinState;
+
+use state::{DOUBLING, Ended};
 
 /// A budget below this is none.
 const SPIN_NS_MIN: u32 = 1_000;
@@ -48,8 +52,6 @@ const SPIN_NS_MIN: u32 = 1_000;
 const PROBE_EVERY: u32 = 64;
 /// How often probes in vain double that.
 const PROBE_DOUBLINGS: u32 = 4;
-/// See [`SpinState`].
-const DOUBLING: u32 = 1 << 16;
 /// How many times longer than the longest spin a probe is.
 const PROBE_FACTOR: u64 = 4;
 /// Checks between two looks at the clock.
@@ -243,67 +245,6 @@ pub fn sleep(fds: &mut [libc::pollfd], deadline_ns: Option<u64>, mask: Option<&u
     Patience { cancellable: false, looks_after: false, ..Patience::until(deadline_ns) }.sleep(fds, mask)
 }
 
-/// What one waiter, a connection, a listener or an epoll set, knows of its spins. Valid when zeroed: then it does not spin.
-///
-/// Whoever waits stores it, without a lock: threads that wait at one time may spoil each other's figures, and nothing else.
-#[repr(C)]
-pub struct SpinState {
-    /// Present budget in nanoseconds.
-    ns: AtomicU32,
-    /// Waits since the last spin, and how often the number of those between two probes has doubled: the waits are counted
-    /// below [`DOUBLING`], and the doublings from it on.
-    skipped: AtomicU32,
-    /// How it waits: a [`Mode`] in one word.
-    mode: AtomicU32,
-}
-
-impl SpinState {
-    /// With this budget, and nothing skipped.
-    #[must_use]
-    pub const fn new(spin_ns: u32) -> Self {
-        let mode = Mode::new(Wait::Lazy, Tunables::DEFAULT.spin_ns_max);
-        Self { ns: AtomicU32::new(spin_ns), skipped: AtomicU32::new(0), mode: AtomicU32::new(mode.word()) }
-    }
-
-    /// Another connection or set begins: with the longest spin.
-    pub fn begin(&self, mode: Mode) {
-        self.mode.store(mode.word(), Relaxed);
-        self.ns.store(mode.spin_ns_max(), Relaxed);
-        self.skipped.store(0, Relaxed);
-    }
-
-    /// It waits so from now on. What it has learned counts if that is what held before.
-    #[inline]
-    pub fn follow(&self, mode: Mode) {
-        if self.mode() != mode {
-            self.begin(mode);
-        }
-    }
-
-    /// How it waits.
-    #[must_use]
-    #[inline]
-    pub fn mode(&self) -> Mode {
-        Mode::of_word(self.mode.load(Relaxed))
-    }
-
-    /// The present budget.
-    #[inline]
-    pub fn ns(&self) -> u32 {
-        self.ns.load(Relaxed)
-    }
-
-    /// The budget is another from now on.
-    pub fn set_ns(&self, spin_ns: u32) {
-        self.ns.store(spin_ns, Relaxed);
-    }
-
-    /// One more wait does not spin. Returns how many did not before.
-    pub fn skip(&self) -> u32 {
-        self.skipped.fetch_add(1, Relaxed)
-    }
-}
-
 /// The adaptive budget of one wait.
 pub struct Budget<'a> {
     /// What the waiter knows.
@@ -330,6 +271,9 @@ impl Budget<'_> {
         if budget >= SPIN_NS_MIN {
             return u64::from(budget.min(mode.spin_ns_max()));
         }
+        if !self.state.is_mostly_fair() {
+            return 0;
+        }
         let skipped = self.state.skipped.load(Relaxed) + 1;
         self.state.skipped.store(skipped, Relaxed);
         let doublings = skipped / DOUBLING;
@@ -343,11 +287,26 @@ impl Budget<'_> {
     /// The wait ended with news while a longest spin would still have gone on.
     #[inline]
     pub fn paid(&self) {
-        let max = self.state.mode().spin_ns_max();
-        if self.state.ns.load(Relaxed) != max {
-            self.state.ns.store(max, Relaxed);
+        if self.state.ns.load(Relaxed) != self.state.mode().spin_ns_max() || !self.state.is_always_soon() {
+            self.paid_now();
+        }
+    }
+
+    fn paid_now(&self) {
+        self.state.note(Ended::Soon);
+        if self.state.is_mostly_soon() {
+            self.state.ns.store(self.state.mode().spin_ns_max(), Relaxed);
             self.state.skipped.store(0, Relaxed);
         }
+    }
+
+    /// A spin ended with news. A probe has shown that both ends slept only because the other did.
+    #[inline]
+    fn won(&self) {
+        if self.state.ns.load(Relaxed) < SPIN_NS_MIN {
+            self.state.is_soon_from_now_on();
+        }
+        self.paid();
     }
 
     /// A spin was in vain, or `preempted`: others want this CPU.
@@ -361,11 +320,19 @@ impl Budget<'_> {
         self.state.ns.store(if left < SPIN_NS_MIN { 0 } else { left }, Relaxed);
     }
 
-    /// A sleep that followed [`Budget::spin`] ended with news, from a peer that is not near.
-    pub fn slept(&self, patience: &Patience) {
-        let worth_ns = u64::from(self.state.mode().spin_ns_max()).saturating_add(self.extra_ns());
-        if patience.since_ns != 0 && kernel::now_ns().saturating_sub(patience.since_ns) <= worth_ns {
-            self.paid();
+    /// A sleep that followed [`Budget::spin`] ended: with `news` of lanes from a peer that is not near, or with something else.
+    pub fn slept(&self, patience: &Patience, news: bool) {
+        if patience.since_ns == 0 {
+            return;
+        }
+        let took_ns = kernel::now_ns().saturating_sub(patience.since_ns);
+        let (max_ns, extra_ns) = (u64::from(self.state.mode().spin_ns_max()), self.extra_ns());
+        // Both ends may have had to wake up.
+        let fair_ns = max_ns.saturating_mul(2 * PROBE_FACTOR);
+        match news {
+            true if took_ns <= max_ns.saturating_add(extra_ns) => self.paid(),
+            true if took_ns <= fair_ns.saturating_add(extra_ns) => self.state.note(Ended::Fair),
+            _ => self.state.note(Ended::Otherwise),
         }
     }
 
@@ -406,7 +373,7 @@ impl Budget<'_> {
             for _ in 0..checks {
                 match look() {
                     Look::News => {
-                        self.paid();
+                        self.won();
                         if patience.since_ns != 0 {
                             stats::count(Counter::SpinsPaid, 1);
                         }
@@ -414,6 +381,7 @@ impl Budget<'_> {
                     }
                     Look::Foreign => {
                         self.failed(false);
+                        self.state.note(Ended::Otherwise);
                         stats::count(Counter::SpinsFailed, 1);
                         return Spun::News;
                     }

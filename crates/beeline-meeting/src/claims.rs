@@ -37,17 +37,12 @@ pub enum Naming {
     Held,
 }
 
-/// Whether a client of this user may have the address of this connection in this network namespace. Returns the TCP
-/// socket to be kept as long as the connection.
+/// Whether a client of this user may have the address of this connection in the network namespace of its anchor. Returns
+/// the TCP socket to be kept as long as the connection.
 ///
 /// # Errors
 /// Why not.
-pub fn prove(
-    name: &ConnName,
-    naming: Naming,
-    uid: Option<u32>,
-    namespace: Option<u64>,
-) -> Result<Option<i32>, Refusal> {
+pub fn prove(name: &ConnName, naming: Naming, uid: Option<u32>, anchor: i32) -> Result<Option<i32>, Refusal> {
     let client = name.client.address();
     let foreign = Err(Refusal::Poison(Poison::HelloAddressForeign));
     if client.port() < ports::first_unprivileged() && !uid.is_some_and(trust::may_have_any_port) {
@@ -60,7 +55,7 @@ pub fn prove(
         Naming::Held if !ports::is_handed_out(client.port()) => foreign,
         naming => {
             let socket = bound(client).map_err(refusal)?;
-            let is_there = kernel::namespace(socket) == namespace;
+            let is_there = kernel::namespace(socket) == kernel::namespace(anchor);
             if is_there && naming == Naming::Held {
                 return Ok(Some(socket));
             }
@@ -105,9 +100,9 @@ mod tests {
     fn prove_port(port: u16, naming: Naming, uid: Option<u32>) -> Result<Option<i32>, Refusal> {
         let end = |port| Endpoint::new(SocketAddr::from(([127, 0, 0, 1], port)));
         let here = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap() as i32;
-        let namespace = kernel::namespace(here);
+        let proven = prove(&ConnName { client: end(port), server: end(80) }, naming, uid, here);
         let _ = sys::close(here);
-        prove(&ConnName { client: end(port), server: end(80) }, naming, uid, namespace)
+        proven
     }
 
     /// A port that the kernel has handed out, still bound or just given up.

@@ -8,11 +8,12 @@ use beeline_wire::{ConnName, DoorName, Held, Hello};
 use super::lookup::{self, Target};
 use super::pool::{Offer, PooledLane};
 use super::route::OwnedAnchor;
+use super::trust::Peer;
 use super::{hello_io, trust};
 use crate::kernel::{self, SockAddr};
 use crate::{Errno, calibrate, process};
 
-/// Connects to the door, and proves that it is the listener's own.
+/// Connects to the door, and proves that it is the listener's own. Returns who opened it.
 ///
 /// # Errors
 /// Why it is not entered.
@@ -21,7 +22,7 @@ pub fn enter_door(
     name: &ConnName,
     destination: SocketAddr,
     target: Target,
-) -> Result<(), Reason> {
+) -> Result<Peer, Reason> {
     if calibrate::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
@@ -36,7 +37,8 @@ pub fn enter_door(
             return Err(Reason::NoDoor);
         }
     }
-    let uid = trust::peer_uid(anchor.0).ok_or(Reason::DoorNotTrusted)?;
+    let peer = trust::peer(anchor.0).ok_or(Reason::DoorNotTrusted)?;
+    let uid = peer.uid;
     if !trust::may_share(uid) {
         return Err(Reason::ForeignUser);
     }
@@ -51,7 +53,7 @@ pub fn enter_door(
         }
         now.uid
     };
-    if trust::may_serve(uid, owner) { Ok(()) } else { Err(Reason::DoorNotTrusted) }
+    if trust::may_serve(uid, owner) { Ok(peer) } else { Err(Reason::DoorNotTrusted) }
 }
 
 /// Says hello, with the lane that is offered.

@@ -29,7 +29,8 @@
 //! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first, and such as have carried a stream
 //! are kept only while there are few. The memfds of lanes and
 //! sides are kept, as hidden descriptors, as long as there is room ([`hidden::keep`]): the client's for offering the
-//! lane again, all for handing the connection to another program (`life` of beeline-sockets). A client's lane without its memfd is
+//! lane again, a server's idle ones, few of them, so that the next hello's need not be kept, all for handing the connection
+//! to another program (`life` of beeline-sockets). A client's lane without its memfd is
 //! unmapped when its connection closes. When descriptors run short all of them are closed.
 
 mod offer;
@@ -42,6 +43,7 @@ use core::sync::atomic::{
 
 use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
+use beeline_shm::sys;
 use beeline_stats::Counter;
 use beeline_stats::tunables::option;
 
@@ -89,6 +91,9 @@ unsafe impl Stable for PooledLane {
 const SMALL_BYTES: u64 = 256 * 1024;
 /// Idle lanes beyond which none is kept whose rings keep more: two of the largest would take as much as all small ones.
 const LARGE_MAX: u32 = 16;
+/// A server's idle lanes that keep their memfds. The last used comes back first, and with its memfd still there a hello
+/// costs three system calls less; those of lanes in use have the better claim to numbers.
+const MEMFDS_IDLE_MAX: u32 = 8;
 
 static LANES: Slab<PooledLane> = Slab::new();
 
@@ -170,8 +175,12 @@ impl PooledLane {
         self.holder.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
-    /// Keeps the memory file's descriptor, or closes it if there is no room.
+    /// Keeps the memory file's descriptor, or closes it if there is no room, or one that is kept.
     pub(super) fn keep_memfd(&self, memfd: i32) {
+        if self.memfd().is_some() {
+            let _ = sys::close(memfd);
+            return;
+        }
         self.memfd.store(hidden::keep(memfd).map_or(0, |fd| fd.saturating_add(1)), Relaxed);
     }
 
@@ -286,9 +295,11 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
             keep_idle(&CLIENT, lane, keep && lane.memfd.load(Relaxed) != 0)
         }
         End::Server => {
-            // It comes again with the next hello.
-            lane.close_memfd();
             let _guard = LOCK.lock();
+            if SERVER.count.load(Relaxed) >= MEMFDS_IDLE_MAX {
+                // It comes again with the next hello.
+                lane.close_memfd();
+            }
             let surplus = keep_idle(&SERVER, lane, keep);
             if surplus.is_none_or(|other| !core::ptr::eq(other, lane)) {
                 // Only now: a client that sees it may offer the lane at once.

@@ -77,6 +77,12 @@ pub struct SideState {
     pub peeked_to: AtomicU32,
     /// The urgent byte that was peeked last: its count, a bit that says that there is one, and the byte.
     pub peeked_urgent: AtomicU64,
+    /// Bits of [`extra`]: what the app has asked for that few ask for.
+    pub extras: AtomicU32,
+    /// Sends so far whose completion is to be told (`MSG_ZEROCOPY`). The low half of each count is the kernel's number.
+    pub completed: AtomicU64,
+    /// Those of them that have been told.
+    pub completed_told: AtomicU64,
     /// Serialises writers of different processes.
     pub tx_lock: SharedLock,
     /// Serialises readers of different processes.
@@ -134,7 +140,18 @@ pub struct Origin {
 
 /// "beelin", the number of this layout, and its size. The number is to be counted up whenever [`SideState`] changes
 /// and keeps its size.
-pub const MAGIC: u64 = 0x6265_656c_696e << 16 | 2 << 12 | size_of::<SideState>() as u64;
+pub const MAGIC: u64 = 0x6265_656c_696e << 16 | 3 << 12 | size_of::<SideState>() as u64;
+
+/// Bits of [`SideState::extras`].
+pub mod extra {
+    /// `SO_ZEROCOPY`.
+    pub const ZEROCOPY: u32 = 1;
+    /// `TCP_INQ`.
+    pub const INQ: u32 = 2;
+}
+
+/// `TCP_INQ` of linux/tcp.h, which the libc crate lacks.
+pub const TCP_INQ: i32 = 36;
 
 /// Bits of [`SideState::state`].
 pub mod state {
@@ -168,6 +185,8 @@ pub mod state {
     pub const MET: u32 = 4096;
     /// The connection ends when that TCP connection does.
     pub const CUTS: u32 = 8192;
+    /// There may be completions to be told, which [`super::SideState::has_completions`] knows for certain.
+    pub const COMPLETED: u32 = 16_384;
 }
 
 /// One stored option; `key` is of [`option_key`], 0 for a free place.
@@ -265,6 +284,33 @@ impl SideState {
             true => self.rcv_lowat.fetch_or(PEEKED, Relaxed),
             false => self.rcv_lowat.fetch_and(!PEEKED, Relaxed),
         };
+    }
+
+    /// Whether the app has asked for this [`extra`].
+    #[must_use]
+    #[inline]
+    pub fn has_extra(&self, bit: u32) -> bool {
+        self.extras.load(Relaxed) & bit != 0
+    }
+
+    /// Takes note of an option whose value is looked at in calls.
+    pub fn note_extra(&self, level: i32, name: i32, value: i32) {
+        let bit = match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => extra::ZEROCOPY,
+            (libc::IPPROTO_TCP, TCP_INQ) => extra::INQ,
+            _ => return,
+        };
+        match value {
+            0 => self.extras.fetch_and(!bit, Relaxed),
+            _ => self.extras.fetch_or(bit, Relaxed),
+        };
+    }
+
+    /// Whether completions are still to be told.
+    #[must_use]
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        self.completed.load(Relaxed) != self.completed_told.load(Relaxed)
     }
 
     /// Whether any of `bits` is set in the state.

@@ -25,10 +25,23 @@ pub fn euid() -> u32 {
     unsafe { call(libc::SYS_geteuid, [0; 6]) }.map_or(0, |uid| uid as u32)
 }
 
-/// The user at the other end of an `AF_UNIX` connection, when it was made.
-pub fn peer_uid(fd: i32) -> Option<u32> {
+/// Who was at the other end of an `AF_UNIX` connection when it was made.
+#[derive(Clone, Copy)]
+pub struct Peer {
+    /// As our pid namespace names the process; 0 if it does not.
+    pub pid: u32,
+    pub uid: u32,
+}
+
+/// Who is at the other end, unless it is somebody outside our user namespace.
+pub fn peer(fd: i32) -> Option<Peer> {
     let found: libc::ucred = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
-    (found.uid != overflow_uid()).then_some(found.uid)
+    (found.uid != overflow_uid()).then_some(Peer { pid: found.pid.cast_unsigned(), uid: found.uid })
+}
+
+/// The user at the other end.
+pub fn peer_uid(fd: i32) -> Option<u32> {
+    peer(fd).map(|peer| peer.uid)
 }
 
 /// The uid that stands for all users outside our user namespace, user_namespaces(7).

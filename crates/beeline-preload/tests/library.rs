@@ -12,8 +12,12 @@ use beeline_testkit::preload;
 use beeline_testkit::watch::{Ending, Group};
 use common::{LIMIT, compile, guest, library, output, run_program, static_guest};
 
+#[path = "library/calls.rs"]
+mod calls;
 #[path = "library/counted.rs"]
 mod counted;
+#[path = "library/mixed.rs"]
+mod mixed;
 #[path = "library/near.rs"]
 mod near;
 #[path = "library/rawcalls.rs"]
@@ -61,6 +65,7 @@ fn the_library_has_no_text_relocations_and_needs_only_libc() {
 cases! { handover:
     exec_keeps_a_connection
     exec_keeps_the_state_of_a_connection
+    exec_keeps_completions
     exec_closes_what_is_close_on_exec
     spawning_hands_over_a_connection
     several_programs_share_a_connection
@@ -213,6 +218,7 @@ cases! { offers:
     who_waits_in_sets_is_served
     who_waits_for_edges_is_served
     who_waits_for_others_is_served
+    numbers_of_sends_go_on
     who_only_sends_is_served
     who_closes_has_been_there
     who_is_replaced_has_been_there

@@ -12,6 +12,7 @@
 //!
 //! The anchor only ever says "gone"; what that means is computed from the fronts (`faults`).
 
+mod ancillary;
 mod arm;
 mod blocking;
 mod call;
@@ -33,6 +34,7 @@ mod shutdown;
 mod transfer;
 mod turn;
 mod urgent;
+mod zerocopy;
 
 pub(crate) use crate::anchor::Anchor;
 pub(crate) use crate::calibrate::small_send_buffer;
@@ -51,3 +53,4 @@ pub use send::{send, send_at_once, send_in_full, sendto, writev};
 pub(crate) use shutdown::shutdown;
 pub use transfer::{sendfile, splice};
 pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};
+pub(crate) use zerocopy::tells as tells_completions;

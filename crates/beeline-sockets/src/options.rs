@@ -197,6 +197,7 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
             if (level, name) == (libc::SOL_SOCKET, libc::SO_OOBINLINE) {
                 crate::io::set_inline(desc, number != 0);
             }
+            side.note_extra(level, name, number);
             stored(side.set_option(level, name, number))
         }
         Class::V6Only if side.family.load(Relaxed) as i32 == libc::AF_INET6 => Outcome::fail(libc::EINVAL),

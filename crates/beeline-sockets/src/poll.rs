@@ -156,12 +156,18 @@ fn sleep_until_ready(
             // What the kernel is asked is laid out before the arming, whose last look then covers all that is left out
             // of it.
             let used = fill(fds, shadow, Some(held));
-            (arm(fds) == Armed::Sleep).then(|| patience.sleep(&mut shadow[..used], mask))
+            let completes = completes(fds);
+            (arm(fds) == Armed::Sleep).then(|| match completes {
+                false => patience.sleep(&mut shadow[..used], mask),
+                true => nap(&mut shadow[..used], deadline, mask),
+            })
         };
         match held.while_asleep(|| poller.while_asleep(sleep)) {
             None => {}
             Some(Woken::Ready(_)) => heard(fds, shadow, held, &patience),
+            Some(Woken::TimedOut) if !patience.is_over() => {}
             Some(Woken::TimedOut) => {
+                heard_nothing(fds, &patience);
                 return match look(fds, shadow) {
                     Ok(ready) => Outcome::Done(ready),
                     Err(errno) => Outcome::Fail(errno),
@@ -172,6 +178,20 @@ fn sleep_until_ready(
             Some(Woken::Failed(errno)) => return Outcome::Fail(errno),
         }
     }
+}
+
+/// How long a call sleeps at most where sends of others may complete, of which no anchor tells.
+const NAP_NS: u64 = 5_000_000;
+
+/// Whether `MSG_ZEROCOPY` is in use on one of the lanes.
+fn completes(fds: &[pollfd]) -> bool {
+    fds.iter().filter_map(|entry| table::get(entry.fd)).any(io::tells_completions)
+}
+
+/// A sleep of [`NAP_NS`] at most.
+fn nap(fds: &mut [pollfd], deadline: Option<u64>, mask: Option<&u64>) -> Woken {
+    let until = kernel::now_ns().saturating_add(NAP_NS);
+    Patience::until(Some(deadline.map_or(until, |deadline| deadline.min(until)))).sleep(fds, mask)
 }
 
 /// Ticks between two questions after the same peer: a twentieth of a millisecond or so.
@@ -359,6 +379,7 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
 
 /// After a sleep: passes on what the kernel said about anchors.
 fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience) {
+    let mut ours = false;
     for (index, (entry, place)) in fds.iter().zip(shadow).enumerate() {
         let Some(desc) = table::get(entry.fd) else { continue };
         if desc.kind() == Kind::Epoll && place.revents != 0 && !epoll::is_ready(desc) {
@@ -371,8 +392,9 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
             if place.revents == 0 {
                 desc.show_cpu();
             } else {
+                ours = true;
                 desc.pace.hear(ticks());
-                desc.slept(patience);
+                desc.slept(patience, Woken::Ready(1));
                 // A connection that became TCP is found to be one at the next look.
                 let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
                 io::pace(desc, place.revents);
@@ -382,15 +404,31 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
             }
         }
     }
+    if !ours {
+        heard_nothing(fds, patience);
+    }
 }
 
-/// Spins over the lanes among the entries, with the budget of the one that was heard of last: the next news is most likely
-/// to come from there, and from the CPU that its peer runs on.
+/// A sleep ended with no news of lanes: the one for which a wait spins is told.
+fn heard_nothing(fds: &[pollfd], patience: &Patience) {
+    if let Some(best) = best(fds) {
+        // One that is a lane no more has nothing to learn.
+        let _ = best.glance(|| best.slept(patience, Woken::TimedOut));
+    }
+}
+
+fn lane(entry: &pollfd) -> Option<&'static Desc> {
+    table::get(entry.fd).filter(|desc| desc.is_lane())
+}
+
+/// The lane that was heard of last: the next news is most likely to come from there, and from the CPU that its peer runs on.
+fn best(fds: &[pollfd]) -> Option<&'static Desc> {
+    fds.iter().filter_map(lane).max_by_key(|desc| desc.pace.heard())
+}
+
+/// Spins over the lanes among the entries, with the budget of the best.
 fn spin(fds: &[pollfd], patience: &mut Patience) -> Spun {
-    let lane = |entry: &pollfd| table::get(entry.fd).filter(|desc| desc.is_lane());
-    let Some(best) = fds.iter().filter_map(lane).max_by_key(|desc| desc.pace.heard()) else {
-        return Spun::Nothing;
-    };
+    let Some(best) = best(fds) else { return Spun::Nothing };
     let budget = best.budget_anew();
     if best.glance(|| best.peer_is_near()) != Some(false) {
         budget.give_way(patience);

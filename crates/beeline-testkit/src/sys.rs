@@ -7,6 +7,7 @@
 //! 3. Pointers that a test passes on purpose (NULL, unmapped) go through the `*_at` functions, which take an address.
 
 mod address;
+mod ancillary;
 mod data;
 mod descriptor;
 mod moving;
@@ -18,6 +19,7 @@ mod stdio;
 mod thread;
 
 pub use address::*;
+pub use ancillary::*;
 pub use data::*;
 pub use descriptor::*;
 pub use moving::*;

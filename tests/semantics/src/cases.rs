@@ -34,6 +34,7 @@ mod urgent;
 mod vectors;
 mod waiters;
 mod waking;
+mod zerocopy;
 
 use crate::case::{Case, Group};
 use crate::variant::Variant;
@@ -54,6 +55,7 @@ const GROUPS: &[Group] = &[
     names::GROUP,
     options::GROUP,
     every_option::GROUP,
+    zerocopy::GROUP,
     low_water::GROUP,
     descriptors::GROUP,
     listeners::GROUP,

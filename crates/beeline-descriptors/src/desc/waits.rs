@@ -7,7 +7,7 @@ use beeline_stats::tunables::{Key, OptionType, option};
 
 use super::Desc;
 use crate::kernel;
-use crate::wait::{ANY_CPU, Budget, Mode, Patience, is_near, note_near, peers_are_near};
+use crate::wait::{ANY_CPU, Budget, Mode, Patience, Woken, is_near, note_near, peers_are_near};
 
 impl Desc {
     /// This connection's spin budget, for a wait that begins: how it waits is looked up anew.
@@ -48,9 +48,9 @@ impl Desc {
     }
 
     /// A sleep for this connection ended, after a spin or instead of one.
-    pub fn slept(&self, patience: &Patience) {
+    pub fn slept(&self, patience: &Patience, woken: Woken) {
         if !self.peer_is_near() {
-            self.budget().slept(patience);
+            self.budget().slept(patience, matches!(woken, Woken::Ready(_)));
         }
     }
 

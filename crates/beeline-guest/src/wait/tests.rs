@@ -60,7 +60,7 @@ fn what_a_wait_that_gave_way_was_told_is_no_reason_to_spin() {
     // It waited for no time at all.
     let mut patience = Patience { since_ns: kernel::now_ns() + 60_000_000_000, ..Patience::until(None) };
     patience.give_way();
-    account.budget().slept(&patience);
+    account.budget().slept(&patience, true);
     assert_eq!(account.left(), 0);
 }
 
@@ -71,7 +71,7 @@ fn what_a_short_sleep_was_told_brings_the_budget_back() {
     assert_eq!(account.budget().spin(&mut patience, || false), Spun::Nothing);
     // However long this machine takes from here on.
     patience.since_ns = u64::MAX;
-    account.budget().slept(&patience);
+    account.budget().slept(&patience, true);
     assert_eq!(account.left(), longest());
 }
 
@@ -86,4 +86,78 @@ fn a_peer_on_the_same_cpu_ends_a_spin_at_once_and_the_budget_stays() {
     });
     assert_eq!((spun, looks), (Spun::Nothing, 2));
     assert_eq!((account.left(), patience.since_ns), (longest(), 0));
+}
+
+/// A sleep that began so long ago ended, with news of lanes or with something else.
+fn sleep_of(account: &Account, took_ns: u64, news: bool) {
+    let patience = Patience { since_ns: kernel::now_ns() - took_ns, ..Patience::until(None) };
+    account.budget().slept(&patience, news);
+}
+
+/// One that was over at once, however long this machine takes.
+fn short_sleep_of(account: &Account) {
+    let patience = Patience { since_ns: u64::MAX, ..Patience::until(None) };
+    account.budget().slept(&patience, true);
+}
+
+#[test]
+fn a_short_sleep_brings_nothing_back_where_every_second_wait_ends_otherwise() {
+    for (took_ns, news) in [(1_000, false), (5_000_000, true)] {
+        let account = Account::of(longest());
+        for _ in 0..8 {
+            sleep_of(&account, took_ns, news);
+            short_sleep_of(&account);
+        }
+        while account.left() != 0 {
+            account.budget().failed(false);
+        }
+        short_sleep_of(&account);
+        sleep_of(&account, took_ns, news);
+        short_sleep_of(&account);
+        assert_eq!(account.left(), 0);
+        for _ in 0..8 {
+            short_sleep_of(&account);
+        }
+        assert_eq!(account.left(), longest());
+    }
+}
+
+#[test]
+fn a_won_spin_keeps_what_is_left_and_brings_nothing_back_there() {
+    let account = Account::of(longest());
+    for _ in 0..8 {
+        sleep_of(&account, 1_000, false);
+    }
+    account.budget().failed(false);
+    assert_eq!(account.budget().spin(&mut Patience::until(None), || true), Spun::News);
+    assert_eq!(account.left(), longest() / 2);
+}
+
+#[test]
+fn nobody_probes_for_news_that_a_probe_could_not_win() {
+    let account = Account::of(0);
+    for _ in 0..8 {
+        sleep_of(&account, 5_000_000, true);
+    }
+    assert!((0..10_000).all(|_| account.budget().grant() == 0));
+    for _ in 0..16 {
+        short_sleep_of(&account);
+    }
+    account.0.set_ns(0);
+    assert!(account.waits_before_a_probe() < 64);
+}
+
+#[test]
+fn two_who_slept_only_because_the_other_did_spin_after_one_won_probe() {
+    let account = Account::of(0);
+    for _ in 0..32 {
+        account.0.note(Ended::Fair);
+    }
+    assert!(!account.0.is_mostly_soon());
+    assert_eq!(account.waits_before_a_probe(), 63);
+    account.budget().won();
+    assert_eq!(account.left(), longest());
+    account.budget().failed(true);
+    short_sleep_of(&account);
+    assert_eq!(account.left(), longest());
 }

@@ -2,6 +2,7 @@
    the kernel promise. Started in other ways, it is one of those programs. */
 #define _GNU_SOURCE
 #include "guest.h"
+#include "completions.h"
 
 #include <fcntl.h>
 #include <linux/close_range.h>
@@ -51,6 +52,10 @@ static int inherited(const char *what, int fd, const char *text) {
         int copy = dup(fd);
         CHECK(copy >= 0 && close(fd) == 0 && read(copy, got, 1) == -1 && errno == EAGAIN && close(copy) == 0);
         CHECK(close(copy) == -1 && errno == EBADF);
+    } else if (strcmp(what, "completions") == 0) {
+        CHECK(getsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, &length) == 0 && one == 1);
+        completes(fd, 1, 2);
+        CHECK(send(fd, "three", 5, MSG_ZEROCOPY) == 5);
     } else if (strcmp(what, "absent") == 0) {
         CHECK(fcntl(fd, F_GETFD) == -1 && errno == EBADF);
     } else {
@@ -109,6 +114,18 @@ static void exec_keeps_the_state_of_a_connection(void) {
     CHECK(status_of(start("state", ends[0], text_of(ntohs(address.sin_port)))) == 0);
     char byte;
     CHECK(read(ends[1], &byte, 1) == 0);
+}
+
+static void exec_keeps_completions(void) {
+    int ends[2], one = 1;
+    pair(ends);
+    CHECK(setsockopt(ends[0], SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == 0);
+    CHECK(send(ends[0], "zero", 4, MSG_ZEROCOPY) == 4);
+    completes(ends[0], 0, 0);
+    CHECK(send(ends[0], "one", 3, MSG_ZEROCOPY) == 3 && send(ends[0], "two", 3, MSG_ZEROCOPY) == 3);
+    CHECK(status_of(start("completions", ends[0], "")) == 0);
+    hears(ends[1], "zeroonetwothree");
+    completes(ends[0], 3, 3);
 }
 
 static void exec_closes_what_is_close_on_exec(void) {
@@ -441,6 +458,7 @@ static void executed_before_the_parent_lets_go(void) {
 static const struct guest_case CASES[] = {
     CASE(exec_keeps_a_connection),
     CASE(exec_keeps_the_state_of_a_connection),
+    CASE(exec_keeps_completions),
     CASE(exec_closes_what_is_close_on_exec),
     CASE(spawning_hands_over_a_connection),
     CASE(several_programs_share_a_connection),

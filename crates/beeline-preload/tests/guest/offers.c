@@ -2,6 +2,7 @@
    whatever they do meanwhile. */
 #define _GNU_SOURCE
 #include "guest.h"
+#include "completions.h"
 #include "place.h"
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -104,6 +105,23 @@ static void by_epoll_with(int fd, unsigned events) {
 
 static void by_epoll(int fd) { by_epoll_with(fd, EPOLLIN); }
 static void by_edges(int fd) { by_epoll_with(fd, EPOLLIN | EPOLLET); }
+
+/* Some are told before the connection goes on over TCP, some are not. */
+static void numbers_of_sends_go_on(void) {
+    struct place place = opened(answers);
+    int fd = visit(&place, 0), on = 1;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) == 0);
+    CHECK(send(fd, "t", 1, MSG_ZEROCOPY) == 1 && send(fd, "h", 1, MSG_ZEROCOPY) == 1);
+    completes(fd, 0, 1);
+    CHECK(send(fd, "er", 2, MSG_ZEROCOPY) == 2 && send(fd, "e", 1, 0) == 1);
+    go(place.line);
+    hears(fd, "and back");
+    CHECK(!is_lane(fd));
+    CHECK(send(fd, "and ", 4, MSG_ZEROCOPY) == 4 && send(fd, "on", 2, MSG_ZEROCOPY) == 2);
+    completes(fd, 2, 4);
+    CHECK(close(fd) == 0);
+    ended(&place);
+}
 
 static void who_receives_is_served(void) { is_served(0, at_once); }
 static void who_polls_is_served(void) { is_served(0, by_poll); }
@@ -413,6 +431,7 @@ static const struct guest_case CASES[] = {
     CASE(who_waits_in_sets_is_served),
     CASE(who_waits_for_edges_is_served),
     CASE(who_waits_for_others_is_served),
+    CASE(numbers_of_sends_go_on),
     CASE(who_only_sends_is_served),
     CASE(who_closes_has_been_there),
     CASE(who_is_replaced_has_been_there),

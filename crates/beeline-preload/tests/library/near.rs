@@ -5,7 +5,12 @@ use super::*;
 use beeline_stats::Counter;
 
 /// Runs a guest that says how much it has done and waits to be looked at; returns that and the counters asked for.
-fn figures<const N: usize>(name: &'static str, how: &str, options: &str, counters: [Counter; N]) -> (u64, [u64; N]) {
+pub fn figures<const N: usize>(
+    name: &'static str,
+    how: &str,
+    options: &str,
+    counters: [Counter; N],
+) -> (u64, [u64; N]) {
     let mut command = Command::new(guest(name));
     command.arg(how).stdin(Stdio::piped()).stdout(Stdio::piped());
     preload::apply(&mut command, Some(library()));

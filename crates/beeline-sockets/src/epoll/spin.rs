@@ -39,7 +39,7 @@ impl Call {
         let near = self.peer_is_near(false);
         guard.end();
         if !near {
-            self.set.budget().slept(patience);
+            self.set.budget().slept(patience, self.ours);
         }
     }
 

@@ -228,9 +228,7 @@ impl Call {
                     self.set.last_look.store(ticks(), Relaxed);
                     self.translate(count);
                     self.harvest();
-                    if self.ours {
-                        self.slept(&patience);
-                    }
+                    self.slept(&patience);
                 }
                 None => {
                     self.harvest();
@@ -238,7 +236,10 @@ impl Call {
                         self.look()?;
                     }
                 }
-                Some(Woken::TimedOut) => return Ok(0),
+                Some(Woken::TimedOut) => {
+                    self.slept(&patience);
+                    return Ok(0);
+                }
                 // epoll_wait(2) is never restarted after a handler (signal(7)).
                 Some(Woken::Signal { .. }) => return Err(Errno(libc::EINTR)),
                 Some(Woken::Failed(errno)) => return Err(errno),

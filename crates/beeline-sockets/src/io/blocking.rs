@@ -163,7 +163,7 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
     }
     let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
     let woken = patience.sleep(&mut fds, None);
-    desc.slept(patience);
+    desc.slept(patience, woken);
     match Waited::from_sleep(woken, patience) {
         Some(waited) => waited.restarted(given, desc),
         None if !table::leads_to(fd, desc) || !desc.is_lane() => Waited::Again,
@@ -233,7 +233,7 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
     }
     let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
     let woken = patience.sleep(&mut fds, None);
-    desc.slept(patience);
+    desc.slept(patience, woken);
     match (woken, Waited::from_sleep(woken, patience)) {
         (_, Some(waited)) => waited.restarted(given, desc),
         (Woken::Ready(_), None) if !table::leads_to(fd, desc) || !desc.is_lane() => {

@@ -4,12 +4,14 @@ use beeline_lane::Sink;
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use super::ancillary::Control;
 use super::call::{check_iovecs, not_a_lane, sane};
 use super::receive::receive_iovecs;
 use super::send::send_iovecs;
-use super::urgent;
+use super::{urgent, zerocopy};
 use crate::app_memory::bogus;
 use crate::ending::observe;
+use crate::side::{TCP_INQ, extra};
 use crate::{Errno, Outcome, guards, kernel, table};
 
 /// `sendmsg(2)`. Ancillary data has no meaning on TCP; what the kernel knows at the socket's level is ignored, and
@@ -88,7 +90,7 @@ pub unsafe fn sendmmsg(fd: i32, messages: *mut libc::mmsghdr, count: u32, flags:
     Outcome::Done(done)
 }
 
-/// `recvmsg(2)`. A stream has no ancillary data and no address here; both lengths come back 0.
+/// `recvmsg(2)`. A stream has no address here, and no ancillary data but what `TCP_INQ` and `MSG_ERRQUEUE` give.
 ///
 /// # Safety
 /// `message` must be valid as for recvmsg(2).
@@ -103,7 +105,18 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
         return Outcome::fail(libc::EMSGSIZE);
     }
     let mut told = flags & libc::MSG_CMSG_CLOEXEC;
-    let outcome = if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == libc::MSG_OOB {
+    // SAFETY: the caller guarantees that the message's room for control messages is writable.
+    let mut control = unsafe { Control::of(header) };
+    let outcome = if flags & libc::MSG_ERRQUEUE != 0 {
+        match zerocopy::take(fd, desc) {
+            Err(outcome) => outcome,
+            Ok(range) => {
+                told |= libc::MSG_ERRQUEUE;
+                zerocopy::tell(range, desc.side().family.load(Relaxed) as i32, &mut control);
+                Outcome::OK
+            }
+        }
+    } else if flags & libc::MSG_OOB != 0 {
         // SAFETY: the caller guarantees it; `check_iovecs` refuses nonsense.
         match unsafe { check_iovecs(header.msg_iov, header.msg_iovlen) } {
             Err(outcome) => outcome,
@@ -120,11 +133,15 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
         unsafe { receive_iovecs(fd, header.msg_iov, header.msg_iovlen, flags) }
     };
     if let Outcome::Done(_) = outcome {
+        if flags & libc::MSG_ERRQUEUE == 0 && desc.is_lane() && desc.side().has_extra(extra::INQ) {
+            let left = urgent::left_to_read(desc, desc.side());
+            control.put(libc::IPPROTO_TCP, TCP_INQ, &left.to_ne_bytes());
+        }
         // SAFETY: a valid message, as the caller guarantees.
         unsafe {
             (*message).msg_namelen = 0;
-            (*message).msg_controllen = 0;
-            (*message).msg_flags = told;
+            (*message).msg_controllen = control.filled();
+            (*message).msg_flags = told | control.flags();
         }
     }
     outcome

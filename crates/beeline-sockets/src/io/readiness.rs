@@ -41,6 +41,10 @@ pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
     used <= most || used > ring
 }
 
+/// Bits of the state that have something else to tell.
+const TELLING_STATE: u32 =
+    state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED | state::COMPLETED;
+
 /// Whether there is something to read, if there is nothing else to tell but that and room: the most frequent answers of
 /// [`poll_mask`], from one look at the peer's front.
 #[inline]
@@ -48,7 +52,7 @@ pub(crate) fn plainly_readable(desc: &Desc) -> Option<bool> {
     let (side, lane, peer) = (desc.side(), desc.lane(), desc.end().peer());
     let readable = (lane.cursor(peer) >> 32) as u32 != side.rx.head();
     let plain = lane.flags(peer) & TELLING == 0
-        && !side.is(state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED)
+        && !side.is(TELLING_STATE)
         && side.error.load(Relaxed) == 0
         && (!readable || side.receives_plainly());
     plain.then_some(readable)
@@ -77,7 +81,7 @@ pub(crate) fn poll_mask(desc: &Desc) -> i16 {
     }
     observe(desc, side);
     let mut mask = 0;
-    if side.error.load(Relaxed) != 0 {
+    if side.error.load(Relaxed) != 0 || side.has_completions() {
         mask |= libc::POLLERR;
     }
     let receive_shut = side.is(state::PEER_FIN | state::RESET | state::SHUT_RD);

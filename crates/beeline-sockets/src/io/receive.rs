@@ -7,7 +7,7 @@ use beeline_lane::{Fault, LaneMemory, Reader, Sink};
 use super::call::{TRANSFER_MAX, lane_and_iovecs, left, moves_nothing, not_a_lane};
 use super::faults::fault;
 use super::receiving::receive_pinned;
-use super::urgent;
+use super::{urgent, zerocopy};
 use crate::anchor::Anchor;
 use crate::app_memory::{bogus, is_some};
 use crate::desc::Desc;
@@ -239,7 +239,7 @@ fn receive_parts<'a>(
     sinks: impl Iterator<Item = Sink<'a>>,
 ) -> Outcome {
     if flags & libc::MSG_ERRQUEUE != 0 {
-        return Outcome::fail(libc::EAGAIN);
+        return zerocopy::take(given, desc).map_or_else(|outcome| outcome, |_| Outcome::OK);
     }
     if flags & libc::MSG_OOB != 0 {
         return urgent::receive(given, desc, flags, sinks).outcome;

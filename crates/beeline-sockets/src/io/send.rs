@@ -6,6 +6,7 @@ use beeline_lane::{Source, Writer};
 
 use super::call::{TRANSFER_MAX, lane_and_iovecs, left, moves_nothing, not_a_lane};
 use super::sending::send_pinned;
+use super::zerocopy;
 use crate::anchor::Anchor;
 use crate::app_memory::{bogus, is_some};
 use crate::bulk::BULK_BYTES;
@@ -43,7 +44,7 @@ pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Out
 pub unsafe fn send_at_once(fd: i32, buffer: *const u8, length: usize, flags: i32) -> usize {
     let Some(place) = Place::of(fd) else { return 0 };
     let Some(desc) = place.desc() else { return 0 };
-    let plain = flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) == 0 && length <= SMALL_BYTES;
+    let plain = flags & (libc::MSG_OOB | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) == 0 && length <= SMALL_BYTES;
     // SAFETY: forwarded from the caller.
     let source = unsafe { Source::from_raw(buffer, length) };
     if plain && is_some(buffer as usize, length) && send_small(fd, place, desc, source) { length } else { 0 }
@@ -188,6 +189,11 @@ fn send_parts<'a>(
         return Outcome::fail(libc::EISCONN);
     }
     let Some(pin) = guards::pin(given, desc) else { return left(given, desc, 0) };
+    if flags & libc::MSG_ZEROCOPY != 0 && zerocopy::tells(desc) {
+        let outcome = pin.while_waiting(|| send_pinned(given, &pin, flags, total, sources));
+        zerocopy::sent(&pin, given, &outcome);
+        return outcome;
+    }
     if total < BULK_BYTES {
         return send_pinned(given, &pin, flags, total, sources);
     }

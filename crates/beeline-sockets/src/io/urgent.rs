@@ -80,6 +80,14 @@ pub(crate) fn unread(desc: &Desc, side: &SideState) -> u32 {
     }
 }
 
+/// What `TCP_INQ` tells, as tcp_inq_hint(): all that is unread, and one more where the end of the stream has come.
+#[cold]
+pub(super) fn left_to_read(desc: &Desc, side: &SideState) -> i32 {
+    observe(desc, side);
+    let unread = view(desc, side).unread;
+    (unread + u32::from(side.is(state::PEER_FIN))) as i32
+}
+
 /// `SIOCATMARK`.
 pub(crate) fn at_mark(desc: &Desc, side: &SideState) -> bool {
     desc.lane().flags(desc.end().peer()) & flags::URGENT != 0 && view(desc, side).mark.is_some_and(stands_at)

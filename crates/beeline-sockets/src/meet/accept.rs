@@ -485,12 +485,11 @@ fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
             Waiting::Silence if listener.is_shared() => send_away(anchor, Refusal::Gone),
             Waiting::Gone => send_away(anchor, Refusal::Gone),
             Waiting::Silence | Waiting::Message => {
-                let parked = {
-                    let _changing = changing::changing();
-                    let _guard = listener.lock.lock();
-                    lobby::park(listener, anchor)
-                };
-                if parked.is_some() && waiting == Waiting::Message && lobby::any_spoken(listener) {
+                let _changing = changing::changing();
+                let _guard = listener.lock.lock();
+                if waiting == Waiting::Silence {
+                    let _ = lobby::park(listener, anchor);
+                } else if lobby::park_spoken(listener, anchor) {
                     return true;
                 }
             }

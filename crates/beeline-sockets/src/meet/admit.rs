@@ -47,7 +47,8 @@ pub(super) fn take(
         return Err(refused(Reason::Disabled));
     }
     let bound = name_of(anchor)?;
-    let uid = trust::peer_uid(anchor);
+    let came_from = trust::peer(anchor);
+    let uid = came_from.map(|peer| peer.uid);
     let may_bridge = uid.is_some_and(trust::may_bridge);
     // What the name tells is judged before the client has said anything.
     let named =
@@ -61,14 +62,13 @@ pub(super) fn take(
     if !listener.is_of_one_user() {
         lane.spoil();
     }
-    let namespace = kernel::namespace(anchor);
     let proven = match (named, held) {
         (Some((name, true)), None) => Ok((name, None)),
-        (Some((name, false)), None) => claims::prove(&name, Naming::Plain, uid, namespace).map(|holder| (name, holder)),
+        (Some((name, false)), None) => claims::prove(&name, Naming::Plain, uid, anchor).map(|holder| (name, holder)),
         (None, Some(held)) => {
             let name = held.to_port(listener.local.get().port());
             let checked = check_addresses(listener, &name, false).map_err(|refusal| in_place(anchor, refusal));
-            checked.and_then(|_| claims::prove(&name, Naming::Held, uid, namespace)).map(|holder| (name, holder))
+            checked.and_then(|_| claims::prove(&name, Naming::Held, uid, anchor)).map(|holder| (name, holder))
         }
         (None, None) => Err(Refusal::Poison(Poison::HelloUnnamed)),
         (Some(_), Some(_)) => Err(Refusal::Poison(Poison::HelloNameMismatch)),
@@ -92,7 +92,8 @@ pub(super) fn take(
             return Err(if let Refusal::Reason(reason) = refusal { refused(reason) } else { refusal });
         }
     };
-    match establish(desc, anchor, flags, &name, lane, if bridged { state::BRIDGED } else { 0 }) {
+    let path = if bridged { state::BRIDGED } else { 0 };
+    match establish(desc, anchor, flags, &name, (lane, path), came_from.map(|peer| peer.pid)) {
         Ok(family) => {
             *peer = SockAddr::internet(name.client.address(), family);
             Ok(())
@@ -147,14 +148,14 @@ pub(super) fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>)
 }
 
 /// Puts everything in place for a connection whose lane is there, and which has come on this path: [`state::BRIDGED`],
-/// [`state::MET`], or neither. Returns the app's address family.
+/// [`state::MET`], or neither, from this process, if that is known. Returns the app's address family.
 pub(super) fn establish(
     desc: &'static Desc,
     anchor: i32,
     flags: i32,
     name: &ConnName,
-    lane: &'static PooledLane,
-    path: u32,
+    (lane, path): (&'static PooledLane, u32),
+    peer_pid: Option<u32>,
 ) -> Result<i32, Reason> {
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
@@ -188,7 +189,7 @@ pub(super) fn establish(
     super::lane::begin_lane(connection, anchor, lane, side, End::Server);
     // Last, for clients that look at nothing else.
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
-    slots::open_slot(connection);
+    slots::open_slot(connection, peer_pid);
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
     stats::count(Counter::ConnectionsBridgedServer, u64::from(path & state::BRIDGED != 0));
     Ok(family as i32)

@@ -76,7 +76,7 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
     if route.explicit {
         client::hold(fd, lane);
     }
-    client::install(fd, desc, &anchor, lane, side, nonblocking)?;
+    client::install(fd, desc, &anchor, lane, side, nonblocking, None)?;
     stats::count(Counter::ConnectionsBridgedClient, 1);
     Ok(())
 }

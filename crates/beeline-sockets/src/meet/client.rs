@@ -31,7 +31,7 @@ pub(super) fn prepare(
     Ok(offer)
 }
 
-/// Puts the anchor in the TCP socket's place.
+/// Puts the anchor in the TCP socket's place. `peer_pid` is the process at its other end, where that is known.
 pub(super) fn install(
     fd: i32,
     desc: &'static Desc,
@@ -39,6 +39,7 @@ pub(super) fn install(
     lane: &'static PooledLane,
     side: pool::Side,
     nonblocking: bool,
+    peer_pid: Option<u32>,
 ) -> Result<(), Reason> {
     if !nonblocking {
         let _ = kernel::fcntl(anchor.0, libc::F_SETFL, 0);
@@ -51,7 +52,7 @@ pub(super) fn install(
     let done = table::put_under(fd, desc, anchor.0);
     if done {
         super::lane::begin_lane(desc, anchor.0, lane, side, End::Client);
-        slots::open_slot(desc);
+        slots::open_slot(desc, peer_pid);
         if owned {
             io::own(fd);
         }
@@ -82,7 +83,11 @@ fn fill_side(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool) 
 
 /// Keeps the TCP socket, which holds the port that the app chose.
 pub(super) fn hold(fd: i32, lane: &PooledLane) {
-    if let Ok(copy) = kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) {
-        lane.hold(hidden::hide(copy as i32));
-    }
+    // Where there is no room above, any number is better than none.
+    let twin = hidden::hidden_twin(fd).or_else(|| {
+        let copy = kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok()? as i32;
+        hidden::hidden_add(copy);
+        Some(copy)
+    });
+    twin.into_iter().for_each(|twin| lane.hold(twin));
 }

@@ -281,15 +281,15 @@ fn attempt(
     let lane = client::prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|offer| {
         let trusted = greeting::enter_door(&anchor, &name, route.destination, target);
         match trusted {
-            Ok(()) => greeting::say_hello(&anchor, offer, held),
+            Ok(peer) => greeting::say_hello(&anchor, offer, held).map(|lane| (lane, peer)),
             Err(reason) => {
                 offer.withdraw();
                 Err(reason)
             }
         }
     });
-    let lane = match lane {
-        Ok(lane) => lane,
+    let (lane, peer) = match lane {
+        Ok(made) => made,
         Err(reason) => {
             side.retire(true);
             return Err(reason);
@@ -298,7 +298,7 @@ fn attempt(
     if route.explicit {
         client::hold(fd, lane);
     }
-    client::install(fd, desc, &anchor, lane, side, nonblocking).map(|()| Made::Lane { nonblocking })
+    client::install(fd, desc, &anchor, lane, side, nonblocking, Some(peer.pid)).map(|()| Made::Lane { nonblocking })
 }
 
 /// Connects to an address that is not this namespace's own: of another one of this host perhaps, else of another host.

@@ -18,7 +18,7 @@ use crate::desc::{Desc, Draft};
 use crate::ending::observe;
 use crate::linger::end_lingering;
 use crate::operations::Operations;
-use crate::side::{MAGIC, SideState, look_here, mark_linger, say_when, state};
+use crate::side::{MAGIC, SideState, TCP_INQ, look_here, mark_linger, say_when, state};
 use crate::{follow, hidden, io, kernel, process, table};
 
 /// See [`crate::operations`].
@@ -147,6 +147,9 @@ pub(super) fn carry_draft(draft: &Draft, side: &SideState) {
     for (target, source) in side.options.iter().zip(&draft.options) {
         target.value.store(source.value.load(Relaxed), Relaxed);
         target.key.store(source.key.load(Relaxed), Relaxed);
+    }
+    for (level, name) in [(libc::SOL_SOCKET, libc::SO_ZEROCOPY), (libc::IPPROTO_TCP, TCP_INQ)] {
+        side.note_extra(level, name, side.option(level, name).unwrap_or(0));
     }
     side.rx.set_urgent_inline(side.option(libc::SOL_SOCKET, libc::SO_OOBINLINE) == Some(1));
 }

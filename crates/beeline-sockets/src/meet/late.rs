@@ -31,6 +31,8 @@ use beeline_lane::{End, LaneMemory, Sink, Writer, flags, offer};
 use beeline_shm::sys;
 use beeline_stats::{Counter, Reason, Role};
 
+mod numbers;
+
 use super::{lookup, offers, pool};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
@@ -312,7 +314,12 @@ fn exchange(fd: i32, desc: &'static Desc, tcp: i32, sent: &mut u32) -> Handed {
         return Handed::Nothing;
     }
     let (lane, side) = (desc.lane(), desc.side());
-    match hand_over(&Writer::new(lane, End::Client, &side.tx, &side.rx), tcp, sent) {
+    let writer = Writer::new(lane, End::Client, &side.tx, &side.rx);
+    let handed = match numbers::hand_over(side, &writer, tcp, sent) {
+        Handed::All => hand_over(&writer, tcp, sent),
+        other => other,
+    };
+    match handed {
         Handed::All => {}
         other => return other,
     }

@@ -220,6 +220,23 @@ pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool
 /// Puts a client that has not spoken yet into the lobby, under a hidden number. The caller holds the listener's lock.
 /// Without room the client is sent away.
 pub(super) fn park(listener: &Listener, anchor: i32) -> Option<i32> {
+    park_for(listener, anchor, user_of(anchor))
+}
+
+/// Puts a client that has spoken there, for whoever accepts. Whether that one will find a client: not one that the rules
+/// keep out, which is sent away.
+pub(super) fn park_spoken(listener: &Listener, anchor: i32) -> bool {
+    let user = trust::peer_uid(anchor);
+    if is_welcome(user) {
+        park_for(listener, anchor, user.map_or(0, |uid| uid.saturating_add(1))).is_some()
+    } else {
+        let _ = sys::close(anchor);
+        false
+    }
+}
+
+/// `user` is as in [`Pending`].
+fn park_for(listener: &Listener, anchor: i32, user: u32) -> Option<i32> {
     let lobby = &listener.lobby;
     let (Some(set), Some(place)) = (lobby.set.get(), lobby.place()) else {
         let _ = sys::close(anchor);
@@ -229,7 +246,6 @@ pub(super) fn park(listener: &Listener, anchor: i32) -> Option<i32> {
         lobby.drop_client(place);
         stats::poisoned(Poison::HelloSilent);
     }
-    let user = user_of(anchor);
     let hidden = hidden::hide(anchor);
     let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: hidden as u64 };
     if kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, hidden, Some(event)).is_err() {
@@ -289,7 +305,7 @@ fn first_spoken(lobby: &Lobby) -> Option<&Pending> {
         let Some(place) = lobby.places.iter().find(|place| place.anchor.get() == Some(hidden)) else { continue };
         match hello_io::look_closely(hidden) {
             Waiting::Silence => {}
-            Waiting::Message if is_welcome(hidden) => return Some(place),
+            Waiting::Message if is_welcome(trust::peer_uid(hidden)) => return Some(place),
             Waiting::Message => lobby.drop_client(place),
             // As one does that does not trust the door.
             Waiting::Gone => lobby.drop_client(place),
@@ -298,9 +314,9 @@ fn first_spoken(lobby: &Lobby) -> Option<&Pending> {
     None
 }
 
-/// Whether the rules let a client in. Who is told of it would find nobody to accept otherwise.
-fn is_welcome(anchor: i32) -> bool {
-    let welcome = trust::peer_uid(anchor).is_some_and(|uid| trust::may_share(uid) || trust::may_bridge(uid));
+/// Whether the rules let clients of this user in. Who is told of it would find nobody to accept otherwise.
+fn is_welcome(user: Option<u32>) -> bool {
+    let welcome = user.is_some_and(|uid| trust::may_share(uid) || trust::may_bridge(uid));
     if !welcome {
         stats::fell_back(Role::Server, beeline_stats::Reason::ForeignUser);
     }

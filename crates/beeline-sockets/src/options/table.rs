@@ -2,6 +2,8 @@
 
 use beeline_stats::Reason;
 
+use crate::side::TCP_INQ;
+
 /// What an option of a lane is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Class {
@@ -60,7 +62,6 @@ const TCP_FASTOPEN_CONNECT: i32 = 30;
 const TCP_ULP: i32 = 31;
 const TCP_MD5SIG_EXT: i32 = 32;
 const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
-const TCP_INQ: i32 = 36;
 const TCP_TX_DELAY: i32 = 37;
 const SO_RCVTIMEO_NEW: i32 = 66;
 const SO_SNDTIMEO_NEW: i32 = 67;
@@ -109,7 +110,7 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::SOL_SOCKET, libc::SO_MARK, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, Class::Blocking(OPTION)),
-    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, Class::Blocking(OPTION)),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, Class::Range(0, 1)),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, Class::Blocking(OPTION)),
@@ -130,7 +131,7 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::IPPROTO_TCP, TCP_MD5SIG_EXT, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, TCP_ULP, Class::Blocking(OPTION)),
-    (libc::IPPROTO_TCP, TCP_INQ, Class::Blocking(OPTION)),
+    (libc::IPPROTO_TCP, TCP_INQ, Class::Range(0, 1)),
     (libc::IPPROTO_TCP, TCP_TX_DELAY, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, TCP_FASTOPEN_CONNECT, Class::Blocking(Reason::FastOpen)),
     (libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, Class::Blocking(Reason::FastOpen)),

@@ -18,8 +18,8 @@ pub const FLAGS: &[Row] = &[
         &["flags/more_then_rest"],
     ),
     row(&["MSG_OOB"], Accelerated, "", &["urgent/"]),
-    row(&["MSG_ERRQUEUE"], Accelerated, "The queue is always empty.", &["flags/errqueue"]),
-    row(&["MSG_ZEROCOPY"], Accelerated, "Ignored, as on a TCP socket without SO_ZEROCOPY.", &["flags/each_alone"]),
+    row(&["MSG_ERRQUEUE"], Accelerated, "", &["flags/errqueue", "zerocopy/"]),
+    row(&["MSG_ZEROCOPY"], Accelerated, "Copied, and said to be.", &["flags/each_alone", "zerocopy/"]),
     row(
         &["MSG_CMSG_CLOEXEC"],
         Accelerated,

@@ -43,7 +43,7 @@ impl Model {
         let data = self.outgoing(slot, side);
         let cut = self.rng.below(data.len() + 1);
         let (front, back) = data.split_at(cut);
-        let ret = match self.rng.below(14) {
+        let ret = match self.rng.below(16) {
             0 => {
                 let ret = sys::writev(fd.raw, &Pieces::of_data(&[front, back]));
                 trace!("writev({}, {}) = {ret}", fd.name, data.len());
@@ -77,6 +77,11 @@ impl Model {
                 sys::close(writer);
                 ret
             }
+            9 | 10 => {
+                let ret = send(fd, &data, libc::MSG_NOSIGNAL | libc::MSG_ZEROCOPY);
+                self.sent(slot, side, ret.size());
+                return self.await_complete(slot, side, fd, ret.size());
+            }
             _ => send(fd, &data, libc::MSG_NOSIGNAL),
         };
         self.sent(slot, side, ret.size());
@@ -90,11 +95,22 @@ impl Model {
         self.sent(slot, side, count as usize);
     }
 
+    fn receive_with_room(&self, fd: Fd, length: usize, room: usize, flags: i32) -> usize {
+        let (ret, got) = sys::recvmsg_with_room(fd.raw, length, room, flags);
+        let told = match ret.is_ok() {
+            true => format!("{} flags={} {:?}", shown(&got.data), sys::message_flags_name(got.flags), got.control),
+            false => String::new(),
+        };
+        let flags = sys::message_flags_name(flags);
+        trace!("recvmsg({}, {length}, {room}, {flags}) = {ret} {told}", fd.name);
+        ret.size()
+    }
+
     pub fn receive_step(&mut self, slot: usize, side: usize, fd: Fd) {
         let length = self.demand();
         let cut = self.rng.below(length + 1);
         let lengths = [cut as i64, (length - cut) as i64];
-        let count = match self.rng.below(22) {
+        let count = match self.rng.below(26) {
             0 => readv(fd, &[lengths[0], 0, lengths[1]]).size(),
             1 => recvmsg(fd, &lengths, 0).size(),
             2 | 3 => {
@@ -127,6 +143,14 @@ impl Model {
             10 if !self.slots[slot].ends[side].urgent => {
                 trace!("recv({}, nowhere) = {}", fd.name, sys::recv_at(fd.raw, NOWHERE, 5, libc::MSG_DONTWAIT));
                 0
+            }
+            22 | 23 => {
+                let room = *self.rng.pick(&[0, 8, 16, 18, 20, 24, 64]);
+                self.receive_with_room(fd, length, room, *[0, libc::MSG_DONTWAIT].get(cut % 2).unwrap_or(&0))
+            }
+            24 | 25 => {
+                let room = *self.rng.pick(&[0, 8, 16, 40, 48, 64, 200]);
+                self.receive_with_room(fd, length, room, libc::MSG_ERRQUEUE)
             }
             13 | 14 => {
                 let flags = *self.rng.pick(&[0, 0, libc::MSG_PEEK, libc::MSG_DONTWAIT]);

@@ -192,6 +192,15 @@ impl Model {
         }
     }
 
+    /// Waits until a send of `count` bytes is complete, which TCP tells when it is acknowledged.
+    pub fn await_complete(&mut self, slot: usize, side: usize, fd: Fd, count: usize) {
+        let peer = self.slots[slot].ends[1 - side].fds.first().copied().unwrap_or(fd);
+        let reset = self.slots[slot].ends[side].reset;
+        if count != 0 && !reset && !wait_until(|| is_acknowledged(fd, peer) || tcp_state(fd) == tcp::CLOSE) {
+            self.vain += 1;
+        }
+    }
+
     /// `count` bytes were taken by a send on this end.
     pub fn sent(&mut self, slot: usize, side: usize, count: usize) {
         if count == 0 {

@@ -8,6 +8,8 @@ use beeline_testkit::sys;
 
 /// asm-generic/sockios.h.
 const SIOCATMARK: u64 = 0x8905;
+/// linux/tcp.h.
+const TCP_INQ: i32 = 36;
 
 impl Model {
     /// The random operation with this number.
@@ -77,7 +79,7 @@ impl Model {
     }
 
     fn option_step(&mut self, slot: usize, side: usize, fd: Fd) {
-        match self.rng.below(4) {
+        match self.rng.below(7) {
             0 => {
                 let (on, seconds) = *self.rng.pick(&[(1, 0), (0, 0), (1, 2)]);
                 if set_linger(fd, on, seconds).is_ok() {
@@ -101,6 +103,14 @@ impl Model {
                     let bytes = option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, "SO_RCVLOWAT");
                     set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, "SO_RCVLOWAT", bytes);
                 }
+            }
+            3 | 4 => {
+                let on = i32::from(!self.rng.chance(4));
+                set_option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, "SO_ZEROCOPY", on);
+            }
+            5 => {
+                let on = i32::from(!self.rng.chance(4));
+                set_option(fd, libc::IPPROTO_TCP, TCP_INQ, "TCP_INQ", on);
             }
             _ => {
                 // Both ways of changing the mode, and back.

@@ -301,7 +301,7 @@ impl Offered {
         let anchor = anchor.keep().map(OwnedAnchor);
         let (Some(anchor), Some(holder)) = (anchor, twin.keep()) else { return Err(Reason::SharedBeforeConnect) };
         lane.hold(holder);
-        client::install(fd, desc, &anchor, lane, side, nonblocking).map(|()| holder)
+        client::install(fd, desc, &anchor, lane, side, nonblocking, None).map(|()| holder)
     }
 
     /// The connection is left to TCP.

@@ -80,7 +80,7 @@ fn take(
     lane.spoil();
     let taken = put_in_place(accepted, flags, parcel, lane).and_then(|twin| {
         let path = state::MET | if cuts { state::CUTS } else { 0 };
-        admit::establish(desc, accepted, flags, name, lane, path).inspect_err(|_| {
+        admit::establish(desc, accepted, flags, name, (lane, path), None).inspect_err(|_| {
             // The accepted socket goes back to its place.
             put(twin, accepted, flags);
         })?;

@@ -1,0 +1,23 @@
+//! What a proxy does: of its waits every second ends with news of a kernel descriptor, and half of those for lanes are long. News that
+//! came soon is no reason to spin there. Told by counts, however busy the machine is.
+
+use beeline_stats::Counter;
+
+use super::near::figures;
+
+fn spins_in_vain_for_hardly_any_round(how: &str) {
+    let (rounds, [vain, sleeps]) = figures("mixed", how, "", [Counter::SpinsFailed, Counter::Sleeps]);
+    assert!(vain * 10 < rounds, "{vain} spins in vain in {rounds} rounds");
+    // There was something to wait for at all.
+    assert!(sleeps > rounds, "{sleeps} sleeps in {rounds} rounds");
+}
+
+#[test]
+fn a_set_of_a_pipe_and_a_lane_is_hardly_spun_for() {
+    spins_in_vain_for_hardly_any_round("epoll");
+}
+
+#[test]
+fn a_poll_for_a_pipe_and_a_lane_hardly_spins() {
+    spins_in_vain_for_hardly_any_round("poll");
+}
