@@ -1,10 +1,7 @@
 //! `accept(2)` over two queues: the door's and TCP's.
 //!
-//! # Turns
-//!
-//! A non-blocking listener is asked at both queues, each of them first every other time, so that neither
-//! starves. A blocking one sleeps on both, with no lock held, and never in the TCP `accept` itself: whoever finds the
-//! TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with nobody in between.
+//! A non-blocking listener is asked at both queues, in turns ([`super::turns`]). A blocking one sleeps on both, with no
+//! lock held, and never in the TCP `accept`: whoever finds that queue ready takes from it with [`super::accept_lock`].
 //!
 //! # Clients that break the rules, or say nothing
 //!
@@ -124,11 +121,11 @@ fn now(
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<i32, Errno> {
-    let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
+    let door_first = listener.turns.next().door_first();
     if door_first && let Some(accepted) = from_door(desc, listener, flags, peer)? {
         return Ok(accepted);
     }
-    match take_from_tcp(fd, flags, peer) {
+    match listener.turns.note_tcp(take_from_tcp(fd, flags, peer)) {
         Err(Errno(libc::EAGAIN)) if !door_first => {}
         result => return result.map(|accepted| came_over_tcp(desc, listener, accepted, flags)),
     }
@@ -149,8 +146,9 @@ fn eventually(
         // A call with a timeout is never restarted, signal(7).
         !matches!(woken, Some(Woken::Signal { restart: true })) || patience.is_bounded()
     };
-    let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
-    if door_first && let Some(accepted) = from_door(desc, listener, flags, peer)? {
+    let turn = listener.turns.next();
+    let at_once = turn.is_doors && turn.is_likely;
+    if at_once && let Some(accepted) = from_door(desc, listener, flags, peer)? {
         return Ok(accepted);
     }
     let mut kept = accept_lock::Kept::default();
@@ -171,7 +169,7 @@ fn eventually(
             return Err(Errno(libc::EBADF));
         }
         if at_door
-            && (door_first || !over_tcp)
+            && (turn.is_doors || !over_tcp)
             && let Some(accepted) = from_door(desc, listener, flags, peer)?
         {
             return Ok(accepted);
@@ -337,6 +335,7 @@ fn from_door(
             let anchor = match next(listener, flags) {
                 Ok(Some(anchor)) => anchor,
                 Ok(None) => {
+                    listener.turns.note_door(true);
                     retreat::if_empty(desc, listener);
                     return Ok(None);
                 }
@@ -358,6 +357,7 @@ fn from_door(
             }
             taken => taken,
         };
+        listener.turns.note_door(false);
         match taken {
             Ok(()) => {
                 door::fit_to_numbers(listener, anchor);

@@ -26,6 +26,7 @@ use beeline_stats::{Reason, Role};
 
 use super::lobby::Lobby;
 use super::trust;
+use super::turns::Turns;
 use crate::desc::{Desc, Kind};
 use crate::fd_cell::FdCell;
 use crate::lock::Lock;
@@ -90,8 +91,8 @@ pub struct Listener {
     pub(super) announced_ns: AtomicU64,
     /// Why nobody is let in at the door any more, as `Reason as u16 + 1`; 0 mostly. See [`super::retreat`].
     pub(super) leaving: AtomicU32,
-    /// Counts accepts: door and TCP queue take turns in being looked at first.
-    pub(super) turn: AtomicU32,
+    /// Which of the two queues is looked at first.
+    pub(super) turns: Turns,
     /// The address listened on.
     pub(super) local: Address,
     /// A memory file: the accept lock, and the share's memory. Hidden.
