@@ -53,4 +53,4 @@ pub use send::{send, send_at_once, send_in_full, sendto, writev};
 pub(crate) use shutdown::shutdown;
 pub use transfer::{sendfile, splice};
 pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};
-pub(crate) use zerocopy::tells as tells_completions;
+pub(crate) use zerocopy::others_complete;

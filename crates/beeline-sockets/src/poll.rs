@@ -156,8 +156,7 @@ fn sleep_until_ready(
             // What the kernel is asked is laid out before the arming, whose last look then covers all that is left out
             // of it.
             let used = fill(fds, shadow, Some(held));
-            let completes = completes(fds);
-            (arm(fds) == Armed::Sleep).then(|| match completes {
+            (arm(fds) == Armed::Sleep).then(|| match held.any(io::others_complete) {
                 false => patience.sleep(&mut shadow[..used], mask),
                 true => nap(&mut shadow[..used], deadline, mask),
             })
@@ -180,13 +179,8 @@ fn sleep_until_ready(
     }
 }
 
-/// How long a call sleeps at most where sends of others may complete, of which no anchor tells.
+/// How long a call sleeps at most where sends of other processes may complete, of which no anchor tells.
 const NAP_NS: u64 = 5_000_000;
-
-/// Whether `MSG_ZEROCOPY` is in use on one of the lanes.
-fn completes(fds: &[pollfd]) -> bool {
-    fds.iter().filter_map(|entry| table::get(entry.fd)).any(io::tells_completions)
-}
 
 /// A sleep of [`NAP_NS`] at most.
 fn nap(fds: &mut [pollfd], deadline: Option<u64>, mask: Option<&u64>) -> Woken {

@@ -25,7 +25,7 @@ pub unsafe fn preadv2(fd: i32, parts: *const libc::iovec, count: i32, offset: i6
     unsafe {
         match asked.message_flags() {
             Ok(0) => readv(fd, parts, count),
-            Ok(flags) => receive_iovecs(fd, parts, count as usize, flags),
+            Ok(flags) => receive_iovecs(fd, parts, count as usize, flags, |_| ()),
             Err(outcome) => outcome,
         }
     }

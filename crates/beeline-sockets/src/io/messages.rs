@@ -11,7 +11,7 @@ use super::send::send_iovecs;
 use super::{urgent, zerocopy};
 use crate::app_memory::bogus;
 use crate::ending::observe;
-use crate::side::{TCP_INQ, extra};
+use crate::side::TCP_INQ;
 use crate::{Errno, Outcome, guards, kernel, table};
 
 /// `sendmsg(2)`. Ancillary data has no meaning on TCP; what the kernel knows at the socket's level is ignored, and
@@ -105,6 +105,7 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
         return Outcome::fail(libc::EMSGSIZE);
     }
     let mut told = flags & libc::MSG_CMSG_CLOEXEC;
+    let mut left = None;
     // SAFETY: the caller guarantees that the message's room for control messages is writable.
     let mut control = unsafe { Control::of(header) };
     let outcome = if flags & libc::MSG_ERRQUEUE != 0 {
@@ -112,7 +113,7 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
             Err(outcome) => outcome,
             Ok(range) => {
                 told |= libc::MSG_ERRQUEUE;
-                zerocopy::tell(range, desc.side().family.load(Relaxed) as i32, &mut control);
+                zerocopy::tell(range, &mut control);
                 Outcome::OK
             }
         }
@@ -125,16 +126,18 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
                 let sinks = parts.iter().map(|part| unsafe { Sink::from_raw(part.iov_base.cast(), part.iov_len) });
                 let taken = urgent::receive(fd, desc, flags, sinks);
                 told |= taken.flags;
+                left = guards::pin(fd, desc).and_then(|pin| urgent::left_to_read(pin.desc()));
                 taken.outcome
             }
         }
     } else {
         // SAFETY: the message's iovecs are valid, as the caller guarantees.
-        unsafe { receive_iovecs(fd, header.msg_iov, header.msg_iovlen, flags) }
+        unsafe {
+            receive_iovecs(fd, header.msg_iov, header.msg_iovlen, flags, |desc| left = urgent::left_to_read(desc))
+        }
     };
     if let Outcome::Done(_) = outcome {
-        if flags & libc::MSG_ERRQUEUE == 0 && desc.is_lane() && desc.side().has_extra(extra::INQ) {
-            let left = urgent::left_to_read(desc, desc.side());
+        if let Some(left) = left {
             control.put(libc::IPPROTO_TCP, TCP_INQ, &left.to_ne_bytes());
         }
         // SAFETY: a valid message, as the caller guarantees.

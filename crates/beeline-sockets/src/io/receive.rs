@@ -139,7 +139,7 @@ pub unsafe fn recv_in_full(fd: i32, buffer: *mut u8, length: usize, flags: i32) 
     }
     // SAFETY: forwarded from the caller.
     let sink = unsafe { Sink::from_raw(buffer, length) };
-    receive_parts(fd, desc, flags, length, core::iter::once(sink))
+    receive_parts(fd, desc, flags, length, core::iter::once(sink), |_| ())
 }
 
 /// Most bytes that [`recv_at_once`] copies in line.
@@ -176,7 +176,8 @@ fn spin_for_data(desc: &Desc, lane: LaneMemory, side: &SideState) -> bool {
 fn receive_nowhere(fd: i32, desc: &'static Desc, flags: i32) -> Outcome {
     let mut byte = [0u8; 1];
     let sink = Sink::from(&mut byte[..]);
-    match receive_parts(fd, desc, flags & libc::MSG_DONTWAIT | libc::MSG_PEEK, 1, core::iter::once(sink)) {
+    let flags = flags & libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    match receive_parts(fd, desc, flags, 1, core::iter::once(sink), |_| ()) {
         Outcome::Done(1) => Outcome::fail(libc::EFAULT),
         other => other,
     }
@@ -213,12 +214,20 @@ pub unsafe fn readv(fd: i32, parts: *const libc::iovec, count: i32) -> Outcome {
         return Outcome::OK;
     }
     // SAFETY: forwarded from the caller.
-    unsafe { receive_iovecs(fd, parts, count as usize, 0) }
+    unsafe { receive_iovecs(fd, parts, count as usize, 0, |_| ()) }
 }
 
+/// Calls `ended` before it lets the lane go, unless it was an urgent byte or a completion that was asked for.
+///
 /// # Safety
 /// As for [`readv`].
-pub(super) unsafe fn receive_iovecs(fd: i32, parts: *const libc::iovec, count: usize, flags: i32) -> Outcome {
+pub(super) unsafe fn receive_iovecs(
+    fd: i32,
+    parts: *const libc::iovec,
+    count: usize,
+    flags: i32,
+    ended: impl FnOnce(&'static Desc),
+) -> Outcome {
     // SAFETY: forwarded from the caller.
     let (desc, parts, total) = match unsafe { lane_and_iovecs(fd, parts, count) } {
         Ok(checked) => checked,
@@ -226,10 +235,10 @@ pub(super) unsafe fn receive_iovecs(fd: i32, parts: *const libc::iovec, count: u
     };
     // SAFETY: each iovec's buffer is writable, as the caller guarantees.
     let sinks = parts.iter().map(|part| unsafe { Sink::from_raw(part.iov_base.cast(), part.iov_len) });
-    receive_parts(fd, desc, flags, total, sinks)
+    receive_parts(fd, desc, flags, total, sinks, ended)
 }
 
-/// Receives into the sinks one after the other as one call.
+/// Receives into the sinks one after the other as one call. `ended` is as in [`receive_iovecs`].
 #[inline]
 fn receive_parts<'a>(
     given: i32,
@@ -237,6 +246,7 @@ fn receive_parts<'a>(
     flags: i32,
     total: usize,
     sinks: impl Iterator<Item = Sink<'a>>,
+    ended: impl FnOnce(&'static Desc),
 ) -> Outcome {
     if flags & libc::MSG_ERRQUEUE != 0 {
         return zerocopy::take(given, desc).map_or_else(|outcome| outcome, |_| Outcome::OK);
@@ -245,11 +255,14 @@ fn receive_parts<'a>(
         return urgent::receive(given, desc, flags, sinks).outcome;
     }
     let Some(pin) = guards::pin(given, desc) else { return left(given, desc, 0) };
-    if flags & libc::MSG_WAITALL == 0 {
-        return receive_pinned(given, &pin, flags, total, sinks);
-    }
-    // Another thread that closes the number may find it between two waits: all of it is received, nevertheless.
-    pin.while_waiting(|| receive_pinned(given, &pin, flags, total, sinks))
+    let outcome = if flags & libc::MSG_WAITALL == 0 {
+        receive_pinned(given, &pin, flags, total, sinks)
+    } else {
+        // Another thread that closes the number may find it between two waits: all of it is received, nevertheless.
+        pin.while_waiting(|| receive_pinned(given, &pin, flags, total, sinks))
+    };
+    ended(pin.desc());
+    outcome
 }
 
 #[inline(always)]

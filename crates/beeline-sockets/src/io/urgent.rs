@@ -17,7 +17,7 @@ use super::peeked;
 use crate::anchor::Anchor;
 use crate::desc::{Desc, TxGuard};
 use crate::ending::{Next, observe};
-use crate::side::{SideState, state};
+use crate::side::{SideState, extra, state};
 use crate::{Outcome, guards, kernel};
 
 /// Bytes of unread bells in the kernel, with what each costs it, above which no more are sent out of band: a signal
@@ -80,12 +80,18 @@ pub(crate) fn unread(desc: &Desc, side: &SideState) -> u32 {
     }
 }
 
-/// What `TCP_INQ` tells, as tcp_inq_hint(): all that is unread, and one more where the end of the stream has come.
+/// What `TCP_INQ` tells, if it is set. The caller keeps the description.
+#[inline]
+pub(super) fn left_to_read(desc: &Desc) -> Option<i32> {
+    (desc.is_lane() && desc.side().has_extra(extra::INQ)).then(|| inq_hint(desc, desc.side()))
+}
+
+/// As tcp_inq_hint(): all that is unread, and one more where the end of the stream has come.
 #[cold]
-pub(super) fn left_to_read(desc: &Desc, side: &SideState) -> i32 {
+fn inq_hint(desc: &Desc, side: &SideState) -> i32 {
     observe(desc, side);
     let unread = view(desc, side).unread;
-    (unread + u32::from(side.is(state::PEER_FIN))) as i32
+    i32::try_from(unread.saturating_add(u32::from(side.is(state::PEER_FIN)))).unwrap_or(i32::MAX)
 }
 
 /// `SIOCATMARK`.

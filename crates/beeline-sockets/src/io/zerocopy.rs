@@ -21,9 +21,14 @@ const RECVERR: [(i32, i32); 2] = [(libc::IPPROTO_IP, libc::IP_RECVERR), (libc::I
 /// The most that one range tells: its length is an int of 32 bits.
 const RANGE_MAX: u64 = u32::MAX as u64;
 
-/// Whether completions of sends on this connection are told.
-pub(crate) fn tells(desc: &Desc) -> bool {
+/// Whether completions of sends on this connection are told. The caller keeps the description.
+pub(super) fn tells(desc: &Desc) -> bool {
     desc.is_lane() && desc.side().has_extra(extra::ZEROCOPY)
+}
+
+/// Whether sends of another process may complete, which wakes nobody in this one. The caller keeps the description.
+pub(crate) fn others_complete(desc: &Desc) -> bool {
+    tells(desc) && desc.side().holders.load(Relaxed) > 1
 }
 
 /// A send with the flag has ended. No lock is held.
@@ -40,10 +45,11 @@ pub(super) fn sent(pin: &Pin, given: i32, outcome: &Outcome) {
     watchers::notify(pin.fd(given), desc);
 }
 
-/// Numbers of sends that are complete, the first and the last.
+/// Numbers of sends that are complete, the first and the last, on a connection of this address family.
 pub(super) struct Range {
     first: u32,
     last: u32,
+    family: i32,
 }
 
 /// Takes what is to be told. The call's outcome if there is nothing.
@@ -64,7 +70,8 @@ pub(super) fn take(given: i32, desc: &'static Desc) -> Result<Range, Outcome> {
         match side.completed_told.compare_exchange(told, next, AcqRel, Relaxed) {
             Ok(_) => {
                 settle(side);
-                return Ok(Range { first: told as u32, last: next.wrapping_sub(1) as u32 });
+                let family = side.family.load(Relaxed) as i32;
+                return Ok(Range { first: told as u32, last: next.wrapping_sub(1) as u32, family });
             }
             Err(found) => told = found,
         }
@@ -80,7 +87,7 @@ fn settle(side: &SideState) {
 }
 
 /// Puts a `struct sock_extended_err` that tells of a range, with an address that the kernel leaves empty.
-pub(super) fn tell(range: Range, family: i32, control: &mut Control) {
+pub(super) fn tell(range: Range, control: &mut Control) {
     const ERROR_BYTES: usize = size_of::<libc::sock_extended_err>();
     const ROOM: usize = ERROR_BYTES + size_of::<libc::sockaddr_in6>();
     let error = libc::sock_extended_err {
@@ -96,7 +103,7 @@ pub(super) fn tell(range: Range, family: i32, control: &mut Control) {
     // SAFETY: the array has room for it, and any value may be read as bytes.
     unsafe { core::ptr::copy_nonoverlapping((&raw const error).cast(), data.as_mut_ptr(), ERROR_BYTES) };
     let [v4, v6] = RECVERR;
-    let ((level, kind), length) = match family {
+    let ((level, kind), length) = match range.family {
         libc::AF_INET6 => (v6, ROOM),
         _ => (v4, ERROR_BYTES + size_of::<libc::sockaddr_in>()),
     };

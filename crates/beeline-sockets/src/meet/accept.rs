@@ -438,7 +438,7 @@ fn from_lobby(
 /// Whether the listener has a client at its door, after the kernel has called one of its hidden descriptors readable.
 ///
 /// A non-blocking `accept` waits a moment for the hello itself, and a client that stays silent costs the app one
-/// `EAGAIN`; taking clients from the door here would cost each connection eight system calls. A blocking `accept` would
+/// `EAGAIN`; taking clients from the door here would cost each connection some ten system calls. A blocking `accept` would
 /// sleep on, so a listener that blocks is only called ready when a client has spoken.
 #[must_use]
 pub fn door_ready(desc: &'static Desc) -> bool {

@@ -89,5 +89,7 @@ pub(super) fn hold(fd: i32, lane: &PooledLane) {
         hidden::hidden_add(copy);
         Some(copy)
     });
-    twin.into_iter().for_each(|twin| lane.hold(twin));
+    if let Some(twin) = twin {
+        lane.hold(twin);
+    }
 }

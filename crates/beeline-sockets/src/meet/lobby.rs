@@ -178,9 +178,14 @@ impl Lobby {
     }
 }
 
-/// The user of a client, plus one; 0 when that is not known.
+/// The user of a client, as in [`Pending`].
 fn user_of(anchor: i32) -> u32 {
-    trust::peer_uid(anchor).map_or(0, |uid| uid.saturating_add(1))
+    as_pending(trust::peer_uid(anchor))
+}
+
+/// Plus one; 0 when that is not known.
+fn as_pending(user: Option<u32>) -> u32 {
+    user.map_or(0, |uid| uid.saturating_add(1))
 }
 
 /// Waits a moment for the hello of a client that has just connected, unless others have come meanwhile, or its user has
@@ -228,7 +233,7 @@ pub(super) fn park(listener: &Listener, anchor: i32) -> Option<i32> {
 pub(super) fn park_spoken(listener: &Listener, anchor: i32) -> bool {
     let user = trust::peer_uid(anchor);
     if is_welcome(user) {
-        park_for(listener, anchor, user.map_or(0, |uid| uid.saturating_add(1))).is_some()
+        park_for(listener, anchor, as_pending(user)).is_some()
     } else {
         let _ = sys::close(anchor);
         false

@@ -79,6 +79,11 @@ impl<'a> Held<'a> {
         while unsafe { kernel::epoll_now(arrivals, told.as_mut_ptr(), told.len() as i32) } == Ok(told.len()) {}
     }
 
+    /// Whether it is so for any of those that are kept.
+    pub(super) fn any(&self, is_so: impl Fn(&Desc) -> bool) -> bool {
+        self.places.iter().filter_map(Cell::get).any(is_so)
+    }
+
     /// Whether the entry at `index` was about `desc` when the sleep began.
     pub(super) fn holds(&self, index: usize, desc: &Desc) -> bool {
         self.places.get(index).is_some_and(|place| place.get().is_some_and(|held| core::ptr::eq(held, desc)))
