@@ -8,7 +8,9 @@
 //!    and nobody else has ever seen its replies.
 //! 2. An answer is remembered for [`REMEMBERED_NS`], so that a client that connects in a loop pays no round
 //!    trip for each connection. It proves who owned the port that short time ago, which is enough for doors of
-//!    our own user and of root; for any other door the question is asked again once the connection stands.
+//!    our own user and of root; for any other door the question is asked again once the connection stands. Where a loopback
+//!    address is counts for [`LOOPBACK_NS`], as its route is the kernel's own: of twenty processes that connect in turns
+//!    each would else ask both questions each time.
 //! 3. In an `SO_REUSEPORT` group the kernel picks the member by all four numbers of a connection. The answer
 //!    does not tell that there is a group, so an address whose cookie differs from the one found before is
 //!    taken for one and is not remembered for [`GROUP_NS`].
@@ -18,7 +20,8 @@
 //!    ([`super::paths`]).
 //! 7. A listener at whose door nobody took two hellos, and none in between, gets none for [`UNTAKEN_NS_MIN`], and twice as
 //!    long each time that this is found again, up to [`UNTAKEN_NS_MAX`]. One that is taken makes up for all.
-//! 8. What this process binds, listens on or closes makes it forget everything.
+//! 8. What this process listens on, or closes of that, makes it forget everything. A bind changes no answer: who does not
+//!    listen gets no connection.
 
 mod tickets;
 
@@ -49,6 +52,8 @@ const NETLINK_SOCK_DIAG: i32 = 4;
 const REMEMBERED_NS: u64 = 2_000_000;
 /// How long "that address is on another host" counts. TCP is never wrong.
 const ELSEWHERE_NS: u64 = 100_000_000;
+/// How long "that loopback address is this host" counts.
+const LOOPBACK_NS: u64 = 100_000_000;
 /// How long a "no" of the bridge counts.
 const REFUSED_NS: u64 = 2_000_000_000;
 /// How long a listener gets no hellos after nobody took one, at first and at last.
@@ -135,7 +140,7 @@ fn remembered<R>(f: impl FnOnce(&mut [Option<Entry>; ENTRIES]) -> R) -> R {
     f(unsafe { &mut *MEMORY.0.get() })
 }
 
-/// Forgets all answers: something of this process was bound, is listening now, or listens no more.
+/// Forgets all answers: something of this process is listening now, or listens no more.
 pub fn forget() {
     remembered(|entries| {
         for entry in entries.iter_mut().flatten() {
@@ -214,6 +219,7 @@ fn place(destination: SocketAddr) -> Result<Place, Reason> {
     let now = kernel::now_ns();
     if let Some(entry) = recall(destination).filter(|entry| entry.routed_ns != 0) {
         let lasts = match entry.place {
+            Place::Here(_) if destination.ip().is_loopback() => LOOPBACK_NS,
             Place::Here(_) => REMEMBERED_NS,
             Place::Elsewhere(_) => ELSEWHERE_NS,
         };
