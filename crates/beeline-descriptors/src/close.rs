@@ -1,5 +1,6 @@
 //! How descriptions end: whoever takes the last number away from one gives it back.
 
+use crate::changing::Changing;
 use crate::desc::{Desc, Kind};
 use crate::process::is_guest_of_parent;
 use crate::{changing, linger, slots, table, watchers};
@@ -24,8 +25,20 @@ impl Settled {
     }
 }
 
+/// Keeps out what might change `fd`, which leads to `desc`, or another number that leads there: what leads elsewhere changes
+/// meanwhile, but in a `fork`.
+pub fn changing_of(fd: i32, desc: &'static Desc) -> Changing {
+    let one = changing::changing_number(fd);
+    // It gets no second number meanwhile: a duplicate is a whole change.
+    if desc.keepers.has_last_number() {
+        return one;
+    }
+    drop(one);
+    changing::changing()
+}
+
 /// Makes `fd`, which leads to `desc`, lead to `next`. If it was the last fd, `desc` ends. The kernel's close
-/// is still to come. The caller holds `changing::changing`.
+/// is still to come. The caller holds `changing::changing`, or [`changing_of`] where `next` is nothing.
 pub fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
     watchers::forget(fd, desc);
     let last = desc.keepers.has_last_number();
@@ -55,7 +68,7 @@ pub fn fd_reborn(fd: i32) {
     }
 }
 
-/// Ends what `fd` led to, which the kernel has closed already. The caller holds `changing::changing`.
+/// Ends what `fd` led to, which the kernel has closed already. The caller holds `changing::changing`, or that of the number.
 pub fn forget_stale(fd: i32) {
     let Some(desc) = table::get(fd) else { return };
     watchers::forget(fd, desc);

@@ -97,21 +97,26 @@ impl Lock {
             if owner == 0 {
                 continue;
             }
-            let dead = naps != 0 && (!exists(owner) || naps >= NAPS_TO_DOUBT && is_zombie(owner));
-            if dead && self.owner.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if is_gone(owner, naps)
+                && self.owner.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
                 return Taken::Inherited;
             }
             naps = naps.saturating_add(1);
-            self.waiters.fetch_add(1, Ordering::Relaxed);
-            futex(&self.owner, libc::FUTEX_WAIT, owner, Some(&NAP));
-            self.waiters.fetch_sub(1, Ordering::Relaxed);
+            nap(&self.owner, owner, &self.waiters);
         }
+    }
+
+    /// Whether somebody has the lock.
+    #[inline]
+    pub(crate) fn is_taken(&self) -> bool {
+        self.owner.load(Ordering::Acquire) != 0
     }
 
     #[cold]
     #[inline(never)]
     fn wake_one(&self) {
-        futex(&self.owner, libc::FUTEX_WAKE, 1, None);
+        wake(&self.owner);
     }
 
     /// Makes the lock free whoever holds it, and tells whether somebody did: for memory that is known to have no other
@@ -150,6 +155,44 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.give_back();
     }
+}
+
+/// Sleeps until a word is no longer `owner`, a moment at most.
+fn nap(word: &AtomicU32, owner: u32, waiters: &AtomicU32) {
+    waiters.fetch_add(1, Ordering::Relaxed);
+    futex(word, libc::FUTEX_WAIT, owner, Some(&NAP));
+    waiters.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Wakes one who sleeps on a word of an owner.
+pub(crate) fn wake(word: &AtomicU32) {
+    futex(word, libc::FUTEX_WAKE, 1, None);
+}
+
+/// Waits until nobody owns a word, which is emptied if its owner is gone.
+#[cold]
+pub(crate) fn await_owner(word: &AtomicU32, waiters: &AtomicU32) {
+    let mut naps = 0u32;
+    loop {
+        for _ in 0..SPINS {
+            if word.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        let owner = word.load(Ordering::Acquire);
+        let gone = owner != 0 && is_gone(owner, naps);
+        if owner == 0 || gone && word.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            return;
+        }
+        naps = naps.saturating_add(1);
+        nap(word, owner, waiters);
+    }
+}
+
+/// Whether an owner for whom somebody has napped so often is dead.
+fn is_gone(owner: u32, naps: u32) -> bool {
+    naps != 0 && (!exists(owner) || naps >= NAPS_TO_DOUBT && is_zombie(owner))
 }
 
 /// Whether the thread of this identity exists, perhaps as a zombie. One of another user does: `EPERM` proves that it

@@ -23,11 +23,12 @@ use super::lookup::{self, Afar, Target};
 use super::pool::{self};
 use super::route::{Reserved, Route, Way, reserve_name};
 use super::{bridged, door, greeting, ports, retry, trust};
+use crate::close::changing_of;
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::operations::Operations;
 use crate::side::state;
-use crate::{Outcome, changing, guards, limits, process, stats, table};
+use crate::{Outcome, guards, limits, process, stats, table};
 use beeline_meeting::paths::Ticket;
 
 /// `draft.blocked_by` while a thread is in here.
@@ -105,7 +106,7 @@ pub(crate) unsafe fn connect(
 
 /// Leaves the socket to the kernel, because that makes short-lived connections faster.
 fn leave_to_tcp(fd: i32, desc: &'static Desc, ticket: Ticket) -> Outcome {
-    let _changing = changing::changing();
+    let _changing = changing_of(fd, desc);
     if !note_ticket(fd, desc, ticket) {
         lookup::abandoned(ticket);
         return Outcome::fail(libc::EBADF);
@@ -115,7 +116,7 @@ fn leave_to_tcp(fd: i32, desc: &'static Desc, ticket: Ticket) -> Outcome {
 }
 
 /// Notes which measurement the connection belongs to. False if another thread has closed the number. The caller holds
-/// `changing::changing`.
+/// [`changing_of`].
 fn note_ticket(fd: i32, desc: &'static Desc, ticket: Ticket) -> bool {
     let is_there = table::leads_to(fd, desc);
     if is_there {
@@ -131,7 +132,7 @@ fn abandon(fd: i32, desc: &'static Desc, ticket: Ticket) {
     if ticket.is_void() {
         return;
     }
-    let _changing = changing::changing();
+    let _changing = changing_of(fd, desc);
     if table::leads_to(fd, desc) {
         desc.ticket.take();
     }
@@ -264,7 +265,7 @@ fn attempt(
     if route.bound_port.is_some() && !trust::is_believed_by(target.uid) {
         return Err(Reason::ExplicitBindUnsupported);
     }
-    let _changing = changing::changing();
+    let _changing = changing_of(fd, desc);
     if !note_ticket(fd, desc, ticket) || !process::accelerates() {
         return Err(process::stopped().unwrap_or(Reason::Internal));
     }

@@ -17,7 +17,7 @@ pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
         Ok(fd) => fd as i32,
         Err(errno) => return Outcome::Fail(errno),
     };
-    let _changing = changing::changing();
+    let _changing = changing::changing_number(fd);
     close::forget_stale(fd);
     let is_internet = domain == libc::AF_INET || domain == libc::AF_INET6;
     let is_stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
