@@ -46,7 +46,7 @@ pub(super) fn retire(desc: &'static Desc) {
 }
 
 /// Makes a description a lane, and notes in the side where a later holder finds the parts. The caller holds
-/// `changing::changing`.
+/// `changing::changing`, or that of all numbers that lead there.
 pub fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, side: pool::Side, end: End) {
     pool::register(&USERS);
     let origin = &side.state.origin;
@@ -61,6 +61,9 @@ pub fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, s
     desc.set_pooled(Some(lane));
     desc.keep_side_memfd(side.memfd);
     begin_bare(desc, lane.memory(), side.state, end);
+    if !lane.may_spin() {
+        desc.spin.set_ns(0);
+    }
     if !side.state.is(state::BRIDGED) {
         offers::add(desc);
     }
@@ -124,6 +127,7 @@ pub(super) fn retire_lane(desc: &'static Desc) {
     let alone =
         lane.is_some_and(PooledLane::is_ours_alone) && !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
     if let Some(lane) = lane {
+        lane.note_spins(desc.spin.ns() >= desc.spin.mode().spin_ns_max());
         lane.note_bytes(side.tx.bytes().max(side.rx.bytes()));
         if side.is(state::POISONED)
             || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0
