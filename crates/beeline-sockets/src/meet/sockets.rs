@@ -7,7 +7,7 @@ use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Errno, Outcome, changing, close, ending, follow, guards, table};
+use crate::{Errno, Outcome, close, ending, follow, guards, table};
 
 /// `socket(2)`.
 pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
@@ -17,8 +17,7 @@ pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
         Ok(fd) => fd as i32,
         Err(errno) => return Outcome::Fail(errno),
     };
-    let _changing = changing::changing_number(fd);
-    close::forget_stale(fd);
+    let _changing = close::changing_reborn(fd);
     let is_internet = domain == libc::AF_INET || domain == libc::AF_INET6;
     let is_stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
     let is_tcp = protocol == 0 || protocol == libc::IPPROTO_TCP;
