@@ -5,28 +5,34 @@
 //!    connect and close sockets of their own do not wait for each other, and a `fork`, which is a whole change from before to
 //!    after, waits for them all: a child never inherits half a change.
 //! 2. Both are outermost in the lock order, and nest: what a thread begins in the middle of a change is a part of it. So in
-//!    the middle of a change of one number nothing is done that must be whole.
+//!    the middle of a change of one number nothing is done that must be whole, and what such a number leads to is changed
+//!    only if no other number leads there: a second one comes by a whole change, or by one of the first number.
 //! 3. Whoever changes one number takes a *seat*, by his identity, fences, and looks whether somebody has [`CHANGE`]. Then he
-//!    gives the seat back, and his change is a whole one. Whoever makes a whole change takes `CHANGE`, fences, and waits
+//!    gives the seat back, waits without it until somebody else has `CHANGE` or nobody, and tries again; at last, or if the
+//!    holder is dead, his change is a whole one. Whoever makes a whole change takes `CHANGE`, fences, and waits
 //!    until each seat has been empty. The fences are sequentially consistent: of two that come at once one sees the other.
 //! 4. With his seat he takes the number's lock. Whoever has that has a seat already and waits for no `CHANGE`, so no two wait
 //!    for each other.
 //! 5. Without a free seat the change is whole.
 //! 6. Whoever waits for a seat sleeps on its word, a millisecond at most, as for a [lock](crate::lock), and empties it if its
-//!    thread is gone.
+//!    thread is gone. His wake-up is not overlooked, as a lock's may be: many may be waited for, one after the other.
 //! 7. All of a change is a critical section: no handler of the app runs in the middle of it.
 
 use core::sync::atomic::{
     AtomicU32,
-    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    Ordering::{Acquire, Relaxed, SeqCst},
     fence,
 };
 
 use crate::lock::{self, Guard, Lock};
 use crate::thread::{self, Section};
 
-/// Changes of one number at a time, and locks of numbers.
+/// Changes of one number at a time.
 const SEATS: usize = 64;
+/// Locks of numbers: a page of them.
+const LOCKS: usize = 512;
+/// How often a change of one number waits for whole ones before it becomes one.
+const WAITS: usize = 3;
 
 static CHANGE: Lock = Lock::new();
 
@@ -36,7 +42,7 @@ static CHANGER: AtomicU32 = AtomicU32::new(0);
 static SEAT: Seats = Seats::new();
 
 /// The locks of numbers.
-static NUMBERS: [Lock; SEATS] = [const { Lock::new() }; SEATS];
+static NUMBERS: [Lock; LOCKS] = [const { Lock::new() }; LOCKS];
 
 /// Permission to change what fd numbers lead to: all, or one.
 #[must_use]
@@ -76,15 +82,20 @@ pub fn changing_number(fd: i32) -> Changing {
         return Changing { part: Part::Nested };
     }
     let section = Section::enter();
-    let Some(seat) = SEAT.take() else { return changing() };
-    fence(SeqCst);
-    if CHANGE.is_taken() {
+    for _ in 0..WAITS {
+        let Some(seat) = SEAT.take() else { break };
+        fence(SeqCst);
+        if !CHANGE.is_taken() {
+            thread::with(|thread| thread.changes_number.store(true, Relaxed));
+            let number = NUMBERS.get(fd as usize % LOCKS).map(Lock::lock);
+            return Changing { part: Part::One { number, seat, _section: section } };
+        }
         SEAT.give(seat);
-        return changing();
+        if CHANGE.await_next().is_err() {
+            break;
+        }
     }
-    thread::with(|thread| thread.changes_number.store(true, Relaxed));
-    let number = NUMBERS.get(fd as usize % SEATS).map(Lock::lock);
-    Changing { part: Part::One { number, seat, _section: section } }
+    changing()
 }
 
 /// Whether this thread is in the middle of a change.
@@ -116,6 +127,7 @@ pub fn reset_after_fork() {
 }
 
 /// Who changes one number at the moment: identities, 0 for an empty seat.
+#[repr(C, align(64))]
 struct Seats {
     taken: [AtomicU32; SEATS],
     /// Threads that wait for a seat to become empty.
@@ -131,8 +143,12 @@ impl Seats {
     fn take(&self) -> Option<usize> {
         /// Seats tried.
         const TRIES: usize = 4;
+        /// Cache lines of seats.
+        const LINES: usize = SEATS * size_of::<AtomicU32>() / 64;
         let me = thread::identity();
-        let first = thread::tid() as usize;
+        // Threads that were made one after the other write to one cache line each.
+        let tid = thread::tid() as usize;
+        let first = tid % LINES * (SEATS / LINES) + tid / LINES;
         (first..first.saturating_add(TRIES)).map(|place| place % SEATS).find(|place| {
             let seat = self.taken.get(*place);
             seat.is_some_and(|seat| seat.compare_exchange(0, me, Acquire, Relaxed).is_ok())
@@ -142,8 +158,9 @@ impl Seats {
     /// Gives a seat back.
     fn give(&self, place: usize) {
         if let Some(seat) = self.taken.get(place) {
-            seat.store(0, Release);
-            if self.waiters.load(Relaxed) != 0 {
+            // Who waits is counted before the kernel looks at the word for him: either he is seen, or sees the seat empty.
+            seat.swap(0, SeqCst);
+            if self.waiters.load(SeqCst) != 0 {
                 lock::wake(seat);
             }
         }
@@ -152,8 +169,14 @@ impl Seats {
     /// Waits until each seat has been empty.
     fn await_all(&self) {
         for seat in &self.taken {
-            if seat.load(Acquire) != 0 {
-                lock::await_owner(seat, &self.waiters);
+            if seat.load(Acquire) == 0 {
+                continue;
+            }
+            // One that is gone is told by name: another thread may have the seat by now.
+            while let Err(gone) = lock::await_owner(seat, &self.waiters) {
+                if seat.compare_exchange(gone, 0, Acquire, Relaxed).is_ok() {
+                    break;
+                }
             }
         }
     }
@@ -249,6 +272,39 @@ mod tests {
         assert!(is_done.recv_timeout(std::time::Duration::from_millis(20)).is_err(), "the same number, or all");
         drop(first);
         assert_eq!((is_done.recv(), is_done.recv()), (Ok(1), Ok(1)));
+    }
+
+    #[test]
+    fn a_change_of_one_number_that_has_met_a_whole_one_keeps_no_other_number_out() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let whole = changing();
+        let (began, has_begun) = channel();
+        let (end, is_over) = channel::<()>();
+        let first = std::thread::spawn(move || {
+            let _changing = changing_number(1);
+            began.send(1).unwrap();
+            let _ = is_over.recv();
+        });
+        assert!(has_begun.recv_timeout(std::time::Duration::from_millis(20)).is_err(), "it is kept out");
+        drop(whole);
+        assert_eq!(has_begun.recv(), Ok(1));
+        let (done, is_done) = channel();
+        std::thread::spawn(move || {
+            drop(changing_number(2));
+            done.send(2).unwrap();
+        });
+        assert_eq!(is_done.recv_timeout(std::time::Duration::from_secs(10)), Ok(2));
+        drop(end);
+        first.join().unwrap();
+    }
+
+    #[test]
+    fn a_whole_change_of_a_thread_that_is_gone_keeps_nobody_out() {
+        let _turn = ONE_AT_A_TIME.lock();
+        std::thread::spawn(|| core::mem::forget(changing())).join().unwrap();
+        drop(changing_number(5));
+        assert!(!CHANGE.is_taken() && CHANGER.load(Relaxed) == 0);
+        drop(changing());
     }
 
     #[test]

@@ -113,6 +113,19 @@ impl Lock {
         self.owner.load(Ordering::Acquire) != 0
     }
 
+    /// Waits until nobody has the lock, or somebody else than now, without taking it.
+    ///
+    /// # Errors
+    /// Who has it is gone: somebody is to inherit it.
+    pub(crate) fn await_next(&self) -> Result<(), u32> {
+        let ended = await_owner(&self.owner, &self.waiters);
+        // The wake-up may have been meant for one who takes the lock.
+        if self.waiters.load(Ordering::Relaxed) != 0 && self.owner.load(Ordering::Relaxed) == 0 {
+            self.wake_one();
+        }
+        ended
+    }
+
     #[cold]
     #[inline(never)]
     fn wake_one(&self) {
@@ -159,7 +172,7 @@ impl Drop for Guard<'_> {
 
 /// Sleeps until a word is no longer `owner`, a moment at most.
 fn nap(word: &AtomicU32, owner: u32, waiters: &AtomicU32) {
-    waiters.fetch_add(1, Ordering::Relaxed);
+    waiters.fetch_add(1, Ordering::SeqCst);
     futex(word, libc::FUTEX_WAIT, owner, Some(&NAP));
     waiters.fetch_sub(1, Ordering::Relaxed);
 }
@@ -169,21 +182,23 @@ pub(crate) fn wake(word: &AtomicU32) {
     futex(word, libc::FUTEX_WAKE, 1, None);
 }
 
-/// Waits until nobody owns a word, which is emptied if its owner is gone.
+/// Waits until a word is no longer its present owner's.
+///
+/// # Errors
+/// The owner, who is gone.
 #[cold]
-pub(crate) fn await_owner(word: &AtomicU32, waiters: &AtomicU32) {
+pub(crate) fn await_owner(word: &AtomicU32, waiters: &AtomicU32) -> Result<(), u32> {
+    let owner = word.load(Ordering::Acquire);
     let mut naps = 0u32;
     loop {
         for _ in 0..SPINS {
-            if word.load(Ordering::Acquire) == 0 {
-                return;
+            if owner == 0 || word.load(Ordering::Acquire) != owner {
+                return Ok(());
             }
             core::hint::spin_loop();
         }
-        let owner = word.load(Ordering::Acquire);
-        let gone = owner != 0 && is_gone(owner, naps);
-        if owner == 0 || gone && word.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            return;
+        if is_gone(owner, naps) {
+            return Err(owner);
         }
         naps = naps.saturating_add(1);
         nap(word, owner, waiters);
