@@ -40,7 +40,7 @@ use super::paths::Paths;
 use crate::kernel;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub use tickets::{abandoned, begin, ended};
 
@@ -115,6 +115,8 @@ struct Entry {
     /// How those over lanes and over TCP do, and by which number tickets name the destination.
     paths: Paths,
     number: u32,
+    /// When it was last asked for, in questions.
+    asked: u64,
 }
 
 impl Entry {
@@ -132,6 +134,8 @@ unsafe impl Sync for Memory {}
 static LOCK: Lock = Lock::new();
 /// Destinations that were ever known.
 static NUMBER: AtomicU32 = AtomicU32::new(1);
+/// Questions for destinations; counted under `LOCK`.
+static QUESTIONS: AtomicU64 = AtomicU64::new(1);
 static MEMORY: Memory = Memory(UnsafeCell::new([None; ENTRIES]));
 
 fn remembered<R>(f: impl FnOnce(&mut [Option<Entry>; ENTRIES]) -> R) -> R {
@@ -159,7 +163,14 @@ pub fn reset_after_fork() {
 }
 
 fn recall(destination: SocketAddr) -> Option<Entry> {
-    remembered(|entries| entries.iter().flatten().find(|entry| entry.destination == destination).copied())
+    remembered(|entries| asked_for(entries, destination).copied())
+}
+
+/// What is known of a destination, which is not the next to be forgotten then.
+fn asked_for(entries: &mut [Option<Entry>; ENTRIES], destination: SocketAddr) -> Option<&mut Entry> {
+    let entry = entries.iter_mut().flatten().find(|entry| entry.destination == destination)?;
+    entry.asked = QUESTIONS.fetch_add(1, Relaxed);
+    Some(entry)
 }
 
 fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
@@ -178,16 +189,18 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         brief: Brief::default(),
         paths: Paths::NEW,
         number: NUMBER.fetch_add(1, Relaxed).max(1),
+        asked: 0,
     };
     remembered(|entries| {
         let known = entries.iter().position(|entry| entry.is_some_and(|entry| entry.destination == destination));
         let place = known.unwrap_or_else(|| {
-            let age = |entry: &Option<Entry>| entry.map_or(0, |entry| entry.routed_ns);
+            let age = |entry: &Option<Entry>| entry.map_or(0, |entry| entry.asked);
             entries.iter().enumerate().min_by_key(|(_, entry)| age(entry)).map_or(0, |(index, _)| index)
         });
         if let Some(slot) = entries.get_mut(place) {
             let mut entry = slot.filter(|entry| entry.destination == destination).unwrap_or(fresh);
             f(&mut entry);
+            entry.asked = QUESTIONS.fetch_add(1, Relaxed);
             *slot = Some(entry);
         }
     });
@@ -462,6 +475,16 @@ mod tests {
         drop(tcp);
         forget();
         assert_eq!(listener(destination, source), Err(Reason::NoListener));
+    }
+
+    #[test]
+    fn a_destination_that_is_in_use_is_not_forgotten_for_others() {
+        let used = "127.0.0.77:7".parse().unwrap();
+        note_in_vain(used);
+        for port in 1..=3 * ENTRIES as u16 {
+            assert!(was_in_vain(used), "after {port}");
+            note_in_vain(SocketAddr::new([127, 0, 0, 78].into(), port));
+        }
     }
 
     #[test]
