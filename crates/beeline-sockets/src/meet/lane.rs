@@ -91,21 +91,22 @@ pub(crate) fn adopt_lane(
     }
 }
 
-/// Closes the memfds of lanes and sides in use, because descriptors are short. Whether there were any.
+/// Closes the memfds of lanes and sides in use, because descriptors are short. Whether there were any. No lock of a
+/// description may be held.
 fn release_memfds() -> bool {
     let mut any = false;
     table::for_each(|_, desc| {
-        if !desc.is_lane() {
-            return;
-        }
-        if let Some(lane) = desc.pooled() {
-            any |= lane.memfd().is_some();
-            lane.close_memfd();
-        }
-        if let Some(fd) = desc.take_side_memfd() {
-            hidden::close_hidden(fd);
-            any = true;
-        }
+        // Meanwhile it stays in use: an idle lane, or the next connection's, needs its own.
+        let _ = desc.glance(|| {
+            if let Some(lane) = desc.pooled() {
+                any |= lane.memfd().is_some();
+                lane.close_memfd();
+            }
+            if let Some(fd) = desc.take_side_memfd() {
+                hidden::close_hidden(fd);
+                any = true;
+            }
+        });
     });
     any
 }
