@@ -1,5 +1,6 @@
 //! How descriptions end: whoever takes the last number away from one gives it back.
 
+use crate::changing::Changing;
 use crate::desc::{Desc, Kind};
 use crate::process::is_guest_of_parent;
 use crate::{changing, linger, slots, table, watchers};
@@ -24,8 +25,20 @@ impl Settled {
     }
 }
 
+/// Keeps out what might change `fd`, which leads to `desc`, or another number that leads there: what leads elsewhere changes
+/// meanwhile, but in a `fork`.
+pub fn changing_of(fd: i32, desc: &'static Desc) -> Changing {
+    let one = changing::changing_number(fd);
+    // It gets no second number meanwhile: a duplicate is a whole change.
+    if desc.keepers.has_last_number() {
+        return one;
+    }
+    drop(one);
+    changing::changing()
+}
+
 /// Makes `fd`, which leads to `desc`, lead to `next`. If it was the last fd, `desc` ends. The kernel's close
-/// is still to come. The caller holds `changing::changing`.
+/// is still to come. The caller holds `changing::changing`, or [`changing_of`] where `next` is nothing.
 pub fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
     watchers::forget(fd, desc);
     let last = desc.keepers.has_last_number();
@@ -55,6 +68,19 @@ pub fn fd_reborn(fd: i32) {
     }
 }
 
+/// Keeps out what might change `fd`, which the kernel has just given to something new, and ends what it led to.
+pub fn changing_reborn(fd: i32) -> Changing {
+    let one = changing::changing_number(fd);
+    if table::get(fd).is_none() {
+        return one;
+    }
+    // Other numbers may lead there, and who changes those is to see that this one is gone, as the last ends it.
+    drop(one);
+    let whole = changing::changing();
+    forget_stale(fd);
+    whole
+}
+
 /// Ends what `fd` led to, which the kernel has closed already. The caller holds `changing::changing`.
 pub fn forget_stale(fd: i32) {
     let Some(desc) = table::get(fd) else { return };
@@ -68,5 +94,36 @@ pub fn forget_stale(fd: i32) {
         slots::close_slot(desc);
         desc.become_kind(Kind::Closed);
         desc.give_if_unused();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desc::DESCS;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[test]
+    fn a_number_that_led_somewhere_begins_anew_while_no_other_number_changes() {
+        const STALE: [i32; 2] = [70_005, 70_009];
+        let desc = DESCS.take().unwrap();
+        desc.begin(Kind::Tcp, -1, 0, 0);
+        for fd in STALE {
+            table::set(fd, Some(desc)).unwrap();
+        }
+        let other = changing::changing_number(STALE[0]);
+        let (done, is_done) = channel();
+        std::thread::spawn(move || {
+            drop(changing_reborn(STALE[1]));
+            done.send(()).unwrap();
+        });
+        assert!(is_done.recv_timeout(Duration::from_millis(20)).is_err());
+        assert!(table::leads_to(STALE[1], desc));
+        drop(other);
+        is_done.recv().unwrap();
+        assert!(table::get(STALE[1]).is_none() && desc.kind() == Kind::Tcp);
+        drop(changing_reborn(STALE[0]));
+        assert_eq!((table::get(STALE[0]).is_none(), desc.kind()), (true, Kind::Free));
     }
 }

@@ -26,7 +26,7 @@ mod waits;
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use beeline_lane::{End, LaneMemory};
@@ -115,6 +115,8 @@ pub struct Desc {
     pub parked: AtomicU32,
     /// `forks` of the process when the socket was made: a fork since then may share it.
     pub born: AtomicU32,
+    /// How often the description has begun, so that one use of it is told from the next.
+    begun: AtomicU32,
     /// The number of the `fork` that has counted a holder more last, 0 for none (`life` of beeline-sockets).
     pub counted_by: AtomicU32,
     /// `AF_INET` or `AF_INET6`.
@@ -358,7 +360,15 @@ impl Desc {
         self.pooled.store(core::ptr::null_mut(), Relaxed);
         self.side_memfd.store(0, Relaxed);
         self.named_in_spawn.store(0, Relaxed);
+        // Last: who knows this number, and then finds the draft unclaimed, claims none of an earlier use.
+        self.begun.fetch_add(1, AcqRel);
         self.become_kind(kind);
+    }
+
+    /// Which use of the description this is.
+    #[must_use]
+    pub fn begun(&self) -> u32 {
+        self.begun.load(Acquire)
     }
 }
 

@@ -114,22 +114,23 @@ fn follow(fd: i32, desc: &'static Desc) -> bool {
     true
 }
 
-/// This process has closed an end that is relayed. It was taken off the list; the relay may be waiting for that.
+/// This process has closed an end that is relayed. It was taken off the list; the relay may be waiting for that. If it has not
+/// heard yet what others have said, and there is no room for more, it will look at the list when it does.
 pub fn left(side: &SideState) {
     if let Some(socket) = visit(&side.gate) {
-        let _ = say(socket, &side.gate, LEAVE);
+        let _ = say(socket, &side.gate, LEAVE, libc::MSG_DONTWAIT);
         let _ = sys::close(socket);
     }
 }
 
 /// A socket that is connected to the gate, with a name of its own.
 fn visit(gate: &Gate) -> Option<i32> {
+    let there = name(gate)?;
     let socket = kernel::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).ok()? as i32;
     // Only the family: the kernel chooses the name (unix(7), autobind).
     let mut nameless = SockAddr::empty();
     nameless.storage.ss_family = libc::AF_UNIX as u16;
     nameless.length = size_of::<libc::sa_family_t>() as u32;
-    let there = name(gate)?;
     let ready = kernel::bind(socket, &nameless).and_then(|_| kernel::connect(socket, &there));
     if ready.is_err() {
         let _ = sys::close(socket);
@@ -149,9 +150,9 @@ pub fn name(gate: &Gate) -> Option<SockAddr> {
     SockAddr::abstract_unix(&bytes)
 }
 
-fn say(socket: i32, gate: &Gate, wish: u32) -> sys::SysResult {
+fn say(socket: i32, gate: &Gate, wish: u32, flags: i32) -> sys::SysResult {
     let message = Message { secret: gate.question.load(Relaxed), sharer: process::owner(), wish };
-    kernel::send(socket, bytes_of(&message), libc::MSG_NOSIGNAL)
+    kernel::send(socket, bytes_of(&message), libc::MSG_NOSIGNAL | flags)
 }
 
 fn bytes_of(message: &Message) -> &[u8] {
@@ -162,8 +163,11 @@ fn bytes_of(message: &Message) -> &[u8] {
 /// Asks for the program's socket.
 fn ask(gate: &Gate) -> Option<i32> {
     let socket = visit(gate)?;
-    let received = say(socket, gate, FOLLOW).ok().and_then(|_| {
-        let deadline = kernel::now_ns().saturating_add(ANSWER_NS);
+    let deadline = kernel::now_ns().saturating_add(ANSWER_NS);
+    // A relay that is stopped takes nothing, and the kernel has room for a few questions only.
+    let patience = libc::timeval { tv_sec: (ANSWER_NS / 1_000_000_000) as i64, tv_usec: 0 };
+    let _ = kernel::setsockopt(socket, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &patience);
+    let received = say(socket, gate, FOLLOW, 0).ok().and_then(|_| {
         loop {
             let mut fds = [libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 }];
             match crate::wait::sleep(&mut fds, Some(deadline), None) {
@@ -194,4 +198,31 @@ fn receive(socket: i32, answer: u64) -> Option<i32> {
     }
     crate::disarm::disarm(fd);
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use beeline_shm::SideMemory;
+
+    #[test]
+    fn who_leaves_does_not_wait_for_a_relay_that_hears_nothing() {
+        let (memory, _) = SideMemory::create().unwrap();
+        // SAFETY: a side consists of atomics only and is valid when zeroed.
+        let side: &'static SideState = unsafe { memory.as_ref() };
+        side.gate.name.store(kernel::now_ns(), Relaxed);
+        let relay = kernel::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).unwrap() as i32;
+        kernel::bind(relay, &name(&side.gate).unwrap()).unwrap();
+        let full = visit(&side.gate).unwrap();
+        while say(full, &side.gate, LEAVE, libc::MSG_DONTWAIT).is_ok() {}
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            left(side);
+            done.send(()).unwrap();
+        });
+        assert!(is_done.recv_timeout(std::time::Duration::from_secs(20)).is_ok());
+        for fd in [relay, full] {
+            sys::close(fd).unwrap();
+        }
+    }
 }

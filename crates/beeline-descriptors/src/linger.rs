@@ -27,7 +27,7 @@ use crate::process::is_guest_of_parent;
 use crate::table;
 
 /// `fd`, which leads to `desc`, is about to be closed or to lead elsewhere: if it is the last number, and calls wait,
-/// `desc` gets a hidden one. The caller holds [`changing`].
+/// `desc` gets a hidden one. The caller holds [`changing`], or the change of that last number.
 pub fn keep(fd: i32, desc: &'static Desc) {
     let is_last = desc.keepers.has_last_number();
     if !is_last || !desc.keepers.is_awaited() || !matches!(desc.kind(), Kind::Lane | Kind::Listener | Kind::Epoll) {

@@ -34,7 +34,7 @@ pub enum Begun {
 /// See the module.
 pub struct Operations {
     /// The last fd of this process that leads to the description is about to be closed. The caller holds
-    /// `changing::changing`.
+    /// `changing::changing`, or of a socket or a connection the change of that number.
     pub close: fn(&'static Desc),
     /// The last pin is gone of a description that a hidden number leads to, which no call needs any more. No lock may be
     /// held.

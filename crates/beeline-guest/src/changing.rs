@@ -1,39 +1,118 @@
 //! Changes of what fd numbers lead to.
 //!
-//! What leads from fd numbers to descriptions changes under [`changing`]: it is outermost in the lock order,
-//! and a `fork` holds it from before to after, so that a child never inherits half a change.
+//! 1. A change is *whole* ([`changing`]) or *of one number* ([`changing_number`]). A whole one keeps all others out. One of
+//!    one number keeps out whole ones and those of the same number; numbers that share a lock are as one. So threads that
+//!    connect and close sockets of their own do not wait for each other, and a `fork`, which is a whole change from before to
+//!    after, waits for them all: a child never inherits half a change.
+//! 2. Both are outermost in the lock order, and nest: what a thread begins in the middle of a change is a part of it. So in
+//!    the middle of a change of one number nothing is done that must be whole, and what such a number leads to is changed
+//!    only if no other number leads there: a second one comes by a whole change, or by one of the first number.
+//! 3. Whoever changes one number takes a *seat*, by his identity, fences, and looks whether somebody has [`CHANGE`]. Then he
+//!    gives the seat back, waits without it until somebody else has `CHANGE` or nobody, and tries again; at last, or if the
+//!    holder is dead, his change is a whole one. Whoever makes a whole change takes `CHANGE`, fences, and waits
+//!    until each seat has been empty. The fences are sequentially consistent: of two that come at once one sees the other.
+//! 4. With his seat he takes the number's lock. Whoever has that has a seat already and waits for no `CHANGE`, so no two wait
+//!    for each other.
+//! 5. Without a free seat the change is whole.
+//! 6. Whoever waits for a seat sleeps on its word, a millisecond at most, as for a [lock](crate::lock), and empties it if its
+//!    thread is gone. His wake-up is not overlooked, as a lock's may be: many may be waited for, one after the other.
+//! 7. All of a change is a critical section: no handler of the app runs in the middle of it.
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU32,
+    Ordering::{Acquire, Relaxed, SeqCst},
+    fence,
+};
 
-use crate::lock::{Guard, Lock};
-use crate::thread;
+use crate::lock::{self, Guard, Lock};
+use crate::thread::{self, Section};
+
+/// Changes of one number at a time.
+const SEATS: usize = 64;
+/// Locks of numbers: a page of them.
+const LOCKS: usize = 512;
+/// How often a change of one number waits for whole ones before it becomes one.
+const WAITS: usize = 3;
 
 static CHANGE: Lock = Lock::new();
 
 /// The thread that holds [`CHANGE`], 0 if none.
 static CHANGER: AtomicU32 = AtomicU32::new(0);
 
-/// Permission to change what fd numbers lead to.
+static SEAT: Seats = Seats::new();
+
+/// The locks of numbers.
+static NUMBERS: [Lock; LOCKS] = [const { Lock::new() }; LOCKS];
+
+/// Permission to change what fd numbers lead to: all, or one.
 #[must_use]
 pub struct Changing {
-    guard: Option<Guard<'static>>,
+    part: Part,
+}
+
+enum Part {
+    /// Of a change that has begun before.
+    Nested,
+    // What is there to be dropped, in this order.
+    Whole {
+        _guard: Guard<'static>,
+    },
+    One {
+        number: Option<Guard<'static>>,
+        seat: usize,
+        _section: Section,
+    },
 }
 
 /// Keeps other changes and forks out for as long as the result lives. Taken before any other lock; nests.
 pub fn changing() -> Changing {
-    let tid = thread::tid();
-    if CHANGER.load(Relaxed) == tid {
-        return Changing { guard: None };
+    if is_changing() {
+        return Changing { part: Part::Nested };
     }
     let guard = CHANGE.lock();
-    CHANGER.store(tid, Relaxed);
-    Changing { guard: Some(guard) }
+    fence(SeqCst);
+    SEAT.await_all();
+    CHANGER.store(thread::tid(), Relaxed);
+    Changing { part: Part::Whole { _guard: guard } }
+}
+
+/// Keeps other changes of `fd` out for as long as the result lives, whole ones, and forks. Taken before any other lock; nests.
+pub fn changing_number(fd: i32) -> Changing {
+    if is_changing() {
+        return Changing { part: Part::Nested };
+    }
+    let section = Section::enter();
+    for _ in 0..WAITS {
+        let Some(seat) = SEAT.take() else { break };
+        fence(SeqCst);
+        if !CHANGE.is_taken() {
+            thread::with(|thread| thread.changes_number.store(true, Relaxed));
+            let number = NUMBERS.get(fd as usize % LOCKS).map(Lock::lock);
+            return Changing { part: Part::One { number, seat, _section: section } };
+        }
+        SEAT.give(seat);
+        if CHANGE.await_next().is_err() {
+            break;
+        }
+    }
+    changing()
+}
+
+/// Whether this thread is in the middle of a change.
+fn is_changing() -> bool {
+    CHANGER.load(Relaxed) == thread::tid() || thread::with(|thread| thread.changes_number.load(Relaxed))
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        if self.guard.is_some() {
-            CHANGER.store(0, Relaxed);
+        match &mut self.part {
+            Part::Nested => {}
+            Part::Whole { .. } => CHANGER.store(0, Relaxed),
+            Part::One { number, seat, .. } => {
+                drop(number.take());
+                thread::with(|thread| thread.changes_number.store(false, Relaxed));
+                SEAT.give(*seat);
+            }
         }
     }
 }
@@ -41,4 +120,199 @@ impl Drop for Changing {
 /// In the child of a `fork`: its only thread may change.
 pub fn reset_after_fork() {
     CHANGE.reset();
+    SEAT.reset();
+    for number in &NUMBERS {
+        number.reset();
+    }
+}
+
+/// Who changes one number at the moment: identities, 0 for an empty seat.
+#[repr(C, align(64))]
+struct Seats {
+    taken: [AtomicU32; SEATS],
+    /// Threads that wait for a seat to become empty.
+    waiters: AtomicU32,
+}
+
+impl Seats {
+    const fn new() -> Self {
+        Self { taken: [const { AtomicU32::new(0) }; SEATS], waiters: AtomicU32::new(0) }
+    }
+
+    /// Takes a seat.
+    fn take(&self) -> Option<usize> {
+        /// Seats tried.
+        const TRIES: usize = 4;
+        /// Cache lines of seats.
+        const LINES: usize = SEATS * size_of::<AtomicU32>() / 64;
+        let me = thread::identity();
+        // Threads that were made one after the other write to one cache line each.
+        let tid = thread::tid() as usize;
+        let first = tid % LINES * (SEATS / LINES) + tid / LINES;
+        (first..first.saturating_add(TRIES)).map(|place| place % SEATS).find(|place| {
+            let seat = self.taken.get(*place);
+            seat.is_some_and(|seat| seat.compare_exchange(0, me, Acquire, Relaxed).is_ok())
+        })
+    }
+
+    /// Gives a seat back.
+    fn give(&self, place: usize) {
+        if let Some(seat) = self.taken.get(place) {
+            // Who waits is counted before the kernel looks at the word for him: either he is seen, or sees the seat empty.
+            seat.swap(0, SeqCst);
+            if self.waiters.load(SeqCst) != 0 {
+                lock::wake(seat);
+            }
+        }
+    }
+
+    /// Waits until each seat has been empty.
+    fn await_all(&self) {
+        for seat in &self.taken {
+            if seat.load(Acquire) == 0 {
+                continue;
+            }
+            // One that is gone is told by name: another thread may have the seat by now.
+            while let Err(gone) = lock::await_owner(seat, &self.waiters) {
+                if seat.compare_exchange(gone, 0, Acquire, Relaxed).is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Nobody has a seat.
+    fn reset(&self) {
+        for seat in &self.taken {
+            if seat.load(Relaxed) != 0 {
+                seat.store(0, Relaxed);
+            }
+        }
+        self.waiters.store(0, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::UnsafeCell;
+    use std::sync::mpsc::channel;
+
+    /// What a change is about: counted without atomics, by who is said to be alone with it.
+    struct Counts([UnsafeCell<u64>; SEATS]);
+
+    // SAFETY: that nobody else uses it meanwhile is what is tested.
+    unsafe impl Sync for Counts {}
+
+    static COUNTS: Counts = Counts([const { UnsafeCell::new(0) }; SEATS]);
+    /// Numbers are the process's, and tests run in threads.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    fn count(place: usize) {
+        // SAFETY: a live cell.
+        let cell = unsafe { &mut *COUNTS.0[place].get() };
+        let seen = *cell;
+        std::hint::black_box(&cell);
+        *cell = seen + 1;
+    }
+
+    #[test]
+    fn a_whole_change_is_alone_and_one_of_a_number_is_alone_with_it() {
+        let _turn = ONE_AT_A_TIME.lock();
+        const ROUNDS: u64 = 30_000;
+        let numbers: Vec<_> = (0..4_u64)
+            .map(|thread| {
+                std::thread::spawn(move || {
+                    for round in 0..ROUNDS {
+                        // Two threads have each number in turns.
+                        let number = (round % 7 + thread / 2) as i32 + SEATS as i32;
+                        let _changing = changing_number(number);
+                        let _nested = changing();
+                        count(number as usize % SEATS);
+                    }
+                })
+            })
+            .collect();
+        let wholes: Vec<_> = (0..2)
+            .map(|_| {
+                std::thread::spawn(|| {
+                    for _ in 0..ROUNDS / 10 {
+                        let _changing = changing();
+                        let _nested = changing_number(3);
+                        (0..SEATS).for_each(count);
+                    }
+                })
+            })
+            .collect();
+        numbers.into_iter().chain(wholes).for_each(|thread| thread.join().unwrap());
+        let _changing = changing();
+        // SAFETY: as in `count`.
+        let sum: u64 = COUNTS.0.iter().map(|cell| unsafe { *cell.get() }).sum();
+        assert_eq!(sum, 4 * ROUNDS + 2 * (ROUNDS / 10) * SEATS as u64);
+    }
+
+    #[test]
+    fn changes_of_two_numbers_go_on_at_one_time_and_a_whole_one_waits_for_both() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let first = changing_number(1);
+        let (done, is_done) = channel();
+        let second = done.clone();
+        std::thread::spawn(move || {
+            drop(changing_number(2));
+            second.send(2).unwrap();
+        });
+        assert_eq!(is_done.recv(), Ok(2), "another number");
+        for whole in [false, true] {
+            let done = done.clone();
+            std::thread::spawn(move || {
+                drop(if whole { changing() } else { changing_number(1) });
+                done.send(1).unwrap();
+            });
+        }
+        assert!(is_done.recv_timeout(std::time::Duration::from_millis(20)).is_err(), "the same number, or all");
+        drop(first);
+        assert_eq!((is_done.recv(), is_done.recv()), (Ok(1), Ok(1)));
+    }
+
+    #[test]
+    fn a_change_of_one_number_that_has_met_a_whole_one_keeps_no_other_number_out() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let whole = changing();
+        let (began, has_begun) = channel();
+        let (end, is_over) = channel::<()>();
+        let first = std::thread::spawn(move || {
+            let _changing = changing_number(1);
+            began.send(1).unwrap();
+            let _ = is_over.recv();
+        });
+        assert!(has_begun.recv_timeout(std::time::Duration::from_millis(20)).is_err(), "it is kept out");
+        drop(whole);
+        assert_eq!(has_begun.recv(), Ok(1));
+        let (done, is_done) = channel();
+        std::thread::spawn(move || {
+            drop(changing_number(2));
+            done.send(2).unwrap();
+        });
+        assert_eq!(is_done.recv_timeout(std::time::Duration::from_secs(10)), Ok(2));
+        drop(end);
+        first.join().unwrap();
+    }
+
+    #[test]
+    fn a_whole_change_of_a_thread_that_is_gone_keeps_nobody_out() {
+        let _turn = ONE_AT_A_TIME.lock();
+        std::thread::spawn(|| core::mem::forget(changing())).join().unwrap();
+        drop(changing_number(5));
+        assert!(!CHANGE.is_taken() && CHANGER.load(Relaxed) == 0);
+        drop(changing());
+    }
+
+    #[test]
+    fn the_seat_of_a_thread_that_is_gone_is_emptied() {
+        let _turn = ONE_AT_A_TIME.lock();
+        std::thread::spawn(|| core::mem::forget(changing_number(5))).join().unwrap();
+        drop(changing());
+        drop(changing_number(5));
+        assert!(SEAT.taken.iter().all(|seat| seat.load(Relaxed) == 0));
+    }
 }

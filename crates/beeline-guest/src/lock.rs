@@ -97,21 +97,39 @@ impl Lock {
             if owner == 0 {
                 continue;
             }
-            let dead = naps != 0 && (!exists(owner) || naps >= NAPS_TO_DOUBT && is_zombie(owner));
-            if dead && self.owner.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if is_gone(owner, naps)
+                && self.owner.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
                 return Taken::Inherited;
             }
             naps = naps.saturating_add(1);
-            self.waiters.fetch_add(1, Ordering::Relaxed);
-            futex(&self.owner, libc::FUTEX_WAIT, owner, Some(&NAP));
-            self.waiters.fetch_sub(1, Ordering::Relaxed);
+            nap(&self.owner, owner, &self.waiters);
         }
+    }
+
+    /// Whether somebody has the lock.
+    #[inline]
+    pub(crate) fn is_taken(&self) -> bool {
+        self.owner.load(Ordering::Acquire) != 0
+    }
+
+    /// Waits until nobody has the lock, or somebody else than now, without taking it.
+    ///
+    /// # Errors
+    /// Who has it is gone: somebody is to inherit it.
+    pub(crate) fn await_next(&self) -> Result<(), u32> {
+        let ended = await_owner(&self.owner, &self.waiters);
+        // The wake-up may have been meant for one who takes the lock.
+        if self.waiters.load(Ordering::Relaxed) != 0 && self.owner.load(Ordering::Relaxed) == 0 {
+            self.wake_one();
+        }
+        ended
     }
 
     #[cold]
     #[inline(never)]
     fn wake_one(&self) {
-        futex(&self.owner, libc::FUTEX_WAKE, 1, None);
+        wake(&self.owner);
     }
 
     /// Makes the lock free whoever holds it, and tells whether somebody did: for memory that is known to have no other
@@ -150,6 +168,46 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.give_back();
     }
+}
+
+/// Sleeps until a word is no longer `owner`, a moment at most.
+fn nap(word: &AtomicU32, owner: u32, waiters: &AtomicU32) {
+    waiters.fetch_add(1, Ordering::SeqCst);
+    futex(word, libc::FUTEX_WAIT, owner, Some(&NAP));
+    waiters.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Wakes one who sleeps on a word of an owner.
+pub(crate) fn wake(word: &AtomicU32) {
+    futex(word, libc::FUTEX_WAKE, 1, None);
+}
+
+/// Waits until a word is no longer its present owner's.
+///
+/// # Errors
+/// The owner, who is gone.
+#[cold]
+pub(crate) fn await_owner(word: &AtomicU32, waiters: &AtomicU32) -> Result<(), u32> {
+    let owner = word.load(Ordering::Acquire);
+    let mut naps = 0u32;
+    loop {
+        for _ in 0..SPINS {
+            if owner == 0 || word.load(Ordering::Acquire) != owner {
+                return Ok(());
+            }
+            core::hint::spin_loop();
+        }
+        if is_gone(owner, naps) {
+            return Err(owner);
+        }
+        naps = naps.saturating_add(1);
+        nap(word, owner, waiters);
+    }
+}
+
+/// Whether an owner for whom somebody has napped so often is dead.
+fn is_gone(owner: u32, naps: u32) -> bool {
+    naps != 0 && (!exists(owner) || naps >= NAPS_TO_DOUBT && is_zombie(owner))
 }
 
 /// Whether the thread of this identity exists, perhaps as a zombie. One of another user does: `EPERM` proves that it

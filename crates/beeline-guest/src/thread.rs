@@ -34,6 +34,8 @@ pub struct Thread {
     pub(crate) sleeping: AtomicBool,
     /// Whether the thread withdraws a connection's hello (`offers` of beeline-sockets).
     pub at_offers: AtomicBool,
+    /// Whether the thread changes what one number leads to ([`crate::changing`]).
+    pub(crate) changes_number: AtomicBool,
     /// Whether the thread is in [`cancel::point`].
     pub(crate) at_cancellation_point: AtomicBool,
     /// The fork that the thread has called for (`life` of beeline-sockets).
@@ -97,6 +99,7 @@ thread_local! {
             interrupted: AtomicU32::new(0),
             sleeping: AtomicBool::new(false),
             at_offers: AtomicBool::new(false),
+            changes_number: AtomicBool::new(false),
             at_cancellation_point: AtomicBool::new(false),
             forking: AtomicU32::new(0),
             shared_locks: AtomicU32::new(0),
@@ -230,6 +233,7 @@ pub fn reset_after_fork() {
         thread.depth.store(0, Ordering::Relaxed);
         thread.shared_locks.store(0, Ordering::Relaxed);
         thread.at_offers.store(false, Ordering::Relaxed);
+        thread.changes_number.store(false, Ordering::Relaxed);
     });
 }
 

@@ -8,7 +8,9 @@
 //!    and nobody else has ever seen its replies.
 //! 2. An answer is remembered for [`REMEMBERED_NS`], so that a client that connects in a loop pays no round
 //!    trip for each connection. It proves who owned the port that short time ago, which is enough for doors of
-//!    our own user and of root; for any other door the question is asked again once the connection stands.
+//!    our own user and of root; for any other door the question is asked again once the connection stands. Where a loopback
+//!    address is counts for [`LOOPBACK_NS`], as its route is the kernel's own: of twenty processes that connect in turns
+//!    each would else ask both questions each time.
 //! 3. In an `SO_REUSEPORT` group the kernel picks the member by all four numbers of a connection. The answer
 //!    does not tell that there is a group, so an address whose cookie differs from the one found before is
 //!    taken for one and is not remembered for [`GROUP_NS`].
@@ -18,7 +20,8 @@
 //!    ([`super::paths`]).
 //! 7. A listener at whose door nobody took two hellos, and none in between, gets none for [`UNTAKEN_NS_MIN`], and twice as
 //!    long each time that this is found again, up to [`UNTAKEN_NS_MAX`]. One that is taken makes up for all.
-//! 8. What this process binds, listens on or closes makes it forget everything.
+//! 8. What this process listens on, or closes of that, makes it forget everything. A bind changes no answer: who does not
+//!    listen gets no connection.
 
 mod tickets;
 
@@ -37,7 +40,7 @@ use super::paths::Paths;
 use crate::kernel;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub use tickets::{abandoned, begin, ended};
 
@@ -49,6 +52,8 @@ const NETLINK_SOCK_DIAG: i32 = 4;
 const REMEMBERED_NS: u64 = 2_000_000;
 /// How long "that address is on another host" counts. TCP is never wrong.
 const ELSEWHERE_NS: u64 = 100_000_000;
+/// How long "that loopback address is this host" counts.
+const LOOPBACK_NS: u64 = 100_000_000;
 /// How long a "no" of the bridge counts.
 const REFUSED_NS: u64 = 2_000_000_000;
 /// How long a listener gets no hellos after nobody took one, at first and at last.
@@ -110,6 +115,8 @@ struct Entry {
     /// How those over lanes and over TCP do, and by which number tickets name the destination.
     paths: Paths,
     number: u32,
+    /// When it was last asked for, in questions.
+    asked: u64,
 }
 
 impl Entry {
@@ -127,6 +134,8 @@ unsafe impl Sync for Memory {}
 static LOCK: Lock = Lock::new();
 /// Destinations that were ever known.
 static NUMBER: AtomicU32 = AtomicU32::new(1);
+/// Questions for destinations; counted under `LOCK`.
+static QUESTIONS: AtomicU64 = AtomicU64::new(1);
 static MEMORY: Memory = Memory(UnsafeCell::new([None; ENTRIES]));
 
 fn remembered<R>(f: impl FnOnce(&mut [Option<Entry>; ENTRIES]) -> R) -> R {
@@ -135,7 +144,7 @@ fn remembered<R>(f: impl FnOnce(&mut [Option<Entry>; ENTRIES]) -> R) -> R {
     f(unsafe { &mut *MEMORY.0.get() })
 }
 
-/// Forgets all answers: something of this process was bound, is listening now, or listens no more.
+/// Forgets all answers: something of this process is listening now, or listens no more.
 pub fn forget() {
     remembered(|entries| {
         for entry in entries.iter_mut().flatten() {
@@ -154,7 +163,14 @@ pub fn reset_after_fork() {
 }
 
 fn recall(destination: SocketAddr) -> Option<Entry> {
-    remembered(|entries| entries.iter().flatten().find(|entry| entry.destination == destination).copied())
+    remembered(|entries| asked_for(entries, destination).copied())
+}
+
+/// What is known of a destination, which is not the next to be forgotten then.
+fn asked_for(entries: &mut [Option<Entry>; ENTRIES], destination: SocketAddr) -> Option<&mut Entry> {
+    let entry = entries.iter_mut().flatten().find(|entry| entry.destination == destination)?;
+    entry.asked = QUESTIONS.fetch_add(1, Relaxed);
+    Some(entry)
 }
 
 fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
@@ -173,16 +189,18 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         brief: Brief::default(),
         paths: Paths::NEW,
         number: NUMBER.fetch_add(1, Relaxed).max(1),
+        asked: 0,
     };
     remembered(|entries| {
         let known = entries.iter().position(|entry| entry.is_some_and(|entry| entry.destination == destination));
         let place = known.unwrap_or_else(|| {
-            let age = |entry: &Option<Entry>| entry.map_or(0, |entry| entry.routed_ns);
+            let age = |entry: &Option<Entry>| entry.map_or(0, |entry| entry.asked);
             entries.iter().enumerate().min_by_key(|(_, entry)| age(entry)).map_or(0, |(index, _)| index)
         });
         if let Some(slot) = entries.get_mut(place) {
             let mut entry = slot.filter(|entry| entry.destination == destination).unwrap_or(fresh);
             f(&mut entry);
+            entry.asked = QUESTIONS.fetch_add(1, Relaxed);
             *slot = Some(entry);
         }
     });
@@ -214,6 +232,7 @@ fn place(destination: SocketAddr) -> Result<Place, Reason> {
     let now = kernel::now_ns();
     if let Some(entry) = recall(destination).filter(|entry| entry.routed_ns != 0) {
         let lasts = match entry.place {
+            Place::Here(_) if destination.ip().is_loopback() => LOOPBACK_NS,
             Place::Here(_) => REMEMBERED_NS,
             Place::Elsewhere(_) => ELSEWHERE_NS,
         };
@@ -456,6 +475,16 @@ mod tests {
         drop(tcp);
         forget();
         assert_eq!(listener(destination, source), Err(Reason::NoListener));
+    }
+
+    #[test]
+    fn a_destination_that_is_in_use_is_not_forgotten_for_others() {
+        let used = "127.0.0.77:7".parse().unwrap();
+        note_in_vain(used);
+        for port in 1..=3 * ENTRIES as u16 {
+            assert!(was_in_vain(used), "after {port}");
+            note_in_vain(SocketAddr::new([127, 0, 0, 78].into(), port));
+        }
     }
 
     #[test]

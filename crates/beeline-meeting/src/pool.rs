@@ -21,6 +21,14 @@
 //! 4. The memfd travels with every hello. The server recognises a lane that it still has mapped by the
 //!    memfd's identity and maps any other, so that neither end depends on what the other has kept.
 //!
+//! # What a lane remembers
+//!
+//! 5. A connection that says a word each way is over before it has learned whether it pays to spin for its peer. Twenty
+//!    processes that each ask once of a server with one thread, on a CPU of their own, would all spin each time, and keep
+//!    each other from running.
+//! 6. So after [`IN_VAIN_MAX`] connections over a lane whose spins were all in vain, the next ones do not begin with a spin,
+//!    but each [`PROBE_EVERY`]th, until the spins of one have paid.
+//!
 //! A hostile client may change a lane while the server believes it to be idle, or offer it twice. It spoils
 //! its own connections.
 //!
@@ -73,6 +81,8 @@ pub struct PooledLane {
     holder: AtomicI32,
     /// Client: cookie of the listener.
     pub cookie: AtomicU64,
+    /// Connections over this lane that have ended one after the other since one of them spun with success.
+    spun_in_vain: AtomicU32,
     /// Identity of the memory file.
     device: AtomicU64,
     inode: AtomicU64,
@@ -87,6 +97,9 @@ unsafe impl Stable for PooledLane {
     }
 }
 
+/// Connections in a row whose spins were in vain, after which the next do not begin with one, and which of those do.
+const IN_VAIN_MAX: u32 = 8;
+const PROBE_EVERY: u32 = 32;
 /// What a ring keeps at most of a connection of short messages.
 const SMALL_BYTES: u64 = 256 * 1024;
 /// Idle lanes beyond which none is kept whose rings keep more: two of the largest would take as much as all small ones.
@@ -196,6 +209,18 @@ impl PooledLane {
         }
     }
 
+    /// A connection over this lane begins. Whether it may spin: rule 6 of the module.
+    pub fn may_spin(&self) -> bool {
+        let in_vain = self.spun_in_vain.load(Relaxed);
+        in_vain < IN_VAIN_MAX || in_vain.is_multiple_of(PROBE_EVERY)
+    }
+
+    /// A connection over this lane ends whose spins have paid, or not.
+    pub fn note_spins(&self, have_paid: bool) {
+        let in_vain = if have_paid { 0 } else { self.spun_in_vain.load(Relaxed).wrapping_add(1) };
+        self.spun_in_vain.store(in_vain, Relaxed);
+    }
+
     /// The lane must not be used again.
     pub fn spoil(&self) {
         self.reusable.store(0, Relaxed);
@@ -222,6 +247,7 @@ impl PooledLane {
         self.memfd.store(0, Relaxed);
         self.holder.store(0, Relaxed);
         self.cookie.store(0, Relaxed);
+        self.spun_in_vain.store(0, Relaxed);
         self.device.store(id.device, Relaxed);
         self.inode.store(id.inode, Relaxed);
         self.next.store(core::ptr::null_mut(), Relaxed);
@@ -394,61 +420,4 @@ pub fn reset_after_fork() {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The lists are the process's, and tests run in threads.
-    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-    #[test]
-    fn a_client_lane_comes_back_only_when_released_and_for_the_same_listener() {
-        let _turn = ONE_AT_A_TIME.lock();
-        purge();
-        let lane = client_lane(7).unwrap().sent();
-        retire(lane, End::Client, true);
-        let other = client_lane(7).unwrap().sent();
-        assert!(!core::ptr::eq(lane, other), "not released yet");
-        lane.memory().set_flags(End::Server, flags::RELEASED);
-        let stranger = client_lane(8).unwrap().sent();
-        assert!(!core::ptr::eq(lane, stranger), "another listener");
-        let again = client_lane(7).unwrap();
-        assert!(core::ptr::eq(lane, again.lane));
-        assert_eq!(again.lane.memory().flags(End::Server), 0);
-        for lane in [again.sent(), other, stranger] {
-            lane.spoil();
-            retire(lane, End::Client, true);
-        }
-    }
-
-    #[test]
-    fn descriptors_are_given_back_when_short() {
-        let _turn = ONE_AT_A_TIME.lock();
-        purge();
-        let lane = client_lane(9).unwrap().sent();
-        assert!(lane.memfd().is_some());
-        retire(lane, End::Client, true);
-        assert!(release_descriptors());
-        let lane = client_lane(9).unwrap().sent();
-        assert!(lane.memfd().is_none(), "the program has its numbers for a while");
-        retire(lane, End::Client, true);
-        assert!(!release_descriptors(), "a lane without its memfd is not kept");
-        std::thread::sleep(std::time::Duration::from_millis(1_100));
-        side().unwrap().retire(true);
-        assert!(release_descriptors(), "the memfd of an idle side is a descriptor, too");
-        assert!(!release_descriptors());
-        std::thread::sleep(std::time::Duration::from_millis(1_100));
-    }
-
-    #[test]
-    fn sides_are_zeroed_for_their_next_use() {
-        let _turn = ONE_AT_A_TIME.lock();
-        let first = side().unwrap();
-        first.state.mark(1);
-        first.retire(true);
-        let second = side().unwrap();
-        assert!(core::ptr::eq(first.state, second.state));
-        assert_eq!(first.memfd, second.memfd);
-        assert_eq!(second.state.state.load(Relaxed), 0);
-        second.retire(false);
-    }
-}
+mod tests;

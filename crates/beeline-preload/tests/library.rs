@@ -16,6 +16,8 @@ use common::{LIMIT, compile, guest, library, output, run_program, static_guest};
 mod calls;
 #[path = "library/counted.rs"]
 mod counted;
+#[path = "library/crowd.rs"]
+mod crowd;
 #[path = "library/mixed.rs"]
 mod mixed;
 #[path = "library/near.rs"]

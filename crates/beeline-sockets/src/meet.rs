@@ -27,15 +27,16 @@
 //!
 //! What two ends need to find each other without knowing descriptions is a crate of its own, `beeline-meeting`. Here
 //! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `accept`, `accept_lock`, `admit`, `watched`
-//! and `reset` are the server's part; `connect`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is
+//! and `reset` are the server's part; `connect`, `connecting`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is
 //! what becomes of both in a program that has left lanes. `retreat` and `release` give way where the program needs what is
 //! ours, `sockets` are what is not connected yet, `fork` is what all of this does at one. `agent` is how both ends meet across
 //! network namespaces.
 //!
 //! # Locks
 //!
-//! `changing::changing` is held while fds change their meaning, that is from the anchor's birth to its place in the
-//! table; so a `fork` copies no half-made connection. Then a listener's lock, then a description's, then the
+//! A change (`changing`) is under way while fds change their meaning: a client's of its one number, if no other leads to the
+//! socket, from before it enters the door until the anchor has its place in the table; a server's of all. So a `fork` copies no
+//! half-made connection. Then a listener's lock, then a description's, then the
 //! innermost ones of `lookup` and `pool`. Nothing is waited for with any of them held: every call that is made
 //! then returns at once.
 
@@ -46,6 +47,7 @@ pub(crate) mod agent;
 mod bridged;
 mod client;
 mod connect;
+mod connecting;
 mod counted;
 mod door;
 mod fork;

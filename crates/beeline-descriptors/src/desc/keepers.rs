@@ -5,7 +5,7 @@
 //! | [`Keepers::gain_number`], [`Keepers::lose_number`] | the table | its lock |
 //! | [`Keepers::pin`], [`Keepers::unpin`] | any call, by a [`super::Pin`] | nothing: it asks afterwards whether its number still leads here |
 //! | [`Keepers::begin_wait`], [`Keepers::end_wait`] | a call that sleeps | its pin |
-//! | [`Keepers::linger`] | who closes the last number while calls wait | `changing::changing` |
+//! | [`Keepers::linger`] | who closes the last number while calls wait | `changing::changing`, or the change of that number |
 //! | [`Keepers::take_lingering`] | the last pin, or who closes a number | `changing::changing` |
 //! | [`Keepers::end`] | who has taken the last number away | nothing: no number leads here any more |
 //! | [`Keepers::take_end`] | whoever finds no pins then, once | nothing |

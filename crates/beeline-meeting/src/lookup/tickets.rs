@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use super::remembered;
+use super::{asked_for, remembered};
 use crate::brief::Life;
 use crate::kernel;
 use crate::paths::{Path, Paths, Ticket};
@@ -14,8 +14,7 @@ pub fn begin(destination: SocketAddr, always: bool) -> Ticket {
         return Ticket::default();
     }
     remembered(|entries| {
-        let entry = entries.iter_mut().flatten().find(|entry| entry.destination == destination);
-        entry.map_or_else(Ticket::default, |entry| {
+        asked_for(entries, destination).map_or_else(Ticket::default, |entry| {
             let begun_ns = kernel::now_ns();
             let (path, turn) = entry.paths.begin(begun_ns);
             Ticket { destination: entry.number, turn, tcp: path == Path::Tcp, begun_ns }

@@ -64,8 +64,12 @@ impl Offer {
 pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
     let used = {
         let _guard = LOCK.lock();
+        // Without its memfd it cannot be offered.
+        let has_memfd = |lane: &PooledLane| lane.memfd().is_some();
         let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
-        CLIENT.take(|lane| lane.cookie.load(Relaxed) == cookie && released(lane)).or_else(|| SPARE.take(|_| true))
+        CLIENT
+            .take(|lane| lane.cookie.load(Relaxed) == cookie && has_memfd(lane) && released(lane))
+            .or_else(|| SPARE.take(has_memfd))
     };
     if let Some(lane) = used {
         lane.memory().reset();

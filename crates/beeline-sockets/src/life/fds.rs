@@ -9,8 +9,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_shm::sys;
 
 use super::stranger;
-use crate::changing::changing;
-use crate::close::settle;
+use crate::changing::{Changing, changing};
+use crate::close::{changing_of, settle};
 use crate::desc::{Desc, Kind};
 use crate::hidden::{is_hidden, next_hidden};
 use crate::linger;
@@ -42,8 +42,7 @@ fn close_ours(fd: i32) -> Outcome {
         meet::before_close(fd, desc);
     }
     let (settled, result) = {
-        let _changing = changing();
-        let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+        let Some((desc, _changing)) = changing_for_close(fd) else { return Outcome::Kernel };
         let anchored = matches!(desc.kind(), Kind::Lane | Kind::Orphan | Kind::Epoll);
         linger::keep(fd, desc);
         let settled = settle(fd, desc, None);
@@ -54,6 +53,20 @@ fn close_ours(fd: i32) -> Outcome {
     let result = result.unwrap_or_else(|| sys::close(fd));
     settled.finish();
     result.into()
+}
+
+/// What `fd` leads to, to be closed. Connections and what may become one change alone.
+fn changing_for_close(fd: i32) -> Option<(&'static Desc, Changing)> {
+    let desc = table::get(fd)?;
+    if matches!(desc.kind(), Kind::Tcp | Kind::Lane) {
+        let changing = changing_of(fd, desc);
+        // Another thread may have closed it meanwhile, or made something else of it.
+        if table::leads_to(fd, desc) && matches!(desc.kind(), Kind::Tcp | Kind::Lane) {
+            return Some((desc, changing));
+        }
+    }
+    let changing = changing();
+    table::get(fd).map(|desc| (desc, changing))
 }
 
 /// `dup(2)`.

@@ -15,10 +15,10 @@ use beeline_stats::{Counter, Reason};
 use beeline_wire::{Verdict, bridge};
 
 use super::client;
+use super::connecting::Connecting;
 use super::pool::{self, PooledLane};
 use super::route::{OwnedAnchor, Reserved, Route, reserve_name};
 use super::{greeting, lookup, trust};
-use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::state;
 use crate::wait::{self, Woken};
@@ -38,7 +38,8 @@ const BRIDGE_COOKIE: u64 = u64::MAX;
 ///
 /// # Errors
 /// Why the kernel has to.
-pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<(), Reason> {
+pub(super) fn attempt(ours: Connecting, route: &Route, nonblocking: bool) -> Result<(), Reason> {
+    let Connecting { fd, desc, .. } = ours;
     let Reserved { anchor, name, held } = reserve_name(route, |_| Ok(()))?;
     if !table::may_be_put_under(fd, desc, anchor.0) {
         return Err(Reason::DescriptorsShort);
@@ -67,7 +68,9 @@ pub(super) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: 
         return give_up(&anchor, lane, side, reason);
     }
     let _changing = changing::changing();
-    if !table::leads_to(fd, desc) || !process::accelerates() {
+    // Its number is closed before the change ends: no fork that waits for that copies it.
+    let anchor = anchor;
+    if !ours.still() || !process::accelerates() {
         return give_up(&anchor, lane, side, process::stopped().unwrap_or(Reason::Internal));
     }
     if desc.born.load(Relaxed) != crate::forks() {

@@ -10,7 +10,7 @@
 //! writable at once, a second call returns 0 and a third fails with `EISCONN`.
 
 use core::net::SocketAddr;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use beeline_guest::may_begin;
 use beeline_stats::tunables::rules::Path;
@@ -19,21 +19,18 @@ use beeline_stats::{Counter, Reason, Role};
 
 use super::agent::{self, Made, Unmet};
 use super::client;
+use super::connecting::{Claim, Connecting, claim, leave_to_kernel};
 use super::lookup::{self, Afar, Target};
 use super::pool::{self};
 use super::route::{Reserved, Route, Way, reserve_name};
-use super::{bridged, door, greeting, ports, retry, trust};
+use super::{bridged, greeting, ports, retry, trust};
+use crate::close::changing_of;
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::operations::Operations;
 use crate::side::state;
-use crate::{Outcome, changing, guards, limits, process, stats, table};
+use crate::{Outcome, guards, limits, process, stats, table};
 use beeline_meeting::paths::Ticket;
-
-/// `draft.blocked_by` while a thread is in here.
-const BUSY: u16 = u16::MAX;
-/// `draft.blocked_by` once the kernel has been asked to connect.
-const SETTLED: u16 = Reason::ConnectPending as u16 + 1;
 
 /// `connect(2)`. `allow_lanes` tells whether the program's code may have lanes, and is asked as late as possible.
 ///
@@ -66,11 +63,11 @@ pub(crate) unsafe fn connect(
     if !process::accelerates() {
         return process::stopped().map_or(Outcome::Kernel, |reason| settle(desc, reason));
     }
-    match claim(fd, desc) {
-        Claim::Ours => {}
+    let ours = match claim(fd, desc) {
+        Claim::Ours(ours) => ours,
         Claim::Settled => return Outcome::Kernel,
         Claim::Blocked(reason) => return settle(desc, reason),
-    }
+    };
     let rule = process::rules().of(Role::Client, destination);
     if !may_begin() || rule.is_some_and(|rule| rule.path() == Path::Tcp) {
         return settle(desc, Reason::Disabled);
@@ -79,34 +76,35 @@ pub(crate) unsafe fn connect(
         rule.and_then(|rule| option::short_lived_lanes.read_word(rule.word(option::short_lived_lanes.index())));
     let ticket = lookup::begin(destination, always.unwrap_or_else(|| crate::live(option::short_lived_lanes)));
     if ticket.tcp {
-        return leave_to_tcp(fd, desc, ticket);
+        return leave_to_tcp(ours, ticket);
     }
-    match retry::patiently(fd, destination, || attempt(fd, desc, destination, ticket, allow_lanes)) {
+    match retry::patiently(fd, destination, || attempt(ours, destination, ticket, allow_lanes)) {
         Ok(Made::Lane { nonblocking }) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
         }
         Ok(Made::Answered(reason, errno)) => {
-            abandon(fd, desc, ticket);
+            abandon(ours, ticket);
             let _ = settle(desc, reason);
             Outcome::fail(errno)
         }
         // Another thread has closed the number while this one waited: whatever it leads to now is not to be connected.
-        Err(_) if !table::leads_to(fd, desc) => {
+        Err(_) if !ours.is_there() => {
             lookup::abandoned(ticket);
             Outcome::fail(libc::EBADF)
         }
         Err(reason) => {
-            abandon(fd, desc, ticket);
+            abandon(ours, ticket);
             settle(desc, reason)
         }
     }
 }
 
 /// Leaves the socket to the kernel, because that makes short-lived connections faster.
-fn leave_to_tcp(fd: i32, desc: &'static Desc, ticket: Ticket) -> Outcome {
-    let _changing = changing::changing();
-    if !note_ticket(fd, desc, ticket) {
+fn leave_to_tcp(ours: Connecting, ticket: Ticket) -> Outcome {
+    let desc = ours.desc;
+    let _changing = changing_of(ours.fd, desc);
+    if !note_ticket(ours, ticket) {
         lookup::abandoned(ticket);
         return Outcome::fail(libc::EBADF);
     }
@@ -114,26 +112,26 @@ fn leave_to_tcp(fd: i32, desc: &'static Desc, ticket: Ticket) -> Outcome {
     settle(desc, Reason::ShortLived)
 }
 
-/// Notes which measurement the connection belongs to. False if another thread has closed the number. The caller holds
-/// `changing::changing`.
-fn note_ticket(fd: i32, desc: &'static Desc, ticket: Ticket) -> bool {
-    let is_there = table::leads_to(fd, desc);
+/// Notes which measurement the connection belongs to. False if another thread has closed the number, or made something else
+/// of the socket. The caller holds [`changing_of`].
+fn note_ticket(ours: Connecting, ticket: Ticket) -> bool {
+    let is_there = ours.still();
     if is_there {
         // An attempt before this one has left the same, or one that nobody ends any more.
-        let before = desc.ticket.replace(ticket).filter(|before| *before != ticket);
+        let before = ours.desc.ticket.replace(ticket).filter(|before| *before != ticket);
         before.into_iter().for_each(lookup::abandoned);
     }
     is_there
 }
 
 /// The connection did not come about over a lane.
-fn abandon(fd: i32, desc: &'static Desc, ticket: Ticket) {
+fn abandon(ours: Connecting, ticket: Ticket) {
     if ticket.is_void() {
         return;
     }
-    let _changing = changing::changing();
-    if table::leads_to(fd, desc) {
-        desc.ticket.take();
+    let _changing = changing_of(ours.fd, ours.desc);
+    if ours.still() {
+        ours.desc.ticket.take();
     }
     lookup::abandoned(ticket);
 }
@@ -149,7 +147,7 @@ fn note_left(desc: &'static Desc) {
 
 /// Leaves the socket to the kernel for good.
 fn settle(desc: &Desc, reason: Reason) -> Outcome {
-    desc.draft.blocked_by.store(SETTLED, Relaxed);
+    leave_to_kernel(desc);
     stats::fell_back(Role::Client, reason);
     Outcome::Kernel
 }
@@ -193,45 +191,14 @@ fn suits(desc: &Desc, destination: &SocketAddr) -> bool {
     is_v4 == destination.is_ipv4() && destination.port() != 0
 }
 
-enum Claim {
-    Ours,
-    Settled,
-    Blocked(Reason),
-}
-
-/// Sees to it that one thread at a time connects a socket, and that the kernel has not begun to.
-fn claim(fd: i32, desc: &Desc) -> Claim {
-    let word = &desc.draft.blocked_by;
-    let seen = match word.compare_exchange(0, BUSY, Acquire, Relaxed) {
-        Ok(_) => return Claim::Ours,
-        Err(seen) => seen,
-    };
-    match seen {
-        BUSY => Claim::Settled,
-        // A blocking attempt has failed, and the program tries once more on the same socket.
-        SETTLED if !desc.has_lane() && is_closed(fd) => match word.compare_exchange(SETTLED, BUSY, Acquire, Relaxed) {
-            Ok(_) => Claim::Ours,
-            Err(_) => Claim::Settled,
-        },
-        SETTLED => Claim::Settled,
-        _ => Claim::Blocked(door::blocked_by(desc).unwrap_or(Reason::Internal)),
-    }
-}
-
-/// Whether a blocking TCP socket is not connected, nor about to be.
-fn is_closed(fd: i32) -> bool {
-    let blocking = kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK == 0);
-    blocking && kernel::tcp_state(fd) == Some(kernel::TCP_CLOSE)
-}
-
 /// Connects over a lane. Returns whether the socket is non-blocking.
 fn attempt(
-    fd: i32,
-    desc: &'static Desc,
+    ours: Connecting,
     destination: SocketAddr,
     ticket: Ticket,
     allow_lanes: fn() -> bool,
 ) -> Result<Made, Reason> {
+    let Connecting { fd, desc, .. } = ours;
     if crate::config().policy == Policy::Strict {
         return Err(Reason::PolicyStrict);
     }
@@ -252,8 +219,8 @@ fn attempt(
     let route = Route::find(fd, desc.family.load(Relaxed), destination)?;
     match route.way {
         Way::Here => {}
-        Way::Bridge => return bridged::attempt(fd, desc, &route, nonblocking).map(|()| Made::Lane { nonblocking }),
-        Way::Afar => return attempt_afar(fd, desc, &route, nonblocking),
+        Way::Bridge => return bridged::attempt(ours, &route, nonblocking).map(|()| Made::Lane { nonblocking }),
+        Way::Afar => return attempt_afar(ours, &route, nonblocking),
     }
     if route.bound_port.is_some_and(|port| port < ports::first_unprivileged())
         && !trust::may_have_any_port(trust::euid())
@@ -264,8 +231,10 @@ fn attempt(
     if route.bound_port.is_some() && !trust::is_believed_by(target.uid) {
         return Err(Reason::ExplicitBindUnsupported);
     }
-    let _changing = changing::changing();
-    if !note_ticket(fd, desc, ticket) || !process::accelerates() {
+    let _changing = changing_of(fd, desc);
+    // Its number is closed before the change ends: no fork that waits for that copies it.
+    let anchor = anchor;
+    if !note_ticket(ours, ticket) || !process::accelerates() {
         return Err(process::stopped().unwrap_or(Reason::Internal));
     }
     // A fork that is not counted now waits for us, and copies the finished connection.
@@ -302,9 +271,9 @@ fn attempt(
 }
 
 /// Connects to an address that is not this namespace's own: of another one of this host perhaps, else of another host.
-fn attempt_afar(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<Made, Reason> {
+fn attempt_afar(ours: Connecting, route: &Route, nonblocking: bool) -> Result<Made, Reason> {
     let Afar { met, bridged } = lookup::afar(route.destination);
-    let unmet = match met.map_err(Unmet::from).and_then(|()| agent::attempt(fd, desc, route, nonblocking)) {
+    let unmet = match met.map_err(Unmet::from).and_then(|()| agent::attempt(ours, route, nonblocking)) {
         Ok(made) => return Ok(made),
         // The kernel was asked to connect, and what became of that is what the app is to see.
         Err(Unmet { reason, is_begun: true }) => return Err(reason),
@@ -313,7 +282,7 @@ fn attempt_afar(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) 
     if !crate::live(option::bridge) {
         return Err(unmet);
     }
-    match bridged.and_then(|()| bridged::attempt(fd, desc, route, nonblocking)) {
+    match bridged.and_then(|()| bridged::attempt(ours, route, nonblocking)) {
         // There is no bridge, or it is left alone for the same reason: what the agent has said tells more.
         Err(Reason::NotLocal | Reason::BridgeShortLived) => Err(unmet),
         bridged => bridged.map(|()| Made::Lane { nonblocking }),

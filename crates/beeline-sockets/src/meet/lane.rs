@@ -46,7 +46,7 @@ pub(super) fn retire(desc: &'static Desc) {
 }
 
 /// Makes a description a lane, and notes in the side where a later holder finds the parts. The caller holds
-/// `changing::changing`.
+/// `changing::changing`, or that of all numbers that lead there.
 pub fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, side: pool::Side, end: End) {
     pool::register(&USERS);
     let origin = &side.state.origin;
@@ -61,6 +61,9 @@ pub fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, s
     desc.set_pooled(Some(lane));
     desc.keep_side_memfd(side.memfd);
     begin_bare(desc, lane.memory(), side.state, end);
+    if !lane.may_spin() {
+        desc.spin.set_ns(0);
+    }
     if !side.state.is(state::BRIDGED) {
         offers::add(desc);
     }
@@ -88,21 +91,22 @@ pub(crate) fn adopt_lane(
     }
 }
 
-/// Closes the memfds of lanes and sides in use, because descriptors are short. Whether there were any.
+/// Closes the memfds of lanes and sides in use, because descriptors are short. Whether there were any. No lock of a
+/// description may be held.
 fn release_memfds() -> bool {
     let mut any = false;
     table::for_each(|_, desc| {
-        if !desc.is_lane() {
-            return;
-        }
-        if let Some(lane) = desc.pooled() {
-            any |= lane.memfd().is_some();
-            lane.close_memfd();
-        }
-        if let Some(fd) = desc.take_side_memfd() {
-            hidden::close_hidden(fd);
-            any = true;
-        }
+        // Meanwhile it stays in use: an idle lane, or the next connection's, needs its own.
+        let _ = desc.glance(|| {
+            if let Some(lane) = desc.pooled() {
+                any |= lane.memfd().is_some();
+                lane.close_memfd();
+            }
+            if let Some(fd) = desc.take_side_memfd() {
+                hidden::close_hidden(fd);
+                any = true;
+            }
+        });
     });
     any
 }
@@ -124,6 +128,7 @@ pub(super) fn retire_lane(desc: &'static Desc) {
     let alone =
         lane.is_some_and(PooledLane::is_ours_alone) && !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
     if let Some(lane) = lane {
+        lane.note_spins(desc.spin.ns() >= desc.spin.mode().spin_ns_max());
         lane.note_bytes(side.tx.bytes().max(side.rx.bytes()));
         if side.is(state::POISONED)
             || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0

@@ -7,7 +7,9 @@
 //! 1. A silent client is waited for, for [`AWAIT_NS`], and only while nobody else has come ([`await_hello`]).
 //! 2. A wait in vain is charged to the client's user, who gets no other for [`RESPITE_NS`]: silence costs the server a
 //!    thousandth of its time at most, and others' clients are waited for as ever. Users who come by the dozen share one
-//!    account, [`STRANGERS_NS`].
+//!    account, [`STRANGERS_NS`]. On a CPU that both share the server wakes up before the client's next call, each time: so
+//!    a client whose user has had his wait gets a glance, of [`GLANCE_NS`], as long as such are not in vain; of those that are
+//!    there is one in [`GLANCE_RESPITE_NS`], whoever it is for.
 //! 3. Then the client is put into the *lobby* ([`park`]): its anchor goes into a small epoll set of the listener, whose
 //!    readability counts as the listener's. The set exists as long as the door is open, so every thread that waits for
 //!    the listener waits for all clients in the lobby, whoever put them there.
@@ -46,6 +48,9 @@ const AWAIT_IN_CROWD_NS: i64 = 20_000_000;
 const RESPITE_IN_CROWD_NS: u64 = 2_000_000_000;
 /// How long one of a crowd waits for a user who has had his wait.
 const MOMENT_NS: i64 = 300_000;
+/// How long a client of such a user is waited for where there is no crowd, and how long none is after one such wait in vain.
+const GLANCE_NS: i64 = 100_000;
+const GLANCE_RESPITE_NS: u64 = 100_000_000;
 /// How long no user gets a wait who is not known to have cost one.
 const STRANGERS_NS: u64 = 200_000_000;
 /// Users who are remembered for a wait in vain.
@@ -83,6 +88,8 @@ pub(super) struct Lobby {
     places: [Pending; PENDING_MAX],
     respites: [Respite; USERS],
     strangers_until_ns: AtomicU64,
+    /// When a client is glanced at again whose user has had his wait.
+    glances_again_ns: AtomicU64,
 }
 
 impl Lobby {
@@ -93,6 +100,7 @@ impl Lobby {
         self.places.iter().for_each(|place| place.anchor.set(None));
         self.respites.iter().for_each(|respite| respite.user.store(0, Relaxed));
         self.strangers_until_ns.store(0, Relaxed);
+        self.glances_again_ns.store(0, Relaxed);
     }
 
     /// Makes the set, as the door opens. Without one, silent clients are sent away.
@@ -199,6 +207,7 @@ pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool
         (true, true) => (AWAIT_IN_CROWD_NS, RESPITE_IN_CROWD_NS),
         (true, false) => (AWAIT_NS, RESPITE_NS),
         (false, true) => (MOMENT_NS, 0),
+        (false, false) if kernel::now_ns() >= lobby.glances_again_ns.load(Relaxed) => (GLANCE_NS, 0),
         (false, false) => return false,
     };
     let others = |fd: Option<i32>| libc::pollfd {
@@ -216,8 +225,12 @@ pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool
     let mut timeout = libc::timespec { tv_sec: 0, tv_nsec: await_ns };
     // SAFETY: a live timeout, which the kernel may write to; no mask.
     let woken = unsafe { kernel::ppoll(&mut fds, &raw mut timeout, core::ptr::null()) };
-    if woken == Ok(0) && may_await {
-        lobby.note_in_vain(user, kernel::now_ns(), respite_ns);
+    match woken {
+        Ok(0) if may_await => lobby.note_in_vain(user, kernel::now_ns(), respite_ns),
+        Ok(0) if !in_crowd => {
+            lobby.glances_again_ns.store(kernel::now_ns().saturating_add(GLANCE_RESPITE_NS), Relaxed);
+        }
+        _ => {}
     }
     fds[0].revents != 0
 }

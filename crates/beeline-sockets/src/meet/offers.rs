@@ -64,7 +64,7 @@ static DUE_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 /// See [`crate::upkeep`].
 static UPKEEP: Upkeep = Upkeep { due_ns, look_after, is_due };
 
-/// The client's end of a connection has said hello. The caller holds `changing::changing`.
+/// The client's end of a connection has said hello. The caller holds `changing::changing`, or that of its number.
 pub(crate) fn add(desc: &'static Desc) {
     if desc.end() != End::Client || desc.lane().flags(End::Server) & flags::TAKEN != 0 {
         return;

@@ -8,10 +8,8 @@ use crate::{Errno, changing};
 /// Gives up descriptors that are hidden, those that are only there for speed before all others. Returns whether there were
 /// any: the call that ran into the limit may be tried again. The caller does not hold `changing::changing`.
 fn release_descriptors() -> bool {
-    pool::release_descriptors() || {
-        let _changing = changing::changing();
-        retreat::give_up_descriptors()
-    }
+    let _changing = changing::changing();
+    pool::release_descriptors() || retreat::give_up_descriptors()
 }
 
 /// Makes a descriptor for the program. A full table gives up what is hidden in it, one kind after the other until there is a

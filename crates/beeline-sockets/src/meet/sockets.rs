@@ -2,15 +2,12 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_shm::sys;
-
-use super::lookup;
 use super::release::with_room;
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{Errno, Outcome, changing, close, ending, follow, guards, table};
+use crate::{Errno, Outcome, close, ending, follow, guards, table};
 
 /// `socket(2)`.
 pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
@@ -20,8 +17,7 @@ pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
         Ok(fd) => fd as i32,
         Err(errno) => return Outcome::Fail(errno),
     };
-    let _changing = changing::changing();
-    close::forget_stale(fd);
+    let _changing = close::changing_reborn(fd);
     let is_internet = domain == libc::AF_INET || domain == libc::AF_INET6;
     let is_stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
     let is_tcp = protocol == 0 || protocol == libc::IPPROTO_TCP;
@@ -39,19 +35,11 @@ pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
     Outcome::Done(fd as isize)
 }
 
-/// `bind(2)`.
-///
-/// # Safety
-/// `address` and `length` as for bind(2).
-pub(crate) unsafe fn bind(fd: i32, address: *const libc::sockaddr, length: u32) -> Outcome {
+/// `bind(2)`, wherever to.
+pub(crate) fn bind(fd: i32) -> Outcome {
     match table::get(fd).map(Desc::kind) {
         Some(Kind::Lane | Kind::Orphan) => Outcome::fail(libc::EINVAL),
-        Some(_) => {
-            lookup::forget();
-            // SAFETY: forwarded from the caller.
-            unsafe { sys::call(libc::SYS_bind, [fd as usize, address as usize, length as usize, 0, 0, 0]) }.into()
-        }
-        None => Outcome::Kernel,
+        _ => Outcome::Kernel,
     }
 }
 

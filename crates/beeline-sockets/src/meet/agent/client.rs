@@ -12,6 +12,7 @@ use beeline_wire::agent::{Answer, Question};
 use beeline_wire::{ConnName, Endpoint};
 
 use super::super::client;
+use super::super::connecting::Connecting;
 use super::super::pool::{self, PooledLane};
 use super::super::route::{OwnedAnchor, Route};
 use super::super::{greeting, lookup, trust};
@@ -56,7 +57,8 @@ fn begun(reason: Reason) -> Unmet {
 ///
 /// # Errors
 /// Why the kernel has to connect.
-pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<Made, Unmet> {
+pub(in crate::meet) fn attempt(ours: Connecting, route: &Route, nonblocking: bool) -> Result<Made, Unmet> {
+    let Connecting { fd, desc, .. } = ours;
     if !trust::may_share_with_anybody() {
         return Err(Reason::ForeignUser.into());
     }
@@ -66,13 +68,13 @@ pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonb
     // A handler that jumped out of here would leave connection and lane behind.
     let _section = Section::enter();
     // What is connected is reached by a number of ours: another thread may close the app's, and open something else there.
-    let twin = Passing::make(|| twin_of(fd, desc))?.ok_or(Reason::AgentFull)?;
+    let twin = Passing::make(|| twin_of(ours))?.ok_or(Reason::AgentFull)?;
     let carrier = Carrier::open()?;
     match ask(&carrier, route, nonblocking)? {
         Asked::Lane { anchor, cuts } => {
             let offered = prepare(fd, desc, route, nonblocking, anchor, cuts)?;
             let shaken = shake_hands(&twin, desc, route.destination, nonblocking);
-            offered.settle(fd, desc, &carrier, twin, shaken, nonblocking)
+            offered.settle(ours, &carrier, twin, shaken, nonblocking)
         }
         Asked::Probe => probe(desc, &carrier, &twin, route.destination, nonblocking),
     }
@@ -82,11 +84,11 @@ fn patience_ns(nonblocking: bool) -> u64 {
     if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS }
 }
 
-fn twin_of(fd: i32, desc: &'static Desc) -> Result<i32, Reason> {
-    if !table::leads_to(fd, desc) {
+fn twin_of(ours: Connecting) -> Result<i32, Reason> {
+    if !ours.still() {
         return Err(Reason::Internal);
     }
-    hidden::hidden_twin(fd).ok_or(Reason::DescriptorsShort)
+    hidden::hidden_twin(ours.fd).ok_or(Reason::DescriptorsShort)
 }
 
 /// What a query has brought.
@@ -239,8 +241,7 @@ impl Offered {
     /// before leaves a TCP connection of which nobody else thinks otherwise, and nothing can fail after.
     fn settle(
         self,
-        fd: i32,
-        desc: &'static Desc,
+        ours: Connecting,
         carrier: &Carrier,
         twin: Passing,
         shaken: Shaken,
@@ -250,8 +251,8 @@ impl Offered {
             Shaken::Stands => {
                 let placed = {
                     let _changing = changing::changing();
-                    match self.may_replace(fd, desc, &twin) {
-                        Ok(()) => Ok(self.place(fd, desc, twin, nonblocking)),
+                    match self.may_replace(ours, &twin) {
+                        Ok(()) => Ok(self.place(ours.fd, ours.desc, twin, nonblocking)),
                         Err(reason) => Err((reason, self)),
                     }
                 };
@@ -281,11 +282,11 @@ impl Offered {
     }
 
     /// Whether the number still leads to the socket, and no other process has it. The caller holds `changing::changing`.
-    fn may_replace(&self, fd: i32, desc: &'static Desc, twin: &Passing) -> Result<(), Reason> {
-        if !table::leads_to(fd, desc) || !process::accelerates() {
+    fn may_replace(&self, ours: Connecting, twin: &Passing) -> Result<(), Reason> {
+        if !ours.still() || !process::accelerates() {
             return Err(process::stopped().unwrap_or(Reason::Internal));
         }
-        if desc.born.load(Relaxed) != crate::forks() || self.anchor.fd().is_none() {
+        if ours.desc.born.load(Relaxed) != crate::forks() || self.anchor.fd().is_none() {
             return Err(Reason::SharedBeforeConnect);
         }
         let local =

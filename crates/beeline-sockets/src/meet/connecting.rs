@@ -1,0 +1,111 @@
+//! Which thread connects a socket, and whether there still is that socket.
+//!
+//! 1. One thread at a time connects a socket: the one that has put [`BUSY`] in the draft's place of what blocks it.
+//! 2. It holds no lock while it waits, so another thread may close the number meanwhile. The number may lead to another
+//!    socket then, and that may have the same description. So who connects knows which use of the description he has claimed,
+//!    and puts a lane under the number only if all is as it was, under `changing_of` or a whole change.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use beeline_stats::Reason;
+
+use super::door;
+use crate::desc::{Desc, Kind};
+use crate::{kernel, table};
+
+/// `draft.blocked_by` while a thread connects the socket.
+const BUSY: u16 = u16::MAX;
+/// `draft.blocked_by` once the kernel has been asked to connect.
+const SETTLED: u16 = Reason::ConnectPending as u16 + 1;
+
+/// A socket that this thread connects.
+#[derive(Clone, Copy)]
+pub(super) struct Connecting {
+    pub fd: i32,
+    pub desc: &'static Desc,
+    /// [`Desc::begun`] before it was claimed.
+    begun: u32,
+}
+
+pub(super) enum Claim {
+    Ours(Connecting),
+    Settled,
+    Blocked(Reason),
+}
+
+impl Connecting {
+    /// Whether the number still leads to the socket, which is to be connected yet. A hint unless the caller holds
+    /// `changing::changing` or [`crate::close::changing_of`].
+    pub(super) fn still(&self) -> bool {
+        self.is_there() && self.desc.kind() == Kind::Tcp && self.desc.draft.blocked_by.load(Relaxed) == BUSY
+    }
+
+    /// Whether the number still leads to the socket.
+    pub(super) fn is_there(&self) -> bool {
+        table::leads_to(self.fd, self.desc) && self.desc.begun() == self.begun
+    }
+}
+
+/// Sees to it that one thread at a time connects a socket, and that the kernel has not begun to.
+pub(super) fn claim(fd: i32, desc: &'static Desc) -> Claim {
+    // If another use begins before the claim, that is seen later.
+    let ours = Connecting { fd, desc, begun: desc.begun() };
+    let word = &desc.draft.blocked_by;
+    let seen = match word.compare_exchange(0, BUSY, Acquire, Relaxed) {
+        Ok(_) => return Claim::Ours(ours),
+        Err(seen) => seen,
+    };
+    match seen {
+        BUSY => Claim::Settled,
+        // A blocking attempt has failed, and the program tries once more on the same socket.
+        SETTLED if !desc.has_lane() && is_closed(fd) => match word.compare_exchange(SETTLED, BUSY, Acquire, Relaxed) {
+            Ok(_) => Claim::Ours(ours),
+            Err(_) => Claim::Settled,
+        },
+        SETTLED => Claim::Settled,
+        _ => Claim::Blocked(door::blocked_by(desc).unwrap_or(Reason::Internal)),
+    }
+}
+
+/// The kernel connects the socket, for good.
+pub(super) fn leave_to_kernel(desc: &Desc) {
+    desc.draft.blocked_by.store(SETTLED, Relaxed);
+}
+
+/// Whether a blocking TCP socket is not connected, nor about to be.
+fn is_closed(fd: i32) -> bool {
+    let blocking = kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK == 0);
+    blocking && kernel::tcp_state(fd) == Some(kernel::TCP_CLOSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::close;
+    use crate::desc::DESCS;
+
+    #[test]
+    fn the_next_use_of_a_description_under_the_same_number_is_another_socket() {
+        const FD: i32 = 70_101;
+        let socket = |desc: &'static Desc| {
+            desc.begin(Kind::Tcp, FD, libc::AF_INET as u32, 0);
+            table::set(FD, Some(desc)).unwrap();
+            let Claim::Ours(ours) = claim(FD, desc) else { panic!("nobody else connects it") };
+            ours
+        };
+        let desc = DESCS.take().unwrap();
+        let first = socket(desc);
+        assert!(first.still());
+        assert!(matches!(claim(FD, desc), Claim::Settled));
+        close::settle(FD, desc, None).finish();
+        assert!(!first.still());
+        // What the slab gives next is mostly the same, and other tests may have taken it here.
+        let again = DESCS.take().unwrap();
+        let second = socket(again);
+        let same = Connecting { desc: again, ..first };
+        assert!(second.still() && !first.still() && (!core::ptr::eq(again, desc) || !same.still()));
+        leave_to_kernel(again);
+        assert!(second.is_there() && !second.still());
+        close::settle(FD, again, None).finish();
+    }
+}
