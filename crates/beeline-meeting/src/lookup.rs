@@ -41,7 +41,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 pub use tickets::{abandoned, begin, ended};
 
-pub use afar::{Afar, afar, elsewhere, note_unmet, source_for};
+pub use afar::{Afar, afar, elsewhere, is_left, note_unmet, source_for};
 
 const NETLINK_ROUTE: i32 = 0;
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -222,7 +222,13 @@ fn place(destination: SocketAddr) -> Result<Place, Reason> {
         }
     }
     let place = ask_route(destination)?;
-    change(destination, |entry| (entry.place, entry.routed_ns) = (place, now));
+    change(destination, |entry| {
+        (entry.place, entry.routed_ns) = (place, now);
+        if matches!(place, Place::Here(_)) {
+            // What was known was of a place that had this address before.
+            entry.brief = Brief::default();
+        }
+    });
     Ok(place)
 }
 

@@ -16,6 +16,7 @@ use beeline_guest::may_begin;
 use beeline_stats::tunables::rules::Path;
 use beeline_stats::tunables::{Policy, option};
 use beeline_stats::{Counter, Reason, Role};
+use beeline_wire::Endpoint;
 
 use super::agent::{self, Made, Unmet};
 use super::client;
@@ -74,6 +75,10 @@ pub(crate) unsafe fn connect(
     let rule = process::rules().of(Role::Client, destination);
     if !may_begin() || rule.is_some_and(|rule| rule.path() == Path::Tcp) {
         return settle(desc, Reason::Disabled);
+    }
+    if lookup::is_left(Endpoint::new(destination).address()) {
+        let is_met = beeline_meeting::agent::is_there();
+        return settle(desc, if is_met { Reason::AgentShortLived } else { Reason::BridgeShortLived });
     }
     let always =
         rule.and_then(|rule| option::short_lived_lanes.read_word(rule.word(option::short_lived_lanes.index())));
