@@ -63,6 +63,8 @@ pub struct PooledLane {
     forks: AtomicU32,
     /// 1 when the lane may be used again, as far as this end is concerned.
     reusable: AtomicU32,
+    /// 1 when the lane serves one connection only. Its side may be used again all the same.
+    spent: AtomicU32,
     /// Client: 1 when a server has had the lane.
     served: AtomicU32,
     /// 1 when a ring of the lane may have been filled beyond [`SMALL_BYTES`], and keeps that memory.
@@ -201,6 +203,11 @@ impl PooledLane {
         self.reusable.store(0, Relaxed);
     }
 
+    /// The lane serves this connection only, with a peer of whom nothing else is known.
+    pub fn spend(&self) {
+        self.spent.store(1, Relaxed);
+    }
+
     /// No process but this one has the lane mapped on this end.
     fn is_private(&self) -> bool {
         self.forks.load(Relaxed) == crate::forks()
@@ -217,6 +224,7 @@ impl PooledLane {
         self.ring_bytes.store(memory.ring_bytes(), Relaxed);
         self.forks.store(crate::forks(), Relaxed);
         self.reusable.store(1, Relaxed);
+        self.spent.store(0, Relaxed);
         self.served.store(0, Relaxed);
         self.large.store(0, Relaxed);
         self.memfd.store(0, Relaxed);
@@ -287,7 +295,7 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
     if let Some(holder) = lane.holder.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
         hidden::close_hidden(holder);
     }
-    let keep = alone && lane.is_private() && lane.reusable.load(Relaxed) == 1;
+    let keep = alone && lane.is_ours_alone() && lane.spent.load(Relaxed) == 0;
     let surplus = match end {
         End::Client => {
             let _guard = LOCK.lock();

@@ -68,13 +68,23 @@ pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonb
     // What is connected is reached by a number of ours: another thread may close the app's, and open something else there.
     let twin = Passing::make(|| twin_of(fd, desc))?.ok_or(Reason::AgentFull)?;
     let carrier = Carrier::open()?;
-    match ask(&carrier, route, nonblocking)? {
-        Asked::Lane { anchor, cuts } => {
-            let offered = prepare(fd, desc, route, nonblocking, anchor, cuts)?;
+    carrier.say(Question::Query { destination: route.destination })?;
+    // The lane is made while the agent is at its answer.
+    let prepared = Prepared::make(desc, route, nonblocking)?;
+    match answer(&carrier, route, nonblocking) {
+        Ok(Asked::Lane { anchor, cuts }) => {
+            let offered = prepared.say_hello(fd, desc, anchor, cuts)?;
             let shaken = shake_hands(&twin, desc, route.destination, nonblocking);
             offered.settle(fd, desc, &carrier, twin, shaken, nonblocking)
         }
-        Asked::Probe => probe(desc, &carrier, &twin, route.destination, nonblocking),
+        Ok(Asked::Probe) => {
+            prepared.put_aside();
+            probe(desc, &carrier, &twin, route.destination, nonblocking)
+        }
+        Err(reason) => {
+            prepared.put_aside();
+            Err(reason.into())
+        }
     }
 }
 
@@ -97,9 +107,8 @@ enum Asked {
     Probe,
 }
 
-fn ask(carrier: &Carrier, route: &Route, nonblocking: bool) -> Result<Asked, Reason> {
-    carrier.say(Question::Query { destination: route.destination })?;
-    let Said { answer, besides, descriptor } = carrier.answer(patience_ns(nonblocking))?;
+fn answer(carrier: &Carrier, route: &Route, nonblocking: bool) -> Result<Asked, Reason> {
+    let Said { answer, besides, descriptor } = carrier.answer_soon(patience_ns(nonblocking))?;
     match (answer, descriptor) {
         (Answer::Likely, Some(anchor)) => return Ok(Asked::Lane { anchor, cuts: besides.cuts }),
         (Answer::Probe, _) => return Ok(Asked::Probe),
@@ -163,38 +172,60 @@ enum Shaken {
     Failed(Errno),
 }
 
-/// Makes the lane, and says hello to whom the agent will give the other end.
-fn prepare(
-    fd: i32,
-    desc: &'static Desc,
-    route: &Route,
-    nonblocking: bool,
-    anchor: Passing,
-    cuts: bool,
-) -> Result<Offered, Reason> {
-    let there = Endpoint::new(route.destination);
-    // Where it comes from is known when the kernel has connected.
-    let name = ConnName { client: there, server: there };
-    let side = pool::side().map_err(limits::memory_reason)?;
-    let given = match anchor.fd() {
-        None => Err(Reason::SharedBeforeConnect),
-        Some(number) if !table::may_be_put_under(fd, desc, number) => Err(Reason::DescriptorsShort),
-        Some(number) => {
-            side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
-            let end = ManuallyDrop::new(OwnedAnchor(number));
-            client::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking)
-                .and_then(|offer| greeting::say_hello(&end, offer, None))
-                .inspect(|_| trust::refuse_rights(number))
+/// A lane that nobody has seen, and the client's side of it.
+struct Prepared {
+    offer: pool::Offer,
+    side: pool::Side,
+}
+
+impl Prepared {
+    fn make(desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<Prepared, Reason> {
+        let there = Endpoint::new(route.destination);
+        // Where it comes from is known when the kernel has connected.
+        let name = ConnName { client: there, server: there };
+        let side = pool::side().map_err(limits::memory_reason)?;
+        match client::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking) {
+            Ok(offer) => Ok(Prepared { offer: offer.step_aside(), side }),
+            Err(reason) => {
+                side.retire(true);
+                Err(reason)
+            }
         }
-    };
-    match given {
-        Ok(lane) => {
-            lane.spoil();
-            Ok(Offered { anchor, lane, side })
-        }
-        Err(reason) => {
-            side.retire(true);
-            Err(reason)
+    }
+
+    /// There is nobody to offer it to.
+    fn put_aside(self) {
+        self.offer.withdraw();
+        self.side.retire(true);
+    }
+
+    /// Says hello to whom the agent will give the other end.
+    fn say_hello(self, fd: i32, desc: &'static Desc, anchor: Passing, cuts: bool) -> Result<Offered, Reason> {
+        let number = match anchor.fd() {
+            None => Err(Reason::SharedBeforeConnect),
+            Some(number) if !table::may_be_put_under(fd, desc, number) => Err(Reason::DescriptorsShort),
+            Some(number) => Ok(number),
+        };
+        let number = match number {
+            Ok(number) => number,
+            Err(reason) => {
+                self.put_aside();
+                return Err(reason);
+            }
+        };
+        let Prepared { offer, side } = self;
+        side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
+        let end = ManuallyDrop::new(OwnedAnchor(number));
+        match greeting::say_hello(&end, offer, None) {
+            Ok(lane) => {
+                trust::refuse_rights(number);
+                lane.spend();
+                Ok(Offered { anchor, lane, side })
+            }
+            Err(reason) => {
+                side.retire(true);
+                Err(reason)
+            }
         }
     }
 }
