@@ -20,11 +20,21 @@ const SO_COOKIE: i32 = 57;
 const SO_PEERPIDFD: i32 = 77;
 
 /// Lets this thread, and those that it makes from now on, have a CPU before those that compute (setpriority(2)): whoever asks the
-/// agent waits for it. Without the power to do that nothing changes.
+/// agent waits for it. Without the power to do that nothing changes; nor if whoever has started the agent gave it another priority than
+/// programs have.
 pub fn take_precedence() {
     const NICE: isize = -10;
-    // SAFETY: plain numbers.
-    let _ = unsafe { call(libc::SYS_setpriority, [libc::PRIO_PROCESS as usize, 0, NICE.cast_unsigned(), 0, 0, 0]) };
+    if precedence() == Ok(0) {
+        // SAFETY: plain numbers.
+        let _ = unsafe { call(libc::SYS_setpriority, [libc::PRIO_PROCESS as usize, 0, NICE.cast_unsigned(), 0, 0, 0]) };
+    }
+}
+
+/// The nice value of this thread.
+fn precedence() -> Result<isize, Errno> {
+    // SAFETY: plain numbers. The kernel says 20 less that value, which is never negative.
+    unsafe { call(libc::SYS_getpriority, [libc::PRIO_PROCESS as usize, 0, 0, 0, 0, 0]) }
+        .map(|said| 20 - said.cast_signed())
 }
 
 /// A connected pair of `AF_UNIX` sockets: the client's end of a lane, and the server's. The client's takes no descriptors.
@@ -114,4 +124,32 @@ pub fn own(fd: i32) -> std::os::fd::OwnedFd {
 pub fn borrowed<R>(fd: i32, f: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> R) -> R {
     // SAFETY: open for as long as the call lasts, by the caller's word; numbers below zero are not given out.
     f(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_priority_that_somebody_has_chosen_is_kept() {
+        // Threads of their own, as a lower priority may be for good.
+        let told = std::thread::spawn(|| {
+            let before = precedence().unwrap();
+            let lower = (before + 1).clamp(1, 19);
+            let args = [libc::PRIO_PROCESS as usize, 0, lower.cast_unsigned(), 0, 0, 0];
+            // SAFETY: plain numbers.
+            unsafe { call(libc::SYS_setpriority, args) }.unwrap();
+            take_precedence();
+            (lower, precedence().unwrap())
+        });
+        let (lower, kept) = told.join().unwrap();
+        assert_eq!(kept, lower);
+        let told = std::thread::spawn(|| {
+            let before = precedence().unwrap();
+            take_precedence();
+            (before, precedence().unwrap())
+        });
+        let (before, after) = told.join().unwrap();
+        assert!(after == before || before == 0 && after == -10, "{before} {after}");
+    }
 }

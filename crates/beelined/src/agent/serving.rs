@@ -237,8 +237,10 @@ impl Serving {
                 if !self.desk().may_speak(holder, now) {
                     return self.refuse(id, carrier, Answer::Full);
                 }
-                self.take(id, carrier, holder, question, now);
-                true
+                match self.take(id, carrier, holder, question, now) {
+                    Ok(()) => true,
+                    Err(answer) => self.refuse(id, carrier, answer),
+                }
             }
             Err(agent::Errno(libc::EAGAIN | libc::EINTR)) => true,
             _ => {
@@ -255,7 +257,8 @@ impl Serving {
         false
     }
 
-    fn take(&self, id: u64, carrier: &Strange, holder: Holder, question: Question, now: Instant) {
+    /// Deals with a question. If it is one that nobody asks who keeps the rules, the answer that ends the carrier.
+    fn take(&self, id: u64, carrier: &Strange, holder: Holder, question: Question, now: Instant) -> Result<(), Answer> {
         match question {
             Question::Query { destination } => {
                 let answer = self.query(id, carrier, holder, plain(destination), now);
@@ -264,6 +267,7 @@ impl Serving {
                 }
             }
             Question::Confirm { socket, local, remote } => {
+                self.desk().may_confirm(id, now)?;
                 let (local, remote) = (plain(local), plain(remote));
                 let pair = self.pair(carrier, holder, socket, End::Client, (local, remote));
                 let groups = self.groups_at(carrier, holder, local.ip(), now);
@@ -273,10 +277,12 @@ impl Serving {
             Question::Ask { socket, local, remote } => {
                 let (local, remote) = (plain(local), plain(remote));
                 if !self.desk().may_ask(holder, now) {
-                    return say(carrier, Answer::Full, Besides::default(), None);
+                    say(carrier, Answer::Full, Besides::default(), None);
+                    return Ok(());
                 }
                 let Some(pair) = self.pair(carrier, holder, socket, End::Server, (local, remote)) else {
-                    return say(carrier, Answer::Unproved, Besides::default(), None);
+                    say(carrier, Answer::Unproved, Besides::default(), None);
+                    return Ok(());
                 };
                 let server = Server { holder, groups: self.groups_at(carrier, holder, local.ip(), now) };
                 let is_own = self.has(carrier, holder, local.ip(), now);
@@ -292,6 +298,7 @@ impl Serving {
             }
             Question::Hail => say(carrier, Answer::Done, Besides::default(), None),
         }
+        Ok(())
     }
 
     /// Which connection a socket of the carrier's process is an end of, by the kernel's word.
