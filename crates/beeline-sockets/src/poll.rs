@@ -165,7 +165,7 @@ fn sleep_until_ready(
             None => {}
             Some(Woken::Ready(_)) => {
                 heard(fds, shadow, held, &patience);
-                if is_all_told(fds, held) {
+                if is_all_told(fds, shadow, held) {
                     merge(fds, shadow);
                     match count_ready(fds) {
                         0 => {}
@@ -190,16 +190,20 @@ fn sleep_until_ready(
 
 /// Whether what ended a sleep tells all that there is to tell: only the kernel has something to say of the entries, and of whose
 /// further descriptors its answers are has not changed meanwhile.
-fn is_all_told(fds: &[pollfd], held: &Held<'_>) -> bool {
+fn is_all_told(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>) -> bool {
     let mut listeners = 0;
-    fds.iter().enumerate().all(|(index, entry)| match table::get(entry.fd) {
-        Some(desc) if desc.kind() == Kind::Listener => {
-            listeners += 1;
-            listeners == 1 && held.holds(index, desc)
-        }
-        // What was a lane when the sleep began was not asked about for what it is now.
-        Some(desc) => desc.kind() == Kind::Tcp && held.holds_none(index),
-        None => held.holds_none(index),
+    fds.iter().zip(shadow).enumerate().all(|(index, (entry, place))| {
+        // What was a lane when the question was laid out, if only for that moment, was not asked about for what it is now.
+        let is_asked = place.fd == entry.fd && place.events == entry.events;
+        is_asked
+            && match table::get(entry.fd) {
+                Some(desc) if desc.kind() == Kind::Listener => {
+                    listeners += 1;
+                    listeners == 1 && held.holds(index, desc)
+                }
+                Some(desc) => desc.kind() == Kind::Tcp && held.holds_none(index),
+                None => held.holds_none(index),
+            }
     })
 }
 
