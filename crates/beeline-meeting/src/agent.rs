@@ -151,11 +151,9 @@ impl Carrier {
         let may_spin = crate::live(option::wait) != Wait::Sleep && !wait::is_crowded();
         let (mut last, mut now) = (began, began);
         while may_spin && now.saturating_sub(last) < GAP_NS && now.saturating_sub(began) < spin_ns {
-            match self.take() {
-                Ok(said) => return said,
-                Err(Errno(libc::EAGAIN)) => core::hint::spin_loop(),
-                // Dealt with below.
-                Err(_) => break,
+            // With no lock held: others want to change what numbers lead to meanwhile, and to fork.
+            if kernel::poll_now(self.fd()?, libc::POLLIN) != 0 {
+                break;
             }
             (last, now) = (now, kernel::now_ns());
         }
