@@ -41,7 +41,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 pub use tickets::{abandoned, begin, ended};
 
-pub use afar::{Afar, afar, elsewhere, is_left, note_unmet, source_for};
+pub use afar::{Afar, afar, elsewhere, left_to_tcp, looked_again, note_unmet, source_for};
 
 const NETLINK_ROUTE: i32 = 0;
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -107,6 +107,8 @@ struct Entry {
     unmet: Option<(Reason, u64)>,
     /// How connections over the bridge or the agent have been used.
     brief: Brief,
+    /// Why those that are left to TCP are, by the way that the last of the others took.
+    left_as: Reason,
     /// How those over lanes and over TCP do, and by which number tickets name the destination.
     paths: Paths,
     number: u32,
@@ -171,6 +173,7 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         refused: None,
         unmet: None,
         brief: Brief::default(),
+        left_as: Reason::BridgeShortLived,
         paths: Paths::NEW,
         number: NUMBER.fetch_add(1, Relaxed).max(1),
     };
@@ -199,9 +202,12 @@ pub(super) fn local(destination: SocketAddr) -> Result<Local, Reason> {
     }
 }
 
-/// Notes how a connection over the bridge was used.
-pub fn note_life(destination: SocketAddr, life: Life) {
-    change(destination, |entry| entry.brief.ended(life, kernel::now_ns()));
+/// Notes how a connection over the bridge or the agent was used; and why the next ones are left to TCP, if they are.
+pub fn note_life(destination: SocketAddr, life: Life, left_as: Reason) {
+    change(destination, |entry| {
+        entry.left_as = left_as;
+        entry.brief.ended(life, kernel::now_ns());
+    });
 }
 
 /// Notes that the bridge takes no connection to a destination.

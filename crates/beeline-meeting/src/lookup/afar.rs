@@ -31,13 +31,24 @@ fn may_be_bridged(destination: SocketAddr) -> Result<(), Reason> {
 }
 
 /// Whether a connection to a place on another host, or in another network namespace, is left to TCP because those before it were
-/// short-lived. To be asked once for each connection, of which it counts so many, and before anything else: such a connection
-/// shall cost nothing.
-pub fn is_left(destination: SocketAddr) -> bool {
+/// short-lived; the reason, after the way that the last of those took. To be asked once for each connection, of which it counts so
+/// many, and before anything else: such a connection shall cost nothing.
+pub fn left_to_tcp(destination: SocketAddr) -> Option<Reason> {
     remembered(|entries| {
         let known = entries.iter_mut().flatten().find(|entry| entry.destination == destination);
-        known.is_some_and(|entry| entry.brief.is_known() && entry.brief.leaves(kernel::now_ns()))
+        known
+            .filter(|entry| entry.brief.is_known())
+            .and_then(|entry| entry.brief.leaves(kernel::now_ns()).then_some(entry.left_as))
     })
+}
+
+/// A connection that was not left looks for a way to a place.
+pub fn looked_again(destination: SocketAddr) {
+    remembered(|entries| {
+        if let Some(known) = entries.iter_mut().flatten().find(|entry| entry.destination == destination) {
+            known.brief.looked();
+        }
+    });
 }
 
 /// Which ways to a destination are open, and why the others are not.
@@ -48,7 +59,7 @@ pub struct Afar {
     pub bridged: Result<(), Reason>,
 }
 
-/// Which ways to a destination are open, where connections are not left to TCP ([`is_left`]).
+/// Which ways to a destination are open, where connections are not left to TCP ([`left_to_tcp`]).
 pub fn afar(destination: SocketAddr) -> Afar {
     Afar { met: may_be_met(destination), bridged: may_be_bridged(destination) }
 }
@@ -90,10 +101,20 @@ mod tests {
     fn one_connection_in_sixty_four_tries_a_place_of_short_lives_again() {
         let there = "192.0.2.1:80".parse().unwrap();
         for _ in 0..8 {
-            assert!(!is_left(there));
-            note_life(there, Life { sends: 1, bytes: 2 });
+            assert_eq!(left_to_tcp(there), None);
+            note_life(there, Life { sends: 1, bytes: 2 }, Reason::AgentShortLived);
         }
-        assert_eq!((0..128).filter(|_| !is_left(there)).count(), 2);
+        let mut tried = 0;
+        for _ in 0..128 {
+            match left_to_tcp(there) {
+                Some(reason) => assert_eq!(reason, Reason::AgentShortLived),
+                None => {
+                    looked_again(there);
+                    tried += 1;
+                }
+            }
+        }
+        assert_eq!(tried, 2);
         note_unmet(there, Reason::AgentRefused);
         let Afar { met, bridged } = afar(there);
         assert_eq!((met, bridged), (Err(Reason::AgentRefused), Ok(())));
@@ -103,10 +124,10 @@ mod tests {
     fn a_place_that_comes_to_be_in_this_namespace_is_not_left() {
         let there = "127.0.0.3:80".parse().unwrap();
         for _ in 0..8 {
-            note_life(there, Life { sends: 1, bytes: 2 });
+            note_life(there, Life { sends: 1, bytes: 2 }, Reason::BridgeShortLived);
         }
-        assert!(is_left(there));
+        assert_eq!(left_to_tcp(there), Some(Reason::BridgeShortLived));
         // One of those that are not left looks where it is.
-        assert!(matches!(place(there), Ok(Place::Here(_))) && !is_left(there));
+        assert!(matches!(place(there), Ok(Place::Here(_))) && left_to_tcp(there).is_none());
     }
 }

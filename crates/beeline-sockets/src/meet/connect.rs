@@ -76,9 +76,10 @@ pub(crate) unsafe fn connect(
     if !may_begin() || rule.is_some_and(|rule| rule.path() == Path::Tcp) {
         return settle(desc, Reason::Disabled);
     }
-    if lookup::is_left(Endpoint::new(destination).address()) {
-        let is_met = beeline_meeting::agent::is_there();
-        return settle(desc, if is_met { Reason::AgentShortLived } else { Reason::BridgeShortLived });
+    if !crate::live(option::bridge_short_lived)
+        && let Some(reason) = lookup::left_to_tcp(Endpoint::new(destination).address())
+    {
+        return settle(desc, reason);
     }
     let always =
         rule.and_then(|rule| option::short_lived_lanes.read_word(rule.word(option::short_lived_lanes.index())));
@@ -254,6 +255,8 @@ fn attempt(
         return Err(process::stopped().unwrap_or(Reason::Internal));
     }
     let nonblocking = mode & libc::O_NONBLOCK != 0;
+    // One that could have no lane anyway has not looked for the others.
+    lookup::looked_again(Endpoint::new(destination).address());
     let route = Route::find(fd, desc.family.load(Relaxed), destination)?;
     match route.way {
         Way::Here => {}
