@@ -17,7 +17,8 @@
 //!    anyway.
 //! 3. Before a `fork` all idle lanes are unmapped, so that the child has none of them. The same holds for idle sides.
 //!    What becomes idle while the fork is made, parent and child unmap after it. Lanes in use keep their memfds, which
-//!    the child needs to hand them on.
+//!    the child needs to hand them on. A side that is being made for a connection while the process forks is not used
+//!    again if there comes to be none ([`Side::put_back`]); nor is its lane.
 //! 4. The memfd travels with every hello. The server recognises a lane that it still has mapped by the
 //!    memfd's identity and maps any other, so that neither end depends on what the other has kept.
 //!
@@ -445,6 +446,36 @@ mod tests {
         assert!(release_descriptors(), "the memfd of an idle side is a descriptor, too");
         assert!(!release_descriptors());
         std::thread::sleep(std::time::Duration::from_millis(1_100));
+    }
+
+    #[test]
+    fn a_side_that_was_made_before_a_fork_is_not_used_again() {
+        let _turn = ONE_AT_A_TIME.lock();
+        for forked in [false, true] {
+            purge();
+            let (born, side) = (crate::forks(), side().unwrap());
+            if forked {
+                beeline_guest::process::count_fork();
+            }
+            side.put_back(born);
+            assert_eq!(sides::COUNT.load(Relaxed), u32::from(!forked));
+        }
+    }
+
+    #[test]
+    fn a_lane_that_nobody_has_seen_keeps_no_descriptor_that_the_program_may_want() {
+        let _turn = ONE_AT_A_TIME.lock();
+        purge();
+        for (short, kept) in [(true, 0), (false, 1)] {
+            if short {
+                hidden::note_short();
+            } else {
+                std::thread::sleep(std::time::Duration::from_millis(1_100));
+            }
+            client_lane(10).unwrap().step_aside().withdraw();
+            assert_eq!(SPARE.count.load(Relaxed), kept);
+        }
+        purge();
     }
 
     #[test]

@@ -66,7 +66,7 @@ mod watched;
 use beeline_meeting::{brief, claims, greeting, hello_io, lookup, pool, ports, reserve, route, taking, trust};
 
 pub(crate) use accept::accept;
-pub(crate) use connect::connect;
+pub(crate) use connect::{BUSY, connect};
 pub(crate) use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub(crate) use fork::{purge_pools, purge_pools_again, reset_after_fork};
 pub use lane::begin_bare;

@@ -48,7 +48,7 @@ impl Offer {
         lane
     }
 
-    /// The hello was not sent: the lane is there for the next connection.
+    /// The hello was not sent: the lane is there for the next connection, if there are numbers to spare for its memfd.
     pub fn withdraw(self) {
         let Offer { lane, memfd, .. } = self;
         if lane.memfd.load(Relaxed) == 0 {
@@ -60,7 +60,7 @@ impl Offer {
                 // As its last server left it.
                 lane.memory().set_flags(End::Server, flags::RELEASED);
                 keep_idle(&CLIENT, lane, lane.is_private())
-            } else if SPARE.count.load(Relaxed) == 0 && lane.is_private() {
+            } else if SPARE.count.load(Relaxed) == 0 && lane.is_private() && hidden::may_keep() {
                 SPARE.push(lane);
                 None
             } else {

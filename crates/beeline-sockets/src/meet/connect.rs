@@ -31,8 +31,8 @@ use crate::side::state;
 use crate::{Outcome, changing, guards, limits, process, stats, table};
 use beeline_meeting::paths::Ticket;
 
-/// `draft.blocked_by` while a thread is in here.
-const BUSY: u16 = u16::MAX;
+/// `draft.blocked_by` while a thread is in here, and nothing keeps the socket on TCP.
+pub(crate) const BUSY: u16 = u16::MAX;
 /// `draft.blocked_by` once the kernel has been asked to connect.
 const SETTLED: u16 = Reason::ConnectPending as u16 + 1;
 
@@ -282,6 +282,9 @@ fn attempt(
     }
     if !table::may_be_put_under(fd, desc, anchor.0) {
         return Err(Reason::DescriptorsShort);
+    }
+    if let Some(reason) = door::blocked_by(desc) {
+        return Err(reason);
     }
     // Everything is at hand before the server learns of us: between connecting to its door and saying hello
     // there is as little as can be.

@@ -65,12 +65,20 @@ pub(in crate::meet) fn attempt(fd: i32, desc: &'static Desc, route: &Route, nonb
     }
     // A handler that jumped out of here would leave connection and lane behind.
     let _section = Section::enter();
+    if limits::address_space_is_limited() {
+        return Err(Reason::AddressSpaceLimited.into());
+    }
     // What is connected is reached by a number of ours: another thread may close the app's, and open something else there.
     let twin = Passing::make(|| twin_of(fd, desc))?.ok_or(Reason::AgentFull)?;
     let carrier = Carrier::open()?;
     carrier.say(Question::Query { destination: route.destination })?;
     // The lane is made while the agent is at its answer.
-    let prepared = Prepared::make(desc, route, nonblocking)?;
+    let prepared = Prepared::make(desc, route, nonblocking).inspect_err(|reason| {
+        // The answer is not read: a program that cannot make lanes is not to ask again and again.
+        if *reason != Reason::DescriptorsShort {
+            lookup::note_unmet(route.destination, *reason);
+        }
+    })?;
     match answer(&carrier, route, nonblocking) {
         Ok(Asked::Lane { anchor, cuts }) => {
             let offered = prepared.say_hello(fd, desc, anchor, cuts)?;
@@ -160,6 +168,8 @@ struct Offered {
     anchor: Passing,
     lane: &'static PooledLane,
     side: pool::Side,
+    /// As in [`Prepared`].
+    born: u32,
 }
 
 /// How a TCP connection was begun.
@@ -176,6 +186,8 @@ enum Shaken {
 struct Prepared {
     offer: pool::Offer,
     side: pool::Side,
+    /// The forks of this process when both were made. Who was forked since then has the side, too, whatever becomes of it here.
+    born: u32,
 }
 
 impl Prepared {
@@ -183,11 +195,14 @@ impl Prepared {
         let there = Endpoint::new(route.destination);
         // Where it comes from is known when the kernel has connected.
         let name = ConnName { client: there, server: there };
+        // No fork comes between the two.
+        let _changing = changing::changing();
+        let born = crate::forks();
         let side = pool::side().map_err(limits::memory_reason)?;
         match client::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking) {
-            Ok(offer) => Ok(Prepared { offer: offer.step_aside(), side }),
+            Ok(offer) => Ok(Prepared { offer: offer.step_aside(), side, born }),
             Err(reason) => {
-                side.retire(true);
+                side.put_back(born);
                 Err(reason)
             }
         }
@@ -195,12 +210,15 @@ impl Prepared {
 
     /// There is nobody to offer it to.
     fn put_aside(self) {
+        // A fork neither comes between what the pool sees and what it does.
+        let _changing = changing::changing();
         self.offer.withdraw();
-        self.side.retire(true);
+        self.side.put_back(self.born);
     }
 
     /// Says hello to whom the agent will give the other end.
     fn say_hello(self, fd: i32, desc: &'static Desc, anchor: Passing, cuts: bool) -> Result<Offered, Reason> {
+        let _changing = changing::changing();
         let number = match anchor.fd() {
             None => Err(Reason::SharedBeforeConnect),
             Some(number) if !table::may_be_put_under(fd, desc, number) => Err(Reason::DescriptorsShort),
@@ -213,17 +231,17 @@ impl Prepared {
                 return Err(reason);
             }
         };
-        let Prepared { offer, side } = self;
+        let Prepared { offer, side, born } = self;
         side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
         let end = ManuallyDrop::new(OwnedAnchor(number));
         match greeting::say_hello(&end, offer, None) {
             Ok(lane) => {
                 trust::refuse_rights(number);
                 lane.spend();
-                Ok(Offered { anchor, lane, side })
+                Ok(Offered { anchor, lane, side, born })
             }
             Err(reason) => {
-                side.retire(true);
+                side.put_back(born);
                 Err(reason)
             }
         }
@@ -311,7 +329,8 @@ impl Offered {
         left_to_kernel(reason, nonblocking)
     }
 
-    /// Whether the number still leads to the socket, and no other process has it. The caller holds `changing::changing`.
+    /// Whether the number still leads to the socket, no other process has it, and a lane can do all that was set on it meanwhile,
+    /// which the side has then. The caller holds `changing::changing`.
     fn may_replace(&self, fd: i32, desc: &'static Desc, twin: &Passing) -> Result<(), Reason> {
         if !table::leads_to(fd, desc) || !process::accelerates() {
             return Err(process::stopped().unwrap_or(Reason::Internal));
@@ -321,6 +340,7 @@ impl Offered {
         }
         let local =
             twin.fd().and_then(|socket| kernel::getsockname(socket).ok()?.to_internet()).ok_or(Reason::Internal)?;
+        client::catch_up(desc, self.side.state)?;
         self.side.state.local.set(Endpoint::new(local).address());
         Ok(())
     }
@@ -328,7 +348,7 @@ impl Offered {
     /// Puts everything in place. The number of the connection's socket, which is below the lane from now on, and what it goes on
     /// over if nobody takes that. The caller holds `changing::changing`.
     fn place(self, fd: i32, desc: &'static Desc, twin: Passing, nonblocking: bool) -> Result<i32, Reason> {
-        let Offered { anchor, lane, side } = self;
+        let Offered { anchor, lane, side, .. } = self;
         let anchor = anchor.keep().map(OwnedAnchor);
         let (Some(anchor), Some(holder)) = (anchor, twin.keep()) else { return Err(Reason::SharedBeforeConnect) };
         lane.hold(holder);
@@ -337,12 +357,13 @@ impl Offered {
 
     /// The connection is left to TCP.
     fn take_back(self) {
+        let _changing = changing::changing();
         if self.anchor.fd().is_none() {
             // In the child of a fork: lane and side are the parent's.
             return;
         }
         let _ = beeline_lane::offer::withdraw(self.lane.memory().offer());
         pool::retire(self.lane, End::Client, false);
-        self.side.retire(true);
+        self.side.put_back(self.born);
     }
 }
