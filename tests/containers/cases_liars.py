@@ -121,7 +121,9 @@ def liars_get_nothing():
     other = fresh()
     other.connect(there)
     listener.accept()
-    assert confirm(Liar(a), other) == REFUSED
+    uninvited = Liar(a)
+    # That is the end of the carrier: nothing was looked at, and nothing more will be.
+    assert confirm(uninvited, other) == REFUSED and uninvited.answer()[0] is None
     liar = Liar(a)
     assert [liar.ask(question(QUERY, there))[0] for _ in range(2)] == [LIKELY, REFUSED]
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import time
 
 from engine import Container, Engine, needs
 from pods import Pods
@@ -62,30 +63,43 @@ def redis(subordinate=(None, None)):
                        subordinate=subordinate[0], dropped=True)
     server.says("Ready to accept connections")
     server.is_confined()
-    client = Container(engine, b, client_image, python, "-c", REDIS, a.address, subordinate=subordinate[1], dropped=True)
-    assert "keys are right" in client.finish()
-    mine = server.lanes()
-    assert mine >= 1, server.counters()
-    bench = Container(engine, b, image, benchmark, "-h", a.address, "-c", "20", "-n", "20000", "-t", "set,get", "-q",
-                      subordinate=subordinate[1], dropped=True)
-    said = bench.finish().replace("\r", "\n")
-    rates = [line.strip() for line in said.splitlines() if "requests per second" in line and "nan" not in line]
-    assert len(rates) >= 2, said
-    note("; ".join(rates[-2:]))
-    sums, reasons = server.counters()
-    lanes = server.lanes()
+    def values():
+        client = Container(engine, b, client_image, python, "-c", REDIS, a.address, subordinate=subordinate[1], dropped=True)
+        assert "keys are right" in client.finish()
+
+    def twenty():
+        bench = Container(engine, b, image, benchmark, "-h", a.address, "-c", "20", "-n", "20000", "-t", "set,get", "-q",
+                          subordinate=subordinate[1], dropped=True)
+        said = bench.finish().replace("\r", "\n")
+        rates = [line.strip() for line in said.splitlines() if "requests per second" in line and "nan" not in line]
+        assert len(rates) >= 2, said
+        note("; ".join(rates[-2:]))
+
+    over_lanes(server, 1, values)
     # One connection reads the server's settings, and all twenty of a run are made at once.
-    assert lanes >= mine + 20, (lanes, sums, reasons)
-    note(f"{lanes} lanes, by TCP {reasons}")
+    over_lanes(server, 20, twenty)
 
 
-@case(120)
+def over_lanes(server, wanted, body):
+    """Runs it until so many of a run's connections had lanes: where CPUs are short some are TCP's, for whoever was kept waiting too long."""
+    for _ in range(5):
+        before = server.lanes()
+        body()
+        (sums, reasons), had = server.counters(), server.lanes() - before
+        note(f"{had} lanes, by TCP {reasons}")
+        if had >= wanted:
+            return
+        time.sleep(4)
+    raise AssertionError(f"no run had {wanted} lanes: {sums}, {reasons}")
+
+
+@case(180)
 def podman_redis():
     """Redis in a container, clients in another one: lanes, and every value right."""
     redis()
 
 
-@case(120)
+@case(180)
 def podman_redis_between_user_namespaces():
     """The same where server and clients have user namespaces of their own, with other ranges of the host's users."""
     redis(subordinate=(200_000, 300_000))

@@ -13,6 +13,23 @@ from world import APP, BEELINE, BEELINED, Program, Skip, WORLDS, shell, until
 SOCKET = pathlib.Path("/run/beeline-agent/agent.sock")
 
 
+def tables_full():
+    """How often somebody found the kernel's table of IPv4 neighbours full."""
+    words = shell("ip", "-s", "ntable", "show", "name", "arp_cache").split()
+    return int(words[words.index("table_fulls") + 1])
+
+
+def waits_of(pid):
+    """What each thread of a process waits in: the kernel's function, and the system call with its arguments."""
+    said = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            said.append(f"   thread {task.name}: {(task / 'wchan').read_text()}, {(task / 'syscall').read_text().strip()}")
+        except OSError as error:
+            said.append(f"   thread {task.name}: {error}")
+    return "\n".join(said)
+
+
 class Pod:
     """A network namespace with an address, in which programs run. What it is called by others is `address`."""
 
@@ -64,7 +81,7 @@ class Pods:
     def __init__(self, rules="all = true", agent=True):
         self.directory = pathlib.Path("/run/pods")
         self.directory.mkdir()
-        self.pods, self.agent = {}, None
+        self.pods, self.agent, self.full = {}, None, tables_full()
         self.log = self.directory / "agent.log"
         self.config = self.directory / "beelined.toml"
         WORLDS.append(self)
@@ -188,9 +205,14 @@ class Pods:
 
     def logs(self):
         print(f"-- agent\n{self.log.read_text() if self.log.exists() else ''}")
+        # All namespaces of the host share the table of neighbours; who finds it full sends nothing, and tries again a second later.
+        print(f"-- the host's table of neighbours was full {tables_full() - self.full} times meanwhile")
         for pod in self.pods.values():
+            print(f"-- {pod.name}\n{subprocess.run(pod.inside(['ss', '-Htanoe']), capture_output=True, text=True).stdout}")
             for program in pod.running:
                 print(f"-- {pod.name}: {program.name}\n{open(program.log).read()[-1000:]}")
+                if program.process.poll() is None:
+                    print(waits_of(program.process.pid))
         try:
             for process in json.loads(shell(BEELINE, "stat", "--json", "--ended"))["processes"]:
                 reasons = {cause["name"]: cause["count"] for cause in process["reasons"]}

@@ -125,18 +125,32 @@ pub fn move_below(fd: i32, limit: usize) -> Option<i32> {
 
 /// Hides a descriptor that is good to have, but not needed: closes it when there is little room.
 pub fn keep(fd: i32) -> Option<i32> {
-    /// Numbers that are left to descriptors that are needed.
-    const SPARED: usize = 16;
     let limit = descriptor_limit();
-    let kept = if (hidden_count() as usize).saturating_add(SPARED) < limit / 8 && !is_short() {
-        fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok()
-    } else {
-        None
-    };
+    let kept = if may_keep_below(limit) { fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok() } else { None };
     let _ = sys::close(fd);
     let hidden = kept? as i32;
     hidden_add(hidden);
     Some(hidden)
+}
+
+/// Closes a hidden descriptor that is good to have, but not needed, when there is little room. Whether it is still there.
+pub fn keep_hidden(fd: i32) -> bool {
+    let kept = may_keep();
+    if !kept {
+        close_hidden(fd);
+    }
+    kept
+}
+
+/// Whether there is room for a descriptor that is good to have, but not needed.
+pub fn may_keep() -> bool {
+    may_keep_below(descriptor_limit())
+}
+
+fn may_keep_below(limit: usize) -> bool {
+    /// Numbers that are left to descriptors that are needed.
+    const SPARED: usize = 16;
+    (hidden_count() as usize).saturating_add(SPARED) < limit / 8 && !is_short()
 }
 
 /// Whether there are numbers to spare where descriptors of ours go.

@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use beeline_guest::changing;
 use beeline_stats::Reason;
+use beeline_stats::tunables::{Wait, option};
 use beeline_wire::agent::{ANSWER_BYTES, Answer, Besides, Question, SOCKET};
 
 use crate::Errno;
@@ -31,6 +32,11 @@ const STALE_NS: u64 = 4_000_000_000;
 /// How long a silent agent is left alone, at first and at last (rule 4).
 const SILENT_NS_MIN: u64 = 500_000_000;
 const SILENT_NS_MAX: u64 = 60_000_000_000;
+
+/// How long an answer that the agent is about to give is looked for before the thread sleeps: to wake it takes as long.
+const SPIN_NS: u64 = 40_000;
+/// A gap in that time means that another task ran here: the CPU is wanted.
+const GAP_NS: u64 = 20_000;
 
 /// Until when there is no agent for us.
 static LEFT_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
@@ -132,7 +138,29 @@ impl Carrier {
     /// # Errors
     /// [`Reason::AgentSilent`].
     pub fn answer(&self, patience_ns: u64) -> Result<Said, Reason> {
-        let deadline = kernel::now_ns().saturating_add(patience_ns);
+        self.await_answer(kernel::now_ns().saturating_add(patience_ns))
+    }
+
+    /// The same for an answer that only the agent has to be awake for. It is looked for before this thread sleeps.
+    ///
+    /// # Errors
+    /// [`Reason::AgentSilent`].
+    pub fn answer_soon(&self, patience_ns: u64) -> Result<Said, Reason> {
+        let began = kernel::now_ns();
+        let spin_ns = SPIN_NS.min(crate::live(option::spin_ns_max)).min(patience_ns);
+        let may_spin = crate::live(option::wait) != Wait::Sleep && !wait::is_crowded();
+        let (mut last, mut now) = (began, began);
+        while may_spin && now.saturating_sub(last) < GAP_NS && now.saturating_sub(began) < spin_ns {
+            // With no lock held: others want to change what numbers lead to meanwhile, and to fork.
+            if kernel::poll_now(self.fd()?, libc::POLLIN) != 0 {
+                break;
+            }
+            (last, now) = (now, kernel::now_ns());
+        }
+        self.await_answer(began.saturating_add(patience_ns))
+    }
+
+    fn await_answer(&self, deadline: u64) -> Result<Said, Reason> {
         loop {
             match self.take() {
                 Ok(said) => return said,

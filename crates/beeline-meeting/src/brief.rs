@@ -6,7 +6,7 @@
 //! 1. A connection was *short-lived* if it sent at most [`SENDS_MAX`] times, and at most [`BYTES_MAX`] went either way.
 //! 2. After [`RUN`] such ones in a row to one destination, without [`PAUSE_NS`] between two, the next ones go by TCP.
 //! 3. Nobody sees how those end. So one in [`PROBE_EVERY`] goes over the bridge all the same; if it lives longer, all
-//!    do again.
+//!    do again. One that could not go there whatever is known is none: the next one is asked for in its place.
 //!
 //! A process counts for itself, and one that connects seldom is not concerned.
 
@@ -40,7 +40,7 @@ impl Life {
 pub(super) struct Brief {
     /// Short lives in a row.
     run: u32,
-    /// Connections left to TCP since the last that was not.
+    /// Connections left to TCP since the last that looked for another way.
     left: u32,
     /// When a connection began or ended last.
     seen_ns: u64,
@@ -61,11 +61,16 @@ impl Brief {
     /// Whether a connection that begins now is left to TCP.
     pub(super) fn leaves(&mut self, now_ns: u64) -> bool {
         self.age(now_ns);
-        if !self.is_known() {
+        if !self.is_known() || self.left + 1 >= PROBE_EVERY {
             return false;
         }
-        self.left = (self.left + 1) % PROBE_EVERY;
-        self.left != 0
+        self.left += 1;
+        true
+    }
+
+    /// A connection looks for another way than TCP.
+    pub(super) fn looked(&mut self) {
+        self.left = 0;
     }
 
     fn age(&mut self, now_ns: u64) {
@@ -96,8 +101,23 @@ mod tests {
     #[test]
     fn a_run_of_short_lives_goes_to_tcp_but_for_probes() {
         let mut brief = known();
-        let over_the_bridge = (0..640).filter(|now| !brief.leaves(*now)).count();
+        let mut over_the_bridge = 0;
+        for now in 0..640 {
+            if !brief.leaves(now) {
+                brief.looked();
+                over_the_bridge += 1;
+            }
+        }
         assert_eq!(over_the_bridge, 10);
+    }
+
+    #[test]
+    fn one_that_could_have_no_lane_looks_for_nobody() {
+        let mut brief = known();
+        assert_eq!((1..u64::from(PROBE_EVERY)).filter(|now| brief.leaves(*now)).count(), 63);
+        assert!((0..3).all(|_| !brief.leaves(64)));
+        brief.looked();
+        assert!(brief.leaves(64));
     }
 
     #[test]

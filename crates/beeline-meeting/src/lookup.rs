@@ -44,7 +44,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub use tickets::{abandoned, begin, ended};
 
-pub use afar::{Afar, afar, elsewhere, note_unmet, source_for};
+pub use afar::{Afar, afar, elsewhere, left_to_tcp, looked_again, note_unmet, source_for};
 
 const NETLINK_ROUTE: i32 = 0;
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -112,6 +112,8 @@ struct Entry {
     unmet: Option<(Reason, u64)>,
     /// How connections over the bridge or the agent have been used.
     brief: Brief,
+    /// Why those that are left to TCP are, by the way that the last of the others took.
+    left_as: Reason,
     /// How those over lanes and over TCP do, and by which number tickets name the destination.
     paths: Paths,
     number: u32,
@@ -187,6 +189,7 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         refused: None,
         unmet: None,
         brief: Brief::default(),
+        left_as: Reason::BridgeShortLived,
         paths: Paths::NEW,
         number: NUMBER.fetch_add(1, Relaxed).max(1),
         asked: 0,
@@ -217,9 +220,12 @@ pub(super) fn local(destination: SocketAddr) -> Result<Local, Reason> {
     }
 }
 
-/// Notes how a connection over the bridge was used.
-pub fn note_life(destination: SocketAddr, life: Life) {
-    change(destination, |entry| entry.brief.ended(life, kernel::now_ns()));
+/// Notes how a connection over the bridge or the agent was used; and why the next ones are left to TCP, if they are.
+pub fn note_life(destination: SocketAddr, life: Life, left_as: Reason) {
+    change(destination, |entry| {
+        entry.left_as = left_as;
+        entry.brief.ended(life, kernel::now_ns());
+    });
 }
 
 /// Notes that the bridge takes no connection to a destination.
@@ -241,7 +247,13 @@ fn place(destination: SocketAddr) -> Result<Place, Reason> {
         }
     }
     let place = ask_route(destination)?;
-    change(destination, |entry| (entry.place, entry.routed_ns) = (place, now));
+    change(destination, |entry| {
+        (entry.place, entry.routed_ns) = (place, now);
+        if matches!(place, Place::Here(_)) {
+            // What was known was of a place that had this address before.
+            entry.brief = Brief::default();
+        }
+    });
     Ok(place)
 }
 
@@ -458,40 +470,4 @@ fn port_id_of(name: &kernel::SockAddr) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::TcpListener;
-    use std::os::fd::AsRawFd;
-
-    #[test]
-    fn a_listener_is_found_by_its_cookie_and_forgotten_when_it_is_gone() {
-        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        let destination = tcp.local_addr().unwrap();
-        let source = SocketAddr::new(local(destination).unwrap().source, 2000);
-        let cookie: u64 = kernel::getsockopt(tcp.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE).unwrap();
-        let found = listener_now(destination, source).unwrap();
-        assert_eq!((found.cookie, found.uid), (cookie, crate::trust::euid()));
-        assert_eq!(listener(destination, source).unwrap().cookie, cookie);
-        drop(tcp);
-        forget();
-        assert_eq!(listener(destination, source), Err(Reason::NoListener));
-    }
-
-    #[test]
-    fn a_destination_that_is_in_use_is_not_forgotten_for_others() {
-        let used = "127.0.0.77:7".parse().unwrap();
-        note_in_vain(used);
-        for port in 1..=3 * ENTRIES as u16 {
-            assert!(was_in_vain(used), "after {port}");
-            note_in_vain(SocketAddr::new([127, 0, 0, 78].into(), port));
-        }
-    }
-
-    #[test]
-    fn other_hosts_are_not_local() {
-        assert_eq!(local("127.9.8.7:1".parse().unwrap()), Ok(Local { source: "127.0.0.1".parse().unwrap() }));
-        assert!(is_local("::1".parse().unwrap()));
-        assert!(!is_local("192.0.2.1".parse().unwrap()));
-        assert!(!is_local("255.255.255.255".parse().unwrap()));
-    }
-}
+mod tests;

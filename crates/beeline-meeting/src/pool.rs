@@ -17,7 +17,8 @@
 //!    anyway.
 //! 3. Before a `fork` all idle lanes are unmapped, so that the child has none of them. The same holds for idle sides.
 //!    What becomes idle while the fork is made, parent and child unmap after it. Lanes in use keep their memfds, which
-//!    the child needs to hand them on.
+//!    the child needs to hand them on. A side that is being made for a connection while the process forks is not used
+//!    again if there comes to be none ([`Side::put_back`]); nor is its lane.
 //! 4. The memfd travels with every hello. The server recognises a lane that it still has mapped by the
 //!    memfd's identity and maps any other, so that neither end depends on what the other has kept.
 //!
@@ -71,6 +72,8 @@ pub struct PooledLane {
     forks: AtomicU32,
     /// 1 when the lane may be used again, as far as this end is concerned.
     reusable: AtomicU32,
+    /// 1 when the lane serves one connection only. Its side may be used again all the same.
+    spent: AtomicU32,
     /// Client: 1 when a server has had the lane.
     served: AtomicU32,
     /// 1 when a ring of the lane may have been filled beyond [`SMALL_BYTES`], and keeps that memory.
@@ -226,6 +229,11 @@ impl PooledLane {
         self.reusable.store(0, Relaxed);
     }
 
+    /// The lane serves this connection only, with a peer of whom nothing else is known.
+    pub fn spend(&self) {
+        self.spent.store(1, Relaxed);
+    }
+
     /// No process but this one has the lane mapped on this end.
     fn is_private(&self) -> bool {
         self.forks.load(Relaxed) == crate::forks()
@@ -242,6 +250,7 @@ impl PooledLane {
         self.ring_bytes.store(memory.ring_bytes(), Relaxed);
         self.forks.store(crate::forks(), Relaxed);
         self.reusable.store(1, Relaxed);
+        self.spent.store(0, Relaxed);
         self.served.store(0, Relaxed);
         self.large.store(0, Relaxed);
         self.memfd.store(0, Relaxed);
@@ -313,7 +322,7 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
     if let Some(holder) = lane.holder.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
         hidden::close_hidden(holder);
     }
-    let keep = alone && lane.is_private() && lane.reusable.load(Relaxed) == 1;
+    let keep = alone && lane.is_ours_alone() && lane.spent.load(Relaxed) == 0;
     let surplus = match end {
         End::Client => {
             let _guard = LOCK.lock();

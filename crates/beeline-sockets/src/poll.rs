@@ -163,7 +163,16 @@ fn sleep_until_ready(
         };
         match held.while_asleep(|| poller.while_asleep(sleep)) {
             None => {}
-            Some(Woken::Ready(_)) => heard(fds, shadow, held, &patience),
+            Some(Woken::Ready(_)) => {
+                heard(fds, shadow, held, &patience);
+                if is_all_told(fds, shadow, held) {
+                    merge(fds, shadow);
+                    match count_ready(fds) {
+                        0 => {}
+                        ready => return Outcome::Done(ready),
+                    }
+                }
+            }
             Some(Woken::TimedOut) if !patience.is_over() => {}
             Some(Woken::TimedOut) => {
                 heard_nothing(fds, &patience);
@@ -177,6 +186,25 @@ fn sleep_until_ready(
             Some(Woken::Failed(errno)) => return Outcome::Fail(errno),
         }
     }
+}
+
+/// Whether what ended a sleep tells all that there is to tell: only the kernel has something to say of the entries, and of whose
+/// further descriptors its answers are has not changed meanwhile.
+fn is_all_told(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>) -> bool {
+    let mut listeners = 0;
+    fds.iter().zip(shadow).enumerate().all(|(index, (entry, place))| {
+        // What was a lane when the question was laid out, if only for that moment, was not asked about for what it is now.
+        let is_asked = place.fd == entry.fd && place.events == entry.events;
+        is_asked
+            && match table::get(entry.fd) {
+                Some(desc) if desc.kind() == Kind::Listener => {
+                    listeners += 1;
+                    listeners == 1 && held.holds(index, desc)
+                }
+                Some(desc) => desc.kind() == Kind::Tcp && held.holds_none(index),
+                None => held.holds_none(index),
+            }
+    })
 }
 
 /// How long a call sleeps at most where sends of other processes may complete, of which no anchor tells.

@@ -65,6 +65,8 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     // For all threads, which inherit it.
     mask.thread_block().context("cannot block signals")?;
     raise_limit();
+    // For all threads, too.
+    agent::take_precedence();
     // Before anybody can ask.
     let prover = Prover::new().inspect_err(|error| {
         log::line(format_args!(

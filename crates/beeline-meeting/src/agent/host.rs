@@ -6,6 +6,7 @@ mod proof;
 
 use std::os::fd::AsRawFd;
 
+use beeline_shm::sys::call;
 use beeline_wire::DoorName;
 
 pub use self::proof::{End, Pair, Prover};
@@ -18,6 +19,24 @@ use crate::kernel::{self, SockAddr};
 const SO_COOKIE: i32 = 57;
 const SO_PEERPIDFD: i32 = 77;
 
+/// Lets this thread, and those that it makes from now on, have a CPU before those that compute (setpriority(2)): whoever asks the
+/// agent waits for it. Without the power to do that nothing changes; nor if whoever has started the agent gave it another priority than
+/// programs have.
+pub fn take_precedence() {
+    const NICE: isize = -10;
+    if precedence() == Ok(0) {
+        // SAFETY: plain numbers.
+        let _ = unsafe { call(libc::SYS_setpriority, [libc::PRIO_PROCESS as usize, 0, NICE.cast_unsigned(), 0, 0, 0]) };
+    }
+}
+
+/// The nice value of this thread.
+fn precedence() -> Result<isize, Errno> {
+    // SAFETY: plain numbers. The kernel says 20 less that value, which is never negative.
+    unsafe { call(libc::SYS_getpriority, [libc::PRIO_PROCESS as usize, 0, 0, 0, 0, 0]) }
+        .map(|said| 20 - said.cast_signed())
+}
+
 /// A connected pair of `AF_UNIX` sockets: the client's end of a lane, and the server's. The client's takes no descriptors.
 /// Either is known for an anchor by the server's name, in whichever program it comes to be: that of a door whose listener
 /// there is not, since no two sockets of a host have one cookie.
@@ -29,7 +48,7 @@ pub fn pair() -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd), Errno> {
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let args = [libc::AF_UNIX as usize, kind as usize, 0, ends.as_mut_ptr() as usize, 0, 0];
     // SAFETY: a live place for two descriptors.
-    unsafe { beeline_shm::sys::call(libc::SYS_socketpair, args) }?;
+    unsafe { call(libc::SYS_socketpair, args) }?;
     let [client, server] = ends.map(own);
     let cookie: u64 = kernel::getsockopt(server.as_raw_fd(), libc::SOL_SOCKET, SO_COOKIE)?;
     let name = SockAddr::abstract_unix(DoorName::encode(cookie).as_bytes()).ok_or(Errno(libc::EINVAL))?;
@@ -64,8 +83,7 @@ pub fn taken_from(carrier: i32, number: u32) -> Result<i32, Errno> {
     let maker: libc::ucred = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
     let process = own(kernel::getsockopt(carrier, libc::SOL_SOCKET, SO_PEERPIDFD)?);
     // SAFETY: plain numbers.
-    let taken =
-        unsafe { beeline_shm::sys::call(PIDFD_GETFD, [process.as_raw_fd() as usize, number as usize, 0, 0, 0, 0]) }?;
+    let taken = unsafe { call(PIDFD_GETFD, [process.as_raw_fd() as usize, number as usize, 0, 0, 0, 0]) }?;
     // In this order: what it has taken on since, it has not had when the descriptor was taken.
     match process::is_wholly_of(process.as_raw_fd(), maker.pid, maker.uid) {
         Ok(true) => Ok(taken as i32),
@@ -89,7 +107,7 @@ pub fn namespace_of(socket: i32) -> Result<std::os::fd::OwnedFd, Errno> {
     use std::os::fd::FromRawFd;
     const SIOCGSKNS: usize = 0x894c;
     // SAFETY: a request without an argument.
-    let fd = unsafe { beeline_shm::sys::call(libc::SYS_ioctl, [socket as usize, SIOCGSKNS, 0, 0, 0, 0]) }?;
+    let fd = unsafe { call(libc::SYS_ioctl, [socket as usize, SIOCGSKNS, 0, 0, 0, 0]) }?;
     // SAFETY: made just now, and nobody else's.
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd as i32) })
 }
@@ -106,4 +124,32 @@ pub fn own(fd: i32) -> std::os::fd::OwnedFd {
 pub fn borrowed<R>(fd: i32, f: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> R) -> R {
     // SAFETY: open for as long as the call lasts, by the caller's word; numbers below zero are not given out.
     f(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_priority_that_somebody_has_chosen_is_kept() {
+        // Threads of their own, as a lower priority may be for good.
+        let told = std::thread::spawn(|| {
+            let before = precedence().unwrap();
+            let lower = (before + 1).clamp(1, 19);
+            let args = [libc::PRIO_PROCESS as usize, 0, lower.cast_unsigned(), 0, 0, 0];
+            // SAFETY: plain numbers.
+            unsafe { call(libc::SYS_setpriority, args) }.unwrap();
+            take_precedence();
+            (lower, precedence().unwrap())
+        });
+        let (lower, kept) = told.join().unwrap();
+        assert_eq!(kept, lower);
+        let told = std::thread::spawn(|| {
+            let before = precedence().unwrap();
+            take_precedence();
+            (before, precedence().unwrap())
+        });
+        let (before, after) = told.join().unwrap();
+        assert!(after == before || before == 0 && after == -10, "{before} {after}");
+    }
 }

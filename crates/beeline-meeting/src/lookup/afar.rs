@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use beeline_stats::Reason;
 
-use super::{Place, REFUSED_NS, change, place, recall};
+use super::{Place, REFUSED_NS, change, place, recall, remembered};
 use crate::kernel;
 
 /// The address from which a destination on another host is reached.
@@ -14,7 +14,6 @@ use crate::kernel;
 pub fn elsewhere(destination: SocketAddr) -> Result<IpAddr, Reason> {
     may_be_bridged(destination)?;
     match place(destination)? {
-        Place::Elsewhere(Some(_)) if is_left(destination) => Err(Reason::BridgeShortLived),
         Place::Elsewhere(Some(source)) => Ok(source),
         Place::Here(_) | Place::Elsewhere(None) => Err(Reason::NotLocal),
     }
@@ -31,14 +30,25 @@ fn may_be_bridged(destination: SocketAddr) -> Result<(), Reason> {
     }
 }
 
-/// Whether a connection is left to TCP because those before it were short-lived. To be asked once for each connection, of
-/// which it counts so many.
-fn is_left(destination: SocketAddr) -> bool {
-    let mut left = false;
-    if recall(destination).is_some_and(|entry| entry.brief.is_known()) {
-        change(destination, |entry| left = entry.brief.leaves(kernel::now_ns()));
-    }
-    left
+/// Whether a connection to a place on another host, or in another network namespace, is left to TCP because those before it were
+/// short-lived; the reason, after the way that the last of those took. To be asked once for each connection, of which it counts so
+/// many, and before anything else: such a connection shall cost nothing.
+pub fn left_to_tcp(destination: SocketAddr) -> Option<Reason> {
+    remembered(|entries| {
+        let known = entries.iter_mut().flatten().find(|entry| entry.destination == destination);
+        known
+            .filter(|entry| entry.brief.is_known())
+            .and_then(|entry| entry.brief.leaves(kernel::now_ns()).then_some(entry.left_as))
+    })
+}
+
+/// A connection that was not left looks for a way to a place.
+pub fn looked_again(destination: SocketAddr) {
+    remembered(|entries| {
+        if let Some(known) = entries.iter_mut().flatten().find(|entry| entry.destination == destination) {
+            known.brief.looked();
+        }
+    });
 }
 
 /// Which ways to a destination are open, and why the others are not.
@@ -49,12 +59,8 @@ pub struct Afar {
     pub bridged: Result<(), Reason>,
 }
 
-/// Which ways to a destination are open. To be asked once for each connection: those to places where they are short-lived
-/// are counted.
+/// Which ways to a destination are open, where connections are not left to TCP ([`left_to_tcp`]).
 pub fn afar(destination: SocketAddr) -> Afar {
-    if is_left(destination) {
-        return Afar { met: Err(Reason::AgentShortLived), bridged: Err(Reason::BridgeShortLived) };
-    }
     Afar { met: may_be_met(destination), bridged: may_be_bridged(destination) }
 }
 
@@ -95,13 +101,33 @@ mod tests {
     fn one_connection_in_sixty_four_tries_a_place_of_short_lives_again() {
         let there = "192.0.2.1:80".parse().unwrap();
         for _ in 0..8 {
-            assert!(afar(there).met.is_ok());
-            note_life(there, Life { sends: 1, bytes: 2 });
+            assert_eq!(left_to_tcp(there), None);
+            note_life(there, Life { sends: 1, bytes: 2 }, Reason::AgentShortLived);
         }
-        let ways: Vec<Afar> = (0..128).map(|_| afar(there)).collect();
-        assert_eq!(ways.iter().filter(|way| way.met.is_ok() && way.bridged.is_ok()).count(), 2);
+        let mut tried = 0;
+        for _ in 0..128 {
+            match left_to_tcp(there) {
+                Some(reason) => assert_eq!(reason, Reason::AgentShortLived),
+                None => {
+                    looked_again(there);
+                    tried += 1;
+                }
+            }
+        }
+        assert_eq!(tried, 2);
         note_unmet(there, Reason::AgentRefused);
-        let way = (0..64).map(|_| afar(there)).find(|way| way.bridged.is_ok());
-        assert_eq!(way.map(|way| way.met), Some(Err(Reason::AgentRefused)));
+        let Afar { met, bridged } = afar(there);
+        assert_eq!((met, bridged), (Err(Reason::AgentRefused), Ok(())));
+    }
+
+    #[test]
+    fn a_place_that_comes_to_be_in_this_namespace_is_not_left() {
+        let there = "127.0.0.3:80".parse().unwrap();
+        for _ in 0..8 {
+            note_life(there, Life { sends: 1, bytes: 2 }, Reason::BridgeShortLived);
+        }
+        assert_eq!(left_to_tcp(there), Some(Reason::BridgeShortLived));
+        // One of those that are not left looks where it is.
+        assert!(matches!(place(there), Ok(Place::Here(_))) && left_to_tcp(there).is_none());
     }
 }

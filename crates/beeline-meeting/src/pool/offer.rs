@@ -17,24 +17,40 @@ use crate::{hidden, stats};
 pub struct Offer {
     pub lane: &'static PooledLane,
     pub memfd: i32,
+    /// Whether the memfd was hidden before it was sent.
+    aside: bool,
 }
 
 impl Offer {
+    /// Takes the memfd out of the program's way, and of a child that is forked, where it is not sent at once.
+    #[must_use]
+    pub fn step_aside(self) -> Offer {
+        let Offer { lane, memfd, aside } = self;
+        if lane.memfd.load(Relaxed) != 0 {
+            return Offer { lane, memfd, aside };
+        }
+        let memfd = hidden::hide(memfd);
+        lane.memfd.store(memfd.saturating_add(1), Relaxed);
+        Offer { lane, memfd, aside: true }
+    }
+
     /// The hello was sent: the memfd is kept for the next one, or closed. Returns the lane.
     pub fn sent(self) -> &'static PooledLane {
-        let Offer { lane, memfd } = self;
+        let Offer { lane, memfd, aside } = self;
         let kept = lane.memfd.load(Relaxed) != 0;
         let used = lane.served.swap(1, Relaxed) != 0;
         stats::count(if used { Counter::LanesReused } else { Counter::LanesCreated }, 1);
         if !kept {
             lane.keep_memfd(memfd);
+        } else if aside && !hidden::keep_hidden(memfd) {
+            lane.memfd.store(0, Relaxed);
         }
         lane
     }
 
-    /// The hello was not sent: the lane is there for the next connection.
+    /// The hello was not sent: the lane is there for the next connection, if there are numbers to spare for its memfd.
     pub fn withdraw(self) {
-        let Offer { lane, memfd } = self;
+        let Offer { lane, memfd, .. } = self;
         if lane.memfd.load(Relaxed) == 0 {
             lane.memfd.store(hidden::hide(memfd).saturating_add(1), Relaxed);
         }
@@ -44,7 +60,7 @@ impl Offer {
                 // As its last server left it.
                 lane.memory().set_flags(End::Server, flags::RELEASED);
                 keep_idle(&CLIENT, lane, lane.is_private())
-            } else if SPARE.count.load(Relaxed) == 0 && lane.is_private() {
+            } else if SPARE.count.load(Relaxed) == 0 && lane.is_private() && hidden::may_keep() {
                 SPARE.push(lane);
                 None
             } else {
@@ -74,7 +90,7 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
     if let Some(lane) = used {
         lane.memory().reset();
         lane.cookie.store(cookie, Relaxed);
-        return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1) });
+        return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1), aside: false });
     }
     let (memory, memfd) = fresh()?;
     let Some(lane) = LANES.take() else {
@@ -83,7 +99,7 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
     };
     lane.fill(memory, memfd::identify(memfd).map(|(id, _)| id).unwrap_or_default());
     lane.cookie.store(cookie, Relaxed);
-    Ok(Offer { lane, memfd })
+    Ok(Offer { lane, memfd, aside: false })
 }
 
 /// Makes the memory of a new lane, if the process's limits allow one.

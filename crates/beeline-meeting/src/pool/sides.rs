@@ -5,6 +5,7 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
+use beeline_guest::changing;
 use beeline_shm::{Errno, SideMemory};
 use beeline_stats::tunables::option;
 
@@ -64,6 +65,14 @@ impl Side {
         }
         // SAFETY: the caller gives up the last use.
         unsafe { page.unmap() };
+    }
+
+    /// No connection came to have the side, which this process made when it had forked `born` times: who was forked since then
+    /// has it, too.
+    pub fn put_back(self, born: u32) {
+        // No fork comes between the look and the list.
+        let _changing = changing::changing();
+        self.retire(born == crate::forks());
     }
 }
 

@@ -79,6 +79,36 @@ fn a_lane_whose_connections_spin_in_vain_begins_without_a_spin_until_one_has_pai
 }
 
 #[test]
+fn a_side_that_was_made_before_a_fork_is_not_used_again() {
+    let _turn = ONE_AT_A_TIME.lock();
+    for forked in [false, true] {
+        purge();
+        let (born, side) = (crate::forks(), side().unwrap());
+        if forked {
+            beeline_guest::process::count_fork();
+        }
+        side.put_back(born);
+        assert_eq!(sides::COUNT.load(Relaxed), u32::from(!forked));
+    }
+}
+
+#[test]
+fn a_lane_that_nobody_has_seen_keeps_no_descriptor_that_the_program_may_want() {
+    let _turn = ONE_AT_A_TIME.lock();
+    purge();
+    for (short, kept) in [(true, 0), (false, 1)] {
+        if short {
+            hidden::note_short();
+        } else {
+            std::thread::sleep(std::time::Duration::from_millis(1_100));
+        }
+        client_lane(10).unwrap().step_aside().withdraw();
+        assert_eq!(SPARE.count.load(Relaxed), kept);
+    }
+    purge();
+}
+
+#[test]
 fn sides_are_zeroed_for_their_next_use() {
     let _turn = ONE_AT_A_TIME.lock();
     let first = side().unwrap();

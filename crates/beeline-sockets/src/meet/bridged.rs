@@ -12,13 +12,14 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{End, offer};
 use beeline_stats::{Counter, Reason};
-use beeline_wire::{Verdict, bridge};
+use beeline_wire::{ConnName, Held, Verdict, bridge};
 
 use super::client;
 use super::connecting::Connecting;
 use super::pool::{self, PooledLane};
 use super::route::{OwnedAnchor, Reserved, Route, reserve_name};
 use super::{greeting, lookup, trust};
+use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::state;
 use crate::wait::{self, Woken};
@@ -45,43 +46,68 @@ pub(super) fn attempt(ours: Connecting, route: &Route, nonblocking: bool) -> Res
         return Err(Reason::DescriptorsShort);
     }
     enter(&anchor, route)?;
-    let side = pool::side().map_err(limits::memory_reason)?;
-    side.state.mark(state::BRIDGED);
-    let lane = client::prepare(side.state, desc, &name, BRIDGE_COOKIE, nonblocking).and_then(|offer| {
-        // The bridge takes the network port that is nearest to it.
-        offer.lane.memory().cpu(End::Client).store(kernel::cpu().wrapping_add(1), Relaxed);
-        greeting::say_hello(&anchor, offer, held)
-    });
-    let lane = match lane {
-        Ok(lane) => lane,
-        Err(reason) => {
-            side.retire(true);
-            return Err(reason);
-        }
-    };
-    let verdict = await_verdict(&anchor, lane, if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS });
+    let offered = say_hello(desc, &anchor, (&name, held), nonblocking)?;
+    let verdict = await_verdict(&anchor, offered.lane, if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS });
     if let Err(reason) = verdict {
         // Room may come at any time: see `retry`.
         if reason != Reason::BridgeFull {
             lookup::note_refused(route.destination, reason);
         }
-        return give_up(&anchor, lane, side, reason);
+        return give_up(&anchor, offered, reason);
     }
     let _changing = changing::changing();
     // Its number is closed before the change ends: no fork that waits for that copies it.
     let anchor = anchor;
     if !ours.still() || !process::accelerates() {
-        return give_up(&anchor, lane, side, process::stopped().unwrap_or(Reason::Internal));
+        return give_up(&anchor, offered, process::stopped().unwrap_or(Reason::Internal));
     }
     if desc.born.load(Relaxed) != crate::forks() {
-        return give_up(&anchor, lane, side, Reason::SharedBeforeConnect);
+        return give_up(&anchor, offered, Reason::SharedBeforeConnect);
     }
+    if let Err(reason) = client::catch_up(desc, offered.side.state) {
+        return give_up(&anchor, offered, reason);
+    }
+    let Offered { lane, side, .. } = offered;
     if route.explicit {
         client::hold(fd, lane);
     }
     client::install(fd, desc, &anchor, lane, side, nonblocking, None)?;
     stats::count(Counter::ConnectionsBridgedClient, 1);
     Ok(())
+}
+
+/// A lane that the bridge was offered.
+struct Offered {
+    lane: &'static PooledLane,
+    side: pool::Side,
+    /// The forks of this process when both were made.
+    born: u32,
+}
+
+/// Offers the bridge a lane.
+fn say_hello(
+    desc: &Desc,
+    anchor: &OwnedAnchor,
+    (name, held): (&ConnName, Option<Held>),
+    nonblocking: bool,
+) -> Result<Offered, Reason> {
+    // No fork comes between side and lane.
+    let _changing = changing::changing();
+    let born = crate::forks();
+    let side = pool::side().map_err(limits::memory_reason)?;
+    side.state.mark(state::BRIDGED);
+    let lane = client::prepare(side.state, desc, name, BRIDGE_COOKIE, nonblocking).and_then(|offer| {
+        // The bridge takes the network port that is nearest to it.
+        offer.lane.memory().cpu(End::Client).store(kernel::cpu().wrapping_add(1), Relaxed);
+        greeting::say_hello(anchor, offer, held)
+    });
+    match lane {
+        Ok(lane) => Ok(Offered { lane, side, born }),
+        Err(reason) => {
+            side.put_back(born);
+            Err(reason)
+        }
+    }
 }
 
 /// Connects to the bridge's door, and proves that it is a bridge's.
@@ -143,10 +169,10 @@ fn reason_of(byte: u8) -> Result<(), Reason> {
 }
 
 /// Leaves the connection to TCP. The bridge may have the lane still in use.
-fn give_up(anchor: &OwnedAnchor, lane: &'static PooledLane, side: pool::Side, reason: Reason) -> Result<(), Reason> {
+fn give_up(anchor: &OwnedAnchor, Offered { lane, side, born }: Offered, reason: Reason) -> Result<(), Reason> {
     let _ = kernel::shutdown(anchor.0, libc::SHUT_RDWR);
     lane.spoil();
     pool::retire(lane, End::Client, false);
-    side.retire(true);
+    side.put_back(born);
     Err(reason)
 }

@@ -7,6 +7,7 @@ use beeline_lane::{BEGIN_ARMED, End};
 use beeline_stats::Reason;
 use beeline_wire::ConnName;
 
+use super::door;
 use super::pool::{self, Offer, PooledLane};
 use super::route::OwnedAnchor;
 use crate::desc::Desc;
@@ -29,6 +30,19 @@ pub(super) fn prepare(
         memory.read_wake(end).store(BEGIN_ARMED, Relaxed);
     }
     Ok(offer)
+}
+
+/// Hands over what other threads have set on the socket since [`prepare`], where something was waited for. The caller holds
+/// `changing::changing`, and installs next.
+///
+/// # Errors
+/// What keeps the socket on TCP since then.
+pub(super) fn catch_up(desc: &Desc, side: &SideState) -> Result<(), Reason> {
+    if let Some(reason) = door::blocked_by(desc) {
+        return Err(reason);
+    }
+    super::lane::carry_draft(&desc.draft, side);
+    Ok(())
 }
 
 /// Puts the anchor in the TCP socket's place. `peer_pid` is the process at its other end, where that is known.
@@ -91,5 +105,28 @@ pub(super) fn hold(fd: i32, lane: &PooledLane) {
     });
     if let Some(twin) = twin {
         lane.hold(twin);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connecting::BUSY;
+    use super::*;
+    use crate::desc::{DESCS, Kind};
+    use crate::options;
+
+    #[test]
+    fn what_is_set_while_another_thread_connects_reaches_the_lane_or_keeps_the_socket_on_tcp() {
+        let desc = DESCS.take().unwrap();
+        desc.begin(Kind::Tcp, -1, libc::AF_INET as u32, crate::forks());
+        desc.draft.blocked_by.store(BUSY, Relaxed);
+        let side = pool::side().unwrap();
+        desc.draft.rcv_timeout_ns.store(7, Relaxed);
+        assert_eq!(catch_up(desc, side.state), Ok(()));
+        assert_eq!(side.state.rcv_timeout_ns.load(Relaxed), 7);
+        options::block(desc, Reason::AsyncIo);
+        options::block(desc, Reason::StdioDescriptor);
+        assert_eq!(catch_up(desc, side.state), Err(Reason::AsyncIo), "the first");
+        side.retire(false);
     }
 }

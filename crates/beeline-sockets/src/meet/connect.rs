@@ -16,6 +16,7 @@ use beeline_guest::may_begin;
 use beeline_stats::tunables::rules::Path;
 use beeline_stats::tunables::{Policy, option};
 use beeline_stats::{Counter, Reason, Role};
+use beeline_wire::Endpoint;
 
 use super::agent::{self, Made, Unmet};
 use super::client;
@@ -23,7 +24,7 @@ use super::connecting::{Claim, Connecting, claim, leave_to_kernel};
 use super::lookup::{self, Afar, Target};
 use super::pool::{self};
 use super::route::{Reserved, Route, Way, reserve_name};
-use super::{bridged, greeting, ports, retry, trust};
+use super::{bridged, door, greeting, ports, retry, trust};
 use crate::close::changing_of;
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
@@ -71,6 +72,11 @@ pub(crate) unsafe fn connect(
     let rule = process::rules().of(Role::Client, destination);
     if !may_begin() || rule.is_some_and(|rule| rule.path() == Path::Tcp) {
         return settle(desc, Reason::Disabled);
+    }
+    if !crate::live(option::bridge_short_lived)
+        && let Some(reason) = lookup::left_to_tcp(Endpoint::new(destination).address())
+    {
+        return settle(desc, reason);
     }
     let always =
         rule.and_then(|rule| option::short_lived_lanes.read_word(rule.word(option::short_lived_lanes.index())));
@@ -191,13 +197,8 @@ fn suits(desc: &Desc, destination: &SocketAddr) -> bool {
     is_v4 == destination.is_ipv4() && destination.port() != 0
 }
 
-/// Connects over a lane. Returns whether the socket is non-blocking.
-fn attempt(
-    ours: Connecting,
-    destination: SocketAddr,
-    ticket: Ticket,
-    allow_lanes: fn() -> bool,
-) -> Result<Made, Reason> {
+/// Whether a socket that could have a lane is non-blocking.
+fn is_nonblocking(ours: Connecting, allow_lanes: fn() -> bool) -> Result<bool, Reason> {
     let Connecting { fd, desc, .. } = ours;
     if crate::config().policy == Policy::Strict {
         return Err(Reason::PolicyStrict);
@@ -215,7 +216,20 @@ fn attempt(
     if !allow_lanes() {
         return Err(process::stopped().unwrap_or(Reason::Internal));
     }
-    let nonblocking = mode & libc::O_NONBLOCK != 0;
+    Ok(mode & libc::O_NONBLOCK != 0)
+}
+
+/// Connects over a lane. Returns whether the socket is non-blocking.
+fn attempt(
+    ours: Connecting,
+    destination: SocketAddr,
+    ticket: Ticket,
+    allow_lanes: fn() -> bool,
+) -> Result<Made, Reason> {
+    let Connecting { fd, desc, .. } = ours;
+    let nonblocking = is_nonblocking(ours, allow_lanes)?;
+    // One that could have no lane anyway has not looked for the others.
+    lookup::looked_again(Endpoint::new(destination).address());
     let route = Route::find(fd, desc.family.load(Relaxed), destination)?;
     match route.way {
         Way::Here => {}
@@ -243,6 +257,9 @@ fn attempt(
     }
     if !table::may_be_put_under(fd, desc, anchor.0) {
         return Err(Reason::DescriptorsShort);
+    }
+    if let Some(reason) = door::blocked_by(desc) {
+        return Err(reason);
     }
     // Everything is at hand before the server learns of us: between connecting to its door and saying hello
     // there is as little as can be.

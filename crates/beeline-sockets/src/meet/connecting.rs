@@ -13,8 +13,8 @@ use super::door;
 use crate::desc::{Desc, Kind};
 use crate::{kernel, table};
 
-/// `draft.blocked_by` while a thread connects the socket.
-const BUSY: u16 = u16::MAX;
+/// `draft.blocked_by` while a thread connects the socket, and nothing keeps it on TCP: another thread may put a reason there.
+pub(crate) const BUSY: u16 = u16::MAX;
 /// `draft.blocked_by` once the kernel has been asked to connect.
 const SETTLED: u16 = Reason::ConnectPending as u16 + 1;
 
@@ -37,7 +37,8 @@ impl Connecting {
     /// Whether the number still leads to the socket, which is to be connected yet. A hint unless the caller holds
     /// `changing::changing` or [`crate::close::changing_of`].
     pub(super) fn still(&self) -> bool {
-        self.is_there() && self.desc.kind() == Kind::Tcp && self.desc.draft.blocked_by.load(Relaxed) == BUSY
+        let is_claimed = !matches!(self.desc.draft.blocked_by.load(Relaxed), 0 | SETTLED);
+        self.is_there() && self.desc.kind() == Kind::Tcp && is_claimed
     }
 
     /// Whether the number still leads to the socket.

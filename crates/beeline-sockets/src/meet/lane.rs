@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use beeline_lane::{Bells, End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
 use beeline_shm::sys;
+use beeline_stats::Reason;
 use beeline_stats::tunables::option;
 use beeline_wire::Endpoint;
 
@@ -250,7 +251,8 @@ fn note_end(desc: &Desc, whole: bool) {
         None => {}
     }
     if whole && comes_from_afar && !crate::live(option::bridge_short_lived) {
-        lookup::note_life(Endpoint::new(side.remote.get()).address(), life);
+        let left_as = if side.is(state::MET) { Reason::AgentShortLived } else { Reason::BridgeShortLived };
+        lookup::note_life(Endpoint::new(side.remote.get()).address(), life, left_as);
     }
 }
 

@@ -89,6 +89,11 @@ impl<'a> Held<'a> {
         self.places.get(index).is_some_and(|place| place.get().is_some_and(|held| core::ptr::eq(held, desc)))
     }
 
+    /// Whether the entry at `index` was about nothing of ours when the sleep began.
+    pub(super) fn holds_none(&self, index: usize) -> bool {
+        self.places.get(index).is_some_and(|place| place.get().is_none())
+    }
+
     /// Whether arrivals end the sleep of who waits for urgent bytes alone, as the entry at `index` does.
     pub(super) fn hears_arrivals(&self, index: usize) -> bool {
         self.arrivals.get() >= 0 && self.places.get(index).is_some_and(|place| place.get().is_some_and(Desc::is_lane))

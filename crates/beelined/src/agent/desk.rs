@@ -9,7 +9,8 @@
 //! 4. An offer is given once, to who holds the other end of that connection, by the kernel's word.
 //! 5. Everybody has a share of the agent's time: so many messages in a second ([`Desk::may_speak`]), so many announcements, and so
 //!    many probes, since all servers of the host ask for those. And who proves connections for which there is no offer is not
-//!    heard any more for the rest of a second ([`Desk::may_ask`]): nobody finds an offer by trying.
+//!    heard any more for the rest of a second ([`Desk::may_ask`]): nobody finds an offer by trying. Nor is a client heard that
+//!    has no offer to confirm, or that shows too often what proves nothing ([`Desk::may_confirm`]): a proof costs more than a message.
 //!
 //! `C` is a carrier, `D` the server's end of a lane. Both are closed with care by whoever drops them last.
 
@@ -38,6 +39,8 @@ const ANNOUNCED: Limits = Limits { all: 1024, of_user: 256, of_holder: 64 };
 const PROBES: Limits = Limits { all: 16, of_user: 8, of_holder: 4 };
 /// Connections that a server may ask about, and that have no offer, in a second.
 const MISSED: Limits = Limits { all: 4096, of_user: 2048, of_holder: 1024 };
+/// Connections that a client may show for an offer, and that are none by the kernel's word, in a second.
+const UNPROVED: Limits = MISSED;
 /// Servers that a client may let wait in vain, in a minute.
 const VAIN_MAX: Limits = Limits { all: usize::MAX, of_user: 64, of_holder: 16 };
 
@@ -118,6 +121,7 @@ pub struct Desk<C, D> {
     announced: Lately,
     probes: Lately,
     missed: Lately,
+    unproved: Lately,
     vain: Lately,
 }
 
@@ -139,6 +143,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             announced: Lately::new(second, ANNOUNCED, now),
             probes: Lately::new(second, PROBES, now),
             missed: Lately::new(second, MISSED, now),
+            unproved: Lately::new(second, UNPROVED, now),
             vain: Lately::new(Duration::from_secs(60), VAIN_MAX, now),
         }
     }
@@ -196,6 +201,16 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     /// Whether a server may ask about a connection: so many that have no offer are proved for it in a second.
     pub fn may_ask(&mut self, holder: Holder, now: Instant) -> bool {
         self.missed.counts(now).has_room(holder)
+    }
+
+    /// Whether it is worth a proof that a client says that it is connected: it must have an offer, which is there still.
+    ///
+    /// # Errors
+    /// What it is told else; there is nothing more to hear from it.
+    pub fn may_confirm(&mut self, id: u64, now: Instant) -> Result<(), Answer> {
+        let entry = self.carriers.get(&id).filter(|entry| entry.offer.is_some_and(|id| self.offers.get(id).is_some()));
+        let holder = entry.ok_or(Answer::Refused)?.holder;
+        if self.unproved.counts(now).has_room(holder) { Ok(()) } else { Err(Answer::Full) }
     }
 
     /// A carrier, and whose it is.
@@ -297,6 +312,9 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         let Some((pair, left)) = pair.and_then(|pair| Some((pair, self.offers.confirm(offer, pair, groups, now)?)))
         else {
             // The lane is closed, and the client goes on over TCP.
+            if let Some(holder) = self.carriers.get(&id).map(|entry| entry.holder) {
+                self.unproved.take(holder, now);
+            }
             let mut says = self.forget(offer, now);
             says.extend(self.plainly(id, Answer::Unproved));
             return says;

@@ -27,8 +27,6 @@ use super::shares::Holder;
 use super::waiting::Asked;
 use crate::log::Seldom;
 
-/// Carriers accepted in one turn.
-const ACCEPTS_MAX: usize = 64;
 /// How long no carrier is accepted when there is no room for one.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -113,7 +111,7 @@ impl Serving {
         match event {
             Token::LISTENER => self.accept(now),
             Token::TIMER => self.time(now),
-            id if id >= Token::CARRIERS => self.hear(id, now),
+            id if id >= Token::CARRIERS => self.hear_again(id, now),
             id => self.desk().hung_up(u32::try_from(id - Token::LANES).unwrap_or(0), now),
         }
         self.set_timer(event == Token::TIMER);
@@ -160,38 +158,39 @@ impl Serving {
         };
     }
 
+    /// Takes one carrier, and what it has said already: it mostly has, and who waits for the answer is not kept waiting for another
+    /// event. The listener is watched again before, so whatever hangs over the message holds up no other carrier.
     fn accept(&self, now: Instant) {
-        for _ in 0..ACCEPTS_MAX {
-            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-            let fd = match accept4(self.listener.as_raw_fd(), flags) {
-                Ok(fd) => fd,
-                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
-                    // It would be told of the same carrier at once again, and again.
-                    std::thread::sleep(PAUSE);
-                    break;
-                }
-                Err(_) => break,
-            };
-            let Some(holder) = agent::holder_of(fd) else {
-                // Not a socket that anybody could have written to.
-                drop(self.care.of(fd, (0, 0)));
-                continue;
-            };
-            let socket = Arc::new(self.care.of(fd, holder));
-            if agent::name_senders(fd).is_err() {
-                continue;
-            }
-            let id = self.next_carrier.fetch_add(1, Relaxed);
-            if !self.desk().come(id, Arc::clone(&socket), holder, now) {
-                say(&socket, Answer::Full, Besides::default(), None);
-                continue;
-            }
-            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, id);
-            if agent::borrowed(fd, |fd: BorrowedFd<'_>| self.epoll.add(fd, event)).is_err() {
-                self.end(id);
-            }
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let came = accept4(self.listener.as_raw_fd(), flags);
+        if matches!(came, Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS)) {
+            // It would be told of the same carrier at once again, and again.
+            std::thread::sleep(PAUSE);
         }
         self.again(Token::LISTENER);
+        let Ok(fd) = came else { return };
+        let Some(holder) = agent::holder_of(fd) else {
+            // Not a socket that anybody could have written to.
+            return drop(self.care.of(fd, (0, 0)));
+        };
+        let socket = Arc::new(self.care.of(fd, holder));
+        if agent::name_senders(fd).is_err() {
+            return;
+        }
+        let id = self.next_carrier.fetch_add(1, Relaxed);
+        if !self.desk().come(id, Arc::clone(&socket), holder, now) {
+            return say(&socket, Answer::Full, Besides::default(), None);
+        }
+        if self.hear(id, &socket, holder, now) && !self.watch(id, fd, true) {
+            self.end(id);
+        }
+    }
+
+    /// A carrier's next message is wanted. `new`: for the first time.
+    fn watch(&self, id: u64, fd: i32, new: bool) -> bool {
+        let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, id);
+        let set = |fd: BorrowedFd<'_>| if new { self.epoll.add(fd, event) } else { self.epoll.modify(fd, &mut event) };
+        agent::borrowed(fd, set).is_ok()
     }
 
     fn end(&self, id: u64) {
@@ -209,13 +208,20 @@ impl Serving {
         }
     }
 
-    /// Takes one message of a carrier.
-    fn hear(&self, id: u64, now: Instant) {
+    /// Takes one message of a carrier, and watches it for the next.
+    fn hear_again(&self, id: u64, now: Instant) {
         let known = self.desk().carrier(id);
         let Some((carrier, holder)) = known else { return };
+        if self.hear(id, &carrier, holder, now) {
+            self.watch(id, carrier.fd(), false);
+        }
+    }
+
+    /// Takes one message of a carrier. Whether the next one is wanted.
+    fn hear(&self, id: u64, carrier: &Strange, holder: Holder, now: Instant) -> bool {
         if self.care.is_clogged(holder) {
             // It is left as it is, and ends in its time.
-            return;
+            return false;
         }
         let mut bytes = [0; QUESTION_BYTES + 1];
         let came = agent::receive(carrier.fd(), &mut bytes, |fd| drop(self.care.of(fd, holder)));
@@ -225,28 +231,34 @@ impl Serving {
                 let is_its_own = agent::is_its_own(carrier.fd(), came.sender);
                 let question = match Question::decode(&bytes[..came.length.min(bytes.len())]) {
                     Ok(question) if !came.strange && sent.is_none() && is_its_own => question,
-                    Ok(_) => return self.refuse(id, &carrier, Answer::Refused),
-                    Err(answer) => return self.refuse(id, &carrier, answer),
+                    Ok(_) => return self.refuse(id, carrier, Answer::Refused),
+                    Err(answer) => return self.refuse(id, carrier, answer),
                 };
                 if !self.desk().may_speak(holder, now) {
-                    return self.refuse(id, &carrier, Answer::Full);
+                    return self.refuse(id, carrier, Answer::Full);
                 }
-                self.take(id, &carrier, holder, question, now);
+                match self.take(id, carrier, holder, question, now) {
+                    Ok(()) => true,
+                    Err(answer) => self.refuse(id, carrier, answer),
+                }
             }
-            Err(agent::Errno(libc::EAGAIN | libc::EINTR)) => {}
-            _ => return self.end(id),
+            Err(agent::Errno(libc::EAGAIN | libc::EINTR)) => true,
+            _ => {
+                self.end(id);
+                false
+            }
         }
-        let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, id);
-        let _ = agent::borrowed(carrier.fd(), |fd: BorrowedFd<'_>| self.epoll.modify(fd, &mut event));
     }
 
-    /// Ends a carrier that breaks the rules.
-    fn refuse(&self, id: u64, carrier: &Strange, answer: Answer) {
+    /// Ends a carrier that breaks the rules, of which nothing more is wanted.
+    fn refuse(&self, id: u64, carrier: &Strange, answer: Answer) -> bool {
         say(carrier, answer, Besides::default(), None);
         self.end(id);
+        false
     }
 
-    fn take(&self, id: u64, carrier: &Strange, holder: Holder, question: Question, now: Instant) {
+    /// Deals with a question. If it is one that nobody asks who keeps the rules, the answer that ends the carrier.
+    fn take(&self, id: u64, carrier: &Strange, holder: Holder, question: Question, now: Instant) -> Result<(), Answer> {
         match question {
             Question::Query { destination } => {
                 let answer = self.query(id, carrier, holder, plain(destination), now);
@@ -255,6 +267,7 @@ impl Serving {
                 }
             }
             Question::Confirm { socket, local, remote } => {
+                self.desk().may_confirm(id, now)?;
                 let (local, remote) = (plain(local), plain(remote));
                 let pair = self.pair(carrier, holder, socket, End::Client, (local, remote));
                 let groups = self.groups_at(carrier, holder, local.ip(), now);
@@ -264,10 +277,12 @@ impl Serving {
             Question::Ask { socket, local, remote } => {
                 let (local, remote) = (plain(local), plain(remote));
                 if !self.desk().may_ask(holder, now) {
-                    return say(carrier, Answer::Full, Besides::default(), None);
+                    say(carrier, Answer::Full, Besides::default(), None);
+                    return Ok(());
                 }
                 let Some(pair) = self.pair(carrier, holder, socket, End::Server, (local, remote)) else {
-                    return say(carrier, Answer::Unproved, Besides::default(), None);
+                    say(carrier, Answer::Unproved, Besides::default(), None);
+                    return Ok(());
                 };
                 let server = Server { holder, groups: self.groups_at(carrier, holder, local.ip(), now) };
                 let is_own = self.has(carrier, holder, local.ip(), now);
@@ -283,6 +298,7 @@ impl Serving {
             }
             Question::Hail => say(carrier, Answer::Done, Besides::default(), None),
         }
+        Ok(())
     }
 
     /// Which connection a socket of the carrier's process is an end of, by the kernel's word.

@@ -67,16 +67,34 @@ pub(in crate::meet) fn attempt(ours: Connecting, route: &Route, nonblocking: boo
     }
     // A handler that jumped out of here would leave connection and lane behind.
     let _section = Section::enter();
+    if limits::address_space_is_limited() {
+        return Err(Reason::AddressSpaceLimited.into());
+    }
     // What is connected is reached by a number of ours: another thread may close the app's, and open something else there.
     let twin = Passing::make(|| twin_of(ours))?.ok_or(Reason::AgentFull)?;
     let carrier = Carrier::open()?;
-    match ask(&carrier, route, nonblocking)? {
-        Asked::Lane { anchor, cuts } => {
-            let offered = prepare(fd, desc, route, nonblocking, anchor, cuts)?;
+    carrier.say(Question::Query { destination: route.destination })?;
+    // The lane is made while the agent is at its answer.
+    let prepared = Prepared::make(desc, route, nonblocking).inspect_err(|reason| {
+        // The answer is not read: a program that cannot make lanes is not to ask again and again.
+        if *reason != Reason::DescriptorsShort {
+            lookup::note_unmet(route.destination, *reason);
+        }
+    })?;
+    match answer(&carrier, route, nonblocking) {
+        Ok(Asked::Lane { anchor, cuts }) => {
+            let offered = prepared.say_hello(fd, desc, anchor, cuts)?;
             let shaken = shake_hands(&twin, desc, route.destination, nonblocking);
             offered.settle(ours, &carrier, twin, shaken, nonblocking)
         }
-        Asked::Probe => probe(desc, &carrier, &twin, route.destination, nonblocking),
+        Ok(Asked::Probe) => {
+            prepared.put_aside();
+            probe(desc, &carrier, &twin, route.destination, nonblocking)
+        }
+        Err(reason) => {
+            prepared.put_aside();
+            Err(reason.into())
+        }
     }
 }
 
@@ -99,9 +117,8 @@ enum Asked {
     Probe,
 }
 
-fn ask(carrier: &Carrier, route: &Route, nonblocking: bool) -> Result<Asked, Reason> {
-    carrier.say(Question::Query { destination: route.destination })?;
-    let Said { answer, besides, descriptor } = carrier.answer(patience_ns(nonblocking))?;
+fn answer(carrier: &Carrier, route: &Route, nonblocking: bool) -> Result<Asked, Reason> {
+    let Said { answer, besides, descriptor } = carrier.answer_soon(patience_ns(nonblocking))?;
     match (answer, descriptor) {
         (Answer::Likely, Some(anchor)) => return Ok(Asked::Lane { anchor, cuts: besides.cuts }),
         (Answer::Probe, _) => return Ok(Asked::Probe),
@@ -153,6 +170,8 @@ struct Offered {
     anchor: Passing,
     lane: &'static PooledLane,
     side: pool::Side,
+    /// As in [`Prepared`].
+    born: u32,
 }
 
 /// How a TCP connection was begun.
@@ -165,38 +184,68 @@ enum Shaken {
     Failed(Errno),
 }
 
-/// Makes the lane, and says hello to whom the agent will give the other end.
-fn prepare(
-    fd: i32,
-    desc: &'static Desc,
-    route: &Route,
-    nonblocking: bool,
-    anchor: Passing,
-    cuts: bool,
-) -> Result<Offered, Reason> {
-    let there = Endpoint::new(route.destination);
-    // Where it comes from is known when the kernel has connected.
-    let name = ConnName { client: there, server: there };
-    let side = pool::side().map_err(limits::memory_reason)?;
-    let given = match anchor.fd() {
-        None => Err(Reason::SharedBeforeConnect),
-        Some(number) if !table::may_be_put_under(fd, desc, number) => Err(Reason::DescriptorsShort),
-        Some(number) => {
-            side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
-            let end = ManuallyDrop::new(OwnedAnchor(number));
-            client::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking)
-                .and_then(|offer| greeting::say_hello(&end, offer, None))
-                .inspect(|_| trust::refuse_rights(number))
+/// A lane that nobody has seen, and the client's side of it.
+struct Prepared {
+    offer: pool::Offer,
+    side: pool::Side,
+    /// The forks of this process when both were made. Who was forked since then has the side, too, whatever becomes of it here.
+    born: u32,
+}
+
+impl Prepared {
+    fn make(desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<Prepared, Reason> {
+        let there = Endpoint::new(route.destination);
+        // Where it comes from is known when the kernel has connected.
+        let name = ConnName { client: there, server: there };
+        // No fork comes between the two.
+        let _changing = changing::changing();
+        let born = crate::forks();
+        let side = pool::side().map_err(limits::memory_reason)?;
+        match client::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking) {
+            Ok(offer) => Ok(Prepared { offer: offer.step_aside(), side, born }),
+            Err(reason) => {
+                side.put_back(born);
+                Err(reason)
+            }
         }
-    };
-    match given {
-        Ok(lane) => {
-            lane.spoil();
-            Ok(Offered { anchor, lane, side })
-        }
-        Err(reason) => {
-            side.retire(true);
-            Err(reason)
+    }
+
+    /// There is nobody to offer it to.
+    fn put_aside(self) {
+        // A fork neither comes between what the pool sees and what it does.
+        let _changing = changing::changing();
+        self.offer.withdraw();
+        self.side.put_back(self.born);
+    }
+
+    /// Says hello to whom the agent will give the other end.
+    fn say_hello(self, fd: i32, desc: &'static Desc, anchor: Passing, cuts: bool) -> Result<Offered, Reason> {
+        let _changing = changing::changing();
+        let number = match anchor.fd() {
+            None => Err(Reason::SharedBeforeConnect),
+            Some(number) if !table::may_be_put_under(fd, desc, number) => Err(Reason::DescriptorsShort),
+            Some(number) => Ok(number),
+        };
+        let number = match number {
+            Ok(number) => number,
+            Err(reason) => {
+                self.put_aside();
+                return Err(reason);
+            }
+        };
+        let Prepared { offer, side, born } = self;
+        side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
+        let end = ManuallyDrop::new(OwnedAnchor(number));
+        match greeting::say_hello(&end, offer, None) {
+            Ok(lane) => {
+                trust::refuse_rights(number);
+                lane.spend();
+                Ok(Offered { anchor, lane, side, born })
+            }
+            Err(reason) => {
+                side.put_back(born);
+                Err(reason)
+            }
         }
     }
 }
@@ -281,7 +330,8 @@ impl Offered {
         left_to_kernel(reason, nonblocking)
     }
 
-    /// Whether the number still leads to the socket, and no other process has it. The caller holds `changing::changing`.
+    /// Whether the number still leads to the socket, no other process has it, and a lane can do all that was set on it meanwhile,
+    /// which the side has then. The caller holds `changing::changing`.
     fn may_replace(&self, ours: Connecting, twin: &Passing) -> Result<(), Reason> {
         if !ours.still() || !process::accelerates() {
             return Err(process::stopped().unwrap_or(Reason::Internal));
@@ -291,6 +341,7 @@ impl Offered {
         }
         let local =
             twin.fd().and_then(|socket| kernel::getsockname(socket).ok()?.to_internet()).ok_or(Reason::Internal)?;
+        client::catch_up(ours.desc, self.side.state)?;
         self.side.state.local.set(Endpoint::new(local).address());
         Ok(())
     }
@@ -298,7 +349,7 @@ impl Offered {
     /// Puts everything in place. The number of the connection's socket, which is below the lane from now on, and what it goes on
     /// over if nobody takes that. The caller holds `changing::changing`.
     fn place(self, fd: i32, desc: &'static Desc, twin: Passing, nonblocking: bool) -> Result<i32, Reason> {
-        let Offered { anchor, lane, side } = self;
+        let Offered { anchor, lane, side, .. } = self;
         let anchor = anchor.keep().map(OwnedAnchor);
         let (Some(anchor), Some(holder)) = (anchor, twin.keep()) else { return Err(Reason::SharedBeforeConnect) };
         lane.hold(holder);
@@ -307,12 +358,13 @@ impl Offered {
 
     /// The connection is left to TCP.
     fn take_back(self) {
+        let _changing = changing::changing();
         if self.anchor.fd().is_none() {
             // In the child of a fork: lane and side are the parent's.
             return;
         }
         let _ = beeline_lane::offer::withdraw(self.lane.memory().offer());
         pool::retire(self.lane, End::Client, false);
-        self.side.retire(true);
+        self.side.put_back(self.born);
     }
 }

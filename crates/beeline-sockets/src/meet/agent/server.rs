@@ -48,7 +48,7 @@ fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<(), Reason> {
     let (local, remote) = (name.server.address(), name.client.address());
     let carrier = Carrier::open()?;
     carrier.say(Question::Ask { socket: accepted.cast_unsigned(), local, remote })?;
-    let Said { answer, besides, descriptor } = carrier.answer(PATIENCE_NS)?;
+    let Said { answer, besides, descriptor } = carrier.answer_soon(PATIENCE_NS)?;
     let (Answer::Lane, Some(parcel)) = (answer, descriptor) else { return Err(Reason::CameOverTcp) };
     if !besides.own_user && !trust::may_share_with_anybody() {
         return Err(Reason::ForeignUser);
@@ -77,7 +77,7 @@ fn take(
         // Counted there, or withdrawn: the client goes on over TCP.
         Err(_) => return Err(Reason::CameOverTcp),
     };
-    lane.spoil();
+    lane.spend();
     let taken = put_in_place(accepted, flags, parcel, lane).and_then(|twin| {
         let path = state::MET | if cuts { state::CUTS } else { 0 };
         admit::establish(desc, accepted, flags, name, (lane, path), None).inspect_err(|_| {

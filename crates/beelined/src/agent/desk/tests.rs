@@ -234,6 +234,30 @@ fn who_asks_about_connections_without_offers_does_so_only_so_often() {
 }
 
 #[test]
+fn who_confirms_without_an_offer_or_without_a_connection_costs_no_proof() {
+    let now = Instant::now();
+    let mut desk = desk(now);
+    assert_eq!(desk.may_confirm(1, now), Err(Answer::Refused), "no offer");
+    let lost = offer(&mut desk, 1, 7, now);
+    assert_eq!(desk.may_confirm(1, now), Ok(()));
+    let _ = desk.forget(lost, now);
+    assert_eq!(desk.may_confirm(1, now), Err(Answer::Refused), "it is gone");
+    assert_eq!(desk.may_confirm(99, now), Err(Answer::Refused), "nobody");
+    for number in 0..UNPROVED.of_holder as u64 {
+        let id = 100 + number;
+        assert!(desk.come(id, "client", A, now));
+        offer(&mut desk, id, 1, now);
+        assert_eq!(desk.may_confirm(id, now), Ok(()));
+        assert_eq!(desk.confirmed(id, None, EVERYBODY, now), say("client", Answer::Unproved));
+        let _ = desk.gone(id, now);
+    }
+    assert!(desk.come(5000, "client", A, now));
+    offer(&mut desk, 5000, 1, now);
+    assert_eq!(desk.may_confirm(5000, now), Err(Answer::Full));
+    assert_eq!(desk.may_confirm(5000, now + Duration::from_secs(1)), Ok(()));
+}
+
+#[test]
 fn a_place_is_learnt_from_a_connection_without_a_lane() {
     let now = Instant::now();
     for early in [false, true] {

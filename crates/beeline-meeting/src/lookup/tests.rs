@@ -1,0 +1,35 @@
+use super::*;
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+
+#[test]
+fn a_listener_is_found_by_its_cookie_and_forgotten_when_it_is_gone() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let destination = tcp.local_addr().unwrap();
+    let source = SocketAddr::new(local(destination).unwrap().source, 2000);
+    let cookie: u64 = kernel::getsockopt(tcp.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE).unwrap();
+    let found = listener_now(destination, source).unwrap();
+    assert_eq!((found.cookie, found.uid), (cookie, crate::trust::euid()));
+    assert_eq!(listener(destination, source).unwrap().cookie, cookie);
+    drop(tcp);
+    forget();
+    assert_eq!(listener(destination, source), Err(Reason::NoListener));
+}
+
+#[test]
+fn a_destination_that_is_in_use_is_not_forgotten_for_others() {
+    let used = "127.0.0.77:7".parse().unwrap();
+    note_in_vain(used);
+    for port in 1..=3 * ENTRIES as u16 {
+        assert!(was_in_vain(used), "after {port}");
+        note_in_vain(SocketAddr::new([127, 0, 0, 78].into(), port));
+    }
+}
+
+#[test]
+fn other_hosts_are_not_local() {
+    assert_eq!(local("127.9.8.7:1".parse().unwrap()), Ok(Local { source: "127.0.0.1".parse().unwrap() }));
+    assert!(is_local("::1".parse().unwrap()));
+    assert!(!is_local("192.0.2.1".parse().unwrap()));
+    assert!(!is_local("255.255.255.255".parse().unwrap()));
+}
