@@ -27,6 +27,8 @@ use crate::socket::LOOPBACK;
 use crate::transport::Transport;
 use crate::worker::args::{Role, WorkerArgs};
 
+#[cfg(test)]
+pub use bridges::Common;
 pub use bridges::{Bridges, Moved};
 pub use layouts::{Layout, Layouts, Load, Stand};
 pub use place::Host;

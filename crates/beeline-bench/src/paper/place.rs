@@ -166,6 +166,7 @@ fn turn(cell: &Cell) -> Option<Turn> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::{About, Common};
     use crate::paper::cell::{Completion, Work};
 
     fn cpu(id: u32, core: u32, node: u32) -> Cpu {
@@ -246,5 +247,22 @@ mod tests {
         let two = Places { cpus: Vec::new(), chosen: None, between: Some(between) };
         assert!(two.of(&turned("pull_min=64M..4K")).is_ok());
         assert!(two.of(&turned("turn_bytes=off..256K")).unwrap_err().contains("one host"));
+    }
+
+    #[test]
+    fn programs_stand_at_the_node_of_a_rail_or_away_from_it() {
+        let nodes = std::collections::BTreeMap::from([(0, vec![0, 1, 2]), (1, vec![3, 4, 5])]);
+        let about = About { nodes, ..About::here(None).unwrap() };
+        let names = ["a".to_owned(), "b".to_owned()];
+        let address: IpAddr = [10, 9, 0, 2].into();
+        let rail = Common { names: names.clone(), server_address: address, nodes: [Some(1), Some(0)] };
+        let layouts = Layouts::find([&about, &about], &[rail]).map_err(|why| why.to_string());
+        let between = Between { hosts: Host::parse_two("a,b").unwrap(), layouts };
+        let two = Places { cpus: Vec::new(), chosen: None, between: Some(between) };
+        let over = Some(Over { rails: names, address });
+        let stand = |begin, cpus: [usize; 2]| Stand { cpus: cpus.map(Some), begin: Some(begin), over: over.clone() };
+        assert_eq!(two.of(&cell(Place::Near, Move::Any, None)), Ok(stand(3, [3, 0])));
+        // It connects where the bridge takes this rail, and then moves.
+        assert_eq!(two.of(&cell(Place::Far, Move::Any, None)), Ok(stand(3, [0, 3])));
     }
 }
