@@ -314,4 +314,30 @@ mod tests {
         let ended = family.wait(Duration::from_secs(20)).unwrap();
         assert_eq!((ended.last_complaint().as_str(), ended.status.code()), ("sorry", Some(2)));
     }
+
+    #[test]
+    fn statistics_of_a_member_are_kept_when_it_has_ended() {
+        let place = directory_path(geteuid().as_raw());
+        let work = tempfile::tempdir().unwrap();
+        let go = work.path().join("go");
+        // A file as the library makes one, which goes with its process; what is in it does not matter here.
+        let text = format!(
+            "set -- $(cat /proc/$$/stat); file={place}/$$.${{22}}; mkdir -p -m 700 {place}; echo none >$file; \
+             until [ -e {} ]; do sleep 0.01; done; rm $file",
+            go.display(),
+            place = place.as_str()
+        );
+        let mut family = start(&text);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while family.statistics.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(GLANCE);
+            family.keep_statistics();
+        }
+        fs::write(&go, "").unwrap();
+        assert!(family.wait(Duration::from_secs(20)).unwrap().status.success());
+        family.keep_statistics();
+        // That of its own, and none of the other programs of this user.
+        assert_eq!(family.statistics.len(), 1);
+        assert!(family.statistics.values().all(|kept| kept.carried().is_none()));
+    }
 }
