@@ -19,6 +19,9 @@ run() {
 run hosts-servernet servernet push-pull
 run hosts-vpi vpi mtu
 run hosts-forty-gig forty-gig mtu
+run hosts-sockets-mx sockets-mx zero-copy-threshold
+# How far a rail is from a CPU: with the reason where no rail says so, as with veth.
+run hosts-cores forty-gig cores
 # Two fabrics, each alone and both at once. What tc and sockets hold back is some 20 ms of what passes, which a short sample would see.
 RATES=800mbit run hosts-vpi-fast vpi two-fabrics --duration 1000
 RATES=300mbit run hosts-vpi-slow vpi two-fabrics --duration 1000

@@ -5,6 +5,7 @@
 #
 #   tests/rdma/bench.sh                     what `make bench-rdma` does: one round of everything but crowds
 #   tests/rdma/bench.sh --only layout       arguments go to the bench
+#   tests/rdma/bench.sh paper forty-gig --only cores/bytes=4/place --quick      the plan of a paper (`beeline bench paper`)
 #
 # BEELINE_BIN   where the programs are (default: target/release)
 # LIMIT         seconds after which a run is given up (default: 3000)
@@ -60,8 +61,10 @@ Host guest2
     ControlPersist yes
 END
 rdma_barrier serving
-"$binaries/beeline" bench --hosts local,guest2 --remote "$binaries/beeline" --library "$binaries/libbeeline.so" \
-    --bridge-sockets "$admin,$admin" --patience 300 --save "$RDMA_SHARED/bench.json" "$@"
+what=(bench --save "$RDMA_SHARED/bench.json")
+[ "$1" != paper ] || { what=(bench paper --into "$RDMA_SHARED/paper"); shift; }
+"$binaries/beeline" "${what[@]}" --hosts local,guest2 --remote "$binaries/beeline" --library "$binaries/libbeeline.so" \
+    --bridge-sockets "$admin,$admin" --patience 300 "$@"
 result=$?
 ssh -O exit guest2 2>/dev/null
 rdma_barrier measured

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use anyhow::{Result, ensure};
 use beeline_stats::layout::{FILE_BYTES_MAX, FileName, file_path, start_ticks_from_proc_stat};
-use beeline_stats::{Counter, Reason, Role, Snapshot};
+use beeline_stats::{Counter, Reason, Role, Snapshot, Text};
 use nix::unistd::{Pid, geteuid};
 use serde::{Deserialize, Serialize};
 
@@ -35,12 +36,6 @@ impl Carried {
     /// Asks for a server that has the library preloaded and still lives.
     pub fn of_server(pid: Pid) -> Carried {
         Carried::of(pid, Role::Server)
-    }
-
-    /// Asks for a client that may be another user's; `None` for one that has no statistics.
-    pub fn of_client_of(pid: Pid, owner: u32) -> Option<Carried> {
-        let bytes = read(pid, owner)?;
-        Some(Carried::from_snapshot(&Snapshot::parse(&bytes).ok()?, Role::Client))
     }
 
     fn of(pid: Pid, role: Role) -> Carried {
@@ -123,6 +118,38 @@ impl Carried {
     }
 }
 
+/// The statistics of a process, kept open: they tell how its connections were carried also when it has ended, and its file is gone.
+pub struct Kept {
+    file: File,
+    /// Tells the file from that of another program that the same process became.
+    pub inode: u64,
+}
+
+impl Kept {
+    /// Of a process that may be another user's; `None` for one that has no statistics.
+    pub fn of(pid: Pid, owner: u32) -> Option<Kept> {
+        Kept::open(Path::new(path_of(pid, owner)?.as_str()))
+    }
+
+    /// `None` for a file that is no more.
+    pub fn open(path: &Path) -> Option<Kept> {
+        let file = File::open(path).ok()?;
+        let inode = file.metadata().ok()?.ino();
+        Some(Kept { file, inode })
+    }
+
+    /// What they say now of the process's connections as a client.
+    pub fn carried(&self) -> Option<Carried> {
+        let mut bytes = vec![0; FILE_BYTES_MAX];
+        let mut count = 0;
+        while let Ok(more @ 1..) = self.file.read_at(bytes.get_mut(count..)?, count as u64) {
+            count += more;
+        }
+        bytes.truncate(count);
+        Some(Carried::from_snapshot(&Snapshot::parse(&bytes).ok()?, Role::Client))
+    }
+}
+
 /// A counter of a process, when it has statistics.
 pub fn counter_of(pid: Pid, counter: Counter) -> Option<u64> {
     Some(Snapshot::parse(&read(pid, geteuid().as_raw())?).ok()?.counter(counter))
@@ -130,12 +157,16 @@ pub fn counter_of(pid: Pid, counter: Counter) -> Option<u64> {
 
 /// A copy of the statistics file of a process.
 fn read(pid: Pid, owner: u32) -> Option<Vec<u8>> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let name = FileName { pid: u32::try_from(pid.as_raw()).ok()?, start_ticks: start_ticks_from_proc_stat(&stat)? };
-    let path = file_path(owner, name);
+    let path = path_of(pid, owner)?;
     let mut bytes = Vec::new();
     File::open(Path::new(path.as_str())).ok()?.take(FILE_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
     Some(bytes)
+}
+
+fn path_of(pid: Pid, owner: u32) -> Option<Text<128>> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name = FileName { pid: u32::try_from(pid.as_raw()).ok()?, start_ticks: start_ticks_from_proc_stat(&stat)? };
+    Some(file_path(owner, name))
 }
 
 #[cfg(test)]

@@ -58,7 +58,15 @@ pub enum BenchCommand {
     EverydayWorker(EverydayArgs),
     /// Describe this host, as JSON. The instrument asks the hosts of --hosts.
     #[command(hide = true)]
-    About,
+    About(AboutOptions),
+}
+
+/// Options of `about`.
+#[derive(Args, Clone, Debug)]
+pub struct AboutOptions {
+    /// The library to be told of (default: the one that belongs to this program)
+    #[arg(long, value_name = "PATH")]
+    pub library: Option<PathBuf>,
 }
 
 const DEMO_EXAMPLES: &str = "\
@@ -280,6 +288,7 @@ mod tests {
         worker.messages = Some(7);
         worker.histogram = true;
         worker.streams = 4;
+        worker.questions = 6;
         worker.buffer_bytes = Some(65_536);
         let line = std::iter::once(OsString::from("bench")).chain(worker.to_args());
         let parsed = Cli::try_parse_from(line).unwrap().bench;

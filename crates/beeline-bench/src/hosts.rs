@@ -27,6 +27,8 @@ use crate::socket::LOOPBACK;
 use crate::transport::Transport;
 use crate::worker::args::{Role, WorkerArgs};
 
+#[cfg(test)]
+pub use bridges::Common;
 pub use bridges::{Bridges, Moved};
 pub use layouts::{Layout, Layouts, Load, Stand};
 pub use place::Host;
@@ -57,7 +59,14 @@ impl Hosts {
             patience: Duration::from_secs(options.patience),
         };
         let posts = [post(&hosts[0]), post(&hosts[1])];
-        let abouts = [posts[0].describe()?, posts[1].describe()?];
+        let library = match &options.library {
+            Some(path) if hosts.iter().any(Host::is_remote) => Some(path.clone()),
+            Some(path) => Some(path.canonicalize().with_context(|| format!("there is no library {}", path.display()))?),
+            None => None,
+        };
+        let library = library.map(|path| path.to_string_lossy().into_owned());
+        let about = |post: &Post| post.describe(library.as_deref());
+        let abouts = [about(&posts[0])?, about(&posts[1])?];
         let bridges = match options.transports.contains(&Transport::Beeline) {
             true => Some(Bridges::new(posts.clone(), options.bridge_sockets.clone())?),
             false => None,
@@ -67,12 +76,6 @@ impl Hosts {
             (None, Some(bridges)) => bridges.server_address()?,
             (None, None) => bail!("without the bridge nobody says at which address {} is; give --address IP", hosts[1]),
         };
-        let library = match &options.library {
-            Some(path) if hosts.iter().any(Host::is_remote) => Some(path.clone()),
-            Some(path) => Some(path.canonicalize().with_context(|| format!("there is no library {}", path.display()))?),
-            None => None,
-        };
-        let library = library.map(|path| path.to_string_lossy().into_owned());
         Ok((Hosts { posts, abouts, address, library }, bridges))
     }
 
@@ -109,6 +112,11 @@ impl Hosts {
     pub fn layouts(&self, bridges: Option<&Bridges>) -> Result<Layouts> {
         let bridges = bridges.context("the bridges are not asked")?;
         Layouts::find(self.abouts.each_ref(), bridges.rails_in_common())
+    }
+
+    /// Hashes of the library at each, as far as they are known.
+    pub fn libraries(&self) -> Vec<String> {
+        self.abouts.iter().filter_map(|about| about.library.clone()).collect()
     }
 
     pub fn server_address(&self) -> IpAddr {

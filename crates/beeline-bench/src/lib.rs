@@ -81,8 +81,8 @@ pub fn run(args: BenchArgs, mount: &[&str]) -> Result<ExitCode> {
             everyday::worker::run(worker)?;
             Ok(ExitCode::SUCCESS)
         }
-        Some(BenchCommand::About) => {
-            say!("{}", serde_json::to_string(&About::here()?)?);
+        Some(BenchCommand::About(options)) => {
+            say!("{}", serde_json::to_string(&About::here(options.library.as_deref())?)?);
             Ok(ExitCode::SUCCESS)
         }
         Some(BenchCommand::Demo(options)) => demo::run(options, mount),

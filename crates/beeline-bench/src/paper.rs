@@ -24,6 +24,7 @@ mod run;
 mod sample;
 mod store;
 mod summary;
+mod turned;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ use args::{CompareOptions, MpiOptions, PaperOptions, ReportOptions};
 
 use crate::args::BenchOptions;
 use crate::interrupt::{self, Second};
+use crate::machine;
 use crate::plan::find_library;
 use axis::Hundredths;
 use built_in::BUILT_IN;
@@ -134,7 +136,10 @@ fn directory(name: &str) -> PathBuf {
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let digits: String = now.chars().filter(char::is_ascii_digit).collect();
     let (date, time) = digits.split_at(digits.len().min(8));
-    PathBuf::from(format!("beeline-{name}-{date}-{time}"))
+    let first = format!("beeline-{name}-{date}-{time}");
+    // A clock that was set back comes to the same second again.
+    let names = std::iter::once(first.clone()).chain((2..).map(|number| format!("{first}-{number}")));
+    names.map(PathBuf::from).find(|path| !path.exists()).unwrap_or_else(|| first.into())
 }
 
 fn begin(text: &str, plan: Plan, directory: &Path, options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
@@ -159,7 +164,7 @@ fn resume(directory: &Path, options: &PaperOptions, mount: &[&str]) -> Result<Ex
     ensure!(settings.version == version, "the run was begun by Beeline {}, this is {version}", settings.version);
     if let Some(library) = &settings.library {
         ensure!(
-            Some(store::hash(library)?) == settings.library_hash,
+            Some(machine::hash(library)?) == settings.library_hash,
             "{} is not the library that the run was begun with: begin a new one, and compare them",
             library.display()
         );
@@ -170,6 +175,10 @@ fn resume(directory: &Path, options: &PaperOptions, mount: &[&str]) -> Result<Ex
         ensure!(then == now, "the run was begun on another machine: {} (this is {})", there.line(), here.line());
     }
     let conductor = Conductor::new(settings, mount)?;
+    ensure!(
+        run.libraries.is_empty() || run.libraries == conductor.libraries(settings),
+        "the library at one of the hosts is not that with which the run was begun: begin a new one, and compare them"
+    );
     if options.dry_run {
         run::describe(&run.plan, &run.cells, settings, &conductor);
         return Ok(ExitCode::SUCCESS);
@@ -211,7 +220,7 @@ fn settings(plan: &Plan, options: &PaperOptions) -> Result<Settings> {
         only: options.only.clone(),
         cpus: options.cpus,
         // Of another host's library nothing is known here.
-        library_hash: library.as_deref().filter(|path| path.exists()).map(store::hash).transpose()?,
+        library_hash: library.as_deref().filter(|path| path.exists()).map(machine::hash).transpose()?,
         library,
         options: options.options.clone(),
         minutes_max: options.minutes_max.or(number(&plan.minutes_max)),

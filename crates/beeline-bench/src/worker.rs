@@ -13,6 +13,7 @@ pub mod itself;
 mod load;
 mod pingpong;
 mod stream;
+pub mod turned;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::resource::UsageWho;
@@ -62,6 +63,7 @@ fn serve(args: &WorkerArgs) -> Result<Outcome> {
         Program::Pingpong => pingpong::serve(args, &listener),
         Program::Stream => stream::serve(args, &listener),
         Program::Duplex => stream::serve_duplex(args, &listener),
+        Program::Turned => turned::serve(args, &listener),
         Program::Connect => connect::serve(args, &listener),
         Program::PingpongEpoll | Program::Crowd | Program::Busy | Program::Idle => echo::serve(args, &listener),
         Program::Load => bail!("it talks to nobody"),
@@ -75,6 +77,7 @@ fn drive(args: &WorkerArgs) -> Result<Outcome> {
         Program::PingpongEpoll => pingpong::drive_epoll(args, address),
         Program::Stream => stream::drive(args, address),
         Program::Duplex => stream::drive_duplex(args, address),
+        Program::Turned => turned::drive(args, address),
         Program::Connect => connect::drive(args, address),
         Program::Crowd => crowd::drive(args, address),
         Program::Busy => crowd::drive_busy(args, address),

@@ -5,108 +5,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-const PLAN: &str = "format = 1\nname = \"small\"\ntitle = \"Small\"\ndocument = \"None\"\nrounds = 3\nsample_ms = 30\n\
-    [[table]]\nid = \"latency\"\ntitle = \"L\"\nsource = \"S\"\nwork = \"latency\"\nbytes = [1, \"64K\"]\nplace = [\"same\"]\n\
-    [[table]]\nid = \"two\"\ntitle = \"B\"\nsource = \"S\"\nwork = \"both\"\nbytes = [1000]\nstreams = [2]\nplace = [\"same\"]\n\
-    [[table]]\nid = \"cc\"\ntitle = \"C\"\nsource = \"S\"\nwork = \"connect-close\"\nplace = [\"same\"]\n\
-    [[table]]\nid = \"pushed\"\ntitle = \"P\"\nsource = \"S\"\nwork = \"stream\"\nbytes = [64]\nmove = [\"push\"]\n\
-    [[table]]\nid = \"never\"\ntitle = \"N\"\nsource = \"S\"\nnot_measured = \"there is no such thing\"\n";
-const CELLS: [&str; 4] = [
-    "latency/bytes=1/place=same",
-    "latency/bytes=65536/place=same",
-    "two/bytes=1000/streams=2/place=same",
-    "cc/place=same",
-];
+#[path = "paper/bench.rs"]
+mod bench;
 
-/// A directory with a plan and a library.
-struct Bench {
-    directory: TempDir,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join("small.toml"), PLAN).unwrap();
-        fs::write(directory.path().join("lib.so"), "no library").unwrap();
-        Self { directory }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_beeline-bench"));
-        command.args(words).current_dir(self.directory.path()).stdin(Stdio::null());
-        command
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        self.command(words).output().unwrap()
-    }
-
-    /// Runs the plan into a directory.
-    fn paper(&self, into: &str, more: &[&str]) -> Output {
-        self.run(&[&["paper", "small.toml", "--into", into, "--library", "lib.so"], more].concat())
-    }
-
-    fn records(&self, run: &str) -> Vec<Value> {
-        let text = fs::read_to_string(self.path(run).join("samples.jsonl")).unwrap_or_default();
-        // The last line may be under way.
-        text.split_inclusive('\n')
-            .filter(|line| line.ends_with('\n'))
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
-    }
-
-    fn pairs(&self, run: &str) -> Vec<(String, u64)> {
-        let pair = |record: &Value| {
-            let cell = record["cell"].as_str()?.to_owned();
-            (record["event"] == "pair").then(|| (cell, record["round"].as_u64().unwrap()))
-        };
-        self.records(run).iter().filter_map(pair).collect()
-    }
-
-    /// Starts a run that takes a while, and waits until some of it is there.
-    fn begin(&self, into: &str) -> Child {
-        let words = ["paper", "small.toml", "--into", into, "--library", "lib.so", "--duration", "60"];
-        let child = self.command(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while self.pairs(into).len() < 2 {
-            assert!(Instant::now() < deadline, "nothing is measured");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        child
-    }
-
-    /// Whether each cell was measured in each round, and once.
-    fn assert_whole(&self, run: &str, rounds: u64) {
-        let pairs = self.pairs(run);
-        let each: BTreeSet<(String, u64)> = pairs.iter().cloned().collect();
-        let wanted = CELLS.iter().flat_map(|cell| (0..rounds).map(|round| ((*cell).to_owned(), round))).collect();
-        assert_eq!(each, wanted);
-        assert_eq!(pairs.len(), each.len());
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn assert_success(output: &Output) {
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-}
-
-fn report_of(run: &Path) -> String {
-    fs::read_to_string(run.join("report.html")).unwrap()
-}
+use bench::{Bench, CELLS, PLAN, assert_success, report_of, text};
 
 #[test]
 fn a_run_has_every_cell_every_reason_and_a_report() {
@@ -225,6 +133,8 @@ fn two_runs_are_compared() {
     for run in ["a", "b"] {
         assert_success(&bench.paper(run, &["--only", "cc", "--rounds", "2", "--no-report"]));
     }
+    // Nothing but the figures can differ.
+    assert!(!text(&bench.run(&["compare", "a", "b"]).stdout).contains("differ:"));
     assert!(!bench.path("a/report.html").exists());
     let output = bench.run(&["compare", "a", "b", "--json"]);
     // Two against two cannot differ significantly, whatever the machine does.
@@ -266,7 +176,9 @@ fn built_in_plans_are_listed_and_printed_as_plans() {
 fn wrong_input_is_an_error_that_says_what_was_expected() {
     let bench = Bench::new();
     fs::write(bench.path("wrong.toml"), PLAN.replace("bytes = [1,", "bytes = [0,")).unwrap();
-    let cases: [(&[&str], &str); 7] = [
+    fs::write(bench.path("unknown.toml"), PLAN.replace("bytes = [1,", "bites = [1,")).unwrap();
+    let cases: [(&[&str], &str); 8] = [
+        (&["paper", "unknown.toml"], "unknown.toml:12:1: unknown field `bites`, expected"),
         (&["paper", "wrong.toml"], "wrong.toml:12:9: a message of 0 bytes is not possible"),
         (&["paper", "no-such-plan"], "socket-direct"),
         (&["paper", "small.toml", "--only", "nothing", "--library", "lib.so"], "--dry-run shows them"),

@@ -93,7 +93,7 @@ impl Moved {
         [share(&self.from_client, there), share(&self.from_server, back)]
     }
 
-    fn since(&self, before: &Moved) -> Moved {
+    pub fn since(&self, before: &Moved) -> Moved {
         // A link that was made anew counts from nothing.
         let rails = |now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
             let grown = |(rail, &bytes): (&String, &u64)| {
@@ -259,12 +259,24 @@ impl Bridges {
         Ok(result)
     }
 
+    /// Runs something that changes a setting of both, which then is as before.
+    pub fn kept<T>(&self, key: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        let present = self.status(0)?.tunables.get(key).copied();
+        self.with_setting(key, present.with_context(|| format!("the bridges have no setting {key}"))?, run)
+    }
+
+    /// Changes a setting of both while they work.
+    pub fn set_both(&self, key: &str, value: u64) -> Result<()> {
+        self.set(0, key, value).and_then(|()| self.set(1, key, value))
+    }
+
     /// What was moved in all Beeline samples of each workload.
     pub fn all_moved(&self) -> BTreeMap<&'static str, Moved> {
         self.moved.borrow().clone()
     }
 
-    fn totals(&self) -> Result<Moved> {
+    /// What both have done since they began.
+    pub fn totals(&self) -> Result<Moved> {
         let (client, server) = (self.status(0)?, self.status(1)?);
         Ok(Moved {
             opened: client.data.totals.opened,

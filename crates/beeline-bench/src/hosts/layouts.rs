@@ -155,7 +155,7 @@ mod tests {
 
     fn about(nodes: &[&[usize]]) -> About {
         let nodes = nodes.iter().zip(0..).map(|(cpus, node)| (node, cpus.to_vec())).collect();
-        About { nodes, ..About::here().unwrap() }
+        About { nodes, ..About::here(None).unwrap() }
     }
 
     fn rail(name: &str, client: Option<u32>, server: Option<u32>) -> Common {

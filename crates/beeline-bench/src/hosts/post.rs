@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::place::Host;
-use crate::machine::{Machine, allowed_cpus};
+use crate::machine::{Machine, allowed_cpus, hash};
 use crate::process::Guard;
 
 /// The NUMA nodes of a host: each with the CPUs that may be used, nodes without CPUs left out.
@@ -19,10 +19,14 @@ pub struct About {
     pub version: String,
     pub machine: Machine,
     pub nodes: Nodes,
+    /// The hash of the library there, where there is one.
+    #[serde(default)]
+    pub library: Option<String>,
 }
 
 impl About {
-    pub fn here() -> Result<About> {
+    /// With the library that is given, or the one that belongs to this program.
+    pub fn here(library: Option<&Path>) -> Result<About> {
         let allowed = allowed_cpus()?;
         let host = beeline_topo::sysfs::read(Path::new("/sys")).unwrap_or_default();
         let mut nodes = Nodes::new();
@@ -31,7 +35,16 @@ impl About {
                 nodes.entry(node).or_default().push(cpu.id as usize);
             }
         }
-        Ok(About { version: env!("CARGO_PKG_VERSION").to_owned(), machine: Machine::describe()?, nodes })
+        let library = match library {
+            Some(path) => Some(path.to_owned()),
+            None => {
+                let own = std::env::current_exe()?;
+                let places = ["libbeeline.so", "../lib/beeline/libbeeline.so"].map(|place| own.with_file_name(place));
+                places.into_iter().find(|path| path.exists())
+            }
+        };
+        let library = library.as_deref().and_then(|path| hash(path).ok());
+        Ok(About { version: env!("CARGO_PKG_VERSION").to_owned(), machine: Machine::describe()?, nodes, library })
     }
 }
 
@@ -59,12 +72,14 @@ impl Post {
         bail!("{}: `{} {}`: {output}", self.host, self.beeline, words.join(" "));
     }
 
-    /// What the host says of itself.
+    /// What the host says of itself, and of the library if it is another than its own.
     ///
     /// # Errors
     /// When it has another release.
-    pub fn describe(&self) -> Result<About> {
-        let text = self.ask(&["bench", "about"])?;
+    pub fn describe(&self, library: Option<&str>) -> Result<About> {
+        let mut words = vec!["bench", "about"];
+        words.extend(library.into_iter().flat_map(|library| ["--library", library]));
+        let text = self.ask(&words)?;
         let about: About = serde_json::from_str(&text).with_context(|| {
             format!("{}: `{}` is another release: it describes no machine", self.host, self.beeline)
         })?;

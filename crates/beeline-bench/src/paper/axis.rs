@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use beeline_stats::tunables::{OptionSpec, Reach};
 use clap::ValueEnum;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -278,6 +279,66 @@ pub fn show_rates(mut rates: Vec<u64>) -> String {
     rates.iter().map(show).collect::<Vec<_>>().join("+")
 }
 
+/// What is turned while a stream runs, from which value to which: `"turn_bytes=off..256K"`, `"pull_min=64M..4K"`. Without the first
+/// value it is what the process has anyway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    pub key: String,
+    pub from: Option<String>,
+    pub to: String,
+    /// Whether it is a setting of the bridges, not an option of the library.
+    pub is_of_bridges: bool,
+}
+
+impl Turn {
+    /// # Errors
+    /// What was expected.
+    pub fn parse(text: &str) -> Result<Turn, String> {
+        let expected = "expected KEY=VALUE or KEY=FROM..TO with an option of the library that may be set while a program runs, or \
+                        pull_min=FROM..TO of the bridges";
+        let (key, values) = text.split_once('=').ok_or_else(|| format!("`{text}` turns nothing: {expected}"))?;
+        let (from, to) = values.split_once("..").map_or((None, values), |(from, to)| (Some(from), to));
+        let is_of_bridges = key == PULL_MIN;
+        let value = |value: &str| match is_of_bridges {
+            true => parse_bytes(value).map(|bytes| bytes.to_string()),
+            false => value_of_library(key, value).map_err(|why| format!("`{text}`: {why}; {expected}")),
+        };
+        let (from, to) = (from.map(value).transpose()?, value(to)?);
+        if is_of_bridges && from.is_none() {
+            return Err(format!("`{text}` does not say from where: expected {PULL_MIN}=FROM..TO"));
+        }
+        Ok(Turn { key: key.to_owned(), from, to, is_of_bridges })
+    }
+}
+
+/// The bridges' setting that a plan can turn.
+const PULL_MIN: &str = "pull_min";
+
+/// A value that an option of the library takes while a program runs.
+fn value_of_library(key: &str, value: &str) -> Result<String, String> {
+    let spec = OptionSpec::all().into_iter().find(|spec| spec.key == key);
+    let spec = spec.ok_or_else(|| format!("there is no option {key}"))?;
+    if spec.reach == Reach::Start {
+        return Err(format!("{key} is read when a program starts"));
+    }
+    match value == "default" || spec.kind.word_of_text(value.as_bytes()).is_some() {
+        true => Ok(value.to_owned()),
+        false => Err(format!("{key} is {}, not `{value}`", spec.kind)),
+    }
+}
+
+/// What a plan has of a [`Turn`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turned(pub String);
+
+impl<'de> Deserialize<'de> for Turned {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Turn::parse(&text).map_err(D::Error::custom)?;
+        Ok(Turned(text))
+    }
+}
+
 checked!(
     /// A share in percent: `5`, `99.5`, `"5%"`.
     Percent(Hundredths),
@@ -356,6 +417,22 @@ mod tests {
         for wrong in ["", "800", "mbit", "0mbit", "-1mbit", "1mbit+", "99999999999999gbit"] {
             assert_eq!(name(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_turned_can_be() {
+        let turn = Turn::parse("turn_bytes=off..256K").unwrap();
+        assert_eq!((turn.from.as_deref(), turn.to.as_str(), turn.is_of_bridges), (Some("off"), "256K", false));
+        assert_eq!(Turn::parse("turn_bytes=256K").unwrap().from, None);
+        let turn = Turn::parse("pull_min=64M..4K").unwrap();
+        assert_eq!((turn.from.as_deref(), turn.to.as_str(), turn.is_of_bridges), (Some("67108864"), "4096", true));
+        for wrong in
+            ["", "turn_bytes", "turn_bytes=", "turn_bytes=5", "turn_bytes=off..", "pull_min=4K", "pull_min=x..4K"]
+        {
+            assert!(Turn::parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(Turn::parse("stats=off").unwrap_err().contains("when a program starts"));
+        assert!(Turn::parse("colour=red").unwrap_err().contains("no option colour"));
     }
 
     #[test]

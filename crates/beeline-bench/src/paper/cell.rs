@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::axis::show_bytes;
-use super::figure::Figure;
+use super::figure::{Figure, Phase};
 use crate::everyday::cell::word;
 
 /// What the two programs do.
@@ -21,6 +21,8 @@ pub enum Work {
     ConnectRequest,
     /// Connect and close
     ConnectClose,
+    /// Messages one way, while a threshold is turned and turned back
+    Turned,
     /// A program of others times a message there and back
     ProgramLatency,
     /// A program of others sends as much as it can
@@ -30,7 +32,7 @@ pub enum Work {
 impl Work {
     /// Whether messages have a size.
     pub fn has_messages(self) -> bool {
-        self.is_program() || matches!(self, Work::Latency | Work::Stream | Work::Both)
+        self.is_program() || matches!(self, Work::Latency | Work::Stream | Work::Both | Work::Turned)
     }
 
     /// Whether programs of others do it.
@@ -48,7 +50,7 @@ impl Work {
         match self {
             Work::Latency => Figure::P50,
             Work::ProgramLatency => Figure::Mean,
-            Work::Stream | Work::Both | Work::ProgramStream => Figure::Throughput,
+            Work::Stream | Work::Both | Work::Turned | Work::ProgramStream => Figure::Throughput,
             Work::ConnectRequest | Work::ConnectClose => Figure::Rate,
         }
     }
@@ -59,6 +61,8 @@ impl Work {
             Work::Latency => &[Figure::P50, Figure::P99],
             Work::Stream | Work::Both => &[Figure::Throughput, Figure::Rate],
             Work::ConnectRequest | Work::ConnectClose => &[Figure::Rate],
+            // What a message costs is not asked of each part of a stream.
+            Work::Turned => return vec![Figure::Throughput, Figure::CpuGbClient, Figure::CpuGbServer],
             // Of programs of others nobody knows the processes' time.
             Work::ProgramLatency => return vec![Figure::Mean, Figure::Throughput],
             Work::ProgramStream => return vec![Figure::Throughput],
@@ -70,6 +74,16 @@ impl Work {
     pub fn has(self, figure: Figure) -> bool {
         match figure {
             _ if self.is_program() => self.figures().contains(&figure),
+            _ if self == Work::Turned => {
+                let of_phases = || self.figures().into_iter().flat_map(|own| Phase::ALL.map(|phase| phase.of(own)));
+                figure == Figure::Load || of_phases().any(|own| own == figure)
+            }
+            Figure::ThroughputTurned
+            | Figure::ThroughputBack
+            | Figure::CpuGbClientTurned
+            | Figure::CpuGbClientBack
+            | Figure::CpuGbServerTurned
+            | Figure::CpuGbServerBack => false,
             Figure::P50 | Figure::P99 => self == Work::Latency,
             Figure::Mean => false,
             Figure::Throughput | Figure::CpuGbClient | Figure::CpuGbServer => self.has_messages(),
@@ -99,7 +113,9 @@ pub enum Place {
     Apart,
     /// On two threads of one core
     Siblings,
-    /// On cores of two NUMA nodes
+    /// Between hosts: at the NUMA node of the rail that carries them
+    Near,
+    /// On cores of two NUMA nodes; between hosts at another node than the rail's
     Far,
     /// On one CPU
     Same,
@@ -165,6 +181,9 @@ pub struct Cell {
     /// The rates that the rails between the hosts are limited to.
     #[serde(default)]
     pub rails: Option<String>,
+    /// What is turned while it runs.
+    #[serde(default)]
+    pub turn: Option<String>,
 }
 
 impl Cell {
@@ -207,6 +226,7 @@ impl Cell {
         put(told.moves || self.moves != Move::Any, "move", word(self.moves));
         put(told.mtu || self.mtu.is_some(), "mtu", of(self.mtu.map(u64::from), "as-is"));
         put(told.rails || self.rails.is_some(), "rails", self.rails.clone().unwrap_or_else(|| "as-are".into()));
+        put(self.turn.is_some(), "turn", self.turn.clone().unwrap_or_default());
         axes
     }
 
@@ -271,6 +291,7 @@ mod tests {
             moves: Move::Any,
             mtu: None,
             rails: None,
+            turn: None,
         }
     }
 
@@ -289,15 +310,16 @@ mod tests {
             moves: Move::Pull,
             mtu: Some(9000),
             rails: Some("300mbit+800mbit".into()),
+            turn: Some("pull_min=64M..4K".into()),
             ..usual()
         };
         assert_eq!(
             all.name(),
-            "t/bytes=65536/streams=4/completion=poll/pace=1000/buffer=2097152/options=ring_bytes=1M/place=same/load=memory/move=pull/mtu=9000/rails=300mbit+800mbit"
+            "t/bytes=65536/streams=4/completion=poll/pace=1000/buffer=2097152/options=ring_bytes=1M/place=same/load=memory/move=pull/mtu=9000/rails=300mbit+800mbit/turn=pull_min=64M..4K"
         );
         assert_eq!(
             all.label(&Told::default()),
-            "64 KiB, 4 streams, poll, 1000/s, buffers of 2 MiB, ring_bytes=1M, CPUs same, memory load, pull, MTU 9000, rails of 300mbit and 800mbit"
+            "64 KiB, 4 streams, poll, 1000/s, buffers of 2 MiB, ring_bytes=1M, CPUs same, memory load, pull, MTU 9000, rails of 300mbit and 800mbit, pull_min=64M..4K"
         );
         let told = Told {
             completion: true,

@@ -5,7 +5,8 @@
 //! 2. Two sets of samples are compared by the test of Mann and Whitney, which assumes nothing of their distribution.
 //! 3. Many comparisons find differences by chance. By the procedure of Benjamini and Hochberg at most `alpha` of the
 //!    differences that are told are expected to be none.
-//! 4. With few samples nothing can be significant: five against five give p = 0.008 at best, three against three 0.1.
+//! 4. What else differs between the runs (machine, library, plan) is told before any figure: it may be the cause, or make figures incomparable.
+//! 5. With few samples nothing can be significant: five against five give p = 0.008 at best, three against three 0.1.
 
 use anyhow::{Result, anyhow, ensure};
 use serde::Serialize;
@@ -50,6 +51,8 @@ pub struct Line {
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     pub schema: &'static str,
+    /// What else differs than the figures, a sentence each.
+    pub circumstances: Vec<String>,
     pub alpha: f64,
     pub lines: Vec<Line>,
     /// The share of the comparisons whose intervals meet.
@@ -78,14 +81,70 @@ pub fn compare(runs: &[Run; 2], alpha: Hundredths) -> Result<Comparison> {
         }
     }
     not_compared.extend(runs[1].cells.iter().filter(|cell| !runs[0].cells.contains(cell)).map(Cell::name));
-    ensure!(!lines.is_empty(), "the two runs have no measured cell in common");
+    let plans = runs.each_ref().map(|run| run.plan.name.get_ref());
+    ensure!(
+        !lines.is_empty(),
+        "the two runs have no measured cell in common: the first is of the plan {}, the second of {}",
+        plans[0],
+        plans[1]
+    );
     let p: Vec<f64> = lines.iter().map(|line| line.p).collect();
     let limit = discovery_limit(&p, alpha.share());
     for line in &mut lines {
         line.differs = limit.is_some_and(|limit| line.p <= limit);
     }
     let agreeing = lines.iter().filter(|line| line.agrees).count() as f64 / lines.len() as f64;
-    Ok(Comparison { schema: "beeline-compare/1", alpha: alpha.share(), lines, agreeing, not_compared })
+    Ok(Comparison {
+        schema: "beeline-compare/1",
+        circumstances: circumstances(runs),
+        alpha: alpha.share(),
+        lines,
+        agreeing,
+        not_compared,
+    })
+}
+
+/// What differs between the runs themselves, so that nobody takes it for what only one of it did.
+fn circumstances(runs: &[Run; 2]) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut tell = |what: &str, of: &dyn Fn(&Run) -> String, why: &str| {
+        let [a, b] = runs.each_ref().map(of);
+        if a != b {
+            told.push(format!("{what}: {a} in A, {b} in B{why}"));
+        }
+    };
+    let machine = |run: &Run| {
+        let last = run.machines.last();
+        last.map_or("unknown".to_owned(), |m| format!("{}, {} CPUs, Linux {}", m.cpu_model, m.cpus, m.kernel))
+    };
+    tell(
+        "The machines differ",
+        &machine,
+        ". TCP's and Beeline's figures cannot be compared then, and gains only with care",
+    );
+    let library = |run: &Run| match (&run.libraries[..], &run.settings.library_hash) {
+        ([], Some(hash)) => hash.clone(),
+        ([], None) => "unknown".to_owned(),
+        (hashes, _) => hashes.join(" and "),
+    };
+    tell("The releases differ", &|run| run.settings.version.clone(), "");
+    tell("The libraries differ", &library, "");
+    tell("Options of the library differ", &|run| run.settings.options.clone().unwrap_or("none".into()), "");
+    let hosts = |run: &Run| run.settings.hosts.as_ref().map_or("one host".to_owned(), |between| between.hosts.clone());
+    tell("The hosts differ", &hosts, "");
+    tell("Samples differ in length", &|run| format!("{} ms", run.settings.sample_ms), "");
+    tell(
+        "The plans differ",
+        &|run| run.plan.name.get_ref().clone(),
+        "; only cells of the same name and kind are compared",
+    );
+    if runs[0].plan.name.get_ref() == runs[1].plan.name.get_ref() && runs[0].text != runs[1].text {
+        told.push(format!(
+            "The plans differ although both are called {}: only cells of the same name and kind are compared",
+            runs[0].plan.name.get_ref()
+        ));
+    }
+    told
 }
 
 fn compare_cell(runs: &[Run; 2], cell: &Cell) -> Result<Vec<Line>> {
@@ -148,6 +207,7 @@ pub fn print(runs: &[Run; 2], comparison: &Comparison) {
         let machine = run.machines.last().map(|machine| machine.line()).unwrap_or_default();
         say!("{letter}: {}, Beeline {}, {machine}", run.directory.display(), run.settings.version);
     }
+    comparison.circumstances.iter().for_each(|sentence| say!("{sentence}."));
     let mut differing: Vec<&Line> = comparison.lines.iter().filter(|line| line.differs).collect();
     differing.sort_by(|a, b| a.p.total_cmp(&b.p));
     say!(
@@ -224,6 +284,31 @@ mod tests {
         assert!(line(What::Beeline).change > 1.2 && line(What::Gain).differs && comparison.differs());
         // Of three cells one has samples.
         assert_eq!(comparison.not_compared.len(), 2);
+    }
+
+    #[test]
+    fn what_the_runs_were_made_with_is_told() {
+        let (_a, first) = run(|_| (100.0, 10.0));
+        let (_b, mut second) = run(|_| (100.0, 10.0));
+        let told = |first: &Run, second: &Run| circumstances(&[first.clone(), second.clone()]);
+        assert_eq!(told(&first, &second), Vec::<String>::new());
+        second.settings.version = "1".into();
+        second.libraries = vec!["0123".into()];
+        second.text.push('#');
+        let mut machine = crate::machine::Machine::describe().unwrap();
+        second.machines.push(machine.clone());
+        let all = told(&first, &second);
+        assert_eq!(all.len(), 4, "{all:?}");
+        for word in
+            ["cannot be compared", "releases differ: 0 in A, 1 in B", "libraries differ: unknown in A, 0123 in B"]
+        {
+            assert!(all.iter().any(|sentence| sentence.contains(word)), "{word}: {all:?}");
+        }
+        let mut first = second.clone();
+        machine.date = "2099-01-01T00:00:00Z".into();
+        machine.load_before = 5.0;
+        first.machines.push(machine);
+        assert_eq!(told(&first, &second), Vec::<String>::new());
     }
 
     #[test]

@@ -32,13 +32,56 @@ pub enum Figure {
     Fairness,
     /// What the memory load copied meanwhile.
     Load,
+    /// [`Figure::Throughput`] after a threshold was turned, and after it was turned back.
+    ThroughputTurned,
+    ThroughputBack,
+    /// The same of [`Figure::CpuGbClient`].
+    CpuGbClientTurned,
+    CpuGbClientBack,
+    /// The same of [`Figure::CpuGbServer`].
+    CpuGbServerTurned,
+    CpuGbServerBack,
+}
+
+/// The parts of a stream while which a threshold is turned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Before,
+    Turned,
+    Back,
+}
+
+impl Phase {
+    pub const ALL: [Phase; 3] = [Phase::Before, Phase::Turned, Phase::Back];
+
+    /// The figure of this part. Those that have no parts are the same in each.
+    pub fn of(self, figure: Figure) -> Figure {
+        match (figure, self) {
+            (Figure::Throughput, Phase::Turned) => Figure::ThroughputTurned,
+            (Figure::Throughput, Phase::Back) => Figure::ThroughputBack,
+            (Figure::CpuGbClient, Phase::Turned) => Figure::CpuGbClientTurned,
+            (Figure::CpuGbClient, Phase::Back) => Figure::CpuGbClientBack,
+            (Figure::CpuGbServer, Phase::Turned) => Figure::CpuGbServerTurned,
+            (Figure::CpuGbServer, Phase::Back) => Figure::CpuGbServerBack,
+            (figure, _) => figure,
+        }
+    }
+
+    /// For people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Phase::Before => "before",
+            Phase::Turned => "turned",
+            Phase::Back => "turned back",
+        }
+    }
 }
 
 /// The figures of one sample.
 pub type Sample = BTreeMap<Figure, f64>;
 
 impl Figure {
-    pub const ALL: [Figure; 11] = [
+    pub const ALL: [Figure; 17] = [
         Figure::P50,
         Figure::Mean,
         Figure::P99,
@@ -50,6 +93,12 @@ impl Figure {
         Figure::CpuGbServer,
         Figure::Fairness,
         Figure::Load,
+        Figure::ThroughputTurned,
+        Figure::ThroughputBack,
+        Figure::CpuGbClientTurned,
+        Figure::CpuGbClientBack,
+        Figure::CpuGbServerTurned,
+        Figure::CpuGbServerBack,
     ];
 
     /// As it stands at the head of a column.
@@ -66,6 +115,12 @@ impl Figure {
             Figure::CpuGbServer => "server CPU per GB",
             Figure::Fairness => "fairness",
             Figure::Load => "load achieved",
+            Figure::ThroughputTurned => "throughput, turned",
+            Figure::ThroughputBack => "throughput, turned back",
+            Figure::CpuGbClientTurned => "client CPU per GB, turned",
+            Figure::CpuGbClientBack => "client CPU per GB, turned back",
+            Figure::CpuGbServerTurned => "server CPU per GB, turned",
+            Figure::CpuGbServerBack => "server CPU per GB, turned back",
         }
     }
 
@@ -77,8 +132,14 @@ impl Figure {
             | Figure::CpuClient
             | Figure::CpuServer
             | Figure::CpuGbClient
-            | Figure::CpuGbServer => Unit::Nanoseconds,
-            Figure::Throughput | Figure::Load => Unit::BytesPerSecond,
+            | Figure::CpuGbServer
+            | Figure::CpuGbClientTurned
+            | Figure::CpuGbClientBack
+            | Figure::CpuGbServerTurned
+            | Figure::CpuGbServerBack => Unit::Nanoseconds,
+            Figure::Throughput | Figure::Load | Figure::ThroughputTurned | Figure::ThroughputBack => {
+                Unit::BytesPerSecond
+            }
             Figure::Rate => Unit::PerSecond,
             Figure::Fairness => Unit::Share,
         }

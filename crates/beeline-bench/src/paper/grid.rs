@@ -7,8 +7,8 @@ use comfy_table::ContentArrangement;
 use comfy_table::Table as Drawn;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 
-use super::cell::Cell;
-use super::figure::Figure;
+use super::cell::{Cell, Told};
+use super::figure::{Figure, Phase};
 use super::plan::Table;
 use super::run::{complaints, unsure};
 use super::store::{Run, WITHIN};
@@ -32,10 +32,9 @@ impl<'a> Grid<'a> {
         let is_own = |cell: &&Cell| cell.table == *table.id.get_ref();
         let mut grid = Grid { table, header: header(table, &columns), rows: Vec::new(), missing: Vec::new() };
         for cell in run.cells.iter().filter(is_own) {
-            match row(run, cell, cell.label(&told), table, &columns) {
-                Ok(row) => {
-                    grid.rows.push(row);
-                }
+            let row = |phase| row(run, cell, &told, table, (&columns, phase));
+            match table.phases().iter().map(row).collect::<Result<Vec<_>, _>>() {
+                Ok(rows) => grid.rows.extend(rows),
                 Err(reason) => grid.missing.push((cell.label(&told), reason)),
             }
         }
@@ -98,7 +97,14 @@ fn has_gain(figure: Figure) -> bool {
     !matches!(figure, Figure::Fairness | Figure::Load)
 }
 
-fn row(run: &Run, cell: &Cell, label: String, table: &Table, columns: &[Figure]) -> Result<Vec<String>, String> {
+/// A row, of one part of the cell where it has several.
+fn row(
+    run: &Run,
+    cell: &Cell,
+    told: &Told,
+    table: &Table,
+    (columns, phase): (&[Figure], &Phase),
+) -> Result<Vec<String>, String> {
     let measured = run.of(cell).ok_or("the run did not come to it")?;
     if let Some(reason) = &measured.absent {
         return Err(reason.clone());
@@ -109,9 +115,12 @@ fn row(run: &Run, cell: &Cell, label: String, table: &Table, columns: &[Figure])
             .last()
             .map_or("the run did not come to it".to_owned(), |e| format!("it failed: {e}")));
     }
-    let mut row = vec![label];
+    let mut row = vec![match table.phases().len() {
+        1 => cell.label(told),
+        _ => format!("{}, {}", cell.label(told), phase.title()),
+    }];
     for &figure in columns {
-        let found = both(measured, figure, run.settings.confidence);
+        let found = both(measured, phase.of(figure), run.settings.confidence);
         let show = |of: fn(&Both) -> f64| found.as_ref().map_or(String::new(), |both| figure.unit().show(of(both)));
         row.extend([show(|both| both.tcp.median), show(|both| both.beeline.median)]);
         if has_gain(figure) {

@@ -1,28 +1,69 @@
 //! Which CPUs a cell's programs run on, and what this host cannot have.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::Result;
 use beeline_topo::host::Cpu;
 
+use super::axis::Turn;
 use super::cell::{Cell, Load, Move, Place};
 use super::programs;
 use crate::hosts::place::Host;
+use crate::hosts::{Layout, Layouts};
 use crate::machine::{allowed_cpus, choose_cpus};
 
 /// The CPUs of this host that may be used, and the two of a run.
 pub struct Places {
     cpus: Vec<Cpu>,
     chosen: Option<(usize, usize)>,
-    /// Whether programs run on other hosts, whose CPUs are not known here.
-    between: Option<[Host; 2]>,
+    between: Option<Between>,
 }
 
-/// CPUs of client and server; `None` leaves it to the scheduler.
-pub type Pair = [Option<usize>; 2];
+/// Two hosts, whose CPUs are not known here, and how programs and rails stand to each other there, or why nobody knows.
+pub struct Between {
+    pub hosts: [Host; 2],
+    pub layouts: Result<Layouts, String>,
+}
+
+/// Where the two ends of a cell run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stand {
+    /// CPUs of client and server; `None` leaves it to the scheduler.
+    pub cpus: [Option<usize>; 2],
+    /// Where the client connects, if it is not there that it stays: the bridge chooses a rail then.
+    pub begin: Option<usize>,
+    /// The rail that is to carry it, where the cell says how far it is.
+    pub over: Option<Over>,
+}
+
+/// A rail between two hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// What it is called at the client's host, and at the server's.
+    pub rails: [String; 2],
+    /// What TCP is to connect to, so that it takes the same one.
+    pub address: IpAddr,
+}
+
+impl Stand {
+    fn at(pair: Option<(usize, usize)>) -> Stand {
+        Stand { cpus: pair.map_or([None; 2], |(client, server)| [Some(client), Some(server)]), ..Stand::default() }
+    }
+
+    /// The first of the programs of a layout.
+    fn of(layouts: &Layouts, layout: Layout) -> Option<Stand> {
+        let stand = layouts.stands(layout).into_iter().next()?;
+        Some(Stand {
+            cpus: [Some(stand.client), stand.server],
+            begin: Some(stand.begin),
+            over: Some(Over { rails: stand.rails, address: stand.address }),
+        })
+    }
+}
 
 impl Places {
-    pub fn new(wanted: Option<(usize, usize)>, between: Option<[Host; 2]>) -> Result<Self> {
+    pub fn new(wanted: Option<(usize, usize)>, between: Option<Between>) -> Result<Self> {
         let allowed = allowed_cpus()?;
         let mut cpus = beeline_topo::sysfs::read(Path::new("/sys")).map(|host| host.cpus).unwrap_or_default();
         cpus.retain(|cpu| allowed.contains(&(cpu.id as usize)));
@@ -38,54 +79,69 @@ impl Places {
     ///
     /// # Errors
     /// Why this host cannot have the cell.
-    pub fn of(&self, cell: &Cell) -> Result<Pair, String> {
-        if let Some(reason) = self.absent(cell) {
-            return Err(reason);
+    pub fn of(&self, cell: &Cell) -> Result<Stand, String> {
+        if let Some(program) = &cell.program {
+            let is_between = self.between.is_some().then(|| "programs of others run on one host".to_owned());
+            if let Some(reason) = is_between.or_else(|| programs::missing(program)) {
+                return Err(reason);
+            }
         }
-        let both = |pair: Option<(usize, usize)>| pair.map_or([None; 2], |(a, b)| [Some(a), Some(b)]);
+        match &self.between {
+            Some(between) => self.between_hosts(cell, between),
+            None => self.on_one_host(cell),
+        }
+    }
+
+    fn on_one_host(&self, cell: &Cell) -> Result<Stand, String> {
+        let is_of_bridges = turn(cell).is_some_and(|turn| turn.is_of_bridges);
+        match (cell.moves, cell.mtu, &cell.rails) {
+            _ if cell.place == Place::Near => {
+                return Err(
+                    "on one host nothing goes over a rail whose node could be near: it takes --hosts A,B".into()
+                );
+            }
+            _ if is_of_bridges => return Err("on one host no bridge pushes or pulls: it takes --hosts A,B".into()),
+            (Move::Any, None, None) => {}
+            (_, _, Some(_)) => return Err("on one host nothing goes over a rail: it takes --hosts A,B".into()),
+            (Move::Any, Some(_), _) => {
+                return Err("on one host nothing goes over an interface whose MTU mattered".into());
+            }
+            _ => return Err("on one host nothing is pushed or pulled: it takes --hosts A,B".into()),
+        }
         let only = "this host has one CPU for the instrument";
         let not_two = |what: &str| format!("this host has no {what}");
         match cell.place {
-            Place::Free => Ok([None; 2]),
-            Place::Apart if self.between.is_some() => Ok(both(self.chosen)),
-            Place::Apart => self.chosen.map(|pair| both(Some(pair))).ok_or_else(|| only.to_owned()),
-            Place::Same => Ok([self.chosen.map(|pair| pair.0); 2]),
+            Place::Free | Place::Near => Ok(Stand::default()),
+            Place::Apart => self.chosen.map(|pair| Stand::at(Some(pair))).ok_or_else(|| only.to_owned()),
+            Place::Same => Ok(Stand { cpus: [self.chosen.map(|pair| pair.0); 2], ..Stand::default() }),
             Place::Siblings => {
                 let pair = self.find(|a, b| (a.core, a.package) == (b.core, b.package));
-                pair.map(|pair| both(Some(pair))).ok_or_else(|| not_two("core with two threads"))
+                pair.map(|pair| Stand::at(Some(pair))).ok_or_else(|| not_two("core with two threads"))
             }
             Place::Far => {
                 let pair = self.find(|a, b| a.node.is_some() && b.node.is_some() && a.node != b.node);
-                pair.map(|pair| both(Some(pair))).ok_or_else(|| not_two("second NUMA node"))
+                pair.map(|pair| Stand::at(Some(pair))).ok_or_else(|| not_two("second NUMA node"))
             }
         }
     }
 
-    /// What no host like this has, whatever its CPUs are.
-    fn absent(&self, cell: &Cell) -> Option<String> {
-        if let Some(program) = &cell.program {
-            let is_between = self.between.is_some().then(|| "programs of others run on one host".to_owned());
-            if let Some(reason) = is_between.or_else(|| programs::missing(program)) {
-                return Some(reason);
-            }
-        }
-        let Some(hosts) = &self.between else {
-            return match (cell.moves, cell.mtu, &cell.rails) {
-                (Move::Any, None, None) => None,
-                (_, _, Some(_)) => Some("on one host nothing goes over a rail: it takes --hosts A,B".into()),
-                (Move::Any, Some(_), _) => Some("on one host nothing goes over an interface whose MTU mattered".into()),
-                _ => Some("on one host nothing is pushed or pulled: it takes --hosts A,B".into()),
-            };
-        };
-        let is_placed = !matches!(cell.place, Place::Apart | Place::Free);
-        if is_placed {
-            return Some("the distance of CPUs is chosen on one host only".into());
-        }
-        let are_namespaces = hosts.iter().all(|host| matches!(host, Host::Namespace(_)));
+    fn between_hosts(&self, cell: &Cell, between: &Between) -> Result<Stand, String> {
+        let are_namespaces = between.hosts.iter().all(|host| matches!(host, Host::Namespace(_)));
         if cell.mtu.is_some() && !are_namespaces {
-            return Some("the instrument sets the MTU of network namespaces only".into());
+            return Err("the instrument sets the MTU of network namespaces only".into());
         }
-        None
+        if turn(cell).is_some_and(|turn| !turn.is_of_bridges) {
+            return Err("options of the library are turned at two processes of one host".into());
+        }
+        let layout = match cell.place {
+            Place::Apart => return Ok(Stand::at(self.chosen)),
+            Place::Free => return Ok(Stand::default()),
+            Place::Same | Place::Siblings => return Err("the two ends are on two hosts".into()),
+            Place::Near => Layout::Local,
+            Place::Far => Layout::Remote,
+        };
+        let layouts = between.layouts.as_ref().map_err(|why| format!("how far a rail is from a CPU: {why}"))?;
+        Stand::of(layouts, layout).ok_or_else(|| "there is no CPU for it".to_owned())
     }
 
     fn find(&self, fits: impl Fn(&Cpu, &Cpu) -> bool) -> Option<(usize, usize)> {
@@ -95,16 +151,22 @@ impl Places {
     }
 
     /// The CPU of the memory load: one that neither end uses, where there is one.
-    pub fn load(&self, cell: &Cell, pair: Pair) -> Option<usize> {
-        let is_free = |cpu: &&Cpu| !pair.contains(&Some(cpu.id as usize));
+    pub fn load(&self, cell: &Cell, stand: &Stand) -> Option<usize> {
+        let is_free = |cpu: &&Cpu| !stand.cpus.contains(&Some(cpu.id as usize));
         let is_busy = cell.load == Load::Memory && self.between.is_none();
-        self.cpus.iter().filter(|_| is_busy && pair[0].is_some()).find(is_free).map(|cpu| cpu.id as usize)
+        self.cpus.iter().filter(|_| is_busy && stand.cpus[0].is_some()).find(is_free).map(|cpu| cpu.id as usize)
     }
+}
+
+/// What the cell turns.
+fn turn(cell: &Cell) -> Option<Turn> {
+    Turn::parse(cell.turn.as_deref()?).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::{About, Common};
     use crate::paper::cell::{Completion, Work};
 
     fn cpu(id: u32, core: u32, node: u32) -> Cpu {
@@ -127,6 +189,7 @@ mod tests {
             moves,
             mtu,
             rails: None,
+            turn: None,
         }
     }
 
@@ -137,18 +200,18 @@ mod tests {
             chosen: Some((0, 2)),
             between: None,
         };
-        let at = |place| big.of(&cell(place, Move::Any, None));
+        let at = |place| big.of(&cell(place, Move::Any, None)).map(|stand| stand.cpus);
         assert_eq!(at(Place::Apart), Ok([Some(0), Some(2)]));
         assert_eq!(at(Place::Siblings), Ok([Some(0), Some(1)]));
         assert_eq!(at(Place::Far), Ok([Some(0), Some(3)]));
         assert_eq!(at(Place::Same), Ok([Some(0), Some(0)]));
         assert_eq!(at(Place::Free), Ok([None, None]));
-        assert_eq!(big.load(&cell(Place::Apart, Move::Any, None), [Some(0), Some(2)]), Some(1));
+        assert_eq!(big.load(&cell(Place::Apart, Move::Any, None), &Stand::at(Some((0, 2)))), Some(1));
         let small = Places { cpus: vec![cpu(0, 0, 0), cpu(1, 1, 0)], chosen: Some((0, 1)), between: None };
         for place in [Place::Siblings, Place::Far] {
             assert!(small.of(&cell(place, Move::Any, None)).unwrap_err().contains("this host has no"));
         }
-        assert_eq!(small.load(&cell(Place::Apart, Move::Any, None), [Some(0), Some(1)]), None);
+        assert_eq!(small.load(&cell(Place::Apart, Move::Any, None), &Stand::at(Some((0, 1)))), None);
     }
 
     #[test]
@@ -156,11 +219,50 @@ mod tests {
         let one = Places { cpus: vec![cpu(0, 0, 0), cpu(1, 1, 0)], chosen: Some((0, 1)), between: None };
         assert!(one.of(&cell(Place::Apart, Move::Push, None)).unwrap_err().contains("--hosts"));
         assert!(one.of(&cell(Place::Apart, Move::Any, Some(9000))).is_err());
-        let spaces = Host::parse_two("netns:a,netns:b").unwrap();
-        let two = Places { cpus: Vec::new(), chosen: None, between: Some(spaces) };
-        assert_eq!(two.of(&cell(Place::Apart, Move::Push, Some(9000))), Ok([None, None]));
-        assert!(two.of(&cell(Place::Same, Move::Any, None)).is_err());
-        let far = Places { cpus: Vec::new(), chosen: None, between: Some(Host::parse_two("netns:a,b").unwrap()) };
-        assert!(far.of(&cell(Place::Apart, Move::Any, Some(1500))).unwrap_err().contains("namespaces"));
+        assert!(one.of(&cell(Place::Near, Move::Any, None)).unwrap_err().contains("--hosts"));
+        let between = |hosts| {
+            let hosts = Host::parse_two(hosts).unwrap();
+            let between = Between { hosts, layouts: Err("the client's host has one NUMA node".into()) };
+            Places { cpus: Vec::new(), chosen: None, between: Some(between) }
+        };
+        let two = between("netns:a,netns:b");
+        assert_eq!(two.of(&cell(Place::Apart, Move::Push, Some(9000))), Ok(Stand::default()));
+        assert!(two.of(&cell(Place::Same, Move::Any, None)).unwrap_err().contains("two hosts"));
+        for place in [Place::Near, Place::Far] {
+            assert!(two.of(&cell(place, Move::Any, None)).unwrap_err().contains("one NUMA node"));
+        }
+        assert!(
+            between("netns:a,b").of(&cell(Place::Apart, Move::Any, Some(1500))).unwrap_err().contains("namespaces")
+        );
+    }
+
+    #[test]
+    fn what_is_turned_is_turned_where_it_is() {
+        let turned = |turn: &str| Cell { turn: Some(turn.into()), ..cell(Place::Apart, Move::Any, None) };
+        let one = Places { cpus: vec![cpu(0, 0, 0), cpu(1, 1, 0)], chosen: Some((0, 1)), between: None };
+        assert!(one.of(&turned("turn_bytes=off..256K")).is_ok());
+        assert!(one.of(&turned("pull_min=64M..4K")).unwrap_err().contains("--hosts"));
+        let hosts = Host::parse_two("netns:a,netns:b").unwrap();
+        let between = Between { hosts, layouts: Err("nobody knows".into()) };
+        let two = Places { cpus: Vec::new(), chosen: None, between: Some(between) };
+        assert!(two.of(&turned("pull_min=64M..4K")).is_ok());
+        assert!(two.of(&turned("turn_bytes=off..256K")).unwrap_err().contains("one host"));
+    }
+
+    #[test]
+    fn programs_stand_at_the_node_of_a_rail_or_away_from_it() {
+        let nodes = std::collections::BTreeMap::from([(0, vec![0, 1, 2]), (1, vec![3, 4, 5])]);
+        let about = About { nodes, ..About::here(None).unwrap() };
+        let names = ["a".to_owned(), "b".to_owned()];
+        let address: IpAddr = [10, 9, 0, 2].into();
+        let rail = Common { names: names.clone(), server_address: address, nodes: [Some(1), Some(0)] };
+        let layouts = Layouts::find([&about, &about], &[rail]).map_err(|why| why.to_string());
+        let between = Between { hosts: Host::parse_two("a,b").unwrap(), layouts };
+        let two = Places { cpus: Vec::new(), chosen: None, between: Some(between) };
+        let over = Some(Over { rails: names, address });
+        let stand = |begin, cpus: [usize; 2]| Stand { cpus: cpus.map(Some), begin: Some(begin), over: over.clone() };
+        assert_eq!(two.of(&cell(Place::Near, Move::Any, None)), Ok(stand(3, [3, 0])));
+        // It connects where the bridge takes this rail, and then moves.
+        assert_eq!(two.of(&cell(Place::Far, Move::Any, None)), Ok(stand(3, [0, 3])));
     }
 }

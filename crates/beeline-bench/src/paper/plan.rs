@@ -10,9 +10,9 @@ use beeline_stats::Tunables;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::axis::{Beside, Buffer, Mtu, Pace, Percent, Rails, Sizes, Streams};
+use super::axis::{Beside, Buffer, Mtu, Pace, Percent, Rails, Sizes, Streams, Turned};
 use super::cell::{Cell, Completion, Load, Move, Place, Told, Work};
-use super::figure::Figure;
+use super::figure::{Figure, Phase};
 use super::programs;
 use crate::hosts::place::Host;
 
@@ -86,6 +86,8 @@ pub struct Table {
     pub mtu: Vec<Mtu>,
     #[serde(default)]
     pub rails: Vec<Rails>,
+    #[serde(default)]
+    pub turn: Vec<Turned>,
     /// Columns of the table; the work's own, if there are none.
     #[serde(default)]
     pub figures: Vec<Spanned<Figure>>,
@@ -266,6 +268,12 @@ impl Table {
         if work != Work::Latency && self.pace.iter().any(|pace| pace.0.is_some()) {
             return wrong(&format!("table {id} has a pace: expected `work` to be \"latency\""));
         }
+        if (work == Work::Turned) == self.turn.is_empty() {
+            return wrong(&format!("table {id}: expected `turn` with the work \"turned\", and with no other"));
+        }
+        if work == Work::Turned && self.moves.iter().any(|moves| *moves != Move::Any) {
+            return wrong(&format!("table {id} says what is pushed or pulled, and turns it: expected no `move`"));
+        }
         let names: Vec<String> = self.cells(None).iter().map(Cell::name).collect();
         if let Some(name) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
             return wrong(&format!("table {id} has {} twice: expected each value of an axis once", name.1));
@@ -330,6 +338,14 @@ impl Table {
         }
     }
 
+    /// The parts that each cell has a row for.
+    pub fn phases(&self) -> &'static [Phase] {
+        match self.work {
+            Some(Work::Turned) => &Phase::ALL,
+            _ => &Phase::ALL[..1],
+        }
+    }
+
     /// The columns.
     pub fn columns(&self) -> Vec<Figure> {
         match (self.figures.is_empty(), self.work) {
@@ -360,9 +376,11 @@ impl Table {
             moves: Move::Any,
             mtu: None,
             rails: None,
+            turn: None,
         };
         // The first axis changes slowest: curves are measured as they are drawn.
         let mut cells = vec![first];
+        spread(&mut cells, &self.turn, |cell, turn| cell.turn = Some(turn.0.clone()));
         spread(&mut cells, &self.rails, |cell, rails| cell.rails.clone_from(&rails.0));
         spread(&mut cells, &self.mtu, |cell, mtu| cell.mtu = mtu.0);
         spread(&mut cells, &self.moves, |cell, moves| cell.moves = *moves);
@@ -397,104 +415,4 @@ fn spread<T>(cells: &mut Vec<Cell>, values: &[T], set: impl Fn(&mut Cell, &T)) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::paper::built_in::{BUILT_IN, text};
-
-    const HEAD: &str = "format = 1\nname = \"p\"\ntitle = \"P\"\ndocument = \"D\"\n";
-
-    fn parse(rest: &str) -> Result<Plan> {
-        let text = format!("{HEAD}{rest}");
-        Plan::parse(&Source { name: "p.toml".into(), text: &text })
-    }
-
-    fn table(rest: &str) -> String {
-        format!("[[table]]\nid = \"t\"\ntitle = \"T\"\nsource = \"S\"\n{rest}")
-    }
-
-    #[test]
-    fn built_in_plans_are_plans_with_cells_of_their_own() {
-        for (name, text) in BUILT_IN {
-            let plan = Plan::parse(&Source { name: name.into(), text }).unwrap();
-            assert_eq!(plan.name.get_ref(), name);
-            let cells = plan.cells(None);
-            let names: BTreeSet<String> = cells.iter().map(Cell::name).collect();
-            assert_eq!(names.len(), cells.len(), "{name}");
-            let few = plan.cells(Some(3));
-            assert!(!few.is_empty() && few.len() <= cells.len() && few.iter().all(|cell| names.contains(&cell.name())));
-            let numbers = plan.tables.iter().flat_map(|table| &table.published).map(Published::number);
-            assert!(numbers.into_iter().all(f64::is_finite), "{name}");
-        }
-    }
-
-    #[test]
-    fn axes_are_multiplied() {
-        let text = "work = \"stream\"\nbytes = [64, \"64K\"]\nstreams = [1, 2, 4, 8]\nbuffer = [\"default\", \"2M\"]\n";
-        let plan = parse(&table(text)).unwrap();
-        let cells = plan.cells(None);
-        assert_eq!(cells.len(), 16);
-        assert_eq!((cells[0].bytes, cells[1].bytes, cells[2].streams), (64, 65_536, 2));
-        assert_eq!(plan.tables[0].columns(), Work::Stream.figures());
-    }
-
-    #[test]
-    fn what_is_wrong_is_told_with_its_line() {
-        let cases = [
-            ("work = \"latency\"\nbites = [1]\n", 10, "bites"),
-            ("work = \"latency\"\nbytes = [0]\n", 10, "not possible"),
-            ("work = \"latency\"\nbytes = [-1]\n", 10, "-1"),
-            ("work = \"latency\"\nbytes = [1.5]\n", 10, "whole"),
-            ("work = \"latency\"\nbytes = [\"1T\"]\n", 10, "1T"),
-            ("work = \"latency\"\nbytes = \"1..4M tripling\"\n", 10, "doubling"),
-            ("work = \"latency\"\nbytes = []\n", 6, "no sizes"),
-            ("work = \"latency\"\nstreams = [2]\n", 6, "several streams"),
-            ("work = \"latency\"\nbytes = [8, 9, 8]\n", 6, "twice"),
-            ("work = \"stream\"\nstreams = [0]\n", 10, "1 to 64"),
-            ("work = \"latency\"\npace = [0]\n", 10, "messages a second"),
-            ("work = \"stream\"\npace = [1000]\n", 6, "has a pace"),
-            ("work = \"stream\"\nmtu = [10]\n", 10, "MTU of 576"),
-            ("work = \"stream\"\nrails = [\"800\"]\n", 10, "800mbit"),
-            ("work = \"stream\"\nrails = [3]\n", 10, "800mbit"),
-            ("work = \"stream\"\nbuffer = [\"1\"]\n", 10, "4 KiB"),
-            ("work = \"stream\"\noptions = [\"colour=red\"]\n", 10, "colour"),
-            ("work = \"stream\"\nfigures = [\"p50\"]\n", 10, "p50"),
-            ("work = \"stream\"\nfigures = [\"nonsense\"]\n", 10, "nonsense"),
-            ("work = \"walk\"\n", 9, "walk"),
-            ("", 6, "neither"),
-            ("work = \"latency\"\nnot_measured = \"because\"\n", 6, "expected one"),
-            ("not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\nvalue=\"9 MB/s\"\n", 13, "12 us"),
-        ];
-        for (text, line, word) in cases {
-            let error = format!("{:#}", parse(&table(text)).unwrap_err());
-            assert!(error.starts_with(&format!("p.toml:{line}:")), "{text}: {error}");
-            assert!(error.contains(word), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn what_is_wrong_with_the_plan_itself_is_told_too() {
-        let good = table("work = \"latency\"\n");
-        assert!(parse(&good).is_ok());
-        for (text, word) in [
-            ("sample_ms = 1\n", "5 to 600000"),
-            ("hosts = [\"alpha\"]\n", "two hosts"),
-            ("hosts = [\"-x\", \"beta\"]\n", "names no host"),
-            ("bridge_sockets = [\"a\"]\n", "two sockets"),
-            ("minutes_max = 0\n", "1 or more minutes"),
-            ("rounds = 0\n", "1 or more"),
-            ("confidence = 100\n", "percentage"),
-            ("within = \"many\"\n", "percentage"),
-        ] {
-            let error = parse(&format!("{text}{good}")).unwrap_err().to_string();
-            assert!(error.starts_with("p.toml:5:") && error.contains(word), "{text}: {error}");
-        }
-        let error = parse(&format!("{good}{good}")).unwrap_err().to_string();
-        assert!(error.starts_with("p.toml:11:6: there are two tables"), "{error}");
-        let other = HEAD.replace("format = 1", "format = 2") + &good;
-        let error = Plan::parse(&Source { name: "p.toml".into(), text: &other }).unwrap_err().to_string();
-        assert!(error.starts_with("p.toml:1:10: format 2"), "{error}");
-        let other = HEAD.replace("\"p\"", "\"p/../x\"") + &good;
-        assert!(Plan::parse(&Source { name: "p.toml".into(), text: &other }).is_err());
-        assert!(text("no-such-plan").unwrap_err().to_string().contains("servernet"));
-    }
-}
+mod tests;

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::cell::{Cell, Load};
-use super::place::Places;
+use super::cell::{Cell, Load, Work};
+use super::figure::Phase;
+use super::place::{Between, Places};
 use super::plan::Plan;
 use super::programs::Ran;
 use super::sample::Maker;
@@ -73,8 +74,12 @@ impl Conductor {
             }
             _ => None,
         };
+        let between = reached.as_ref().map(|(hosts, bridges, names)| Between {
+            hosts: names.clone(),
+            layouts: hosts.layouts(Some(bridges)).map_err(|why| format!("{why:#}")),
+        });
         Ok(Self {
-            places: Places::new(settings.cpus, names)?,
+            places: Places::new(settings.cpus, between)?,
             maker: Maker {
                 mount: mount.iter().map(|&word| word.to_owned()).collect(),
                 library: settings.library.clone(),
@@ -88,7 +93,11 @@ impl Conductor {
     /// Measures what is due. The run that is returned has it all.
     pub fn execute(&self, mut run: Run, mut writer: Writer) -> Result<Run> {
         let since = Instant::now();
-        let session = Record::Session { machine: Machine::describe()?, own_cost_ns: own_cost_ns()? };
+        let session = Record::Session {
+            machine: Machine::describe()?,
+            own_cost_ns: own_cost_ns()?,
+            libraries: self.libraries(&run.settings),
+        };
         note(&mut run, &mut writer, session)?;
         for cell in run.cells.clone() {
             if let Err(reason) = self.places.of(&cell) {
@@ -137,12 +146,12 @@ impl Conductor {
         let table = run.plan.tables.iter().find(|table| *table.id.get_ref() == cell.table);
         for &by in table.map(|table| &table.beside).into_iter().flatten() {
             let is_known = run.of(cell).is_some_and(|measured| measured.not_beside.contains_key(&by));
-            let Ok(place) = self.places.of(cell) else { continue };
+            let Ok(stand) = self.places.of(cell) else { continue };
             if is_known || interrupt::asked() {
                 continue;
             }
             let cell_name = cell.name();
-            records.push(match self.maker.beside(cell, by, place) {
+            records.push(match self.maker.beside(cell, by, &stand) {
                 Ok(Ran::Measured(sample, _)) => Record::Beside { cell: cell_name, round, by, sample },
                 Ok(Ran::Absent(reason)) => Record::NotBeside { cell: cell_name, by, reason },
                 Err(error) => Record::NotBeside { cell: cell_name, by, reason: format!("it failed: {error:#}") },
@@ -158,11 +167,11 @@ impl Conductor {
         columns.rotate_left(round as usize % COLUMNS.len());
         let mut samples = Vec::new();
         for column in columns {
-            let place = match self.places.of(cell) {
-                Ok(place) => place,
+            let stand = match self.places.of(cell) {
+                Ok(stand) => stand,
                 Err(reason) => return Record::Absent { cell: cell.name(), reason },
             };
-            match self.maker.sample(cell, column, place, self.places.load(cell, place)) {
+            match self.maker.sample(cell, column, &stand, self.places.load(cell, &stand)) {
                 Ok(Ran::Measured(sample, carried)) => samples.push((column, (sample, carried))),
                 Ok(Ran::Absent(reason)) => return Record::Absent { cell: cell.name(), reason },
                 Err(error) => {
@@ -179,6 +188,14 @@ impl Conductor {
             return Record::Failed { cell: cell.name(), round, error: "it was interrupted".into() };
         };
         Record::Pair { cell: cell.name(), round, at_s: since.elapsed().as_secs_f64(), tcp, beeline, carried }
+    }
+
+    /// Hashes of the library at each host, as far as they are known.
+    pub fn libraries(&self, settings: &Settings) -> Vec<String> {
+        match &self.maker.hosts {
+            Some((hosts, ..)) => hosts.libraries(),
+            None => settings.library_hash.iter().cloned().collect(),
+        }
     }
 
     /// Whether the hosts are still there.
@@ -263,7 +280,8 @@ fn pair_takes(settings: &Settings, cell: &Cell) -> Duration {
         return 2 * (Duration::from_millis(settings.sample_ms).max(PROGRAM_SAMPLE) + PROGRAM_BESIDE);
     }
     // A warm-up of an eighth, and the sender's last quarter.
-    let sample = Duration::from_millis(settings.sample_ms) * 11 / 8 + BESIDE;
+    let parts = if cell.work == Work::Turned { Phase::ALL.len() as u32 } else { 1 };
+    let sample = Duration::from_millis(settings.sample_ms) * 11 / 8 * parts + BESIDE;
     let load = if cell.load == Load::Memory { LOAD_BEGIN } else { Duration::ZERO };
     2 * (sample + load)
 }

@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::axis::{Beside, show_rates};
+use super::axis::{Beside, Turn, show_rates};
 use super::cell::{Cell, Load, Move, Work};
 use super::figure::{Figure, Sample, fairness};
-use super::place::Pair as Place;
+use super::place::Stand;
 use super::programs::{self, Ran, Way};
+use super::turned::{self, QUESTIONS, Turner};
 use crate::acceleration::Carried;
 use crate::conductor::{Launcher, Worker};
 use crate::everyday::cell::word;
 use crate::foreign::{Foreign, Test};
 use crate::hosts::{Bridges, Host, Hosts};
 use crate::process::Guard;
+use crate::socket::LOOPBACK;
 use crate::transport::Transport;
 use crate::worker::args::{Program, Role, WorkerArgs};
 use crate::worker::events::Outcome;
@@ -24,6 +26,10 @@ use crate::worker::events::Outcome;
 /// More messages pushed than pulled, or the reverse, for a sample to be one of the two: the last piece may be smaller than
 /// what is pulled.
 const MOSTLY: u64 = 10;
+/// Messages from here on are striped over all rails, wherever the programs are.
+const STRIPED: u64 = 128 << 10;
+/// What the rail of a cell must have carried.
+const MOST: f64 = 0.9;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What samples are made with.
@@ -38,30 +44,30 @@ pub struct Maker {
 
 impl Maker {
     /// Measures a cell over one transport.
-    pub fn sample(&self, cell: &Cell, column: Transport, place: Place, load: Option<usize>) -> Result<Ran> {
+    pub fn sample(&self, cell: &Cell, column: Transport, stand: &Stand, load: Option<usize>) -> Result<Ran> {
         if cell.work.is_program() {
-            return self.program(cell, Some(column).filter(|column| *column == Transport::Beeline), None, place, load);
+            return self.program(cell, Some(column).filter(|column| *column == Transport::Beeline), None, stand, load);
         }
         if let Some(reason) = self.other_rails(cell)? {
             return Ok(Ran::Absent(reason));
         }
-        self.own(cell, column, place, load).map(|(sample, carried)| Ran::Measured(sample, carried))
+        self.own(cell, column, stand, load).map(|(sample, carried)| Ran::Measured(sample, carried))
     }
 
     /// Measures a cell by other means than TCP and Beeline.
-    pub fn beside(&self, cell: &Cell, beside: Beside, place: Place) -> Result<Ran> {
+    pub fn beside(&self, cell: &Cell, beside: Beside, stand: &Stand) -> Result<Ran> {
         if self.hosts.is_some() {
             return Ok(Ran::Absent("on one host only".into()));
         }
         if let Some(program) = &cell.program {
             return match programs::without(program, beside) {
                 Some(reason) => Ok(Ran::Absent(reason)),
-                None => self.program(cell, None, Some(beside), place, None),
+                None => self.program(cell, None, Some(beside), stand, None),
             };
         }
         let bytes = usize::try_from(cell.bytes)?;
         let test = if cell.work == Work::Latency { Test::latency(bytes) } else { Test::stream(bytes) };
-        let [Some(client), Some(server)] = place else {
+        let [Some(client), Some(server)] = stand.cpus else {
             return Ok(Ran::Absent("it takes a CPU for each end".into()));
         };
         match Foreign::find(beside) {
@@ -79,7 +85,7 @@ impl Maker {
         cell: &Cell,
         beeline: Option<Transport>,
         beside: Option<Beside>,
-        place: Place,
+        stand: &Stand,
         load: Option<usize>,
     ) -> Result<Ran> {
         let program = cell.program.as_deref().context("which program?")?;
@@ -88,8 +94,12 @@ impl Maker {
             Some(_) => Some(self.library.as_deref().context("there is no libbeeline.so")?),
             None => None,
         };
-        let way =
-            Way { library: library.map(|path| (path, options.as_str())), beside, cpus: place, sample: self.sample };
+        let way = Way {
+            library: library.map(|path| (path, options.as_str())),
+            beside,
+            cpus: stand.cpus,
+            sample: self.sample,
+        };
         let loader = match cell.load {
             Load::Memory if beside.is_none() => Some(self.load(&self.launcher(cell)?, load)?),
             _ => None,
@@ -106,13 +116,21 @@ impl Maker {
         Ok(ran)
     }
 
-    fn own(&self, cell: &Cell, column: Transport, place: Place, load: Option<usize>) -> Result<(Sample, Carried)> {
-        let run = || self.with_mtu(cell, || self.loaded(cell, column, place, load));
-        let (Move::Push | Move::Pull, Transport::Beeline, Some((_, bridges, _))) = (cell.moves, column, &self.hosts)
-        else {
+    fn own(&self, cell: &Cell, column: Transport, stand: &Stand, load: Option<usize>) -> Result<(Sample, Carried)> {
+        let run = || self.with_mtu(cell, || self.loaded(cell, column, stand, load));
+        let Some((_, bridges, _)) = self.hosts.as_ref().filter(|_| column == Transport::Beeline) else {
             return run();
         };
-        let pull_min = if cell.moves == Move::Push { u64::from(u32::MAX) } else { 4096 };
+        let run = || over_its_rail(bridges, cell, stand, run);
+        if let Some(turn) = &cell.turn {
+            let turn = Turn::parse(turn).map_err(anyhow::Error::msg)?;
+            return bridges.with_setting("pull_over_tcp", 1, || bridges.kept(&turn.key, run));
+        }
+        let pull_min = match cell.moves {
+            Move::Any => return run(),
+            Move::Push => u64::from(u32::MAX),
+            Move::Pull => 4096,
+        };
         bridges.with_setting("pull_over_tcp", 1, || {
             let watched = || bridges.watch("paper", run);
             let (made, moved) = bridges.with_setting("pull_min", pull_min, watched)?;
@@ -143,13 +161,13 @@ impl Maker {
         WorkerArgs { duration_ms: self.sample.as_millis() as u64, ..WorkerArgs::new(program) }
     }
 
-    fn loaded(&self, cell: &Cell, column: Transport, place: Place, cpu: Option<usize>) -> Result<(Sample, Carried)> {
+    fn loaded(&self, cell: &Cell, column: Transport, stand: &Stand, cpu: Option<usize>) -> Result<(Sample, Carried)> {
         let launcher = self.launcher(cell)?;
         let mut load = match cell.load {
             Load::None => None,
             Load::Memory => Some(self.load(&launcher, cpu)?),
         };
-        let (mut sample, carried) = self.pair(&launcher, cell, column, place)?;
+        let (mut sample, carried) = self.pair(&launcher, cell, column, stand)?;
         if let Some(load) = &mut load {
             load.go_on()?;
             sample.insert(Figure::Load, figure(&load.result()?, "bytes_per_second")?);
@@ -165,11 +183,12 @@ impl Maker {
         Ok(worker)
     }
 
-    fn pair(&self, launcher: &Launcher, cell: &Cell, column: Transport, place: Place) -> Result<(Sample, Carried)> {
+    fn pair(&self, launcher: &Launcher, cell: &Cell, column: Transport, stand: &Stand) -> Result<(Sample, Carried)> {
         let program = match cell.work {
             Work::Latency => Program::Pingpong,
             Work::Stream => Program::Stream,
             Work::Both => Program::Duplex,
+            Work::Turned => Program::Turned,
             Work::ConnectRequest | Work::ConnectClose => Program::Connect,
             Work::ProgramLatency | Work::ProgramStream => bail!("it is no work of the instrument's own"),
         };
@@ -179,12 +198,24 @@ impl Maker {
             buffer_bytes: cell.buffer.map(usize::try_from).transpose()?,
             histogram: cell.work == Work::Latency,
             pace: cell.pace,
+            questions: if cell.work == Work::Turned { QUESTIONS } else { 0 },
+            begin_cpu: stand.begin,
+            // The bridges take any address; for TCP it says which rail.
+            listen: stand.over.as_ref().filter(|_| column == Transport::Tcp).map_or(LOOPBACK, |over| over.address),
             ..self.args(program)
         };
-        let mut pair = launcher.pair(column, &args, place)?;
+        let mut pair = launcher.pair(column, &args, stand.cpus)?;
         // The largest messages take longer than a sample is long.
         for worker in [&mut pair.client, &mut pair.server] {
             worker.add_patience(8 * self.sample);
+        }
+        if cell.work == Work::Turned {
+            let turner = match (column, &self.hosts) {
+                (Transport::Beeline, Some((_, bridges, _))) => Turner::Bridges(bridges),
+                (Transport::Beeline, None) => Turner::Library,
+                _ => Turner::None,
+            };
+            return turned::conduct(pair, cell, &turner, self.sample);
         }
         let (client, server) = pair.finish()?;
         Ok((read(cell, &client, &server)?, client.carried))
@@ -222,6 +253,19 @@ impl Maker {
         restored.into_iter().collect::<Result<()>>().context("the MTU could not be set back")?;
         Ok(result)
     }
+}
+
+/// Runs something, and looks whether the rail carried it over which it was to go. Answers take the way that the client chose.
+fn over_its_rail<T>(bridges: &Bridges, cell: &Cell, stand: &Stand, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    let Some(over) = stand.over.as_ref().filter(|_| cell.bytes < STRIPED) else { return run() };
+    let (made, moved) = bridges.watch("paper", run)?;
+    let rails = over.rails.each_ref().map(String::as_str);
+    for ((way, rail), share) in ["there", "back"].into_iter().zip(rails).zip(moved.shares_of(rails)) {
+        // One way there are acknowledgements, which are nobody's.
+        let is_asked = way == "there" || matches!(cell.work, Work::Latency | Work::Both);
+        ensure!(!is_asked || share >= MOST, "{rail} carried {:.0} % of the bytes {way}", share * 100.0);
+    }
+    Ok(made)
 }
 
 /// The veth of a namespace, with their MTUs.
@@ -304,7 +348,7 @@ fn read(cell: &Cell, client: &Outcome, server: &Outcome) -> Result<Sample> {
             sample.insert(Figure::Rate, figure(client, "connections_per_second")?);
             figure(client, "messages")?
         }
-        Work::ProgramLatency | Work::ProgramStream => bail!("programs of others do not report so"),
+        Work::Turned | Work::ProgramLatency | Work::ProgramStream => bail!("their programs do not report so"),
     };
     ensure!(messages > 0.0, "the programs did nothing");
     // A trip is two messages: one each way.
@@ -350,6 +394,7 @@ mod tests {
             moves: Move::Any,
             mtu: None,
             rails: None,
+            turn: None,
         }
     }
 

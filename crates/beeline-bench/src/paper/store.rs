@@ -74,7 +74,13 @@ pub struct Between {
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Record {
     /// The run begins, or goes on.
-    Session { machine: Machine, own_cost_ns: f64 },
+    Session {
+        machine: Machine,
+        own_cost_ns: f64,
+        /// Hashes of the library at each host, in their order; empty in a run of an older release.
+        #[serde(default)]
+        libraries: Vec<String>,
+    },
     /// A cell was measured over both.
     Pair {
         cell: String,
@@ -111,13 +117,18 @@ pub struct Measured {
 }
 
 /// A run, as it is in its directory.
+#[derive(Clone)]
 pub struct Run {
     pub directory: PathBuf,
     pub plan: Plan,
+    /// The plan as it was given.
+    pub text: String,
     pub settings: Settings,
     pub cells: Vec<Cell>,
     pub measured: BTreeMap<String, Measured>,
     pub machines: Vec<Machine>,
+    /// Hashes of the library at each host.
+    pub libraries: Vec<String>,
     pub own_cost_ns: Option<f64>,
     /// Why the last session ended early, if it did; also when nobody could say so.
     pub ended_early: Option<String>,
@@ -225,15 +236,17 @@ impl Run {
             file(SETTINGS).display(),
             settings.schema
         );
-        let plan = read(PLAN)?;
-        let plan = Plan::parse(&Source { name: file(PLAN).display().to_string(), text: &plan })?;
+        let text = read(PLAN)?;
+        let plan = Plan::parse(&Source { name: file(PLAN).display().to_string(), text: &text })?;
         let mut run = Run {
             directory: directory.to_owned(),
             cells: settings.cells(&plan),
             plan,
+            text,
             settings,
             measured: BTreeMap::new(),
             machines: Vec::new(),
+            libraries: Vec::new(),
             own_cost_ns: None,
             ended_early: Some("nothing was measured".into()),
         };
@@ -253,8 +266,9 @@ impl Run {
     /// Takes a record in.
     pub fn take(&mut self, record: Record) {
         match record {
-            Record::Session { machine, own_cost_ns } => {
+            Record::Session { machine, own_cost_ns, libraries } => {
                 self.machines.push(machine);
+                self.libraries = libraries;
                 self.own_cost_ns = Some(own_cost_ns);
                 self.ended_early = Some("it was killed, or is still being made".into());
                 // What failed is tried again, and a host may have become able.
@@ -286,13 +300,6 @@ impl Run {
     pub fn of(&self, cell: &Cell) -> Option<&Measured> {
         self.measured.get(&cell.name())
     }
-}
-
-/// FNV-1a: to tell two files apart, against nobody's will.
-pub fn hash(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-    Ok(format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)))
 }
 
 #[cfg(test)]
@@ -386,7 +393,9 @@ pub mod tests {
         let run = Run::read(directory.path()).unwrap();
         assert_eq!(run.measured["t/bytes=8"].errors, ["no luck"]);
         assert_eq!(run.measured["t/bytes=64"].absent.as_deref(), Some("not here"));
-        writer.add(&Record::Session { machine: Machine::describe().unwrap(), own_cost_ns: 20.0 }).unwrap();
+        writer
+            .add(&Record::Session { machine: Machine::describe().unwrap(), own_cost_ns: 20.0, libraries: Vec::new() })
+            .unwrap();
         let run = Run::read(directory.path()).unwrap();
         assert!(run.measured["t/bytes=8"].errors.is_empty() && run.measured["t/bytes=64"].absent.is_none());
         assert!(run.ended_early.is_some());

@@ -85,6 +85,7 @@ mod tests {
             moves: Move::Any,
             mtu: None,
             rails: None,
+            turn: None,
         }
     }
 

@@ -34,6 +34,8 @@ pub enum Program {
     Busy,
     /// Connections that say nothing
     Idle,
+    /// The client sends until it has answered all --questions, and both ends say where they were at each
+    Turned,
     /// Copies memory until it is told to end; talks to nobody
     Load,
 }
@@ -79,6 +81,9 @@ pub struct WorkerArgs {
     /// Wait for a line on standard input before the measured part
     #[arg(long)]
     pub start_together: bool,
+    /// With the program `turned`: how often each end is asked where it is
+    #[arg(long, default_value_t = 0)]
+    pub questions: usize,
     /// Time each round trip on its own
     #[arg(long)]
     pub histogram: bool,
@@ -108,6 +113,7 @@ impl WorkerArgs {
             duration_ms: 100,
             messages: None,
             start_together: false,
+            questions: 0,
             histogram: false,
             pace: None,
             tell_carried: false,
@@ -153,6 +159,9 @@ impl WorkerArgs {
         }
         if let Some(pace) = self.pace {
             flag("--pace", pace.to_string());
+        }
+        if self.questions != 0 {
+            flag("--questions", self.questions.to_string());
         }
         if self.start_together {
             args.push("--start-together".into());

@@ -20,7 +20,7 @@ const CLOCK_BYTES: u64 = 256 * 1024;
 const CLOCK_CALLS: u32 = 64;
 
 /// What comes in on one connection.
-struct Inflow {
+pub(super) struct Inflow {
     buffer: Vec<u8>,
     pattern: Pattern,
     total: u64,
@@ -31,7 +31,7 @@ struct Inflow {
 }
 
 impl Inflow {
-    fn new(args: &WorkerArgs) -> Self {
+    pub(super) fn new(args: &WorkerArgs) -> Self {
         Inflow {
             buffer: vec![0; args.message_bytes.max(RECEIVE_BYTES)],
             pattern: Pattern::new(args.message_bytes),
@@ -45,7 +45,7 @@ impl Inflow {
 
     /// One `recv`. `Some(0)` is the end, `None` would block.
     #[inline]
-    fn receive(&mut self, stream: &TcpStream) -> Result<Option<usize>> {
+    pub(super) fn receive(&mut self, stream: &TcpStream) -> Result<Option<usize>> {
         let count = receive(stream, &mut self.buffer)?;
         if let Some(count) = count {
             self.pattern.check(self.total, &self.buffer[..count])?;
@@ -61,6 +61,11 @@ impl Inflow {
             }
         }
         Ok(count)
+    }
+
+    /// How much came.
+    pub(super) fn total(&self) -> u64 {
+        self.total
     }
 
     fn outcome(self, args: &WorkerArgs) -> Result<Outcome> {

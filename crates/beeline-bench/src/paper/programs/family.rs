@@ -1,23 +1,29 @@
-//! A program with all that it starts. Daemons and launchers leave their parents, so all of it has a word of its own in the environment,
-//! and is followed by looking at /proc now and then. A look costs some 2 ms, and is made over TCP as well, so that it weighs on both
-//! columns.
+//! A program with all that it starts.
+//!
+//! 1. Daemons and launchers leave their parents, so all of it has a word of its own in the environment, and is followed by looking at
+//!    /proc now and then. A look costs some 2 ms, and is made over TCP as well, so that it weighs on both columns.
+//! 2. How its connections were carried is asked of the statistics of its members when the program has ended. Most of them have ended by
+//!    then, and one that connects may do so a moment before: so their files are opened when they are there, and kept.
+//! 3. A file is there from when a process comes to have a socket, and programs may live for less than the time between two looks at
+//!    /proc. So the directory of the files is looked at more often: that costs some microseconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Seek};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use beeline_stats::layout::{FileName, directory_path};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 
-use crate::acceleration::Carried;
+use crate::acceleration::{Carried, Kept};
 use crate::interrupt;
 
 /// The first descriptor beyond the standard ones.
@@ -31,8 +37,10 @@ const LAST_MOMENTS: Duration = Duration::from_secs(8);
 /// A script and what it started. All of it ends with this value.
 pub struct Family {
     child: Child,
-    /// Each member with when it began, and how its connections were carried, as last seen.
-    members: BTreeMap<i32, (u64, Option<Carried>)>,
+    /// Each member with when it began.
+    members: BTreeMap<i32, u64>,
+    /// The statistics of members, by the number of their file.
+    statistics: BTreeMap<u64, Kept>,
     /// `NAME=VALUE`, which nothing else has in its environment.
     mark: Vec<u8>,
     /// Processes that have it not.
@@ -86,7 +94,14 @@ impl Family {
         // SAFETY: the closure runs between fork and exec; it makes three system calls and allocates nothing.
         unsafe { command.pre_exec(begin) };
         let child = command.spawn().context("cannot start sh")?;
-        let mut family = Family { child, members: BTreeMap::new(), mark, strangers: BTreeSet::new(), output };
+        let mut family = Family {
+            child,
+            members: BTreeMap::new(),
+            statistics: BTreeMap::new(),
+            mark,
+            strangers: BTreeSet::new(),
+            output,
+        };
         family.look();
         Ok(family)
     }
@@ -110,17 +125,34 @@ impl Family {
                 self.look();
                 next_look = now + LOOK;
             }
+            self.keep_statistics();
             std::thread::sleep(GLANCE);
         };
         let [text, complaint] = &mut self.output;
         Ok(Ended { text: whole(text)?, complaint: whole(complaint)?, status })
     }
 
-    /// How the connections of all members were carried, each as it was last seen.
+    /// How the connections of all members were carried.
     pub fn carried(&self) -> Carried {
         let mut all = Carried::default();
-        self.members.values().filter_map(|(_, carried)| carried.as_ref()).for_each(|carried| all.add(carried));
+        self.statistics.values().filter_map(Kept::carried).for_each(|carried| all.add(&carried));
         all
+    }
+
+    /// Opens the statistics of members that are new in the directory of this user's.
+    fn keep_statistics(&mut self) {
+        for entry in fs::read_dir(directory_path(geteuid().as_raw()).as_str()).into_iter().flatten().flatten() {
+            let Some(name) = FileName::parse(entry.file_name().as_bytes()) else { continue };
+            if self.statistics.contains_key(&entry.ino()) {
+                continue;
+            }
+            let (pid, began) = (name.pid.cast_signed(), name.start_ticks);
+            // Opened before it is known whose it is: it may be gone a moment later.
+            let Some(kept) = Kept::open(&entry.path()) else { continue };
+            if self.members.get(&pid) == Some(&began) || self.is_marked(pid, began) {
+                self.statistics.insert(kept.inode, kept);
+            }
+        }
     }
 
     /// Finds new members, and notes what all of them have done.
@@ -135,21 +167,18 @@ impl Family {
         // names nobody: a process that came to that of a member, or of the script, is a stranger, with its children.
         for (&pid, &(parent, began)) in &found {
             let is_member = |pid: i32| {
-                let known = self.members.get(&pid).map(|(began, _)| *began);
+                let known = self.members.get(&pid).copied();
                 known.is_some() && known == found.get(&pid).map(|(_, began)| *began)
             };
             let is_script = pid == root && !self.members.contains_key(&root);
             if !is_member(pid) && !is_script && !is_member(parent) && !self.is_marked(pid, began) {
                 continue;
             }
+            self.members.insert(pid, began);
+            // Of other users, who have directories of their own.
             let owner = fs::metadata(format!("/proc/{pid}")).map(|data| data.uid());
-            let carried = owner.ok().and_then(|owner| Carried::of_client_of(Pid::from_raw(pid), owner));
-            let member = self.members.entry(pid).or_insert((began, None));
-            if member.0 != began {
-                *member = (began, None);
-            }
-            if carried.is_some() {
-                member.1 = carried;
+            if let Some(kept) = owner.ok().and_then(|owner| Kept::of(Pid::from_raw(pid), owner)) {
+                self.statistics.entry(kept.inode).or_insert(kept);
             }
         }
     }
@@ -171,7 +200,7 @@ impl Family {
 
     /// Members that are still there.
     fn alive(&self) -> impl Iterator<Item = Pid> + '_ {
-        let is_alive = |(pid, (began, _)): &(&i32, &(u64, _))| stat(**pid).is_some_and(|(_, now)| now == *began);
+        let is_alive = |(pid, began): &(&i32, &u64)| stat(**pid).is_some_and(|(_, now)| now == **began);
         self.members.iter().filter(is_alive).map(|(pid, _)| Pid::from_raw(*pid))
     }
 }
@@ -284,5 +313,31 @@ mod tests {
         let mut family = start("echo sorry >&2; echo ------ >&2; exit 2");
         let ended = family.wait(Duration::from_secs(20)).unwrap();
         assert_eq!((ended.last_complaint().as_str(), ended.status.code()), ("sorry", Some(2)));
+    }
+
+    #[test]
+    fn statistics_of_a_member_are_kept_when_it_has_ended() {
+        let place = directory_path(geteuid().as_raw());
+        let work = tempfile::tempdir().unwrap();
+        let go = work.path().join("go");
+        // A file as the library makes one, which goes with its process; what is in it does not matter here.
+        let text = format!(
+            "set -- $(cat /proc/$$/stat); file={place}/$$.${{22}}; mkdir -p -m 700 {place}; echo none >$file; \
+             until [ -e {} ]; do sleep 0.01; done; rm $file",
+            go.display(),
+            place = place.as_str()
+        );
+        let mut family = start(&text);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while family.statistics.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(GLANCE);
+            family.keep_statistics();
+        }
+        fs::write(&go, "").unwrap();
+        assert!(family.wait(Duration::from_secs(20)).unwrap().status.success());
+        family.keep_statistics();
+        // That of its own, and none of the other programs of this user.
+        assert_eq!(family.statistics.len(), 1);
+        assert!(family.statistics.values().all(|kept| kept.carried().is_none()));
     }
 }

@@ -3,7 +3,9 @@ export I_MPI_FABRICS=ofi FI_PROVIDER=tcp FI_TCP_IFACE=lo I_MPI_HYDRA_IFACE=lo I_
 [ "$WAY" = tcp ] || export I_MPI_FABRICS=shm
 rank
 printf '%s\n' "$BYTES" >"$WORK/lengths"
-mpiexec.hydra -n 2 sh "$WORK/rank" IMB-MPI1 -msglen "$WORK/lengths" -time "$SECONDS_EACH" "$PATTERN" >"$WORK/said" 2>&1 ||
+# With less on a busy machine its time is over before there is a figure.
+seconds=$(awk -v each="$SECONDS_EACH" 'BEGIN { print each < 0.05 ? 0.05 : each }')
+mpiexec.hydra -n 2 sh "$WORK/rank" IMB-MPI1 -msglen "$WORK/lengths" -time "$seconds" "$PATTERN" >"$WORK/said" 2>&1 ||
     fail "IMB-MPI1: $(last "$WORK/said")"
 # PingPong has one time, which is half a trip; the others least, most and average. The rate that IMB prints has two digits
 # behind the point; it is that of the messages of one rank, here as there.

@@ -1,0 +1,104 @@
+use super::*;
+use crate::paper::built_in::{BUILT_IN, text};
+
+const HEAD: &str = "format = 1\nname = \"p\"\ntitle = \"P\"\ndocument = \"D\"\n";
+
+fn parse(rest: &str) -> Result<Plan> {
+    let text = format!("{HEAD}{rest}");
+    Plan::parse(&Source { name: "p.toml".into(), text: &text })
+}
+
+fn table(rest: &str) -> String {
+    format!("[[table]]\nid = \"t\"\ntitle = \"T\"\nsource = \"S\"\n{rest}")
+}
+
+#[test]
+fn built_in_plans_are_plans_with_cells_of_their_own() {
+    for (name, text) in BUILT_IN {
+        let plan = Plan::parse(&Source { name: name.into(), text }).unwrap();
+        assert_eq!(plan.name.get_ref(), name);
+        let cells = plan.cells(None);
+        let names: BTreeSet<String> = cells.iter().map(Cell::name).collect();
+        assert_eq!(names.len(), cells.len(), "{name}");
+        let few = plan.cells(Some(3));
+        assert!(!few.is_empty() && few.len() <= cells.len() && few.iter().all(|cell| names.contains(&cell.name())));
+        let numbers = plan.tables.iter().flat_map(|table| &table.published).map(Published::number);
+        assert!(numbers.into_iter().all(f64::is_finite), "{name}");
+    }
+}
+
+#[test]
+fn axes_are_multiplied() {
+    let text = "work = \"stream\"\nbytes = [64, \"64K\"]\nstreams = [1, 2, 4, 8]\nbuffer = [\"default\", \"2M\"]\n";
+    let plan = parse(&table(text)).unwrap();
+    let cells = plan.cells(None);
+    assert_eq!(cells.len(), 16);
+    assert_eq!((cells[0].bytes, cells[1].bytes, cells[2].streams), (64, 65_536, 2));
+    assert_eq!(plan.tables[0].columns(), Work::Stream.figures());
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line() {
+    let cases = [
+        ("work = \"latency\"\nbites = [1]\n", 10, "bites"),
+        ("work = \"latency\"\nbytes = [0]\n", 10, "not possible"),
+        ("work = \"latency\"\nbytes = [-1]\n", 10, "-1"),
+        ("work = \"latency\"\nbytes = [1.5]\n", 10, "whole"),
+        ("work = \"latency\"\nbytes = [\"1T\"]\n", 10, "1T"),
+        ("work = \"latency\"\nbytes = \"1..4M tripling\"\n", 10, "doubling"),
+        ("work = \"latency\"\nbytes = []\n", 6, "no sizes"),
+        ("work = \"latency\"\nstreams = [2]\n", 6, "several streams"),
+        ("work = \"latency\"\nbytes = [8, 9, 8]\n", 6, "twice"),
+        ("work = \"stream\"\nstreams = [0]\n", 10, "1 to 64"),
+        ("work = \"latency\"\npace = [0]\n", 10, "messages a second"),
+        ("work = \"stream\"\npace = [1000]\n", 6, "has a pace"),
+        ("work = \"stream\"\nmtu = [10]\n", 10, "MTU of 576"),
+        ("work = \"stream\"\nrails = [\"800\"]\n", 10, "800mbit"),
+        ("work = \"stream\"\nrails = [3]\n", 10, "800mbit"),
+        ("work = \"stream\"\nbuffer = [\"1\"]\n", 10, "4 KiB"),
+        ("work = \"stream\"\noptions = [\"colour=red\"]\n", 10, "colour"),
+        ("work = \"stream\"\nfigures = [\"p50\"]\n", 10, "p50"),
+        ("work = \"stream\"\nfigures = [\"nonsense\"]\n", 10, "nonsense"),
+        ("work = \"walk\"\n", 9, "walk"),
+        ("work = \"turned\"\n", 6, "expected `turn`"),
+        ("work = \"stream\"\nturn = [\"turn_bytes=off\"]\n", 6, "expected `turn`"),
+        ("work = \"turned\"\nturn = [\"turn_bytes=red\"]\n", 10, "turn_bytes is"),
+        ("work = \"turned\"\nturn = [\"pull_min=4K\"]\n", 10, "FROM..TO"),
+        ("work = \"turned\"\nturn = [\"pull_min=64M..4K\"]\nmove = [\"push\"]\n", 6, "pushed or pulled"),
+        ("", 6, "neither"),
+        ("work = \"latency\"\nnot_measured = \"because\"\n", 6, "expected one"),
+        ("not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\nvalue=\"9 MB/s\"\n", 13, "12 us"),
+    ];
+    for (text, line, word) in cases {
+        let error = format!("{:#}", parse(&table(text)).unwrap_err());
+        assert!(error.starts_with(&format!("p.toml:{line}:")), "{text}: {error}");
+        assert!(error.contains(word), "{text}: {error}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_the_plan_itself_is_told_too() {
+    let good = table("work = \"latency\"\n");
+    assert!(parse(&good).is_ok());
+    for (text, word) in [
+        ("sample_ms = 1\n", "5 to 600000"),
+        ("hosts = [\"alpha\"]\n", "two hosts"),
+        ("hosts = [\"-x\", \"beta\"]\n", "names no host"),
+        ("bridge_sockets = [\"a\"]\n", "two sockets"),
+        ("minutes_max = 0\n", "1 or more minutes"),
+        ("rounds = 0\n", "1 or more"),
+        ("confidence = 100\n", "percentage"),
+        ("within = \"many\"\n", "percentage"),
+    ] {
+        let error = parse(&format!("{text}{good}")).unwrap_err().to_string();
+        assert!(error.starts_with("p.toml:5:") && error.contains(word), "{text}: {error}");
+    }
+    let error = parse(&format!("{good}{good}")).unwrap_err().to_string();
+    assert!(error.starts_with("p.toml:11:6: there are two tables"), "{error}");
+    let other = HEAD.replace("format = 1", "format = 2") + &good;
+    let error = Plan::parse(&Source { name: "p.toml".into(), text: &other }).unwrap_err().to_string();
+    assert!(error.starts_with("p.toml:1:10: format 2"), "{error}");
+    let other = HEAD.replace("\"p\"", "\"p/../x\"") + &good;
+    assert!(Plan::parse(&Source { name: "p.toml".into(), text: &other }).is_err());
+    assert!(text("no-such-plan").unwrap_err().to_string().contains("servernet"));
+}
