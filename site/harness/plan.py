@@ -93,7 +93,8 @@ class Bench:
                                       rate=experiment.rate, browsers=experiment.browsers)
                 experiment.samples[column.name].append(report)
                 self.say(f"{experiment.name}, round {number + 1} of {experiment.rounds}, {column.name}: "
-                         f"{report['wips']:.0f} WIPS, {report['p90_ms']:.0f} ms for nine of ten, {report['errors_all']} errors"
+                         f"{report['wips']:.0f} WIPS, {report['p90_ms']:.0f} ms for nine of ten, {report['errors_all']} errors, "
+                         f"{report['cpu']['others']:.2f} CPUs used by others"
                          + (f", the disk paused for {max(report['disk_pauses_ms'])} ms" if report["disk_pauses_ms"] else ""))
                 if report["errors_all"] and not keep_going:
                     raise Trouble(f"errors over {column.name}: {report['complaints']}")

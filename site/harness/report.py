@@ -25,10 +25,10 @@ def plain(result):
     for experiment in result["experiments"]:
         for name, figures in experiment["columns"].items():
             tiers.append([experiment["name"], name, *(f"{figures['cpu'][tier]['median']:.2f}" for tier in TIERS),
-                          f"{figures['cpu']['machine']['median']:.2f}",
+                          text(figures["cpu"]["others"], 2), f"{figures['cpu']['machine']['median']:.2f}",
                           *(f"{figures['cpu_ms_by_tier'][tier]['median']:.2f}" for tier in TIERS)])
     if tiers:
-        parts.append(table(["CPUs used", "column", *TIERS, "machine", *(f"{tier} ms" for tier in TIERS)], tiers))
+        parts.append(table(["CPUs used", "column", *TIERS, "others", "machine", *(f"{tier} ms" for tier in TIERS)], tiers))
     for experiment in result["experiments"]:
         off = {name: figures["share_off_most_percent"] for name, figures in experiment["columns"].items()}
         parts.append(f"{experiment['name']}: shares of interactions differ from the specification's by at most "
