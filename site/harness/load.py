@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import time
 
+from .disk import Watch
 from .hosts import Trouble, cpu_seconds
 
 
@@ -58,25 +59,32 @@ class Emulator:
 
 
 def sample(runs, *words, **how):
-    """Runs the emulator once. Returns its report with `cpu` (seconds a second, by tier) and `switches` (a second)."""
+    """Runs the emulator once. Returns its report with `cpu` (seconds a second, by tier), `switches` (a second) and `disk_pauses_ms`."""
     emulator = Emulator(*words, **how)
     runs.append(emulator)
+    disk = Watch(emulator.stack.directory)
     try:
         stack = emulator.stack
         time.sleep(max(0.0, emulator.ramp_up - emulator.elapsed()))
         begin, before = time.monotonic(), _used(stack, emulator)
+        disk.start()
         time.sleep(emulator.measure)
         seconds, after = time.monotonic() - begin, _used(stack, emulator)
+        paused = disk.end()
         report = emulator.finish()
     finally:
+        disk.over.set()
         emulator.stop()
         runs.remove(emulator)
     stack.alive()
     report["cpu"] = {name: (after["cpu"][name] - before["cpu"][name]) / seconds for name in after["cpu"]}
     busy, all_, switches = (b - a for a, b in zip(before["machine"], after["machine"]))
+    # Other programs, the harness among them: what they take from a site at half of its load makes it stand still.
+    report["cpu"]["others"] = busy / seconds - sum(report["cpu"].values())
     report["cpu"]["machine"] = busy / seconds
     report["cpu"]["machine_all"] = all_ / seconds
     report["switches"] = switches / seconds
+    report["disk_pauses_ms"] = [round(span * 1000) for span in paused]
     return report
 
 

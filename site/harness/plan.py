@@ -93,7 +93,9 @@ class Bench:
                                       rate=experiment.rate, browsers=experiment.browsers)
                 experiment.samples[column.name].append(report)
                 self.say(f"{experiment.name}, round {number + 1} of {experiment.rounds}, {column.name}: "
-                         f"{report['wips']:.0f} WIPS, {report['p90_ms']:.0f} ms for nine of ten, {report['errors_all']} errors")
+                         f"{report['wips']:.0f} WIPS, {report['p90_ms']:.0f} ms for nine of ten, {report['errors_all']} errors, "
+                         f"{report['cpu']['others']:.2f} CPUs used by others"
+                         + (f", the disk paused for {max(report['disk_pauses_ms'])} ms" if report["disk_pauses_ms"] else ""))
                 if report["errors_all"] and not keep_going:
                     raise Trouble(f"errors over {column.name}: {report['complaints']}")
         return summary(experiment)
@@ -121,6 +123,7 @@ def summary(experiment):
             for tier in ("database", "application", "web", "browsers", "bridges")}
         figures["wips_ratio"] = ratio([report["wips"] for report in reports], [report["wips"] for report in base])
         figures["cpu_ratio"] = ratio([spent(report) for report in reports], [spent(report) for report in base])
+        figures["disk_pause_ms_max"] = max((span for report in reports for span in report["disk_pauses_ms"]), default=0)
         figures["errors"] = sum(report["errors_all"] for report in reports)
         counts = {kind: sum(report["interactions"][kind]["count"] for report in reports) for kind in base[0]["interactions"]}
         total = sum(counts.values())

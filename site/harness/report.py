@@ -12,10 +12,10 @@ def rows_of(experiment):
         yield [f"{experiment['name']}", name, text(figures["wips"], 0), text(figures["wips_ratio"], 2),
                text(figures["p50_ms"], 1), text(figures["p90_ms"], 1),
                f"{figures['late_percent']['median']:.2f}", f"{figures['late_scaled_percent']['median']:.1f}",
-               text(figures["cpu_ms_per_interaction"], 2), text(figures["cpu_ratio"], 2), figures["errors"]]
+               text(figures["cpu_ms_per_interaction"], 2), text(figures["cpu_ratio"], 2), figures["disk_pause_ms_max"], figures["errors"]]
 
 
-HEAD = ["load", "column", "WIPS", "x TCP", "median ms", "9 of 10 ms", "late %", "late % scaled", "CPU ms each", "x TCP", "errors"]
+HEAD = ["load", "column", "WIPS", "x TCP", "median ms", "9 of 10 ms", "late %", "late % scaled", "CPU ms each", "x TCP", "disk paused ms", "errors"]
 
 
 def plain(result):
@@ -25,10 +25,10 @@ def plain(result):
     for experiment in result["experiments"]:
         for name, figures in experiment["columns"].items():
             tiers.append([experiment["name"], name, *(f"{figures['cpu'][tier]['median']:.2f}" for tier in TIERS),
-                          f"{figures['cpu']['machine']['median']:.2f}",
+                          text(figures["cpu"]["others"], 2), f"{figures['cpu']['machine']['median']:.2f}",
                           *(f"{figures['cpu_ms_by_tier'][tier]['median']:.2f}" for tier in TIERS)])
     if tiers:
-        parts.append(table(["CPUs used", "column", *TIERS, "machine", *(f"{tier} ms" for tier in TIERS)], tiers))
+        parts.append(table(["CPUs used", "column", *TIERS, "others", "machine", *(f"{tier} ms" for tier in TIERS)], tiers))
     for experiment in result["experiments"]:
         off = {name: figures["share_off_most_percent"] for name, figures in experiment["columns"].items()}
         parts.append(f"{experiment['name']}: shares of interactions differ from the specification's by at most "
@@ -91,7 +91,8 @@ def page(result):
              f"<p>{html.escape(', '.join(f'{key}: {value}' for key, value in machine.items()))}</p>",
              f"<p>{result['items']} items, {result['customers']} customers. Medians of alternating rounds, with the least and the "
              "greatest in brackets. Late: above the specification's limit; scaled: above the limit times the factor by which think "
-             "times are shortened. CPU: all tiers and the browsers, for each interaction.</p>", html_table(HEAD, rows)]
+             "times are shortened. CPU: all tiers and the browsers, for each interaction. Disk paused: the longest time in which it ended "
+             "none of the requests that it had.</p>", html_table(HEAD, rows)]
     parts += [figures_of(experiment, result["ramp_up"]) for experiment in result["experiments"]]
     for name, kills in result.get("kills", {}).items():
         for kill in kills:

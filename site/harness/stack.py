@@ -1,6 +1,7 @@
 """A site: which parts it is made of, and the three tiers of it that run."""
 
 import dataclasses
+import os
 import pathlib
 import shutil
 import subprocess
@@ -36,6 +37,8 @@ class Stack:
         self.database = parts.database(hosts["database"], self.directory / "database",
                                        port=hosts["database"].free_ports(1)[0], durable=durable, **how)
         subprocess.run(["cp", "-a", "--reflink=auto", str(store.data), str(self.database.data)], check=True)
+        # Or the kernel writes it half a minute later, while something is measured.
+        os.sync()
         self.application = Application(hosts["application"], self.directory / "application",
                                        port=hosts["application"].free_ports(1)[0], database=self.database,
                                        class_path=store.class_path, server=parts.server, pooled=pooled, **how)
@@ -49,6 +52,7 @@ class Stack:
             tier.start()
             tier.wait_ready()
         self.database.warm()
+        self.web.warm()
 
     def stop(self):
         for tier in reversed(self.tiers):

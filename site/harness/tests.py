@@ -7,7 +7,7 @@ import types
 import unittest
 import unittest.mock
 
-from . import checks, databases, figures, plan
+from . import checks, databases, disk, figures, plan
 from .stack import Parts
 from .hosts import Trouble
 
@@ -31,6 +31,22 @@ class Figures(unittest.TestCase):
     def test_drawings_are_whole(self):
         for drawing in (figures.over_time("t", "u", {"a": [0, 0], "b": [1, 2]}, (1,)), figures.bars("t", "u", ["g"], {"a": [0]})):
             self.assertTrue(drawing.startswith("<svg") and drawing.endswith("</svg>"))
+
+
+class Disk(unittest.TestCase):
+    def test_a_pause_is_a_span_in_which_requests_wait_and_none_ends(self):
+        looks = [(0.00, 5, 0), (0.02, 5, 3), (0.04, 5, 4), (0.20, 5, 4), (0.22, 9, 1), (0.24, 9, 0), (0.50, 9, 0), (0.52, 9, 1)]
+        self.assertEqual([round(span, 2) for span in disk.pauses(looks)], [0.20])
+
+    def test_one_that_lasts_is_one_too(self):
+        self.assertEqual([round(span, 2) for span in disk.pauses([(0.0, 5, 1), (0.1, 5, 1), (0.3, 5, 2)])], [0.3])
+        self.assertEqual(disk.pauses([]), [])
+
+    def test_the_kernel_tells_of_each_device(self):
+        for line in disk.STATISTICS.read_text().splitlines():
+            ended, waiting = disk.look(line.split()[:2])
+            self.assertTrue(ended >= 0 and waiting >= 0)
+        self.assertIsNone(disk.look(["4095", "1048575"]))
 
 
 class Recovery(unittest.TestCase):

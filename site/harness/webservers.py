@@ -63,7 +63,13 @@ class Web(Tier):
                  **more):
         super().__init__(*words, **more)
         self.port, self.secure_port, self.application = port, secure_port, application
-        self.images, self.certificate, self.pooled, self.workers = images, pathlib.Path(certificate), pooled, workers
+        self.images, self.certificate, self.pooled, self.workers = pathlib.Path(images), pathlib.Path(certificate), pooled, workers
+
+    def warm(self):
+        """Reads all pictures once: a worker that waits for the disk keeps all of its connections waiting."""
+        for picture in self.images.rglob("*"):
+            if picture.is_file():
+                picture.read_bytes()
 
     def log_of_errors(self):
         return (self.directory / "errors").read_text(errors="replace")

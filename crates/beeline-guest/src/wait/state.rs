@@ -4,7 +4,9 @@
 //!    two probes at most; otherwise if it takes longer, or if a kernel socket, a timer or a pipe ends it.
 //! 2. One that ended soon is no reason to spin for the next if most do not: a proxy hears from browsers and from late
 //!    servers in turn, and now and then soon. The budget comes back only where three of four of the last waits ended soon,
-//!    and probes are made only where as many ended fairly.
+//!    and probes are made only where as many ended fairly. No lower share will do: what a spin is worth does not follow from how
+//!    many are won (nginx, 50 connections and late servers: 47 % were won, and brought 2 % of rate for 45 % of CPU time; 4 connections
+//!    and servers that answer in 0.1 ms: 27 %, and brought 25 %, because nobody had to wake up, for as much CPU time).
 //! 3. A waiter that begins is taken for one whose waits all end soon, and so is one whose probe was won: two who slept only
 //!    because the other did spin from then on.
 
