@@ -1,11 +1,17 @@
 //! The command line: what can be asked for. What it means is in the commands' own modules.
 
+mod looks;
+mod selection;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use beeline_stats::tunables::{Kind, OptionSpec};
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
+pub use looks::{DoctorArgs, Path, SsArgs, TopArgs};
+pub use selection::Selection;
+use selection::{parse_interval, parse_selection};
 
 /// Sockets at the speed of shared memory, with nothing changed but the command in front.
 #[derive(Parser, Debug)]
@@ -169,89 +175,6 @@ pub struct StatArgs {
     pub root: PathBuf,
 }
 
-const SS_EXAMPLES: &str = "\
-Examples:
-  beeline ss                   all open connections of your processes that run with Beeline, or everybody's if you are root
-  beeline ss redis-server      those of one program
-  beeline ss --path tcp        those that are on kernel TCP; `beeline stat` tells why
-  beeline ss --json | jq '.connections[] | select(.path == \"lane\")'
-
-Paths:
-  lane       shared memory, within a network namespace
-  namespace  shared memory, to another network namespace of this host
-  bridge     by the bridge to another host; only root and the bridge's own user see which these are, others see `lane`
-  tcp        kernel TCP";
-
-#[derive(Args, Debug)]
-#[command(after_help = SS_EXAMPLES)]
-pub struct SsArgs {
-    /// A process id, the name of a program, or all
-    #[arg(value_name = "PID|PROGRAM", default_value = "all", value_parser = parse_selection)]
-    pub selection: Selection,
-
-    /// Only connections that take this path
-    #[arg(long, value_enum)]
-    pub path: Option<crate::ss::Path>,
-
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
-}
-
-const TOP_EXAMPLES: &str = "\
-Examples:
-  beeline top                  the busiest connections, each second, until q is pressed
-  beeline top nginx -d 5       those of one program, every five seconds
-  beeline top --count 3        three times, as for a log";
-
-#[derive(Args, Debug)]
-#[command(after_help = TOP_EXAMPLES)]
-pub struct TopArgs {
-    /// A process id, the name of a program, or all
-    #[arg(value_name = "PID|PROGRAM", default_value = "all", value_parser = parse_selection)]
-    pub selection: Selection,
-
-    /// Seconds between two looks
-    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
-    pub delay: std::time::Duration,
-
-    /// End after so many
-    #[arg(short = 'n', long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..))]
-    pub count: Option<u32>,
-}
-
-const DOCTOR_EXAMPLES: &str = "\
-Examples:
-  beeline doctor               what this host offers: a lane is tried, and TCP beside it
-  beeline doctor nginx         whether Beeline can be in this program, and how those that run do
-  beeline doctor 4711          why connections of this process are not accelerated, and what to do
-  beeline doctor --json | jq '.host[] | select(.state != \"good\")'
-
-Exit codes:
-  0  nothing stands in the way of lanes
-  1  something does
-  2  the command line is wrong";
-
-#[derive(Args, Debug)]
-#[command(after_help = DOCTOR_EXAMPLES)]
-pub struct DoctorArgs {
-    /// A process id; or a program, by its name or path
-    #[arg(value_name = "PID|PROGRAM", value_hint = clap::ValueHint::CommandName)]
-    pub subject: Option<OsString>,
-
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-
-    /// The library to try (default: the one that belongs to this program)
-    #[arg(long, value_name = "PATH")]
-    pub library: Option<PathBuf>,
-
-    /// A process of the trial: `serve`, or the port to ask
-    #[arg(long, hide = true)]
-    pub part: Option<String>,
-}
-
 const SET_EXAMPLES: &str = "\
 Examples:
   beeline set 4711 wait=poll                       all waits of a process, from the next one on
@@ -296,36 +219,6 @@ pub struct SetArgs {
     /// Where the directories of the users are
     #[arg(long, hide = true, default_value = "/dev/shm")]
     pub root: PathBuf,
-}
-
-/// Which processes to show.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Selection {
-    All,
-    Pid(u32),
-    /// Those of a program, by its name as `ps` shows it.
-    Program(String),
-}
-
-fn parse_selection(text: &str) -> Result<Selection, String> {
-    if text == "all" {
-        return Ok(Selection::All);
-    }
-    match text.parse() {
-        Ok(0) => Err("no process has this number".into()),
-        Ok(pid) => Ok(Selection::Pid(pid)),
-        Err(_) if text.is_empty() || text.starts_with('-') || text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Err("it is neither a process id, nor the name of a program, nor `all`".into())
-        }
-        Err(_) => Ok(Selection::Program(text.to_owned())),
-    }
-}
-
-fn parse_interval(text: &str) -> Result<std::time::Duration, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(std::time::Duration::from_secs_f64(seconds)),
-        _ => Err("it is not a number of seconds from 0.1 to 86400".into()),
-    }
 }
 
 const TOPO_EXAMPLES: &str = "\

@@ -12,7 +12,6 @@ use beeline_status::layout::{Table, or_nothing};
 use beeline_status::number::bytes;
 use serde::Serialize;
 
-pub use row::Path;
 use row::{Key, Row};
 
 use crate::cli::{Selection, SsArgs, TopArgs};

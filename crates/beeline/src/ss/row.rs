@@ -1,26 +1,12 @@
 //! One open connection of one process.
 
-use clap::ValueEnum;
 use serde::Serialize;
 
 use super::tcp;
+use crate::cli::Path;
 use crate::stat::bridge::Bridge;
 use crate::stat::collect::Collected;
 use crate::stat::process::{OpenConnection, Peer, Process};
-
-/// What carries a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Path {
-    /// Shared memory, within a network namespace
-    Lane,
-    /// Shared memory, to another network namespace of this host
-    Namespace,
-    /// The bridge, to another host
-    Bridge,
-    /// Kernel TCP
-    Tcp,
-}
 
 impl Path {
     pub fn name(self) -> &'static str {
