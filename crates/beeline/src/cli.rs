@@ -1,11 +1,17 @@
 //! The command line: what can be asked for. What it means is in the commands' own modules.
 
+mod looks;
+mod selection;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use beeline_stats::tunables::{Kind, OptionSpec};
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
+pub use looks::{DoctorArgs, Path, SsArgs, TopArgs};
+pub use selection::Selection;
+use selection::{parse_interval, parse_selection};
 
 /// Sockets at the speed of shared memory, with nothing changed but the command in front.
 #[derive(Parser, Debug)]
@@ -27,6 +33,12 @@ pub enum Command {
     Run(RunArgs),
     /// Show what processes that run with Beeline are doing, and what the bridge carries to other hosts
     Stat(StatArgs),
+    /// List open connections, with the path that each of them takes
+    Ss(SsArgs),
+    /// Watch the busiest connections
+    Top(TopArgs),
+    /// Find out what this host offers, and why a program's connections are not accelerated
+    Doctor(DoctorArgs),
     /// Change options of running processes, for all they do or for one connection
     Set(SetArgs),
     /// Measure Beeline against TCP, AF_UNIX and the machine's own limits
@@ -207,36 +219,6 @@ pub struct SetArgs {
     /// Where the directories of the users are
     #[arg(long, hide = true, default_value = "/dev/shm")]
     pub root: PathBuf,
-}
-
-/// Which processes to show.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Selection {
-    All,
-    Pid(u32),
-    /// Those of a program, by its name as `ps` shows it.
-    Program(String),
-}
-
-fn parse_selection(text: &str) -> Result<Selection, String> {
-    if text == "all" {
-        return Ok(Selection::All);
-    }
-    match text.parse() {
-        Ok(0) => Err("no process has this number".into()),
-        Ok(pid) => Ok(Selection::Pid(pid)),
-        Err(_) if text.is_empty() || text.starts_with('-') || text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Err("it is neither a process id, nor the name of a program, nor `all`".into())
-        }
-        Err(_) => Ok(Selection::Program(text.to_owned())),
-    }
-}
-
-fn parse_interval(text: &str) -> Result<std::time::Duration, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(std::time::Duration::from_secs_f64(seconds)),
-        _ => Err("it is not a number of seconds from 0.1 to 86400".into()),
-    }
 }
 
 const TOPO_EXAMPLES: &str = "\

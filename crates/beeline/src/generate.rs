@@ -74,7 +74,9 @@ fn beside(page: &str) -> Beside {
             &[OPTIONS_VARIABLE, PRELOAD, PATH],
         ),
         "beeline-set" => (&[STATISTICS], &[]),
-        "beeline-stat" => (&[STATISTICS, CONFIGURATION, ADMIN_SOCKET], &[]),
+        "beeline-stat" | "beeline-ss" | "beeline-top" | "beeline-doctor" => {
+            (&[STATISTICS, CONFIGURATION, ADMIN_SOCKET], &[])
+        }
         "beeline-topo" => (&[CONFIGURATION, ADMIN_SOCKET], &[LOCALE]),
         "beeline-bench" | "beeline-bench-demo" => (&[CONFIGURATION, ADMIN_SOCKET], &[PATH]),
         "beeline-bench-paper" => (&[PAPER_RUN[0], PAPER_RUN[1], PAPER_RUN[2], PAPER_RUN[3], CONFIGURATION], &[PATH]),
@@ -88,6 +90,9 @@ fn beside(page: &str) -> Beside {
         "beeline(1)",
         "beeline-run(1)",
         "beeline-stat(1)",
+        "beeline-ss(1)",
+        "beeline-top(1)",
+        "beeline-doctor(1)",
         "beeline-set(1)",
         "beeline-bench(1)",
         "beeline-plan(1)",

@@ -6,6 +6,7 @@
 mod bridge;
 mod cli;
 mod configuration;
+mod doctor;
 mod elf;
 mod failure;
 mod generate;
@@ -16,6 +17,7 @@ mod profile;
 mod program;
 mod run;
 mod set;
+mod ss;
 mod stat;
 mod topo;
 
@@ -48,6 +50,9 @@ fn main() -> ExitCode {
             Err(error) => (Err(error), Failure::OURS),
         },
         Command::Stat(arguments) => (stat::run(&arguments), 1),
+        Command::Ss(arguments) => (ss::run(&arguments), 1),
+        Command::Top(arguments) => (ss::top(&arguments), 1),
+        Command::Doctor(arguments) => (doctor::run(&arguments), 1),
         Command::Set(arguments) => (set::run(&arguments), 1),
         Command::Bench(arguments) => (beeline_bench::run(*arguments, &["bench"]), 2),
         Command::Plan(options) => (beeline_bench::plan_rates(&options), 2),

@@ -2,14 +2,14 @@
 //! other hosts.
 
 pub mod absent;
-mod bridge;
+pub mod bridge;
 pub mod collect;
 mod containers;
 pub mod namespaces;
 pub mod process;
-mod table;
-mod terminal;
-mod unloaded;
+pub mod table;
+pub mod terminal;
+pub mod unloaded;
 
 use std::io::IsTerminal;
 use std::path::Path;

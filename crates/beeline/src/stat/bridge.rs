@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use beeline_status::document::ConnectionStatus;
+use beeline_status::number::plural;
 use beeline_status::{Document, Problem, ask, people};
 use serde::Serialize;
 
@@ -22,6 +24,23 @@ pub enum Bridge {
 #[serde(tag = "state", rename = "running")]
 pub struct Running {
     status: Box<Document>,
+}
+
+impl Running {
+    /// In one line.
+    pub fn summary(&self) -> String {
+        let (hosts, rails) = (self.status.peers.len() as u64, self.status.data.rails.len() as u64);
+        format!("it runs, with {} and {}", plural(hosts, "other host"), plural(rails, "rail"))
+    }
+
+    /// Whether it carries the connection with these ends.
+    pub fn carries(&self, local: &str, remote: &str) -> bool {
+        let ends = |carried: &ConnectionStatus| {
+            let (client, server) = (carried.client.as_str(), carried.server.as_str());
+            [(client, server), (server, client)].contains(&(local, remote))
+        };
+        self.status.data.connections.iter().any(ends)
+    }
 }
 
 impl Bridge {

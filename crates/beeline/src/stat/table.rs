@@ -41,7 +41,7 @@ fn processes(collected: &Collected, selection: &Selection, before: Option<Before
     text
 }
 
-fn nothing(collected: &Collected, selection: &Selection) -> String {
+pub fn nothing(collected: &Collected, selection: &Selection) -> String {
     match selection {
         Selection::Pid(pid) => absent::sentence(*pid),
         Selection::Program(name) => {

@@ -1,0 +1,82 @@
+//! A program, or a process: whether Beeline can be in it, and how its connections go.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use super::finding::Finding;
+use super::remedy;
+use crate::cli::{DoctorArgs, Selection};
+use crate::library::Library;
+use crate::program::{self, Loading};
+use crate::stat::absent;
+use crate::stat::collect::{Collected, SHARED_MEMORY};
+use crate::stat::process::{Cause, Process};
+
+/// What is known of it. A number is a process, and anything else a program: a path, or a name that PATH leads to.
+pub fn look(subject: &OsStr, arguments: &DoctorArgs) -> anyhow::Result<Vec<Finding>> {
+    if let Some(pid) = subject.to_str().and_then(|text| text.parse().ok()) {
+        return running(&Selection::Pid(pid));
+    }
+    let mut findings = vec![file(subject, arguments)?];
+    if let Some(name) = Path::new(subject).file_name().and_then(OsStr::to_str) {
+        findings.extend(running(&Selection::Program(name.to_owned()))?);
+    }
+    Ok(findings)
+}
+
+fn file(command: &OsStr, arguments: &DoctorArgs) -> anyhow::Result<Finding> {
+    let path = std::env::var_os("PATH");
+    let file = program::find(command, path.as_deref())?;
+    let library = Library::find(arguments.library.as_deref())?;
+    Ok(match program::inspect(&file, library.architecture, path.as_deref()) {
+        Loading::Loads => Finding::good("program", format!("Beeline can be loaded into {}", file.display())),
+        Loading::Ignored(why) | Loading::Harmful(why) => {
+            let finding = Finding::problem("program", why);
+            remedy::of("not_loadable").into_iter().fold(finding, Finding::with_remedy)
+        }
+    })
+}
+
+/// Of processes that run. One that was asked for by its number has to be there.
+fn running(selection: &Selection) -> anyhow::Result<Vec<Finding>> {
+    let found = Collected::of(Path::new(SHARED_MEMORY), Path::new("/"), selection, false)?;
+    let unloaded = found.unloaded.iter().map(|unloaded| {
+        let finding = Finding::problem(what(unloaded.pid), format!("{}: {}", unloaded.reason, unloaded.sentence));
+        remedy::of(unloaded.reason).into_iter().fold(finding, Finding::with_remedy)
+    });
+    let mut findings: Vec<Finding> = unloaded.chain(found.processes.iter().flat_map(of_process)).collect();
+    if let Selection::Pid(pid) = *selection
+        && findings.is_empty()
+    {
+        let missing = Finding::problem(what(pid), absent::sentence(pid).trim_end());
+        findings.push(missing.with_remedy("`beeline run PROGRAM` starts a program with it"));
+    }
+    Ok(findings)
+}
+
+fn what(pid: u32) -> String {
+    format!("process {pid}")
+}
+
+fn of_process(process: &Process) -> Vec<Finding> {
+    let what = || what(process.pid);
+    let counted = format!(
+        "{}: {} over lanes, {} of them open, and {} over TCP",
+        process.program, process.accelerated, process.accelerated_open, process.fallen_back
+    );
+    let mut findings = vec![Finding::good(what(), counted)];
+    if let Some(stop) = &process.stopped {
+        let finding =
+            Finding::problem(what(), format!("no further connection has a lane. {}: {}", stop.name, stop.sentence));
+        findings.push(remedy::of(stop.name).into_iter().fold(finding, Finding::with_remedy));
+    }
+    findings.extend(process.reasons.iter().chain(&process.poisons).map(|cause| of_cause(what(), cause)));
+    findings
+}
+
+fn of_cause(what: String, cause: &Cause) -> Finding {
+    let Cause { name, role, count, sentence } = cause;
+    let role = role.map(|role| format!(" as {role}")).unwrap_or_default();
+    let finding = Finding::note(what, format!("{count} times {name}{role}: {sentence}"));
+    remedy::of(name).into_iter().fold(finding, Finding::with_remedy)
+}

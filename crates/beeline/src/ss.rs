@@ -1,0 +1,171 @@
+//! `beeline ss` and `beeline top`: open connections of programs that run with Beeline, each with the path that it takes.
+
+mod row;
+mod tcp;
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use beeline_status::layout::{Table, or_nothing};
+use beeline_status::number::bytes;
+use serde::Serialize;
+
+use row::{Key, Row};
+
+use crate::cli::{Selection, SsArgs, TopArgs};
+use crate::stat::collect::{Collected, SHARED_MEMORY};
+use crate::stat::table::nothing;
+use crate::stat::terminal::Keys;
+use crate::{configuration, output};
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document {
+    /// Of this document's form.
+    version: u32,
+    connections: Vec<Row>,
+}
+
+/// Lines of the screen that are not connections: a heading, and one for the cursor.
+const OTHER_LINES: usize = 2;
+/// Lines of a screen whose height is not known.
+const LINES: usize = 24;
+
+pub fn run(arguments: &SsArgs) -> anyhow::Result<ExitCode> {
+    let collected = collect(&arguments.selection)?;
+    let mut rows = row::all(&collected);
+    rows.retain(|row| arguments.path.is_none_or(|path| row.path == path));
+    if arguments.json {
+        let document = Document { version: 1, connections: rows };
+        output::print(&(serde_json::to_string_pretty(&document)? + "\n"))?;
+    } else if collected.is_empty() {
+        output::print(&nothing(&collected, &arguments.selection))?;
+    } else if rows.is_empty() {
+        output::print("There is no open connection.\n")?;
+    } else {
+        output::print(&table(&rows, None))?;
+    }
+    Ok(missing(&collected, &arguments.selection))
+}
+
+/// Shows the busiest connections again and again.
+pub fn top(arguments: &TopArgs) -> anyhow::Result<ExitCode> {
+    let keys = Keys::watch();
+    let clears = std::io::stdout().is_terminal();
+    let mut collected = collect(&arguments.selection)?;
+    let mut shown = 0;
+    loop {
+        let before = Before::of(&row::all(&collected));
+        match &keys {
+            Some(keys) if keys.end_within(arguments.delay) => return Ok(ExitCode::SUCCESS),
+            Some(_) => {}
+            None => std::thread::sleep(arguments.delay),
+        }
+        collected = collect(&arguments.selection)?;
+        let mut rows = row::all(&collected);
+        let since = before.since();
+        rows.sort_by_cached_key(|row| std::cmp::Reverse((before.moved(row), row.total())));
+        let height = terminal_size::terminal_size().map_or(LINES, |(_, height)| usize::from(height.0));
+        if clears {
+            rows.truncate(height.saturating_sub(OTHER_LINES).max(1));
+        }
+        let mut text =
+            if rows.is_empty() { nothing_open(&collected, arguments) } else { table(&rows, Some((&before, since))) };
+        if clears {
+            // Cursor home, clear to the end of the screen.
+            text.insert_str(0, "\x1b[H\x1b[2J");
+        }
+        shown += 1;
+        if !output::print(&text)? || arguments.count == Some(shown) {
+            return Ok(missing(&collected, &arguments.selection));
+        }
+    }
+}
+
+fn nothing_open(collected: &Collected, arguments: &TopArgs) -> String {
+    if collected.is_empty() {
+        nothing(collected, &arguments.selection)
+    } else {
+        "There is no open connection.\n".into()
+    }
+}
+
+fn collect(selection: &Selection) -> anyhow::Result<Collected> {
+    Collected::of(std::path::Path::new(SHARED_MEMORY), &configuration::admin_socket(), selection, false)
+}
+
+/// Who asks for a process that is not there has asked in vain.
+fn missing(collected: &Collected, selection: &Selection) -> ExitCode {
+    ExitCode::from(u8::from(collected.is_empty() && *selection != Selection::All))
+}
+
+/// What connections had carried when they were looked at before.
+struct Before {
+    at: Instant,
+    carried: HashMap<Key, (u64, u64)>,
+}
+
+impl Before {
+    fn of(rows: &[Row]) -> Self {
+        let carried = rows.iter().filter_map(|row| Some((row.key(), row.carried?))).collect();
+        Self { at: Instant::now(), carried }
+    }
+
+    fn since(&self) -> Duration {
+        self.at.elapsed()
+    }
+
+    /// Bytes sent and received since then, of a connection that was there.
+    fn of_row(&self, row: &Row) -> Option<(u64, u64)> {
+        let ((sent, received), then) = (row.carried?, self.carried.get(&row.key())?);
+        Some((sent.saturating_sub(then.0), received.saturating_sub(then.1)))
+    }
+
+    fn moved(&self, row: &Row) -> u64 {
+        self.of_row(row).map_or(0, |(sent, received)| sent.saturating_add(received))
+    }
+}
+
+fn table(rows: &[Row], before: Option<(&Before, Duration)>) -> String {
+    let shows_network = rows.iter().any(|row| row.network_namespace.is_some());
+    let mut heading = vec!["PATH", "PID", "PROGRAM", "FD", "LOCAL", "REMOTE", "PEER", "SENT", "RECEIVED"];
+    let mut left = vec![0, 2, 4, 5, 6];
+    if shows_network {
+        heading.insert(3, "NETWORK");
+        left = vec![0, 2, 3, 5, 6, 7];
+    }
+    if before.is_some() {
+        heading.extend(["SENT/s", "RECEIVED/s"]);
+    }
+    let mut table = Table::new(&heading, &left);
+    for row in rows {
+        let mut cells = vec![
+            row.path.name().to_owned(),
+            row.pid.to_string(),
+            row.program.clone(),
+            row.fd.to_string(),
+            row.local.clone(),
+            row.remote.clone(),
+            or_nothing(row.peer.as_ref().map(|peer| format!("{} {}", peer.pid, peer.program))),
+            or_nothing(row.carried.map(|(sent, _)| bytes(sent))),
+            or_nothing(row.carried.map(|(_, received)| bytes(received))),
+        ];
+        if shows_network {
+            cells.insert(3, or_nothing(row.network_namespace.as_ref()));
+        }
+        if let Some((before, since)) = before {
+            let rate = |moved: u64| bytes((moved as f64 / since.as_secs_f64()) as u64);
+            let moved = before.of_row(row);
+            cells.extend([
+                or_nothing(moved.map(|(sent, _)| rate(sent))),
+                or_nothing(moved.map(|(_, received)| rate(received))),
+            ]);
+        }
+        table.row_of(&cells);
+    }
+    let mut text = String::new();
+    table.write_to(&mut text);
+    text
+}

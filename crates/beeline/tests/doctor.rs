@@ -1,0 +1,92 @@
+//! `beeline doctor`: what it says where something stands in the way. What it says of lanes is tried in tests/apps.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::process::Output;
+
+use common::{beeline, harmless_library, stderr, stdout};
+use serde_json::Value;
+
+fn doctor(arguments: &[&str]) -> Output {
+    beeline().arg("doctor").args(arguments).output().unwrap()
+}
+
+/// What is said of one thing that was looked at, and whether it is good.
+fn finding<'a>(document: &'a Value, what: &str) -> (&'a str, &'a str) {
+    let all = document["host"].as_array().unwrap().iter().chain(document["subject"].as_array().unwrap());
+    let found = all.into_iter().find(|finding| finding["what"] == what).unwrap();
+    (found["state"].as_str().unwrap(), found["says"].as_str().unwrap())
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_str(stdout(output)).unwrap()
+}
+
+#[test]
+fn a_library_that_is_not_there_is_a_problem_and_nothing_is_tried() {
+    let output = doctor(&["--library", "/nonexistent/libbeeline.so"]);
+    assert_eq!((stderr(&output), output.status.code()), ("", Some(1)));
+    let text = stdout(&output);
+    assert!(text.contains("problem  library         cannot use the library /nonexistent/libbeeline.so: "), "{text}");
+    assert!(!text.contains("trial"), "{text}");
+    assert!(text.ends_with("\n1 problem stands in the way of lanes.\n"), "{text}");
+}
+
+#[test]
+fn a_trial_that_uses_tcp_says_why() {
+    let library = harmless_library();
+    let output = doctor(&["--json", "--library", library.to_str().unwrap()]);
+    let document = json(&output);
+    assert_eq!((&document["good"], output.status.code()), (&Value::Bool(false), Some(1)));
+    let (state, says) = finding(&document, "trial");
+    assert_eq!(state, "problem");
+    assert!(says.starts_with("two programs have no lane. ") && says.ends_with("does not run with Beeline."), "{says}");
+    assert_eq!(finding(&document, "library"), ("good", library.to_str().unwrap()));
+}
+
+#[test]
+fn options_that_are_wrong_are_a_problem_with_its_place() {
+    let output = beeline().args(["doctor", "--json"]).env("BEELINE_OPTIONS", "wait=often").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let document = json(&output);
+    let (state, says) = finding(&document, "options");
+    assert_eq!(state, "problem");
+    assert!(says.contains("BEELINE_OPTIONS: wait=often"), "{says}");
+}
+
+#[test]
+fn a_process_is_told_from_a_program_and_both_from_nothing() {
+    let library = harmless_library();
+    let own = std::process::id().to_string();
+    let output = doctor(&["--json", "--library", library.to_str().unwrap(), &own]);
+    let what = format!("process {own}");
+    assert_eq!(
+        finding(&json(&output), &what),
+        ("problem", format!("Process {own} does not run with Beeline.").as_str())
+    );
+    let output = doctor(&["--json", "--library", library.to_str().unwrap(), "sh"]);
+    let document = json(&output);
+    let (state, says) = finding(&document, "program");
+    assert!(state == "good" && says.contains("/sh"), "{state} {says}");
+    for (wrong, code, why) in
+        [("no-such-program", 127, "there is no such program in PATH"), ("/etc", 126, "a directory")]
+    {
+        let output = doctor(&["--library", library.to_str().unwrap(), wrong]);
+        assert_eq!((stdout(&output), output.status.code()), ("", Some(code)), "{wrong}");
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn what_is_not_there_is_listed_nowhere() {
+    for command in [&["ss", "4194304"][..], &["top", "4194304", "--count", "1", "--delay", "0.1"]] {
+        let output = beeline().args(command).output().unwrap();
+        assert_eq!(stdout(&output), "There is no process 4194304.\n", "{command:?}");
+        assert_eq!(output.status.code(), Some(1), "{command:?}");
+    }
+    let output = beeline().args(["ss", "--json", "4194304"]).output().unwrap();
+    assert_eq!(json(&output)["connections"], serde_json::json!([]));
+    assert_eq!(output.status.code(), Some(1));
+}
