@@ -10,8 +10,7 @@
 //!    rails (`may_sleep`), acknowledgements that are due and messages that are written.
 //! 4. On a host with few CPUs a spinning bridge keeps its own clients from running. There it spins only while that pays,
 //!    unless waking a program is dear ([`spin`]), and asks them not to spin either. (`sched_yield` between looks would be worse: Linux 6.18 takes
-//!    a slice for each, and then lets everybody else run first.) Where all CPUs are busy it never spins, and takes a priority above that of
-//!    programs ([`crate::priority`]): what kernel TCP does it does in interrupts.
+//!    a slice for each, and then lets everybody else run first.)
 //! 5. What one peer, one client or one rail does wrong costs it its own connections, and nobody else's.
 
 mod choose;
@@ -50,7 +49,6 @@ use super::share::{Round, Share};
 use super::table::Table;
 use crate::control::{self, Control};
 use crate::name::BridgeName;
-use crate::priority;
 use crate::tunables::Tunables;
 
 use spin::Spin;
@@ -122,8 +120,6 @@ pub struct Engine {
     leaving: Option<state::Drain>,
     /// Whether a client was rung in the last round that found something.
     rang: bool,
-    /// The priority while all CPUs are busy; `None` for a bridge that was started with one of its own, which it keeps.
-    nice: Option<i32>,
 }
 
 /// What the engine is made of.
@@ -140,8 +136,6 @@ pub struct Parts {
     pub segments: Segments,
     /// How long a link may be silent though asked.
     pub patience: Duration,
-    /// The priority while all CPUs are busy, where the bridge may have that.
-    pub nice: i32,
 }
 
 impl Engine {
@@ -189,7 +183,6 @@ impl Engine {
             comparer,
             leaving: None,
             rang: false,
-            nice: (priority::current() == 0).then_some(parts.nice),
         };
         engine.control.set_measure_port(measure_port);
         engine.watch(engine.door, EpollFlags::EPOLLIN, Tag::Door)?;
@@ -241,10 +234,6 @@ impl Engine {
             self.now_ns = monotonic_ns();
             looked_ns = self.now_ns;
             let awake = busy || spin.goes_on(self.now_ns, self.tunables.spin_us, self.rang);
-            self.counts.spins = spin.begun();
-            if let Some(crowded) = spin.crowd_turned() {
-                self.crowd_turned(crowded);
-            }
             let timeout = match awake || !self.may_sleep() {
                 true => Duration::ZERO,
                 false => {
@@ -264,14 +253,6 @@ impl Engine {
                 return Ok(());
             }
         }
-    }
-
-    /// All CPUs of the host have become busy, or are not any more: what was measured tells of another host than this one is now.
-    fn crowd_turned(&mut self, crowded: bool) {
-        if let Some(nice) = self.nice {
-            priority::take(if crowded { nice } else { 0 });
-        }
-        self.compare_anew();
     }
 
     /// One look at everything that is in memory. Whether something was found.
@@ -309,7 +290,7 @@ impl Engine {
         let mut news = false;
         for event in events.iter().take(count) {
             let tag = Tag::unpack(event.data());
-            news |= !matches!(tag, Some(Tag::Rail(_) | Tag::RailEvents(_)) | None);
+            news |= !matches!(tag, Some(Tag::Rail(_)) | None);
             match tag {
                 Some(Tag::Door) => self.take_clients(),
                 Some(Tag::Control) => self.turn_control(),
@@ -320,11 +301,6 @@ impl Engine {
                 Some(Tag::Rail(index)) => {
                     if let Some(rail) = self.rails.get_mut(index) {
                         rail.ready = true;
-                    }
-                }
-                Some(Tag::RailEvents(index)) => {
-                    if let Some(rail) = self.rails.get_mut(index) {
-                        rail.events_ready = true;
                     }
                 }
                 None => {}
@@ -362,7 +338,7 @@ impl Engine {
                 Err(error) => failed = Some((index, error)),
             }
             // It has news in memory, of which no descriptor will tell: the next round asks for them.
-            (rail.ready, rail.events_ready) = (true, true);
+            rail.ready = true;
             quiet = false;
         }
         if let Some((index, error)) = failed {

@@ -7,11 +7,10 @@
 //!    it is ([`super::probe`]). A thread wakes and sleeps as a program does: what the bridge costs in wakes, and what it loses where all
 //!    CPUs are busy, is in its times.
 //! 2. There are three kinds of exchange ([`Kind`]): short there and back, much there, much back. Each has a verdict of its own.
-//! 3. A round's times count until [`ROUNDS_MAX`] rounds have come after it, or the host has become another one
-//!    ([`Ledger::forget_rounds`]). All times that count are one sample.
+//! 3. A round's times count until [`ROUNDS_MAX`] rounds have come after it. All times that count are one sample.
 //! 4. The bridge is *slower* in a kind when its median, or its 95th percentile of short exchanges, is more than [`SLOWER`] hundredths of
 //!    TCP's; and no longer when neither is more than [`EQUAL`] hundredths. Between the two it stays as it was. Before
-//!    [`ROUNDS_MIN`] rounds it is not slower, or what it was when rounds were forgotten.
+//!    [`ROUNDS_MIN`] rounds it is not slower.
 //! 5. A destination (address and port of a server) does what its last connection did: much there or much back if more than [`MUCH_BYTES`]
 //!    went that way and at a rate of more than a quarter of what was measured for it, else short exchanges. One that is
 //!    not known does short exchanges.
@@ -110,11 +109,6 @@ impl Ledger {
                 *slower = if *slower { worst > EQUAL } else { worst > SLOWER };
             }
         }
-    }
-
-    /// What was measured holds no more. The verdicts do until something is measured.
-    pub fn forget_rounds(&mut self) {
-        self.rounds.clear();
     }
 
     /// All times of a kind that count, in order: over the bridge, and over TCP.

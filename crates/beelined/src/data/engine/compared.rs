@@ -19,8 +19,6 @@ pub(super) struct Comparer {
     pub(super) guests: Guests,
     /// A round is under way.
     pub(super) runs: bool,
-    /// When it was last begun anew.
-    pub(super) anew_ns: u64,
     pub(super) measured: (mpsc::Sender<Measured>, mpsc::Receiver<Measured>),
     /// Lanes that are served for peers, and those that come back.
     pub(super) served: usize,
@@ -52,14 +50,8 @@ impl Comparer {
             }
             None => 0,
         };
-        let comparer = Comparer {
-            guests,
-            runs: false,
-            anew_ns: 0,
-            measured: mpsc::channel(),
-            served: 0,
-            served_back: mpsc::channel(),
-        };
+        let comparer =
+            Comparer { guests, runs: false, measured: mpsc::channel(), served: 0, served_back: mpsc::channel() };
         (comparer, port)
     }
 }

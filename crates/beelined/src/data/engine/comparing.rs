@@ -2,8 +2,7 @@
 //! [`super::super::probe`] what is exchanged).
 //!
 //! 1. A peer is measured while somebody uses the way to it: while a client's connection stands, or when one was asked for since the last
-//!    round. The first rounds follow each other at once, later ones every `compare_s`. When all CPUs of this host have become busy, or are
-//!    not any more, the rounds before do not count, and the next ones are the first again.
+//!    round. The first rounds follow each other at once, later ones every `compare_s`.
 //! 2. One round at a time, for all peers: two would measure each other.
 //! 3. The measuring connection is one like others, but for its entry's `probe`: nobody is told of it, and it counts for nothing. Its
 //!    server's address is [`MEASURED`], which no server has.
@@ -25,7 +24,7 @@ use super::choose::Moment;
 use super::compared::{Compared, MEASURED};
 use super::{Engine, clients};
 use crate::control::PeerId;
-use crate::{log, priority};
+use crate::log;
 
 /// Between the rounds without which there is no verdict.
 const FIRST_NS: u64 = 500_000_000;
@@ -88,21 +87,6 @@ impl Engine {
             if (is_used || is_wanted) && self.begin_round(index) {
                 return;
             }
-        }
-    }
-
-    /// What was measured holds no more: it is measured again, soon. The verdicts stand until then. Once every `compare_s` at most, so that
-    /// a host which is busy by turns is not measured all the time.
-    pub(super) fn compare_anew(&mut self) {
-        let pause_ns = self.tunables.compare_s.saturating_mul(1_000_000_000);
-        let (now_ns, before_ns) = (self.now_ns, self.comparer.anew_ns);
-        if before_ns != 0 && now_ns.saturating_sub(before_ns) < pause_ns {
-            return;
-        }
-        self.comparer.anew_ns = now_ns;
-        for peer in self.peers.iter_mut().flatten() {
-            peer.compared.ledger.forget_rounds();
-            peer.compared.due_ns = now_ns;
         }
     }
 
@@ -174,7 +158,6 @@ impl Engine {
         self.heat(number);
         let (spins, results) = (!self.few_cpus, self.comparer.measured.0.clone());
         let round = move || {
-            priority::be_ordinary();
             let mut way = LaneWay::new(client, spins);
             let result = way.await_verdict(Instant::now() + PATIENCE).and_then(|()| {
                 let mut tcp = TcpWay::connect(address, &token, PATIENCE)?;

@@ -9,13 +9,8 @@
 //!    away, each of the three wakes of a message costs tens of microseconds, which no spin does: there the bridge spins
 //!    as on a host with many CPUs. (Two hosts of two CPUs each, 8 B one way: 63 us spinning and 8 not where a program wakes
 //!    within 6 us; 37 to 53 spinning and 121 to 172 not where it takes 25 and more.)
-//! 5. Where all CPUs are busy it does not spin at all, whatever the host: it would take a CPU from somebody who has work, and a wake there is
-//!    a switch on a CPU that runs ([`crowd`]).
 
-mod crowd;
 mod wake;
-
-use crowd::Crowd;
 
 /// Spins that are left out after the first in vain.
 const SKIPPED_MIN: u32 = 8;
@@ -36,16 +31,13 @@ pub(super) struct Spin {
     price: u32,
     /// Spins still to be left out.
     skip: u32,
-    crowd: Crowd,
-    /// Spins that were begun.
-    begun: u64,
 }
 
 impl Spin {
     /// For this host.
     pub(super) fn for_host(few_cpus: bool) -> Self {
         let cheap = || wake::cost_ns().is_none_or(|cost_ns| cost_ns < DEAR_WAKE_NS);
-        Self { crowd: Crowd::of_host(), ..Self::new(few_cpus && cheap()) }
+        Self::new(few_cpus && cheap())
     }
 
     fn new(must_pay: bool) -> Self {
@@ -61,14 +53,8 @@ impl Spin {
 
     /// There is none. Whether to look again at once instead of going to sleep; `rang` if a client was rung for.
     pub(super) fn goes_on(&mut self, now_ns: u64, spin_us: u64, rang: bool) -> bool {
-        if self.idle.is_none() && self.crowd.forbids(now_ns) {
-            return false;
-        }
         if !self.must_pay {
-            let since = match self.idle {
-                Some((since, _)) => since,
-                None => self.begin(now_ns, spin_us != 0),
-            };
+            let (since, _) = *self.idle.get_or_insert((now_ns, false));
             return is_within(since, now_ns, spin_us);
         }
         if rang {
@@ -79,7 +65,7 @@ impl Spin {
             None => {
                 let spins = self.skip == 0;
                 self.skip = self.skip.saturating_sub(1);
-                (self.begin(now_ns, spins), spins)
+                *self.idle.insert((now_ns, spins))
             }
         };
         if spins && !is_within(since, now_ns, spin_us) {
@@ -89,23 +75,6 @@ impl Spin {
             return false;
         }
         spins
-    }
-
-    /// The bridge is idle from now on. Returns since when.
-    fn begin(&mut self, now_ns: u64, spins: bool) -> u64 {
-        self.begun = self.begun.saturating_add(spins.into());
-        self.idle = Some((now_ns, spins && self.must_pay));
-        now_ns
-    }
-
-    /// Spins that were begun so far.
-    pub(super) fn begun(&self) -> u64 {
-        self.begun
-    }
-
-    /// Whether all CPUs are busy by now, if that is news.
-    pub(super) fn crowd_turned(&mut self) -> Option<bool> {
-        self.crowd.turned()
     }
 }
 
