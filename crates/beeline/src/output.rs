@@ -1,6 +1,11 @@
 //! Writing to standard output.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+
+/// How long a line may be: the terminal's width, and anything where there is none.
+pub fn width() -> usize {
+    if io::stdout().is_terminal() { textwrap::termwidth() } else { usize::MAX }
+}
 
 /// Writes text to standard output. Whoever reads it may stop when they have seen enough (`| head`),
 /// which is no error: the result is whether anybody still reads.

@@ -17,8 +17,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use beeline_stats::Tunables;
 use beeline_stats::tunables::rules::{LIST_BYTES_MAX, RULES_MAX, Rule};
-use beeline_stats::tunables::{ENVIRONMENT, OptionError, OptionSpec};
+use beeline_stats::tunables::{ENVIRONMENT, OptionError, OptionSpec, Policy};
 use toml::de::{DeTable, DeValue};
+
+use crate::configuration;
 
 /// The profiles that are part of the program.
 pub const BUILT_IN: [(&str, &str); 3] = [
@@ -42,6 +44,30 @@ pub struct Chosen {
 impl Chosen {
     pub fn new() -> Self {
         Self { tunables: Tunables::DEFAULT, set: BTreeSet::new(), rules: Vec::new() }
+    }
+
+    /// What holds for every `beeline run` before its own options: the bridge's user, the configurations unless they are left
+    /// out, a profile, and the environment.
+    pub fn usual(with_configuration: bool, profile: Option<&str>) -> anyhow::Result<Self> {
+        let mut chosen = Self::new();
+        if let Some(user) = configuration::bridge_user() {
+            chosen.add_bridge_user(user);
+        }
+        if with_configuration {
+            chosen.add_configuration()?;
+        }
+        if let Some(profile) = profile {
+            chosen.add_named_profile(profile)?;
+        }
+        if let Some(list) = std::env::var_os(ENVIRONMENT) {
+            chosen.add_environment(&list)?;
+        }
+        Ok(chosen)
+    }
+
+    /// Whether connections that packet filters could concern are left to TCP.
+    pub fn is_strict(&self) -> bool {
+        self.tunables.policy == Policy::Strict
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {

@@ -8,7 +8,6 @@ use std::path::Path;
 use beeline_stats::tunables::ENVIRONMENT;
 
 use crate::cli::RunArgs;
-use crate::configuration;
 use crate::failure::Failure;
 use crate::inherited;
 use crate::library::Library;
@@ -19,19 +18,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 
 /// Replaces this process by the program. Returns only when that fails.
 pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
-    let mut chosen = Chosen::new();
-    if let Some(user) = configuration::bridge_user() {
-        chosen.add_bridge_user(user);
-    }
-    if !arguments.no_config {
-        chosen.add_configuration()?;
-    }
-    if let Some(profile) = &arguments.profile {
-        chosen.add_named_profile(profile)?;
-    }
-    if let Some(list) = std::env::var_os(ENVIRONMENT) {
-        chosen.add_environment(&list)?;
-    }
+    let mut chosen = Chosen::usual(!arguments.no_config, arguments.profile.as_deref())?;
     chosen.add_arguments(&arguments.options)?;
     let list = chosen.list()?;
     let Some(command) = arguments.command.first() else {

@@ -109,7 +109,7 @@ struct Before {
 
 impl Before {
     fn of(rows: &[Row]) -> Self {
-        let carried = rows.iter().filter_map(|row| Some((row.key(), row.carried?))).collect();
+        let carried = rows.iter().filter_map(|row| Some((row.key(), row.carried()?))).collect();
         Self { at: Instant::now(), carried }
     }
 
@@ -119,7 +119,7 @@ impl Before {
 
     /// Bytes sent and received since then, of a connection that was there.
     fn of_row(&self, row: &Row) -> Option<(u64, u64)> {
-        let ((sent, received), then) = (row.carried?, self.carried.get(&row.key())?);
+        let ((sent, received), then) = (row.carried()?, self.carried.get(&row.key())?);
         Some((sent.saturating_sub(then.0), received.saturating_sub(then.1)))
     }
 
@@ -149,8 +149,8 @@ fn table(rows: &[Row], before: Option<(&Before, Duration)>) -> String {
             row.local.clone(),
             row.remote.clone(),
             or_nothing(row.peer.as_ref().map(|peer| format!("{} {}", peer.pid, peer.program))),
-            or_nothing(row.carried.map(|(sent, _)| bytes(sent))),
-            or_nothing(row.carried.map(|(_, received)| bytes(received))),
+            or_nothing(row.bytes_sent.map(bytes)),
+            or_nothing(row.bytes_received.map(bytes)),
         ];
         if shows_network {
             cells.insert(3, or_nothing(row.network_namespace.as_ref()));

@@ -4,7 +4,9 @@
 
 mod common;
 
-use std::process::Output;
+use std::io::{BufRead, BufReader};
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{beeline, harmless_library, stderr, stdout};
 use serde_json::Value;
@@ -89,4 +91,20 @@ fn what_is_not_there_is_listed_nowhere() {
     let output = beeline().args(["ss", "--json", "4194304"]).output().unwrap();
     assert_eq!(json(&output)["connections"], serde_json::json!([]));
     assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_server_of_the_trial_ends_with_whoever_started_it() {
+    let mut server =
+        beeline().args(["doctor", "--part=serve"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut port = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
+    assert!(port.trim().parse::<u16>().is_ok(), "{port:?}");
+    drop(server.stdin.take());
+    let since = Instant::now();
+    while server.try_wait().unwrap().is_none() {
+        assert!(since.elapsed() < Duration::from_secs(20), "it waits for a client that will not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(server.wait().unwrap().success());
 }

@@ -1,10 +1,12 @@
 //! One thing that was looked at.
 
 use std::fmt::Write;
-use std::io::IsTerminal;
 
 use beeline_status::layout::harmless;
 use serde::Serialize;
+
+use super::remedy;
+use crate::output;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -47,6 +49,11 @@ impl Finding {
         Self { remedy: Some(remedy.into()), ..self }
     }
 
+    /// With what can be done about a reason, if there is something.
+    pub fn with_remedy_of(self, reason: &str) -> Self {
+        Self { remedy: remedy::of(reason).map(str::to_owned), ..self }
+    }
+
     /// For people: one line, and what to do below it.
     pub fn write_to(&self, text: &mut String) {
         let state = match self.state {
@@ -64,9 +71,9 @@ impl Finding {
 
 /// Writes a line, what goes beyond the terminal's width below it.
 fn wrapped(text: &mut String, start: &str, words: &str) {
-    let width = if std::io::stdout().is_terminal() { textwrap::termwidth() } else { usize::MAX };
     let indent = " ".repeat(INDENT);
-    let options = textwrap::Options::new(width.max(INDENT + 20)).initial_indent(start).subsequent_indent(&indent);
+    let options =
+        textwrap::Options::new(output::width().max(INDENT + 20)).initial_indent(start).subsequent_indent(&indent);
     textwrap::wrap(words, options).iter().for_each(|line| {
         let _ = writeln!(text, "{line}");
     });

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::process::Command;
 
 use beeline_status::{Problem, number};
+use beeline_wire::agent::SOCKET;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::finding::{Finding, State};
-use super::{remedy, trial};
+use super::trial;
 use crate::cli::DoctorArgs;
 use crate::configuration;
 use crate::library::Library;
@@ -19,14 +20,14 @@ use crate::stat::collect::SHARED_MEMORY;
 
 /// Descriptors that a busy server should have at least.
 const DESCRIPTORS_FEW: u64 = 1024;
-/// Where the host's agent is found by programs.
-const AGENT: &str = "/run/beeline-agent/agent.sock";
 /// Since then the kernel keeps descriptors from those who do not want any (`SO_PASSRIGHTS`).
 const KERNEL_FOR_OTHER_USERS: (u32, u32) = (6, 16);
 
 pub fn look(arguments: &DoctorArgs) -> Vec<Finding> {
-    let options = options();
-    let is_strict = matches!(&options, Ok(Some(list)) if list.split(',').any(|pair| pair == "policy=strict"));
+    // What `beeline run` would give a program.
+    let chosen = Chosen::usual(true, None);
+    let is_strict = chosen.as_ref().is_ok_and(Chosen::is_strict);
+    let options = chosen.and_then(|chosen| chosen.list());
     let mut findings = vec![kernel(), library(arguments), configured(&options)];
     findings.extend(limits());
     findings.extend([shared_memory(), cpus(), packet_filters(is_strict), agent(), bridge()]);
@@ -35,16 +36,6 @@ pub fn look(arguments: &DoctorArgs) -> Vec<Finding> {
         findings.push(tried(arguments));
     }
     findings
-}
-
-/// What `beeline run` would give a program.
-fn options() -> anyhow::Result<Option<String>> {
-    let mut chosen = Chosen::new();
-    chosen.add_configuration()?;
-    if let Some(list) = std::env::var_os(beeline_stats::tunables::ENVIRONMENT) {
-        chosen.add_environment(&list)?;
-    }
-    chosen.list()
 }
 
 fn kernel() -> Finding {
@@ -116,7 +107,7 @@ fn limits() -> Vec<Finding> {
         let limit = soft(resource);
         if limit != RLIM_INFINITY {
             let says = format!("limited to {}, which counts for lanes ({reason})", number::bytes(limit));
-            findings.push(Finding::note(name, says).with_remedy(remedy::of(reason).unwrap_or_default()));
+            findings.push(Finding::note(name, says).with_remedy_of(reason));
         }
     }
     findings
@@ -180,9 +171,9 @@ fn packet_filters(is_strict: bool) -> Finding {
 }
 
 fn agent() -> Finding {
-    match std::fs::metadata(AGENT) {
+    match std::fs::metadata(SOCKET) {
         Ok(_) => {
-            Finding::good("agent", format!("{AGENT} is there: other network namespaces of this host can be reached"))
+            Finding::good("agent", format!("{SOCKET} is there: other network namespaces of this host can be reached"))
         }
         Err(_) => Finding::note("agent", "none: connections to other network namespaces of this host are TCP")
             .with_remedy("docs/containers.md"),
@@ -218,11 +209,8 @@ fn tried(arguments: &DoctorArgs) -> Finding {
         Ok(()) => Finding::good("trial", format!("two programs have a lane: {says}")),
         Err((name, sentence)) => {
             let reason = name.map(|name| format!("{name}: ")).unwrap_or_default();
-            let finding = Finding::problem("trial", format!("two programs have no lane. {reason}{sentence}"));
-            match name.and_then(remedy::of) {
-                Some(remedy) => finding.with_remedy(remedy),
-                None => finding,
-            }
+            Finding::problem("trial", format!("two programs have no lane. {reason}{sentence}"))
+                .with_remedy_of(name.unwrap_or_default())
         }
     }
 }

@@ -28,7 +28,7 @@ pub fn of(name: &str) -> Option<&'static str> {
         Reason::ExplicitBindUnsupported => "let the kernel choose the client's port, or start both ends as one user",
         Reason::StdioDescriptor => "give the program /dev/null as its standard descriptors",
         Reason::DescriptorsShort | Reason::DescriptorOutOfRange => {
-            "set another limit of open files (ulimit -n); lanes take three descriptors each at a server"
+            "set another limit of open files (ulimit -n); an open lane keeps up to three"
         }
         Reason::MemoryShort => "lower `ring_bytes`, or close connections",
         Reason::AddressSpaceLimited => "raise RLIMIT_AS (ulimit -v)",

@@ -3,8 +3,9 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use beeline_stats::Reason;
+
 use super::finding::Finding;
-use super::remedy;
 use crate::cli::{DoctorArgs, Selection};
 use crate::library::Library;
 use crate::program::{self, Loading};
@@ -31,8 +32,7 @@ fn file(command: &OsStr, arguments: &DoctorArgs) -> anyhow::Result<Finding> {
     Ok(match program::inspect(&file, library.architecture, path.as_deref()) {
         Loading::Loads => Finding::good("program", format!("Beeline can be loaded into {}", file.display())),
         Loading::Ignored(why) | Loading::Harmful(why) => {
-            let finding = Finding::problem("program", why);
-            remedy::of("not_loadable").into_iter().fold(finding, Finding::with_remedy)
+            Finding::problem("program", why).with_remedy_of(Reason::NotLoadable.name())
         }
     })
 }
@@ -41,8 +41,8 @@ fn file(command: &OsStr, arguments: &DoctorArgs) -> anyhow::Result<Finding> {
 fn running(selection: &Selection) -> anyhow::Result<Vec<Finding>> {
     let found = Collected::of(Path::new(SHARED_MEMORY), Path::new("/"), selection, false)?;
     let unloaded = found.unloaded.iter().map(|unloaded| {
-        let finding = Finding::problem(what(unloaded.pid), format!("{}: {}", unloaded.reason, unloaded.sentence));
-        remedy::of(unloaded.reason).into_iter().fold(finding, Finding::with_remedy)
+        Finding::problem(what(unloaded.pid), format!("{}: {}", unloaded.reason, unloaded.sentence))
+            .with_remedy_of(unloaded.reason)
     });
     let mut findings: Vec<Finding> = unloaded.chain(found.processes.iter().flat_map(of_process)).collect();
     if let Selection::Pid(pid) = *selection
@@ -66,9 +66,10 @@ fn of_process(process: &Process) -> Vec<Finding> {
     );
     let mut findings = vec![Finding::good(what(), counted)];
     if let Some(stop) = &process.stopped {
-        let finding =
-            Finding::problem(what(), format!("no further connection has a lane. {}: {}", stop.name, stop.sentence));
-        findings.push(remedy::of(stop.name).into_iter().fold(finding, Finding::with_remedy));
+        findings.push(
+            Finding::problem(what(), format!("no further connection has a lane. {}: {}", stop.name, stop.sentence))
+                .with_remedy_of(stop.name),
+        );
     }
     findings.extend(process.reasons.iter().chain(&process.poisons).map(|cause| of_cause(what(), cause)));
     findings
@@ -77,6 +78,5 @@ fn of_process(process: &Process) -> Vec<Finding> {
 fn of_cause(what: String, cause: &Cause) -> Finding {
     let Cause { name, role, count, sentence } = cause;
     let role = role.map(|role| format!(" as {role}")).unwrap_or_default();
-    let finding = Finding::note(what, format!("{count} times {name}{role}: {sentence}"));
-    remedy::of(name).into_iter().fold(finding, Finding::with_remedy)
+    Finding::note(what, format!("{count} times {name}{role}: {sentence}")).with_remedy_of(name)
 }

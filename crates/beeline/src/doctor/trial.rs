@@ -3,7 +3,8 @@
 //!
 //! 1. The server polls its listener before it says its port, so that the door stands when the client comes.
 //! 2. The client says how long a round trip took in the middle, and waits to be let go, so that its statistics can be read.
-//! 3. Both end when what they read from ends: with the one who started them, whatever becomes of it.
+//! 3. Both end with the one who started them, whatever becomes of it: the client when its standard input ends, and the server
+//!    when that or its client does.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -124,6 +125,13 @@ fn serve() -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO)?;
     say(&listener.local_addr()?.port().to_string())?;
+    let stdin = std::io::stdin();
+    let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN), PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::NONE)?;
+    if fds[0].any() != Some(true) {
+        // Whoever started it is gone, and no client comes.
+        return Ok(());
+    }
     let (mut stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
     let mut message = MESSAGE;

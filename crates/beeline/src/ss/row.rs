@@ -1,5 +1,7 @@
 //! One open connection of one process.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
 use super::tcp;
@@ -31,9 +33,9 @@ pub struct Row {
     pub remote: String,
     /// Who has the other end, if that is a process that runs with Beeline.
     pub peer: Option<Peer>,
-    /// Bytes sent and received; of TCP Beeline does not know.
-    #[serde(rename = "bytes")]
-    pub carried: Option<(u64, u64)>,
+    /// Of TCP Beeline does not know them.
+    pub bytes_sent: Option<u64>,
+    pub bytes_received: Option<u64>,
 }
 
 /// By what a connection is known again.
@@ -44,8 +46,13 @@ impl Row {
         (self.pid, self.fd, self.local.clone(), self.remote.clone(), self.path)
     }
 
+    /// Bytes sent and received, where they are known.
+    pub fn carried(&self) -> Option<(u64, u64)> {
+        self.bytes_sent.zip(self.bytes_received)
+    }
+
     pub fn total(&self) -> u64 {
-        self.carried.map_or(0, |(sent, received)| sent.saturating_add(received))
+        self.carried().map_or(0, |(sent, received)| sent.saturating_add(received))
     }
 
     fn of(process: &Process, open: &OpenConnection, bridge: &Bridge) -> Self {
@@ -63,7 +70,8 @@ impl Row {
             local: open.local.clone(),
             remote: open.remote.clone(),
             peer: open.peer.clone(),
-            carried: Some((open.bytes_sent, open.bytes_received)),
+            bytes_sent: Some(open.bytes_sent),
+            bytes_received: Some(open.bytes_received),
         }
     }
 
@@ -77,7 +85,8 @@ impl Row {
             local: socket.local.to_string(),
             remote: socket.remote.to_string(),
             peer: None,
-            carried: None,
+            bytes_sent: None,
+            bytes_received: None,
         }
     }
 }
@@ -91,10 +100,9 @@ pub fn all(collected: &Collected) -> Vec<Row> {
         if process.is_known_here() {
             let sockets = tables.of(process.pid).into_iter().map(|socket| Row::of_tcp(process, socket));
             // A lane to another namespace keeps the TCP connection by which it was made.
-            let is_kept = |row: &Row| {
-                process.connections.iter().any(|open| (&open.local, &open.remote) == (&row.local, &row.remote))
-            };
-            rows.extend(sockets.filter(|row| !is_kept(row)));
+            let kept: HashSet<(&str, &str)> =
+                process.connections.iter().map(|open| (open.local.as_str(), open.remote.as_str())).collect();
+            rows.extend(sockets.filter(|row| !kept.contains(&(row.local.as_str(), row.remote.as_str()))));
         }
     }
     rows

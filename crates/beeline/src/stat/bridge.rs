@@ -35,11 +35,7 @@ impl Running {
 
     /// Whether it carries the connection with these ends.
     pub fn carries(&self, local: &str, remote: &str) -> bool {
-        let ends = |carried: &ConnectionStatus| {
-            let (client, server) = (carried.client.as_str(), carried.server.as_str());
-            [(client, server), (server, client)].contains(&(local, remote))
-        };
-        self.status.data.connections.iter().any(ends)
+        self.status.data.connections.iter().any(|carried| has_ends(carried, local, remote))
     }
 }
 
@@ -65,6 +61,12 @@ impl Bridge {
     }
 }
 
+/// Whether a connection has these ends, from whichever of them it is seen.
+fn has_ends(carried: &ConnectionStatus, local: &str, remote: &str) -> bool {
+    let (client, server) = (carried.client.as_str(), carried.server.as_str());
+    [(client, server), (server, client)].contains(&(local, remote))
+}
+
 fn sentence(problem: &Problem) -> String {
     match problem {
         Problem::NotRunning(_) => format!("Connections to other hosts are kernel TCP: {problem}."),
@@ -74,11 +76,11 @@ fn sentence(problem: &Problem) -> String {
 
 /// A connection of a process is the bridge's if it has the same ends.
 fn connections_of(status: &Document, processes: &[Process]) -> String {
-    let is_own = |client: &str, server: &str| {
+    let is_own = |carried: &&ConnectionStatus| {
         let mut open = processes.iter().flat_map(|process| &process.connections);
-        open.any(|open| [(client, server), (server, client)].contains(&(open.local.as_str(), open.remote.as_str())))
+        open.any(|open| has_ends(carried, &open.local, &open.remote))
     };
-    let carried = status.data.connections.iter().filter(|carried| is_own(&carried.client, &carried.server));
+    let carried = status.data.connections.iter().filter(is_own);
     let carried: Vec<_> = carried.cloned().collect();
     if carried.is_empty() {
         return String::new();

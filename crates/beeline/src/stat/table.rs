@@ -1,7 +1,6 @@
 //! `beeline stat` for people.
 
 use std::fmt::Write;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use beeline_status::layout::{Table, or_nothing};
@@ -12,6 +11,7 @@ use super::collect::Collected;
 use super::process::{Cause, OpenConnection, Peer, Process};
 use super::unloaded::Unloaded;
 use crate::cli::Selection;
+use crate::output::width;
 
 /// How many connections of one process are listed; JSON has all of them.
 const CONNECTIONS_SHOWN: usize = 20;
@@ -156,11 +156,6 @@ fn peer(open: &OpenConnection) -> String {
         Some(Peer { pid, program, .. }) => format!("{pid} {program}"),
         None => or_nothing((open.peer_pid != 0).then_some(open.peer_pid)),
     }
-}
-
-/// How long a line may be: the terminal's width, and anything where there is none.
-fn width() -> usize {
-    if std::io::stdout().is_terminal() { textwrap::termwidth() } else { usize::MAX }
 }
 
 /// How a connection waits, and what else holds for it alone.
