@@ -10,6 +10,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use super::cell::{Cell, Told};
 use super::figure::{Figure, Phase};
 use super::plan::Table;
+use super::published::Published;
 use super::run::{complaints, unsure};
 use super::store::{Run, WITHIN};
 use super::summary::{Both, both, values};
@@ -47,12 +48,7 @@ impl<'a> Grid<'a> {
 
     /// One line for each published figure.
     pub fn published(&self) -> Vec<String> {
-        let line = |published: &super::plan::Published| {
-            let figure = *published.figure.get_ref();
-            let source = published.source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default();
-            format!("{}: {} {}{source}", published.what, figure.title(), published.value.get_ref())
-        };
-        self.table.published.iter().map(line).collect()
+        self.table.published.iter().map(Published::line).collect()
     }
 }
 

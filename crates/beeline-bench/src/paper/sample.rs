@@ -16,7 +16,7 @@ use crate::acceleration::Carried;
 use crate::conductor::{Launcher, Worker};
 use crate::everyday::cell::word;
 use crate::foreign::{Foreign, Test};
-use crate::hosts::{Bridges, Host, Hosts};
+use crate::hosts::{Bridges, Host, Hosts, Moved};
 use crate::process::Guard;
 use crate::socket::LOOPBACK;
 use crate::transport::Transport;
@@ -122,23 +122,26 @@ impl Maker {
             return run();
         };
         let run = || over_its_rail(bridges, cell, stand, run);
+        let run = || match cell.chunk {
+            Some(bytes) => bridges.with_setting("chunk", bytes, run),
+            None => run(),
+        };
         if let Some(turn) = &cell.turn {
             let turn = Turn::parse(turn).map_err(anyhow::Error::msg)?;
             return bridges.with_setting("pull_over_tcp", 1, || bridges.kept(&turn.key, run));
         }
+        const NEVER: u64 = u32::MAX as u64;
+        const ALWAYS: u64 = 4096;
         let pull_min = match cell.moves {
             Move::Any => return run(),
-            Move::Push => u64::from(u32::MAX),
-            Move::Pull => 4096,
+            Move::Push => [NEVER; 2],
+            Move::Pull => [ALWAYS; 2],
+            Move::Mixed => [NEVER, ALWAYS],
         };
         bridges.with_setting("pull_over_tcp", 1, || {
             let watched = || bridges.watch("paper", run);
-            let (made, moved) = bridges.with_setting("pull_min", pull_min, watched)?;
-            let (wanted, other) = match cell.moves {
-                Move::Push => (moved.pushes, moved.pulls),
-                _ => (moved.pulls, moved.pushes),
-            };
-            ensure!(wanted > MOSTLY * other, "{} pieces were pushed and {} pulled", moved.pushes, moved.pulls);
+            let (made, moved) = bridges.with_settings("pull_min", pull_min, watched)?;
+            ensure!(is_moved(cell.moves, &moved), "{} pieces were pushed and {} pulled", moved.pushes, moved.pulls);
             Ok(made)
         })
     }
@@ -252,6 +255,16 @@ impl Maker {
         let result = result?;
         restored.into_iter().collect::<Result<()>>().context("the MTU could not be set back")?;
         Ok(result)
+    }
+}
+
+/// Whether pieces went as the cell says. Of two ways at once each has its part, though one may have more.
+fn is_moved(moves: Move, moved: &Moved) -> bool {
+    match moves {
+        Move::Any => true,
+        Move::Push => moved.pushes > MOSTLY * moved.pulls,
+        Move::Pull => moved.pulls > MOSTLY * moved.pushes,
+        Move::Mixed => moved.pushes.min(moved.pulls) > moved.pushes.max(moved.pulls) / MOSTLY,
     }
 }
 
@@ -392,6 +405,7 @@ mod tests {
             place: Place::Apart,
             load: Load::None,
             moves: Move::Any,
+            chunk: None,
             mtu: None,
             rails: None,
             turn: None,
@@ -419,6 +433,15 @@ mod tests {
         assert_eq!((sample[&Figure::Throughput], sample[&Figure::Fairness]), (1.5e9, 1.0));
         let lossy = outcome(&[("bytes_sent", 3e9), ("bytes_per_second", 5e8), ("cpu_seconds", 1.0)], &[]);
         assert!(read(&cell(Work::Both, 1, 1), &client, &lossy).is_err());
+    }
+
+    #[test]
+    fn pieces_go_as_the_cell_says_or_there_is_no_sample() {
+        let moved = |pushes, pulls| Moved { pushes, pulls, ..Moved::default() };
+        assert!(is_moved(Move::Push, &moved(100, 1)) && !is_moved(Move::Push, &moved(100, 50)));
+        assert!(is_moved(Move::Pull, &moved(1, 100)) && !is_moved(Move::Pull, &moved(0, 0)));
+        assert!(is_moved(Move::Mixed, &moved(100, 50)) && is_moved(Move::Mixed, &moved(20, 100)));
+        assert!(!is_moved(Move::Mixed, &moved(100, 5)) && !is_moved(Move::Mixed, &moved(0, 0)));
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn shade(colour: RGBColor, index: usize) -> RGBColor {
 }
 
 fn draw_curves(area: &Area, drawing: &Drawing, curves: &[Curve]) -> Result<(), Box<dyn std::error::Error>> {
-    let references = drawing.published.iter().map(|reference| reference.value);
+    let references = drawing.published.iter().flat_map(|reference| &reference.values).map(|(_, value)| *value);
     let values = curves.iter().flat_map(|curve| &curve.points).flat_map(|(_, known)| extent(known));
     let sizes = || curves.iter().flat_map(|curve| &curve.points).map(|(bytes, _)| *bytes);
     let first = sizes().fold(f64::MAX, f64::min);
@@ -101,12 +101,17 @@ fn draw_curves(area: &Area, drawing: &Drawing, curves: &[Curve]) -> Result<(), B
         chart.draw_series(bars)?;
     }
     for reference in &drawing.published {
-        // What belongs to one size is a cross there, what holds for all a dashed line.
+        // What belongs to one size is a cross there, what holds for all a dashed line, as is what was published as a curve.
         let style = REFERENCE.stroke_width(1);
-        let series = match reference.bytes {
-            Some(bytes) => chart.draw_series([Cross::new((bytes, reference.value), 5, REFERENCE.stroke_width(2))])?,
-            None => {
-                let line = [(first, reference.value), (last, reference.value)];
+        let series = match reference.values[..] {
+            [(Some(bytes), value)] => chart.draw_series([Cross::new((bytes, value), 5, REFERENCE.stroke_width(2))])?,
+            _ => {
+                let ends = |&(bytes, value): &(Option<f64>, f64)| match bytes {
+                    Some(bytes) => vec![(bytes, value)],
+                    None => vec![(first, value), (last, value)],
+                };
+                let is_within = |(bytes, _): &(f64, f64)| (first..=last).contains(bytes);
+                let line: Vec<_> = reference.values.iter().flat_map(ends).filter(is_within).collect();
                 chart.draw_series(DashedLineSeries::new(line, 6, 4, style))?
             }
         };
@@ -131,7 +136,7 @@ fn match_legend(x: i32, y: i32, style: ShapeStyle) -> PathElement<(i32, i32)> {
 }
 
 fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn std::error::Error>> {
-    let references = drawing.published.iter().map(|reference| reference.value);
+    let references = drawing.published.iter().flat_map(|reference| &reference.values).map(|(_, value)| *value);
     let values = dots.iter().flat_map(|dot| [extent(&dot.tcp), extent(&dot.beeline)].concat());
     let lines: Vec<&str> = dots
         .iter()
@@ -166,8 +171,11 @@ fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn
             chart.draw_series([Circle::new((known.median, y), 5, colour.filled())])?;
         }
     }
-    for (index, Reference { value, .. }) in drawing.published.iter().enumerate() {
-        chart.draw_series([Cross::new((*value, height(dots.len() + index)), 5, REFERENCE.stroke_width(2))])?;
+    for (index, Reference { values, .. }) in drawing.published.iter().enumerate() {
+        let cross = |(_, value): &(_, f64)| {
+            Cross::new((*value, height(dots.len() + index)), 5, REFERENCE.stroke_width(2))
+        };
+        chart.draw_series(values.iter().map(cross))?;
     }
     Ok(())
 }
@@ -230,6 +238,23 @@ mod tests {
         let places: Vec<u32> = centred.filter_map(at).collect();
         assert!(!places.is_empty(), "{svg}");
         assert!(places.iter().all(|x| x + EDGE <= SIZE.0), "{places:?}");
+    }
+
+    #[test]
+    fn what_was_published_as_a_curve_is_a_dashed_line_within_what_was_measured() {
+        let known = |median| Known { median, interval: Interval { low: median, high: median, confidence: 0.9 } };
+        let points = [1.0, 1024.0].map(|bytes| (bytes, known(1e4))).to_vec();
+        let curve = || Curve { name: "ours".into(), is_beeline: true, points: points.clone() };
+        let draw = |values: Vec<(Option<f64>, f64)>| {
+            let published = vec![Reference { name: "theirs".into(), values }];
+            let kind = Kind::Curves(vec![curve()]);
+            svg(&Drawing { title: "t".into(), figure: Figure::P50, kind, published }).unwrap()
+        };
+        let dashes = |svg: &str| svg.matches("stroke=\"#6E6E6E\"").count();
+        let [level, rising] = [vec![(None, 1e5)], vec![(Some(1.0), 1e5), (Some(1024.0), 1e6)]].map(draw);
+        assert!(dashes(&level) > 20 && dashes(&rising) > 20 && rising.matches("theirs").count() == 1, "{rising}");
+        let beyond = draw(vec![(Some(1.0), 1e5), (Some(2.0), 1e5), (Some(1e9), 1e5)]);
+        assert!(dashes(&beyond) < 20, "{beyond}");
     }
 
     #[test]
