@@ -93,6 +93,11 @@ impl Moved {
         [share(&self.from_client, there), share(&self.from_server, back)]
     }
 
+    /// Bytes sent the way that less was sent.
+    pub fn least(&self) -> u64 {
+        sum(&self.from_client).min(sum(&self.from_server))
+    }
+
     pub fn since(&self, before: &Moved) -> Moved {
         // A link that was made anew counts from nothing.
         let rails = |now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {

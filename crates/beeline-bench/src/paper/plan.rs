@@ -100,7 +100,6 @@ pub struct Table {
     pub published: Vec<Published>,
 }
 
-
 fn eight() -> Sizes {
     Sizes(vec![8])
 }

@@ -47,7 +47,10 @@ fn a_published_curve_is_told_by_size() {
     assert_eq!(curve.name(), "them");
     let all = of("value = \"3 us\"\n");
     assert_eq!((all.numbers(), all.line()), (vec![(None, 3000.0)], "them: latency p50 3 us (figure 1)".to_owned()));
-    assert_eq!((of("value = \"3 us\"\nbytes = 8\n").numbers(), all.name()), (vec![(Some(8), 3000.0)], "them: 3 us".to_owned()));
+    assert_eq!(
+        (of("value = \"3 us\"\nbytes = 8\n").numbers(), all.name()),
+        (vec![(Some(8), 3000.0)], "them: 3 us".to_owned())
+    );
 }
 
 #[test]
@@ -87,7 +90,11 @@ fn what_is_wrong_is_told_with_its_line() {
         ("not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\nvalue=\"9 MB/s\"\n", 13, "12 us"),
         ("not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\n", 12, "either `value` or `curve`"),
         ("not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\ncurve = { 1 = \"9\" }\n", 13, "12 us"),
-        ("not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\ncurve = { x = \"9 us\" }\n", 13, "64K"),
+        (
+            "not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\ncurve = { x = \"9 us\" }\n",
+            13,
+            "64K",
+        ),
     ];
     for (text, line, word) in cases {
         let error = format!("{:#}", parse(&table(text)).unwrap_err());

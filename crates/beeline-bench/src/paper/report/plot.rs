@@ -56,6 +56,21 @@ fn extent(known: &Known) -> [f64; 3] {
     [known.median, known.interval.low, known.interval.high]
 }
 
+/// What a logarithmic scale says at a point: its round numbers only, and fewer of them the more it spans, so that none stands in another's
+/// place. Every scale has one at least, as it spans more than two.
+fn label(value: f64, scale: &std::ops::Range<f64>, show: impl Fn(f64) -> String) -> String {
+    let first = value / 10_f64.powf((value.log10() + 1e-9).floor());
+    let spans = scale.end / scale.start;
+    let told: &[f64] = if spans > 100.0 {
+        &[1.0]
+    } else if spans > 10.0 {
+        &[1.0, 2.0, 5.0]
+    } else {
+        &[1.0, 2.0, 3.0, 5.0]
+    };
+    if told.iter().any(|told| (first - told).abs() < 1e-6) { show(value) } else { String::new() }
+}
+
 /// A lighter shade for each further curve of a column.
 fn shade(colour: RGBColor, index: usize) -> RGBColor {
     let lighter = |part: u8| part.saturating_add(((255 - part) / 4) * index.min(3) as u8);
@@ -102,7 +117,7 @@ fn draw_curves(area: &Area, drawing: &Drawing, curves: &[Curve]) -> Result<(), B
     }
     for reference in &drawing.published {
         // What belongs to one size is a cross there, what holds for all a dashed line, as is what was published as a curve.
-        let style = REFERENCE.stroke_width(1);
+        let style = REFERENCE.stroke_width(2);
         let series = match reference.values[..] {
             [(Some(bytes), value)] => chart.draw_series([Cross::new((bytes, value), 5, REFERENCE.stroke_width(2))])?,
             _ => {
@@ -144,13 +159,14 @@ fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn
         .chain(drawing.published.iter().map(|reference| reference.name.as_str()))
         .collect();
     let count = lines.len() as f64;
+    let scale = range(values.chain(references));
     let mut chart = ChartBuilder::on(area)
         .caption(&drawing.title, ("sans-serif", 17))
         .margin(10)
         .margin_right(EDGE)
         .x_label_area_size(42)
         .y_label_area_size(270)
-        .build_cartesian_2d(range(values.chain(references)).log_scale(), Lines(count))?;
+        .build_cartesian_2d(scale.clone().log_scale(), Lines(count))?;
     chart
         .configure_mesh()
         .disable_y_mesh()
@@ -158,7 +174,7 @@ fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn
         .label_style(FONT)
         .y_labels(lines.len())
         .x_desc(format!("{} (vermilion: TCP, blue: Beeline, grey: published)", drawing.figure.title()))
-        .x_label_formatter(&|value| drawing.figure.unit().show(*value))
+        .x_label_formatter(&|value| label(*value, &scale, |value| drawing.figure.unit().show(value)))
         .y_label_formatter(&|line| name_of(&lines, *line))
         .draw()?;
     // The first line of the table is the uppermost.
@@ -172,9 +188,8 @@ fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn
         }
     }
     for (index, Reference { values, .. }) in drawing.published.iter().enumerate() {
-        let cross = |(_, value): &(_, f64)| {
-            Cross::new((*value, height(dots.len() + index)), 5, REFERENCE.stroke_width(2))
-        };
+        let cross =
+            |(_, value): &(_, f64)| Cross::new((*value, height(dots.len() + index)), 5, REFERENCE.stroke_width(2));
         chart.draw_series(values.iter().map(cross))?;
     }
     Ok(())
@@ -255,6 +270,26 @@ mod tests {
         assert!(dashes(&level) > 20 && dashes(&rising) > 20 && rising.matches("theirs").count() == 1, "{rising}");
         let beyond = draw(vec![(Some(1.0), 1e5), (Some(2.0), 1e5), (Some(1e9), 1e5)]);
         assert!(dashes(&beyond) < 20, "{beyond}");
+    }
+
+    #[test]
+    fn a_scale_has_some_round_numbers_and_not_too_many() {
+        let told = |start: f64, times: f64| {
+            let points =
+                (-12..60).flat_map(|tenth| (1..10).map(move |digit| f64::from(digit) * 10_f64.powi(tenth / 4)));
+            let scale = start..start * times;
+            let mut said: Vec<String> =
+                points.filter(|at| scale.contains(at)).map(|at| label(at, &scale, |at| at.to_string())).collect();
+            said.retain(|said| !said.is_empty());
+            said.dedup();
+            said.into_iter().collect::<std::collections::BTreeSet<_>>().len()
+        };
+        for start in 10..100 {
+            for times in [2.25, 5.0, 20.0, 1000.0] {
+                assert!((1..=6).contains(&told(f64::from(start) / 10.0, times)), "{start} {times}");
+            }
+        }
+        assert_eq!(label(1000.0, &(900.0..2100.0), |value| value.to_string()), "1000");
     }
 
     #[test]
