@@ -79,7 +79,8 @@ def cut(work):
 LOSSES = {
     "the server's host": (lambda work: kill(work, "server", "sshd"), "cannot reach beta"),
     "the client's host": (lambda work: kill(work, "client", "sshd"), "cannot reach alpha"),
-    "the cable": (cut, "beta: `beeline bridge status"),
+    # Whoever asks it waits in vain, or is told by its own host that there is no way.
+    "the cable": (cut, "beta"),
     "the server's bridge": (lambda work: kill(work, "server", "beelined"), "beta: "),
 }
 

@@ -62,7 +62,7 @@ impl Unit {
     /// A number for people, about three digits.
     pub fn show(self, value: f64) -> String {
         match self {
-            Unit::Nanoseconds => scaled(value, &[(1e6, "ms"), (1e3, "µs"), (1.0, "ns")]),
+            Unit::Nanoseconds => scaled(value, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")]),
             Unit::MessagesPerSecond => scaled(value, &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")]),
             Unit::BytesPerSecond => scaled(value, &[(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")]),
             Unit::PerSecond | Unit::RequestsPerSecond | Unit::TripsPerSecond => {
@@ -252,6 +252,7 @@ mod tests {
         assert_eq!(Unit::Nanoseconds.show(21_640.0), "21.6 µs");
         assert_eq!(Unit::MessagesPerSecond.show(240_000.0), "240 k/s");
         assert_eq!(Unit::BytesPerSecond.show(34.12e9), "34.1 GB/s");
+        assert_eq!(Unit::Nanoseconds.show(1.332e9), "1.33 s");
         assert_eq!(Unit::BytesPerSecond.show(1579.0), "1.58 kB/s");
         let shown = [12.34, 0.583, 0.0704, 0.0049, 0.000_31, 0.0].map(three_digits);
         assert_eq!(shown, ["12.3", "0.58", "0.070", "0.0049", "0.00031", "0.00"]);

@@ -165,7 +165,7 @@ fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn
         .margin(10)
         .margin_right(EDGE)
         .x_label_area_size(42)
-        .y_label_area_size(270)
+        .y_label_area_size(width_of(&lines))
         .build_cartesian_2d(scale.clone().log_scale(), Lines(count))?;
     chart
         .configure_mesh()
@@ -193,6 +193,12 @@ fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn
         chart.draw_series(values.iter().map(cross))?;
     }
     Ok(())
+}
+
+/// What the names of lines take left of a figure: a letter of this font is not wider than seven pixels on average.
+fn width_of(lines: &[&str]) -> u32 {
+    let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0) as u32;
+    (7 * longest + 24).clamp(120, SIZE.0 / 2)
 }
 
 fn name_of(lines: &[&str], height: f64) -> String {
@@ -290,6 +296,13 @@ mod tests {
             }
         }
         assert_eq!(label(1000.0, &(900.0..2100.0), |value| value.to_string()), "1000");
+    }
+
+    #[test]
+    fn the_longest_name_has_room() {
+        assert_eq!(width_of(&["short"]), 120);
+        assert_eq!(width_of(&["short", "40 Gb Ethernet, RoCE (92.2 % of peak): 4613.88 MB/s"]), 381);
+        assert_eq!(width_of(&[&"long ".repeat(100)]), 450);
     }
 
     #[test]
