@@ -51,7 +51,8 @@ def show(value, unit):
 
 
 def digits(value):
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    places = 0 if value >= 99.95 else 1 if value >= 9.995 else 2 if value >= 0.0995 else 3
+    return f"{value:.{places}f}"
 
 
 def read(run):

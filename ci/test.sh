@@ -24,3 +24,4 @@ step "a fault for each of some connections" target/release/semantics faults --se
 step "real programs" tests/apps/run.sh
 step "more programs, and tests of others" tests/compat/run.py --fast
 step "the bridge, between network namespaces" tests/bridge/run.py
+step "the papers' instrument, between hosts that are lost and come back" tests/hosts/ssh.py

@@ -139,6 +139,7 @@ if [ "$way" = ssh ]; then
     bridges+=($!)
     ip netns exec "$server" "$(command -v sshd)" -D -e -f "$work/beta.sshd" 2> "$work/beta.sshd.log" &
     bridges+=($!)
+    echo "$client" > "$work/client"
     echo "$server" > "$work/server"
 fi
 

@@ -11,14 +11,16 @@ if [ "$(id -u)" != 0 ]; then
     exit
 fi
 status=0
-# run RUN PLAN TABLE OPTION...: a run goes on between the same hosts only, and these are new ones.
+# run RUN PLAN "TABLE..." OPTION...: a run goes on between the same hosts only, and these are new ones.
 run() {
+    local table only=()
+    for table in $3; do only+=(--only "$table/"); done
     rm -rf "${into:?}/$1"
-    PAPER=$2 "$(dirname "$0")/bench.sh" --quick --only "$3/" --into "$into/$1" "${@:4}" || status=1
+    PAPER=$2 "$(dirname "$0")/bench.sh" --quick "${only[@]}" --into "$into/$1" "${@:4}" || status=1
 }
-run hosts-servernet servernet push-pull
+run hosts-servernet servernet "push-pull both-ways-moved cut-through"
 run hosts-vpi vpi mtu
-run hosts-forty-gig forty-gig mtu
+run hosts-forty-gig forty-gig "mtu mtu-latency"
 run hosts-sockets-mx sockets-mx zero-copy-threshold
 # How far a rail is from a CPU: with the reason where no rail says so, as with veth.
 run hosts-cores forty-gig cores

@@ -5,7 +5,8 @@
 #
 #   tests/rdma/bench.sh                     what `make bench-rdma` does: one round of everything but crowds
 #   tests/rdma/bench.sh --only layout       arguments go to the bench
-#   tests/rdma/bench.sh paper forty-gig --only cores/bytes=4/place --quick      the plan of a paper (`beeline bench paper`)
+#   tests/rdma/bench.sh paper forty-gig --only cores/bytes=4/place --rounds 3 --duration 3000       the plan of a paper
+#       (`beeline bench paper`); in shorter samples an emulated machine sends too little to tell which rail carried it
 #
 # BEELINE_BIN   where the programs are (default: target/release)
 # LIMIT         seconds after which a run is given up (default: 3000)

@@ -19,6 +19,7 @@ mod grid;
 mod place;
 mod plan;
 mod programs;
+mod published;
 mod report;
 mod run;
 mod sample;
@@ -70,7 +71,7 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         let own = crate::worker::own_cost_ns()?;
         say!(
             "{:.1} ns of each sample are the instrument's own: {own:.1} ns of a latency, which is half a trip",
-            2.0 * own
+            crate::worker::SAMPLE_TRIPS * own
         );
         return Ok(ExitCode::SUCCESS);
     }

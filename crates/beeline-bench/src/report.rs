@@ -62,9 +62,9 @@ impl Unit {
     /// A number for people, about three digits.
     pub fn show(self, value: f64) -> String {
         match self {
-            Unit::Nanoseconds => scaled(value, &[(1e6, "ms"), (1e3, "µs"), (1.0, "ns")]),
+            Unit::Nanoseconds => scaled(value, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")]),
             Unit::MessagesPerSecond => scaled(value, &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")]),
-            Unit::BytesPerSecond => scaled(value, &[(1e9, "GB/s"), (1e6, "MB/s"), (1.0, "B/s")]),
+            Unit::BytesPerSecond => scaled(value, &[(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")]),
             Unit::PerSecond | Unit::RequestsPerSecond | Unit::TripsPerSecond => {
                 scaled(value, &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")])
             }
@@ -90,7 +90,11 @@ pub fn three_digits(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),
         v if v >= 9.995 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
+        // Below a tenth two digits tell as much, as long as there are any.
+        v if v >= 0.0995 || v < 5e-6 => format!("{value:.2}"),
+        v if v >= 0.00995 => format!("{value:.3}"),
+        v if v >= 0.000_995 => format!("{value:.4}"),
+        _ => format!("{value:.5}"),
     }
 }
 
@@ -248,6 +252,10 @@ mod tests {
         assert_eq!(Unit::Nanoseconds.show(21_640.0), "21.6 µs");
         assert_eq!(Unit::MessagesPerSecond.show(240_000.0), "240 k/s");
         assert_eq!(Unit::BytesPerSecond.show(34.12e9), "34.1 GB/s");
+        assert_eq!(Unit::Nanoseconds.show(1.332e9), "1.33 s");
+        assert_eq!(Unit::BytesPerSecond.show(1579.0), "1.58 kB/s");
+        let shown = [12.34, 0.583, 0.0704, 0.0049, 0.000_31, 0.0].map(three_digits);
+        assert_eq!(shown, ["12.3", "0.58", "0.070", "0.0049", "0.00031", "0.00"]);
         assert_eq!(Unit::Bytes.show(24.0 * 1024.0), "24.0 KiB");
         assert_eq!(Unit::PerMessage.show(0.00042), "0.00042");
         assert_eq!(Unit::Share.show(0.5), "50 %");

@@ -31,6 +31,12 @@ impl Ticks {
         ticks
     }
 
+    /// Whether it is the processor's counter, which is read in some nanoseconds.
+    #[cfg(test)]
+    pub fn has_counter(&self) -> bool {
+        self.has_counter
+    }
+
     /// Ticks since some time.
     #[inline]
     pub fn now(&self) -> u64 {

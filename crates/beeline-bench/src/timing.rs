@@ -46,9 +46,13 @@ pub fn measure(duration: Duration, mut batch: impl FnMut(u64) -> Result<()>) -> 
     Ok(batches)
 }
 
+/// What a rate is taken over, in warm-ups: half of a sample, which is eight of them.
+const LONG: u32 = 4;
+
 /// Measures a flow (bytes received, requests answered) whose end is not known beforehand. The first `warm_up` does not
 /// count.
 pub struct Flow {
+    made: Instant,
     warm_up: Duration,
     begin: Option<(Instant, u64)>,
     /// The end of the warm-up.
@@ -63,7 +67,7 @@ pub struct Flow {
 
 impl Flow {
     pub fn new(warm_up: Duration) -> Self {
-        Flow { warm_up, begin: None, mark: None, piece: None, last: None, rates: Vec::new() }
+        Flow { made: Instant::now(), warm_up, begin: None, mark: None, piece: None, last: None, rates: Vec::new() }
     }
 
     /// Notes that so much has passed in all. Reads the clock: not to be called for each message.
@@ -84,13 +88,24 @@ impl Flow {
         }
     }
 
-    /// Units per second from the end of the warm-up to the last note. Where the machine was so busy that no note came
-    /// between, the warm-up counts, too; `None` when there was no time at all.
+    /// Units per second from the end of the warm-up to the last note. Where the machine was so busy that notes lie close together,
+    /// what was waiting came at once and is no rate: then the warm-up counts, too, or all the time since this was made. `None`
+    /// when there was no note.
     pub fn rate(&self) -> Option<f64> {
         let (until, after) = self.last?;
-        let starts = [self.mark, self.begin];
-        let (from, before) = starts.into_iter().flatten().find(|(from, _)| *from < until)?;
-        Some((after - before) as f64 / (until - from).as_secs_f64())
+        let (from, before) = self.long_ago().unwrap_or((self.made, 0));
+        (from < until).then(|| (after - before) as f64 / (until - from).as_secs_f64())
+    }
+
+    /// Whether there are notes far enough from each other for a rate.
+    pub fn is_long(&self) -> bool {
+        self.long_ago().is_some()
+    }
+
+    fn long_ago(&self) -> Option<(Instant, u64)> {
+        let (until, _) = self.last?;
+        let is_long = |(from, _): &(Instant, u64)| *from < until && until - *from >= LONG * self.warm_up;
+        [self.mark, self.begin].into_iter().flatten().find(is_long)
     }
 }
 
@@ -116,10 +131,21 @@ mod tests {
 
     #[test]
     fn flow_without_time_has_no_rate() {
-        let mut flow = Flow::new(Duration::from_secs(3600));
-        assert_eq!(flow.rate(), None);
+        assert_eq!(Flow::new(Duration::from_secs(3600)).rate(), None);
+    }
+
+    #[test]
+    fn what_came_at_once_after_a_long_silence_is_no_rate() {
+        let begin = Instant::now();
+        let mut flow = Flow::new(Duration::from_millis(5));
         flow.note(1);
-        assert_eq!(flow.rate(), None);
+        // Nothing is seen for a whole sample, and then all that was waiting.
+        std::thread::sleep(Duration::from_millis(40));
+        for total in 2..1000 {
+            flow.note(total);
+        }
+        let rate = flow.rate().unwrap();
+        assert!(flow.is_long() && rate <= 999.0 / 0.04 && rate >= 998.0 / begin.elapsed().as_secs_f64(), "{rate}");
     }
 
     #[test]

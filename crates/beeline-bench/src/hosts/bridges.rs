@@ -93,6 +93,11 @@ impl Moved {
         [share(&self.from_client, there), share(&self.from_server, back)]
     }
 
+    /// Bytes sent the way that less was sent.
+    pub fn least(&self) -> u64 {
+        sum(&self.from_client).min(sum(&self.from_server))
+    }
+
     pub fn since(&self, before: &Moved) -> Moved {
         // A link that was made anew counts from nothing.
         let rails = |now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
@@ -247,12 +252,17 @@ impl Bridges {
 
     /// Runs something with a setting changed on both.
     pub fn with_setting<T>(&self, key: &str, value: u64, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.with_settings(key, [value; 2], run)
+    }
+
+    /// The same with a value for each.
+    pub fn with_settings<T>(&self, key: &str, values: [u64; 2], run: impl FnOnce() -> Result<T>) -> Result<T> {
         let value_of = |end: usize| {
             let value = self.status(end)?.tunables.get(key).copied();
             value.with_context(|| format!("the bridge of {} has no setting {key}", self.posts[end].host))
         };
         let before = [value_of(0)?, value_of(1)?];
-        let result = self.set(0, key, value).and_then(|()| self.set(1, key, value)).and_then(|()| run());
+        let result = self.set(0, key, values[0]).and_then(|()| self.set(1, key, values[1])).and_then(|()| run());
         let restored = [self.set(0, key, before[0]), self.set(1, key, before[1])];
         let result = result?;
         restored.into_iter().collect::<Result<()>>().with_context(|| format!("{key} could not be set back"))?;

@@ -12,6 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 const BYTES_MAX: u64 = 64 << 20;
 const STREAMS_MAX: u64 = 64;
 /// Socket buffers: from what every kernel takes to what none gives.
+/// As the bridges take them.
+const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 4096..=16 << 20;
 const BUFFER_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
 /// Messages a second that a timer can pace.
 const PACE: std::ops::RangeInclusive<u64> = 1..=20_000;
@@ -21,7 +23,7 @@ const MTU: std::ops::RangeInclusive<u64> = 576..=65_535;
 const NETPIPE_PERTURBATION: u64 = 3;
 
 /// `8`, `"64K"`, `"4M"`.
-fn parse_bytes(text: &str) -> Result<u64, String> {
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no number of bytes: expected one such as 64, \"64K\" or \"4M\"");
     let (digits, unit) = match text.as_bytes() {
         [.., b'K' | b'k'] => (&text[..text.len() - 1], 1 << 10),
@@ -52,12 +54,35 @@ fn message(bytes: u64) -> Result<u64, String> {
 }
 
 /// A number or a word, as TOML has them.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a number or a word")]
 enum Scalar {
     Number(i64),
     Real(f64),
     Word(String),
+}
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl Visitor<'_> for Any {
+            type Value = Scalar;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a word")
+            }
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Scalar, E> {
+                Ok(Scalar::Number(number))
+            }
+            fn visit_i128<E: Error>(self, number: i128) -> Result<Scalar, E> {
+                Err(E::custom(format!("{number} is larger than any number here can be")))
+            }
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Scalar, E> {
+                Ok(Scalar::Real(number))
+            }
+            fn visit_str<E: Error>(self, word: &str) -> Result<Scalar, E> {
+                Ok(Scalar::Word(word.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
 }
 
 impl Scalar {
@@ -238,6 +263,17 @@ checked!(
             Ok(Some(number as u32))
         }
         _ => Err(format!("expected \"as-is\" or an MTU of {} to {}", MTU.start(), MTU.end())),
+    }
+);
+checked!(
+    /// The largest piece that the bridges move at once; `"default"` leaves it to them.
+    Chunk(Option<u64>),
+    |scalar| match scalar {
+        Scalar::Word(word) if word == "default" => Ok(None),
+        scalar => Some(scalar.bytes()?).filter(|bytes| CHUNK_BYTES.contains(bytes)).map(Some).ok_or_else(|| {
+            let [least, most] = [CHUNK_BYTES.start(), CHUNK_BYTES.end()].map(|bytes| show_bytes(*bytes));
+            format!("expected \"default\" or chunks of {least} to {most}")
+        }),
     }
 );
 /// What the rails between two hosts are limited to, as tc takes rates: `"800mbit"`, `"300mbit+800mbit"`; `"as-are"` is any.

@@ -40,6 +40,11 @@ pub fn text(name: &str) -> Result<(String, String)> {
         let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
         bail!("there is no plan {name}: expected a file, or one of {}", names.join(", "));
     }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {name}"))?;
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read the plan {name}"))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        anyhow::anyhow!("{name}:{line}: the bytes here are no text: expected UTF-8")
+    })?;
     Ok((text, name.to_owned()))
 }

@@ -143,6 +143,8 @@ pub enum Move {
     Push,
     /// The receiver reads
     Pull,
+    /// What the client sends is written, what the server sends is read
+    Mixed,
 }
 
 /// The axes whose value is told although it is the usual one: those along which a table's cells differ.
@@ -154,6 +156,7 @@ pub struct Told {
     pub place: bool,
     pub load: bool,
     pub moves: bool,
+    pub chunk: bool,
     pub mtu: bool,
     pub rails: bool,
 }
@@ -177,6 +180,9 @@ pub struct Cell {
     pub place: Place,
     pub load: Load,
     pub moves: Move,
+    /// The largest piece that the bridges move at once.
+    #[serde(default)]
+    pub chunk: Option<u64>,
     pub mtu: Option<u32>,
     /// The rates that the rails between the hosts are limited to.
     #[serde(default)]
@@ -224,6 +230,7 @@ impl Cell {
         put(told.place || self.place != Place::Apart, "place", word(self.place));
         put(told.load || self.load != Load::None, "load", word(self.load));
         put(told.moves || self.moves != Move::Any, "move", word(self.moves));
+        put(told.chunk || self.chunk.is_some(), "chunk", of(self.chunk, "default"));
         put(told.mtu || self.mtu.is_some(), "mtu", of(self.mtu.map(u64::from), "as-is"));
         put(told.rails || self.rails.is_some(), "rails", self.rails.clone().unwrap_or_else(|| "as-are".into()));
         put(self.turn.is_some(), "turn", self.turn.clone().unwrap_or_default());
@@ -264,6 +271,11 @@ fn say(axis: &str, value: &str) -> String {
         "load" if value == "none" => "no load".to_owned(),
         "load" => format!("{value} load"),
         "move" if value == "any" => "push or pull".to_owned(),
+        "move" if value == "mixed" => "push there, pull back".to_owned(),
+        "chunk" => match value.parse() {
+            Ok(bytes) => format!("chunks of {}", show_bytes(bytes)),
+            Err(_) => "usual chunks".to_owned(),
+        },
         "mtu" => format!("MTU {value}"),
         "rails" if value == "as-are" => "rails as they are".to_owned(),
         "rails" => format!("rails of {}", value.replace('+', " and ")),
@@ -289,6 +301,7 @@ mod tests {
             place: Place::Apart,
             load: Load::None,
             moves: Move::Any,
+            chunk: None,
             mtu: None,
             rails: None,
             turn: None,
@@ -308,6 +321,7 @@ mod tests {
             place: Place::Same,
             load: Load::Memory,
             moves: Move::Pull,
+            chunk: Some(1 << 18),
             mtu: Some(9000),
             rails: Some("300mbit+800mbit".into()),
             turn: Some("pull_min=64M..4K".into()),
@@ -315,11 +329,11 @@ mod tests {
         };
         assert_eq!(
             all.name(),
-            "t/bytes=65536/streams=4/completion=poll/pace=1000/buffer=2097152/options=ring_bytes=1M/place=same/load=memory/move=pull/mtu=9000/rails=300mbit+800mbit/turn=pull_min=64M..4K"
+            "t/bytes=65536/streams=4/completion=poll/pace=1000/buffer=2097152/options=ring_bytes=1M/place=same/load=memory/move=pull/chunk=262144/mtu=9000/rails=300mbit+800mbit/turn=pull_min=64M..4K"
         );
         assert_eq!(
             all.label(&Told::default()),
-            "64 KiB, 4 streams, poll, 1000/s, buffers of 2 MiB, ring_bytes=1M, CPUs same, memory load, pull, MTU 9000, rails of 300mbit and 800mbit, pull_min=64M..4K"
+            "64 KiB, 4 streams, poll, 1000/s, buffers of 2 MiB, ring_bytes=1M, CPUs same, memory load, pull, chunks of 256 KiB, MTU 9000, rails of 300mbit and 800mbit, pull_min=64M..4K"
         );
         let told = Told {
             completion: true,
@@ -328,12 +342,13 @@ mod tests {
             place: true,
             load: true,
             moves: true,
+            chunk: true,
             mtu: true,
             rails: true,
         };
         assert_eq!(
             usual().label(&told),
-            "64 KiB, lazy, full rate, usual buffers, CPUs apart, no load, push or pull, MTU as-is, rails as they are"
+            "64 KiB, lazy, full rate, usual buffers, CPUs apart, no load, push or pull, usual chunks, MTU as-is, rails as they are"
         );
         let connect = Cell { work: Work::ConnectClose, ..usual() };
         assert_eq!((connect.name(), connect.label(&Told::default())), ("t".into(), "all".into()));

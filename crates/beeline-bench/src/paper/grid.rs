@@ -10,6 +10,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use super::cell::{Cell, Told};
 use super::figure::{Figure, Phase};
 use super::plan::Table;
+use super::published::Published;
 use super::run::{complaints, unsure};
 use super::store::{Run, WITHIN};
 use super::summary::{Both, both, values};
@@ -31,13 +32,15 @@ impl<'a> Grid<'a> {
         let told = table.told();
         let is_own = |cell: &&Cell| cell.table == *table.id.get_ref();
         let mut grid = Grid { table, header: header(table, &columns), rows: Vec::new(), missing: Vec::new() };
+        let mut missing = Vec::new();
         for cell in run.cells.iter().filter(is_own) {
             let row = |phase| row(run, cell, &told, table, (&columns, phase));
             match table.phases().iter().map(row).collect::<Result<Vec<_>, _>>() {
                 Ok(rows) => grid.rows.extend(rows),
-                Err(reason) => grid.missing.push((cell.label(&told), reason)),
+                Err(reason) => missing.push((cell.label(&told), reason)),
             }
         }
+        grid.missing.extend(together(missing, run.cells.iter().filter(is_own).count()));
         grid.missing.extend(not_beside(run, table));
         if let Some(reason) = table.not_measured.as_ref().filter(|_| run.settings.only.is_empty()) {
             grid.missing.push(("all".into(), reason.clone()));
@@ -47,12 +50,7 @@ impl<'a> Grid<'a> {
 
     /// One line for each published figure.
     pub fn published(&self) -> Vec<String> {
-        let line = |published: &super::plan::Published| {
-            let figure = *published.figure.get_ref();
-            let source = published.source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default();
-            format!("{}: {} {}{source}", published.what, figure.title(), published.value.get_ref())
-        };
-        self.table.published.iter().map(line).collect()
+        self.table.published.iter().map(Published::line).collect()
     }
 }
 
@@ -68,6 +66,19 @@ fn header(table: &Table, columns: &[Figure]) -> Vec<String> {
     let main = table.work.map_or("", |work| work.main().title());
     header.extend(table.beside.iter().map(|by| format!("{main}: {}", by.title())));
     header
+}
+
+/// Each reason once, with all that it is the reason of.
+fn together(missing: Vec<(String, String)>, cells: usize) -> Vec<(String, String)> {
+    let mut told: Vec<(Vec<String>, String)> = Vec::new();
+    for (label, reason) in missing {
+        match told.iter_mut().find(|(_, known)| *known == reason) {
+            Some((labels, _)) => labels.push(label),
+            None => told.push((vec![label], reason)),
+        }
+    }
+    let what = |labels: Vec<String>| if labels.len() == cells { "all".to_owned() } else { labels.join("; ") };
+    told.into_iter().map(|(labels, reason)| (what(labels), reason)).collect()
 }
 
 /// What does not stand beside cells that were measured: which of them, and why, each reason once.
@@ -126,7 +137,8 @@ fn row(
         if has_gain(figure) {
             row.push(found.map_or(String::new(), |both| {
                 let gain = both.gain;
-                match figure == cell.work.main() {
+                // One round knows nothing of how sure it is.
+                match figure == cell.work.main() && gain.interval.confidence > 0.0 {
                     true => format!(
                         "{} ({} to {})",
                         three_digits(gain.median),
@@ -151,9 +163,15 @@ pub fn notes(run: &Run) -> Vec<String> {
     let mut notes = Vec::new();
     let confidence = run.settings.confidence;
     notes.push(format!(
-        "Medians of {} rounds or more, samples of {} ms; intervals of the medians at {confidence} where there are rounds enough.",
-        run.settings.rounds, run.settings.sample_ms
+        "Medians of {} {} or more, samples of {} ms; intervals of the medians at {confidence} where there are rounds enough.",
+        run.settings.rounds,
+        if run.settings.rounds == 1 { "round" } else { "rounds" },
+        run.settings.sample_ms
     ));
+    let has_cpu = |table: &Table| table.columns().iter().any(|f| matches!(f, Figure::CpuClient | Figure::CpuServer));
+    if run.plan.tables.iter().any(has_cpu) {
+        notes.push("CPU time is each end's, of each message, each trip there and back, or each connection.".into());
+    }
     if let Some(cost) = run.own_cost_ns {
         notes.push(format!("{cost:.0} ns of each latency are the instrument's own."));
     }
@@ -179,10 +197,15 @@ pub fn notes(run: &Run) -> Vec<String> {
     notes
 }
 
+/// Columns of a terminal.
+const NARROW: u16 = 60;
+
 pub fn new_table() -> Drawn {
     let mut table = Drawn::new();
     table.load_style(UTF8_FULL_CONDENSED);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
+    // A terminal that is not as wide as a few columns, or that does not know how wide it is, breaks the lines itself.
+    let is_narrow = table.width().is_some_and(|width| width < NARROW);
+    table.set_content_arrangement(if is_narrow { ContentArrangement::Disabled } else { ContentArrangement::Dynamic });
     if !std::io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some() {
         table.force_no_tty();
     }

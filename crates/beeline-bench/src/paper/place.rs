@@ -100,6 +100,9 @@ impl Places {
                     "on one host nothing goes over a rail whose node could be near: it takes --hosts A,B".into()
                 );
             }
+            _ if cell.chunk.is_some() => {
+                return Err("on one host no bridge cuts what it moves into chunks: it takes --hosts A,B".into());
+            }
             _ if is_of_bridges => return Err("on one host no bridge pushes or pulls: it takes --hosts A,B".into()),
             (Move::Any, None, None) => {}
             (_, _, Some(_)) => return Err("on one host nothing goes over a rail: it takes --hosts A,B".into()),
@@ -187,6 +190,7 @@ mod tests {
             place,
             load: Load::Memory,
             moves,
+            chunk: None,
             mtu,
             rails: None,
             turn: None,
@@ -219,6 +223,8 @@ mod tests {
         let one = Places { cpus: vec![cpu(0, 0, 0), cpu(1, 1, 0)], chosen: Some((0, 1)), between: None };
         assert!(one.of(&cell(Place::Apart, Move::Push, None)).unwrap_err().contains("--hosts"));
         assert!(one.of(&cell(Place::Apart, Move::Any, Some(9000))).is_err());
+        let cut = Cell { chunk: Some(1 << 16), ..cell(Place::Apart, Move::Any, None) };
+        assert!(one.of(&cut).unwrap_err().contains("--hosts"));
         assert!(one.of(&cell(Place::Near, Move::Any, None)).unwrap_err().contains("--hosts"));
         let between = |hosts| {
             let hosts = Host::parse_two(hosts).unwrap();
@@ -227,6 +233,7 @@ mod tests {
         };
         let two = between("netns:a,netns:b");
         assert_eq!(two.of(&cell(Place::Apart, Move::Push, Some(9000))), Ok(Stand::default()));
+        assert_eq!(two.of(&cut), Ok(Stand::default()));
         assert!(two.of(&cell(Place::Same, Move::Any, None)).unwrap_err().contains("two hosts"));
         for place in [Place::Near, Place::Far] {
             assert!(two.of(&cell(place, Move::Any, None)).unwrap_err().contains("one NUMA node"));

@@ -10,10 +10,11 @@ use beeline_stats::Tunables;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::axis::{Beside, Buffer, Mtu, Pace, Percent, Rails, Sizes, Streams, Turned};
+use super::axis::{Beside, Buffer, Chunk, Mtu, Pace, Percent, Rails, Sizes, Streams, Turned};
 use super::cell::{Cell, Completion, Load, Move, Place, Told, Work};
 use super::figure::{Figure, Phase};
 use super::programs;
+use super::published::Published;
 use crate::hosts::place::Host;
 
 /// The form of plans.
@@ -83,6 +84,8 @@ pub struct Table {
     #[serde(default, rename = "move")]
     pub moves: Vec<Move>,
     #[serde(default)]
+    pub chunk: Vec<Chunk>,
+    #[serde(default)]
     pub mtu: Vec<Mtu>,
     #[serde(default)]
     pub rails: Vec<Rails>,
@@ -95,30 +98,6 @@ pub struct Table {
     pub note: Option<String>,
     #[serde(default)]
     pub published: Vec<Published>,
-}
-
-/// A figure that the document gives.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Published {
-    /// The system and what it did.
-    pub what: String,
-    pub figure: Spanned<Figure>,
-    /// With its unit: `12 us`.
-    pub value: Spanned<String>,
-    /// The table that it stands beside, unless it is part of one.
-    table: Option<Spanned<String>>,
-    /// Where it is in the document.
-    pub source: Option<String>,
-    /// The message size that it belongs to; none for what holds for the whole table.
-    pub bytes: Option<super::axis::Message>,
-}
-
-impl Published {
-    /// In the figure's unit. Plans that were checked have no others.
-    pub fn number(&self) -> f64 {
-        self.figure.get_ref().parse(self.value.get_ref()).unwrap_or(f64::NAN)
-    }
 }
 
 fn eight() -> Sizes {
@@ -274,6 +253,9 @@ impl Table {
         if work == Work::Turned && self.moves.iter().any(|moves| *moves != Move::Any) {
             return wrong(&format!("table {id} says what is pushed or pulled, and turns it: expected no `move`"));
         }
+        if work != Work::Both && self.moves.contains(&Move::Mixed) {
+            return wrong(&format!("table {id} has one way: expected `move` \"mixed\" with the work \"both\" only"));
+        }
         let names: Vec<String> = self.cells(None).iter().map(Cell::name).collect();
         if let Some(name) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
             return wrong(&format!("table {id} has {} twice: expected each value of an axis once", name.1));
@@ -313,8 +295,8 @@ impl Table {
     fn check_published(&self, source: &Source, work: Option<Work>) -> Result<()> {
         for published in &self.published {
             let figure = *published.figure.get_ref();
-            if let Err(what) = figure.parse(published.value.get_ref()) {
-                return Err(source.error(published.value.span().start, &what));
+            if let Err((at, what)) = published.check() {
+                return Err(source.error(at, &what));
             }
             if work.is_some_and(|work| !work.has(figure)) {
                 let what = format!("the work of table {} has no figure \"{}\"", self.id.get_ref(), figure.word());
@@ -333,6 +315,7 @@ impl Table {
             place: self.place.len() > 1,
             load: self.load.len() > 1,
             moves: self.moves.len() > 1,
+            chunk: self.chunk.len() > 1,
             mtu: self.mtu.len() > 1,
             rails: self.rails.len() > 1,
         }
@@ -374,6 +357,7 @@ impl Table {
             place: Place::Apart,
             load: Load::None,
             moves: Move::Any,
+            chunk: None,
             mtu: None,
             rails: None,
             turn: None,
@@ -383,6 +367,7 @@ impl Table {
         spread(&mut cells, &self.turn, |cell, turn| cell.turn = Some(turn.0.clone()));
         spread(&mut cells, &self.rails, |cell, rails| cell.rails.clone_from(&rails.0));
         spread(&mut cells, &self.mtu, |cell, mtu| cell.mtu = mtu.0);
+        spread(&mut cells, &self.chunk, |cell, chunk| cell.chunk = chunk.0);
         spread(&mut cells, &self.moves, |cell, moves| cell.moves = *moves);
         spread(&mut cells, &self.load, |cell, load| cell.load = *load);
         spread(&mut cells, &self.place, |cell, place| cell.place = *place);

@@ -90,9 +90,8 @@ fn draw(run: &Run, table: &Table) -> Option<Drawing> {
     };
     let references = table.published.iter().filter(|published| *published.figure.get_ref() == figure);
     let published = references.map(|published| Reference {
-        name: format!("{}: {}", published.what, published.value.get_ref()),
-        value: published.number(),
-        bytes: published.bytes.map(|bytes| bytes.0 as f64),
+        name: published.name(),
+        values: published.numbers().into_iter().map(|(bytes, value)| (bytes.map(|b| b as f64), value)).collect(),
     });
     Some(Drawing { title: table.title.clone(), figure, kind, published: published.collect() })
 }

@@ -251,7 +251,11 @@ impl Run {
             ended_early: Some("nothing was measured".into()),
         };
         let path = file(SAMPLES);
-        let samples = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let samples = match std::fs::read(&path) {
+            // Ended between its beginning and its first record.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            read => read.with_context(|| format!("cannot read {}", path.display()))?,
+        };
         let samples = String::from_utf8_lossy(&samples);
         for (number, line) in samples.split_inclusive('\n').enumerate() {
             // One that was cut off is not counted (rule 1).
@@ -360,6 +364,18 @@ pub mod tests {
         assert_eq!((run.measured["t/bytes=8"].tcp.len(), run.ended_early, run.cells.len()), (2, None, 3));
         let error = Writer::create(directory.path(), PLAN_TEXT, &settings()).err().unwrap().to_string();
         assert!(error.contains("--resume"), "{error}");
+    }
+
+    #[test]
+    fn a_run_that_was_ended_before_its_first_record_is_a_run() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(Writer::create(directory.path(), PLAN_TEXT, &settings()).unwrap());
+        std::fs::remove_file(directory.path().join(SAMPLES)).unwrap();
+        let run = Run::read(directory.path()).unwrap();
+        assert_eq!((run.cells.len(), run.measured.len(), run.ended_early.is_some()), (3, 0, true));
+        let mut writer = Writer::open(directory.path()).unwrap();
+        writer.add(&pair("t/bytes=8", 0, 10.0, 1.0)).unwrap();
+        assert_eq!(Run::read(directory.path()).unwrap().measured["t/bytes=8"].tcp.len(), 1);
     }
 
     #[test]

@@ -83,6 +83,7 @@ mod tests {
             place: Place::Apart,
             load: Load::None,
             moves: Move::Any,
+            chunk: None,
             mtu: None,
             rails: None,
             turn: None,

@@ -152,7 +152,8 @@ fn read(client: &Outcome, server: &Outcome) -> Result<Sample> {
             outcome.values.get(&name).copied().with_context(|| format!("a worker did not report {name}"))
         };
         let bytes = value(server, "bytes")?;
-        ensure!(bytes > 0.0, "nothing came in a phase: samples are too short");
+        let is_long = bytes > 0.0 && value(server, "seconds")? > 0.0 && value(client, "bytes")? > 0.0;
+        ensure!(is_long, "nothing came in a phase ({}): samples are too short", phase.title());
         sample.insert(phase.of(Figure::Throughput), bytes / value(server, "seconds")?);
         for (outcome, figure) in [(client, Figure::CpuGbClient), (server, Figure::CpuGbServer)] {
             sample.insert(phase.of(figure), value(outcome, "cpu")? * 1e9 / (value(outcome, "bytes")? / 1e9));

@@ -50,7 +50,7 @@ pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
             going_on = Instant::now() < end;
         }
     }
-    if flow.rate().is_none() {
+    if !flow.is_long() {
         flow.note(replies);
     }
     let rate = flow.rate().context("the run was too short")?;

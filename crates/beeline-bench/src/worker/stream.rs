@@ -56,7 +56,7 @@ impl Inflow {
                 self.noted = self.total;
                 self.calls = 0;
             }
-            if count == 0 && self.flow.rate().is_none() {
+            if count == 0 && !self.flow.is_long() {
                 self.flow.note(self.total);
             }
         }

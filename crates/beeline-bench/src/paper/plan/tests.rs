@@ -22,8 +22,8 @@ fn built_in_plans_are_plans_with_cells_of_their_own() {
         assert_eq!(names.len(), cells.len(), "{name}");
         let few = plan.cells(Some(3));
         assert!(!few.is_empty() && few.len() <= cells.len() && few.iter().all(|cell| names.contains(&cell.name())));
-        let numbers = plan.tables.iter().flat_map(|table| &table.published).map(Published::number);
-        assert!(numbers.into_iter().all(f64::is_finite), "{name}");
+        let mut numbers = plan.tables.iter().flat_map(|table| &table.published).flat_map(Published::numbers);
+        assert!(numbers.all(|(_, number)| number.is_finite()), "{name}");
     }
 }
 
@@ -38,12 +38,30 @@ fn axes_are_multiplied() {
 }
 
 #[test]
+fn a_published_curve_is_told_by_size() {
+    let text = "work = \"latency\"\n[[table.published]]\nwhat = \"them\"\nfigure = \"p50\"\nsource = \"figure 1\"\n";
+    let of = |values: &str| parse(&table(&format!("{text}{values}"))).unwrap().tables.remove(0).published.remove(0);
+    let curve = of("curve = { \"64K\" = \"9 us\", 8 = \"1 us\", 64 = \"2 us\" }\n");
+    assert_eq!(curve.numbers(), [(Some(8), 1000.0), (Some(64), 2000.0), (Some(65_536), 9000.0)]);
+    assert_eq!(curve.line(), "them: latency p50 1 us at 8 B, 2 us at 64 B, 9 us at 64 KiB (figure 1)");
+    assert_eq!(curve.name(), "them");
+    let all = of("value = \"3 us\"\n");
+    assert_eq!((all.numbers(), all.line()), (vec![(None, 3000.0)], "them: latency p50 3 us (figure 1)".to_owned()));
+    assert_eq!(
+        (of("value = \"3 us\"\nbytes = 8\n").numbers(), all.name()),
+        (vec![(Some(8), 3000.0)], "them: 3 us".to_owned())
+    );
+}
+
+#[test]
 fn what_is_wrong_is_told_with_its_line() {
     let cases = [
         ("work = \"latency\"\nbites = [1]\n", 10, "bites"),
         ("work = \"latency\"\nbytes = [0]\n", 10, "not possible"),
         ("work = \"latency\"\nbytes = [-1]\n", 10, "-1"),
         ("work = \"latency\"\nbytes = [1.5]\n", 10, "whole"),
+        ("work = \"latency\"\nbytes = [99999999999999999999]\n", 10, "larger than any"),
+        ("work = \"latency\"\nbytes = [true]\n", 10, "a number or a word"),
         ("work = \"latency\"\nbytes = [\"1T\"]\n", 10, "1T"),
         ("work = \"latency\"\nbytes = \"1..4M tripling\"\n", 10, "doubling"),
         ("work = \"latency\"\nbytes = []\n", 6, "no sizes"),
@@ -65,9 +83,18 @@ fn what_is_wrong_is_told_with_its_line() {
         ("work = \"turned\"\nturn = [\"turn_bytes=red\"]\n", 10, "turn_bytes is"),
         ("work = \"turned\"\nturn = [\"pull_min=4K\"]\n", 10, "FROM..TO"),
         ("work = \"turned\"\nturn = [\"pull_min=64M..4K\"]\nmove = [\"push\"]\n", 6, "pushed or pulled"),
+        ("work = \"latency\"\nmove = [\"mixed\"]\n", 6, "one way"),
+        ("work = \"stream\"\nchunk = [64]\n", 10, "4 KiB to 16 MiB"),
         ("", 6, "neither"),
         ("work = \"latency\"\nnot_measured = \"because\"\n", 6, "expected one"),
         ("not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\nvalue=\"9 MB/s\"\n", 13, "12 us"),
+        ("not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\n", 12, "either `value` or `curve`"),
+        ("not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\ncurve = { 1 = \"9\" }\n", 13, "12 us"),
+        (
+            "not_measured = \"b\"\n[[table.published]]\nwhat=\"w\"\nfigure=\"p50\"\ncurve = { x = \"9 us\" }\n",
+            13,
+            "64K",
+        ),
     ];
     for (text, line, word) in cases {
         let error = format!("{:#}", parse(&table(text)).unwrap_err());
@@ -101,4 +128,9 @@ fn what_is_wrong_with_the_plan_itself_is_told_too() {
     let other = HEAD.replace("\"p\"", "\"p/../x\"") + &good;
     assert!(Plan::parse(&Source { name: "p.toml".into(), text: &other }).is_err());
     assert!(text("no-such-plan").unwrap_err().to_string().contains("servernet"));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("p.toml");
+    std::fs::write(&path, b"format = 1\nname = \"\xff\"\n").unwrap();
+    let error = text(path.to_str().unwrap()).unwrap_err().to_string();
+    assert!(error.ends_with("p.toml:2: the bytes here are no text: expected UTF-8"), "{error}");
 }

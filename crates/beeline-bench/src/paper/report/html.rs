@@ -8,10 +8,11 @@ use crate::paper::store::{Measured, Run};
 
 const STYLE: &str = "\
 :root { color-scheme: light; font: 16px/1.45 system-ui, sans-serif; color: #1a1a1a; background: #fff }
-body { max-width: 70rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
+body { max-width: 76rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin: 2.2rem 0 0.2rem }
 .source, .note, footer { color: #555; font-size: 0.9rem; margin: 0.2rem 0 }
-.box { overflow-x: auto } svg { max-width: 100%; height: auto; display: block; margin: 0.6rem 0 }
+.box { overflow-x: auto } .long { max-height: 36rem; overflow-y: auto } .long th { position: sticky; top: 0; background: #fff }
+svg { max-width: 100%; height: auto; display: block; margin: 0.6rem 0 }
 @media screen and (max-width: 44rem) { svg { max-width: none; width: 44rem } }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; margin: 0.6rem 0 }
 th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap;
@@ -19,9 +20,12 @@ th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #ddd; text-align: rig
 th { white-space: normal; vertical-align: bottom } th:first-child, td:first-child { text-align: left }
 nav a { margin-right: 1rem; display: inline-block }
 @media print { body { max-width: none; padding: 0 } nav { display: none } section, table, svg { break-inside: avoid }
-  .box { overflow: visible } table { font-size: 0.6rem } th, td { padding: 0.1rem 0.2rem } }
+  .box, .long { overflow: visible; max-height: none } table { font-size: 0.6rem } th, td { padding: 0.1rem 0.2rem } }
 @page { size: A4 landscape; margin: 12mm }
 ";
+
+/// A table of more rows than these is a long one.
+const LONG_ROWS: usize = 30;
 
 /// The whole page.
 pub fn page(run: &Run, parts: &[Part]) -> String {
@@ -90,7 +94,9 @@ fn section(page: &mut String, part: &Part) {
         let _ = writeln!(page, "<div class=\"box\">\n{svg}\n</div>");
     }
     if !part.grid.rows.is_empty() {
-        page.push_str("<div class=\"box\">\n<table>\n<thead>");
+        // What would push all that follows off the screen scrolls under its head.
+        let class = if part.grid.rows.len() > LONG_ROWS { "box long" } else { "box" };
+        let _ = write!(page, "<div class=\"{class}\">\n<table>\n<thead>");
         row(page, "th", &part.grid.header);
         page.push_str("</thead>\n<tbody>\n");
         for cells in &part.grid.rows {

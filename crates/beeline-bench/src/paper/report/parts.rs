@@ -41,7 +41,6 @@ pub struct Dot {
 /// A figure of the document, drawn beside.
 pub struct Reference {
     pub name: String,
-    pub value: f64,
-    /// The size that it belongs to; none for all.
-    pub bytes: Option<f64>,
+    /// Each with the size that it belongs to, in their order; none for all sizes.
+    pub values: Vec<(Option<f64>, f64)>,
 }

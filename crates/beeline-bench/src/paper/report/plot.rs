@@ -56,6 +56,21 @@ fn extent(known: &Known) -> [f64; 3] {
     [known.median, known.interval.low, known.interval.high]
 }
 
+/// What a logarithmic scale says at a point: its round numbers only, and fewer of them the more it spans, so that none stands in another's
+/// place. Every scale has one at least, as it spans more than two.
+fn label(value: f64, scale: &std::ops::Range<f64>, show: impl Fn(f64) -> String) -> String {
+    let first = value / 10_f64.powf((value.log10() + 1e-9).floor());
+    let spans = scale.end / scale.start;
+    let told: &[f64] = if spans > 100.0 {
+        &[1.0]
+    } else if spans > 10.0 {
+        &[1.0, 2.0, 5.0]
+    } else {
+        &[1.0, 2.0, 3.0, 5.0]
+    };
+    if told.iter().any(|told| (first - told).abs() < 1e-6) { show(value) } else { String::new() }
+}
+
 /// A lighter shade for each further curve of a column.
 fn shade(colour: RGBColor, index: usize) -> RGBColor {
     let lighter = |part: u8| part.saturating_add(((255 - part) / 4) * index.min(3) as u8);
@@ -63,7 +78,7 @@ fn shade(colour: RGBColor, index: usize) -> RGBColor {
 }
 
 fn draw_curves(area: &Area, drawing: &Drawing, curves: &[Curve]) -> Result<(), Box<dyn std::error::Error>> {
-    let references = drawing.published.iter().map(|reference| reference.value);
+    let references = drawing.published.iter().flat_map(|reference| &reference.values).map(|(_, value)| *value);
     let values = curves.iter().flat_map(|curve| &curve.points).flat_map(|(_, known)| extent(known));
     let sizes = || curves.iter().flat_map(|curve| &curve.points).map(|(bytes, _)| *bytes);
     let first = sizes().fold(f64::MAX, f64::min);
@@ -101,12 +116,17 @@ fn draw_curves(area: &Area, drawing: &Drawing, curves: &[Curve]) -> Result<(), B
         chart.draw_series(bars)?;
     }
     for reference in &drawing.published {
-        // What belongs to one size is a cross there, what holds for all a dashed line.
-        let style = REFERENCE.stroke_width(1);
-        let series = match reference.bytes {
-            Some(bytes) => chart.draw_series([Cross::new((bytes, reference.value), 5, REFERENCE.stroke_width(2))])?,
-            None => {
-                let line = [(first, reference.value), (last, reference.value)];
+        // What belongs to one size is a cross there, what holds for all a dashed line, as is what was published as a curve.
+        let style = REFERENCE.stroke_width(2);
+        let series = match reference.values[..] {
+            [(Some(bytes), value)] => chart.draw_series([Cross::new((bytes, value), 5, REFERENCE.stroke_width(2))])?,
+            _ => {
+                let ends = |&(bytes, value): &(Option<f64>, f64)| match bytes {
+                    Some(bytes) => vec![(bytes, value)],
+                    None => vec![(first, value), (last, value)],
+                };
+                let is_within = |(bytes, _): &(f64, f64)| (first..=last).contains(bytes);
+                let line: Vec<_> = reference.values.iter().flat_map(ends).filter(is_within).collect();
                 chart.draw_series(DashedLineSeries::new(line, 6, 4, style))?
             }
         };
@@ -131,7 +151,7 @@ fn match_legend(x: i32, y: i32, style: ShapeStyle) -> PathElement<(i32, i32)> {
 }
 
 fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn std::error::Error>> {
-    let references = drawing.published.iter().map(|reference| reference.value);
+    let references = drawing.published.iter().flat_map(|reference| &reference.values).map(|(_, value)| *value);
     let values = dots.iter().flat_map(|dot| [extent(&dot.tcp), extent(&dot.beeline)].concat());
     let lines: Vec<&str> = dots
         .iter()
@@ -139,13 +159,14 @@ fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn
         .chain(drawing.published.iter().map(|reference| reference.name.as_str()))
         .collect();
     let count = lines.len() as f64;
+    let scale = range(values.chain(references));
     let mut chart = ChartBuilder::on(area)
         .caption(&drawing.title, ("sans-serif", 17))
         .margin(10)
         .margin_right(EDGE)
         .x_label_area_size(42)
-        .y_label_area_size(270)
-        .build_cartesian_2d(range(values.chain(references)).log_scale(), Lines(count))?;
+        .y_label_area_size(width_of(&lines))
+        .build_cartesian_2d(scale.clone().log_scale(), Lines(count))?;
     chart
         .configure_mesh()
         .disable_y_mesh()
@@ -153,7 +174,7 @@ fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn
         .label_style(FONT)
         .y_labels(lines.len())
         .x_desc(format!("{} (vermilion: TCP, blue: Beeline, grey: published)", drawing.figure.title()))
-        .x_label_formatter(&|value| drawing.figure.unit().show(*value))
+        .x_label_formatter(&|value| label(*value, &scale, |value| drawing.figure.unit().show(value)))
         .y_label_formatter(&|line| name_of(&lines, *line))
         .draw()?;
     // The first line of the table is the uppermost.
@@ -166,10 +187,18 @@ fn draw_dots(area: &Area, drawing: &Drawing, dots: &[Dot]) -> Result<(), Box<dyn
             chart.draw_series([Circle::new((known.median, y), 5, colour.filled())])?;
         }
     }
-    for (index, Reference { value, .. }) in drawing.published.iter().enumerate() {
-        chart.draw_series([Cross::new((*value, height(dots.len() + index)), 5, REFERENCE.stroke_width(2))])?;
+    for (index, Reference { values, .. }) in drawing.published.iter().enumerate() {
+        let cross =
+            |(_, value): &(_, f64)| Cross::new((*value, height(dots.len() + index)), 5, REFERENCE.stroke_width(2));
+        chart.draw_series(values.iter().map(cross))?;
     }
     Ok(())
+}
+
+/// What the names of lines take left of a figure: a letter of this font is not wider than seven pixels on average.
+fn width_of(lines: &[&str]) -> u32 {
+    let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0) as u32;
+    (7 * longest + 24).clamp(120, SIZE.0 / 2)
 }
 
 fn name_of(lines: &[&str], height: f64) -> String {
@@ -230,6 +259,50 @@ mod tests {
         let places: Vec<u32> = centred.filter_map(at).collect();
         assert!(!places.is_empty(), "{svg}");
         assert!(places.iter().all(|x| x + EDGE <= SIZE.0), "{places:?}");
+    }
+
+    #[test]
+    fn what_was_published_as_a_curve_is_a_dashed_line_within_what_was_measured() {
+        let known = |median| Known { median, interval: Interval { low: median, high: median, confidence: 0.9 } };
+        let points = [1.0, 1024.0].map(|bytes| (bytes, known(1e4))).to_vec();
+        let curve = || Curve { name: "ours".into(), is_beeline: true, points: points.clone() };
+        let draw = |values: Vec<(Option<f64>, f64)>| {
+            let published = vec![Reference { name: "theirs".into(), values }];
+            let kind = Kind::Curves(vec![curve()]);
+            svg(&Drawing { title: "t".into(), figure: Figure::P50, kind, published }).unwrap()
+        };
+        let dashes = |svg: &str| svg.matches("stroke=\"#6E6E6E\"").count();
+        let [level, rising] = [vec![(None, 1e5)], vec![(Some(1.0), 1e5), (Some(1024.0), 1e6)]].map(draw);
+        assert!(dashes(&level) > 20 && dashes(&rising) > 20 && rising.matches("theirs").count() == 1, "{rising}");
+        let beyond = draw(vec![(Some(1.0), 1e5), (Some(2.0), 1e5), (Some(1e9), 1e5)]);
+        assert!(dashes(&beyond) < 20, "{beyond}");
+    }
+
+    #[test]
+    fn a_scale_has_some_round_numbers_and_not_too_many() {
+        let told = |start: f64, times: f64| {
+            let points =
+                (-12..60).flat_map(|tenth| (1..10).map(move |digit| f64::from(digit) * 10_f64.powi(tenth / 4)));
+            let scale = start..start * times;
+            let mut said: Vec<String> =
+                points.filter(|at| scale.contains(at)).map(|at| label(at, &scale, |at| at.to_string())).collect();
+            said.retain(|said| !said.is_empty());
+            said.dedup();
+            said.into_iter().collect::<std::collections::BTreeSet<_>>().len()
+        };
+        for start in 10..100 {
+            for times in [2.25, 5.0, 20.0, 1000.0] {
+                assert!((1..=6).contains(&told(f64::from(start) / 10.0, times)), "{start} {times}");
+            }
+        }
+        assert_eq!(label(1000.0, &(900.0..2100.0), |value| value.to_string()), "1000");
+    }
+
+    #[test]
+    fn the_longest_name_has_room() {
+        assert_eq!(width_of(&["short"]), 120);
+        assert_eq!(width_of(&["short", "40 Gb Ethernet, RoCE (92.2 % of peak): 4613.88 MB/s"]), 381);
+        assert_eq!(width_of(&[&"long ".repeat(100)]), 450);
     }
 
     #[test]
