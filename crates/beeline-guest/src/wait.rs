@@ -122,6 +122,8 @@ pub struct Patience {
     polls: Option<bool>,
     /// Whether a sleep of this call looks after connections that nobody has taken yet (`offers` of beeline-sockets).
     looks_after: bool,
+    /// Whether a sleep of this call alone makes the process keep statistics.
+    counts: bool,
 }
 
 impl Patience {
@@ -136,6 +138,7 @@ impl Patience {
             cancellable: true,
             polls: None,
             looks_after: true,
+            counts: true,
         })
     }
 
@@ -175,6 +178,11 @@ impl Patience {
         self.since_ns = 0;
     }
 
+    /// What the call waits for has nothing to do with us: its sleeps are counted, but are no reason to begin to.
+    pub fn is_the_kernels(&mut self) {
+        self.counts = false;
+    }
+
     /// Whether a handler ran since the call began.
     #[inline]
     pub fn signalled(&self) -> bool {
@@ -207,7 +215,11 @@ impl Patience {
                 libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
             }
         };
-        stats::count(Counter::Sleeps, 1);
+        if self.counts {
+            stats::count(Counter::Sleeps, 1);
+        } else {
+            stats::count_if_open(Counter::Sleeps);
+        }
         let result = thread::with(|thread| {
             // SAFETY: only this thread and its own handlers use its `timeout`.
             unsafe { thread.timeout.get().write_volatile(timeout) };

@@ -31,7 +31,12 @@ pub struct Life {
 impl Life {
     /// Whether the connection was short-lived.
     pub(super) fn was_short(self) -> bool {
-        self.sends <= SENDS_MAX && self.bytes <= BYTES_MAX
+        self.is_within(SENDS_MAX)
+    }
+
+    /// The same, with another number of sends.
+    pub(super) fn is_within(self, sends_max: u32) -> bool {
+        self.sends <= sends_max && self.bytes <= BYTES_MAX
     }
 }
 

@@ -4,7 +4,8 @@
 //! each connection. One that says a few words and is gone never earns that back. No rule tells where it is so, and it
 //! changes while programs run, so it is measured.
 //!
-//! 1. A connection over a lane was *short-lived* as [`Life::was_short`] has it. Of one over TCP only its time is known: it
+//! 1. A connection over a lane was *short-lived* as [`Life::was_short`] has it, or if it sent at most [`SENDS_MAX`] times and
+//!    was gone within [`BRIEF_NS`]: a log-in and some statements. Of one over TCP only its time is known: it
 //!    was, if it was open for at most [`LONGER`] times as long as those over lanes, or for [`LONG_NS`].
 //! 2. After [`RUN`] such ones in a row to one destination, without [`PAUSE_NS`] between two, the paths are compared, in
 //!    [`TURNS`] turns: lanes, TCP, lanes again.
@@ -16,6 +17,12 @@
 //!    each other, and the first depends on which of them happened to end.
 //! 4. What else goes on makes a turn longer, never shorter: a path's best turn stands for it. TCP wins if it is shorter by
 //!    a tenth in the first time, or not longer in the first and shorter by a fifth in the second.
+//!    Where each takes [`SLOW_NS`] and more, it is the other way round. A lane spares no more than some wake-ups and the
+//!    making of a TCP connection there, little of all that time, and can cost much, as memory that a server's child has to
+//!    copy: TCP wins unless lanes are shorter by a fifth. Nobody wants to wait for many of those: [`RUN_SLOW`] are believed,
+//!    [`TURNS_SLOW`] turns are a comparison, and one is over after [`COUNTED_SLOW`] connections if it has lasted
+//!    [`TURN_SLOW_NS`]. As they differ from each other, the mean of a path's turns stands for it, over the last
+//!    [`MEAN_TURNS`] of this comparison and those before.
 //! 5. The path that won is kept for [`KEPT_NS_MIN`]; then they are compared again. That time doubles with each answer that
 //!    is the same, up to [`KEPT_NS_MAX`].
 //! 6. Where connections come more often than every [`EVERY_NS`], nothing is compared, and nothing left to TCP. It has some
@@ -41,6 +48,17 @@ const TURNS: u32 = 4;
 /// Connections that a turn counts at least, and how long it lasts at least from the first of them on.
 const COUNTED: u32 = 48;
 const TURN_NS: u64 = 20_000_000;
+/// The same where connections are slow, which is where each takes so long.
+const RUN_SLOW: u32 = 16;
+const TURNS_SLOW: u32 = 2;
+const COUNTED_SLOW: u32 = 16;
+const TURN_SLOW_NS: u64 = 60_000_000;
+const SLOW_NS: u64 = 500_000;
+/// Turns whose mean counts there.
+const MEAN_TURNS: u64 = 4;
+/// Sends of a short-lived connection that was gone in this time.
+const SENDS_MAX: u32 = 64;
+const BRIEF_NS: u64 = 100_000_000;
 /// Open connections that are many.
 const MANY: u32 = 8;
 /// How long the path that won is kept.
@@ -116,7 +134,7 @@ impl TicketCell {
     }
 }
 
-/// The times of a path's best turn, by rule 3.
+/// What turns of a path have taken, by rule 3.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     each_ns: u64,
@@ -131,16 +149,58 @@ impl Times {
     fn first(self) -> u64 {
         if self.many { self.life_ns } else { self.each_ns }
     }
+
+    /// Whether each takes long, and not only comes seldom.
+    fn are_slow(self) -> bool {
+        self.each_ns.min(self.life_ns) >= SLOW_NS
+    }
+}
+
+/// A path's turns.
+#[derive(Clone, Copy, Debug)]
+struct Turns {
+    best: Times,
+    /// Over the last ones of all comparisons.
+    mean: Times,
+    /// How many that are.
+    count: u64,
+}
+
+impl Turns {
+    const NONE: Self = Self { best: Times::NONE, mean: Times::NONE, count: 0 };
+
+    fn add(&mut self, turn: Times) {
+        self.best.each_ns = self.best.each_ns.min(turn.each_ns);
+        self.best.life_ns = self.best.life_ns.min(turn.life_ns);
+        self.best.many |= turn.many;
+        self.count = (self.count + 1).min(MEAN_TURNS);
+        let mixed = |mean: u64, turn: u64| {
+            if self.count == 1 { turn } else { (mean / self.count).saturating_mul(self.count - 1) + turn / self.count }
+        };
+        let (each_ns, life_ns) = (mixed(self.mean.each_ns, turn.each_ns), mixed(self.mean.life_ns, turn.life_ns));
+        self.mean = Times { each_ns, life_ns, many: turn.many };
+    }
+}
+
+fn shorter(path_ns: u64, other_ns: u64, part: u64) -> bool {
+    path_ns < other_ns - other_ns / part
 }
 
 /// Whether TCP wins (rules 4 and 6).
-fn tcp_wins(lane: Times, tcp: Times) -> bool {
-    let many = lane.many || tcp.many;
-    let (lane, tcp) = (Times { many, ..lane }, Times { many, ..tcp });
-    let shorter = |path: u64, other: u64, part: u64| path < other - other / part;
+fn tcp_wins(lane: Turns, tcp: Turns) -> bool {
+    if lane.mean.are_slow() && tcp.mean.are_slow() {
+        let (lane, tcp) = of_one_kind(lane.mean, tcp.mean);
+        return !shorter(lane.first(), tcp.first(), 5) && !shorter(lane.life_ns, tcp.life_ns, 5);
+    }
+    let (lane, tcp) = of_one_kind(lane.best, tcp.best);
     let not_longer = tcp.first() <= lane.first().saturating_add(lane.first() / 16);
     let better = shorter(tcp.first(), lane.first(), 10) || not_longer && shorter(tcp.life_ns, lane.life_ns, 5);
     better && tcp.each_ns >= EVERY_NS
+}
+
+fn of_one_kind(lane: Times, tcp: Times) -> (Times, Times) {
+    let many = lane.many || tcp.many;
+    (Times { many, ..lane }, Times { many, ..tcp })
 }
 
 /// A turn of a comparison.
@@ -164,6 +224,21 @@ impl Turn {
     const fn path(&self) -> Path {
         if self.number % 2 == 1 { Path::Lane } else { Path::Tcp }
     }
+
+    fn times(&self, now_ns: u64) -> Times {
+        Times {
+            each_ns: now_ns.saturating_sub(self.first_ns) / u64::from(self.ends.max(1)),
+            life_ns: self.lives_ns / u64::from(self.ended.max(1)),
+            many: self.many,
+        }
+    }
+
+    /// Whether it has counted all that it counts (rules 3 and 4).
+    fn is_over(&self, now_ns: u64) -> bool {
+        let lasted_ns = now_ns.saturating_sub(self.first_ns);
+        self.ended >= COUNTED && lasted_ns >= TURN_NS
+            || self.ended >= COUNTED_SLOW && lasted_ns >= TURN_SLOW_NS && self.times(now_ns).are_slow()
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -182,8 +257,8 @@ pub(super) struct Paths {
     state: State,
     /// The number of the last turn.
     turns: u32,
-    /// Over lanes, and over TCP.
-    best: [Times; 2],
+    /// What turns took over lanes, and over TCP.
+    spent: [Turns; 2],
     /// How long those over lanes were open in the last turn of lanes.
     lane_ns: u64,
     /// How long the winner is kept, and who won last.
@@ -200,7 +275,7 @@ impl Paths {
     pub(super) const NEW: Self = Self {
         state: State::Watching { run: 0, since_ns: 0 },
         turns: 0,
-        best: [Times::NONE; 2],
+        spent: [Turns::NONE; 2],
         lane_ns: 0,
         kept_ns: KEPT_NS_MIN,
         won: None,
@@ -220,7 +295,7 @@ impl Paths {
             if over_tcp && (too_often || too_many) {
                 self.forget();
             } else if now_ns >= *until_ns {
-                self.compare();
+                self.compare(self.spent.iter().all(|turns| turns.mean.are_slow()));
             }
         }
         if let State::Comparing { turn, .. } = self.state
@@ -261,7 +336,10 @@ impl Paths {
         self.open = self.open.saturating_sub(1);
         let life_ns = now_ns.saturating_sub(ticket.begun_ns);
         let short_ns = self.lane_ns.saturating_mul(LONGER).max(LONG_NS);
-        let was_short = life.map_or(life_ns <= short_ns, Life::was_short);
+        let was_short = match life {
+            Some(life) => life.was_short() || life.is_within(SENDS_MAX) && life_ns <= BRIEF_NS,
+            None => life_ns <= short_ns,
+        };
         if !was_short {
             return self.forget();
         }
@@ -272,10 +350,11 @@ impl Paths {
             State::Watching { run, since_ns } => {
                 *run += u32::from(life.is_some());
                 let every_ns = now_ns.saturating_sub(*since_ns) / u64::from(*run);
+                let slow = every_ns.min(life_ns) >= SLOW_NS;
                 if *run >= RUN && every_ns < EVERY_NS {
                     *run = 0;
-                } else if *run >= RUN {
-                    self.compare();
+                } else if *run >= if slow { RUN_SLOW } else { RUN } {
+                    self.compare(slow);
                 }
             }
             State::Comparing { turn, .. } if turn.first_ns != 0 => {
@@ -284,7 +363,7 @@ impl Paths {
                     turn.ended += 1;
                     turn.lives_ns = turn.lives_ns.saturating_add(life_ns);
                 }
-                if turn.ended >= COUNTED && now_ns.saturating_sub(turn.first_ns) >= TURN_NS {
+                if turn.is_over(now_ns) {
                     self.turn_over(now_ns);
                 }
             }
@@ -292,11 +371,11 @@ impl Paths {
         }
     }
 
-    fn compare(&mut self) {
-        self.best = [Times::NONE; 2];
+    fn compare(&mut self, slow: bool) {
+        self.spent.iter_mut().for_each(|turns| turns.best = Times::NONE);
         // A comparison begins with lanes.
         self.turns = self.turns.wrapping_add(self.turns % 2);
-        self.begin_turn(TURNS);
+        self.begin_turn(if slow { TURNS_SLOW } else { TURNS });
     }
 
     fn begin_turn(&mut self, left: u32) {
@@ -309,22 +388,19 @@ impl Paths {
     /// The turn has counted all that it counts.
     fn turn_over(&mut self, now_ns: u64) {
         let State::Comparing { turn, left } = self.state else { return };
-        let [lane, tcp] = &mut self.best;
-        let best = match turn.path() {
-            Path::Lane => lane,
-            Path::Tcp => tcp,
-        };
-        best.each_ns = best.each_ns.min(now_ns.saturating_sub(turn.first_ns) / u64::from(turn.ends.max(1)));
-        let life_ns = turn.lives_ns / u64::from(turn.ended.max(1));
-        best.life_ns = best.life_ns.min(life_ns);
-        if turn.path() == Path::Lane {
-            self.lane_ns = life_ns;
+        let times = turn.times(now_ns);
+        let [lane, tcp] = &mut self.spent;
+        match turn.path() {
+            Path::Lane => {
+                lane.add(times);
+                self.lane_ns = times.life_ns;
+            }
+            Path::Tcp => tcp.add(times),
         }
-        best.many |= turn.many;
         if left > 1 {
             return self.begin_turn(left - 1);
         }
-        let [lane, tcp] = self.best;
+        let [lane, tcp] = self.spent;
         let path = if tcp_wins(lane, tcp) { Path::Tcp } else { Path::Lane };
         let same = self.won.replace(path) == Some(path);
         self.kept_ns = if same { self.kept_ns.saturating_mul(2).min(KEPT_NS_MAX) } else { KEPT_NS_MIN };

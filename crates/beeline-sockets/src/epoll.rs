@@ -29,7 +29,8 @@
 //! 9. A fault of a peer may change every set that watches it, so none may be locked when it is answered. What is found
 //!    under a lock is noted (`faults`): its lane becomes hot. It is answered when no lock is held; no wait sleeps before, nor
 //!    while another thread answers one.
-//! 10. A wait spins ([`crate::wait`]) unless the peer of the lane that was told last is near, or, where no lane is hot, the
+//! 10. A wait spins ([`crate::wait`]) unless no member is known here (all are pipes, or connections over TCP: no lane's bell
+//!     can come, and no client through a door), or the peer of the lane that was told last is near, or, where no lane is hot, the
 //!     last peer of this process was; or a thread that works for the set needs the CPU ([`set::Hands`]).
 
 mod all;

@@ -72,6 +72,70 @@ fn equal_paths_leave_lanes() {
     assert!(compared(4, 40, 39).run(4, 20_000) < 2_000);
 }
 
+/// Connections of some milliseconds, so many of them that a comparison has ended.
+fn slow(at_once: usize, lane_us: u64, tcp_us: u64) -> Clients {
+    let mut clients = Clients::new(lane_us * 1_000 * at_once as u64, tcp_us * 1_000 * at_once as u64);
+    clients.run(at_once, 300);
+    clients
+}
+
+#[test]
+fn slow_ones_go_by_tcp_unless_lanes_are_clearly_faster() {
+    for at_once in [1, 7, 20] {
+        for (lane_us, tcp_us, left) in
+            [(5_000, 4_700, true), (5_000, 5_000, true), (4_200, 5_000, true), (3_900, 5_000, false)]
+        {
+            let tcp = slow(at_once, lane_us, tcp_us).run(at_once, 3_000);
+            assert_eq!(tcp > 2_500, left, "{at_once} at once, {lane_us} and {tcp_us} us: {tcp}");
+        }
+    }
+}
+
+#[test]
+fn slow_ones_are_compared_within_half_a_second() {
+    let mut clients = Clients::new(8 * 5_000_000, 8 * 4_400_000);
+    let (mut last_lane_ns, mut at_once) = (0, 0);
+    while at_once < 100 {
+        let tcp = clients.run(8, 1);
+        (last_lane_ns, at_once) = if tcp == 0 { (clients.now_ns, 0) } else { (last_lane_ns, at_once + 1) };
+    }
+    assert!(last_lane_ns < 300_000_000, "{last_lane_ns}");
+}
+
+/// One that connects by a clock of its own sees how long a connection takes, however seldom it comes.
+#[test]
+fn what_comes_seldom_is_not_slow() {
+    let mut clients = Clients::new(90_000, 100_000);
+    for _ in 0..1_000 {
+        clients.run(1, 1);
+        clients.end_next();
+        clients.now_ns += 2_000_000;
+    }
+    let before = clients.tcp;
+    for _ in 0..1_000 {
+        clients.run(1, 1);
+        clients.end_next();
+        clients.now_ns += 2_000_000;
+    }
+    assert!(clients.tcp - before < 200, "{}", clients.tcp - before);
+}
+
+#[test]
+fn a_log_in_and_some_statements_are_short_if_they_take_no_time() {
+    const STATEMENTS: Life = Life { sends: SENDS_MAX, bytes: 20_000 };
+    for (life_ns, compared) in [(BRIEF_NS, true), (BRIEF_NS + 1, false)] {
+        let mut paths = Paths::NEW;
+        let mut now_ns = 1;
+        for _ in 0..RUN + 1 {
+            let (path, turn) = paths.begin(now_ns);
+            let ticket = Ticket { destination: 1, turn, tcp: path == Path::Tcp, begun_ns: now_ns };
+            now_ns += life_ns;
+            paths.ended(ticket, Some(STATEMENTS), now_ns);
+        }
+        assert_eq!(matches!(paths.state, State::Comparing { .. }), compared);
+    }
+}
+
 #[test]
 fn what_comes_too_often_for_tcp_is_never_left_to_it() {
     assert_eq!(compared(1, 9, 5).tcp, 0);
@@ -156,7 +220,8 @@ fn those_that_are_opened_and_kept_in_a_turn_of_tcp_get_lanes() {
 fn many_and_few_at_once_are_not_compared_with_each_other() {
     let lane = Times { each_ns: 200_000, life_ns: 1_600_000, many: true };
     let tcp = Times { each_ns: 400_000, life_ns: 2_800_000, many: false };
-    assert!(!tcp_wins(lane, tcp));
+    let of = |best| Turns { best, mean: best, count: 1 };
+    assert!(!tcp_wins(of(lane), of(tcp)));
 }
 
 #[test]

@@ -93,6 +93,8 @@ pub struct Set {
     pub additions: AtomicU32,
     /// The last place that was given ([`Entry::place`]).
     pub places: AtomicU32,
+    /// Members that are descriptions: lanes, listeners, other sets, sockets that may become lanes.
+    pub known: AtomicU32,
     /// Lanes that were added and not deleted, about.
     pub lanes: AtomicU32,
     /// The last lane that was added to a set that had none.
@@ -159,6 +161,7 @@ impl Set {
         self.hot_lanes.store(0, Relaxed);
         self.busy_waits.store(0, Relaxed);
         self.crowded.store(0, Relaxed);
+        self.known.store(0, Relaxed);
         self.lanes.store(0, Relaxed);
         self.last_look.store(0, Relaxed);
         self.look_ticks.store(0, Relaxed);
@@ -194,6 +197,11 @@ impl Set {
         !self.exposed.load(Relaxed)
             && !self.inheritable.load(Relaxed)
             && self.owner().is_some_and(|owner| owner.born.load(Relaxed) == crate::forks())
+    }
+
+    /// Whether nothing can come from this set that the kernel does not tell by itself.
+    pub fn is_the_kernels(&self) -> bool {
+        self.known.load(Relaxed) == 0
     }
 
     /// The description that stands for the set.
@@ -242,6 +250,7 @@ impl Set {
         self.chain_in(fd, entry);
         if let Some(desc) = desc {
             desc.entries.fetch_add(1, Relaxed);
+            self.known.fetch_add(1, Relaxed);
             self.order(fd, desc);
         }
         Some(entry)
@@ -286,6 +295,7 @@ impl Set {
         self.departed.note(entry.data.load(Relaxed));
         if let Some(desc) = entry.desc() {
             desc.entries.fetch_sub(1, Relaxed);
+            self.known.fetch_sub(1, Relaxed);
             if desc.is_lane() {
                 self.lanes.store(self.lanes.load(Relaxed).saturating_sub(1), Relaxed);
             }
@@ -337,7 +347,7 @@ impl Set {
     /// Makes lists and counts anew from the entries: another thread was at work on them when this process forked. What
     /// may have been hot is hot.
     pub fn rebuild(&self) {
-        for count in [&self.ghosts, &self.hot_lanes] {
+        for count in [&self.ghosts, &self.hot_lanes, &self.known] {
             count.store(0, Relaxed);
         }
         for head in self.buckets.iter().chain([&self.hot_first, &self.hot_last]) {
@@ -346,6 +356,7 @@ impl Set {
         self.for_each_entry(|fd, entry| {
             self.chain_in(fd, entry);
             entry.heat.begin();
+            self.known.fetch_add(entry.desc().is_some().into(), Relaxed);
             if entry.desc().is_some_and(|desc| matches!(desc.kind(), Kind::Lane | Kind::Epoll)) {
                 self.make_hot(fd, entry);
             }
@@ -427,9 +438,11 @@ mod tests {
             fd = entry.heat.next();
         }
         assert_eq!(hot, [3, 4, 700, at]);
+        assert_eq!(set.known.load(Relaxed), 4);
         assert_eq!(set.hot_lanes.load(Relaxed), 4);
         assert_eq!(set.ghosts.load(Relaxed), 1);
         for fd in [4, 3, at, 700, 5] {
+            assert_eq!(set.is_the_kernels(), fd == 5);
             set.remove(fd, set.find(fd).unwrap());
         }
         assert_eq!((set.hot_first.load(Relaxed), set.hot_last.load(Relaxed)), (NIL, NIL));

@@ -52,7 +52,7 @@ impl Call {
         let set = self.set;
         let cold = self.is_cold();
         let budget = set.budget_anew();
-        if set.hands.need_cpu() || cold && peers_are_near() {
+        if set.is_the_kernels() || set.hands.need_cpu() || cold && peers_are_near() {
             budget.give_way(patience);
             return Spun::Nothing;
         }

@@ -261,6 +261,9 @@ impl Call {
             return None;
         }
         self.departures = self.set.departed.count();
+        if self.set.is_the_kernels() {
+            patience.is_the_kernels();
+        }
         let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);
         let (epfd, events, max) = (self.epfd, self.events, self.max as i32);
         Some(patience.sleep_with(|timeout| {
