@@ -105,8 +105,12 @@ pub struct Desc {
     /// connection (`offers` of beeline-sockets). 0 for any other.
     pub offered_until_ns: AtomicU64,
     pub next_offer: AtomicPtr<Desc>,
+    /// When its hello was said.
+    pub offered_ns: AtomicU64,
     /// Whether a thread takes the connection over to TCP.
     pub leaving: AtomicBool,
+    /// Whether a thread asks the relay for the connection's socket ([`crate::follow`]).
+    pub follows: AtomicBool,
     /// Who keeps the description.
     pub keepers: Keepers,
     /// Entries of epoll sets that lead here.
@@ -304,8 +308,10 @@ impl Desc {
     pub fn forget_other_threads(&self) {
         self.tx_lock.reset();
         self.rx_lock.reset();
-        if self.leaving.load(Relaxed) {
-            self.leaving.store(false, Relaxed);
+        for flag in [&self.leaving, &self.follows] {
+            if flag.load(Relaxed) {
+                flag.store(false, Relaxed);
+            }
         }
         self.keepers.forget_other_threads();
     }
@@ -346,6 +352,7 @@ impl Desc {
         self.fd.store(fd, Relaxed);
         self.keepers.begin();
         self.leaving.store(false, Relaxed);
+        self.follows.store(false, Relaxed);
         self.entries.store(0, Relaxed);
         self.parked.store(0, Relaxed);
         self.born.store(born, Relaxed);

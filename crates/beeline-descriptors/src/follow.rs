@@ -15,13 +15,19 @@
 //! 5. Sharers that sleep on the anchor are woken by what they wait for: for room at once, by the demoter; for data by
 //!    the next bell, as the relay leaves one in the anchor while there are sharers.
 //! 6. A sharer that finds no relay has lost the connection: it is reset.
+//! 7. Who asks keeps the description by a pin, and nothing else of the process: a relay that is stopped holds up those who use
+//!    this end, for [`ANSWER_NS`], and no other `connect`, `close` or `fork`. One thread asks, others that use the end wait for it;
+//!    its handlers wait as well, as one that used the end would wait for what it has interrupted.
+//! 8. A thread that asks in the middle of a change ([`changing`]), which it does only where an end was demoted a moment ago,
+//!    waits for [`BRIEF_NS`], and not for another thread. Who is about to begin a change that needs all ends follows with
+//!    them before ([`with_all`]).
 //!
 //! A child that is made at the very moment is waited for until it has listed itself. A process that comes by the end
 //! in another way than by `fork` has to list itself ([`SideState::join`]) before it uses it.
 
 use core::sync::atomic::{
     AtomicBool,
-    Ordering::{Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use beeline_shm::sys::{self};
@@ -31,10 +37,14 @@ use crate::control::{self, Control, ONE};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::{Gate, SideState, state};
-use crate::{changing, process, slots, table, watchers};
+use crate::wait::{self, Woken};
+use crate::{Errno, changing, guards, process, slots, table, watchers};
+use beeline_guest::thread::Section;
 
 /// How long a follower waits for the answer. The relay answers between two system calls.
 const ANSWER_NS: u64 = 5_000_000_000;
+/// The same in the middle of a change.
+const BRIEF_NS: u64 = 500_000_000;
 
 /// What is said at the gate.
 #[derive(Clone, Copy)]
@@ -83,17 +93,58 @@ pub fn follow_if_relayed(fd: i32, desc: &'static Desc) -> bool {
     desc.shared.load(Relaxed) && follow(fd, desc)
 }
 
+/// Follows with all ends that are relayed. No lock may be held.
+pub fn with_all() {
+    table::for_each(|fd, desc| {
+        let _ = follow_if_relayed(fd, desc);
+    });
+}
+
 #[cold]
 fn follow(fd: i32, desc: &'static Desc) -> bool {
-    if !desc.is_lane() || !desc.side().is(state::RELAYED) || process::is_guest_of_parent() {
+    if !desc.is_lane() || process::is_guest_of_parent() {
         return false;
     }
-    let _changing = changing::changing();
-    if !table::leads_to(fd, desc) || !desc.is_lane() {
-        return true;
+    let Some(pin) = guards::pin(fd, desc) else { return true };
+    if !desc.is_lane() || !desc.side().is(state::RELAYED) {
+        return !desc.is_lane();
     }
+    let in_change = changing::is_changing();
+    if desc.follows.swap(true, AcqRel) {
+        let goes_on = || !in_change && desc.follows.load(Acquire) && desc.is_lane();
+        pin.while_waiting(|| {
+            while goes_on() {
+                kernel::sleep_ms();
+            }
+        });
+        return !desc.is_lane();
+    }
+    let patience_ns = if in_change { BRIEF_NS } else { ANSWER_NS };
+    let section = Section::enter();
+    pin.while_waiting(|| follow_alone(fd, desc, patience_ns));
+    desc.follows.store(false, Release);
+    drop((pin, section));
+    true
+}
+
+/// As the only thread. The description is pinned.
+fn follow_alone(fd: i32, desc: &'static Desc, patience_ns: u64) {
     let side = desc.side();
-    let socket = ask(&side.gate);
+    // Whoever was here before has let the relay go.
+    let socket = if desc.is_lane() { ask(&side.gate, patience_ns) } else { None };
+    let _changing = changing::changing();
+    let fd = table::number_of(desc, fd);
+    if table::leads_to(fd, desc) && desc.is_lane() {
+        replace(fd, desc, socket);
+    }
+    if let Some(socket) = socket {
+        let _ = sys::close(socket);
+    }
+}
+
+/// Puts the program's socket in the lane's place, or nothing of use. The caller holds [`changing::changing`].
+fn replace(fd: i32, desc: &'static Desc, socket: Option<i32>) {
+    let side = desc.side();
     table::each_fd(fd, desc, |fd| watchers::take_out(fd, desc));
     {
         let _both = desc.lock_both();
@@ -108,10 +159,6 @@ fn follow(fd: i32, desc: &'static Desc) -> bool {
     side.leave(process::owner());
     table::each_fd(fd, desc, |fd| watchers::put_back(fd, desc));
     slots::close_slot(desc);
-    if let Some(socket) = socket {
-        let _ = sys::close(socket);
-    }
-    true
 }
 
 /// This process has closed an end that is relayed. It was taken off the list; the relay may be waiting for that. If it has not
@@ -161,24 +208,33 @@ fn bytes_of(message: &Message) -> &[u8] {
 }
 
 /// Asks for the program's socket.
-fn ask(gate: &Gate) -> Option<i32> {
+fn ask(gate: &Gate, patience_ns: u64) -> Option<i32> {
     let socket = visit(gate)?;
-    let deadline = kernel::now_ns().saturating_add(ANSWER_NS);
+    let deadline = kernel::now_ns().saturating_add(patience_ns);
     // A relay that is stopped takes nothing, and the kernel has room for a few questions only.
-    let patience = libc::timeval { tv_sec: (ANSWER_NS / 1_000_000_000) as i64, tv_usec: 0 };
-    let _ = kernel::setsockopt(socket, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &patience);
-    let received = say(socket, gate, FOLLOW, 0).ok().and_then(|_| {
-        loop {
-            let mut fds = [libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 }];
-            match crate::wait::sleep(&mut fds, Some(deadline), None) {
-                crate::wait::Woken::Ready(_) => return receive(socket, gate.answer.load(Relaxed)),
-                crate::wait::Woken::Signal { .. } if kernel::now_ns() < deadline => {}
-                _ => return None,
-            }
+    let asked = loop {
+        match say(socket, gate, FOLLOW, libc::MSG_DONTWAIT) {
+            Ok(_) => break true,
+            Err(Errno(libc::EAGAIN)) if awaited(socket, libc::POLLOUT, deadline) => {}
+            Err(_) => break false,
         }
-    });
+    };
+    let answered = asked && awaited(socket, libc::POLLIN, deadline);
+    let received = if answered { receive(socket, gate.answer.load(Relaxed)) } else { None };
     let _ = sys::close(socket);
     received
+}
+
+/// Waits until something can be done with a socket.
+fn awaited(socket: i32, events: i16, deadline: u64) -> bool {
+    loop {
+        let mut fds = [libc::pollfd { fd: socket, events, revents: 0 }];
+        match wait::sleep(&mut fds, Some(deadline), None) {
+            Woken::Ready(_) => return true,
+            Woken::Signal { .. } if kernel::now_ns() < deadline => {}
+            _ => return false,
+        }
+    }
 }
 
 /// Receives the socket with the right answer.
@@ -203,24 +259,107 @@ fn receive(socket: i32, answer: u64) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::desc::{DESCS, Kind};
+    use beeline_lane::End;
+    use beeline_meeting::pool;
     use beeline_shm::SideMemory;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
 
-    #[test]
-    fn who_leaves_does_not_wait_for_a_relay_that_hears_nothing() {
+    /// A side, and the gate of a relay that does nothing.
+    fn stopped_relay() -> (&'static SideState, i32) {
         let (memory, _) = SideMemory::create().unwrap();
         // SAFETY: a side consists of atomics only and is valid when zeroed.
         let side: &'static SideState = unsafe { memory.as_ref() };
         side.gate.name.store(kernel::now_ns(), Relaxed);
         let relay = kernel::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).unwrap() as i32;
         kernel::bind(relay, &name(&side.gate).unwrap()).unwrap();
+        (side, relay)
+    }
+
+    #[test]
+    fn who_asks_a_relay_that_is_stopped_keeps_nobody_from_a_change() {
+        let (side, relay) = stopped_relay();
+        let lane = pool::client_lane(12).unwrap().sent();
+        let fd = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap() as i32;
+        let desc = DESCS.take().unwrap();
+        desc.begin(Kind::Tcp, fd, libc::AF_INET as u32, beeline_guest::forks());
+        let _ = table::set(fd, Some(desc)).unwrap();
+        desc.become_lane(lane.memory(), side, End::Client);
+        desc.shared.store(true, Relaxed);
+        side.mark(state::RELAYED);
+        let followers = [(); 2].map(|()| std::thread::spawn(move || follow_if_relayed(fd, desc)));
+        // One of them asks.
+        let mut question = Message { secret: 0, sharer: 0, wish: 0 };
+        let mut from = SockAddr::empty();
+        let args = [
+            relay as usize,
+            (&raw mut question) as usize,
+            size_of::<Message>(),
+            0,
+            (&raw mut from.storage) as usize,
+            (&raw mut from.length) as usize,
+        ];
+        // SAFETY: room for a message and an address.
+        unsafe { sys::call(libc::SYS_recvfrom, args) }.unwrap();
+        assert_eq!(question.wish, FOLLOW);
+        let (done, is_done) = channel();
+        std::thread::spawn(move || {
+            drop(changing::changing());
+            drop(changing::changing_number(fd));
+            done.send(()).unwrap();
+        });
+        assert!(is_done.recv_timeout(Duration::from_millis(ANSWER_NS / 2_000_000)).is_ok());
+        assert!(followers.iter().all(|follower| !follower.is_finished()) && desc.is_lane());
+        // No answer that would do.
+        let args = [
+            relay as usize,
+            (&raw const question) as usize,
+            1,
+            0,
+            (&raw const from.storage) as usize,
+            from.length as usize,
+        ];
+        // SAFETY: a live byte and a live address.
+        unsafe { sys::call(libc::SYS_sendto, args) }.unwrap();
+        assert!(followers.into_iter().all(|follower| follower.join().unwrap()));
+        assert_eq!((desc.kind(), desc.keepers.pins()), (Kind::Orphan, 0));
+        // Nobody has asked a second time.
+        let args =
+            [relay as usize, (&raw mut question) as usize, size_of::<Message>(), libc::MSG_DONTWAIT as usize, 0, 0];
+        // SAFETY: room for a message.
+        assert!(unsafe { sys::call(libc::SYS_recvfrom, args) }.is_err());
+        let _ = table::set(fd, None).unwrap();
+        for fd in [relay, fd] {
+            sys::close(fd).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_relay_with_a_full_queue_is_asked_for_no_longer_than_one_with_none() {
+        let (side, relay) = stopped_relay();
         let full = visit(&side.gate).unwrap();
         while say(full, &side.gate, LEAVE, libc::MSG_DONTWAIT).is_ok() {}
-        let (done, is_done) = std::sync::mpsc::channel();
+        let begin_ns = kernel::now_ns();
+        assert!(ask(&side.gate, 50_000_000).is_none());
+        let took_ns = kernel::now_ns() - begin_ns;
+        assert!((50_000_000..2_000_000_000).contains(&took_ns), "{took_ns}");
+        for fd in [relay, full] {
+            sys::close(fd).unwrap();
+        }
+    }
+
+    #[test]
+    fn who_leaves_does_not_wait_for_a_relay_that_hears_nothing() {
+        let (side, relay) = stopped_relay();
+        let full = visit(&side.gate).unwrap();
+        while say(full, &side.gate, LEAVE, libc::MSG_DONTWAIT).is_ok() {}
+        let (done, is_done) = channel();
         std::thread::spawn(move || {
             left(side);
             done.send(()).unwrap();
         });
-        assert!(is_done.recv_timeout(std::time::Duration::from_secs(20)).is_ok());
+        assert!(is_done.recv_timeout(Duration::from_secs(20)).is_ok());
         for fd in [relay, full] {
             sys::close(fd).unwrap();
         }

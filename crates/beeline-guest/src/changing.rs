@@ -6,7 +6,9 @@
 //!    after, waits for them all: a child never inherits half a change.
 //! 2. Both are outermost in the lock order, and nest: what a thread begins in the middle of a change is a part of it. So in
 //!    the middle of a change of one number nothing is done that must be whole, and what such a number leads to is changed
-//!    only if no other number leads there: a second one comes by a whole change, or by one of the first number.
+//!    only if no other number leads there: a second one comes by a whole change, or by one of the first number. A `fork` in the
+//!    middle of one, by a handler of the program's that runs because the change itself has crashed, is no whole change either:
+//!    the child inherits what other threads have half done, and no locks; such a child writes a report and ends.
 //! 3. Whoever changes one number takes a *seat*, by his identity, fences, and looks whether somebody has [`CHANGE`]. Then he
 //!    gives the seat back, waits without it until somebody else has `CHANGE` or nobody, and tries again; at last, or if the
 //!    holder is dead, his change is a whole one. Whoever makes a whole change takes `CHANGE`, fences, and waits
@@ -15,17 +17,24 @@
 //!    for each other.
 //! 5. Without a free seat the change is whole.
 //! 6. Whoever waits for a seat sleeps on its word, a millisecond at most, as for a [lock](crate::lock), and empties it if its
-//!    thread is gone. His wake-up is not overlooked, as a lock's may be: many may be waited for, one after the other.
+//!    thread is gone. His wake-up is not overlooked, as a lock's may be: many may be waited for, one after the other. loom
+//!    explores rules 3 and 6 (`tests/loom`).
 //! 7. All of a change is a critical section: no handler of the app runs in the middle of it.
 
-use core::sync::atomic::{
-    AtomicU32,
-    Ordering::{Acquire, Relaxed, SeqCst},
-    fence,
-};
+mod seats;
 
-use crate::lock::{self, Guard, Lock};
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::lock::{Guard, Lock};
 use crate::thread::{self, Section};
+use basis::AtomicU32;
+use seats::{Entered, Seats};
+
+/// What the seats stand on: loom has others.
+mod basis {
+    pub(super) use crate::lock::{await_owner, wake};
+    pub(super) use core::sync::atomic::{AtomicU32, fence};
+}
 
 /// Changes of one number at a time.
 const SEATS: usize = 64;
@@ -39,7 +48,7 @@ static CHANGE: Lock = Lock::new();
 /// The thread that holds [`CHANGE`], 0 if none.
 static CHANGER: AtomicU32 = AtomicU32::new(0);
 
-static SEAT: Seats = Seats::new();
+static SEAT: Seats<SEATS> = Seats::new([const { AtomicU32::new(0) }; SEATS], AtomicU32::new(0));
 
 /// The locks of numbers.
 static NUMBERS: [Lock; LOCKS] = [const { Lock::new() }; LOCKS];
@@ -70,7 +79,6 @@ pub fn changing() -> Changing {
         return Changing { part: Part::Nested };
     }
     let guard = CHANGE.lock();
-    fence(SeqCst);
     SEAT.await_all();
     CHANGER.store(thread::tid(), Relaxed);
     Changing { part: Part::Whole { _guard: guard } }
@@ -83,23 +91,22 @@ pub fn changing_number(fd: i32) -> Changing {
     }
     let section = Section::enter();
     for _ in 0..WAITS {
-        let Some(seat) = SEAT.take() else { break };
-        fence(SeqCst);
-        if !CHANGE.is_taken() {
-            thread::with(|thread| thread.changes_number.store(true, Relaxed));
-            let number = NUMBERS.get(fd as usize % LOCKS).map(Lock::lock);
-            return Changing { part: Part::One { number, seat, _section: section } };
-        }
-        SEAT.give(seat);
-        if CHANGE.await_next().is_err() {
-            break;
+        match SEAT.enter(thread::identity(), places(), || CHANGE.is_taken()) {
+            Entered::Seated(seat) => {
+                thread::with(|thread| thread.changes_number.store(true, Relaxed));
+                let number = NUMBERS.get(fd as usize % LOCKS).map(Lock::lock);
+                return Changing { part: Part::One { number, seat, _section: section } };
+            }
+            Entered::KeptOut if CHANGE.await_next().is_ok() => {}
+            Entered::KeptOut | Entered::Full => break,
         }
     }
     changing()
 }
 
 /// Whether this thread is in the middle of a change.
-fn is_changing() -> bool {
+#[must_use]
+pub fn is_changing() -> bool {
     CHANGER.load(Relaxed) == thread::tid() || thread::with(|thread| thread.changes_number.load(Relaxed))
 }
 
@@ -126,70 +133,16 @@ pub fn reset_after_fork() {
     }
 }
 
-/// Who changes one number at the moment: identities, 0 for an empty seat.
-#[repr(C, align(64))]
-struct Seats {
-    taken: [AtomicU32; SEATS],
-    /// Threads that wait for a seat to become empty.
-    waiters: AtomicU32,
-}
-
-impl Seats {
-    const fn new() -> Self {
-        Self { taken: [const { AtomicU32::new(0) }; SEATS], waiters: AtomicU32::new(0) }
-    }
-
-    /// Takes a seat.
-    fn take(&self) -> Option<usize> {
-        /// Seats tried.
-        const TRIES: usize = 4;
-        /// Cache lines of seats.
-        const LINES: usize = SEATS * size_of::<AtomicU32>() / 64;
-        let me = thread::identity();
-        // Threads that were made one after the other write to one cache line each.
-        let tid = thread::tid() as usize;
-        let first = tid % LINES * (SEATS / LINES) + tid / LINES;
-        (first..first.saturating_add(TRIES)).map(|place| place % SEATS).find(|place| {
-            let seat = self.taken.get(*place);
-            seat.is_some_and(|seat| seat.compare_exchange(0, me, Acquire, Relaxed).is_ok())
-        })
-    }
-
-    /// Gives a seat back.
-    fn give(&self, place: usize) {
-        if let Some(seat) = self.taken.get(place) {
-            // Who waits is counted before the kernel looks at the word for him: either he is seen, or sees the seat empty.
-            seat.swap(0, SeqCst);
-            if self.waiters.load(SeqCst) != 0 {
-                lock::wake(seat);
-            }
-        }
-    }
-
-    /// Waits until each seat has been empty.
-    fn await_all(&self) {
-        for seat in &self.taken {
-            if seat.load(Acquire) == 0 {
-                continue;
-            }
-            // One that is gone is told by name: another thread may have the seat by now.
-            while let Err(gone) = lock::await_owner(seat, &self.waiters) {
-                if seat.compare_exchange(gone, 0, Acquire, Relaxed).is_ok() {
-                    break;
-                }
-            }
-        }
-    }
-
-    /// Nobody has a seat.
-    fn reset(&self) {
-        for seat in &self.taken {
-            if seat.load(Relaxed) != 0 {
-                seat.store(0, Relaxed);
-            }
-        }
-        self.waiters.store(0, Relaxed);
-    }
+/// The seats that this thread tries, in turn.
+fn places() -> impl Iterator<Item = usize> {
+    /// Seats tried.
+    const TRIES: usize = 4;
+    /// Cache lines of seats.
+    const LINES: usize = SEATS * size_of::<AtomicU32>() / 64;
+    // Threads that were made one after the other write to one cache line each.
+    let tid = thread::tid() as usize;
+    let first = tid % LINES * (SEATS / LINES) + tid / LINES;
+    (first..first.saturating_add(TRIES)).map(|place| place % SEATS)
 }
 
 #[cfg(test)]

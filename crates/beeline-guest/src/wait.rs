@@ -44,7 +44,7 @@ pub use mode::Mode;
 pub use near::{ANY_CPU, is_near, note_near, peers_are_near};
 pub use state::SpinState;
 
-use state::{DOUBLING, Ended};
+use state::{DOUBLING, Ended, HEARD_SOON, SPIN_FAILED, SPIN_PAID};
 
 /// A budget below this is none.
 const SPIN_NS_MIN: u32 = 1_000;
@@ -323,6 +323,7 @@ impl Budget<'_> {
 
     /// A spin was in vain, or `preempted`: others want this CPU.
     fn failed(&self, preempted: bool) {
+        self.state.show(SPIN_FAILED);
         let budget = self.state.ns.load(Relaxed);
         if budget < SPIN_NS_MIN {
             let doublings = (self.state.skipped.load(Relaxed) / DOUBLING + 1).min(PROBE_DOUBLINGS);
@@ -342,7 +343,10 @@ impl Budget<'_> {
         // Both ends may have had to wake up.
         let fair_ns = max_ns.saturating_mul(2 * PROBE_FACTOR);
         match news {
-            true if took_ns <= max_ns.saturating_add(extra_ns) => self.paid(),
+            true if took_ns <= max_ns.saturating_add(extra_ns) => {
+                self.state.show(HEARD_SOON);
+                self.paid();
+            }
             true if took_ns <= fair_ns.saturating_add(extra_ns) => self.state.note(Ended::Fair),
             _ => self.state.note(Ended::Otherwise),
         }
@@ -387,6 +391,7 @@ impl Budget<'_> {
                     Look::News => {
                         self.won();
                         if patience.since_ns != 0 {
+                            self.state.show(SPIN_PAID);
                             stats::count(Counter::SpinsPaid, 1);
                         }
                         return Spun::News;

@@ -18,14 +18,13 @@
 //! 5. Where connections are short-lived, the bridge is left out ([`super::brief`]).
 //! 6. Where connections to a loopback address are short-lived, and TCP makes those faster, they are left to it
 //!    ([`super::paths`]).
-//! 7. A listener at whose door nobody took two hellos, and none in between, gets none for [`UNTAKEN_NS_MIN`], and twice as
-//!    long each time that this is found again, up to [`UNTAKEN_NS_MAX`]. One that is taken makes up for all.
+//! 7. A listener at whose door nobody takes hellos gets none for a while ([`untaken`]).
 //! 8. What this process listens on, or closes of that, makes it forget everything. A bind changes no answer: who does not
 //!    listen gets no connection.
 
-mod tickets;
-
 mod afar;
+mod tickets;
+mod untaken;
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -42,6 +41,8 @@ use crate::lock::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use untaken::Untaken;
+
 pub use tickets::{abandoned, begin, ended};
 
 pub use afar::{Afar, afar, elsewhere, left_to_tcp, looked_again, note_unmet, source_for};
@@ -56,9 +57,6 @@ const ELSEWHERE_NS: u64 = 100_000_000;
 const LOOPBACK_NS: u64 = 100_000_000;
 /// How long a "no" of the bridge counts.
 const REFUSED_NS: u64 = 2_000_000_000;
-/// How long a listener gets no hellos after nobody took one, at first and at last.
-const UNTAKEN_NS_MIN: u64 = 1_000_000_000;
-const UNTAKEN_NS_MAX: u64 = 64_000_000_000;
 /// How long an address is known to be served by a group.
 const GROUP_NS: u64 = 10_000_000_000;
 /// Datagrams to look through for an answer.
@@ -103,9 +101,8 @@ struct Entry {
     doorless_until_ns: u64,
     /// The listener whose door somebody has tried again in vain; 0 for one on another host.
     vain_cookie: Option<u64>,
-    /// No client is left at the door until then; how long that pause is.
-    untaken_until_ns: u64,
-    untaken_pause_ns: u64,
+    /// Whether hellos are taken.
+    untaken: Untaken,
     /// Why the bridge takes no connection there, until when.
     refused: Option<(Reason, u64)>,
     /// Why the agent brings nobody together with who is there, until when.
@@ -152,7 +149,7 @@ pub fn forget() {
         for entry in entries.iter_mut().flatten() {
             entry.target = None;
             entry.doorless_until_ns = 0;
-            entry.untaken_until_ns = 0;
+            entry.untaken.ask_again();
             entry.refused = None;
             entry.unmet = None;
         }
@@ -184,8 +181,7 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         group_until_ns: 0,
         doorless_until_ns: 0,
         vain_cookie: None,
-        untaken_until_ns: 0,
-        untaken_pause_ns: 0,
+        untaken: Untaken::NEW,
         refused: None,
         unmet: None,
         brief: Brief::default(),
@@ -294,6 +290,9 @@ pub(super) fn listener_now(destination: SocketAddr, source: SocketAddr) -> Resul
     }
     change(destination, |entry| {
         if entry.target.is_some_and(|before| before.cookie != target.cookie) {
+            if known_ns >= entry.group_until_ns {
+                entry.untaken = Untaken::NEW;
+            }
             entry.group_until_ns = known_ns.saturating_add(GROUP_NS);
         }
         // In a group the answer is kept only to compare the next one with: it is too old already.
@@ -321,19 +320,15 @@ pub fn forget_doorless(destination: SocketAddr) {
     change(destination, |entry| entry.doorless_until_ns = 0);
 }
 
-/// Whether nobody has taken a hello there lately.
+/// Whether a connection that begins now says no hello, because nobody takes any there. Asked once for each.
 pub fn is_untaken(destination: SocketAddr) -> bool {
-    recall(destination).is_some_and(|entry| entry.untaken_until_ns != 0 && kernel::now_ns() < entry.untaken_until_ns)
+    SUSPECTED.load(Relaxed) && untaken_at(destination, |untaken| untaken.leaves(kernel::now_ns())).unwrap_or(false)
 }
 
-/// Notes that nobody took a hello.
-pub fn note_untaken(destination: SocketAddr) {
-    let now_ns = kernel::now_ns();
+/// Notes that nobody took a hello that was said then.
+pub fn note_untaken(destination: SocketAddr, said_ns: u64) {
     SUSPECTED.store(true, Relaxed);
-    change(destination, |entry| {
-        entry.untaken_until_ns = now_ns.saturating_add(entry.untaken_pause_ns);
-        entry.untaken_pause_ns = entry.untaken_pause_ns.saturating_mul(2).clamp(UNTAKEN_NS_MIN, UNTAKEN_NS_MAX);
-    });
+    change(destination, |entry| entry.untaken.found(said_ns, kernel::now_ns()));
 }
 
 /// Whether nobody took a hello somewhere.
@@ -342,8 +337,12 @@ static SUSPECTED: AtomicBool = AtomicBool::new(false);
 /// Notes that somebody has taken a hello.
 pub fn note_taken(destination: SocketAddr) {
     if SUSPECTED.load(Relaxed) {
-        change(destination, |entry| (entry.untaken_pause_ns, entry.untaken_until_ns) = (0, 0));
+        let _ = untaken_at(destination, Untaken::taken);
     }
+}
+
+fn untaken_at<R>(destination: SocketAddr, f: impl FnOnce(&mut Untaken) -> R) -> Option<R> {
+    remembered(|entries| asked_for(entries, destination).map(|entry| f(&mut entry.untaken)))
 }
 
 /// Whether TCP's queue of the listener that would take a connection from `source` has no room.

@@ -9,6 +9,9 @@
 //!    and servers that answer in 0.1 ms: 27 %, and brought 25 %, because nobody had to wake up, for as much CPU time).
 //! 3. A waiter that begins is taken for one whose waits all end soon, and so is one whose probe was won: two who slept only
 //!    because the other did spin from then on.
+//! 4. What all of its waits have shown is known at its end, whatever the last of them was ([`SpinState::have_paid`]): spins have
+//!    paid if one ended with news; if none did, they were in vain if one was made; if none was made, they would have paid if a
+//!    sleep ended soon. One that has not waited tells nothing.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -16,6 +19,10 @@ use beeline_stats::tunables::{Tunables, Wait};
 
 use super::Mode;
 
+/// What waits have shown (rule 4).
+pub(super) const SPIN_PAID: u32 = 1;
+pub(super) const SPIN_FAILED: u32 = 2;
+pub(super) const HEARD_SOON: u32 = 4;
 /// See [`SpinState`].
 pub(super) const DOUBLING: u32 = 1 << 16;
 /// All of the last waits.
@@ -49,6 +56,8 @@ pub struct SpinState {
     mode: AtomicU32,
     /// What share of the last waits ended soon, and, from [`FAIR`] on, what share of them fairly.
     shares: AtomicU32,
+    /// What its waits have shown since it began: [`SPIN_PAID`] and its like.
+    shown: AtomicU32,
 }
 
 impl SpinState {
@@ -61,6 +70,7 @@ impl SpinState {
             skipped: AtomicU32::new(0),
             mode: AtomicU32::new(mode.word()),
             shares: AtomicU32::new(ALWAYS),
+            shown: AtomicU32::new(0),
         }
     }
 
@@ -70,6 +80,7 @@ impl SpinState {
         self.ns.store(mode.spin_ns_max(), Relaxed);
         self.skipped.store(0, Relaxed);
         self.shares.store(ALWAYS, Relaxed);
+        self.shown.store(0, Relaxed);
     }
 
     /// It waits so from now on. What it has learned counts if that is what held before.
@@ -96,6 +107,21 @@ impl SpinState {
     /// The budget is another from now on.
     pub fn set_ns(&self, spin_ns: u32) {
         self.ns.store(spin_ns, Relaxed);
+    }
+
+    /// A wait has shown something.
+    pub(super) fn show(&self, what: u32) {
+        self.shown.store(self.shown.load(Relaxed) | what, Relaxed);
+    }
+
+    /// Whether its spins have paid, or would have; none if that is not known (rule 4).
+    #[must_use]
+    pub fn have_paid(&self) -> Option<bool> {
+        match self.shown.load(Relaxed) {
+            shown if shown & SPIN_PAID != 0 => Some(true),
+            shown if shown & SPIN_FAILED != 0 => Some(false),
+            shown => (shown & HEARD_SOON != 0).then_some(true),
+        }
     }
 
     /// One more wait does not spin. Returns how many did not before.

@@ -161,3 +161,39 @@ fn two_who_slept_only_because_the_other_did_spin_after_one_won_probe() {
     short_sleep_of(&account);
     assert_eq!(account.left(), longest());
 }
+
+#[test]
+fn whether_spins_have_paid_is_told_by_all_waits_and_not_by_the_last() {
+    let account = Account::of(0);
+    let begin = |spin_ns| {
+        account.0.begin(Mode::of_process());
+        account.0.set_ns(spin_ns);
+        assert_eq!(account.0.have_paid(), None, "one that has not waited tells nothing");
+    };
+    let spin = |looks_in_vain: u32| {
+        let mut looks = 0;
+        let _ = account.budget().spin_by(1, &mut Patience::until(None), || {
+            looks += 1;
+            if looks > looks_in_vain { Look::News } else { Look::Nothing }
+        });
+    };
+    begin(longest());
+    account.budget().failed(false);
+    sleep_of(&account, 0, true);
+    assert_eq!(account.0.have_paid(), Some(false), "it slept in the end");
+    begin(0);
+    sleep_of(&account, 0, true);
+    assert_eq!(account.0.have_paid(), Some(true), "it would have been a short spin");
+    begin(0);
+    sleep_of(&account, 60_000_000_000, true);
+    assert_eq!(account.0.have_paid(), None);
+    begin(longest());
+    spin(0);
+    assert_eq!(account.0.have_paid(), None, "news was there already");
+    while account.0.have_paid() != Some(true) {
+        begin(longest());
+        spin(1);
+    }
+    account.budget().failed(true);
+    assert_eq!(account.0.have_paid(), Some(true), "the last one waited for the end");
+}

@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use beeline_stats::Reason;
 
-use super::{Place, REFUSED_NS, change, place, recall, remembered};
+use super::{Place, REFUSED_NS, change, is_untaken, place, recall, remembered};
 use crate::kernel;
 
 /// The address from which a destination on another host is reached.
@@ -59,17 +59,15 @@ pub struct Afar {
     pub bridged: Result<(), Reason>,
 }
 
-/// Which ways to a destination are open, where connections are not left to TCP ([`left_to_tcp`]).
+/// Which ways to a destination are open, where connections are not left to TCP ([`left_to_tcp`]). Asked once for each.
 pub fn afar(destination: SocketAddr) -> Afar {
     Afar { met: may_be_met(destination), bridged: may_be_bridged(destination) }
 }
 
 fn may_be_met(destination: SocketAddr) -> Result<(), Reason> {
-    let Some(entry) = recall(destination) else { return Ok(()) };
-    let now_ns = kernel::now_ns();
-    match entry.unmet {
-        Some((reason, until_ns)) if now_ns < until_ns => Err(reason),
-        _ if entry.untaken_until_ns != 0 && now_ns < entry.untaken_until_ns => Err(Reason::AgentNotTaken),
+    match recall(destination).and_then(|entry| entry.unmet) {
+        Some((reason, until_ns)) if kernel::now_ns() < until_ns => Err(reason),
+        _ if is_untaken(destination) => Err(Reason::AgentNotTaken),
         _ => Ok(()),
     }
 }

@@ -92,6 +92,7 @@ pub fn around_fork_prepare() -> u32 {
     stats::count_if_open(Counter::Forks);
     super::code::before_fork();
     meet::before_fork();
+    follow::with_all();
     let mut guard = meet::changing_to_share();
     while super::code::is_being_searched() {
         drop(guard);

@@ -35,7 +35,7 @@ use self::pair::Pair;
 use self::process::Task;
 use self::pump::Plan;
 use crate::desc::{Desc, Kind};
-use crate::follow::follow_if_relayed;
+use crate::follow::{self, follow_if_relayed};
 use crate::io::Anchor;
 use crate::side::{SideState, state};
 use crate::{changing, epoll, kernel, meet, slots, stats, table};
@@ -51,6 +51,8 @@ pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
     if crate::process::is_guest_of_parent() {
         return Err(Reason::VforkChild);
     }
+    // What another holder has demoted is gone for after, without keeping others from their changes.
+    let _ = follow_if_relayed(fd, desc);
     let _changing = changing::changing();
     if !table::leads_to(fd, desc) || !desc.is_lane() {
         return if desc.kind() == Kind::Tcp { Ok(()) } else { Err(Reason::RelayFailed) };
@@ -96,6 +98,7 @@ pub fn demote(fd: i32) -> Result<(), Reason> {
 pub fn leave_lanes(reason: Reason) -> Result<(), Reason> {
     stats::stop_accelerating(reason);
     LEFT.store(false, Relaxed);
+    follow::with_all();
     let _changing = changing::changing();
     meet::leave_doors(reason);
     let mut result = Ok(());

@@ -308,13 +308,13 @@ fn attempt_afar(ours: Connecting, route: &Route, nonblocking: bool) -> Result<Ma
 
 /// Finds the listener, and reserves an address.
 fn reserve(route: &Route) -> Result<(Reserved, Target), Reason> {
-    let mut target = None;
+    let (mut target, mut untaken) = (None, None);
     let reserved = reserve_name(route, |client| {
         let found = lookup::listener(route.destination, client)?;
         if lookup::is_doorless(route.destination, found.cookie) {
             return Err(Reason::NoDoor);
         }
-        if lookup::is_untaken(route.destination) {
+        if *untaken.get_or_insert_with(|| lookup::is_untaken(route.destination)) {
             return Err(Reason::HelloNotTaken);
         }
         target = Some(found);

@@ -129,7 +129,9 @@ pub(super) fn retire_lane(desc: &'static Desc) {
     let alone =
         lane.is_some_and(PooledLane::is_ours_alone) && !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
     if let Some(lane) = lane {
-        lane.note_spins(desc.spin.ns() >= desc.spin.mode().spin_ns_max());
+        if let Some(have_paid) = desc.spin.have_paid() {
+            lane.note_spins(have_paid);
+        }
         lane.note_bytes(side.tx.bytes().max(side.rx.bytes()));
         if side.is(state::POISONED)
             || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0

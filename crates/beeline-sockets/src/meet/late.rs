@@ -173,7 +173,7 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
         lookup::note_unmet(remote, Reason::AgentNotTaken);
     }
     if done && stands {
-        lookup::note_untaken(remote);
+        lookup::note_untaken(remote, desc.offered_ns.load(Relaxed));
     }
     if done { Begun::Anew } else { Begun::Never }
 }

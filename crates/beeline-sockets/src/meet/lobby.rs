@@ -9,7 +9,10 @@
 //!    thousandth of its time at most, and others' clients are waited for as ever. Users who come by the dozen share one
 //!    account, [`STRANGERS_NS`]. On a CPU that both share the server wakes up before the client's next call, each time: so
 //!    a client whose user has had his wait gets a glance, of [`GLANCE_NS`], as long as such are not in vain; of those that are
-//!    there is one in [`GLANCE_RESPITE_NS`], whoever it is for.
+//!    there is one in [`GLANCE_RESPITE_NS`], whoever it is for. A client that lets the server wait and speaks just in time is
+//!    charged as well: what a wait or a glance lasts beyond [`SOON_NS`], in which nearly all speak, comes out of an account
+//!    that fills by a [`CHARGE`]th of the time and holds one wait. Both
+//!    together, nobody has more than an eighth of the server's time.
 //! 3. Then the client is put into the *lobby* ([`park`]): its anchor goes into a small epoll set of the listener, whose
 //!    readability counts as the listener's. The set exists as long as the door is open, so every thread that waits for
 //!    the listener waits for all clients in the lobby, whoever put them there.
@@ -53,7 +56,13 @@ const GLANCE_NS: i64 = 100_000;
 const GLANCE_RESPITE_NS: u64 = 100_000_000;
 /// How long no user gets a wait who is not known to have cost one.
 const STRANGERS_NS: u64 = 200_000_000;
-/// Users who are remembered for a wait in vain.
+/// How long a client that means well lets a server wait, by and large.
+const SOON_NS: u64 = 32_000;
+/// How many times longer than a wait went on beyond that its user has none, once the time of one wait is used up.
+const CHARGE: u64 = 16;
+/// What may be used up before.
+const CREDIT_NS: u64 = AWAIT_NS as u64 * CHARGE;
+/// Users who are remembered for what they have cost.
 const USERS: usize = 8;
 
 /// A client in the lobby.
@@ -68,7 +77,7 @@ pub(super) struct Pending {
     since_ns: AtomicU64,
 }
 
-/// When a user's silent clients are waited for again.
+/// Until when a user's waits are made up for; from [`CREDIT_NS`] before that on his silent clients are waited for again.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct Respite {
@@ -169,21 +178,53 @@ impl Lobby {
     /// Whether a silent client of this user is waited for.
     fn may_await(&self, user: u32, now_ns: u64) -> bool {
         match self.respites.iter().find(|respite| respite.user.load(Relaxed) == user) {
-            Some(known) => now_ns >= known.until_ns.load(Relaxed),
+            Some(known) => now_ns.saturating_add(CREDIT_NS) >= known.until_ns.load(Relaxed),
             None => now_ns >= self.strangers_until_ns.load(Relaxed),
         }
     }
 
     /// A client of this user was waited for in vain.
     fn note_in_vain(&self, user: u32, now_ns: u64, respite_ns: u64) {
+        self.note_until(user, now_ns.saturating_add(CREDIT_NS).saturating_add(respite_ns));
+        self.strangers_until_ns.store(now_ns.saturating_add(STRANGERS_NS), Relaxed);
+    }
+
+    /// A client of this user has spoken after such a wait.
+    fn note_wait(&self, user: u32, waited_ns: u64, now_ns: u64) {
+        let charge_ns = charged(waited_ns);
+        if charge_ns != 0 {
+            let known = self.respites.iter().find(|respite| respite.user.load(Relaxed) == user);
+            let until_ns = known.map_or(0, |known| known.until_ns.load(Relaxed));
+            self.note_until(user, until_ns.max(now_ns).saturating_add(charge_ns));
+        }
+    }
+
+    fn note_until(&self, user: u32, until_ns: u64) {
         let known = self.respites.iter().find(|respite| respite.user.load(Relaxed) == user);
         let place = known.or_else(|| self.respites.iter().min_by_key(|respite| respite.until_ns.load(Relaxed)));
         if let Some(place) = place {
             place.user.store(user, Relaxed);
-            place.until_ns.store(now_ns.saturating_add(respite_ns), Relaxed);
+            place.until_ns.store(until_ns, Relaxed);
         }
-        self.strangers_until_ns.store(now_ns.saturating_add(STRANGERS_NS), Relaxed);
     }
+
+    /// Whether a client of a user who has had his wait is glanced at.
+    fn may_glance(&self, now_ns: u64) -> bool {
+        now_ns >= self.glances_again_ns.load(Relaxed)
+    }
+
+    /// Such a glance took so long, and showed that the client has spoken, or nothing.
+    fn note_glance(&self, spoke: bool, took_ns: u64, now_ns: u64) {
+        let respite_ns = if spoke { charged(took_ns) } else { GLANCE_RESPITE_NS };
+        if respite_ns != 0 {
+            self.glances_again_ns.store(now_ns.saturating_add(respite_ns), Relaxed);
+        }
+    }
+}
+
+/// What a wait of this length is charged with.
+fn charged(waited_ns: u64) -> u64 {
+    waited_ns.saturating_sub(SOON_NS).saturating_mul(CHARGE)
 }
 
 /// The user of a client, as in [`Pending`].
@@ -202,12 +243,13 @@ pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool
     let user = user_of(anchor);
     let lobby = &listener.lobby;
     let in_crowd = listener.is_shared();
-    let may_await = lobby.may_await(user, kernel::now_ns());
+    let began_ns = kernel::now_ns();
+    let may_await = lobby.may_await(user, began_ns);
     let (await_ns, respite_ns) = match (may_await, in_crowd) {
         (true, true) => (AWAIT_IN_CROWD_NS, RESPITE_IN_CROWD_NS),
         (true, false) => (AWAIT_NS, RESPITE_NS),
         (false, true) => (MOMENT_NS, 0),
-        (false, false) if kernel::now_ns() >= lobby.glances_again_ns.load(Relaxed) => (GLANCE_NS, 0),
+        (false, false) if lobby.may_glance(began_ns) => (GLANCE_NS, 0),
         (false, false) => return false,
     };
     let others = |fd: Option<i32>| libc::pollfd {
@@ -225,12 +267,14 @@ pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool
     let mut timeout = libc::timespec { tv_sec: 0, tv_nsec: await_ns };
     // SAFETY: a live timeout, which the kernel may write to; no mask.
     let woken = unsafe { kernel::ppoll(&mut fds, &raw mut timeout, core::ptr::null()) };
-    match woken {
-        Ok(0) if may_await => lobby.note_in_vain(user, kernel::now_ns(), respite_ns),
-        Ok(0) if !in_crowd => {
-            lobby.glances_again_ns.store(kernel::now_ns().saturating_add(GLANCE_RESPITE_NS), Relaxed);
-        }
-        _ => {}
+    let spoke = woken != Ok(0);
+    let now_ns = kernel::now_ns();
+    let took_ns = now_ns.saturating_sub(began_ns);
+    match (may_await, in_crowd) {
+        (true, _) if spoke => lobby.note_wait(user, took_ns, now_ns),
+        (true, _) => lobby.note_in_vain(user, now_ns, respite_ns),
+        (false, true) => {}
+        (false, false) => lobby.note_glance(spoke, took_ns, now_ns),
     }
     fds[0].revents != 0
 }
@@ -349,4 +393,74 @@ pub(super) fn send_away(anchor: i32, refusal: Refusal) {
     // A child that another thread has forked meanwhile may hold a copy.
     let _ = kernel::shutdown(anchor, libc::SHUT_RDWR);
     let _ = sys::close(anchor);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn lobby() -> Box<Lobby> {
+        // SAFETY: atomics only, valid when zeroed.
+        unsafe { Box::<Lobby>::new_zeroed().assume_init() }
+    }
+
+    /// For how long in a second the server waits for clients of one user, each of which speaks after so long, with the next
+    /// there at once.
+    fn waited_ns(speaks_ns: u64) -> u64 {
+        let (lobby, begin_ns) = (lobby(), 10 * SECOND_NS);
+        let (mut now_ns, mut waited_ns) = (begin_ns, 0);
+        while now_ns < begin_ns + SECOND_NS {
+            let (may_await, may_glance) = (lobby.may_await(7, now_ns), lobby.may_glance(now_ns));
+            let patience_ns = match (may_await, may_glance) {
+                (true, _) => AWAIT_NS as u64,
+                (false, true) => GLANCE_NS as u64,
+                (false, false) => 0,
+            };
+            let (spoke, took_ns) = (speaks_ns < patience_ns, speaks_ns.min(patience_ns));
+            (now_ns, waited_ns) = (now_ns + took_ns, waited_ns + took_ns);
+            match (may_await, may_glance) {
+                (true, _) if spoke => lobby.note_wait(7, took_ns, now_ns),
+                (true, _) => lobby.note_in_vain(7, now_ns, RESPITE_NS),
+                (false, true) => lobby.note_glance(spoke, took_ns, now_ns),
+                (false, false) => {}
+            }
+            // What a connection costs beside.
+            now_ns += 20_000;
+        }
+        waited_ns
+    }
+
+    #[test]
+    fn nobody_has_more_of_the_servers_time_than_his_part_whenever_he_speaks() {
+        for speaks_ns in [95_000, 500_000, 1_900_000, 2_100_000, u64::MAX] {
+            let waited_ns = waited_ns(speaks_ns);
+            // What is free, for each of them, and both accounts.
+            assert!(waited_ns < SECOND_NS / 5, "{speaks_ns}: {waited_ns}");
+        }
+    }
+
+    #[test]
+    fn who_speaks_soon_is_waited_for_each_time() {
+        let lobby = lobby();
+        for turn in 0..10_000 {
+            let now_ns = SECOND_NS + turn * 40_000;
+            assert!(lobby.may_await(7, now_ns));
+            lobby.note_wait(7, SOON_NS, now_ns);
+        }
+    }
+
+    #[test]
+    fn one_long_wait_is_free_and_others_pay_for_none() {
+        let lobby = lobby();
+        let now_ns = SECOND_NS;
+        lobby.note_wait(7, AWAIT_NS as u64, now_ns);
+        assert!(lobby.may_await(7, now_ns));
+        lobby.note_wait(7, AWAIT_NS as u64, now_ns);
+        assert!(!lobby.may_await(7, now_ns) && lobby.may_await(8, now_ns));
+        assert!(lobby.may_await(7, now_ns + CREDIT_NS));
+        lobby.note_in_vain(7, now_ns, RESPITE_NS);
+        assert!(!lobby.may_await(7, now_ns + RESPITE_NS - 1) && lobby.may_await(7, now_ns + RESPITE_NS));
+    }
 }

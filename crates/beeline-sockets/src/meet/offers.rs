@@ -19,8 +19,8 @@
 //! 6. An offer at a door that this very process serves may lie there for [`OWN_NS`]: whoever is to take it is the app itself,
 //!    whose threads may be at anything, perhaps at just what rule 4 is about. So it stays there when it is closed, in the
 //!    order in which it came, and when the process forks.
-//! 7. A listener of which two offers were withdrawn, and none was taken in between, gets no hellos for a while
-//!    ([`super::lookup`]).
+//! 7. A listener of which two offers were withdrawn, the second said after the first was due, and none was taken in between,
+//!    gets no hellos for a while (`untaken` in [`super::lookup`]).
 //!
 //! The list has a lock of its own, which is innermost. An end is taken out of it before its lane is unmapped.
 
@@ -70,8 +70,10 @@ pub(crate) fn add(desc: &'static Desc) {
         return;
     }
     desc.side().mark(state::OFFERED);
-    let until = kernel::now_ns().saturating_add(PATIENCE_NS) & !STRETCHED;
+    let now_ns = kernel::now_ns();
+    let until = now_ns.saturating_add(PATIENCE_NS) & !STRETCHED;
     let _guard = LOCK.lock();
+    desc.offered_ns.store(now_ns, Relaxed);
     desc.offered_until_ns.store(until, Relaxed);
     desc.next_offer.store(FIRST.load(Relaxed), Relaxed);
     FIRST.store(core::ptr::from_ref(desc).cast_mut(), Relaxed);
