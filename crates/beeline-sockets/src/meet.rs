@@ -30,7 +30,7 @@
 //! and `reset` are the server's part; `connect`, `connecting`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is
 //! what becomes of both in a program that has left lanes. `retreat` and `release` give way where the program needs what is
 //! ours, `sockets` are what is not connected yet, `fork` is what all of this does at one. `agent` is how both ends meet across
-//! network namespaces.
+//! network namespaces, `standing` how two that have met are spared all that.
 //!
 //! # Locks
 //!
@@ -62,6 +62,7 @@ mod reset;
 mod retreat;
 mod retry;
 mod sockets;
+mod standing;
 mod watched;
 
 // What knows no descriptions keeps its names here.

@@ -18,10 +18,16 @@ pub struct Offer {
     pub lane: &'static PooledLane,
     pub memfd: i32,
     /// Whether the memfd was hidden before it was sent.
-    aside: bool,
+    pub(super) aside: bool,
 }
 
 impl Offer {
+    /// Whether a server has had the lane before.
+    #[must_use]
+    pub fn was_served(&self) -> bool {
+        self.lane.served.load(Relaxed) != 0
+    }
+
     /// Takes the memfd out of the program's way, and of a child that is forked, where it is not sent at once.
     #[must_use]
     pub fn step_aside(self) -> Offer {
@@ -83,11 +89,16 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
         // Without its memfd it cannot be offered.
         let has_memfd = |lane: &PooledLane| lane.memfd().is_some();
         let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
+        let fits = |lane: &PooledLane| lane.cookie.load(Relaxed) == cookie && has_memfd(lane) && released(lane);
+        // One that stands is for those whom its anchor serves.
         CLIENT
-            .take(|lane| lane.cookie.load(Relaxed) == cookie && has_memfd(lane) && released(lane))
+            .take(|lane| lane.stands.anchor().is_none() && fits(lane))
             .or_else(|| SPARE.take(has_memfd))
+            .or_else(|| CLIENT.take(fits))
     };
     if let Some(lane) = used {
+        lane.stands.close_anchor();
+        lane.stands.clear();
         lane.memory().reset();
         lane.cookie.store(cookie, Relaxed);
         return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1), aside: false });

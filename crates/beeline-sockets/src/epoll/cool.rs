@@ -103,7 +103,7 @@ pub(super) fn arm_from_now(fd: i32, desc: &'static Desc) -> bool {
     (0..ARMINGS).any(|_| {
         let since = beeline_lane::Since::Tail(guard.reader().tail());
         // A fault is found again by whoever reads.
-        guard.reader().arm(since, &io::Anchor(fd)) != Ok(Armed::Ready)
+        guard.arm(since, &io::Anchor(fd)) != Ok(Armed::Ready)
     })
 }
 
@@ -203,10 +203,11 @@ pub(super) fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, o
         let events = interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) | if out { EPOLLOUT } else { 0 };
         return arm_lane(fd, desc, events as i16);
     }
+    io::await_end(fd, desc, interest as i16);
     if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
         let since = beeline_lane::Since::Tail(since);
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
-        if guard.reader().arm(since, &io::Anchor(fd))? == Armed::Ready {
+        if guard.arm(since, &io::Anchor(fd))? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }

@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_stats::tunables::{Wait, option};
 use beeline_stats::{Counter, Reason, Role};
 
-use super::admit::take;
+use super::admit::{take, take_again};
 use super::hello_io::{self, Refusal, Waiting};
 use super::listener::Listener;
 use super::listening;
@@ -56,9 +56,17 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         Ok(_) => Some(eventually(fd, &pin, listener, flags, peer)),
         Err(errno) => Some(Err(errno)),
     };
+    let kept_in_way = || {
+        let _guard = listener.lock.lock();
+        lobby::give_up_kept(&listener.lobby)
+    };
     let result = if reserve::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { accept(&mut peer) };
     let result = match result {
         // What is hidden is in the way of what the program may have.
+        Some(Err(Errno(libc::EMFILE | libc::ENFILE))) if kept_in_way() => accept(&mut peer),
+        result => result,
+    };
+    let result = match result {
         Some(Err(Errno(libc::EMFILE | libc::ENFILE))) => match last_client(desc, listener, flags, &mut peer) {
             Some(last) => Some(Ok(last)),
             None => {
@@ -326,7 +334,7 @@ fn from_door(
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<Option<i32>, Errno> {
-    if listener.lobby.is_occupied()
+    if listener.lobby.may_speak()
         && let Some(accepted) = from_lobby(desc, listener, flags, peer)?
     {
         return Ok(Some(accepted));
@@ -420,8 +428,12 @@ fn from_lobby(
     loop {
         let (anchor, taken) = {
             let _changing = changing::changing();
-            let Some(anchor) = lobby::spoken(listener, flags)? else { return Ok(None) };
-            (anchor, take(desc, listener, anchor, flags, peer))
+            let Some(lobby::Spoken { anchor, again }) = lobby::spoken(listener, flags)? else { return Ok(None) };
+            let taken = match again {
+                Some(lane) => take_again(desc, listener, anchor, lane, flags, peer),
+                None => take(desc, listener, anchor, flags, peer),
+            };
+            (anchor, taken)
         };
         let told = listener.told.swap(0, Relaxed) != 0;
         match taken {
@@ -448,7 +460,11 @@ pub fn door_ready(desc: &'static Desc) -> bool {
     }
     let fd = desc.fd.load(Relaxed);
     if kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK != 0) {
-        return true;
+        // What made a hidden descriptor readable may be no client, but the end of one that was kept.
+        return !listener.lobby.keeps_any()
+            || lobby::any_spoken(listener)
+            || listener.door.get().is_some_and(|door| kernel::poll_now(door, libc::POLLIN) != 0)
+            || listener.lobby.is_occupied();
     }
     let ready = lobby::any_spoken(listener) || let_in(desc, listener);
     if ready {
