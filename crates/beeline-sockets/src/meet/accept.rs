@@ -31,7 +31,7 @@ use crate::wait::{Patience, Woken, is_crowded, peers_are_near};
 use crate::{Errno, changing, guards, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
-const CLIENTS_MAX: usize = 64;
+pub(super) const CLIENTS_MAX: usize = 64;
 
 /// `accept4(2)`; `accept` is the same with no flags. The connection's number, and its peer. `None` if the kernel is to be asked.
 pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errno>> {
@@ -396,7 +396,7 @@ fn refuse(desc: &Desc, anchor: i32, refusal: Refusal, flags: i32, peer: &mut Soc
 ///
 /// # Errors
 /// Those of accept4(2): `EINVAL` from a door that was shut.
-fn next(listener: &'static Listener, flags: i32) -> Result<Option<i32>, Errno> {
+pub(super) fn next(listener: &'static Listener, flags: i32) -> Result<Option<i32>, Errno> {
     let _guard = listener.lock.lock();
     let Some(door) = listener.door.get() else { return Ok(None) };
     match kernel::accept4(door, None, flags) {
@@ -445,71 +445,4 @@ fn from_lobby(
             Err(refusal) => send_away(anchor, refusal),
         }
     }
-}
-
-/// Whether the listener has a client at its door, after the kernel has called one of its hidden descriptors readable.
-///
-/// A non-blocking `accept` waits a moment for the hello itself, and a client that stays silent costs the app one
-/// `EAGAIN`; taking clients from the door here would cost each connection some ten system calls. A blocking `accept` would
-/// sleep on, so a listener that blocks is only called ready when a client has spoken.
-#[must_use]
-pub fn door_ready(desc: &'static Desc) -> bool {
-    let Some(listener) = Listener::of(desc) else { return false };
-    if watched::leaves_it(desc, listener) {
-        return false;
-    }
-    let fd = desc.fd.load(Relaxed);
-    if kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK != 0) {
-        // What made a hidden descriptor readable may be no client, but the end of one that was kept.
-        return !listener.lobby.keeps_any()
-            || lobby::any_spoken(listener)
-            || listener.door.get().is_some_and(|door| kernel::poll_now(door, libc::POLLIN) != 0)
-            || listener.lobby.is_occupied();
-    }
-    let ready = lobby::any_spoken(listener) || let_in(desc, listener);
-    if ready {
-        listener.told.store(1, Relaxed);
-    }
-    ready
-}
-
-/// Lets clients into the lobby until there is one that has spoken.
-fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
-    for _ in 0..CLIENTS_MAX {
-        let came = {
-            let _changing = changing::changing();
-            next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
-        };
-        let anchor = match came {
-            Ok(Some(anchor)) => anchor,
-            Err(Errno(libc::EINVAL)) => {
-                watched::give_up(desc, listener);
-                return false;
-            }
-            // Waiting would not help: `accept` tells.
-            Err(_) => return true,
-            Ok(None) => {
-                retreat::if_empty(desc, listener);
-                return false;
-            }
-        };
-        let waiting = match hello_io::look_closely(anchor) {
-            Waiting::Silence if lobby::await_hello(desc, listener, anchor) => hello_io::look_closely(anchor),
-            waiting => waiting,
-        };
-        match waiting {
-            Waiting::Silence if listener.is_shared() => send_away(anchor, Refusal::Gone),
-            Waiting::Gone => send_away(anchor, Refusal::Gone),
-            Waiting::Silence | Waiting::Message => {
-                let _changing = changing::changing();
-                let _guard = listener.lock.lock();
-                if waiting == Waiting::Silence {
-                    let _ = lobby::park(listener, anchor);
-                } else if lobby::park_spoken(listener, anchor) {
-                    return true;
-                }
-            }
-        }
-    }
-    false
 }

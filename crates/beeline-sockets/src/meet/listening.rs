@@ -6,7 +6,7 @@ use beeline_shm::{SideMemory, memfd, sys};
 use beeline_stats::Reason;
 
 use super::listener::{LISTENERS, Listener, find, held};
-use super::{accept, accept_lock, door, lane, lobby, lookup};
+use super::{accept_lock, door, lane, lobby, lookup, readable};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::linger::end_lingering;
 use crate::operations::{FURTHER_FDS, Operations};
@@ -20,7 +20,7 @@ static LISTENER: Operations = Operations {
     retire: lane::retire,
     before_watch: door::open_door,
     further_fds: listener_fds,
-    is_readable: accept::door_ready,
+    is_readable: readable::door_ready,
     ..Operations::NONE
 };
 
