@@ -23,6 +23,12 @@ pub struct Standing {
     anchor: AtomicI32,
     /// 1 when the lane's connection has begun over an anchor that was kept.
     again: AtomicU32,
+    /// The thread that has said the lane's last hello at a door.
+    said_by: AtomicU32,
+    /// 1 when the anchor does not block.
+    nonblocking: AtomicU32,
+    /// `SO_COOKIE` of the anchor.
+    cookie: AtomicU64,
     peer_pid: AtomicU32,
     peer_uid: AtomicU32,
     /// The user that this process was when the anchor was made.
@@ -100,14 +106,39 @@ impl Standing {
         self.again.load(Relaxed) == 1
     }
 
+    /// A client's thread says hello at the door.
+    pub fn says_hello(&self, thread: u32) {
+        self.said_by.store(thread, Relaxed);
+    }
+
+    /// Whether it did, and the connection has not begun again since.
+    #[must_use]
+    pub fn was_said_by(&self, thread: u32) -> bool {
+        !self.is_again() && self.said_by.load(Relaxed) == thread
+    }
+
+    /// `SO_COOKIE` of the anchor over which the connection began again.
+    #[must_use]
+    pub fn cookie(&self) -> Option<u64> {
+        self.is_again().then(|| self.cookie.load(Relaxed))
+    }
+
+    /// Whether the anchor that was kept does not block.
+    #[must_use]
+    pub fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Relaxed) == 1
+    }
+
     /// The anchor that is kept, hidden.
     #[must_use]
     pub fn anchor(&self) -> Option<i32> {
         self.anchor.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
-    /// Keeps the anchor, a hidden descriptor.
-    pub fn keep_anchor(&self, anchor: i32) {
+    /// Keeps the anchor, a hidden descriptor with this `SO_COOKIE`.
+    pub fn keep_anchor(&self, anchor: i32, cookie: u64, nonblocking: bool) {
+        self.cookie.store(cookie, Relaxed);
+        self.nonblocking.store(u32::from(nonblocking), Relaxed);
         self.anchor.store(anchor.saturating_add(1), Relaxed);
     }
 

@@ -19,7 +19,7 @@ use beeline_stats::tunables::{Wait, option};
 use beeline_stats::{Counter, Reason, Role};
 
 use super::admit::{take, take_again};
-use super::hello_io::{self, Refusal, Waiting};
+use super::hello_io::Refusal;
 use super::listener::Listener;
 use super::listening;
 use super::lobby::{self, send_away};
@@ -32,6 +32,9 @@ use crate::{Errno, changing, guards, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
 pub(super) const CLIENTS_MAX: usize = 64;
+
+/// Clients taken from the lobby in a row, at most, before the door's queue is looked at.
+const LOBBY_RUN: u32 = 8;
 
 /// `accept4(2)`; `accept` is the same with no flags. The connection's number, and its peer. `None` if the kernel is to be asked.
 pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errno>> {
@@ -327,18 +330,37 @@ fn came_over_tcp(desc: &'static Desc, listener: &'static Listener, accepted: i32
     accepted
 }
 
-/// Takes a client from the door, if there is one that has said hello.
+/// Takes a client from the lobby or the door, if there is one that has said hello. Who is in the lobby has come first, or would
+/// have waited no less in the door's queue; but clients that come again and again do not keep the door's waiting.
 fn from_door(
     desc: &'static Desc,
     listener: &'static Listener,
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<Option<i32>, Errno> {
-    if listener.lobby.may_speak()
-        && let Some(accepted) = from_lobby(desc, listener, flags, peer)?
-    {
+    let lobby_first = listener.from_lobby.load(Relaxed) < LOBBY_RUN;
+    let from_lobby = |peer: &mut SockAddr| match listener.lobby.may_speak() {
+        true => from_lobby(desc, listener, flags, peer),
+        false => Ok(None),
+    };
+    if lobby_first && let Some(accepted) = from_lobby(peer)? {
+        listener.from_lobby.fetch_add(1, Relaxed);
         return Ok(Some(accepted));
     }
+    listener.from_lobby.store(0, Relaxed);
+    match from_queue(desc, listener, flags, peer)? {
+        None if !lobby_first => from_lobby(peer),
+        accepted => Ok(accepted),
+    }
+}
+
+/// Takes a client from the door's queue, if there is one that has said hello.
+fn from_queue(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<Option<i32>, Errno> {
     for _ in 0..CLIENTS_MAX {
         let (anchor, taken, forks) = {
             let _changing = changing::changing();

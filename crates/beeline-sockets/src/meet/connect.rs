@@ -271,9 +271,7 @@ fn attempt(
         let trusted = greeting::enter_door(&anchor, &name, route.destination, target);
         match trusted {
             Ok(peer) => {
-                if held.is_none() {
-                    standing::offer(&offer, &route, &name, peer);
-                }
+                standing::offer(&offer, &route, &name, held.is_none().then_some(peer));
                 greeting::say_hello(&anchor, offer, held).map(|lane| (lane, peer))
             }
             Err(reason) => {

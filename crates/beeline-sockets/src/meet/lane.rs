@@ -53,7 +53,7 @@ pub fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, s
     let origin = &side.state.origin;
     let cookie = |fd| kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0);
     origin.magic.store(MAGIC, Relaxed);
-    origin.anchor_cookie.store(cookie(anchor), Relaxed);
+    origin.anchor_cookie.store(lane.stands.cookie().unwrap_or_else(|| cookie(anchor)), Relaxed);
     origin.lane_device.store(lane.id().device, Relaxed);
     origin.lane_inode.store(lane.id().inode, Relaxed);
     origin.holder_cookie.store(lane.holder().map_or(0, cookie), Relaxed);

@@ -332,8 +332,10 @@ pub(super) fn spoken(listener: &Listener, flags: i32) -> Result<Option<Spoken>, 
         }
         First::Again(end) => lobby.kept.take(end, lobby.set.get()),
     };
-    let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
-    let _ = kernel::fcntl(anchor, libc::F_SETFL, mode as usize);
+    let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+    if again.is_none_or(|lane| lane.stands.is_nonblocking() != nonblocking) {
+        let _ = kernel::fcntl(anchor, libc::F_SETFL, if nonblocking { libc::O_NONBLOCK as usize } else { 0 });
+    }
     Ok(Some(Spoken { anchor, again }))
 }
 

@@ -32,7 +32,8 @@
 //! 6. A client takes an idle lane of which both flags are there and its own end is closed ([`connect`]). The listener must be the one that
 //!    a new connection would reach now, the user, namespace and addresses those of before. It resets the lane, offers it,
 //!    and says the byte. From there on everything is as after a hello: offer, late fallback, order at the listener.
-//! 7. While a hello of this process lies at the listener's door a client does not use what stands: it would overtake it.
+//! 7. While a hello of its own lies at the listener's door a thread does not use what stands: it would overtake that. Connects of
+//!    several threads or processes have no order but what they tell each other, which takes longer.
 //! 8. The server takes what stands in its lobby when the byte is there ([`super::admit::take_again`]), after the same questions
 //!    about options, rules and users as with a hello.
 //!
@@ -57,7 +58,7 @@ use crate::anchor::Anchor;
 use crate::close::changing_of;
 use crate::desc::Desc;
 use crate::side::{SideState, state};
-use crate::{hidden, io, kernel, limits, process, stats, table};
+use crate::{hidden, io, kernel, limits, process, stats, table, thread};
 
 /// Whether ends are kept after a connection over a lane that has, or has not, had another before.
 fn are_wanted(had_another: bool) -> bool {
@@ -73,13 +74,14 @@ fn believes(uid: u32, euid: u32) -> bool {
     uid == euid || uid == 0
 }
 
-/// Before a hello: rule 1, of the client.
-pub(super) fn offer(offer: &Offer, route: &Route, name: &ConnName, peer: trust::Peer) {
+/// Before a hello: rule 1, of the client. `peer` is who opened the door, where the anchor has a plain name.
+pub(super) fn offer(offer: &Offer, route: &Route, name: &ConnName, peer: Option<trust::Peer>) {
+    offer.lane.stands.says_hello(thread::identity());
     if route.explicit || !are_wanted(offer.was_served()) {
         return;
     }
     let euid = trust::euid();
-    if believes(peer.uid, euid) {
+    if let Some(peer) = peer.filter(|peer| believes(peer.uid, euid)) {
         offer.lane.stands.know(name, peer, euid, route.namespace());
         offer.lane.memory().set_flags(End::Client, flags::STANDS);
     }
@@ -133,8 +135,8 @@ pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> 
     }
     let Some(anchor) = hidden::twin_to_keep(desc.fd.load(Relaxed)) else { return false };
     // The number may be another's by now: libc closes some of its own without a word.
-    let cookie = kernel::getsockopt::<u64>(anchor, libc::SOL_SOCKET, libc::SO_COOKIE);
-    if cookie != Ok(side.origin.anchor_cookie.load(Relaxed)) {
+    let known = side.origin.anchor_cookie.load(Relaxed);
+    if kernel::getsockopt::<u64>(anchor, libc::SOL_SOCKET, libc::SO_COOKIE) != Ok(known) {
         hidden::close_hidden(anchor);
         return false;
     }
@@ -142,7 +144,7 @@ pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> 
         // One that cannot be rung is gone, and that is found when the anchor is used.
         let _ = Writer::new(*lane, end, &side.tx, &side.rx).tell_reader(&Anchor(anchor));
     }
-    pooled.stands.keep_anchor(anchor);
+    pooled.stands.keep_anchor(anchor, known, side.nonblock.load(Relaxed) != 0);
     true
 }
 
