@@ -76,8 +76,7 @@ pub fn is_quiet(anchor: i32) -> bool {
 
 /// Takes what [`look_again`] has seen. Whether it was there.
 pub fn take_again(anchor: i32) -> bool {
-    let mut byte = [0u8; 1];
-    kernel::recv(anchor, &mut byte, libc::MSG_DONTWAIT) == Ok(1) && byte == [AGAIN]
+    AnchorBells(anchor).take_byte() == Some(AGAIN)
 }
 
 /// What a client's anchor holds.
@@ -308,5 +307,36 @@ mod tests {
             assert_eq!(receive(server.as_raw_fd()).err(), Some(Refusal::Poison(poison)));
         }
         let _ = memfd.into_raw_fd();
+    }
+
+    #[test]
+    fn a_hello_that_is_said_again_is_found_behind_the_bells_of_the_last_connection() {
+        use std::io::{Read, Write};
+        let (mut client, mut server) = UnixStream::pair().unwrap();
+        let (ours, theirs) = (client.as_raw_fd(), server.as_raw_fd());
+        assert_eq!(look_again(theirs), Waiting::Silence);
+        client.write_all(&[BELL, BELL]).unwrap();
+        assert_eq!(look_again(theirs), Waiting::Silence, "and they are taken");
+        assert_eq!(look(theirs), Waiting::Silence);
+        // The client's own are no news to it.
+        server.write_all(&[BELL]).unwrap();
+        client.write_all(&[BELL]).unwrap();
+        say_again(ours).unwrap();
+        client.write_all(&[BELL]).unwrap();
+        assert_eq!(
+            (look(ours), look_again(theirs), look_again(theirs)),
+            (Waiting::Silence, Waiting::Message, Waiting::Message)
+        );
+        assert!(take_again(theirs));
+        assert!(!take_again(theirs), "a bell");
+        client.write_all(b"B").unwrap();
+        assert_eq!(look_again(theirs), Waiting::Gone, "anything else");
+        assert!(!is_quiet(theirs));
+        server.write_all(b"x").unwrap();
+        assert!(say_again(ours).is_err());
+        let mut rest = Vec::new();
+        drop(server);
+        let _ = client.read_to_end(&mut rest);
+        assert!(say_again(ours).is_err());
     }
 }

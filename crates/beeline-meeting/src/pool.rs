@@ -218,6 +218,11 @@ impl PooledLane {
         }
     }
 
+    /// Whether none of its rings keeps more than short messages leave.
+    pub fn is_small(&self) -> bool {
+        self.large.load(Relaxed) == 0
+    }
+
     /// A connection over this lane begins. Whether it may spin: rule 6 of the module.
     pub fn may_spin(&self) -> bool {
         let in_vain = self.spun_in_vain.load(Relaxed);

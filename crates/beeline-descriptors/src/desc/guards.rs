@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use beeline_lane::{Armed, Bells, Fault, LaneMemory, Reader, Since, Writer, flags};
+use beeline_lane::{Armed, Bells, Fault, LaneMemory, Reader, Since, Writer};
 
 use super::{Desc, Pin};
 use crate::anchor::{Anchor, Hasty};
@@ -238,7 +238,7 @@ impl TxGuard {
             crate::kernel::sleep_ms();
             return Ok(Armed::Ready);
         }
-        armed.map(|armed| if hears_of_end(self.desc, self.side) { Armed::Ready } else { armed })
+        armed.map(|armed| if ending::hears_of_end(self.desc, self.side) { Armed::Ready } else { armed })
     }
 
     /// Whether other processes may wait for this one.
@@ -274,18 +274,6 @@ impl RxGuard {
     #[inline]
     pub fn arm(&self, since: Since, bells: &impl Bells) -> Result<Armed, Fault> {
         let armed = self.reader().arm(since, bells)?;
-        Ok(if hears_of_end(self.desc, self.side) { Armed::Ready } else { armed })
+        Ok(if ending::hears_of_end(self.desc, self.side) { Armed::Ready } else { armed })
     }
-}
-
-/// Whether the peer has closed its end and that is news. A peer that keeps its anchor sets the flag, fences, and rings who has
-/// armed; who has armed and fenced looks here. The kernel tells nothing then.
-#[inline]
-fn hears_of_end(desc: &Desc, side: &SideState) -> bool {
-    let closed = desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0;
-    let is_news = closed && !side.is(state::PEER_CLOSED | state::RESET);
-    if is_news {
-        ending::observe(desc, side);
-    }
-    is_news
 }

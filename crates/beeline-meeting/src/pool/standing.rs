@@ -25,8 +25,6 @@ pub struct Standing {
     again: AtomicU32,
     /// The thread that has said the lane's last hello at a door.
     said_by: AtomicU32,
-    /// 1 when the anchor does not block.
-    nonblocking: AtomicU32,
     /// `SO_COOKIE` of the anchor.
     cookie: AtomicU64,
     peer_pid: AtomicU32,
@@ -123,12 +121,6 @@ impl Standing {
         self.is_again().then(|| self.cookie.load(Relaxed))
     }
 
-    /// Whether the anchor that was kept does not block.
-    #[must_use]
-    pub fn is_nonblocking(&self) -> bool {
-        self.nonblocking.load(Relaxed) == 1
-    }
-
     /// The anchor that is kept, hidden.
     #[must_use]
     pub fn anchor(&self) -> Option<i32> {
@@ -136,9 +128,8 @@ impl Standing {
     }
 
     /// Keeps the anchor, a hidden descriptor with this `SO_COOKIE`.
-    pub fn keep_anchor(&self, anchor: i32, cookie: u64, nonblocking: bool) {
+    pub fn keep_anchor(&self, anchor: i32, cookie: u64) {
         self.cookie.store(cookie, Relaxed);
-        self.nonblocking.store(u32::from(nonblocking), Relaxed);
         self.anchor.store(anchor.saturating_add(1), Relaxed);
     }
 
@@ -173,5 +164,5 @@ pub fn standing(server: SocketAddr, mut wanted: impl FnMut(&Standing) -> bool) -
             && lane.memory().flags(End::Server) & READY == READY
             && wanted(&lane.stands)
     })?;
-    Some(Offer { lane, memfd: lane.memfd()?, aside: false })
+    Some(Offer { lane, memfd: lane.memfd()?, aside: false, is_intact: true })
 }

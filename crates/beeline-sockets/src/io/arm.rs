@@ -7,19 +7,22 @@ use super::low_water::low_water;
 use super::readiness::{ALWAYS, poll_mask};
 use crate::anchor::Anchor;
 use crate::desc::Desc;
+use crate::ending::hears_of_end;
 use crate::guards;
 use crate::side::stands_no_more;
 
 /// Before a sleep for `events` on an anchor: one that asks for no bytes is not rung, and hears of the peer's close by the kernel
-/// alone.
-pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) {
-    let is_rung = events & (POLLIN | POLLRDNORM | POLLPRI) != 0;
-    if !is_rung
-        && desc.lane().flags(desc.end()) & flags::STANDS != 0
+/// alone. Whether the peer has closed its end already, and that is news.
+pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
+    if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
+        return false;
+    }
+    if desc.lane().flags(desc.end()) & flags::STANDS != 0
         && let Some(guard) = guards::tx_of(fd, desc)
     {
         stands_no_more(&guard.lane, desc.end());
     }
+    hears_of_end(desc, desc.side())
 }
 
 /// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in.
@@ -28,7 +31,9 @@ pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) {
 /// A fault of the peer, for the caller to handle when it holds no lock.
 pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Result<Armed, Fault> {
     let side = desc.side();
-    await_end(fd, desc, events);
+    if await_end(fd, desc, events) {
+        return Ok(Armed::Ready);
+    }
     if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
         // Below the low-water mark there is data that is no news, and to somebody who asks for urgent bytes any is.
         let by_level = events & (POLLIN | POLLRDNORM) != 0 && low_water(desc, side) <= 1;

@@ -133,9 +133,9 @@ pub(super) fn take_again(
     }
     standing::welcome(listener, lane, &name, Some(who));
     lane.stands.begin_again();
-    stats::count(Counter::LanesReused, 1);
     match establish(desc, anchor, flags, &name, (lane, 0), Some(who.pid)) {
         Ok(family) => {
+            stats::count(Counter::LanesReused, 1);
             *peer = SockAddr::internet(name.client.address(), family);
             Ok(())
         }

@@ -59,7 +59,7 @@ pub(super) fn install(
     peer_pid: Option<u32>,
 ) -> Result<(), Reason> {
     // A new one does not block; of one that was kept the last connection has decided.
-    if nonblocking != (!lane.stands.is_again() || lane.stands.is_nonblocking()) {
+    if !nonblocking || lane.stands.is_again() {
         let _ = kernel::fcntl(anchor, libc::F_SETFL, if nonblocking { libc::O_NONBLOCK as usize } else { 0 });
     }
     let owned = desc.draft.owned.load(Relaxed);

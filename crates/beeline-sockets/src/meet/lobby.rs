@@ -332,10 +332,8 @@ pub(super) fn spoken(listener: &Listener, flags: i32) -> Result<Option<Spoken>, 
         }
         First::Again(end) => lobby.kept.take(end, lobby.set.get()),
     };
-    let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
-    if again.is_none_or(|lane| lane.stands.is_nonblocking() != nonblocking) {
-        let _ = kernel::fcntl(anchor, libc::F_SETFL, if nonblocking { libc::O_NONBLOCK as usize } else { 0 });
-    }
+    let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
+    let _ = kernel::fcntl(anchor, libc::F_SETFL, mode as usize);
     Ok(Some(Spoken { anchor, again }))
 }
 
@@ -373,9 +371,11 @@ fn first_spoken(lobby: &Lobby) -> Option<First<'_>> {
     if !lobby.may_speak() {
         return None;
     }
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; PENDING_MAX];
+    // Whoever has spoken is not hidden behind others who are gone.
+    const ALL: usize = PENDING_MAX + kept::ENDS_MAX;
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; ALL];
     // SAFETY: live events of the number given.
-    let count = unsafe { kernel::epoll_now(set, events.as_mut_ptr(), PENDING_MAX as i32) }.unwrap_or(0);
+    let count = unsafe { kernel::epoll_now(set, events.as_mut_ptr(), ALL as i32) }.unwrap_or(0);
     for event in events.iter().take(count) {
         let hidden = event.u64 as i32;
         if let Some(end) = lobby.kept.of(hidden) {

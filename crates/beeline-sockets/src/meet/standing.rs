@@ -54,7 +54,7 @@ use super::listener::Listener;
 use super::pool::{self, Offer, PooledLane};
 use super::route::Route;
 use super::{client, hello_io, lobby, lookup, offers, trust};
-use crate::anchor::Anchor;
+use crate::anchor::{Anchor, Hasty};
 use crate::close::changing_of;
 use crate::desc::Desc;
 use crate::side::{SideState, state};
@@ -89,6 +89,7 @@ pub(super) fn offer(offer: &Offer, route: &Route, name: &ConnName, peer: Option<
 
 /// Before a hello is taken: rule 1, of the server. `peer` is who brought the lane with a plain name.
 pub(super) fn welcome(listener: &'static Listener, lane: &PooledLane, name: &ConnName, peer: Option<trust::Peer>) {
+    lane.stands.set_home(core::ptr::null_mut());
     let offers = lane.memory().flags(End::Client) & flags::STANDS != 0;
     if !offers || listener.is_shared() || lane.holder().is_some() || !are_wanted(true) {
         return;
@@ -112,7 +113,7 @@ pub(super) fn may_stand(desc: &Desc, lane: &LaneMemory, side: &SideState) -> boo
     let taken = desc.end() == End::Server || theirs & flags::TAKEN != 0;
     ours & flags::STANDS != 0
         && theirs & flags::STANDS != 0
-        && (ours | theirs) & (flags::URGENT | flags::RESET) == 0
+        && (ours | theirs) & (flags::URGENT | flags::SIGNALLED | flags::RESET) == 0
         && taken
         && !desc.shared.load(Relaxed)
         && desc.keepers.pins() == 0
@@ -133,25 +134,31 @@ pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> 
     if theirs & flags::STANDS == 0 || lane.write_wake(peer).load(Relaxed) & 1 != 0 || io::unread_hint(desc, side) != 0 {
         return false;
     }
-    let Some(anchor) = hidden::twin_to_keep(desc.fd.load(Relaxed)) else { return false };
-    // The number may be another's by now: libc closes some of its own without a word.
+    // The number may be another file's by now: libc closes some of its own without a word. Such a file must not even be closed.
     let known = side.origin.anchor_cookie.load(Relaxed);
-    if kernel::getsockopt::<u64>(anchor, libc::SOL_SOCKET, libc::SO_COOKIE) != Ok(known) {
+    let is_ours = |fd| kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE) == Ok(known);
+    let fd = desc.fd.load(Relaxed);
+    if !is_ours(fd) {
+        return false;
+    }
+    let Some(anchor) = hidden::twin_to_keep(fd) else { return false };
+    let bells = Hasty::new(Anchor(anchor));
+    // A peer that cannot be rung is told by the kernel.
+    let is_told =
+        theirs & flags::CLOSED != 0 || Writer::new(*lane, end, &side.tx, &side.rx).tell_reader(&bells).is_ok();
+    if !is_ours(anchor) || !is_told {
         hidden::close_hidden(anchor);
         return false;
     }
-    if theirs & flags::CLOSED == 0 {
-        // One that cannot be rung is gone, and that is found when the anchor is used.
-        let _ = Writer::new(*lane, end, &side.tx, &side.rx).tell_reader(&Anchor(anchor));
-    }
-    pooled.stands.keep_anchor(anchor, known, side.nonblock.load(Relaxed) != 0);
+    pooled.stands.keep_anchor(anchor, known);
     true
 }
 
 /// The server's end of a lane is closed, nobody here uses it any more, and its anchor is kept: it waits for its client at the
 /// listener, if that is still the same. Rule 5.
 pub(super) fn park(lane: &'static PooledLane) -> bool {
-    if lane.stands.anchor().is_none() || !lane.is_ours_alone() {
+    let is_wanted = lane.is_small() && crate::live(option::pool_lanes_max) != 0;
+    if lane.stands.anchor().is_none() || !lane.is_ours_alone() || !is_wanted {
         return false;
     }
     // SAFETY: null, or an object of a slab, which is never unmapped: `welcome` alone has stored it.
@@ -178,7 +185,10 @@ pub(super) fn connect(
     if route.explicit || !pool::any_stands() {
         return None;
     }
-    let offer = pool::standing(route.destination, |stands| route.is_that_of(stands))?;
+    let Connecting { fd, desc, .. } = ours;
+    // Before anything is in nobody's hands: no fork comes between.
+    let _changing = changing_of(fd, desc);
+    let mut offer = pool::standing(route.destination, |stands| route.is_that_of(stands))?;
     if !is_valid(&offer, route) {
         close(offer);
         return None;
@@ -188,8 +198,6 @@ pub(super) fn connect(
         offer.withdraw();
         return None;
     }
-    let Connecting { fd, desc, .. } = ours;
-    let _changing = changing_of(fd, desc);
     let hindered = hindrance(ours, note_ticket);
     if let Some(reason) = hindered {
         offer.withdraw();
@@ -204,7 +212,7 @@ pub(super) fn connect(
     };
     let lane = offer.lane;
     let (name, peer) = (lane.stands.name(), lane.stands.peer());
-    lane.memory().reset();
+    offer.begin_again();
     client::fill(side.state, desc, &name, nonblocking, lane.memory());
     lane.memory().set_flags(End::Client, flags::STANDS);
     let Some(anchor) = lane.stands.anchor().filter(|anchor| hello_io::say_again(*anchor).is_ok()) else {
@@ -256,7 +264,8 @@ fn hindrance(ours: Connecting, note_ticket: impl FnOnce() -> bool) -> Option<Rea
 }
 
 /// The anchor is of no use any more; the lane may be.
-fn close(offer: Offer) {
+fn close(mut offer: Offer) {
     offer.lane.stands.close_anchor();
+    offer.begin_again();
     offer.withdraw();
 }

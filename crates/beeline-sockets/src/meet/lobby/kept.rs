@@ -12,7 +12,7 @@ use crate::meet::hello_io::{self, Waiting};
 use crate::meet::pool::{self, PooledLane};
 
 /// Ends that a listener keeps.
-const ENDS_MAX: usize = 32;
+pub(super) const ENDS_MAX: usize = 32;
 
 /// A place for one. Its lane's memory is the client's, which may be about to use it.
 #[derive(Default)]
