@@ -17,6 +17,8 @@ step "release build" cargo build --release "${workspace[@]}"
 step "unit and integration tests" cargo test --release "${workspace[@]}"
 step "models of the lane (loom)" ci/loom.sh
 step "socket semantics: the kernel is the oracle" target/release/semantics --library target/release/libbeeline.so
+step "the same between ends that have met before" env BEELINE_TEST_AGAIN=1 BEELINE_TEST_OPTIONS=standing=on \
+    target/release/semantics --library target/release/libbeeline.so
 step "random sequences: the kernel is the oracle" target/release/semantics random --seed 1 --ops-total 500000 \
     --library target/release/libbeeline.so
 step "a fault for each of some connections" target/release/semantics faults --seed 1 --connections 2000 \

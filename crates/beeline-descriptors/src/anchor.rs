@@ -58,18 +58,20 @@ impl Anchor {
 }
 
 /// An anchor for those who hold what others wait for: a bell that the kernel has no memory for is not tried again, and noted.
-pub(crate) struct Hasty {
+pub struct Hasty {
     anchor: Anchor,
     short: Cell<bool>,
 }
 
 impl Hasty {
-    pub(crate) fn new(anchor: Anchor) -> Self {
+    #[must_use]
+    pub fn new(anchor: Anchor) -> Self {
         Self { anchor, short: Cell::new(false) }
     }
 
     /// Whether a bell could not be rung for want of memory.
-    pub(crate) fn was_short(&self) -> bool {
+    #[must_use]
+    pub fn was_short(&self) -> bool {
         self.short.get()
     }
 }

@@ -55,6 +55,18 @@ fn adopt(side: &SideState, theirs: u32) {
     }
 }
 
+/// Whether the peer has closed its end and that is news. A peer that keeps its anchor sets the flag, fences, and rings who has
+/// armed; who has armed and fenced looks here. The kernel tells nothing then.
+#[inline]
+pub fn hears_of_end(desc: &Desc, side: &SideState) -> bool {
+    let closed = desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0;
+    let is_news = closed && !side.is(state::PEER_CLOSED | state::RESET);
+    if is_news {
+        observe(desc, side);
+    }
+    is_news
+}
+
 /// Notes what a kernel look at an anchor said.
 ///
 /// # Errors

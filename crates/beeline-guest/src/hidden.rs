@@ -107,6 +107,15 @@ pub fn hidden_twin(fd: i32) -> Option<i32> {
     Some(hidden)
 }
 
+/// A hidden duplicate of `fd` that is good to have, but not needed; none when there is little room.
+pub fn twin_to_keep(fd: i32) -> Option<i32> {
+    let limit = descriptor_limit();
+    let twin =
+        if may_keep_below(limit) { fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok()? } else { return None };
+    hidden_add(twin as i32);
+    Some(twin as i32)
+}
+
 /// Gives a hidden descriptor another number, among the last below `limit`. None, and it is closed, if there is no room, or
 /// so little that the program would get other numbers than without us.
 pub fn move_below(fd: i32, limit: usize) -> Option<i32> {

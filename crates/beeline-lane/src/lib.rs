@@ -54,7 +54,10 @@
 //!    which is few compared with what a socket holds that is not plugged. So a bell never finds the socket full, which would lose it:
 //!    the word would be cleared, and the bells that filled the socket counted before and taken out.
 //!
-//! 6. A bell may lie in the socket of a reader that looks at the ring itself and never arms. It may take all
+//! 6. An end that is closed says so by a flag, fences, and rings a peer that it finds armed; its anchor may stay open. Who arms
+//!    looks at the flag behind the fence, and leaves the last bell to the others that sleep. Who rings such an end looks at the flag
+//!    then, and leaves the word armed.
+//! 7. A bell may lie in the socket of a reader that looks at the ring itself and never arms. It may take all
 //!    bells out ([`Reader::drain_bells`]) if it knows that nobody sleeps on the anchor and that whoever wants to will arm
 //!    first, under the rx lock.
 //!

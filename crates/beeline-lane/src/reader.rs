@@ -266,10 +266,12 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         self.storage.full_fence();
         let (news, unread) = self.news(since)?;
         if queued != 0 {
+            // The bell of a peer that has closed its end is the last: other sleepers have not seen it, perhaps.
+            let closed = self.storage.is_closed(self.end.peer());
             let keep = match self.writer_must_wait(unread) {
                 // Taking the plug away would only make the writer plug again.
                 true => PLUG_BELLS,
-                false => u32::from(news || unread != 0),
+                false => u32::from(news || unread != 0 || closed),
             };
             // With news, too: a reader that finds some each time it arms would fill the queue, and a bell that
             // finds it full is lost.

@@ -16,6 +16,8 @@ pub enum Wake {
 pub trait Storage {
     /// Bytes in each ring; a power of two.
     fn ring_bytes(&self) -> u32;
+    /// Whether `end` has said that it is closed. Its anchor may stay open, and then nothing else tells.
+    fn is_closed(&self, end: End) -> bool;
     /// The cursor of `end`: tail in the upper half, base in the lower.
     fn cursor(&self, end: End) -> u64;
     /// Publishes the cursor of `end`.
@@ -111,6 +113,10 @@ pub trait Bells {
 }
 
 impl Storage for LaneMemory {
+    #[inline]
+    fn is_closed(&self, end: End) -> bool {
+        LaneMemory::flags(self, end) & crate::flags::CLOSED != 0
+    }
     #[inline]
     fn ring_bytes(&self) -> u32 {
         LaneMemory::ring_bytes(self)

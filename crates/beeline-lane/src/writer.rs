@@ -313,6 +313,10 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     #[inline(never)]
     fn ring_reader(self, wake: u32, bells: &impl Bells) -> Result<(), Fault> {
         bells.ring()?;
+        if self.storage.is_closed(self.end.peer()) {
+            // It stays armed, so that no write goes the short way any more.
+            return Err(Fault::Gone);
+        }
         self.storage.clear_wake(self.end.peer(), Wake::Read, wake);
         self.state.bells.store(self.state.bells.load(Relaxed).wrapping_add(1), Relaxed);
         Ok(())

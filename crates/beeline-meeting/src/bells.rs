@@ -86,6 +86,24 @@ impl AnchorBells {
         Ok(())
     }
 
+    /// Takes out what bells there are, of as many as a connection leaves.
+    ///
+    /// # Errors
+    /// Those of [`AnchorBells::drain`].
+    pub fn clear(self) -> Result<(), BellFault> {
+        let mut bytes = [0u8; 64];
+        let got = receive(self.0, &mut bytes)?;
+        let strange = bytes.iter().take(got).any(|byte| *byte != BELL);
+        if strange { Err(BellFault::BadBell) } else { Ok(()) }
+    }
+
+    /// Takes one byte out, whatever it is, and nothing that came with it.
+    #[must_use]
+    pub fn take_byte(self) -> Option<u8> {
+        let mut byte = [0u8; 1];
+        (receive(self.0, &mut byte) == Ok(1)).then_some(byte[0])
+    }
+
     /// Takes the room for bells away, so that the kernel tells when the peer has taken some out.
     pub fn plug(self) {
         // Without a size that fits this kernel there are no lanes.

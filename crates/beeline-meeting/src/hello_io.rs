@@ -10,8 +10,9 @@ use beeline_shm::memfd::{self, FileId, MemfdFault};
 use beeline_shm::{MapError, sys};
 use beeline_stats::{Poison, Reason};
 use beeline_wire::Hello;
-use beeline_wire::hello::HELLO_BYTES;
+use beeline_wire::hello::{AGAIN, BELL, HELLO_BYTES};
 
+use crate::bells::AnchorBells;
 use crate::control::{self, Control, RIGHTS_MAX, control_bytes, message, message_with};
 use crate::disarm::{disarm, disarm_rights};
 use crate::{Errno, kernel, limits};
@@ -32,6 +33,50 @@ pub(super) fn send(anchor: i32, hello: &Hello, memfd: i32) -> Result<(), Errno> 
         Ok(_) => Err(Errno(libc::EPROTO)),
         Err(errno) => Err(errno),
     }
+}
+
+/// Says hello again, over an anchor that both ends have kept.
+///
+/// # Errors
+/// Why the server will not hear it.
+pub fn say_again(anchor: i32) -> Result<(), Errno> {
+    // What the last connection has left. A bell too many wakes somebody for nothing, and enough of them fill the socket.
+    if !is_quiet(anchor) {
+        return Err(Errno(libc::EPIPE));
+    }
+    kernel::send(anchor, &[AGAIN], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_| ())
+}
+
+/// Bells that a connection may leave in an anchor are fewer.
+const BELLS_LEFT_MAX: u32 = 64;
+
+/// Looks whether a client says hello again over an anchor that was kept, taking bells of the last connection only.
+pub fn look_again(anchor: i32) -> Waiting {
+    let mut bytes = [0u8; BELLS_LEFT_MAX as usize];
+    match kernel::recv(anchor, &mut bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(0) => Waiting::Gone,
+        Ok(length) => {
+            let seen = bytes.get(..length).unwrap_or_default();
+            let bells = seen.iter().take_while(|byte| **byte == BELL).count();
+            match seen.get(bells) {
+                Some(&AGAIN) if AnchorBells(anchor).drain(bells as u32).is_ok() => Waiting::Message,
+                None if AnchorBells(anchor).drain(bells as u32).is_ok() => Waiting::Silence,
+                _ => Waiting::Gone,
+            }
+        }
+        Err(Errno(libc::EAGAIN | libc::EINTR)) => Waiting::Silence,
+        Err(_) => Waiting::Gone,
+    }
+}
+
+/// Takes the bells of a connection that has ended out of its anchor. False if something else lies there.
+pub fn is_quiet(anchor: i32) -> bool {
+    AnchorBells(anchor).clear().is_ok()
+}
+
+/// Takes what [`look_again`] has seen. Whether it was there.
+pub fn take_again(anchor: i32) -> bool {
+    AnchorBells(anchor).take_byte() == Some(AGAIN)
 }
 
 /// What a client's anchor holds.
@@ -262,5 +307,36 @@ mod tests {
             assert_eq!(receive(server.as_raw_fd()).err(), Some(Refusal::Poison(poison)));
         }
         let _ = memfd.into_raw_fd();
+    }
+
+    #[test]
+    fn a_hello_that_is_said_again_is_found_behind_the_bells_of_the_last_connection() {
+        use std::io::{Read, Write};
+        let (mut client, mut server) = UnixStream::pair().unwrap();
+        let (ours, theirs) = (client.as_raw_fd(), server.as_raw_fd());
+        assert_eq!(look_again(theirs), Waiting::Silence);
+        client.write_all(&[BELL, BELL]).unwrap();
+        assert_eq!(look_again(theirs), Waiting::Silence, "and they are taken");
+        assert_eq!(look(theirs), Waiting::Silence);
+        // The client's own are no news to it.
+        server.write_all(&[BELL]).unwrap();
+        client.write_all(&[BELL]).unwrap();
+        say_again(ours).unwrap();
+        client.write_all(&[BELL]).unwrap();
+        assert_eq!(
+            (look(ours), look_again(theirs), look_again(theirs)),
+            (Waiting::Silence, Waiting::Message, Waiting::Message)
+        );
+        assert!(take_again(theirs));
+        assert!(!take_again(theirs), "a bell");
+        client.write_all(b"B").unwrap();
+        assert_eq!(look_again(theirs), Waiting::Gone, "anything else");
+        assert!(!is_quiet(theirs));
+        server.write_all(b"x").unwrap();
+        assert!(say_again(ours).is_err());
+        let mut rest = Vec::new();
+        drop(server);
+        let _ = client.read_to_end(&mut rest);
+        assert!(say_again(ours).is_err());
     }
 }

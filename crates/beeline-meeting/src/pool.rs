@@ -22,6 +22,8 @@
 //! 4. The memfd travels with every hello. The server recognises a lane that it still has mapped by the
 //!    memfd's identity and maps any other, so that neither end depends on what the other has kept.
 //!
+//! A lane may wait for its next connection with both ends' anchors and names: [`standing`].
+//!
 //! # What a lane remembers
 //!
 //! 5. A connection that says a word each way is over before it has learned whether it pays to spin for its peer. Twenty
@@ -44,6 +46,7 @@
 
 mod offer;
 mod sides;
+mod standing;
 
 use core::sync::atomic::{
     AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
@@ -62,6 +65,7 @@ use crate::{hidden, limits, stats};
 
 pub use offer::{Offer, client_lane};
 pub use sides::{Side, side};
+pub use standing::{Standing, any_stands, standing};
 
 /// A lane that this process has mapped: in use by a connection, or idle.
 #[repr(C)]
@@ -82,8 +86,10 @@ pub struct PooledLane {
     memfd: AtomicI32,
     /// Client: the TCP socket that holds the port of an explicit bind, plus one; 0 for none.
     holder: AtomicI32,
-    /// Client: cookie of the listener.
+    /// Cookie of the listener.
     pub cookie: AtomicU64,
+    /// What is known of the ends where they are kept, and the anchor: see [`standing`].
+    pub stands: Standing,
     /// Connections over this lane that have ended one after the other since one of them spun with success.
     spun_in_vain: AtomicU32,
     /// Identity of the memory file.
@@ -212,6 +218,11 @@ impl PooledLane {
         }
     }
 
+    /// Whether none of its rings keeps more than short messages leave.
+    pub fn is_small(&self) -> bool {
+        self.large.load(Relaxed) == 0
+    }
+
     /// A connection over this lane begins. Whether it may spin: rule 6 of the module.
     pub fn may_spin(&self) -> bool {
         let in_vain = self.spun_in_vain.load(Relaxed);
@@ -257,6 +268,7 @@ impl PooledLane {
         self.holder.store(0, Relaxed);
         self.cookie.store(0, Relaxed);
         self.spun_in_vain.store(0, Relaxed);
+        self.stands.clear();
         self.device.store(id.device, Relaxed);
         self.inode.store(id.inode, Relaxed);
         self.next.store(core::ptr::null_mut(), Relaxed);
@@ -272,6 +284,7 @@ impl PooledLane {
 
     /// Unmaps the lane and gives the record back.
     fn discard(&'static self) {
+        self.stands.close_anchor();
         self.close_memfd();
         limits::lane_ends(self.ring_bytes.load(Relaxed));
         // SAFETY: the lane is in no list and no connection uses it.
@@ -331,6 +344,8 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
         }
         End::Server => {
             let _guard = LOCK.lock();
+            lane.stands.close_anchor();
+            lane.stands.clear();
             if SERVER.count.load(Relaxed) >= MEMFDS_IDLE_MAX {
                 // It comes again with the next hello.
                 lane.close_memfd();
@@ -339,10 +354,25 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
             if surplus.is_none_or(|other| !core::ptr::eq(other, lane)) {
                 // Only now: a client that sees it may offer the lane at once.
                 let memory = lane.memory();
-                memory.set_flags(End::Server, memory.flags(End::Server) | flags::RELEASED);
+                memory.set_flags(End::Server, memory.flags(End::Server) & !flags::STANDS | flags::RELEASED);
             }
             surplus
         }
+    };
+    if let Some(lane) = surplus {
+        lane.discard();
+    }
+}
+
+/// A server gives up the anchor that it has kept of an idle lane. The lane's memory is not touched: it has been released to the
+/// client, which may have offered it at the door meanwhile.
+pub fn stand_no_more(lane: &'static PooledLane) {
+    lane.stands.close_anchor();
+    lane.stands.clear();
+    let keep = lane.is_ours_alone();
+    let surplus = {
+        let _guard = LOCK.lock();
+        keep_idle(&SERVER, lane, keep)
     };
     if let Some(lane) = surplus {
         lane.discard();

@@ -20,7 +20,8 @@ use beeline_stats::Reason;
 use beeline_stats::tunables::option;
 use beeline_wire::{ConnName, Endpoint, Held};
 
-use super::{agent, claims, lookup, pool, ports};
+use super::pool::{self, Standing};
+use super::{agent, claims, lookup, ports};
 use crate::Errno;
 use crate::kernel::{self, SockAddr};
 
@@ -106,6 +107,19 @@ impl Route {
         }
         let explicit = chosen_ip.is_some() || bound_port.is_some();
         Ok(Route { destination, source, bound_port, explicit, way, namespace: kernel::namespace(fd) })
+    }
+
+    /// Whether a connection that an end was kept of came from the same address in the same network namespace.
+    #[must_use]
+    pub fn is_that_of(&self, stands: &Standing) -> bool {
+        let client = stands.name().client.address();
+        self.client(client.port()) == client && stands.namespace() == self.namespace
+    }
+
+    /// The network namespace of the socket.
+    #[must_use]
+    pub fn namespace(&self) -> Option<u64> {
+        self.namespace
     }
 
     /// A new anchor, if the thread is in the socket's namespace.

@@ -439,6 +439,16 @@ pub fn look_here(lane: &LaneMemory, end: End) {
     lane.full_fence();
 }
 
+/// The end keeps no anchor, and from now on the kernel is to tell it of the peer's close. For one who holds the lock for
+/// sending; a look at the peer's flags comes after.
+pub fn stands_no_more(lane: &LaneMemory, end: End) {
+    let ours = lane.flags(end);
+    if ours & flags::STANDS != 0 {
+        lane.set_flags(end, ours & !flags::STANDS);
+        lane.full_fence();
+    }
+}
+
 /// Tells the peer what it means if this end vanishes, for one who holds both locks.
 pub fn mark_linger(lane: &LaneMemory, end: End, side: &SideState) {
     let ours = lane.flags(end);

@@ -59,7 +59,7 @@ fn overflow_uid() -> u32 {
 }
 
 /// Whether a door opened by `door` may serve a listener that belongs to `listener`.
-pub(super) fn may_serve(door: u32, listener: u32) -> bool {
+pub fn may_serve(door: u32, listener: u32) -> bool {
     listener != overflow_uid() && (door == listener || listener == 0 && crate::config().trust_root_listeners)
 }
 

@@ -41,7 +41,7 @@ pub(crate) use crate::calibrate::small_send_buffer;
 pub use crate::ending::poison;
 pub(crate) use crate::ending::{DEAF, Next, hear, observe, tell_linger, tells_of_end};
 pub(crate) use crate::side::{look_here, reset};
-pub(crate) use arm::arm_lane;
+pub(crate) use arm::{arm_lane, await_end};
 pub(crate) use faults::{fault, kernel_said, pace};
 pub use flagged::{preadv2, pwritev2};
 pub(crate) use low_water::{count_arrivals, set_low_water};

@@ -20,8 +20,8 @@ mod value;
 pub use error::{OptionError, ParseError, RuleError};
 pub use reach::Reach;
 pub use table::{
-    CONNECTION_OPTIONS, ForeignUid, KEYS, KINDS, Key, OPTIONS_COUNT, OptionSpec, Policy, REACHES, Tunables, Wait,
-    connection_option, option, said,
+    CONNECTION_OPTIONS, ForeignUid, KEYS, KINDS, Key, OPTIONS_COUNT, OptionSpec, Policy, REACHES, Standing, Tunables,
+    Wait, connection_option, option, said,
 };
 pub use value::{Kind, OptionType, Threshold, Value};
 

@@ -21,6 +21,8 @@ pub fn find_library() -> Option<PathBuf> {
 const OPTIONS_VARIABLE: &str = "BEELINE_OPTIONS";
 /// Lanes are what is tested, wherever there can be one: not what this machine measures to be faster just now.
 const LANES_ONLY: &str = "short_lived_lanes=on";
+/// More options for every program of a run of tests, for runs under other circumstances.
+const MORE_VARIABLE: &str = "BEELINE_TEST_OPTIONS";
 
 /// Runs `command` with `library` in front of libc, or on plain TCP when there is none. Every connection that can have a
 /// lane gets one.
@@ -34,6 +36,7 @@ pub fn apply(command: &mut Command, library: Option<&Path>) {
 
 /// Sets more options of the library for `command`, in place of those that were set so before.
 pub fn options(command: &mut Command, more: &str) {
-    let comma = if more.is_empty() { "" } else { "," };
-    command.env(OPTIONS_VARIABLE, format!("{LANES_ONLY}{comma}{more}"));
+    let run = std::env::var(MORE_VARIABLE).unwrap_or_default();
+    let all = [LANES_ONLY, &run, more].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+    command.env(OPTIONS_VARIABLE, all.join(","));
 }

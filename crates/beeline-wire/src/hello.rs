@@ -49,6 +49,10 @@ pub const FLAG_HELD: u16 = 2;
 /// The one byte of a doorbell. It says "look again" and nothing else.
 pub const BELL: u8 = 0xBE;
 
+/// The one byte by which a client says hello again, over an anchor that both ends have kept: the lane, and whose it is, are
+/// known.
+pub const AGAIN: u8 = 0xA6;
+
 /// The smallest ring.
 pub const RING_BYTES_MIN: u32 = 64 << 10;
 

@@ -6,6 +6,9 @@ use beeline_testkit::sys::{self, RawAddress};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+/// Set for a run in which both ends of a pair have met before.
+const AGAIN_VARIABLE: &str = "BEELINE_TEST_AGAIN";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// 127.0.0.1 on both ends.
@@ -136,6 +139,9 @@ impl Variant {
 
     #[must_use]
     pub fn blocking_pair_on(self, listener: Fd, client_name: &'static str, server_name: &'static str) -> (Fd, Fd) {
+        if std::env::var_os(AGAIN_VARIABLE).is_some() {
+            self.meet_before(listener);
+        }
         let client = self.named_client(client_name);
         let ret = sys::connect(client.raw, &self.address_of(listener));
         assert!(ret.is_ok(), "connect: {ret}");
@@ -143,6 +149,24 @@ impl Variant {
         assert!(ret.is_ok(), "accept: {ret}");
         trace::write_note(format_args!("pair"));
         (client, Fd::new(ret.value as i32, server_name))
+    }
+
+    /// Makes a connection and closes it in good order, so that the next one is between ends that have met.
+    fn meet_before(self, listener: Fd) {
+        let client = self.client();
+        assert!(sys::connect(client.raw, &self.address_of(listener)).is_ok());
+        let ret = sys::accept(listener.raw);
+        assert!(ret.is_ok(), "accept: {ret}");
+        let server = ret.value as i32;
+        for (from, to) in [(client.raw, server), (server, client.raw)] {
+            let sent = sys::send(from, b"x", 0);
+            let received = sys::recv(to, &mut [0; 1], 0);
+            assert!(sent.is_ok() && received.is_ok(), "{sent} {received}");
+        }
+        sys::close(client.raw);
+        let end = sys::recv(server, &mut [0; 1], 0);
+        assert!(end.is_ok() && end.value == 0, "{end}");
+        sys::close(server);
     }
 
     /// The flag that selects this variant's trigger in an epoll set.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use beeline_lane::{Armed, Fault, LaneMemory, Reader, Writer};
+use beeline_lane::{Armed, Bells, Fault, LaneMemory, Reader, Since, Writer};
 
 use super::{Desc, Pin};
 use crate::anchor::{Anchor, Hasty};
@@ -238,7 +238,7 @@ impl TxGuard {
             crate::kernel::sleep_ms();
             return Ok(Armed::Ready);
         }
-        armed
+        armed.map(|armed| if ending::hears_of_end(self.desc, self.side) { Armed::Ready } else { armed })
     }
 
     /// Whether other processes may wait for this one.
@@ -265,5 +265,15 @@ impl RxGuard {
     #[inline]
     pub fn reader(&self) -> Reader<'_, LaneMemory> {
         Reader::new(self.lane, self.desc.end(), &self.side.rx, &self.side.tx)
+    }
+
+    /// Prepares to sleep until there is something to read, or the peer's end is closed.
+    ///
+    /// # Errors
+    /// Those of [`Reader::arm`].
+    #[inline]
+    pub fn arm(&self, since: Since, bells: &impl Bells) -> Result<Armed, Fault> {
+        let armed = self.reader().arm(since, bells)?;
+        Ok(if ending::hears_of_end(self.desc, self.side) { Armed::Ready } else { armed })
     }
 }

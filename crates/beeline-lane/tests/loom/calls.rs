@@ -176,6 +176,28 @@ impl Holder {
         self.change(|me, _| me.half_closed = true);
     }
 
+    /// Closes the end and keeps the anchor: a flag, a fence, and a bell for a peer that is armed.
+    pub fn close_and_keep(&self) {
+        self.writing(|writer| {
+            self.lane.fronts[self.end as usize].flags.store(flags::FIN | flags::CLOSED, Release);
+            writer.tell_reader(self).unwrap();
+        });
+    }
+
+    /// Sleeps until the peer has closed its end, as a receive does.
+    pub fn await_close(&self) {
+        let is_closed = || self.lane.fronts[self.end.peer() as usize].flags.load(Acquire) & flags::CLOSED != 0;
+        loop {
+            if is_closed() {
+                return;
+            }
+            let armed = self.reading(|reader| reader.arm(Since::Read, self)).unwrap();
+            if armed == Armed::Sleep && !is_closed() {
+                self.sleep_readable();
+            }
+        }
+    }
+
     /// The kernel closes the anchor: the last holder is gone.
     pub fn close(&self) {
         self.change(|me, peer| {

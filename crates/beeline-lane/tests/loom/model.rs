@@ -109,6 +109,9 @@ pub struct Holder {
 }
 
 impl Storage for &Holder {
+    fn is_closed(&self, end: End) -> bool {
+        self.lane.fronts[end as usize].flags.load(Acquire) & beeline_lane::flags::CLOSED != 0
+    }
     fn ring_bytes(&self) -> u32 {
         RING as u32
     }

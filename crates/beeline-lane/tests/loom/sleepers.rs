@@ -80,6 +80,20 @@ fn two_waiting_readers_share_what_comes() {
     });
 }
 
+/// The closer's anchor stays open: its flag and one bell are all that tells.
+#[test]
+fn two_waiting_readers_both_hear_of_a_close_that_the_kernel_does_not_tell() {
+    check(3, || {
+        let lane = Lane::new();
+        let readers = [0, 1].map(|_| {
+            let reader = Holder::new(&lane, End::Server);
+            thread::spawn(move || reader.await_close())
+        });
+        Holder::new(&lane, End::Client).close_and_keep();
+        readers.map(|thread| thread.join().unwrap());
+    });
+}
+
 #[test]
 fn two_waiting_readers_both_see_the_end() {
     check(2, || {

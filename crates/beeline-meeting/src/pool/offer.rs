@@ -18,25 +18,39 @@ pub struct Offer {
     pub lane: &'static PooledLane,
     pub memfd: i32,
     /// Whether the memfd was hidden before it was sent.
-    aside: bool,
+    pub(super) aside: bool,
+    /// Whether the lane is as its last connection has left it, and stands.
+    pub(super) is_intact: bool,
 }
 
 impl Offer {
+    /// Makes all words of a lane that stands zero: it is the next connection's.
+    pub fn begin_again(&mut self) {
+        self.is_intact = false;
+        self.lane.memory().reset();
+    }
+
+    /// Whether a server has had the lane before.
+    #[must_use]
+    pub fn was_served(&self) -> bool {
+        self.lane.served.load(Relaxed) != 0
+    }
+
     /// Takes the memfd out of the program's way, and of a child that is forked, where it is not sent at once.
     #[must_use]
     pub fn step_aside(self) -> Offer {
-        let Offer { lane, memfd, aside } = self;
+        let Offer { lane, memfd, aside, .. } = self;
         if lane.memfd.load(Relaxed) != 0 {
-            return Offer { lane, memfd, aside };
+            return Offer { lane, memfd, aside, is_intact: false };
         }
         let memfd = hidden::hide(memfd);
         lane.memfd.store(memfd.saturating_add(1), Relaxed);
-        Offer { lane, memfd, aside: true }
+        Offer { lane, memfd, aside: true, is_intact: false }
     }
 
     /// The hello was sent: the memfd is kept for the next one, or closed. Returns the lane.
     pub fn sent(self) -> &'static PooledLane {
-        let Offer { lane, memfd, aside } = self;
+        let Offer { lane, memfd, aside, .. } = self;
         let kept = lane.memfd.load(Relaxed) != 0;
         let used = lane.served.swap(1, Relaxed) != 0;
         stats::count(if used { Counter::LanesReused } else { Counter::LanesCreated }, 1);
@@ -50,15 +64,17 @@ impl Offer {
 
     /// The hello was not sent: the lane is there for the next connection, if there are numbers to spare for its memfd.
     pub fn withdraw(self) {
-        let Offer { lane, memfd, .. } = self;
+        let Offer { lane, memfd, is_intact, .. } = self;
         if lane.memfd.load(Relaxed) == 0 {
             lane.memfd.store(hidden::hide(memfd).saturating_add(1), Relaxed);
         }
         let surplus = {
             let _guard = LOCK.lock();
             if lane.served.load(Relaxed) != 0 {
-                // As its last server left it.
-                lane.memory().set_flags(End::Server, flags::RELEASED);
+                // As its last server left it, but that one keeps no end of it any more.
+                if !is_intact {
+                    lane.memory().set_flags(End::Server, flags::RELEASED);
+                }
                 keep_idle(&CLIENT, lane, lane.is_private())
             } else if SPARE.count.load(Relaxed) == 0 && lane.is_private() && hidden::may_keep() {
                 SPARE.push(lane);
@@ -83,14 +99,19 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
         // Without its memfd it cannot be offered.
         let has_memfd = |lane: &PooledLane| lane.memfd().is_some();
         let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
+        let fits = |lane: &PooledLane| lane.cookie.load(Relaxed) == cookie && has_memfd(lane) && released(lane);
+        // One that stands is for those whom its anchor serves.
         CLIENT
-            .take(|lane| lane.cookie.load(Relaxed) == cookie && has_memfd(lane) && released(lane))
+            .take(|lane| lane.stands.anchor().is_none() && fits(lane))
             .or_else(|| SPARE.take(has_memfd))
+            .or_else(|| CLIENT.take(fits))
     };
     if let Some(lane) = used {
+        lane.stands.close_anchor();
+        lane.stands.clear();
         lane.memory().reset();
         lane.cookie.store(cookie, Relaxed);
-        return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1), aside: false });
+        return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1), aside: false, is_intact: false });
     }
     let (memory, memfd) = fresh()?;
     let Some(lane) = LANES.take() else {
@@ -99,7 +120,7 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
     };
     lane.fill(memory, memfd::identify(memfd).map(|(id, _)| id).unwrap_or_default());
     lane.cookie.store(cookie, Relaxed);
-    Ok(Offer { lane, memfd, aside: false })
+    Ok(Offer { lane, memfd, aside: false, is_intact: false })
 }
 
 /// Makes the memory of a new lane, if the process's limits allow one.

@@ -120,3 +120,83 @@ fn sides_are_zeroed_for_their_next_use() {
     assert_eq!(second.state.state.load(Relaxed), 0);
     second.retire(false);
 }
+
+/// A client's idle lane whose anchor is kept, for a connection from port 1 to port 2 of the loopback address.
+fn kept(cookie: u64) -> (&'static PooledLane, std::os::unix::net::UnixStream) {
+    use std::os::fd::IntoRawFd;
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let lane = client_lane(cookie).unwrap().sent();
+    let end = |port| beeline_wire::Endpoint::new(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
+    let name = beeline_wire::ConnName { client: end(1), server: end(2) };
+    lane.stands.know(&name, crate::trust::Peer { pid: 7, uid: 8 }, 9, Some(10));
+    lane.stands.keep_anchor(hidden::hide(ours.into_raw_fd()), 11);
+    retire(lane, End::Client, true);
+    (lane, theirs)
+}
+
+#[test]
+fn an_end_stands_only_when_both_have_kept_theirs_and_for_the_same_address() {
+    let _turn = ONE_AT_A_TIME.lock();
+    purge();
+    let (lane, _peer) = kept(21);
+    let to = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    for flags in [0, flags::STANDS, flags::RELEASED] {
+        lane.memory().set_flags(End::Server, flags);
+        assert!(standing(to(2), |_| true).is_none(), "{flags}");
+    }
+    lane.memory().set_flags(End::Server, flags::RELEASED | flags::STANDS);
+    assert!(standing(to(3), |_| true).is_none(), "another server");
+    assert!(standing(to(2), |_| false).is_none(), "whoever asks has his own conditions");
+    let offer = standing(to(2), |stands| stands.user() == 9 && stands.namespace() == Some(10)).unwrap();
+    assert!(core::ptr::eq(offer.lane, lane) && standing(to(2), |_| true).is_none(), "it is in use");
+    offer.withdraw();
+    let mut offer = standing(to(2), |_| true).unwrap();
+    offer.begin_again();
+    offer.withdraw();
+    assert!(standing(to(2), |_| true).is_none(), "the server's word went with the rest");
+    purge();
+}
+
+#[test]
+fn a_new_hello_takes_a_lane_that_stands_last_and_closes_its_anchor() {
+    let _turn = ONE_AT_A_TIME.lock();
+    purge();
+    let (stands, mut peer) = kept(22);
+    let plain = {
+        let other = client_lane(22).unwrap().sent();
+        retire(other, End::Client, true);
+        other
+    };
+    for lane in [stands, plain] {
+        lane.memory().set_flags(End::Server, flags::RELEASED | flags::STANDS);
+    }
+    let first = client_lane(22).unwrap();
+    assert!(core::ptr::eq(first.lane, plain));
+    let second = client_lane(22).unwrap();
+    assert!(core::ptr::eq(second.lane, stands) && second.lane.stands.anchor().is_none());
+    // A child that another test has just forked may have the socket, too, for a moment.
+    assert_eq!(std::io::Read::read(&mut peer, &mut [0]).unwrap(), 0);
+    for offer in [first, second] {
+        let lane = offer.sent();
+        lane.spoil();
+        retire(lane, End::Client, true);
+    }
+    purge();
+}
+
+#[test]
+fn what_a_server_gives_up_is_not_touched_in_memory() {
+    let _turn = ONE_AT_A_TIME.lock();
+    purge();
+    let (memory, memfd) = LaneMemory::create(beeline_lane::RING_BYTES_MIN).unwrap();
+    let (id, _) = beeline_shm::memfd::identify(memfd).unwrap();
+    let lane = server_lane(memory, id).unwrap();
+    lane.keep_memfd(memfd);
+    // As the client, to whom it was released, has it for its next connection.
+    memory.reset();
+    stand_no_more(lane);
+    assert_eq!(memory.flags(End::Server), 0);
+    assert!(server_known(id, memory.ring_bytes()).is_some_and(|known| core::ptr::eq(known, lane)));
+    lane.spoil();
+    retire(lane, End::Server, false);
+}

@@ -17,9 +17,10 @@ use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::linger::end_lingering;
 use crate::operations::{Adopt, Operations};
+use crate::side::stands_no_more;
 use crate::watchers::Watchers;
-use crate::{Errno, Outcome, close, kernel, process, table, watchers};
-use beeline_lane::Armed;
+use crate::{Errno, Outcome, close, guards, kernel, process, table, watchers};
+use beeline_lane::{Armed, flags};
 
 /// What epoll_ctl(2) allows beside `EPOLLEXCLUSIVE`.
 const EXCLUSIVE_ALLOWS: u32 = EPOLLEXCLUSIVE
@@ -266,10 +267,28 @@ pub fn leave_sets() {
 /// While a duplicate is open in this process, a closed fd stays registered, as epoll(7) says.
 pub fn forget(fd: i32, desc: &'static Desc) {
     unpark_number(fd, desc);
+    let may_stand = desc.is_lane() && desc.lane().flags(desc.end()) & flags::STANDS != 0;
     if desc.keepers.has_last_number() {
-        entries_of(fd, desc, |_, set, fd, entry| set.remove(fd, entry));
-    } else {
-        sets_with(fd, desc, |_, set, _| set.make_ghost(fd));
+        entries_of(fd, desc, |epfd, set, fd, entry| {
+            if may_stand && !entry.dead.load(Relaxed) {
+                // Its file may be kept.
+                deregister(epfd, fd, entry);
+            }
+            set.remove(fd, entry);
+        });
+        return;
+    }
+    let mut is_ghost = false;
+    sets_with(fd, desc, |_, set, _| {
+        set.make_ghost(fd);
+        is_ghost = true;
+    });
+    // Nobody can take that out of the kernel's set, so the file is not kept.
+    if is_ghost
+        && may_stand
+        && let Some(guard) = guards::tx_of(fd, desc)
+    {
+        stands_no_more(&guard.lane, desc.end());
     }
 }
 

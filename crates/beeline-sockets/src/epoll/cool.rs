@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use beeline_lane::{Armed, Fault};
+use beeline_lane::{Armed, Fault, flags};
 
 use super::events::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDNORM, EPOLLWRNORM};
 use super::faults::{ANSWERS_BEGUN, ANSWERS_OPEN, answer_faults, is_troubled, mark_troubled, note_fault};
@@ -103,7 +103,7 @@ pub(super) fn arm_from_now(fd: i32, desc: &'static Desc) -> bool {
     (0..ARMINGS).any(|_| {
         let since = beeline_lane::Since::Tail(guard.reader().tail());
         // A fault is found again by whoever reads.
-        guard.reader().arm(since, &io::Anchor(fd)) != Ok(Armed::Ready)
+        guard.arm(since, &io::Anchor(fd)) != Ok(Armed::Ready)
     })
 }
 
@@ -140,6 +140,10 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
     desc.show_cpu();
     for _ in 0..ARMINGS {
         if arm_entry(epfd, set, fd, entry, desc, interest, since) == Armed::Sleep {
+            // Another thread may have taken note of the end since this entry was judged, and the kernel may not tell of it.
+            if desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0 && readiness(set, entry, depth) != 0 {
+                return Armed::Ready;
+            }
             set.make_cold(fd, entry);
             return Armed::Sleep;
         }
@@ -203,10 +207,13 @@ pub(super) fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, o
         let events = interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) | if out { EPOLLOUT } else { 0 };
         return arm_lane(fd, desc, events as i16);
     }
+    if io::await_end(fd, desc, interest as i16) {
+        return Ok(Armed::Ready);
+    }
     if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
         let since = beeline_lane::Since::Tail(since);
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
-        if guard.reader().arm(since, &io::Anchor(fd))? == Armed::Ready {
+        if guard.arm(since, &io::Anchor(fd))? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }

@@ -1,13 +1,29 @@
 //! Arming a lane for what a wait of several asks of it.
 
-use beeline_lane::{Armed, Fault, Since};
+use beeline_lane::{Armed, Fault, Since, flags};
 use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM};
 
 use super::low_water::low_water;
 use super::readiness::{ALWAYS, poll_mask};
 use crate::anchor::Anchor;
 use crate::desc::Desc;
+use crate::ending::hears_of_end;
 use crate::guards;
+use crate::side::stands_no_more;
+
+/// Before a sleep for `events` on an anchor: one that asks for no bytes is not rung, and hears of the peer's close by the kernel
+/// alone. Whether the peer has closed its end already, and that is news.
+pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
+    if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
+        return false;
+    }
+    if desc.lane().flags(desc.end()) & flags::STANDS != 0
+        && let Some(guard) = guards::tx_of(fd, desc)
+    {
+        stands_no_more(&guard.lane, desc.end());
+    }
+    hears_of_end(desc, desc.side())
+}
 
 /// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in.
 ///
@@ -15,12 +31,15 @@ use crate::guards;
 /// A fault of the peer, for the caller to handle when it holds no lock.
 pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Result<Armed, Fault> {
     let side = desc.side();
+    if await_end(fd, desc, events) {
+        return Ok(Armed::Ready);
+    }
     if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
         // Below the low-water mark there is data that is no news, and to somebody who asks for urgent bytes any is.
         let by_level = events & (POLLIN | POLLRDNORM) != 0 && low_water(desc, side) <= 1;
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
         let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
-        if guard.reader().arm(since, &Anchor(fd))? == Armed::Ready {
+        if guard.arm(since, &Anchor(fd))? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }

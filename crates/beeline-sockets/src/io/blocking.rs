@@ -215,7 +215,7 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
     let (fd, armed) = match desc.await_rx(|naps| held_up.goes_on(patience, false, naps)) {
         Ok(guard) => {
             let fd = pin.fd(given);
-            (fd, guard.reader().arm(since, &Anchor(fd)))
+            (fd, guard.arm(since, &Anchor(fd)))
         }
         Err(Unlocked::Gone) => return Waited::Kernel,
         Err(Unlocked::Busy(_)) => return held_up.waited().restarted(given, desc),

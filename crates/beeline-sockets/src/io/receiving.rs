@@ -284,7 +284,7 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outc
     if desc.entries.load(Relaxed) != 0 || eagains % EAGAINS_PER_ARM != 1 {
         return Some(Outcome::fail(libc::EAGAIN));
     }
-    let armed = guard.reader().arm(Since::Read, &Anchor(fd));
+    let armed = guard.arm(Since::Read, &Anchor(fd));
     drop(guard);
     match armed {
         Ok(Armed::Sleep) => {

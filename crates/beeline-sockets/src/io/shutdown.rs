@@ -6,7 +6,7 @@ use beeline_lane::{Bells, flags};
 
 use crate::anchor::Anchor;
 use crate::ending::observe;
-use crate::side::{look_here, say_when, state};
+use crate::side::{look_here, say_when, stands_no_more, state};
 use crate::{Outcome, guards, kernel};
 
 /// `shutdown(2)` of a lane.
@@ -25,6 +25,8 @@ pub(crate) fn shutdown(fd: i32, how: i32) -> Outcome {
         return Outcome::fail(libc::ENOTCONN);
     }
     let end = desc.end();
+    // The kernel is told of it, and never forgets.
+    stands_no_more(&guard.lane, end);
     if how != libc::SHUT_WR && side.mark(state::SHUT_RD) != 0 {
         guard.lane.set_flags(end, guard.lane.flags(end) | flags::SHUT_RD);
         look_here(&guard.lane, end);

@@ -18,8 +18,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_stats::tunables::{Wait, option};
 use beeline_stats::{Counter, Reason, Role};
 
-use super::admit::take;
-use super::hello_io::{self, Refusal, Waiting};
+use super::admit::{take, take_again};
+use super::hello_io::Refusal;
 use super::listener::Listener;
 use super::listening;
 use super::lobby::{self, send_away};
@@ -31,7 +31,10 @@ use crate::wait::{Patience, Woken, is_crowded, peers_are_near};
 use crate::{Errno, changing, guards, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
-const CLIENTS_MAX: usize = 64;
+pub(super) const CLIENTS_MAX: usize = 64;
+
+/// Clients taken from the lobby in a row, at most, before the door's queue is looked at.
+const LOBBY_RUN: u32 = 8;
 
 /// `accept4(2)`; `accept` is the same with no flags. The connection's number, and its peer. `None` if the kernel is to be asked.
 pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errno>> {
@@ -56,9 +59,17 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         Ok(_) => Some(eventually(fd, &pin, listener, flags, peer)),
         Err(errno) => Some(Err(errno)),
     };
+    let kept_in_way = || {
+        let _guard = listener.lock.lock();
+        lobby::give_up_kept(&listener.lobby)
+    };
     let result = if reserve::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { accept(&mut peer) };
     let result = match result {
         // What is hidden is in the way of what the program may have.
+        Some(Err(Errno(libc::EMFILE | libc::ENFILE))) if kept_in_way() => accept(&mut peer),
+        result => result,
+    };
+    let result = match result {
         Some(Err(Errno(libc::EMFILE | libc::ENFILE))) => match last_client(desc, listener, flags, &mut peer) {
             Some(last) => Some(Ok(last)),
             None => {
@@ -319,18 +330,37 @@ fn came_over_tcp(desc: &'static Desc, listener: &'static Listener, accepted: i32
     accepted
 }
 
-/// Takes a client from the door, if there is one that has said hello.
+/// Takes a client from the lobby or the door, if there is one that has said hello. Who is in the lobby has come first, or would
+/// have waited no less in the door's queue; but clients that come again and again do not keep the door's waiting.
 fn from_door(
     desc: &'static Desc,
     listener: &'static Listener,
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<Option<i32>, Errno> {
-    if listener.lobby.is_occupied()
-        && let Some(accepted) = from_lobby(desc, listener, flags, peer)?
-    {
+    let lobby_first = listener.from_lobby.load(Relaxed) < LOBBY_RUN;
+    let from_lobby = |peer: &mut SockAddr| match listener.lobby.may_speak() {
+        true => from_lobby(desc, listener, flags, peer),
+        false => Ok(None),
+    };
+    if lobby_first && let Some(accepted) = from_lobby(peer)? {
+        listener.from_lobby.fetch_add(1, Relaxed);
         return Ok(Some(accepted));
     }
+    listener.from_lobby.store(0, Relaxed);
+    match from_queue(desc, listener, flags, peer)? {
+        None if !lobby_first => from_lobby(peer),
+        accepted => Ok(accepted),
+    }
+}
+
+/// Takes a client from the door's queue, if there is one that has said hello.
+fn from_queue(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<Option<i32>, Errno> {
     for _ in 0..CLIENTS_MAX {
         let (anchor, taken, forks) = {
             let _changing = changing::changing();
@@ -388,7 +418,7 @@ fn refuse(desc: &Desc, anchor: i32, refusal: Refusal, flags: i32, peer: &mut Soc
 ///
 /// # Errors
 /// Those of accept4(2): `EINVAL` from a door that was shut.
-fn next(listener: &'static Listener, flags: i32) -> Result<Option<i32>, Errno> {
+pub(super) fn next(listener: &'static Listener, flags: i32) -> Result<Option<i32>, Errno> {
     let _guard = listener.lock.lock();
     let Some(door) = listener.door.get() else { return Ok(None) };
     match kernel::accept4(door, None, flags) {
@@ -420,8 +450,12 @@ fn from_lobby(
     loop {
         let (anchor, taken) = {
             let _changing = changing::changing();
-            let Some(anchor) = lobby::spoken(listener, flags)? else { return Ok(None) };
-            (anchor, take(desc, listener, anchor, flags, peer))
+            let Some(lobby::Spoken { anchor, again }) = lobby::spoken(listener, flags)? else { return Ok(None) };
+            let taken = match again {
+                Some(lane) => take_again(desc, listener, anchor, lane, flags, peer),
+                None => take(desc, listener, anchor, flags, peer),
+            };
+            (anchor, taken)
         };
         let told = listener.told.swap(0, Relaxed) != 0;
         match taken {
@@ -433,67 +467,4 @@ fn from_lobby(
             Err(refusal) => send_away(anchor, refusal),
         }
     }
-}
-
-/// Whether the listener has a client at its door, after the kernel has called one of its hidden descriptors readable.
-///
-/// A non-blocking `accept` waits a moment for the hello itself, and a client that stays silent costs the app one
-/// `EAGAIN`; taking clients from the door here would cost each connection some ten system calls. A blocking `accept` would
-/// sleep on, so a listener that blocks is only called ready when a client has spoken.
-#[must_use]
-pub fn door_ready(desc: &'static Desc) -> bool {
-    let Some(listener) = Listener::of(desc) else { return false };
-    if watched::leaves_it(desc, listener) {
-        return false;
-    }
-    let fd = desc.fd.load(Relaxed);
-    if kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK != 0) {
-        return true;
-    }
-    let ready = lobby::any_spoken(listener) || let_in(desc, listener);
-    if ready {
-        listener.told.store(1, Relaxed);
-    }
-    ready
-}
-
-/// Lets clients into the lobby until there is one that has spoken.
-fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
-    for _ in 0..CLIENTS_MAX {
-        let came = {
-            let _changing = changing::changing();
-            next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
-        };
-        let anchor = match came {
-            Ok(Some(anchor)) => anchor,
-            Err(Errno(libc::EINVAL)) => {
-                watched::give_up(desc, listener);
-                return false;
-            }
-            // Waiting would not help: `accept` tells.
-            Err(_) => return true,
-            Ok(None) => {
-                retreat::if_empty(desc, listener);
-                return false;
-            }
-        };
-        let waiting = match hello_io::look_closely(anchor) {
-            Waiting::Silence if lobby::await_hello(desc, listener, anchor) => hello_io::look_closely(anchor),
-            waiting => waiting,
-        };
-        match waiting {
-            Waiting::Silence if listener.is_shared() => send_away(anchor, Refusal::Gone),
-            Waiting::Gone => send_away(anchor, Refusal::Gone),
-            Waiting::Silence | Waiting::Message => {
-                let _changing = changing::changing();
-                let _guard = listener.lock.lock();
-                if waiting == Waiting::Silence {
-                    let _ = lobby::park(listener, anchor);
-                } else if lobby::park_spoken(listener, anchor) {
-                    return true;
-                }
-            }
-        }
-    }
-    false
 }

@@ -27,7 +27,7 @@ use super::listener::Listener;
 use super::pool::{self, PooledLane};
 use super::route::OwnedAnchor;
 use super::taking::{self, give_back, name_of, refused};
-use super::{lookup, retreat, trust};
+use super::{lookup, retreat, standing, trust};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
@@ -93,6 +93,9 @@ pub(super) fn take(
         }
     };
     let path = if bridged { state::BRIDGED } else { 0 };
+    if path == 0 {
+        standing::welcome(listener, lane, &name, came_from);
+    }
     match establish(desc, anchor, flags, &name, (lane, path), came_from.map(|peer| peer.pid)) {
         Ok(family) => {
             *peer = SockAddr::internet(name.client.address(), family);
@@ -101,6 +104,43 @@ pub(super) fn take(
         Err(reason) => {
             give_back(lane);
             // A client that is on its way over TCP is counted there.
+            Err(if reason == Reason::HelloNotTaken { Refusal::Gone } else { refused(reason) })
+        }
+    }
+}
+
+/// Makes a connection of an anchor whose client has said hello again ([`standing`]), over the lane that came with it once. The
+/// caller holds `changing::changing`, and closes the anchor if this fails.
+pub(super) fn take_again(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    anchor: i32,
+    lane: &'static PooledLane,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<(), Refusal> {
+    let (name, who) = (lane.stands.name(), lane.stands.peer());
+    let refusal = if !may_begin() || process::rules().path(Role::Server, name.server.address()) == Path::Tcp {
+        Some(Reason::Disabled)
+    } else if !trust::may_share(who.uid) {
+        Some(Reason::ForeignUser)
+    } else {
+        None
+    };
+    if let Some(reason) = refusal {
+        give_back(lane);
+        return Err(refused(reason));
+    }
+    standing::welcome(listener, lane, &name, Some(who));
+    lane.stands.begin_again();
+    match establish(desc, anchor, flags, &name, (lane, 0), Some(who.pid)) {
+        Ok(family) => {
+            stats::count(Counter::LanesReused, 1);
+            *peer = SockAddr::internet(name.client.address(), family);
+            Ok(())
+        }
+        Err(reason) => {
+            give_back(lane);
             Err(if reason == Reason::HelloNotTaken { Refusal::Gone } else { refused(reason) })
         }
     }
@@ -160,7 +200,9 @@ pub(super) fn establish(
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
-    trust::refuse_rights(anchor);
+    if !lane.stands.is_again() {
+        trust::refuse_rights(anchor);
+    }
     let side = pool::side().map_err(limits::memory_reason)?;
     let Some(connection) = DESCS.take() else {
         side.retire(true);
@@ -188,7 +230,7 @@ pub(super) fn establish(
     }
     super::lane::begin_lane(connection, anchor, lane, side, End::Server);
     // Last, for clients that look at nothing else.
-    memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
+    memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN | standing::flag_of(lane));
     slots::open_slot(connection, peer_pid);
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
     stats::count(Counter::ConnectionsBridgedServer, u64::from(path & state::BRIDGED != 0));

@@ -71,7 +71,7 @@ pub(super) fn attempt(ours: Connecting, route: &Route, nonblocking: bool) -> Res
     if route.explicit {
         client::hold(fd, lane);
     }
-    client::install(fd, desc, &anchor, lane, side, nonblocking, None)?;
+    client::install(fd, desc, anchor.0, lane, side, nonblocking, None)?;
     stats::count(Counter::ConnectionsBridgedClient, 1);
     Ok(())
 }

@@ -3,13 +3,12 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{BEGIN_ARMED, End};
+use beeline_lane::{BEGIN_ARMED, End, LaneMemory};
 use beeline_stats::Reason;
 use beeline_wire::ConnName;
 
 use super::door;
 use super::pool::{self, Offer, PooledLane};
-use super::route::OwnedAnchor;
 use crate::desc::Desc;
 use crate::kernel;
 use crate::side::{SideState, state};
@@ -23,13 +22,17 @@ pub(super) fn prepare(
     cookie: u64,
     nonblocking: bool,
 ) -> Result<Offer, Reason> {
-    fill_side(side, desc, name, nonblocking);
     let offer = pool::client_lane(cookie)?;
-    let memory = offer.lane.memory();
+    fill(side, desc, name, nonblocking, offer.lane.memory());
+    Ok(offer)
+}
+
+/// Fills the side and the lane, all of whose words are zero.
+pub(super) fn fill(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool, memory: LaneMemory) {
+    fill_side(side, desc, name, nonblocking);
     for end in [End::Client, End::Server] {
         memory.read_wake(end).store(BEGIN_ARMED, Relaxed);
     }
-    Ok(offer)
 }
 
 /// Hands over what other threads have set on the socket since [`prepare`], where something was waited for. The caller holds
@@ -49,23 +52,24 @@ pub(super) fn catch_up(desc: &Desc, side: &SideState) -> Result<(), Reason> {
 pub(super) fn install(
     fd: i32,
     desc: &'static Desc,
-    anchor: &OwnedAnchor,
+    anchor: i32,
     lane: &'static PooledLane,
     side: pool::Side,
     nonblocking: bool,
     peer_pid: Option<u32>,
 ) -> Result<(), Reason> {
-    if !nonblocking {
-        let _ = kernel::fcntl(anchor.0, libc::F_SETFL, 0);
+    // A new one does not block; of one that was kept the last connection has decided.
+    if !nonblocking || lane.stands.is_again() {
+        let _ = kernel::fcntl(anchor, libc::F_SETFL, if nonblocking { libc::O_NONBLOCK as usize } else { 0 });
     }
     let owned = desc.draft.owned.load(Relaxed);
     if owned {
-        super::lane::carry_owner(fd, anchor.0);
+        super::lane::carry_owner(fd, anchor);
     }
     table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-    let done = table::put_under(fd, desc, anchor.0);
+    let done = table::put_under(fd, desc, anchor);
     if done {
-        super::lane::begin_lane(desc, anchor.0, lane, side, End::Client);
+        super::lane::begin_lane(desc, anchor, lane, side, End::Client);
         slots::open_slot(desc, peer_pid);
         if owned {
             io::own(fd);

@@ -24,7 +24,7 @@ use super::connecting::{Claim, Connecting, claim, leave_to_kernel};
 use super::lookup::{self, Afar, Target};
 use super::pool::{self};
 use super::route::{Reserved, Route, Way, reserve_name};
-use super::{bridged, door, greeting, ports, retry, trust};
+use super::{bridged, door, greeting, ports, retry, standing, trust};
 use crate::close::changing_of;
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
@@ -241,6 +241,9 @@ fn attempt(
     {
         return Err(Reason::ExplicitBindUnsupported);
     }
+    if let Some(again) = standing::connect(ours, &route, nonblocking, || note_ticket(ours, ticket)) {
+        return again.map(|()| Made::Lane { nonblocking });
+    }
     let (Reserved { anchor, name, held }, target) = reserve(&route)?;
     if route.bound_port.is_some() && !trust::is_believed_by(target.uid) {
         return Err(Reason::ExplicitBindUnsupported);
@@ -267,7 +270,10 @@ fn attempt(
     let lane = client::prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|offer| {
         let trusted = greeting::enter_door(&anchor, &name, route.destination, target);
         match trusted {
-            Ok(peer) => greeting::say_hello(&anchor, offer, held).map(|lane| (lane, peer)),
+            Ok(peer) => {
+                standing::offer(&offer, &route, &name, held.is_none().then_some(peer));
+                greeting::say_hello(&anchor, offer, held).map(|lane| (lane, peer))
+            }
             Err(reason) => {
                 offer.withdraw();
                 Err(reason)
@@ -284,7 +290,7 @@ fn attempt(
     if route.explicit {
         client::hold(fd, lane);
     }
-    client::install(fd, desc, &anchor, lane, side, nonblocking, Some(peer.pid)).map(|()| Made::Lane { nonblocking })
+    client::install(fd, desc, anchor.0, lane, side, nonblocking, Some(peer.pid)).map(|()| Made::Lane { nonblocking })
 }
 
 /// Connects to an address that is not this namespace's own: of another one of this host perhaps, else of another host.

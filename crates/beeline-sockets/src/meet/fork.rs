@@ -13,6 +13,7 @@ pub(crate) fn purge_pools() {
 /// After a `fork`, in the parent: lanes and sides that other threads gave back since [`purge_pools`] are the child's,
 /// too. The caller holds `changing::changing`.
 pub(crate) fn purge_pools_again() {
+    listening::give_up_kept();
     pool::purge();
 }
 

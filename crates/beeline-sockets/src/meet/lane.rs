@@ -13,13 +13,13 @@ use super::agent::end_if_cut;
 use super::brief::Life;
 use super::late::late_fallback;
 use super::pool::{self, PooledLane};
-use super::{lookup, offers};
+use super::{lookup, offers, standing};
 use crate::anchor::Anchor;
 use crate::desc::{Desc, Draft};
 use crate::ending::observe;
 use crate::linger::end_lingering;
 use crate::operations::Operations;
-use crate::side::{MAGIC, SideState, TCP_INQ, look_here, mark_linger, say_when, state};
+use crate::side::{MAGIC, SideState, TCP_INQ, look_here, mark_linger, say_when, stands_no_more, state};
 use crate::{follow, hidden, io, kernel, process, table};
 
 /// See [`crate::operations`].
@@ -53,7 +53,7 @@ pub fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, s
     let origin = &side.state.origin;
     let cookie = |fd| kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0);
     origin.magic.store(MAGIC, Relaxed);
-    origin.anchor_cookie.store(cookie(anchor), Relaxed);
+    origin.anchor_cookie.store(lane.stands.cookie().unwrap_or_else(|| cookie(anchor)), Relaxed);
     origin.lane_device.store(lane.id().device, Relaxed);
     origin.lane_inode.store(lane.id().inode, Relaxed);
     origin.holder_cookie.store(lane.holder().map_or(0, cookie), Relaxed);
@@ -138,7 +138,9 @@ pub(super) fn retire_lane(desc: &'static Desc) {
         {
             lane.spoil();
         }
-        pool::retire(lane, desc.end(), alone);
+        if !(alone && desc.end() == End::Server && !side.is(state::POISONED) && standing::park(lane)) {
+            pool::retire(lane, desc.end(), alone);
+        }
     }
     pool::Side { state: side, memfd: desc.take_side_memfd() }.retire(alone);
 }
@@ -213,21 +215,7 @@ pub(crate) fn close_lane(desc: &'static Desc) {
         }
     }
     if side.holders.fetch_sub(1, AcqRel) <= 1 {
-        note_end(desc, true);
-        observe(desc, side);
-        let unread = io::unread_hint(desc, side) != 0;
-        // A reset is no FIN: only one that was sent before it is seen before it.
-        let resets = (unread || side.linger.load(Relaxed) == 1) && !side.is_finished();
-        let last = if resets { flags::RESET } else { flags::FIN };
-        say_when(&lane, end, side);
-        lane.set_flags(end, lane.flags(end) | flags::CLOSED | last);
-        look_here(&lane, end);
-        if desc.keepers.pins() != 0 {
-            // Threads that sleep on the connection find it closed.
-            let fd = desc.fd.load(Relaxed);
-            let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
-            Anchor(fd).unplug();
-        }
+        end_for_all(desc, &lane, side);
     } else {
         note_end(desc, false);
         // Who seems to hold it, too, may have been killed, and then nobody comes after us.
@@ -235,6 +223,31 @@ pub(crate) fn close_lane(desc: &'static Desc) {
     }
     desc.mark_closed();
     drop((sharing, both));
+}
+
+/// The last holder of an end tells the peer that it is closed. The caller holds both locks.
+fn end_for_all(desc: &'static Desc, lane: &LaneMemory, side: &SideState) {
+    let end = desc.end();
+    note_end(desc, true);
+    observe(desc, side);
+    let unread = io::unread_hint(desc, side) != 0;
+    // A reset is no FIN: only one that was sent before it is seen before it.
+    let resets = (unread || side.linger.load(Relaxed) == 1) && !side.is_finished();
+    let last = if resets { flags::RESET } else { flags::FIN };
+    let stands = !unread && !resets && standing::may_stand(desc, lane, side);
+    let ours = if stands { lane.flags(end) } else { lane.flags(end) & !flags::STANDS };
+    say_when(lane, end, side);
+    lane.set_flags(end, ours | flags::CLOSED | last);
+    look_here(lane, end);
+    if stands && !standing::keep(desc, lane, side) {
+        stands_no_more(lane, end);
+    }
+    if desc.keepers.pins() != 0 {
+        // Threads that sleep on the connection find it closed.
+        let fd = desc.fd.load(Relaxed);
+        let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
+        Anchor(fd).unplug();
+    }
 }
 
 /// A connection is closed here, as a whole or by one of its holders: how a client used it tells what the next ones to the

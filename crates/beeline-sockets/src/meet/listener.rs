@@ -92,6 +92,8 @@ pub struct Listener {
     pub(super) leaving: AtomicU32,
     /// Counts accepts: door and TCP queue take turns in being looked at first.
     pub(super) turn: AtomicU32,
+    /// Clients taken from the lobby in a row.
+    pub(super) from_lobby: AtomicU32,
     /// The address listened on.
     pub(super) local: Address,
     /// A memory file: the accept lock, and the share's memory. Hidden.
@@ -142,6 +144,7 @@ impl Listener {
         self.visited.store(0, Relaxed);
         self.told.store(0, Relaxed);
         self.leaving.store(0, Relaxed);
+        self.from_lobby.store(0, Relaxed);
         self.narrow.store(0, Relaxed);
         self.place.store(0, Relaxed);
         self.announced_ns.store(0, Relaxed);

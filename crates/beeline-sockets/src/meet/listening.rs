@@ -6,7 +6,7 @@ use beeline_shm::{SideMemory, memfd, sys};
 use beeline_stats::Reason;
 
 use super::listener::{LISTENERS, Listener, find, held};
-use super::{accept, accept_lock, door, lane, lobby, lookup};
+use super::{accept_lock, door, lane, lobby, lookup, readable};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::linger::end_lingering;
 use crate::operations::{FURTHER_FDS, Operations};
@@ -20,7 +20,7 @@ static LISTENER: Operations = Operations {
     retire: lane::retire,
     before_watch: door::open_door,
     further_fds: listener_fds,
-    is_readable: accept::door_ready,
+    is_readable: readable::door_ready,
     ..Operations::NONE
 };
 
@@ -194,11 +194,22 @@ pub fn close_listener(desc: &'static Desc) {
 pub(super) fn prepare_fork() {
     table::for_each(|fd, desc| {
         let Some(listener) = Listener::of(desc) else { return };
-        if listener.lobby.is_occupied() {
+        if listener.lobby.may_speak() {
             lobby::dismiss(listener);
         }
         if desc.fd.load(Relaxed) == fd && listener.accept_lock.get().is_none() {
             share(fd, listener);
+        }
+    });
+}
+
+/// After a `fork`, in the parent: what its threads have kept since [`prepare_fork`] the child has, too. The caller holds
+/// `changing::changing`.
+pub(super) fn give_up_kept() {
+    table::for_each(|_, desc| {
+        if let Some(listener) = Listener::of(desc).filter(|listener| listener.lobby.keeps_any()) {
+            let _guard = listener.lock.lock();
+            lobby::give_up_kept(&listener.lobby);
         }
     });
 }

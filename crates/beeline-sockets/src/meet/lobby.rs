@@ -23,7 +23,11 @@
 //!    that costs them something, one of a crowd waits longer before, and a moment, [`MOMENT_NS`], for whoever it is: on a
 //!    busy CPU the server's waking up is what keeps the client from its next call.
 //!
+//! Ends that wait for their client's next connection are here, too, in places of their own ([`kept`]).
+//!
 //! Nothing is told of a client before it has spoken. What it has said stays in its anchor until somebody accepts it.
+
+mod kept;
 
 use core::sync::atomic::{
     AtomicU32, AtomicU64,
@@ -35,6 +39,7 @@ use beeline_stats::{Poison, Role};
 
 use super::hello_io::{self, Refusal, Waiting};
 use super::listener::Listener;
+use super::pool::PooledLane;
 use super::trust;
 use crate::desc::Desc;
 use crate::fd_cell::FdCell;
@@ -99,6 +104,7 @@ pub(super) struct Lobby {
     strangers_until_ns: AtomicU64,
     /// When a client is glanced at again whose user has had his wait.
     glances_again_ns: AtomicU64,
+    kept: kept::Ends,
 }
 
 impl Lobby {
@@ -110,6 +116,7 @@ impl Lobby {
         self.respites.iter().for_each(|respite| respite.user.store(0, Relaxed));
         self.strangers_until_ns.store(0, Relaxed);
         self.glances_again_ns.store(0, Relaxed);
+        self.kept.begin();
     }
 
     /// Makes the set, as the door opens. Without one, silent clients are sent away.
@@ -131,6 +138,16 @@ impl Lobby {
         self.waiting.load(Relaxed) != 0
     }
 
+    /// Whether anybody in here may have spoken: a client, or an end that is kept.
+    pub(super) fn may_speak(&self) -> bool {
+        self.is_occupied() || self.kept.any()
+    }
+
+    /// Whether ends are kept in here.
+    pub(super) fn keeps_any(&self) -> bool {
+        self.kept.any()
+    }
+
     /// Closes the set and sends everybody away: the door is shut, or this is the child of a `fork`, which has copies of
     /// its parent's descriptors.
     pub(super) fn close(&self) {
@@ -145,9 +162,11 @@ impl Lobby {
         for anchor in self.places.iter().filter_map(|place| place.anchor.get()) {
             let _ = kernel::shutdown(anchor, libc::SHUT_RDWR);
         }
+        self.kept.hang_up();
     }
 
     fn dismiss(&self) {
+        self.kept.drop_all(self.set.get());
         for place in &self.places {
             self.drop_client(place);
         }
@@ -327,50 +346,96 @@ pub(super) fn dismiss(listener: &Listener) {
     listener.lobby.dismiss();
 }
 
-/// Takes a client out of the lobby that has spoken: its anchor, under a number as accept(2) would give it.
+/// A client taken out of the lobby.
+pub(super) struct Spoken {
+    /// Its anchor, under a number as accept(2) would give it.
+    pub anchor: i32,
+    /// The lane of one that says hello again.
+    pub again: Option<&'static PooledLane>,
+}
+
+/// Takes a client out of the lobby that has spoken.
 ///
 /// # Errors
 /// `EMFILE`; the client stays.
-pub(super) fn spoken(listener: &Listener, flags: i32) -> Result<Option<i32>, Errno> {
+pub(super) fn spoken(listener: &Listener, flags: i32) -> Result<Option<Spoken>, Errno> {
     let _guard = listener.lock.lock();
-    let Some(place) = first_spoken(&listener.lobby) else { return Ok(None) };
-    let Some(hidden) = place.anchor.get() else { return Ok(None) };
+    let lobby = &listener.lobby;
+    let Some(first) = first_spoken(lobby) else { return Ok(None) };
+    let hidden = match first {
+        First::New(place) => place.anchor.get(),
+        First::Again(end) => end.anchor(),
+    };
+    let Some(hidden) = hidden else { return Ok(None) };
     let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
     let anchor = kernel::fcntl(hidden, command, 0)? as i32;
-    listener.lobby.drop_client(place);
+    let again = match first {
+        First::New(place) => {
+            lobby.drop_client(place);
+            None
+        }
+        First::Again(end) => lobby.kept.take(end, lobby.set.get()),
+    };
     let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
     let _ = kernel::fcntl(anchor, libc::F_SETFL, mode as usize);
-    Ok(Some(anchor))
+    Ok(Some(Spoken { anchor, again }))
 }
 
 /// Whether a client in the lobby has spoken.
 pub(super) fn any_spoken(listener: &Listener) -> bool {
-    if !listener.lobby.is_occupied() {
+    if !listener.lobby.may_speak() {
         return false;
     }
     let _guard = listener.lock.lock();
     first_spoken(&listener.lobby).is_some()
 }
 
-/// The place of a client that has spoken and may be served. Those that are gone, or that may not be served, go. The
+/// Keeps an end for its client's next connection. Whether there is room. The caller holds the listener's lock.
+pub(super) fn keep(lobby: &Lobby, lane: &'static PooledLane) -> bool {
+    lobby.set.get().is_some_and(|set| lobby.kept.add(lane, set))
+}
+
+/// Gives up the ends that are kept. The caller holds the listener's lock.
+pub(super) fn give_up_kept(lobby: &Lobby) -> bool {
+    let any = lobby.kept.any();
+    lobby.kept.drop_all(lobby.set.get());
+    any
+}
+
+/// A client that has spoken.
+enum First<'a> {
+    New(&'a Pending),
+    Again(&'a kept::End),
+}
+
+/// The first client that has spoken and may be served. Those that are gone, or that may not be served, go. The
 /// caller holds the listener's lock.
-fn first_spoken(lobby: &Lobby) -> Option<&Pending> {
+fn first_spoken(lobby: &Lobby) -> Option<First<'_>> {
     let set = lobby.set.get()?;
-    if !lobby.is_occupied() {
+    if !lobby.may_speak() {
         return None;
     }
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; PENDING_MAX];
+    // Whoever has spoken is not hidden behind others who are gone.
+    const ALL: usize = PENDING_MAX + kept::ENDS_MAX;
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; ALL];
     // SAFETY: live events of the number given.
-    let count = unsafe { kernel::epoll_now(set, events.as_mut_ptr(), PENDING_MAX as i32) }.unwrap_or(0);
+    let count = unsafe { kernel::epoll_now(set, events.as_mut_ptr(), ALL as i32) }.unwrap_or(0);
     for event in events.iter().take(count) {
         let hidden = event.u64 as i32;
+        if let Some(end) = lobby.kept.of(hidden) {
+            match end.look() {
+                Waiting::Silence => {}
+                Waiting::Message if is_welcome(Some(end.user())) => return Some(First::Again(end)),
+                Waiting::Message | Waiting::Gone => lobby.kept.drop_end(end, Some(set)),
+            }
+            continue;
+        }
         let Some(place) = lobby.places.iter().find(|place| place.anchor.get() == Some(hidden)) else { continue };
         match hello_io::look_closely(hidden) {
             Waiting::Silence => {}
-            Waiting::Message if is_welcome(trust::peer_uid(hidden)) => return Some(place),
-            Waiting::Message => lobby.drop_client(place),
+            Waiting::Message if is_welcome(trust::peer_uid(hidden)) => return Some(First::New(place)),
             // As one does that does not trust the door.
-            Waiting::Gone => lobby.drop_client(place),
+            Waiting::Message | Waiting::Gone => lobby.drop_client(place),
         }
     }
     None

@@ -261,6 +261,20 @@ pub(super) fn any_at(cookie: u64) -> bool {
     any
 }
 
+/// Whether an offer of this thread lies at that listener's door itself: one that came with a hello.
+pub(super) fn any_at_door(cookie: u64) -> bool {
+    let mut any = false;
+    if !FIRST.load(Relaxed).is_null() {
+        let _guard = LOCK.lock();
+        retain(|desc| {
+            let by_door = desc.pooled().is_some_and(|lane| lane.stands.was_said_by(thread::identity()));
+            any = any || by_door && door_of(desc) == Some(cookie) && !is_settled(desc);
+            true
+        });
+    }
+    any
+}
+
 /// Waits a moment for an offer to be taken. False if it was not, and goes on over TCP.
 pub(super) fn stays_at_last(desc: &'static Desc) -> bool {
     stays_at_own_door(desc) || is_taken_within(desc, LEAVE_NS)

@@ -20,7 +20,7 @@ use beeline_stats::Reason;
 
 use super::listener::Listener;
 use super::reserve;
-use super::{door, pool};
+use super::{door, lobby, pool};
 use crate::desc::Desc;
 use crate::{epoll, hidden, kernel, limits, table};
 
@@ -67,6 +67,7 @@ pub(super) fn begin_now(listener: &'static Listener, reason: Reason) -> bool {
         listener.set_doorless(reason);
         return false;
     }
+    lobby::give_up_kept(&listener.lobby);
     if listener.leaving.swap((reason as u32).saturating_add(1), Relaxed) == 0 {
         let _ = kernel::shutdown(open, libc::SHUT_RD);
     }
@@ -108,6 +109,7 @@ pub(super) fn give_up_descriptors() -> bool {
     let mut any = pool::release_descriptors() | reserve::release_reserve();
     each_listener(|_, listener| {
         let _guard = listener.lock.lock();
+        any |= lobby::give_up_kept(&listener.lobby);
         // In the queue of a door that is shut there are fillers alone.
         let nobody_waits = |door: i32| {
             !listener.is_open() || kernel::poll_now(door, libc::POLLIN) == 0 && !listener.lobby.is_occupied()

@@ -39,7 +39,6 @@ pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> boo
     let now_ns = kernel::now_ns();
     let told_ns = listener.told_ns.load(Relaxed);
     if told_ns == 0 {
-        listener.told_ns.store(now_ns, Relaxed);
         return false;
     }
     let Some(door) = listener.door.get() else { return false };
@@ -53,6 +52,11 @@ pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> boo
         return true;
     }
     false
+}
+
+/// The app is told of a client now: rule 1.
+pub(super) fn is_told(listener: &Listener) {
+    let _ = listener.told_ns.compare_exchange(0, kernel::now_ns().max(1), Relaxed, Relaxed);
 }
 
 /// This process serves the door no more.

@@ -83,6 +83,18 @@ choice! {
 }
 
 choice! {
+    /// Whether both ends of a closed connection wait for the next one between the same two processes.
+    pub enum Standing {
+        /// From the second connection over a lane on.
+        Auto = "auto",
+        /// From the first on.
+        On = "on",
+        /// Never.
+        Off = "off",
+    }
+}
+
+choice! {
     /// Whether lanes may be shared with processes of other users.
     pub enum ForeignUid {
         /// Where the kernel has `SO_PASSRIGHTS` (6.16), which makes it safe.
@@ -190,6 +202,8 @@ tunables! {
         "How many clients may wait at a door; more of them go over TCP.";
     pool_lanes_max: u64 = 32, Kind::Number { min: 0, max: 1024 }, Reach::Running,
         "How many closed lanes are kept for the next connection to the same peer.";
+    standing: Standing = Standing::Auto, Kind::Choice(Standing::WORDS), Reach::Running,
+        "Keep both ends of a closed connection for the next one between the same two processes; auto does so from the second on.";
     policy: Policy = Policy::Default, Kind::Choice(Policy::WORDS), Reach::Start,
         "Which connections may use lanes; strict keeps those that packet filters or sandboxes could concern on TCP.";
     trust_root_listeners: bool = false, Kind::Switch, Reach::Start,

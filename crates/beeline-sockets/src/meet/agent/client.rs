@@ -353,7 +353,7 @@ impl Offered {
         let anchor = anchor.keep().map(OwnedAnchor);
         let (Some(anchor), Some(holder)) = (anchor, twin.keep()) else { return Err(Reason::SharedBeforeConnect) };
         lane.hold(holder);
-        client::install(fd, desc, &anchor, lane, side, nonblocking, None).map(|()| holder)
+        client::install(fd, desc, anchor.0, lane, side, nonblocking, None).map(|()| holder)
     }
 
     /// The connection is left to TCP.

@@ -64,6 +64,10 @@ impl Pump {
         if self.outward == State::Open && !self.socket_full {
             match self.reader().arm(Since::Read, &self.bells()) {
                 Ok(Armed::Ready) => return Moved::Some,
+                // Of a peer that keeps its anchor the kernel tells no end.
+                Ok(Armed::Sleep) if self.plan.lane.flags(self.plan.end.peer()) & flags::CLOSED != 0 => {
+                    return Moved::Some;
+                }
                 Ok(Armed::Sleep) => {}
                 Err(fault) => return self.faulted(fault),
             }

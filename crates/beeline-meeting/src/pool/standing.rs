@@ -1,0 +1,168 @@
+//! Lanes whose ends are kept with them: an idle lane that *stands* has its anchor beside it, and both ends know whose it is.
+
+use core::net::SocketAddr;
+use core::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed},
+};
+
+use beeline_lane::{End, flags};
+use beeline_wire::{ConnName, Endpoint};
+
+use super::{CLIENT, LOCK, Offer};
+use crate::hidden;
+use crate::side::Address;
+use crate::trust::Peer;
+
+/// What an end knows of a connection whose anchor it means to keep. Valid when zeroed. Written while the lane is in one
+/// connection's, or nobody's, hands.
+#[derive(Default)]
+#[repr(C)]
+pub struct Standing {
+    /// The anchor, hidden, plus one; 0 while the lane is in use, or its anchor is not kept.
+    anchor: AtomicI32,
+    /// 1 when the lane's connection has begun over an anchor that was kept.
+    again: AtomicU32,
+    /// The thread that has said the lane's last hello at a door.
+    said_by: AtomicU32,
+    /// `SO_COOKIE` of the anchor.
+    cookie: AtomicU64,
+    peer_pid: AtomicU32,
+    peer_uid: AtomicU32,
+    /// The user that this process was when the anchor was made.
+    user: AtomicU32,
+    /// The anchor's network namespace, plus one; 0 when the kernel does not tell.
+    namespace: AtomicU64,
+    client: Address,
+    server: Address,
+    /// Server: where the end is kept, for whoever keeps it; null where it is not to be.
+    home: AtomicPtr<()>,
+}
+
+impl Standing {
+    /// Nothing is kept.
+    pub(super) fn clear(&self) {
+        self.anchor.store(0, Relaxed);
+        self.again.store(0, Relaxed);
+        self.home.store(core::ptr::null_mut(), Relaxed);
+    }
+
+    /// Notes whose connection it is, before it begins.
+    pub fn know(&self, name: &ConnName, peer: Peer, user: u32, namespace: Option<u64>) {
+        self.again.store(0, Relaxed);
+        self.client.set(name.client.address());
+        self.server.set(name.server.address());
+        self.peer_pid.store(peer.pid, Relaxed);
+        self.peer_uid.store(peer.uid, Relaxed);
+        self.user.store(user, Relaxed);
+        self.namespace.store(namespace.map_or(0, |namespace| namespace.wrapping_add(1)), Relaxed);
+    }
+
+    /// Notes where a server keeps the end.
+    pub fn set_home(&self, home: *mut ()) {
+        self.home.store(home, Relaxed);
+    }
+
+    /// See [`Standing::set_home`].
+    #[must_use]
+    pub fn home(&self) -> *mut () {
+        self.home.load(Relaxed)
+    }
+
+    /// The name of the connection, which its client's anchor holds.
+    #[must_use]
+    pub fn name(&self) -> ConnName {
+        ConnName { client: Endpoint::new(self.client.get()), server: Endpoint::new(self.server.get()) }
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
+        Peer { pid: self.peer_pid.load(Relaxed), uid: self.peer_uid.load(Relaxed) }
+    }
+
+    /// The user that this process was.
+    #[must_use]
+    pub fn user(&self) -> u32 {
+        self.user.load(Relaxed)
+    }
+
+    /// The network namespace of the anchor.
+    #[must_use]
+    pub fn namespace(&self) -> Option<u64> {
+        self.namespace.load(Relaxed).checked_sub(1)
+    }
+
+    /// The lane's connection begins over the anchor that was kept.
+    pub fn begin_again(&self) {
+        self.again.store(1, Relaxed);
+    }
+
+    /// Whether it did.
+    #[must_use]
+    pub fn is_again(&self) -> bool {
+        self.again.load(Relaxed) == 1
+    }
+
+    /// A client's thread says hello at the door.
+    pub fn says_hello(&self, thread: u32) {
+        self.said_by.store(thread, Relaxed);
+    }
+
+    /// Whether it did, and the connection has not begun again since.
+    #[must_use]
+    pub fn was_said_by(&self, thread: u32) -> bool {
+        !self.is_again() && self.said_by.load(Relaxed) == thread
+    }
+
+    /// `SO_COOKIE` of the anchor over which the connection began again.
+    #[must_use]
+    pub fn cookie(&self) -> Option<u64> {
+        self.is_again().then(|| self.cookie.load(Relaxed))
+    }
+
+    /// The anchor that is kept, hidden.
+    #[must_use]
+    pub fn anchor(&self) -> Option<i32> {
+        self.anchor.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// Keeps the anchor, a hidden descriptor with this `SO_COOKIE`.
+    pub fn keep_anchor(&self, anchor: i32, cookie: u64) {
+        self.cookie.store(cookie, Relaxed);
+        self.anchor.store(anchor.saturating_add(1), Relaxed);
+    }
+
+    /// Takes the anchor, which the caller closes.
+    #[must_use]
+    pub fn take_anchor(&self) -> Option<i32> {
+        self.anchor.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// Closes the anchor, if it is kept.
+    pub fn close_anchor(&self) {
+        if let Some(fd) = self.take_anchor() {
+            hidden::close_hidden(fd);
+        }
+    }
+}
+
+/// Whether a client's lane stands, perhaps.
+#[must_use]
+pub fn any_stands() -> bool {
+    !CLIENT.first.load(Acquire).is_null()
+}
+
+/// Takes a client's lane that stands ready at both ends for a connection to `server`, and that `wanted` accepts.
+pub fn standing(server: SocketAddr, mut wanted: impl FnMut(&Standing) -> bool) -> Option<Offer> {
+    const READY: u32 = flags::RELEASED | flags::STANDS;
+    let _guard = LOCK.lock();
+    let lane = CLIENT.take(|lane| {
+        lane.stands.anchor().is_some()
+            && lane.memfd().is_some()
+            && lane.stands.server.get() == server
+            && lane.memory().flags(End::Server) & READY == READY
+            && wanted(&lane.stands)
+    })?;
+    Some(Offer { lane, memfd: lane.memfd()?, aside: false, is_intact: true })
+}

@@ -1,0 +1,143 @@
+//! Ends that a server keeps for their clients' next connections: [`super::super::standing`] has the rules.
+
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+use beeline_lane::offer;
+
+use crate::kernel;
+use crate::meet::hello_io::{self, Waiting};
+use crate::meet::pool::{self, PooledLane};
+
+/// Ends that a listener keeps.
+pub(super) const ENDS_MAX: usize = 32;
+
+/// A place for one. Its lane's memory is the client's, which may be about to use it.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct End {
+    lane: AtomicPtr<PooledLane>,
+}
+
+impl End {
+    fn lane(&self) -> Option<&'static PooledLane> {
+        // SAFETY: null, or an object of a slab, which is never unmapped.
+        unsafe { self.lane.load(Acquire).as_ref() }
+    }
+
+    pub(super) fn anchor(&self) -> Option<i32> {
+        self.lane().and_then(|lane| lane.stands.anchor())
+    }
+
+    /// The user of the client.
+    pub(super) fn user(&self) -> u32 {
+        self.lane().map_or(u32::MAX, |lane| lane.stands.peer().uid)
+    }
+
+    /// Whether the client has said hello again, and not taken it back.
+    pub(super) fn look(&self) -> Waiting {
+        let Some((lane, anchor)) = self.lane().zip(self.anchor()) else { return Waiting::Gone };
+        match hello_io::look_again(anchor) {
+            Waiting::Message if lane.memory().offer().load(Acquire) == offer::WITHDRAWN => Waiting::Gone,
+            seen => seen,
+        }
+    }
+}
+
+/// All ends that a listener keeps. Used under its lock, except `count`, which is a hint.
+#[repr(C)]
+pub(super) struct Ends {
+    count: AtomicU32,
+    /// Which place is given up next where all are taken.
+    oldest: AtomicU32,
+    places: [End; ENDS_MAX],
+}
+
+impl Ends {
+    pub(super) fn begin(&self) {
+        self.count.store(0, Relaxed);
+        self.places.iter().for_each(|place| place.lane.store(core::ptr::null_mut(), Relaxed));
+    }
+
+    pub(super) fn any(&self) -> bool {
+        self.count.load(Relaxed) != 0
+    }
+
+    /// The end whose anchor has this hidden number.
+    pub(super) fn of(&self, hidden: i32) -> Option<&End> {
+        if !self.any() {
+            return None;
+        }
+        self.places.iter().find(|place| place.anchor() == Some(hidden))
+    }
+
+    /// Keeps an end, for one that is silent if there is no room; false if there is none even then.
+    pub(super) fn add(&self, lane: &'static PooledLane, set: i32) -> bool {
+        let Some(anchor) = lane.stands.anchor() else { return false };
+        let free = self.places.iter().find(|place| place.lane().is_none());
+        let place = free.or_else(|| {
+            let index = self.oldest.fetch_add(1, Relaxed) as usize % ENDS_MAX;
+            let oldest = self.places.get(index).filter(|oldest| oldest.look() != Waiting::Message)?;
+            self.drop_end(oldest, Some(set));
+            Some(oldest)
+        });
+        let Some(place) = place else { return false };
+        // The bells of the connection that has ended would call somebody.
+        if !hello_io::is_quiet(anchor) {
+            return false;
+        }
+        let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: anchor as u64 };
+        if kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, anchor, Some(event)).is_err() {
+            return false;
+        }
+        place.lane.store(core::ptr::from_ref(lane).cast_mut(), Release);
+        self.count.fetch_add(1, AcqRel);
+        true
+    }
+
+    /// Takes an end out whose client says hello again, with its hello. `None` if there is none, after all: then the end is
+    /// given up.
+    pub(super) fn take(&self, end: &End, set: Option<i32>) -> Option<&'static PooledLane> {
+        let lane = end.lane()?;
+        if !lane.stands.anchor().is_some_and(hello_io::take_again) {
+            self.drop_end(end, set);
+            return None;
+        }
+        self.leave(end, set);
+        lane.stands.close_anchor();
+        Some(lane)
+    }
+
+    /// Gives an end up.
+    pub(super) fn drop_end(&self, end: &End, set: Option<i32>) {
+        if let Some(lane) = end.lane() {
+            self.leave(end, set);
+            pool::stand_no_more(lane);
+        }
+    }
+
+    /// Gives all ends up.
+    pub(super) fn drop_all(&self, set: Option<i32>) {
+        if self.any() {
+            self.places.iter().for_each(|end| self.drop_end(end, set));
+        }
+    }
+
+    /// Their clients find them dead.
+    pub(super) fn hang_up(&self) {
+        for anchor in self.places.iter().filter_map(End::anchor) {
+            let _ = kernel::shutdown(anchor, libc::SHUT_RDWR);
+        }
+    }
+
+    fn leave(&self, end: &End, set: Option<i32>) {
+        // Its file may stay open under another number, so the set would not forget it by itself.
+        if let (Some(set), Some(anchor)) = (set, end.anchor()) {
+            let _ = kernel::epoll_ctl(set, libc::EPOLL_CTL_DEL, anchor, None);
+        }
+        end.lane.store(core::ptr::null_mut(), Release);
+        self.count.fetch_sub(1, AcqRel);
+    }
+}

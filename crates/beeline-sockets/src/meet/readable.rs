@@ -1,0 +1,88 @@
+//! Whether a listener is readable: what its hidden descriptors mean to the app.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::accept::{CLIENTS_MAX, next};
+use super::hello_io::{self, Refusal, Waiting};
+use super::listener::Listener;
+use super::lobby::{self, send_away};
+use super::{retreat, watched};
+use crate::desc::Desc;
+use crate::{Errno, changing, kernel};
+
+/// Whether the listener has a client at its door, after the kernel has called one of its hidden descriptors readable.
+///
+/// A non-blocking `accept` waits a moment for the hello itself, and a client that stays silent costs the app one
+/// `EAGAIN`; taking clients from the door here would cost each connection some ten system calls. A blocking `accept` would
+/// sleep on, so a listener that blocks is only called ready when a client has spoken.
+#[must_use]
+pub fn door_ready(desc: &'static Desc) -> bool {
+    let Some(listener) = Listener::of(desc) else { return false };
+    if watched::leaves_it(desc, listener) {
+        return false;
+    }
+    let fd = desc.fd.load(Relaxed);
+    let blocks = kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK == 0);
+    let ready = match blocks {
+        true => lobby::any_spoken(listener) || let_in(desc, listener),
+        false => may_have_client(listener),
+    };
+    if ready {
+        watched::is_told(listener);
+        if blocks {
+            listener.told.store(1, Relaxed);
+        }
+    }
+    ready
+}
+
+/// Whether the door or the lobby of a listener that does not block has a client, who may not have spoken yet. What made a hidden
+/// descriptor readable may be no client, but the end of one that was kept.
+fn may_have_client(listener: &Listener) -> bool {
+    let lobby = &listener.lobby;
+    !lobby.keeps_any()
+        || lobby::any_spoken(listener)
+        || lobby.is_occupied()
+        || listener.door.get().is_some_and(|door| kernel::poll_now(door, libc::POLLIN) != 0)
+}
+
+/// Lets clients into the lobby until there is one that has spoken.
+fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
+    for _ in 0..CLIENTS_MAX {
+        let came = {
+            let _changing = changing::changing();
+            next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
+        };
+        let anchor = match came {
+            Ok(Some(anchor)) => anchor,
+            Err(Errno(libc::EINVAL)) => {
+                watched::give_up(desc, listener);
+                return false;
+            }
+            // Waiting would not help: `accept` tells.
+            Err(_) => return true,
+            Ok(None) => {
+                retreat::if_empty(desc, listener);
+                return false;
+            }
+        };
+        let waiting = match hello_io::look_closely(anchor) {
+            Waiting::Silence if lobby::await_hello(desc, listener, anchor) => hello_io::look_closely(anchor),
+            waiting => waiting,
+        };
+        match waiting {
+            Waiting::Silence if listener.is_shared() => send_away(anchor, Refusal::Gone),
+            Waiting::Gone => send_away(anchor, Refusal::Gone),
+            Waiting::Silence | Waiting::Message => {
+                let _changing = changing::changing();
+                let _guard = listener.lock.lock();
+                if waiting == Waiting::Silence {
+                    let _ = lobby::park(listener, anchor);
+                } else if lobby::park_spoken(listener, anchor) {
+                    return true;
+                }
+            }
+        }
+    }
+    false
+}

@@ -1,0 +1,271 @@
+//! Two processes that have met need not meet again: ends that are kept for the next connection.
+//!
+//! Making a connection of two sockets, a name, a door and a hello is some twenty system calls at either end, and most of what a
+//! short connection takes. All of it tells both ends again what they know. So when a connection is closed in good order,
+//! either end may keep its anchor, hidden, beside the idle lane: the end *stands*. The next connection between the two is a byte
+//! on that anchor ([`hello_io::say_again`]). It has the addresses of the one before, and everything else anew: side,
+//! descriptor, options, offer.
+//!
+//! # While a connection lives
+//!
+//! 1. [`flags::STANDS`] in an end's flags says that it means to keep its anchor. The client says so before its hello, the server
+//!    when it takes that, if it may ([`offer`], [`welcome`]): neither bound its address, the client's anchor has a plain name, they
+//!    believe each other's user, nobody else has the listener or the lane. By itself a client does from the second connection
+//!    over a lane on: one that connects once would only leave a dead end.
+//! 2. An end takes the flag back for good, under its lock for sending, when it is shared with another process, shut down, or when
+//!    somebody sleeps on its anchor who would not be rung: who asks for no bytes ([`stands_no_more`]). Then it fences and looks at the
+//!    peer's flags.
+//!
+//! # Close
+//!
+//! 3. Who closes stores its flags with `CLOSED`, and with `STANDS` if all is in order ([`may_stand`]); fences; and looks at the peer's.
+//!    Without the peer's `STANDS`, or with a writer of the peer's asleep, the anchor is closed as ever, and the kernel tells.
+//!    Else it is kept ([`keep`]), and if the peer has not closed, and is armed, it is rung. By the fences of 2 and of arming, who
+//!    goes to sleep finds `CLOSED`, or is seen, or rung.
+//! 4. So both keep, or the second finds that the first has not. If one keeps and the other does not, its anchor is dead,
+//!    which it finds when it is used next, or, a server, when the kernel reports it.
+//! 5. A server's end goes to its listener's lobby when nobody here uses the lane any more ([`park`]), and only then the lane is `RELEASED`.
+//!    From then on its memory is the client's.
+//!
+//! # Again
+//!
+//! 6. A client takes an idle lane of which both flags are there and its own end is closed ([`connect`]). The listener must be the one that
+//!    a new connection would reach now, the user, namespace and addresses those of before. It resets the lane, offers it,
+//!    and says the byte. From there on everything is as after a hello: offer, late fallback, order at the listener.
+//! 7. While a hello of its own lies at the listener's door a thread does not use what stands: it would overtake that. Connects of
+//!    several threads or processes have no order but what they tell each other, which takes longer.
+//! 8. The server takes what stands in its lobby when the byte is there ([`super::admit::take_again`]), after the same questions
+//!    about options, rules and users as with a hello.
+//!
+//! # Giving up
+//!
+//! 9. A `fork`, a program that is executed, descriptors that run short, a door that is left, another user: idle ends
+//!    are closed. They are few ([`lobby`], `pool_lanes_max`), the oldest go first, and kept only while there are many numbers.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use beeline_lane::{End, LaneMemory, Writer, flags};
+use beeline_stats::tunables::{Standing as Wanted, option};
+use beeline_stats::{Counter, Reason};
+use beeline_wire::ConnName;
+
+use super::connecting::Connecting;
+use super::listener::Listener;
+use super::pool::{self, Offer, PooledLane};
+use super::route::Route;
+use super::{client, hello_io, lobby, lookup, offers, trust};
+use crate::anchor::{Anchor, Hasty};
+use crate::close::changing_of;
+use crate::desc::Desc;
+use crate::side::{SideState, state};
+use crate::{hidden, io, kernel, limits, process, stats, table, thread};
+
+/// Whether ends are kept after a connection over a lane that has, or has not, had another before.
+fn are_wanted(had_another: bool) -> bool {
+    match crate::live(option::standing) {
+        Wanted::Auto => had_another,
+        Wanted::On => true,
+        Wanted::Off => false,
+    }
+}
+
+/// Whether ends are kept with processes of this user.
+fn believes(uid: u32, euid: u32) -> bool {
+    uid == euid || uid == 0
+}
+
+/// Before a hello: rule 1, of the client. `peer` is who opened the door, where the anchor has a plain name.
+pub(super) fn offer(offer: &Offer, route: &Route, name: &ConnName, peer: Option<trust::Peer>) {
+    offer.lane.stands.says_hello(thread::identity());
+    if route.explicit || !are_wanted(offer.was_served()) {
+        return;
+    }
+    let euid = trust::euid();
+    if let Some(peer) = peer.filter(|peer| believes(peer.uid, euid)) {
+        offer.lane.stands.know(name, peer, euid, route.namespace());
+        offer.lane.memory().set_flags(End::Client, flags::STANDS);
+    }
+}
+
+/// Before a hello is taken: rule 1, of the server. `peer` is who brought the lane with a plain name.
+pub(super) fn welcome(listener: &'static Listener, lane: &PooledLane, name: &ConnName, peer: Option<trust::Peer>) {
+    lane.stands.set_home(core::ptr::null_mut());
+    let offers = lane.memory().flags(End::Client) & flags::STANDS != 0;
+    if !offers || listener.is_shared() || lane.holder().is_some() || !are_wanted(true) {
+        return;
+    }
+    let euid = trust::euid();
+    if let Some(peer) = peer.filter(|peer| believes(peer.uid, euid)) {
+        lane.stands.know(name, peer, euid, None);
+        lane.stands.set_home(core::ptr::from_ref(listener).cast_mut().cast());
+        lane.cookie.store(listener.cookie.load(Relaxed), Relaxed);
+    }
+}
+
+/// What a server says of its end with [`flags::TAKEN`].
+pub(super) fn flag_of(lane: &PooledLane) -> u32 {
+    if lane.stands.home().is_null() { 0 } else { flags::STANDS }
+}
+
+/// Whether the end, which is about to be closed and leaves nothing unread, is in good order: rule 3. The caller holds both locks.
+pub(super) fn may_stand(desc: &Desc, lane: &LaneMemory, side: &SideState) -> bool {
+    let (ours, theirs) = (lane.flags(desc.end()), lane.flags(desc.end().peer()));
+    let taken = desc.end() == End::Server || theirs & flags::TAKEN != 0;
+    ours & flags::STANDS != 0
+        && theirs & flags::STANDS != 0
+        && (ours | theirs) & (flags::URGENT | flags::SIGNALLED | flags::RESET) == 0
+        && taken
+        && !desc.shared.load(Relaxed)
+        && desc.keepers.pins() == 0
+        && !side.is(state::RESET | state::SHUT_RD | state::SHUT_WR | state::POISONED)
+        && side.linger.load(Relaxed) == 0
+        && !desc.draft.owned.load(Relaxed)
+        // Nobody here has ever slept for room: that leaves an anchor without any.
+        && lane.write_wake(desc.end()).load(Relaxed) == 0
+        && desc.pooled().is_some_and(|pooled| pooled.is_ours_alone() && pooled.stands.anchor().is_none())
+}
+
+/// Keeps the anchor of an end whose flags are stored, with a fence behind. False if it is to be closed: rule 3. The caller holds both
+/// locks.
+pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> bool {
+    let (end, peer) = (desc.end(), desc.end().peer());
+    let theirs = lane.flags(peer);
+    let Some(pooled) = desc.pooled() else { return false };
+    if theirs & flags::STANDS == 0 || lane.write_wake(peer).load(Relaxed) & 1 != 0 || io::unread_hint(desc, side) != 0 {
+        return false;
+    }
+    // The number may be another file's by now: libc closes some of its own without a word. Such a file must not even be closed.
+    let known = side.origin.anchor_cookie.load(Relaxed);
+    let is_ours = |fd| kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE) == Ok(known);
+    let fd = desc.fd.load(Relaxed);
+    if !is_ours(fd) {
+        return false;
+    }
+    let Some(anchor) = hidden::twin_to_keep(fd) else { return false };
+    let bells = Hasty::new(Anchor(anchor));
+    // A peer that cannot be rung is told by the kernel.
+    let is_told =
+        theirs & flags::CLOSED != 0 || Writer::new(*lane, end, &side.tx, &side.rx).tell_reader(&bells).is_ok();
+    if !is_ours(anchor) || !is_told {
+        hidden::close_hidden(anchor);
+        return false;
+    }
+    pooled.stands.keep_anchor(anchor, known);
+    true
+}
+
+/// The server's end of a lane is closed, nobody here uses it any more, and its anchor is kept: it waits for its client at the
+/// listener, if that is still the same. Rule 5.
+pub(super) fn park(lane: &'static PooledLane) -> bool {
+    let is_wanted = lane.is_small() && crate::live(option::pool_lanes_max) != 0;
+    if lane.stands.anchor().is_none() || !lane.is_ours_alone() || !is_wanted {
+        return false;
+    }
+    // SAFETY: null, or an object of a slab, which is never unmapped: `welcome` alone has stored it.
+    let Some(listener) = (unsafe { lane.stands.home().cast::<Listener>().as_ref() }) else { return false };
+    let listener: &'static Listener = listener;
+    // Whoever has it may be about to give all of them up; nothing is waited for here.
+    let Some(_guard) = listener.lock.try_lock() else { return false };
+    let is_same = listener.cookie.load(Relaxed) == lane.cookie.load(Relaxed) && listener.serving.load(Relaxed) != 0;
+    if !is_same || listener.is_shared() || listener.leaving.load(Relaxed) != 0 || !lobby::keep(&listener.lobby, lane) {
+        return false;
+    }
+    let memory = lane.memory();
+    memory.set_flags(End::Server, memory.flags(End::Server) | flags::RELEASED);
+    true
+}
+
+/// Connects over an end that stands. `None` if there is none that may be used.
+pub(super) fn connect(
+    ours: Connecting,
+    route: &Route,
+    nonblocking: bool,
+    note_ticket: impl FnOnce() -> bool,
+) -> Option<Result<(), Reason>> {
+    if route.explicit || !pool::any_stands() {
+        return None;
+    }
+    let Connecting { fd, desc, .. } = ours;
+    // Before anything is in nobody's hands: no fork comes between.
+    let _changing = changing_of(fd, desc);
+    let mut offer = pool::standing(route.destination, |stands| route.is_that_of(stands))?;
+    if !is_valid(&offer, route) {
+        close(offer);
+        return None;
+    }
+    if offers::any_at_door(offer.lane.cookie.load(Relaxed)) {
+        // Rule 7.
+        offer.withdraw();
+        return None;
+    }
+    let hindered = hindrance(ours, note_ticket);
+    if let Some(reason) = hindered {
+        offer.withdraw();
+        return Some(Err(reason));
+    }
+    let side = match pool::side() {
+        Ok(side) => side,
+        Err(errno) => {
+            offer.withdraw();
+            return Some(Err(limits::memory_reason(errno)));
+        }
+    };
+    let lane = offer.lane;
+    let (name, peer) = (lane.stands.name(), lane.stands.peer());
+    offer.begin_again();
+    client::fill(side.state, desc, &name, nonblocking, lane.memory());
+    lane.memory().set_flags(End::Client, flags::STANDS);
+    let Some(anchor) = lane.stands.anchor().filter(|anchor| hello_io::say_again(*anchor).is_ok()) else {
+        side.retire(true);
+        close(offer);
+        return None;
+    };
+    let lane = offer.sent();
+    lane.stands.begin_again();
+    let _ = lane.stands.take_anchor();
+    let result = client::install(fd, desc, anchor, lane, side, nonblocking, Some(peer.pid));
+    // It has the app's number now.
+    hidden::close_hidden(anchor);
+    stats::count(Counter::ConnectionsAgain, u64::from(result.is_ok()));
+    Some(result)
+}
+
+/// Whether what stands is still what a new connection would be: rule 6.
+fn is_valid(offer: &Offer, route: &Route) -> bool {
+    let stands = &offer.lane.stands;
+    let euid = trust::euid();
+    let uid = stands.peer().uid;
+    if stands.user() != euid || !believes(uid, euid) || !trust::may_share(uid) || !are_wanted(true) {
+        return false;
+    }
+    let target = lookup::listener(route.destination, stands.name().client.address());
+    target.is_ok_and(|target| {
+        target.cookie == offer.lane.cookie.load(Relaxed)
+            && trust::may_serve(uid, target.uid)
+            && !lookup::is_doorless(route.destination, target.cookie)
+            && !lookup::is_untaken(route.destination)
+    })
+}
+
+/// What keeps the socket from being connected, now that nothing changes any more.
+fn hindrance(ours: Connecting, note_ticket: impl FnOnce() -> bool) -> Option<Reason> {
+    let Connecting { fd, desc, .. } = ours;
+    if !note_ticket() || !process::accelerates() {
+        return Some(process::stopped().unwrap_or(Reason::Internal));
+    }
+    // A fork that is not counted now waits for us, and copies the finished connection.
+    if desc.born.load(Acquire) != crate::forks() {
+        return Some(Reason::SharedBeforeConnect);
+    }
+    if !table::within_limit(fd) {
+        return Some(Reason::DescriptorsShort);
+    }
+    super::door::blocked_by(desc)
+}
+
+/// The anchor is of no use any more; the lane may be.
+fn close(mut offer: Offer) {
+    offer.lane.stands.close_anchor();
+    offer.begin_again();
+    offer.withdraw();
+}
