@@ -28,6 +28,7 @@
 //! Nothing is told of a client before it has spoken. What it has said stays in its anchor until somebody accepts it.
 
 mod kept;
+mod spoken;
 
 use core::sync::atomic::{
     AtomicU32, AtomicU64,
@@ -37,13 +38,15 @@ use core::sync::atomic::{
 use beeline_shm::sys;
 use beeline_stats::{Poison, Role};
 
-use super::hello_io::{self, Refusal, Waiting};
+pub(super) use spoken::{Spoken, any_spoken, spoken};
+
+use super::hello_io::Refusal;
 use super::listener::Listener;
 use super::pool::PooledLane;
 use super::trust;
 use crate::desc::Desc;
 use crate::fd_cell::FdCell;
-use crate::{Errno, hidden, kernel, stats};
+use crate::{hidden, kernel, stats};
 
 /// Clients that the lobby has room for.
 const PENDING_MAX: usize = 16;
@@ -346,50 +349,6 @@ pub(super) fn dismiss(listener: &Listener) {
     listener.lobby.dismiss();
 }
 
-/// A client taken out of the lobby.
-pub(super) struct Spoken {
-    /// Its anchor, under a number as accept(2) would give it.
-    pub anchor: i32,
-    /// The lane of one that says hello again.
-    pub again: Option<&'static PooledLane>,
-}
-
-/// Takes a client out of the lobby that has spoken.
-///
-/// # Errors
-/// `EMFILE`; the client stays.
-pub(super) fn spoken(listener: &Listener, flags: i32) -> Result<Option<Spoken>, Errno> {
-    let _guard = listener.lock.lock();
-    let lobby = &listener.lobby;
-    let Some(first) = first_spoken(lobby) else { return Ok(None) };
-    let hidden = match first {
-        First::New(place) => place.anchor.get(),
-        First::Again(end) => end.anchor(),
-    };
-    let Some(hidden) = hidden else { return Ok(None) };
-    let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    let anchor = kernel::fcntl(hidden, command, 0)? as i32;
-    let again = match first {
-        First::New(place) => {
-            lobby.drop_client(place);
-            None
-        }
-        First::Again(end) => lobby.kept.take(end, lobby.set.get()),
-    };
-    let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
-    let _ = kernel::fcntl(anchor, libc::F_SETFL, mode as usize);
-    Ok(Some(Spoken { anchor, again }))
-}
-
-/// Whether a client in the lobby has spoken.
-pub(super) fn any_spoken(listener: &Listener) -> bool {
-    if !listener.lobby.may_speak() {
-        return false;
-    }
-    let _guard = listener.lock.lock();
-    first_spoken(&listener.lobby).is_some()
-}
-
 /// Keeps an end for its client's next connection. Whether there is room. The caller holds the listener's lock.
 pub(super) fn keep(lobby: &Lobby, lane: &'static PooledLane) -> bool {
     lobby.set.get().is_some_and(|set| lobby.kept.add(lane, set))
@@ -400,45 +359,6 @@ pub(super) fn give_up_kept(lobby: &Lobby) -> bool {
     let any = lobby.kept.any();
     lobby.kept.drop_all(lobby.set.get());
     any
-}
-
-/// A client that has spoken.
-enum First<'a> {
-    New(&'a Pending),
-    Again(&'a kept::End),
-}
-
-/// The first client that has spoken and may be served. Those that are gone, or that may not be served, go. The
-/// caller holds the listener's lock.
-fn first_spoken(lobby: &Lobby) -> Option<First<'_>> {
-    let set = lobby.set.get()?;
-    if !lobby.may_speak() {
-        return None;
-    }
-    // Whoever has spoken is not hidden behind others who are gone.
-    const ALL: usize = PENDING_MAX + kept::ENDS_MAX;
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; ALL];
-    // SAFETY: live events of the number given.
-    let count = unsafe { kernel::epoll_now(set, events.as_mut_ptr(), ALL as i32) }.unwrap_or(0);
-    for event in events.iter().take(count) {
-        let hidden = event.u64 as i32;
-        if let Some(end) = lobby.kept.of(hidden) {
-            match end.look() {
-                Waiting::Silence => {}
-                Waiting::Message if is_welcome(Some(end.user())) => return Some(First::Again(end)),
-                Waiting::Message | Waiting::Gone => lobby.kept.drop_end(end, Some(set)),
-            }
-            continue;
-        }
-        let Some(place) = lobby.places.iter().find(|place| place.anchor.get() == Some(hidden)) else { continue };
-        match hello_io::look_closely(hidden) {
-            Waiting::Silence => {}
-            Waiting::Message if is_welcome(trust::peer_uid(hidden)) => return Some(First::New(place)),
-            // As one does that does not trust the door.
-            Waiting::Message | Waiting::Gone => lobby.drop_client(place),
-        }
-    }
-    None
 }
 
 /// Whether the rules let clients of this user in. Who is told of it would find nobody to accept otherwise.
