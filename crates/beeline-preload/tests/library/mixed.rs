@@ -21,3 +21,12 @@ fn a_set_of_a_pipe_and_a_lane_is_hardly_spun_for() {
 fn a_poll_for_a_pipe_and_a_lane_hardly_spins() {
     spins_in_vain_for_hardly_any_round("poll");
 }
+
+/// No bell and no client can come in such a set, though the process has a lane.
+#[test]
+fn a_set_of_a_pipe_alone_is_never_spun_for() {
+    let counters = [Counter::SpinsFailed, Counter::SpinsPaid, Counter::Sleeps];
+    let (rounds, [vain, paid, sleeps]) = figures("mixed", "pipe", "", counters);
+    assert_eq!(vain + paid, 0);
+    assert!(sleeps >= rounds / 2, "{sleeps} sleeps in {rounds} rounds");
+}
