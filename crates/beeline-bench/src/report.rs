@@ -91,7 +91,7 @@ pub fn three_digits(value: f64) -> String {
         v if v >= 99.95 => format!("{value:.0}"),
         v if v >= 9.995 => format!("{value:.1}"),
         // Below a tenth two digits tell as much, as long as there are any.
-        v if v >= 0.0995 || v < 5e-6 => format!("{value:.2}"),
+        v if !(5e-6..0.0995).contains(&v) => format!("{value:.2}"),
         v if v >= 0.00995 => format!("{value:.3}"),
         v if v >= 0.000_995 => format!("{value:.4}"),
         _ => format!("{value:.5}"),
