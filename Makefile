@@ -19,7 +19,7 @@ help:
 	@echo 'make papers   the tables of the five documents, quick (some seven minutes), with a report each in target/papers; docs/papers.md from it'
 	@echo 'make programs  24 real programs at their ordinary settings, TCP against Beeline, on free, shared and busy CPUs (under 40 minutes); writes docs/measurements.md'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
-	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (12 minutes on an idle machine, 50 at most)'
+	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (7 to 12 minutes on an idle machine, 50 at most)'
 	@echo 'make site     a bookstore under TPC-W: nginx, Jetty and MariaDB over TCP, over Beeline and between namespaces (under 20 minutes)'
 	@echo 'make site-quick  the same, small (some four minutes)'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
