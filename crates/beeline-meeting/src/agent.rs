@@ -15,14 +15,13 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use beeline_guest::changing;
 use beeline_stats::Reason;
-use beeline_stats::tunables::{Wait, option};
 use beeline_wire::agent::{ANSWER_BYTES, Answer, Besides, Question, SOCKET};
 
 use crate::Errno;
 use crate::disarm::disarm;
 use crate::kernel::{self, SockAddr};
 use crate::trust;
-use crate::wait::{self, Woken};
+use crate::wait::{self, Mode, Woken};
 use passing::Passing;
 
 /// How long it counts that there is no agent (rule 1).
@@ -141,14 +140,15 @@ impl Carrier {
         self.await_answer(kernel::now_ns().saturating_add(patience_ns))
     }
 
-    /// The same for an answer that only the agent has to be awake for. It is looked for before this thread sleeps.
+    /// The same for an answer that only the agent has to be awake for. It is looked for before this thread sleeps, if the
+    /// connection's waits do so.
     ///
     /// # Errors
     /// [`Reason::AgentSilent`].
-    pub fn answer_soon(&self, patience_ns: u64) -> Result<Said, Reason> {
+    pub fn answer_soon(&self, patience_ns: u64, mode: Mode) -> Result<Said, Reason> {
         let began = kernel::now_ns();
-        let spin_ns = SPIN_NS.min(crate::live(option::spin_ns_max)).min(patience_ns);
-        let may_spin = crate::live(option::wait) != Wait::Sleep && !wait::is_crowded();
+        let spin_ns = SPIN_NS.min(mode.spin_ns_max().into()).min(patience_ns);
+        let may_spin = spin_ns != 0 && !wait::is_crowded();
         let (mut last, mut now) = (began, began);
         while may_spin && now.saturating_sub(last) < GAP_NS && now.saturating_sub(began) < spin_ns {
             // With no lock held: others want to change what numbers lead to meanwhile, and to fork.

@@ -72,7 +72,7 @@ fn peers(text: &mut String, document: &Document) {
             &peer.address,
             &unless_down(&time(peer.up_s)),
             &or_nothing(peer.round_trip_us.map(|time| format!("{time} us"))),
-            &unless_down(&peer.rails.len()),
+            &unless_down(&ports(peer.rails.iter().map(|rail| rail.name.as_str()))),
             &unless_down(&says),
         ]);
     }
@@ -92,8 +92,10 @@ fn rails(text: &mut String, document: &Document) {
     }
     let heading = ["RAIL", "NAME", "ADDRESS", "DEVICE", "SPEED", "NODE", "CONNECTIONS", "IN FLIGHT", "STATE"];
     let mut table = Table::new(&heading, &[1, 2, 3, 8]);
-    for status in &document.data.rails {
+    for (index, status) in document.data.rails.iter().enumerate() {
         let rail = &status.rail;
+        let first = document.data.rails.iter().take(index).find(|other| other.rail.name == rail.name);
+        let again = first.map(|first| format!("another address of rail {}", first.id));
         table.row([
             &status.id,
             &rail.name,
@@ -103,11 +105,16 @@ fn rails(text: &mut String, document: &Document) {
             &or_nothing(rail.node),
             &count(rail.load.connections.into()),
             &bytes(rail.load.in_flight_bytes),
-            &status.trouble.as_deref().unwrap_or("open"),
+            &status.trouble.as_deref().or(again.as_deref()).unwrap_or("open"),
         ]);
     }
     text.push('\n');
     table.write_to(text);
+}
+
+/// How many ports these rails are: the addresses of one, of both families say, have its name.
+fn ports<'a>(names: impl Iterator<Item = &'a str>) -> usize {
+    names.collect::<std::collections::BTreeSet<_>>().len()
 }
 
 /// The ways that were compared with TCP, or should be.

@@ -5,6 +5,7 @@ mod process;
 mod proof;
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use beeline_shm::sys::call;
 use beeline_wire::DoorName;
@@ -19,15 +20,31 @@ use crate::kernel::{self, SockAddr};
 const SO_COOKIE: i32 = 57;
 const SO_PEERPIDFD: i32 = 77;
 
+/// The nice value of the agent's threads.
+const NICE: isize = -10;
+
+/// Whether it is this module that has given it to them.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
 /// Lets this thread, and those that it makes from now on, have a CPU before those that compute (setpriority(2)): whoever asks the
 /// agent waits for it. Without the power to do that nothing changes; nor if whoever has started the agent gave it another priority than
 /// programs have.
 pub fn take_precedence() {
-    const NICE: isize = -10;
-    if precedence() == Ok(0) {
-        // SAFETY: plain numbers.
-        let _ = unsafe { call(libc::SYS_setpriority, [libc::PRIO_PROCESS as usize, 0, NICE.cast_unsigned(), 0, 0, 0]) };
+    if precedence() == Ok(0) && set_precedence(NICE) {
+        TAKEN.store(true, Relaxed);
     }
+}
+
+/// Lets this thread be as programs are until it takes precedence again, if that is what has raised it.
+pub fn give_precedence_up() {
+    if TAKEN.load(Relaxed) && precedence() == Ok(NICE) {
+        set_precedence(0);
+    }
+}
+
+fn set_precedence(nice: isize) -> bool {
+    // SAFETY: plain numbers.
+    (unsafe { call(libc::SYS_setpriority, [libc::PRIO_PROCESS as usize, 0, nice.cast_unsigned(), 0, 0, 0]) }).is_ok()
 }
 
 /// The nice value of this thread.
@@ -140,6 +157,7 @@ mod tests {
             // SAFETY: plain numbers.
             unsafe { call(libc::SYS_setpriority, args) }.unwrap();
             take_precedence();
+            give_precedence_up();
             (lower, precedence().unwrap())
         });
         let (lower, kept) = told.join().unwrap();
@@ -147,9 +165,14 @@ mod tests {
         let told = std::thread::spawn(|| {
             let before = precedence().unwrap();
             take_precedence();
-            (before, precedence().unwrap())
+            let taken = precedence().unwrap();
+            give_precedence_up();
+            let given_up = precedence().unwrap();
+            take_precedence();
+            (before, taken, given_up, precedence().unwrap())
         });
-        let (before, after) = told.join().unwrap();
-        assert!(after == before || before == 0 && after == -10, "{before} {after}");
+        let (before, taken, given_up, again) = told.join().unwrap();
+        assert!(taken == before || before == 0 && taken == -10, "{before} {taken}");
+        assert_eq!((given_up, again), (before, taken));
     }
 }

@@ -9,17 +9,20 @@ mod client;
 mod enroll;
 mod server;
 
+use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::flags;
-use beeline_stats::Reason;
-use beeline_stats::tunables::Policy;
+use beeline_stats::tunables::rules::Body;
+use beeline_stats::tunables::{Key, OptionType, Policy, option};
+use beeline_stats::{Reason, Role};
 
 use super::listener::Listener;
 use super::pool::PooledLane;
 use crate::desc::Desc;
 use crate::side::state;
-use crate::{ending, kernel};
+use crate::wait::Mode;
+use crate::{ending, kernel, process};
 
 pub(super) use client::{Unmet, attempt};
 pub(super) use enroll::enroll;
@@ -68,6 +71,15 @@ fn look_at_holder(desc: &'static Desc) {
         _ => libc::ECONNRESET,
     };
     ending::cut(desc, errno);
+}
+
+/// How the calls that make a connection wait: by the rule for it, else as the process does.
+fn mode_of(role: Role, server: SocketAddr) -> Mode {
+    fn said<T: OptionType>(rule: Option<&Body>, key: Key<T>) -> T {
+        rule.and_then(|rule| key.read_word(rule.word(key.index()))).unwrap_or_else(|| crate::live(key))
+    }
+    let rule = process::rules().of(role, server);
+    Mode::new(said(rule, option::wait), said(rule, option::spin_ns_max))
 }
 
 /// Asks the kernel to find out when nobody can be reached through a TCP connection any more.

@@ -51,7 +51,10 @@ fn document() -> Document {
         tunables: counts_of(&[("spin_us", 50)]),
         data: Data {
             uptime_s: 100,
-            rails: vec![RailStatus { id: 1, rail: rail(), trouble: None }],
+            rails: vec![
+                RailStatus { id: 1, rail: rail(), trouble: None },
+                RailStatus { id: 2, rail: Rail { address: "10.0.0.9/24".parse().unwrap(), ..rail() }, trouble: None },
+            ],
             links: vec![LinkStatus {
                 peer: "beta".into(),
                 rail: "verbs/mlx5_0".into(),
@@ -96,10 +99,11 @@ fn peers_rails_connections_and_reasons_are_shown() {
     let text = render(&document());
     for expected in [
         "alpha (beelined 1, process 7), up for 100 s",
-        "beta   up     10.0.0.2:4797  2 h  80 us      2  10.0.0.2 (certificate: 3 days)",
+        "beta   up     10.0.0.2:4797  2 h  80 us      1  10.0.0.2 (certificate: 3 days)",
         "gamma  down   10.0.0.2:4797    -      -      -  -",
         "gamma: connection? refused",
         "   1  verbs/mlx5_0  10.0.0.1/24  -       100 Gb/s     -            7   2.00 KiB  open",
+        "   2  verbs/mlx5_0  10.0.0.9/24  -       100 Gb/s     -            7   2.00 KiB  another address of rail 1",
         "4.66 GiB",
         "STOPS: takes no new connections; 3 are left, for 41 s at most\n",
         "beta        30.2 us  20.0 us     400.0 us  900.0 us           -    -  TCP is faster for some\n",

@@ -3,6 +3,7 @@
 //! Any thread may take any event ([`super::threads`]). Each event comes once: a carrier is looked at again when what it has said
 //! is dealt with, one message at a time, so that no stranger has more than the turn of one message.
 
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::path::Path;
@@ -29,6 +30,8 @@ use crate::log::Seldom;
 
 /// How long no carrier is accepted when there is no room for one.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long the agent is as programs are when somebody has asked too much of it.
+const RUSH_MS: u64 = 1000;
 
 /// What an event is about: a number of epoll.
 struct Token;
@@ -56,6 +59,9 @@ pub struct Serving {
     prover: Option<Prover>,
     next_carrier: AtomicU64,
     trouble: Seldom,
+    /// Whoever had used up a share of the agent's time has it used up until then, in milliseconds since the beginning.
+    rush: AtomicU64,
+    began: Instant,
 }
 
 impl Serving {
@@ -78,6 +84,8 @@ impl Serving {
             prover,
             next_carrier: AtomicU64::new(Token::CARRIERS),
             trouble: Seldom::new(),
+            rush: AtomicU64::new(0),
+            began: Instant::now(),
         })
     }
 
@@ -105,9 +113,29 @@ impl Serving {
         }
     }
 
+    /// Somebody has used up a share of the agent's time. For a second the agent comes before nobody: what such a one costs is the
+    /// agent's time, and would be taken from programs that have nothing to do with it.
+    fn rushed(&self, now: Instant) {
+        self.rush.store(self.since_the_beginning(now).saturating_add(RUSH_MS), Relaxed);
+    }
+
+    fn since_the_beginning(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.began).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Sees to this thread's priority.
+    fn keep_rank(&self, now: Instant) {
+        thread_local!(static IS_ORDINARY: Cell<Option<bool>> = const { Cell::new(None) });
+        let ordinary = self.since_the_beginning(now) < self.rush.load(Relaxed);
+        if IS_ORDINARY.replace(Some(ordinary)) != Some(ordinary) {
+            if ordinary { agent::give_precedence_up() } else { agent::take_precedence() }
+        }
+    }
+
     /// Deals with an event, and closes what need not be open any more.
     pub fn deal_with(&self, event: u64) {
         let now = Instant::now();
+        self.keep_rank(now);
         match event {
             Token::LISTENER => self.accept(now),
             Token::TIMER => self.time(now),
@@ -179,6 +207,7 @@ impl Serving {
         }
         let id = self.next_carrier.fetch_add(1, Relaxed);
         if !self.desk().come(id, Arc::clone(&socket), holder, now) {
+            self.rushed(now);
             return say(&socket, Answer::Full, Besides::default(), None);
         }
         if self.hear(id, &socket, holder, now) && !self.watch(id, fd, true) {
@@ -235,6 +264,7 @@ impl Serving {
                     Err(answer) => return self.refuse(id, carrier, answer),
                 };
                 if !self.desk().may_speak(holder, now) {
+                    self.rushed(now);
                     return self.refuse(id, carrier, Answer::Full);
                 }
                 match self.take(id, carrier, holder, question, now) {
@@ -267,7 +297,11 @@ impl Serving {
                 }
             }
             Question::Confirm { socket, local, remote } => {
-                self.desk().may_confirm(id, now)?;
+                let may = self.desk().may_confirm(id, now);
+                if may == Err(Answer::Full) {
+                    self.rushed(now);
+                }
+                may?;
                 let (local, remote) = (plain(local), plain(remote));
                 let pair = self.pair(carrier, holder, socket, End::Client, (local, remote));
                 let groups = self.groups_at(carrier, holder, local.ip(), now);
@@ -277,6 +311,7 @@ impl Serving {
             Question::Ask { socket, local, remote } => {
                 let (local, remote) = (plain(local), plain(remote));
                 if !self.desk().may_ask(holder, now) {
+                    self.rushed(now);
                     say(carrier, Answer::Full, Besides::default(), None);
                     return Ok(());
                 }

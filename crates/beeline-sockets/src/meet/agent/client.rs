@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::End;
 use beeline_meeting::agent::passing::Passing;
 use beeline_meeting::agent::{Carrier, Said, reason_of};
-use beeline_stats::Reason;
+use beeline_stats::{Reason, Role};
 use beeline_wire::agent::{Answer, Question};
 use beeline_wire::{ConnName, Endpoint};
 
@@ -118,7 +118,8 @@ enum Asked {
 }
 
 fn answer(carrier: &Carrier, route: &Route, nonblocking: bool) -> Result<Asked, Reason> {
-    let Said { answer, besides, descriptor } = carrier.answer_soon(patience_ns(nonblocking))?;
+    let Said { answer, besides, descriptor } =
+        carrier.answer_soon(patience_ns(nonblocking), super::mode_of(Role::Client, route.destination))?;
     match (answer, descriptor) {
         (Answer::Likely, Some(anchor)) => return Ok(Asked::Lane { anchor, cuts: besides.cuts }),
         (Answer::Probe, _) => return Ok(Asked::Probe),

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_meeting::agent::{Carrier, Said, is_there, page};
-use beeline_stats::{Poison, Reason};
+use beeline_stats::{Poison, Reason, Role};
 use beeline_wire::agent::{Answer, Question};
 use beeline_wire::{ConnName, Endpoint};
 
@@ -12,7 +12,7 @@ use super::super::listener::Listener;
 use super::super::pool::PooledLane;
 use super::super::route::OwnedAnchor;
 use super::super::{admit, taking, trust};
-use super::{keep_alive, may_serve};
+use super::{keep_alive, may_serve, mode_of};
 use crate::desc::Desc;
 use crate::kernel;
 use crate::side::state;
@@ -48,7 +48,7 @@ fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<(), Reason> {
     let (local, remote) = (name.server.address(), name.client.address());
     let carrier = Carrier::open()?;
     carrier.say(Question::Ask { socket: accepted.cast_unsigned(), local, remote })?;
-    let Said { answer, besides, descriptor } = carrier.answer_soon(PATIENCE_NS)?;
+    let Said { answer, besides, descriptor } = carrier.answer_soon(PATIENCE_NS, mode_of(Role::Server, local))?;
     let (Answer::Lane, Some(parcel)) = (answer, descriptor) else { return Err(Reason::CameOverTcp) };
     if !besides.own_user && !trust::may_share_with_anybody() {
         return Err(Reason::ForeignUser);
