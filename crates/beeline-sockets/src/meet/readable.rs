@@ -36,14 +36,12 @@ pub fn door_ready(desc: &'static Desc) -> bool {
     ready
 }
 
-/// Whether the door or the lobby of a listener that does not block has a client, who may not have spoken yet. What made a hidden
-/// descriptor readable may be no client, but the end of one that was kept.
+/// Whether the door or the lobby of a listener that does not block has a client, who may not have spoken yet, or be gone: then
+/// `accept` says so.
 fn may_have_client(listener: &Listener) -> bool {
     let lobby = &listener.lobby;
-    !lobby.keeps_any()
-        || lobby::any_spoken(listener)
-        || lobby.is_occupied()
-        || listener.door.get().is_some_and(|door| kernel::poll_now(door, libc::POLLIN) != 0)
+    let has_news = |fd: Option<i32>| fd.is_some_and(|fd| kernel::poll_now(fd, libc::POLLIN) != 0);
+    !lobby.keeps_any() || has_news(lobby.fd()) || has_news(listener.door.get())
 }
 
 /// Lets clients into the lobby until there is one that has spoken.

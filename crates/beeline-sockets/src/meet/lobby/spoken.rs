@@ -22,7 +22,13 @@ pub(in crate::meet) struct Spoken {
 pub(in crate::meet) fn spoken(listener: &Listener, flags: i32) -> Result<Option<Spoken>, Errno> {
     let _guard = listener.lock.lock();
     let lobby = &listener.lobby;
-    let Some(first) = first_spoken(lobby) else { return Ok(None) };
+    // One by one: to look at all of a crowd for each of them would take longer than to serve it.
+    let first = (0..=EVENTS_MAX).find_map(|_| match first_spoken::<1>(lobby) {
+        Look::Spoken(first) => Some(Some(first)),
+        Look::Nobody => Some(None),
+        Look::Others => None,
+    });
+    let Some(first) = first.flatten() else { return Ok(None) };
     let hidden = match first {
         First::New(place) => place.anchor.get(),
         First::Again(end) => end.anchor(),
@@ -48,7 +54,8 @@ pub(in crate::meet) fn any_spoken(listener: &Listener) -> bool {
         return false;
     }
     let _guard = listener.lock.lock();
-    first_spoken(&listener.lobby).is_some()
+    // All, or the order in which they came would change: the kernel puts behind the others whom it tells of.
+    matches!(first_spoken::<EVENTS_MAX>(&listener.lobby), Look::Spoken(_))
 }
 
 /// A client that has spoken.
@@ -57,24 +64,31 @@ enum First<'a> {
     Again(&'a kept::End),
 }
 
-/// The first client that has spoken and may be served. Those that are gone, or that may not be served, go. The
-/// caller holds the listener's lock.
-fn first_spoken(lobby: &Lobby) -> Option<First<'_>> {
-    let set = lobby.set.get()?;
-    if !lobby.may_speak() {
-        return None;
-    }
-    // Whoever has spoken is not hidden behind others who are gone.
-    const ALL: usize = PENDING_MAX + kept::ENDS_MAX;
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; ALL];
+/// Members of the set.
+const EVENTS_MAX: usize = PENDING_MAX + kept::ENDS_MAX;
+
+/// What a look at some of those whom the kernel tells of has found.
+enum Look<'a> {
+    Spoken(First<'a>),
+    /// The kernel tells of nobody.
+    Nobody,
+    /// Those looked at have nothing to say; there may be others.
+    Others,
+}
+
+/// The first client that has spoken and may be served, among as many as `AT_ONCE`. Those that are gone, or that may not be served,
+/// go. The caller holds the listener's lock.
+fn first_spoken<const AT_ONCE: usize>(lobby: &Lobby) -> Look<'_> {
+    let Some(set) = lobby.set.get().filter(|_| lobby.may_speak()) else { return Look::Nobody };
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; AT_ONCE];
     // SAFETY: live events of the number given.
-    let count = unsafe { kernel::epoll_now(set, events.as_mut_ptr(), ALL as i32) }.unwrap_or(0);
+    let count = unsafe { kernel::epoll_now(set, events.as_mut_ptr(), AT_ONCE as i32) }.unwrap_or(0);
     for event in events.iter().take(count) {
         let hidden = event.u64 as i32;
         if let Some(end) = lobby.kept.of(hidden) {
             match end.look() {
                 Waiting::Silence => {}
-                Waiting::Message if is_welcome(Some(end.user())) => return Some(First::Again(end)),
+                Waiting::Message if is_welcome(Some(end.user())) => return Look::Spoken(First::Again(end)),
                 Waiting::Message | Waiting::Gone => lobby.kept.drop_end(end, Some(set)),
             }
             continue;
@@ -82,10 +96,10 @@ fn first_spoken(lobby: &Lobby) -> Option<First<'_>> {
         let Some(place) = lobby.places.iter().find(|place| place.anchor.get() == Some(hidden)) else { continue };
         match hello_io::look_closely(hidden) {
             Waiting::Silence => {}
-            Waiting::Message if is_welcome(trust::peer_uid(hidden)) => return Some(First::New(place)),
+            Waiting::Message if is_welcome(trust::peer_uid(hidden)) => return Look::Spoken(First::New(place)),
             // As one does that does not trust the door.
             Waiting::Message | Waiting::Gone => lobby.drop_client(place),
         }
     }
-    None
+    if count == 0 { Look::Nobody } else { Look::Others }
 }
