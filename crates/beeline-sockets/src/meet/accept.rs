@@ -53,10 +53,16 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     let pin = guards::pin(fd, desc)?;
     let mut peer = SockAddr::empty();
     let accept = |peer: &mut SockAddr| match kernel::fcntl(fd, libc::F_GETFL, 0) {
-        Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => Some(now(fd, desc, listener, flags, peer)),
+        Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => {
+            listener.sleeps.store(0, Relaxed);
+            Some(now(fd, desc, listener, flags, peer))
+        }
         // Without a door there is one queue, in which the kernel may sleep.
         Ok(_) if listener.door.get().is_none() && !listener.lobby.is_occupied() => None,
-        Ok(_) => Some(eventually(fd, &pin, listener, flags, peer)),
+        Ok(_) => {
+            listener.sleeps.store(1, Relaxed);
+            Some(eventually(fd, &pin, listener, flags, peer))
+        }
         Err(errno) => Some(Err(errno)),
     };
     let kept_in_way = || {

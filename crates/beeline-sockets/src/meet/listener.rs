@@ -92,6 +92,8 @@ pub struct Listener {
     pub(super) leaving: AtomicU32,
     /// Counts accepts: door and TCP queue take turns in being looked at first.
     pub(super) turn: AtomicU32,
+    /// Whether the last who accepted would have slept for a client.
+    pub(super) sleeps: AtomicU32,
     /// Clients taken from the lobby in a row.
     pub(super) from_lobby: AtomicU32,
     /// The address listened on.
@@ -145,6 +147,7 @@ impl Listener {
         self.told.store(0, Relaxed);
         self.leaving.store(0, Relaxed);
         self.from_lobby.store(0, Relaxed);
+        self.sleeps.store(0, Relaxed);
         self.narrow.store(0, Relaxed);
         self.place.store(0, Relaxed);
         self.announced_ns.store(0, Relaxed);
