@@ -36,12 +36,14 @@ pub fn door_ready(desc: &'static Desc) -> bool {
     ready
 }
 
-/// Whether the door or the lobby of a listener that does not block has a client, who may not have spoken yet, or be gone: then
-/// `accept` says so.
+/// Whether the door or the lobby of a listener that does not block has a client, who may not have spoken yet. What made the lobby
+/// readable may be no client, but the end of one that was kept, or a bell that one has left.
 fn may_have_client(listener: &Listener) -> bool {
     let lobby = &listener.lobby;
-    let has_news = |fd: Option<i32>| fd.is_some_and(|fd| kernel::poll_now(fd, libc::POLLIN) != 0);
-    !lobby.keeps_any() || has_news(lobby.fd()) || has_news(listener.door.get())
+    !lobby.keeps_any()
+        || lobby::any_spoken(listener)
+        || lobby.is_occupied()
+        || listener.door.get().is_some_and(|door| kernel::poll_now(door, libc::POLLIN) != 0)
 }
 
 /// Lets clients into the lobby until there is one that has spoken.
