@@ -70,8 +70,7 @@ impl Hasty {
     }
 
     /// Whether a bell could not be rung for want of memory.
-    #[must_use]
-    pub fn was_short(&self) -> bool {
+    pub(crate) fn was_short(&self) -> bool {
         self.short.get()
     }
 }

@@ -65,7 +65,7 @@ use crate::{hidden, limits, stats};
 
 pub use offer::{Offer, client_lane};
 pub use sides::{Side, side};
-pub use standing::{Standing, any_stands, standing};
+pub use standing::{Standing, any_idle, standing};
 
 /// A lane that this process has mapped: in use by a connection, or idle.
 #[repr(C)]

@@ -147,9 +147,9 @@ impl Standing {
     }
 }
 
-/// Whether a client's lane stands, perhaps.
+/// Whether a client's lane is idle. Without one none stands.
 #[must_use]
-pub fn any_stands() -> bool {
+pub fn any_idle() -> bool {
     !CLIENT.first.load(Acquire).is_null()
 }
 

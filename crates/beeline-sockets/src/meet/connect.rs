@@ -24,7 +24,7 @@ use super::connecting::{Claim, Connecting, claim, leave_to_kernel};
 use super::lookup::{self, Afar, Target};
 use super::pool::{self};
 use super::route::{Reserved, Route, Way, reserve_name};
-use super::{bridged, door, greeting, ports, retry, standing, trust};
+use super::{bridged, greeting, ports, retry, standing, trust};
 use crate::close::changing_of;
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
@@ -110,24 +110,12 @@ pub(crate) unsafe fn connect(
 fn leave_to_tcp(ours: Connecting, ticket: Ticket) -> Outcome {
     let desc = ours.desc;
     let _changing = changing_of(ours.fd, desc);
-    if !note_ticket(ours, ticket) {
+    if !ours.note(ticket) {
         lookup::abandoned(ticket);
         return Outcome::fail(libc::EBADF);
     }
     desc.operations.set(&LEFT_TO_TCP);
     settle(desc, Reason::ShortLived)
-}
-
-/// Notes which measurement the connection belongs to. False if another thread has closed the number, or made something else
-/// of the socket. The caller holds [`changing_of`].
-fn note_ticket(ours: Connecting, ticket: Ticket) -> bool {
-    let is_there = ours.still();
-    if is_there {
-        // An attempt before this one has left the same, or one that nobody ends any more.
-        let before = ours.desc.ticket.replace(ticket).filter(|before| *before != ticket);
-        before.into_iter().for_each(lookup::abandoned);
-    }
-    is_there
 }
 
 /// The connection did not come about over a lane.
@@ -241,7 +229,7 @@ fn attempt(
     {
         return Err(Reason::ExplicitBindUnsupported);
     }
-    if let Some(again) = standing::connect(ours, &route, nonblocking, || note_ticket(ours, ticket)) {
+    if let Some(again) = standing::connect(ours, &route, nonblocking, ticket) {
         return again.map(|()| Made::Lane { nonblocking });
     }
     let (Reserved { anchor, name, held }, target) = reserve(&route)?;
@@ -251,17 +239,7 @@ fn attempt(
     let _changing = changing_of(fd, desc);
     // Its number is closed before the change ends: no fork that waits for that copies it.
     let anchor = anchor;
-    if !note_ticket(ours, ticket) || !process::accelerates() {
-        return Err(process::stopped().unwrap_or(Reason::Internal));
-    }
-    // A fork that is not counted now waits for us, and copies the finished connection.
-    if desc.born.load(Relaxed) != crate::forks() {
-        return Err(Reason::SharedBeforeConnect);
-    }
-    if !table::may_be_put_under(fd, desc, anchor.0) {
-        return Err(Reason::DescriptorsShort);
-    }
-    if let Some(reason) = door::blocked_by(desc) {
+    if let Some(reason) = ours.hindrance(ticket, anchor.0) {
         return Err(reason);
     }
     // Everything is at hand before the server learns of us: between connecting to its door and saying hello

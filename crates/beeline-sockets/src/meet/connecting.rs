@@ -9,9 +9,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use beeline_stats::Reason;
 
-use super::door;
+use super::{door, lookup};
 use crate::desc::{Desc, Kind};
-use crate::{kernel, table};
+use crate::{kernel, process, table};
+use beeline_meeting::paths::Ticket;
 
 /// `draft.blocked_by` while a thread connects the socket, and nothing keeps it on TCP: another thread may put a reason there.
 pub(crate) const BUSY: u16 = u16::MAX;
@@ -39,6 +40,34 @@ impl Connecting {
     pub(super) fn still(&self) -> bool {
         let is_claimed = !matches!(self.desc.draft.blocked_by.load(Relaxed), 0 | SETTLED);
         self.is_there() && self.desc.kind() == Kind::Tcp && is_claimed
+    }
+
+    /// Notes which measurement the connection belongs to. False if another thread has closed the number, or made something else
+    /// of the socket. The caller holds [`crate::close::changing_of`].
+    pub(super) fn note(&self, ticket: Ticket) -> bool {
+        let is_there = self.still();
+        if is_there {
+            // An attempt before this one has left the same, or one that nobody ends any more.
+            let before = self.desc.ticket.replace(ticket).filter(|before| *before != ticket);
+            before.into_iter().for_each(lookup::abandoned);
+        }
+        is_there
+    }
+
+    /// What keeps a lane from being put under the number, now that nothing changes any more: the caller holds
+    /// [`crate::close::changing_of`]. `given` is a number that the kernel has just given out, or the socket's own.
+    pub(super) fn hindrance(&self, ticket: Ticket, given: i32) -> Option<Reason> {
+        if !self.note(ticket) || !process::accelerates() {
+            return Some(process::stopped().unwrap_or(Reason::Internal));
+        }
+        // A fork that is not counted now waits for us, and copies the finished connection.
+        if self.desc.born.load(Relaxed) != crate::forks() {
+            return Some(Reason::SharedBeforeConnect);
+        }
+        if !table::may_be_put_under(self.fd, self.desc, given) {
+            return Some(Reason::DescriptorsShort);
+        }
+        door::blocked_by(self.desc)
     }
 
     /// Whether the number still leads to the socket.

@@ -41,8 +41,8 @@ pub fn door_ready(desc: &'static Desc) -> bool {
 fn may_have_client(listener: &Listener) -> bool {
     let lobby = &listener.lobby;
     !lobby.keeps_any()
-        || lobby::any_spoken(listener)
         || lobby.is_occupied()
+        || lobby::any_spoken(listener)
         || listener.door.get().is_some_and(|door| kernel::poll_now(door, libc::POLLIN) != 0)
 }
 

@@ -43,7 +43,7 @@
 //! 9. A `fork`, a program that is executed, descriptors that run short, a door that is left, another user: idle ends
 //!    are closed. They are few ([`lobby`], `pool_lanes_max`), the oldest go first, and kept only while there are many numbers.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{End, LaneMemory, Writer, flags};
 use beeline_stats::tunables::{Standing as Wanted, option};
@@ -59,7 +59,8 @@ use crate::anchor::{Anchor, Hasty};
 use crate::close::changing_of;
 use crate::desc::Desc;
 use crate::side::{SideState, state};
-use crate::{hidden, io, kernel, limits, process, stats, table, thread};
+use crate::{hidden, io, kernel, limits, stats, thread};
+use beeline_meeting::paths::Ticket;
 
 /// Whether ends are kept after a connection over a lane that has, or has not, had another before.
 fn are_wanted(had_another: bool) -> bool {
@@ -186,26 +187,25 @@ pub(super) fn connect(
     ours: Connecting,
     route: &Route,
     nonblocking: bool,
-    note_ticket: impl FnOnce() -> bool,
+    ticket: Ticket,
 ) -> Option<Result<(), Reason>> {
-    if route.explicit || !pool::any_stands() {
+    if route.explicit || !pool::any_idle() {
         return None;
     }
     let Connecting { fd, desc, .. } = ours;
     // Before anything is in nobody's hands: no fork comes between.
     let _changing = changing_of(fd, desc);
     let mut offer = pool::standing(route.destination, |stands| route.is_that_of(stands))?;
-    if !is_valid(&offer, route) {
-        close(offer);
-        return None;
-    }
     if offers::any_at_door(offer.lane.cookie.load(Relaxed)) {
         // Rule 7.
         offer.withdraw();
         return None;
     }
-    let hindered = hindrance(ours, note_ticket);
-    if let Some(reason) = hindered {
+    if !is_valid(&offer, route) {
+        close(offer);
+        return None;
+    }
+    if let Some(reason) = ours.hindrance(ticket, fd) {
         offer.withdraw();
         return Some(Err(reason));
     }
@@ -249,24 +249,9 @@ fn is_valid(offer: &Offer, route: &Route) -> bool {
         target.cookie == offer.lane.cookie.load(Relaxed)
             && trust::may_serve(uid, target.uid)
             && !lookup::is_doorless(route.destination, target.cookie)
+            // Last: who is told that it is not may be the one that tries.
             && !lookup::is_untaken(route.destination)
     })
-}
-
-/// What keeps the socket from being connected, now that nothing changes any more.
-fn hindrance(ours: Connecting, note_ticket: impl FnOnce() -> bool) -> Option<Reason> {
-    let Connecting { fd, desc, .. } = ours;
-    if !note_ticket() || !process::accelerates() {
-        return Some(process::stopped().unwrap_or(Reason::Internal));
-    }
-    // A fork that is not counted now waits for us, and copies the finished connection.
-    if desc.born.load(Acquire) != crate::forks() {
-        return Some(Reason::SharedBeforeConnect);
-    }
-    if !table::within_limit(fd) {
-        return Some(Reason::DescriptorsShort);
-    }
-    super::door::blocked_by(desc)
 }
 
 /// The anchor is of no use any more; the lane may be.

@@ -75,7 +75,8 @@ impl Ends {
 
     /// Keeps an end, for one that is silent if there is no room; false if there is none even then.
     pub(super) fn add(&self, lane: &'static PooledLane, set: i32) -> bool {
-        let Some(anchor) = lane.stands.anchor() else { return false };
+        // The bells of the connection that has ended would call somebody.
+        let Some(anchor) = lane.stands.anchor().filter(|anchor| hello_io::is_quiet(*anchor)) else { return false };
         let free = self.places.iter().find(|place| place.lane().is_none());
         let place = free.or_else(|| {
             let index = self.oldest.fetch_add(1, Relaxed) as usize % ENDS_MAX;
@@ -84,10 +85,6 @@ impl Ends {
             Some(oldest)
         });
         let Some(place) = place else { return false };
-        // The bells of the connection that has ended would call somebody.
-        if !hello_io::is_quiet(anchor) {
-            return false;
-        }
         let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: anchor as u64 };
         if kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, anchor, Some(event)).is_err() {
             return false;
