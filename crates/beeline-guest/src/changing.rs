@@ -111,6 +111,7 @@ pub fn is_changing() -> bool {
 }
 
 impl Drop for Changing {
+    #[unsafe(link_section = ".text.fork")]
     fn drop(&mut self) {
         match &mut self.part {
             Part::Nested => {}

@@ -31,7 +31,9 @@ pub fn begin(upkeep: &'static Upkeep) {
 
 /// Whether there is anything left to do.
 pub fn goes_on(any: bool) {
-    ANY.store(any, Relaxed);
+    if ANY.load(Relaxed) != any {
+        ANY.store(any, Relaxed);
+    }
 }
 
 #[cold]

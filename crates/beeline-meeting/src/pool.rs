@@ -393,7 +393,9 @@ fn keep_idle(list: &List, lane: &'static PooledLane, keep: bool) -> Option<&'sta
 /// Unmaps all idle lanes and side pages: before a `fork`.
 pub fn purge() {
     for list in [&CLIENT, &SPARE, &SERVER] {
-        drop_idle(list);
+        if !list.first.load(Relaxed).is_null() {
+            drop_idle(list);
+        }
     }
     sides::purge();
 }
@@ -454,7 +456,9 @@ pub fn reset_after_fork() {
     // What other threads gave back since the `purge` before the fork. One may have been about to count.
     purge();
     for count in [&CLIENT.count, &SERVER.count, &SPARE.count, &sides::COUNT] {
-        count.store(0, Relaxed);
+        if count.load(Relaxed) != 0 {
+            count.store(0, Relaxed);
+        }
     }
 }
 

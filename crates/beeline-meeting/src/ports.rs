@@ -40,7 +40,9 @@ pub(super) fn next() -> Option<u16> {
 
 /// In the child of a `fork`: takes another place than the parent.
 pub fn reset_after_fork() {
-    NEXT.store(0, Relaxed);
+    if NEXT.load(Relaxed) != 0 {
+        NEXT.store(0, Relaxed);
+    }
 }
 
 /// `ip_unprivileged_port_start`, ip(7).

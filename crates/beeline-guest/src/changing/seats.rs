@@ -80,6 +80,8 @@ impl<const N: usize> Seats<N> {
                 seat.store(0, Relaxed);
             }
         }
-        self.waiters.store(0, Relaxed);
+        if self.waiters.load(Relaxed) != 0 {
+            self.waiters.store(0, Relaxed);
+        }
     }
 }

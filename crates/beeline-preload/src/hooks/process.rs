@@ -46,6 +46,7 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 
 /// fork(2), whose handlers are ours.
 #[unsafe(no_mangle)]
+#[unsafe(link_section = ".text.fork")]
 pub unsafe extern "C" fn fork() -> pid_t {
     life::around_fork(|| real_fork(&FORK))
 }

@@ -12,6 +12,11 @@ static ALL: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
 
 static ALL_LOCK: Lock = Lock::new();
 
+/// Whether the process has a set.
+pub(super) fn is_any() -> bool {
+    !ALL.load(Relaxed).is_null()
+}
+
 /// Calls `f` with every set of the process.
 pub(super) fn every_set(mut f: impl FnMut(i32, &'static Set)) {
     let _all = ALL_LOCK.lock();

@@ -15,6 +15,7 @@ use crate::io::{self, Next};
 use crate::thread::Section;
 
 /// Whether some set may have a fault to be dealt with: one that is inside another is not waited on itself.
+#[unsafe(link_section = ".data.fork")]
 pub(super) static TROUBLED: AtomicBool = AtomicBool::new(false);
 
 /// Faults that somebody has begun to deal with, ever; and those that somebody is dealing with.
@@ -141,5 +142,7 @@ pub(super) fn number_of(fault: Fault) -> u8 {
 pub(super) fn reset_after_fork() {
     // Another thread may have been about to look, or to deal with what it found.
     TROUBLED.store(true, Relaxed);
-    ANSWERS_OPEN.store(0, Relaxed);
+    if ANSWERS_OPEN.load(Relaxed) != 0 {
+        ANSWERS_OPEN.store(0, Relaxed);
+    }
 }

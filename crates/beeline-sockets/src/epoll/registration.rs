@@ -26,7 +26,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::all::every_set;
+use super::all::{self, every_set};
 use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use super::set::set_of;
 use super::set::{Entry, Set};
@@ -207,5 +207,7 @@ pub fn set_inheritable(desc: &Desc, inheritable: bool) {
 
 /// Before a `fork`, which has been counted already: no set is private any more.
 pub fn before_fork() {
-    every_set(unpark_all);
+    if all::is_any() {
+        every_set(unpark_all);
+    }
 }

@@ -12,7 +12,9 @@ pub(crate) fn somebody_polls() -> bool {
 
 /// In the child of a `fork`: the threads that slept are not here.
 pub(crate) fn reset_after_fork() {
-    POLLERS.store(0, Relaxed);
+    if somebody_polls() {
+        POLLERS.store(0, Relaxed);
+    }
 }
 
 /// A thread that sleeps there, or arms for it.

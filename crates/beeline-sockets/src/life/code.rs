@@ -117,11 +117,13 @@ pub(super) fn is_being_searched() -> bool {
 /// in the first search, nobody knows what it would have found: the child gets no lanes.
 pub(super) fn forked() {
     let unknown = is_being_searched();
-    SEARCHERS.store(0, Relaxed);
+    if SEARCHERS.load(Relaxed) != 0 {
+        SEARCHERS.store(0, Relaxed);
+    }
     if unknown {
         leave(Reason::Internal);
     }
-    if unknown || CLEAN_AT.load(Relaxed) != 0 {
+    if unknown || CLEAN_AT.load(Relaxed) != 0 && !is_clean() {
         CLEAN_AT.store(LOADS.load(Relaxed), Relaxed);
     }
 }

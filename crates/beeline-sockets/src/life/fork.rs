@@ -50,6 +50,7 @@ struct Held(UnsafeCell<Option<Changing>>);
 // SAFETY: used by the thread that holds `CHANGE` for a fork, and by nobody else.
 unsafe impl Sync for Held {}
 
+#[unsafe(link_section = ".data.fork")]
 static HELD: Held = Held(UnsafeCell::new(None));
 
 unsafe extern "C" {
@@ -74,6 +75,8 @@ unsafe extern "C" fn parent() {
     around_fork_parent();
 }
 
+/// It and what it calls lie together: a child begins with none of our code in its page tables.
+#[unsafe(link_section = ".text.fork")]
 unsafe extern "C" fn child() {
     around_fork_child();
 }
@@ -154,7 +157,7 @@ pub fn around_fork(fork: impl FnOnce() -> i32) -> i32 {
     let before = thread::with(|thread| thread.forking.swap(CALLED, Relaxed));
     let child = fork();
     let number = thread::with(|thread| thread.forking.swap(before, Relaxed));
-    if number != CALLED && number != UNCERTAIN {
+    if child < 0 && number != CALLED && number != UNCERTAIN {
         forked(number, i64::from(child));
     }
     child
@@ -188,6 +191,7 @@ fn take_back(desc: &'static Desc, number: u32) {
 }
 
 /// After a `fork`, in the child.
+#[unsafe(link_section = ".text.fork")]
 pub fn around_fork_child() {
     process::reset_after_fork();
     changing::reset_after_fork();

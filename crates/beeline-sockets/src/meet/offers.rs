@@ -394,8 +394,12 @@ fn withdraw_all(leave: fn(&'static Desc) -> bool) {
 /// In the child of a `fork`: the offers are the parent's.
 pub(super) fn reset_after_fork() {
     LOCK.reset();
-    FIRST.store(core::ptr::null_mut(), Relaxed);
-    DUE_NS.store(u64::MAX, Relaxed);
+    if !FIRST.load(Relaxed).is_null() {
+        FIRST.store(core::ptr::null_mut(), Relaxed);
+    }
+    if DUE_NS.load(Relaxed) != u64::MAX {
+        DUE_NS.store(u64::MAX, Relaxed);
+    }
     upkeep::goes_on(false);
     table::for_each(|_, desc| {
         if desc.offered_until_ns.load(Relaxed) != 0 {

@@ -1,0 +1,27 @@
+//! What a fork costs, in page faults: a count that no load of the machine changes, and most of what there is to pay.
+
+use super::*;
+
+/// Forks of the guest.
+const FORKS: u64 = 100;
+
+/// Page faults of all forks, in parent and child.
+fn faults(library: Option<&Path>) -> (u64, u64) {
+    let mut command = Command::new(guest("forks"));
+    preload::apply(&mut command, library);
+    let output = command.output().expect("the guest runs");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let numbers: Vec<u64> = text.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    let [parent, child] = numbers[..] else { panic!("{text}") };
+    (parent, child)
+}
+
+/// Whoever makes a fork write to more pages shall notice.
+#[test]
+fn a_fork_costs_few_page_faults() {
+    let (parent, child) = faults(None);
+    let (ours_parent, ours_child) = faults(Some(library()));
+    assert!(ours_parent <= parent + 3 * FORKS, "parent: {ours_parent} in {FORKS} forks, {parent} without the library");
+    assert!(ours_child <= child + 6 * FORKS, "child: {ours_child} in {FORKS} forks, {child} without the library");
+}
