@@ -148,10 +148,12 @@ impl EventQueue {
         Ok(Some(RawEvent { fid: event.fid.addr(), what, data: event.data[..bytes].to_vec() }))
     }
 
-    /// Whether one may sleep on the two wait fds: nothing is left to read, and both will ring for what comes.
-    pub fn may_sleep(&self, completions: &CompletionQueue) -> Result<bool, Number> {
-        // SAFETY: fabric and both queues are open.
-        match unsafe { ffi::bf_trywait(self.fabric.0.raw(), self.open.raw(), completions.open.raw()) } {
+    /// Whether one may sleep on the two wait fds: nothing is left to read, and both will ring for what comes. An events' fd that will
+    /// ring (`armed`) is not asked again.
+    pub fn may_sleep(&self, completions: &CompletionQueue, armed: bool) -> Result<bool, Number> {
+        let events = if armed { ptr::null_mut() } else { self.open.raw() };
+        // SAFETY: fabric and both queues are open; no queue of events is one that is left out.
+        match unsafe { ffi::bf_trywait(self.fabric.0.raw(), events, completions.open.raw()) } {
             0 => Ok(true),
             EAGAIN => Ok(false),
             number => Err(number),

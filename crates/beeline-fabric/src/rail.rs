@@ -67,6 +67,8 @@ pub struct Rail {
     listener: Option<Listener>,
     completions: Arc<CompletionQueue>,
     events: Arc<EventQueue>,
+    /// The events' fd will ring for the next one: nothing was read since it said so.
+    armed: bool,
     domain: Arc<Domain>,
     port: Port,
     name: Arc<str>,
@@ -105,6 +107,7 @@ impl Rail {
             listener: None,
             completions,
             events,
+            armed: false,
             domain,
             port: port.clone(),
             name,
@@ -138,7 +141,9 @@ impl Rail {
         if !self.ready.is_empty() || !self.told.is_empty() {
             return Ok(false);
         }
-        self.events.may_sleep(&self.completions).map_err(|number| fabric_error(&self.name, "prepare to sleep", number))
+        let may = self.events.may_sleep(&self.completions, self.armed);
+        self.armed |= may == Ok(true);
+        may.map_err(|number| fabric_error(&self.name, "prepare to sleep", number))
     }
 }
 

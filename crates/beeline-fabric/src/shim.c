@@ -219,9 +219,9 @@ int bf_cq(struct fid_domain *domain, size_t entries, struct fid_cq **cq, int *fd
 
 int bf_trywait(struct fid_fabric *fabric, struct fid_eq *eq, struct fid_cq *cq)
 {
-	struct fid *fids[2] = { &eq->fid, &cq->fid };
+	struct fid *fids[2] = { &cq->fid, eq ? &eq->fid : NULL };
 
-	return fi_trywait(fabric, fids, 2);
+	return fi_trywait(fabric, fids, eq ? 2 : 1);
 }
 
 /* ---- connecting ------------------------------------------------------------------------------------------ */

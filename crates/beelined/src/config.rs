@@ -26,6 +26,7 @@ pub use rails::{Admission, RailRule, RailRules};
 use crate::agent::rules::Rules;
 use crate::name::BridgeName;
 use crate::prefix::Prefix;
+use crate::priority;
 use crate::tunables::Tunables;
 use crate::user::User;
 
@@ -54,6 +55,8 @@ pub struct Config {
     pub tunables: Tunables,
     /// Who to become when everything that needs root is open.
     pub user: Option<String>,
+    /// The bridge's priority, where it may have that.
+    pub nice: i32,
     /// A peer that says nothing for so long is gone.
     pub peer_timeout: Duration,
     /// The administrator's socket.
@@ -130,6 +133,7 @@ struct Written {
     #[serde(default)]
     tunables: Tunables,
     user: Option<String>,
+    nice: Option<Spanned<i32>>,
     peer_timeout_s: Option<Spanned<f64>>,
     admin_socket: Option<PathBuf>,
     namespaces: Option<Spanned<Rules>>,
@@ -244,6 +248,12 @@ impl Written {
                 user: self.user.as_deref().and_then(|name| User::find(name).ok().flatten()).map(|user| user.uid()),
             })
         };
+        let nice = match self.nice {
+            Some(nice) if !(-20..=0).contains(nice.get_ref()) => {
+                bail!("{}: nice must be a number from -20 to 0", place.at(nice.span().start))
+            }
+            nice => nice.map_or(priority::DEFAULT, Spanned::into_inner),
+        };
         let peer_timeout = match self.peer_timeout_s {
             None => Duration::from_secs(5),
             Some(seconds) if (1.0..=3600.0).contains(seconds.get_ref()) => {
@@ -264,6 +274,7 @@ impl Written {
             rails: self.rails,
             tunables: self.tunables,
             user: self.user,
+            nice,
             peer_timeout,
             admin_socket: self.admin_socket.unwrap_or_else(|| beeline_status::ask::PATH.into()),
             namespaces: self.namespaces.map(Spanned::into_inner),

@@ -19,6 +19,7 @@ pub mod name;
 pub mod notify;
 pub mod ports;
 pub mod prefix;
+pub mod priority;
 pub mod serve;
 pub mod tunables;
 pub mod user;

@@ -13,7 +13,7 @@ use crate::config::{Admission, Config, RailRules};
 use crate::control::Control;
 use crate::data::engine::{Engine, Parts};
 use crate::front::{Flow, Prepared};
-use crate::{log, notify};
+use crate::{log, notify, priority};
 
 /// How long a link may be silent, of the time that a peer may.
 const LINK_PATIENCE: f64 = 0.6;
@@ -69,6 +69,8 @@ impl Backend for Engine {
 /// # Errors
 /// What keeps it from starting, or the kernel's refusal to go on.
 pub fn run(config: &Config) -> anyhow::Result<()> {
+    // Before its power goes.
+    priority::allow(config.nice);
     let prepared = Prepared::new(config)?;
     let control = Control::new(config, Instant::now())?;
     let mut front = prepared.open()?;
@@ -87,6 +89,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         segments: config.rails.segments(),
         // A host that is gone has its links given up before its control connection.
         patience: config.peer_timeout.mul_f64(LINK_PATIENCE),
+        nice: config.nice,
     };
     let mut engine = Engine::new(parts)?;
     engine.watch_outside(front.as_fd())?;

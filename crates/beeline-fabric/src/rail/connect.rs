@@ -214,6 +214,7 @@ impl Rail {
             if let Some(event) = self.told.pop_front() {
                 return Ok(Some(event));
             }
+            self.armed = false;
             let raw = match self.events.next() {
                 Ok(Some(raw)) => raw,
                 Ok(None) => return Ok(None),

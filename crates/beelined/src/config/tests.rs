@@ -9,6 +9,7 @@ const FULL: &str = r#"
 name = "alpha"
 listen = ["10.0.0.1", "[2001:db8::1]:9999"]
 user = "beeline"
+nice = -3
 peer_timeout_s = 2.5
 admin_socket = "/run/x.sock"
 certificate = "/etc/x.crt"
@@ -40,7 +41,7 @@ fn everything_that_can_be_written_is_understood() {
     assert_eq!(config.name, Some("alpha".parse().unwrap()));
     assert_eq!(config.listen, ["10.0.0.1:4797".parse().unwrap(), "[2001:db8::1]:9999".parse().unwrap()]);
     assert_eq!(config.user.as_deref(), Some("beeline"));
-    assert_eq!(config.peer_timeout, Duration::from_millis(2500));
+    assert_eq!((config.nice, config.peer_timeout), (-3, Duration::from_millis(2500)));
     assert_eq!(config.peers[1].control, ["10.0.0.3:1".parse().unwrap(), "10.0.1.3:4797".parse().unwrap()]);
     assert_eq!(config.tunables.inline_max, 1000);
     assert_eq!(config.rails.admit("tcp", None, &[]), Admission::Denied);
@@ -54,7 +55,7 @@ fn an_empty_file_will_do() {
     assert_eq!(config.certificate_paths(), Some(&CertificatePaths::default()));
     assert_eq!(config.tunables, Tunables::DEFAULT);
     assert!(config.name.is_none() && config.listen.is_empty() && config.peers.is_empty());
-    assert_eq!(config.peer_timeout, Duration::from_secs(5));
+    assert_eq!((config.nice, config.peer_timeout), (-10, Duration::from_secs(5)));
 }
 
 #[test]
@@ -73,6 +74,7 @@ fn errors_have_their_line_and_column() {
         ("nam = 'x'", "b.toml:1:1: unknown field `nam`"),
         ("\nname = 'a b'", "b.toml:2:8: `a b` is no name of a bridge"),
         ("listen = ['10.0.0.1:x']", "b.toml:1:10: `10.0.0.1:x` is neither an IP address nor one with a port"),
+        ("nice = -21", "b.toml:1:8: nice must be a number from -20 to 0"),
         ("peer_timeout_s = 0", "b.toml:1:18: peer_timeout_s must be a number from 1 to 3600"),
         ("[tunables]\nspin = 1", "b.toml:2:1: there is no setting `spin`; did you mean `spin_us`?"),
         ("[tunables]\nspin_us = -1", "b.toml:2:11: spin_us must be a number from 0 to 1000000"),

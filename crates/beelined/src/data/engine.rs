@@ -10,7 +10,8 @@
 //!    rails (`may_sleep`), acknowledgements that are due and messages that are written.
 //! 4. On a host with few CPUs a spinning bridge keeps its own clients from running. There it spins only while that pays,
 //!    unless waking a program is dear ([`spin`]), and asks them not to spin either. (`sched_yield` between looks would be worse: Linux 6.18 takes
-//!    a slice for each, and then lets everybody else run first.)
+//!    a slice for each, and then lets everybody else run first.) Where programs that compute want all CPUs it never spins, and takes a
+//!    priority above theirs ([`crate::priority`]): what kernel TCP does it does in interrupts.
 //! 5. What one peer, one client or one rail does wrong costs it its own connections, and nobody else's.
 
 mod choose;
@@ -49,6 +50,7 @@ use super::share::{Round, Share};
 use super::table::Table;
 use crate::control::{self, Control};
 use crate::name::BridgeName;
+use crate::priority;
 use crate::tunables::Tunables;
 
 use spin::Spin;
@@ -120,6 +122,8 @@ pub struct Engine {
     leaving: Option<state::Drain>,
     /// Whether a client was rung in the last round that found something.
     rang: bool,
+    /// The priority while CPUs are crowded; `None` for a bridge that was started with one of its own, which it keeps.
+    nice: Option<i32>,
 }
 
 /// What the engine is made of.
@@ -136,6 +140,8 @@ pub struct Parts {
     pub segments: Segments,
     /// How long a link may be silent though asked.
     pub patience: Duration,
+    /// The priority while CPUs are crowded, where the bridge may have that.
+    pub nice: i32,
 }
 
 impl Engine {
@@ -183,6 +189,7 @@ impl Engine {
             comparer,
             leaving: None,
             rang: false,
+            nice: (priority::current() == 0).then_some(parts.nice),
         };
         engine.control.set_measure_port(measure_port);
         engine.watch(engine.door, EpollFlags::EPOLLIN, Tag::Door)?;
@@ -221,6 +228,8 @@ impl Engine {
         let mut round = 0_u32;
         let mut busy = false;
         let mut looked_ns = 0;
+        // Whether a rail had news as the bridge was about to sleep, and was asked for them with nothing in between.
+        let mut asked_again = false;
         loop {
             round = round.wrapping_add(1);
             self.asks_for_events = round.is_multiple_of(ROUNDS_PER_LOOK);
@@ -233,15 +242,25 @@ impl Engine {
             }
             self.now_ns = monotonic_ns();
             looked_ns = self.now_ns;
+            spin.pass(self.now_ns);
             let awake = busy || spin.goes_on(self.now_ns, self.tunables.spin_us, self.rang);
-            let timeout = match awake || !self.may_sleep() {
-                true => Duration::ZERO,
-                false => {
-                    self.counts.sleeps = self.counts.sleeps.saturating_add(1);
-                    self.sleep_time()
-                }
+            self.counts.spins = spin.begun();
+            if let Some(crowded) = spin.crowd_turned() {
+                self.crowd_turned(crowded);
+            }
+            let timeout = if awake {
+                Duration::ZERO
+            } else if self.may_sleep() {
+                self.counts.sleeps = self.counts.sleeps.saturating_add(1);
+                self.sleep_time()
+            } else if !std::mem::replace(&mut asked_again, true) {
+                continue;
+            } else {
+                Duration::ZERO
             };
+            asked_again = false;
             let (news, stop) = self.look(timeout, &mut outside)?;
+            spin.pass(self.now_ns);
             if stop {
                 return Ok(());
             }
@@ -253,6 +272,15 @@ impl Engine {
                 return Ok(());
             }
         }
+    }
+
+    /// Programs that compute want all CPUs, or do not any more: what was measured tells of another host than this one is now.
+    fn crowd_turned(&mut self, crowded: bool) {
+        self.counts.crowds = self.counts.crowds.saturating_add(crowded.into());
+        if let Some(nice) = self.nice {
+            priority::take(if crowded { nice } else { 0 });
+        }
+        self.comparer.crowded = crowded;
     }
 
     /// One look at everything that is in memory. Whether something was found.
@@ -290,7 +318,7 @@ impl Engine {
         let mut news = false;
         for event in events.iter().take(count) {
             let tag = Tag::unpack(event.data());
-            news |= !matches!(tag, Some(Tag::Rail(_)) | None);
+            news |= !matches!(tag, Some(Tag::Rail(_) | Tag::RailEvents(_)) | None);
             match tag {
                 Some(Tag::Door) => self.take_clients(),
                 Some(Tag::Control) => self.turn_control(),
@@ -301,6 +329,11 @@ impl Engine {
                 Some(Tag::Rail(index)) => {
                     if let Some(rail) = self.rails.get_mut(index) {
                         rail.ready = true;
+                    }
+                }
+                Some(Tag::RailEvents(index)) => {
+                    if let Some(rail) = self.rails.get_mut(index) {
+                        rail.events_ready = true;
                     }
                 }
                 None => {}
@@ -338,7 +371,7 @@ impl Engine {
                 Err(error) => failed = Some((index, error)),
             }
             // It has news in memory, of which no descriptor will tell: the next round asks for them.
-            rail.ready = true;
+            (rail.ready, rail.events_ready) = (true, true);
             quiet = false;
         }
         if let Some((index, error)) = failed {

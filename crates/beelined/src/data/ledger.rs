@@ -7,10 +7,11 @@
 //!    it is ([`super::probe`]). A thread wakes and sleeps as a program does: what the bridge costs in wakes, and what it loses where all
 //!    CPUs are busy, is in its times.
 //! 2. There are three kinds of exchange ([`Kind`]): short there and back, much there, much back. Each has a verdict of its own.
-//! 3. A round's times count until [`ROUNDS_MAX`] rounds have come after it. All times that count are one sample.
+//! 3. A round's times count until [`ROUNDS_MAX`] rounds have come after it, or the host has become another one
+//!    ([`Ledger::forget_rounds`]). All times that count are one sample.
 //! 4. The bridge is *slower* in a kind when its median, or its 95th percentile of short exchanges, is more than [`SLOWER`] hundredths of
 //!    TCP's; and no longer when neither is more than [`EQUAL`] hundredths. Between the two it stays as it was. Before
-//!    [`ROUNDS_MIN`] rounds it is not slower.
+//!    [`ROUNDS_MIN`] rounds it is not slower, or what it was when rounds were forgotten.
 //! 5. A destination (address and port of a server) does what its last connection did: much there or much back if more than [`MUCH_BYTES`]
 //!    went that way and at a rate of more than a quarter of what was measured for it, else short exchanges. One that is
 //!    not known does short exchanges.
@@ -80,6 +81,8 @@ pub struct Told {
 pub struct Ledger {
     rounds: VecDeque<Round>,
     slower: [bool; 3],
+    /// Medians over the bridge as they were last known, for rule 5.
+    usual_ns: [Option<u64>; 3],
     /// What destinations do, the newest last.
     destinations: VecDeque<(SocketAddr, Kind)>,
     left_out: u32,
@@ -97,6 +100,9 @@ impl Ledger {
         }
         for kind in KINDS {
             let (bridge, tcp) = self.times(kind);
+            if let Some(usual_ns) = self.usual_ns.get_mut(kind as usize) {
+                *usual_ns = quantile(&bridge, 50).or(*usual_ns);
+            }
             let mut parts = vec![percent(&bridge, &tcp, 50)];
             if kind == Kind::Short {
                 parts.push(percent(&bridge, &tcp, 95));
@@ -109,6 +115,11 @@ impl Ledger {
                 *slower = if *slower { worst > EQUAL } else { worst > SLOWER };
             }
         }
+    }
+
+    /// What was measured holds no more. The verdicts do until something is measured.
+    pub fn forget_rounds(&mut self) {
+        self.rounds.clear();
     }
 
     /// All times of a kind that count, in order: over the bridge, and over TCP.
@@ -144,7 +155,10 @@ impl Ledger {
     /// A connection to a server has ended: so many bytes went there and came back in that time.
     pub fn ended(&mut self, server: SocketAddr, there: u64, back: u64, age_ns: u64) {
         let is_much = |kind: Kind, bytes: u64| {
-            let exchange = self.told(kind).map(|told| told.bridge_ns);
+            let exchange = self
+                .told(kind)
+                .map(|told| told.bridge_ns)
+                .or_else(|| *self.usual_ns.get(kind as usize).unwrap_or(&None));
             // Before anything was measured every rate will do.
             let due_ns = exchange.map_or(0, |ns| u128::from(ns) * u128::from(bytes) / u128::from(EXCHANGE_BYTES) * 4);
             bytes > MUCH_BYTES && (due_ns == 0 || u128::from(age_ns) < due_ns)

@@ -19,6 +19,10 @@ pub(super) struct Comparer {
     pub(super) guests: Guests,
     /// A round is under way.
     pub(super) runs: bool,
+    /// Whether programs that compute want all CPUs, and did when the rounds that count began; and when it last was not the same.
+    pub(super) crowded: bool,
+    pub(super) was_crowded: bool,
+    pub(super) anew_ns: u64,
     pub(super) measured: (mpsc::Sender<Measured>, mpsc::Receiver<Measured>),
     /// Lanes that are served for peers, and those that come back.
     pub(super) served: usize,
@@ -50,8 +54,16 @@ impl Comparer {
             }
             None => 0,
         };
-        let comparer =
-            Comparer { guests, runs: false, measured: mpsc::channel(), served: 0, served_back: mpsc::channel() };
+        let comparer = Comparer {
+            guests,
+            runs: false,
+            crowded: false,
+            was_crowded: false,
+            anew_ns: 0,
+            measured: mpsc::channel(),
+            served: 0,
+            served_back: mpsc::channel(),
+        };
         (comparer, port)
     }
 }

@@ -2,7 +2,8 @@
 //! [`super::super::probe`] what is exchanged).
 //!
 //! 1. A peer is measured while somebody uses the way to it: while a client's connection stands, or when one was asked for since the last
-//!    round. The first rounds follow each other at once, later ones every `compare_s`.
+//!    round. The first rounds follow each other at once, later ones every `compare_s`. When programs that compute have come to want all CPUs of this host,
+//!    or do not any more, the rounds before do not count, also the one that runs, and the next ones are the first again.
 //! 2. One round at a time, for all peers: two would measure each other.
 //! 3. The measuring connection is one like others, but for its entry's `probe`: nobody is told of it, and it counts for nothing. Its
 //!    server's address is [`MEASURED`], which no server has.
@@ -24,7 +25,7 @@ use super::choose::Moment;
 use super::compared::{Compared, MEASURED};
 use super::{Engine, clients};
 use crate::control::PeerId;
-use crate::log;
+use crate::{log, priority};
 
 /// Between the rounds without which there is no verdict.
 const FIRST_NS: u64 = 500_000_000;
@@ -62,11 +63,15 @@ impl Engine {
         while let Ok((id, way, result)) = self.comparer.measured.1.try_recv() {
             self.comparer.runs = false;
             way.close();
-            self.measured(id, result);
+            // What turned meanwhile makes it half of the one host, half of the other.
+            if !self.is_outdated() {
+                self.measured(id, result);
+            }
         }
         if self.tunables.compare_s == 0 || self.comparer.runs || self.leaving.is_some() {
             return;
         }
+        self.begin_anew();
         let now_ns = self.now_ns;
         let is_due = |peer: &super::Peer| {
             let compared = &peer.compared;
@@ -87,6 +92,26 @@ impl Engine {
             if (is_used || is_wanted) && self.begin_round(index) {
                 return;
             }
+        }
+    }
+
+    /// Whether what was measured was so on another host than this one is now.
+    fn is_outdated(&self) -> bool {
+        self.comparer.crowded != self.comparer.was_crowded
+    }
+
+    /// Begins anew if what was measured holds no more. The verdicts stand until something is measured. Once every `compare_s` at most, so that
+    /// a host which is busy by turns is not measured all the time; nor where it was the other one for a moment only.
+    fn begin_anew(&mut self) {
+        let pause_ns = self.tunables.compare_s.saturating_mul(1_000_000_000);
+        let (now_ns, before_ns) = (self.now_ns, self.comparer.anew_ns);
+        if !self.is_outdated() || before_ns != 0 && now_ns.saturating_sub(before_ns) < pause_ns {
+            return;
+        }
+        (self.comparer.was_crowded, self.comparer.anew_ns) = (self.comparer.crowded, now_ns);
+        for peer in self.peers.iter_mut().flatten() {
+            peer.compared.ledger.forget_rounds();
+            peer.compared.due_ns = now_ns;
         }
     }
 
@@ -158,6 +183,7 @@ impl Engine {
         self.heat(number);
         let (spins, results) = (!self.few_cpus, self.comparer.measured.0.clone());
         let round = move || {
+            priority::be_ordinary();
             let mut way = LaneWay::new(client, spins);
             let result = way.await_verdict(Instant::now() + PATIENCE).and_then(|()| {
                 let mut tcp = TcpWay::connect(address, &token, PATIENCE)?;

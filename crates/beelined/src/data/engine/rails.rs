@@ -1,13 +1,14 @@
 //! Our own rails: opened, offered, asked for news, and retired when they fail for good.
 //!
 //! 1. A port that cannot be opened is told and left out.
-//! 2. A rail is asked when a descriptor of its has told news, or because only asking tells (`told`).
+//! 2. A rail is asked when a descriptor of its has told news, or because only asking tells (`told`). For connections that
+//!    come and go it is asked when their own descriptor has told: on the way of a message that would be a system call for nothing.
 //! 3. One that does not even answer for a while ([`super::super::health`]) is retired: its links are lost, it is offered no more,
 //!    and it is heard once in a while only, since closing links and rings leaves something to be told.
 
 use std::os::fd::AsRawFd;
 
-use beeline_fabric::{Event, Options, Port, Rail};
+use beeline_fabric::{Completion, Event, Kind, Options, Port, Rail};
 use beeline_topo::PeerRail;
 use nix::sys::epoll::EpollFlags;
 
@@ -35,9 +36,9 @@ impl Engine {
             match opened {
                 Ok((address, rail)) => {
                     let id = u32::try_from(self.rails.len()).unwrap_or(u32::MAX);
-                    for fd in [rail.event_fd(), rail.completion_fd()] {
-                        self.watch(fd.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Rail(self.rails.len()))?;
-                    }
+                    let index = self.rails.len();
+                    self.watch(rail.event_fd().as_raw_fd(), EpollFlags::EPOLLIN, Tag::RailEvents(index))?;
+                    self.watch(rail.completion_fd().as_raw_fd(), EpollFlags::EPOLLIN, Tag::Rail(index))?;
                     log::line(format_args!("rail {id}: {} listens on {address}", port.name()));
                     let told = port.provider == "tcp";
                     self.rails.push(OpenRail {
@@ -50,6 +51,7 @@ impl Engine {
                         retired: false,
                         told,
                         ready: true,
+                        events_ready: true,
                         reads_are_emulated: port.provider == "tcp",
                     });
                 }
@@ -129,12 +131,12 @@ impl Engine {
         let mut busy = false;
         for index in 0..self.rails.len() {
             let Some(rail) = self.rails.get_mut(index) else { break };
-            let ready = std::mem::take(&mut rail.ready);
-            if rail.retired || rail.told && !ready && !all {
+            let (ready, events_ready) = (std::mem::take(&mut rail.ready), std::mem::take(&mut rail.events_ready));
+            if rail.retired || rail.told && !ready && !events_ready && !all {
                 continue;
             }
             // Connections come and go rarely, their descriptor tells, and to ask is a system call.
-            while (ready || self.asks_for_events)
+            while (events_ready || self.asks_for_events)
                 && let Some(event) = self.next_event(index)
             {
                 busy = true;
@@ -149,6 +151,9 @@ impl Engine {
                 }
             }
             let some = !completions.is_empty();
+            // That a message of ours is on its way concerns those who waited for room, who are looked at in this very round.
+            let is_news = completions.len() >= COMPLETIONS_PER_ROUND
+                || completions.iter().any(|done| !matches!(done, Completion::Done { kind: Kind::Send, .. }));
             if some {
                 self.now_ns = monotonic_ns();
             }
@@ -157,7 +162,7 @@ impl Engine {
             }
             self.completions = completions;
             if some {
-                busy = true;
+                busy |= is_news;
                 self.start_reads(index);
                 self.heat_waiting();
             }

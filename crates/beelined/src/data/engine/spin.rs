@@ -9,8 +9,13 @@
 //!    away, each of the three wakes of a message costs tens of microseconds, which no spin does: there the bridge spins
 //!    as on a host with many CPUs. (Two hosts of two CPUs each, 8 B one way: 63 us spinning and 8 not where a program wakes
 //!    within 6 us; 37 to 53 spinning and 121 to 172 not where it takes 25 and more.)
+//! 5. Where programs that compute want all CPUs it does not spin at all, whatever the host: it would take a CPU from somebody who has work,
+//!    and a wake there is a switch on a CPU that runs ([`crowd`]).
 
+mod crowd;
 mod wake;
+
+use crowd::Crowd;
 
 /// Spins that are left out after the first in vain.
 const SKIPPED_MIN: u32 = 8;
@@ -31,13 +36,16 @@ pub(super) struct Spin {
     price: u32,
     /// Spins still to be left out.
     skip: u32,
+    crowd: Crowd,
+    /// Spins that were begun.
+    begun: u64,
 }
 
 impl Spin {
     /// For this host.
     pub(super) fn for_host(few_cpus: bool) -> Self {
         let cheap = || wake::cost_ns().is_none_or(|cost_ns| cost_ns < DEAR_WAKE_NS);
-        Self::new(few_cpus && cheap())
+        Self { crowd: Crowd::of_thread(), ..Self::new(few_cpus && cheap()) }
     }
 
     fn new(must_pay: bool) -> Self {
@@ -53,8 +61,14 @@ impl Spin {
 
     /// There is none. Whether to look again at once instead of going to sleep; `rang` if a client was rung for.
     pub(super) fn goes_on(&mut self, now_ns: u64, spin_us: u64, rang: bool) -> bool {
+        if self.crowd.is() {
+            return false;
+        }
         if !self.must_pay {
-            let (since, _) = *self.idle.get_or_insert((now_ns, false));
+            let since = match self.idle {
+                Some((since, _)) => since,
+                None => self.begin(now_ns, spin_us != 0),
+            };
             return is_within(since, now_ns, spin_us);
         }
         if rang {
@@ -65,7 +79,7 @@ impl Spin {
             None => {
                 let spins = self.skip == 0;
                 self.skip = self.skip.saturating_sub(1);
-                *self.idle.insert((now_ns, spins))
+                (self.begin(now_ns, spins), spins)
             }
         };
         if spins && !is_within(since, now_ns, spin_us) {
@@ -75,6 +89,28 @@ impl Spin {
             return false;
         }
         spins
+    }
+
+    /// The bridge is idle from now on. Returns since when.
+    fn begin(&mut self, now_ns: u64, spins: bool) -> u64 {
+        self.begun = self.begun.saturating_add(spins.into());
+        self.idle = Some((now_ns, spins && self.must_pay));
+        now_ns
+    }
+
+    /// Spins that were begun so far.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// The bridge runs at this moment: called before and after everything that may take long.
+    pub(super) fn pass(&mut self, now_ns: u64) {
+        self.crowd.pass(now_ns);
+    }
+
+    /// Whether programs that compute want all CPUs by now, if that is news.
+    pub(super) fn crowd_turned(&mut self) -> Option<bool> {
+        self.crowd.turned()
     }
 }
 

@@ -32,8 +32,9 @@ pub(super) struct OpenRail {
     pub(super) retired: bool,
     /// Its descriptors tell all its news, and looking at it is a system call: it is not polled in vain.
     pub(super) told: bool,
-    /// A descriptor of its has told news.
+    /// The descriptor of its completions has told news, and that of its connections.
     pub(super) ready: bool,
+    pub(super) events_ready: bool,
     /// Its provider emulates reads. Libfabric before 1.18 then frees a read twice when its endpoint is closed while the
     /// bytes come in (ofiwg/libfabric#8660), and gives what one endpoint reads to another.
     pub(super) reads_are_emulated: bool,
@@ -177,5 +178,8 @@ pub struct Counts {
     pub pushes: u64,
     pub pulls: u64,
     pub inlined: u64,
+    pub spins: u64,
+    /// How often programs that compute have come to want all CPUs.
+    pub crowds: u64,
     pub sleeps: u64,
 }

@@ -118,6 +118,8 @@ impl super::Counts {
             ("pushes", self.pushes),
             ("pulls", self.pulls),
             ("inlined_bytes", self.inlined),
+            ("spins", self.spins),
+            ("crowds", self.crowds),
             ("sleeps", self.sleeps),
         ];
         named.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()

@@ -9,7 +9,10 @@ pub(super) enum Tag {
     Control,
     Outside,
     Silent(RawFd),
+    /// Completions of a rail's.
     Rail(usize),
+    /// Connections of a rail's.
+    RailEvents(usize),
     Connection(u64),
 }
 
@@ -24,6 +27,7 @@ impl Tag {
             Tag::Silent(fd) => (3, u64::from(fd.cast_unsigned())),
             Tag::Rail(index) => (4, index as u64),
             Tag::Connection(number) => (5, number),
+            Tag::RailEvents(index) => (6, index as u64),
         };
         kind << Self::KIND_SHIFT | value & ((1 << Self::KIND_SHIFT) - 1)
     }
@@ -37,6 +41,7 @@ impl Tag {
             3 => Tag::Silent((value as u32).cast_signed()),
             4 => Tag::Rail(value as usize),
             5 => Tag::Connection(value),
+            6 => Tag::RailEvents(value as usize),
             _ => return None,
         })
     }

@@ -38,6 +38,7 @@ fn engine() -> (Engine, OwnedFd) {
         ports: crate::serve::ports(&config.rails).unwrap(),
         segments: Segments::default(),
         patience: Duration::from_secs(3),
+        nice: 0,
     };
     (Engine::new(parts).unwrap(), door)
 }
@@ -73,9 +74,9 @@ fn a_rail_that_fails_for_good_is_retired_and_asked_no_more() {
     assert!(!status.rails[0].rail.up && status.rails[1..].iter().all(|rail| rail.trouble.is_none()));
 
     // It keeps nobody awake, and wakes nobody.
-    engine.rails[0].ready = true;
+    (engine.rails[0].ready, engine.rails[0].events_ready) = (true, true);
     for rail in &mut engine.rails[1..] {
-        rail.ready = false;
+        (rail.ready, rail.events_ready) = (false, false);
     }
     engine.asks_for_events = false;
     assert!(!engine.poll_rails(true));

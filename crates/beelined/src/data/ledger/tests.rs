@@ -73,6 +73,27 @@ fn a_destination_is_judged_by_what_its_connections_do() {
 }
 
 #[test]
+fn what_held_on_another_host_than_this_one_is_now_is_no_part_of_a_verdict() {
+    // Not slower for long, then the CPUs become busy: two rounds are enough, where five were needed without.
+    let mut ledger = after(&[[90; 3]; ROUNDS_MAX]);
+    ledger.forget_rounds();
+    ledger.add(round([300; 3]));
+    assert!(!ledger.is_slower(Kind::There), "one round is none");
+    ledger.add(round([300; 3]));
+    assert!(KINDS.into_iter().all(|kind| ledger.is_slower(kind)));
+    // And back.
+    ledger.forget_rounds();
+    assert!(ledger.is_slower(Kind::Short) && ledger.told(Kind::Short).is_none(), "it stands, though nothing is known");
+    // What a stream is is not forgotten with it: this one is far too slow.
+    ledger.ended(server(9), 0, MUCH_BYTES + 1, u64::MAX);
+    assert_eq!(ledger.destinations.back(), Some(&(server(9), Kind::Short)));
+    ledger.add(round([90; 3]));
+    assert!(ledger.is_slower(Kind::Short));
+    ledger.add(round([90; 3]));
+    assert!(KINDS.into_iter().all(|kind| !ledger.is_slower(kind)));
+}
+
+#[test]
 fn what_is_slower_in_everything_is_not_tried() {
     let mut ledger = after(&[[200; 3]; ROUNDS_MIN]);
     assert!((0..10 * TRIAL).all(|_| ledger.prefers_tcp(server(1))));

@@ -11,6 +11,7 @@ use beeline_meeting::bridge::LaneEnd;
 use super::{GREETING, LaneWay, TcpWay, answer};
 use crate::control::PeerId;
 use crate::control::message::Token;
+use crate::priority;
 
 /// An end that serves gives up another that is silent for so long: as long as a round takes.
 const PATIENCE: Duration = Duration::from_millis(600);
@@ -66,10 +67,10 @@ impl Serving {
         let everywhere = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
         let listener = everywhere.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?;
         let port = listener.local_addr()?.port();
-        std::thread::Builder::new()
-            .name("measured".into())
-            .stack_size(256 << 10)
-            .spawn(move || serve(&listener, &guests))?;
+        std::thread::Builder::new().name("measured".into()).stack_size(256 << 10).spawn(move || {
+            priority::be_ordinary();
+            serve(&listener, &guests);
+        })?;
         Ok(Serving { port })
     }
 }
@@ -101,6 +102,7 @@ fn serve_tcp(mut stream: TcpStream, from: SocketAddr, guests: &Guests) -> io::Re
 /// There is no thread; the lane is given back with it.
 pub fn serve_lane(lane: LaneEnd, spins: bool, back: mpsc::Sender<LaneWay>) -> io::Result<()> {
     std::thread::Builder::new().name("measured".into()).stack_size(256 << 10).spawn(move || {
+        priority::be_ordinary();
         let mut way = LaneWay::new(lane, spins);
         let _ = answer(&mut way, PATIENCE, Instant::now() + SERVED_MOST);
         // Nobody takes it when the bridge ends, and the kernel takes it then.
