@@ -20,13 +20,14 @@ use beeline_stats::{Counter, Reason, Role};
 
 use super::admit::{take, take_again};
 use super::hello_io::Refusal;
-use super::listener::Listener;
+use super::listener::{Listener, held};
 use super::listening;
 use super::lobby::{self, send_away};
 use super::reserve;
 use super::{accept_lock, agent, door, pool, reset, retreat, watched};
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
+use crate::operations::FURTHER_FDS;
 use crate::wait::{Patience, Woken, is_crowded, peers_are_near};
 use crate::{Errno, changing, guards, stats, table};
 
@@ -142,14 +143,32 @@ fn now(
     peer: &mut SockAddr,
 ) -> Result<i32, Errno> {
     let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
-    if door_first && let Some(accepted) = from_door(desc, listener, flags, peer)? {
+    let (over_tcp, at_door) = look(fd, listener);
+    let from_door = |peer: &mut SockAddr| if at_door { from_door(desc, listener, flags, peer) } else { Ok(None) };
+    if door_first && let Some(accepted) = from_door(peer)? {
         return Ok(accepted);
     }
-    match take_from_tcp(fd, flags, peer) {
+    match if over_tcp { take_from_tcp(fd, flags, peer) } else { Err(Errno(libc::EAGAIN)) } {
         Err(Errno(libc::EAGAIN)) if !door_first => {}
         result => return result.map(|accepted| came_over_tcp(desc, listener, accepted, flags)),
     }
-    from_door(desc, listener, flags, peer)?.ok_or(Errno(libc::EAGAIN))
+    from_door(peer)?.ok_or(Errno(libc::EAGAIN))
+}
+
+/// Which queue may have somebody: TCP's, and the door's. An accept4(2) makes a socket before it looks, so that one in vain takes several times
+/// as long as this.
+fn look(fd: i32, listener: &'static Listener) -> (bool, bool) {
+    let mut fds = NOBODY;
+    let count = fill(fd, &mut fds, |hidden| held(listener, hidden));
+    let fds = fds.get_mut(..count).unwrap_or_default();
+    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timeout, no mask.
+    if unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) }.is_err() {
+        return (true, true);
+    }
+    let (over_tcp, at_door) = who_came(fds);
+    // A door that is being left is closed by whoever finds it empty.
+    (over_tcp, at_door || listener.leaving.load(Relaxed) != 0)
 }
 
 /// Accepts whoever comes first.
@@ -225,8 +244,8 @@ struct Came {
 /// Waits until a queue has a client, with no lock held.
 fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, patience: &mut Patience) -> Came {
     let desc = pin.desc();
-    let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 1 + 20];
-    let count = fill(fd, desc, &mut fds);
+    let mut fds = NOBODY;
+    let count = fill(fd, &mut fds, |hidden| listening::listener_fds(desc, hidden));
     let fds = fds.get_mut(..count).unwrap_or_default();
     if !spin(desc, listener, patience, fds) {
         if let Some(set) = accept_lock::set_of(listener) {
@@ -238,9 +257,14 @@ fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, patience: &m
             return Came { woken, over_tcp: false, at_door: false };
         }
     }
+    let (over_tcp, at_door) = who_came(fds);
+    Came { woken: Woken::Ready(1), over_tcp, at_door }
+}
+
+/// Of what [`fill`] has filled in: whether TCP's queue has somebody, and whether the door's.
+fn who_came(fds: &[libc::pollfd]) -> (bool, bool) {
     let mut came = fds.iter().map(|place| place.revents != 0);
-    let over_tcp = came.next().unwrap_or(false);
-    Came { woken: Woken::Ready(1), over_tcp, at_door: came.any(|came| came) }
+    (came.next().unwrap_or(false), came.any(|came| came))
 }
 
 /// Looks again and again for a while, if that has paid lately: a client that connects as soon as it was served
@@ -304,12 +328,17 @@ fn spin_for(budget: u64, most: u64, desc: &Desc, patience: &Patience, fds: &mut 
     }
 }
 
-/// What a blocking accept sleeps on. Returns how many.
-fn fill(fd: i32, desc: &'static Desc, fds: &mut [libc::pollfd; 21]) -> usize {
-    let mut hidden = [0; 20];
-    let count = listening::listener_fds(desc, &mut hidden);
+/// What may tell of clients.
+type Places = [libc::pollfd; 1 + FURTHER_FDS];
+
+const NOBODY: Places = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 1 + FURTHER_FDS];
+
+/// What tells of clients: TCP's queue, and then those that `further` writes down. Returns how many.
+fn fill(fd: i32, places: &mut Places, further: impl FnOnce(&mut [i32; FURTHER_FDS]) -> usize) -> usize {
+    let mut hidden = [0; FURTHER_FDS];
+    let count = further(&mut hidden);
     let all = core::iter::once(&fd).chain(hidden.iter().take(count));
-    for (place, fd) in fds.iter_mut().zip(all) {
+    for (place, fd) in places.iter_mut().zip(all) {
         place.fd = *fd;
     }
     count.saturating_add(1)
