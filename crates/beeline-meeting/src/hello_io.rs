@@ -71,7 +71,9 @@ pub fn look_again(anchor: i32) -> Waiting {
 
 /// Takes the bells of a connection that has ended out of its anchor. False if something else lies there.
 pub fn is_quiet(anchor: i32) -> bool {
-    AnchorBells(anchor).clear().is_ok()
+    let bells = AnchorBells(anchor);
+    // Mostly there is none, and to ask takes a quarter of what taking does.
+    bells.count() == Ok(0) || bells.clear().is_ok()
 }
 
 /// Takes what [`look_again`] has seen. Whether it was there.

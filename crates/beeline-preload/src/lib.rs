@@ -28,11 +28,6 @@ mod real;
 
 use core::ffi::c_int;
 
-// What unwinds is linked in: as a library of its own it would be five mappings more that each fork copies, and a file that small
-// images do not have.
-#[link(name = "gcc_eh", kind = "static")]
-unsafe extern "C" {}
-
 /// What the dynamic linker calls when the library is loaded.
 #[used]
 #[unsafe(link_section = ".init_array")]

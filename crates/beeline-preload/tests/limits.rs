@@ -15,6 +15,7 @@ cases! { limits:
     accept_takes_the_last_descriptor
     a_polled_accept_takes_the_last_descriptor
     a_limit_of_descriptors_may_be_lowered
+    a_full_table_is_told_before_an_empty_queue
     a_shut_door_gives_its_number_back
     options_need_no_descriptor
     all_numbers_of_a_socket_are_connected

@@ -26,8 +26,8 @@
 //! # Rooms
 //!
 //! What two ends need to find each other without knowing descriptions is a crate of its own, `beeline-meeting`. Here
-//! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `accept`, `readable`, `accept_lock`, `admit`, `watched`
-//! and `reset` are the server's part; `connect`, `connecting`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is
+//! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `arrivals`, `accept`, `readable`, `accept_lock`, `admit`,
+//! `watched` and `reset` are the server's part; `connect`, `connecting`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is
 //! what becomes of both in a program that has left lanes. `retreat` and `release` give way where the program needs what is
 //! ours, `sockets` are what is not connected yet, `fork` is what all of this does at one. `agent` is how both ends meet across
 //! network namespaces, `standing` how two that have met are spared all that.
@@ -44,6 +44,7 @@ mod accept;
 mod accept_lock;
 mod admit;
 pub(crate) mod agent;
+mod arrivals;
 mod bridged;
 mod client;
 mod connect;

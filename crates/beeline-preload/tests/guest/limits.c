@@ -252,6 +252,23 @@ static void a_limit_of_descriptors_may_be_lowered(void) {
     accepts_until_full(0, 200);
 }
 
+/* accept(2) takes a number before it looks for somebody. */
+static void a_full_table_is_told_before_an_empty_queue(void) {
+    struct sockaddr_in address;
+    int ends[2];
+    pair(ends);
+    int door = listener(&address);
+    CHECK(fcntl(door, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(accept(door, NULL, NULL) == -1 && errno == EAGAIN);
+    int lowest = dup(0);
+    CHECK(lowest >= 0 && close(lowest) == 0);
+    limit(RLIMIT_NOFILE, lowest + 6);
+    while (open("/dev/null", O_RDONLY) >= 0)
+        ;
+    CHECK(errno == EMFILE && accept(door, NULL, NULL) == -1 && errno == EMFILE);
+    CHECK(close(lowest) == 0 && accept(door, NULL, NULL) == -1 && errno == EAGAIN);
+}
+
 /* A listener from which nobody has accepted yet takes one number, and so does every socket beside it. */
 static void a_shut_door_gives_its_number_back(void) {
     struct sockaddr_in address;
@@ -389,6 +406,7 @@ static const struct guest_case CASES[] = {
     CASE(accept_takes_the_last_descriptor),
     CASE(a_polled_accept_takes_the_last_descriptor),
     CASE(a_limit_of_descriptors_may_be_lowered),
+    CASE(a_full_table_is_told_before_an_empty_queue),
     CASE(a_shut_door_gives_its_number_back),
     CASE(options_need_no_descriptor),
     CASE(all_numbers_of_a_socket_are_connected),

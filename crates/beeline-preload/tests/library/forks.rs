@@ -1,4 +1,4 @@
-//! What a fork costs, in page faults: a count that no load of the machine changes, and most of what there is to pay.
+//! What a fork costs, in page faults: a count that a busy machine does not change, and most of what there is to pay.
 
 use super::*;
 

@@ -15,20 +15,19 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_stats::tunables::{Wait, option};
-use beeline_stats::{Counter, Reason, Role};
+use beeline_stats::{Reason, Role};
 
 use super::admit::{take, take_again};
+use super::arrivals::{Came, look, wait_for_client};
 use super::hello_io::Refusal;
-use super::listener::{Listener, held};
+use super::listener::Listener;
 use super::listening;
 use super::lobby::{self, send_away};
 use super::reserve;
 use super::{accept_lock, agent, door, pool, reset, retreat, watched};
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
-use crate::operations::FURTHER_FDS;
-use crate::wait::{Patience, Woken, is_crowded, peers_are_near};
+use crate::wait::{Patience, Woken};
 use crate::{Errno, changing, guards, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
@@ -142,33 +141,19 @@ fn now(
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<i32, Errno> {
-    let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
+    let is_doors_turn = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     let (over_tcp, at_door) = look(fd, listener);
-    let from_door = |peer: &mut SockAddr| if at_door { from_door(desc, listener, flags, peer) } else { Ok(None) };
-    if door_first && let Some(accepted) = from_door(peer)? {
+    let door_first = at_door && (is_doors_turn || !over_tcp);
+    if door_first && let Some(accepted) = from_door(desc, listener, flags, peer)? {
         return Ok(accepted);
     }
-    match if over_tcp { take_from_tcp(fd, flags, peer) } else { Err(Errno(libc::EAGAIN)) } {
-        Err(Errno(libc::EAGAIN)) if !door_first => {}
-        result => return result.map(|accepted| came_over_tcp(desc, listener, accepted, flags)),
+    // Also where nobody was seen: somebody may have come since, and the kernel knows what else to say.
+    match take_from_tcp(fd, flags, peer) {
+        Err(Errno(libc::EAGAIN)) if at_door && !door_first => {
+            from_door(desc, listener, flags, peer)?.ok_or(Errno(libc::EAGAIN))
+        }
+        result => result.map(|accepted| came_over_tcp(desc, listener, accepted, flags)),
     }
-    from_door(peer)?.ok_or(Errno(libc::EAGAIN))
-}
-
-/// Which queue may have somebody: TCP's, and the door's. An accept4(2) makes a socket before it looks, so that one in vain takes several times
-/// as long as this.
-fn look(fd: i32, listener: &'static Listener) -> (bool, bool) {
-    let mut fds = NOBODY;
-    let count = fill(fd, &mut fds, |hidden| held(listener, hidden));
-    let fds = fds.get_mut(..count).unwrap_or_default();
-    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live timeout, no mask.
-    if unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) }.is_err() {
-        return (true, true);
-    }
-    let (over_tcp, at_door) = who_came(fds);
-    // A door that is being left is closed by whoever finds it empty.
-    (over_tcp, at_door || listener.leaving.load(Relaxed) != 0)
 }
 
 /// Accepts whoever comes first.
@@ -232,116 +217,6 @@ fn eventually(
             kept.leave(listener);
         }
     }
-}
-
-/// What a wait for a client ended with, and which queue has one.
-struct Came {
-    woken: Woken,
-    over_tcp: bool,
-    at_door: bool,
-}
-
-/// Waits until a queue has a client, with no lock held.
-fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, patience: &mut Patience) -> Came {
-    let desc = pin.desc();
-    let mut fds = NOBODY;
-    let count = fill(fd, &mut fds, |hidden| listening::listener_fds(desc, hidden));
-    let fds = fds.get_mut(..count).unwrap_or_default();
-    if !spin(desc, listener, patience, fds) {
-        if let Some(set) = accept_lock::set_of(listener) {
-            let (woken, over_tcp, at_door) = pin.while_waiting(|| accept_lock::sleep(set, patience));
-            return Came { woken, over_tcp, at_door };
-        }
-        let woken = pin.while_waiting(|| patience.sleep(fds, None));
-        if !matches!(woken, Woken::Ready(_)) {
-            return Came { woken, over_tcp: false, at_door: false };
-        }
-    }
-    let (over_tcp, at_door) = who_came(fds);
-    Came { woken: Woken::Ready(1), over_tcp, at_door }
-}
-
-/// Of what [`fill`] has filled in: whether TCP's queue has somebody, and whether the door's.
-fn who_came(fds: &[libc::pollfd]) -> (bool, bool) {
-    let mut came = fds.iter().map(|place| place.revents != 0);
-    (came.next().unwrap_or(false), came.any(|came| came))
-}
-
-/// Looks again and again for a while, if that has paid lately: a client that connects as soon as it was served
-/// is there before this thread would have gone to sleep, and waking up costs more than all the rest of a
-/// connection. The account is kept as for a connection's waits (see [`crate::wait`]), but a look is a system
-/// call here.
-fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
-    /// A budget below this is none.
-    const LEAST_NS: u64 = 2_000;
-    /// Waits without a spin between two probes, and the budget of a probe.
-    const PROBE_EVERY: u32 = 32;
-    const PROBE_NS: u64 = 10_000;
-    let most = crate::live(option::spin_ns_max);
-    let mut budget = match crate::live(option::wait) {
-        Wait::Sleep => return false,
-        // The next client is likely to be where the last one was.
-        _ if peers_are_near() => return false,
-        Wait::Lazy if is_crowded() => return false,
-        Wait::Poll => most,
-        Wait::Lazy => u64::from(desc.spin.ns()).min(most),
-    };
-    if budget < LEAST_NS {
-        if desc.spin.skip() % PROBE_EVERY != PROBE_EVERY - 1 {
-            return false;
-        }
-        budget = PROBE_NS.min(most);
-    }
-    if !accept_lock::may_spin(listener, budget) {
-        return false;
-    }
-    let ready = spin_for(budget, most, desc, patience, fds);
-    accept_lock::has_spun(listener);
-    ready
-}
-
-fn spin_for(budget: u64, most: u64, desc: &Desc, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
-    /// A budget below this is none.
-    const LEAST_NS: u64 = 2_000;
-    /// Another task ran here meanwhile: there is more work than CPUs.
-    const GAP_NS: u64 = 20_000;
-    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let start = kernel::now_ns();
-    let mut last = start;
-    loop {
-        // SAFETY: a live timeout, no mask. What the kernel writes back is zero again.
-        let ready = unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) };
-        if ready != Ok(0) {
-            let more = budget.max(LEAST_NS).saturating_mul(2).min(most);
-            desc.spin.set_ns(more as u32);
-            stats::count(Counter::SpinsPaid, 1);
-            return ready.is_ok();
-        }
-        let now = kernel::now_ns();
-        let preempted = now.saturating_sub(last) > GAP_NS;
-        if preempted || now.saturating_sub(start) >= budget || patience.signalled() {
-            desc.spin.set_ns((budget / 2) as u32);
-            stats::count(Counter::SpinsFailed, 1);
-            return false;
-        }
-        last = now;
-    }
-}
-
-/// What may tell of clients.
-type Places = [libc::pollfd; 1 + FURTHER_FDS];
-
-const NOBODY: Places = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 1 + FURTHER_FDS];
-
-/// What tells of clients: TCP's queue, and then those that `further` writes down. Returns how many.
-fn fill(fd: i32, places: &mut Places, further: impl FnOnce(&mut [i32; FURTHER_FDS]) -> usize) -> usize {
-    let mut hidden = [0; FURTHER_FDS];
-    let count = further(&mut hidden);
-    let all = core::iter::once(&fd).chain(hidden.iter().take(count));
-    for (place, fd) in places.iter_mut().zip(all) {
-        place.fd = *fd;
-    }
-    count.saturating_add(1)
 }
 
 /// Takes a connection from the TCP queue.

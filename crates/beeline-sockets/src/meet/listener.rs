@@ -224,7 +224,7 @@ pub(super) fn find(cookie: u64) -> Option<&'static Desc> {
     found
 }
 
-/// The same, of a listener as it is.
+/// The door and the lobby's set, where they are open here. Returns how many that are.
 pub(super) fn held(listener: &Listener, out: &mut [i32; FURTHER_FDS]) -> usize {
     let _guard = listener.lock.lock();
     let mut count = 0;

@@ -72,6 +72,10 @@ impl Engine {
             return;
         }
         self.begin_anew();
+        if self.is_outdated() {
+            // What is measured now would not count either.
+            return;
+        }
         let now_ns = self.now_ns;
         let is_due = |peer: &super::Peer| {
             let compared = &peer.compared;

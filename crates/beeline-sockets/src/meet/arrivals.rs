@@ -1,0 +1,143 @@
+//! Who has come to a listener: its two queues, looked at, spun for and waited for.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_stats::Counter;
+use beeline_stats::tunables::{Wait, option};
+
+use super::listener::{Listener, held};
+use super::{accept_lock, listening};
+use crate::desc::{Desc, Pin};
+use crate::operations::FURTHER_FDS;
+use crate::wait::{Patience, Woken, is_crowded, peers_are_near};
+use crate::{kernel, stats};
+
+/// Which queue may have somebody: TCP's, and the door's. An accept4(2) makes a socket before it looks, so that one in vain takes several times
+/// as long as this.
+pub(super) fn look(fd: i32, listener: &'static Listener) -> (bool, bool) {
+    // A door that is being left is closed by whoever finds it empty.
+    let leaving = listener.leaving.load(Relaxed) != 0;
+    let mut fds = NOBODY;
+    let count = fill(fd, &mut fds, |hidden| held(listener, hidden));
+    if count == 1 {
+        return (true, leaving);
+    }
+    let fds = fds.get_mut(..count).unwrap_or_default();
+    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timeout, no mask.
+    if unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) }.is_err() {
+        return (true, true);
+    }
+    let (over_tcp, at_door) = who_came(fds);
+    (over_tcp, at_door || leaving)
+}
+
+/// What a wait for a client ended with, and which queue has one.
+pub(super) struct Came {
+    pub woken: Woken,
+    pub over_tcp: bool,
+    pub at_door: bool,
+}
+
+/// Waits until a queue has a client, with no lock held.
+pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, patience: &mut Patience) -> Came {
+    let desc = pin.desc();
+    let mut fds = NOBODY;
+    let count = fill(fd, &mut fds, |hidden| listening::listener_fds(desc, hidden));
+    let fds = fds.get_mut(..count).unwrap_or_default();
+    if !spin(desc, listener, patience, fds) {
+        if let Some(set) = accept_lock::set_of(listener) {
+            let (woken, over_tcp, at_door) = pin.while_waiting(|| accept_lock::sleep(set, patience));
+            return Came { woken, over_tcp, at_door };
+        }
+        let woken = pin.while_waiting(|| patience.sleep(fds, None));
+        if !matches!(woken, Woken::Ready(_)) {
+            return Came { woken, over_tcp: false, at_door: false };
+        }
+    }
+    let (over_tcp, at_door) = who_came(fds);
+    Came { woken: Woken::Ready(1), over_tcp, at_door }
+}
+
+/// Of what [`fill`] has filled in: whether TCP's queue has somebody, and whether the door's.
+fn who_came(fds: &[libc::pollfd]) -> (bool, bool) {
+    let mut came = fds.iter().map(|place| place.revents != 0);
+    (came.next().unwrap_or(false), came.any(|came| came))
+}
+
+/// Looks again and again for a while, if that has paid lately: a client that connects as soon as it was served
+/// is there before this thread would have gone to sleep, and waking up costs more than all the rest of a
+/// connection. The account is kept as for a connection's waits (see [`crate::wait`]), but a look is a system
+/// call here.
+fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
+    /// A budget below this is none.
+    const LEAST_NS: u64 = 2_000;
+    /// Waits without a spin between two probes, and the budget of a probe.
+    const PROBE_EVERY: u32 = 32;
+    const PROBE_NS: u64 = 10_000;
+    let most = crate::live(option::spin_ns_max);
+    let mut budget = match crate::live(option::wait) {
+        Wait::Sleep => return false,
+        // The next client is likely to be where the last one was.
+        _ if peers_are_near() => return false,
+        Wait::Lazy if is_crowded() => return false,
+        Wait::Poll => most,
+        Wait::Lazy => u64::from(desc.spin.ns()).min(most),
+    };
+    if budget < LEAST_NS {
+        if desc.spin.skip() % PROBE_EVERY != PROBE_EVERY - 1 {
+            return false;
+        }
+        budget = PROBE_NS.min(most);
+    }
+    if !accept_lock::may_spin(listener, budget) {
+        return false;
+    }
+    let ready = spin_for(budget, most, desc, patience, fds);
+    accept_lock::has_spun(listener);
+    ready
+}
+
+fn spin_for(budget: u64, most: u64, desc: &Desc, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
+    /// A budget below this is none.
+    const LEAST_NS: u64 = 2_000;
+    /// Another task ran here meanwhile: there is more work than CPUs.
+    const GAP_NS: u64 = 20_000;
+    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let start = kernel::now_ns();
+    let mut last = start;
+    loop {
+        // SAFETY: a live timeout, no mask. What the kernel writes back is zero again.
+        let ready = unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) };
+        if ready != Ok(0) {
+            let more = budget.max(LEAST_NS).saturating_mul(2).min(most);
+            desc.spin.set_ns(more as u32);
+            stats::count(Counter::SpinsPaid, 1);
+            return ready.is_ok();
+        }
+        let now = kernel::now_ns();
+        let preempted = now.saturating_sub(last) > GAP_NS;
+        if preempted || now.saturating_sub(start) >= budget || patience.signalled() {
+            desc.spin.set_ns((budget / 2) as u32);
+            stats::count(Counter::SpinsFailed, 1);
+            return false;
+        }
+        last = now;
+    }
+}
+
+/// What may tell of clients.
+type Places = [libc::pollfd; 1 + FURTHER_FDS];
+
+const NOBODY: Places = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 1 + FURTHER_FDS];
+
+/// What tells of clients: TCP's queue, and then those that `further` writes down. Returns how many.
+fn fill(fd: i32, places: &mut Places, further: impl FnOnce(&mut [i32; FURTHER_FDS]) -> usize) -> usize {
+    let mut hidden = [0; FURTHER_FDS];
+    let count = further(&mut hidden);
+    let all = core::iter::once(&fd).chain(hidden.iter().take(count));
+    for (place, fd) in places.iter_mut().zip(all) {
+        place.fd = *fd;
+    }
+    count.saturating_add(1)
+}
