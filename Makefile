@@ -17,7 +17,7 @@ help:
 	@echo 'make faults   100,000 connections with a fault each: killed, stopped, forked, handed over, short of memory (SEED=, CONNECTIONS=)'
 	@echo 'make bench    the instrument: latency, streams, connects, memory, against TCP and AF_UNIX'
 	@echo 'make papers   the tables of the five documents, quick (some ten minutes), with a report each in target/papers; docs/papers.md from it'
-	@echo 'make programs  24 real programs at their ordinary settings, TCP against Beeline, on free, shared and busy CPUs (some 30 minutes); writes docs/measurements.md'
+	@echo 'make programs  24 workloads of 17 real programs at their ordinary settings, TCP against Beeline, on free, shared and busy CPUs (some 30 minutes); writes docs/measurements.md'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
 	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (7 to 12 minutes on an idle machine, 50 at most)'
 	@echo 'make site     a bookstore under TPC-W: nginx, Jetty and MariaDB over TCP, over Beeline and between namespaces (under 20 minutes)'
