@@ -2,8 +2,8 @@
 //!
 //! # Turns
 //!
-//! A non-blocking listener is asked at both queues, each of them first every other time, so that neither
-//! starves. A blocking one sleeps on both, with no lock held, and never in the TCP `accept` itself: whoever finds the
+//! A non-blocking listener is looked at ([`super::arrivals`]), and where both queues have somebody each is asked first every other
+//! time, so that neither starves. A blocking one sleeps on both, with no lock held, and never in the TCP `accept` itself: whoever finds the
 //! TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with nobody in between.
 //!
 //! # Clients that break the rules, or say nothing
