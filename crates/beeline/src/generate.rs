@@ -111,8 +111,9 @@ fn reference() -> String {
         "# Options, reasons and counters\n\nWritten by `beeline generate reference` from the library's own tables.\n",
     );
     text.push_str(
-        "\n## Options\n\n*Said* is when an option may be said beside at the start of a program: while it runs, with \
-         `beeline set`, for what it does from then on; by a rule; and for one open connection, with `beeline set \
+        "\n## Options\n\nEvery option can be said at the start of a program. The column *said* tells where else: *while it \
+         runs*, with `beeline set`, for what the program does from then on; *by rule*, for the connections that a rule \
+         matches ([below](#rules)); *for one connection* that is open, with `beeline set \
          --connection`.\n\n| option | default | values | said | what it does |\n|---|---|---|---|---|\n",
     );
     for spec in OptionSpec::all() {
