@@ -43,7 +43,12 @@ struct Script {
     has_latency: bool,
     /// Other transports that it has.
     beside: &'static [Beside],
+    /// Milliseconds that a sample takes longer than it lasts: daemons start and end. For the estimate of a whole run.
+    idle_ms: u64,
 }
+
+/// Of most programs.
+const IDLE_MS: u64 = 400;
 
 const MPI4PY: &str = "/usr/lib/python3/dist-packages/mpi4py/__init__.py";
 const OPENMPI: Script = Script {
@@ -53,6 +58,7 @@ const OPENMPI: Script = Script {
     needs: &[("mpirun.openmpi", "openmpi-bin"), ("NPopenmpi", "netpipe-openmpi")],
     has_latency: true,
     beside: &[Beside::SharedMemory, Beside::Ucx, Beside::Libfabric],
+    idle_ms: IDLE_MS,
 };
 const PYTHON_MPI: &[(&str, &str)] = &[("mpirun.openmpi", "openmpi-bin"), (MPI4PY, "python3-mpi4py")];
 const MPICH: Script = Script {
@@ -62,6 +68,7 @@ const MPICH: Script = Script {
     needs: &[("mpirun.mpich", "mpich"), ("NPmpich2", "netpipe-mpich2")],
     has_latency: true,
     beside: &[Beside::SharedMemory, Beside::Ucx],
+    idle_ms: IDLE_MS,
 };
 const IMB: Script = Script {
     name: "imb-pingpong",
@@ -70,8 +77,10 @@ const IMB: Script = Script {
     needs: &[("IMB-MPI1", ""), ("mpiexec.hydra", "")],
     has_latency: true,
     beside: &[Beside::SharedMemory],
+    idle_ms: IDLE_MS,
 };
-const STREAM: Script = Script { name: "", text: "", pattern: "stream", needs: &[], has_latency: false, beside: &[] };
+const STREAM: Script =
+    Script { name: "", text: "", pattern: "stream", needs: &[], has_latency: false, beside: &[], idle_ms: 700 };
 
 /// All of them.
 const SCRIPTS: &[Script] = &[
@@ -87,6 +96,7 @@ const SCRIPTS: &[Script] = &[
         needs: &[("lamboot", "lam-runtime"), ("mpirun.lam", "lam-runtime"), ("NPlam", "netpipe-lam")],
         has_latency: true,
         beside: &[Beside::SharedMemory],
+        idle_ms: 3_600,
     },
     IMB,
     Script { name: "imb-sendrecv", pattern: "Sendrecv", ..IMB },
@@ -98,6 +108,7 @@ const SCRIPTS: &[Script] = &[
         needs: &[("NPtcp", "netpipe-tcp")],
         has_latency: true,
         beside: &[],
+        idle_ms: IDLE_MS,
     },
     Script {
         name: "pvm",
@@ -106,6 +117,7 @@ const SCRIPTS: &[Script] = &[
         needs: &[("pvmd", "pvm"), ("NPpvm", "netpipe-pvm"), ("ip", "iproute2"), ("unshare", "util-linux")],
         has_latency: true,
         beside: &[],
+        idle_ms: IDLE_MS,
     },
     Script { name: "iperf3", text: include_str!("programs/iperf3.sh"), needs: &[("iperf3", "iperf3")], ..STREAM },
     Script { name: "iperf", text: include_str!("programs/iperf.sh"), needs: &[("iperf", "iperf")], ..STREAM },
@@ -132,6 +144,12 @@ pub fn objection(program: &str, work: Work) -> Option<String> {
     };
     let is_fit = script.has_latency || work == Work::ProgramStream;
     (!is_fit).then(|| format!("{program} times no messages there and back: expected `work` to be \"program-stream\""))
+}
+
+/// How long a sample takes longer than it lasts, about.
+pub fn idle_time(program: &str) -> Duration {
+    let script = SCRIPTS.iter().find(|script| script.name == program);
+    Duration::from_millis(script.map_or(IDLE_MS, |script| script.idle_ms))
 }
 
 /// Why this host cannot run the program.

@@ -8,7 +8,7 @@ use super::cell::{Cell, Load, Work};
 use super::figure::Phase;
 use super::place::{Between, Places};
 use super::plan::Plan;
-use super::programs::Ran;
+use super::programs::{Ran, idle_time};
 use super::sample::Maker;
 use super::store::{Measured, Record, Run, Settings, Writer};
 use super::summary::is_sure;
@@ -29,7 +29,6 @@ const FAILURES_MAX: usize = 2;
 const BESIDE: Duration = Duration::from_millis(60);
 /// The shortest sample of a program of others, about, and what its launchers take.
 const PROGRAM_SAMPLE: Duration = Duration::from_millis(400);
-const PROGRAM_BESIDE: Duration = Duration::from_millis(400);
 /// The memory of the load, which is touched before it begins.
 const LOAD_BEGIN: Duration = Duration::from_millis(150);
 
@@ -277,7 +276,8 @@ pub fn describe(plan: &Plan, cells: &[Cell], settings: &Settings, conductor: &Co
 fn pair_takes(settings: &Settings, cell: &Cell) -> Duration {
     if cell.work.is_program() {
         // Programs of others do not know short samples, and take a while to start.
-        return 2 * (Duration::from_millis(settings.sample_ms).max(PROGRAM_SAMPLE) + PROGRAM_BESIDE);
+        let idle = cell.program.as_deref().map_or(Duration::ZERO, idle_time);
+        return 2 * (Duration::from_millis(settings.sample_ms).max(PROGRAM_SAMPLE) + idle);
     }
     // A warm-up of an eighth, and the sender's last quarter.
     let parts = if cell.work == Work::Turned { Phase::ALL.len() as u32 } else { 1 };
