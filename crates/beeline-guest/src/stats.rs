@@ -22,7 +22,8 @@ use core::sync::atomic::{
 use beeline_shm::memfd::{self, FileId};
 use beeline_shm::sys::{self, call};
 use beeline_stats::layout::{
-    self, ConnectionSlot, FILE_BYTES_MAX, FileName, HEADER_BYTES, SLOT_BYTES, SLOTS_MAX, SLOTS_PER_PAGE, StatsHeader,
+    self, ConnectionSlot, FILE_BYTES_MAX, FileName, HEADER_BYTES, SLOT_BYTES, SLOT_LIVE, SLOTS_MAX, SLOTS_PER_PAGE,
+    StatsHeader,
 };
 use beeline_stats::{Counter, Poison, Reason, Role};
 
@@ -352,6 +353,13 @@ pub fn give_slot(slot: &ConnectionSlot) {
     LIVE.fetch_sub(1, Relaxed);
 }
 
+/// One of the slots of a file, if it has so many.
+fn slot(header: &'static StatsHeader, index: u32) -> Option<&'static ConnectionSlot> {
+    let first = core::ptr::from_ref(header).cast::<u8>().wrapping_add(HEADER_BYTES).cast::<ConnectionSlot>();
+    // SAFETY: slots below `SLOTS` lie in allocated pages of the mapping; they are atomics, valid when zeroed.
+    (index < SLOTS.load(Acquire)).then(|| unsafe { &*first.add(index as usize) })
+}
+
 /// A free slot, if there is a file with room for one.
 pub fn take_slot() -> Option<&'static ConnectionSlot> {
     let header = header();
@@ -367,15 +375,7 @@ pub fn take_slot() -> Option<&'static ConnectionSlot> {
     let hint = HINT.load(Relaxed);
     for step in 0..slots {
         let index = hint.wrapping_add(step) % slots;
-        // SAFETY: slots below `SLOTS` lie in allocated pages of the mapping; they are atomics, valid when
-        // zeroed.
-        let slot = unsafe {
-            &*core::ptr::from_ref(header)
-                .cast::<u8>()
-                .add(HEADER_BYTES + index as usize * SLOT_BYTES)
-                .cast::<ConnectionSlot>()
-        };
-        if slot.try_take() {
+        if let Some(slot) = slot(header, index).filter(|slot| slot.try_take()) {
             header.raise_high_water(index + 1);
             HINT.store(index + 1, Relaxed);
             return Some(slot);
@@ -383,6 +383,19 @@ pub fn take_slot() -> Option<&'static ConnectionSlot> {
     }
     LIVE.fetch_sub(1, Relaxed);
     None
+}
+
+/// Bytes that connections have moved, both ways; none if nobody counts them.
+pub(crate) fn moved() -> Option<u64> {
+    /// More are not added up while they are open.
+    const SLOTS_MOST: u32 = 1024;
+    // SAFETY: as in `header`.
+    let header = unsafe { HEADER.load(Acquire).as_ref() }.filter(|header| !core::ptr::eq(*header, nowhere()))?;
+    let closed = [Counter::BytesSent, Counter::BytesReceived].map(|counter| header.counter(counter));
+    let used = header.slots_high_water.load(Relaxed).min(SLOTS_MOST);
+    let live = (0..used).filter_map(|index| slot(header, index)).filter(|slot| slot.state.load(Acquire) == SLOT_LIVE);
+    let live = live.flat_map(|slot| [&slot.tx_bytes, &slot.rx_bytes]);
+    Some(live.fold(closed[0].wrapping_add(closed[1]), |sum, bytes| sum.wrapping_add(bytes.load(Relaxed))))
 }
 
 /// Allocates pages until there are `wanted` slots, half as much again as there are at a time.
@@ -461,6 +474,13 @@ mod tests {
         let bytes = std::fs::read(path).expect("the file exists once something is counted");
         let snapshot = beeline_stats::Snapshot::parse(&bytes);
         assert!(snapshot.is_ok());
+        let slot = take_slot().expect("the file has slots");
+        slot.state.store(SLOT_LIVE, Relaxed);
+        slot.tx_bytes.store(11, Relaxed);
+        slot.rx_bytes.store(12, Relaxed);
+        assert_eq!(moved(), Some(23));
+        give_slot(slot);
+        assert_eq!(moved(), Some(23), "counted once when it is closed, too");
         let before = SLOTS.load(Relaxed);
         let taken: Vec<_> = (0..before * 2).map(|_| take_slot().expect("the file grows")).collect();
         assert!(SLOTS.load(Relaxed) >= before * 2);

@@ -12,7 +12,7 @@
 //!    once in [`PROBE_EVERY`] waits; less and less often the more of these probes are in vain, so that they are not what
 //!    the slowest in a hundred messages wait for, and not where most waits end late or with other news than a probe could win.
 //! 3. There is no spin for a peer that runs on this very CPU, nor is what came after such a wait a reason to spin ([`near`]).
-//! 4. There is no spin in a crowd of threads that wait ([`crowd`]).
+//! 4. There is no spin in a crowd of threads that wait ([`crowd`]), nor where more gets done without ([`without`]).
 //! 5. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
 //!    work than CPUs. The spin ends, and nothing is left of the budget.
 //! 6. How a waiter waits is its [`Mode`], one word, which whoever is about to wait brings up to date: by what was set for the
@@ -23,6 +23,7 @@ mod crowd;
 mod mode;
 mod near;
 mod state;
+mod without;
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,6 @@ use crate::stats;
 use crate::thread;
 use crate::upkeep;
 
-pub use crowd::is_crowded;
 pub use mode::Mode;
 pub use near::{ANY_CPU, is_near, note_near, peers_are_near};
 pub use state::SpinState;
@@ -378,8 +378,9 @@ impl Budget<'_> {
         patience.since_ns = 0;
         if grant == 0 {
             if self.state.mode().wait() == Wait::Lazy {
-                patience.since_ns = kernel::now_ns();
                 crowd::note();
+                let _ = without::is_time();
+                patience.since_ns = kernel::now_ns();
             }
             return Spun::Nothing;
         }
@@ -414,12 +415,16 @@ impl Budget<'_> {
             if patience.signalled() {
                 return Spun::Signal;
             }
-            let now = kernel::now_ns();
+            let mut now = kernel::now_ns();
             if patience.since_ns == 0 {
-                if is_crowded() && self.state.mode().wait() == Wait::Lazy {
+                if self.state.mode().wait() != Wait::Lazy {
+                    crowd::note();
+                } else if spares_cpus() {
                     patience.give_way();
                     return Spun::Nothing;
                 }
+                // That may have taken a while.
+                now = kernel::now_ns();
                 (patience.since_ns, last) = (now, now);
             }
             let preempted = now - last > gap;
@@ -433,6 +438,17 @@ impl Budget<'_> {
             last = now;
         }
     }
+}
+
+/// Whether a lazy wait that goes on is to leave its CPU to others, whatever it would win by a spin.
+pub fn spares_cpus() -> bool {
+    // Both are to hear of the wait.
+    let (is_crowded, is_time) = (crowd::is_crowded(), without::is_time());
+    let spares = is_crowded || is_time;
+    if spares {
+        stats::count(Counter::SpinsSpared, 1);
+    }
+    spares
 }
 
 /// What a system call that does not block costs this process, in nanoseconds: a moving average.

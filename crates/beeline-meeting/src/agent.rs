@@ -146,9 +146,9 @@ impl Carrier {
     /// # Errors
     /// [`Reason::AgentSilent`].
     pub fn answer_soon(&self, patience_ns: u64, mode: Mode) -> Result<Said, Reason> {
-        let began = kernel::now_ns();
         let spin_ns = SPIN_NS.min(mode.spin_ns_max().into()).min(patience_ns);
-        let may_spin = spin_ns != 0 && !wait::is_crowded();
+        let may_spin = spin_ns != 0 && !wait::spares_cpus();
+        let began = kernel::now_ns();
         let (mut last, mut now) = (began, began);
         while may_spin && now.saturating_sub(last) < GAP_NS && now.saturating_sub(began) < spin_ns {
             // With no lock held: others want to change what numbers lead to meanwhile, and to fork.

@@ -89,6 +89,17 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> u64 {
     limit.rlim_cur
 }
 
+/// How often the process's threads were taken a CPU that they wanted on, getrusage(2); 0 if that is not told.
+#[must_use]
+pub fn involuntary_switches() -> u64 {
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+    let args = [libc::RUSAGE_SELF as usize, (&raw mut usage) as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes one `struct rusage` into a live local of that type.
+    let _ = unsafe { call(libc::SYS_getrusage, args) };
+    usage.ru_nivcsw.cast_unsigned()
+}
+
 /// `futex(2)` on a word that may be shared between processes.
 pub fn futex(word: &AtomicU32, operation: i32, value: u32, timeout: Option<&libc::timespec>) {
     let timeout = timeout.map_or(core::ptr::null(), core::ptr::from_ref);

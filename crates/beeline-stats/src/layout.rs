@@ -231,6 +231,13 @@ impl StatsHeader {
         }
     }
 
+    /// What a counter has come to.
+    #[inline]
+    #[must_use]
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.counters.get(counter.index()).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
     /// Takes from a counter that goes up and down, such as [`Counter::HiddenFds`].
     #[inline]
     pub fn subtract(&self, counter: Counter, amount: u64) {

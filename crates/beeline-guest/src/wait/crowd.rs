@@ -35,7 +35,7 @@ pub(super) fn note() {
 }
 
 /// The same. Whether it is one of a crowd.
-pub fn is_crowded() -> bool {
+pub(super) fn is_crowded() -> bool {
     let now = ticks();
     CROWD.note(thread::tid(), now);
     CROWD.waiting(now) > cpus(now) as usize

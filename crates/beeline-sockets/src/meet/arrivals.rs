@@ -9,7 +9,7 @@ use super::listener::{Listener, held};
 use super::{accept_lock, listening};
 use crate::desc::{Desc, Pin};
 use crate::operations::FURTHER_FDS;
-use crate::wait::{Patience, Woken, is_crowded, peers_are_near};
+use crate::wait::{Patience, Woken, peers_are_near, spares_cpus};
 use crate::{kernel, stats};
 
 /// Which queue may have somebody: TCP's, and the door's. An accept4(2) makes a socket before it looks, so that one in vain takes several times
@@ -80,7 +80,7 @@ fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut
         Wait::Sleep => return false,
         // The next client is likely to be where the last one was.
         _ if peers_are_near() => return false,
-        Wait::Lazy if is_crowded() => return false,
+        Wait::Lazy if spares_cpus() => return false,
         Wait::Poll => most,
         Wait::Lazy => u64::from(desc.spin.ns()).min(most),
     };
