@@ -13,6 +13,7 @@
 //! 4. [`PAIRS`] pairs are a verdict: those of one trial, or of as many as it takes. To do without spins is right if more was done so by
 //!    a sixteenth, and in three of four pairs; it stays right while more is done so by a thirty-second, and in half of them. Otherwise
 //!    spins are right, also where nothing is known any more: no verdict for [`TRIALS_IN_VAIN`] trials.
+//!    [`PAIRS_CLEAR`] pairs are enough to end a trial for spins, where all were won by them and a quarter less was done without.
 //! 5. A verdict that changes nothing halves how often the process takes part while it is kept from its CPUs: in rounds whose numbers are multiples of 2, 4, up
 //!    to 32. So those who take part seldom do so together.
 //! 6. A trial does not go on in a child of a fork, nor after a clock has stepped back. A child begins with what its parent
@@ -40,6 +41,8 @@ const LATE_TICKS: u64 = 1 << (WINDOW_BITS - 3);
 const NEVER: u64 = u64::MAX;
 /// Pairs of a verdict.
 const PAIRS: u32 = 12;
+/// The same where it is clear.
+const PAIRS_CLEAR: u32 = 4;
 /// Trials in a row that give no verdict, after which nothing is known.
 const TRIALS_IN_VAIN: u32 = 8;
 /// How often verdicts that change nothing halve the number of trials.
@@ -104,11 +107,20 @@ impl Evidence {
         self.pairs.load(Relaxed) % WON
     }
 
+    fn rates(&self) -> [u64; 2] {
+        [&self.with, &self.without]
+            .map(|[bytes, ticks]| Done { bytes: bytes.load(Relaxed), ticks: ticks.load(Relaxed) }.rate())
+    }
+
+    /// Whether it is clear that more was done with spins.
+    fn speaks_for_spins(&self) -> bool {
+        let (pairs, [with, without]) = (self.pairs.load(Relaxed), self.rates());
+        pairs % WON >= PAIRS_CLEAR && pairs / WON == 0 && without < with - with / 4
+    }
+
     /// Whether more was done without spins: by this part of what was done with them, and in so many quarters of the pairs.
     fn speaks_for_less(&self, part: u64, quarters: u32) -> bool {
-        let pairs = self.pairs.load(Relaxed);
-        let [with, without] = [&self.with, &self.without]
-            .map(|[bytes, ticks]| Done { bytes: bytes.load(Relaxed), ticks: ticks.load(Relaxed) }.rate());
+        let (pairs, [with, without]) = (self.pairs.load(Relaxed), self.rates());
         without > with.saturating_add(with / part) && pairs / WON * 4 >= pairs % WON * quarters
     }
 }
@@ -136,6 +148,8 @@ struct Without {
     window: AtomicU64,
     /// The round of the present trial, plus one; 0 for none.
     trial: AtomicU64,
+    /// The round of the last one.
+    tried: AtomicU64,
     /// When the window that is not closed yet was noticed, and what had been moved then.
     since: AtomicU64,
     moved: AtomicU64,
@@ -160,6 +174,7 @@ impl Without {
             is_right: AtomicBool::new(false),
             window: AtomicU64::new(0),
             trial: AtomicU64::new(0),
+            tried: AtomicU64::new(0),
             since: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             first: [const { AtomicU64::new(0) }; 2],
@@ -202,7 +217,7 @@ impl Without {
         let trial = self.trial.load(Relaxed);
         if trial != 0 {
             self.close(last, now, work);
-            if place >= TRIAL || trial != round + 1 {
+            if place >= TRIAL || trial != round + 1 || self.evidence.speaks_for_spins() {
                 self.trial.store(0, Relaxed);
                 self.judge();
             }
@@ -224,6 +239,9 @@ impl Without {
     }
 
     fn takes_part(&self, round: u64) -> bool {
+        if self.tried.load(Relaxed) == round {
+            return false;
+        }
         let doublings = self.doublings.load(Relaxed);
         let doublings = match (self.is_kept.load(Relaxed), self.is_right.load(Relaxed)) {
             (false, false) => return false,
@@ -240,6 +258,7 @@ impl Without {
                 self.moved.store(moved, Relaxed);
                 self.since.store(now, Relaxed);
                 self.first.iter().for_each(|figure| figure.store(0, Relaxed));
+                self.tried.store(round, Relaxed);
                 self.trial.store(round + 1, Relaxed);
             }
             None => self.is_right.store(false, Relaxed),
@@ -271,6 +290,7 @@ impl Without {
     fn judge(&self) {
         let is_right = self.is_right.load(Relaxed);
         let verdict = match is_right {
+            _ if self.evidence.speaks_for_spins() => false,
             _ if self.evidence.pairs() < PAIRS => {
                 if self.in_vain.fetch_add(1, Relaxed) < TRIALS_IN_VAIN {
                     if is_right {
