@@ -84,8 +84,11 @@ const WON: u32 = 1 << 16;
 
 impl Evidence {
     const fn new() -> Self {
-        const NONE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-        Self { with: NONE, without: NONE, pairs: AtomicU32::new(0) }
+        Self {
+            with: [const { AtomicU64::new(0) }; 2],
+            without: [const { AtomicU64::new(0) }; 2],
+            pairs: AtomicU32::new(0),
+        }
     }
 
     fn forget(&self) {
