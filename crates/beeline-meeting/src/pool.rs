@@ -390,7 +390,8 @@ fn keep_idle(list: &List, lane: &'static PooledLane, keep: bool) -> Option<&'sta
     oldest
 }
 
-/// Unmaps all idle lanes and side pages: before a `fork`.
+/// Unmaps all idle lanes and side pages: before a `fork`, and in the child.
+#[unsafe(link_section = ".text.fork")]
 pub fn purge() {
     for list in [&CLIENT, &SPARE, &SERVER] {
         if !list.first.load(Relaxed).is_null() {

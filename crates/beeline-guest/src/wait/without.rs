@@ -4,24 +4,26 @@
 //! thread of the very conversation that it waited for. That shows in what gets done, and only where all stop at one
 //! time, as two that each gain from the other's spin gain nothing by stopping alone.
 //!
-//! 1. Time is cut into windows by a clock that the processes of a host have in common, so they agree without a word. The first
-//!    windows of a round are a trial: in half of them nobody spins who takes part. Those lie so that what grows or falls evenly
-//!    meanwhile favours neither half.
+//! 1. Time is cut into windows by a clock that the processes of a host have in common, so they agree without a word. The
+//!    first windows of a round are a trial: in half of them nobody spins who takes part. Those lie so that what grows or falls
+//!    evenly meanwhile favours neither half.
 //! 2. A process takes part while it is kept from its CPUs by others, and while it does without spins.
-//! 3. What it gets done are the bytes that its connections move. Two windows side by side, of each half one, are a pair. A window
-//!    counts if its beginning and its end were noticed soon.
-//! 4. [`PAIRS`] pairs are a verdict: those of one trial, or of as many as it takes. To do without spins is right if more was done so by
-//!    a sixteenth, and in three of four pairs; it stays right while more is done so by a thirty-second, and in half of them. Otherwise
-//!    spins are right, also where nothing is known any more: no verdict for [`TRIALS_IN_VAIN`] trials.
-//!    [`PAIRS_CLEAR`] pairs are enough to end a trial for spins, where all were won by them and a quarter less was done without.
-//! 5. A verdict that changes nothing halves how often the process takes part while it is kept from its CPUs: in rounds whose numbers are multiples of 2, 4, up
-//!    to 32. So those who take part seldom do so together.
+//! 3. What it gets done are the bytes that its connections move. Two windows side by side, of each half one, are a pair. A
+//!    window counts if its beginning and its end were noticed soon.
+//! 4. [`PAIRS`] pairs are a verdict: those of one trial, or of as many as it takes. To do without spins is right if more was
+//!    done so by a sixteenth, and in three of four pairs; it stays right while more is done so by a thirty-second, and in half
+//!    of them. Otherwise spins are right, also where nothing is known any more: no verdict for [`TRIALS_IN_VAIN`] trials.
+//!    [`PAIRS_CLEAR`] pairs end a trial for spins, where spins won all of them and a quarter less was done without.
+//! 5. A verdict that changes nothing halves how often the process takes part while it is kept from its CPUs: in rounds whose
+//!    numbers are multiples of 2, 4, up to 32. So those who take part seldom do so together.
 //! 6. A trial does not go on in a child of a fork, nor after a clock has stepped back. A child begins with what its parent
 //!    has found out.
 //!
-//! Where the clock is not the time-stamp counter but the time, processes of different time namespaces do not agree. A bridge and a relay, and whoever polls, know nothing of this. Nor does it help where a quota keeps a process from running: what spins
-//! waste of it is missed in windows of both halves. All of it is a choice of speed: threads that come by at one time may
-//! spoil each other's figures, and nothing else.
+//! Where the clock is not the time-stamp counter but the time, processes of different time namespaces do not agree. A bridge
+//! and a relay, and whoever polls, know nothing of this. Nor does it help where a quota keeps a process from running: what
+//! spins waste of it is missed in windows of both halves.
+//!
+//! All of it is a choice of speed: threads that come by at one time may spoil each other's figures, and nothing else.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 

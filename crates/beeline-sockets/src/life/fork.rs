@@ -130,6 +130,7 @@ pub fn around_fork_prepare() -> u32 {
 /// Before the process ends without a word (_exit(2)): ends that it shares with other processes have a holder
 /// less, so that the others need not lock each other out any more. A process that is killed stays counted,
 /// which costs the others that, and no more. Ends that it holds alone are left to the kernel, as for a kill.
+#[unsafe(link_section = ".text.fork")]
 pub fn leave() {
     if process::is_guest_of_parent() {
         return;

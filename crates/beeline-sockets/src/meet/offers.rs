@@ -317,9 +317,12 @@ pub(crate) fn before_fork() {
     settle_all(FORK_NS, |desc| !stays_at_own_door(desc));
 }
 
-/// Before the process, or its program, ends.
+/// Before the process, or its program, ends. A child of a fork comes by here, and mostly has none.
+#[inline]
 pub(crate) fn before_end() {
-    settle_all(LEAVE_NS, |_| true);
+    if !FIRST.load(Relaxed).is_null() {
+        settle_all(LEAVE_NS, |_| true);
+    }
 }
 
 /// Keeps changes out for a caller who is about to give ends to another process, as far as possible at a moment at which
