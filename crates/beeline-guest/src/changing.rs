@@ -74,6 +74,7 @@ enum Part {
 }
 
 /// Keeps other changes and forks out for as long as the result lives. Taken before any other lock; nests.
+#[unsafe(link_section = ".text.fork")]
 pub fn changing() -> Changing {
     if is_changing() {
         return Changing { part: Part::Nested };
