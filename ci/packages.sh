@@ -15,7 +15,7 @@ declare -A packages=(
         podman crun conmon nginx-light postgresql-15 postgresql-client-15"
     # MPIs and other programs that plans of the papers measure, where they are: `beeline bench mpi`, `beeline bench paper`.
     [papers]="openmpi-bin netpipe-openmpi mpich netpipe-mpich2 lam-runtime netpipe-lam python3-mpi4py ucx-utils libfabric-bin
-        netpipe-tcp iperf3 iperf nuttcp tgt libiscsi-bin pvm netpipe-pvm iproute2 util-linux"
+        netpipe-tcp iperf3 iperf nuttcp tgt libiscsi-bin pvm netpipe-pvm iproute2 util-linux python3-pip"
     # Real programs that are measured at their ordinary settings: `make programs`.
     [programs]="redis-server redis-tools memcached libmemcached-tools nginx-light wrk apache2-utils lighttpd nghttp2-server
         nghttp2-client haproxy postgresql-15 postgresql-client-15 beanstalkd nodejs default-jdk-headless python3 python3-grpcio

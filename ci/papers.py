@@ -23,7 +23,7 @@ COLUMN = re.compile(r"(?<!\\)\|")
 # What stands beside TCP and Beeline; as a figure in the fourth column, all that does.
 BESIDE = "beside "
 # Of these nobody wins.
-NEUTRAL = ("load", "fairness")
+NEUTRAL = ("load", "fairness", "cpu-share-client", "cpu-share-server")
 # What a row is about, by what its work has.
 FIGURES = ("mean", "p50", "throughput", "rate")
 # Where a table is about something else than its work.

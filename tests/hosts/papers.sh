@@ -20,7 +20,7 @@ run() {
 }
 run hosts-servernet servernet "push-pull both-ways-moved cut-through"
 run hosts-vpi vpi mtu
-run hosts-forty-gig forty-gig "mtu mtu-latency"
+run hosts-forty-gig forty-gig "mtu mtu-latency dip-mtu"
 run hosts-sockets-mx sockets-mx zero-copy-threshold
 # How far a rail is from a CPU: with the reason where no rail says so, as with veth.
 run hosts-cores forty-gig cores

@@ -7,15 +7,7 @@ source=$CACHE/imb
 benchmarks=(PingPong PingPing Sendrecv Exchange Allreduce Reduce Reduce_scatter Allgather Gather Scatter Alltoall Bcast Barrier)
 
 prepare() {
-    [ -e "$source/done" ] && return
-    rm -rf "$source"
-    mkdir -p "$source/wheels"
-    python3 -m pip download -q --no-deps -d "$source/wheels" impi-rt==2021.15.0 >&2
-    python3 -m zipfile -e "$source"/wheels/*.whl "$source/wheel"
-    mv "$source"/wheel/*.data/data "$source/impi"
-    rm -r "$source/wheel" "$source/wheels"
-    chmod +x "$source"/impi/bin/* "$source"/impi/opt/mpi/libfabric/bin/* 2>/dev/null || true
-    touch "$source/done"
+    "$(dirname "$0")/../../../ci/impi.sh" "$source/impi"
 }
 
 # A benchmark passes when the program ends well and comes to its last words.

@@ -88,7 +88,12 @@ impl Work {
             Figure::Mean => false,
             Figure::Throughput | Figure::CpuGbClient | Figure::CpuGbServer => self.has_messages(),
             Figure::Fairness => self.has_streams(),
-            Figure::Rate | Figure::CpuClient | Figure::CpuServer | Figure::Load => true,
+            Figure::Rate
+            | Figure::CpuClient
+            | Figure::CpuServer
+            | Figure::CpuShareClient
+            | Figure::CpuShareServer
+            | Figure::Load => true,
         }
     }
 }

@@ -129,6 +129,11 @@ fn circumstances(runs: &[Run; 2]) -> Vec<String> {
     };
     tell("The releases differ", &|run| run.settings.version.clone(), "");
     tell("The libraries differ", &library, "");
+    let packages = |run: &Run| match run.packages.is_empty() {
+        true => "unknown".to_owned(),
+        false => run.packages.join(", "),
+    };
+    tell("The programs' packages differ", &packages, "");
     tell("Options of the library differ", &|run| run.settings.options.clone().unwrap_or("none".into()), "");
     let hosts = |run: &Run| run.settings.hosts.as_ref().map_or("one host".to_owned(), |between| between.hosts.clone());
     tell("The hosts differ", &hosts, "");
@@ -294,14 +299,18 @@ mod tests {
         assert_eq!(told(&first, &second), Vec::<String>::new());
         second.settings.version = "1".into();
         second.libraries = vec!["0123".into()];
+        second.packages = vec!["mpich 4.0.2".into()];
         second.text.push('#');
         let mut machine = crate::machine::Machine::describe().unwrap();
         second.machines.push(machine.clone());
         let all = told(&first, &second);
-        assert_eq!(all.len(), 4, "{all:?}");
-        for word in
-            ["cannot be compared", "releases differ: 0 in A, 1 in B", "libraries differ: unknown in A, 0123 in B"]
-        {
+        assert_eq!(all.len(), 5, "{all:?}");
+        for word in [
+            "cannot be compared",
+            "releases differ: 0 in A, 1 in B",
+            "libraries differ: unknown in A, 0123 in B",
+            "packages differ: unknown in A, mpich 4.0.2 in B",
+        ] {
             assert!(all.iter().any(|sentence| sentence.contains(word)), "{word}: {all:?}");
         }
         let mut first = second.clone();

@@ -28,6 +28,10 @@ pub enum Figure {
     CpuGbClient,
     /// The same of the server.
     CpuGbServer,
+    /// What part of one CPU the client takes.
+    CpuShareClient,
+    /// The same of the server.
+    CpuShareServer,
     /// Jain's index of the streams' shares: 1 when all get the same.
     Fairness,
     /// What the memory load copied meanwhile.
@@ -81,7 +85,7 @@ impl Phase {
 pub type Sample = BTreeMap<Figure, f64>;
 
 impl Figure {
-    pub const ALL: [Figure; 17] = [
+    pub const ALL: [Figure; 19] = [
         Figure::P50,
         Figure::Mean,
         Figure::P99,
@@ -91,6 +95,8 @@ impl Figure {
         Figure::CpuServer,
         Figure::CpuGbClient,
         Figure::CpuGbServer,
+        Figure::CpuShareClient,
+        Figure::CpuShareServer,
         Figure::Fairness,
         Figure::Load,
         Figure::ThroughputTurned,
@@ -113,6 +119,8 @@ impl Figure {
             Figure::CpuServer => "server CPU each",
             Figure::CpuGbClient => "client CPU per GB",
             Figure::CpuGbServer => "server CPU per GB",
+            Figure::CpuShareClient => "client's part of a CPU",
+            Figure::CpuShareServer => "server's part of a CPU",
             Figure::Fairness => "fairness",
             Figure::Load => "load achieved",
             Figure::ThroughputTurned => "throughput, turned",
@@ -141,7 +149,7 @@ impl Figure {
                 Unit::BytesPerSecond
             }
             Figure::Rate => Unit::PerSecond,
-            Figure::Fairness => Unit::Share,
+            Figure::Fairness | Figure::CpuShareClient | Figure::CpuShareServer => Unit::Share,
         }
     }
 

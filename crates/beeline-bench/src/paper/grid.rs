@@ -103,9 +103,9 @@ fn not_beside(run: &Run, table: &Table) -> Vec<(String, String)> {
     missing.into_iter().map(what).collect()
 }
 
-/// Whether more or less of it is better at all: a load is achieved, not won.
+/// Whether more or less of it is better at all: a load is achieved, not won, and who is faster may take more of a CPU.
 fn has_gain(figure: Figure) -> bool {
-    !matches!(figure, Figure::Fairness | Figure::Load)
+    !matches!(figure, Figure::Fairness | Figure::Load | Figure::CpuShareClient | Figure::CpuShareServer)
 }
 
 /// A row, of one part of the cell where it has several.

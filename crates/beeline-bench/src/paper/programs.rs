@@ -9,6 +9,7 @@
 
 mod family;
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
@@ -161,7 +162,9 @@ pub fn missing(program: &str) -> Option<String> {
     let (program, package) = script.needs.iter().find(lacks)?;
     Some(match package.is_empty() {
         false => format!("{program} is not installed (Debian package: {package})"),
-        true => format!("{program} is not in PATH; no Debian package has it, but Intel's MPI (PyPI's impi-rt) does"),
+        true => format!(
+            "{program} is neither in PATH nor in $I_MPI_ROOT/bin; Intel's MPI has it (PyPI's impi-rt), and no Debian package"
+        ),
     })
 }
 
@@ -174,9 +177,28 @@ pub fn without(program: &str, beside: Beside) -> Option<String> {
 fn is_there(program: &str) -> bool {
     match program.starts_with('/') {
         true => Path::new(program).exists(),
-        // Daemons lie where a user's PATH may not lead.
-        false => find(program).is_some() || Path::new("/usr/sbin").join(program).is_file(),
+        // Daemons lie where a user's PATH may not lead, and Intel's MPI where its own variable says.
+        false => find(program).is_some() || Path::new("/usr/sbin").join(program).is_file() || is_intels(program),
     }
+}
+
+fn is_intels(program: &str) -> bool {
+    std::env::var_os("I_MPI_ROOT").is_some_and(|root| Path::new(&root).join("bin").join(program).is_file())
+}
+
+/// The packages of these programs with their versions, as Debian's package manager knows them: which MPI it is moves figures
+/// as much as which library.
+pub fn packages<'a>(programs: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let programs: BTreeSet<&str> = programs.collect();
+    let needs = SCRIPTS.iter().filter(|script| programs.contains(script.name)).flat_map(|script| script.needs);
+    let packages: BTreeSet<&str> = needs.map(|(_, package)| *package).filter(|package| !package.is_empty()).collect();
+    if packages.is_empty() {
+        return Vec::new();
+    }
+    let asked =
+        Command::new("dpkg-query").args(["--show", "--showformat=${Package} ${Version}\\n"]).args(packages).output();
+    let told = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    told.lines().filter(|line| line.contains(' ') && !line.ends_with(' ')).map(str::to_owned).collect()
 }
 
 /// How a program is run.

@@ -8,7 +8,7 @@ use super::cell::{Cell, Load, Work};
 use super::figure::Phase;
 use super::place::{Between, Places};
 use super::plan::Plan;
-use super::programs::{Ran, idle_time};
+use super::programs::{Ran, idle_time, packages};
 use super::sample::Maker;
 use super::store::{Measured, Record, Run, Settings, Writer};
 use super::summary::is_sure;
@@ -96,6 +96,7 @@ impl Conductor {
             machine: Machine::describe()?,
             own_cost_ns: own_cost_ns()?,
             libraries: self.libraries(&run.settings),
+            packages: packages(run.cells.iter().filter_map(|cell| cell.program.as_deref())),
         };
         note(&mut run, &mut writer, session)?;
         for cell in run.cells.clone() {

@@ -378,11 +378,14 @@ fn read(cell: &Cell, client: &Outcome, server: &Outcome) -> Result<Sample> {
     ensure!(messages > 0.0, "the programs did nothing");
     // A trip is two messages: one each way.
     let gigabytes = messages * bytes * if cell.work == Work::Latency { 2.0 } else { 1.0 } / 1e9;
-    for (outcome, each, per_gb) in
-        [(client, Figure::CpuClient, Figure::CpuGbClient), (server, Figure::CpuServer, Figure::CpuGbServer)]
-    {
+    let rate = sample.get(&Figure::Rate).copied().context("no rate")?;
+    for (outcome, each, per_gb, share) in [
+        (client, Figure::CpuClient, Figure::CpuGbClient, Figure::CpuShareClient),
+        (server, Figure::CpuServer, Figure::CpuGbServer, Figure::CpuShareServer),
+    ] {
         let cpu_ns = figure(outcome, "cpu_seconds")? * 1e9;
         sample.insert(each, cpu_ns / messages);
+        sample.insert(share, cpu_ns / messages * rate / 1e9);
         if cell.work.has_messages() {
             sample.insert(per_gb, cpu_ns / gigabytes);
         }

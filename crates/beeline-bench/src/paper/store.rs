@@ -80,6 +80,9 @@ pub enum Record {
         /// Hashes of the library at each host, in their order; empty in a run of an older release.
         #[serde(default)]
         libraries: Vec<String>,
+        /// Packages of the programs of others that the plan has, each with its version, as far as they are known.
+        #[serde(default)]
+        packages: Vec<String>,
     },
     /// A cell was measured over both.
     Pair {
@@ -129,6 +132,8 @@ pub struct Run {
     pub machines: Vec<Machine>,
     /// Hashes of the library at each host.
     pub libraries: Vec<String>,
+    /// Packages of programs of others, with their versions.
+    pub packages: Vec<String>,
     pub own_cost_ns: Option<f64>,
     /// Why the last session ended early, if it did; also when nobody could say so.
     pub ended_early: Option<String>,
@@ -247,6 +252,7 @@ impl Run {
             measured: BTreeMap::new(),
             machines: Vec::new(),
             libraries: Vec::new(),
+            packages: Vec::new(),
             own_cost_ns: None,
             ended_early: Some("nothing was measured".into()),
         };
@@ -270,9 +276,9 @@ impl Run {
     /// Takes a record in.
     pub fn take(&mut self, record: Record) {
         match record {
-            Record::Session { machine, own_cost_ns, libraries } => {
+            Record::Session { machine, own_cost_ns, libraries, packages } => {
                 self.machines.push(machine);
-                self.libraries = libraries;
+                (self.libraries, self.packages) = (libraries, packages);
                 self.own_cost_ns = Some(own_cost_ns);
                 self.ended_early = Some("it was killed, or is still being made".into());
                 // What failed is tried again, and a host may have become able.
@@ -410,10 +416,16 @@ pub mod tests {
         assert_eq!(run.measured["t/bytes=8"].errors, ["no luck"]);
         assert_eq!(run.measured["t/bytes=64"].absent.as_deref(), Some("not here"));
         writer
-            .add(&Record::Session { machine: Machine::describe().unwrap(), own_cost_ns: 20.0, libraries: Vec::new() })
+            .add(&Record::Session {
+                machine: Machine::describe().unwrap(),
+                own_cost_ns: 20.0,
+                libraries: Vec::new(),
+                packages: vec!["iperf3 3.12".into()],
+            })
             .unwrap();
         let run = Run::read(directory.path()).unwrap();
         assert!(run.measured["t/bytes=8"].errors.is_empty() && run.measured["t/bytes=64"].absent.is_none());
         assert!(run.ended_early.is_some());
+        assert_eq!(run.packages, ["iperf3 3.12"]);
     }
 }

@@ -1,4 +1,8 @@
 # The Intel MPI Benchmarks, with the MPI that brings them, over libfabric's TCP provider.
+if [ -n "${I_MPI_ROOT:-}" ]; then
+    # Libraries and providers lie in one directory.
+    export PATH=$I_MPI_ROOT/bin:$PATH LD_LIBRARY_PATH=$I_MPI_ROOT/lib FI_PROVIDER_PATH=$I_MPI_ROOT/lib
+fi
 export I_MPI_FABRICS=ofi FI_PROVIDER=tcp FI_TCP_IFACE=lo I_MPI_HYDRA_IFACE=lo I_MPI_HYDRA_BOOTSTRAP=fork I_MPI_PIN=0
 [ "$WAY" = tcp ] || export I_MPI_FABRICS=shm
 rank
