@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import sys
@@ -19,15 +20,19 @@ os.environ["PATH"] += ":/usr/sbin:/sbin"
 from harness import checks, report  # noqa: E402
 from harness.databases import DATABASES  # noqa: E402
 from harness.hosts import Namespaces, Trouble, World  # noqa: E402
-from harness.load import Emulator  # noqa: E402
-from harness.plan import MIXES, Bench, Column, Experiment, kill_all, stat  # noqa: E402
-from harness.profile import profiles  # noqa: E402
+from harness.lanes import stat  # noqa: E402
+from harness.load import Emulator, faultless  # noqa: E402
+from harness.plan import MIXES, Bench, Column, Experiment, kill_all  # noqa: E402
+from harness.profile import NoProfile, profiles  # noqa: E402
 from harness.stack import Parts, Stack  # noqa: E402
 from harness.store import ROOT, Store, beeline_programs, machine  # noqa: E402
 from harness.tiers import APPLICATION_SERVERS  # noqa: E402
 from harness.webservers import WEB_SERVERS  # noqa: E402
 
 BEGAN = time.monotonic()
+PARTS = ("host", "half", "profile", "kill", "short", "hosts")
+# What the kernel allows by default (fs.nr_open); some programs make a table as long as their limit.
+FILES_MAX = 1 << 20
 
 
 def say(text):
@@ -38,7 +43,7 @@ def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
     add("--quick", action="store_true", help="a small store, one mix, two short rounds: some four minutes")
-    add("--parts", default="host,half,profile,kill,short,hosts", help="what is done: host (all mixes on one host, "
+    add("--parts", default=",".join(PARTS), help="what is done: host (all mixes on one host, "
         "saturated), half (open loop at half of what TCP does), profile (where the CPU goes, by perf), kill (kill -9 of each tier), "
         "short (without pools and kept connections), hosts (network namespaces with bridges)")
     add("--mixes", default=",".join(MIXES))
@@ -64,7 +69,34 @@ def options():
     add("--html", metavar="FILE", help="the report (default: report.html in the work directory)")
     if "--quick" in sys.argv:
         parser.set_defaults(items=1000, scale=5, rounds=2, measure=4.0, warm_up=3.0, mixes="shopping", parts="host,kill,hosts")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if wrong := complaint(chosen):
+        parser.error(wrong)
+    return chosen
+
+
+def complaint(chosen):
+    """What is wrong with the options together, if anything is."""
+    parts, mixes = chosen.parts.split(","), chosen.mixes.split(",")
+    for option, names, known in (("--parts", parts, PARTS), ("--mixes", mixes, MIXES)):
+        if unknown := [name for name in names if name not in known]:
+            return f"{option}: there is no {', no '.join(map(repr, unknown))}, but {', '.join(known)}"
+    for option, value, least in (("--rounds", chosen.rounds, 1), ("--browsers", chosen.browsers, 1), ("--items", chosen.items, 1000),
+                                 ("--scale", chosen.scale, 1), ("--measure", chosen.measure, 1), ("--warm-up", chosen.warm_up, 1),
+                                 ("--think-factor", chosen.think_factor, 0), ("--limit-factor", chosen.limit_factor, 0)):
+        if not value >= least:
+            return f"{option}: at least {least}"
+    if "half" in parts and not ("host" in parts and "shopping" in mixes):
+        return "--parts half has its rate from what host does in the shopping mix: both have to be asked for"
+    return None
+
+
+def allow_files():
+    """As many open files as the system lets this run have, for all that it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class Run:
@@ -82,6 +114,7 @@ class Run:
         self.programs = beeline_programs(chosen.programs)
         self.beeline = self.programs / "beeline"
         self.parts = Parts.named(chosen.web, chosen.server, chosen.database)
+        self.parts.check()
         self.store = Store(self.work, chosen.items, chosen.scale, chosen.seed, self.parts.database, say)
         self.stacks, self.worlds, self.runs = [], [], []
         times = {"measure": chosen.measure, "ramp_up": 2.0, "ramp_down": 0.5}
@@ -128,7 +161,7 @@ class Run:
         self.runs.append(emulator)
         time.sleep(2.5)
         self.result["stat"][f"{place}, {column.name}"] = stat(self.beeline, column.stack, emulator.process.pid)
-        emulator.finish()
+        faultless(emulator.finish(), f"while connections were counted over {column.name}")
         self.runs.remove(emulator)
 
     def same_bytes(self, place, columns):
@@ -142,9 +175,10 @@ class Run:
 
     def profile(self, columns):
         for column in columns:
-            found = profiles(column, self.store, self.beeline, self.runs, self.chosen)
-            if found is None:
-                say("no profile: there is no perf here, or it may not look")
+            try:
+                found = profiles(column, self.store, self.beeline, self.runs, self.chosen)
+            except NoProfile as why:
+                say(f"no profile: {why}")
                 return
             self.result.setdefault("profiles", {})[column.name] = found
             say(f"profiled {column.name}")
@@ -161,7 +195,7 @@ class Run:
                     capacity = found["columns"]["TCP"]["wips"]["median"]
             self.look("host", columns[2])
         if self.has("half"):
-            rate = round((capacity or 300) / 2)
+            rate = round(capacity / 2)
             self.experiment(f"shopping, open loop, {rate} a second", "host", "shopping", columns, rate=rate)
         if self.has("profile"):
             self.profile([columns[0], columns[2]])
@@ -222,12 +256,15 @@ class Run:
             say(f"what the tiers have said: {self.work / 'logs'}")
 
     def end(self):
-        for emulator in self.runs:
-            emulator.stop()
-        self.keep_logs()
-        self.end_stacks()
-        for world in self.worlds:
-            world.end()
+        """All of it is tried, whatever fails: first what runs, then what it has left."""
+        steps = [emulator.stop for emulator in self.runs]
+        steps += [tier.stop for stack in self.stacks for tier in reversed(stack.tiers)]
+        steps += [self.keep_logs, *(stack.remove for stack in self.stacks), *(world.end for world in self.worlds)]
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                say(f"at the end: {step.__qualname__}: {error!r}")
         shutil.rmtree(self.work / "run", ignore_errors=True)
 
 
@@ -237,6 +274,7 @@ def interrupted(number, _frame):
 
 def main():
     chosen = options()
+    allow_files()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupted)
     run, status = None, 0
@@ -245,7 +283,7 @@ def main():
         run.go()
     except Trouble as trouble:
         print(f"run.py: {trouble}", file=sys.stderr)
-        status = 1
+        status = trouble.status
     except KeyboardInterrupt:
         print("run.py: interrupted", file=sys.stderr)
         status = 130
@@ -266,7 +304,7 @@ def main():
             pathlib.Path(chosen.json).write_text(json.dumps(run.result, indent=1) + "\n")
     if run and any(not kill["good"] for kills in run.result.get("kills", {}).values() for kill in kills):
         print("run.py: orders were lost, doubled or torn, or the site did not recover", file=sys.stderr)
-        status = status or 2
+        status = status or 1
     return status
 
 

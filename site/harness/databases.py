@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 
-from .hosts import Trouble, shell
+from .hosts import Missing, Trouble, shell
 from .tiers import Tier, children_of
 
 # In the order in which they are loaded. Those that rows are added to have their numbers from the database, and a key of that name.
@@ -58,6 +58,7 @@ class Database(Tier):
 
 class MariaDb(Database):
     title = "MariaDB"
+    PROGRAMS = ("mariadbd", "mariadb", "mariadb-install-db")
 
     def __init__(self, *words, **more):
         super().__init__(*words, **more)
@@ -72,10 +73,15 @@ class MariaDb(Database):
     def jdbc(self):
         return f"jdbc:mariadb://{self.host.address}:{self.port}/store"
 
+    @staticmethod
+    def user():
+        """It refuses to run as root unless that is said; others cannot choose."""
+        return ["--user=root"] if os.geteuid() == 0 else []
+
     def command(self):
         return ["mariadbd", "--no-defaults", f"--datadir={self.data}", f"--port={self.port}",
                 f"--bind-address={self.host.address}", f"--socket={self.socket}", f"--pid-file={self.directory / 'pid'}",
-                "--user=root", "--character-set-server=latin1", "--collation-server=latin1_bin", "--skip-name-resolve",
+                *self.user(), "--character-set-server=latin1", "--collation-server=latin1_bin", "--skip-name-resolve",
                 f"--innodb-buffer-pool-size={POOL_MIB}M", "--innodb-log-file-size=256M", "--max-connections=600",
                 "--back-log=512", f"--innodb-flush-log-at-trx-commit={1 if self.durable else 2}",
                 # Since 10.8 what is written to the log goes past the kernel's cache, so that a commit waits for the disk all the same.
@@ -92,7 +98,7 @@ class MariaDb(Database):
 
     def make(self):
         shell("mariadb-install-db", "--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal",
-              "--user=root", "--skip-test-db")
+              *self.user(), "--skip-test-db")
         self.start()
         self.wait_ready()
         self.sql("create database store; create user 'store'@'%'; grant all on store.* to 'store'@'%';", "mysql")
@@ -106,6 +112,7 @@ class MariaDb(Database):
 
 class PostgreSql(Database):
     title = "PostgreSQL"
+    PROGRAMS = ("psql",)
     # It shuts down at once, and not when its last client has gone.
     end_signal = signal.SIGINT
     # What schema.sql says in MariaDB's words.
@@ -116,7 +123,7 @@ class PostgreSql(Database):
     def programs():
         found = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres"))
         if not found:
-            raise Trouble("there is no PostgreSQL; `ci/packages.sh site` installs it")
+            raise Missing("there is no PostgreSQL; `ci/packages.sh site` installs it")
         return found[-1].parent
 
     @classmethod

@@ -20,9 +20,24 @@ NET = 93
 class Trouble(Exception):
     """What a user should read, without a trace."""
 
+    status = 1
+
+
+class Missing(Trouble):
+    """What has to be there, or said otherwise, before anything can begin."""
+
+    status = 2
+
+
+def missing(programs, where="`ci/packages.sh site` installs"):
+    return Missing(f"there is no {', no '.join(programs)}; {where} {'it' if len(programs) == 1 else 'them'}")
+
 
 def shell(*command, **how):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **how)
+    try:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **how)
+    except FileNotFoundError as error:
+        raise missing([error.filename]) from None
     if done.returncode != 0:
         raise Trouble(f"{' '.join(str(word) for word in command)}: {(done.stderr or done.stdout).strip()[-2000:]}")
     return done.stdout

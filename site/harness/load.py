@@ -17,6 +17,12 @@ def ticks():
     return (sum(fields) - fields[3] - fields[4]) / 100, sum(fields) / 100, switches
 
 
+def faultless(report, where):
+    """There have to be no errors."""
+    if report["errors_all"]:
+        raise Trouble(f"errors {where}: {report['complaints']}")
+
+
 class Emulator:
     """One run. `accelerated`: the browsers are on Beeline, too."""
 

@@ -1,16 +1,19 @@
 """What is measured: which columns, at which loads, how often."""
 
 import dataclasses
-import json
 import random
 
-from . import checks
+from . import checks, lanes
 from .figures import median, ratio
-from .hosts import Trouble, shell
-from .load import sample
+from .hosts import Trouble
+from .load import faultless, sample
 
 # Interactions that a table shows by themselves are all fourteen; sums are over them.
 MIXES = ("shopping", "browsing", "ordering")
+# The largest deviation of an interaction's share from the specification's. In so many interactions chance alone makes less than that
+# of it: where there are fewer, nothing is said.
+SHARES_OFF_MAX_POINTS = 1.0
+SHARES_COUNT_MIN = 20_000
 
 
 @dataclasses.dataclass
@@ -38,26 +41,13 @@ class Experiment:
     samples: dict = None
 
 
-def stat(beeline, stack, emulator_pid=None):
-    """What the library counted in the processes of each tier."""
-    processes = json.loads(shell(beeline, "stat", "--json"))["processes"]
-    tiers = {tier.name: set(tier.pids()) for tier in stack.tiers}
-    if emulator_pid:
-        tiers["browsers"] = {emulator_pid}
-    found = {}
-    for name, pids in tiers.items():
-        sums = {"accelerated": 0, "fallen_back": 0, "reasons": {}, "counters": {}}
-        for process in processes:
-            if process["pid"] in pids:
-                sums["accelerated"] += process["accelerated"]
-                sums["fallen_back"] += process["fallen_back"]
-                for reason in process["reasons"]:
-                    key = f"{reason['name']} ({reason['role']})"
-                    sums["reasons"][key] = sums["reasons"].get(key, 0) + reason["count"]
-                for counter, value in process["counters"].items():
-                    sums["counters"][counter] = sums["counters"].get(counter, 0) + value
-        found[name] = sums
-    return found
+def check_shares(found):
+    """A mix is that of the specification, or its figures are of another load."""
+    for name, figures in found["columns"].items():
+        count = sum(kind["count"] for kind in figures["interactions"].values())
+        if count >= SHARES_COUNT_MIN and figures["share_off_most_points"] > SHARES_OFF_MAX_POINTS:
+            raise Trouble(f"{found['name']}, {name}: a share of the interactions is {figures['share_off_most_points']:.2f} points off the "
+                          f"specification's in {count} interactions")
 
 
 class Bench:
@@ -70,8 +60,12 @@ class Bench:
 
     def _sample(self, column, **how):
         self.count += 1
-        return sample(self.runs, column.stack, self.store, self.beeline, column.accelerated, seed=self.seed * 1000 + self.count,
-                      **how, **self.times)
+        before = lanes.look(self.beeline, column)
+        report = sample(self.runs, column.stack, self.store, self.beeline, column.accelerated, seed=self.seed * 1000 + self.count,
+                        **how, **self.times)
+        report["lanes"] = lanes.between(before, lanes.look(self.beeline, column))
+        lanes.check(column, report["lanes"])
+        return report
 
     def warm_up(self, columns, seconds):
         """Until Java has compiled what it will. All stacks at once, as they are not measured."""
@@ -80,10 +74,9 @@ class Bench:
                 self.say(f"warming up {stack.name}: {mix}")
                 report = sample(self.runs, stack, self.store, self.beeline, False, mix, self.seed, think=0.0, browsers=100,
                                 ramp_up=1.0, measure=seconds, ramp_down=0.1)
-                if report["errors_all"]:
-                    raise Trouble(f"errors while warming up {stack.name}: {report['complaints']}")
+                faultless(report, f"while warming up {stack.name}")
 
-    def run(self, experiment, keep_going=False):
+    def run(self, experiment):
         experiment.samples = {column.name: [] for column in experiment.columns}
         for number in range(experiment.rounds):
             columns = list(experiment.columns)
@@ -96,9 +89,10 @@ class Bench:
                          f"{report['wips']:.0f} WIPS, {report['p90_ms']:.0f} ms for nine of ten, {report['errors_all']} errors, "
                          f"{report['cpu']['others']:.2f} CPUs used by others"
                          + (f", the disk paused for {max(report['disk_pauses_ms'])} ms" if report["disk_pauses_ms"] else ""))
-                if report["errors_all"] and not keep_going:
-                    raise Trouble(f"errors over {column.name}: {report['complaints']}")
-        return summary(experiment)
+                faultless(report, f"over {column.name}")
+        found = summary(experiment)
+        check_shares(found)
+        return found
 
 
 def spent(report):
@@ -125,12 +119,15 @@ def summary(experiment):
         figures["cpu_ratio"] = ratio([spent(report) for report in reports], [spent(report) for report in base])
         figures["disk_pause_ms_max"] = max((span for report in reports for span in report["disk_pauses_ms"]), default=0)
         figures["errors"] = sum(report["errors_all"] for report in reports)
+        figures["asked_again"] = sum(report["asked_again"] for report in reports)
+        figures["lanes"] = lanes.shares(reports)
         counts = {kind: sum(report["interactions"][kind]["count"] for report in reports) for kind in base[0]["interactions"]}
         total = sum(counts.values())
-        figures["share_off_most_percent"] = max(
-            abs(100 * counts[kind] / total - base[0]["interactions"][kind]["share_specified_percent"]) for kind in counts)
+        figures["began_late_percent"] = 100 * sum(report["began_late"] for report in reports) / max(total, 1)
+        figures["share_off_most_points"] = max(
+            abs(100 * counts[kind] / max(total, 1) - base[0]["interactions"][kind]["share_specified_percent"]) for kind in counts)
         figures["interactions"] = {
-            kind: {"count": counts[kind], "share_percent": 100 * counts[kind] / total,
+            kind: {"count": counts[kind], "share_percent": 100 * counts[kind] / max(total, 1),
                    "share_specified_percent": base[0]["interactions"][kind]["share_specified_percent"],
                    "late_percent": weighed(reports, kind, "late_percent", counts[kind]),
                    "late_scaled_percent": weighed(reports, kind, "late_scaled_percent", counts[kind]),

@@ -3,6 +3,7 @@
 import html
 
 from .figures import bars, html_table, over_time, table, text
+from .lanes import LINKS
 
 TIERS = ("database", "application", "web", "browsers", "bridges")
 
@@ -18,9 +19,31 @@ def rows_of(experiment):
 HEAD = ["load", "column", "WIPS", "x TCP", "median ms", "9 of 10 ms", "late %", "late % scaled", "CPU ms each", "x TCP", "disk paused ms", "errors"]
 
 
+def asides_of(experiment):
+    """What says whether the figures above are of what they should be of."""
+    for name, figures in experiment["columns"].items():
+        lanes = [f"{figures['lanes'][link]['share_percent']:.1f}" if link in figures["lanes"] else "-" for link in LINKS]
+        yield [experiment["name"], name, figures["asked_again"],
+               f"{figures['began_late_percent']:.2f}" if experiment["rate"] else "-", *lanes]
+
+
+ASIDES = ["load", "column", "asked again", "began late %", *(f"lanes of {link} %" for link in LINKS)]
+
+
+def confidence(experiments):
+    """What the brackets are worth."""
+    told = {(figures["wips"]["n"], figures["wips"]["confidence"]) for experiment in experiments
+            for figures in experiment["columns"].values()}
+    return " ".join(
+        f"In brackets: the least and the greatest of {count} rounds, which hold the true median with a confidence of {100 * worth:.3g} %."
+        if count > 1 else "One round: how far it is from the median is not known." for count, worth in sorted(told))
+
+
 def plain(result):
     rows = [row for experiment in result["experiments"] for row in rows_of(experiment)]
-    parts = [table(HEAD, rows)] if rows else []
+    parts = [table(HEAD, rows), confidence(result["experiments"])] if rows else []
+    if rows:
+        parts.append(table(ASIDES, [row for experiment in result["experiments"] for row in asides_of(experiment)]))
     tiers = []
     for experiment in result["experiments"]:
         for name, figures in experiment["columns"].items():
@@ -30,9 +53,9 @@ def plain(result):
     if tiers:
         parts.append(table(["CPUs used", "column", *TIERS, "others", "machine", *(f"{tier} ms" for tier in TIERS)], tiers))
     for experiment in result["experiments"]:
-        off = {name: figures["share_off_most_percent"] for name, figures in experiment["columns"].items()}
+        off = {name: figures["share_off_most_points"] for name, figures in experiment["columns"].items()}
         parts.append(f"{experiment['name']}: shares of interactions differ from the specification's by at most "
-                     + ", ".join(f"{value:.2f} % ({name})" for name, value in off.items()))
+                     + ", ".join(f"{value:.2f} points ({name})" for name, value in off.items()))
     for name, kills in result.get("kills", {}).items():
         rows = [[f"kill -9: {kill['tier']}", name, kill["up_again_after_s"], kill["site_recovered_after_s"], kill["errors"],
                  kill["orders"]["sent"], kill["orders"]["confirmed"], kill["orders"]["lost"], kill["orders"]["doubled"],
@@ -89,10 +112,14 @@ def page(result):
     parts = ["<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>The three-tier site</title>",
              f"<style>{STYLE}</style></head><body><h1>The three-tier site</h1>",
              f"<p>{html.escape(', '.join(f'{key}: {value}' for key, value in machine.items()))}</p>",
-             f"<p>{result['items']} items, {result['customers']} customers. Medians of alternating rounds, with the least and the "
-             "greatest in brackets. Late: above the specification's limit; scaled: above the limit times the factor by which think "
-             "times are shortened. CPU: all tiers and the browsers, for each interaction. Disk paused: the longest time in which it ended "
-             "none of the requests that it had.</p>", html_table(HEAD, rows)]
+             f"<p>{result['items']} items, {result['customers']} customers. Medians of alternating rounds. "
+             f"{html.escape(confidence(result['experiments']))} Late: above the specification's limit; scaled: above the limit times "
+             "the factor by which think times are shortened. CPU: all tiers and the browsers, for each interaction. Disk paused: the "
+             "longest time in which it ended none of the requests that it had.</p>", html_table(HEAD, rows),
+             "<p>Asked again: requests for which a kept connection was closed before anything of an answer came. Began late: interactions "
+             "of the open loop that the one before held up. Lanes: of the connections from browsers, web server and application server "
+             "that were there or were made while it was measured, those on lanes.</p>",
+             html_table(ASIDES, [row for experiment in result["experiments"] for row in asides_of(experiment)])]
     parts += [figures_of(experiment, result["ramp_up"]) for experiment in result["experiments"]]
     for name, kills in result.get("kills", {}).items():
         for kill in kills:

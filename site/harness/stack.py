@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 from .databases import DATABASES
-from .hosts import Trouble
+from .hosts import Trouble, missing
 from .tiers import Application
 from .webservers import WEB_SERVERS
 
@@ -24,12 +24,18 @@ class Parts:
     def named(cls, web, server, database):
         return cls(WEB_SERVERS[web], server, DATABASES[database])
 
+    def check(self):
+        """That all programs are there, before any of them is asked for anything."""
+        wanted = ("java", "javac", "openssl", "setpriv", *self.web.PROGRAMS, *self.database.PROGRAMS)
+        if absent := [program for program in wanted if shutil.which(program) is None]:
+            raise missing(absent)
+
 
 class Stack:
     """The three tiers of one site. Two stand side by side, one on TCP and one on Beeline, each with a copy of the data."""
 
     def __init__(self, name, world, directory, store, parts, beeline=None, options=(), pooled=True, durable=True):
-        self.name, self.world = name, world
+        self.name, self.world, self.pooled = name, world, pooled
         self.directory = pathlib.Path(directory)
         shutil.rmtree(self.directory, ignore_errors=True)
         hosts = world.hosts

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 
-from .hosts import Host, Trouble, shell
+from .hosts import Host, missing, shell
 from .databases import TABLES
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
@@ -24,7 +24,7 @@ class Store:
         self.directory = self.work / f"store-{kind.title}-{items}-{scale}-{seed}"
         self.data, self.images = self.directory / "data", self.directory / "images"
         self.certificate = self.work / "certificate"
-        self.emulator = HERE / "emulator/target/release/site-emulator"
+        self.emulator = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE / "emulator/target")).resolve() / "release/site-emulator"
         self.class_path = ""
 
     def make(self):
@@ -32,7 +32,10 @@ class Store:
         self.say("compiling the store")
         self.class_path = shell(HERE / "store/build.sh", self.work / "classes", "test").strip()
         self.say("building the emulator")
-        shell(os.environ.get("CARGO", "cargo"), "build", "--release", "--locked", "--manifest-path", HERE / "emulator/Cargo.toml")
+        cargo = os.environ.get("CARGO", "cargo")
+        if shutil.which(cargo) is None:
+            raise missing([cargo], "https://rustup.rs installs")
+        shell(cargo, "build", "--release", "--locked", "--manifest-path", HERE / "emulator/Cargo.toml")
         if not (self.certificate / "crt.pem").exists():
             self._make_certificate()
         done = self.directory / "complete"
@@ -82,7 +85,7 @@ def beeline_programs(given):
     directory = pathlib.Path(given) if given else ROOT / "target/release"
     for program in ("beeline", "libbeeline.so"):
         if not (directory / program).exists():
-            raise Trouble(f"there is no {directory / program}; `make all` builds it")
+            raise missing([str(directory / program)], "`make all` builds")
     return directory
 
 

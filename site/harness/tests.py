@@ -1,5 +1,6 @@
 """Tests of what is computed here: python3 -m unittest harness.tests, in site/."""
 
+import argparse
 import json
 import pathlib
 import tempfile
@@ -7,9 +8,11 @@ import types
 import unittest
 import unittest.mock
 
-from . import checks, databases, disk, figures, plan
+import run
+from . import checks, databases, disk, figures, hosts, lanes, plan, profile, report, webservers
+from .hosts import Missing, Trouble
+from .load import faultless
 from .stack import Parts
-from .hosts import Trouble
 
 
 class Figures(unittest.TestCase):
@@ -119,8 +122,136 @@ class OtherParts(unittest.TestCase):
         parts = Parts.named("apache", "tomcat", "postgresql")
         self.assertEqual((parts.web.title, parts.server, parts.database.title), ("Apache httpd", "tomcat", "PostgreSQL"))
 
+    def test_only_root_says_who_it_runs_as(self):
+        host = hosts.Host("database", "127.0.0.1")
+        with tempfile.TemporaryDirectory() as directory:
+            server = databases.MariaDb(host, directory, port=3306)
+            web = webservers.Nginx(host, directory, application=types.SimpleNamespace(host=host, port=1))
+            for user, said in ((0, True), (1000, False)):
+                with unittest.mock.patch("os.geteuid", lambda user=user: user):
+                    self.assertEqual("--user=root" in server.command(), said)
+                    web.command()
+                    self.assertEqual("user root;" in (web.directory / "nginx.conf").read_text(), said)
+
+    def test_files_that_nginx_keeps_leave_room_for_its_connections(self):
+        for files in (1024, 20_000, 1 << 20):
+            found = webservers.nginx_limits(files)
+            self.assertTrue(0 < found["kept_files"] <= min(30_000, files - 2 * found["connections"]), found)
+        self.assertEqual(webservers.nginx_limits(20_000)["connections"], 4096)
+
+    def test_what_is_missing_is_named_with_what_installs_it(self):
+        with unittest.mock.patch("shutil.which", lambda program: None if program == "nginx" else program):
+            with self.assertRaisesRegex(Missing, "there is no nginx; `ci/packages.sh site` installs it"):
+                Parts.named("nginx", "jetty", "mariadb").check()
+        with self.assertRaisesRegex(Missing, "there is no /nowhere/program; "):
+            hosts.shell("/nowhere/program")
+
+
+class Lanes(unittest.TestCase):
+    def told(self, lanes_made, tcp_made, is_open):
+        counters = {f"connections_{how}_{role}": count for role in ("client", "server")
+                    for how, count in (("accelerated", lanes_made), ("fallen_back", tcp_made))}
+        return [{"pid": pid, "connections": [{"role": "client"}] * is_open, "counters": counters} for pid in (1, 2)]
+
+    def column(self, accelerated=False, pooled=True, beeline="beeline"):
+        tiers = [types.SimpleNamespace(name=name, pids=lambda pid=pid: [pid]) for pid, name in ((1, "web"), (2, "application"))]
+        stack = types.SimpleNamespace(tiers=tiers, database=types.SimpleNamespace(beeline=beeline), pooled=pooled)
+        return plan.Column("a column", stack, accelerated)
+
+    def look(self, column, *told):
+        with unittest.mock.patch.object(lanes, "processes", lambda beeline: self.told(*told)):
+            return lanes.look("beeline", column)
+
+    def test_lanes_that_were_there_count_with_those_that_were_made(self):
+        column = self.column(accelerated=True)
+        found = lanes.between(self.look(column, 10, 3, 4), self.look(column, 15, 4, 9))
+        self.assertEqual(found["web"], {"lanes": 9, "tcp": 1})
+        self.assertEqual(found["browsers"], {"lanes": 5, "tcp": 1})
+        self.assertAlmostEqual(lanes.shares([{"lanes": found}] * 2)["web"]["share_percent"], 90.0)
+        lanes.check(column, found)
+
+    def test_over_tcp_there_are_none(self):
+        column = self.column(beeline=None)
+        self.assertEqual(self.look(column, 1, 1, 1), {})
+        lanes.check(column, {})
+        self.assertEqual(lanes.shares([{"lanes": {}}]), {})
+
+    def test_a_link_without_a_lane_is_trouble(self):
+        none, some = {"lanes": 0, "tcp": 9}, {"lanes": 2, "tcp": 0}
+        with self.assertRaisesRegex(Trouble, "a column: no connection of web was on a lane"):
+            lanes.check(self.column(), {"web": none, "application": some})
+        lanes.check(self.column(pooled=False), {"web": none, "application": some})
+        with self.assertRaisesRegex(Trouble, "web and application"):
+            lanes.check(self.column(pooled=False), {"web": none, "application": none})
+
+
+class Options(unittest.TestCase):
+    def complaint(self, **other):
+        usual = {"parts": "host,half", "mixes": "shopping", "rounds": 3, "browsers": 200, "items": 1000, "scale": 5, "measure": 8.0,
+                 "warm_up": 3.0, "think_factor": 0.005, "limit_factor": 0.02}
+        return run.complaint(argparse.Namespace(**{**usual, **other}))
+
+    def test_what_can_be_done_is_done(self):
+        self.assertIsNone(self.complaint())
+        self.assertIsNone(self.complaint(parts="host,hosts", mixes="ordering"))
+
+    def test_what_cannot_is_told(self):
+        self.assertIn("--parts: there is no 'typo', but host", self.complaint(parts="host,typo"))
+        self.assertIn("--mixes: there is no 'typo', but shopping", self.complaint(mixes="typo"))
+        self.assertIn("--rounds: at least 1", self.complaint(rounds=0))
+        for other in ({"mixes": "ordering"}, {"parts": "half"}):
+            self.assertIn("--parts half has its rate", self.complaint(**other))
+
+
+class Ends(unittest.TestCase):
+    def test_all_of_it_is_tried(self):
+        done = []
+
+        def step(name, fails=False):
+            def does(*_):
+                done.append(name)
+                if fails:
+                    raise OSError(name)
+            return does
+        tiers = [types.SimpleNamespace(stop=step(name, fails=True)) for name in ("database", "web")]
+        stack = types.SimpleNamespace(tiers=tiers, remove=step("stack", fails=True))
+        with tempfile.TemporaryDirectory() as directory, unittest.mock.patch.object(run, "say"):
+            whole = types.SimpleNamespace(runs=[types.SimpleNamespace(stop=step("emulator", fails=True))], stacks=[stack],
+                                          worlds=[types.SimpleNamespace(end=step("world"))], keep_logs=step("logs", fails=True),
+                                          work=pathlib.Path(directory))
+            run.Run.end(whole)
+        self.assertEqual(done, ["emulator", "web", "database", "logs", "stack", "world"])
+
+    def test_perf_says_what_it_has_against_it(self):
+        with tempfile.TemporaryDirectory() as directory:
+            program = pathlib.Path(directory) / "perf"
+            program.write_text("#!/bin/sh\necho 'No permission' >&2\nexit 3\n")
+            program.chmod(0o755)
+            with self.assertRaisesRegex(profile.NoProfile, "perf of the web: No permission"):
+                profile._record(program, {"web": [1]}, pathlib.Path(directory))
+
+    def test_errors_are_trouble(self):
+        faultless({"errors_all": 0}, "anywhere")
+        with self.assertRaisesRegex(Trouble, "errors over TCP: "):
+            faultless({"errors_all": 1, "complaints": {"home: no end": 1}}, "over TCP")
+
 
 class Sums(unittest.TestCase):
+    def test_a_mix_is_the_specifications(self):
+        def found(count, off):
+            return {"name": "a load", "columns": {"TCP": {"interactions": {"home": {"count": count}}, "share_off_most_points": off}}}
+        plan.check_shares(found(30_000, 0.4))
+        plan.check_shares(found(500, 3.0))
+        with self.assertRaisesRegex(Trouble, "1.10 points off"):
+            plan.check_shares(found(30_000, 1.1))
+
+    def test_what_brackets_are_worth_is_told(self):
+        def experiments(*rounds):
+            return [{"columns": {"TCP": {"wips": figures.median(range(1, count + 1))}}} for count in rounds]
+        self.assertIn("3 rounds, which hold the true median with a confidence of 75 %", report.confidence(experiments(3, 3)))
+        self.assertIn("93.8 %", report.confidence(experiments(5)))
+        self.assertIn("One round", report.confidence(experiments(1)))
+
     def test_shares_are_weighed_by_their_rounds(self):
         reports = [{"interactions": {"home": {"late": 10.0, "count": 1}}}, {"interactions": {"home": {"late": 0.0, "count": 9}}}]
         self.assertAlmostEqual(plan.weighed(reports, "home", "late", 10), 1.0)

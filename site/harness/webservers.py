@@ -2,9 +2,10 @@
 
 import os
 import pathlib
+import resource
 import subprocess
 
-from .hosts import Trouble, shell
+from .hosts import Missing, shell
 from .tiers import Tier
 
 NGINX = """
@@ -12,8 +13,9 @@ daemon off;
 worker_processes {workers};
 pid {directory}/pid;
 error_log {directory}/errors warn;
-user root;
-events {{ worker_connections 4096; }}
+{user}
+worker_rlimit_nofile {files};
+events {{ worker_connections {connections}; }}
 http {{
     access_log off;
     include /etc/nginx/mime.types;
@@ -26,7 +28,7 @@ http {{
     fastcgi_temp_path {directory}/fastcgi;
     uwsgi_temp_path {directory}/uwsgi;
     scgi_temp_path {directory}/scgi;
-    open_file_cache max=30000 inactive=60s;
+    open_file_cache max={kept_files} inactive=60s;
     open_file_cache_valid 60s;
     ssl_certificate {certificate};
     ssl_certificate_key {key};
@@ -81,8 +83,16 @@ class Web(Tier):
         return subprocess.run(self.host.inside(["python3", "-c", script, url]), capture_output=True).returncode == 0
 
 
+def nginx_limits(files):
+    """Connections of a worker, and how many files it keeps open, of so many descriptors: a connection takes one, and another one if
+    it is on a lane."""
+    connections = min(4096, files // 4)
+    return {"files": files, "connections": connections, "kept_files": min(30_000, files - 2 * connections - 64)}
+
+
 class Nginx(Web):
     title = "nginx"
+    PROGRAMS = ("nginx",)
 
     @staticmethod
     def version():
@@ -94,7 +104,8 @@ class Nginx(Web):
         keep = "keepalive 128; keepalive_requests 100000; keepalive_timeout 60s;" if self.pooled else ""
         version = 'proxy_http_version 1.1; proxy_set_header Connection "";' if self.pooled else "proxy_http_version 1.0;"
         config.write_text(NGINX.format(
-            workers=self.workers, directory=self.directory, certificate=self.certificate / "crt.pem",
+            user="user root;" if os.geteuid() == 0 else "", workers=self.workers,
+            **nginx_limits(resource.getrlimit(resource.RLIMIT_NOFILE)[0]), directory=self.directory, certificate=self.certificate / "crt.pem",
             key=self.certificate / "key.pem", application=f"{self.application.host.address}:{self.application.port}", keep=keep,
             upstream_version=version, address=self.host.address, port=self.port, secure_port=self.secure_port,
             images=self.images))
@@ -146,6 +157,7 @@ SSLSessionCache "shmcb:{directory}/tls(512000)"
 
 class Apache(Web):
     title = "Apache httpd"
+    PROGRAMS = ("apache2",)
     MODULES = ("mpm_event", "authz_core", "mime", "expires", "proxy", "proxy_http", "ssl", "socache_shmcb")
     DIRECTORY = pathlib.Path("/usr/lib/apache2/modules")
 
@@ -155,7 +167,7 @@ class Apache(Web):
 
     def command(self):
         if not self.DIRECTORY.exists():
-            raise Trouble("there is no Apache httpd; `ci/packages.sh site` installs it")
+            raise Missing("there is no Apache httpd; `ci/packages.sh site` installs it")
         config = self.directory / "httpd.conf"
         # Kept connections to the application server, or a new one for each request.
         keep = "ProxySet connectiontimeout=5 max=128 ttl=60" if self.pooled else "ProxySet connectiontimeout=5 disablereuse=On"

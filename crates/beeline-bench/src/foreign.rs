@@ -74,7 +74,7 @@ impl Foreign {
             Beside::Verbs if has_device() => {
                 Err("the instrument calls no verbs: `ib_send_lat` and `ib_send_bw` of Debian's perftest do".into())
             }
-            Beside::Verbs => Err("this host has no RDMA device".into()),
+            Beside::Verbs => Err("the instrument calls no verbs, and this host has no RDMA device".into()),
             Beside::SharedMemory => Err("the instrument's own work has none".into()),
         }
     }

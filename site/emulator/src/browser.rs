@@ -1,5 +1,6 @@
 //! One emulated browser: what it knows, what it asks for next, and what it makes of the answer.
 
+use crate::customer;
 use crate::http::{Ask, Lines, Site};
 use crate::interaction::Interaction;
 use crate::journal::{Attempt, Journal};
@@ -7,7 +8,7 @@ use crate::mix::Mix;
 use crate::page::{Expected, Page, complaint, part_complaint};
 use crate::stats::Stats;
 use crate::words::{CARDS, COUNTRIES, Form, SHIPPING, SUBJECTS, dig_syl, digits, letters, one_of};
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use bytes::Bytes;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -27,13 +28,17 @@ pub struct Plan {
     pub pictures: bool,
     pub secure: bool,
     pub journal: Journal,
+    /// When what has no answer yet is given up, in the open loop.
+    pub give_up: Option<Instant>,
 }
+
+/// Of what was given up.
+pub const UNANSWERED: &str = "no answer by the end";
 
 /// The mean of think times and of sessions, and what they are cut at.
 const THINK: (Duration, Duration) = (Duration::from_secs(7), Duration::from_secs(70));
 const SESSION: (Duration, Duration) = (Duration::from_secs(15 * 60), Duration::from_secs(60 * 60));
-/// How many of a hundred customers are known already when they register, and how many ship to another address.
-const RETURNING_PERCENT: u32 = 80;
+/// How many of a hundred customers ship to another address.
 const OTHER_ADDRESS_PERCENT: u32 = 5;
 
 /// A negative exponential distribution that is cut.
@@ -69,6 +74,8 @@ pub struct Browser {
     item: Option<u32>,
     /// Fields for quantities of the cart at hand.
     quantities: Vec<u32>,
+    /// Item and quantity of each line of what is about to be bought.
+    buying: Vec<(u32, u32)>,
     /// Pictures that this session has fetched already, as a browser keeps them.
     cache: HashSet<String>,
 }
@@ -86,6 +93,7 @@ impl Browser {
             links: Vec::new(),
             item: None,
             quantities: Vec::new(),
+            buying: Vec::new(),
             cache: HashSet::new(),
         };
         browser.begin_session();
@@ -96,17 +104,22 @@ impl Browser {
         &mut self.random
     }
 
-    /// Somebody else sits down: nothing is known, nothing is kept.
+    pub fn has_given_up(&self) -> bool {
+        self.plan.give_up.is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// Somebody else sits down: nothing is kept, and nothing known but who it is, if it is a customer.
     fn begin_session(&mut self) {
         self.session_ends =
             Instant::now() + exponential(SESSION, &mut self.random).mul_f64(self.plan.think_factor.max(0.01));
         self.lines.close();
         self.cache.clear();
-        self.customer = None;
+        self.customer = customer::known(self.plan.customers, &mut self.random);
         self.cart = None;
         self.links.clear();
         self.item = None;
         self.quantities.clear();
+        self.buying.clear();
     }
 
     /// Goes where somebody is in the middle of a run, in the ramp-up: if all began at the front page, the first seconds of the
@@ -133,22 +146,27 @@ impl Browser {
     pub async fn interact(&mut self, interaction: Interaction, due: Instant, stats: &Mutex<Stats>) {
         let wish = self.wish(interaction);
         let order = wish.order.clone();
-        let result = self.fetch(interaction, &wish, stats).await;
+        let give_up = self.plan.give_up;
+        let fetch = self.fetch(interaction, &wish, stats);
+        let result = match give_up {
+            None => fetch.await,
+            Some(at) => tokio::time::timeout_at(at.into(), fetch).await.unwrap_or_else(|_| Err(anyhow!(UNANSWERED))),
+        };
         let now = Instant::now();
         if let Some(mut attempt) = order {
             attempt.order = result.as_ref().ok().and_then(|page| Page(page).number("id=\"order\">Order "));
             self.plan.journal.note(attempt);
         }
         let mut stats = stats.lock().expect("nobody panics with it");
-        stats.connected(std::mem::take(&mut self.lines.opened));
+        stats.connected(std::mem::take(&mut self.lines.opened), std::mem::take(&mut self.lines.asked_again));
         match result {
             Ok(page) => {
                 self.learn(interaction, &Page(&page));
                 self.at = Some(interaction);
-                stats.good(interaction, now - due, now);
+                stats.good(interaction, due, now);
             }
             Err(error) => {
-                stats.bad(interaction, &format!("{error:#}"), now);
+                stats.bad(interaction, &format!("{error:#}"), due, now);
                 // What the page at hand offered is lost; somebody would start over at the front page.
                 self.at = None;
                 self.begin_session();
@@ -211,7 +229,10 @@ impl Browser {
         self.quantities = page.numbers("name=\"QTY_");
         match interaction {
             Interaction::ShoppingCart => self.cart = page.number("id=\"number\">Cart "),
-            Interaction::BuyRequest => self.customer = page.number("name=\"C_ID\" value=\""),
+            Interaction::BuyRequest => {
+                self.customer = page.number("name=\"C_ID\" value=\"");
+                self.buying = page.lines();
+            }
             _ => {}
         }
     }
@@ -263,19 +284,24 @@ impl Browser {
             Interaction::BuyRequest => {
                 post = true;
                 expected.cart = self.cart;
+                expected.customer = self.customer.map(|customer| dig_syl(customer, 0));
                 self.register()
             }
             Interaction::BuyConfirm => {
                 post = true;
+                expected.customer = self.customer.map(|customer| dig_syl(customer, 0));
+                expected.lines = Some(std::mem::take(&mut self.buying));
                 let (form, attempt) = self.buy();
                 order = Some(attempt);
                 form
             }
             Interaction::OrderDisplay => {
                 post = true;
-                let customer = self.random.random_range(1..=self.plan.customers);
-                let name = dig_syl(self.customer.unwrap_or(customer), 0);
-                Form::default().with("UNAME", &name).with("PASSWD", name.to_lowercase())
+                let customer = self.customer.unwrap_or_else(|| customer::some(self.plan.customers, &mut self.random));
+                let name = dig_syl(customer, 0);
+                let form = Form::default().with("UNAME", &name).with("PASSWD", name.to_lowercase());
+                expected.customer = Some(name);
+                form
             }
         };
         let form = form.finish();
@@ -317,10 +343,8 @@ impl Browser {
 
     fn register(&mut self) -> Form {
         let form = Form::default().with_number("SHOPPING_ID", self.cart);
-        let returning = self.customer.is_some() || self.random.random_range(0..100) < RETURNING_PERCENT;
-        if returning {
-            let customer = self.random.random_range(1..=self.plan.customers);
-            let name = dig_syl(self.customer.unwrap_or(customer), 0);
+        if let Some(customer) = self.customer {
+            let name = dig_syl(customer, 0);
             return form.with("RETURNING_FLAG", "Y").with("UNAME", &name).with("PASSWD", name.to_lowercase());
         }
         let random = &mut self.random;
@@ -352,9 +376,11 @@ impl Browser {
         let item = self.item.unwrap_or(1);
         expected.item = Some(item);
         let cents = self.random.random_range(100..=99_999);
+        let price = format!("{}.{:02}", cents / 100, cents % 100);
+        expected.price = Some(price.clone());
         self.session()
             .with_number("I_ID", Some(item))
-            .with("I_NEW_COST", format!("{}.{:02}", cents / 100, cents % 100))
+            .with("I_NEW_COST", price)
             .with("I_NEW_IMAGE", format!("img{}/image_{item}.png", item % 100))
             .with("I_NEW_THUMBNAIL", format!("img{}/thumb_{item}.png", item % 100))
     }

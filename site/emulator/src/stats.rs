@@ -1,4 +1,5 @@
-//! What was measured: only interactions that ended within the measured interval count.
+//! What was measured: only interactions that ended within the measured interval count. In the open loop it is those that were due
+//! within it, whenever they end: a site that stalls at its end would else be spared what it had to do then.
 
 use crate::interaction::Interaction;
 use crate::mix::Mix;
@@ -22,7 +23,11 @@ pub struct Phases {
 impl Phases {
     pub fn is_measured(&self, at: Instant) -> bool {
         let since = at.saturating_duration_since(self.start);
-        since >= self.ramp_up && since < self.ramp_up + self.measured
+        at >= self.start && since >= self.ramp_up && since < self.ramp_up + self.measured
+    }
+
+    pub fn measured_until(&self) -> Instant {
+        self.start + self.ramp_up + self.measured
     }
 
     pub fn end(&self) -> Instant {
@@ -41,6 +46,7 @@ struct Kind {
 pub struct Stats {
     phases: Phases,
     limit_factor: f64,
+    counts_by_due: bool,
     kinds: Vec<Kind>,
     wips: Vec<u32>,
     errors_over_time: Vec<u32>,
@@ -48,11 +54,13 @@ pub struct Stats {
     bytes: u64,
     parts: u64,
     connections: u64,
+    asked_again: u64,
     began_late: u64,
 }
 
 impl Stats {
-    pub fn new(phases: Phases, limit_factor: f64) -> Self {
+    /// `counts_by_due`: for the open loop.
+    pub fn new(phases: Phases, limit_factor: f64, counts_by_due: bool) -> Self {
         let seconds = usize::try_from((phases.end() - phases.start).as_secs() + 1).unwrap_or(0);
         let kind = |_| Kind {
             times: Histogram::new_with_bounds(1, LONGEST_US, 3).expect("these bounds are good"),
@@ -63,6 +71,7 @@ impl Stats {
         Stats {
             phases,
             limit_factor,
+            counts_by_due,
             kinds: (0..14).map(kind).collect(),
             wips: vec![0; seconds],
             errors_over_time: vec![0; seconds],
@@ -70,6 +79,7 @@ impl Stats {
             bytes: 0,
             parts: 0,
             connections: 0,
+            asked_again: 0,
             began_late: 0,
         }
     }
@@ -79,12 +89,17 @@ impl Stats {
         usize::try_from(second).unwrap_or(0).min(self.wips.len() - 1)
     }
 
-    pub fn good(&mut self, interaction: Interaction, took: Duration, at: Instant) {
-        let second = self.second(at);
+    fn is_counted(&self, due: Instant, ended: Instant) -> bool {
+        self.phases.is_measured(if self.counts_by_due { due } else { ended })
+    }
+
+    pub fn good(&mut self, interaction: Interaction, due: Instant, ended: Instant) {
+        let second = self.second(ended);
         self.wips[second] += 1;
-        if !self.phases.is_measured(at) {
+        if !self.is_counted(due, ended) {
             return;
         }
+        let took = ended.saturating_duration_since(due);
         let kind = &mut self.kinds[interaction.index()];
         let micros = u64::try_from(took.as_micros()).unwrap_or(LONGEST_US).clamp(1, LONGEST_US);
         kind.times.record(micros).expect("the time is within the bounds");
@@ -93,11 +108,11 @@ impl Stats {
         kind.late_scaled += u64::from(took.as_secs_f64() > limit * self.limit_factor);
     }
 
-    /// Errors count whenever they happen: there have to be none.
-    pub fn bad(&mut self, interaction: Interaction, why: &str, at: Instant) {
-        let second = self.second(at);
+    /// Errors count whenever they happen: there have to be none. Those of the measured interval are late by every limit, too.
+    pub fn bad(&mut self, interaction: Interaction, why: &str, due: Instant, ended: Instant) {
+        let second = self.second(ended);
         self.errors_over_time[second] += 1;
-        if self.phases.is_measured(at) {
+        if self.is_counted(due, ended) {
             self.kinds[interaction.index()].errors += 1;
         }
         *self.complaints.entry(format!("{}: {why}", interaction.path())).or_default() += 1;
@@ -110,13 +125,14 @@ impl Stats {
         }
     }
 
-    pub fn connected(&mut self, count: u64) {
+    pub fn connected(&mut self, count: u64, asked_again: u64) {
         self.connections += count;
+        self.asked_again += asked_again;
     }
 
     /// In the open loop: an interaction that could not begin when it should, since the one before had not ended.
-    pub fn began_late(&mut self) {
-        self.began_late += 1;
+    pub fn began_late(&mut self, due: Instant) {
+        self.began_late += u64::from(self.phases.is_measured(due));
     }
 
     pub fn report(&self, mix: Mix) -> Report {
@@ -135,27 +151,31 @@ impl Stats {
                     share_percent: percent(count, total),
                     share_specified_percent: wanted,
                     limit_s: interaction.limit_seconds(),
-                    late_percent: percent(kind.late, count),
-                    late_scaled_percent: percent(kind.late_scaled, count),
+                    late_percent: percent(kind.late + kind.errors, count + kind.errors),
+                    late_scaled_percent: percent(kind.late_scaled + kind.errors, count + kind.errors),
                     errors: kind.errors,
                     times: Times::of(&kind.times),
                 },
             );
         }
+        let errors: u64 = self.kinds.iter().map(|kind| kind.errors).sum();
+        let late: u64 = self.kinds.iter().map(|kind| kind.late).sum();
+        let late_scaled: u64 = self.kinds.iter().map(|kind| kind.late_scaled).sum();
         Report {
             mix,
             measured_s: seconds,
             wips: total as f64 / seconds,
             interactions_total: total,
-            errors_measured: self.kinds.iter().map(|kind| kind.errors).sum(),
+            errors_measured: errors,
             errors_all: self.complaints.values().sum(),
-            late_percent: percent(self.kinds.iter().map(|kind| kind.late).sum(), total),
-            late_scaled_percent: percent(self.kinds.iter().map(|kind| kind.late_scaled).sum(), total),
+            late_percent: percent(late + errors, total + errors),
+            late_scaled_percent: percent(late_scaled + errors, total + errors),
             limit_factor: self.limit_factor,
             times: Times::of(&all),
             bytes_per_s: self.bytes as f64 / seconds,
             parts_per_s: self.parts as f64 / seconds,
             connections: self.connections,
+            asked_again: self.asked_again,
             began_late: self.began_late,
             wips_each_second: self.wips.clone(),
             errors_each_second: self.errors_over_time.clone(),
@@ -213,7 +233,7 @@ pub struct Report {
     pub interactions_total: u64,
     pub errors_measured: u64,
     pub errors_all: u64,
-    /// Above the specification's limits.
+    /// Above the specification's limits, or an error.
     pub late_percent: f64,
     /// Above the limits times `limit_factor`: as think times are shortened, so may be the limits.
     pub late_scaled_percent: f64,
@@ -223,6 +243,7 @@ pub struct Report {
     pub bytes_per_s: f64,
     pub parts_per_s: f64,
     pub connections: u64,
+    pub asked_again: u64,
     pub began_late: u64,
     pub wips_each_second: Vec<u32>,
     pub errors_each_second: Vec<u32>,
@@ -243,15 +264,21 @@ mod tests {
         }
     }
 
+    fn closed_loop(start: Instant, limit_factor: f64) -> Stats {
+        Stats::new(phases(start), limit_factor, false)
+    }
+
     #[test]
     fn only_the_measured_interval_counts() {
-        let start = Instant::now();
-        let mut stats = Stats::new(phases(start), 0.1);
+        let start = Instant::now() + Duration::from_secs(10);
+        let mut stats = closed_loop(start, 0.1);
         let took = Duration::from_millis(400);
         for tenth in [5, 15, 25, 35] {
-            stats.good(Interaction::Home, took, start + Duration::from_millis(tenth * 100));
+            let ended = start + Duration::from_millis(tenth * 100);
+            stats.good(Interaction::Home, ended - took, ended);
         }
-        stats.good(Interaction::Home, Duration::from_secs(4), start + Duration::from_millis(1500));
+        let ended = start + Duration::from_millis(1500);
+        stats.good(Interaction::Home, ended - Duration::from_secs(4), ended);
         let report = stats.report(Mix::Shopping);
         assert_eq!(report.interactions_total, 3);
         assert!((report.wips - 1.5).abs() < 1e-9);
@@ -262,13 +289,32 @@ mod tests {
     }
 
     #[test]
-    fn errors_count_in_all_phases() {
+    fn errors_count_in_all_phases_and_are_late() {
         let start = Instant::now();
-        let mut stats = Stats::new(phases(start), 1.0);
-        stats.bad(Interaction::Home, "no end", start);
-        stats.bad(Interaction::Home, "no end", start + Duration::from_millis(1500));
+        let mut stats = closed_loop(start, 1.0);
+        for ended in [start, start + Duration::from_millis(1500)] {
+            stats.bad(Interaction::Home, "no end", ended, ended);
+            stats.good(Interaction::Home, ended, ended);
+        }
         let report = stats.report(Mix::Browsing);
         assert_eq!((report.errors_measured, report.errors_all), (1, 2));
         assert_eq!(report.complaints["home: no end"], 2);
+        assert!((report.late_percent - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_open_loop_counts_what_was_due() {
+        let start = Instant::now();
+        let at = |tenth: u64| start + Duration::from_millis(tenth * 100);
+        let mut stats = Stats::new(phases(start), 1.0, true);
+        // Due before the interval and ended in it; due in it and ended after it, and long after the end; due after it.
+        for (due, ended) in [(5, 15), (25, 35), (29, 129), (31, 32)] {
+            stats.good(Interaction::Home, at(due), at(ended));
+            stats.began_late(at(due));
+        }
+        stats.bad(Interaction::Home, "no answer", at(29), at(200));
+        let report = stats.report(Mix::Shopping);
+        assert_eq!((report.interactions_total, report.errors_measured, report.began_late), (2, 1, 2));
+        assert!((report.late_percent - 200.0 / 3.0).abs() < 1e-9, "10 s and no answer are above 3 s");
     }
 }
