@@ -42,6 +42,8 @@ def show(value, unit):
     """As the instrument shows it: three digits."""
     if unit == "nanoseconds":
         scales = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")]
+    elif unit == "share":
+        return f"{value * 100:.0f} %"
     elif unit == "bytes_per_second":
         scales = [(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")]
     else:
