@@ -26,4 +26,5 @@ step "a fault for each of some connections" target/release/semantics faults --se
 step "real programs" tests/apps/run.sh
 step "more programs, and tests of others" tests/compat/run.py --fast
 step "the bridge, between network namespaces" tests/bridge/run.py
+step "the site's emulator, store and harness" site/test.sh
 step "the papers' instrument, between hosts that are lost and come back" tests/hosts/ssh.py
