@@ -234,7 +234,7 @@ fn place(destination: SocketAddr) -> Result<Place, Reason> {
     let now = kernel::now_ns();
     if let Some(entry) = recall(destination).filter(|entry| entry.routed_ns != 0) {
         let lasts = match entry.place {
-            Place::Here(_) if destination.ip().is_loopback() => LOOPBACK_NS,
+            Place::Here(_) if destination.ip().to_canonical().is_loopback() => LOOPBACK_NS,
             Place::Here(_) => REMEMBERED_NS,
             Place::Elsewhere(_) => ELSEWHERE_NS,
         };

@@ -5,7 +5,7 @@
 //! changes while programs run, so it is measured.
 //!
 //! 1. A connection over a lane was *short-lived* as [`Life::was_short`] has it, or if it sent at most [`SENDS_MAX`] times and
-//!    was gone within [`BRIEF_NS`]: a log-in and some statements, at a server that has much to do. Of one over TCP only its time is known: it
+//!    was gone within [`BRIEF_NS`]: a log-in and some statements. Of one over TCP only its time is known: it
 //!    was, if it was open for at most [`LONGER`] times as long as those over lanes, or for [`LONG_NS`].
 //! 2. After [`RUN`] such ones in a row to one destination, without [`PAUSE_NS`] between two, the paths are compared, in
 //!    [`TURNS`] turns: lanes, TCP, lanes again.
@@ -58,7 +58,7 @@ const SLOW_NS: u64 = 500_000;
 const MEAN_TURNS: u64 = 4;
 /// Sends of a short-lived connection that was gone in this time.
 const SENDS_MAX: u32 = 64;
-const BRIEF_NS: u64 = 1_000_000_000;
+const BRIEF_NS: u64 = 100_000_000;
 /// Open connections that are many.
 const MANY: u32 = 8;
 /// How long the path that won is kept.

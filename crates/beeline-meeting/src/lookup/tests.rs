@@ -33,3 +33,14 @@ fn other_hosts_are_not_local() {
     assert!(!is_local("192.0.2.1".parse().unwrap()));
     assert!(!is_local("255.255.255.255".parse().unwrap()));
 }
+
+#[test]
+fn short_lives_at_a_loopback_address_are_counted_however_it_is_written() {
+    for there in ["127.0.0.1:4711", "[::ffff:127.0.0.1]:4712", "[::1]:4713"] {
+        let there = there.parse().unwrap();
+        assert!(local(there).is_ok());
+        let ticket = tickets::begin(there, false);
+        assert!(!ticket.is_void(), "{there}");
+        tickets::abandoned(ticket);
+    }
+}

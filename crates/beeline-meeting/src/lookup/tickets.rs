@@ -10,7 +10,8 @@ use crate::paths::{Path, Paths, Ticket};
 /// A connection begins. Which path it takes, with its ticket, which says nothing where the destination is not known yet.
 /// None if it is to have a lane `always`.
 pub fn begin(destination: SocketAddr, always: bool) -> Ticket {
-    if always || !destination.ip().is_loopback() {
+    // Java's sockets are all IPv6, and connect to ::ffff:127.0.0.1.
+    if always || !destination.ip().to_canonical().is_loopback() {
         return Ticket::default();
     }
     remembered(|entries| {
