@@ -1,6 +1,6 @@
 //! What [`paths`](crate::paths) is told of the connections to a destination.
 
-use core::net::SocketAddr;
+use beeline_wire::Endpoint;
 
 use super::{asked_for, remembered};
 use crate::brief::Life;
@@ -9,9 +9,9 @@ use crate::paths::{Path, Paths, Ticket};
 
 /// A connection begins. Which path it takes, with its ticket, which says nothing where the destination is not known yet.
 /// None if it is to have a lane `always`.
-pub fn begin(destination: SocketAddr, always: bool) -> Ticket {
-    // Java's sockets are all IPv6, and connect to ::ffff:127.0.0.1.
-    if always || !destination.ip().to_canonical().is_loopback() {
+pub fn begin(destination: Endpoint, always: bool) -> Ticket {
+    let destination = destination.address();
+    if always || !destination.ip().is_loopback() {
         return Ticket::default();
     }
     remembered(|entries| {

@@ -68,9 +68,10 @@ fn clients_who_come_while_a_door_opens_are_not_taken_for_silent() {
 
 /// Short-lived connections to a server for which lanes are dear are compared with TCP, and left to it where that is faster;
 /// those after a pause are not. The client's connections over lanes, and those on TCP for that reason, after each of both.
-fn short_lived(options: &str) -> [(u64, u64); 2] {
+fn short_lived(how: &[&str], options: &str) -> [(u64, u64); 2] {
     use beeline_stats::{Counter, Reason, Role};
     let mut command = Command::new(guest("brief"));
+    command.args(how);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     preload::apply(&mut command, Some(library()));
     command.env("BEELINE_OPTIONS", options);
@@ -92,16 +93,18 @@ fn short_lived(options: &str) -> [(u64, u64); 2] {
 
 #[test]
 fn short_lived_connections_are_compared_with_tcp_until_there_is_a_pause() {
-    let [(lanes, left), (more_lanes, still_left)] = short_lived("");
-    assert_ne!(left, 0, "none of 500 went by TCP");
-    // The first ones may come before the server has opened its door.
-    assert!(lanes + left > 450, "{lanes} over lanes, {left} left to TCP");
-    assert_eq!((more_lanes - lanes, still_left), (8, left));
+    for how in [&[][..], &["mapped"]] {
+        let [(lanes, left), (more_lanes, still_left)] = short_lived(how, "");
+        assert_ne!(left, 0, "none of 500 went by TCP, {how:?}");
+        // The first ones may come before the server has opened its door.
+        assert!(lanes + left > 450, "{lanes} over lanes, {left} left to TCP, {how:?}");
+        assert_eq!((more_lanes - lanes, still_left), (8, left), "{how:?}");
+    }
 }
 
 #[test]
 fn short_lived_connections_stay_on_lanes_by_option() {
-    let [(lanes, left), (more_lanes, still_left)] = short_lived("short_lived_lanes=on");
+    let [(lanes, left), (more_lanes, still_left)] = short_lived(&[], "short_lived_lanes=on");
     assert!(lanes > 450, "{lanes} over lanes");
     assert_eq!((left, more_lanes - lanes, still_left), (0, 8, 0));
 }

@@ -73,14 +73,15 @@ pub(crate) unsafe fn connect(
     if !may_begin() || rule.is_some_and(|rule| rule.path() == Path::Tcp) {
         return settle(desc, Reason::Disabled);
     }
+    let known_as = Endpoint::new(destination);
     if !crate::live(option::bridge_short_lived)
-        && let Some(reason) = lookup::left_to_tcp(Endpoint::new(destination).address())
+        && let Some(reason) = lookup::left_to_tcp(known_as.address())
     {
         return settle(desc, reason);
     }
     let always =
         rule.and_then(|rule| option::short_lived_lanes.read_word(rule.word(option::short_lived_lanes.index())));
-    let ticket = lookup::begin(destination, always.unwrap_or_else(|| crate::live(option::short_lived_lanes)));
+    let ticket = lookup::begin(known_as, always.unwrap_or_else(|| crate::live(option::short_lived_lanes)));
     if ticket.tcp {
         return leave_to_tcp(ours, ticket);
     }
