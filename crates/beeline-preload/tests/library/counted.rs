@@ -108,3 +108,10 @@ fn short_lived_connections_stay_on_lanes_by_option() {
     assert!(lanes > 450, "{lanes} over lanes");
     assert_eq!((left, more_lanes - lanes, still_left), (0, 8, 0));
 }
+
+#[test]
+fn parts_of_a_call_wake_the_reader_once() {
+    let (trips, [bells]) =
+        super::near::figures("parts", "", "wait=wait", [beeline_stats::Counter::DoorbellsSent]);
+    assert!((trips..=trips + trips / 10).contains(&bells), "{bells} bells for {trips} calls");
+}

@@ -9,7 +9,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use beeline_lane::{Fault, Source};
+use beeline_lane::{Fault, Source, Storage, Writer};
 
 use crate::desc::TxGuard;
 use crate::lock::Taken;
@@ -67,7 +67,26 @@ impl<'a, I: Iterator<Item = Source<'a>>> Parts<'a, I> {
         None
     }
 
-    /// Writes what there is room for, and wakes nobody: [`beeline_lane::Writer::tell_reader`] is to follow.
+    /// Whether there are parts behind the present one.
+    pub fn are_several(&self) -> bool {
+        self.sent + self.present.len() < self.total
+    }
+
+    /// Writes what there is room for, and wakes nobody: [`Writer::tell_reader`] is to follow.
+    pub fn write_unannounced<S: Storage + Copy>(&mut self, writer: &Writer<'_, S>) -> Result<(), Fault> {
+        while self.advance() {
+            let left = self.present.len();
+            let written = writer.write_quietly(&mut self.present);
+            self.sent += left - self.present.len();
+            written?;
+            if !self.present.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Parts::write_unannounced`], with other processes kept out.
     #[inline]
     pub fn write(&mut self, guard: &TxGuard) -> Quiet {
         let (side, writer) = (guard.side, guard.writer());
@@ -81,14 +100,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Parts<'a, I> {
             if taken == Taken::Inherited && writer.recover().is_err() {
                 return Quiet::Written(Err(Fault::HeadBeyondTail));
             }
-            loop {
-                let left = self.present.len();
-                let written = writer.write_quietly(&mut self.present);
-                self.sent += left - self.present.len();
-                if written.is_err() || !self.present.is_empty() || !self.advance() {
-                    return Quiet::Written(written);
-                }
-            }
+            Quiet::Written(self.write_unannounced(&writer))
         });
         if side.holders.load(Acquire) == 1 {
             guard.desc.shared.store(false, Relaxed);

@@ -27,6 +27,10 @@ use crate::{Outcome, kernel, reclaim, table, upkeep, watchers};
 /// come meanwhile (`sk_flush_backlog` in tcp_sendmsg_locked()), and that is the reset.
 const LOST_MAX: usize = 16 * 32 * 1024;
 
+/// Parts of a call that has no more bytes than this are announced together: a reader that sleeps wakes up once, and finds
+/// all of them, as it does of what TCP puts into one segment. It would sleep for too long over more.
+const TOGETHER_BYTES: usize = 32 * 1024;
+
 /// One call.
 struct Sending<'p, 'a, I> {
     /// The number that the call was given.
@@ -173,6 +177,12 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return written;
         }
         let (anchor, urgently) = (Anchor(fd), self.is_urgent());
+        if self.parts.total <= TOGETHER_BYTES && !urgently && self.parts.advance() && self.parts.are_several() {
+            let (tail, writer) = (guard.side.tx.tail(), guard.writer());
+            let written = self.parts.write_unannounced(&writer);
+            let told = if guard.side.tx.tail() == tail { Ok(()) } else { writer.tell_reader(&anchor) };
+            return Quiet::Written(written.and(told));
+        }
         let turn = self.turns.map_or(0, |way| way.turn_bytes);
         let writer = guard.writer().around_caches(self.bulk.unwrap_or(false)).in_turns(turn);
         let failed = self.parts.write_all(|part, is_last| match urgently && is_last {

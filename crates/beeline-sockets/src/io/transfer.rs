@@ -74,7 +74,8 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
             Err(errno) => {
                 // A directory has no pages to send, and an epoll set has a position but no bytes.
                 let no_pages = errno == Errno(libc::EISDIR) || errno == Errno(libc::ESPIPE) && given.is_none();
-                outcome = if no_pages { Outcome::fail(libc::EINVAL) } else { Outcome::Fail(errno) };
+                let found = if no_pages { Errno(libc::EINVAL) } else { errno };
+                outcome = Outcome::Fail(judged_start(in_fd, given.as_deref().copied(), count).err().unwrap_or(found));
                 break;
             }
         };
@@ -111,8 +112,21 @@ fn seek(fd: i32, to: i64, whence: i32) -> SysResult {
     unsafe { call(libc::SYS_lseek, [fd as usize, to as usize, whence as usize, 0, 0, 0]) }
 }
 
-/// Where sendfile(2) begins to read, judged in the order of `do_sendfile` (Linux fs/read_write.c).
+/// Where sendfile(2) begins to read.
 fn file_start(fd: i32, given: Option<i64>, count: usize) -> Result<i64, Errno> {
+    match given {
+        // As web servers call it. Whether the file can be read there, pread(2) finds.
+        Some(offset) if offset >= 0 && count != 0 && ends(offset, count).is_some() => Ok(offset),
+        _ => judged_start(fd, given, count),
+    }
+}
+
+fn ends(start: i64, count: usize) -> Option<i64> {
+    start.checked_add(i64::try_from(count).ok()?)
+}
+
+/// Where it begins, judged in the order of `do_sendfile` (Linux fs/read_write.c).
+fn judged_start(fd: i32, given: Option<i64>, count: usize) -> Result<i64, Errno> {
     let readable = kernel::fcntl(fd, libc::F_GETFL, 0)?;
     if readable as i32 & libc::O_ACCMODE == libc::O_WRONLY {
         return Err(Errno(libc::EBADF));
@@ -124,8 +138,7 @@ fn file_start(fd: i32, given: Option<i64>, count: usize) -> Result<i64, Errno> {
         (Some(offset), Ok(_)) => offset,
         (None, Ok(position)) => position as i64,
     };
-    let end = i64::try_from(count).ok().and_then(|count| start.checked_add(count));
-    match end {
+    match ends(start, count) {
         Some(_) if start >= 0 => Ok(start),
         _ => Err(Errno(libc::EINVAL)),
     }
