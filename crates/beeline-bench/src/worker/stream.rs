@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::events::{Outcome, pause};
-use super::itself::open;
+use super::itself::{move_on, open};
 use crate::poller::Poller;
 use crate::socket::{Listener, Pattern, receive, send, send_all};
 use crate::timing::Flow;
@@ -97,6 +97,7 @@ fn serve_one(args: &WorkerArgs, stream: &TcpStream) -> Result<Outcome> {
 /// Sends, blocking.
 pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
     let streams = (0..args.streams).map(|_| open(args, address)).collect::<Result<Vec<_>>>()?;
+    move_on(args)?;
     if args.start_together {
         pause("start")?;
     }
@@ -202,6 +203,10 @@ pub fn serve_duplex(args: &WorkerArgs, listener: &Listener) -> Result<Outcome> {
 
 pub fn drive_duplex(args: &WorkerArgs, address: &str) -> Result<Outcome> {
     let streams = (0..args.streams).map(|_| open(args, address)).collect::<Result<Vec<_>>>()?;
+    move_on(args)?;
+    if args.start_together {
+        pause("start")?;
+    }
     together(streams, |stream| duplex(args, &stream, false))
 }
 
