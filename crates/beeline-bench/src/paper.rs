@@ -17,6 +17,7 @@ mod compare;
 mod figure;
 mod gains;
 mod grid;
+mod loads;
 mod pairs;
 mod place;
 mod plan;

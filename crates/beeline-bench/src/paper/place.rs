@@ -1,7 +1,5 @@
 //! Which CPUs a cell's programs run on, and what this host cannot have.
 
-mod loads;
-
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -10,11 +8,11 @@ use beeline_topo::host::Cpu;
 
 use super::axis::Turn;
 use super::cell::{Cell, Move, Place, Work};
+use super::loads::{Ground, Loader, loaders};
 use super::programs;
 use crate::hosts::place::Host;
 use crate::hosts::{self, Layout, Layouts, Nodes};
 use crate::machine::{allowed_cpus, choose_cpus};
-pub use loads::{Loader, Running};
 
 /// The CPUs of this host that may be used, and the two of a run.
 pub struct Places {
@@ -109,7 +107,11 @@ impl Places {
             Some(between) => self.between_hosts(cell, between),
             None => self.on_one_host(cell),
         }?;
-        Ok(Stand { loads: self.loads(cell, &stand)?, ..stand })
+        let ground = match &self.between {
+            Some(between) => Ground::TwoHosts { nodes: &between.nodes, is_by_nodes: cell.place.layout().is_some() },
+            None => Ground::OneHost { cpus: &self.cpus, ends: stand.cpus },
+        };
+        Ok(Stand { loads: loaders(cell.load, &ground)?, ..stand })
     }
 
     fn on_one_host(&self, cell: &Cell) -> Result<Stand, String> {
@@ -233,6 +235,13 @@ pub(super) mod tests {
         assert_eq!(cpus(Place::Same), Ok([Some(0), Some(0)]));
         assert_eq!(cpus(Place::Free), Ok([None, None]));
         let small = Places { cpus: vec![cpu(0, 0, 0), cpu(1, 1, 0)], chosen: Some((0, 1)), between: None };
+        let loaded = Cell { load: Load::BetweenNodes, ..at(Place::Apart, Move::Any, None) };
+        assert!(small.of(&loaded).unwrap_err().contains("no second NUMA node"));
+        let loads = big.of(&Cell { place: Place::Far, ..loaded }).unwrap().loads;
+        assert_eq!(
+            loads.iter().map(|load| (load.cpu, load.memory_node)).collect::<Vec<_>>(),
+            [(Some(1), Some(1)), (Some(3), Some(0))]
+        );
         for place in [Place::Siblings, Place::Far] {
             assert!(small.of(&at(place, Move::Any, None)).unwrap_err().contains("this host has no"));
         }

@@ -6,12 +6,14 @@
 //!    it is so on each host that has several nodes.
 //! 3. Where memory is, is bound, and looked at by the program itself; on which node it ran, it tells. A load that was elsewhere is none.
 
-use anyhow::{Context, Result, ensure};
+use std::collections::BTreeSet;
 
-use super::{Places, Stand};
+use anyhow::{Context, Result, ensure};
+use beeline_topo::host::Cpu;
+
+use super::cell::Load;
 use crate::conductor::{Launcher, Worker};
 use crate::hosts::{self, Nodes};
-use crate::paper::cell::{Cell, Load};
 use crate::transport::Transport;
 use crate::worker::args::{Role, WorkerArgs};
 use crate::worker::events::Outcome;
@@ -29,59 +31,64 @@ pub struct Loader {
     pub is_between: bool,
 }
 
-impl Places {
-    /// The load of a cell.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub(super) fn loads(&self, cell: &Cell, stand: &Stand) -> Result<Vec<Loader>, String> {
-        let anywhere = |cpu| Loader { end: 0, cpu, memory_node: None, is_between: false };
-        let is_between = match (cell.load, &self.between) {
-            (Load::None, _) => return Ok(Vec::new()),
-            (Load::BetweenNodes, None) => return self.between_nodes(stand),
-            (Load::Memory, None) => return Ok(vec![anywhere(self.free(stand, |_| true))]),
-            (Load::Memory, Some(_)) if cell.place.layout().is_none() => return Ok(vec![anywhere(None)]),
-            (load, Some(_)) => load == Load::BetweenNodes,
-        };
-        let empty = Nodes::new();
-        let nodes = self.between.as_ref().map_or([&empty; 2], |between| between.nodes.each_ref());
-        let loads = hosts::loads(nodes, is_between).into_iter();
-        let loader = |hosts::Load { end, cpu, memory_node }| Loader {
-            end,
-            cpu: Some(cpu),
-            memory_node: Some(memory_node),
-            is_between,
-        };
-        let loads: Vec<Loader> = loads.map(loader).collect();
-        match loads.is_empty() {
-            true => Err("neither host has a second NUMA node, so there is nothing between nodes to be loaded".into()),
-            false => Ok(loads),
+/// What there is to be loaded.
+pub enum Ground<'a> {
+    /// This host's CPUs, and those of the two ends; `None` where nobody knows them.
+    OneHost { cpus: &'a [Cpu], ends: [Option<usize>; 2] },
+    /// The nodes of two hosts, and whether programs stand by them.
+    TwoHosts { nodes: &'a [Nodes; 2], is_by_nodes: bool },
+}
+
+/// The programs of a load.
+///
+/// # Errors
+/// Why there are none.
+pub fn loaders(load: Load, ground: &Ground) -> Result<Vec<Loader>, String> {
+    let anywhere = |cpu| Loader { end: 0, cpu, memory_node: None, is_between: false };
+    match (load, ground) {
+        (Load::None, _) => Ok(Vec::new()),
+        (Load::Memory, Ground::OneHost { cpus, ends }) => Ok(vec![anywhere(free(cpus, *ends, |_| true))]),
+        (Load::BetweenNodes, Ground::OneHost { cpus, ends }) => between_nodes(cpus, *ends),
+        (Load::Memory, Ground::TwoHosts { is_by_nodes: false, .. }) => Ok(vec![anywhere(None)]),
+        (load, Ground::TwoHosts { nodes, .. }) => {
+            let is_between = load == Load::BetweenNodes;
+            let loader = |hosts::Load { end, cpu, memory_node }| Loader {
+                end,
+                cpu: Some(cpu),
+                memory_node: Some(memory_node),
+                is_between,
+            };
+            let loads = hosts::loads(nodes.each_ref(), is_between);
+            match loads.is_empty() {
+                true => {
+                    Err("neither host has a second NUMA node, so there is nothing between nodes to be loaded".into())
+                }
+                false => Ok(loads.into_iter().map(loader).collect()),
+            }
         }
     }
+}
 
-    /// On each node of this host one, on a CPU that neither end uses where there is one.
-    fn between_nodes(&self, stand: &Stand) -> Result<Vec<Loader>, String> {
-        let mut nodes: Vec<u32> = self.cpus.iter().filter_map(|cpu| cpu.node).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        if nodes.len() < 2 {
-            return Err("this host has no second NUMA node, so there is nothing between nodes to be loaded".into());
-        }
-        let loader = |(&own, &next): (&u32, &u32)| {
-            let on_it = |node: Option<u32>| node == Some(own);
-            let any = || self.cpus.iter().find(|cpu| on_it(cpu.node)).map(|cpu| cpu.id as usize);
-            Loader { end: 0, cpu: self.free(stand, on_it).or_else(any), memory_node: Some(next), is_between: true }
-        };
-        Ok(nodes.iter().zip(nodes.iter().cycle().skip(1)).map(loader).collect())
+/// On each node of this host one, on a CPU that neither end uses where there is one.
+fn between_nodes(cpus: &[Cpu], ends: [Option<usize>; 2]) -> Result<Vec<Loader>, String> {
+    let nodes: BTreeSet<u32> = cpus.iter().filter_map(|cpu| cpu.node).collect();
+    if nodes.len() < 2 {
+        return Err("this host has no second NUMA node, so there is nothing between nodes to be loaded".into());
     }
+    let loader = |(&own, &next): (&u32, &u32)| {
+        let on_it = |node: Option<u32>| node == Some(own);
+        let any = || cpus.iter().find(|cpu| on_it(cpu.node)).map(|cpu| cpu.id as usize);
+        Loader { end: 0, cpu: free(cpus, ends, on_it).or_else(any), memory_node: Some(next), is_between: true }
+    };
+    Ok(nodes.iter().zip(nodes.iter().cycle().skip(1)).map(loader).collect())
+}
 
-    /// A CPU of such a node that neither end uses.
-    fn free(&self, stand: &Stand, is_wanted: impl Fn(Option<u32>) -> bool) -> Option<usize> {
-        // Nobody knows where programs are that the scheduler puts.
-        stand.cpus[0]?;
-        let free = self.cpus.iter().filter(|cpu| !stand.cpus.contains(&Some(cpu.id as usize)));
-        free.filter(|cpu| is_wanted(cpu.node)).map(|cpu| cpu.id as usize).next()
-    }
+/// A CPU of such a node that neither end uses.
+fn free(cpus: &[Cpu], ends: [Option<usize>; 2], is_wanted: impl Fn(Option<u32>) -> bool) -> Option<usize> {
+    // Nobody knows where programs are that the scheduler puts.
+    ends[0]?;
+    let free = cpus.iter().filter(|cpu| !ends.contains(&Some(cpu.id as usize)));
+    free.filter(|cpu| is_wanted(cpu.node)).map(|cpu| cpu.id as usize).next()
 }
 
 /// Loads that go on.
@@ -134,54 +141,43 @@ impl Loader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::Host;
-    use crate::paper::cell::Place;
-    use crate::paper::place::Between;
-    use crate::paper::place::tests::{cell, cpu};
 
     fn loader(end: usize, cpu: usize, memory_node: u32, is_between: bool) -> Loader {
         Loader { end, cpu: Some(cpu), memory_node: Some(memory_node), is_between }
     }
 
-    fn loaded(load: Load, place: Place) -> Cell {
-        Cell { load, place, ..cell() }
-    }
-
     #[test]
     fn on_one_host_memory_is_loaded_beside_both_ends_and_the_link_from_both_nodes() {
-        let cpus = vec![cpu(0, 0, 0), cpu(1, 1, 0), cpu(2, 2, 1)];
-        let big = Places { cpus, chosen: Some((0, 2)), between: None };
-        let at = |a, b| Stand { cpus: [Some(a), Some(b)], ..Stand::default() };
-        let memory = big.loads(&loaded(Load::Memory, Place::Apart), &at(0, 2)).unwrap();
-        assert_eq!(memory, [Loader { end: 0, cpu: Some(1), memory_node: None, is_between: false }]);
+        let cpu = |id, node| Cpu { id, core: id, package: node, node: Some(node) };
+        let of = |load, cpus: &[Cpu], ends: [usize; 2]| loaders(load, &Ground::OneHost { cpus, ends: ends.map(Some) });
+        let big = [cpu(0, 0), cpu(1, 0), cpu(2, 1)];
+        let beside = Loader { end: 0, cpu: Some(1), memory_node: None, is_between: false };
+        assert_eq!(of(Load::Memory, &big, [0, 2]).unwrap(), [beside]);
         // Node 1 has no CPU that is free.
-        let between = loaded(Load::BetweenNodes, Place::Far);
-        assert_eq!(big.loads(&between, &at(0, 2)).unwrap(), [loader(0, 1, 1, true), loader(0, 2, 0, true)]);
-        assert_eq!(big.loads(&loaded(Load::None, Place::Far), &at(0, 2)).unwrap(), []);
-        let small = Places { cpus: vec![cpu(0, 0, 0), cpu(1, 1, 0)], chosen: Some((0, 1)), between: None };
-        assert_eq!(small.loads(&loaded(Load::Memory, Place::Apart), &at(0, 1)).unwrap()[0].cpu, None);
-        assert!(small.of(&loaded(Load::BetweenNodes, Place::Apart)).unwrap_err().contains("no second NUMA node"));
+        let between = [loader(0, 1, 1, true), loader(0, 2, 0, true)];
+        assert_eq!(of(Load::BetweenNodes, &big, [0, 2]).unwrap(), between);
+        assert_eq!(of(Load::None, &big, [0, 2]).unwrap(), []);
+        let small = [cpu(0, 0), cpu(1, 0)];
+        assert_eq!(of(Load::Memory, &small, [0, 1]).unwrap()[0].cpu, None);
+        assert!(of(Load::BetweenNodes, &small, [0, 1]).unwrap_err().contains("no second NUMA node"));
     }
 
     #[test]
     fn between_hosts_the_nodes_of_both_are_loaded() {
-        let nodes = |count: usize| (0..count as u32).map(|node| (node, vec![2 * node as usize, 2 * node as usize + 1]));
-        let places = |counts: [usize; 2]| {
-            let nodes = counts.map(|count| nodes(count).collect());
-            let between =
-                Between { hosts: Host::parse_two("a,b").unwrap(), nodes, layouts: Err("no rail says".into()) };
-            Places { cpus: Vec::new(), chosen: None, between: Some(between) }
+        let nodes =
+            |count: usize| -> Nodes { (0..count).map(|node| (node as u32, vec![2 * node, 2 * node + 1])).collect() };
+        let of = |counts: [usize; 2], load, is_by_nodes| {
+            loaders(load, &Ground::TwoHosts { nodes: &counts.map(nodes), is_by_nodes })
         };
-        let of = |counts, load, place| places(counts).loads(&loaded(load, place), &Stand::default());
         let between = [loader(0, 1, 1, true), loader(0, 3, 0, true), loader(1, 1, 1, true), loader(1, 3, 0, true)];
-        assert_eq!(of([2, 2], Load::BetweenNodes, Place::Both).unwrap(), between);
-        assert_eq!(of([1, 2], Load::BetweenNodes, Place::Apart).unwrap(), between[2..]);
-        let why = of([1, 1], Load::BetweenNodes, Place::Apart).unwrap_err();
+        assert_eq!(of([2, 2], Load::BetweenNodes, true).unwrap(), between);
+        assert_eq!(of([1, 2], Load::BetweenNodes, false).unwrap(), between[2..]);
+        let why = of([1, 1], Load::BetweenNodes, false).unwrap_err();
         assert!(why.contains("neither host"), "{why}");
         let own = [loader(0, 1, 0, false), loader(0, 3, 1, false), loader(1, 1, 0, false)];
-        assert_eq!(of([2, 1], Load::Memory, Place::Far).unwrap(), own);
+        assert_eq!(of([2, 1], Load::Memory, true).unwrap(), own);
         let anywhere = Loader { end: 0, cpu: None, memory_node: None, is_between: false };
-        assert_eq!(of([2, 2], Load::Memory, Place::Apart).unwrap(), [anywhere]);
+        assert_eq!(of([2, 2], Load::Memory, false).unwrap(), [anywhere]);
     }
 
     #[test]
