@@ -316,6 +316,35 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_has_connected_moves_to_where_it_is_measured() {
+        let last = *crate::machine::allowed_cpus().unwrap().last().unwrap();
+        for program in [Program::Stream, Program::Duplex] {
+            let mut args = WorkerArgs::new(program);
+            (args.duration_ms, args.begin_cpu, args.cpu) = (40, Some(0), Some(last));
+            let listener = Listener::bind(Transport::Tcp, args.listen).unwrap();
+            let address = listener.address().unwrap();
+            let (args, listener) = (&args, &listener);
+            let is_there = std::thread::scope(|scope| {
+                scope.spawn(|| match program {
+                    Program::Duplex => serve_duplex(args, listener).map(drop),
+                    _ => serve(args, listener).map(drop),
+                });
+                let client = scope.spawn(|| {
+                    match program {
+                        Program::Duplex => drive_duplex(args, &address),
+                        _ => drive(args, &address),
+                    }
+                    .unwrap();
+                    let cpus = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
+                    (0..nix::sched::CpuSet::count()).filter(|&cpu| cpus.is_set(cpu).unwrap()).collect::<Vec<_>>()
+                });
+                client.join().unwrap() == [last]
+            });
+            assert!(is_there, "{program:?}");
+        }
+    }
+
+    #[test]
     fn streams_at_once_are_added_up_and_told_apart() {
         for program in [Program::Stream, Program::Duplex] {
             let (client, server) = both_ends(program, Transport::Tcp, 3);
