@@ -102,7 +102,10 @@ mod tests {
         [[table]]\nid = \"stream\"\ntitle = \"T\"\nsource = \"S\"\nwork = \"stream\"\nbytes = [\"64K\"]\nplace = [\"local\", \"remote\"]\n\
         gain_over = \"remote\"\nfigures = [\"throughput\", \"cpu-gb-client\", \"load\"]\n";
 
-    fn run(cells: &[(&str, [Figure; 2], [[f64; 2]; 2])]) -> (tempfile::TempDir, Run) {
+    /// A cell, two figures, and their values over TCP and over Beeline.
+    type Told = (&'static str, [Figure; 2], [[f64; 2]; 2]);
+
+    fn run(cells: &[Told]) -> (tempfile::TempDir, Run) {
         let directory = tempfile::tempdir().unwrap();
         let mut writer = Writer::create(directory.path(), PLAN, &settings()).unwrap();
         for round in 0..3 {
