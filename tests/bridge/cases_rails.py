@@ -33,6 +33,21 @@ def striping_uses_both_rails():
         made.no_breach()
 
 
+@case(60)
+def what_is_not_striped_stays_on_one_rail():
+    """The same transfer with `stripe_min` at its greatest: each direction stays on the rail of its connection."""
+    made = world(rails=2, tunables={"stripe_min": (1 << 32) - 1}, fresh=True)
+    a, b = made.hosts
+    _, port = b.serve("any")
+    a.app("duplex", b.address, port, 100 << 20, 100 << 20).finish()
+    for host in (a, b):
+        sums = by_rail(host)
+        note(f"{host.name}: " + ", ".join(f"{name} {count >> 20} MiB" for name, count in sums.items()))
+        # What the other rail sends keeps its link alive.
+        assert max(sums.values()) > 100 << 20 and sum(sums.values()) - max(sums.values()) < 1 << 20, sums
+    made.no_breach()
+
+
 @case(120)
 def one_of_two_rails_is_cut():
     """Rails are cut in turn while bytes move both ways: none is lost or doubled, and what is left goes on."""

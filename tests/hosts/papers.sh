@@ -25,9 +25,9 @@ run hosts-sockets-mx sockets-mx zero-copy-threshold
 # How far a rail is from a CPU: with the reason where no rail says so, as with veth.
 run hosts-cores forty-gig cores
 # Two fabrics, each alone and both at once. What tc and sockets hold back is some 20 ms of what passes, which a short sample would see.
-RATES=800mbit run hosts-vpi-fast vpi two-fabrics --duration 1000
-RATES=300mbit run hosts-vpi-slow vpi two-fabrics --duration 1000
-RAILS=2 RATES="800mbit 300mbit" run hosts-vpi-both vpi two-fabrics --duration 1000
+RATES=800mbit run hosts-vpi-fast vpi "two-fabrics two-fabrics-latency" --duration 1000
+RATES=300mbit run hosts-vpi-slow vpi "two-fabrics two-fabrics-latency" --duration 1000
+RAILS=2 RATES="800mbit 300mbit" run hosts-vpi-both vpi "two-fabrics two-fabrics-latency" --duration 1000
 "${BEELINE_BIN:-$(dirname "$0")/../../target/release}/beeline" plan namespaces --measured "$into/hosts-vpi-fast" \
     --measured "$into/hosts-vpi-slow" --measured "$into/hosts-vpi-both" || status=1
 exit $status

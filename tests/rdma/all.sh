@@ -52,5 +52,6 @@ step "two bridges, two rails, one of them cut" 900 --guests 2 tests/rdma/bridge.
 if [ "${#iwarp[@]}" = 0 ]; then
     step "two packages, a rail at each" 600 --numa $suite numa "$binaries/connections" "$binaries/packages"
     step "two bridges on hosts of two packages" 900 --guests 2 --numa tests/rdma/nodes.sh "$binaries"
+    step "layouts of programs and rails, load between the nodes" 900 --guests 2 --numa tests/rdma/layouts.sh "$binaries"
 fi
 printf '\nAll passed, in %s s.\n' "$SECONDS"

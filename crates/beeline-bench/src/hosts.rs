@@ -30,10 +30,10 @@ use crate::worker::args::{Role, WorkerArgs};
 #[cfg(test)]
 pub use bridges::Common;
 pub use bridges::{Bridges, Moved};
-pub use layouts::{Layout, Layouts, Load, Stand};
+pub use layouts::{Layout, Layouts, Load, Stand, loads};
 pub use place::Host;
-pub use post::About;
 use post::Post;
+pub use post::{About, Nodes};
 
 /// The two hosts of a run.
 #[derive(Clone, Debug)]
@@ -112,6 +112,11 @@ impl Hosts {
     pub fn layouts(&self, bridges: Option<&Bridges>) -> Result<Layouts> {
         let bridges = bridges.context("the bridges are not asked")?;
         Layouts::find(self.abouts.each_ref(), bridges.rails_in_common())
+    }
+
+    /// The NUMA nodes of each.
+    pub fn nodes(&self) -> [Nodes; 2] {
+        self.abouts.each_ref().map(|about| about.nodes.clone())
     }
 
     /// Hashes of the library at each, as far as they are known.

@@ -15,7 +15,10 @@ mod built_in;
 mod cell;
 mod compare;
 mod figure;
+mod gains;
 mod grid;
+mod loads;
+mod pairs;
 mod place;
 mod plan;
 mod programs;
@@ -327,10 +330,12 @@ pub fn compare(options: &CompareOptions) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(comparison.differs())))
 }
 
-/// The median of a cell's main figure.
+/// The median of a cell's figure.
 pub struct Median {
     pub cell: String,
     pub bytes: u64,
+    /// The figure that the cell is about.
+    pub main: Figure,
     pub figure: Figure,
     pub tcp: f64,
     pub beeline: f64,
@@ -342,13 +347,13 @@ pub struct Median {
 /// When there is no run.
 pub fn medians(directory: &Path) -> Result<Vec<Median>> {
     let run = Run::read(directory)?;
-    let of = |cell: &cell::Cell| {
-        let figure = cell.work.main();
+    let of = |cell: &cell::Cell, figure: Figure| {
         let both = summary::both(run.of(cell)?, figure, run.settings.confidence)?;
         let (tcp, beeline) = (both.tcp.median, both.beeline.median);
-        Some(Median { cell: cell.name(), bytes: cell.bytes, figure, tcp, beeline })
+        Some(Median { cell: cell.name(), bytes: cell.bytes, main: cell.work.main(), figure, tcp, beeline })
     };
-    Ok(run.cells.iter().filter_map(of).collect())
+    let all = |cell| Figure::ALL.into_iter().filter_map(move |figure| of(cell, figure));
+    Ok(run.cells.iter().flat_map(all).collect())
 }
 
 /// `beeline bench report`.

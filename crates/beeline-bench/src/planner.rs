@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::paper::Source;
 use model::{Model, Planned};
-use show::Runs;
+use show::{Beside, Runs};
 
 /// The name of this host's plan.
 const HERE: &str = "here";
@@ -131,9 +131,9 @@ fn document(model: &Model, planned: &[Planned], streams: &[(u32, Vec<Planned>)],
         .cases
         .iter()
         .zip(planned)
-        .filter_map(|(case, own)| Some((case, runs.of(case, own)?)))
-        .map(|(case, (figure, measured, planned))| {
-            json!({ "case": case.name, "figure": figure, "measured": measured, "planned": planned })
+        .flat_map(|(case, own)| runs.of(case, own).into_iter().map(move |beside| (case, beside)))
+        .map(|(case, Beside { cell, figure, measured, planned })| {
+            json!({ "case": case.name, "cell": cell, "figure": figure, "measured": measured, "planned": planned })
         })
         .collect();
     let streams: Vec<Value> =

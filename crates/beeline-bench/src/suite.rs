@@ -229,7 +229,7 @@ impl Suite {
         let rates = pairs.into_iter().map(rate).collect::<Result<Vec<f64>>>()?;
         for load in &mut loads {
             load.go_on()?;
-            ensure!(figure(&load.result()?, "bytes_per_second")? > 0.0, "the memory load copied nothing");
+            ensure!(figure(&load.result()?, "bytes_per_second")? > 0.0, "the load copied nothing");
         }
         Ok(vec![Reading::with(row.id, rates.iter().sum(), rates)])
     }

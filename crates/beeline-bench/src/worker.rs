@@ -13,6 +13,7 @@ pub mod itself;
 mod load;
 mod pingpong;
 mod stream;
+pub mod times;
 pub mod turned;
 
 use anyhow::{Context, Result, bail};

@@ -194,6 +194,36 @@ fn wrong_input_is_an_error_that_says_what_was_expected() {
     }
 }
 
+#[test]
+fn loads_achieve_something_or_there_is_a_reason_for_none() {
+    let bench = Bench::new();
+    let plan = "format = 1\nname = \"loads\"\ntitle = \"L\"\ndocument = \"None\"\nrounds = 1\nsample_ms = 30\n\
+        [[table]]\nid = \"stream\"\ntitle = \"T\"\nsource = \"S\"\nwork = \"stream\"\nplace = [\"same\", \"remote\"]\n\
+        load = [\"none\", \"memory\", \"between-nodes\"]\ngain_over = \"remote\"\nfigures = [\"throughput\", \"load\"]\n";
+    fs::write(bench.path("loads.toml"), plan).unwrap();
+    assert_success(&bench.run(&["paper", "loads.toml", "--into", "run", "--library", "lib.so"]));
+    let records = bench.records("run");
+    let of = |load: &str| {
+        let cell = format!("stream/bytes=8/place=same{load}");
+        records.iter().find(|record| record["cell"] == cell.as_str()).unwrap().clone()
+    };
+    assert!(of("")["tcp"].get("load").is_none());
+    let memory = of("/load=memory");
+    assert!(["tcp", "beeline"].iter().all(|column| memory[column]["load"].as_f64() > Some(0.0)), "{memory}");
+    let between = of("/load=between-nodes");
+    let nodes = fs::read_dir("/sys/devices/system/node").map_or(0, |nodes| {
+        let is_node = |name: &str| name.strip_prefix("node").is_some_and(|digits| digits.parse::<u32>().is_ok());
+        nodes.flatten().filter(|node| is_node(&node.file_name().to_string_lossy())).count()
+    });
+    match nodes {
+        0 | 1 => assert!(between["reason"].as_str().unwrap().contains("no second NUMA node"), "{between}"),
+        _ => assert!(between["tcp"]["load"].as_f64() > Some(0.0), "{between}"),
+    }
+    // The layouts take two hosts, so that there is nothing to tell gains of.
+    let report = report_of(&bench.path("run"));
+    assert!(report.contains("it takes --hosts A,B") && !report.contains("id=\"gains\""));
+}
+
 /// A program of others, as a plan has it: figures that grow with the size, and another column.
 const PROGRAM: &str = "case $BYTES in 9) absent 'nine is too many' ;; esac\nsetsid sleep 0.2 &\necho mean_us \"$BYTES\"\n\
     echo bytes_per_second 1000\n";

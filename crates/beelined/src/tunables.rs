@@ -59,6 +59,8 @@ tunables! {
         "1: lets receivers read over the tcp provider, too, which gains nothing; libfabric before 1.18 mixes up bytes if a link is lost meanwhile.";
     chunk = 262_144, 4096..=16_777_216,
         "A large piece is moved in chunks of this many bytes, over all rails there are.";
+    stripe_min = 131_072, 4096..=u32::MAX as u64,
+        "Pieces of at least this many bytes go over all rails there are, smaller ones stay on the rail of their connection.";
     peer_connections_max = 65_536, 1..=1_048_576,
         "How many connections are carried with one peer; what would be more is left to TCP.";
     compare_s = 10, 0..=86_400,

@@ -10,7 +10,8 @@
 //! 2. Messages are too small to be striped over several rails, and answers go back the way that the client chose; what the
 //!    bridges have counted must confirm both.
 //! 3. A server stands as its client does, if its host has several nodes and the node of its rail is known.
-//! 4. The last CPU of a node is left to the memory load, where there are several.
+//! 4. The last CPU of a node is left to the loads, where there are several: on each node a program that copies memory, of its own
+//!    node or of the next one, so that what it copies crosses the link between the two.
 
 use std::net::IpAddr;
 
@@ -39,7 +40,7 @@ pub struct Stand {
     pub address: IpAddr,
 }
 
-/// A program that loads memory: on a CPU, with the memory of another node.
+/// A program that loads memory: on a CPU, with the memory of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// 0 for the client's host, 1 for the server's.
@@ -75,7 +76,7 @@ impl Layouts {
         let mut sites = rails.iter().filter_map(|rail| Site::new(rail, hosts));
         let home = sites.next().context("nobody knows at which NUMA node the client's rails are")?;
         let far = sites.find(|site| site.node != home.node);
-        let loads = hosts.iter().enumerate().flat_map(|(end, about)| loads(end, &about.nodes)).collect();
+        let loads = loads(hosts.map(|about| &about.nodes), true);
         Ok(Layouts { home, far, loads })
     }
 
@@ -94,6 +95,7 @@ impl Layouts {
         }
     }
 
+    /// Those between the nodes.
     pub fn loads(&self) -> &[Load] {
         &self.loads
     }
@@ -134,7 +136,7 @@ impl Site {
     }
 }
 
-/// The CPUs of a node that are not the memory load's.
+/// The CPUs of a node that are not the loads'.
 fn workers(cpus: &[usize]) -> &[usize] {
     match cpus.split_last() {
         Some((_, rest)) if !rest.is_empty() => rest,
@@ -142,11 +144,16 @@ fn workers(cpus: &[usize]) -> &[usize] {
     }
 }
 
-/// On each node a program with the memory of the next one.
-fn loads(end: usize, nodes: &Nodes) -> Vec<Load> {
-    let next = nodes.keys().cycle().skip(1);
-    let each = nodes.values().zip(next).filter_map(|(cpus, &memory_node)| Some((*cpus.last()?, memory_node)));
-    each.filter(|_| nodes.len() > 1).map(|(cpu, memory_node)| Load { end, cpu, memory_node }).collect()
+/// On each node of both hosts a program with its own memory; or, on hosts of several, with that of the next one.
+pub fn loads(hosts: [&Nodes; 2], are_between: bool) -> Vec<Load> {
+    let on = |end: usize| {
+        let nodes = hosts[end];
+        let next = nodes.keys().cycle().skip(usize::from(are_between));
+        let is_wanted = !are_between || nodes.len() > 1;
+        let each = nodes.values().zip(next).filter(move |_| is_wanted);
+        each.filter_map(move |(cpus, &memory_node)| Some(Load { end, cpu: *cpus.last()?, memory_node }))
+    };
+    on(0).chain(on(1)).collect()
 }
 
 #[cfg(test)]
@@ -178,8 +185,17 @@ mod tests {
         assert_eq!(show(Layout::Local), [("a a'".into(), 3, 3, 0), ("a a'".into(), 4, 4, 1)]);
         assert_eq!(show(Layout::Remote), [("a a'".into(), 3, 0, 3), ("a a'".into(), 4, 1, 4)]);
         assert_eq!(show(Layout::Both), [("a a'".into(), 3, 3, 0), ("b b'".into(), 0, 0, 3)]);
+    }
+
+    #[test]
+    fn loads_are_on_each_node_with_memory_of_it_or_of_the_next() {
         let load = |end, cpu, memory_node| Load { end, cpu, memory_node };
-        assert_eq!(layouts.loads(), [load(0, 2, 1), load(0, 5, 0), load(1, 2, 1), load(1, 5, 0)]);
+        let (one, two) = (about(&[&[0, 1]]).nodes, about(&[&[0, 1, 2], &[3, 4, 5]]).nodes);
+        assert_eq!(loads([&two, &two], true), [load(0, 2, 1), load(0, 5, 0), load(1, 2, 1), load(1, 5, 0)]);
+        assert_eq!(loads([&two, &two], false), [load(0, 2, 0), load(0, 5, 1), load(1, 2, 0), load(1, 5, 1)]);
+        assert_eq!(loads([&one, &two], true), [load(1, 2, 1), load(1, 5, 0)]);
+        assert_eq!(loads([&one, &two], false)[0], load(0, 1, 0));
+        assert!(loads([&one, &one], true).is_empty());
     }
 
     #[test]

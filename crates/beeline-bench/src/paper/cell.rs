@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::axis::show_bytes;
 use super::figure::{Figure, Phase};
 use crate::everyday::cell::word;
+use crate::hosts::Layout;
 
 /// What the two programs do.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,10 +123,33 @@ pub enum Place {
     Near,
     /// On cores of two NUMA nodes; between hosts at another node than the rail's
     Far,
+    /// Between hosts: two pairs of programs, both at the rail's node
+    Local,
+    /// Between hosts: two pairs of programs, both at another node than the rail's
+    Remote,
+    /// Between hosts: two pairs of programs at two nodes, each over the rail of its own
+    Both,
     /// On one CPU
     Same,
     /// Wherever the scheduler puts them
     Free,
+}
+
+impl Place {
+    /// How programs and rails stand to each other, where the place says it.
+    pub fn layout(self) -> Option<Layout> {
+        match self {
+            Place::Near | Place::Local => Some(Layout::Local),
+            Place::Far | Place::Remote => Some(Layout::Remote),
+            Place::Both => Some(Layout::Both),
+            Place::Apart | Place::Siblings | Place::Same | Place::Free => None,
+        }
+    }
+
+    /// How many pairs of programs are measured together. One program cannot be at two nodes.
+    pub fn pairs(self) -> usize {
+        if matches!(self, Place::Local | Place::Remote | Place::Both) { 2 } else { 1 }
+    }
 }
 
 /// What else the machine does.
@@ -136,6 +160,8 @@ pub enum Load {
     None,
     /// A program copies memory beyond the caches; what it achieves is a figure
     Memory,
+    /// On each NUMA node a program copies memory of another one
+    BetweenNodes,
 }
 
 /// How large pieces go from bridge to bridge. Between hosts only.
@@ -272,8 +298,10 @@ fn say(axis: &str, value: &str) -> String {
             Ok(bytes) => format!("buffers of {}", show_bytes(bytes)),
             Err(_) => "usual buffers".to_owned(),
         },
+        "place" if matches!(value, "local" | "remote" | "both") => format!("layout {value}"),
         "place" => format!("CPUs {value}"),
         "load" if value == "none" => "no load".to_owned(),
+        "load" if value == "between-nodes" => "load between nodes".to_owned(),
         "load" => format!("{value} load"),
         "move" if value == "any" => "push or pull".to_owned(),
         "move" if value == "mixed" => "push there, pull back".to_owned(),

@@ -9,6 +9,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 
 use super::cell::{Cell, Told};
 use super::figure::{Figure, Phase};
+use super::gains::{self, Gains};
 use super::plan::Table;
 use super::published::Published;
 use super::run::{complaints, unsure};
@@ -212,6 +213,18 @@ pub fn new_table() -> Drawn {
     table
 }
 
+fn draw(header: &[String], rows: &[Vec<String>]) {
+    if rows.is_empty() {
+        return;
+    }
+    let mut drawn = new_table();
+    drawn.set_header(header.to_vec());
+    rows.iter().for_each(|row| {
+        drawn.add_row(row.clone());
+    });
+    say!("{drawn}");
+}
+
 /// All tables on standard output.
 pub fn print(run: &Run) {
     say!("{}", run.plan.title);
@@ -224,17 +237,14 @@ pub fn print(run: &Run) {
             continue;
         }
         say!("\n{}: {} ({})", table.id.get_ref(), table.title, table.source);
-        if !grid.rows.is_empty() {
-            let mut drawn = new_table();
-            drawn.set_header(grid.header.clone());
-            grid.rows.iter().for_each(|row| {
-                drawn.add_row(row.clone());
-            });
-            say!("{drawn}");
-        }
+        draw(&grid.header, &grid.rows);
         grid.missing.iter().for_each(|(what, reason)| say!("not measured, {what}: {reason}"));
         grid.published().iter().for_each(|line| say!("published, {line}"));
         table.note.iter().for_each(|note| say!("{note}"));
+    }
+    if let Some(Gains { header, rows }) = Gains::of(run) {
+        say!("\n{}", gains::TITLE);
+        draw(&header, &rows);
     }
     say!();
     notes(run).iter().for_each(|note| say!("{note}"));

@@ -7,10 +7,11 @@ use anyhow::Result;
 use beeline_topo::host::Cpu;
 
 use super::axis::Turn;
-use super::cell::{Cell, Load, Move, Place};
+use super::cell::{Cell, Move, Place, Work};
+use super::loads::{Ground, Loader, loaders};
 use super::programs;
 use crate::hosts::place::Host;
-use crate::hosts::{Layout, Layouts};
+use crate::hosts::{self, Layout, Layouts, Nodes};
 use crate::machine::{allowed_cpus, choose_cpus};
 
 /// The CPUs of this host that may be used, and the two of a run.
@@ -23,6 +24,7 @@ pub struct Places {
 /// Two hosts, whose CPUs are not known here, and how programs and rails stand to each other there, or why nobody knows.
 pub struct Between {
     pub hosts: [Host; 2],
+    pub nodes: [Nodes; 2],
     pub layouts: Result<Layouts, String>,
 }
 
@@ -35,6 +37,10 @@ pub struct Stand {
     pub begin: Option<usize>,
     /// The rail that is to carry it, where the cell says how far it is.
     pub over: Option<Over>,
+    /// Where a second pair of programs runs at the same time, in the layouts of two.
+    pub second: Option<Box<Stand>>,
+    /// What else is done meanwhile.
+    pub loads: Vec<Loader>,
 }
 
 /// A rail between two hosts.
@@ -51,14 +57,25 @@ impl Stand {
         Stand { cpus: pair.map_or([None; 2], |(client, server)| [Some(client), Some(server)]), ..Stand::default() }
     }
 
-    /// The first of the programs of a layout.
-    fn of(layouts: &Layouts, layout: Layout) -> Option<Stand> {
-        let stand = layouts.stands(layout).into_iter().next()?;
-        Some(Stand {
+    /// As many of a layout's programs as are measured together.
+    fn of(layouts: &Layouts, layout: Layout, pairs: usize) -> Option<Stand> {
+        let mut stands = layouts.stands(layout).into_iter().take(pairs).map(Stand::over);
+        let first = stands.next()?;
+        Some(Stand { second: stands.next().map(Box::new), ..first })
+    }
+
+    fn over(stand: hosts::Stand) -> Stand {
+        Stand {
             cpus: [Some(stand.client), stand.server],
             begin: Some(stand.begin),
             over: Some(Over { rails: stand.rails, address: stand.address }),
-        })
+            ..Stand::default()
+        }
+    }
+
+    /// This one, and the second.
+    pub fn all(&self) -> impl Iterator<Item = &Stand> {
+        std::iter::once(self).chain(self.second.as_deref())
     }
 }
 
@@ -86,16 +103,21 @@ impl Places {
                 return Err(reason);
             }
         }
-        match &self.between {
+        let stand = match &self.between {
             Some(between) => self.between_hosts(cell, between),
             None => self.on_one_host(cell),
-        }
+        }?;
+        let ground = match &self.between {
+            Some(between) => Ground::TwoHosts { nodes: &between.nodes, is_by_nodes: cell.place.layout().is_some() },
+            None => Ground::OneHost { cpus: &self.cpus, ends: stand.cpus },
+        };
+        Ok(Stand { loads: loaders(cell.load, &ground)?, ..stand })
     }
 
     fn on_one_host(&self, cell: &Cell) -> Result<Stand, String> {
         let is_of_bridges = turn(cell).is_some_and(|turn| turn.is_of_bridges);
         match (cell.moves, cell.mtu, &cell.rails) {
-            _ if cell.place == Place::Near => {
+            _ if matches!(cell.place, Place::Near | Place::Local | Place::Remote | Place::Both) => {
                 return Err(
                     "on one host nothing goes over a rail whose node could be near: it takes --hosts A,B".into()
                 );
@@ -114,7 +136,7 @@ impl Places {
         let only = "this host has one CPU for the instrument";
         let not_two = |what: &str| format!("this host has no {what}");
         match cell.place {
-            Place::Free | Place::Near => Ok(Stand::default()),
+            Place::Free | Place::Near | Place::Local | Place::Remote | Place::Both => Ok(Stand::default()),
             Place::Apart => self.chosen.map(|pair| Stand::at(Some(pair))).ok_or_else(|| only.to_owned()),
             Place::Same => Ok(Stand { cpus: [self.chosen.map(|pair| pair.0); 2], ..Stand::default() }),
             Place::Siblings => {
@@ -136,28 +158,26 @@ impl Places {
         if turn(cell).is_some_and(|turn| !turn.is_of_bridges) {
             return Err("options of the library are turned at two processes of one host".into());
         }
-        let layout = match cell.place {
-            Place::Apart => return Ok(Stand::at(self.chosen)),
-            Place::Free => return Ok(Stand::default()),
-            Place::Same | Place::Siblings => return Err("the two ends are on two hosts".into()),
-            Place::Near => Layout::Local,
-            Place::Far => Layout::Remote,
+        let layout = match (cell.place, cell.place.layout()) {
+            (Place::Same | Place::Siblings, _) => return Err("the two ends are on two hosts".into()),
+            (Place::Apart, _) => return Ok(Stand::at(self.chosen)),
+            (_, None) => return Ok(Stand::default()),
+            (_, Some(layout)) => layout,
         };
+        if layout == Layout::Remote && matches!(cell.work, Work::ConnectRequest | Work::ConnectClose) {
+            return Err("a connection that is made anew takes the rail of the CPU that makes it".into());
+        }
         let layouts = between.layouts.as_ref().map_err(|why| format!("how far a rail is from a CPU: {why}"))?;
-        Stand::of(layouts, layout).ok_or_else(|| "there is no CPU for it".to_owned())
+        if !layouts.has(layout) {
+            return Err("the rails between the hosts are all at one NUMA node".into());
+        }
+        Stand::of(layouts, layout, cell.place.pairs()).ok_or_else(|| "there is no CPU for it".to_owned())
     }
 
     fn find(&self, fits: impl Fn(&Cpu, &Cpu) -> bool) -> Option<(usize, usize)> {
         let mut pairs =
             self.cpus.iter().enumerate().flat_map(|(at, a)| self.cpus[at + 1..].iter().map(move |b| (a, b)));
         pairs.find(|(a, b)| fits(a, b)).map(|(a, b)| (a.id as usize, b.id as usize))
-    }
-
-    /// The CPU of the memory load: one that neither end uses, where there is one.
-    pub fn load(&self, cell: &Cell, stand: &Stand) -> Option<usize> {
-        let is_free = |cpu: &&Cpu| !stand.cpus.contains(&Some(cpu.id as usize));
-        let is_busy = cell.load == Load::Memory && self.between.is_none();
-        self.cpus.iter().filter(|_| is_busy && stand.cpus[0].is_some()).find(is_free).map(|cpu| cpu.id as usize)
     }
 }
 
@@ -167,16 +187,20 @@ fn turn(cell: &Cell) -> Option<Turn> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::hosts::{About, Common};
-    use crate::paper::cell::{Completion, Work};
+    use crate::paper::cell::{Completion, Load};
 
-    fn cpu(id: u32, core: u32, node: u32) -> Cpu {
+    pub fn cpu(id: u32, core: u32, node: u32) -> Cpu {
         Cpu { id, core, package: node, node: Some(node) }
     }
 
-    fn cell(place: Place, moves: Move, mtu: Option<u32>) -> Cell {
+    fn at(place: Place, moves: Move, mtu: Option<u32>) -> Cell {
+        Cell { place, moves, mtu, ..cell() }
+    }
+
+    pub fn cell() -> Cell {
         Cell {
             table: "t".into(),
             work: Work::Stream,
@@ -187,11 +211,11 @@ mod tests {
             pace: None,
             buffer: None,
             options: String::new(),
-            place,
-            load: Load::Memory,
-            moves,
+            place: Place::Apart,
+            load: Load::None,
+            moves: Move::Any,
             chunk: None,
-            mtu,
+            mtu: None,
             rails: None,
             turn: None,
         }
@@ -204,53 +228,60 @@ mod tests {
             chosen: Some((0, 2)),
             between: None,
         };
-        let at = |place| big.of(&cell(place, Move::Any, None)).map(|stand| stand.cpus);
-        assert_eq!(at(Place::Apart), Ok([Some(0), Some(2)]));
-        assert_eq!(at(Place::Siblings), Ok([Some(0), Some(1)]));
-        assert_eq!(at(Place::Far), Ok([Some(0), Some(3)]));
-        assert_eq!(at(Place::Same), Ok([Some(0), Some(0)]));
-        assert_eq!(at(Place::Free), Ok([None, None]));
-        assert_eq!(big.load(&cell(Place::Apart, Move::Any, None), &Stand::at(Some((0, 2)))), Some(1));
+        let cpus = |place| big.of(&at(place, Move::Any, None)).map(|stand| stand.cpus);
+        assert_eq!(cpus(Place::Apart), Ok([Some(0), Some(2)]));
+        assert_eq!(cpus(Place::Siblings), Ok([Some(0), Some(1)]));
+        assert_eq!(cpus(Place::Far), Ok([Some(0), Some(3)]));
+        assert_eq!(cpus(Place::Same), Ok([Some(0), Some(0)]));
+        assert_eq!(cpus(Place::Free), Ok([None, None]));
         let small = Places { cpus: vec![cpu(0, 0, 0), cpu(1, 1, 0)], chosen: Some((0, 1)), between: None };
+        let loaded = Cell { load: Load::BetweenNodes, ..at(Place::Apart, Move::Any, None) };
+        assert!(small.of(&loaded).unwrap_err().contains("no second NUMA node"));
+        let loads = big.of(&Cell { place: Place::Far, ..loaded }).unwrap().loads;
+        assert_eq!(
+            loads.iter().map(|load| (load.cpu, load.memory_node)).collect::<Vec<_>>(),
+            [(Some(1), Some(1)), (Some(3), Some(0))]
+        );
         for place in [Place::Siblings, Place::Far] {
-            assert!(small.of(&cell(place, Move::Any, None)).unwrap_err().contains("this host has no"));
+            assert!(small.of(&at(place, Move::Any, None)).unwrap_err().contains("this host has no"));
         }
-        assert_eq!(small.load(&cell(Place::Apart, Move::Any, None), &Stand::at(Some((0, 1)))), None);
     }
 
     #[test]
     fn what_takes_two_hosts_is_not_measured_on_one() {
         let one = Places { cpus: vec![cpu(0, 0, 0), cpu(1, 1, 0)], chosen: Some((0, 1)), between: None };
-        assert!(one.of(&cell(Place::Apart, Move::Push, None)).unwrap_err().contains("--hosts"));
-        assert!(one.of(&cell(Place::Apart, Move::Any, Some(9000))).is_err());
-        let cut = Cell { chunk: Some(1 << 16), ..cell(Place::Apart, Move::Any, None) };
+        assert!(one.of(&at(Place::Apart, Move::Push, None)).unwrap_err().contains("--hosts"));
+        assert!(one.of(&at(Place::Apart, Move::Any, Some(9000))).is_err());
+        let cut = Cell { chunk: Some(1 << 16), ..at(Place::Apart, Move::Any, None) };
         assert!(one.of(&cut).unwrap_err().contains("--hosts"));
-        assert!(one.of(&cell(Place::Near, Move::Any, None)).unwrap_err().contains("--hosts"));
+        assert!(one.of(&at(Place::Near, Move::Any, None)).unwrap_err().contains("--hosts"));
         let between = |hosts| {
             let hosts = Host::parse_two(hosts).unwrap();
-            let between = Between { hosts, layouts: Err("the client's host has one NUMA node".into()) };
+            let between = Between {
+                hosts,
+                nodes: Default::default(),
+                layouts: Err("the client's host has one NUMA node".into()),
+            };
             Places { cpus: Vec::new(), chosen: None, between: Some(between) }
         };
         let two = between("netns:a,netns:b");
-        assert_eq!(two.of(&cell(Place::Apart, Move::Push, Some(9000))), Ok(Stand::default()));
+        assert_eq!(two.of(&at(Place::Apart, Move::Push, Some(9000))), Ok(Stand::default()));
         assert_eq!(two.of(&cut), Ok(Stand::default()));
-        assert!(two.of(&cell(Place::Same, Move::Any, None)).unwrap_err().contains("two hosts"));
+        assert!(two.of(&at(Place::Same, Move::Any, None)).unwrap_err().contains("two hosts"));
         for place in [Place::Near, Place::Far] {
-            assert!(two.of(&cell(place, Move::Any, None)).unwrap_err().contains("one NUMA node"));
+            assert!(two.of(&at(place, Move::Any, None)).unwrap_err().contains("one NUMA node"));
         }
-        assert!(
-            between("netns:a,b").of(&cell(Place::Apart, Move::Any, Some(1500))).unwrap_err().contains("namespaces")
-        );
+        assert!(between("netns:a,b").of(&at(Place::Apart, Move::Any, Some(1500))).unwrap_err().contains("namespaces"));
     }
 
     #[test]
     fn what_is_turned_is_turned_where_it_is() {
-        let turned = |turn: &str| Cell { turn: Some(turn.into()), ..cell(Place::Apart, Move::Any, None) };
+        let turned = |turn: &str| Cell { turn: Some(turn.into()), ..at(Place::Apart, Move::Any, None) };
         let one = Places { cpus: vec![cpu(0, 0, 0), cpu(1, 1, 0)], chosen: Some((0, 1)), between: None };
         assert!(one.of(&turned("turn_bytes=off..256K")).is_ok());
         assert!(one.of(&turned("pull_min=64M..4K")).unwrap_err().contains("--hosts"));
         let hosts = Host::parse_two("netns:a,netns:b").unwrap();
-        let between = Between { hosts, layouts: Err("nobody knows".into()) };
+        let between = Between { hosts, nodes: Default::default(), layouts: Err("nobody knows".into()) };
         let two = Places { cpus: Vec::new(), chosen: None, between: Some(between) };
         assert!(two.of(&turned("pull_min=64M..4K")).is_ok());
         assert!(two.of(&turned("turn_bytes=off..256K")).unwrap_err().contains("one host"));
@@ -264,12 +295,24 @@ mod tests {
         let address: IpAddr = [10, 9, 0, 2].into();
         let rail = Common { names: names.clone(), server_address: address, nodes: [Some(1), Some(0)] };
         let layouts = Layouts::find([&about, &about], &[rail]).map_err(|why| why.to_string());
-        let between = Between { hosts: Host::parse_two("a,b").unwrap(), layouts };
+        let nodes = [&about, &about].map(|about| about.nodes.clone());
+        let between = Between { hosts: Host::parse_two("a,b").unwrap(), nodes, layouts };
         let two = Places { cpus: Vec::new(), chosen: None, between: Some(between) };
         let over = Some(Over { rails: names, address });
-        let stand = |begin, cpus: [usize; 2]| Stand { cpus: cpus.map(Some), begin: Some(begin), over: over.clone() };
-        assert_eq!(two.of(&cell(Place::Near, Move::Any, None)), Ok(stand(3, [3, 0])));
+        let stand = |begin, cpus: [usize; 2]| Stand {
+            cpus: cpus.map(Some),
+            begin: Some(begin),
+            over: over.clone(),
+            ..Stand::default()
+        };
+        assert_eq!(two.of(&at(Place::Near, Move::Any, None)), Ok(stand(3, [3, 0])));
         // It connects where the bridge takes this rail, and then moves.
-        assert_eq!(two.of(&cell(Place::Far, Move::Any, None)), Ok(stand(3, [0, 3])));
+        assert_eq!(two.of(&at(Place::Far, Move::Any, None)), Ok(stand(3, [0, 3])));
+        let anew = Cell { work: Work::ConnectClose, ..at(Place::Far, Move::Any, None) };
+        assert!(two.of(&anew).unwrap_err().contains("made anew"));
+        // The layouts have two pairs.
+        let local = Stand { second: Some(Box::new(stand(4, [4, 1]))), ..stand(3, [3, 0]) };
+        assert_eq!(two.of(&at(Place::Local, Move::Any, None)), Ok(local));
+        assert!(two.of(&at(Place::Both, Move::Any, None)).unwrap_err().contains("at one NUMA node"));
     }
 }

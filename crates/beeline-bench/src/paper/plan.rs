@@ -79,6 +79,8 @@ pub struct Table {
     pub options: Vec<Spanned<String>>,
     #[serde(default)]
     pub place: Vec<Place>,
+    /// The place that gains are told over.
+    pub gain_over: Option<Spanned<Place>>,
     #[serde(default)]
     pub load: Vec<Load>,
     #[serde(default, rename = "move")]
@@ -255,6 +257,20 @@ impl Table {
         }
         if work != Work::Both && self.moves.contains(&Move::Mixed) {
             return wrong(&format!("table {id} has one way: expected `move` \"mixed\" with the work \"both\" only"));
+        }
+        if !matches!(work, Work::Latency | Work::Stream | Work::Both)
+            && self.place.iter().any(|place| place.pairs() > 1)
+        {
+            return wrong(&format!(
+                "table {id} has two pairs of programs (`place` \"local\", \"remote\", \"both\"): expected `work` to be \"latency\", \"stream\" or \"both\""
+            ));
+        }
+        if let Some(over) = &self.gain_over
+            && (self.place.len() < 2 || !self.place.contains(over.get_ref()))
+        {
+            let what =
+                format!("table {id} has nothing to tell gains of: expected one of several values of its `place`");
+            return Err(source.error(over.span().start, &what));
         }
         let names: Vec<String> = self.cells(None).iter().map(Cell::name).collect();
         if let Some(name) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {

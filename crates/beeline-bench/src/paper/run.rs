@@ -75,6 +75,7 @@ impl Conductor {
         };
         let between = reached.as_ref().map(|(hosts, bridges, names)| Between {
             hosts: names.clone(),
+            nodes: hosts.nodes(),
             layouts: hosts.layouts(Some(bridges)).map_err(|why| format!("{why:#}")),
         });
         Ok(Self {
@@ -171,7 +172,7 @@ impl Conductor {
                 Ok(stand) => stand,
                 Err(reason) => return Record::Absent { cell: cell.name(), reason },
             };
-            match self.maker.sample(cell, column, &stand, self.places.load(cell, &stand)) {
+            match self.maker.sample(cell, column, &stand) {
                 Ok(Ran::Measured(sample, carried)) => samples.push((column, (sample, carried))),
                 Ok(Ran::Absent(reason)) => return Record::Absent { cell: cell.name(), reason },
                 Err(error) => {
@@ -283,7 +284,7 @@ fn pair_takes(settings: &Settings, cell: &Cell) -> Duration {
     // A warm-up of an eighth, and the sender's last quarter.
     let parts = if cell.work == Work::Turned { Phase::ALL.len() as u32 } else { 1 };
     let sample = Duration::from_millis(settings.sample_ms) * 11 / 8 * parts + BESIDE;
-    let load = if cell.load == Load::Memory { LOAD_BEGIN } else { Duration::ZERO };
+    let load = if cell.load == Load::None { Duration::ZERO } else { LOAD_BEGIN };
     2 * (sample + load)
 }
 

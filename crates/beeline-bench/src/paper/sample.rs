@@ -7,31 +7,26 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::axis::{Beside, Turn, show_rates};
-use super::cell::{Cell, Load, Move, Work};
+use super::cell::{Cell, Move, Work};
 use super::figure::{Figure, Sample, fairness};
+use super::loads::Running;
+use super::pairs::{self, Made};
 use super::place::Stand;
 use super::programs::{self, Ran, Way};
 use super::turned::{self, QUESTIONS, Turner};
 use crate::acceleration::Carried;
-use crate::conductor::{Launcher, Worker};
+use crate::conductor::{Launcher, Pair};
 use crate::everyday::cell::word;
 use crate::foreign::{Foreign, Test};
 use crate::hosts::{Bridges, Host, Hosts, Moved};
 use crate::process::Guard;
-use crate::socket::LOOPBACK;
 use crate::transport::Transport;
-use crate::worker::args::{Program, Role, WorkerArgs};
+use crate::worker::args::{Program, WorkerArgs};
 use crate::worker::events::Outcome;
 
 /// More messages pushed than pulled, or the reverse, for a sample to be one of the two: the last piece may be smaller than
 /// what is pulled.
 const MOSTLY: u64 = 10;
-/// Messages from here on are striped over all rails, wherever the programs are.
-const STRIPED: u64 = 128 << 10;
-/// Where less was sent, what idle links say twice a second is seen.
-const FEW: u64 = 16 << 10;
-/// What the rail of a cell must have carried.
-const MOST: f64 = 0.9;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What samples are made with.
@@ -46,14 +41,14 @@ pub struct Maker {
 
 impl Maker {
     /// Measures a cell over one transport.
-    pub fn sample(&self, cell: &Cell, column: Transport, stand: &Stand, load: Option<usize>) -> Result<Ran> {
+    pub fn sample(&self, cell: &Cell, column: Transport, stand: &Stand) -> Result<Ran> {
         if cell.work.is_program() {
-            return self.program(cell, Some(column).filter(|column| *column == Transport::Beeline), None, stand, load);
+            return self.program(cell, Some(column).filter(|column| *column == Transport::Beeline), None, stand);
         }
         if let Some(reason) = self.other_rails(cell)? {
             return Ok(Ran::Absent(reason));
         }
-        self.own(cell, column, stand, load).map(|(sample, carried)| Ran::Measured(sample, carried))
+        self.own(cell, column, stand).map(|made| Ran::Measured(made.sample, made.carried))
     }
 
     /// Measures a cell by other means than TCP and Beeline.
@@ -64,7 +59,7 @@ impl Maker {
         if let Some(program) = &cell.program {
             return match programs::without(program, beside) {
                 Some(reason) => Ok(Ran::Absent(reason)),
-                None => self.program(cell, None, Some(beside), stand, None),
+                None => self.program(cell, None, Some(beside), stand),
             };
         }
         let bytes = usize::try_from(cell.bytes)?;
@@ -82,14 +77,7 @@ impl Maker {
     }
 
     /// Runs a program of others.
-    fn program(
-        &self,
-        cell: &Cell,
-        beeline: Option<Transport>,
-        beside: Option<Beside>,
-        stand: &Stand,
-        load: Option<usize>,
-    ) -> Result<Ran> {
+    fn program(&self, cell: &Cell, beeline: Option<Transport>, beside: Option<Beside>, stand: &Stand) -> Result<Ran> {
         let program = cell.program.as_deref().context("which program?")?;
         let options = self.options_of(cell);
         let library = match beeline {
@@ -102,14 +90,11 @@ impl Maker {
             cpus: stand.cpus,
             sample: self.sample,
         };
-        let loader = match cell.load {
-            Load::Memory if beside.is_none() => Some(self.load(&self.launcher(cell)?, load)?),
-            _ => None,
-        };
+        let loads = if beside.is_none() { &stand.loads[..] } else { &[] };
+        let loads = Running::begin(loads, &self.launcher(cell)?, &self.args(Program::Load))?;
         let mut ran = programs::run(program, cell.bytes, &way)?;
-        if let (Some(mut load), Ran::Measured(sample, _)) = (loader, &mut ran) {
-            load.go_on()?;
-            sample.insert(Figure::Load, figure(&load.result()?, "bytes_per_second")?);
+        if let Ran::Measured(sample, _) = &mut ran {
+            sample.extend(loads.end()?.map(|achieved| (Figure::Load, achieved)));
         }
         if let Ran::Measured(sample, _) = &ran {
             let main = cell.work.main();
@@ -118,12 +103,12 @@ impl Maker {
         Ok(ran)
     }
 
-    fn own(&self, cell: &Cell, column: Transport, stand: &Stand, load: Option<usize>) -> Result<(Sample, Carried)> {
-        let run = || self.with_mtu(cell, || self.loaded(cell, column, stand, load));
+    fn own(&self, cell: &Cell, column: Transport, stand: &Stand) -> Result<Made> {
+        let run = || self.with_mtu(cell, || self.loaded(cell, column, stand));
         let Some((_, bridges, _)) = self.hosts.as_ref().filter(|_| column == Transport::Beeline) else {
             return run();
         };
-        let run = || over_its_rail(bridges, cell, stand, run);
+        let run = || pairs::over_their_rails(bridges, cell, stand, run);
         let run = || match cell.chunk {
             Some(bytes) => bridges.with_setting("chunk", bytes, run),
             None => run(),
@@ -166,29 +151,15 @@ impl Maker {
         WorkerArgs { duration_ms: self.sample.as_millis() as u64, ..WorkerArgs::new(program) }
     }
 
-    fn loaded(&self, cell: &Cell, column: Transport, stand: &Stand, cpu: Option<usize>) -> Result<(Sample, Carried)> {
+    fn loaded(&self, cell: &Cell, column: Transport, stand: &Stand) -> Result<Made> {
         let launcher = self.launcher(cell)?;
-        let mut load = match cell.load {
-            Load::None => None,
-            Load::Memory => Some(self.load(&launcher, cpu)?),
-        };
-        let (mut sample, carried) = self.pair(&launcher, cell, column, stand)?;
-        if let Some(load) = &mut load {
-            load.go_on()?;
-            sample.insert(Figure::Load, figure(&load.result()?, "bytes_per_second")?);
-        }
-        Ok((sample, carried))
+        let loads = Running::begin(&stand.loads, &launcher, &self.args(Program::Load))?;
+        let mut made = self.pairs(&launcher, cell, column, stand)?;
+        made.sample.extend(loads.end()?.map(|achieved| (Figure::Load, achieved)));
+        Ok(made)
     }
 
-    /// Copies memory on that CPU, or wherever the scheduler lets it, on the client's host.
-    fn load(&self, launcher: &Launcher, cpu: Option<usize>) -> Result<Worker> {
-        let args = WorkerArgs { role: Role::Client, cpu, ..self.args(Program::Load) };
-        let mut worker = launcher.start(Transport::Tcp, &args, None)?;
-        worker.reach("loading")?;
-        Ok(worker)
-    }
-
-    fn pair(&self, launcher: &Launcher, cell: &Cell, column: Transport, stand: &Stand) -> Result<(Sample, Carried)> {
+    fn pairs(&self, launcher: &Launcher, cell: &Cell, column: Transport, stand: &Stand) -> Result<Made> {
         let program = match cell.work {
             Work::Latency => Program::Pingpong,
             Work::Stream => Program::Stream,
@@ -204,14 +175,14 @@ impl Maker {
             histogram: cell.work == Work::Latency,
             pace: cell.pace,
             questions: if cell.work == Work::Turned { QUESTIONS } else { 0 },
-            begin_cpu: stand.begin,
-            // The bridges take any address; for TCP it says which rail.
-            listen: stand.over.as_ref().filter(|_| column == Transport::Tcp).map_or(LOOPBACK, |over| over.address),
+            start_together: stand.second.is_some(),
+            counts: stand.second.is_some(),
             ..self.args(program)
         };
-        let mut pair = launcher.pair(column, &args, stand.cpus)?;
+        let mut pairs: Vec<Pair> =
+            stand.all().map(|stand| pairs::start(launcher, column, &args, stand)).collect::<Result<_>>()?;
         // The largest messages take longer than a sample is long.
-        for worker in [&mut pair.client, &mut pair.server] {
+        for worker in pairs.iter_mut().flat_map(|pair| [&mut pair.client, &mut pair.server]) {
             worker.add_patience(8 * self.sample);
         }
         if cell.work == Work::Turned {
@@ -220,10 +191,11 @@ impl Maker {
                 (Transport::Beeline, None) => Turner::Library,
                 _ => Turner::None,
             };
-            return turned::conduct(pair, cell, &turner, self.sample);
+            let (sample, carried) = turned::conduct(pairs.remove(0), cell, &turner, self.sample)?;
+            return Ok(Made { sample, carried, moved: vec![1.0] });
         }
-        let (client, server) = pair.finish()?;
-        Ok((read(cell, &client, &server)?, client.carried))
+        let ([client, server], moved) = pairs::finish(pairs, cell)?;
+        Ok(Made { sample: read(cell, &client, &server)?, carried: client.carried, moved })
     }
 
     /// Why the rails between the hosts are not those of the cell, if they are not.
@@ -267,29 +239,6 @@ fn is_moved(moves: Move, moved: &Moved) -> bool {
         Move::Push => moved.pushes > MOSTLY * moved.pulls,
         Move::Pull => moved.pulls > MOSTLY * moved.pushes,
         Move::Mixed => moved.pushes.min(moved.pulls) > moved.pushes.max(moved.pulls) / MOSTLY,
-    }
-}
-
-/// Runs something, and looks whether the rail carried it over which it was to go. Answers take the way that the client chose.
-fn over_its_rail<T>(bridges: &Bridges, cell: &Cell, stand: &Stand, run: impl FnOnce() -> Result<T>) -> Result<T> {
-    let Some(over) = stand.over.as_ref().filter(|_| cell.bytes < STRIPED) else { return run() };
-    let (made, moved) = bridges.watch("paper", run)?;
-    let rails = over.rails.each_ref().map(String::as_str);
-    for ((way, rail), share) in ["there", "back"].into_iter().zip(rails).zip(moved.shares_of(rails)) {
-        // One way there are acknowledgements, which are nobody's.
-        let is_asked = way == "there" || matches!(cell.work, Work::Latency | Work::Both);
-        ensure!(!is_asked || share >= MOST, "{}", not_its_rail(rail, way, share, &moved));
-    }
-    Ok(made)
-}
-
-fn not_its_rail(rail: &str, way: &str, share: f64, moved: &Moved) -> String {
-    let told = format!("{rail} carried {:.0} % of the bytes {way}", share * 100.0);
-    match moved.least() {
-        bytes if bytes < FEW => format!(
-            "{told}; it were {bytes} bytes in all, of which idle links say a part, too: take longer samples (--duration)"
-        ),
-        _ => told,
     }
 }
 
@@ -365,7 +314,7 @@ fn read(cell: &Cell, client: &Outcome, server: &Outcome) -> Result<Sample> {
             sample.insert(Figure::Throughput, rate);
             sample.insert(Figure::Rate, rate / bytes);
             // With one stream they are pieces of time, not streams.
-            let shares = if cell.streams > 1 { shares } else { vec![1.0] };
+            let shares = if cell.streams > 1 || cell.place.pairs() > 1 { shares } else { vec![1.0] };
             sample.insert(Figure::Fairness, fairness(&shares).context("no stream moved anything")?);
             moved / bytes
         }
@@ -399,7 +348,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::paper::cell::{Completion, Place};
+    use crate::paper::cell::{Completion, Load, Place};
 
     fn outcome(values: &[(&str, f64)], samples: &[f64]) -> Outcome {
         let values: BTreeMap<String, f64> = values.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
@@ -448,15 +397,6 @@ mod tests {
         assert_eq!((sample[&Figure::Throughput], sample[&Figure::Fairness]), (1.5e9, 1.0));
         let lossy = outcome(&[("bytes_sent", 3e9), ("bytes_per_second", 5e8), ("cpu_seconds", 1.0)], &[]);
         assert!(read(&cell(Work::Both, 1, 1), &client, &lossy).is_err());
-    }
-
-    #[test]
-    fn a_sample_that_is_too_short_to_know_its_rail_says_so() {
-        let moved = |bytes| Moved { from_client: BTreeMap::from([("a".to_owned(), bytes)]), ..Moved::default() };
-        let told = not_its_rail("b", "there", 0.5, &Moved { from_server: moved(1000).from_client, ..moved(1 << 20) });
-        assert!(told.starts_with("b carried 50 % of the bytes there;") && told.contains("1000 bytes"), "{told}");
-        let both = Moved { from_server: moved(1 << 20).from_client, ..moved(1 << 20) };
-        assert_eq!(not_its_rail("b", "back", 0.5, &both), "b carried 50 % of the bytes back");
     }
 
     #[test]

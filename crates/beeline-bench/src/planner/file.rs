@@ -73,8 +73,8 @@ struct FileCase {
     /// Whether latencies are those of messages among all the others.
     #[serde(default)]
     loaded: bool,
-    /// The cell of a run that measures it, and whose figure is meant.
-    cell: Option<String>,
+    /// The cell of a run that measures it, or several, and whose figures are meant.
+    cell: Option<Cells>,
     #[serde(default)]
     column: Column,
     flow: Vec<FileFlow>,
@@ -93,6 +93,22 @@ struct FileFlow {
     /// Whether it is part of the aggregate; load is not.
     #[serde(default = "yes")]
     counts: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected the name of a cell, or a list of such names")]
+enum Cells {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl From<Cells> for Vec<String> {
+    fn from(cells: Cells) -> Self {
+        match cells {
+            Cells::One(cell) => vec![cell],
+            Cells::Several(cells) => cells,
+        }
+    }
 }
 
 fn one() -> Spanned<u32> {
@@ -247,7 +263,7 @@ impl FileCase {
                 cpu: published(&self.published_cpu),
                 peak: published(&self.published_peak),
             },
-            measured: self.cell.clone().map(|cell| Measured { cell, column: self.column }),
+            measured: self.cell.clone().map(|cells| Measured { cells: cells.into(), column: self.column }),
             flows,
         })
     }
@@ -275,6 +291,7 @@ mod tests {
             ("over = [\"a\"]", "over = [\"a\"], streams = 0", "f:9:47: expected one stream"),
             ("name = \"c\"", "name = \"c\"\nagainst = \"d\"", "f:9:11: there is no case"),
             ("name = \"c\"", "name = \"c\"\npeak = \"d\"", "f:9:8: there is no link"),
+            ("name = \"c\"", "name = \"c\"\ncell = 3", "f:9:8: expected the name of a cell, or a list"),
             ("title", "tilte", "f:2:1: unknown field"),
         ];
         for (from, to, expected) in cases {

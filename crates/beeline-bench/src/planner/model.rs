@@ -80,10 +80,10 @@ pub enum Column {
     Beeline,
 }
 
-/// The cell of a run.
+/// Cells of a run.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    pub cell: String,
+    pub cells: Vec<String>,
     pub column: Column,
 }
 
@@ -322,7 +322,7 @@ fn aggregate(flows: &[PlannedFlow]) -> f64 {
 }
 
 /// CPU time for a byte of all flows together; `None` where nothing is known of it.
-fn cpu_per_byte(flows: &[PlannedFlow]) -> Option<f64> {
+pub(super) fn cpu_per_byte(flows: &[PlannedFlow]) -> Option<f64> {
     let cpus: f64 = counted(flows).map(|flow| flow.cpus).sum();
     Some(cpus / aggregate(flows)).filter(|cpu| cpu.is_finite() && *cpu > 0.0)
 }

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use serde::Serialize;
 
-use super::model::{Case, Column, Link, Model, Planned, PlannedFlow};
+use super::model::{Case, Column, Link, Model, Planned, PlannedFlow, cpu_per_byte};
 use crate::paper::axis::show_bytes;
 use crate::paper::{Figure, Median, medians, new_table};
 use crate::report::three_digits;
@@ -26,19 +27,46 @@ impl Runs {
         directories.iter().map(read).collect::<Result<_>>().map(Runs)
     }
 
-    /// What stands beside a case: the measured figure, and the planned one.
-    pub fn of(&self, case: &Case, planned: &Planned) -> Option<(Figure, f64, f64)> {
-        let wanted = case.measured.as_ref()?;
-        let found = self.0.iter().flat_map(|(_, medians)| medians).find(|median| median.cell == wanted.cell)?;
-        let measured = if wanted.column == Column::Tcp { found.tcp } else { found.beeline };
-        let planned = match found.figure {
-            Figure::Throughput => planned.aggregate_bytes_per_second,
-            _ => {
-                let latencies = &planned.flows.first()?.latencies;
-                latencies.iter().find(|(bytes, _)| *bytes == found.bytes)?.1 * 1e9
-            }
+    /// What stands beside a case: of each cell that it names what is planned as well.
+    pub fn of(&self, case: &Case, planned: &Planned) -> Vec<Beside> {
+        let Some(wanted) = &case.measured else { return Vec::new() };
+        let is_of = |cell: &String, median: &&Median| median.cell == *cell;
+        // The first run that has it.
+        let medians =
+            |cell| self.0.iter().map(|(_, medians)| medians).find(|all| all.iter().any(|own| is_of(cell, &own)));
+        let beside = |median: &Median| {
+            let measured = if wanted.column == Column::Tcp { median.tcp } else { median.beeline };
+            let planned = of_plan(median, planned)?;
+            Some(Beside { cell: median.cell.clone(), figure: median.figure, measured, planned })
         };
-        Some((found.figure, measured, planned))
+        let of_cell = |cell| medians(cell).into_iter().flatten().filter(move |own| is_of(cell, own)).filter_map(beside);
+        wanted.cells.iter().flat_map(of_cell).collect()
+    }
+}
+
+/// A figure that was measured, and what was planned.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Beside {
+    pub cell: String,
+    pub figure: Figure,
+    pub measured: f64,
+    pub planned: f64,
+}
+
+/// What is planned of a figure, in its unit; `None` where nothing is. A stream has throughput and CPU time for its bytes, a trip has latency:
+/// the throughput of trips that wait for each other is not a link's, nor is the latency of a stream a message's.
+fn of_plan(median: &Median, planned: &Planned) -> Option<f64> {
+    const NS: f64 = 1e9;
+    match (median.main, median.figure) {
+        (Figure::Throughput, Figure::Throughput) => Some(planned.aggregate_bytes_per_second),
+        (Figure::Throughput, Figure::CpuGbClient | Figure::CpuGbServer) => {
+            Some(cpu_per_byte(&planned.flows)? * 1e9 * NS)
+        }
+        (Figure::P50, Figure::P50) | (Figure::Mean, Figure::Mean) => {
+            let latencies = &planned.flows.first()?.latencies;
+            Some(latencies.iter().find(|(bytes, _)| *bytes == median.bytes)?.1 * NS)
+        }
+        _ => None,
     }
 }
 
@@ -82,10 +110,10 @@ pub fn print(model: &Model, planned: &[Planned], streams: &[(u32, Vec<Planned>)]
                 say!("what pays: {}", pays.join(", "));
             }
         }
-        if let Some((figure, measured, planned)) = runs.of(case, own) {
+        for Beside { cell, figure, measured, planned } in runs.of(case, own) {
             let (unit, title) = (figure.unit(), figure.title());
             let share = three_digits(measured / planned);
-            say!("measured: {title} {}, {share} of the planned {}", unit.show(measured), unit.show(planned));
+            say!("measured: {title} {}, {share} of the planned {} ({cell})", unit.show(measured), unit.show(planned));
         }
     }
 }
@@ -155,4 +183,42 @@ fn shown(flows: &[PlannedFlow]) -> Vec<(usize, u64)> {
     let mut places: Vec<usize> = (0..SIZES_SHOWN).map(|index| index * last / (SIZES_SHOWN - 1)).collect();
     places.dedup();
     places.into_iter().filter_map(|at| Some((at, first.latencies.get(at)?.0))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::Source;
+    use crate::planner::file;
+
+    const FILE: &str = "format = 1\ntitle = \"T\"\ndocument = \"D\"\n[[link]]\nname = \"a\"\nrate = \"1 GB/s\"\n\
+        [[protocol]]\nname = \"p\"\nlatency = \"20 us\"\ncpu_gb = \"250 ms\"\n\
+        [[case]]\nname = \"c\"\nbytes = [64]\ncell = [\"s\", \"l\", \"m\"]\ncolumn = \"tcp\"\n\
+        flow = [{ name = \"f\", over = [\"a\"], by = \"p\" }]\n";
+
+    #[test]
+    fn throughput_latency_and_cpu_time_stand_beside_what_was_planned_of_them() {
+        let model = file::read(&Source { name: "f".into(), text: FILE }).unwrap();
+        let planned = model.plan();
+        let median =
+            |cell: &str, bytes, main, figure, tcp| Median { cell: cell.into(), bytes, main, figure, tcp, beeline: 0.0 };
+        let first = vec![
+            median("s", 65_536, Figure::Throughput, Figure::Throughput, 5e8),
+            median("s", 65_536, Figure::Throughput, Figure::CpuGbServer, 5e8),
+            median("s", 65_536, Figure::Throughput, Figure::Rate, 7.0),
+            median("l", 64, Figure::P50, Figure::P50, 40_000.0),
+            median("l", 64, Figure::P50, Figure::Throughput, 1.0),
+            // Nothing is planned of this size.
+            median("m", 128, Figure::P50, Figure::P50, 1.0),
+        ];
+        let second = vec![median("s", 65_536, Figure::Throughput, Figure::Throughput, 1.0)];
+        let runs = Runs(vec![(PathBuf::new(), first), (PathBuf::new(), second)]);
+        let beside = runs.of(&model.cases[0], &planned[0]);
+        let told: Vec<(&str, Figure, f64)> = beside.iter().map(|b| (b.cell.as_str(), b.figure, b.measured)).collect();
+        let wanted = [("s", Figure::Throughput, 5e8), ("s", Figure::CpuGbServer, 5e8), ("l", Figure::P50, 40_000.0)];
+        assert_eq!(told, wanted);
+        let near = |at: usize, wanted: f64| (beside[at].planned / wanted - 1.0).abs() < 1e-9;
+        // 64 bytes at 1 GB/s are another 64 ns.
+        assert!(near(0, 1e9) && near(1, 2.5e8) && near(2, 20_064.0), "{beside:?}");
+    }
 }

@@ -38,7 +38,7 @@ pub enum Kind {
         streams: usize,
         message_bytes: usize,
     },
-    /// Messages there and back with programs and rails in a layout, with memory load or without.
+    /// Messages there and back with programs and rails in a layout, with load between the nodes or without.
     Layout {
         layout: Layout,
         loaded: bool,
@@ -186,9 +186,9 @@ const BETWEEN_HOSTS: &[Workload] = &[
     layout!("layout-local", "64 KiB there and back, 2 programs, local rail (sum)", Local, false),
     layout!("layout-remote", "the same at another node, remote rail", Remote, false),
     layout!("layout-both", "the same at two nodes, each its own rail", Both, false),
-    layout!("layout-local-loaded", "local rail, with memory load", Local, true),
-    layout!("layout-remote-loaded", "remote rail, with memory load", Remote, true),
-    layout!("layout-both-loaded", "two nodes, with memory load", Both, true),
+    layout!("layout-local-loaded", "local rail, with load between the nodes", Local, true),
+    layout!("layout-remote-loaded", "remote rail, with load between the nodes", Remote, true),
+    layout!("layout-both-loaded", "two nodes, with load between them", Both, true),
 ];
 
 /// The workloads of a run, in the order of the report.

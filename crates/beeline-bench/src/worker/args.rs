@@ -87,6 +87,9 @@ pub struct WorkerArgs {
     /// Time each round trip on its own
     #[arg(long)]
     pub histogram: bool,
+    /// With --histogram: say with the result how often each time came, so that those of several programs can be put together
+    #[arg(long)]
+    pub counts: bool,
     /// With --histogram: so many round trips a second, instead of as many as there can be
     #[arg(long)]
     pub pace: Option<u32>,
@@ -115,6 +118,7 @@ impl WorkerArgs {
             start_together: false,
             questions: 0,
             histogram: false,
+            counts: false,
             pace: None,
             tell_carried: false,
         }
@@ -168,6 +172,9 @@ impl WorkerArgs {
         }
         if self.histogram {
             args.push("--histogram".into());
+        }
+        if self.counts {
+            args.push("--counts".into());
         }
         if self.tell_carried {
             args.push("--tell-carried".into());

@@ -28,6 +28,9 @@ pub struct Outcome {
     /// The pieces that the main figure is the median or mean of.
     #[serde(default)]
     pub samples: Vec<f64>,
+    /// How often each time came, in the unit of [`times`](super::times); only where it was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counts: Vec<(u64, u64)>,
     /// What the library's statistics said at the end; added by the conductor, or told by a worker of another host.
     #[serde(default)]
     pub carried: Carried,
@@ -35,7 +38,7 @@ pub struct Outcome {
 
 impl Outcome {
     pub fn of(name: &str, value: f64, samples: Vec<f64>) -> Self {
-        Outcome { values: BTreeMap::from([(name.to_owned(), value)]), samples, carried: Carried::default() }
+        Outcome { values: BTreeMap::from([(name.to_owned(), value)]), samples, ..Outcome::default() }
     }
 }
 

@@ -4,10 +4,10 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use hdrhistogram::Histogram;
 
 use super::events::{Outcome, pause};
 use super::itself::{move_on, open};
+use super::times::Times;
 use crate::poller::Poller;
 use crate::socket::{Listener, receive, send_all};
 use crate::ticks::Ticks;
@@ -170,51 +170,8 @@ pub fn measure_each(args: &WorkerArgs, mut trip: impl FnMut() -> Result<()>) -> 
             break;
         }
     }
-    let mut outcome = times.outcome();
+    let mut outcome = times.outcome(args.counts);
     outcome.values.insert("trips_per_second".into(), trips as f64 / ticks.ns(before.saturating_sub(begin)) * 1e9);
     outcome.values.insert("messages".into(), trips as f64);
     Ok(outcome)
-}
-
-/// So many trips are noted before they are counted: the histogram costs as much as the clock.
-const NOTED: usize = 1 << 16;
-/// A histogram counts in tenths of a nanosecond, as a trip of nothing takes some nanoseconds.
-const TENTHS: f64 = 10.0;
-
-/// What trips took.
-struct Times {
-    ticks: Ticks,
-    noted: Vec<u64>,
-    histogram: Histogram<u64>,
-}
-
-impl Times {
-    fn new(ticks: Ticks) -> Result<Times> {
-        let histogram = Histogram::<u64>::new_with_bounds(1, 100_000_000_000, 3)?;
-        Ok(Times { ticks, noted: Vec::with_capacity(NOTED), histogram })
-    }
-
-    /// Notes a trip. Whether it is time to count.
-    #[inline]
-    fn add(&mut self, trip: u64) -> bool {
-        self.noted.push(trip);
-        self.noted.len() == NOTED
-    }
-
-    fn count(&mut self) {
-        for trip in self.noted.drain(..) {
-            self.histogram.saturating_record((self.ticks.ns(trip) / 2.0 * TENTHS) as u64);
-        }
-    }
-
-    /// One-way nanoseconds.
-    fn outcome(&mut self) -> Outcome {
-        self.count();
-        let mut outcome = Outcome::default();
-        for (name, quantile) in [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)] {
-            outcome.values.insert(name.into(), self.histogram.value_at_quantile(quantile) as f64 / TENTHS);
-        }
-        outcome.values.insert("mean_ns".into(), self.histogram.mean() / TENTHS);
-        outcome
-    }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::events::{Outcome, pause};
-use super::itself::open;
+use super::itself::{move_on, open};
 use crate::poller::Poller;
 use crate::socket::{Listener, Pattern, receive, send, send_all};
 use crate::timing::Flow;
@@ -97,6 +97,7 @@ fn serve_one(args: &WorkerArgs, stream: &TcpStream) -> Result<Outcome> {
 /// Sends, blocking.
 pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
     let streams = (0..args.streams).map(|_| open(args, address)).collect::<Result<Vec<_>>>()?;
+    move_on(args)?;
     if args.start_together {
         pause("start")?;
     }
@@ -202,6 +203,10 @@ pub fn serve_duplex(args: &WorkerArgs, listener: &Listener) -> Result<Outcome> {
 
 pub fn drive_duplex(args: &WorkerArgs, address: &str) -> Result<Outcome> {
     let streams = (0..args.streams).map(|_| open(args, address)).collect::<Result<Vec<_>>>()?;
+    move_on(args)?;
+    if args.start_together {
+        pause("start")?;
+    }
     together(streams, |stream| duplex(args, &stream, false))
 }
 
@@ -308,6 +313,35 @@ mod tests {
         let (client, server) = both_ends(Program::Stream, Transport::Tcp, 1);
         assert!(server.values["bytes_per_second"] > 0.0);
         assert_eq!(client.values["bytes_sent"], server.values["bytes_received"]);
+    }
+
+    #[test]
+    fn a_client_that_has_connected_moves_to_where_it_is_measured() {
+        let last = *crate::machine::allowed_cpus().unwrap().last().unwrap();
+        for program in [Program::Stream, Program::Duplex] {
+            let mut args = WorkerArgs::new(program);
+            (args.duration_ms, args.begin_cpu, args.cpu) = (40, Some(0), Some(last));
+            let listener = Listener::bind(Transport::Tcp, args.listen).unwrap();
+            let address = listener.address().unwrap();
+            let (args, listener) = (&args, &listener);
+            let is_there = std::thread::scope(|scope| {
+                scope.spawn(|| match program {
+                    Program::Duplex => serve_duplex(args, listener).map(drop),
+                    _ => serve(args, listener).map(drop),
+                });
+                let client = scope.spawn(|| {
+                    match program {
+                        Program::Duplex => drive_duplex(args, &address),
+                        _ => drive(args, &address),
+                    }
+                    .unwrap();
+                    let cpus = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
+                    (0..nix::sched::CpuSet::count()).filter(|&cpu| cpus.is_set(cpu).unwrap()).collect::<Vec<_>>()
+                });
+                client.join().unwrap() == [last]
+            });
+            assert!(is_there, "{program:?}");
+        }
     }
 
     #[test]

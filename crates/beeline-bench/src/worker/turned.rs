@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::resource::UsageWho;
 
 use super::events::{Event, Outcome, tell, wait_for_word};
-use super::itself::{cpu_seconds, open};
+use super::itself::{cpu_seconds, move_on, open};
 use super::stream::Inflow;
 use crate::socket::{Listener, Pattern, send, send_all};
 use crate::worker::args::WorkerArgs;
@@ -101,7 +101,9 @@ pub fn serve(args: &WorkerArgs, listener: &Listener) -> Result<Outcome> {
 }
 
 pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
-    drive_on(args, &open(args, address)?)
+    let stream = open(args, address)?;
+    move_on(args)?;
+    drive_on(args, &stream)
 }
 
 fn drive_on(args: &WorkerArgs, stream: &TcpStream) -> Result<Outcome> {

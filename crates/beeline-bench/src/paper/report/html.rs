@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::parts::Part;
+use crate::paper::gains::{self, Gains};
 use crate::paper::grid::notes;
 use crate::paper::store::{Measured, Run};
 
@@ -47,6 +48,11 @@ pub fn page(run: &Run, parts: &[Part]) -> String {
     page.push_str("</nav>\n");
     for part in parts {
         section(&mut page, part);
+    }
+    if let Some(Gains { header, rows }) = Gains::of(run) {
+        let _ = writeln!(page, "<section id=\"gains\">\n<h2>{}</h2>", gains::TITLE);
+        table(&mut page, &header, &rows);
+        page.push_str("</section>\n");
     }
     page.push_str("<footer>\n");
     for note in notes(run) {
@@ -93,17 +99,7 @@ fn section(page: &mut String, part: &Part) {
         // Smaller than this, its words cannot be read: on a phone it scrolls.
         let _ = writeln!(page, "<div class=\"box\">\n{svg}\n</div>");
     }
-    if !part.grid.rows.is_empty() {
-        // What would push all that follows off the screen scrolls under its head.
-        let class = if part.grid.rows.len() > LONG_ROWS { "box long" } else { "box" };
-        let _ = write!(page, "<div class=\"{class}\">\n<table>\n<thead>");
-        row(page, "th", &part.grid.header);
-        page.push_str("</thead>\n<tbody>\n");
-        for cells in &part.grid.rows {
-            row(page, "td", cells);
-        }
-        page.push_str("</tbody>\n</table>\n</div>\n");
-    }
+    self::table(page, &part.grid.header, &part.grid.rows);
     for (what, reason) in &part.grid.missing {
         paragraph(page, "note", &format!("Not measured, {what}: {reason}"));
     }
@@ -114,6 +110,21 @@ fn section(page: &mut String, part: &Part) {
         paragraph(page, "note", note);
     }
     page.push_str("</section>\n");
+}
+
+fn table(page: &mut String, header: &[String], rows: &[Vec<String>]) {
+    if rows.is_empty() {
+        return;
+    }
+    // What would push all that follows off the screen scrolls under its head.
+    let class = if rows.len() > LONG_ROWS { "box long" } else { "box" };
+    let _ = write!(page, "<div class=\"{class}\">\n<table>\n<thead>");
+    row(page, "th", header);
+    page.push_str("</thead>\n<tbody>\n");
+    for cells in rows {
+        row(page, "td", cells);
+    }
+    page.push_str("</tbody>\n</table>\n</div>\n");
 }
 
 fn row(page: &mut String, tag: &str, cells: &[String]) {

@@ -8,6 +8,7 @@ use super::parts::Part;
 use crate::paper::axis::Beside;
 use crate::paper::cell::Cell;
 use crate::paper::figure::{Figure, Sample};
+use crate::paper::gains::{self, Gains};
 use crate::paper::grid::notes;
 use crate::paper::store::Run;
 use crate::paper::summary::{Known, both, values};
@@ -98,22 +99,31 @@ pub fn markdown(run: &Run, parts: &[Part]) -> String {
         if part.svg.is_some() {
             let _ = writeln!(text, "\n![{}](figures/{}.svg)", table.title, table.id.get_ref());
         }
-        if !part.grid.rows.is_empty() {
-            let _ = writeln!(text, "\n{}", row(&part.grid.header));
-            let _ = writeln!(text, "|{}", "---|".repeat(part.grid.header.len()));
-            part.grid.rows.iter().for_each(|cells| {
-                let _ = writeln!(text, "{}", row(cells));
-            });
-        }
+        table_of(&mut text, &part.grid.header, &part.grid.rows);
         let mut lines: Vec<String> = Vec::new();
         lines.extend(part.grid.missing.iter().map(|(what, reason)| format!("Not measured, {what}: {reason}")));
         lines.extend(part.grid.published().into_iter().map(|line| format!("Published, {line}")));
         lines.extend(table.note.clone());
         list(&mut text, &lines);
     }
+    if let Some(Gains { header, rows }) = Gains::of(run) {
+        let _ = writeln!(text, "\n## {}", gains::TITLE);
+        table_of(&mut text, &header, &rows);
+    }
     text.push_str("\n## The run\n");
     list(&mut text, &notes(run));
     text
+}
+
+fn table_of(text: &mut String, header: &[String], rows: &[Vec<String>]) {
+    if rows.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "\n{}", row(header));
+    let _ = writeln!(text, "|{}", "---|".repeat(header.len()));
+    rows.iter().for_each(|cells| {
+        let _ = writeln!(text, "{}", row(cells));
+    });
 }
 
 fn list(text: &mut String, lines: &[String]) {

@@ -8,8 +8,6 @@ use super::inward::split;
 use super::outward::Sent;
 use super::{Engine, Regions};
 
-/// Pieces smaller than this stay on one link.
-const STRIPE_BYTES_MIN: u64 = 128 << 10;
 /// Operations that one connection may have in flight.
 const OPERATIONS_MAX: u32 = 32;
 
@@ -17,7 +15,7 @@ impl Engine {
     /// The link for a large piece.
     pub(super) fn link_for(&mut self, number: u64, home: usize, bytes: u64) -> usize {
         let Some(entry) = self.connections.get(number) else { return home };
-        if entry.stripe.len() < 2 || bytes < STRIPE_BYTES_MIN {
+        if entry.stripe.len() < 2 || bytes < self.tunables.stripe_min {
             return home;
         }
         let chunk = bytes.min(self.tunables.chunk);
