@@ -6,6 +6,7 @@
 //! 2. Both happen under the lock of the direction, with pipe calls that never wait ([`Pipe`]).
 //! 3. Waiting is done before, with no lock held: for the pipe first, as the kernel does, then for the lane.
 
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Since, Source};
@@ -63,7 +64,7 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
     let count = count.min(TRANSFER_MAX);
     let mut done = 0usize;
     let mut outcome = Outcome::OK;
-    let mut buffer = [0u8; PART_BYTES];
+    let mut buffer = [const { MaybeUninit::<u8>::uninit() }; PART_BYTES];
     while done < count {
         let want = PART_BYTES.min(count - done);
         let args = [in_fd as usize, buffer.as_mut_ptr() as usize, want, start as usize + done, 0, 0];
@@ -80,7 +81,7 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
             }
         };
         // SAFETY: the buffer holds `read` bytes.
-        match unsafe { send::send(out_fd, buffer.as_ptr(), read, 0) } {
+        match unsafe { send::send(out_fd, buffer.as_ptr().cast(), read, 0) } {
             Outcome::Done(sent) => {
                 done += sent as usize;
                 if (sent as usize) < read {
