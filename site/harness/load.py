@@ -5,8 +5,9 @@ import pathlib
 import subprocess
 import time
 
+from . import usage
 from .disk import Watch
-from .hosts import Trouble, cpu_seconds
+from .hosts import Trouble
 
 
 def ticks():
@@ -65,7 +66,8 @@ class Emulator:
 
 
 def sample(runs, *words, **how):
-    """Runs the emulator once. Returns its report with `cpu` (seconds a second, by tier), `switches` (a second) and `disk_pauses_ms`."""
+    """Runs the emulator once. Returns its report with `cpu` and `tiers` (what each uses a second), `switches` (of the whole machine, a
+    second) and `disk_pauses_ms`."""
     emulator = Emulator(*words, **how)
     runs.append(emulator)
     disk = Watch(emulator.stack.directory)
@@ -83,7 +85,9 @@ def sample(runs, *words, **how):
         emulator.stop()
         runs.remove(emulator)
     stack.alive()
-    report["cpu"] = {name: (after["cpu"][name] - before["cpu"][name]) / seconds for name in after["cpu"]}
+    report["tiers"] = {name: usage.between(before["tiers"][name], after["tiers"][name], seconds) for name in after["tiers"]}
+    report["cpu"] = {name: used["cpu"] for name, used in report["tiers"].items()}
+    report["cpu"]["bridges"] = (after["bridges"] - before["bridges"]) / seconds
     busy, all_, switches = (b - a for a, b in zip(before["machine"], after["machine"]))
     # Other programs, the harness among them: what they take from a site at half of its load makes it stand still.
     report["cpu"]["others"] = busy / seconds - sum(report["cpu"].values())
@@ -95,7 +99,6 @@ def sample(runs, *words, **how):
 
 
 def _used(stack, emulator):
-    cpu = stack.cpu()
-    cpu["browsers"] = cpu_seconds(emulator.process.pid)
-    cpu["bridges"] = stack.world.bridge_cpu()
-    return {"cpu": cpu, "machine": ticks()}
+    tiers = {tier.name: usage.look(tier.pids()) for tier in stack.tiers}
+    tiers["browsers"] = usage.look([emulator.process.pid])
+    return {"tiers": tiers, "bridges": stack.world.bridge_cpu(), "machine": ticks()}
