@@ -9,12 +9,14 @@ from .drawings import bars, over_time
 from .figures import text
 from .lanes import LINKS
 from .sections import Section, as_text, files_of, html_page, markdown
+from .summary import fastest_pace, slowest_percent
 from .sweep_report import TIER_HEAD, sweep_sections, tier_rows
 
 TITLE = "The three-tier site"
 HEAD = ["load", "column", "WIPS", "x TCP", "median ms", "9 of 10 ms", "99 of 100 ms", "late %", "late % scaled", "CPU ms each", "x TCP",
         "disk paused ms", "errors"]
-ASIDES = ["load", "column", "rounds", "starts", "asked again", "began late %", *(f"lanes of {link} %" for link in LINKS), "shares off, points"]
+ASIDES = ["load", "column", "rounds", "starts", "asked again", "began late %", *(f"lanes of {link} %" for link in LINKS), "shares off, points",
+          "others' CPUs", "pace %"]
 FLOORS = ["what was to be reached", "it", "by", "of two TCPs it", "by"]
 
 
@@ -26,12 +28,13 @@ def rows_of(experiment):
                text(figures["cpu_ms_per_interaction"], 2), text(figures["cpu_ratio"], 2), figures["disk_pause_ms_max"], figures["errors"]]
 
 
-def asides_of(experiment):
+def asides_of(experiment, fastest):
     """What says whether the figures above are of what they should be of."""
     for name, figures in experiment["columns"].items():
         lanes = [f"{figures['lanes'][link]['share_percent']:.1f}" if link in figures["lanes"] else "-" for link in LINKS]
         yield [experiment["name"], name, experiment["rounds"], experiment["starts"], figures["asked_again"],
-               f"{figures['began_late_percent']:.2f}" if experiment["rate"] else "-", *lanes, f"{figures['share_off_most_points']:.2f}"]
+               f"{figures['began_late_percent']:.2f}" if experiment["rate"] else "-", *lanes, f"{figures['share_off_most_points']:.2f}",
+               f"{figures['cpu']['others']['greatest']:.2f}", slowest_percent([figures], fastest)]
 
 
 def confidence(experiments):
@@ -97,7 +100,9 @@ def first_sections(result):
             "Asked again: requests for which a kept connection was closed before anything of an answer came. Began late: interactions of the "
             "open loop that the one before held up. Lanes: of the connections from browsers, web server and application server that were there "
             "or were made while it was measured, those on lanes. Shares off: the largest difference of an interaction's share from the "
-            "specification's."], [(ASIDES, [row for experiment in experiments for row in asides_of(experiment)])]))
+            "specification's. Others: the most CPU that other programs used in a round. Pace: how fast the CPUs did a fixed piece of work before and after "
+            "the slowest sample, by the fastest of the run: where it is low neighbours of this virtual machine slow it, which is in nobody's CPU time."],
+            [(ASIDES, [row for experiment in experiments for row in asides_of(experiment, fastest_pace(experiments))])]))
         found.append(Section("What the tiers use for an interaction", [
             "Medians. Switches: a thread that waits gives its CPU up (voluntary), or it is taken from it (involuntary). Sleeps, bells and spins "
             "are the library's in the tier; spins paid ended with news, spins failed with none, spared ones were cut short for others' sake."],

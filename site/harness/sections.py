@@ -1,4 +1,7 @@
-"""What a report is made of: sections with a table, drawings and what is said of them. As text, as HTML, as Markdown."""
+"""What a report is made of: sections with tables, drawings and what is said of them. As text, as HTML, as Markdown.
+
+`make test-report` looks at the page with a real browser: on a phone, on a screen, on paper.
+"""
 
 import dataclasses
 import html
@@ -23,7 +26,7 @@ th { white-space: normal; vertical-align: bottom } th:first-child, td:first-chil
 nav a { margin-right: 1rem; display: inline-block } a { color: inherit }
 @media print { :root { --ink: #1a1a1a; --soft: #555; --line: #ddd; --back: #fff; color-scheme: light }
   body { max-width: none; padding: 0 } nav { display: none } section, table, svg { break-inside: avoid }
-  .box, .long { overflow: visible; max-height: none } table { font-size: 0.6rem } th, td { padding: 0.1rem 0.2rem } }
+  .box, .long { overflow: visible; max-height: none } table { font-size: 0.6rem } th, td { padding: 0.1rem 0.2rem; white-space: normal } }
 @page { size: A4 landscape; margin: 12mm }
 """
 # A table of more rows than these scrolls under its head, or it would push all that follows off the screen.

@@ -21,6 +21,18 @@ def spent(report, tier=None):
     return each(report, 1000 * sum(report["cpu"][name] for name in ([tier] if tier else TIERS)))
 
 
+def fastest_pace(experiments):
+    """The least time that the fixed piece of work took in any sample; none if it was not looked at."""
+    paces = [figures["pace_ms"]["least"] for found in experiments for figures in found["columns"].values() if figures["pace_ms"]]
+    return min(paces, default=None)
+
+
+def slowest_percent(columns, fastest):
+    """The slowest pace of the CPUs in any of some columns' samples, by the fastest of the run, in percent."""
+    paces = [figures["pace_ms"]["greatest"] for figures in columns if figures["pace_ms"]]
+    return f"{100 * fastest / max(paces):.0f}" if paces else "-"
+
+
 def summary(experiment, samples):
     """`samples`: column -> reports of the same rounds; the first column is what others are compared with."""
     base = next(iter(samples.values()))
@@ -44,6 +56,8 @@ def _column(reports, base):
                                **{kind: over(lambda report: each(report, report["tiers"][tier][kind])) for kind in SWITCHES},
                                **{name: over(lambda report: report["library"][tier][name]) for name in reports[0]["library"].get(tier, ())}}
                         for tier in reports[0]["tiers"]}
+    # A sweep that is gone on with may have samples from before this was looked at.
+    figures["pace_ms"] = median([report["pace_ms"] for report in reports if "pace_ms" in report])
     figures["disk_pause_ms_max"] = max((span for report in reports for span in report["disk_pauses_ms"]), default=0)
     figures["errors"] = sum(report["errors_all"] for report in reports)
     figures["asked_again"] = sum(report["asked_again"] for report in reports)

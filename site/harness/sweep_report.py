@@ -3,24 +3,31 @@
 from .drawings import over_loads
 from .figures import text
 from .sections import Section
-from .summary import TIERS
+from .summary import TIERS, fastest_pace, slowest_percent
 from .sweep import CHANCE_PERCENT, shows
 
 SHOWN_TIERS = TIERS[:4]
-HEAD = ["mix, browsers", "TCP WIPS", "x, TCP again", "x, all", "TCP mean ms", "x", "TCP p90 ms", "x", "TCP p99 ms", "x", "TCP CPU ms each",
-        "x, TCP again", "x, all", *(f"x, {tier}" for tier in SHOWN_TIERS), "Beeline better", "worse"]
+HEAD = ["mix, browsers", "TCP WIPS", "mean, p90, p99 ms", "CPU ms", "x WIPS", "of two TCPs", "x mean", "x p90", "x p99", "x CPU", "of two TCPs",
+        "x CPU of " + ", ".join(SHOWN_TIERS), "better", "worse", "others, disk ms, pace %"]
 TIER_HEAD = ["load", "tier", "column", "CPU ms", "kernel ms", "voluntary", "involuntary", "sleeps", "bells", "spins paid", "failed", "spared"]
 LIBRARY = ("sleeps", "bells", "spins_paid", "spins_failed", "spins_spared")
 
 
-def row_of(cell):
-    tcp, ours = cell["columns"]["TCP"], cell["columns"]["all"]
-    again = cell["columns"].get("TCP again")
+def row_of(cell, fastest):
+    tcp, ours, again = (cell["columns"].get(name) for name in ("TCP", "all", "TCP again"))
     told = shows(cell)
-    return [f"{cell['mix']}, {cell['browsers']}", text(tcp["wips"], 0), text(again["wips_ratio"], 2) if again else "-", text(ours["wips_ratio"], 2),
-            *(word for key in ("mean", "p90", "p99") for word in (text(tcp[f"{key}_ms"], 1), text(ours[f"{key}_ratio"], 2))),
-            text(tcp["cpu_ms_per_interaction"], 2), text(again["cpu_ratio"], 2) if again else "-", text(ours["cpu_ratio"], 2),
-            *(text(ours["cpu_ratio_by_tier"][tier], 2) for tier in SHOWN_TIERS), ", ".join(told["better"]), ", ".join(told["worse"])]
+    medians = lambda figures, digits: " / ".join(f"{figure['median']:.{digits}f}" for figure in figures)
+    return [f"{cell['mix']}, {cell['browsers']}", f"{tcp['wips']['median']:.0f}", medians([tcp[key] for key in ("mean_ms", "p90_ms", "p99_ms")], 1),
+            f"{tcp['cpu_ms_per_interaction']['median']:.2f}", text(ours["wips_ratio"], 2), text(again["wips_ratio"], 2) if again else "-",
+            *(text(ours[key], 2) for key in ("mean_ratio", "p90_ratio", "p99_ratio", "cpu_ratio")), text(again["cpu_ratio"], 2) if again else "-",
+            medians([ours["cpu_ratio_by_tier"][tier] for tier in SHOWN_TIERS], 2), ", ".join(told["better"]) or "-", ", ".join(told["worse"]) or "-",
+            around(cell["columns"].values(), fastest)]
+
+
+def around(columns, fastest):
+    """What else went on in any of a cell's samples, at the worst."""
+    others = max(figures["cpu"]["others"]["greatest"] for figures in columns)
+    return f"{max(0.0, others):.2f} / {max(figures['disk_pause_ms_max'] for figures in columns)} / {slowest_percent(columns, fastest)}"
 
 
 def tier_rows(experiment):
@@ -36,11 +43,12 @@ def saturates(sweep):
     """Where TCP does, in words."""
     for mix, found in sweep["saturation"].items():
         if found["load"]:
-            yield (f"{mix}: TCP saturates at {found['load']} browsers ({found['wips']:.0f} WIPS; no greater load gives more than "
-                   f"{found['more_percent']:.1f} % above that" + (f"; at {found['below']} it does not yet)" if found["below"] else "; the least load looked at)"))
+            above = f"the most beyond is {found['more_percent']:.1f} % above that" if found["more_percent"] > 0 else "all beyond is less"
+            below = f"at {found['below']} it does not yet" if found["below"] else "it is the least load looked at"
+            yield f"{mix}: TCP saturates at {found['load']} browsers ({found['wips']:.0f} WIPS; {above}; {below})."
         else:
             more = "" if found["more_percent"] is None else f": the last step gave {found['more_percent']:.1f} % more"
-            yield f"{mix}: where TCP saturates was not found within these loads{more}"
+            yield f"{mix}: where TCP saturates was not found within these loads{more}. `--loads` takes greater ones."
 
 
 def by_chance(cells):
@@ -57,10 +65,14 @@ def sweep_sections(result, confidence):
         return []
     notes = [f"TCP saturates at the least load of which no greater one gives more than {sweep['saturated_grows_percent']:g} % more WIPS, by the medians of "
              "the rounds. A load is a number of browsers that think.", *saturates(sweep), confidence(sweep["cells"]),
-             f"{sweep['starts']} starts of the tiers. x: by TCP of the same round, all tiers on Beeline; TCP again is a second stack on TCP. Better and worse: "
-             "in which figures all rounds lie on one side of TCP's and beyond all that the second TCP makes." + by_chance(sweep["cells"])]
+             f"{sweep['starts']} starts of the tiers. x: by TCP of the same round, of all tiers on Beeline, and of two TCPs: of a second stack on "
+             "TCP, which shows what chance alone makes. Better and worse: "
+             "in which figures all rounds lie on one side of TCP's and beyond all that the second TCP makes." + by_chance(sweep["cells"]),
+             "At the worst of a cell's samples: CPUs that other programs used, the longest pause of the disk, and how fast the CPUs did a fixed piece of work "
+             "(by the fastest of the run): a low one is a neighbour of this virtual machine, and is in nobody's CPU time."]
     if len(sweep["cells"]) < sweep["cells_planned"]:
         notes.append(f"{len(sweep['cells'])} of {sweep['cells_planned']} cells have a whole round.")
+    fastest = fastest_pace(sweep["cells"])
     drawings = []
     for mix in sweep["mixes"]:
         cells = sorted((cell for cell in sweep["cells"] if cell["mix"] == mix), key=lambda cell: cell["browsers"])
@@ -70,5 +82,5 @@ def sweep_sections(result, confidence):
         drawings.append(over_loads(f"{mix}: web interactions per second", "WIPS; at the line TCP saturates", of("wips", names), marks))
         drawings.append(over_loads(f"{mix}: response times", "ms within which nine of ten are answered", of("p90_ms", names), marks))
         drawings.append(over_loads(f"{mix}: CPU time of an interaction by TCP's", "x TCP of the same round", of("cpu_ratio", names[1:]), marks, level=1.0))
-    return [Section("Sweep", notes, [(HEAD, [row_of(cell) for cell in sweep["cells"]])], drawings),
+    return [Section("Sweep", notes, [(HEAD, [row_of(cell, fastest) for cell in sweep["cells"]])], drawings),
             Section("Sweep: what the tiers use for an interaction", [], [(TIER_HEAD, [row for cell in sweep["cells"] for row in tier_rows(cell)])])]

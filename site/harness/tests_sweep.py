@@ -14,21 +14,21 @@ import unittest.mock
 import xml.etree.ElementTree
 
 import run
-from . import drawings, figures, floors, plan, report, sweep, sweep_report, usage
+from . import drawings, figures, floors, load, plan, report, summary, sweep, usage
 from .hosts import Trouble
 
 KINDS = ("home", "buy_confirm")
 TIERS = ("database", "application", "web", "browsers")
 
 
-def sampled(wips=100.0, cpu=0.1, late=10.0, p90=5.0):
+def sampled(wips=100.0, cpu=0.1, late=10.0, p90=5.0, pace=10.0):
     """What a sample says, with these figures."""
     kind = {"count": 50, "share_specified_percent": 50.0, "late_percent": 0.0, "late_scaled_percent": late, "p50_ms": 1.0, "p90_ms": p90}
     tier = {"cpu": cpu, "kernel": cpu / 2, "voluntary": 200.0, "involuntary": 100.0}
     return {"wips": wips, "mean_ms": 2.0, "p50_ms": 1.0, "p90_ms": p90, "p99_ms": 9.0, "late_percent": 0.0, "late_scaled_percent": late,
             "switches": 1000.0, "parts_per_s": 1.0, "connections": 3, "errors_all": 0, "asked_again": 0, "began_late": 0, "measured_s": 4.0,
             "cpu": {**{tier: cpu for tier in TIERS}, "bridges": 0.0, "others": 0.0, "machine": 1.0, "machine_all": 2.0},
-            "tiers": {name: dict(tier) for name in TIERS}, "library": {}, "lanes": {}, "disk_pauses_ms": [],
+            "tiers": {name: dict(tier) for name in TIERS}, "library": {}, "lanes": {}, "disk_pauses_ms": [], "pace_ms": pace,
             "wips_each_second": [0, 100, 100, 100, 0], "interactions": {name: dict(kind) for name in KINDS}}
 
 
@@ -234,6 +234,24 @@ def select_nothing():
     """Sleeps in the kernel for a moment."""
     import select
     select.select([], [], [], 0.01)
+
+
+class Pace(unittest.TestCase):
+    def test_slow_cpus_are_told(self):
+        found = experiment(TCP=[sampled(pace=10.0), sampled(pace=12.5)], all=alike(100, 100, pace=20.0)).found()
+        fastest = summary.fastest_pace([found])
+        self.assertEqual([summary.slowest_percent([column], fastest) for column in found["columns"].values()], ["80", "50"])
+        self.assertEqual(summary.slowest_percent(found["columns"].values(), fastest), "50")
+
+    def test_samples_from_before_it_was_looked_at_say_nothing(self):
+        old = sampled()
+        del old["pace_ms"]
+        found = experiment(TCP=[old], all=[old]).found()
+        self.assertIsNone(summary.fastest_pace([found]))
+        self.assertEqual(summary.slowest_percent(found["columns"].values(), None), "-")
+
+    def test_it_is_cpu_time_of_the_same_work(self):
+        self.assertGreater(load.pace_ms(), 0.5)
 
 
 class Reports(unittest.TestCase):
