@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import resource
 import shutil
 import signal
@@ -209,7 +210,8 @@ class Run:
             columns = self.columns(world, ["TCP", "TCP again", "all"])
             start = time.strftime("%Y-%m-%d %H:%M:%S")
             mine = [cell for at, cell in left if at == number]
-            self.bench.order.shuffle(mine)
+            # Of the round only, and not of how often the sweep was ended.
+            random.Random(f"{self.chosen.seed} {number}").shuffle(mine)
             for mix, load in mine:
                 still = sum(at > number for at, _ in left) + len(mine) - mine.index((mix, load))
                 progress = f"{still} of {len(planned) * self.chosen.rounds} cells left, {still * sweep.cell_s(self.chosen.measure) / 60:.1f} min: "

@@ -69,13 +69,21 @@ def check_shares(found):
                           f"specification's in {count} interactions")
 
 
+def turned(columns, seed, number):
+    """The order of a round: one of chance for each load, turned by one from round to round, so that each column comes first, second and last
+    as often as the others, wherever a run that was ended goes on."""
+    shuffled = list(columns)
+    random.Random(seed).shuffle(shuffled)
+    place = number % len(shuffled)
+    return shuffled[place:] + shuffled[:place]
+
+
 class Bench:
     """Runs experiments, their columns in alternating order within each round."""
 
     def __init__(self, store, beeline, measure, say, runs, seed):
         self.store, self.beeline, self.say, self.runs, self.seed = store, beeline, say, runs, seed
         self.times = {"measure": measure, "ramp_up": RAMP_UP_S, "ramp_down": RAMP_DOWN_S}
-        self.order = random.Random(seed)
         self.count = 0
 
     def _sample(self, column, **how):
@@ -101,10 +109,8 @@ class Bench:
     def round(self, experiment, columns, progress=""):
         """A sample of each column, of the same start."""
         number = experiment.whole_rounds() + 1
-        shuffled = list(columns)
-        self.order.shuffle(shuffled)
         taken = {}
-        for column in shuffled:
+        for column in turned(columns, f"{self.seed} {experiment.name}", number):
             report = self._sample(column, mix=experiment.mix, think=experiment.think, limit=experiment.limit,
                                   rate=experiment.rate, browsers=experiment.browsers)
             self.say(f"{progress}{experiment.name}, round {number} of {experiment.rounds}, {column.name}: "

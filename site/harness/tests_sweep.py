@@ -67,6 +67,13 @@ class Rounds(unittest.TestCase):
         self.assertEqual([len(reports) for reports in found.samples.values()], [1, 1])
         self.assertAlmostEqual(found.found()["columns"]["all"]["wips_ratio"]["median"], 1.1)
 
+    def test_each_column_has_each_place_in_as_many_rounds(self):
+        columns = ["TCP", "TCP again", "all"]
+        orders = [plan.turned(columns, "1 shopping, 50 browsers", number) for number in (1, 2, 3)]
+        for place in range(3):
+            self.assertEqual(sorted(order[place] for order in orders), columns)
+        self.assertGreater(len({tuple(plan.turned(columns, f"1 a load {load}", 1)) for load in range(20)}), 3)
+
     def test_what_was_not_measured_is_nothing(self):
         self.assertIsNone(experiment().found())
 
@@ -131,7 +138,7 @@ class Kept(unittest.TestCase):
 
     def test_only_what_is_missing_is_measured_each_round_on_its_own_start(self):
         """The whole of Run.sweep, with samples that fail once."""
-        chosen = types.SimpleNamespace(loads="50,75", resume=False, rounds=2, measure=4.0, think_factor=0.005, limit_factor=0.02)
+        chosen = types.SimpleNamespace(loads="50,75", resume=False, rounds=2, seed=1, measure=4.0, think_factor=0.005, limit_factor=0.02)
         started, measured = [], []
 
         def once(interrupted_at):
