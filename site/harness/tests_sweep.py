@@ -274,6 +274,7 @@ class Reports(unittest.TestCase):
                           "saturation": {"shopping": sweep.saturation({50: 100, 75: 102})}},
                 "kills": {"TCP": [{"tier": "web", "up_again_after_s": 1, "site_recovered_after_s": 1, "errors": 2, "killed_s": 3.0, "wips": [1, 0],
                                    "errors_over_time": [0, 1], "orders": {key: 0 for key in ("sent", "confirmed", "lost", "doubled", "torn")}}]},
+                "stat": {"a <host>": {"web": {"accelerated": 3, "fallen_back": 1, "reasons": {"short_lived (client)": 1}, "counters": {}}}},
                 "ended_early": "it was <interrupted>"}
 
     def written(self):
@@ -285,7 +286,7 @@ class Reports(unittest.TestCase):
     def test_a_report_has_all_of_it_and_nothing_of_the_outside(self):
         page, files = self.written()
         for words in ("What was to be reached, at 50 browsers", "where TCP saturates (browsers: shopping 50)", "a &lt;CPU&gt;",
-                      "it was &lt;interrupted&gt;", "2 of 3 cells have a whole round", "buy confirm", "kill -9 of web", "TCP again",
+                      "it was &lt;interrupted&gt;", "2 of 3 cells have a whole round", "buy confirm", "kill -9 of web", "a &lt;host&gt;", "TCP again",
                       "shopping: TCP saturates at 50 browsers"):
             self.assertIn(words, page)
         for outside in ('src="http', 'href="http', "<link", "<script", "@import", "url("):
