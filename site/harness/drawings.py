@@ -10,10 +10,18 @@ import html
 COLOURS = {"TCP": "#d55e00", "TCP again": "#e69f00", "inner tiers": "#56b4e9", "all": "#0072b2"}
 OTHERS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 WIDTH, HEIGHT, MARGIN, RIGHT = 760, 280, 52, 14
-# The page's style sets these by light and dark; a file by itself is drawn on white.
+# The page's style sets these by light and dark.
 STYLE = ("<style>svg text { font: 11px system-ui, sans-serif; fill: var(--ink, #333) } svg .title { font-weight: bold; font-size: 13px } "
          "svg .small { font-size: 8.5px } svg .grid { stroke: var(--line, #ddd) } svg .axis { stroke: var(--soft, #555) } "
          "svg .mark { stroke: var(--soft, #555); stroke-dasharray: 4 3 }</style>")
+
+# For a file: there is no page that says so.
+DARK = "<style>@media (prefers-color-scheme: dark) { svg { --ink: #e6e6e6; --soft: #aaa; --line: #444 } }</style>"
+
+
+def alone(drawing):
+    """A drawing as a file."""
+    return drawing.replace(STYLE, STYLE + DARK)
 
 
 def colour(name, index):

@@ -5,7 +5,7 @@ import csv
 import io
 
 from . import floors
-from .drawings import bars, over_time
+from .drawings import alone, bars, over_time
 from .figures import text
 from .lanes import LINKS
 from .sections import Section, as_text, files_of, html_page, markdown
@@ -203,7 +203,7 @@ def write(result, directory):
     (directory / "figures").mkdir(parents=True, exist_ok=True)
     for section in sections:
         for file, drawing in zip(files_of(section), section.drawings):
-            (directory / "figures" / file).write_text(drawing)
+            (directory / "figures" / file).write_text(alone(drawing))
     (directory / "report.md").write_text(markdown(TITLE, lines, sections))
     (directory / "report.csv").write_text(csv_of(result))
     page = directory / "report.html"

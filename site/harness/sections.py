@@ -43,7 +43,11 @@ class Section:
 
     @property
     def id(self):
-        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        return slug(self.title)
+
+
+def slug(words):
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
 
 def as_text(section):
@@ -73,8 +77,9 @@ def _html_table(head, rows):
 
 
 def files_of(section):
-    """The drawings' files."""
-    return [f"{section.id}{f'-{number}' if number else ''}.svg" for number, _ in enumerate(section.drawings)]
+    """The drawings' files, by what the drawings are called."""
+    called = [re.search(r'aria-label="([^"]*)"', drawing)[1] for drawing in section.drawings]
+    return [f"{section.id}-{slug(html.unescape(name))}.svg" for name in called]
 
 
 def markdown(title, lines, sections):

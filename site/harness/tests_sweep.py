@@ -302,7 +302,8 @@ class Reports(unittest.TestCase):
         self.assertEqual(len(drawn), 3 + 3 + 1)
         for text in drawn.values():
             self.assertEqual(xml.etree.ElementTree.fromstring(text).tag, "{http://www.w3.org/2000/svg}svg")
-            self.assertIn(text, page)
+            self.assertIn("prefers-color-scheme: dark", text)
+            self.assertIn(text.replace(drawings.DARK, ""), page)
         for file in re.findall(r"figures/([^)]*)", files["report.md"]):
             self.assertIn(file, drawn)
 
