@@ -6,15 +6,21 @@ whole is a line in a file at once, so an end in the middle loses one cell, and `
 """
 
 import json
+import math
 import os
 
+from .figures import median
 from .hosts import Trouble
 from .plan import AROUND_S, RAMP_DOWN_S, RAMP_UP_S, Experiment
+from .summary import each, spent
+from .usage import SWITCHES
 
 LOADS = (25, 50, 75, 100, 150, 200)
 COLUMNS = 3
 # In how many of a hundred cells `shows` tells a difference of a figure between three columns that are alike, by rounds: reckoned by drawing at random.
 CHANCE_PERCENT = {2: 14.0, 3: 2.7, 4: 0.5, 5: 0.1}
+# What a tier uses, and is compared by.
+USED = ("cpu", "kernel", *SWITCHES)
 # TCP is saturated where no load above it gives more than this beside it: less is told from nothing by no number of rounds that is made.
 SATURATED_GROWS_PERCENT = 5.0
 
@@ -90,14 +96,45 @@ def saturation(wips):
 
 
 def found_of(cells, mixes, loads, **how):
-    """The sweep's part of the result: cells of which a round is whole, and where TCP saturates by them."""
+    """The sweep's part of the result: cells of which a round is whole, where TCP saturates by them, and what they say together."""
     measured = [found for mix, load in cells_of(mixes, loads) if (found := cells.experiment(mix, load, **how).found())]
     mixes_there = [mix for mix in mixes if any(found["mix"] == mix for found in measured)]
     tcp = {mix: {found["browsers"]: found["columns"]["TCP"]["wips"]["median"] for found in measured if found["mix"] == mix}
            for mix in mixes_there}
+    saturates = {mix: saturation(wips) for mix, wips in tcp.items()}
+    samples = [cell for cell in cells.samples if cell["mix"] in mixes and cell["browsers"] in loads]
     return {"mixes": mixes_there, "loads": list(loads), "starts": len(cells.starts()), "cells": measured,
-            "cells_planned": len(mixes) * len(loads), "saturated_grows_percent": SATURATED_GROWS_PERCENT,
-            "saturation": {mix: saturation(wips) for mix, wips in tcp.items()}}
+            "cells_planned": len(mixes) * len(loads), "saturated_grows_percent": SATURATED_GROWS_PERCENT, "saturation": saturates,
+            "together": list(together(samples, saturates))}
+
+
+def mean_ratio(cells, column, figure):
+    """How a column compares with TCP in many cells: the geometric mean of their ratios for each round, of the rounds the median. A round is
+    a start of the tiers, and cells of one start are not independent of each other."""
+    logs = {}
+    for cell in cells:
+        ours, base = figure(cell["columns"][column]), figure(cell["columns"]["TCP"])
+        if ours > 0 and base > 0:
+            logs.setdefault(cell["round"], []).append(math.log(ours / base))
+    return median([math.exp(sum(of_round) / len(of_round)) for of_round in logs.values()])
+
+
+def together(samples, saturates):
+    """Cells below the load where TCP saturates, and those from there on, by mix and all together: one cell tells little."""
+    is_below = lambda cell: saturates[cell["mix"]]["load"] is None or cell["browsers"] < saturates[cell["mix"]]["load"]
+    figures = {"wips": lambda report: report["wips"], "mean": lambda report: report["mean_ms"], "p90": lambda report: report["p90_ms"],
+               "p99": lambda report: report["p99_ms"], "cpu": spent}
+    mixes = list(dict.fromkeys(cell["mix"] for cell in samples))
+    for where, holds in (("below", is_below), ("from there on", lambda cell: not is_below(cell))):
+        for mix in [*mixes, None]:
+            cells = [cell for cell in samples if holds(cell) and mix in (None, cell["mix"])]
+            if not cells:
+                continue
+            yield {"mix": mix or "all mixes", "where": where, "columns": {
+                column: {**{name: mean_ratio(cells, column, figure) for name, figure in figures.items()}, "tiers": {
+                    tier: {what: mean_ratio(cells, column, lambda report: each(report, report["tiers"][tier][what])) for what in USED}
+                    for tier in cells[0]["columns"]["TCP"]["tiers"]}}
+                for column in cells[0]["columns"] if column != "TCP"}}
 
 
 def shows(found):

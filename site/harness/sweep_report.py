@@ -4,12 +4,13 @@ from .drawings import over_loads
 from .figures import text
 from .sections import Section
 from .summary import TIERS, fastest_pace, slowest_percent
-from .sweep import CHANCE_PERCENT, shows
+from .sweep import CHANCE_PERCENT, USED, shows
 
 SHOWN_TIERS = TIERS[:4]
 HEAD = ["mix, browsers", "TCP WIPS", "mean, p90, p99 ms", "CPU ms", "x WIPS", "of two TCPs", "x mean", "x p90", "x p99", "x CPU", "of two TCPs",
         "x CPU of " + ", ".join(SHOWN_TIERS), "better", "worse", "others, disk ms, pace %"]
 TIER_HEAD = ["load", "tier", "column", "CPU ms", "kernel ms", "voluntary", "involuntary", "sleeps", "bells", "spins paid", "failed", "spared"]
+TOGETHER = ("wips", "mean", "p90", "p99", "cpu")
 LIBRARY = ("sleeps", "bells", "spins_paid", "spins_failed", "spins_spared")
 
 
@@ -59,6 +60,21 @@ def by_chance(cells):
     return f" With {rounds} rounds chance alone does that in {CHANCE_PERCENT[rounds]:g} of a hundred cells, for each figure."
 
 
+def together_sections(sweep):
+    """What the cells say together, of the whole site and of each tier."""
+    rows = [[f"{group['mix']}, {group['where']}", column, *(text(figures[name], 2) for name in TOGETHER)]
+            for group in sweep["together"] for column, figures in group["columns"].items()]
+    tiers = [[f"{tier}, {group['where']}", column, *(text(used[what], 2) for what in USED)]
+             for group in sweep["together"] if group["mix"] == "all mixes"
+             for tier in next(iter(group["columns"].values()))["tiers"]
+             for column, figures in group["columns"].items() for used in [figures["tiers"][tier]]]
+    notes = ["Below the load where TCP saturates, and from there on. Geometric means of the cells' x TCP for each round; of the rounds the median, with the "
+             "least and the greatest. Of the tiers: CPU time of an interaction, the kernel's part of it, and switches of threads that waited "
+             "(voluntary) or had their CPU taken (involuntary)."]
+    return [Section("Sweep: all cells together", notes, [(["mix, loads", "column", *(f"x {name}" for name in TOGETHER)], rows),
+                                                         (["tier, loads", "column", *(f"x {what}" for what in USED)], tiers)])]
+
+
 def sweep_sections(result, confidence):
     sweep = result.get("sweep")
     if not sweep or not sweep["cells"]:
@@ -83,4 +99,4 @@ def sweep_sections(result, confidence):
         drawings.append(over_loads(f"{mix}: response times", "ms within which nine of ten are answered", of("p90_ms", names), marks))
         drawings.append(over_loads(f"{mix}: CPU time of an interaction by TCP's", "x TCP of the same round", of("cpu_ratio", names[1:]), marks, level=1.0))
     return [Section("Sweep", notes, [(HEAD, [row_of(cell, fastest) for cell in sweep["cells"]])], drawings),
-            Section("Sweep: what the tiers use for an interaction", [], [(TIER_HEAD, [row for cell in sweep["cells"] for row in tier_rows(cell)])])]
+            *together_sections(sweep), Section("Sweep: what the tiers use for an interaction", [], [(TIER_HEAD, [row for cell in sweep["cells"] for row in tier_rows(cell)])])]

@@ -219,6 +219,27 @@ class Shown(unittest.TestCase):
         self.assertAlmostEqual(100 * count / 2000, sweep.CHANCE_PERCENT[3], delta=1.5)
 
 
+class Together(unittest.TestCase):
+    def cell(self, load, number, ours, mix="shopping", switches=200.0):
+        all_ = sampled(ours)
+        all_["tiers"]["web"]["involuntary"] = switches
+        return {"mix": mix, "browsers": load, "round": number, "columns": {"TCP": sampled(100.0), "all": all_}}
+
+    def test_cells_of_a_round_are_one_value_and_rounds_make_the_interval(self):
+        cells = [self.cell(50, 1, 400), self.cell(75, 1, 100), self.cell(50, 2, 100), self.cell(75, 2, 25)]
+        found = sweep.mean_ratio(cells, "all", lambda report: report["wips"])
+        self.assertEqual([round(found[key], 6) for key in ("least", "greatest", "n")], [0.5, 2.0, 2])
+
+    def test_loads_below_and_beyond_where_tcp_saturates_stand_apart(self):
+        cells = [self.cell(50, 1, 100), self.cell(75, 1, 120), self.cell(100, 1, 90), self.cell(50, 1, 110, mix="ordering")]
+        found = list(sweep.together(cells, {"shopping": {"load": 75}, "ordering": {"load": None}}))
+        self.assertEqual([(group["mix"], group["where"]) for group in found],
+                         [("shopping", "below"), ("ordering", "below"), ("all mixes", "below"), ("shopping", "from there on"), ("all mixes", "from there on")])
+        self.assertAlmostEqual(found[2]["columns"]["all"]["wips"]["median"], 1.1 ** 0.5)
+        self.assertAlmostEqual(found[3]["columns"]["all"]["wips"]["median"], (1.2 * 0.9) ** 0.5)
+        self.assertAlmostEqual(found[0]["columns"]["all"]["tiers"]["web"]["involuntary"]["median"], 2.0)
+
+
 class Usage(unittest.TestCase):
     def test_what_this_process_uses_is_counted(self):
         before = usage.look([os.getpid()])
@@ -263,6 +284,8 @@ class Pace(unittest.TestCase):
 
 class Reports(unittest.TestCase):
     def result(self):
+        samples = [{"mix": "shopping", "browsers": load, "round": number, "columns": {"TCP": sampled(100), "TCP again": sampled(101), "all": sampled(110)}}
+                   for load in (50, 75) for number in (1, 2)]
         columns = {"TCP": alike(100, 104), "TCP_again": alike(101, 99), "inner_tiers": alike(100, 100), "all": alike(110, 111)}
         kept = {name: columns[name] for name in ("TCP", "TCP_again", "all")}
         cells = [experiment("shopping", load, **kept).found() for load in (50, 75)]
@@ -271,7 +294,8 @@ class Reports(unittest.TestCase):
                 column["wips"]["median"] *= factor
         return {"machine": {"cpu": "a <CPU>"}, "items": 1000, "customers": 14400, "ramp_up": 2.0, "experiments": [experiment(**columns).found()],
                 "sweep": {"mixes": ["shopping"], "loads": [50, 75], "starts": 2, "cells": cells, "cells_planned": 3, "saturated_grows_percent": 5.0,
-                          "saturation": {"shopping": sweep.saturation({50: 100, 75: 102})}},
+                          "saturation": {"shopping": sweep.saturation({50: 100, 75: 102})},
+                          "together": list(sweep.together(samples, {"shopping": {"load": 75}}))},
                 "kills": {"TCP": [{"tier": "web", "up_again_after_s": 1, "site_recovered_after_s": 1, "errors": 2, "killed_s": 3.0, "wips": [1, 0],
                                    "errors_over_time": [0, 1], "orders": {key: 0 for key in ("sent", "confirmed", "lost", "doubled", "torn")}}]},
                 "stat": {"a <host>": {"web": {"accelerated": 3, "fallen_back": 1, "reasons": {"short_lived (client)": 1}, "counters": {}}}},
