@@ -31,6 +31,8 @@ from harness.store import Store, beeline_programs, machine  # noqa: E402
 BEGAN = time.monotonic()
 # What the kernel allows by default (fs.nr_open); some programs make a table as long as their limit.
 FILES_MAX = 1 << 20
+STACKS = ("tcp", "tcp-again", "beeline")
+COLUMNS = {"TCP": "tcp", "TCP again": "tcp-again", "inner tiers": "beeline", "all": "beeline"}
 
 
 def say(text):
@@ -80,17 +82,18 @@ class Run:
         stack.start()
         return stack
 
-    def columns(self, world, names, **how):
-        """All stacks started anew. `inner tiers` and `all` are one stack, with browsers on TCP and on Beeline."""
+    def columns(self, world, names, number=1, **how):
+        """All stacks started anew. `inner tiers` and `all` are one stack, with browsers on TCP and on Beeline. `number`: of the round, in
+        which another stack starts and warms up first."""
         say(f"starting the tiers ({world.name}{', short connections' if how else ''})")
-        stacks = {"TCP": self.stack("tcp", world, **how)}
-        if "TCP again" in names:
-            stacks["TCP again"] = self.stack("tcp-again", world, **how)
-        stacks["inner tiers"] = stacks["all"] = self.stack("beeline", world, beeline=self.beeline, **how)
-        columns = [Column(name, stacks[name], name == "all") for name in names]
+        wanted = [name for name in STACKS if name != "tcp-again" or "TCP again" in names]
+        place = number % len(wanted)
+        made = {name: self.stack(name, world, beeline=self.beeline if name == "beeline" else None, **how)
+                for name in wanted[place:] + wanted[:place]}
+        columns = [Column(name, made[COLUMNS[name]], name == "all") for name in names]
         # Before anything else: clerks and orders change pages, in each copy of the data others.
         self.same_bytes(world.name, columns)
-        self.bench.warm_up(columns, self.chosen.warm_up)
+        self.bench.warm_up(made.values(), self.chosen.warm_up)
         return columns
 
     def end_stacks(self):
@@ -150,7 +153,7 @@ class Run:
         names = ["TCP", "TCP again", "inner tiers", "all"] if saturated else ["TCP", "inner tiers", "all"]
         last = self.chosen.rounds if saturated else 1
         for number in range(1, last + 1) if self.on_host() else ():
-            columns = self.columns(world, names)
+            columns = self.columns(world, names, number)
             for experiment in saturated:
                 self.bench.round(experiment, columns)
                 experiment.starts += 1
@@ -207,7 +210,7 @@ class Run:
         world = World()
         self.worlds.append(world)
         for number in sorted({number for number, _ in left}):
-            columns = self.columns(world, ["TCP", "TCP again", "all"])
+            columns = self.columns(world, ["TCP", "TCP again", "all"], number)
             start = time.strftime("%Y-%m-%d %H:%M:%S")
             mine = [cell for at, cell in left if at == number]
             # Of the round only, and not of how often the sweep was ended.

@@ -97,9 +97,9 @@ class Bench:
         lanes.check(column, report["lanes"])
         return report
 
-    def warm_up(self, columns, seconds):
+    def warm_up(self, stacks, seconds):
         """Until Java has compiled what it will. It is not measured."""
-        for stack in {id(column.stack): column.stack for column in columns}.values():
+        for stack in stacks:
             for mix in ("shopping", "ordering"):
                 self.say(f"warming up {stack.name}: {mix}")
                 report = sample(self.runs, stack, self.store, self.beeline, False, mix, self.seed, think=0.0, browsers=100,

@@ -84,6 +84,27 @@ class Rounds(unittest.TestCase):
         self.assertEqual(found["columns"]["all"]["tiers"]["web"]["voluntary"]["greatest"], 200 / 110)
 
 
+    def test_each_stack_starts_first_in_as_many_rounds(self):
+        started, warmed = [], []
+        stack = lambda name, world, beeline, **how: started.append(name) or types.SimpleNamespace(name=name, beeline=beeline)
+        whole = types.SimpleNamespace(stack=stack, beeline="beeline", same_bytes=lambda *_: None, chosen=types.SimpleNamespace(warm_up=1.0),
+                                      bench=types.SimpleNamespace(warm_up=lambda stacks, seconds: warmed.extend(stack.name for stack in stacks)))
+        with unittest.mock.patch.object(run, "say"):
+            for number in (1, 2, 3):
+                columns = run.Run.columns(whole, types.SimpleNamespace(name="host"), ["TCP", "TCP again", "inner tiers", "all"], number)
+        self.assertEqual(sorted(started[0::3]), ["beeline", "tcp", "tcp-again"])
+        self.assertEqual(started, warmed)
+        tcp, again, inner, all_ = columns
+        self.assertIs(inner.stack, all_.stack)
+        self.assertIsNot(tcp.stack, again.stack)
+        self.assertEqual([(column.stack.beeline, column.accelerated) for column in columns],
+                         [(None, False), (None, False), ("beeline", False), ("beeline", True)])
+        del started[:]
+        with unittest.mock.patch.object(run, "say"):
+            run.Run.columns(whole, types.SimpleNamespace(name="host"), ["TCP", "inner tiers", "all"])
+        self.assertEqual(sorted(started), ["beeline", "tcp"])
+
+
 class Saturation(unittest.TestCase):
     def test_it_is_the_least_load_that_no_greater_one_gives_more_than(self):
         found = sweep.saturation({25: 600, 50: 1200, 100: 2000, 150: 2050, 200: 2040})
@@ -149,7 +170,7 @@ class Kept(unittest.TestCase):
                 return sampled()
             bench = plan.Bench(None, None, 4.0, lambda text: None, [], 1)
             bench._sample = lambda column, **how: do(column)
-            columns = lambda world, names: started.append(names) or [plan.Column(name, None, False) for name in names]
+            columns = lambda world, names, number: started.append(names) or [plan.Column(name, None, False) for name in names]
             whole = types.SimpleNamespace(
                 chosen=chosen, work=self.file.parent, mixes=["shopping"], bench=bench, worlds=[], settings=lambda: {"items": 1},
                 columns=columns, end_stacks=lambda: None, loads=lambda: [50, 75], how=lambda: {"rounds": 2})
