@@ -1,9 +1,12 @@
 """What was to be reached, judged by what was measured: for each floor whether it holds, with the interval that says so.
 
 `yes`: the least of the rounds is not below the floor. `no`: the greatest is. `open`: the floor lies between them, or there is one round only; then
-the medians say what is likelier, and no more. Beside each stands what a second TCP makes of the same floor: two things that are the
+the medians say what is likelier, and no more. Where a floor is of many interactions, some of them miss it in all rounds by chance alone, so it is `no` if more do
+than chance makes of as many that are alike in nineteen of twenty runs. Beside each stands what a second TCP makes of the same floor: two things that are the
 same miss such floors, too, by chance.
 """
+
+import math
 
 MORE_IN_ONE = 1.05
 HOLDS = {"yes": "holds", "no": "does not hold", "open": "is open"}
@@ -32,6 +35,17 @@ def wips(experiments, column):
              "by_medians": of(median >= floor for median in medians), "ratios": ratios} for what, floor, whole, of in judged]
 
 
+def by_chance_at_most(count, rounds, worth=0.95):
+    """How many of so many that are alike are higher in all rounds by chance, at most, in `worth` of all runs: each is with a probability of one in
+    2^rounds. Those of one sample are late together, so it may well be more."""
+    each, sum_ = 0.5 ** rounds, 0.0
+    for found in range(count + 1):
+        sum_ += math.comb(count, found) * each ** found * (1 - each) ** (count - found)
+        if sum_ >= worth:
+            return found
+    return count
+
+
 def late(experiments, column, limit):
     """No interaction's share of late responses higher than over TCP. `limit`: `late`, by the specification's limits, or `late_scaled`."""
     more = {(mix, kind): figures[f"{limit}_more_points"] for mix, found in experiments.items()
@@ -41,8 +55,12 @@ def late(experiments, column, limit):
     # A share that is not higher in any round is what the floor wants; so is one that never is late.
     is_clear = all(figure["n"] > 1 and figure["greatest"] <= 0 for figure in more.values())
     limits = {"late": "the specification's limits", "late_scaled": "the shortened limits"}[limit]
-    return {"what": f"no interaction late more often than over TCP, by {limits}", "holds": "no" if shown else "yes" if is_clear else "open",
+    rounds = min(figure["n"] for figure in more.values())
+    chance_most = by_chance_at_most(len(more), rounds)
+    return {"what": f"no interaction late more often than over TCP, by {limits}",
+            "holds": "no" if len(shown) > chance_most else "yes" if is_clear else "open",
             "by_medians": not higher, "interactions": len(more), "higher": len(higher), "higher_in_all_rounds": len(shown),
+            "higher_in_all_rounds_by_chance_most": chance_most,
             "worst": [{"mix": mix, "interaction": kind, **figure}
                       for (mix, kind), figure in sorted(higher.items(), key=lambda entry: -entry[1]["median"])[:3]]}
 
@@ -68,7 +86,8 @@ def evidence(floor):
     if "ratios" in floor:
         return ", ".join(f"{mix} {interval(ratio)}" for mix, ratio in floor["ratios"].items())
     worst = "".join(f"; {worst['mix']}: {worst['interaction'].replace('_', ' ')} {interval(worst, 1)} points" for worst in floor["worst"])
-    return (f"of {floor['interactions']} {floor['higher']} higher by the median, {floor['higher_in_all_rounds']} in all rounds{worst}")
+    return (f"of {floor['interactions']} {floor['higher']} higher by the median, {floor['higher_in_all_rounds']} in all rounds "
+            f"(by chance up to {floor['higher_in_all_rounds_by_chance_most']}){worst}")
 
 
 def verdict(floor):

@@ -216,8 +216,16 @@ class Floors(unittest.TestCase):
     def test_late_responses_are_held_against_tcps(self):
         more, fewer, same = (self.judged((1, 1, 1), (1, 1, 1), late=(10.0, late))[3] for late in (12.0, 8.0, 10.0))
         self.assertEqual([floor["holds"] for floor in (more, fewer, same)], ["no", "yes", "yes"])
+        self.assertEqual(more["higher_in_all_rounds_by_chance_most"], 2)
         self.assertEqual((more["interactions"], more["higher"], more["higher_in_all_rounds"]), (4, 4, 4))
         self.assertIn("home 2.0", floors.evidence(more))
+
+    def test_a_few_of_many_are_late_more_often_by_chance(self):
+        self.assertEqual([floors.by_chance_at_most(count, rounds) for count, rounds in ((42, 3), (42, 5), (1, 1), (4, 0))], [9, 3, 1, 4])
+        random.seed(3)
+        alike_42 = lambda: sum(all(random.random() < 0.5 for _ in range(3)) for _ in range(42))
+        beyond = sum(alike_42() > floors.by_chance_at_most(42, 3) for _ in range(4000)) / 4000
+        self.assertTrue(0.01 < beyond < 0.05, beyond)
 
     def test_two_tcps_are_judged_by_the_same(self):
         found = self.judged((1.1, 1.1, 1.1), (1.1, 1.1, 1.1), chance=(0.9, 0.95, 0.9))
