@@ -21,7 +21,7 @@ help:
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
 	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (7 to 12 minutes on an idle machine, 50 at most)'
 	@echo 'make site     a bookstore under TPC-W: nginx, Jetty and MariaDB over TCP, over Beeline and between namespaces (under 20 minutes)'
-	@echo 'make site-quick  the same, small (some four minutes)'
+	@echo 'make site-quick  the same, small (some five minutes)'
 	@echo 'make site-sweep  the bookstore at a range of loads: where TCP saturates, and where the segment shows (some 25 minutes)'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
 	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'

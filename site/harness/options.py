@@ -17,7 +17,7 @@ PARTS_BY_DEFAULT = PARTS[:-1]
 def options(description):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
-    add("--quick", action="store_true", help="a small store, one mix, two short rounds: some four minutes")
+    add("--quick", action="store_true", help="a small store, one mix, two short rounds: some five minutes")
     add("--parts", default=",".join(PARTS_BY_DEFAULT), help="what is done: host (all mixes on one host, with --browsers), half (open loop at "
         "half of what TCP does there), profile (where the CPU goes, by perf), kill (kill -9 of each tier), short (without pools and kept "
         "connections), hosts (network namespaces with bridges), sweep (all mixes at each of --loads)")
