@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-containers test-deb test-rdma test-iwarp test-report papers programs compat faults bench bench-hosts bench-rdma site site-quick check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
+.PHONY: help all demo test test-containers test-deb test-rdma test-iwarp test-report papers programs compat faults bench bench-hosts bench-rdma site site-quick site-sweep check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -21,7 +21,8 @@ help:
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
 	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (7 to 12 minutes on an idle machine, 50 at most)'
 	@echo 'make site     a bookstore under TPC-W: nginx, Jetty and MariaDB over TCP, over Beeline and between namespaces (under 20 minutes)'
-	@echo 'make site-quick  the same, small (some four minutes)'
+	@echo 'make site-quick  the same, small (some five minutes)'
+	@echo 'make site-sweep  the bookstore at a range of loads: where TCP saturates, and where the segment shows (some 25 minutes)'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
 	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'
 	@echo 'make deb      the same as a Debian package, target/beeline_*.deb'
@@ -66,6 +67,10 @@ site: deps-site all
 
 site-quick: deps-site all
 	site/run.py --quick --json target/site-report.json $(SITE)
+
+# SITE=--resume goes on with one that was ended.
+site-sweep: deps-site all
+	site/run.py --parts sweep --measure 4 --json target/site-sweep.json --report target/site/sweep $(SITE)
 
 # A run that was ended goes on where it was.
 papers: deps-papers deps-hosts all

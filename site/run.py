@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The three-tier site: sets it up, measures it over TCP and over Beeline, checks it, and reports. `--help` says more; docs/site.md all."""
 
-import argparse
 import fcntl
+import hashlib
 import json
 import os
 import pathlib
+import random
 import resource
 import shutil
 import signal
@@ -17,78 +18,25 @@ sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 
-from harness import checks, report  # noqa: E402
-from harness.databases import DATABASES  # noqa: E402
+from harness import checks, report, sweep  # noqa: E402
 from harness.hosts import Namespaces, Trouble, World  # noqa: E402
 from harness.lanes import stat  # noqa: E402
 from harness.load import Emulator, faultless  # noqa: E402
-from harness.plan import MIXES, Bench, Column, Experiment, kill_all  # noqa: E402
+from harness.options import options  # noqa: E402
+from harness.plan import AROUND_S, RAMP_DOWN_S, RAMP_UP_S, Bench, Column, Experiment, check_shares, kill_all  # noqa: E402
 from harness.profile import NoProfile, profiles  # noqa: E402
 from harness.stack import Parts, Stack  # noqa: E402
-from harness.store import ROOT, Store, beeline_programs, machine  # noqa: E402
-from harness.tiers import APPLICATION_SERVERS  # noqa: E402
-from harness.webservers import WEB_SERVERS  # noqa: E402
+from harness.store import Store, beeline_programs, machine  # noqa: E402
 
 BEGAN = time.monotonic()
-PARTS = ("host", "half", "profile", "kill", "short", "hosts")
 # What the kernel allows by default (fs.nr_open); some programs make a table as long as their limit.
 FILES_MAX = 1 << 20
+STACKS = ("tcp", "tcp-again", "beeline")
+COLUMNS = {"TCP": "tcp", "TCP again": "tcp-again", "inner tiers": "beeline", "all": "beeline"}
 
 
 def say(text):
     print(f"{time.monotonic() - BEGAN:6.0f} s  {text}", file=sys.stderr, flush=True)
-
-
-def options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    add = parser.add_argument
-    add("--quick", action="store_true", help="a small store, one mix, two short rounds: some four minutes")
-    add("--parts", default=",".join(PARTS), help="what is done: host (all mixes on one host, "
-        "saturated), half (open loop at half of what TCP does), profile (where the CPU goes, by perf), kill (kill -9 of each tier), "
-        "short (without pools and kept connections), hosts (network namespaces with bridges)")
-    add("--mixes", default=",".join(MIXES))
-    add("--rounds", type=int, default=3)
-    add("--browsers", type=int, default=200)
-    add("--think-factor", type=float, default=0.005, help="think times are 7 s times this; 0.005 saturates some CPUs with 200 browsers")
-    add("--limit-factor", type=float, default=0.02, help="a second count of late responses has the specification's limits times this")
-    add("--measure", type=float, default=8.0, help="seconds that a sample measures")
-    add("--warm-up", type=float, default=10.0, help="seconds for each stack and mix")
-    add("--items", type=int, default=10000, help="1,000 to 100,000")
-    add("--scale", type=int, default=50, help="2,880 customers for each")
-    add("--seed", type=int, default=1)
-    add("--rate", help="bandwidth of each veth between the namespaces, as tc takes it (1gbit)")
-    add("--delay", help="delay of each veth, one way, as tc takes it (100us)")
-    add("--web", choices=WEB_SERVERS, default="nginx", help="the web server")
-    add("--server", choices=APPLICATION_SERVERS, default="jetty", help="the application server")
-    add("--database", choices=DATABASES, default="mariadb", help="the database")
-    add("--options", action="append", default=[], metavar="KEY=VALUE", help="an option of the library for all tiers")
-    add("--not-durable", action="store_true", help="do not wait for the disk at each commit")
-    add("--programs", help="where beeline and beelined are (default: target/release)")
-    add("--work", default=str(ROOT / "target/site"), help="where everything is kept")
-    add("--json", metavar="FILE", help="all figures")
-    add("--html", metavar="FILE", help="the report (default: report.html in the work directory)")
-    if "--quick" in sys.argv:
-        parser.set_defaults(items=1000, scale=5, rounds=2, measure=4.0, warm_up=3.0, mixes="shopping", parts="host,kill,hosts")
-    chosen = parser.parse_args()
-    if wrong := complaint(chosen):
-        parser.error(wrong)
-    return chosen
-
-
-def complaint(chosen):
-    """What is wrong with the options together, if anything is."""
-    parts, mixes = chosen.parts.split(","), chosen.mixes.split(",")
-    for option, names, known in (("--parts", parts, PARTS), ("--mixes", mixes, MIXES)):
-        if unknown := [name for name in names if name not in known]:
-            return f"{option}: there is no {', no '.join(map(repr, unknown))}, but {', '.join(known)}"
-    for option, value, least in (("--rounds", chosen.rounds, 1), ("--browsers", chosen.browsers, 1), ("--items", chosen.items, 1000),
-                                 ("--scale", chosen.scale, 1), ("--measure", chosen.measure, 1), ("--warm-up", chosen.warm_up, 1),
-                                 ("--think-factor", chosen.think_factor, 0), ("--limit-factor", chosen.limit_factor, 0)):
-        if not value >= least:
-            return f"{option}: at least {least}"
-    if "half" in parts and not ("host" in parts and "shopping" in mixes):
-        return "--parts half has its rate from what host does in the shopping mix: both have to be asked for"
-    return None
 
 
 def allow_files():
@@ -116,10 +64,11 @@ class Run:
         self.parts = Parts.named(chosen.web, chosen.server, chosen.database)
         self.parts.check()
         self.store = Store(self.work, chosen.items, chosen.scale, chosen.seed, self.parts.database, say)
-        self.stacks, self.worlds, self.runs = [], [], []
-        times = {"measure": chosen.measure, "ramp_up": 2.0, "ramp_down": 0.5}
-        self.bench = Bench(self.store, self.beeline, times, say, self.runs, chosen.seed)
-        self.result = {"machine": machine(self.parts), "items": chosen.items, "customers": self.store.customers, "ramp_up": 2.0,
+        self.stacks, self.worlds, self.runs, self.experiments = [], [], [], []
+        self.cells = None
+        self.bench = Bench(self.store, self.beeline, chosen.measure, say, self.runs, chosen.seed)
+        self.mixes = chosen.mixes.split(",")
+        self.result = {"machine": machine(self.parts), "items": chosen.items, "customers": self.store.customers, "ramp_up": RAMP_UP_S,
                        "experiments": [], "stat": {}, "checks": {}}
 
     def has(self, part):
@@ -133,26 +82,37 @@ class Run:
         stack.start()
         return stack
 
-    def columns(self, world, **how):
-        """TCP; the inner tiers on Beeline; browsers, too. The last two are one stack."""
+    def columns(self, world, names, number=1, **how):
+        """All stacks started anew. `inner tiers` and `all` are one stack, with browsers on TCP and on Beeline. `number`: of the round, in
+        which another stack starts and warms up first."""
         say(f"starting the tiers ({world.name}{', short connections' if how else ''})")
-        kernel, lanes = self.stack("tcp", world, **how), self.stack("beeline", world, beeline=self.beeline, **how)
-        columns = [Column("TCP", kernel, False), Column("inner tiers", lanes, False), Column("all", lanes, True)]
+        wanted = [name for name in STACKS if name != "tcp-again" or "TCP again" in names]
+        place = number % len(wanted)
+        made = {name: self.stack(name, world, beeline=self.beeline if name == "beeline" else None, **how)
+                for name in wanted[place:] + wanted[:place]}
+        columns = [Column(name, made[COLUMNS[name]], name == "all") for name in names]
         # Before anything else: clerks and orders change pages, in each copy of the data others.
         self.same_bytes(world.name, columns)
-        self.bench.warm_up(columns, self.chosen.warm_up)
+        self.bench.warm_up(made.values(), self.chosen.warm_up)
         return columns
 
     def end_stacks(self):
         while self.stacks:
             self.stacks.pop().remove()
 
-    def experiment(self, name, place, mix, columns, **how):
-        how = {"rounds": self.chosen.rounds, "think": self.chosen.think_factor, "limit": self.chosen.limit_factor,
-               "browsers": self.chosen.browsers, **how}
-        found = self.bench.run(Experiment(name, place, mix, columns, **how))
-        self.result["experiments"].append(found)
-        return found
+    def how(self):
+        return {"rounds": self.chosen.rounds, "think": self.chosen.think_factor, "limit": self.chosen.limit_factor}
+
+    def experiment(self, name, place, mix, **how):
+        """One that rounds are added to; what is whole of it is in the report, however the run ends."""
+        self.experiments.append(Experiment(name, place, mix, browsers=self.chosen.browsers, **self.how(), **how))
+        return self.experiments[-1]
+
+    def on_one_start(self, experiment, columns):
+        for _ in range(experiment.rounds):
+            self.bench.round(experiment, columns)
+        experiment.starts = 1
+        check_shares(experiment.found())
 
     def look(self, place, column):
         """What `beeline stat` shows after the runs, and while browsers are there."""
@@ -170,7 +130,8 @@ class Run:
                  for column in columns if column.stack.database.beeline}
         if not all(lanes.values()):
             raise Trouble(f"nothing was compared: no connection of a tier went over a lane ({place})")
-        self.result["checks"][f"same bytes, {place}"] = {**found, "connections_on_lanes": lanes}
+        before = self.result["checks"].get(f"same bytes, {place}", {"starts": 0})
+        self.result["checks"][f"same bytes, {place}"] = {**found, "connections_on_lanes": lanes, "starts": before["starts"] + 1}
         say(f"{found['pages']} pages and pictures are the same over {', '.join(found['columns'])}")
 
     def profile(self, columns):
@@ -186,27 +147,43 @@ class Run:
     def on_one_host(self):
         world = World()
         self.worlds.append(world)
-        columns = self.columns(world)
-        capacity = None
+        saturated, half = [], None
         if self.has("host"):
-            for mix in self.chosen.mixes.split(","):
-                found = self.experiment(f"{mix}, saturated", "host", mix, columns)
-                if mix == "shopping":
-                    capacity = found["columns"]["TCP"]["wips"]["median"]
-            self.look("host", columns[2])
-        if self.has("half"):
-            rate = round(capacity / 2)
-            self.experiment(f"shopping, open loop, {rate} a second", "host", "shopping", columns, rate=rate)
-        if self.has("profile"):
-            self.profile([columns[0], columns[2]])
-        if self.has("kill"):
-            self.result["kills"] = kill_all(self.bench, [columns[0], columns[2]], self.work / "run", say)
-        self.end_stacks()
-        if self.has("short"):
-            columns = self.columns(world, pooled=False)
-            self.experiment("shopping, short connections", "host", "shopping", columns)
-            self.look("host, short connections", columns[2])
+            saturated = [self.experiment(f"{mix}, {self.chosen.browsers} browsers", "host", mix) for mix in self.mixes]
+        names = ["TCP", "TCP again", "inner tiers", "all"] if saturated else ["TCP", "inner tiers", "all"]
+        last = self.chosen.rounds if saturated else 1
+        for number in range(1, last + 1) if self.on_host() else ():
+            columns = self.columns(world, names, number)
+            for experiment in saturated:
+                self.bench.round(experiment, columns)
+                experiment.starts += 1
+                if self.has("half") and not half and experiment.mix == "shopping":
+                    # Of the first round, so that all rounds have the same.
+                    rate = max(1, round(experiment.samples["TCP"][0]["wips"] / 2))
+                    half = self.experiment(f"shopping, open loop, {rate} a second", "host", "shopping", rate=rate)
+            if half:
+                self.bench.round(half, columns)
+                half.starts += 1
+            if number == last:
+                self.once(columns)
             self.end_stacks()
+        for experiment in [*saturated, *([half] if half else [])]:
+            check_shares(experiment.found())
+        if self.has("short"):
+            columns = self.columns(world, ["TCP", "inner tiers", "all"], pooled=False)
+            self.on_one_start(self.experiment("shopping, short connections", "host", "shopping", pooled=False), columns)
+            self.look("host, short connections", columns[-1])
+            self.end_stacks()
+
+    def once(self, columns):
+        """What one start of the tiers is enough for."""
+        tcp, beeline = columns[0], columns[-1]
+        if self.has("host"):
+            self.look("host", beeline)
+        if self.has("profile"):
+            self.profile([tcp, beeline])
+        if self.has("kill"):
+            self.result["kills"] = kill_all(self.bench, [tcp, beeline], self.work / "run", say)
 
     def between_hosts(self):
         beelined = self.programs / "beelined"
@@ -216,30 +193,79 @@ class Run:
         say("making namespaces with a bridge each")
         world = Namespaces(self.work / "run/bridges", beelined, self.chosen.rate, self.chosen.delay)
         self.worlds.append(world)
-        columns = self.columns(world)
+        columns = self.columns(world, ["TCP", "inner tiers", "all"])
         link = " ".join(filter(None, (self.chosen.rate, self.chosen.delay)))
-        self.experiment("shopping, between hosts" + (f", {link}" if link else ""), "hosts", "shopping", columns)
-        self.look("hosts", columns[2])
+        self.on_one_start(self.experiment("shopping, between hosts" + (f", {link}" if link else ""), "hosts", "shopping"), columns)
+        self.look("hosts", columns[-1])
         self.result["bridges"] = world.bridges()
         self.end_stacks()
 
+    def sweep(self):
+        """All mixes at all loads; what was measured before is not measured again."""
+        loads = self.loads()
+        self.cells = sweep.Cells(self.work / "sweep.jsonl", self.settings(), self.chosen.resume)
+        planned = sweep.cells_of(self.mixes, loads)
+        left = [(number, cell) for number in range(1, self.chosen.rounds + 1) for cell in planned if not self.cells.has(*cell, number)]
+        self.bench.count = len(self.cells.samples) * sweep.COLUMNS
+        world = World()
+        self.worlds.append(world)
+        for number in sorted({number for number, _ in left}):
+            columns = self.columns(world, ["TCP", "TCP again", "all"], number)
+            start = time.strftime("%Y-%m-%d %H:%M:%S")
+            mine = [cell for at, cell in left if at == number]
+            # Of the round only, and not of how often the sweep was ended.
+            random.Random(f"{self.chosen.seed} {number}").shuffle(mine)
+            for mix, load in mine:
+                still = sum(at > number for at, _ in left) + len(mine) - mine.index((mix, load))
+                progress = f"{still} of {len(planned) * self.chosen.rounds} cells left, {still * sweep.cell_s(self.chosen.measure) / 60:.1f} min: "
+                experiment = self.cells.experiment(mix, load, **self.how())
+                self.cells.add(mix, load, number, start, self.bench.round(experiment, columns, progress))
+            self.end_stacks()
+
+    def loads(self):
+        return sorted(int(load) for load in self.chosen.loads.split(","))
+
+    def settings(self):
+        """What has to be the same for samples of two runs to stand in one sweep."""
+        chosen = self.chosen
+        digest = hashlib.sha256(b"".join((self.programs / name).read_bytes() for name in ("beeline", "libbeeline.so"))).hexdigest()
+        return {"programs": digest, "items": chosen.items, "scale": chosen.scale, "seed": chosen.seed, "think_factor": chosen.think_factor,
+                "limit_factor": chosen.limit_factor, "measure": chosen.measure, "warm_up": chosen.warm_up,
+                "parts": [chosen.web, chosen.server, chosen.database], "options": chosen.options, "durable": not chosen.not_durable,
+                "machine": {key: self.result["machine"][key] for key in ("cpu", "cpus", "kernel")}}
+
+    def on_host(self):
+        return any(self.has(part) for part in ("host", "half", "profile", "kill"))
+
     def expected_s(self):
         """How long it takes once there are data, as far as that is known before."""
-        sample = 2.6 + self.chosen.measure
-        columns = 3 * self.chosen.rounds * sample
-        start = 4 * (1.1 + self.chosen.warm_up) + 10
-        one_host = [self.has(part) for part in ("host", "half", "profile", "kill")]
-        parts = {"host": columns * len(self.chosen.mixes.split(",")) + 5, "half": columns, "profile": 30, "kill": 85,
-                 "short": start + columns + 5, "hosts": start + columns + 8}
-        return any(one_host) * start + sum(seconds for part, seconds in parts.items() if self.has(part))
+        chosen = self.chosen
+        sample = RAMP_UP_S + chosen.measure + RAMP_DOWN_S + AROUND_S
+        start = lambda stacks: stacks * (2 * (1.1 + chosen.warm_up) + 6)
+        on_one_start = start(2) + 3 * chosen.rounds * sample + 5
+        per_round = self.has("host") * (start(3) + 4 * sample * (len(self.mixes) + self.has("half")))
+        parts = {"host": chosen.rounds * per_round + 5, "profile": 30, "kill": 85, "short": on_one_start, "hosts": on_one_start + 5,
+                 "sweep": chosen.rounds * (start(3) + len(self.mixes) * len(self.loads()) * sweep.cell_s(chosen.measure))}
+        alone = start(2) if self.on_host() and not self.has("host") else 0
+        return alone + sum(seconds for part, seconds in parts.items() if self.has(part))
 
     def go(self):
         self.store.make()
         say(f"all parts together take some {self.expected_s() / 60:.0f} minutes")
-        if any(self.has(part) for part in ("host", "half", "profile", "kill", "short")):
+        if self.on_host() or self.has("short"):
             self.on_one_host()
+        if self.has("sweep"):
+            self.sweep()
         if self.has("hosts"):
             self.between_hosts()
+
+    def collect(self):
+        """What was measured, as far as it is whole. Whether there is anything to report."""
+        self.result["experiments"] = [found for experiment in self.experiments if (found := experiment.found())]
+        if self.cells:
+            self.result["sweep"] = sweep.found_of(self.cells, self.mixes, self.loads(), **self.how())
+        self.result["floors"] = report.judged(self.result)
+        return self.result["experiments"] or self.result.get("kills") or self.result.get("sweep", {}).get("cells")
 
     def keep_logs(self):
         """What the tiers of stacks that are still there have said: something went wrong, or they would be gone."""
@@ -273,33 +299,34 @@ def interrupted(number, _frame):
 
 
 def main():
-    chosen = options()
+    chosen = options(__doc__)
     allow_files()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupted)
-    run, status = None, 0
+    run, status, early = None, 0, None
     try:
         run = Run(chosen)
         run.go()
     except Trouble as trouble:
         print(f"run.py: {trouble}", file=sys.stderr)
-        status = trouble.status
+        status, early = trouble.status, str(trouble)
     except KeyboardInterrupt:
         print("run.py: interrupted", file=sys.stderr)
-        status = 130
+        status, early = 130, "it was interrupted"
     finally:
         # A second Ctrl-C must not leave anything behind.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         if run:
             run.end()
-    if run and (run.result["experiments"] or run.result.get("kills")):
-        run.result["took_s"] = time.monotonic() - BEGAN
-        run.result["load_at_end"] = os.getloadavg()[0]
+    if run and run.collect():
+        run.result |= {"took_s": time.monotonic() - BEGAN, "load_at_end": os.getloadavg()[0], "ended_early": early}
         print(report.plain(run.result))
-        target = pathlib.Path(chosen.html or run.work / "report.html")
-        target.write_text(report.page(run.result))
-        say(f"report: {target}")
+        target = pathlib.Path(chosen.report or run.work)
+        target.mkdir(parents=True, exist_ok=True)
+        say(f"report: {report.write(run.result, target)}")
+        if early and run.cells:
+            say("--resume goes on with the sweep")
         if chosen.json:
             pathlib.Path(chosen.json).write_text(json.dumps(run.result, indent=1) + "\n")
     if run and any(not kill["good"] for kills in run.result.get("kills", {}).values() for kill in kills):

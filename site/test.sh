@@ -9,4 +9,4 @@ if command -v javac >/dev/null && [ -e /usr/share/java/HikariCP.jar ]; then
 else
     echo "site/test.sh: no Java with the store's libraries here: its tests are left out"
 fi
-python3 -B -m unittest harness.tests
+python3 -B -m unittest harness.tests harness.tests_sweep

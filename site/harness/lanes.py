@@ -7,6 +7,9 @@ from .hosts import Trouble, shell
 # A link by the tier that counts it, and its role in it. Who makes a connection counts why it was left to TCP; browsers are gone when
 # they could be asked, so the web server is.
 LINKS = {"browsers": ("web", "server"), "web": ("web", "client"), "application": ("application", "client")}
+# What is told of the library's work, by the counters of `beeline stat`; bells are told by connection, open ones, too.
+WORK = {"sleeps": "sleeps", "spins_paid": "spins_paid", "spins_failed": "spins_failed", "spins_spared": "spins_spared",
+        "kernel_looks": "epoll_kernel_looks"}
 
 
 def processes(beeline):
@@ -36,11 +39,18 @@ def stat(beeline, stack, emulator_pid=None):
 
 
 def look(beeline, column):
-    """For each link of a column that should have lanes: how many are open, and how many connections were made over lanes and TCP so far."""
+    """For each link of a column that should have lanes: how many are open, and how many connections were made over lanes and TCP so far.
+    And what the library counted in each tier."""
     if not column.stack.database.beeline:
-        return {}
+        return {"links": {}, "work": {}}
     told, tiers = processes(beeline), {tier.name: set(tier.pids()) for tier in column.stack.tiers}
-    return {link: _counts(told, tiers[tier], role) for link, (tier, role) in LINKS.items() if link != "browsers" or column.accelerated}
+    links = {link: _counts(told, tiers[tier], role) for link, (tier, role) in LINKS.items() if link != "browsers" or column.accelerated}
+    return {"links": links, "work": {name: _work([process for process in told if process["pid"] in pids]) for name, pids in tiers.items()}}
+
+
+def _work(processes_of_tier):
+    return {"bells": sum(process["doorbells_sent"] for process in processes_of_tier),
+            **{name: sum(process["counters"][counter] for process in processes_of_tier) for name, counter in WORK.items()}}
 
 
 def _counts(told, pids, role):
@@ -52,8 +62,16 @@ def _counts(told, pids, role):
 
 def between(before, after):
     """What each link had meanwhile: lanes that were there, or were made, and connections that were made over TCP."""
+    before, after = before["links"], after["links"]
     return {link: {"lanes": before[link]["open"] + after[link]["lanes"] - before[link]["lanes"],
                    "tcp": after[link]["tcp"] - before[link]["tcp"]} for link in after}
+
+
+def worked(before, after, interactions):
+    """What the library did in each tier for an interaction, of all that were done meanwhile."""
+    before, after = before["work"], after["work"]
+    return {tier: {name: (count - before[tier][name]) / max(1, interactions) for name, count in counts.items()}
+            for tier, counts in after.items()}
 
 
 def check(column, found):

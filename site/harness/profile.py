@@ -27,7 +27,8 @@ def profiles(column, store, beeline, runs, chosen):
     program = perf()
     if program is None:
         raise NoProfile("there is no perf; `ci/packages.sh site` installs it")
-    emulator = Emulator(column.stack, store, beeline, column.accelerated, "shopping", 9, browsers=chosen.browsers,
+    mix = chosen.mixes.split(",")[0]
+    emulator = Emulator(column.stack, store, beeline, column.accelerated, mix, 9, browsers=chosen.browsers,
                         think=chosen.think_factor, ramp_up=2.0, measure=SECONDS * 1.0 + 1)
     runs.append(emulator)
     with tempfile.TemporaryDirectory(prefix="perf-", dir=column.stack.directory) as directory:

@@ -68,9 +68,6 @@ class Stack:
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def cpu(self):
-        return {tier.name: tier.cpu() for tier in self.tiers}
-
     @property
     def plain(self):
         return f"{self.web.host.address}:{self.web.port}"

@@ -9,7 +9,7 @@ import unittest
 import unittest.mock
 
 import run
-from . import checks, databases, disk, figures, hosts, lanes, plan, profile, report, webservers
+from . import checks, databases, disk, figures, hosts, lanes, options, plan, profile, report, summary, webservers
 from .hosts import Missing, Trouble
 from .load import faultless
 from .stack import Parts
@@ -30,10 +30,6 @@ class Figures(unittest.TestCase):
         lines = figures.table(["a", "bb"], [["x", 1], ["yyy", 22]]).splitlines()
         self.assertEqual(lines[2], "x     1")
         self.assertEqual(lines[3], "yyy  22")
-
-    def test_drawings_are_whole(self):
-        for drawing in (figures.over_time("t", "u", {"a": [0, 0], "b": [1, 2]}, (1,)), figures.bars("t", "u", ["g"], {"a": [0]})):
-            self.assertTrue(drawing.startswith("<svg") and drawing.endswith("</svg>"))
 
 
 class Disk(unittest.TestCase):
@@ -151,7 +147,9 @@ class Lanes(unittest.TestCase):
     def told(self, lanes_made, tcp_made, is_open):
         counters = {f"connections_{how}_{role}": count for role in ("client", "server")
                     for how, count in (("accelerated", lanes_made), ("fallen_back", tcp_made))}
-        return [{"pid": pid, "connections": [{"role": "client"}] * is_open, "counters": counters} for pid in (1, 2)]
+        counters |= {counter: 10 * lanes_made for counter in lanes.WORK.values()}
+        return [{"pid": pid, "connections": [{"role": "client"}] * is_open, "counters": counters, "doorbells_sent": lanes_made}
+                for pid in (1, 2)]
 
     def column(self, accelerated=False, pooled=True, beeline="beeline"):
         tiers = [types.SimpleNamespace(name=name, pids=lambda pid=pid: [pid]) for pid, name in ((1, "web"), (2, "application"))]
@@ -172,9 +170,15 @@ class Lanes(unittest.TestCase):
 
     def test_over_tcp_there_are_none(self):
         column = self.column(beeline=None)
-        self.assertEqual(self.look(column, 1, 1, 1), {})
+        look = self.look(column, 1, 1, 1)
+        self.assertEqual((lanes.between(look, look), lanes.worked(look, look, 9)), ({}, {}))
         lanes.check(column, {})
         self.assertEqual(lanes.shares([{"lanes": {}}]), {})
+
+    def test_the_librarys_work_is_told_for_an_interaction(self):
+        column = self.column()
+        found = lanes.worked(self.look(column, 10, 0, 4), self.look(column, 16, 0, 4), 30)
+        self.assertEqual((found["web"]["bells"], found["web"]["sleeps"], found["application"]["spins_failed"]), (0.2, 2.0, 2.0))
 
     def test_a_link_without_a_lane_is_trouble(self):
         none, some = {"lanes": 0, "tcp": 9}, {"lanes": 2, "tcp": 0}
@@ -188,8 +192,8 @@ class Lanes(unittest.TestCase):
 class Options(unittest.TestCase):
     def complaint(self, **other):
         usual = {"parts": "host,half", "mixes": "shopping", "rounds": 3, "browsers": 200, "items": 1000, "scale": 5, "measure": 8.0,
-                 "warm_up": 3.0, "think_factor": 0.005, "limit_factor": 0.02}
-        return run.complaint(argparse.Namespace(**{**usual, **other}))
+                 "warm_up": 3.0, "loads": "25,50", "think_factor": 0.005, "limit_factor": 0.02}
+        return options.complaint(argparse.Namespace(**{**usual, **other}))
 
     def test_what_can_be_done_is_done(self):
         self.assertIsNone(self.complaint())
@@ -199,6 +203,9 @@ class Options(unittest.TestCase):
         self.assertIn("--parts: there is no 'typo', but host", self.complaint(parts="host,typo"))
         self.assertIn("--mixes: there is no 'typo', but shopping", self.complaint(mixes="typo"))
         self.assertIn("--rounds: at least 1", self.complaint(rounds=0))
+        for loads in ("25,many", "25,0", "25,25", ""):
+            self.assertIn("--loads: numbers of browsers", self.complaint(loads=loads))
+        self.assertIn("two at least", self.complaint(parts="sweep", loads="25"))
         for other in ({"mixes": "ordering"}, {"parts": "half"}):
             self.assertIn("--parts half has its rate", self.complaint(**other))
 
@@ -254,7 +261,7 @@ class Sums(unittest.TestCase):
 
     def test_shares_are_weighed_by_their_rounds(self):
         reports = [{"interactions": {"home": {"late": 10.0, "count": 1}}}, {"interactions": {"home": {"late": 0.0, "count": 9}}}]
-        self.assertAlmostEqual(plan.weighed(reports, "home", "late", 10), 1.0)
+        self.assertAlmostEqual(summary.weighed(reports, "home", "late", 10), 1.0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ import pathlib
 import signal
 import subprocess
 
-from .hosts import Trouble, cpu_seconds, until
+from .hosts import Trouble, until
+
 
 def session_of(pid):
     """The processes of a tier: those of the session that its first one leads."""
@@ -71,9 +72,6 @@ class Tier:
 
     def pids(self):
         return session_of(self.process.pid) if self.process else []
-
-    def cpu(self):
-        return sum(cpu_seconds(pid) for pid in self.pids())
 
     def kill(self):
         """kill -9 of all its processes."""

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Looks at a report of `beeline bench paper` with a real browser, headless: on a phone, on a screen, and on paper.
+"""Looks at a report of `beeline bench paper`, and at one of the site, with a real browser, headless: on a phone, on a screen, and on paper.
 
     tests/report/run.py             `make test-report` installs Chromium and builds the instrument first
 
-A small run is made over a library that the loader passes over, as figures do not matter here. Then, of the page: it asks for
+A small run is made over a library that the loader passes over, as figures do not matter here; the site's report is that of its tests. Then, of the page: it asks for
 nothing from outside; nothing is wider than the screen but tables and figures, which scroll in their boxes; no figure is cut off, all text of
 figures lies within them; and on paper every table is there. Exit code 77 where there is no Chromium.
 """
@@ -116,6 +116,48 @@ def look(directory, width, page="report.html"):
     return json.loads(said[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 
 
+def views_of(run, tables, rows, figures, title, pages_most):
+    """What is wrong with the report in a directory, in all views."""
+    wrong = []
+    # The rules for paper, on a screen as wide as what a sheet has within its margins.
+    text = (run / "report.html").read_text()
+    (run / "paper.html").write_text(text.replace("@media print", "@media all").replace("@media screen", "@media not all"))
+    for width, page in [(width, "report.html") for width in WIDTHS] + [(SHEET, "paper.html")]:
+        said = look(run, width, page)
+        print(f"{page}, {width}: {said['tables']} tables, {said['rows']} rows, {said['figures']} figures, {said['wide']} px wide")
+        if said["wide"] > said["width"]:
+            wrong.append(f"{width}: the page is {said['wide']} px wide")
+        wrong += [f"{width}: {what}" for what in said["found"]]
+        if (said["tables"], said["figures"], said["rows"]) != (tables, figures, rows):
+            wrong.append(f"{width}: expected {tables} tables with {rows} rows and {figures} figures")
+        if said["title"] != title:
+            wrong.append(f"{width}: the title is {said['title']}")
+        if said["asked"]:
+            wrong.append(f"{width}: the page asks for {said['asked']} things from outside")
+    paper = run / "report.pdf"
+    chromium(run / "profile", "--no-pdf-header-footer", f"--print-to-pdf={paper}", (run / "report.html").as_uri())
+    pages = len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes()))
+    print(f"on paper: {pages} pages")
+    if not 2 <= pages <= pages_most:
+        wrong.append(f"on paper there are {pages} pages")
+    return wrong
+
+
+def site(directory):
+    """The report of the site's tests. Returns what is wrong with it."""
+    sys.path.insert(0, str(ROOT / "site"))
+    sys.dont_write_bytecode = True
+    from harness import report, tests_sweep
+
+    directory.mkdir()
+    report.write(tests_sweep.Reports().result(), directory)
+    page = (directory / "report.html").read_text()
+    tables, figures, rows = (page.count(word) for word in ("<table>", "<svg ", "<tr><td>"))
+    if not all((tables, figures, rows)):
+        return ["the site's report has no tables or no figures"]
+    return [f"site, {what}" for what in views_of(directory, tables, rows, figures, report.TITLE, 20)]
+
+
 def main():
     if not shutil.which("chromium"):
         print("skip: there is no chromium; `ci/packages.sh browser` installs it")
@@ -131,32 +173,12 @@ def main():
         # 1: something failed or stayed unknown, and the report says so.
         if done.returncode not in (0, 1):
             sys.exit(f"{' '.join(words)} ended with {done.returncode}")
-        # The rules for paper, on a screen as wide as what a sheet has within its margins.
-        text = (run / "report.html").read_text()
-        (run / "paper.html").write_text(text.replace("@media print", "@media all").replace("@media screen", "@media not all"))
-        views = [(width, "report.html") for width in WIDTHS] + [(SHEET, "paper.html")]
-        for width, page in views:
-            said = look(run, width, page)
-            print(f"{page}, {width}: {said['tables']} tables, {said['rows']} rows, {said['figures']} figures, {said['wide']} px wide")
-            if said["wide"] > said["width"]:
-                wrong.append(f"{width}: the page is {said['wide']} px wide")
-            wrong += [f"{width}: {what}" for what in said["found"]]
-            if (said["tables"], said["figures"]) != (2, 2) or said["rows"] != 17 + 8:
-                wrong.append(f"{width}: expected 2 tables with 25 rows and 2 figures")
-            if said["title"] != "A page with <everything> & more":
-                wrong.append(f"{width}: the title is {said['title']}")
-            if said["asked"]:
-                wrong.append(f"{width}: the page asks for {said['asked']} things from outside")
-        paper = directory / "report.pdf"
-        chromium(run / "profile", "--no-pdf-header-footer", f"--print-to-pdf={paper}", (run / "report.html").as_uri())
-        pages = len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes()))
-        print(f"on paper: {pages} pages")
-        if not 2 <= pages <= 6:
-            wrong.append(f"on paper there are {pages} pages")
+        wrong += views_of(run, 2, 17 + 8, 2, "A page with <everything> & more", 6)
+        wrong += site(directory / "site")
         keep = os.environ.get("KEEP")
         if keep:
             shutil.copytree(run, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("profile"))
-            shutil.copy(paper, keep)
+            shutil.copytree(directory / "site", Path(keep) / "site", dirs_exist_ok=True, ignore=shutil.ignore_patterns("profile"))
             chromium(run / "profile", "--window-size=390,2600", f"--screenshot={keep}/phone.png", (run / "report.html").as_uri())
     for what in wrong:
         print(f"WRONG {what}")
