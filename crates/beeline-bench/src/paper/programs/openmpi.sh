@@ -3,9 +3,9 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR="$WORK"
 interfaces=lo
 set -- --oversubscribe --bind-to none -np 2
 if [ -n "$there" ]; then
-    # By their networks: interfaces may be called otherwise at the other end.
-    net() { $1 ip -o -4 address show dev "$2" | awk -v address="$3/" 'index($4, address) == 1 { print $4 }'; }
-    interfaces=$(net "" "$first_device" "$first"),$(net "$there" "$second_device" "$second")
+    # By their networks, each once: interfaces may be called otherwise at the other end.
+    networks() { $1 ip -o -4 route show dev "$2" scope link | awk '{ print $1 }'; }
+    interfaces=$({ networks "" "$first_device" && networks "$there" "$second_device"; } | sort -u | paste -sd , -)
     agent
     set -- --mca plm_rsh_agent "$WORK/agent" --host "$first:1,$second:1" "$@"
 fi
