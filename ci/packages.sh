@@ -14,8 +14,8 @@ declare -A packages=(
     [containers]="iproute2 nftables redis-server redis-tools python3 util-linux strace
         podman crun conmon nginx-light postgresql-15 postgresql-client-15"
     # MPIs and other programs that plans of the papers measure, where they are: `beeline bench mpi`, `beeline bench paper`.
-    [papers]="openmpi-bin netpipe-openmpi mpich netpipe-mpich2 lam-runtime netpipe-lam python3-mpi4py ucx-utils libfabric-bin
-        netpipe-tcp iperf3 iperf nuttcp tgt libiscsi-bin pvm netpipe-pvm iproute2 util-linux python3-pip"
+    [papers]="openmpi-bin netpipe-openmpi mpich netpipe-mpich2 lam-runtime netpipe-lam python3 ucx-utils libfabric-bin
+        netpipe-tcp iperf3 iperf nuttcp tgt libiscsi-bin pvm netpipe-pvm iproute2 util-linux python3-pip perftest ethtool"
     # Real programs that are measured at their ordinary settings: `make programs`.
     [programs]="redis-server redis-tools memcached libmemcached-tools nginx-light wrk apache2-utils lighttpd nghttp2-server
         nghttp2-client haproxy postgresql-15 postgresql-client-15 beanstalkd nodejs default-jdk-headless python3 python3-grpcio
@@ -42,7 +42,7 @@ declare -A packages=(
     # Virtual machines with a real RDMA stack; their kernel is downloaded by tests/rdma/image.sh, and a module for it is
     # built by tests/rdma/siw.sh.
     [rdma]="qemu-system-x86 busybox-static kmod ibverbs-providers ibverbs-utils rdmacm-utils iproute2 xz-utils python3
-        openssh-server openssh-client gcc make"
+        openssh-server openssh-client gcc make perftest ethtool mpich netpipe-mpich2"
 )
 
 missing=()

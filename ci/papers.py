@@ -23,11 +23,11 @@ COLUMN = re.compile(r"(?<!\\)\|")
 # What stands beside TCP and Beeline; as a figure in the fourth column, all that does.
 BESIDE = "beside "
 # Of these nobody wins.
-NEUTRAL = ("load", "fairness", "cpu-share-client", "cpu-share-server")
+NEUTRAL = ("load", "fairness", "cpu-share-client", "cpu-share-server", "peak-share")
 # What a row is about, by what its work has.
 FIGURES = ("mean", "p50", "throughput", "rate")
 # Where a table is about something else than its work.
-OF_TABLE = {"cpu": "cpu-client", "mpi-bandwidth": "throughput", "mpi-curve": "throughput", "bandwidth": "throughput"}
+OF_TABLE = {"cpu": "cpu-client", "mpi-bandwidth": "throughput", "mpi-hosts-bandwidth": "throughput", "mpi-curve": "throughput", "bandwidth": "throughput"}
 
 
 def runs(places):

@@ -22,6 +22,8 @@ run hosts-servernet servernet "push-pull both-ways-moved cut-through"
 run hosts-vpi vpi mtu
 run hosts-forty-gig forty-gig "mtu mtu-latency dip-mtu"
 run hosts-sockets-mx sockets-mx zero-copy-threshold
+# A rank of each MPI in each namespace.
+run hosts-mpi forty-gig "mpi-hosts mpi-hosts-bandwidth"
 # How far a rail is from a CPU: with the reason where no rail says so, as with veth.
 run hosts-cores forty-gig cores
 # Two fabrics, each alone and both at once. What tc and sockets hold back is some 20 ms of what passes, which a short sample would see.

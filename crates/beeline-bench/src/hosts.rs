@@ -29,7 +29,7 @@ use crate::worker::args::{Role, WorkerArgs};
 
 #[cfg(test)]
 pub use bridges::Common;
-pub use bridges::{Bridges, Moved};
+pub use bridges::{Bridges, Moved, Speed};
 pub use layouts::{Layout, Layouts, Load, Stand, loads};
 pub use place::Host;
 use post::Post;
@@ -89,20 +89,28 @@ impl Hosts {
             Role::Client => &self.posts[0],
             Role::Server => &self.posts[1],
         };
-        let mut line = vec![post.beeline.clone()];
-        if column == Transport::Beeline {
-            line.extend(["run".into(), "--quiet".into()]);
-            if let Some(library) = &self.library {
-                line.extend(["--library".into(), library.clone()]);
-            }
-            for option in library_options.iter().flat_map(|list| list.split(',')) {
-                line.extend(["--option".into(), option.to_owned()]);
-            }
-            line.extend(["--".into(), post.beeline.clone()]);
-        }
-        line.push("bench".into());
+        let mut line = if column == Transport::Beeline { self.preloaded(post, library_options) } else { Vec::new() };
+        line.extend([post.beeline.clone(), "bench".into()]);
         line.extend(args.to_args().into_iter().map(|word| word.to_string_lossy().into_owned()));
         post.host.command(line.iter().map(String::as_str))
+    }
+
+    /// What stands before a program of a host that has the library preloaded.
+    fn preloaded(&self, post: &Post, library_options: Option<&str>) -> Vec<String> {
+        let mut line = vec![post.beeline.clone(), "run".into(), "--quiet".into()];
+        if let Some(library) = &self.library {
+            line.extend(["--library".into(), library.clone()]);
+        }
+        for option in library_options.iter().flat_map(|list| list.split(',')) {
+            line.extend(["--option".into(), option.to_owned()]);
+        }
+        line.push("--".into());
+        line
+    }
+
+    /// The same at the server's host.
+    pub fn preloaded_at_server(&self, library_options: &str) -> Vec<String> {
+        self.preloaded(&self.posts[1], Some(library_options))
     }
 
     /// The layouts of programs and rails.

@@ -140,10 +140,13 @@ fn two_runs_are_compared() {
     // Two against two cannot differ significantly, whatever the machine does.
     assert_success(&output);
     let comparison: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(comparison["lines"].as_array().unwrap().len(), 3);
+    let lines = comparison["lines"].as_array().unwrap();
+    assert_eq!(lines.iter().filter(|line| line["is_main"] == true).count(), 3);
+    // Each end's CPU time, with a gain, and what part of a CPU that is.
+    assert_eq!(lines.iter().filter(|line| line["is_main"] == false).count(), 2 * 3 + 2 * 2, "{comparison}");
     assert_eq!(comparison["lines"][0]["samples"], serde_json::json!([2, 2]));
     let shown = text(&bench.run(&["compare", "a", "b"]).stdout);
-    assert!(shown.contains("0 of 3 comparisons differ") && shown.contains("2 samples only"), "{shown}");
+    assert!(shown.contains("Of 3 comparisons of main figures 0 differ") && shown.contains("2 samples only"), "{shown}");
     let output = bench.run(&["compare", "a", "."]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("there is no run"), "{}", text(&output.stderr));

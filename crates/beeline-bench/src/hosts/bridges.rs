@@ -70,6 +70,14 @@ pub struct Common {
     pub nodes: [Option<u32>; 2],
 }
 
+/// How fast a rail that joins the two hosts says that it is, at the slower end.
+#[derive(Clone, Debug)]
+pub struct Speed {
+    /// Of the client's host; empty where the rail has none.
+    pub netdev: String,
+    pub bytes_per_second: Option<f64>,
+}
+
 /// What both bridges have done for a workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Moved {
@@ -91,6 +99,11 @@ impl Moved {
             rails.get(rail).copied().unwrap_or(0) as f64 / sum(rails).max(1) as f64
         };
         [share(&self.from_client, there), share(&self.from_server, back)]
+    }
+
+    /// Bytes sent to the server's host.
+    pub fn there(&self) -> u64 {
+        sum(&self.from_client)
     }
 
     /// Bytes sent the way that less was sent.
@@ -152,6 +165,7 @@ pub struct Bridges {
     /// What the server's bridge speaks for.
     server_speaks_for: Vec<String>,
     rails: Vec<Common>,
+    speeds: Vec<Speed>,
     /// By workload.
     moved: RefCell<BTreeMap<&'static str, Moved>>,
 }
@@ -162,10 +176,17 @@ impl Bridges {
     /// # Errors
     /// When a bridge does not answer, the two do not know each other, or do not settle.
     pub fn new(posts: [Post; 2], sockets: Option<[String; 2]>) -> Result<Bridges> {
-        let mut bridges =
-            Bridges { posts, sockets, server_speaks_for: Vec::new(), rails: Vec::new(), moved: RefCell::default() };
+        let mut bridges = Bridges {
+            posts,
+            sockets,
+            server_speaks_for: Vec::new(),
+            rails: Vec::new(),
+            speeds: Vec::new(),
+            moved: RefCell::default(),
+        };
         let [client, server] = bridges.settled(bridges.posts[0].patience)?;
         bridges.rails = in_common(&client, &server);
+        bridges.speeds = joined(&client, &server).map(|(own, other)| speed(own, other)).collect();
         bridges.server_speaks_for = server.speaks_for;
         Ok(bridges)
     }
@@ -239,6 +260,11 @@ impl Bridges {
     /// The rails that join the two hosts, by name.
     pub fn rails_in_common(&self) -> &[Common] {
         &self.rails
+    }
+
+    /// How fast they are.
+    pub fn speeds(&self) -> &[Speed] {
+        &self.speeds
     }
 
     /// Runs something that uses the bridges, and notes what they did meanwhile.
@@ -318,17 +344,29 @@ impl Bridges {
     }
 }
 
-/// The links that are up, as the client's host sees them.
-fn in_common(client: &Status, server: &Status) -> Vec<Common> {
+/// The two ends of each link that is up, as the client's host sees them.
+fn joined<'a>(client: &'a Status, server: &'a Status) -> impl Iterator<Item = (&'a Rail, &'a Rail)> {
     let up = client.data.links.iter().filter(|link| link.up && link.peer == server.name);
-    let ends = up.filter_map(|link| {
+    up.filter_map(|link| {
         let own = client.data.rails.iter().find(|own| own.rail.name == link.rail)?;
         let other = server.data.rails.iter().find(|other| other.id == link.peer_rail)?;
-        Some(Common {
-            names: [link.rail.clone(), other.rail.name.clone()],
-            server_address: other.rail.address.addr(),
-            nodes: [own.rail.node, other.rail.node],
-        })
+        Some((&own.rail, &other.rail))
+    })
+}
+
+fn speed(own: &Rail, other: &Rail) -> Speed {
+    let slower = own.speed_mbps.zip(other.speed_mbps).map(|(own, other)| own.min(other));
+    Speed {
+        netdev: own.netdev.clone().unwrap_or_default(),
+        bytes_per_second: slower.map(|mbps| f64::from(mbps) * 1e6 / 8.0),
+    }
+}
+
+fn in_common(client: &Status, server: &Status) -> Vec<Common> {
+    let ends = joined(client, server).map(|(own, other)| Common {
+        names: [own.name.clone(), other.name.clone()],
+        server_address: other.address.addr(),
+        nodes: [own.node, other.node],
     });
     let mut rails: Vec<_> = ends.collect();
     rails.sort_by(|a, b| a.names.cmp(&b.names));

@@ -73,7 +73,7 @@ impl Host {
 }
 
 /// One word for any shell.
-fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 

@@ -136,7 +136,7 @@ Examples:
   beeline bench mpi --only latency                 the ping-pong of 4 B alone
   beeline bench mpi --confidence 99.5 --within 5%
 Nothing is built: the MPIs and their ping-pongs are Debian's packages openmpi-bin, mpich, lam-runtime, netpipe-openmpi,
-netpipe-mpich2, netpipe-lam and python3-mpi4py. What is not installed is a line with the package's name.";
+netpipe-mpich2 and netpipe-lam. What is not installed is a line with the package's name.";
 
 /// Options of `beeline bench mpi`, which is the plan `mpi` of `beeline bench paper`.
 #[derive(Args, Clone, Debug)]

@@ -74,6 +74,7 @@ impl Work {
     /// Whether a sample of it has the figure.
     pub fn has(self, figure: Figure) -> bool {
         match figure {
+            Figure::PeakShare => self.has_streams() || matches!(self, Work::ProgramLatency | Work::ProgramStream),
             _ if self.is_program() => self.figures().contains(&figure),
             _ if self == Work::Turned => {
                 let of_phases = || self.figures().into_iter().flat_map(|own| Phase::ALL.map(|phase| phase.of(own)));
@@ -133,6 +134,8 @@ pub enum Place {
     Same,
     /// Wherever the scheduler puts them
     Free,
+    /// On two hosts, wherever the schedulers put them
+    Hosts,
 }
 
 impl Place {
@@ -142,7 +145,7 @@ impl Place {
             Place::Near | Place::Local => Some(Layout::Local),
             Place::Far | Place::Remote => Some(Layout::Remote),
             Place::Both => Some(Layout::Both),
-            Place::Apart | Place::Siblings | Place::Same | Place::Free => None,
+            Place::Apart | Place::Siblings | Place::Same | Place::Free | Place::Hosts => None,
         }
     }
 
@@ -189,6 +192,7 @@ pub struct Told {
     pub moves: bool,
     pub chunk: bool,
     pub mtu: bool,
+    pub coalescing: bool,
     pub rails: bool,
 }
 
@@ -215,6 +219,9 @@ pub struct Cell {
     #[serde(default)]
     pub chunk: Option<u64>,
     pub mtu: Option<u32>,
+    /// When the interfaces interrupt: a setting of ethtool's.
+    #[serde(default)]
+    pub coalescing: Option<String>,
     /// The rates that the rails between the hosts are limited to.
     #[serde(default)]
     pub rails: Option<String>,
@@ -263,6 +270,8 @@ impl Cell {
         put(told.moves || self.moves != Move::Any, "move", word(self.moves));
         put(told.chunk || self.chunk.is_some(), "chunk", of(self.chunk, "default"));
         put(told.mtu || self.mtu.is_some(), "mtu", of(self.mtu.map(u64::from), "as-is"));
+        let coalescing = self.coalescing.clone().unwrap_or_else(|| "as-is".into());
+        put(told.coalescing || self.coalescing.is_some(), "coalescing", coalescing);
         put(told.rails || self.rails.is_some(), "rails", self.rails.clone().unwrap_or_else(|| "as-are".into()));
         put(self.turn.is_some(), "turn", self.turn.clone().unwrap_or_default());
         axes
@@ -299,6 +308,7 @@ fn say(axis: &str, value: &str) -> String {
             Err(_) => "usual buffers".to_owned(),
         },
         "place" if matches!(value, "local" | "remote" | "both") => format!("layout {value}"),
+        "place" if value == "hosts" => "two hosts".to_owned(),
         "place" => format!("CPUs {value}"),
         "load" if value == "none" => "no load".to_owned(),
         "load" if value == "between-nodes" => "load between nodes".to_owned(),
@@ -310,6 +320,8 @@ fn say(axis: &str, value: &str) -> String {
             Err(_) => "usual chunks".to_owned(),
         },
         "mtu" => format!("MTU {value}"),
+        "coalescing" if value == "as-is" => "interrupts as they are".to_owned(),
+        "coalescing" => value.replace('=', " "),
         "rails" if value == "as-are" => "rails as they are".to_owned(),
         "rails" => format!("rails of {}", value.replace('+', " and ")),
         _ => value.to_owned(),
@@ -317,10 +329,11 @@ fn say(axis: &str, value: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn usual() -> Cell {
+    /// A cell with every axis at its usual value.
+    pub fn usual() -> Cell {
         Cell {
             table: "t".into(),
             work: Work::Stream,
@@ -336,6 +349,7 @@ mod tests {
             moves: Move::Any,
             chunk: None,
             mtu: None,
+            coalescing: None,
             rails: None,
             turn: None,
         }
@@ -356,17 +370,18 @@ mod tests {
             moves: Move::Pull,
             chunk: Some(1 << 18),
             mtu: Some(9000),
+            coalescing: Some("adaptive-rx=on".into()),
             rails: Some("300mbit+800mbit".into()),
             turn: Some("pull_min=64M..4K".into()),
             ..usual()
         };
         assert_eq!(
             all.name(),
-            "t/bytes=65536/streams=4/completion=poll/pace=1000/buffer=2097152/options=ring_bytes=1M/place=same/load=memory/move=pull/chunk=262144/mtu=9000/rails=300mbit+800mbit/turn=pull_min=64M..4K"
+            "t/bytes=65536/streams=4/completion=poll/pace=1000/buffer=2097152/options=ring_bytes=1M/place=same/load=memory/move=pull/chunk=262144/mtu=9000/coalescing=adaptive-rx=on/rails=300mbit+800mbit/turn=pull_min=64M..4K"
         );
         assert_eq!(
             all.label(&Told::default()),
-            "64 KiB, 4 streams, poll, 1000/s, buffers of 2 MiB, ring_bytes=1M, CPUs same, memory load, pull, chunks of 256 KiB, MTU 9000, rails of 300mbit and 800mbit, pull_min=64M..4K"
+            "64 KiB, 4 streams, poll, 1000/s, buffers of 2 MiB, ring_bytes=1M, CPUs same, memory load, pull, chunks of 256 KiB, MTU 9000, adaptive-rx on, rails of 300mbit and 800mbit, pull_min=64M..4K"
         );
         let told = Told {
             completion: true,
@@ -377,11 +392,12 @@ mod tests {
             moves: true,
             chunk: true,
             mtu: true,
+            coalescing: true,
             rails: true,
         };
         assert_eq!(
             usual().label(&told),
-            "64 KiB, lazy, full rate, usual buffers, CPUs apart, no load, push or pull, usual chunks, MTU as-is, rails as they are"
+            "64 KiB, lazy, full rate, usual buffers, CPUs apart, no load, push or pull, usual chunks, MTU as-is, interrupts as they are, rails as they are"
         );
         let connect = Cell { work: Work::ConnectClose, ..usual() };
         assert_eq!((connect.name(), connect.label(&Told::default())), ("t".into(), "all".into()));

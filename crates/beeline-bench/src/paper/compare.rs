@@ -1,12 +1,17 @@
 //! What differs between two runs, and how sure that is.
 //!
-//! 1. Cells that both runs have are compared by their main figure: TCP's, Beeline's, and the gain of the one over the other.
+//! 1. Cells that both runs have are compared by all of their figures: TCP's, Beeline's, and the gain of the one over the other.
 //!    TCP is compared as well because it tells whether the machine was the same: where TCP differs, so may anything.
 //! 2. Two sets of samples are compared by the test of Mann and Whitney, which assumes nothing of their distribution.
 //! 3. Many comparisons find differences by chance. By the procedure of Benjamini and Hochberg at most `alpha` of the
-//!    differences that are told are expected to be none.
-//! 4. What else differs between the runs (machine, library, plan) is told before any figure: it may be the cause, or make figures incomparable.
-//! 5. With few samples nothing can be significant: five against five give p = 0.008 at best, three against three 0.1.
+//!    differences that are told are expected to be none. Main figures, one a cell, are one family of comparisons and all others are another, so that
+//!    what is asked besides does not cost the power to see what the cell is about; the bound holds of each family by itself.
+//! 4. A figure that is another one in other units (messages a second of a stream is its throughput) would be told twice, and one that is the
+//!    same in all samples (the fairness of one stream) cannot differ: neither is counted.
+//! 5. The figures of a cell depend on each other. The procedure is proven for independent ones and for those that rise together, as most here do; of
+//!    others nobody has proven that it holds, so differences of other figures are where to look, and the main figure is what to claim.
+//! 6. What else differs between the runs (machine, library, plan) is told before any figure: it may be the cause, or make figures incomparable.
+//! 7. With few samples nothing can be significant: five against five give p = 0.008 at best, three against three 0.1.
 
 use anyhow::{Result, anyhow, ensure};
 use serde::Serialize;
@@ -30,16 +35,25 @@ pub enum What {
     Gain,
 }
 
+impl What {
+    const ALL: [What; 3] = [What::Tcp, What::Beeline, What::Gain];
+}
+
+/// Ratios of figures that are the same in other units differ by no more than arithmetic does.
+const ROUNDING: f64 = 1e-9;
+
 /// One comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
     pub cell: String,
     pub figure: Figure,
+    /// Whether it is the figure that the cell's work is about.
+    pub is_main: bool,
     pub what: What,
     /// The medians of the two runs, and how many samples they are of.
     pub medians: [f64; 2],
     pub samples: [usize; 2],
-    /// How many times better the second is.
+    /// How many times better the second is; of figures of which nobody has the better one, how many times as much.
     pub change: f64,
     /// The probability of samples that differ as much although there is no difference.
     pub p: f64,
@@ -55,8 +69,10 @@ pub struct Comparison {
     pub circumstances: Vec<String>,
     pub alpha: f64,
     pub lines: Vec<Line>,
-    /// The share of the comparisons whose intervals meet.
+    /// The share of the comparisons of main figures whose intervals meet.
     pub agreeing: f64,
+    /// The same of all other figures; `None` where there are none.
+    pub agreeing_others: Option<f64>,
     /// Cells of one run only, or without samples in one.
     pub not_compared: Vec<String>,
 }
@@ -88,20 +104,33 @@ pub fn compare(runs: &[Run; 2], alpha: Hundredths) -> Result<Comparison> {
         plans[0],
         plans[1]
     );
-    let p: Vec<f64> = lines.iter().map(|line| line.p).collect();
-    let limit = discovery_limit(&p, alpha.share());
-    for line in &mut lines {
-        line.differs = limit.is_some_and(|limit| line.p <= limit);
+    for is_main in [true, false] {
+        let p: Vec<f64> = family(&lines, is_main).map(|line| line.p).collect();
+        let limit = discovery_limit(&p, alpha.share());
+        for line in lines.iter_mut().filter(|line| line.is_main == is_main) {
+            line.differs = limit.is_some_and(|limit| line.p <= limit);
+        }
     }
-    let agreeing = lines.iter().filter(|line| line.agrees).count() as f64 / lines.len() as f64;
     Ok(Comparison {
-        schema: "beeline-compare/1",
+        schema: "beeline-compare/2",
         circumstances: circumstances(runs),
         alpha: alpha.share(),
+        agreeing: agreeing(&lines, true).unwrap_or(1.0),
+        agreeing_others: agreeing(&lines, false),
         lines,
-        agreeing,
         not_compared,
     })
+}
+
+/// The comparisons of main figures, or all others.
+fn family(lines: &[Line], is_main: bool) -> impl Iterator<Item = &Line> {
+    lines.iter().filter(move |line| line.is_main == is_main)
+}
+
+/// The share of a family whose intervals meet.
+fn agreeing(lines: &[Line], is_main: bool) -> Option<f64> {
+    let all = family(lines, is_main).count();
+    (all > 0).then(|| family(lines, is_main).filter(|line| line.agrees).count() as f64 / all as f64)
 }
 
 /// What differs between the runs themselves, so that nobody takes it for what only one of it did.
@@ -153,29 +182,77 @@ fn circumstances(runs: &[Run; 2]) -> Vec<String> {
 }
 
 fn compare_cell(runs: &[Run; 2], cell: &Cell) -> Result<Vec<Line>> {
-    let figure = cell.work.main();
-    let of = |run: &Run, what: What| -> Vec<f64> {
-        let Some(measured) = run.of(cell) else { return Vec::new() };
-        let (tcp, beeline) = (values(&measured.tcp, figure), values(&measured.beeline, figure));
-        match what {
-            What::Tcp => tcp,
-            What::Beeline => beeline,
-            What::Gain => tcp.iter().zip(&beeline).map(|(&theirs, &ours)| figure.gain(ours, theirs)).collect(),
-        }
-    };
+    let main = cell.work.main();
     let mut lines = Vec::new();
-    for what in [What::Tcp, What::Beeline, What::Gain] {
-        let [first, second] = runs.each_ref().map(|run| of(run, what));
+    let mut known: Vec<Samples> = Vec::new();
+    // The main figure first, so that what says the same is the other one.
+    for figure in std::iter::once(main).chain(Figure::ALL.into_iter().filter(|figure| *figure != main)) {
+        let samples = Samples::of(runs, cell, figure);
+        let is_new = !samples.is_constant() && !known.iter().any(|known| known.says_the_same(&samples));
+        if figure == main || is_new {
+            lines.extend(compare_figure(runs, cell, figure, &samples)?);
+            known.push(samples);
+        }
+    }
+    Ok(lines)
+}
+
+/// What two runs measured of a figure: TCP's and Beeline's of the one, then of the other.
+struct Samples([[Vec<f64>; 2]; 2]);
+
+impl Samples {
+    fn of(runs: &[Run; 2], cell: &Cell, figure: Figure) -> Samples {
+        Samples(runs.each_ref().map(|run| match run.of(cell) {
+            Some(measured) => [values(&measured.tcp, figure), values(&measured.beeline, figure)],
+            None => Default::default(),
+        }))
+    }
+
+    fn all(&self) -> impl Iterator<Item = f64> + '_ {
+        self.0.iter().flatten().flatten().copied()
+    }
+
+    /// Also of no samples at all.
+    fn is_constant(&self) -> bool {
+        let mut all = self.all();
+        let first = all.next();
+        all.all(|value| Some(value) == first)
+    }
+
+    /// Whether each sample is the same number of times the other's.
+    fn says_the_same(&self, other: &Samples) -> bool {
+        let shape = |samples: &Samples| samples.0.each_ref().map(|run| run.each_ref().map(Vec::len));
+        let mut ratios = self.all().zip(other.all()).map(|(own, other)| own / other);
+        let Some(first) = ratios.next().filter(|first| first.is_finite() && *first != 0.0) else { return false };
+        shape(self) == shape(other) && ratios.all(|ratio| (ratio / first - 1.0).abs() < ROUNDING)
+    }
+
+    fn what(&self, run: usize, what: What, figure: Figure) -> Vec<f64> {
+        let [tcp, beeline] = &self.0[run];
+        match what {
+            What::Tcp => tcp.clone(),
+            What::Beeline => beeline.clone(),
+            What::Gain => tcp.iter().zip(beeline).map(|(&theirs, &ours)| figure.gain(ours, theirs)).collect(),
+        }
+    }
+}
+
+fn compare_figure(runs: &[Run; 2], cell: &Cell, figure: Figure, samples: &Samples) -> Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    let whats: &[What] = if figure.has_gain() { &What::ALL } else { &[What::Tcp, What::Beeline] };
+    for &what in whats {
+        let [first, second] = [0, 1].map(|run| samples.what(run, what, figure));
         let (Some(before), Some(after)) = (median(&first), median(&second)) else { continue };
         let (_, p) = mannwhitneyu(&first, &second, MannWhitneyUMethod::Automatic, Alternative::TwoSided)
-            .map_err(|error| anyhow!("{}: {error}", cell.name()))?;
+            .map_err(|error| anyhow!("{}, {}: {error}", cell.name(), figure.title()))?;
         let change = match what {
-            What::Gain => after / before,
-            _ => figure.gain(after, before),
+            What::Tcp | What::Beeline if figure.has_gain() => figure.gain(after, before),
+            _ => after / before,
         };
         lines.push(Line {
             cell: cell.name(),
             figure,
+            is_main: figure == cell.work.main(),
             what,
             medians: [before, after],
             samples: [first.len(), second.len()],
@@ -214,19 +291,20 @@ pub fn print(runs: &[Run; 2], comparison: &Comparison) {
     }
     comparison.circumstances.iter().for_each(|sentence| say!("{sentence}."));
     let mut differing: Vec<&Line> = comparison.lines.iter().filter(|line| line.differs).collect();
-    differing.sort_by(|a, b| a.p.total_cmp(&b.p));
-    say!(
-        "\n{} of {} comparisons differ; of those at most {} are expected to be chance.",
-        differing.len(),
-        comparison.lines.len(),
-        Hundredths((comparison.alpha * 1e4).round() as u32)
-    );
-    let agreeing = comparison.lines.iter().filter(|line| line.agrees).count();
-    say!(
-        "In {agreeing} of {} the intervals of both runs meet: {:.0} %.",
-        comparison.lines.len(),
-        comparison.agreeing * 100.0
-    );
+    differing.sort_by(|a, b| b.is_main.cmp(&a.is_main).then(a.p.total_cmp(&b.p)));
+    say!();
+    let alpha = Hundredths((comparison.alpha * 1e4).round() as u32);
+    for (is_main, what) in [(true, "main figures"), (false, "other figures")] {
+        let count = |of: fn(&Line) -> bool| family(&comparison.lines, is_main).filter(|line| of(line)).count();
+        let all = count(|_| true);
+        if all > 0 {
+            let (differ, agree) = (count(|line| line.differs), count(|line| line.agrees));
+            say!(
+                "Of {all} comparisons of {what} {differ} differ, of which at most {alpha} are expected to be chance; in {agree} the intervals of both runs meet: {:.0} %.",
+                agree as f64 / all as f64 * 100.0
+            );
+        }
+    }
     let least = comparison.lines.iter().map(|line| line.samples[0].min(line.samples[1])).min().unwrap_or(0);
     if least < 4 {
         say!("Some cells have {least} samples only: no difference of theirs could be told from chance.");
@@ -245,7 +323,7 @@ pub fn print(runs: &[Run; 2], comparison: &Comparison) {
                 format!("{:?}", line.what),
                 show(line.medians[0]),
                 show(line.medians[1]),
-                format!("{} times", three_digits(line.change)),
+                format!("{} times{}", three_digits(line.change), if line.figure.has_gain() { "" } else { " as much" }),
                 format!("{:.4}", line.p),
             ]);
         }
@@ -259,8 +337,8 @@ pub fn print(runs: &[Run; 2], comparison: &Comparison) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::store::Writer;
     use crate::paper::store::tests::{PLAN_TEXT, pair, settings};
+    use crate::paper::store::{Record, Writer};
 
     fn run(of: impl Fn(u32) -> (f64, f64)) -> (tempfile::TempDir, Run) {
         let directory = tempfile::tempdir().unwrap();
@@ -282,13 +360,50 @@ mod tests {
         let (_a, first) = run(|round| (100.0 + noise(round), 10.0 + noise(round)));
         let (_b, second) = run(|round| (100.0 + noise(round + 5) + 0.01, 8.0 + noise(round + 3)));
         let comparison = compare(&[first, second], Hundredths(500)).unwrap();
-        let line = |what| comparison.lines.iter().find(|line| line.what == what).unwrap();
+        let line = |what| comparison.lines.iter().find(|line| line.is_main && line.what == what).unwrap();
         assert!(!line(What::Tcp).differs, "{:?}", line(What::Tcp));
         assert!(line(What::Beeline).differs && line(What::Beeline).p < 0.001, "{:?}", line(What::Beeline));
         assert!(line(What::Tcp).agrees && !line(What::Beeline).agrees, "{:?}", comparison.lines);
         assert!(line(What::Beeline).change > 1.2 && line(What::Gain).differs && comparison.differs());
         // Of three cells one has samples.
         assert_eq!(comparison.not_compared.len(), 2);
+    }
+
+    #[test]
+    fn every_figure_is_compared_once_and_main_figures_by_themselves() {
+        let of = |p99: f64| {
+            let directory = tempfile::tempdir().unwrap();
+            let mut writer = Writer::create(directory.path(), PLAN_TEXT, &settings()).unwrap();
+            for round in 0..12 {
+                let mut record = pair("t/bytes=8", round, 100.0 + noise(round), 10.0 + noise(round));
+                let Record::Pair { tcp, beeline, .. } = &mut record else { panic!() };
+                for sample in [tcp, beeline] {
+                    let p50 = sample[&Figure::P50];
+                    sample.insert(Figure::P99, p99 + noise(round + 3));
+                    // The main figure in other units, and one that is always the same.
+                    sample.insert(Figure::Mean, 3.0 * p50);
+                    sample.insert(Figure::Fairness, 1.0);
+                    sample.insert(Figure::CpuShareClient, 0.5 + noise(round) / 10.0);
+                }
+                writer.add(&record).unwrap();
+            }
+            let run = Run::read(directory.path()).unwrap();
+            (directory, run)
+        };
+        let ((_a, first), (_b, second)) = (of(500.0), of(900.0));
+        let comparison = compare(&[first, second], Hundredths(500)).unwrap();
+        let lines = |figure| comparison.lines.iter().filter(move |line| line.figure == figure).count();
+        assert_eq!((lines(Figure::P50), lines(Figure::P99), lines(Figure::CpuShareClient)), (3, 3, 2));
+        assert_eq!((lines(Figure::Mean), lines(Figure::Fairness)), (0, 0), "{:?}", comparison.lines);
+        let differs = |figure, what| {
+            let own = |line: &&Line| line.figure == figure && line.what == what;
+            comparison.lines.iter().find(own).unwrap().differs
+        };
+        assert!(differs(Figure::P99, What::Tcp) && differs(Figure::P99, What::Beeline) && comparison.differs());
+        // Both columns changed alike, and what the cell is about did not.
+        assert!(!differs(Figure::P99, What::Gain) && !comparison.lines.iter().any(|line| line.is_main && line.differs));
+        assert_eq!(comparison.agreeing, 1.0);
+        assert!(comparison.agreeing_others.is_some_and(|share| share < 1.0));
     }
 
     #[test]

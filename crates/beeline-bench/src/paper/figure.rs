@@ -36,6 +36,8 @@ pub enum Figure {
     Fairness,
     /// What the memory load copied meanwhile.
     Load,
+    /// [`Figure::Throughput`] of what all links between the hosts carry, of two ways at once in both of them.
+    PeakShare,
     /// [`Figure::Throughput`] after a threshold was turned, and after it was turned back.
     ThroughputTurned,
     ThroughputBack,
@@ -85,7 +87,7 @@ impl Phase {
 pub type Sample = BTreeMap<Figure, f64>;
 
 impl Figure {
-    pub const ALL: [Figure; 19] = [
+    pub const ALL: [Figure; 20] = [
         Figure::P50,
         Figure::Mean,
         Figure::P99,
@@ -99,6 +101,7 @@ impl Figure {
         Figure::CpuShareServer,
         Figure::Fairness,
         Figure::Load,
+        Figure::PeakShare,
         Figure::ThroughputTurned,
         Figure::ThroughputBack,
         Figure::CpuGbClientTurned,
@@ -123,6 +126,7 @@ impl Figure {
             Figure::CpuShareServer => "server's part of a CPU",
             Figure::Fairness => "fairness",
             Figure::Load => "load achieved",
+            Figure::PeakShare => "share of the peak",
             Figure::ThroughputTurned => "throughput, turned",
             Figure::ThroughputBack => "throughput, turned back",
             Figure::CpuGbClientTurned => "client CPU per GB, turned",
@@ -149,13 +153,20 @@ impl Figure {
                 Unit::BytesPerSecond
             }
             Figure::Rate => Unit::PerSecond,
-            Figure::Fairness | Figure::CpuShareClient | Figure::CpuShareServer => Unit::Share,
+            Figure::Fairness | Figure::CpuShareClient | Figure::CpuShareServer | Figure::PeakShare => Unit::Share,
         }
     }
 
     /// The word of the plan and of the files of a run.
     pub fn word(self) -> String {
         serde_json::to_value(self).ok().and_then(|word| Some(word.as_str()?.to_owned())).unwrap_or_default()
+    }
+
+    /// Whether more or less of it is better at all: a load is achieved, not won, and who is faster may take more of a CPU. Of the peak
+    /// the share is told; who has more of it is told by the throughput.
+    pub fn has_gain(self) -> bool {
+        let shares = [Figure::Fairness, Figure::CpuShareClient, Figure::CpuShareServer, Figure::PeakShare];
+        self != Figure::Load && !shares.contains(&self)
     }
 
     /// How many times better `ours` is than `theirs`.

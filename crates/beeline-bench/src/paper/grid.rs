@@ -13,7 +13,7 @@ use super::gains::{self, Gains};
 use super::plan::Table;
 use super::published::Published;
 use super::run::{complaints, unsure};
-use super::store::{Run, WITHIN};
+use super::store::{Measured, Run, WITHIN};
 use super::summary::{Both, both, values};
 use crate::report::three_digits;
 use crate::stats::median;
@@ -42,6 +42,7 @@ impl<'a> Grid<'a> {
             }
         }
         grid.missing.extend(together(missing, run.cells.iter().filter(is_own).count()));
+        grid.missing.extend(no_peak(run, table));
         grid.missing.extend(not_beside(run, table));
         if let Some(reason) = table.not_measured.as_ref().filter(|_| run.settings.only.is_empty()) {
             grid.missing.push(("all".into(), reason.clone()));
@@ -59,7 +60,7 @@ fn header(table: &Table, columns: &[Figure]) -> Vec<String> {
     let mut header = vec![String::new()];
     for &figure in columns {
         header.extend(["TCP", "Beeline"].map(|column| format!("{}: {column}", figure.title())));
-        if has_gain(figure) {
+        if figure.has_gain() {
             header.push("times better".to_owned());
         }
     }
@@ -67,6 +68,21 @@ fn header(table: &Table, columns: &[Figure]) -> Vec<String> {
     let main = table.work.map_or("", |work| work.main().title());
     header.extend(table.beside.iter().map(|by| format!("{main}: {}", by.title())));
     header
+}
+
+/// Why there is no share of a peak, where a table asks for one and cells that were measured have none.
+fn no_peak(run: &Run, table: &Table) -> Option<(String, String)> {
+    let own = run.cells.iter().filter(|cell| cell.table == *table.id.get_ref()).filter_map(|cell| run.of(cell));
+    let measured: Vec<_> = own.filter(|measured| !measured.tcp.is_empty()).collect();
+    let has = |measured: &&Measured| measured.tcp.iter().any(|sample| sample.contains_key(&Figure::PeakShare));
+    let is_asked = table.columns().contains(&Figure::PeakShare) && !measured.is_empty();
+    (is_asked && !measured.iter().any(has)).then(|| {
+        let reason = match run.settings.hosts {
+            Some(_) => "neither the plan nor tc nor the rails say what they carry",
+            None => "on one host nothing goes over a link, and the plan names no `peak`",
+        };
+        (Figure::PeakShare.title().to_owned(), reason.to_owned())
+    })
 }
 
 /// Each reason once, with all that it is the reason of.
@@ -104,11 +120,6 @@ fn not_beside(run: &Run, table: &Table) -> Vec<(String, String)> {
     missing.into_iter().map(what).collect()
 }
 
-/// Whether more or less of it is better at all: a load is achieved, not won, and who is faster may take more of a CPU.
-fn has_gain(figure: Figure) -> bool {
-    !matches!(figure, Figure::Fairness | Figure::Load | Figure::CpuShareClient | Figure::CpuShareServer)
-}
-
 /// A row, of one part of the cell where it has several.
 fn row(
     run: &Run,
@@ -135,7 +146,7 @@ fn row(
         let found = both(measured, phase.of(figure), run.settings.confidence);
         let show = |of: fn(&Both) -> f64| found.as_ref().map_or(String::new(), |both| figure.unit().show(of(both)));
         row.extend([show(|both| both.tcp.median), show(|both| both.beeline.median)]);
-        if has_gain(figure) {
+        if figure.has_gain() {
             row.push(found.map_or(String::new(), |both| {
                 let gain = both.gain;
                 // One round knows nothing of how sure it is.

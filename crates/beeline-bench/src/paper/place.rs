@@ -9,7 +9,7 @@ use beeline_topo::host::Cpu;
 use super::axis::Turn;
 use super::cell::{Cell, Move, Place, Work};
 use super::loads::{Ground, Loader, loaders};
-use super::programs;
+use super::programs::{self, apart};
 use crate::hosts::place::Host;
 use crate::hosts::{self, Layout, Layouts, Nodes};
 use crate::machine::{allowed_cpus, choose_cpus};
@@ -98,8 +98,10 @@ impl Places {
     /// Why this host cannot have the cell.
     pub fn of(&self, cell: &Cell) -> Result<Stand, String> {
         if let Some(program) = &cell.program {
-            let is_between = self.between.is_some().then(|| "programs of others run on one host".to_owned());
-            if let Some(reason) = is_between.or_else(|| programs::missing(program)) {
+            let between = self.between.as_ref();
+            let not_between = || between.and_then(|between| apart::objection(&between.hosts));
+            let not_this = || between.and_then(|_| programs::not_between(program));
+            if let Some(reason) = programs::missing(program).or_else(not_this).or_else(not_between) {
                 return Err(reason);
             }
         }
@@ -117,6 +119,9 @@ impl Places {
     fn on_one_host(&self, cell: &Cell) -> Result<Stand, String> {
         let is_of_bridges = turn(cell).is_some_and(|turn| turn.is_of_bridges);
         match (cell.moves, cell.mtu, &cell.rails) {
+            _ if cell.place == Place::Hosts => {
+                return Err("on one host both ends would be the same one's: it takes --hosts A,B".into());
+            }
             _ if matches!(cell.place, Place::Near | Place::Local | Place::Remote | Place::Both) => {
                 return Err(
                     "on one host nothing goes over a rail whose node could be near: it takes --hosts A,B".into()
@@ -124,6 +129,9 @@ impl Places {
             }
             _ if cell.chunk.is_some() => {
                 return Err("on one host no bridge cuts what it moves into chunks: it takes --hosts A,B".into());
+            }
+            _ if cell.coalescing.is_some() => {
+                return Err("on one host nothing goes over an interface that interrupts: it takes --hosts A,B".into());
             }
             _ if is_of_bridges => return Err("on one host no bridge pushes or pulls: it takes --hosts A,B".into()),
             (Move::Any, None, None) => {}
@@ -136,7 +144,9 @@ impl Places {
         let only = "this host has one CPU for the instrument";
         let not_two = |what: &str| format!("this host has no {what}");
         match cell.place {
-            Place::Free | Place::Near | Place::Local | Place::Remote | Place::Both => Ok(Stand::default()),
+            Place::Free | Place::Near | Place::Local | Place::Remote | Place::Both | Place::Hosts => {
+                Ok(Stand::default())
+            }
             Place::Apart => self.chosen.map(|pair| Stand::at(Some(pair))).ok_or_else(|| only.to_owned()),
             Place::Same => Ok(Stand { cpus: [self.chosen.map(|pair| pair.0); 2], ..Stand::default() }),
             Place::Siblings => {
@@ -161,6 +171,9 @@ impl Places {
         let layout = match (cell.place, cell.place.layout()) {
             (Place::Same | Place::Siblings, _) => return Err("the two ends are on two hosts".into()),
             (Place::Apart, _) => return Ok(Stand::at(self.chosen)),
+            (_, Some(Layout::Remote)) if cell.work.is_program() => {
+                return Err("a program of others connects where it stays, and the bridge chooses a rail there".into());
+            }
             (_, None) => return Ok(Stand::default()),
             (_, Some(layout)) => layout,
         };
@@ -216,6 +229,7 @@ pub(super) mod tests {
             moves: Move::Any,
             chunk: None,
             mtu: None,
+            coalescing: None,
             rails: None,
             turn: None,
         }
@@ -285,6 +299,33 @@ pub(super) mod tests {
         let two = Places { cpus: Vec::new(), chosen: None, between: Some(between) };
         assert!(two.of(&turned("pull_min=64M..4K")).is_ok());
         assert!(two.of(&turned("turn_bytes=off..256K")).unwrap_err().contains("one host"));
+    }
+
+    #[test]
+    fn programs_of_others_run_between_hosts_that_they_can_reach() {
+        let two = |hosts| {
+            let hosts = Host::parse_two(hosts).unwrap();
+            let between = Between { hosts, nodes: Default::default(), layouts: Err("nobody knows".into()) };
+            Places { cpus: Vec::new(), chosen: None, between: Some(between) }
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let own = directory.path().join("own.sh").display().to_string();
+        std::fs::write(&own, "").unwrap();
+        let of = |program: &str, place| Cell {
+            work: Work::ProgramLatency,
+            program: Some(program.to_owned()),
+            ..at(place, Move::Any, None)
+        };
+        assert_eq!(two("netns:a,netns:b").of(&of(&own, Place::Hosts)), Ok(Stand::default()));
+        assert_eq!(two("local,beta").of(&of(&own, Place::Hosts)), Ok(Stand::default()));
+        assert!(two("alpha,beta").of(&of(&own, Place::Hosts)).unwrap_err().contains("ssh"));
+        assert!(two("netns:a,netns:b").of(&of(&own, Place::Far)).unwrap_err().contains("where it stays"));
+        assert!(programs::not_between("lam").unwrap().contains("root"));
+        assert_eq!((programs::not_between("mpich"), programs::not_between(&own)), (None, None));
+        let one = Places { cpus: Vec::new(), chosen: None, between: None };
+        assert!(one.of(&of(&own, Place::Hosts)).unwrap_err().contains("--hosts"));
+        let coalescing = Cell { coalescing: Some("rx-usecs=0".into()), ..at(Place::Free, Move::Any, None) };
+        assert!(one.of(&coalescing).unwrap_err().contains("interrupts"));
     }
 
     #[test]

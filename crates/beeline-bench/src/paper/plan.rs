@@ -12,6 +12,7 @@ use toml::Spanned;
 
 use super::axis::{Beside, Buffer, Chunk, Mtu, Pace, Percent, Rails, Sizes, Streams, Turned};
 use super::cell::{Cell, Completion, Load, Move, Place, Told, Work};
+use super::coalesce::Coalescing;
 use super::figure::{Figure, Phase};
 use super::programs;
 use super::published::Published;
@@ -89,10 +90,15 @@ pub struct Table {
     pub chunk: Vec<Chunk>,
     #[serde(default)]
     pub mtu: Vec<Mtu>,
+    /// What `ethtool -C` sets at both ends of the way between two hosts.
+    #[serde(default)]
+    pub coalescing: Vec<Coalescing>,
     #[serde(default)]
     pub rails: Vec<Rails>,
     #[serde(default)]
     pub turn: Vec<Turned>,
+    /// What the link carries one way, where neither tc nor the rails say so, or others than they say.
+    peak: Option<Spanned<String>>,
     /// Columns of the table; the work's own, if there are none.
     #[serde(default)]
     pub figures: Vec<Spanned<Figure>>,
@@ -282,6 +288,12 @@ impl Table {
                 return Err(source.error(list.span().start, &what));
             }
         }
+        if let Some(peak) = &self.peak
+            && self.peak().is_none_or(|peak| peak <= 0.0)
+        {
+            let what = format!("`{}` is no peak: expected a rate such as \"5 GB/s\" or \"40 Gbit/s\"", peak.get_ref());
+            return Err(source.error(peak.span().start, &what));
+        }
         for figure in &self.figures {
             if !work.has(*figure.get_ref()) {
                 let what = format!("the work of table {id} has no figure \"{}\"", figure.get_ref().word());
@@ -322,6 +334,11 @@ impl Table {
         Ok(())
     }
 
+    /// What the plan says that the link carries one way, in bytes a second.
+    pub fn peak(&self) -> Option<f64> {
+        Figure::Throughput.parse(self.peak.as_ref()?.get_ref()).ok()
+    }
+
     /// The axes along which the table's cells differ, whose values are told even where they are the usual ones.
     pub fn told(&self) -> Told {
         Told {
@@ -333,6 +350,7 @@ impl Table {
             moves: self.moves.len() > 1,
             chunk: self.chunk.len() > 1,
             mtu: self.mtu.len() > 1,
+            coalescing: self.coalescing.len() > 1,
             rails: self.rails.len() > 1,
         }
     }
@@ -375,6 +393,7 @@ impl Table {
             moves: Move::Any,
             chunk: None,
             mtu: None,
+            coalescing: None,
             rails: None,
             turn: None,
         };
@@ -382,6 +401,7 @@ impl Table {
         let mut cells = vec![first];
         spread(&mut cells, &self.turn, |cell, turn| cell.turn = Some(turn.0.clone()));
         spread(&mut cells, &self.rails, |cell, rails| cell.rails.clone_from(&rails.0));
+        spread(&mut cells, &self.coalescing, |cell, coalescing| cell.coalescing.clone_from(&coalescing.0));
         spread(&mut cells, &self.mtu, |cell, mtu| cell.mtu = mtu.0);
         spread(&mut cells, &self.chunk, |cell, chunk| cell.chunk = chunk.0);
         spread(&mut cells, &self.moves, |cell, moves| cell.moves = *moves);

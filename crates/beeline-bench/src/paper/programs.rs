@@ -6,7 +6,9 @@
 //! 2. Over Beeline the whole script has the library preloaded, daemons and launchers with it, and nothing else differs.
 //! 3. A program may have other transports of its own, such as shared memory: columns beside, where a plan asks for them.
 //! 4. All that a script started ends with it ([`family`]), also when the instrument is interrupted.
+//! 5. Between hosts the script runs at the client's, and reaches the server's as [`apart`] tells it.
 
+pub mod apart;
 mod family;
 
 use std::collections::BTreeSet;
@@ -21,7 +23,9 @@ use super::axis::Beside;
 use super::cell::Work;
 use super::figure::{Figure, Sample};
 use crate::acceleration::Carried;
+use crate::hosts::Host;
 use crate::process::find;
+use apart::Apart;
 use family::Family;
 
 /// Starting daemons and ending them, beside the sample.
@@ -31,6 +35,9 @@ const PORTS: std::ops::Range<u16> = 12_000..30_000;
 /// The exit code of a script on a host that cannot have it, with the reason as its last line.
 const ABSENT: i32 = 77;
 const COMMON: &str = include_str!("programs/common.sh");
+/// What runs the patterns [`PATTERNS`], of every MPI.
+const PATTERNS_PY: &str = include_str!("programs/patterns.py");
+const PATTERNS: [&str; 2] = ["sendrecv", "exchange"];
 
 /// A program that comes with the instrument.
 struct Script {
@@ -44,6 +51,8 @@ struct Script {
     has_latency: bool,
     /// Other transports that it has.
     beside: &'static [Beside],
+    /// Whether its two ends can be on two hosts.
+    is_between: bool,
     /// Milliseconds that a sample takes longer than it lasts: daemons start and end. For the estimate of a whole run.
     idle_ms: u64,
 }
@@ -51,26 +60,41 @@ struct Script {
 /// Of most programs.
 const IDLE_MS: u64 = 400;
 
-const MPI4PY: &str = "/usr/lib/python3/dist-packages/mpi4py/__init__.py";
+const PYTHON: (&str, &str) = ("/usr/bin/python3", "python3");
 const OPENMPI: Script = Script {
     name: "openmpi",
     text: include_str!("programs/openmpi.sh"),
     pattern: "pingpong",
     needs: &[("mpirun.openmpi", "openmpi-bin"), ("NPopenmpi", "netpipe-openmpi")],
     has_latency: true,
-    beside: &[Beside::SharedMemory, Beside::Ucx, Beside::Libfabric],
+    beside: &[Beside::SharedMemory, Beside::Ucx, Beside::Libfabric, Beside::Verbs],
+    is_between: true,
     idle_ms: IDLE_MS,
 };
-const PYTHON_MPI: &[(&str, &str)] = &[("mpirun.openmpi", "openmpi-bin"), (MPI4PY, "python3-mpi4py")];
+const OPENMPI_PATTERN: Script = Script { needs: &[("mpirun.openmpi", "openmpi-bin"), PYTHON], ..OPENMPI };
 const MPICH: Script = Script {
     name: "mpich",
     text: include_str!("programs/mpich.sh"),
     pattern: "pingpong",
     needs: &[("mpirun.mpich", "mpich"), ("NPmpich2", "netpipe-mpich2")],
     has_latency: true,
-    beside: &[Beside::SharedMemory, Beside::Ucx],
+    beside: &[Beside::SharedMemory, Beside::Ucx, Beside::Verbs],
+    is_between: true,
     idle_ms: IDLE_MS,
 };
+const MPICH_PATTERN: Script = Script { needs: &[("mpirun.mpich", "mpich"), PYTHON], ..MPICH };
+const LAM: Script = Script {
+    name: "lam",
+    text: include_str!("programs/lam.sh"),
+    pattern: "pingpong",
+    needs: &[("lamboot", "lam-runtime"), ("mpirun.lam", "lam-runtime"), ("NPlam", "netpipe-lam")],
+    has_latency: true,
+    beside: &[Beside::SharedMemory],
+    is_between: false,
+    idle_ms: 3_600,
+};
+const LAM_PATTERN: Script =
+    Script { needs: &[("lamboot", "lam-runtime"), ("mpirun.lam", "lam-runtime"), PYTHON], ..LAM };
 const IMB: Script = Script {
     name: "imb-pingpong",
     text: include_str!("programs/imb.sh"),
@@ -78,27 +102,32 @@ const IMB: Script = Script {
     needs: &[("IMB-MPI1", ""), ("mpiexec.hydra", "")],
     has_latency: true,
     beside: &[Beside::SharedMemory],
+    is_between: true,
     idle_ms: IDLE_MS,
 };
-const STREAM: Script =
-    Script { name: "", text: "", pattern: "stream", needs: &[], has_latency: false, beside: &[], idle_ms: 700 };
+const STREAM: Script = Script {
+    name: "",
+    text: "",
+    pattern: "stream",
+    needs: &[],
+    has_latency: false,
+    beside: &[],
+    is_between: true,
+    idle_ms: 700,
+};
 
 /// All of them.
 const SCRIPTS: &[Script] = &[
     OPENMPI,
-    Script { name: "openmpi-sendrecv", pattern: "sendrecv", needs: PYTHON_MPI, ..OPENMPI },
-    Script { name: "openmpi-exchange", pattern: "exchange", needs: PYTHON_MPI, ..OPENMPI },
+    Script { name: "openmpi-sendrecv", pattern: "sendrecv", ..OPENMPI_PATTERN },
+    Script { name: "openmpi-exchange", pattern: "exchange", ..OPENMPI_PATTERN },
     MPICH,
     Script { name: "mpich-both", pattern: "both", ..MPICH },
-    Script {
-        name: "lam",
-        text: include_str!("programs/lam.sh"),
-        pattern: "pingpong",
-        needs: &[("lamboot", "lam-runtime"), ("mpirun.lam", "lam-runtime"), ("NPlam", "netpipe-lam")],
-        has_latency: true,
-        beside: &[Beside::SharedMemory],
-        idle_ms: 3_600,
-    },
+    Script { name: "mpich-sendrecv", pattern: "sendrecv", ..MPICH_PATTERN },
+    Script { name: "mpich-exchange", pattern: "exchange", ..MPICH_PATTERN },
+    LAM,
+    Script { name: "lam-sendrecv", pattern: "sendrecv", ..LAM_PATTERN },
+    Script { name: "lam-exchange", pattern: "exchange", ..LAM_PATTERN },
     IMB,
     Script { name: "imb-sendrecv", pattern: "Sendrecv", ..IMB },
     Script { name: "imb-exchange", pattern: "Exchange", ..IMB },
@@ -109,6 +138,7 @@ const SCRIPTS: &[Script] = &[
         needs: &[("NPtcp", "netpipe-tcp")],
         has_latency: true,
         beside: &[],
+        is_between: true,
         idle_ms: IDLE_MS,
     },
     Script {
@@ -118,6 +148,7 @@ const SCRIPTS: &[Script] = &[
         needs: &[("pvmd", "pvm"), ("NPpvm", "netpipe-pvm"), ("ip", "iproute2"), ("unshare", "util-linux")],
         has_latency: true,
         beside: &[],
+        is_between: false,
         idle_ms: IDLE_MS,
     },
     Script { name: "iperf3", text: include_str!("programs/iperf3.sh"), needs: &[("iperf3", "iperf3")], ..STREAM },
@@ -127,6 +158,7 @@ const SCRIPTS: &[Script] = &[
         name: "iscsi",
         text: include_str!("programs/iscsi.sh"),
         needs: &[("tgtd", "tgt"), ("tgtadm", "tgt"), ("iscsi-perf", "libiscsi-bin")],
+        is_between: false,
         ..STREAM
     },
 ];
@@ -165,6 +197,15 @@ pub fn missing(program: &str) -> Option<String> {
         true => format!(
             "{program} is neither in PATH nor in $I_MPI_ROOT/bin; Intel's MPI has it (PyPI's impi-rt), and no Debian package"
         ),
+    })
+}
+
+/// Why a program cannot have its two ends on two hosts.
+pub fn not_between(program: &str) -> Option<String> {
+    let script = SCRIPTS.iter().find(|script| script.name == program)?;
+    (!script.is_between).then(|| match program {
+        _ if script.text == LAM.text => "LAM refuses root, and what it starts on another host takes that".to_owned(),
+        _ => format!("the instrument runs {program} on one host only"),
     })
 }
 
@@ -210,6 +251,8 @@ pub struct Way<'a> {
     /// The CPUs of its two ends; nothing of it uses others.
     pub cpus: [Option<usize>; 2],
     pub sample: Duration,
+    /// The hosts of its two ends, where they are not this one.
+    pub apart: Option<Apart>,
 }
 
 /// What came of it.
@@ -230,9 +273,19 @@ pub fn run(program: &str, bytes: u64, way: &Way) -> Result<Ran> {
         None => std::fs::read_to_string(program).with_context(|| format!("cannot read the script {program}"))?,
     };
     let work = tempfile::tempdir().context("no directory for the program's files")?;
-    let mut command = Command::new("sh");
-    command.args(["-euc", &format!("{COMMON}\n{text}"), program]);
+    let pattern = script.map_or("", |script| script.pattern);
+    if PATTERNS.contains(&pattern) {
+        let path = work.path().join("patterns.py");
+        std::fs::write(&path, PATTERNS_PY).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let text = format!("{COMMON}\n{text}");
+    let words = ["sh", "-euc", &text, program];
+    let mut command = match &way.apart {
+        Some(apart) => apart.command(words),
+        None => Host::Local.command(words.into_iter()),
+    };
     let each = way.sample.as_secs_f64();
+    let patience = way.apart.as_ref().map_or(PATIENCE, |apart| apart.patience.max(PATIENCE));
     let cpu = |cpu: Option<usize>| cpu.map_or(String::new(), |cpu| cpu.to_string());
     command
         .env_remove("LD_PRELOAD")
@@ -243,14 +296,17 @@ pub fn run(program: &str, bytes: u64, way: &Way) -> Result<Ran> {
         .env("BYTES", bytes.to_string())
         .env("SECONDS_EACH", format!("{each:.3}"))
         .env("SECONDS_WHOLE", format!("{:.0}", each.ceil().max(1.0)))
+        .env("SECONDS_MOST", (patience / 3).as_secs().to_string())
         .env("WAY", way.beside.map_or("tcp".to_owned(), crate::everyday::cell::word))
-        .env("PATTERN", script.map_or("", |script| script.pattern));
+        .env("PATTERN", pattern);
     if let Some((library, options)) = way.library {
         command.env("LD_PRELOAD", library).env("BEELINE_OPTIONS", options);
     }
-    let mut family =
-        Family::start(command, &way.cpus.into_iter().flatten().collect::<Vec<_>>(), ("WORK", work.path()))?;
-    let ended = family.wait(PATIENCE + 8 * way.sample);
+    // Those of another host are its own.
+    let here = if way.apart.as_ref().is_some_and(Apart::is_far) { 1 } else { 2 };
+    let cpus: Vec<usize> = way.cpus.into_iter().take(here).flatten().collect();
+    let mut family = Family::start(command, &cpus, ("WORK", work.path()))?;
+    let ended = family.wait(patience + 8 * way.sample);
     let carried = match way.library {
         Some(_) => family.carried(),
         None => Carried::default(),
@@ -304,7 +360,7 @@ mod tests {
     }
 
     fn plain() -> Way<'static> {
-        Way { library: None, beside: None, cpus: [None; 2], sample: Duration::from_millis(20) }
+        Way { library: None, beside: None, cpus: [None; 2], sample: Duration::from_millis(20), apart: None }
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::cell::{Cell, Load, Work};
-use super::figure::Phase;
+use super::figure::{Figure, Phase};
+use super::links;
 use super::place::{Between, Places};
-use super::plan::Plan;
+use super::plan::{Plan, Table};
 use super::programs::{Ran, idle_time, packages};
-use super::sample::Maker;
+use super::sample::{Maker, share_of_peak};
 use super::store::{Measured, Record, Run, Settings, Writer};
 use super::summary::is_sure;
 use crate::acceleration::Carried;
@@ -17,7 +18,7 @@ use crate::args::BenchOptions;
 use crate::hosts::{Host, Hosts};
 use crate::interrupt;
 use crate::machine::{Machine, ensure_allowed};
-use crate::plan::{find_beeline, progress_bar};
+use crate::plan::{find_beeline, find_library, progress_bar};
 use crate::transport::Transport;
 use crate::worker::own_cost_ns;
 
@@ -78,14 +79,20 @@ impl Conductor {
             nodes: hosts.nodes(),
             layouts: hosts.layouts(Some(bridges)).map_err(|why| format!("{why:#}")),
         });
+        let peak = match &reached {
+            Some((_, bridges, hosts)) => links::peak(hosts, bridges.speeds())?,
+            None => None,
+        };
         Ok(Self {
             places: Places::new(settings.cpus, between)?,
             maker: Maker {
                 mount: mount.iter().map(|&word| word.to_owned()).collect(),
-                library: settings.library.clone(),
+                // Between hosts each has its own, but programs of others begin here.
+                library: settings.library.clone().or_else(|| find_library(None).ok()),
                 options: settings.options.clone(),
                 sample: Duration::from_millis(settings.sample_ms),
                 hosts: reached,
+                peak,
             },
         })
     }
@@ -184,6 +191,13 @@ impl Conductor {
             }
         }
         samples.sort_by_key(|(column, _)| *column);
+        let table = run.plan.tables.iter().find(|table| *table.id.get_ref() == cell.table);
+        if let Some(peak) = table.and_then(Table::peak).or(self.maker.peak) {
+            for (_, (sample, _)) in &mut samples {
+                let share = share_of_peak(cell, sample, peak);
+                sample.extend(share.map(|share| (Figure::PeakShare, share)));
+            }
+        }
         let mut samples = samples.into_iter().map(|(_, sample)| sample);
         let (Some((tcp, _)), Some((beeline, carried))) = (samples.next(), samples.next()) else {
             return Record::Failed { cell: cell.name(), round, error: "it was interrupted".into() };
@@ -297,7 +311,8 @@ pub fn complaints(run: &Run) -> Vec<(String, String)> {
             // Launchers try addresses where nobody listens, which carries nothing.
             carried.fallen_back.remove("no_listener");
         }
-        let is_unseen = cell.work.is_program() && !measured.beeline.is_empty() && carried.accelerated == 0;
+        let counted = if run.settings.hosts.is_some() { carried.bridged } else { carried.accelerated };
+        let is_unseen = cell.work.is_program() && !measured.beeline.is_empty() && counted == 0;
         let unseen = || is_unseen.then(|| "no connection was seen to go over a lane".to_owned());
         Some((cell.name(), carried.complaint().or_else(unseen)?))
     };

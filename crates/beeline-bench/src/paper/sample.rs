@@ -1,25 +1,27 @@
 //! One sample of one cell: two fresh processes, and what they and the machine's load say.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::axis::{Beside, Turn, show_rates};
+use super::axis::{Beside, Turn};
 use super::cell::{Cell, Move, Work};
+use super::coalesce;
 use super::figure::{Figure, Sample, fairness};
+use super::links;
 use super::loads::Running;
 use super::pairs::{self, Made};
 use super::place::Stand;
+use super::programs::apart::{Apart, ensure_bridged};
 use super::programs::{self, Ran, Way};
 use super::turned::{self, QUESTIONS, Turner};
 use crate::acceleration::Carried;
 use crate::conductor::{Launcher, Pair};
 use crate::everyday::cell::word;
+use crate::foreign::verbs::Ends;
 use crate::foreign::{Foreign, Test};
 use crate::hosts::{Bridges, Host, Hosts, Moved};
-use crate::process::Guard;
 use crate::transport::Transport;
 use crate::worker::args::{Program, WorkerArgs};
 use crate::worker::events::Outcome;
@@ -27,7 +29,6 @@ use crate::worker::events::Outcome;
 /// More messages pushed than pulled, or the reverse, for a sample to be one of the two: the last piece may be smaller than
 /// what is pulled.
 const MOSTLY: u64 = 10;
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What samples are made with.
 pub struct Maker {
@@ -37,33 +38,41 @@ pub struct Maker {
     pub options: Option<String>,
     pub sample: Duration,
     pub hosts: Option<(Hosts, Bridges, [Host; 2])>,
+    /// What the links between the hosts carry one way, in bytes a second, where anybody says so.
+    pub peak: Option<f64>,
 }
 
 impl Maker {
     /// Measures a cell over one transport.
     pub fn sample(&self, cell: &Cell, column: Transport, stand: &Stand) -> Result<Ran> {
-        if cell.work.is_program() {
-            return self.program(cell, Some(column).filter(|column| *column == Transport::Beeline), None, stand);
+        if let Some((between, _, hosts)) = &self.hosts {
+            let not_so = || coalesce::objection(cell, hosts, between.server_address());
+            if let Some(reason) = links::other_rails(cell, hosts)?.map_or_else(not_so, |reason| Ok(Some(reason)))? {
+                return Ok(Ran::Absent(reason));
+            }
         }
-        if let Some(reason) = self.other_rails(cell)? {
-            return Ok(Ran::Absent(reason));
+        if cell.work.is_program() {
+            return self.program(cell, column, None, stand);
         }
         self.own(cell, column, stand).map(|made| Ran::Measured(made.sample, made.carried))
     }
 
     /// Measures a cell by other means than TCP and Beeline.
     pub fn beside(&self, cell: &Cell, beside: Beside, stand: &Stand) -> Result<Ran> {
-        if self.hosts.is_some() {
+        if self.hosts.is_some() && beside != Beside::Verbs {
             return Ok(Ran::Absent("on one host only".into()));
         }
         if let Some(program) = &cell.program {
             return match programs::without(program, beside) {
                 Some(reason) => Ok(Ran::Absent(reason)),
-                None => self.program(cell, None, Some(beside), stand),
+                None => self.program(cell, Transport::Tcp, Some(beside), stand),
             };
         }
         let bytes = usize::try_from(cell.bytes)?;
         let test = if cell.work == Work::Latency { Test::latency(bytes) } else { Test::stream(bytes) };
+        if beside == Beside::Verbs {
+            return self.verbs(cell, test, stand);
+        }
         let [Some(client), Some(server)] = stand.cpus else {
             return Ok(Ran::Absent("it takes a CPU for each end".into()));
         };
@@ -76,23 +85,60 @@ impl Maker {
         }
     }
 
+    fn verbs(&self, cell: &Cell, test: Test, stand: &Stand) -> Result<Ran> {
+        let ends = match &self.hosts {
+            None => Ends::here(stand.cpus),
+            Some((between, _, hosts)) => Ok(Ends {
+                hosts: hosts.clone(),
+                server: stand.over.as_ref().map_or(between.server_address(), |over| over.address),
+                cpus: stand.cpus,
+                patience: between.patience(),
+            }),
+        };
+        let ends = ends.and_then(|ends| ends.objection().map_or(Ok(ends), Err));
+        match ends {
+            Err(reason) => Ok(Ran::Absent(reason)),
+            Ok(ends) => Ok(Ran::Measured(Sample::from([(cell.work.main(), ends.run(test)?)]), Carried::default())),
+        }
+    }
+
     /// Runs a program of others.
-    fn program(&self, cell: &Cell, beeline: Option<Transport>, beside: Option<Beside>, stand: &Stand) -> Result<Ran> {
+    fn program(&self, cell: &Cell, column: Transport, beside: Option<Beside>, stand: &Stand) -> Result<Ran> {
         let program = cell.program.as_deref().context("which program?")?;
         let options = self.options_of(cell);
-        let library = match beeline {
-            Some(_) => Some(self.library.as_deref().context("there is no libbeeline.so")?),
-            None => None,
+        let library = match column {
+            Transport::Beeline => Some(self.library.as_deref().context("there is no libbeeline.so")?),
+            _ => None,
         };
+        let apart = self.hosts.as_ref().map(|(between, _, hosts)| Apart {
+            hosts: hosts.clone(),
+            server: stand.over.as_ref().map_or(between.server_address(), |over| over.address),
+            preloaded: library.map_or(Vec::new(), |_| between.preloaded_at_server(&options)),
+            patience: between.patience(),
+        });
         let way = Way {
             library: library.map(|path| (path, options.as_str())),
             beside,
             cpus: stand.cpus,
             sample: self.sample,
+            apart,
         };
         let loads = if beside.is_none() { &stand.loads[..] } else { &[] };
         let loads = Running::begin(loads, &self.launcher(cell)?, &self.args(Program::Load))?;
-        let mut ran = programs::run(program, cell.bytes, &way)?;
+        let run = || match self.hosts.as_ref().filter(|_| library.is_some()) {
+            None => programs::run(program, cell.bytes, &way),
+            Some((_, bridges, _)) => {
+                let (ran, moved) = bridges.watch("paper", || programs::run(program, cell.bytes, &way))?;
+                if let Ran::Measured(_, carried) = &ran {
+                    ensure_bridged(cell, carried, &moved).with_context(|| program.to_owned())?;
+                }
+                Ok(ran)
+            }
+        };
+        let mut ran = self.as_told(cell, column, stand, run, |ran| match ran {
+            Ran::Measured(..) => vec![1.0],
+            _ => Vec::new(),
+        })?;
         if let Ran::Measured(sample, _) = &mut ran {
             sample.extend(loads.end()?.map(|achieved| (Figure::Load, achieved)));
         }
@@ -104,11 +150,25 @@ impl Maker {
     }
 
     fn own(&self, cell: &Cell, column: Transport, stand: &Stand) -> Result<Made> {
-        let run = || self.with_mtu(cell, || self.loaded(cell, column, stand));
-        let Some((_, bridges, _)) = self.hosts.as_ref().filter(|_| column == Transport::Beeline) else {
+        self.as_told(cell, column, stand, || self.loaded(cell, column, stand), |made| made.moved.clone())
+    }
+
+    /// Runs something while interfaces and bridges are set as the cell tells, and looks whether it was so. What each pair moved, `each` tells.
+    fn as_told<T>(
+        &self,
+        cell: &Cell,
+        column: Transport,
+        stand: &Stand,
+        run: impl FnOnce() -> Result<T>,
+        each: impl FnOnce(&T) -> Vec<f64>,
+    ) -> Result<T> {
+        let Some((between, bridges, hosts)) = &self.hosts else { return run() };
+        let run = || coalesce::with_coalescing(cell, hosts, between.server_address(), run);
+        let run = || links::with_mtu(cell, hosts, run);
+        if column != Transport::Beeline {
             return run();
-        };
-        let run = || pairs::over_their_rails(bridges, cell, stand, run);
+        }
+        let run = || pairs::over_their_rails(bridges, cell, stand, run, each);
         let run = || match cell.chunk {
             Some(bytes) => bridges.with_setting("chunk", bytes, run),
             None => run(),
@@ -197,39 +257,12 @@ impl Maker {
         let ([client, server], moved) = pairs::finish(pairs, cell)?;
         Ok(Made { sample: read(cell, &client, &server)?, carried: client.carried, moved })
     }
+}
 
-    /// Why the rails between the hosts are not those of the cell, if they are not.
-    fn other_rails(&self, cell: &Cell) -> Result<Option<String>> {
-        let (Some(wanted), Some((_, _, hosts))) = (&cell.rails, &self.hosts) else { return Ok(None) };
-        let mut found = Vec::new();
-        for host in hosts {
-            found.push(rails(host)?);
-        }
-        let differs = found.iter().find(|found| *found != wanted);
-        let show = |found: &String| if found.is_empty() { "has no limit".to_owned() } else { format!("has {found}") };
-        Ok(differs
-            .map(|found| format!("it takes rails of {wanted} (tests/hosts/papers.sh), this pair {}", show(found))))
-    }
-
-    /// Runs something with the interfaces' MTU set in both namespaces, and sets it back.
-    fn with_mtu<T>(&self, cell: &Cell, run: impl FnOnce() -> Result<T>) -> Result<T> {
-        let (Some(mtu), Some((_, _, hosts))) = (cell.mtu, &self.hosts) else {
-            return run();
-        };
-        let mut before = Vec::new();
-        for host in hosts {
-            for (link, mtu) in links(host)? {
-                before.push((host, link, mtu));
-            }
-        }
-        ensure!(!before.is_empty(), "the namespaces have no veth whose MTU could be set");
-        let set = before.iter().try_for_each(|(host, link, _)| set_mtu(host, link, mtu));
-        let result = set.and_then(|()| run());
-        let restored: Vec<Result<()>> = before.iter().map(|(host, link, mtu)| set_mtu(host, link, *mtu)).collect();
-        let result = result?;
-        restored.into_iter().collect::<Result<()>>().context("the MTU could not be set back")?;
-        Ok(result)
-    }
+/// The share of a peak that a sample has.
+pub fn share_of_peak(cell: &Cell, sample: &Sample, peak: f64) -> Option<f64> {
+    let ways = if cell.work == Work::Both { 2.0 } else { 1.0 };
+    cell.work.has(Figure::PeakShare).then(|| sample.get(&Figure::Throughput))?.map(|rate| rate / (ways * peak))
 }
 
 /// Whether pieces went as the cell says. Of two ways at once each has its part, though one may have more.
@@ -240,46 +273,6 @@ fn is_moved(moves: Move, moved: &Moved) -> bool {
         Move::Pull => moved.pulls > MOSTLY * moved.pushes,
         Move::Mixed => moved.pushes.min(moved.pulls) > moved.pushes.max(moved.pulls) / MOSTLY,
     }
-}
-
-/// The veth of a namespace, with their MTUs.
-fn links(host: &Host) -> Result<Vec<(String, u32)>> {
-    #[derive(serde::Deserialize)]
-    struct Link {
-        ifname: String,
-        mtu: u32,
-    }
-    let text = ask(host, ["ip", "-j", "link", "show", "type", "veth"].into_iter())?;
-    let links: Vec<Link> = serde_json::from_str(&text).with_context(|| format!("{host}: ip says `{text}`"))?;
-    Ok(links.into_iter().map(|link| (link.ifname, link.mtu)).collect())
-}
-
-/// What tc limits a host's interfaces to, as a plan names it; empty where it does not.
-fn rails(host: &Host) -> Result<String> {
-    #[derive(serde::Deserialize)]
-    struct Discipline {
-        kind: String,
-        #[serde(default)]
-        options: serde_json::Value,
-    }
-    let text = ask(host, ["tc", "-j", "qdisc", "show"].into_iter())?;
-    let all: Vec<Discipline> = serde_json::from_str(&text).with_context(|| format!("{host}: tc says `{text}`"))?;
-    let limits = all.iter().filter(|discipline| discipline.kind == "tbf");
-    // In bytes a second.
-    Ok(show_rates(limits.filter_map(|limit| limit.options["rate"].as_u64()).map(|rate| 8 * rate).collect()))
-}
-
-fn set_mtu(host: &Host, link: &str, mtu: u32) -> Result<()> {
-    ask(host, ["ip", "link", "set", "dev", link, "mtu", &mtu.to_string()].into_iter()).map(drop)
-}
-
-fn ask<'a>(host: &Host, words: impl Iterator<Item = &'a str>) -> Result<String> {
-    let command: Command = host.command(words);
-    let output = Guard::start(command, true)?.output(PATIENCE)?;
-    if !output.status.success() {
-        bail!("{host}: {output}");
-    }
-    Ok(output.text)
 }
 
 fn figure(outcome: &Outcome, name: &str) -> Result<f64> {
@@ -371,6 +364,7 @@ mod tests {
             moves: Move::Any,
             chunk: None,
             mtu: None,
+            coalescing: None,
             rails: None,
             turn: None,
         }
@@ -406,6 +400,14 @@ mod tests {
         assert!(is_moved(Move::Pull, &moved(1, 100)) && !is_moved(Move::Pull, &moved(0, 0)));
         assert!(is_moved(Move::Mixed, &moved(100, 50)) && is_moved(Move::Mixed, &moved(20, 100)));
         assert!(!is_moved(Move::Mixed, &moved(100, 5)) && !is_moved(Move::Mixed, &moved(0, 0)));
+    }
+
+    #[test]
+    fn a_share_of_the_peak_counts_the_ways() {
+        let sample = Sample::from([(Figure::Throughput, 1e9)]);
+        let share = |work| share_of_peak(&cell(work, 8, 1), &sample, 1e9);
+        assert_eq!((share(Work::Stream), share(Work::Both), share(Work::Latency)), (Some(1.0), Some(0.5), None));
+        assert_eq!(share_of_peak(&cell(Work::Stream, 8, 1), &Sample::new(), 1e9), None);
     }
 
     #[test]

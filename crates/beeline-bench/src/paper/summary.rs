@@ -85,6 +85,7 @@ mod tests {
             moves: Move::Any,
             chunk: None,
             mtu: None,
+            coalescing: None,
             rails: None,
             turn: None,
         }

@@ -3,13 +3,19 @@ if [ -n "${I_MPI_ROOT:-}" ]; then
     # Libraries and providers lie in one directory.
     export PATH=$I_MPI_ROOT/bin:$PATH LD_LIBRARY_PATH=$I_MPI_ROOT/lib FI_PROVIDER_PATH=$I_MPI_ROOT/lib
 fi
-export I_MPI_FABRICS=ofi FI_PROVIDER=tcp FI_TCP_IFACE=lo I_MPI_HYDRA_IFACE=lo I_MPI_HYDRA_BOOTSTRAP=fork I_MPI_PIN=0
+export I_MPI_FABRICS=ofi FI_PROVIDER=tcp I_MPI_HYDRA_IFACE=$first_device I_MPI_HYDRA_BOOTSTRAP=fork I_MPI_PIN=0
 [ "$WAY" = tcp ] || export I_MPI_FABRICS=shm
-rank
+rank "export FI_TCP_IFACE=$first_device" "export FI_TCP_IFACE=$second_device"
+set -- -n 2
+if [ -n "$there" ]; then
+    agent
+    export I_MPI_HYDRA_BOOTSTRAP=ssh I_MPI_HYDRA_BOOTSTRAP_EXEC="$WORK/agent"
+    set -- -hosts "$first,$second" -ppn 1 "$@"
+fi
 printf '%s\n' "$BYTES" >"$WORK/lengths"
 # With less on a busy machine its time is over before there is a figure.
 seconds=$(awk -v each="$SECONDS_EACH" 'BEGIN { print each < 0.05 ? 0.05 : each }')
-mpiexec.hydra -n 2 sh "$WORK/rank" IMB-MPI1 -msglen "$WORK/lengths" -time "$seconds" "$PATTERN" >"$WORK/said" 2>&1 ||
+mpiexec.hydra "$@" sh "$WORK/rank" IMB-MPI1 -msglen "$WORK/lengths" -time "$seconds" "$PATTERN" >"$WORK/said" 2>&1 ||
     fail "IMB-MPI1: $(last "$WORK/said")"
 # PingPong has one time, which is half a trip; the others least, most and average. The rate that IMB prints has two digits
 # behind the point; it is that of the messages of one rank, here as there.

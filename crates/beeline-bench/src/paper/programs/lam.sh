@@ -1,4 +1,4 @@
-# LAM MPI: NetPIPE's ping-pong. It has a daemon, and refuses root.
+# LAM MPI: NetPIPE's ping-pong, or the patterns SendRecv and Exchange. It has a daemon, and refuses root.
 own="setsid -w"
 if [ "$(id -u)" = 0 ]; then
     chmod 711 "$WORK"
@@ -16,6 +16,12 @@ transport=tcp
 # Its daemon keeps what it inherits open: files, not pipes.
 at_end() { timeout 5 $own lamhalt >"$WORK/halt" 2>&1 || true; }
 $own lamboot hosts >"$WORK/boot" 2>&1 || fail "lamboot: $(last "$WORK/boot")"
-$own mpirun.lam -ssi rpi "$transport" -np 2 /bin/sh "$WORK/rank" NPlam -o out -p 0 -l "$BYTES" -u "$BYTES" >"$WORK/said" 2>&1 ||
-    fail "mpirun.lam: $(last "$WORK/said")"
-netpipe out
+case $PATTERN in
+    pingpong) set -- NPlam -o out -p 0 -l "$BYTES" -u "$BYTES" ;;
+    *) set -- /usr/bin/python3 "$WORK/patterns.py" lam "$PATTERN" "$BYTES" "$SECONDS_EACH" ;;
+esac
+$own mpirun.lam -ssi rpi "$transport" -np 2 /bin/sh "$WORK/rank" "$@" >"$WORK/said" 2>&1 || fail "mpirun.lam: $(last "$WORK/said")"
+case $PATTERN in
+    pingpong) netpipe out ;;
+    *) cat "$WORK/said" ;;
+esac

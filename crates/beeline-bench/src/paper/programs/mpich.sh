@@ -1,12 +1,36 @@
-# MPICH: NetPIPE's ping-pong, one way at a time or both at once. Debian's talks through UCX, and within a host through
-# shared memory of its own.
+# MPICH: NetPIPE's ping-pong, one way at a time or both at once, or the patterns SendRecv and Exchange. Debian's talks through
+# UCX, and within a host through shared memory of its own.
 case $WAY in
-    tcp) export UCX_TLS=tcp UCX_NET_DEVICES=lo MPIR_CVAR_NOLOCAL=1 ;;
-    shared-memory) ;;
-    ucx) export UCX_TLS=posix,self MPIR_CVAR_NOLOCAL=1 ;;
+    tcp)
+        export UCX_TLS=tcp MPIR_CVAR_NOLOCAL=1
+        rank "export UCX_NET_DEVICES=$first_device" "export UCX_NET_DEVICES=$second_device"
+        ;;
+    shared-memory) rank ;;
+    ucx)
+        export UCX_TLS=posix,self MPIR_CVAR_NOLOCAL=1
+        rank
+        ;;
+    verbs)
+        rdma_devices
+        export UCX_TLS=rc,self MPIR_CVAR_NOLOCAL=1
+        rank "export UCX_NET_DEVICES=$first_rdma" "export UCX_NET_DEVICES=$second_rdma"
+        ;;
 esac
-rank
-[ "$PATTERN" = pingpong ] || set -- -2 -a
+set -- -iface "$first_device" -n 2
+if [ -n "$there" ]; then
+    agent
+    set -- -launcher ssh -launcher-exec "$WORK/agent" -hosts "$first,$second" -ppn 1 "$@"
+fi
 # At times UCX does not come out of MPI_Finalize over TCP: the figure is there by then.
-timeout 20 mpirun.mpich -iface lo -n 2 sh "$WORK/rank" NPmpich2 -o "$WORK/out" -p 0 -l "$BYTES" -u "$BYTES" "$@" || [ $? = 124 ]
+run() { timeout "$SECONDS_MOST" mpirun.mpich "$@" || [ $? = 124 ]; }
+case $PATTERN in
+    sendrecv | exchange)
+        share "$WORK/patterns.py"
+        run "$@" sh "$WORK/rank" /usr/bin/python3 "$WORK/patterns.py" mpich "$PATTERN" "$BYTES" "$SECONDS_EACH"
+        exit
+        ;;
+    both) both="-2 -a" ;;
+    *) both= ;;
+esac
+run "$@" sh "$WORK/rank" NPmpich2 -o "$WORK/out" -p 0 -l "$BYTES" -u "$BYTES" $both
 netpipe "$WORK/out"

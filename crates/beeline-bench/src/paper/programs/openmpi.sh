@@ -1,9 +1,17 @@
-# Open MPI: NetPIPE's ping-pong, or the patterns SendRecv and Exchange of the Intel MPI Benchmarks by mpi4py.
+# Open MPI: NetPIPE's ping-pong, or the patterns SendRecv and Exchange.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR="$WORK"
-rank
-set -- --oversubscribe --bind-to none --mca oob_tcp_if_include lo -np 2
+interfaces=lo
+set -- --oversubscribe --bind-to none -np 2
+if [ -n "$there" ]; then
+    # By their networks, each once: interfaces may be called otherwise at the other end.
+    networks() { $1 ip -o -4 route show dev "$2" scope link | awk '{ print $1 }'; }
+    interfaces=$({ networks "" "$first_device" && networks "$there" "$second_device"; } | sort -u | paste -sd , -)
+    agent
+    set -- --mca plm_rsh_agent "$WORK/agent" --host "$first:1,$second:1" "$@"
+fi
+set -- --mca oob_tcp_if_include "$interfaces" "$@"
 case $WAY in
-    tcp) set -- --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo "$@" ;;
+    tcp) set -- --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include "$interfaces" "$@" ;;
     shared-memory) set -- --mca pml ob1 --mca btl vader,self "$@" ;;
     ucx)
         export UCX_TLS=posix,self
@@ -11,42 +19,23 @@ case $WAY in
         ;;
     libfabric)
         # Its provider for shared memory does not do what this MPI asks; the one for TCP does.
-        export FI_TCP_IFACE=lo
+        export FI_TCP_IFACE=$first_device
         set -- --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'tcp;ofi_rxm' -x FI_TCP_IFACE "$@"
         ;;
+    verbs)
+        rdma_devices
+        export UCX_TLS=rc,self
+        set -- --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any -x UCX_TLS "$@"
+        ;;
+esac
+case $WAY in
+    verbs) rank "export UCX_NET_DEVICES=$first_rdma" "export UCX_NET_DEVICES=$second_rdma" ;;
+    *) rank ;;
 esac
 if [ "$PATTERN" = pingpong ]; then
     mpirun.openmpi "$@" sh "$WORK/rank" NPopenmpi -o "$WORK/out" -p 0 -l "$BYTES" -u "$BYTES"
     netpipe "$WORK/out"
     exit
 fi
-cat >"$WORK/pattern.py" <<'PYTHON'
-import sys, time
-from mpi4py import MPI
-pattern, size, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-world = MPI.COMM_WORLD
-left = right = 1 - world.Get_rank()
-out, one, two = bytearray(size), bytearray(size), bytearray(size)
-def sendrecv():
-    world.Sendrecv(out, right, 1, one, left, 1)
-def exchange():
-    sent = [world.Isend(out, left, 1), world.Isend(out, right, 2)]
-    world.Recv(one, left, 2)
-    world.Recv(two, right, 1)
-    MPI.Request.Waitall(sent)
-once = {"sendrecv": sendrecv, "exchange": exchange}[pattern]
-def run(count):
-    world.Barrier()
-    since = time.perf_counter()
-    for _ in range(count):
-        once()
-    return (time.perf_counter() - since) / count
-run(20)
-count = world.bcast(max(20, int(seconds / run(20))))
-took = run(count)
-if world.Get_rank() == 0:
-    messages = {"sendrecv": 2, "exchange": 4}[pattern]
-    print("mean_us", took * 1e6)
-    print("bytes_per_second", messages * size / took)
-PYTHON
-mpirun.openmpi "$@" sh "$WORK/rank" /usr/bin/python3 "$WORK/pattern.py" "$PATTERN" "$BYTES" "$SECONDS_EACH"
+share "$WORK/patterns.py"
+mpirun.openmpi "$@" sh "$WORK/rank" /usr/bin/python3 "$WORK/patterns.py" openmpi "$PATTERN" "$BYTES" "$SECONDS_EACH"
