@@ -123,7 +123,9 @@ def last_sections(result):
     if profiles := result.get("profiles"):
         rows = [[tier, name, ", ".join(f"{library} {share:.0f} %" for library, share in found["libraries"][:6])]
                 for name, tiers in profiles.items() for tier, found in tiers.items()]
-        yield Section("Where the CPU goes", [], [(["tier", "column", "shares of its samples"], rows)])
+        seen = any(library.startswith("[kernel") for tiers in profiles.values() for found in tiers.values() for library, _ in found["libraries"])
+        notes = [] if seen else ["Of what runs outside the kernel: kernel.perf_event_paranoid lets only root look into it."]
+        yield Section("Where the CPU goes", notes, [(["tier", "column", "shares of its samples"], rows)])
     if told := result.get("stat"):
         rows = [[where, tier, found["accelerated"], found["fallen_back"], ", ".join(f"{reason} {count}" for reason, count in found["reasons"].items())]
                 for where, tiers in told.items() for tier, found in tiers.items()]

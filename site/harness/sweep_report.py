@@ -81,7 +81,7 @@ def sweep_sections(result, confidence):
         return []
     notes = [f"TCP saturates at the least load of which no greater one gives more than {sweep['saturated_grows_percent']:g} % more WIPS, by the medians of "
              "the rounds. A load is a number of browsers that think.", *saturates(sweep), confidence(sweep["cells"]),
-             f"{sweep['starts']} starts of the tiers. x: by TCP of the same round, of all tiers on Beeline, and of two TCPs: of a second stack on "
+             f"{sweep['starts']} {'start' if sweep['starts'] == 1 else 'starts'} of the tiers. x: by TCP of the same round, of all tiers on Beeline, and of two TCPs: of a second stack on "
              "TCP, which shows what chance alone makes. Better and worse: "
              "in which figures all rounds lie on one side of TCP's and beyond all that the second TCP makes." + by_chance(sweep["cells"]),
              "At the worst of a cell's samples: CPUs that other programs used, the longest pause of the disk, and how fast the CPUs did a fixed piece of work "

@@ -280,10 +280,10 @@ class Usage(unittest.TestCase):
         self.assertGreaterEqual(found["voluntary"], 1)
         self.assertGreaterEqual(found["cpu"], found["kernel"])
 
-    def test_threads_that_end_or_begin_count_nothing(self):
+    def test_threads_that_begin_count_from_nought_and_those_that_end_are_forgotten(self):
         look = lambda **threads: {"user": 1.0, "kernel": 0.5, "threads": threads}
-        found = usage.between(look(a=(5, 1), b=(90, 90)), look(a=(9, 2), c=(70, 70)), 2.0)
-        self.assertEqual((found["voluntary"], found["involuntary"], found["cpu"]), (2.0, 0.5, 0.0))
+        found = usage.between(look(a=(5, 1), b=(90, 90)), look(a=(9, 2), c=(6, 4)), 2.0)
+        self.assertEqual((found["voluntary"], found["involuntary"], found["cpu"]), (5.0, 2.5, 0.0))
         self.assertEqual(usage.look([]), {"user": 0.0, "kernel": 0.0, "threads": {}})
 
 
@@ -379,6 +379,11 @@ class Reports(unittest.TestCase):
         self.assertIn("is not in the brackets, of: shopping", report.started([found.found()]))
         found.starts = 2
         self.assertIn("anew for each round", report.started([found.found()]))
+
+    def test_a_profile_without_the_kernel_says_so(self):
+        told = lambda libraries: list(report.last_sections({"profiles": {"TCP": {"web": {"libraries": libraries}}}}))[0].notes
+        self.assertEqual(told([["[kernel.kallsyms]", 60.0], ["nginx", 40.0]]), [])
+        self.assertIn("perf_event_paranoid", told([["nginx", 100.0]])[0])
 
     def test_rows_are_as_wide_as_their_head(self):
         for section in report.first_sections(self.result()):

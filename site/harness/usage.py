@@ -1,8 +1,8 @@
 """What processes use: CPU time, of it the kernel's, and context switches of both kinds.
 
 A thread gives its CPU up of its own will to wait (voluntary), or it is taken from it for another one's sake (involuntary). The kernel
-counts them by thread only and forgets those of a thread that has ended, so a difference is of threads that were there at both ends: with
-pools that is all of them; without, what a short thread did is missing.
+counts them by thread only and forgets those of a thread that has ended: with pools nothing is missing; without, what a short thread did is.
+A thread that was not there before has begun at nought.
 """
 
 import os
@@ -44,8 +44,7 @@ def look(pids):
 
 def between(before, after, seconds):
     """What was used a second: `cpu`, of it `kernel`, and switches of both kinds."""
-    both = before["threads"].keys() & after["threads"].keys()
-    switches = {kind: sum(after["threads"][thread][place] - before["threads"][thread][place] for thread in both) / seconds
+    switches = {kind: sum(counts[place] - before["threads"].get(thread, (0, 0))[place] for thread, counts in after["threads"].items()) / seconds
                 for place, kind in enumerate(SWITCHES)}
     kernel = (after["kernel"] - before["kernel"]) / seconds
     return {"cpu": kernel + (after["user"] - before["user"]) / seconds, "kernel": kernel, **switches}
