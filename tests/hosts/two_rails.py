@@ -26,7 +26,7 @@ BIN = Path(os.environ.get("BEELINE_BIN", BENCH.parent.parent.parent / "target/re
 def measure(*rates):
     """The Beeline column of the rows over rails of these rates, and the share of each rail in what was moved."""
     environment = dict(os.environ, RAILS=str(len(rates)), RATES=" ".join(rates))
-    words = [str(BENCH), "--rounds", "3", "--duration", "1000", "--transports", "beeline", "--json"]
+    words = [str(BENCH), "--rounds", "2", "--duration", "3000", "--transports", "beeline", "--json"]
     words += [word for row in ROWS for word in ("--only", row)]
     done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

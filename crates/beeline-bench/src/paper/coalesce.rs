@@ -111,9 +111,13 @@ impl Interface<'_> {
         Ok(match output.status.success() {
             true => Ok(KEYS.iter().map(|key| key.read(&output.text)).collect()),
             false if output.status.code() == Some(NOT_FOUND) => {
-                Err("ethtool is not installed (Debian package: ethtool)".to_owned())
+                Err("host has no ethtool (Debian package: ethtool)".to_owned())
             }
-            false => Err(format!("{} cannot have it: ethtool says {}", self.name, output.to_string().trim())),
+            false => {
+                let said = output.complaint.lines().chain(output.text.lines()).find(|line| !line.trim().is_empty());
+                let said = said.map_or_else(|| output.status.to_string(), |said| said.trim().to_owned());
+                Err(format!("{} cannot have it: ethtool says `{said}`", self.name))
+            }
         })
     }
 
@@ -173,10 +177,11 @@ impl Interface<'_> {
 /// Why the interfaces between the hosts cannot be set as the cell says, if they cannot.
 pub fn objection(cell: &Cell, hosts: &[Host; 2], server: std::net::IpAddr) -> Result<Option<String>> {
     let Some(setting) = setting(cell)? else { return Ok(None) };
-    for (host, name) in hosts.iter().zip(links::between(hosts, server)?) {
+    let ends = ["the client's", "the server's"];
+    for ((host, end), name) in hosts.iter().zip(ends).zip(links::between(hosts, server)?) {
         let ethtool = |words: &[&str]| links::output(host, SHELL.iter().chain(words).copied());
         if let Some(reason) = (Interface { name, ethtool: &ethtool }).objection(&setting)? {
-            return Ok(Some(format!("{host}: {reason}")));
+            return Ok(Some(format!("{end} {reason}")));
         }
     }
     Ok(None)
@@ -280,7 +285,7 @@ mod tests {
         assert_eq!(objection(&simple, "rx-usecs=0"), None);
         assert_eq!(objection(&simple, "adaptive-rx=on").unwrap(), "veth0 has no adaptive-rx");
         let none = |_: &[&str]| Ok(says(127, String::new()));
-        assert!(objection(&none, "rx-usecs=0").unwrap().contains("not installed"));
+        assert!(objection(&none, "rx-usecs=0").unwrap().contains("has no ethtool"));
     }
 
     #[test]
