@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-containers test-deb test-rdma test-iwarp test-report papers programs compat faults bench bench-hosts bench-rdma site site-quick site-sweep check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
+.PHONY: help all demo test test-containers test-deb test-rdma test-iwarp test-report test-rails papers programs compat faults bench bench-hosts bench-rdma site site-quick site-sweep check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -11,6 +11,7 @@ help:
 	@echo 'make test-containers  lanes between network namespaces of this host, through its agent (takes root, some minutes)'
 	@echo 'make test-deb  the Debian package: lintian, installed, used, removed, purged without a trace (takes root)'
 	@echo 'make test-rdma  the fabric over verbs, in virtual machines with Soft-RoCE (some minutes)'
+	@echo 'make test-rails  two rails of different rates at once between namespaces: at least 0.95 of the sum (two minutes, on quiet CPUs)'
 	@echo 'make test-iwarp the same with soft-iWARP, whose module it builds first (160 MB to download, once)'
 	@echo 'make test-report  the report of the papers in a real browser: on a phone, on a screen, on paper (installs Chromium)'
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
@@ -78,6 +79,9 @@ papers: deps-papers deps-hosts all
 	I_MPI_ROOT=$(CURDIR)/target/impi target/release/beeline bench paper --all --quick --into target/papers
 	tests/hosts/papers.sh target/papers
 	ci/papers.py target/papers
+
+test-rails: deps-hosts all
+	tests/hosts/two_rails.py
 
 # A run that was ended goes on where it was, with the same library; PROGRAMS is what run.py takes: names, --placement, --rounds.
 # Only a run of all goes into the document.

@@ -28,4 +28,3 @@ step "more programs, and tests of others" tests/compat/run.py --fast
 step "the bridge, between network namespaces" tests/bridge/run.py
 step "the site's emulator, store and harness" site/test.sh
 step "the papers' instrument, between hosts that are lost and come back" tests/hosts/ssh.py
-step "two rails of different rates at once" tests/hosts/two_rails.py

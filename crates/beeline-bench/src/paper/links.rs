@@ -46,14 +46,19 @@ pub fn with_mtu<T>(cell: &Cell, hosts: &[Host; 2], run: impl FnOnce() -> Result<
 
 /// The veth of a namespace, with their MTUs.
 fn links(host: &Host) -> Result<Vec<(String, u32)>> {
+    let text = ask(host, ["ip", "-j", "link", "show", "type", "veth"].into_iter())?;
+    read_links(&text).with_context(|| format!("{host}: ip says `{text}`"))
+}
+
+/// Of others than were asked for some releases of `ip` print an object with nothing in it.
+fn read_links(text: &str) -> Result<Vec<(String, u32)>> {
     #[derive(serde::Deserialize)]
     struct Link {
-        ifname: String,
-        mtu: u32,
+        ifname: Option<String>,
+        mtu: Option<u32>,
     }
-    let text = ask(host, ["ip", "-j", "link", "show", "type", "veth"].into_iter())?;
-    let links: Vec<Link> = serde_json::from_str(&text).with_context(|| format!("{host}: ip says `{text}`"))?;
-    Ok(links.into_iter().map(|link| (link.ifname, link.mtu)).collect())
+    let links: Vec<Link> = serde_json::from_str(text)?;
+    Ok(links.into_iter().filter_map(|link| link.ifname.zip(link.mtu)).collect())
 }
 
 /// What tc limits a host's interfaces to, in bits a second.
@@ -129,6 +134,14 @@ pub fn output<'a>(host: &Host, words: impl Iterator<Item = &'a str>) -> Result<O
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_of_another_kind_may_be_empty() {
+        let text = r#"[{},{"ifindex":7,"ifname":"veth0","mtu":1500,"qdisc":"noqueue"},{}]"#;
+        assert_eq!(read_links(text).unwrap(), [("veth0".to_owned(), 1500)]);
+        assert_eq!(read_links("[{},{}]").unwrap(), []);
+        assert!(read_links("no").is_err());
+    }
 
     #[test]
     fn a_peak_is_known_when_all_rails_say_theirs() {
