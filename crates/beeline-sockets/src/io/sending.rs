@@ -27,10 +27,6 @@ use crate::{Outcome, kernel, reclaim, table, upkeep, watchers};
 /// come meanwhile (`sk_flush_backlog` in tcp_sendmsg_locked()), and that is the reset.
 const LOST_MAX: usize = 16 * 32 * 1024;
 
-/// Parts of a call that has no more bytes than this are announced together: a reader that sleeps wakes up once, and finds
-/// all of them, as it does of what TCP puts into one segment. It would sleep for too long over more.
-const TOGETHER_BYTES: usize = 32 * 1024;
-
 /// One call.
 struct Sending<'p, 'a, I> {
     /// The number that the call was given.
@@ -177,7 +173,9 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return written;
         }
         let (anchor, urgently) = (Anchor(fd), self.is_urgent());
-        if self.parts.total <= TOGETHER_BYTES && !urgently && self.parts.advance() && self.parts.are_several() {
+        // The parts of a short call are announced together: a reader that sleeps wakes up once, and finds all of them, as it does
+        // of what TCP puts into one segment. A long call has its own ways, which are timed.
+        if self.parts.total < BULK_BYTES && !urgently && self.parts.advance() && self.parts.are_several() {
             let (tail, writer) = (guard.side.tx.tail(), guard.writer());
             let written = self.parts.write_unannounced(&writer);
             let told = if guard.side.tx.tail() == tail { Ok(()) } else { writer.tell_reader(&anchor) };
