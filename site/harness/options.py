@@ -28,7 +28,7 @@ def options(description):
     add("--resume", action="store_true", help="go on with the sweep that was ended in this work directory")
     add("--think-factor", type=float, default=0.005, help="think times are 7 s times this; 0.005 saturates some CPUs with 200 browsers")
     add("--limit-factor", type=float, default=0.02, help="a second count of late responses has the specification's limits times this")
-    add("--measure", type=float, default=6.0, help="seconds that a sample measures")
+    add("--measure", type=float, default=4.0, help="seconds that a sample measures")
     add("--warm-up", type=float, default=6.0, help="seconds for each stack, in two mixes")
     add("--items", type=int, default=10000, help="1,000 to 100,000")
     add("--scale", type=int, default=50, help="2,880 customers for each")
