@@ -123,7 +123,9 @@ LogLevel warn
 ServerLimit 8
 ThreadsPerChild 64
 MaxRequestWorkers 512
-StartServers 2
+StartServers 8
+# Or processes that seem too many are ended, and close connections that browsers keep while an order is on its way.
+MaxSpareThreads 512
 Timeout 60
 KeepAlive On
 MaxKeepAliveRequests 0
