@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-containers test-deb test-rdma test-iwarp test-report test-rails papers programs compat faults bench bench-hosts bench-rdma site site-quick site-sweep check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
+.PHONY: help all demo test test-containers test-deb test-rdma test-iwarp test-report test-rails papers programs compat faults bench bench-hosts bench-rdma site site-quick site-sweep site-programs check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -30,6 +30,10 @@ help:
 
 all: deps-build
 	$(CARGO) build --release $$(ci/workspace.sh)
+
+# What the site runs, without the test programs.
+site-programs: deps-build
+	$(CARGO) build --release -p beeline -p beeline-preload $(if $(shell ci/workspace.sh 2>/dev/null),-p beelined)
 
 demo: deps-demo all
 	target/release/beeline bench demo
@@ -63,14 +67,14 @@ bench-hosts: deps-hosts all
 bench-rdma: deps-rdma all
 	tests/rdma/bench.sh
 
-site: deps-site all
+site: deps-site site-programs
 	site/run.py --json target/site-report.json $(SITE)
 
-site-quick: deps-site all
+site-quick: deps-site site-programs
 	site/run.py --quick --json target/site-report.json $(SITE)
 
 # SITE=--resume goes on with one that was ended.
-site-sweep: deps-site all
+site-sweep: deps-site site-programs
 	site/run.py --parts sweep --measure 4 --json target/site-sweep.json --report target/site/sweep $(SITE)
 
 # A run that was ended goes on where it was.

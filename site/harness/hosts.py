@@ -5,6 +5,7 @@
 Nothing here is left behind: World.end() ends the bridges and removes the namespaces.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -41,6 +42,21 @@ def shell(*command, **how):
     if done.returncode != 0:
         raise Trouble(f"{' '.join(str(word) for word in command)}: {(done.stderr or done.stdout).strip()[-2000:]}")
     return done.stdout
+
+
+@contextlib.contextmanager
+def background(*command):
+    """Runs a command beside what is done meanwhile, and waits for its end."""
+    running = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield
+        said = running.communicate()[0]
+        if running.returncode != 0:
+            raise Trouble(f"{' '.join(str(word) for word in command)}: {said.strip()[-2000:]}")
+    finally:
+        if running.poll() is None:
+            running.kill()
+            running.communicate()
 
 
 def until(condition, seconds, what):

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 
-from .hosts import Host, missing, shell
+from .hosts import Host, background, missing, shell
 from .databases import TABLES
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
@@ -35,15 +35,15 @@ class Store:
         cargo = os.environ.get("CARGO", "cargo")
         if shutil.which(cargo) is None:
             raise missing([cargo], "https://rustup.rs installs")
-        shell(cargo, "build", "--release", "--locked", "--manifest-path", HERE / "emulator/Cargo.toml")
-        if not (self.certificate / "crt.pem").exists():
-            self._make_certificate()
-        done = self.directory / "complete"
-        if not done.exists() or done.read_text() != self._digest():
-            shutil.rmtree(self.directory, ignore_errors=True)
-            self._generate()
-            self._load()
-            done.write_text(self._digest())
+        with background(cargo, "build", "--release", "--locked", "--manifest-path", HERE / "emulator/Cargo.toml"):
+            if not (self.certificate / "crt.pem").exists():
+                self._make_certificate()
+            done = self.directory / "complete"
+            if not done.exists() or done.read_text() != self._digest():
+                shutil.rmtree(self.directory, ignore_errors=True)
+                self._generate()
+                self._load()
+                done.write_text(self._digest())
 
     def _digest(self):
         """What the data were made by."""
