@@ -159,6 +159,7 @@ unsafe impl Stable for Desc {
 }
 
 /// All descriptions of the process.
+#[unsafe(link_section = ".data.fork.written")]
 pub static DESCS: Slab<Desc> = Slab::new();
 
 impl Desc {

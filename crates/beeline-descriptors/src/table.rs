@@ -22,9 +22,11 @@ const CHUNKS: usize = FDS / CHUNK_FDS;
 type Chunk = [AtomicPtr<Desc>; CHUNK_FDS];
 
 static ROOT: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
+#[unsafe(link_section = ".data.fork.written")]
 static LOCK: Lock = Lock::new();
 /// One more than the highest fd that ever led somewhere: those who go through the table, as each fork does on both sides,
 /// look no further.
+#[unsafe(link_section = ".data.fork.written")]
 static REACH: AtomicUsize = AtomicUsize::new(0);
 
 /// The description that `fd` leads to, if it is one of ours.
@@ -98,6 +100,7 @@ pub fn number_of(desc: &'static Desc, fd: i32) -> i32 {
 ///
 /// Returns `Err` when there is no memory for the entry; nothing has changed then.
 #[allow(clippy::result_unit_err)]
+#[unsafe(link_section = ".text.fork")]
 pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>, ()> {
     let _guard = LOCK.lock();
     let entry = match (entry(fd), desc) {

@@ -452,6 +452,7 @@ pub fn spares_cpus() -> bool {
 }
 
 /// What a system call that does not block costs this process, in nanoseconds: a moving average.
+#[unsafe(link_section = ".data.fork.written")]
 static CALL_NS: AtomicU32 = AtomicU32::new(0);
 /// No call is thought to be dearer: this thread was kept from running meanwhile.
 const CALL_NS_MAX: u32 = 50_000;

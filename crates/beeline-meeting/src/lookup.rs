@@ -144,6 +144,7 @@ fn remembered<R>(f: impl FnOnce(&mut [Option<Entry>; ENTRIES]) -> R) -> R {
 }
 
 /// Forgets all answers: something of this process is listening now, or listens no more.
+#[unsafe(link_section = ".text.fork")]
 pub fn forget() {
     remembered(|entries| {
         for entry in entries.iter_mut().flatten() {

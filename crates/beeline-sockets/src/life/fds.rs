@@ -18,6 +18,7 @@ use crate::process::{is_guest_of_parent, raw};
 use crate::{Errno, Outcome, epoll, kernel, meet, table};
 
 /// `close(2)`.
+#[unsafe(link_section = ".text.fork")]
 pub fn close(fd: i32) -> Outcome {
     match table::get(fd) {
         _ if is_ours_here(fd) => Outcome::fail(libc::EBADF),
@@ -34,6 +35,7 @@ fn is_ours_here(fd: i32) -> bool {
             || kernel::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC != 0))
 }
 
+#[unsafe(link_section = ".text.fork")]
 fn close_ours(fd: i32) -> Outcome {
     if is_guest_of_parent() {
         return sys::close(fd).into();

@@ -201,8 +201,13 @@ pub fn around_fork_child() {
     DESCS.reset_after_fork();
     table::for_each(|fd, desc| {
         desc.forget_other_threads();
-        desc.counted_by.store(0, Relaxed);
-        desc.slot.store(core::ptr::null_mut(), Relaxed);
+        // Of what is no lane none is written, for each page is a copy.
+        if desc.counted_by.load(Relaxed) != 0 {
+            desc.counted_by.store(0, Relaxed);
+        }
+        if !desc.slot.load(Relaxed).is_null() {
+            desc.slot.store(core::ptr::null_mut(), Relaxed);
+        }
         if desc.is_lane() && desc.fd.load(Relaxed) == fd {
             desc.side().join(process::owner());
         }

@@ -47,7 +47,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     };
     door::open_to_accept(desc);
     let listener = Listener::of(desc)?;
-    listener.told_ns.store(0, Relaxed);
+    let is_told = listener.told_ns.swap(0, Relaxed) != 0;
     agent::enroll(desc, listener);
     // A listener that is closed while this call waits is kept until the end.
     let pin = guards::pin(fd, desc)?;
@@ -60,7 +60,8 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         // Without a door there is one queue, in which the kernel may sleep.
         Ok(_) if listener.door.get().is_none() && !listener.lobby.is_occupied() => None,
         Ok(_) => {
-            listener.sleeps.store(1, Relaxed);
+            // Who was told of a client does not come here to sleep.
+            listener.sleeps.store(u32::from(!is_told), Relaxed);
             Some(eventually(fd, &pin, listener, flags, peer))
         }
         Err(errno) => Some(Err(errno)),
@@ -171,7 +172,10 @@ fn eventually(
         !matches!(woken, Some(Woken::Signal { restart: true })) || patience.is_bounded()
     };
     let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
-    if door_first && let Some(accepted) = from_door(desc, listener, flags, peer)? {
+    // A door that is being left is closed by whoever finds it empty.
+    if listener.leaving.load(Relaxed) != 0
+        && let Some(accepted) = from_door(desc, listener, flags, peer)?
+    {
         return Ok(accepted);
     }
     let mut kept = accept_lock::Kept::default();

@@ -120,6 +120,7 @@ unsafe impl Stable for Listener {
     }
 }
 
+#[unsafe(link_section = ".data.fork.written")]
 pub(super) static LISTENERS: Slab<Listener> = Slab::new();
 
 impl Listener {
