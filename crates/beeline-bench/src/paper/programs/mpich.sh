@@ -33,7 +33,7 @@ run() {
     } >/dev/null 2>&1 &
     code=0
     wait "$mpirun" || code=$?
-    kill $! || :
+    kill $! 2>/dev/null || :
     [ "$code" = 0 ] || [ "$code" = 124 ] || [ -e "$WORK/late" ]
 }
 case $PATTERN in
