@@ -3,7 +3,7 @@
 # with a port at each, so the layouts of programs and rails are measured, too. Emulated machines: the figures say something
 # of each other at best.
 #
-#   tests/rdma/bench.sh                     what `make bench-rdma` does: one round of everything but crowds, then paper.toml
+#   tests/rdma/bench.sh                     what `make bench-rdma` does: one round of everything but crowds, then paper.toml, then as with `planned`
 #   tests/rdma/bench.sh --only layout       arguments go to the bench
 #   tests/rdma/bench.sh paper forty-gig --only cores/bytes=4/place --rounds 3 --duration 3000       the plan of a paper
 #       (`beeline bench paper`); in shorter samples an emulated machine sends too little to tell which rail carried it
@@ -92,6 +92,7 @@ case $1 in
         result=0
         measure bench --save "$RDMA_SHARED/bench.json" --rounds 1 --duration 500 --except crowd || result=$?
         measure bench paper "$here/paper.toml" --into "$RDMA_SHARED/paper" || result=$?
+        planned || result=$?
         ;;
     planned) planned "${@:2}"; result=$? ;;
     paper) measure bench paper --into "$RDMA_SHARED/paper" "${@:2}"; result=$? ;;
