@@ -88,7 +88,7 @@ pub fn run(options: &PlanOptions) -> Result<ExitCode> {
     if options.list {
         for (name, text) in BUILT_IN {
             let model = file::read(&Source { name: name.to_owned(), text })?;
-            say!("{name:<14} {} ({})", model.title, model.document);
+            say!("{name:<16} {} ({})", model.title, model.document);
         }
         return Ok(ExitCode::SUCCESS);
     }
