@@ -20,7 +20,7 @@ help:
 	@echo 'make papers   the tables of the five documents, quick (some ten minutes), with a report each in target/papers; docs/papers.md from it'
 	@echo 'make programs  24 workloads of 17 real programs at their ordinary settings, TCP against Beeline, on free, shared and busy CPUs (some 30 minutes); writes docs/measurements.md'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
-	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each (7 to 12 minutes on an idle machine, 50 at most)'
+	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each, and over rails that are limited as planned (10 to 15 minutes on an idle machine, 50 at most)'
 	@echo 'make site     a bookstore under TPC-W: nginx, Jetty and MariaDB over TCP, over Beeline and between namespaces (under 20 minutes)'
 	@echo 'make site-quick  the same, small (some five minutes)'
 	@echo 'make site-sweep  the bookstore at a range of loads: where TCP saturates, and where the segment shows (some 25 minutes)'

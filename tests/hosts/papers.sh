@@ -19,7 +19,7 @@ run() {
     PAPER=$2 "$(dirname "$0")/bench.sh" --quick "${only[@]}" --into "$into/$1" "${@:4}" || status=1
 }
 run hosts-servernet servernet "push-pull both-ways-moved cut-through"
-run hosts-vpi vpi "mtu coalescing"
+run hosts-vpi vpi "mtu coalescing moved moved-latency"
 run hosts-forty-gig forty-gig "mtu mtu-latency dip-mtu"
 run hosts-sockets-mx sockets-mx zero-copy-threshold
 # A rank of each MPI in each namespace.

@@ -3,10 +3,11 @@
 # with a port at each, so the layouts of programs and rails are measured, too. Emulated machines: the figures say something
 # of each other at best.
 #
-#   tests/rdma/bench.sh                     what `make bench-rdma` does: one round of everything but crowds, then paper.toml
+#   tests/rdma/bench.sh                     what `make bench-rdma` does: one round of everything but crowds, then paper.toml, then as with `planned`
 #   tests/rdma/bench.sh --only layout       arguments go to the bench
 #   tests/rdma/bench.sh paper forty-gig --only cores/bytes=4/place --rounds 3 --duration 3000       the plan of a paper
 #       (`beeline bench paper`); in shorter samples an emulated machine sends too little to tell which rail carried it
+#   tests/rdma/bench.sh planned             planned.toml over rails that tc limits, beside `beeline plan virtual-machines`
 #
 # BEELINE_BIN   where the programs are (default: target/release)
 # LIMIT         seconds after which a run is given up (default: 3000)
@@ -67,12 +68,33 @@ measure() {
     "$binaries/beeline" "$@" --hosts local,guest2 --remote "$binaries/beeline" --library "$binaries/libbeeline.so" \
         --bridge-sockets "$admin,$admin" --patience 300
 }
+# limit RATE...: what each rail carries from then on, at both ends.
+limit() {
+    local rail=0 rate
+    local -a set
+    for rate in "$@"; do
+        rail=$((rail + 1))
+        # The bucket holds what TCP sends at once; the queue what Soft-RoCE lets wait, which a loss would set back.
+        set=(tc qdisc replace dev "port$rail" root tbf rate "$rate" burst 64kb limit 1mb)
+        "${set[@]}" && ssh guest2 "${set[@]}" || return
+    done
+}
+# planned OPTION...: over rails of the rates of `beeline plan virtual-machines`, and what that says beside.
+planned() {
+    local result=0
+    limit 40mbit 20mbit || return
+    measure bench paper "$here/planned.toml" --into "$RDMA_SHARED/planned" "$@" || result=$?
+    "$binaries/beeline" plan virtual-machines --measured "$RDMA_SHARED/planned" || result=$?
+    return $result
+}
 case $1 in
     all)
         result=0
         measure bench --save "$RDMA_SHARED/bench.json" --rounds 1 --duration 500 --except crowd || result=$?
         measure bench paper "$here/paper.toml" --into "$RDMA_SHARED/paper" || result=$?
+        planned || result=$?
         ;;
+    planned) planned "${@:2}"; result=$? ;;
     paper) measure bench paper --into "$RDMA_SHARED/paper" "${@:2}"; result=$? ;;
     *) measure bench --save "$RDMA_SHARED/bench.json" "$@"; result=$? ;;
 esac

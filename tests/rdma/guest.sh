@@ -19,9 +19,9 @@ ulimit -c 0
 rm -rf /lib/modules
 ln -s "$IMAGE/modules" /lib/modules
 # rdma_rxe fails without crc32, and its dependencies do not say so; siw, which is not among the kernel's modules, needs
-# ib_core and libcrc32c. tcp_diag says who listens where, sch_netem cuts rails; the kernel would load them, but looks for
-# modprobe in the initramfs.
-for module in crc32_generic libcrc32c rdma_rxe ib_uverbs rdma_ucm tcp_diag sch_netem; do
+# ib_core and libcrc32c. tcp_diag says who listens where, sch_netem cuts rails, sch_tbf limits them; the kernel would load them, but
+# looks for modprobe in the initramfs.
+for module in crc32_generic libcrc32c rdma_rxe ib_uverbs rdma_ucm tcp_diag sch_netem sch_tbf; do
     modprobe $module || give_up "no module $module"
 done
 [ "$DRIVER" = rxe ] || insmod "$SIW" || give_up "no module $SIW"

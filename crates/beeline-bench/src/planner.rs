@@ -22,11 +22,12 @@ use show::{Beside, Runs};
 const HERE: &str = "here";
 
 /// The files that come with the program.
-const BUILT_IN: [(&str, &str); 4] = [
+const BUILT_IN: [(&str, &str); 5] = [
     ("socket-direct", include_str!("planner/socket-direct.toml")),
     ("vpi", include_str!("planner/vpi.toml")),
     ("forty-gig", include_str!("planner/forty-gig.toml")),
     ("namespaces", include_str!("planner/namespaces.toml")),
+    ("virtual-machines", include_str!("planner/virtual-machines.toml")),
 ];
 
 const EXAMPLES: &str = "\
@@ -46,7 +47,7 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("what").required(true).args(["plan", "list"]))]
 pub struct PlanOptions {
-    /// Links and flows: socket-direct, vpi, forty-gig, namespaces, here (this host's ports), or a TOML file
+    /// Links and flows: socket-direct, vpi, forty-gig, namespaces, virtual-machines, here (this host's ports), or a TOML file
     #[arg(value_name = "NAME|FILE")]
     pub plan: Option<String>,
 
@@ -87,7 +88,7 @@ pub fn run(options: &PlanOptions) -> Result<ExitCode> {
     if options.list {
         for (name, text) in BUILT_IN {
             let model = file::read(&Source { name: name.to_owned(), text })?;
-            say!("{name:<14} {} ({})", model.title, model.document);
+            say!("{name:<16} {} ({})", model.title, model.document);
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -213,6 +214,20 @@ mod tests {
         assert!(case(&direct, "remote").pays[0].0.contains("together"), "{:?}", direct[0].pays);
         let cpu = case(&direct, "direct: ").cpu_saved.unwrap();
         assert!((0.5..0.6).contains(&cpu), "{cpu}");
+    }
+
+    #[test]
+    fn rails_of_virtual_machines_give_what_tc_leaves_of_them() {
+        let planned = of("virtual-machines");
+        // Of 40 and of 60 Mbit/s what frames leave, whatever the node.
+        let rate = |name: &str| case(&planned, name).aggregate_bytes_per_second / 1e6;
+        for (name, wanted) in [("remote", 4.73), ("local", 4.73), ("both", 7.10), ("one stream", 7.10)] {
+            assert!((rate(name) - wanted).abs() < 0.01, "{name}: {}", rate(name));
+        }
+        assert_eq!(ratio(&planned, "local"), 1.0);
+        // Its rails are those that the script sets.
+        let script = include_str!("../../../tests/rdma/bench.sh");
+        assert!(script.contains("limit 40mbit 20mbit"), "bench.sh sets other rates");
     }
 
     #[test]

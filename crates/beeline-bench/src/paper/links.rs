@@ -12,7 +12,8 @@ use super::cell::Cell;
 use crate::hosts::{Host, Speed};
 use crate::process::{Guard, Output};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Behind ssh an emulated host may take a command as long as others a second.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why the rails between the hosts are not those of the cell, if they are not.
 pub fn other_rails(cell: &Cell, hosts: &[Host; 2]) -> Result<Option<String>> {

@@ -69,6 +69,12 @@ END
 }
 # rdma_devices: the devices of the two ends' interfaces as UCX calls them (rxe0:1); on one host its first one. Absent without.
 rdma_devices() {
+    by_sysfs
+    # UCX makes its connections by datagrams, and looks at whom they are addressed to: of Soft-RoCE's it finds all to be another's. What
+    # has no slot is software.
+    [ -e "/sys/class/infiniband/${first_rdma%:*}/device" ] || export UCX_UD_VERBS_ETH_DGID_CHECK=n
+}
+by_sysfs() {
     of='s|.*/infiniband/\([^/]*\)/ports/\([0-9]*\).*|\1:\2|'
     if [ -z "$there" ]; then
         first_rdma=$(ls -d /sys/class/infiniband/*/ports/1 2>/dev/null | head -n 1 | sed "$of")

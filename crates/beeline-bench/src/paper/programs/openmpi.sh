@@ -25,7 +25,7 @@ case $WAY in
     verbs)
         rdma_devices
         export UCX_TLS=rc,self
-        set -- --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any -x UCX_TLS "$@"
+        set -- --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any -x UCX_TLS ${UCX_UD_VERBS_ETH_DGID_CHECK:+-x UCX_UD_VERBS_ETH_DGID_CHECK} "$@"
         ;;
 esac
 case $WAY in
