@@ -303,6 +303,10 @@ mod tests {
         // SAFETY: room for a message and an address.
         unsafe { sys::call(libc::SYS_recvfrom, args) }.unwrap();
         assert_eq!(question.wish, FOLLOW);
+        // The other one is there, too, and not yet to come.
+        while desc.keepers.pins() < 2 {
+            kernel::sleep_ms();
+        }
         let (done, is_done) = channel();
         std::thread::spawn(move || {
             drop(changing::changing());
