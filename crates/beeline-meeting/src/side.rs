@@ -96,6 +96,10 @@ pub const LOWERED: u32 = 1;
 
 /// In the word that holds `SO_RCVLOWAT`: peeked bytes are held.
 const PEEKED: u32 = 1 << 31;
+/// In the same: bytes still come over TCP.
+const CROSSES: u32 = 1 << 30;
+/// What else that word holds.
+const MARKS: u32 = PEEKED | CROSSES;
 
 /// Processes that may share an end if it is ever to be demoted.
 pub const SHARERS: usize = 32;
@@ -140,7 +144,7 @@ pub struct Origin {
 
 /// "beelin", the number of this layout, and its size. The number is to be counted up whenever [`SideState`] changes
 /// and keeps its size.
-pub const MAGIC: u64 = 0x6265_656c_696e << 16 | 3 << 12 | size_of::<SideState>() as u64;
+pub const MAGIC: u64 = 0x6265_656c_696e << 16 | 4 << 12 | size_of::<SideState>() as u64;
 
 /// Bits of [`SideState::extras`].
 pub mod extra {
@@ -187,6 +191,10 @@ pub mod state {
     pub const CUTS: u32 = 8192;
     /// There may be completions to be told, which [`super::SideState::has_completions`] knows for certain.
     pub const COMPLETED: u32 = 16_384;
+    /// The connection began on TCP.
+    pub const MOVED: u32 = 32_768;
+    /// Bytes to this end still come over TCP: `docs/design/0009-moving.md`. [`super::SideState::cross`] says so, too.
+    pub const CROSSING: u32 = 65_536;
 }
 
 /// One stored option; `key` is of [`option_key`], 0 for a free place.
@@ -252,17 +260,17 @@ impl SideState {
     #[must_use]
     #[inline]
     pub fn rcv_lowat(&self) -> u32 {
-        self.rcv_lowat.load(Relaxed) & !PEEKED
+        self.rcv_lowat.load(Relaxed) & !MARKS
     }
 
     /// Sets what [`SideState::rcv_lowat`] tells.
     pub fn set_rcv_lowat(&self, bytes: u32) {
-        let _ = self.rcv_lowat.fetch_update(Release, Relaxed, |old| Some(old & PEEKED | bytes & !PEEKED));
+        let _ = self.rcv_lowat.fetch_update(Release, Relaxed, |old| Some(old & MARKS | bytes & !MARKS));
     }
 
     /// From [`LOWERED`] to 0, unless somebody sets a mark meanwhile.
     pub fn end_lowered(&self) {
-        let _ = self.rcv_lowat.fetch_update(Relaxed, Relaxed, |old| (old & !PEEKED == LOWERED).then_some(old & PEEKED));
+        let _ = self.rcv_lowat.fetch_update(Relaxed, Relaxed, |old| (old & !MARKS == LOWERED).then_some(old & MARKS));
     }
 
     /// Whether neither a mark above one nor bytes that are held keep a receive from taking what is in the ring.
@@ -284,6 +292,18 @@ impl SideState {
             true => self.rcv_lowat.fetch_or(PEEKED, Relaxed),
             false => self.rcv_lowat.fetch_and(!PEEKED, Relaxed),
         };
+    }
+
+    /// Says whether bytes to this end still come over TCP. The caller has the rx lock, or nobody has the end yet.
+    pub fn cross(&self, crosses: bool) {
+        if crosses {
+            self.state.fetch_or(state::CROSSING, Release);
+            self.rcv_lowat.fetch_or(CROSSES, Release);
+        } else {
+            self.rcv_lowat.fetch_and(!CROSSES, Release);
+            self.state.fetch_and(!state::CROSSING, Release);
+            self.changes.fetch_add(1, Relaxed);
+        }
     }
 
     /// Whether the app has asked for this [`extra`].

@@ -162,7 +162,7 @@ fn confirm(carrier: &Carrier, socket: Option<i32>, nonblocking: bool) {
     let socket = socket.unwrap_or(-1).cast_unsigned();
     // If the agent does not get this, or does not believe it, the offer is one that nobody takes.
     let _ = carrier
-        .say(Question::Confirm { socket, local, remote })
+        .say(Question::Confirm { socket, local, remote, moves: false })
         .and_then(|()| carrier.answer(patience_ns(nonblocking)));
 }
 

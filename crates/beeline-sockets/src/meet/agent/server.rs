@@ -47,7 +47,7 @@ fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<(), Reason> {
     let name = name_of(accepted).ok_or(Reason::Internal)?;
     let (local, remote) = (name.server.address(), name.client.address());
     let carrier = Carrier::open()?;
-    carrier.say(Question::Ask { socket: accepted.cast_unsigned(), local, remote })?;
+    carrier.say(Question::Ask { socket: accepted.cast_unsigned(), local, remote, moves: false })?;
     let Said { answer, besides, descriptor } = carrier.answer_soon(PATIENCE_NS, mode_of(Role::Server, local))?;
     let (Answer::Lane, Some(parcel)) = (answer, descriptor) else { return Err(Reason::CameOverTcp) };
     if !besides.own_user && !trust::may_share_with_anybody() {

@@ -1,0 +1,187 @@
+//! What is kept of a connection that began on TCP and may move to a lane (`docs/design/0009-moving.md`, whose rules are cited by
+//! number). The description is [`super::Kind::Tcp`] until it has moved.
+//!
+//! 1. Who makes a call on the socket comes in before it and goes out after it. A call that does not come back, since its thread was cancelled
+//!    or has jumped out of it, stays in for ever: such a connection does not move.
+//! 2. Who switches sets [`Stage::Switching`], and then looks who is in; who comes in counts itself, and then looks at the stage. Both are
+//!    sequentially consistent, so one of the two sees the other.
+//! 3. The parts belong to whoever has set [`Stage::Busy`] or [`Stage::Switching`], and to nobody while the stage is another one.
+
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+};
+
+use beeline_meeting::pool::{PooledLane, Side};
+
+use crate::side::SideState;
+
+/// Messages after which the agent is asked for the first time.
+pub const MESSAGES: u32 = 8;
+
+/// Where a connection is on its way to a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Stage {
+    /// It does not move.
+    None = 0,
+    /// A client's, of which nobody knows yet.
+    Client = 1,
+    /// A server's, likewise.
+    Server = 2,
+    /// A client's, whose lane is at the agent.
+    Offered = 3,
+    /// A server's, who has taken the lane and goes on over TCP.
+    Joined = 4,
+    /// Somebody is at the parts.
+    Busy = 5,
+    /// Somebody puts the lane in the socket's place: whoever comes waits.
+    Switching = 6,
+}
+
+/// What a call does on the socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// It reads, or waits for something to read.
+    Reads,
+    /// It writes.
+    Writes,
+}
+
+/// A lane that is ready.
+#[derive(Clone, Copy)]
+pub struct Parts {
+    /// The lane, with the holder.
+    pub lane: &'static PooledLane,
+    /// The anchor, hidden.
+    pub anchor: i32,
+    /// The side.
+    pub side: Side,
+    /// Whether the connection ends when its TCP connection does.
+    pub cuts: bool,
+}
+
+/// See the module. Valid when zeroed.
+#[repr(C)]
+pub struct Moving {
+    stage: AtomicU32,
+    readers: AtomicU32,
+    writers: AtomicU32,
+    messages: AtomicU32,
+    next: AtomicU32,
+    /// Of a server: the place of its listener on the agent's page, plus one.
+    pub place: AtomicU32,
+    cuts: AtomicBool,
+    anchor: AtomicI32,
+    side_memfd: AtomicI32,
+    side: AtomicPtr<SideState>,
+    lane: AtomicPtr<PooledLane>,
+}
+
+impl Moving {
+    /// For the next use of the description.
+    pub(super) fn clear(&self) {
+        for word in [&self.stage, &self.readers, &self.writers, &self.messages, &self.place] {
+            word.store(0, Relaxed);
+        }
+        self.next.store(MESSAGES, Relaxed);
+        self.lane.store(core::ptr::null_mut(), Relaxed);
+    }
+
+    /// Where the connection is.
+    #[must_use]
+    #[inline]
+    pub fn stage(&self) -> Stage {
+        match self.stage.load(SeqCst) {
+            1 => Stage::Client,
+            2 => Stage::Server,
+            3 => Stage::Offered,
+            4 => Stage::Joined,
+            5 => Stage::Busy,
+            6 => Stage::Switching,
+            _ => Stage::None,
+        }
+    }
+
+    /// Whether it may move, or is at it.
+    #[must_use]
+    #[inline]
+    pub fn is_candidate(&self) -> bool {
+        self.stage.load(Relaxed) != 0
+    }
+
+    /// From one stage to the next. False if it is not there.
+    #[must_use]
+    pub fn step(&self, from: Stage, to: Stage) -> bool {
+        self.stage.compare_exchange(from as u32, to as u32, SeqCst, SeqCst).is_ok()
+    }
+
+    /// Sets the stage, for whoever has it.
+    pub fn set(&self, stage: Stage) {
+        self.stage.store(stage as u32, SeqCst);
+    }
+
+    /// A call comes in.
+    pub fn come_in(&self, way: Way) {
+        self.count(way).fetch_add(1, SeqCst);
+    }
+
+    /// It goes out.
+    pub fn go_out(&self, way: Way) {
+        let _ = self.count(way).fetch_update(SeqCst, Relaxed, |inside| inside.checked_sub(1));
+    }
+
+    /// How many are in.
+    #[must_use]
+    pub fn inside(&self, way: Way) -> u32 {
+        self.count(way).load(SeqCst)
+    }
+
+    fn count(&self, way: Way) -> &AtomicU32 {
+        match way {
+            Way::Reads => &self.readers,
+            Way::Writes => &self.writers,
+        }
+    }
+
+    /// Counts a message. Whether there have been so many that the agent is to be asked.
+    #[must_use]
+    pub fn count_message(&self) -> bool {
+        let messages = self.messages.load(Relaxed).wrapping_add(1);
+        self.messages.store(messages, Relaxed);
+        messages >= self.next.load(Relaxed)
+    }
+
+    /// The agent is not asked again before as many messages have gone as until now.
+    pub fn put_off(&self) {
+        self.next.store(self.messages.load(Relaxed).saturating_mul(2).max(MESSAGES), Relaxed);
+    }
+
+    /// Keeps the parts.
+    pub fn keep(&self, parts: &Parts) {
+        self.cuts.store(parts.cuts, Relaxed);
+        self.anchor.store(parts.anchor, Relaxed);
+        self.side.store(core::ptr::from_ref(parts.side.state).cast_mut(), Relaxed);
+        self.side_memfd.store(parts.side.memfd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+        self.lane.store(core::ptr::from_ref(parts.lane).cast_mut(), Release);
+    }
+
+    /// The lane, for who only looks at its words. The caller is inside a call, or has the stage.
+    #[must_use]
+    pub fn lane(&self) -> Option<&'static PooledLane> {
+        // SAFETY: null, or what `keep` was given: an object of a slab, which is never unmapped.
+        unsafe { self.lane.load(Acquire).as_ref() }
+    }
+
+    /// Takes the parts, if there are any.
+    #[must_use]
+    pub fn take(&self) -> Option<Parts> {
+        // SAFETY: as in `lane`.
+        let lane = unsafe { self.lane.swap(core::ptr::null_mut(), Acquire).as_ref() }?;
+        // SAFETY: `keep` was given both together.
+        let state = unsafe { self.side.load(Relaxed).as_ref() }?;
+        let memfd = self.side_memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0);
+        let (anchor, cuts) = (self.anchor.load(Relaxed), self.cuts.load(Relaxed));
+        Some(Parts { lane, anchor, side: Side { state, memfd }, cuts })
+    }
+}
