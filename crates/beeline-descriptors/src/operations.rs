@@ -53,6 +53,8 @@ pub struct Operations {
     /// # Safety
     /// The address must be readable for that many bytes, as for send(2).
     pub before_send: unsafe fn(i32, &'static Desc, *const u8, usize, i32) -> usize,
+    /// The connection may move to a lane, and a call is about to be made in which it could not: it moves now, or not yet. No lock may be held.
+    pub settle: fn(i32, &'static Desc),
     /// The app is going to wait for the description.
     pub before_watch: fn(&'static Desc),
     /// Writes the hidden descriptors whose readability means the description's own, and returns how many they are.
@@ -70,6 +72,7 @@ impl Operations {
         begin_anew: |_, _| Begun::Never,
         look_below: |_| {},
         before_send: |_, _, _, _, _| 0,
+        settle: |_, _| {},
         before_watch: |_| {},
         further_fds: |_, _| 0,
         is_readable: |_| false,

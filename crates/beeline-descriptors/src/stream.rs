@@ -31,10 +31,6 @@ impl Info {
         kernel::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO).ok().map(Info)
     }
 
-    fn state(&self) -> u8 {
-        self.0.first().copied().unwrap_or(0)
-    }
-
     fn long(&self, at: usize) -> u64 {
         let bytes = self.0.get(at..).and_then(|rest| rest.first_chunk::<8>());
         bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))

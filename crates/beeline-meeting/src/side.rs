@@ -423,7 +423,8 @@ pub fn store_option(options: &[OptionValue], level: i32, name: i32, value: i32) 
 pub const BEING_STORED: u32 = 1 << 30;
 
 /// Never 0, which is a free place.
-pub(crate) fn option_key(level: i32, name: i32) -> u32 {
+#[must_use]
+pub fn option_key(level: i32, name: i32) -> u32 {
     1 << 31 | (level as u32 & 0x3FFF) << 16 | (name as u32 & 0xFFFF)
 }
 

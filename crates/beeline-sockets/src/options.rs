@@ -30,8 +30,10 @@ const SMALL_BUFFER: i32 = 8192;
 /// Keeps a socket that is not connected yet on TCP, also if another thread is connecting it: that one finds it, if it has no
 /// lane yet. The first reason counts.
 pub fn block(desc: &Desc, reason: Reason) {
-    let unblocked = |seen: u16| (seen == 0 || seen == meet::BUSY).then_some(reason as u16 + 1);
-    let _ = desc.draft.blocked_by.fetch_update(Relaxed, Relaxed, unblocked);
+    let unblocked = |seen: u16| matches!(seen, 0 | meet::BUSY | meet::CANDIDATE).then_some(reason as u16 + 1);
+    if desc.draft.blocked_by.fetch_update(Relaxed, Relaxed, unblocked) == Ok(meet::CANDIDATE) {
+        meet::stay_on_tcp(desc);
+    }
 }
 
 /// Runs `f` with a TCP socket of `family` that exists for that long only, out of the way of the app's numbers. No lock may

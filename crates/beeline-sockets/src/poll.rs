@@ -79,8 +79,10 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
     let mut ours = 0;
     for entry in fds.iter() {
         match table::get(entry.fd).map(Desc::kind) {
+            Some(Kind::Lane) if may_have_below(entry.fd) => listeners += 1,
             Some(Kind::Lane | Kind::Epoll | Kind::Orphan) => ours += 1,
             Some(Kind::Listener) => listeners += 1,
+            Some(Kind::Tcp) if may_have_below(entry.fd) => listeners += 1,
             _ => listeners += usize::from(adopt(entry.fd)),
         }
     }
@@ -201,6 +203,7 @@ fn is_all_told(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>) -> bool {
                     listeners += 1;
                     listeners == 1 && held.holds(index, desc)
                 }
+                Some(desc) if desc.moving.is_candidate() => desc.kind() == Kind::Tcp && held.holds(index, desc),
                 Some(desc) => desc.kind() == Kind::Tcp && held.holds_none(index),
                 None => held.holds_none(index),
             }
@@ -314,9 +317,10 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
         match (desc.kind(), held) {
             (Kind::Lane, Some(held)) => {
                 let asked = asked(entry, index, held);
+                let is_mute = below(entry, asked).is_some_and(|(_, tells)| !tells) && asked & (POLLOUT | POLLWRNORM) == 0;
                 match desc.glance(|| anchor_events(desc, asked)).flatten() {
-                    Some(events) => place.events = events,
-                    None => place.fd = -1,
+                    Some(events) if !is_mute => place.events = events,
+                    _ => place.fd = -1,
                 }
             }
             (Kind::Lane | Kind::Orphan, _) | (Kind::Epoll, None) => place.fd = -1,
@@ -333,13 +337,26 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
             _ => {}
         }
     }
-    if let Some(arrivals) = held.and_then(Held::arrivals)
-        && let Some(place) = extra.first_mut()
-    {
-        *place = arrivals;
+    let below = fds.iter().filter(|_| held.is_some()).filter_map(|entry| below(entry, entry.events));
+    let further = below.map(|(fd, _)| pollfd { fd, events: POLLIN | POLLRDHUP, revents: 0 });
+    for (place, further) in extra.iter_mut().zip(further.chain(held.and_then(Held::arrivals))) {
+        *place = further;
         used += 1;
     }
     used
+}
+
+/// The TCP socket below a lane to which bytes still come that way, for somebody who waits for bytes; and whether the anchor has
+/// something to tell.
+fn below(entry: &pollfd, events: i16) -> Option<(i32, bool)> {
+    let desc = table::get(entry.fd).filter(|desc| desc.is_lane() && io::crossing::crosses(desc.side()))?;
+    let asks = events & (POLLIN | POLLPRI | POLLRDNORM | POLLRDHUP) != 0;
+    if asks { desc.glance(|| io::crossing::below(desc)).flatten() } else { None }
+}
+
+/// Whether an entry may take a place more, for that.
+fn may_have_below(fd: i32) -> bool {
+    table::get(fd).is_some_and(|desc| desc.moving.is_candidate() || desc.is_lane() && io::crossing::crosses(desc.side()))
 }
 
 /// What is asked of a lane itself. Bytes that are left unread by somebody who waits for urgent ones alone would end

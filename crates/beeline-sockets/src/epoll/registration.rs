@@ -127,7 +127,8 @@ pub(super) fn deregister_dead(epfd: i32, fd: i32, entry: &Entry) {
 
 /// Parks an entry that the app deletes, if it may be.
 pub(super) fn park(set: &Set, fd: i32, entry: &Entry) -> bool {
-    let may = entry.registered.events().is_some_and(|told| told & EXACT == 0)
+    let may = !entry.below.load(Relaxed)
+        && entry.registered.events().is_some_and(|told| told & EXACT == 0)
         && entry.registered.is_under(entry.data.load(Relaxed))
         && entry.desc().is_some_and(Desc::is_lane)
         && set.is_private();

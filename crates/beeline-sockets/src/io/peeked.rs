@@ -17,6 +17,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Bells, Fault, Sink};
 use beeline_shm::{STORE_BYTES, SideMemory};
 
+use super::crossing;
 use crate::desc::RxGuard;
 use crate::side::SideState;
 
@@ -26,6 +27,11 @@ const PART_BYTES: usize = 4096;
 /// Copies unread bytes from `offset` on, as [`beeline_lane::Reader::peek`] does: held ones from the store. Returns how
 /// many.
 pub(super) fn glance(guard: &RxGuard, offset: usize, bytes: &mut [u8]) -> Result<usize, Fault> {
+    if crossing::crosses(guard.side)
+        && let Some(found) = crossing::receive_into(guard, if offset == 0 { &mut *bytes } else { &mut [] }, libc::MSG_PEEK)
+    {
+        return Ok(found);
+    }
     let first = first(guard, offset);
     let found = guard.reader().peek(offset, Sink::from(&mut *bytes))?;
     let held = held_at(guard.side, first).min(found);
@@ -38,6 +44,13 @@ pub(super) fn glance(guard: &RxGuard, offset: usize, bytes: &mut [u8]) -> Result
 /// Peeks: copies unread bytes from `offset` on into `sink`, and holds them. Returns how many.
 #[cold]
 pub(super) fn peek(guard: &RxGuard, offset: usize, mut sink: Sink<'_>) -> Result<usize, Fault> {
+    if crossing::crosses(guard.side) {
+        let length = if offset == 0 { sink.len() } else { 0 };
+        // SAFETY: a sink is writable for its length.
+        if let Some(found) = unsafe { crossing::receive(guard, sink.pointer(), length, libc::MSG_PEEK) } {
+            return Ok(found);
+        }
+    }
     let mut part = [0; PART_BYTES];
     let mut shown = 0;
     while !sink.is_empty() {
@@ -92,6 +105,12 @@ pub(super) fn read(guard: &RxGuard, mut sink: Sink<'_>, bells: &impl Bells) -> R
 
 /// Drops up to `count` unread bytes, as [`beeline_lane::Reader::skip`] does.
 pub(super) fn skip(guard: &RxGuard, count: usize, bells: &impl Bells) -> Result<usize, Fault> {
+    if crossing::crosses(guard.side) {
+        // SAFETY: with this flag nothing is written.
+        if let Some(found) = unsafe { crossing::receive(guard, core::ptr::null_mut(), count, libc::MSG_TRUNC) } {
+            return Ok(found);
+        }
+    }
     let skipped = guard.reader().skip(count, bells);
     if guard.side.holds_peeked() {
         settle(guard);

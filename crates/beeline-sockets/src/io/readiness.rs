@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::flags;
 
+use super::crossing;
 use super::low_water::low_water;
 use super::urgent;
 use crate::desc::Desc;
@@ -43,7 +44,7 @@ pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
 
 /// Bits of the state that have something else to tell.
 const TELLING_STATE: u32 =
-    state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED | state::COMPLETED;
+    state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED | state::COMPLETED | state::CROSSING;
 
 /// Whether there is something to read, if there is nothing else to tell but that and room: the most frequent answers of
 /// [`poll_mask`], from one look at the peer's front.
@@ -93,7 +94,12 @@ pub(crate) fn poll_mask(desc: &Desc) -> i16 {
     if urgent {
         mask |= urgent::poll_mask(desc, side);
     }
-    if receive_shut {
+    if crossing::crosses(side)
+        && !receive_shut
+        && let Some(below) = crossing::poll_mask(desc)
+    {
+        mask |= below;
+    } else if receive_shut {
         mask |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
     } else if !urgent && unread_hint(desc, side) >= low_water(desc, side) {
         mask |= libc::POLLIN | libc::POLLRDNORM;

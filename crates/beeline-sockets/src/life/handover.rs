@@ -153,6 +153,7 @@ pub fn before_exec(image: Image) -> Loan {
     pass_listeners_on();
     if !loan.to_another {
         meet::before_end();
+        meet::settle_all();
         stranger::prepare_exec(image);
         if image != Image::Takes {
             stats::before_strange_program();

@@ -22,6 +22,7 @@ use super::agent::{self, Made, Unmet};
 use super::client;
 use super::connecting::{Claim, Connecting, claim, leave_to_kernel};
 use super::lookup::{self, Afar, Target};
+use super::moving;
 use super::pool::{self};
 use super::route::{Reserved, Route, Way, reserve_name};
 use super::{bridged, greeting, ports, retry, standing, trust};
@@ -75,6 +76,7 @@ pub(crate) unsafe fn connect(
     }
     let known_as = Endpoint::new(destination);
     if !crate::live(option::bridge_short_lived)
+        && !moving::is_wanted()
         && let Some(reason) = lookup::left_to_tcp(known_as.address())
     {
         return settle(desc, reason);
@@ -89,6 +91,12 @@ pub(crate) unsafe fn connect(
         Ok(Made::Lane { nonblocking }) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
+        }
+        Ok(Made::Later) => {
+            abandon(ours, ticket);
+            stats::fell_back(Role::Client, Reason::BeginsOnTcp);
+            moving::begin_client(desc);
+            Outcome::Kernel
         }
         Ok(Made::Answered(reason, errno)) => {
             abandon(ours, ticket);
@@ -275,6 +283,9 @@ fn attempt(
 /// Connects to an address that is not this namespace's own: of another one of this host perhaps, else of another host.
 fn attempt_afar(ours: Connecting, route: &Route, nonblocking: bool) -> Result<Made, Reason> {
     let Afar { met, bridged } = lookup::afar(route.destination);
+    if met.is_ok() && moving::is_wanted() {
+        return Ok(Made::Later);
+    }
     let unmet = match met.map_err(Unmet::from).and_then(|()| agent::attempt(ours, route, nonblocking)) {
         Ok(made) => return Ok(made),
         // The kernel was asked to connect, and what became of that is what the app is to see.

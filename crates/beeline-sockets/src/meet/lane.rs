@@ -230,7 +230,7 @@ fn end_for_all(desc: &'static Desc, lane: &LaneMemory, side: &SideState) {
     let end = desc.end();
     note_end(desc, true);
     observe(desc, side);
-    let unread = io::unread_hint(desc, side) != 0;
+    let unread = io::unread_hint(desc, side) != 0 || io::crossing::unread(desc) != 0;
     // A reset is no FIN: only one that was sent before it is seen before it.
     let resets = (unread || side.linger.load(Relaxed) == 1) && !side.is_finished();
     let last = if resets { flags::RESET } else { flags::FIN };
@@ -265,7 +265,7 @@ fn note_end(desc: &Desc, whole: bool) {
         Some(ticket) => lookup::abandoned(ticket),
         None => {}
     }
-    if whole && comes_from_afar && !crate::live(option::bridge_short_lived) {
+    if whole && comes_from_afar && !side.is(state::MOVED) && !crate::live(option::bridge_short_lived) {
         let left_as = if side.is(state::MET) { Reason::AgentShortLived } else { Reason::BridgeShortLived };
         lookup::note_life(Endpoint::new(side.remote.get()).address(), life, left_as);
     }

@@ -116,7 +116,7 @@ fn broken(poison: Poison) -> Reason {
 }
 
 /// What the kernel calls the ends of an accepted connection.
-fn name_of(accepted: i32) -> Option<ConnName> {
+pub(in crate::meet) fn name_of(accepted: i32) -> Option<ConnName> {
     let client = kernel::getpeername(accepted).ok()?.to_internet()?;
     let server = kernel::getsockname(accepted).ok()?.to_internet()?;
     Some(ConnName { client: Endpoint::new(client), server: Endpoint::new(server) })

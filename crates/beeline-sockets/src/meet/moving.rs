@@ -1,0 +1,205 @@
+//! Connections between network namespaces that begin on TCP and move to a lane: `docs/design/0009-moving.md`, whose rules the comments
+//! cite by number. `client` offers and goes, `server` joins and follows; who is inside a call is counted here.
+
+mod client;
+mod server;
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::{End, offer};
+
+use super::connecting::CANDIDATE;
+use super::listener::Listener;
+use super::{agent, pool};
+use crate::desc::{DESCS, Desc, Kind, Parts, Stage};
+use crate::operations::Operations;
+use crate::side::state;
+use crate::{close, hidden, kernel, process, table};
+use beeline_meeting::agent::is_there;
+
+pub use crate::desc::Way;
+
+/// See [`crate::operations`].
+static MOVING: Operations = Operations { close: close_candidate, before_send: client::before_send, settle, ..Operations::NONE };
+
+/// Between two looks at somebody who switches, or who has to leave before a switch.
+const PAUSE_NS: i64 = 20_000;
+/// So many looks are made by who has something to share: some 20 ms.
+const LOOKS_MAX: u32 = 400;
+
+/// What becomes of a call that the kernel is to get.
+#[derive(Clone, Copy)]
+pub enum Entered {
+    /// The kernel gets it; nobody need know.
+    Plain,
+    /// The connection has changed: the call begins again.
+    Again,
+    /// The kernel gets it, and [`go_out`] is told of the result.
+    Inside(&'static Desc),
+}
+
+/// Whether connections to other namespaces begin on TCP, and there is an agent by whom they may move.
+pub(super) fn is_wanted() -> bool {
+    crate::config().namespaces_move && is_there()
+}
+
+/// The kernel connects a client's socket, which may move later (rule 1).
+pub(super) fn begin_client(desc: &'static Desc) {
+    desc.draft.blocked_by.store(CANDIDATE, Relaxed);
+    desc.operations.set(&MOVING);
+    desc.moving.set(Stage::Client);
+}
+
+/// A socket was accepted, which may move later (rule 1).
+pub(super) fn begin_server(listening: &'static Desc, listener: &'static Listener, accepted: i32) {
+    let Some(place) = listener.place.load(Relaxed).checked_sub(1) else { return };
+    if !agent::may_serve(listener) || (0..=2).contains(&accepted) {
+        return;
+    }
+    let _changing = close::changing_reborn(accepted);
+    let Some(desc) = DESCS.take() else { return };
+    desc.begin(Kind::Tcp, accepted, listening.family.load(Relaxed), crate::forks());
+    desc.draft.inherit(&listening.draft);
+    desc.draft.blocked_by.store(CANDIDATE, Relaxed);
+    desc.operations.set(&MOVING);
+    desc.moving.place.store(place.saturating_add(1), Relaxed);
+    desc.moving.set(Stage::Server);
+    if table::set(accepted, Some(desc)).is_err() {
+        desc.give_if_unused();
+    }
+}
+
+/// Whether nothing has come up that keeps a candidate on TCP.
+fn may_move(fd: i32, desc: &'static Desc) -> bool {
+    desc.draft.blocked_by.load(Relaxed) == CANDIDATE
+        && desc.draft.rcv_lowat.load(Relaxed) <= 1
+        && desc.born.load(Relaxed) == crate::forks()
+        && process::accelerates()
+        && !process::is_guest_of_parent()
+        && table::leads_to(fd, desc)
+}
+
+/// Before the kernel gets a call on a number. `is_plain`: it ends by itself as soon as some bytes come, or does not block (rule 7).
+#[inline]
+pub fn come_in(fd: i32, way: Way, is_plain: impl FnOnce() -> bool) -> Entered {
+    match table::get(fd) {
+        Some(desc) if desc.moving.is_candidate() => come_into(fd, desc, way, is_plain),
+        // It has moved since the call found that it is not ours.
+        Some(desc) if desc.is_lane() && desc.side().is(state::MOVED) => Entered::Again,
+        _ => Entered::Plain,
+    }
+}
+
+#[cold]
+fn come_into(fd: i32, desc: &'static Desc, way: Way, is_plain: impl FnOnce() -> bool) -> Entered {
+    let moving = &desc.moving;
+    moving.come_in(way);
+    let stage = moving.stage();
+    if desc.kind() != Kind::Tcp || !table::leads_to(fd, desc) || stage == Stage::Switching {
+        moving.go_out(way);
+        if stage == Stage::Switching {
+            kernel::sleep_ns(PAUSE_NS);
+        }
+        return Entered::Again;
+    }
+    if stage == Stage::Joined && (!is_plain() || way == Way::Reads && moving.inside(way) > 1 || server::is_left(desc)) {
+        moving.go_out(way);
+        settle(fd, desc);
+        return Entered::Again;
+    }
+    if way == Way::Writes && matches!(stage, Stage::Client | Stage::Offered) && moving.count_message() {
+        client::is_due(fd, desc);
+    }
+    Entered::Inside(desc)
+}
+
+/// After the call, with its result.
+pub fn go_out(fd: i32, desc: &'static Desc, way: Way, result: isize) {
+    if way == Way::Reads && result > 0 {
+        server::received(fd, desc);
+    }
+    desc.moving.go_out(way);
+}
+
+/// A connection goes on over TCP for good if it can; else it moves now (rule 7). No lock may be held, and the caller is not inside.
+pub(crate) fn settle(fd: i32, desc: &'static Desc) {
+    for _ in 0..LOOKS_MAX {
+        match desc.moving.stage() {
+            stage @ (Stage::Offered | Stage::Joined) => {
+                if give_up(desc, stage) || stage == Stage::Joined && server::follow(fd, desc, 0) {
+                    return;
+                }
+            }
+            Stage::Busy | Stage::Switching => {}
+            _ => return,
+        }
+        kernel::sleep_ns(PAUSE_NS);
+    }
+}
+
+/// See [`settle`], of the connection that a number leads to.
+pub(crate) fn settle_number(fd: i32) {
+    if let Some(desc) = table::get(fd).filter(|desc| desc.moving.is_candidate()) {
+        settle(fd, desc);
+    }
+}
+
+/// See [`settle`], of all connections.
+pub(crate) fn settle_all() {
+    if crate::config().namespaces_move {
+        table::for_each(|fd, desc| {
+            if desc.moving.is_candidate() {
+                settle(fd, desc);
+            }
+        });
+    }
+}
+
+/// Something has come up that keeps a candidate on TCP. Locks may be held, so nothing is waited for.
+pub(crate) fn stay_on_tcp(desc: &Desc) {
+    let stage = desc.moving.stage();
+    if matches!(stage, Stage::Offered | Stage::Joined) {
+        give_up(desc, stage);
+    }
+}
+
+/// Takes an offer or a join back. False if the client has gone.
+fn give_up(desc: &Desc, stage: Stage) -> bool {
+    let Some(lane) = desc.moving.lane() else { return true };
+    if !offer::give_up(lane.memory().offer()) {
+        return false;
+    }
+    if desc.moving.step(stage, Stage::Busy) {
+        release(desc);
+        desc.moving.put_off();
+        desc.moving.set(if stage == Stage::Offered { Stage::Client } else { Stage::Server });
+    }
+    true
+}
+
+fn release(desc: &Desc) {
+    if let Some(parts) = desc.moving.take() {
+        give_back(&parts);
+    }
+}
+
+/// Nobody uses the parts any more.
+fn give_back(parts: &Parts) {
+    hidden::close_hidden(parts.anchor);
+    parts.lane.spoil();
+    pool::retire(parts.lane, End::Client, false);
+    parts.side.retire(false);
+}
+
+/// The last number of a candidate is about to be closed.
+fn close_candidate(desc: &'static Desc) {
+    let stage = desc.moving.stage();
+    // Who is at the parts finds that the number leads elsewhere, and gives them back.
+    if matches!(stage, Stage::Offered | Stage::Joined) && desc.moving.step(stage, Stage::Busy) {
+        if let Some(lane) = desc.moving.lane() {
+            let _ = offer::give_up(lane.memory().offer());
+        }
+        release(desc);
+        desc.moving.set(Stage::None);
+    }
+}
