@@ -1,0 +1,90 @@
+"""Connections that begin on TCP and move to a lane (namespaces_move=on)."""
+
+import sys
+
+from pods import Pods
+from world import case, note
+
+APP = __file__.replace("cases_moving.py", "moving.py")
+MOVES = ("namespaces_move=on",)
+
+
+def run(pod, *words, **how):
+    return pod.run(sys.executable, "-u", "-B", APP, *words, options=how.pop("options", MOVES), **how)
+
+
+def moved(pods, program):
+    """How many connections of a program have moved."""
+    return pods.about(program)["counters"]["connections_moved"]
+
+
+def serve(pod, *words):
+    server = run(pod, words[0], pod.address, *words[1:])
+    return server, server.facts()["port"]
+
+
+@case()
+def moves_in_mid_stream():
+    """Conversations of all kinds of messages move, and no byte is lost, doubled or out of order."""
+    pods = Pods()
+    a, b = pods.pair()
+    server, port = serve(b, "conversations")
+    clients = [run(a, "converse", b.address, port, 12, seed) for seed in range(1, 4)]
+    for client in clients:
+        assert client.facts()["ok"]
+        client.finish()
+    note(f"{moved(pods, server)} of 36 have moved")
+    assert moved(pods, server) > 20, pods.reasons(server)
+
+
+@case()
+def moves_however_it_waits():
+    """Clients that block, poll, select and use epoll, level and edge, of servers with epoll, level and edge."""
+    pods = Pods()
+    a, b = pods.pair()
+    for edge in ((), ("edge",)):
+        server, port = serve(b, "echoing", *edge)
+        for count, how in enumerate(("block", "poll", "select", "epoll", "epolledge"), 1):
+            client = run(a, "ask", b.address, port, 3000, how)
+            assert client.facts()["ok"], how
+            assert moved(pods, client) == 1 and moved(pods, server) == count, (how, edge, pods.reasons(client), moved(pods, server))
+            client.finish()
+
+
+@case()
+def leaves_at_any_message():
+    """A client that leaves, forks or half-closes before, while and after its connection moves."""
+    pods = Pods()
+    a, b = pods.pair()
+    server, port = serve(b, "echoing")
+    for how in ("close", "shut", "fork", "peek", "all", "kill"):
+        for count in range(5, 16):
+            client = run(a, "leave", b.address, port, count, how)
+            assert client.facts()["ok"], (how, count)
+    client = run(a, "ask", b.address, port, 100, "block")
+    assert client.facts()["ok"]
+
+
+@case()
+def streams_after_a_move():
+    """A stream in one direction, which nobody answers, behind a few messages: more or fewer than a move takes."""
+    pods = Pods()
+    a, b = pods.pair()
+    server, port = serve(b, "downloads")
+    for messages in (0, 6, 7, 8, 9, 10, 12, 40):
+        client = run(a, "upload", b.address, port, messages, 64)
+        assert client.facts()["ok"], messages
+    assert moved(pods, server) > 0
+
+
+@case()
+def one_end_alone_does_not_move():
+    """An end without the option, or without Beeline, is a TCP connection's."""
+    pods = Pods()
+    a, b = pods.pair()
+    server, port = serve(b, "echoing")
+    client = run(a, "ask", b.address, port, 300, "block", beeline=False)
+    assert client.facts()["ok"]
+    plain = b.run(sys.executable, "-u", "-B", APP, "echoing", b.address, beeline=False)
+    client = run(a, "ask", b.address, plain.facts()["port"], 300, "epoll")
+    assert client.facts()["ok"] and moved(pods, client) == 0
