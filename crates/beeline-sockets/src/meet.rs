@@ -81,7 +81,7 @@ pub(crate) use lane::{adopt_lane, carry_owner, close_lane, spoil_lane};
 pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};
 pub(crate) use listening::{adopt_now, leave_door_if_blocked, leave_doors, listen, listens, shutdown_listener};
-pub use moving::{Entered, Way, come_in, go_out};
+pub use moving::{Entered, Way, come_in, go_out, leave_on_tcp};
 pub(crate) use moving::{settle_all, stay_on_tcp};
 pub(crate) use offers::{before_end, changing_to_share};
 pub(crate) use release::with_room;

@@ -152,9 +152,10 @@ impl Moving {
         messages >= self.next.load(Relaxed)
     }
 
-    /// The agent is not asked again before as many messages have gone as until now.
+    /// The agent is not asked again before a quarter more messages have gone.
     pub fn put_off(&self) {
-        self.next.store(self.messages.load(Relaxed).saturating_mul(2).max(MESSAGES), Relaxed);
+        let messages = self.messages.load(Relaxed);
+        self.next.store(messages.saturating_add((messages / 4).max(MESSAGES)), Relaxed);
     }
 
     /// Keeps the parts.

@@ -3,7 +3,7 @@
 //! `pread`, `pwrite`, `tee`, `vmsplice` and `copy_file_range` need no hook: the kernel refuses them on an anchor
 //! as it does on a TCP socket.
 
-use beeline_sockets::{Outcome, io, kernel, life};
+use beeline_sockets::{Outcome, io, kernel, life, meet};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, timespec};
 
 use crate::real::hooks;
@@ -150,16 +150,18 @@ fn waits_for_some(flags: c_int) -> bool {
 
 /// Whether a send of so many bytes does not wait for room.
 fn may_send(fd: c_int, length: usize, flags: c_int) -> bool {
-    flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) == 0 && may_write(fd, length)
+    let is_plain = flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) == 0;
+    is_plain && (flags & libc::MSG_DONTWAIT != 0 || may_write(fd, length))
 }
 
 /// The same of a write.
 fn may_write(fd: c_int, length: usize) -> bool {
-    length <= SMALL_BYTES && kernel::pending(fd) == Some(0)
+    let blocks = || kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as c_int & libc::O_NONBLOCK == 0);
+    length <= SMALL_BYTES && kernel::pending(fd) == Some(0) || !blocks()
 }
 
 /// What a socket takes that has nothing to send, however small its buffer.
-const SMALL_BYTES: usize = 2048;
+const SMALL_BYTES: usize = 8192;
 
 hooks! {
     fn read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd, Reads if true, at_once io::recv_at_once(fd, buffer.cast(), length, 0)] =>
@@ -237,5 +239,11 @@ hooks! {
         io::sendfile(to, from, offset, count);
 
     fn splice: (from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize, flags: c_uint) -> isize [from, Reads if false] =>
-        life::refusal(to).map_or_else(|| io::splice(from, from_offset, to, to_offset, count, flags), Outcome::Fail);
+        life::refusal(to).map_or_else(
+            || {
+                meet::leave_on_tcp(to);
+                io::splice(from, from_offset, to, to_offset, count, flags)
+            },
+            Outcome::Fail,
+        );
 }

@@ -49,6 +49,7 @@ pub(crate) unsafe fn connect(
         unsafe { count_stranger(fd, address, length) };
         return Outcome::Kernel;
     };
+    moving::leave_on_tcp(fd);
     match desc.kind() {
         Kind::Tcp => {}
         // SAFETY: forwarded from the caller.

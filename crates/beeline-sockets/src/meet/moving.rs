@@ -35,7 +35,15 @@ pub enum Entered {
     /// The connection has changed: the call begins again.
     Again,
     /// The kernel gets it, and [`go_out`] is told of the result.
-    Inside(&'static Desc),
+    Inside(Inside),
+}
+
+/// A call that is inside.
+#[derive(Clone, Copy)]
+pub struct Inside {
+    desc: &'static Desc,
+    /// Which use of the description it came into.
+    begun: u32,
 }
 
 /// Whether connections to other namespaces begin on TCP, and there is an agent by whom they may move.
@@ -92,7 +100,7 @@ pub fn come_in(fd: i32, way: Way, is_plain: impl FnOnce() -> bool) -> Entered {
 
 #[cold]
 fn come_into(fd: i32, desc: &'static Desc, way: Way, is_plain: impl FnOnce() -> bool) -> Entered {
-    let moving = &desc.moving;
+    let (moving, begun) = (&desc.moving, desc.begun());
     moving.come_in(way);
     let stage = moving.stage();
     if desc.kind() != Kind::Tcp || !table::leads_to(fd, desc) || stage == Stage::Switching {
@@ -110,11 +118,16 @@ fn come_into(fd: i32, desc: &'static Desc, way: Way, is_plain: impl FnOnce() -> 
     if way == Way::Writes && matches!(stage, Stage::Client | Stage::Offered) && moving.count_message() {
         client::is_due(fd, desc);
     }
-    Entered::Inside(desc)
+    Entered::Inside(Inside { desc, begun })
 }
 
 /// After the call, with its result.
-pub fn go_out(fd: i32, desc: &'static Desc, way: Way, result: isize) {
+pub fn go_out(fd: i32, inside: Inside, way: Way, result: isize) {
+    let Inside { desc, begun } = inside;
+    if desc.begun() != begun {
+        // Another thread has closed the number meanwhile, and this is another connection's by now.
+        return;
+    }
     if way == Way::Reads && result > 0 {
         server::received(fd, desc);
     }
@@ -141,6 +154,15 @@ pub(crate) fn settle(fd: i32, desc: &'static Desc) {
 pub(crate) fn settle_number(fd: i32) {
     if let Some(desc) = table::get(fd).filter(|desc| desc.moving.is_candidate()) {
         settle(fd, desc);
+    }
+}
+
+/// Before something is done to a number that keeps its connection on TCP for good, unless that moves now: a half-close, which lanes are told
+/// of in their own way; another connection; a splice.
+pub fn leave_on_tcp(fd: i32) {
+    if let Some(desc) = table::get(fd).filter(|desc| desc.moving.is_candidate()) {
+        settle(fd, desc);
+        let _ = desc.moving.step(Stage::Client, Stage::None) || desc.moving.step(Stage::Server, Stage::None);
     }
 }
 
