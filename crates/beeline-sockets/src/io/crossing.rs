@@ -24,9 +24,12 @@ pub(crate) fn holder(desc: &Desc) -> Option<i32> {
     if crosses(desc.side()) { desc.pooled().and_then(PooledLane::holder) } else { None }
 }
 
-/// What a sleep is to be for beside the anchor, and whether the anchor has something to tell.
+/// What a sleep is to be for beside the anchor, and whether the anchor has something to tell: not while there is more to come over TCP for
+/// certain. Nobody may have read since that was all.
 pub(crate) fn below(desc: &Desc) -> Option<(i32, bool)> {
-    holder(desc).map(|holder| (holder, desc.lane().seam(desc.end().peer()).is_none()))
+    let holder = holder(desc)?;
+    let seam = desc.lane().seam(desc.end().peer());
+    Some((holder, seam.is_none_or(|seam| stream::is_read_up_to(holder, seam))))
 }
 
 /// What is unread on TCP.
