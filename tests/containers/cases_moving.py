@@ -1,5 +1,6 @@
 """Connections that begin on TCP and move to a lane (namespaces_move=on)."""
 
+import os
 import sys
 
 from pods import Pods
@@ -88,3 +89,30 @@ def one_end_alone_does_not_move():
     plain = b.run(sys.executable, "-u", "-B", APP, "echoing", b.address, beeline=False)
     client = run(a, "ask", b.address, plain.facts()["port"], 300, "epoll")
     assert client.facts()["ok"] and moved(pods, client) == 0
+
+
+@case(280)
+def bench_moving():
+    """Connections that move, over a Linux bridge with two veth pairs: the first of them, 8 B round trips and streams."""
+    import json
+    import statistics
+    bench = APP.replace("moving.py", "bench.py")
+    pods = Pods()
+    a, b = pods.switched(2)
+    works = (("pingpong", 20_000), ("stream", 65536, 20_000), ("connects", 300))
+    for what, *words in works:
+        found = {"moves": [], "lane": [], "tcp": []}
+        for _ in range(int(os.environ.get("ROUNDS", 5))):
+            for how in found:
+                with_us = {"beeline": how != "tcp", "options": MOVES if how == "moves" else ()}
+                server = b.run(sys.executable, "-u", "-B", bench, "serve", b.address, **with_us)
+                client = a.run(sys.executable, "-u", "-B", bench, what, b.address, int(server.line()), *words, **with_us)
+                found[how].append(json.loads(client.line()))
+                if how == "moves" and what != "connects":
+                    assert moved(pods, server) == 1, pods.reasons(server)
+                client.finish()
+                server.kill()
+        for index in range(3 if what == "connects" else 1):
+            each = {how: statistics.median(value[index] if what == "connects" else value for value in values)
+                    for how, values in found.items()}
+            note(f"{what} {index}: " + ", ".join(f"{how} {value:.2f} ({value / each['tcp']:.2f})" for how, value in each.items()))

@@ -317,7 +317,8 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
         match (desc.kind(), held) {
             (Kind::Lane, Some(held)) => {
                 let asked = asked(entry, index, held);
-                let is_mute = below(entry, asked).is_some_and(|(_, tells)| !tells) && asked & (POLLOUT | POLLWRNORM) == 0;
+                let is_mute =
+                    below(entry, asked).is_some_and(|(_, tells)| !tells) && asked & (POLLOUT | POLLWRNORM) == 0;
                 match desc.glance(|| anchor_events(desc, asked)).flatten() {
                     Some(events) if !is_mute => place.events = events,
                     _ => place.fd = -1,
@@ -356,7 +357,8 @@ fn below(entry: &pollfd, events: i16) -> Option<(i32, bool)> {
 
 /// Whether an entry may take a place more, for that.
 fn may_have_below(fd: i32) -> bool {
-    table::get(fd).is_some_and(|desc| desc.moving.is_candidate() || desc.is_lane() && io::crossing::crosses(desc.side()))
+    table::get(fd)
+        .is_some_and(|desc| desc.moving.is_candidate() || desc.is_lane() && io::crossing::crosses(desc.side()))
 }
 
 /// What is asked of a lane itself. Bytes that are left unread by somebody who waits for urgent ones alone would end

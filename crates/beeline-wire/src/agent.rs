@@ -253,10 +253,18 @@ mod tests {
 
     fn questions() -> Vec<Question> {
         let address = |text: &str| text.parse().unwrap();
-        let confirm =
-            |socket, local, remote, moves| Question::Confirm { socket, local: address(local), remote: address(remote), moves };
-        let ask =
-            |socket, local, remote, moves| Question::Ask { socket, local: address(local), remote: address(remote), moves };
+        let confirm = |socket, local, remote, moves| Question::Confirm {
+            socket,
+            local: address(local),
+            remote: address(remote),
+            moves,
+        };
+        let ask = |socket, local, remote, moves| Question::Ask {
+            socket,
+            local: address(local),
+            remote: address(remote),
+            moves,
+        };
         Vec::from([
             Question::Query { destination: address("10.1.2.3:80") },
             Question::Query { destination: address("[fe80::1%7]:65535") },

@@ -34,7 +34,8 @@ impl Draft {
 
     /// Takes over what an accepted socket inherits from its listener. Nobody knows this one yet.
     pub fn inherit(&self, listener: &Draft) {
-        for (to, from) in [(&self.rcv_timeout_ns, &listener.rcv_timeout_ns), (&self.snd_timeout_ns, &listener.snd_timeout_ns)]
+        for (to, from) in
+            [(&self.rcv_timeout_ns, &listener.rcv_timeout_ns), (&self.snd_timeout_ns, &listener.snd_timeout_ns)]
         {
             to.store(from.load(Relaxed), Relaxed);
         }
@@ -47,7 +48,10 @@ impl Draft {
         }
         for (level, name) in [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)] {
             let key = crate::side::option_key(level, name);
-            self.options.iter().filter(|option| option.key.load(Relaxed) == key).for_each(|option| option.value.store(0, Relaxed));
+            self.options
+                .iter()
+                .filter(|option| option.key.load(Relaxed) == key)
+                .for_each(|option| option.value.store(0, Relaxed));
         }
     }
 

@@ -53,7 +53,9 @@ pub(super) fn disarm_pair(epfd: i32, fd: i32, entry: &Entry) {
 
 /// Nothing comes over TCP to a lane any more: what is below it need not be watched.
 pub(super) fn forget_below(epfd: i32, entry: &Entry) {
-    if entry.below.load(Relaxed) && entry.desc().is_some_and(|desc| desc.is_lane() && !io::crossing::crosses(desc.side())) {
+    if entry.below.load(Relaxed)
+        && entry.desc().is_some_and(|desc| desc.is_lane() && !io::crossing::crosses(desc.side()))
+    {
         hidden_of(entry, |hidden| {
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
         });

@@ -28,7 +28,8 @@ const PART_BYTES: usize = 4096;
 /// many.
 pub(super) fn glance(guard: &RxGuard, offset: usize, bytes: &mut [u8]) -> Result<usize, Fault> {
     if crossing::crosses(guard.side)
-        && let Some(found) = crossing::receive_into(guard, if offset == 0 { &mut *bytes } else { &mut [] }, libc::MSG_PEEK)
+        && let Some(found) =
+            crossing::receive_into(guard, if offset == 0 { &mut *bytes } else { &mut [] }, libc::MSG_PEEK)
     {
         return Ok(found);
     }

@@ -43,8 +43,13 @@ pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
 }
 
 /// Bits of the state that have something else to tell.
-const TELLING_STATE: u32 =
-    state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED | state::COMPLETED | state::CROSSING;
+const TELLING_STATE: u32 = state::PEER_FIN
+    | state::RESET
+    | state::SHUT_RD
+    | state::SHUT_WR
+    | state::RELAYED
+    | state::COMPLETED
+    | state::CROSSING;
 
 /// Whether there is something to read, if there is nothing else to tell but that and room: the most frequent answers of
 /// [`poll_mask`], from one look at the peer's front.

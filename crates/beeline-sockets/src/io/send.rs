@@ -106,13 +106,7 @@ pub unsafe fn send_in_full(fd: i32, buffer: *const u8, length: usize, flags: i32
 /// # Safety
 /// As for [`send`].
 #[cold]
-unsafe fn send_by_candidate(
-    fd: i32,
-    desc: &'static Desc,
-    buffer: *const u8,
-    length: usize,
-    flags: i32,
-) -> Outcome {
+unsafe fn send_by_candidate(fd: i32, desc: &'static Desc, buffer: *const u8, length: usize, flags: i32) -> Outcome {
     if bogus(buffer as usize, length) {
         return not_a_lane(desc);
     }

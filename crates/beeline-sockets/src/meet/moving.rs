@@ -20,7 +20,8 @@ use beeline_meeting::agent::is_there;
 pub use crate::desc::Way;
 
 /// See [`crate::operations`].
-static MOVING: Operations = Operations { close: close_candidate, before_send: client::before_send, settle, ..Operations::NONE };
+static MOVING: Operations =
+    Operations { close: close_candidate, before_send: client::before_send, settle, ..Operations::NONE };
 
 /// Between two looks at somebody who switches, or who has to leave before a switch.
 const PAUSE_NS: i64 = 20_000;

@@ -161,9 +161,7 @@ pub(in crate::meet) fn confirm(carrier: &Carrier, socket: Option<i32>, patience_
     let Some((local, remote)) = socket.and_then(name) else { return };
     let socket = socket.unwrap_or(-1).cast_unsigned();
     // If the agent does not get this, or does not believe it, the offer is one that nobody takes.
-    let _ = carrier
-        .say(Question::Confirm { socket, local, remote, moves })
-        .and_then(|()| carrier.answer(patience_ns));
+    let _ = carrier.say(Question::Confirm { socket, local, remote, moves }).and_then(|()| carrier.answer(patience_ns));
 }
 
 /// A lane and its anchor, whose other end the agent has.
