@@ -7,6 +7,7 @@
 //!    listeners with their doors, and the rest. What wakes it is only a hint; it looks at everything again. What it
 //!    sleeps on is kept open meanwhile ([`held`]).
 
+mod below;
 mod held;
 mod scratch;
 mod select;
@@ -14,6 +15,7 @@ mod select;
 use beeline_lane::Armed;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 
+use below::{below, may_have_below};
 use held::{Held, is_urgent_alone};
 pub(crate) use select::{pselect, select};
 
@@ -79,10 +81,9 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
     let mut ours = 0;
     for entry in fds.iter() {
         match table::get(entry.fd).map(Desc::kind) {
-            Some(Kind::Lane) if may_have_below(entry.fd) => listeners += 1,
+            Some(Kind::Lane | Kind::Tcp) if may_have_below(entry.fd) => listeners += 1,
             Some(Kind::Lane | Kind::Epoll | Kind::Orphan) => ours += 1,
             Some(Kind::Listener) => listeners += 1,
-            Some(Kind::Tcp) if may_have_below(entry.fd) => listeners += 1,
             _ => listeners += usize::from(adopt(entry.fd)),
         }
     }
@@ -345,20 +346,6 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
         used += 1;
     }
     used
-}
-
-/// The TCP socket below a lane to which bytes still come that way, for somebody who waits for bytes; and whether the anchor has
-/// something to tell.
-fn below(entry: &pollfd, events: i16) -> Option<(i32, bool)> {
-    let desc = table::get(entry.fd).filter(|desc| desc.is_lane() && io::crossing::crosses(desc.side()))?;
-    let asks = events & (POLLIN | POLLPRI | POLLRDNORM | POLLRDHUP) != 0;
-    if asks { desc.glance(|| io::crossing::below(desc)).flatten() } else { None }
-}
-
-/// Whether an entry may take a place more, for that.
-fn may_have_below(fd: i32) -> bool {
-    table::get(fd)
-        .is_some_and(|desc| desc.moving.is_candidate() || desc.is_lane() && io::crossing::crosses(desc.side()))
 }
 
 /// What is asked of a lane itself. Bytes that are left unread by somebody who waits for urgent ones alone would end

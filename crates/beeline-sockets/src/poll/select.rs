@@ -2,7 +2,8 @@
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM, fd_set, pollfd};
 
-use super::{deadline, may_have_below, places, scan, scratch};
+use super::below::may_have_below;
+use super::{deadline, places, scan, scratch};
 use crate::desc::{Desc, Kind};
 use crate::operations::Adopt;
 use crate::{Outcome, kernel, table, upkeep};

@@ -301,8 +301,7 @@ fn steps(storage: i32, flows: [i16; 2]) -> std::vec::Vec<Step> {
     body.extend([set(4, -1), set(5, 0), call(LOOK_UP)]);
     let mut socket = std::vec![copy(9, 0), Step(WIDE, two(MAP, 1), 0, storage), Step(0, 0, 0, 0)];
     socket.extend([copy(2, 9), set(3, 0), set(4, 0), call(STORED)]);
-    let mut shown = std::vec![load(1, 0, 0), load(2, 7, TOKEN)];
-    shown.push(go_if(GO_IF_OTHER, 1, 2, found.len() as i16));
+    let mut shown = std::vec![load(1, 0, 0), load(2, 7, TOKEN), go_if(GO_IF_OTHER, 1, 2, found.len() as i16)];
     shown.extend(found);
     socket.push(go_if_is(0, 0, shown.len() as i16));
     socket.extend(shown);
