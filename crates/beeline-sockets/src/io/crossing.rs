@@ -101,6 +101,30 @@ pub(super) fn receive_into(guard: &RxGuard, bytes: &mut [u8], flags: i32) -> Opt
     unsafe { receive(guard, bytes.as_mut_ptr(), bytes.len(), flags) }
 }
 
+/// Waits for a moment until nothing more comes over TCP, for somebody who can read from the ring alone. False if something does, or may. No lock
+/// may be held.
+#[must_use]
+pub(crate) fn is_over_soon(desc: &'static Desc) -> bool {
+    /// Milliseconds.
+    const PATIENCE: u32 = 10;
+    for _ in 0..PATIENCE {
+        let ended = desc.lock_rx().is_none_or(|guard| {
+            let peer = desc.end().peer();
+            let over = holder(desc)
+                .is_none_or(|holder| guard.lane.seam(peer).is_some_and(|seam| stream::is_read_up_to(holder, seam)));
+            if over && crosses(guard.side) {
+                guard.side.cross(false);
+            }
+            over
+        });
+        if ended {
+            return true;
+        }
+        kernel::sleep_ms();
+    }
+    false
+}
+
 /// The kernel has said something of holder or anchor: to who waits for edges it is one.
 pub(crate) fn note_edge(desc: &Desc) {
     if crosses(desc.side()) {
