@@ -76,6 +76,13 @@ pub(crate) unsafe fn connect(
         return settle(desc, Reason::Disabled);
     }
     let known_as = Endpoint::new(destination);
+    if moving::is_wanted()
+        && moving::was_afar(known_as.address())
+        && fd > 2
+        && desc.born.load(Relaxed) == crate::forks()
+    {
+        return begin_later(desc);
+    }
     if !crate::live(option::bridge_short_lived)
         && !moving::is_wanted()
         && let Some(reason) = lookup::left_to_tcp(known_as.address())
@@ -95,9 +102,8 @@ pub(crate) unsafe fn connect(
         }
         Ok(Made::Later) => {
             abandon(ours, ticket);
-            stats::fell_back(Role::Client, Reason::BeginsOnTcp);
-            moving::begin_client(desc);
-            Outcome::Kernel
+            moving::note_afar(known_as.address());
+            begin_later(desc)
         }
         Ok(Made::Answered(reason, errno)) => {
             abandon(ours, ticket);
@@ -114,6 +120,13 @@ pub(crate) unsafe fn connect(
             settle(desc, reason)
         }
     }
+}
+
+/// The kernel connects, and the connection may move to a lane later.
+fn begin_later(desc: &'static Desc) -> Outcome {
+    stats::fell_back(Role::Client, Reason::BeginsOnTcp);
+    moving::begin_client(desc);
+    Outcome::Kernel
 }
 
 /// Leaves the socket to the kernel, because that makes short-lived connections faster.

@@ -4,7 +4,8 @@
 mod client;
 mod server;
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use beeline_lane::{End, offer};
 
@@ -50,6 +51,41 @@ pub struct Inside {
 /// Whether connections to other namespaces begin on TCP, and there is an agent by whom they may move.
 pub(super) fn is_wanted() -> bool {
     crate::config().namespaces_move && is_there()
+}
+
+/// How long it is believed that a destination is another namespace's. If it is this one's by now, all that is missed is a door.
+const AFAR_NS: u64 = 1_000_000_000;
+/// Destinations of which that is known, each by a number made of it, and until when.
+static AFAR: [(AtomicU64, AtomicU64); 16] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 16];
+
+fn number_of(destination: SocketAddr) -> u64 {
+    let ip = match destination.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let (high, low) = ((u128::from(ip) >> 64) as u64, u128::from(ip) as u64);
+    let mixed = (high ^ low.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(destination.port());
+    mixed.wrapping_mul(0x5851_f42d_4c95_7f2d)
+}
+
+fn place_of(number: u64) -> &'static (AtomicU64, AtomicU64) {
+    &AFAR[(number >> 60) as usize]
+}
+
+/// Whether a destination was found to be another namespace's a moment ago, and nothing keeps connections there from moving.
+pub(super) fn was_afar(destination: SocketAddr) -> bool {
+    let number = number_of(destination);
+    let (known, until_ns) = place_of(number);
+    known.load(Relaxed) == number && kernel::now_ns() < until_ns.load(Relaxed)
+}
+
+/// Takes note of that.
+pub(super) fn note_afar(destination: SocketAddr) {
+    let number = number_of(destination);
+    let (known, until_ns) = place_of(number);
+    until_ns.store(0, Relaxed);
+    known.store(number, Relaxed);
+    until_ns.store(kernel::now_ns().saturating_add(AFAR_NS), Relaxed);
 }
 
 /// The kernel connects a client's socket, which may move later (rule 1).
