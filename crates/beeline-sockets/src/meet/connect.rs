@@ -76,12 +76,8 @@ pub(crate) unsafe fn connect(
         return settle(desc, Reason::Disabled);
     }
     let known_as = Endpoint::new(destination);
-    if moving::is_wanted()
-        && moving::was_afar(known_as.address())
-        && fd > 2
-        && desc.born.load(Relaxed) == crate::forks()
-    {
-        return begin_later(desc);
+    if fd > 2 && desc.born.load(Relaxed) == crate::forks() && moving::was_afar(known_as.address()) {
+        return begin_later(desc, known_as);
     }
     if !crate::live(option::bridge_short_lived)
         && !moving::is_wanted()
@@ -102,8 +98,7 @@ pub(crate) unsafe fn connect(
         }
         Ok(Made::Later) => {
             abandon(ours, ticket);
-            moving::note_afar(known_as.address());
-            begin_later(desc)
+            begin_later(desc, known_as)
         }
         Ok(Made::Answered(reason, errno)) => {
             abandon(ours, ticket);
@@ -123,7 +118,8 @@ pub(crate) unsafe fn connect(
 }
 
 /// The kernel connects, and the connection may move to a lane later.
-fn begin_later(desc: &'static Desc) -> Outcome {
+fn begin_later(desc: &'static Desc, destination: Endpoint) -> Outcome {
+    moving::note_afar(destination.address());
     stats::fell_back(Role::Client, Reason::BeginsOnTcp);
     moving::begin_client(desc);
     Outcome::Kernel

@@ -76,11 +76,14 @@ fn place_of(number: u64) -> &'static (AtomicU64, AtomicU64) {
 pub(super) fn was_afar(destination: SocketAddr) -> bool {
     let number = number_of(destination);
     let (known, until_ns) = place_of(number);
-    known.load(Relaxed) == number && kernel::now_ns() < until_ns.load(Relaxed)
+    is_wanted() && known.load(Relaxed) == number && kernel::now_ns() < until_ns.load(Relaxed)
 }
 
 /// Takes note of that.
 pub(super) fn note_afar(destination: SocketAddr) {
+    if was_afar(destination) {
+        return;
+    }
     let number = number_of(destination);
     let (known, until_ns) = place_of(number);
     until_ns.store(0, Relaxed);
