@@ -144,7 +144,7 @@ macro_rules! hook {
         #[$attribute]
         pub unsafe extern "C" fn $function($($argument: $type),*) -> $result {
             use beeline_sockets::meet::{Entered, Way, come_in, go_out};
-            let mut again = $crate::real::AGAIN_MAX;
+            let mut again = 0..$crate::real::AGAIN_MAX;
             loop {
                 // Some of the entry points are safe functions.
                 #[allow(unused_unsafe)]
@@ -166,10 +166,7 @@ macro_rules! hook {
                     // SAFETY: libc's function of this name has this type.
                     unsafe { core::mem::transmute(real) };
                 let inside = match come_in($fd, Way::$way, || $plain) {
-                    Entered::Again if again != 0 => {
-                        again -= 1;
-                        continue;
-                    }
+                    Entered::Again if again.next().is_some() => continue,
                     Entered::Inside(inside) => Some(inside),
                     _ => None,
                 };
