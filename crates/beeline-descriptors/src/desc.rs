@@ -318,6 +318,7 @@ impl Desc {
             }
         }
         self.keepers.forget_other_threads();
+        self.moving.forget_other_threads();
     }
 
     /// Looks at a lane that nobody else keeps for the caller. `None` if this is not a lane.

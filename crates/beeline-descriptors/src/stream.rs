@@ -66,8 +66,22 @@ pub fn is_established(socket: i32) -> bool {
 /// Whether all that came before a seam was read, behind which nothing comes.
 #[must_use]
 pub fn is_read_up_to(socket: i32, seam: u64) -> bool {
-    // In this order: what has come can only be read meanwhile.
-    Info::of(socket).is_some_and(|info| info.long(RECEIVED) >= seam) && unread(socket) == 0
+    // In this order: what has come can only be read meanwhile. What is unread ends at an urgent byte, whatever comes behind that.
+    has_come(socket, seam) && unread(socket) == 0 && !is_at_mark(socket)
+}
+
+/// Whether all has come before a seam.
+#[must_use]
+pub fn has_come(socket: i32, seam: u64) -> bool {
+    Info::of(socket).is_some_and(|info| info.long(RECEIVED) >= seam)
+}
+
+/// Whether the next byte is an urgent one, or the place of one that was read.
+fn is_at_mark(socket: i32) -> bool {
+    /// `SIOCATMARK` of asm-generic/sockios.h.
+    const AT_MARK: u64 = 0x8905;
+    let mut at_mark = 0;
+    kernel::ioctl_int(socket, AT_MARK, &mut at_mark).is_ok() && at_mark != 0
 }
 
 /// Bytes that have come and are unread.
@@ -127,6 +141,24 @@ mod tests {
         let found = sent(client.as_raw_fd(), End::Client).unwrap();
         assert_eq!(found.written, written);
         assert!(found.pending > 0 && unread(server.as_raw_fd()) > 0);
+    }
+
+    #[test]
+    fn what_comes_behind_an_urgent_byte_is_yet_to_be_read() {
+        let (client, mut server) = connected();
+        let send = |bytes: &[u8], flags: i32| {
+            // SAFETY: a live slice.
+            let sent = unsafe { libc::send(client.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+            assert_eq!(sent, bytes.len() as isize);
+        };
+        send(b"abc!", libc::MSG_OOB);
+        send(b"trigger", 0);
+        let mut bytes = [0; 16];
+        while !has_come(server.as_raw_fd(), 11) {}
+        assert_eq!(server.read(&mut bytes).unwrap(), 3);
+        assert!(!is_read_up_to(server.as_raw_fd(), 11));
+        assert_eq!(server.read(&mut bytes).unwrap(), 7);
+        assert!(is_read_up_to(server.as_raw_fd(), 11));
     }
 
     #[test]

@@ -318,10 +318,11 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
         match (desc.kind(), held) {
             (Kind::Lane, Some(held)) => {
                 let asked = asked(entry, index, held);
-                let is_mute =
-                    below(entry, asked).is_some_and(|(_, tells)| !tells) && asked & (POLLOUT | POLLWRNORM) == 0;
+                // What the anchor has to tell of bytes comes behind those that still come over TCP.
+                let is_mute = below(entry, asked).is_some_and(|(_, tells)| !tells);
                 match desc.glance(|| anchor_events(desc, asked)).flatten() {
                     Some(events) if !is_mute => place.events = events,
+                    Some(events) if events & POLLOUT != 0 => place.events = POLLOUT,
                     _ => place.fd = -1,
                 }
             }

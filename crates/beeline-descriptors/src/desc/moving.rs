@@ -6,6 +6,8 @@
 //! 2. Who switches sets [`Stage::Switching`], and then looks who is in; who comes in counts itself, and then looks at the stage. Both are
 //!    sequentially consistent, so one of the two sees the other.
 //! 3. The parts belong to whoever has set [`Stage::Busy`] or [`Stage::Switching`], and to nobody while the stage is another one.
+//! 4. Whoever only looks at the words of the lane does so within [`Moving::look`]. They are taken out under the same lock, so what is looked
+//!    at is not unmapped, nor another connection's, meanwhile. Nothing is waited for under it.
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32,
@@ -14,6 +16,7 @@ use core::sync::atomic::{
 
 use beeline_meeting::pool::{PooledLane, Side};
 
+use crate::lock::Lock;
 use crate::side::SideState;
 
 /// Messages after which the agent is asked for the first time.
@@ -61,6 +64,11 @@ pub struct Parts {
     pub cuts: bool,
 }
 
+/// In [`Moving::as_lane`]: the description is a lane that began on TCP.
+const MOVED: u32 = 1;
+/// In the same: bytes to it may still come over TCP, which the side knows for certain.
+const CROSSES: u32 = 2;
+
 /// See the module. Valid when zeroed.
 #[repr(C)]
 pub struct Moving {
@@ -76,16 +84,55 @@ pub struct Moving {
     side_memfd: AtomicI32,
     side: AtomicPtr<SideState>,
     lane: AtomicPtr<PooledLane>,
+    /// Rule 4.
+    looks: Lock,
+    /// What those who have neither a lock nor a pin, and so must not look at the side, are to know of a lane.
+    as_lane: AtomicU32,
 }
 
 impl Moving {
     /// For the next use of the description.
     pub(super) fn clear(&self) {
-        for word in [&self.stage, &self.readers, &self.writers, &self.messages, &self.place] {
+        for word in [&self.stage, &self.readers, &self.writers, &self.messages, &self.place, &self.as_lane] {
             word.store(0, Relaxed);
         }
         self.next.store(MESSAGES, Relaxed);
         self.lane.store(core::ptr::null_mut(), Relaxed);
+    }
+
+    /// In the child of a `fork`: no other thread of this process is at anything, and the connection, which is shared now, does not move.
+    pub(super) fn forget_other_threads(&self) {
+        self.looks.reset();
+        // A page that nobody writes to stays shared.
+        for word in [&self.stage, &self.readers, &self.writers] {
+            if word.load(Relaxed) != 0 {
+                word.store(0, Relaxed);
+            }
+        }
+    }
+
+    /// The description is about to become a lane that began on TCP.
+    pub fn begin_lane(&self, crosses: bool) {
+        self.as_lane.store(if crosses { MOVED | CROSSES } else { MOVED }, Relaxed);
+    }
+
+    /// Whether the description, if it is a lane, began on TCP.
+    #[must_use]
+    #[inline]
+    pub fn has_moved(&self) -> bool {
+        self.as_lane.load(Relaxed) & MOVED != 0
+    }
+
+    /// Whether bytes to it may still come over TCP.
+    #[must_use]
+    #[inline]
+    pub fn may_cross(&self) -> bool {
+        self.as_lane.load(Relaxed) & CROSSES != 0
+    }
+
+    /// They do not. The caller has the rx lock.
+    pub fn has_crossed(&self) {
+        self.as_lane.fetch_and(!CROSSES, Relaxed);
     }
 
     /// Where the connection is.
@@ -167,18 +214,22 @@ impl Moving {
         self.lane.store(core::ptr::from_ref(parts.lane).cast_mut(), Release);
     }
 
-    /// The lane, for who only looks at its words. The caller is inside a call, or has the stage.
-    #[must_use]
-    pub fn lane(&self) -> Option<&'static PooledLane> {
+    /// Looks at the words of the lane, if there is one (rule 4).
+    pub fn look<R>(&self, look: impl FnOnce(&'static PooledLane) -> R) -> Option<R> {
+        let _guard = self.looks.lock();
         // SAFETY: null, or what `keep` was given: an object of a slab, which is never unmapped.
-        unsafe { self.lane.load(Acquire).as_ref() }
+        unsafe { self.lane.load(Acquire).as_ref() }.map(look)
     }
 
     /// Takes the parts, if there are any.
     #[must_use]
     pub fn take(&self) -> Option<Parts> {
-        // SAFETY: as in `lane`.
-        let lane = unsafe { self.lane.swap(core::ptr::null_mut(), Acquire).as_ref() }?;
+        let lane = {
+            let _guard = self.looks.lock();
+            self.lane.swap(core::ptr::null_mut(), Acquire)
+        };
+        // SAFETY: as in `look`.
+        let lane = unsafe { lane.as_ref() }?;
         // SAFETY: `keep` was given both together.
         let state = unsafe { self.side.load(Relaxed).as_ref() }?;
         let memfd = self.side_memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0);

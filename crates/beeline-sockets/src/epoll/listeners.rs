@@ -15,9 +15,10 @@ use beeline_meeting::pool::PooledLane;
 pub(super) fn hidden_of(entry: &Entry, mut f: impl FnMut(i32)) {
     let Some(desc) = entry.desc() else { return };
     if desc.is_lane() {
-        let crosses = || entry.below.load(Relaxed) || io::crossing::crosses(desc.side());
-        let holder = desc.glance(|| desc.pooled().filter(|_| crosses()).and_then(PooledLane::holder)).flatten();
-        holder.into_iter().for_each(f);
+        if entry.below.load(Relaxed) || desc.moving.may_cross() {
+            let holder = desc.glance(|| desc.pooled().and_then(PooledLane::holder)).flatten();
+            holder.into_iter().for_each(f);
+        }
     } else if desc.kind() == Kind::Listener {
         let mut hidden = [0i32; FURTHER_FDS];
         let count = (desc.operations.get().further_fds)(desc, &mut hidden);
@@ -54,11 +55,21 @@ pub(super) fn disarm_pair(epfd: i32, fd: i32, entry: &Entry) {
 /// Nothing comes over TCP to a lane any more: what is below it need not be watched.
 pub(super) fn forget_below(epfd: i32, entry: &Entry) {
     if entry.below.load(Relaxed)
-        && entry.desc().is_some_and(|desc| desc.is_lane() && !io::crossing::crosses(desc.side()))
+        && entry.desc().is_some_and(|desc| desc.glance(|| !io::crossing::crosses(desc.side())) == Some(true))
     {
         hidden_of(entry, |hidden| {
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
         });
         entry.below.store(false, Relaxed);
+    }
+}
+
+/// The kernel watches with one shot what is below a lane that has nothing to report all the same: it is watched anew.
+pub(super) fn rearm_below(epfd: i32, entry: &Entry) {
+    if entry.below.load(Relaxed) && entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
+        hidden_of(entry, |hidden| {
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+            watch_hidden(epfd, entry, hidden);
+        });
     }
 }

@@ -253,7 +253,14 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
             Waited::Again
         }
         (Woken::Ready(_), None) if fds[0].revents == 0 => Waited::Again,
-        (Woken::Ready(_), None) => kernel_said(fd, desc, fds[0].revents).into(),
+        (Woken::Ready(_), None) => {
+            let next = kernel_said(fd, desc, fds[0].revents);
+            if below.is_some() {
+                // An anchor whose peer is gone ends every sleep at once, and TCP is about to tell.
+                pace(desc, fds[0].revents);
+            }
+            next.into()
+        }
         _ => Waited::Again,
     }
 }

@@ -4,6 +4,10 @@
 //! 2. The crossing is over when the seam is known and all before it was read; or when TCP says that nothing more will come.
 //! 3. Whoever sleeps does so on the holder as well, and on the holder alone once the seam is known: the ring may have something by then, which is not
 //!    to be read yet.
+//! 4. Whoever ends the crossing shuts the holder down for reading, which sends nothing: it is readable from then on, so nobody sleeps on it alone any
+//!    more. So the crossing ends in the call that has read the last byte before the seam, if that is known: nobody else may come for a while.
+//! 5. What the peer says of its end in the lane, and what the anchor says, comes behind all that comes over TCP: the receiving half is not over before
+//!    the crossing is.
 
 use beeline_shm::sys::call;
 use core::sync::atomic::Ordering::Relaxed;
@@ -24,10 +28,31 @@ pub(crate) fn holder(desc: &Desc) -> Option<i32> {
     if crosses(desc.side()) { desc.pooled().and_then(PooledLane::holder) } else { None }
 }
 
+/// Nothing more comes over TCP. The caller has the rx lock.
+fn end(desc: &Desc, holder: Option<i32>) {
+    desc.side().cross(false);
+    desc.moving.has_crossed();
+    if let Some(holder) = holder {
+        let _ = kernel::shutdown(holder, libc::SHUT_RD);
+    }
+}
+
+/// Whether TCP has yet to say how the peer has ended, if it has.
+pub(crate) fn is_open(desc: &Desc) -> bool {
+    holder(desc).is_some_and(stream::is_established)
+}
+
 /// What a sleep is to be for beside the anchor, and whether the anchor has something to tell: not while there is more to come over TCP for
 /// certain. Nobody may have read since that was all.
 pub(crate) fn below(desc: &Desc) -> Option<(i32, bool)> {
-    let holder = holder(desc)?;
+    if !desc.moving.may_cross() {
+        return None;
+    }
+    let Some(holder) = holder(desc) else {
+        // Another process has ended it.
+        desc.moving.has_crossed();
+        return None;
+    };
     let seam = desc.lane().seam(desc.end().peer());
     Some((holder, seam.is_none_or(|seam| stream::is_read_up_to(holder, seam))))
 }
@@ -57,9 +82,14 @@ pub(super) fn poll_mask(desc: &Desc) -> Option<i16> {
 pub(super) unsafe fn receive(guard: &RxGuard, address: *mut u8, length: usize, flags: i32) -> Option<usize> {
     let (desc, side) = (guard.desc, guard.side);
     let Some(holder) = holder(desc) else {
-        side.cross(false);
+        end(desc, None);
         return None;
     };
+    if length == 0 {
+        // TCP answers that with 0, which is no end here.
+        return Some(0);
+    }
+    let peeks = flags & libc::MSG_PEEK != 0;
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     loop {
         // In this order: behind a seam that is known now nothing comes.
@@ -68,12 +98,17 @@ pub(super) unsafe fn receive(guard: &RxGuard, address: *mut u8, length: usize, f
         // SAFETY: forwarded from the caller.
         let found = unsafe { call(libc::SYS_recvfrom, args) };
         match found {
-            Ok(count @ 1..) => return Some(count),
+            Ok(count @ 1..) => {
+                if !peeks && seam.is_some_and(|seam| stream::is_read_up_to(holder, seam)) {
+                    end(desc, Some(holder));
+                }
+                return Some(count);
+            }
             Err(Errno(libc::EINTR)) => continue,
             _ => {}
         }
         if seam.is_some_and(|seam| stream::is_read_up_to(holder, seam)) {
-            side.cross(false);
+            end(desc, Some(holder));
             return None;
         }
         if seam.is_none() && guard.lane.seam(desc.end().peer()).is_some() {
@@ -84,21 +119,73 @@ pub(super) unsafe fn receive(guard: &RxGuard, address: *mut u8, length: usize, f
             // The peer has ended on TCP, before or while it moved.
             Ok(_) => {
                 side.mark(state::PEER_FIN);
-                side.cross(false);
+                end(desc, Some(holder));
             }
             Err(Errno(errno)) => {
                 reset(side, errno);
-                side.cross(false);
+                end(desc, Some(holder));
             }
         }
         return None;
     }
 }
 
-/// As [`receive`], into memory of ours.
-pub(super) fn receive_into(guard: &RxGuard, bytes: &mut [u8], flags: i32) -> Option<usize> {
-    // SAFETY: a live slice.
-    unsafe { receive(guard, bytes.as_mut_ptr(), bytes.len(), flags) }
+/// Shows what has come over TCP from `offset` on, `length` bytes at most.
+///
+/// # Errors
+/// From where on the ring is to be peeked at instead.
+///
+/// # Safety
+/// The address must be writable for that many bytes.
+pub(super) unsafe fn peek(guard: &RxGuard, offset: usize, address: *mut u8, length: usize) -> Result<usize, usize> {
+    if offset == 0 {
+        // SAFETY: forwarded from the caller.
+        return unsafe { receive(guard, address, length, libc::MSG_PEEK) }.ok_or(0);
+    }
+    let Some(holder) = holder(guard.desc) else { return Err(offset) };
+    // In this order: if all has come, what is unread is all that is still to be read.
+    let seam = guard.lane.seam(guard.desc.end().peer());
+    let all = seam.is_some_and(|seam| stream::has_come(holder, seam));
+    let unread = stream::unread(holder) as usize;
+    if offset < unread {
+        // SAFETY: forwarded from the caller.
+        return Ok(unsafe { peek_behind(holder, offset, address, length) });
+    }
+    if all { Err(offset.saturating_sub(unread)) } else { Ok(0) }
+}
+
+/// The kernel shows what is unread from the first byte on: what comes before `offset` goes where nobody looks.
+///
+/// # Safety
+/// The address must be writable for that many bytes.
+#[cold]
+unsafe fn peek_behind(holder: i32, offset: usize, address: *mut u8, length: usize) -> usize {
+    /// Bytes for what nobody looks at, and how often they are written at most.
+    const WASTE_BYTES: usize = 4096;
+    const TIMES: usize = 64;
+    let mut waste = [0u8; WASTE_BYTES];
+    let mut parts = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; TIMES + 1];
+    let mut before = offset;
+    let mut used = 0usize;
+    for part in &mut parts {
+        used = used.saturating_add(1);
+        if before == 0 {
+            *part = libc::iovec { iov_base: address.cast(), iov_len: length };
+            break;
+        }
+        let bytes = before.min(WASTE_BYTES);
+        *part = libc::iovec { iov_base: waste.as_mut_ptr().cast(), iov_len: bytes };
+        before = before.saturating_sub(bytes);
+    }
+    // SAFETY: integers and pointers, for which zero is valid.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = used;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let args = [holder as usize, (&raw mut message) as usize, flags as usize, 0, 0, 0];
+    // SAFETY: a live header, whose parts are the buffer above and the caller's.
+    let found = unsafe { call(libc::SYS_recvmsg, args) };
+    found.map_or(0, |found| found.saturating_sub(offset))
 }
 
 /// Waits for a moment until nothing more comes over TCP, for somebody who can read from the ring alone. False if something does, or may. No lock
@@ -113,7 +200,7 @@ pub(crate) fn is_over_soon(desc: &'static Desc) -> bool {
             let over = holder(desc)
                 .is_none_or(|holder| guard.lane.seam(peer).is_some_and(|seam| stream::is_read_up_to(holder, seam)));
             if over && crosses(guard.side) {
-                guard.side.cross(false);
+                end(desc, holder(desc));
             }
             over
         });

@@ -15,10 +15,11 @@ use crate::side::{SideState, state};
 /// Events that poll(2) reports whether asked or not.
 pub(crate) const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
-/// Whether the receiving half is over, once the ring is empty.
+/// Whether the receiving half is over, once the ring is empty. What the peer says of its end in the lane comes behind all that comes over TCP.
 #[inline]
 pub(crate) fn receive_over(side: &SideState) -> bool {
     side.is(state::PEER_FIN | state::RESET | state::SHUT_RD)
+        && (side.is(state::RESET | state::SHUT_RD) || !crossing::crosses(side))
 }
 
 /// Unread bytes without the lock: a hint, as another reader may be at work. Nonsense counts as some.
@@ -90,7 +91,7 @@ pub(crate) fn poll_mask(desc: &Desc) -> i16 {
     if side.error.load(Relaxed) != 0 || side.has_completions() {
         mask |= libc::POLLERR;
     }
-    let receive_shut = side.is(state::PEER_FIN | state::RESET | state::SHUT_RD);
+    let receive_shut = receive_over(side);
     let send_shut = side.is(state::SHUT_WR | state::RESET);
     if receive_shut && send_shut {
         mask |= libc::POLLHUP;

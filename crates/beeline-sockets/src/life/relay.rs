@@ -54,7 +54,7 @@ pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
     // What another holder has demoted is gone for after, without keeping others from their changes.
     let _ = follow_if_relayed(fd, desc);
     // A relay knows rings alone.
-    if desc.is_lane() && io::crossing::crosses(desc.side()) && !io::crossing::is_over_soon(desc) {
+    if desc.moving.may_cross() && !io::crossing::is_over_soon(desc) {
         return Err(Reason::RelayFailed);
     }
     let _changing = changing::changing();

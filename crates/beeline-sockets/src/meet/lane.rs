@@ -38,6 +38,9 @@ static USERS: pool::Users = pool::Users { release_memfds };
 /// Makes a description a lane that is in no pool.
 pub fn begin_bare(desc: &'static Desc, memory: LaneMemory, side: &'static SideState, end: End) {
     desc.operations.set(&LANE);
+    if side.is(state::MOVED) {
+        desc.moving.begin_lane(io::crossing::crosses(side));
+    }
     desc.become_lane(memory, side, end);
 }
 

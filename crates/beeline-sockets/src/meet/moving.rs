@@ -14,8 +14,7 @@ use super::listener::Listener;
 use super::{agent, pool};
 use crate::desc::{DESCS, Desc, Kind, Parts, Stage};
 use crate::operations::Operations;
-use crate::side::state;
-use crate::{close, hidden, kernel, process, table};
+use crate::{changing, close, hidden, kernel, process, table};
 use beeline_meeting::agent::is_there;
 
 pub use crate::desc::Way;
@@ -36,6 +35,8 @@ pub enum Entered {
     Plain,
     /// The connection has changed: the call begins again.
     Again,
+    /// Somebody is just changing it, and ends without anybody's help: the call begins again, however often.
+    Wait,
     /// The kernel gets it, and [`go_out`] is told of the result.
     Inside(Inside),
 }
@@ -133,7 +134,7 @@ pub fn come_in(fd: i32, way: Way, is_plain: impl FnOnce() -> bool) -> Entered {
     match table::get(fd) {
         Some(desc) if desc.moving.is_candidate() => come_into(fd, desc, way, is_plain),
         // It has moved since the call found that it is not ours.
-        Some(desc) if desc.is_lane() && desc.side().is(state::MOVED) => Entered::Again,
+        Some(desc) if desc.is_lane() && desc.moving.has_moved() => Entered::Again,
         _ => Entered::Plain,
     }
 }
@@ -143,20 +144,25 @@ fn come_into(fd: i32, desc: &'static Desc, way: Way, is_plain: impl FnOnce() -> 
     let (moving, begun) = (&desc.moving, desc.begun());
     moving.come_in(way);
     let stage = moving.stage();
-    if desc.kind() != Kind::Tcp || !table::leads_to(fd, desc) || stage == Stage::Switching {
+    if stage == Stage::Switching {
         moving.go_out(way);
-        if stage == Stage::Switching {
-            kernel::sleep_ns(PAUSE_NS);
-        }
+        kernel::sleep_ns(PAUSE_NS);
+        return Entered::Wait;
+    }
+    if desc.kind() != Kind::Tcp || !table::leads_to(fd, desc) {
+        moving.go_out(way);
         return Entered::Again;
     }
-    if stage == Stage::Joined && (!is_plain() || way == Way::Reads && moving.inside(way) > 1 || server::is_left(desc)) {
-        moving.go_out(way);
-        settle(fd, desc);
-        return Entered::Again;
+    if stage == Stage::Joined {
+        let settles = !is_plain() || way == Way::Reads && moving.inside(way) > 1 || server::is_left(desc);
+        if settles || server::is_overdue(fd, desc) {
+            moving.go_out(way);
+            settle(fd, desc);
+            return Entered::Again;
+        }
     }
     if way == Way::Writes && matches!(stage, Stage::Client | Stage::Offered) && moving.count_message() {
-        client::is_due(fd, desc);
+        client::is_due(fd, desc, begun);
     }
     Entered::Inside(Inside { desc, begun })
 }
@@ -169,7 +175,7 @@ pub fn go_out(fd: i32, inside: Inside, way: Way, result: isize) {
         return;
     }
     if way == Way::Reads && result > 0 {
-        server::received(fd, desc);
+        server::received(fd, desc, begun);
     }
     desc.moving.go_out(way);
 }
@@ -179,7 +185,7 @@ pub(crate) fn settle(fd: i32, desc: &'static Desc) {
     for _ in 0..LOOKS_MAX {
         match desc.moving.stage() {
             stage @ (Stage::Offered | Stage::Joined) => {
-                if give_up(desc, stage) || stage == Stage::Joined && server::follow(fd, desc, 0) {
+                if give_up(fd, desc, stage) || stage == Stage::Joined && server::follow(fd, desc, 0) {
                     return;
                 }
             }
@@ -217,25 +223,34 @@ pub(crate) fn settle_all() {
     }
 }
 
-/// Something has come up that keeps a candidate on TCP. Locks may be held, so nothing is waited for.
-pub(crate) fn stay_on_tcp(desc: &Desc) {
-    let stage = desc.moving.stage();
-    if matches!(stage, Stage::Offered | Stage::Joined) {
-        give_up(desc, stage);
+/// Whether a connection is on its way to a lane, in a table that nobody changes. The caller may have to [`settle_all`] once more.
+pub(crate) fn is_any_between() -> bool {
+    let mut any = false;
+    if crate::config().namespaces_move {
+        table::for_each(|_, desc| any |= matches!(desc.moving.stage(), Stage::Offered | Stage::Joined));
     }
+    any
 }
 
-/// Takes an offer or a join back. False if the client has gone.
-fn give_up(desc: &Desc, stage: Stage) -> bool {
-    let Some(lane) = desc.moving.lane() else { return true };
-    if !offer::give_up(lane.memory().offer()) {
+/// Something has come up that keeps a candidate on TCP. Locks may be held, so nothing is waited for, and the parts stay where they are.
+pub(crate) fn stay_on_tcp(desc: &Desc) {
+    let _ = desc.moving.look(|lane| offer::give_up(lane.memory().offer()));
+}
+
+/// Takes an offer or a join back. False if the client has gone, or somebody else is at it. No lock may be held but `changing`.
+fn give_up(fd: i32, desc: &'static Desc, stage: Stage) -> bool {
+    // A fork does not come in between.
+    let _changing = close::changing_of(fd, desc);
+    if !desc.moving.step(stage, Stage::Busy) {
         return false;
     }
-    if desc.moving.step(stage, Stage::Busy) {
-        release(desc);
-        desc.moving.put_off();
-        desc.moving.set(if stage == Stage::Offered { Stage::Client } else { Stage::Server });
+    if desc.moving.look(|lane| offer::give_up(lane.memory().offer())) == Some(false) {
+        desc.moving.set(stage);
+        return false;
     }
+    release(desc);
+    desc.moving.put_off();
+    desc.moving.set(if stage == Stage::Offered { Stage::Client } else { Stage::Server });
     true
 }
 
@@ -245,7 +260,7 @@ fn release(desc: &Desc) {
     }
 }
 
-/// Nobody uses the parts any more.
+/// Nobody uses the parts any more. The caller has `changing`.
 fn give_back(parts: &Parts) {
     hidden::close_hidden(parts.anchor);
     parts.lane.spoil();
@@ -258,9 +273,7 @@ fn close_candidate(desc: &'static Desc) {
     let stage = desc.moving.stage();
     // Who is at the parts finds that the number leads elsewhere, and gives them back.
     if matches!(stage, Stage::Offered | Stage::Joined) && desc.moving.step(stage, Stage::Busy) {
-        if let Some(lane) = desc.moving.lane() {
-            let _ = offer::give_up(lane.memory().offer());
-        }
+        stay_on_tcp(desc);
         release(desc);
         desc.moving.set(Stage::None);
     }

@@ -16,6 +16,7 @@ use super::{give_back, give_up, may_move};
 use crate::desc::{Desc, Kind, Parts, Stage, Way};
 use crate::side::state;
 use crate::stream::{self, Sent};
+use beeline_meeting::pool::PooledLane;
 use crate::thread::Section;
 use crate::{Errno, changing, close, epoll, hidden, io, kernel, limits, slots, stats, table};
 
@@ -28,15 +29,19 @@ const TRIES_MAX: u32 = 200;
 
 /// So many messages have gone that the agent is to be asked, or that somebody should have taken the lane.
 #[cold]
-pub(super) fn is_due(fd: i32, desc: &'static Desc) {
+pub(super) fn is_due(fd: i32, desc: &'static Desc, begun: u32) {
     let moving = &desc.moving;
     if !may_move(fd, desc) {
         return;
     }
-    if let Some(lane) = moving.lane().filter(|_| moving.stage() == Stage::Offered) {
+    if moving.stage() == Stage::Offered {
         // One that is taken is on its way.
-        if lane.memory().flags(End::Server) & flags::TAKEN == 0 {
-            give_up(desc, Stage::Offered);
+        let is_under_way = |lane: &'static PooledLane| {
+            let memory = lane.memory();
+            memory.flags(End::Server) & flags::TAKEN != 0 && memory.offer().load(Relaxed) != offer::WITHDRAWN
+        };
+        if moving.look(is_under_way) == Some(false) {
+            give_up(fd, desc, Stage::Offered);
         }
         return;
     }
@@ -44,19 +49,29 @@ pub(super) fn is_due(fd: i32, desc: &'static Desc) {
         return;
     }
     let _section = Section::enter();
-    match offered(fd, desc) {
-        Ok(parts) => moving.keep(&parts),
-        Err(_) => {
-            moving.put_off();
-            return moving.set(Stage::Client);
-        }
+    let found = offered(fd, desc);
+    let _changing = changing::changing();
+    if desc.begun() != begun {
+        // Another thread has closed the number meanwhile, and this is another connection's by now.
+        return found.iter().for_each(take_back);
     }
     moving.put_off();
-    moving.set(Stage::Offered);
-    // Whoever has closed the number meanwhile has not seen the parts.
-    if !table::leads_to(fd, desc) {
-        give_up(desc, Stage::Offered);
+    match found {
+        Ok(parts) if table::leads_to(fd, desc) => {
+            moving.keep(&parts);
+            moving.set(Stage::Offered);
+        }
+        found => {
+            found.iter().for_each(take_back);
+            moving.set(Stage::Client);
+        }
     }
+}
+
+/// Gives back what nobody has seen but the agent. The caller has `changing`.
+fn take_back(parts: &Parts) {
+    let _ = offer::give_up(parts.lane.memory().offer());
+    give_back(parts);
 }
 
 /// A lane that is at the agent, for the connection of this socket.
@@ -115,8 +130,8 @@ pub(super) unsafe fn before_send(fd: i32, desc: &'static Desc, bytes: *const u8,
     if moving.stage() != Stage::Offered || length == 0 || how & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) != 0 {
         return 0;
     }
-    let taken = |flags: u32| flags & flags::TAKEN != 0;
-    if !moving.lane().is_some_and(|lane| taken(lane.memory().flags(End::Server))) || !may_move(fd, desc) {
+    let is_taken = |lane: &'static PooledLane| lane.memory().flags(End::Server) & flags::TAKEN != 0;
+    if moving.look(is_taken) != Some(true) || !may_move(fd, desc) {
         return 0;
     }
     let trigger = length.min(TRIGGER_BYTES);
@@ -163,8 +178,7 @@ fn go(fd: i32, desc: &'static Desc, bytes: *const u8, trigger: usize) -> bool {
 }
 
 fn give_back_on_tcp(desc: &'static Desc, parts: &Parts) {
-    let _ = offer::give_up(parts.lane.memory().offer());
-    give_back(parts);
+    take_back(parts);
     desc.moving.put_off();
     desc.moving.set(Stage::Client);
 }

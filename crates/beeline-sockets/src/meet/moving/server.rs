@@ -1,6 +1,6 @@
 //! The server's part: rules 4, 6, 7 and 10.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use beeline_lane::{End, flags, offer};
 use beeline_meeting::agent::{Carrier, Said, is_there, page};
@@ -9,11 +9,12 @@ use beeline_wire::agent::{Answer, Question};
 
 use super::super::agent::{keep_alive, mode_of, name_of};
 use super::super::route::OwnedAnchor;
-use super::super::{admit, client, lane, pool, taking, trust};
-use super::{PAUSE_NS, give_back, may_move, release};
+use super::super::{admit, lane, pool, taking, trust};
+use super::{LOOKS_MAX, PAUSE_NS, give_back, may_move, release};
 use crate::desc::{Desc, Kind, Parts, Stage, Way};
 use crate::side::state;
 use crate::stream;
+use beeline_meeting::pool::PooledLane;
 use crate::thread::Section;
 use crate::{changing, close, epoll, hidden, io, kernel, limits, slots, stats, table};
 
@@ -21,37 +22,55 @@ use crate::{changing, close, epoll, hidden, io, kernel, limits, slots, stats, ta
 const PATIENCE_NS: u64 = 30_000_000;
 
 /// A call has received something, and is still inside.
-pub(super) fn received(fd: i32, desc: &'static Desc) {
+pub(super) fn received(fd: i32, desc: &'static Desc, begun: u32) {
     let moving = &desc.moving;
     match moving.stage() {
-        Stage::Server if moving.count_message() => is_due(fd, desc),
-        Stage::Joined => follow_if_due(fd, desc),
+        Stage::Server if moving.count_message() => is_due(fd, desc, begun),
+        // Busy is who finds that he can take nothing back.
+        Stage::Joined | Stage::Busy if moving.look(|_| ()).is_some() => follow_if_due(fd, desc),
         _ => {}
     }
 }
 
 /// Whether the client has given up a lane that this end has taken.
 pub(super) fn is_left(desc: &'static Desc) -> bool {
-    let word = desc.moving.lane().map(|lane| lane.memory().offer().load(Relaxed));
-    word.is_some_and(|word| word == offer::WITHDRAWN)
+    desc.moving.look(|lane| lane.memory().offer().load(Relaxed)) == Some(offer::WITHDRAWN)
+}
+
+/// Whether the client has gone, and all was read that came before: this end has missed to follow, since bytes were read where nobody counts.
+#[inline]
+pub(super) fn is_overdue(fd: i32, desc: &'static Desc) -> bool {
+    let seam = desc.moving.look(|lane| {
+        let memory = lane.memory();
+        let gone = memory.offer().load(Acquire) == offer::GONE;
+        memory.seam(End::Client).filter(|_| gone)
+    });
+    seam.flatten().is_some_and(|seam| stream::is_read_up_to(fd, seam))
 }
 
 /// So many messages have come that the client may be at the agent.
-fn is_due(fd: i32, desc: &'static Desc) {
+fn is_due(fd: i32, desc: &'static Desc, begun: u32) {
     let place = desc.moving.place.load(Relaxed).checked_sub(1);
     if is_there() && place.is_some_and(page::tells_of) && may_move(fd, desc) {
-        ask(fd, desc);
+        ask(fd, desc, begun);
     }
 }
 
 #[cold]
-fn ask(fd: i32, desc: &'static Desc) {
+fn ask(fd: i32, desc: &'static Desc, begun: u32) {
     let moving = &desc.moving;
     if !moving.step(Stage::Server, Stage::Busy) {
         return;
     }
     let _section = Section::enter();
-    if let Ok(parts) = parts(fd, desc) {
+    let found = parts(fd, desc);
+    // Nothing is closed, and nothing forked, between the last looks and the step.
+    let _changing = changing::changing();
+    if desc.begun() != begun {
+        // Another thread has closed the number meanwhile, and this is another connection's by now.
+        return found.iter().for_each(give_back);
+    }
+    if let Ok(parts) = found {
         moving.keep(&parts);
         moving.set(Stage::Switching);
         if join(fd, desc) {
@@ -63,16 +82,18 @@ fn ask(fd: i32, desc: &'static Desc) {
     moving.set(Stage::Server);
 }
 
-/// Takes the lane, if nobody else is inside, nor the number closed (rule 6).
+/// Takes the lane, if nobody else is inside, nor the number closed (rule 6). The caller has `changing`.
 fn join(fd: i32, desc: &'static Desc) -> bool {
     let alone = desc.moving.inside(Way::Reads) == 1 && desc.moving.inside(Way::Writes) == 0;
-    let Some(lane) = desc.moving.lane().filter(|_| alone && may_move(fd, desc)) else { return false };
-    let memory = lane.memory();
-    let taken = offer::take(memory.offer());
-    if taken {
-        memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
-    }
-    taken
+    let take = |lane: &'static PooledLane| {
+        let memory = lane.memory();
+        let taken = offer::take(memory.offer());
+        if taken {
+            memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN);
+        }
+        taken
+    };
+    alone && may_move(fd, desc) && desc.moving.look(take) == Some(true)
 }
 
 /// The lane that the agent has for a connection, ready to be used.
@@ -123,15 +144,14 @@ fn parts(fd: i32, desc: &'static Desc) -> Result<Parts, Reason> {
 
 /// Follows a client that has gone, once all was read that came before. The caller is inside, as one who reads.
 fn follow_if_due(fd: i32, desc: &'static Desc) {
-    let due = || {
-        let memory = desc.moving.lane()?.memory();
-        let gone = memory.offer().load(core::sync::atomic::Ordering::Acquire) == offer::GONE;
-        let seam = memory.seam(End::Client).filter(|_| gone)?;
-        Some(stream::is_read_up_to(fd, seam))
-    };
-    // Those who write are out of the kernel soon, and nobody else reads (rule 7).
-    while desc.moving.stage() == Stage::Joined && due() == Some(true) && !follow(fd, desc, 1) {
-        kernel::sleep_ns(PAUSE_NS);
+    // Those who write are out of the kernel soon, and nobody else reads (rule 7); but a call that was left in the middle stays in for ever. If
+    // this one gives up the next one tries again.
+    for _ in 0..LOOKS_MAX {
+        match desc.moving.stage() {
+            Stage::Joined if !is_overdue(fd, desc) || follow(fd, desc, 1) => return,
+            Stage::Joined | Stage::Busy | Stage::Switching => kernel::sleep_ns(PAUSE_NS),
+            _ => return,
+        }
     }
 }
 
@@ -174,8 +194,8 @@ fn place(fd: i32, desc: &'static Desc, parts: &Parts) -> bool {
     let Some(sent) = stream::sent(holder, End::Server) else { return false };
     let mode = kernel::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32 & libc::O_NONBLOCK;
     let _ = kernel::fcntl(parts.anchor, libc::F_SETFL, mode as usize);
-    // What was set on the socket and lanes do not have came too late to be heard.
-    let _ = client::catch_up(desc, side);
+    // Whatever was set on the socket: what lanes do not have came too late to be heard.
+    lane::carry_draft(&desc.draft, side);
     let owned = desc.draft.owned.load(Relaxed);
     if owned {
         lane::carry_owner(fd, parts.anchor);
