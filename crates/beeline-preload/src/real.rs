@@ -143,7 +143,7 @@ macro_rules! hook {
     (#[$attribute:meta] $function:ident ($($argument:ident : $type:ty),*) $result:ty, $name:ident, [$fd:ident, $way:ident if $plain:expr], $outcome:expr) => {
         #[$attribute]
         pub unsafe extern "C" fn $function($($argument: $type),*) -> $result {
-            use beeline_sockets::meet::{Entered, Way, come_in, go_out};
+            use beeline_sockets::meet::{Entered, Way, come_in, go_out, while_inside};
             let mut again = 0..$crate::real::AGAIN_MAX;
             loop {
                 // Some of the entry points are safe functions.
@@ -166,12 +166,13 @@ macro_rules! hook {
                     // SAFETY: libc's function of this name has this type.
                     unsafe { core::mem::transmute(real) };
                 let inside = match come_in($fd, Way::$way, || $plain) {
+                    Entered::Wait => continue,
                     Entered::Again if again.next().is_some() => continue,
                     Entered::Inside(inside) => Some(inside),
                     _ => None,
                 };
                 // SAFETY: the app's arguments, passed on. A failure has set errno, which what follows leaves alone.
-                let result = unsafe { real($($argument),*) };
+                let result = while_inside(inside, Way::$way, || unsafe { real($($argument),*) });
                 if let Some(inside) = inside {
                     go_out($fd, inside, Way::$way, result as isize);
                 }

@@ -55,6 +55,14 @@ impl Draft {
         }
     }
 
+    /// An integer option, if it was set.
+    #[must_use]
+    pub fn option(&self, level: i32, name: i32) -> Option<i32> {
+        let key = crate::side::option_key(level, name);
+        let found = self.options.iter().find(|option| option.key.load(Relaxed) == key);
+        found.map(|option| option.value.load(Relaxed))
+    }
+
     pub(super) fn clear(&self) {
         self.rcv_timeout_ns.store(0, Relaxed);
         self.snd_timeout_ns.store(0, Relaxed);

@@ -148,6 +148,13 @@ fn waits_for_some(flags: c_int) -> bool {
     flags & (libc::MSG_WAITALL | libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0
 }
 
+/// A connection on which a byte is sent out of band stays on TCP: where that stands in the stream would be lost in a move.
+fn stay_if_urgent(fd: c_int, flags: c_int) {
+    if flags & libc::MSG_OOB != 0 {
+        meet::leave_on_tcp(fd);
+    }
+}
+
 /// Whether a send of so many bytes does not wait for room.
 fn may_send(fd: c_int, length: usize, flags: c_int) -> bool {
     let is_plain = flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) == 0;
@@ -175,8 +182,10 @@ hooks! {
 
     fn __write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd, Writes if may_write(fd, length)] => io::send(fd, buffer.cast(), length, 0);
 
-    fn __send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd, Writes if may_write(fd, length)] =>
-        io::send(fd, buffer.cast(), length, flags);
+    fn __send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd, Writes if may_write(fd, length)] => {
+        stay_if_urgent(fd, flags);
+        io::send(fd, buffer.cast(), length, flags)
+    };
 
     fn readv: (fd: c_int, parts: *const iovec, count: c_int) -> isize [fd, Reads if true] => io::readv(fd, parts, count);
 
@@ -191,14 +200,18 @@ hooks! {
     fn recv: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize [fd, Reads if waits_for_some(flags), at_once io::recv_at_once(fd, buffer.cast(), length, flags)] =>
         io::recv_in_full(fd, buffer.cast(), length, flags);
 
-    fn send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd, Writes if may_send(fd, length, flags), at_once io::send_at_once(fd, buffer.cast(), length, flags)] =>
-        io::send_in_full(fd, buffer.cast(), length, flags);
+    fn send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd, Writes if may_send(fd, length, flags), at_once io::send_at_once(fd, buffer.cast(), length, flags)] => {
+        stay_if_urgent(fd, flags);
+        io::send_in_full(fd, buffer.cast(), length, flags)
+    };
 
     fn recvfrom: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> isize [fd, Reads if waits_for_some(flags)] =>
         io::recvfrom(fd, buffer.cast(), length, flags, address, address_length);
 
-    fn sendto: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int, address: *const sockaddr, address_length: socklen_t) -> isize [fd, Writes if may_send(fd, length, flags)] =>
-        io::sendto(fd, buffer.cast(), length, flags, address, address_length);
+    fn sendto: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int, address: *const sockaddr, address_length: socklen_t) -> isize [fd, Writes if may_send(fd, length, flags)] => {
+        stay_if_urgent(fd, flags);
+        io::sendto(fd, buffer.cast(), length, flags, address, address_length)
+    };
 
     fn recvmsg: (fd: c_int, message: *mut msghdr, flags: c_int) -> isize [fd, Reads if waits_for_some(flags)] =>
         match io::recvmsg(fd, message, flags) {
@@ -206,11 +219,13 @@ hooks! {
             outcome => outcome,
         };
 
-    fn sendmsg: (fd: c_int, message: *const msghdr, flags: c_int) -> isize [fd, Writes if false] =>
+    fn sendmsg: (fd: c_int, message: *const msghdr, flags: c_int) -> isize [fd, Writes if false] => {
+        stay_if_urgent(fd, flags);
         match io::sendmsg(fd, message, flags) {
             Outcome::Kernel if has_control(message) => send_rights(fd, message, flags),
             outcome => outcome,
-        };
+        }
+    };
 
     fn recvmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int [fd, Reads if false] =>
         match io::recvmmsg(fd, messages, count, flags, timeout) {
@@ -218,12 +233,14 @@ hooks! {
             outcome => outcome,
         };
 
-    fn sendmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int [fd, Writes if false] =>
+    fn sendmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int [fd, Writes if false] => {
+        stay_if_urgent(fd, flags);
         match io::sendmmsg(fd, messages, count, flags) {
             Outcome::Kernel if any_message(messages, count.min(MESSAGES_MAX), |message| life::passes_sockets(message)) =>
                 send_many_rights(fd, messages, count.min(MESSAGES_MAX), flags),
             outcome => outcome,
-        };
+        }
+    };
 
     // The checked forms that _FORTIFY_SOURCE calls. When the check fails, libc's own ends the program.
     fn __read_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize) -> isize [fd, Reads if true] =>

@@ -119,8 +119,9 @@ unsafe fn send_by_candidate(fd: i32, desc: &'static Desc, buffer: *const u8, len
     if gone == length {
         return Outcome::Done(gone as isize);
     }
+    // A call that has sent something raises no SIGPIPE.
     // SAFETY: `gone` is less than the length for which the caller vouches.
-    match unsafe { send(fd, buffer.add(gone), length.saturating_sub(gone), flags) } {
+    match unsafe { send(fd, buffer.add(gone), length.saturating_sub(gone), flags | libc::MSG_NOSIGNAL) } {
         Outcome::Done(sent) => Outcome::Done(sent.saturating_add(gone as isize)),
         _ => Outcome::Done(gone as isize),
     }

@@ -216,6 +216,12 @@ pub fn before_spawn(image: Image) -> Loan {
     meet::pass_on(|fd, desc| stays_open(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED);
     let _changing = meet::changing_to_share();
     LENDERS.fetch_add(1, Relaxed);
+    table::for_each(|fd, desc| {
+        if desc.moving.is_candidate() && (stays_open(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED) {
+            // Another process has the socket, and nobody will know when it is gone again.
+            options::block(desc, Reason::SharedBeforeConnect);
+        }
+    });
     if image == Image::Takes {
         table::for_each(|fd, desc| {
             if desc.is_lane() && (stays_open(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED) {

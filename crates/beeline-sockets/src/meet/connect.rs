@@ -49,7 +49,7 @@ pub(crate) unsafe fn connect(
         unsafe { count_stranger(fd, address, length) };
         return Outcome::Kernel;
     };
-    moving::leave_on_tcp(fd);
+    moving::settle_number(fd);
     match desc.kind() {
         Kind::Tcp => {}
         // SAFETY: forwarded from the caller.
@@ -61,6 +61,7 @@ pub(crate) unsafe fn connect(
     let destination = unsafe { SockAddr::from_app(address, length) }.and_then(|address| address.to_internet());
     let Some(destination) = destination.filter(|destination| suits(desc, destination)) else {
         // Whatever is wrong with it, or AF_UNSPEC: the kernel knows.
+        moving::leave_on_tcp(fd);
         return Outcome::Kernel;
     };
     if !process::accelerates() {

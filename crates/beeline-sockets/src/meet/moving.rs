@@ -9,12 +9,12 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use beeline_lane::{End, offer};
 
-use super::connecting::CANDIDATE;
+use super::connecting::{BUSY, CANDIDATE};
 use super::listener::Listener;
 use super::{agent, pool};
 use crate::desc::{DESCS, Desc, Kind, Parts, Stage};
 use crate::operations::Operations;
-use crate::{changing, close, hidden, kernel, process, table};
+use crate::{cancel, close, hidden, kernel, process, table};
 use beeline_meeting::agent::is_there;
 
 pub use crate::desc::Way;
@@ -94,9 +94,11 @@ pub(super) fn note_afar(destination: SocketAddr) {
 
 /// The kernel connects a client's socket, which may move later (rule 1).
 pub(super) fn begin_client(desc: &'static Desc) {
-    desc.draft.blocked_by.store(CANDIDATE, Relaxed);
-    desc.operations.set(&MOVING);
-    desc.moving.set(Stage::Client);
+    // Another thread may have found a reason why not.
+    if desc.draft.blocked_by.compare_exchange(BUSY, CANDIDATE, Relaxed, Relaxed).is_ok() {
+        desc.operations.set(&MOVING);
+        desc.moving.set(Stage::Client);
+    }
 }
 
 /// A socket was accepted, which may move later (rule 1).
@@ -122,6 +124,8 @@ pub(super) fn begin_server(listening: &'static Desc, listener: &'static Listener
 fn may_move(fd: i32, desc: &'static Desc) -> bool {
     desc.draft.blocked_by.load(Relaxed) == CANDIDATE
         && desc.draft.rcv_lowat.load(Relaxed) <= 1
+        // The kernel counts the sends that it will tell of.
+        && desc.draft.option(libc::SOL_SOCKET, libc::SO_ZEROCOPY).unwrap_or(0) == 0
         && desc.born.load(Relaxed) == crate::forks()
         && process::accelerates()
         && !process::is_guest_of_parent()
@@ -167,6 +171,21 @@ fn come_into(fd: i32, desc: &'static Desc, way: Way, is_plain: impl FnOnce() -> 
     Entered::Inside(Inside { desc, begun })
 }
 
+/// Makes the call; if its thread is cancelled in it, or jumps out, it goes out.
+pub fn while_inside<R>(inside: Option<Inside>, way: Way, call: impl FnOnce() -> R) -> R {
+    unsafe extern "C" fn undo(argument: *mut core::ffi::c_void) {
+        // SAFETY: what is given below, which lives as long as the call does.
+        let (Inside { desc, begun }, way) = unsafe { *argument.cast::<(Inside, Way)>() };
+        if desc.begun() == begun {
+            desc.moving.go_out(way);
+        }
+    }
+    match inside {
+        Some(inside) => cancel::undoing(undo, &(inside, way), call),
+        None => call(),
+    }
+}
+
 /// After the call, with its result.
 pub fn go_out(fd: i32, inside: Inside, way: Way, result: isize) {
     let Inside { desc, begun } = inside;
@@ -210,6 +229,11 @@ pub fn leave_on_tcp(fd: i32) {
         settle(fd, desc);
         let _ = desc.moving.step(Stage::Client, Stage::None) || desc.moving.step(Stage::Server, Stage::None);
     }
+}
+
+/// Whether a connection that a number leads to has missed to follow: who is about to wait for it settles it before.
+pub(crate) fn is_overdue(fd: i32, desc: &'static Desc) -> bool {
+    server::is_overdue(fd, desc)
 }
 
 /// See [`settle`], of all connections.
@@ -266,6 +290,14 @@ fn give_back(parts: &Parts) {
     parts.lane.spoil();
     pool::retire(parts.lane, End::Client, false);
     parts.side.retire(false);
+}
+
+/// What the app has said of lingering is the lane's from now on: nobody is to wait in the close of a socket that is out of sight. With a time of
+/// none it stays the socket's, too, which resets what is under way.
+fn stop_lingering(desc: &Desc, holder: i32) {
+    if desc.draft.linger.load(Relaxed) > 1 {
+        let _ = kernel::setsockopt(holder, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 0, l_linger: 0 });
+    }
 }
 
 /// The last number of a candidate is about to be closed.

@@ -17,7 +17,10 @@ use super::scratch::NONE;
 #[cfg(doc)]
 use crate::desc::Moving;
 use crate::desc::{Desc, Kind, Stage, Way};
-use crate::{Errno, cancel, guards, hidden, kernel, table};
+use crate::{Errno, cancel, guards, hidden, kernel, meet, table};
+
+/// How often a call tries to come in: a call that was left in the middle, of another thread, may stay in for ever.
+const TRIES_MAX: u32 = 1000;
 
 /// See the module.
 pub(super) struct Held<'a> {
@@ -65,13 +68,16 @@ impl<'a> Held<'a> {
 
     fn come_in(&self, index: usize, fd: i32, desc: &'static Desc) {
         let moving = &desc.moving;
-        while desc.kind() == Kind::Tcp && moving.is_candidate() {
+        for _ in 0..TRIES_MAX {
+            if desc.kind() != Kind::Tcp || !moving.is_candidate() {
+                return;
+            }
             moving.come_in(Way::Reads);
             let (stage, crowded) = (moving.stage(), moving.inside(Way::Reads) > 1);
             let beyond = index >= u64::BITS as usize;
             match stage {
-                Stage::Switching | Stage::Busy => {}
-                Stage::Joined if crowded || beyond => {}
+                Stage::Switching => {}
+                Stage::Joined if crowded || beyond || meet::is_overdue(fd, desc) => {}
                 _ if desc.kind() != Kind::Tcp => {}
                 _ if beyond => {
                     moving.go_out(Way::Reads);

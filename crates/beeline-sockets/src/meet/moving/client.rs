@@ -12,7 +12,7 @@ use beeline_wire::agent::Question;
 
 use super::super::agent::{Asked, Prepared, answer, confirm};
 use super::super::{client, lane, lookup, trust};
-use super::{give_back, give_up, may_move};
+use super::{give_back, give_up, may_move, stop_lingering};
 use crate::desc::{Desc, Kind, Parts, Stage, Way};
 use crate::side::state;
 use crate::stream::{self, Sent};
@@ -203,6 +203,7 @@ fn place(fd: i32, desc: &'static Desc, parts: &Parts, seam: u64, (bytes, trigger
         return false;
     }
     let sent = send_trigger(holder, bytes, trigger);
+    stop_lingering(desc, holder);
     side.nonblock.store(u32::from(mode != 0), Relaxed);
     side.mark(state::MET | state::MOVED | state::TAKEN | if parts.cuts { state::CUTS } else { 0 });
     side.cross(true);

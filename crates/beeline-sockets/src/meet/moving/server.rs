@@ -10,7 +10,7 @@ use beeline_wire::agent::{Answer, Question};
 use super::super::agent::{keep_alive, mode_of, name_of};
 use super::super::route::OwnedAnchor;
 use super::super::{admit, lane, pool, taking, trust};
-use super::{LOOKS_MAX, PAUSE_NS, give_back, may_move, release};
+use super::{LOOKS_MAX, PAUSE_NS, give_back, may_move, release, stop_lingering};
 use crate::desc::{Desc, Kind, Parts, Stage, Way};
 use crate::side::state;
 use crate::stream;
@@ -209,6 +209,7 @@ fn place(fd: i32, desc: &'static Desc, parts: &Parts) -> bool {
         side.cross(true);
     }
     memory.set_seam(End::Server, sent.written);
+    stop_lingering(desc, holder);
     lane::begin_lane(desc, fd, parts.lane, parts.side, End::Server);
     if parts.cuts {
         keep_alive(holder);
