@@ -58,12 +58,37 @@ def leaves_at_any_message():
     pods = Pods()
     a, b = pods.pair()
     server, port = serve(b, "echoing")
-    for how in ("close", "shut", "fork", "peek", "all", "kill"):
+    for how in ("close", "shut", "fork", "peek", "all", "urgent", "kill"):
         for count in range(5, 16):
             client = run(a, "leave", b.address, port, count, how)
             assert client.facts()["ok"], (how, count)
     client = run(a, "ask", b.address, port, 100, "block")
     assert client.facts()["ok"]
+
+
+@case()
+def ends_behind_what_is_under_way():
+    """A server that has megabytes under way over TCP when the connection moves, and closes: not a byte of them is lost, nor peeked at wrongly."""
+    pods = Pods()
+    a, b = pods.pair()
+    server, port = serve(b, "pouring")
+    for count, pause in enumerate((0, 0.001, 0), 1):
+        client = run(a, "drain", b.address, port, pause)
+        assert client.facts()["ok"], pause
+        assert moved(pods, client) == 1 and moved(pods, server) == count, (pods.reasons(client), pods.reasons(server))
+        client.finish()
+
+
+@case()
+def changes_before_and_while_it_moves():
+    """What keeps a connection on TCP comes up at any message: on TCP or on a lane it goes on."""
+    pods = Pods()
+    a, b = pods.pair()
+    server, port = serve(b, "changing")
+    for what in ("lowa", "fope", "asyn", "spaw", "zero", "time"):
+        for count in range(6, 16):
+            client = run(a, "change", b.address, port, count, what)
+            assert client.facts()["ok"], (what, count)
 
 
 @case()

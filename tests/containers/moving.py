@@ -187,8 +187,113 @@ def leave(address, port, count, how):
         while len(got) < 10:
             got = sock.recv(10, socket.MSG_PEEK)
         assert got == receive(sock, 10) == b"last words"
+    elif how == "urgent":
+        assert receive(sock, 10) == b"last words"
+        sock.send(b"abc!", socket.MSG_OOB)
+        sock.sendall(b"trigger")
+        assert receive(sock, 10) == b"abctrigger"
     elif how == "all":
         assert sock.recv(10, socket.MSG_WAITALL) == b"last words"
+    sock.close()
+    say(ok=True)
+
+
+POURED = 8 << 20
+
+
+def pouring(address):
+    """Sends more than fits, hears messages meanwhile, and closes when all is sent."""
+    listener = listening(address)
+
+    def one(sock):
+        due, sent = memoryview(Stream("pour").next(POURED)), 0
+        receive(sock, 8)
+        sock.setblocking(False)
+        try:
+            while sent < POURED:
+                sent += sock.send(due[sent:sent + 65536])
+        except BlockingIOError:
+            pass
+        sock.setblocking(True)
+        for _ in range(40):
+            receive(sock, 8)
+        sock.sendall(due[sent:])
+        sock.close()
+
+    while True:
+        sock, _ = listener.accept()
+        threading.Thread(target=one, args=(sock,), daemon=True).start()
+
+
+def drain(address, port, pause):
+    """Sends messages, and only then reads what comes."""
+    sock, due = joined(address, port), Stream("pour").next(POURED)
+    for number in range(41):
+        sock.sendall(b"%08d" % number)
+        time.sleep(0.3 if number == 0 else 0.003)
+    parts = [bytearray(10), bytearray(100)]
+    assert sock.recvmsg_into(parts, 0, socket.MSG_PEEK)[0] == 110 and b"".join(parts) == due[:110]
+    came = bytearray()
+    while part := sock.recv(200_000):
+        came += part
+        time.sleep(float(pause))
+    assert len(came) == POURED, f"{POURED - len(came)} of {POURED} bytes are missing"
+    assert came == due
+    say(ok=True)
+    time.sleep(0.2)
+
+
+def changing(address):
+    """An echo that is told to change something about its socket."""
+    import ctypes
+    import fcntl
+    import signal
+    import struct
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    libc = ctypes.CDLL(None)
+    libc.fdopen.restype = ctypes.c_void_p
+    listener = listening(address)
+
+    def one(sock):
+        stream, buffer = None, ctypes.create_string_buffer(8)
+        while True:
+            if stream:
+                data = buffer.raw if libc.fread(buffer, 1, 8, ctypes.c_void_p(stream)) == 8 else b""
+            else:
+                data = receive(sock, 8)
+            if not data:
+                return
+            if data == b"do: lowa":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 2)
+            elif data == b"do: fope":
+                stream = libc.fdopen(sock.fileno(), b"r")
+                assert stream
+            elif data == b"do: asyn":
+                flags = fcntl.fcntl(sock, fcntl.F_GETFL)
+                fcntl.fcntl(sock, fcntl.F_SETFL, flags | os.O_ASYNC)
+            elif data == b"do: spaw":
+                sock.set_inheritable(True)
+                os.posix_spawn("/bin/sleep", ["sleep", "1"], os.environ)
+            elif data == b"do: zero":
+                sock.setsockopt(socket.SOL_SOCKET, 60, 1)
+            elif data == b"do: time":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 20, 0))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 5))
+            sock.sendall(data)
+
+    while True:
+        sock, _ = listener.accept()
+        threading.Thread(target=one, args=(sock,), daemon=True).start()
+
+
+def change(address, port, count, what):
+    """Asks an echo, tells it to change something, and asks on."""
+    sock = joined(address, port)
+    sock.settimeout(20)
+    for number in range(int(count) + 30):
+        message = b"do: " + what.encode() if number == int(count) else b"%08d" % number
+        sock.sendall(message)
+        assert receive(sock, 8) == message, number
     sock.close()
     say(ok=True)
 
@@ -230,4 +335,4 @@ def downloads(address):
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](*sys.argv[2:3] if sys.argv[1] in ("conversations", "echoing", "downloads") else sys.argv[2:])
+    globals()[sys.argv[1]](*sys.argv[2:3] if sys.argv[1] in ("conversations", "echoing", "downloads", "pouring", "changing") else sys.argv[2:])

@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT};
-use super::registration::EPOLLEXCLUSIVE;
+use super::registration::{EPOLLEXCLUSIVE, make_exact};
 use super::set::Entry;
 use crate::desc::{Desc, Kind};
 use crate::operations::FURTHER_FDS;
@@ -71,5 +71,13 @@ pub(super) fn rearm_below(epfd: i32, entry: &Entry) {
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
             watch_hidden(epfd, entry, hidden);
         });
+    }
+}
+
+/// While more is to come over TCP for certain, a bell for what is behind that would end every sleep at once. The set is locked.
+pub(super) fn hush(epfd: i32, fd: i32, entry: &Entry, desc: &'static Desc) {
+    let tells = io::crossing::below(desc).is_none_or(|(_, tells)| tells);
+    if entry.mute.swap(!tells, Relaxed) == tells && !entry.dead.load(Relaxed) {
+        make_exact(epfd, fd, entry);
     }
 }

@@ -40,8 +40,9 @@ const EXACT: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | libc::EPOLLWAKEUP a
 /// What the kernel is to watch an entry's fd for.
 fn wanted(entry: &Entry) -> u32 {
     let mut events = entry.events.load(Relaxed);
-    if !entry.desc().is_some_and(Desc::is_lane) {
-        return events;
+    let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) else { return events };
+    if entry.mute.load(Relaxed) && desc.moving.may_cross() {
+        return if entry.kernel_out.load(Relaxed) { events & EPOLLOUT } else { 0 };
     }
     // Urgent bytes ring as others do. Whoever waits for them alone is told of arrivals: the anchor stays readable while
     // other bytes are unread.

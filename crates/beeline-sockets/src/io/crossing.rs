@@ -62,6 +62,12 @@ pub(crate) fn unread(desc: &Desc) -> u32 {
     holder(desc).map_or(0, stream::unread)
 }
 
+/// What was sent over TCP, before the connection moved, and has not arrived.
+pub(crate) fn pending(desc: &Desc) -> u32 {
+    let holder = desc.pooled().filter(|_| desc.moving.has_moved()).and_then(PooledLane::holder);
+    holder.and_then(kernel::pending).unwrap_or(0)
+}
+
 /// What poll(2) says of what comes over TCP. `None` if the ring is to be asked.
 pub(super) fn poll_mask(desc: &Desc) -> Option<i16> {
     let holder = holder(desc)?;

@@ -122,7 +122,10 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
     let value = match request {
         libc::FIONREAD => guards::lane_rx(fd).map(|guard| Ok(io::unread_bytes(desc, guard.side))),
         SIOCATMARK => guards::lane_rx(fd).map(|guard| Ok(u32::from(io::at_mark(desc, guard.side)))),
-        libc::TIOCOUTQ => guards::lane_tx(fd).map(|guard| guard.writer().unread()),
+        libc::TIOCOUTQ => {
+            let below = || io::crossing::pending(desc);
+            guards::lane_tx(fd).map(|guard| guard.writer().unread().map(|bytes| bytes.saturating_add(below())))
+        }
         SIOCOUTQNSD => Some(Ok(0)),
         FIOGETOWN | SIOCGPGRP => return Outcome::Kernel,
         // The rest of the socket requests ask about the network, which an AF_UNIX socket does not know.

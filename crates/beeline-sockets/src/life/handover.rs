@@ -42,7 +42,8 @@ use crate::changing::changing;
 use crate::desc::Desc;
 use crate::process::{self, is_guest_of_parent};
 use crate::side::{EXPECTED, SideState, stands_no_more};
-use crate::{kernel, meet, stats, table};
+use crate::{kernel, meet, options, stats, table};
+use beeline_stats::Reason;
 
 /// Loans that can be taken back; what goes beyond stays counted.
 const RETURNABLE: usize = 32;
