@@ -82,7 +82,7 @@ pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};
 pub(crate) use listening::{adopt_now, leave_door_if_blocked, leave_doors, listen, listens, shutdown_listener};
 pub use moving::{Entered, Way, come_in, go_out, leave_on_tcp, while_inside};
-pub(crate) use moving::{is_any_between, is_overdue, settle_all, settle_number, stay_on_tcp};
+pub(crate) use moving::{is_any_between, settle_all, settle_number, stay_on_tcp};
 pub(crate) use offers::{before_end, changing_to_share};
 pub(crate) use release::with_room;
 pub(crate) use retreat::{descriptor_limit_changes, from_all_doors as retreat_from_doors};

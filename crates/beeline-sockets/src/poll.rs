@@ -318,7 +318,6 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
         match (desc.kind(), held) {
             (Kind::Lane, Some(held)) => {
                 let asked = asked(entry, index, held);
-                // What the anchor has to tell of bytes comes behind those that still come over TCP.
                 let is_mute = below(entry, asked).is_some_and(|(_, tells)| !tells);
                 match desc.glance(|| anchor_events(desc, asked)).flatten() {
                     Some(events) if !is_mute => place.events = events,

@@ -9,8 +9,9 @@
 //! 5. What the peer says of its end in the lane, and what the anchor says, comes behind all that comes over TCP: the receiving half is not over before
 //!    the crossing is.
 
+use beeline_lane::{End, offer};
 use beeline_shm::sys::call;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::desc::{Desc, RxGuard};
 use crate::side::{SideState, reset, state};
@@ -35,6 +36,16 @@ fn end(desc: &Desc, holder: Option<i32>) {
     if let Some(holder) = holder {
         let _ = kernel::shutdown(holder, libc::SHUT_RD);
     }
+}
+
+/// Whether a client has gone, and the server has read all that came before: it has missed to follow if it is about to wait, since bytes were read
+/// where nobody counts.
+pub(crate) fn is_overdue(fd: i32, desc: &'static Desc) -> bool {
+    let seam = desc.moving.look(|lane| {
+        let gone = lane.memory().offer().load(Acquire) == offer::GONE;
+        lane.memory().seam(End::Client).filter(|_| gone)
+    });
+    seam.flatten().is_some_and(|seam| stream::is_read_up_to(fd, seam))
 }
 
 /// Whether TCP has yet to say how the peer has ended, if it has.

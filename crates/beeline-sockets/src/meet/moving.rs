@@ -14,7 +14,7 @@ use super::listener::Listener;
 use super::{agent, pool};
 use crate::desc::{DESCS, Desc, Kind, Parts, Stage};
 use crate::operations::Operations;
-use crate::{cancel, close, hidden, kernel, process, table};
+use crate::{cancel, close, hidden, io, kernel, process, table};
 use beeline_meeting::agent::is_there;
 
 pub use crate::desc::Way;
@@ -159,7 +159,7 @@ fn come_into(fd: i32, desc: &'static Desc, way: Way, is_plain: impl FnOnce() -> 
     }
     if stage == Stage::Joined {
         let settles = !is_plain() || way == Way::Reads && moving.inside(way) > 1 || server::is_left(desc);
-        if settles || server::is_overdue(fd, desc) {
+        if settles || io::crossing::is_overdue(fd, desc) {
             moving.go_out(way);
             settle(fd, desc);
             return Entered::Again;
@@ -229,11 +229,6 @@ pub fn leave_on_tcp(fd: i32) {
         settle(fd, desc);
         let _ = desc.moving.step(Stage::Client, Stage::None) || desc.moving.step(Stage::Server, Stage::None);
     }
-}
-
-/// Whether a connection that a number leads to has missed to follow: who is about to wait for it settles it before.
-pub(crate) fn is_overdue(fd: i32, desc: &'static Desc) -> bool {
-    server::is_overdue(fd, desc)
 }
 
 /// See [`settle`], of all connections.

@@ -17,7 +17,8 @@ use super::scratch::NONE;
 #[cfg(doc)]
 use crate::desc::Moving;
 use crate::desc::{Desc, Kind, Stage, Way};
-use crate::{Errno, cancel, guards, hidden, kernel, meet, table};
+use crate::io::crossing;
+use crate::{Errno, cancel, guards, hidden, kernel, table};
 
 /// How often a call tries to come in: a call that was left in the middle, of another thread, may stay in for ever.
 const TRIES_MAX: u32 = 1000;
@@ -77,7 +78,7 @@ impl<'a> Held<'a> {
             let beyond = index >= u64::BITS as usize;
             match stage {
                 Stage::Switching => {}
-                Stage::Joined if crowded || beyond || meet::is_overdue(fd, desc) => {}
+                Stage::Joined if crowded || beyond || crossing::is_overdue(fd, desc) => {}
                 _ if desc.kind() != Kind::Tcp => {}
                 _ if beyond => {
                     moving.go_out(Way::Reads);

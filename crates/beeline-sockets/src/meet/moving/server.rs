@@ -1,6 +1,6 @@
 //! The server's part: rules 4, 6, 7 and 10.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{End, flags, offer};
 use beeline_meeting::agent::{Carrier, Said, is_there, page};
@@ -35,17 +35,6 @@ pub(super) fn received(fd: i32, desc: &'static Desc, begun: u32) {
 /// Whether the client has given up a lane that this end has taken.
 pub(super) fn is_left(desc: &'static Desc) -> bool {
     desc.moving.look(|lane| lane.memory().offer().load(Relaxed)) == Some(offer::WITHDRAWN)
-}
-
-/// Whether the client has gone, and all was read that came before: this end has missed to follow, since bytes were read where nobody counts.
-#[inline]
-pub(super) fn is_overdue(fd: i32, desc: &'static Desc) -> bool {
-    let seam = desc.moving.look(|lane| {
-        let memory = lane.memory();
-        let gone = memory.offer().load(Acquire) == offer::GONE;
-        memory.seam(End::Client).filter(|_| gone)
-    });
-    seam.flatten().is_some_and(|seam| stream::is_read_up_to(fd, seam))
 }
 
 /// So many messages have come that the client may be at the agent.
@@ -148,7 +137,7 @@ fn follow_if_due(fd: i32, desc: &'static Desc) {
     // this one gives up the next one tries again.
     for _ in 0..LOOKS_MAX {
         match desc.moving.stage() {
-            Stage::Joined if !is_overdue(fd, desc) || follow(fd, desc, 1) => return,
+            Stage::Joined if !io::crossing::is_overdue(fd, desc) || follow(fd, desc, 1) => return,
             Stage::Joined | Stage::Busy | Stage::Switching => kernel::sleep_ns(PAUSE_NS),
             _ => return,
         }
