@@ -364,7 +364,7 @@ impl Desc {
         self.counted_by.store(0, Relaxed);
         self.family.store(family, Relaxed);
         self.draft.clear();
-        self.moving.clear();
+        self.moving.clear(self.begun.load(Relaxed).wrapping_add(1));
         self.ticket.take();
         self.slot.store(core::ptr::null_mut(), Relaxed);
         self.operations.set(&Operations::NONE);

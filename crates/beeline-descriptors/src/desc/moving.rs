@@ -10,7 +10,7 @@
 //!    at is not unmapped, nor another connection's, meanwhile. Nothing is waited for under it.
 
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU32,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
@@ -73,8 +73,9 @@ const CROSSES: u32 = 2;
 #[repr(C)]
 pub struct Moving {
     stage: AtomicU32,
-    readers: AtomicU32,
-    writers: AtomicU32,
+    /// How many calls are in, below the number of the description's use: one that comes out late counts for no other.
+    readers: AtomicU64,
+    writers: AtomicU64,
     messages: AtomicU32,
     next: AtomicU32,
     /// Of a server: the place of its listener on the agent's page, plus one.
@@ -91,22 +92,30 @@ pub struct Moving {
 }
 
 impl Moving {
-    /// For the next use of the description.
-    pub(super) fn clear(&self) {
-        for word in [&self.stage, &self.readers, &self.writers, &self.messages, &self.place, &self.as_lane] {
+    /// For the next use of the description, which has this number.
+    pub(super) fn clear(&self, begun: u32) {
+        for word in [&self.stage, &self.messages, &self.place, &self.as_lane] {
             word.store(0, Relaxed);
+        }
+        for inside in [&self.readers, &self.writers] {
+            inside.store(u64::from(begun) << 32, Relaxed);
         }
         self.next.store(MESSAGES, Relaxed);
         self.lane.store(core::ptr::null_mut(), Relaxed);
     }
 
     /// In the child of a `fork`: no other thread of this process is at anything, and the connection, which is shared now, does not move.
+    #[inline]
     pub(super) fn forget_other_threads(&self) {
         self.looks.reset();
         // A page that nobody writes to stays shared.
-        for word in [&self.stage, &self.readers, &self.writers] {
-            if word.load(Relaxed) != 0 {
-                word.store(0, Relaxed);
+        if self.stage.load(Relaxed) != 0 {
+            self.stage.store(0, Relaxed);
+        }
+        for inside in [&self.readers, &self.writers] {
+            let word = inside.load(Relaxed);
+            if word as u32 != 0 {
+                inside.store(word >> 32 << 32, Relaxed);
             }
         }
     }
@@ -168,23 +177,26 @@ impl Moving {
         self.stage.store(stage as u32, SeqCst);
     }
 
-    /// A call comes in.
-    pub fn come_in(&self, way: Way) {
-        self.count(way).fetch_add(1, SeqCst);
+    /// A call comes in, that found the description in this use. False if that is over.
+    #[must_use]
+    pub fn come_in(&self, way: Way, begun: u32) -> bool {
+        let more = |word: u64| ((word >> 32) as u32 == begun).then(|| word.wrapping_add(1));
+        self.count(way).fetch_update(SeqCst, Relaxed, more).is_ok()
     }
 
-    /// It goes out.
-    pub fn go_out(&self, way: Way) {
-        let _ = self.count(way).fetch_update(SeqCst, Relaxed, |inside| inside.checked_sub(1));
+    /// It goes out, if that use is not over.
+    pub fn go_out(&self, way: Way, begun: u32) {
+        let less = |word: u64| ((word >> 32) as u32 == begun && word as u32 != 0).then(|| word.wrapping_sub(1));
+        let _ = self.count(way).fetch_update(SeqCst, Relaxed, less);
     }
 
     /// How many are in.
     #[must_use]
     pub fn inside(&self, way: Way) -> u32 {
-        self.count(way).load(SeqCst)
+        self.count(way).load(SeqCst) as u32
     }
 
-    fn count(&self, way: Way) -> &AtomicU32 {
+    fn count(&self, way: Way) -> &AtomicU64 {
         match way {
             Way::Reads => &self.readers,
             Way::Writes => &self.writers,
@@ -235,5 +247,39 @@ impl Moving {
         let memfd = self.side_memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0);
         let (anchor, cuts) = (self.anchor.load(Relaxed), self.cuts.load(Relaxed));
         Some(Parts { lane, anchor, side: Side { state, memfd }, cuts })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_goes_out_late_counts_for_no_other_use_of_the_description() {
+        // SAFETY: all fields are atomics, or made of such, for which zero is valid.
+        let moving: Moving = unsafe { core::mem::zeroed() };
+        moving.clear(7);
+        assert!(moving.come_in(Way::Reads, 7) && !moving.come_in(Way::Writes, 6));
+        assert_eq!([moving.inside(Way::Reads), moving.inside(Way::Writes)], [1, 0]);
+        moving.clear(8);
+        assert!(moving.come_in(Way::Reads, 8));
+        moving.go_out(Way::Reads, 7);
+        assert_eq!(moving.inside(Way::Reads), 1);
+        moving.go_out(Way::Reads, 8);
+        moving.go_out(Way::Reads, 8);
+        assert_eq!(moving.inside(Way::Reads), 0);
+    }
+
+    #[test]
+    fn in_the_child_of_a_fork_nothing_moves_and_nobody_is_inside() {
+        // SAFETY: as above.
+        let moving: Moving = unsafe { core::mem::zeroed() };
+        moving.clear(1);
+        moving.set(Stage::Joined);
+        assert!(moving.come_in(Way::Writes, 1));
+        core::mem::forget(moving.looks.lock());
+        moving.forget_other_threads();
+        assert!(!moving.is_candidate() && moving.inside(Way::Writes) == 0);
+        assert!(moving.look(|_| ()).is_none() && moving.come_in(Way::Writes, 1));
     }
 }

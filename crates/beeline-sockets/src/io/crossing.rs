@@ -73,10 +73,13 @@ pub(crate) fn unread(desc: &Desc) -> u32 {
     holder(desc).map_or(0, stream::unread)
 }
 
-/// What was sent over TCP, before the connection moved, and has not arrived.
-pub(crate) fn pending(desc: &Desc) -> u32 {
-    let holder = desc.pooled().filter(|_| desc.moving.has_moved()).and_then(PooledLane::holder);
-    holder.and_then(kernel::pending).unwrap_or(0)
+/// What the kernel answers to a request (`SIOCOUTQ`, `SIOCOUTQNSD`) about what was sent over TCP, before the connection moved.
+pub(crate) fn sent(desc: &Desc, request: u64) -> u32 {
+    let mut bytes = 0;
+    if let Some(holder) = desc.pooled().filter(|_| desc.moving.has_moved()).and_then(PooledLane::holder) {
+        let _ = kernel::ioctl_int(holder, request, &mut bytes);
+    }
+    bytes.max(0).cast_unsigned()
 }
 
 /// What poll(2) says of what comes over TCP. `None` if the ring is to be asked.

@@ -123,10 +123,10 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
         libc::FIONREAD => guards::lane_rx(fd).map(|guard| Ok(io::unread_bytes(desc, guard.side))),
         SIOCATMARK => guards::lane_rx(fd).map(|guard| Ok(u32::from(io::at_mark(desc, guard.side)))),
         libc::TIOCOUTQ => {
-            let below = || io::crossing::pending(desc);
+            let below = || io::crossing::sent(desc, request);
             guards::lane_tx(fd).map(|guard| guard.writer().unread().map(|bytes| bytes.saturating_add(below())))
         }
-        SIOCOUTQNSD => Some(Ok(0)),
+        SIOCOUTQNSD => guards::lane_tx(fd).map(|_guard| Ok(io::crossing::sent(desc, request))),
         FIOGETOWN | SIOCGPGRP => return Outcome::Kernel,
         // The rest of the socket requests ask about the network, which an AF_UNIX socket does not know.
         0x8900..=0x8BFF => {

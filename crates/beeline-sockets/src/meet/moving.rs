@@ -146,21 +146,23 @@ pub fn come_in(fd: i32, way: Way, is_plain: impl FnOnce() -> bool) -> Entered {
 #[cold]
 fn come_into(fd: i32, desc: &'static Desc, way: Way, is_plain: impl FnOnce() -> bool) -> Entered {
     let (moving, begun) = (&desc.moving, desc.begun());
-    moving.come_in(way);
+    if !moving.come_in(way, begun) {
+        return Entered::Again;
+    }
     let stage = moving.stage();
     if stage == Stage::Switching {
-        moving.go_out(way);
+        moving.go_out(way, begun);
         kernel::sleep_ns(PAUSE_NS);
         return Entered::Wait;
     }
     if desc.kind() != Kind::Tcp || !table::leads_to(fd, desc) {
-        moving.go_out(way);
+        moving.go_out(way, begun);
         return Entered::Again;
     }
     if stage == Stage::Joined {
         let settles = !is_plain() || way == Way::Reads && moving.inside(way) > 1 || server::is_left(desc);
         if settles || io::crossing::is_overdue(fd, desc) {
-            moving.go_out(way);
+            moving.go_out(way, begun);
             settle(fd, desc);
             return Entered::Again;
         }
@@ -176,9 +178,7 @@ pub fn while_inside<R>(inside: Option<Inside>, way: Way, call: impl FnOnce() -> 
     unsafe extern "C" fn undo(argument: *mut core::ffi::c_void) {
         // SAFETY: what is given below, which lives as long as the call does.
         let (Inside { desc, begun }, way) = unsafe { *argument.cast::<(Inside, Way)>() };
-        if desc.begun() == begun {
-            desc.moving.go_out(way);
-        }
+        desc.moving.go_out(way, begun);
     }
     match inside {
         Some(inside) => cancel::undoing(undo, &(inside, way), call),
@@ -196,7 +196,7 @@ pub fn go_out(fd: i32, inside: Inside, way: Way, result: isize) {
     if way == Way::Reads && result > 0 {
         server::received(fd, desc, begun);
     }
-    desc.moving.go_out(way);
+    desc.moving.go_out(way, begun);
 }
 
 /// A connection goes on over TCP for good if it can; else it moves now (rule 7). No lock may be held, and the caller is not inside.

@@ -73,7 +73,9 @@ impl<'a> Held<'a> {
             if desc.kind() != Kind::Tcp || !moving.is_candidate() {
                 return;
             }
-            moving.come_in(Way::Reads);
+            if !moving.come_in(Way::Reads, desc.begun()) {
+                return;
+            }
             let (stage, crowded) = (moving.stage(), moving.inside(Way::Reads) > 1);
             let beyond = index >= u64::BITS as usize;
             match stage {
@@ -81,14 +83,14 @@ impl<'a> Held<'a> {
                 Stage::Joined if crowded || beyond || crossing::is_overdue(fd, desc) => {}
                 _ if desc.kind() != Kind::Tcp => {}
                 _ if beyond => {
-                    moving.go_out(Way::Reads);
+                    moving.go_out(Way::Reads, desc.begun());
                     (desc.operations.get().settle)(fd, desc);
                     let _ = moving.step(Stage::Client, Stage::None) || moving.step(Stage::Server, Stage::None);
                     continue;
                 }
                 _ => return self.inside.set(self.inside.get() | 1 << index),
             }
-            moving.go_out(Way::Reads);
+            moving.go_out(Way::Reads, desc.begun());
             if stage == Stage::Joined {
                 (desc.operations.get().settle)(fd, desc);
             }
@@ -100,7 +102,7 @@ impl<'a> Held<'a> {
         let bit = 1u64.checked_shl(index as u32).unwrap_or(0);
         if self.inside.get() & bit != 0 {
             self.inside.set(self.inside.get() & !bit);
-            desc.moving.go_out(Way::Reads);
+            desc.moving.go_out(Way::Reads, desc.begun());
         }
     }
 

@@ -18,13 +18,13 @@ use crate::side::state;
 use crate::stream::{self, Sent};
 use beeline_meeting::pool::PooledLane;
 use crate::thread::Section;
-use crate::{Errno, changing, close, epoll, hidden, io, kernel, limits, slots, stats, table};
+use crate::{Errno, changing, close, epoll, guards, hidden, io, kernel, limits, slots, stats, table};
 
 /// How long the agent's answers are waited for.
 const PATIENCE_NS: u64 = 10_000_000;
 /// Bytes of a call that go over TCP at most when the client goes.
 const TRIGGER_BYTES: usize = 512;
-/// Tries to send the trigger, a millisecond apart: the kernel may be short of memory.
+/// Tries to send the rest of the trigger.
 const TRIES_MAX: u32 = 200;
 
 /// So many messages have gone that the agent is to be asked, or that somebody should have taken the lane.
@@ -141,30 +141,46 @@ pub(super) unsafe fn before_send(fd: i32, desc: &'static Desc, bytes: *const u8,
 
 /// Goes over to the lane with the first bytes of a call (rule 8). False if the connection stays on TCP as yet.
 fn go(fd: i32, desc: &'static Desc, bytes: *const u8, trigger: usize) -> bool {
+    let Some(sent) = switch(fd, desc, bytes, trigger) else { return false };
+    // The kernel was short of memory. Nobody else sends over TCP, and nobody is kept from anything meanwhile.
+    if sent < trigger
+        && let Some(pin) = guards::pin(fd, desc)
+        && let Some(holder) = desc.pooled().and_then(PooledLane::holder)
+    {
+        let rest = trigger.saturating_sub(sent);
+        if pin.while_waiting(|| send_trigger(holder, bytes.wrapping_add(sent), rest, TRIES_MAX)) != Some(rest) {
+            crate::side::reset(desc.side(), libc::ECONNRESET);
+        }
+    }
+    true
+}
+
+/// Puts the lane in the socket's place. How much of the trigger was sent then; `None` if the connection stays on TCP as yet.
+fn switch(fd: i32, desc: &'static Desc, bytes: *const u8, trigger: usize) -> Option<usize> {
     let moving = &desc.moving;
     let _changing = close::changing_of(fd, desc);
     if !may_move(fd, desc) || desc.kind() != Kind::Tcp || !moving.step(Stage::Offered, Stage::Switching) {
-        return false;
+        return None;
     }
     let alone = moving.inside(Way::Reads) == 0 && moving.inside(Way::Writes) == 0;
     let written = match stream::sent(fd, End::Client) {
         Some(Sent { written, pending: 0 }) if alone && stream::is_established(fd) => written,
         _ => {
             moving.set(Stage::Offered);
-            return false;
+            return None;
         }
     };
     let Some(parts) = moving.take() else {
         moving.set(Stage::Client);
-        return false;
+        return None;
     };
     if client::catch_up(desc, parts.side.state).is_err() {
         give_back_on_tcp(desc, &parts);
-        return false;
+        return None;
     }
     table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
     let went = place(fd, desc, &parts, written.saturating_add(trigger as u64), (bytes, trigger));
-    if went {
+    if went.is_some() {
         hidden::close_hidden(parts.anchor);
         moving.set(Stage::None);
         slots::open_slot(desc, None);
@@ -183,10 +199,10 @@ fn give_back_on_tcp(desc: &'static Desc, parts: &Parts) {
     desc.moving.set(Stage::Client);
 }
 
-/// Puts the anchor in the socket's place, and sends the trigger over the socket.
-fn place(fd: i32, desc: &'static Desc, parts: &Parts, seam: u64, (bytes, trigger): (*const u8, usize)) -> bool {
+/// Puts the anchor in the socket's place, and sends the trigger over the socket, as much of it as goes at once.
+fn place(fd: i32, desc: &'static Desc, parts: &Parts, seam: u64, (bytes, trigger): (*const u8, usize)) -> Option<usize> {
     let (memory, side) = (parts.lane.memory(), parts.side.state);
-    let Some(holder) = parts.lane.holder() else { return false };
+    let holder = parts.lane.holder()?;
     let mode = kernel::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32 & libc::O_NONBLOCK;
     let _ = kernel::fcntl(parts.anchor, libc::F_SETFL, mode as usize);
     let owned = desc.draft.owned.load(Relaxed);
@@ -194,44 +210,45 @@ fn place(fd: i32, desc: &'static Desc, parts: &Parts, seam: u64, (bytes, trigger
         lane::carry_owner(fd, parts.anchor);
     }
     if !table::put_under(fd, desc, parts.anchor) {
-        return false;
+        return None;
     }
     memory.set_seam(End::Client, seam);
     if !offer::go(memory.offer()) {
         // The server has taken it back. The socket goes where it was a moment ago.
         table::put_under(fd, desc, holder);
-        return false;
+        return None;
     }
-    let sent = send_trigger(holder, bytes, trigger);
+    let sent = send_trigger(holder, bytes, trigger, 1);
     stop_lingering(desc, holder);
     side.nonblock.store(u32::from(mode != 0), Relaxed);
     side.mark(state::MET | state::MOVED | state::TAKEN | if parts.cuts { state::CUTS } else { 0 });
     side.cross(true);
     lane::begin_lane(desc, fd, parts.lane, parts.side, End::Client);
-    if !sent {
+    if sent.is_none() {
         crate::side::reset(side, libc::ECONNRESET);
     }
     if owned {
         io::own(fd);
     }
-    true
+    Some(sent.unwrap_or(trigger))
 }
 
-/// Sends the trigger. There is room for it, since nothing is pending.
-fn send_trigger(holder: i32, bytes: *const u8, length: usize) -> bool {
-    let (mut sent, flags) = (0, (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize);
-    for _ in 0..TRIES_MAX {
+/// Sends the trigger, in so many tries, a millisecond apart: there is room for it, since nothing is pending, but the kernel may be short of memory. How
+/// many bytes went; `None` if the connection has ended.
+fn send_trigger(holder: i32, bytes: *const u8, length: usize, tries: u32) -> Option<usize> {
+    let (mut sent, flags) = (0usize, (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize);
+    for attempt in 1..=tries {
         let args = [holder as usize, bytes as usize + sent, length - sent, flags, 0, 0];
         // SAFETY: readable for that many bytes, as the caller of `before_send` guarantees; else the kernel says so.
         match unsafe { call(libc::SYS_sendto, args) } {
             Ok(count) => sent += count,
-            Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => kernel::sleep_ms(),
-            Err(Errno(libc::EINTR)) => {}
-            Err(_) => return false,
+            Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) if attempt < tries => kernel::sleep_ms(),
+            Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR)) => {}
+            Err(_) => return None,
         }
         if sent >= length {
-            return true;
+            break;
         }
     }
-    false
+    Some(sent)
 }
