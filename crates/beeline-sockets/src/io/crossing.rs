@@ -238,3 +238,89 @@ pub(crate) fn note_edge(desc: &Desc) {
         desc.side().changes.fetch_add(1, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::readiness::receive_over;
+    use super::*;
+    use crate::desc::{DESCS, Kind};
+    use crate::ending::observe;
+    use beeline_lane::flags;
+    use beeline_meeting::pool;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::IntoRawFd;
+
+    /// A client's end to which bytes still come over TCP, and the server's socket.
+    fn crossing(number: u32) -> (&'static Desc, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let lane = pool::client_lane(number).unwrap().sent();
+        lane.hold(client.into_raw_fd());
+        let desc = DESCS.take().unwrap();
+        desc.begin(Kind::Tcp, -1, libc::AF_INET as u32, crate::forks());
+        let side = pool::side().unwrap().state;
+        side.mark(state::MET | state::MOVED | state::TAKEN);
+        side.cross(true);
+        desc.set_pooled(Some(lane));
+        desc.moving.begin_lane(true);
+        desc.become_lane(lane.memory(), side, End::Client);
+        (desc, listener.accept().unwrap().0)
+    }
+
+    fn read(desc: &'static Desc, expected: &[u8]) {
+        let mut bytes = [0; 16];
+        let guard = desc.lock_rx().unwrap();
+        loop {
+            // SAFETY: a live array.
+            match unsafe { receive(&guard, bytes.as_mut_ptr(), bytes.len(), 0) } {
+                Some(0) => {}
+                found => return assert_eq!(&bytes[..found.unwrap()], expected),
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_that_the_lane_tells_of_comes_behind_all_that_comes_over_tcp() {
+        let (desc, mut server) = crossing(4711);
+        let (side, lane) = (desc.side(), desc.lane());
+        let holder = holder(desc).unwrap();
+        lane.set_seam(End::Server, 6);
+        lane.set_flags(End::Server, flags::FIN | flags::CLOSED);
+        observe(desc, side);
+        assert!(side.is(state::PEER_FIN) && !receive_over(side));
+        server.write_all(b"abc").unwrap();
+        read(desc, b"abc");
+        observe(desc, side);
+        assert!(!receive_over(side) && crosses(side) && below(desc) == Some((holder, false)));
+        assert_eq!(kernel::poll_now(holder, libc::POLLIN), 0);
+        server.write_all(b"def").unwrap();
+        read(desc, b"def");
+        assert!(receive_over(side) && !crosses(side) && !desc.moving.may_cross());
+        // Who sleeps for what comes over TCP alone wakes up.
+        assert_ne!(kernel::poll_now(holder, libc::POLLIN), 0);
+    }
+
+    #[test]
+    fn a_peek_goes_on_behind_what_it_has_shown_and_is_never_an_end() {
+        let (desc, mut server) = crossing(4712);
+        server.write_all(b"0123456789").unwrap();
+        let holder = holder(desc).unwrap();
+        while stream::unread(holder) < 10 {}
+        let guard = desc.lock_rx().unwrap();
+        let peek_at = |offset: usize, expected: &[u8]| {
+            let mut bytes = [0; 8];
+            // SAFETY: a live array.
+            let found = unsafe { peek(&guard, offset, bytes.as_mut_ptr(), expected.len()) };
+            found.inspect(|found| assert_eq!(&bytes[..*found], &expected[..*found]))
+        };
+        assert_eq!(peek_at(0, b"0123"), Ok(4));
+        assert_eq!(peek_at(4, b"456"), Ok(3));
+        assert_eq!(peek_at(8, b"89ab"), Ok(2));
+        assert_eq!(peek_at(10, b"ab"), Ok(0));
+        assert_eq!(peek_at(0, b""), Ok(0));
+        guard.lane.set_seam(End::Server, 10);
+        assert_eq!((peek_at(9, b"9"), peek_at(10, b"a"), peek_at(13, b"a")), (Ok(1), Err(0), Err(3)));
+        assert!(crosses(guard.side) && !guard.side.is(state::PEER_FIN));
+    }
+}
