@@ -252,10 +252,10 @@ mod tests {
     use std::os::fd::IntoRawFd;
 
     /// A client's end to which bytes still come over TCP, and the server's socket.
-    fn crossing(number: u32) -> (&'static Desc, TcpStream) {
+    fn crossing(cookie: u64) -> (&'static Desc, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let lane = pool::client_lane(number).unwrap().sent();
+        let lane = pool::client_lane(cookie).unwrap().sent();
         lane.hold(client.into_raw_fd());
         let desc = DESCS.take().unwrap();
         desc.begin(Kind::Tcp, -1, libc::AF_INET as u32, crate::forks());

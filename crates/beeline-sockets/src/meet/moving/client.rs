@@ -36,17 +36,16 @@ pub(super) fn is_due(fd: i32, desc: &'static Desc, begun: u32) {
     }
     if moving.stage() == Stage::Offered {
         // One that is taken is on its way.
-        let is_under_way = |lane: &'static PooledLane| {
-            let memory = lane.memory();
-            memory.flags(End::Server) & flags::TAKEN != 0 && memory.offer().load(Relaxed) != offer::WITHDRAWN
-        };
-        if moving.look(is_under_way) == Some(false) {
+        if moving.look(is_taken) == Some(false) {
             give_up(fd, desc, Stage::Offered);
         }
         return;
     }
     if !moving.step(Stage::Client, Stage::Busy) {
         return;
+    }
+    if desc.begun() != begun {
+        return moving.set(Stage::Client);
     }
     let _section = Section::enter();
     let found = offered(fd, desc);
@@ -72,6 +71,12 @@ pub(super) fn is_due(fd: i32, desc: &'static Desc, begun: u32) {
 fn take_back(parts: &Parts) {
     let _ = offer::give_up(parts.lane.memory().offer());
     give_back(parts);
+}
+
+/// Whether a server has taken the lane, and has not given it up.
+fn is_taken(lane: &PooledLane) -> bool {
+    let memory = lane.memory();
+    memory.flags(End::Server) & flags::TAKEN != 0 && memory.offer().load(Relaxed) == offer::TAKEN
 }
 
 /// A lane that is at the agent, for the connection of this socket.
@@ -130,7 +135,6 @@ pub(super) unsafe fn before_send(fd: i32, desc: &'static Desc, bytes: *const u8,
     if moving.stage() != Stage::Offered || length == 0 || how & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) != 0 {
         return 0;
     }
-    let is_taken = |lane: &'static PooledLane| lane.memory().flags(End::Server) & flags::TAKEN != 0;
     if moving.look(is_taken) != Some(true) || !may_move(fd, desc) {
         return 0;
     }

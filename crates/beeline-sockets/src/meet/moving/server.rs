@@ -51,6 +51,9 @@ fn ask(fd: i32, desc: &'static Desc, begun: u32) {
     if !moving.step(Stage::Server, Stage::Busy) {
         return;
     }
+    if desc.begun() != begun {
+        return moving.set(Stage::Server);
+    }
     let _section = Section::enter();
     let found = parts(fd, desc);
     // Nothing is closed, and nothing forked, between the last looks and the step.
