@@ -294,7 +294,8 @@ fn give_back(parts: &Parts) {
 /// none it stays the socket's, too, which resets what is under way.
 fn stop_lingering(desc: &Desc, holder: i32) {
     if desc.draft.linger.load(Relaxed) > 1 {
-        let _ = kernel::setsockopt(holder, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 0, l_linger: 0 });
+        let _ =
+            kernel::setsockopt(holder, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 0, l_linger: 0 });
     }
 }
 

@@ -16,9 +16,9 @@ use super::{give_back, give_up, may_move, stop_lingering};
 use crate::desc::{Desc, Kind, Parts, Stage, Way};
 use crate::side::state;
 use crate::stream::{self, Sent};
-use beeline_meeting::pool::PooledLane;
 use crate::thread::Section;
 use crate::{Errno, changing, close, epoll, guards, hidden, io, kernel, limits, slots, stats, table};
+use beeline_meeting::pool::PooledLane;
 
 /// How long the agent's answers are waited for.
 const PATIENCE_NS: u64 = 10_000_000;
@@ -204,7 +204,13 @@ fn give_back_on_tcp(desc: &'static Desc, parts: &Parts) {
 }
 
 /// Puts the anchor in the socket's place, and sends the trigger over the socket, as much of it as goes at once.
-fn place(fd: i32, desc: &'static Desc, parts: &Parts, seam: u64, (bytes, trigger): (*const u8, usize)) -> Option<usize> {
+fn place(
+    fd: i32,
+    desc: &'static Desc,
+    parts: &Parts,
+    seam: u64,
+    (bytes, trigger): (*const u8, usize),
+) -> Option<usize> {
     let (memory, side) = (parts.lane.memory(), parts.side.state);
     let holder = parts.lane.holder()?;
     let mode = kernel::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32 & libc::O_NONBLOCK;

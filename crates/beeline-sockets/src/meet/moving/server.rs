@@ -14,9 +14,9 @@ use super::{LOOKS_MAX, PAUSE_NS, give_back, may_move, release, stop_lingering};
 use crate::desc::{Desc, Kind, Parts, Stage, Way};
 use crate::side::state;
 use crate::stream;
-use beeline_meeting::pool::PooledLane;
 use crate::thread::Section;
 use crate::{changing, close, epoll, hidden, io, kernel, limits, slots, stats, table};
+use beeline_meeting::pool::PooledLane;
 
 /// How long the agent's answer is waited for.
 const PATIENCE_NS: u64 = 30_000_000;
