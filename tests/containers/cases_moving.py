@@ -85,8 +85,8 @@ def changes_before_and_while_it_moves():
     pods = Pods()
     a, b = pods.pair()
     server, port = serve(b, "changing")
-    for what in ("lowa", "fope", "asyn", "spaw", "zero", "time"):
-        for count in range(6, 16):
+    for what in ("lowa", "fope", "asyn", "spaw", "zero", "time", "slow"):
+        for count in range(6, 14):
             client = run(a, "change", b.address, port, count, what)
             assert client.facts()["ok"], (what, count)
 

@@ -255,16 +255,21 @@ def changing(address):
     listener = listening(address)
 
     def one(sock):
-        stream, buffer = None, ctypes.create_string_buffer(8)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream, buffer, length = None, ctypes.create_string_buffer(8), 8
         while True:
             if stream:
                 data = buffer.raw if libc.fread(buffer, 1, 8, ctypes.c_void_p(stream)) == 8 else b""
             else:
-                data = receive(sock, 8)
+                data = receive(sock, length)
             if not data:
                 return
+            if data[:4] == b"do: ":
+                # The client goes meanwhile, if this end has joined.
+                time.sleep(0.05)
             if data == b"do: lowa":
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 2)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 16)
+                length = 16
             elif data == b"do: fope":
                 stream = libc.fdopen(sock.fileno(), b"r")
                 assert stream
@@ -290,10 +295,25 @@ def change(address, port, count, what):
     """Asks an echo, tells it to change something, and asks on."""
     sock = joined(address, port)
     sock.settimeout(20)
-    for number in range(int(count) + 30):
-        message = b"do: " + what.encode() if number == int(count) else b"%08d" % number
-        sock.sendall(message)
-        assert receive(sock, 8) == message, number
+    for number in range(int(count)):
+        sock.sendall(b"%08d" % number)
+        assert receive(sock, 8) == b"%08d" % number, number
+    sock.sendall(b"do: " + what.encode())
+    due = b"do: " + what.encode()
+    if what == "slow":
+        time.sleep(0.01)
+        sock.send(b"abc!", socket.MSG_OOB)
+        time.sleep(0.01)
+        sock.sendall(b"defgh")
+        due += b"abcdefgh"
+    for number in range(20):
+        time.sleep(0.01 if number == 0 else 0)
+        for part in (b"first   ", b"%08d" % number):
+            sock.sendall(part)
+            due += part
+        came = receive(sock, len(due))
+        assert came == due, (number, came, due)
+        due = b""
     sock.close()
     say(ok=True)
 
