@@ -112,23 +112,18 @@ mod tests {
     #[test]
     #[cfg_attr(debug_assertions, ignore = "a figure of optimised code")]
     fn a_sample_costs_less_than_twenty_nanoseconds() {
-        /// Reads of the counter that a sample may take, where these alone are slow.
-        const READS_MAX: f64 = 2.5;
-        const READS: u32 = 1000;
-        let ticks = Ticks::new();
-        if !ticks.has_counter() {
+        /// Measurements of 20 ms each: what others do on the machine is in some of them, never in all.
+        const TRIES: u32 = 1000;
+        if !Ticks::new().has_counter() {
             return;
         }
-        // What others do on the machine is in some measurements, never in all.
-        let least = |cost: &dyn Fn() -> f64| (0..100).map(|_| cost()).fold(f64::MAX, f64::min);
-        let sample = least(&|| SAMPLE_TRIPS * own_cost_ns().unwrap());
-        let read = least(&|| {
-            let begin = ticks.now();
-            (0..READS).for_each(|_| {
-                std::hint::black_box(ticks.now());
-            });
-            ticks.ns(ticks.now() - begin) / f64::from(READS)
-        });
-        assert!(sample < 20.0_f64.max(READS_MAX * read), "{sample} ns, a read of the counter {read} ns");
+        let mut least = f64::MAX;
+        for _ in 0..TRIES {
+            least = least.min(SAMPLE_TRIPS * own_cost_ns().unwrap());
+            if least < 20.0 {
+                return;
+            }
+        }
+        panic!("{least} ns");
     }
 }

@@ -26,7 +26,7 @@ use crate::lock::Lock;
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 ///
 /// Most of what every fork writes, in parent or child, lies together in this section: each page written is a fault and a copy. All of it
-/// is read far more often than written: what threads write all the time lies behind it, in `.data.fork.written`. What children run
+/// is read far more often than written: what threads write all the time has a section of its own beside it, `.data.fork.written`. What children run
 /// lies together in `.text.fork`, for the same reason.
 #[unsafe(link_section = ".data.fork")]
 pub static FORKS: AtomicU32 = AtomicU32::new(0);

@@ -11,7 +11,7 @@
 //! 1. [`flags::STANDS`] in an end's flags says that it means to keep its anchor. The client says so before its hello, the server
 //!    when it takes that, if it may ([`offer`], [`welcome`]): neither bound its address, the client's anchor has a plain name, they
 //!    believe each other's user, nobody else has the listener or the lane. By itself a client does from the second connection
-//!    over a lane on: one that connects once would only leave a dead end. And a server does at a listener that does not block: one
+//!    over a lane on: one that connects once would only leave a dead end. And a server does at a listener that does not block, or if it was told of the client before it accepts: one
 //!    thread that sleeps in `accept` and serves its clients one after the other was slower so with twenty of them.
 //! 2. An end takes the flag back for good, under its lock for sending, when it is shared with another process, shut down, or when
 //!    somebody sleeps on its anchor who would not be rung: who asks for no bytes ([`stands_no_more`]). Then it fences and looks at the
