@@ -1,5 +1,6 @@
 /* A stream between two threads on one CPU: "turns HOW" sends BLOCKS long messages, then pauses for its figures to be read.
  *   blocking     both ends wait in send and recv
+ *   short        so too, but with less than after which anything is tried
  *   epoll        the receiver waits in epoll_wait and does not block
  *   nonblocking  the sender does not block
  *   late         nobody receives before all of it is sent
@@ -15,6 +16,8 @@
 #define BLOCK (1 << 20)
 /* What a ring of 4 MiB takes, if it is to. */
 #define BLOCKS_LATE 3
+/* Less than two windows of 16 MiB. A second that the machine made long is followed by a trial. */
+#define BLOCKS_SHORT 31
 #define BLOCKS 64
 
 static int ends[2];
@@ -96,6 +99,7 @@ int main(int arguments, char **argument) {
     CHECK(arguments == 2);
     how = argument[1];
     if (is("late")) blocks = BLOCKS_LATE;
+    if (is("short")) blocks = BLOCKS_SHORT;
     cpu_set_t cpus;
     CHECK(sched_getaffinity(0, sizeof cpus, &cpus) == 0);
     int first = 0;

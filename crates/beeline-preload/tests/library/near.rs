@@ -76,10 +76,11 @@ fn a_stream_on_one_cpu_goes_in_turns() {
     }
 }
 
-/// They are tried after a hundred megabytes, and the guest sends less.
+/// They are tried after a hundred megabytes, or after two windows of which the second took twice as long, which a busy
+/// machine can do to it. The guest sends less.
 #[test]
 fn turns_that_are_to_prove_themselves_are_not_what_a_stream_begins_with() {
-    assert_eq!(turns("blocking", "turn_bytes=auto"), 0);
+    assert_eq!(turns("short", "turn_bytes=auto"), 0);
 }
 
 #[test]
