@@ -3,6 +3,7 @@
 //! Each run is a process group of its own with a deadline; nothing of it survives. A case of two programs is one case
 //! for each choice of interposed ends: Beeline on one side only must fall back and look the same.
 
+use crate::across::Across;
 use crate::case::{Body, Path as ExpectedPath};
 use crate::cases::{self, Instance};
 use crate::child::{self, PAIR_LIBRARY_VARIABLE};
@@ -56,13 +57,17 @@ pub fn main(options: &Options) -> Result<bool> {
         Some(Verb::Random { .. } | Verb::Faults(_)) => Vec::new(),
         None => {
             let mut jobs = case_jobs(cases::instances());
-            if !options.native_only {
+            // Those stand at doors of this namespace.
+            if !options.native_only && !Across::is_wanted() {
                 jobs.extend(hostile_jobs());
             }
             jobs
         }
     };
-    let wanted = |job: &Job| options.filter.as_ref().is_none_or(|filter| job.name.contains(filter.as_str()));
+    let wanted = |job: &Job| {
+        !Across::leaves_out(&job.name)
+            && options.filter.as_ref().is_none_or(|filter| job.name.contains(filter.as_str()))
+    };
     let jobs: Vec<Job> = jobs.into_iter().filter(wanted).collect();
     if options.list {
         jobs.iter().for_each(|job| println!("{}", job.name));
@@ -88,7 +93,7 @@ pub fn main(options: &Options) -> Result<bool> {
     if let Some(plans) = options.command.as_ref().and_then(plans) {
         return Ok(sequences::run_all(&lab, &plans, options.jobs));
     }
-    Ok(Runner { options, lab }.run_all(&jobs))
+    Ok(Runner { options, lab, over_tcp: AtomicUsize::new(0) }.run_all(&jobs))
 }
 
 fn case_jobs(instances: Vec<Instance>) -> Vec<Job> {
@@ -159,6 +164,9 @@ pub struct Lab {
 struct Runner<'a> {
     options: &'a Options,
     lab: Lab,
+    /// Cases across namespaces that were right, but of which not all connections were on lanes: an agent has shares, and an offer
+    /// that a busy machine lets nobody take in time goes by TCP.
+    over_tcp: AtomicUsize,
 }
 
 impl Runner<'_> {
@@ -194,6 +202,9 @@ impl Runner<'_> {
             println!("\nfailed:");
             failed.iter().for_each(|name| println!("  {name}"));
         }
+        if Across::is_wanted() {
+            println!("{} not wholly over lanes", self.over_tcp.load(Ordering::Relaxed));
+        }
         println!("{} passed, {} failed", jobs.len() - failed.len(), failed.len());
         failed.is_empty()
     }
@@ -219,12 +230,26 @@ impl Runner<'_> {
         }
         let wants_lanes = self.lab.library.is_some() && job.path == ExpectedPath::Lane;
         for _ in 1..PATH_TRIES {
-            let other = self.same_as(&kernel, at, job)?;
+            let other = match self.same_as(&kernel, at, job) {
+                Err(_) if Across::may_follow_numbers(&job.name) => {
+                    Across::rest();
+                    continue;
+                }
+                found => found?,
+            };
             if !wants_lanes || check_path(&other).is_ok() {
                 return Ok(());
             }
+            Across::rest();
         }
-        check_path(&self.same_as(&kernel, at, job)?)
+        let last = self.same_as(&kernel, at, job)?;
+        match check_path(&last) {
+            Err(_) if Across::is_wanted() => {
+                self.over_tcp.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            path => path,
+        }
     }
 
     /// Runs a case as its job says, and compares what it saw with what it saw on the kernel.

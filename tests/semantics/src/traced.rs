@@ -71,13 +71,13 @@ pub fn connect(fd: Fd, address: &RawAddress) -> Ret {
 }
 
 pub fn accept(fd: Fd, name: &'static str) -> Fd {
-    let ret = sys::accept(fd.raw);
+    let ret = crate::across::accept(fd.raw);
     trace!("accept({} -> {name}) = {}", fd.name, shown_fd(ret));
     Fd::new(ret.value as i32, name)
 }
 
 pub fn accept4(fd: Fd, flags: i32, name: &'static str) -> Fd {
-    let ret = sys::accept4(fd.raw, flags);
+    let ret = crate::across::accept4(fd.raw, flags);
     trace!("accept4({} -> {name}, {flags:#x}) = {}", fd.name, shown_fd(ret));
     Fd::new(ret.value as i32, name)
 }

@@ -40,7 +40,7 @@ use crate::operations::Begun;
 use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait::{self, Woken};
 use crate::{Errno, Outcome, changing, epoll, guards, io, slots, stats, table, watchers};
-use kernel::tcp_state;
+use kernel::{TCP_CLOSE, tcp_state};
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
 /// accept queue makes it repeat the handshake after one second and after three.
@@ -165,9 +165,9 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
         Err(_) => return Begun::Never,
     };
     // Until all is handed over: a server that has read a part must not take it for the whole, even if we are killed.
-    set_linger(tcp, Some(0));
-    let done = switch(fd, desc, tcp, now_ns.saturating_add(PATIENCE_NS));
-    let _ = sys::close(tcp);
+    set_linger(tcp.fd, Some(0));
+    let done = switch(fd, desc, tcp.fd, now_ns.saturating_add(PATIENCE_NS));
+    drop(tcp);
     if done && met && !stands {
         // The agent has gone, or does not let them meet after all.
         lookup::note_unmet(remote, Reason::AgentNotTaken);
@@ -178,20 +178,36 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
     if done { Begun::Anew } else { Begun::Never }
 }
 
-/// A TCP socket connected to the connection's server, non-blocking and close-on-exec.
+/// A TCP socket for a while: one of our own, or the one below the lane, which stays there.
+struct Tcp {
+    fd: i32,
+    is_ours: bool,
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        if self.is_ours {
+            let _ = sys::close(self.fd);
+        }
+    }
+}
+
+/// A TCP socket connected to the connection's server, non-blocking.
 ///
 /// # Errors
 /// `ETIMEDOUT` when that takes longer than until `deadline`, or those of connect(2).
-fn connected(desc: &'static Desc, deadline: u64) -> Result<i32, Errno> {
+fn connected(desc: &'static Desc, deadline: u64) -> Result<Tcp, Errno> {
     let side = desc.side();
     let family = side.family.load(Relaxed) as i32;
-    let tcp = socket_for(desc, family)?;
+    let socket = socket_for(desc, family)?;
+    let tcp = socket.fd;
     if side.is(state::MET) {
-        // The kernel has made this connection long ago. It takes it for one that was reported only now.
-        if !side.is(state::CONNECTING) {
+        // The kernel has made this connection long ago. It takes it for one that was reported only now. One that was reset is
+        // left alone: its error is the app's to see.
+        if !side.is(state::CONNECTING) && tcp_state(tcp) != Some(TCP_CLOSE) {
             let _ = kernel::connect(tcp, &SockAddr::internet(side.remote.get(), family));
         }
-        return Ok(tcp);
+        return Ok(socket);
     }
     let result = match kernel::connect(tcp, &SockAddr::internet(side.remote.get(), family)) {
         // Whatever ended the wait: a connection that stands may have been accepted.
@@ -212,26 +228,29 @@ fn connected(desc: &'static Desc, deadline: u64) -> Result<i32, Errno> {
     if let Err(errno) = result {
         // The socket that holds the app's port stays bound.
         let _ = kernel::connect(tcp, &SockAddr::empty());
-        let _ = sys::close(tcp);
         return Err(errno);
     }
-    Ok(tcp)
+    Ok(socket)
 }
 
 /// A TCP socket with the connection's own address.
-fn socket_for(desc: &'static Desc, family: i32) -> Result<i32, Errno> {
+fn socket_for(desc: &'static Desc, family: i32) -> Result<Tcp, Errno> {
     let lane: Option<&pool::PooledLane> = desc.pooled();
     if let Some(holder) = lane.and_then(pool::PooledLane::holder) {
-        // It is what the app bound, and nobody else uses it.
-        let tcp = kernel::fcntl(holder, libc::F_DUPFD_CLOEXEC, 0)? as i32;
-        let _ = kernel::fcntl(tcp, libc::F_SETFL, libc::O_NONBLOCK as usize);
+        // It is what the app bound, and nobody else uses it. Where there is no other number for it, its own will do.
+        let tcp = match kernel::fcntl(holder, libc::F_DUPFD_CLOEXEC, 0) {
+            Ok(tcp) => Tcp { fd: tcp as i32, is_ours: true },
+            Err(Errno(libc::EMFILE)) => Tcp { fd: holder, is_ours: false },
+            Err(errno) => return Err(errno),
+        };
+        let _ = kernel::fcntl(tcp.fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
         return Ok(tcp);
     }
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let tcp = kernel::socket(family, kind, libc::IPPROTO_TCP)? as i32;
     // The name is reserved among lanes only: somebody else may have the port, and then it is another.
     let _ = kernel::bind(tcp, &SockAddr::internet(desc.side().local.get(), family));
-    Ok(tcp)
+    Ok(Tcp { fd: tcp, is_ours: true })
 }
 
 /// Waits for a socket to become writable. Handlers of the app may run meanwhile; the wait goes on.

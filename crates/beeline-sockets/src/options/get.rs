@@ -1,7 +1,7 @@
 //! `getsockopt` on lanes.
 //!
 //! What nobody has set is what the kernel says of a fresh socket, or, for what a connection is asked about itself, what
-//! it says of a connection over the loopback device ([`Fact`]).
+//! it says of a connection over the loopback device, or of the one below the lane ([`Fact`], [`loopback`]).
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -56,7 +56,7 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
         Class::Fact(Fact::PathMtu) if side.family.load(Relaxed) as i32 == libc::AF_INET6 => {
             // `struct ip6_mtuinfo`: an address that the kernel leaves empty, and the MTU.
             let mut info = [0; 32];
-            info[28..].copy_from_slice(&loopback::mtu(side).to_ne_bytes());
+            info[28..].copy_from_slice(&loopback::mtu(desc, side).to_ne_bytes());
             // SAFETY: forwarded.
             return unsafe { target.give(&info) };
         }

@@ -1,5 +1,6 @@
 //! What a TCP connection over the loopback device says about itself, measured on Linux: for options that nobody has
-//! set, and for `TCP_INFO`.
+//! set, and for `TCP_INFO`. A lane between network namespaces has its TCP connection below it, over whatever device: that is asked
+//! instead what this one is asked about its path.
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering::Relaxed;
@@ -9,7 +10,8 @@ use beeline_lane::End;
 use super::template_info;
 use crate::desc::Desc;
 use crate::side::{SideState, state};
-use crate::{Errno, Outcome};
+use crate::{Errno, Outcome, kernel};
+use beeline_meeting::pool::PooledLane;
 
 /// The device's MTU, and what IPv4 makes of it.
 const MTU: i32 = 65536;
@@ -39,13 +41,26 @@ fn over_v4(side: &SideState) -> bool {
     }
 }
 
+/// What the TCP connection below a lane says of itself, if there is one.
+fn below<T: kernel::Plain>(desc: &Desc, side: &SideState, level: i32, name: i32) -> Option<T> {
+    let holder = desc.pooled().filter(|_| side.is(state::MET)).and_then(PooledLane::holder)?;
+    kernel::getsockopt(holder, level, name).ok()
+}
+
 /// `IP_MTU` and `IPV6_MTU`.
-pub(super) fn mtu(side: &SideState) -> i32 {
-    if over_v4(side) { MTU_V4 } else { MTU }
+pub(super) fn mtu(desc: &Desc, side: &SideState) -> i32 {
+    let (level, name, usual) = match over_v4(side) {
+        true => (libc::IPPROTO_IP, libc::IP_MTU, MTU_V4),
+        false => (libc::IPPROTO_IPV6, libc::IPV6_MTU, MTU),
+    };
+    below(desc, side, level, name).unwrap_or(usual)
 }
 
 /// `TCP_MAXSEG`, after an app has bounded it to `wanted` or not.
 pub(super) fn segment(desc: &Desc, side: &SideState, wanted: Option<i32>) -> i32 {
+    if let Some(segment) = below(desc, side, libc::IPPROTO_TCP, libc::TCP_MAXSEG) {
+        return segment;
+    }
     let [client_v4, client_v6, server] = SEGMENT_FIRST;
     let first = match desc.end() {
         End::Server => server,
@@ -60,14 +75,16 @@ pub(super) fn default(desc: &Desc, side: &SideState, level: i32, name: i32) -> O
     let v6 = side.family.load(Relaxed) as i32 == libc::AF_INET6;
     let server = desc.end() == End::Server;
     match (level, name) {
-        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => Some(WINDOW),
-        (libc::IPPROTO_IP, libc::IP_MTU) => Some(mtu(side)),
+        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => Some(below(desc, side, level, name).unwrap_or(WINDOW)),
+        (libc::IPPROTO_IP, libc::IP_MTU) => Some(mtu(desc, side)),
         (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL) if server && over_v4(side) => Some(TTL),
         (libc::IPPROTO_IP, IP_PROTOCOL) => Some(i32::from(side.local.get().port())),
         (libc::IPPROTO_IPV6, IPV6_ADDRFORM) if v6 => Some(libc::AF_INET6),
-        (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF) if v6 && server => Some(LOOPBACK_INDEX),
+        (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF) if v6 && server => {
+            Some(below(desc, side, level, name).unwrap_or(LOOPBACK_INDEX))
+        }
         (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS) if v6 && server => Some(TTL),
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU) if v6 => Some(mtu(side)),
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU) if v6 => Some(mtu(desc, side)),
         _ => None,
     }
 }
@@ -110,12 +127,15 @@ pub(super) fn info(desc: &Desc, side: &SideState, info: &mut [u8; INFO_BYTES]) -
     let words = |number: i32| i64::from(number).to_ne_bytes();
     let bytes = |number: u64| number.to_ne_bytes();
     let segment = segment(desc, side, None);
+    // Up to the last field of the path.
+    let path: Option<[u8; INFO_ADVMSS + 4]> = below(desc, side, libc::IPPROTO_TCP, libc::TCP_INFO);
+    let advertised = path.and_then(|path| path.last_chunk::<4>().copied()).map_or(SEGMENT, i32::from_ne_bytes);
     let fields = [
         (INFO_SND_MSS, 4, words(segment)),
         (INFO_RCV_MSS, 4, words(segment)),
-        (INFO_PMTU, 4, words(mtu(side))),
+        (INFO_PMTU, 4, words(mtu(desc, side))),
         (INFO_RTT, 4, words(1)),
-        (INFO_ADVMSS, 4, words(SEGMENT)),
+        (INFO_ADVMSS, 4, words(advertised)),
         (INFO_BYTES_ACKED, 8, bytes(side.tx.bytes())),
         (INFO_BYTES_RECEIVED, 8, bytes(side.rx.bytes().wrapping_add(unread))),
         (INFO_BYTES_SENT, 8, bytes(side.tx.bytes())),

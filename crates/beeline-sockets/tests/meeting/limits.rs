@@ -1,6 +1,7 @@
 //! Running out: of descriptors, and of places at the door.
 
 use crate::stage::{Guest, Role, visit};
+use beeline_testkit::statistics::Carried;
 use std::os::unix::process::CommandExt;
 
 fn limit(role: &mut Role, descriptors: u64) {
@@ -44,8 +45,8 @@ fn a_thousand_connections_fit_under_the_usual_limit() {
     server.end();
 }
 
-#[test]
-fn one_free_descriptor_is_enough_for_a_lane() {
+/// A server without room for more than one descriptor, and a client of eight connections. What each has carried.
+fn at_the_brim() -> [Carried; 2] {
     let mut role = Role::new("brim").set("ADDRESS", "127.0.0.1:0").set("COUNT", 8);
     limit(&mut role, 256);
     let mut server = role.start();
@@ -53,9 +54,23 @@ fn one_free_descriptor_is_enough_for_a_lane() {
     let _cookie = server.line();
     let mut client = Role::new("many").set("ADDRESS", &address).set("COUNT", 8).start();
     assert_eq!(client.line(), "held");
-    assert_eq!(server.carried().accelerated, 8, "{}", server.carried());
+    let carried = [server.carried(), client.carried()];
     client.end();
     server.end();
+    carried
+}
+
+#[test]
+fn one_free_descriptor_is_enough_for_a_lane() {
+    // On a busy machine the server may take longer than the client's patience, but not each time.
+    for last in [false, false, true] {
+        let [server, client] = at_the_brim();
+        if server.accelerated == 8 {
+            return;
+        }
+        let late = client.fallen_back.get("hello_not_taken").copied().unwrap_or(0);
+        assert!(!last && server.accelerated + late == 8, "server: {server}; client: {client}");
+    }
 }
 
 #[test]

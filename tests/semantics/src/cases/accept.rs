@@ -91,7 +91,7 @@ fn address_of_the_peer(v: Variant) {
     let listener = v.listener();
     let client = v.client();
     connect(client, &v.address_of(listener));
-    let (ret, peer) = sys::accept_address(listener.raw, 128);
+    let (ret, peer) = crate::across::accept_address(listener.raw, 128);
     let (_, own) = sys::getsockname(client.raw, 128);
     let (peer_ip, own_ip) = (peer.decode().map(|a| a.ip()), own.decode().map(|a| a.ip()));
     trace!("length {} ip {peer_ip:?}, client's own ip {own_ip:?}", peer.length);
@@ -104,7 +104,7 @@ fn address_cut_to_room(v: Variant) {
     for room in [0_u32, 1, 2, 4, 8, 16, 27, 28, 128] {
         let client = v.client();
         connect(client, &v.address_of(listener));
-        let (ret, peer) = sys::accept_address(listener.raw, room);
+        let (ret, peer) = crate::across::accept_address(listener.raw, room);
         trace!("room {room}: ok {} length {} family {}", ret.is_ok(), peer.length, peer.storage.ss_family);
         close(client);
         sys::close(ret.value as i32);
@@ -121,7 +121,7 @@ fn bad_pointers(v: Variant, length_place: usize) {
     trace!("accept {}", sys::accept_at(listener.raw, address, length_place));
     sys::set_nonblocking(listener.raw, true);
     // Whether the connection is lost by that differs between kernels; the next client is what counts.
-    while sys::accept(listener.raw).is_ok() {}
+    while crate::across::accept(listener.raw).is_ok() {}
     sys::set_nonblocking(listener.raw, false);
     sys::close(client.raw);
     let client = v.client();
@@ -130,10 +130,10 @@ fn bad_pointers(v: Variant, length_place: usize) {
 }
 
 fn bad_descriptors(v: Variant) {
-    trace!("bad fd: {}", sys::accept(bad_fd().raw));
-    trace!("minus one: {}", sys::accept(-1));
+    trace!("bad fd: {}", crate::across::accept(bad_fd().raw));
+    trace!("minus one: {}", crate::across::accept(-1));
     let (_, pipe) = sys::pipe2(0);
-    trace!("pipe: {}", sys::accept(pipe[0]));
+    trace!("pipe: {}", crate::across::accept(pipe[0]));
     let (client, server) = v.pair();
     accept(client, "none");
     accept(server, "none");
@@ -218,7 +218,7 @@ fn serve(listener: Fd, wait: bool) {
             let mut entry = [libc::pollfd { fd: listener.raw, events: libc::POLLIN, revents: 0 }];
             sys::poll(&mut entry, -1);
         }
-        let ret = sys::accept(listener.raw);
+        let ret = crate::across::accept(listener.raw);
         if ret.is(libc::EAGAIN) {
             continue;
         }
@@ -311,7 +311,7 @@ fn readable_means_acceptable(v: Variant, by_epoll: bool) {
         } else {
             sys::poll(&mut [libc::pollfd { fd: listener.raw, events: libc::POLLIN, revents: 0 }], -1);
         }
-        let ret = sys::accept(listener.raw);
+        let ret = crate::across::accept(listener.raw);
         match ret.is_ok() {
             true => {
                 accepted += 1;

@@ -267,7 +267,7 @@ fn bound_client(v: Variant) {
     let port = port_of(client);
     connect(client, &v.address_of(listener));
     let (ret, peer) = {
-        let ret = sys::accept_address(listener.raw, 128);
+        let ret = crate::across::accept_address(listener.raw, 128);
         (ret.0, ret.1)
     };
     let server = Fd::new(ret.value as i32, "server");
@@ -300,7 +300,7 @@ fn calls_before_connect(v: Variant) {
     fionread(client);
     so_error(client);
     trace!("getpeername: {}", sys::getpeername(client.raw, 128).0);
-    trace!("accept: {}", sys::accept(client.raw));
+    trace!("accept: {}", crate::across::accept(client.raw));
 }
 
 fn flags_survive(v: Variant) {

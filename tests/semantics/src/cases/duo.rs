@@ -207,7 +207,7 @@ fn epoll_server(v: Variant, listener: Fd) {
             let fd = { event.u64 } as i32;
             if fd == listener.raw {
                 loop {
-                    let ret = sys::accept4(listener.raw, libc::SOCK_NONBLOCK);
+                    let ret = crate::across::accept4(listener.raw, libc::SOCK_NONBLOCK);
                     if !ret.is_ok() {
                         break;
                     }
@@ -259,7 +259,7 @@ fn many_clients(v: Variant, first: Fd, target: &RawAddress) {
 
 fn sequential_server(_: Variant, listener: Fd) {
     for _ in 0..100 {
-        let fd = sys::accept(listener.raw).value as i32;
+        let fd = crate::across::accept(listener.raw).value as i32;
         trace::write_note(format_args!("pair"));
         serve_sequential(fd);
         sys::close(fd);
@@ -276,7 +276,7 @@ fn serve_sequential(fd: i32) {
 
 fn forking_server(_: Variant, listener: Fd) {
     for _ in 0..100 {
-        let fd = sys::accept(listener.raw).value as i32;
+        let fd = crate::across::accept(listener.raw).value as i32;
         trace::write_note(format_args!("pair"));
         let child = sys::fork(|| {
             sys::close(listener.raw);

@@ -174,7 +174,7 @@ fn set_before_connect(v: Variant) {
         let client = v.client();
         set(client, *option);
         sys::connect(client.raw, &v.address_of(listener));
-        let server = Fd::new(sys::accept(listener.raw).value as i32, "server");
+        let server = Fd::new(crate::across::accept(listener.raw).value as i32, "server");
         let (level, name, _) = *option;
         if settable(level, name) {
             trace!("connected: {} and {}", value_of(client, level, name), value_of(server, level, name));
@@ -194,7 +194,7 @@ fn set_on_a_listener(v: Variant) {
         if option.1 == libc::TCP_DEFER_ACCEPT {
             sys::send(client.raw, b"x", 0);
         }
-        let server = Fd::new(sys::accept(listener.raw).value as i32, "server");
+        let server = Fd::new(crate::across::accept(listener.raw).value as i32, "server");
         let (level, name, _) = *option;
         if settable(level, name) {
             trace!("inherited: {} and {}", value_of(client, level, name), value_of(server, level, name));

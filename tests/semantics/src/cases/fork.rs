@@ -227,7 +227,7 @@ fn forking_server(v: Variant) {
     let listener = v.listener();
     let master = child("master", || {
         for name in ["worker 1", "worker 2", "worker 3"] {
-            let server = Fd::new(sys::accept(listener.raw).value as i32, "server");
+            let server = Fd::new(crate::across::accept(listener.raw).value as i32, "server");
             trace::write_note(format_args!("pair"));
             let worker = child(name, || {
                 sys::close(listener.raw);

@@ -262,7 +262,7 @@ fn of_two_workers(v: Variant, hold: impl FnOnce(i32)) {
     let worker = || {
         let child = sys::fork(|| {
             loop {
-                let accepted = sys::accept(listener.raw).value as i32;
+                let accepted = crate::across::accept(listener.raw).value as i32;
                 if sys::recv(accepted, &mut [0; 8], 0).value > 0 {
                     sys::send(accepted, b"served", libc::MSG_NOSIGNAL);
                 }

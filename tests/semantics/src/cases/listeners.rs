@@ -40,7 +40,7 @@ pub const GROUP: Group = Group {
 fn states_of_a_socket(v: Variant) {
     let fresh = v.client();
     poll_now(fresh);
-    trace!("accept {}", sys::accept(fresh.raw));
+    trace!("accept {}", crate::across::accept(fresh.raw));
     let bound = v.bound();
     poll_now(bound);
     listen(bound, 4);
@@ -183,7 +183,7 @@ fn reuseport_group(v: Variant) {
         if ret.value != 1 || ready.len() != 1 {
             return trace!("poll {ret}, {} ready", ready.len());
         }
-        let server = Fd::new(sys::accept(ready[0].fd).value as i32, "server");
+        let server = Fd::new(crate::across::accept(ready[0].fd).value as i32, "server");
         trace::write_note(format_args!("pair"));
         await_queued(server, 1);
         let mut byte = [0];
@@ -248,7 +248,7 @@ fn dual_stack_takes_both(v: Variant) {
         let v = Variant { family, ..v };
         let client = v.client();
         connect(client, &RawAddress::new(v.target(port)));
-        let (ret, peer) = sys::accept_address(listener.raw, 128);
+        let (ret, peer) = crate::across::accept_address(listener.raw, 128);
         trace::write_note(format_args!("pair"));
         trace!("accepted {} from {:?}", ret.is_ok(), peer.decode().map(|a| a.ip()));
         let server = Fd::new(ret.value as i32, "server");
@@ -281,7 +281,7 @@ fn other_loopback_address(v: Variant) {
     let target = SocketAddr::from(([127, 9, 8, 7], port_of(listener)));
     let client = v.client();
     connect(client, &RawAddress::new(target));
-    let (ret, peer) = sys::accept_address(listener.raw, 128);
+    let (ret, peer) = crate::across::accept_address(listener.raw, 128);
     trace::write_note(format_args!("pair"));
     trace!("peer {:?}", peer.decode().map(|a| a.ip()));
     let server = Fd::new(ret.value as i32, "server");
@@ -389,7 +389,7 @@ fn nonblocking_accept_loop(v: Variant) {
     }
     let mut accepted = 0;
     until("all are accepted", || {
-        while sys::accept(listener.raw).is_ok() {
+        while crate::across::accept(listener.raw).is_ok() {
             accepted += 1;
         }
         accepted == 6
@@ -425,7 +425,7 @@ fn backlog_of_many(v: Variant) {
     let mut heard = std::collections::BTreeSet::new();
     for _ in 0..50 {
         await_readable(listener);
-        let server = Fd::new(sys::accept(listener.raw).value as i32, "server");
+        let server = Fd::new(crate::across::accept(listener.raw).value as i32, "server");
         await_readable(server);
         let mut byte = [0];
         sys::recv(server.raw, &mut byte, 0);

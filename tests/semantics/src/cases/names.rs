@@ -173,7 +173,7 @@ fn socket_of_another_namespace(v: Variant) {
         let rival = sys::socket(v.listener_domain(), libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0).value as i32;
         let serves = sys::bind(rival, &address).is_ok() && sys::listen(rival, 8).is_ok();
         // Whoever has begun to accept is found by clients.
-        let begun = sys::accept(rival).is(libc::EAGAIN);
+        let begun = crate::across::accept(rival).is(libc::EAGAIN);
         sys::write(tell, &[u8::from(inside && serves && begun)]);
         let mut waiting = [libc::pollfd { fd: ended, events: libc::POLLIN, revents: 0 }];
         sys::poll(&mut waiting, 20_000);
@@ -183,7 +183,7 @@ fn socket_of_another_namespace(v: Variant) {
     sys::read(told, &mut ready);
     trace!("a server in another namespace: {ready:?}");
     sys::set_nonblocking(listener.raw, true);
-    trace!("nobody yet: {}", sys::accept(listener.raw).is(libc::EAGAIN));
+    trace!("nobody yet: {}", crate::across::accept(listener.raw).is(libc::EAGAIN));
     let client = v.client();
     let there = std::fs::File::open(format!("/proc/{}/ns/net", rival.value)).expect("its namespace");
     // SAFETY: integers only.

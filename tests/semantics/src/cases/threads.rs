@@ -283,7 +283,7 @@ fn connections_come_and_go(v: Variant) {
     let listener = v.listener();
     let server = in_thread("server", move || {
         for _ in 0..200 {
-            let fd = sys::accept(listener.raw).value as i32;
+            let fd = crate::across::accept(listener.raw).value as i32;
             let mut buffer = [0; 64];
             let got = sys::recv(fd, &mut buffer, 0).size();
             sys::send(fd, &buffer[..got], 0);

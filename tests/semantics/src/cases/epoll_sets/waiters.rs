@@ -110,7 +110,7 @@ pub(super) fn exclusive_waiters(v: Variant) {
         std::thread::spawn(move || {
             loop {
                 sys::epoll_wait(EpollCall::Wait, set.raw, 4, -1, None);
-                let ret = sys::accept(listener.raw);
+                let ret = crate::across::accept(listener.raw);
                 if !ret.is_ok() {
                     continue;
                 }

@@ -1,0 +1,113 @@
+//! Runs in which servers are in another network namespace than their clients (`tests/containers/cases_semantics.py`).
+//!
+//! `BEELINE_TEST_ACROSS` has the file of the servers' namespace, and the IPv4 and the IPv6 address by which clients reach it.
+
+use beeline_testkit::sys::{self, RawAddress, Ret};
+use std::fs::File;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
+
+const VARIABLE: &str = "BEELINE_TEST_ACROSS";
+
+/// Cases that are left out of such a run, and why.
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("connect/to_own_address", "binds a server's address in the client's namespace"),
+    ("connect/unspecified_address", "the unspecified address is the client's namespace"),
+    ("data/other_descriptors_are_left_alone", "binds a server's address in the client's namespace"),
+    ("listeners/implicit_bind", "listens in the client's namespace"),
+    ("listeners/reopened_on_the_same_port", "binds a server's address in the client's namespace"),
+    ("listeners/reuseport_group", "binds a server's address in the client's namespace"),
+    ("listeners/reuseport_member_leaves", "binds a server's address in the client's namespace"),
+    ("listeners/v6only_takes_one", "binds a server's address in the client's namespace"),
+    ("listeners/wildcard_and_exact", "binds a server's address in the client's namespace"),
+    ("names/client_port_is_not_free", "differs at doors only: here the kernel has bound the port"),
+    ("listeners/closed_with_clients_that_ask", "docs/limits.md: a reset before the accept is told within 80 ms"),
+    ("closing/accept", "docs/limits.md: an accept whose listener another thread closes hears of no TCP client"),
+    ("fork/holder_of_many_killed", "docs/limits.md: equal data in a set, with members over TCP"),
+];
+
+pub struct Across {
+    home: File,
+    servers: File,
+    addresses: (Ipv4Addr, Ipv6Addr),
+}
+
+impl Across {
+    fn parse(words: &str) -> Option<Self> {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let [file, v4, v6] = words[..] else { return None };
+        Some(Self {
+            home: File::open("/proc/thread-self/ns/net").ok()?,
+            servers: File::open(file).ok()?,
+            addresses: (v4.parse().ok()?, v6.parse().ok()?),
+        })
+    }
+
+    /// How this run is to be, if servers are in another namespace.
+    fn wanted() -> Option<&'static Self> {
+        static WANTED: OnceLock<Option<Across>> = OnceLock::new();
+        let wanted = WANTED.get_or_init(|| {
+            let words = std::env::var(VARIABLE).ok()?;
+            Some(Self::parse(&words).unwrap_or_else(|| panic!("{VARIABLE} is not FILE IPV4 IPV6: {words}")))
+        });
+        wanted.as_ref()
+    }
+
+    /// Whether a case is about numbers that are closed and used again while others wait on them. If one of its connections went over
+    /// TCP, and an offer was to be looked after meanwhile, the wait was begun anew, by number. Seldom more than once.
+    pub fn may_follow_numbers(name: &str) -> bool {
+        Self::is_wanted() && name.starts_with("closing/")
+    }
+
+    pub fn is_wanted() -> bool {
+        Self::wanted().is_some()
+    }
+
+    /// Before a case is tried again: the agent hears of so many listeners in a second.
+    pub fn rest() {
+        if Self::is_wanted() {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+    }
+
+    /// Whether a case is not for such a run.
+    pub fn leaves_out(name: &str) -> bool {
+        let case = name.split_once('@').map_or(name, |(case, _)| case);
+        Self::is_wanted() && LEFT_OUT.iter().any(|(left, _)| *left == case)
+    }
+
+    /// By which addresses clients reach their servers.
+    pub fn addresses() -> (Ipv4Addr, Ipv6Addr) {
+        Self::wanted().map_or((Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST), |across| across.addresses)
+    }
+
+    /// Does something in the servers' namespace.
+    pub fn at_the_server<R>(act: impl FnOnce() -> R) -> R {
+        let Some(across) = Self::wanted() else { return act() };
+        enter(&across.servers);
+        let done = act();
+        enter(&across.home);
+        done
+    }
+}
+
+/// `accept` where the listener is: who accepts elsewhere has no lanes.
+pub fn accept(listener: i32) -> Ret {
+    Across::at_the_server(|| sys::accept(listener))
+}
+
+pub fn accept4(listener: i32, flags: i32) -> Ret {
+    Across::at_the_server(|| sys::accept4(listener, flags))
+}
+
+pub fn accept_address(listener: i32, room: u32) -> (Ret, RawAddress) {
+    Across::at_the_server(|| sys::accept_address(listener, room))
+}
+
+/// Takes this thread into a network namespace.
+fn enter(namespace: &File) {
+    // SAFETY: a descriptor that is open, and a plain number.
+    let ret = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+    assert!(ret == 0, "setns: {}", std::io::Error::last_os_error());
+}
