@@ -23,6 +23,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 BEELINE = os.environ.get("BEELINE", str(TARGET / "beeline"))
+# Options of all programs that run under Beeline, beside their own: `OPTIONS="namespaces_move=on" tests/containers/run.py`.
+EVERYWHERE = os.environ.get("OPTIONS", "").split()
 BEELINED = str(pathlib.Path(BEELINE).with_name("beelined"))
 APP = str(HERE / "app.py")
 NIGHTLY = bool(os.environ.get("BRIDGE_NIGHTLY"))
@@ -86,7 +88,7 @@ class Program:
     def __init__(self, host, command, accelerated, options, log, environment):
         self.name = " ".join(str(part) for part in command)[-120:]
         self.log = log
-        run = [BEELINE, "run", *(word for option in options for word in ("-o", option)), "--"] if accelerated else []
+        run = [BEELINE, "run", *(word for option in (*EVERYWHERE, *options) for word in ("-o", option)), "--"] if accelerated else []
         self.process = subprocess.Popen(
             host.inside([*run, *map(str, command)]), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=open(log, "ab"), text=True, env={**os.environ, **environment})

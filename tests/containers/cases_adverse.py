@@ -11,7 +11,7 @@ from pods import SOCKET, Pods
 from world import BEELINED, case, note
 
 # Of `crates/beeline-wire/src/agent.rs`.
-MAGIC, VERSION, QUERY, LIKELY, UNKNOWN, OTHER_VERSION = 0x424C6167, 3, 1, 1, 2, 6
+MAGIC, VERSION, QUERY, LIKELY, UNKNOWN, OTHER_VERSION = 0x424C6167, 4, 1, 1, 2, 6
 
 
 @case()

@@ -19,6 +19,7 @@
 mod draft;
 mod guards;
 mod keepers;
+mod moving;
 mod pace;
 mod pin;
 pub(crate) mod reach;
@@ -43,6 +44,7 @@ use crate::wait::SpinState;
 pub use draft::Draft;
 pub use guards::{RxGuard, TxGuard, Unlocked};
 pub use keepers::Keepers;
+pub use moving::{MESSAGES, Moving, Parts, Stage, Way};
 pub use pace::Pace;
 pub use pin::Pin;
 
@@ -127,6 +129,8 @@ pub struct Desc {
     pub family: AtomicU32,
     /// Options set before the connection.
     pub draft: Draft,
+    /// Whether it moves from TCP to a lane.
+    pub moving: Moving,
     /// Which measurement the connection belongs to.
     pub ticket: TicketCell,
     /// What the layers above do with the description.
@@ -315,6 +319,7 @@ impl Desc {
             }
         }
         self.keepers.forget_other_threads();
+        self.moving.forget_other_threads();
     }
 
     /// Looks at a lane that nobody else keeps for the caller. `None` if this is not a lane.
@@ -360,6 +365,7 @@ impl Desc {
         self.counted_by.store(0, Relaxed);
         self.family.store(family, Relaxed);
         self.draft.clear();
+        self.moving.clear(self.begun.load(Relaxed).wrapping_add(1));
         self.ticket.take();
         self.slot.store(core::ptr::null_mut(), Relaxed);
         self.operations.set(&Operations::NONE);

@@ -29,6 +29,7 @@ pub mod own;
 pub mod read_pacing;
 pub mod reclaim;
 pub mod slots;
+pub mod stream;
 pub mod table;
 pub(crate) mod trials;
 pub mod turns;

@@ -47,6 +47,14 @@ pub struct Operations {
     /// A send looks whether there still is a peer: so may who knows of something that the anchor does not tell. No lock may
     /// be held.
     pub look_below: fn(&'static Desc),
+    /// A call is about to send so many bytes over TCP, with these flags: the connection may move now. How many of the first of them have gone
+    /// already; the description is a lane then, which takes the rest.
+    ///
+    /// # Safety
+    /// The address must be readable for that many bytes, as for send(2).
+    pub before_send: unsafe fn(i32, &'static Desc, *const u8, usize, i32) -> usize,
+    /// The connection may move to a lane, and a call is about to be made in which it could not: it moves now, or not yet. No lock may be held.
+    pub settle: fn(i32, &'static Desc),
     /// The app is going to wait for the description.
     pub before_watch: fn(&'static Desc),
     /// Writes the hidden descriptors whose readability means the description's own, and returns how many they are.
@@ -63,6 +71,8 @@ impl Operations {
         retire: |_| {},
         begin_anew: |_, _| Begun::Never,
         look_below: |_| {},
+        before_send: |_, _, _, _, _| 0,
+        settle: |_, _| {},
         before_watch: |_| {},
         further_fds: |_, _| 0,
         is_readable: |_| false,

@@ -323,6 +323,13 @@ pub fn fcntl(fd: i32, command: i32, argument: usize) -> SysResult {
     unsafe { call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) }
 }
 
+/// Bytes that a socket has still to send, or that are not acknowledged (`SIOCOUTQ`).
+pub fn pending(fd: i32) -> Option<u32> {
+    let mut pending = 0;
+    ioctl_int(fd, libc::TIOCOUTQ, &mut pending).ok()?;
+    u32::try_from(pending).ok()
+}
+
 /// `ioctl(2)` that reads or writes one integer.
 pub fn ioctl_int(fd: i32, request: u64, value: &mut i32) -> SysResult {
     let args = [fd as usize, request as usize, core::ptr::from_mut(value) as usize, 0, 0, 0];

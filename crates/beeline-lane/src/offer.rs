@@ -15,6 +15,9 @@
 //! 6. A server says in its flags, too, that it has taken the lane ([`crate::flags::TAKEN`]), after [`take`]: for clients
 //!    that look at the flags anyway. One that dies between the two has taken it.
 //!
+//! Where a connection begins on TCP (`docs/design/0009-moving.md`), rule 5 has a step more: the server that has [`TAKEN`] the
+//! lane goes on over TCP until the client has [`go`]ne, and until then either of them may give up ([`give_up`]).
+//!
 //! The word is the client's to write, which may be hostile: it spoils its own connection. Either end reads it once for
 //! each decision.
 
@@ -36,6 +39,9 @@ pub const TAKEN: u32 = 1;
 /// The client has taken it back.
 pub const WITHDRAWN: u32 = 2;
 
+/// The client, which began on TCP, has gone over to the lane that the server has taken.
+pub const GONE: u32 = 3;
+
 /// The server takes the lane. False if the client has withdrawn it.
 #[must_use]
 pub fn take(word: &AtomicU32) -> bool {
@@ -52,4 +58,16 @@ pub fn withdraw(word: &AtomicU32) -> bool {
 /// The client, which has withdrawn the lane and sent nothing another way, leaves it to the server again.
 pub fn offer_again(word: &AtomicU32) {
     let _ = word.compare_exchange(WITHDRAWN, OFFERED, AcqRel, Acquire);
+}
+
+/// The client goes over to a lane that the server has taken. False if that has given it up meanwhile.
+#[must_use]
+pub fn go(word: &AtomicU32) -> bool {
+    word.compare_exchange(TAKEN, GONE, AcqRel, Acquire).is_ok()
+}
+
+/// Either end stays on TCP, where the connection began. False if the client has gone.
+#[must_use]
+pub fn give_up(word: &AtomicU32) -> bool {
+    withdraw(word) || matches!(word.compare_exchange(TAKEN, WITHDRAWN, AcqRel, Acquire), Ok(_) | Err(WITHDRAWN))
 }

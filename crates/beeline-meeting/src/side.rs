@@ -4,6 +4,8 @@
 //! agree on is changed under `tx_lock` or `rx_lock`. A holder that turns hostile after a privilege drop can
 //! spoil this connection, and nothing else: no field is a pointer or an index that is used unchecked.
 
+pub mod state;
+
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{
     AtomicI32, AtomicU16, AtomicU32, AtomicU64,
@@ -96,6 +98,10 @@ pub const LOWERED: u32 = 1;
 
 /// In the word that holds `SO_RCVLOWAT`: peeked bytes are held.
 const PEEKED: u32 = 1 << 31;
+/// In the same: bytes still come over TCP.
+const CROSSES: u32 = 1 << 30;
+/// What else that word holds.
+const MARKS: u32 = PEEKED | CROSSES;
 
 /// Processes that may share an end if it is ever to be demoted.
 pub const SHARERS: usize = 32;
@@ -140,7 +146,7 @@ pub struct Origin {
 
 /// "beelin", the number of this layout, and its size. The number is to be counted up whenever [`SideState`] changes
 /// and keeps its size.
-pub const MAGIC: u64 = 0x6265_656c_696e << 16 | 3 << 12 | size_of::<SideState>() as u64;
+pub const MAGIC: u64 = 0x6265_656c_696e << 16 | 4 << 12 | size_of::<SideState>() as u64;
 
 /// Bits of [`SideState::extras`].
 pub mod extra {
@@ -152,42 +158,6 @@ pub mod extra {
 
 /// `TCP_INQ` of linux/tcp.h, which the libc crate lacks.
 pub const TCP_INQ: i32 = 36;
-
-/// Bits of [`SideState::state`].
-pub mod state {
-    /// `shutdown(SHUT_RD)` here.
-    pub const SHUT_RD: u32 = 1;
-    /// `shutdown(SHUT_WR)` here.
-    pub const SHUT_WR: u32 = 2;
-    /// The peer will send no more.
-    pub const PEER_FIN: u32 = 4;
-    /// The peer's end is closed.
-    pub const PEER_CLOSED: u32 = 8;
-    /// The connection was reset: both directions are dead.
-    pub const RESET: u32 = 16;
-    /// The peer broke the rules; the connection was reset for it.
-    pub const POISONED: u32 = 32;
-    /// The server has taken this client's hello.
-    pub const TAKEN: u32 = 64;
-    /// A non-blocking `connect` has succeeded, and no second call has been told.
-    pub const CONNECTING: u32 = 128;
-    /// The end was demoted: its ring is a relay's.
-    pub const RELAYED: u32 = 256;
-    /// More processes than can be listed share the end.
-    pub const CROWDED: u32 = 512;
-    /// The peer is a bridge, behind which the connection goes on to another host. If it vanishes without a word, what
-    /// it had not yet delivered is lost, so that is never the end of a stream; and its network card may know the
-    /// lane's pages, so none is given back.
-    pub const BRIDGED: u32 = 1024;
-    /// This client's hello lies at a door, and is not seen to be taken (`offers` of beeline-sockets).
-    pub const OFFERED: u32 = 2048;
-    /// The ends are in two network namespaces and hold the two ends of one TCP connection ([`crate::meet`], `agent`).
-    pub const MET: u32 = 4096;
-    /// The connection ends when that TCP connection does.
-    pub const CUTS: u32 = 8192;
-    /// There may be completions to be told, which [`super::SideState::has_completions`] knows for certain.
-    pub const COMPLETED: u32 = 16_384;
-}
 
 /// One stored option; `key` is of [`option_key`], 0 for a free place.
 #[derive(Debug, Default)]
@@ -252,17 +222,17 @@ impl SideState {
     #[must_use]
     #[inline]
     pub fn rcv_lowat(&self) -> u32 {
-        self.rcv_lowat.load(Relaxed) & !PEEKED
+        self.rcv_lowat.load(Relaxed) & !MARKS
     }
 
     /// Sets what [`SideState::rcv_lowat`] tells.
     pub fn set_rcv_lowat(&self, bytes: u32) {
-        let _ = self.rcv_lowat.fetch_update(Release, Relaxed, |old| Some(old & PEEKED | bytes & !PEEKED));
+        let _ = self.rcv_lowat.fetch_update(Release, Relaxed, |old| Some(old & MARKS | bytes & !MARKS));
     }
 
     /// From [`LOWERED`] to 0, unless somebody sets a mark meanwhile.
     pub fn end_lowered(&self) {
-        let _ = self.rcv_lowat.fetch_update(Relaxed, Relaxed, |old| (old & !PEEKED == LOWERED).then_some(old & PEEKED));
+        let _ = self.rcv_lowat.fetch_update(Relaxed, Relaxed, |old| (old & !MARKS == LOWERED).then_some(old & MARKS));
     }
 
     /// Whether neither a mark above one nor bytes that are held keep a receive from taking what is in the ring.
@@ -284,6 +254,18 @@ impl SideState {
             true => self.rcv_lowat.fetch_or(PEEKED, Relaxed),
             false => self.rcv_lowat.fetch_and(!PEEKED, Relaxed),
         };
+    }
+
+    /// Says whether bytes to this end still come over TCP. The caller has the rx lock, or nobody has the end yet.
+    pub fn cross(&self, crosses: bool) {
+        if crosses {
+            self.state.fetch_or(state::CROSSING, Release);
+            self.rcv_lowat.fetch_or(CROSSES, Release);
+        } else {
+            self.rcv_lowat.fetch_and(!CROSSES, Release);
+            self.state.fetch_and(!state::CROSSING, Release);
+            self.changes.fetch_add(1, Relaxed);
+        }
     }
 
     /// Whether the app has asked for this [`extra`].
@@ -403,7 +385,8 @@ pub fn store_option(options: &[OptionValue], level: i32, name: i32, value: i32) 
 pub const BEING_STORED: u32 = 1 << 30;
 
 /// Never 0, which is a free place.
-pub(crate) fn option_key(level: i32, name: i32) -> u32 {
+#[must_use]
+pub fn option_key(level: i32, name: i32) -> u32 {
     1 << 31 | (level as u32 & 0x3FFF) << 16 | (name as u32 & 0xFFFF)
 }
 

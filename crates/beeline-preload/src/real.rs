@@ -89,10 +89,14 @@ pub fn fail(errno: i32) -> isize {
     -1
 }
 
+/// How often a call begins again, since its connection has moved, before the kernel gets it.
+pub const AGAIN_MAX: u32 = 1000;
+
 /// Makes the functions of a table, and `reals`, where libc's own are.
 ///
 /// `fn name | alias: (arguments) -> result [fd] => outcome;`: `[fd]` names the argument that must not be an
-/// anchor if the kernel is to get the call; `[]` if there is none. What stands after `at_once` is tried before, and is
+/// anchor if the kernel is to get the call; `[]` if there is none. `[fd, Reads if plain]` is a call that reads from a connection, or `Writes` to one,
+/// which may move to a lane ([`beeline_sockets::meet::come_in`]); whether it is a plain one is said behind. What stands after `at_once` is tried before, and is
 /// all that happens unless it says 0: what is common takes no registers for what is not.
 macro_rules! hooks {
     ($( fn $($name:ident)|+: $arguments:tt -> $result:tt $guard:tt => $outcome:expr; )*) => {
@@ -120,7 +124,7 @@ macro_rules! real_named {
 }
 
 macro_rules! hook {
-    ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$fd:ident, at_once $first:expr], $outcome:expr) => {
+    ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$fd:ident $(, $way:ident if $plain:expr)?, at_once $first:expr], $outcome:expr) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
             // SAFETY: the app's arguments, which are what the function's manual page asks for.
@@ -128,13 +132,53 @@ macro_rules! hook {
             if done != 0 {
                 return done as $result;
             }
-            $crate::real::hook! { #[inline(never)] rest ($($argument: $type),*) $result, $name, [$fd], $outcome }
+            $crate::real::hook! { #[inline(never)] rest ($($argument: $type),*) $result, $name, [$fd $(, $way if $plain)?], $outcome }
             // SAFETY: as above.
             unsafe { rest($($argument),*) }
         }
     };
-    ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$($fd:ident)?], $outcome:expr) => {
-        $crate::real::hook! { #[unsafe(no_mangle)] $name ($($argument: $type),*) $result, $name, [$($fd)?], $outcome }
+    ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$($fd:ident $(, $way:ident if $plain:expr)?)?], $outcome:expr) => {
+        $crate::real::hook! { #[unsafe(no_mangle)] $name ($($argument: $type),*) $result, $name, [$($fd $(, $way if $plain)?)?], $outcome }
+    };
+    (#[$attribute:meta] $function:ident ($($argument:ident : $type:ty),*) $result:ty, $name:ident, [$fd:ident, $way:ident if $plain:expr], $outcome:expr) => {
+        #[$attribute]
+        pub unsafe extern "C" fn $function($($argument: $type),*) -> $result {
+            use beeline_sockets::meet::{Entered, Way, come_in, go_out, while_inside};
+            let mut again = 0..$crate::real::AGAIN_MAX;
+            loop {
+                // Some of the entry points are safe functions.
+                #[allow(unused_unsafe)]
+                // SAFETY: the app's arguments, which are what the function's manual page asks for.
+                let outcome: beeline_sockets::Outcome = unsafe { $outcome };
+                match outcome {
+                    beeline_sockets::Outcome::Done(value) => return value as $result,
+                    beeline_sockets::Outcome::Fail(errno) => return $crate::real::fail(errno.0) as $result,
+                    beeline_sockets::Outcome::Kernel => {}
+                }
+                if let Some(errno) = beeline_sockets::life::refusal($fd) {
+                    return $crate::real::fail(errno.0) as $result;
+                }
+                let real = reals::$name.address();
+                if real.is_null() {
+                    return $crate::real::fail(libc::ENOSYS) as $result;
+                }
+                let real: unsafe extern "C" fn($($type),*) -> $result =
+                    // SAFETY: libc's function of this name has this type.
+                    unsafe { core::mem::transmute(real) };
+                let inside = match come_in($fd, Way::$way, || $plain) {
+                    Entered::Wait => continue,
+                    Entered::Again if again.next().is_some() => continue,
+                    Entered::Inside(inside) => Some(inside),
+                    _ => None,
+                };
+                // SAFETY: the app's arguments, passed on. A failure has set errno, which what follows leaves alone.
+                let result = while_inside(inside, Way::$way, || unsafe { real($($argument),*) });
+                if let Some(inside) = inside {
+                    go_out($fd, inside, Way::$way, result as isize);
+                }
+                return result;
+            }
+        }
     };
     (#[$attribute:meta] $function:ident ($($argument:ident : $type:ty),*) $result:ty, $name:ident, [$($fd:ident)?], $outcome:expr) => {
         #[$attribute]

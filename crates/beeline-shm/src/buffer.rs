@@ -114,8 +114,10 @@ impl<'a> Sink<'a> {
         Sink { pointer: self.pointer, length: self.length, lifetime: PhantomData }
     }
 
+    /// Where it begins, for system calls.
     #[inline]
-    pub(crate) fn pointer(&self) -> *mut u8 {
+    #[must_use]
+    pub fn pointer(&self) -> *mut u8 {
         self.pointer
     }
 

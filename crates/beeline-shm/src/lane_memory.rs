@@ -9,7 +9,8 @@ use crate::memfd::{self, FileId, MemfdFault};
 use crate::sys::{self, Errno};
 pub use layout::{End, FLAG_URGENT, INLINE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ORDER, lane_bytes};
 use layout::{
-    FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, STAMP, TURN, URGENT, head_line, wake_line,
+    FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, SEAM, SEAM_KNOWN, STAMP, TURN, URGENT,
+    head_line, wake_line,
 };
 
 /// What [`LaneMemory::discard_ring`] leaves.
@@ -282,6 +283,18 @@ impl LaneMemory {
         self.word64(wake_line(end) + PASSED).store(passed, Ordering::Release);
     }
 
+    /// How many bytes of `end` have gone over TCP before its ring begins; `None` while it has not said.
+    #[must_use]
+    pub fn seam(&self, end: End) -> Option<u64> {
+        let word = self.word64(wake_line(end) + SEAM).load(Ordering::Acquire);
+        (word & SEAM_KNOWN != 0).then_some(word & !SEAM_KNOWN)
+    }
+
+    /// Says so, once. What follows goes into the ring.
+    pub fn set_seam(&self, end: End, bytes: u64) {
+        self.word64(wake_line(end) + SEAM).store(bytes | SEAM_KNOWN, Ordering::Release);
+    }
+
     /// The CPU, plus one, that `end` last woke up on; 0 if it has not said.
     #[must_use]
     #[inline]
@@ -401,6 +414,7 @@ impl LaneMemory {
             self.set_urgent(end, 0);
             self.set_passed(end, 0);
             self.turn(end).store(0, Ordering::Relaxed);
+            self.word64(wake_line(end) + SEAM).store(0, Ordering::Relaxed);
         }
     }
 }

@@ -119,6 +119,7 @@ unsafe fn accept_counted(
 /// `shutdown(2)`.
 pub fn shutdown(fd: i32, how: i32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    meet::leave_on_tcp(fd);
     match desc.kind() {
         Kind::Listener => meet::shutdown_listener(desc, how),
         Kind::Orphan => Outcome::fail(libc::ENOTCONN),

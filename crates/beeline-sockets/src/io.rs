@@ -16,6 +16,7 @@ mod ancillary;
 mod arm;
 mod blocking;
 mod call;
+pub(crate) mod crossing;
 mod dead;
 mod faults;
 mod flagged;

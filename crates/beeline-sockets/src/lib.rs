@@ -26,7 +26,7 @@ pub mod options;
 pub mod poll;
 
 use beeline_descriptors::{
-    anchor, bulk, close, ending, follow, guards, linger, operations, orphan, reclaim, slots, turns, watchers,
+    anchor, bulk, close, ending, follow, guards, linger, operations, orphan, reclaim, slots, stream, turns, watchers,
 };
 pub use beeline_descriptors::{desc, table};
 pub use beeline_guest::{Errno, Outcome, config, forks, live};

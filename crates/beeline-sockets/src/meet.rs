@@ -30,7 +30,7 @@
 //! `watched` and `reset` are the server's part; `connect`, `connecting`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is
 //! what becomes of both in a program that has left lanes. `retreat` and `release` give way where the program needs what is
 //! ours, `sockets` are what is not connected yet, `fork` is what all of this does at one. `agent` is how both ends meet across
-//! network namespaces, `standing` how two that have met are spared all that.
+//! network namespaces, `moving` how they do so in mid-stream, `standing` how two that have met are spared all that.
 //!
 //! # Locks
 //!
@@ -57,6 +57,7 @@ mod late;
 mod listener;
 mod listening;
 mod lobby;
+mod moving;
 mod offers;
 mod readable;
 mod release;
@@ -72,7 +73,7 @@ use beeline_meeting::{brief, claims, greeting, hello_io, lookup, pool, ports, re
 
 pub(crate) use accept::accept;
 pub(crate) use connect::connect;
-pub(crate) use connecting::BUSY;
+pub(crate) use connecting::{BUSY, CANDIDATE};
 pub(crate) use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub(crate) use fork::{purge_pools, purge_pools_again, reset_after_fork};
 pub use lane::begin_bare;
@@ -80,10 +81,24 @@ pub(crate) use lane::{adopt_lane, carry_owner, close_lane, spoil_lane};
 pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};
 pub(crate) use listening::{adopt_now, leave_door_if_blocked, leave_doors, listen, listens, shutdown_listener};
-pub(crate) use offers::{before_end, before_fork, before_passing, changing_to_share};
+pub use moving::{Entered, Way, come_in, go_out, leave_on_tcp, while_inside};
+pub(crate) use moving::{is_any_between, settle_all, settle_number, stay_on_tcp};
+pub(crate) use offers::{before_end, changing_to_share};
 pub(crate) use release::with_room;
 pub(crate) use retreat::{descriptor_limit_changes, from_all_doors as retreat_from_doors};
 pub(crate) use sockets::{bind, socket};
 pub use sockets::{getpeername, getsockname};
 pub use trust::may_share;
 pub(crate) use watched::{is_listener, pass_on};
+
+/// Before other processes get what this one has. No lock may be held.
+pub(crate) fn before_fork() {
+    offers::before_fork();
+    moving::settle_all();
+}
+
+/// Before another process gets an end. No lock may be held.
+pub(crate) fn before_passing(fd: i32) {
+    offers::before_passing(fd);
+    moving::settle_number(fd);
+}

@@ -30,8 +30,10 @@ const SMALL_BUFFER: i32 = 8192;
 /// Keeps a socket that is not connected yet on TCP, also if another thread is connecting it: that one finds it, if it has no
 /// lane yet. The first reason counts.
 pub fn block(desc: &Desc, reason: Reason) {
-    let unblocked = |seen: u16| (seen == 0 || seen == meet::BUSY).then_some(reason as u16 + 1);
-    let _ = desc.draft.blocked_by.fetch_update(Relaxed, Relaxed, unblocked);
+    let unblocked = |seen: u16| matches!(seen, 0 | meet::BUSY | meet::CANDIDATE).then_some(reason as u16 + 1);
+    if desc.draft.blocked_by.fetch_update(Relaxed, Relaxed, unblocked) == Ok(meet::CANDIDATE) {
+        meet::stay_on_tcp(desc);
+    }
 }
 
 /// Runs `f` with a TCP socket of `family` that exists for that long only, out of the way of the app's numbers. No lock may
@@ -78,6 +80,9 @@ unsafe fn raw_set(fd: i32, level: i32, name: i32, value: *const u8, length: u32)
 /// `value` must be readable for `length` bytes.
 pub unsafe fn setsockopt(fd: i32, level: i32, name: i32, value: *const u8, length: u32) -> Outcome {
     let Some(desc) = crate::table::get(fd) else { return Outcome::Kernel };
+    if desc.moving.is_candidate() && keeps_from_moving(level, name) {
+        meet::settle_number(fd);
+    }
     match desc.kind() {
         Kind::Lane if follow::follow_if_relayed(fd, desc) => Outcome::Kernel,
         Kind::Lane => {
@@ -105,6 +110,12 @@ pub unsafe fn setsockopt(fd: i32, level: i32, name: i32, value: *const u8, lengt
     }
 }
 
+/// Whether an option may be one with which a connection stays on TCP that began there: then it moves before, or not yet.
+fn keeps_from_moving(level: i32, name: i32) -> bool {
+    let by_class = matches!(class(level, name), Class::Blocking(_) | Class::ReceiveLowWater | Class::Buffer);
+    by_class || (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY)
+}
+
 /// Writes down what the kernel has accepted on a socket that may become a lane.
 ///
 /// # Safety
@@ -125,6 +136,9 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
         Class::ReceiveLowWater => {
             let bytes = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
             draft.rcv_lowat.store(bytes as u32, Relaxed);
+            if bytes > 1 && desc.moving.is_candidate() {
+                block(desc, OPTION);
+            }
         }
         Class::Name => {
             let kept = store_name(&draft.options, level, name, &name_of(fd, level, name));

@@ -7,6 +7,7 @@
 //!    listeners with their doors, and the rest. What wakes it is only a hint; it looks at everything again. What it
 //!    sleeps on is kept open meanwhile ([`held`]).
 
+mod below;
 mod held;
 mod scratch;
 mod select;
@@ -14,6 +15,7 @@ mod select;
 use beeline_lane::Armed;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 
+use below::{below, may_have_below};
 use held::{Held, is_urgent_alone};
 pub(crate) use select::{pselect, select};
 
@@ -79,6 +81,7 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
     let mut ours = 0;
     for entry in fds.iter() {
         match table::get(entry.fd).map(Desc::kind) {
+            Some(Kind::Lane | Kind::Tcp) if may_have_below(entry.fd) => listeners += 1,
             Some(Kind::Lane | Kind::Epoll | Kind::Orphan) => ours += 1,
             Some(Kind::Listener) => listeners += 1,
             _ => listeners += usize::from(adopt(entry.fd)),
@@ -201,6 +204,7 @@ fn is_all_told(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>) -> bool {
                     listeners += 1;
                     listeners == 1 && held.holds(index, desc)
                 }
+                Some(desc) if desc.moving.is_candidate() => desc.kind() == Kind::Tcp && held.holds(index, desc),
                 Some(desc) => desc.kind() == Kind::Tcp && held.holds_none(index),
                 None => held.holds_none(index),
             }
@@ -314,9 +318,11 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
         match (desc.kind(), held) {
             (Kind::Lane, Some(held)) => {
                 let asked = asked(entry, index, held);
+                let is_mute = below(entry, asked).is_some_and(|(_, tells)| !tells);
                 match desc.glance(|| anchor_events(desc, asked)).flatten() {
-                    Some(events) => place.events = events,
-                    None => place.fd = -1,
+                    Some(events) if !is_mute => place.events = events,
+                    Some(events) if events & POLLOUT != 0 => place.events = POLLOUT,
+                    _ => place.fd = -1,
                 }
             }
             (Kind::Lane | Kind::Orphan, _) | (Kind::Epoll, None) => place.fd = -1,
@@ -333,10 +339,10 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
             _ => {}
         }
     }
-    if let Some(arrivals) = held.and_then(Held::arrivals)
-        && let Some(place) = extra.first_mut()
-    {
-        *place = arrivals;
+    let below = fds.iter().filter(|_| held.is_some()).filter_map(|entry| below(entry, entry.events));
+    let further = below.map(|(fd, _)| pollfd { fd, events: POLLIN | POLLRDHUP, revents: 0 });
+    for (place, further) in extra.iter_mut().zip(further.chain(held.and_then(Held::arrivals))) {
+        *place = further;
         used += 1;
     }
     used

@@ -32,6 +32,7 @@ closed_list! {
         Forks = "forks": "Times the process forked with Beeline loaded.",
         Relays = "relays": "Connections handed to a relay, because a holder cannot use lanes.",
         SettingsRefused = "settings_refused": "Values set from outside that were impossible, and taken back.",
+        ConnectionsMoved = "connections_moved": "Connections that began on TCP and have moved to a lane.",
         SpinsSpared = "spins_spared": "Times a call spun for a moment only, although more might have paid, because others need the CPU.",
     }
 }

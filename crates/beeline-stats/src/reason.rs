@@ -76,5 +76,6 @@ closed_list! {
         AgentPending = "agent_pending": "The TCP connection to the other network namespace did not stand at once, so it was left to the kernel.",
         AgentUnproved = "agent_unproved": "The host's agent cannot tell which connection a socket is an end of: its kernel does not let it use bpf(2), or take descriptors.",
         AgentShortLived = "agent_short_lived": "Connections to that place in another network namespace are short-lived, and TCP makes those faster (option bridge_short_lived).",
+        BeginsOnTcp = "begins_on_tcp": "The connection to another network namespace began on TCP; it moves to a lane once it has carried some messages (option namespaces_move).",
     }
 }

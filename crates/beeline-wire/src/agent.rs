@@ -27,7 +27,7 @@ pub const PLACES: u32 = 4096;
 
 /// "BLag", as a number.
 const MAGIC: u32 = 0x424c_6167;
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// Bytes of an address in a question.
 const ADDRESS_BYTES: usize = 24;
 
@@ -48,8 +48,10 @@ pub enum Question {
         local: SocketAddr,
         /// Where it is connected to, as the client sees it.
         remote: SocketAddr,
+        /// Whether bytes may have gone: the connection began on TCP, and is to move.
+        moves: bool,
     },
-    /// Is there an offer for this connection, just accepted?
+    /// Is there an offer for this connection, which was accepted?
     Ask {
         /// The connection's descriptor in the process that asks.
         socket: u32,
@@ -57,6 +59,8 @@ pub enum Question {
         local: SocketAddr,
         /// The client's, as the server sees it.
         remote: SocketAddr,
+        /// As in [`Question::Confirm`].
+        moves: bool,
     },
     /// Listeners at this address are served by Beeline. Is not answered.
     Announce {
@@ -71,18 +75,18 @@ impl Question {
     /// The bytes of the message.
     #[must_use]
     pub fn encode(&self) -> [u8; QUESTION_BYTES] {
-        let (kind, number, one, two) = match *self {
-            Self::Query { destination } => (1, 0, Some(destination), None),
-            Self::Confirm { socket, local, remote } => (2, socket, Some(local), Some(remote)),
-            Self::Ask { socket, local, remote } => (3, socket, Some(local), Some(remote)),
-            Self::Announce { local } => (4, 0, Some(local), None),
-            Self::Hail => (5, 0, None, None),
+        let (kind, number, one, two, moves) = match *self {
+            Self::Query { destination } => (1, 0, Some(destination), None, false),
+            Self::Confirm { socket, local, remote, moves } => (2, socket, Some(local), Some(remote), moves),
+            Self::Ask { socket, local, remote, moves } => (3, socket, Some(local), Some(remote), moves),
+            Self::Announce { local } => (4, 0, Some(local), None, false),
+            Self::Hail => (5, 0, None, None, false),
         };
         Writer::new()
             .u32(MAGIC)
             .u16(VERSION)
             .u8(kind)
-            .u8(0)
+            .u8(moves.into())
             .u32(number)
             .u32(0)
             .put(&written(one))
@@ -106,12 +110,12 @@ impl Question {
     }
 
     fn read(bytes: &[u8]) -> Option<Question> {
-        let socket = u32_at(bytes, 8)?;
+        let (moves, socket) = (u8_at(bytes, 7)? != 0, u32_at(bytes, 8)?);
         let (one, two) = (address_at(bytes, 16)?, address_at(bytes, 16 + ADDRESS_BYTES)?);
         Some(match u8_at(bytes, 6)? {
             1 => Self::Query { destination: one? },
-            2 => Self::Confirm { socket, local: one?, remote: two? },
-            3 => Self::Ask { socket, local: one?, remote: two? },
+            2 => Self::Confirm { socket, local: one?, remote: two?, moves },
+            3 => Self::Ask { socket, local: one?, remote: two?, moves },
             4 => Self::Announce { local: one? },
             5 => Self::Hail,
             _ => return None,
@@ -249,12 +253,26 @@ mod tests {
 
     fn questions() -> Vec<Question> {
         let address = |text: &str| text.parse().unwrap();
+        let confirm = |socket, local, remote, moves| Question::Confirm {
+            socket,
+            local: address(local),
+            remote: address(remote),
+            moves,
+        };
+        let ask = |socket, local, remote, moves| Question::Ask {
+            socket,
+            local: address(local),
+            remote: address(remote),
+            moves,
+        };
         Vec::from([
             Question::Query { destination: address("10.1.2.3:80") },
             Question::Query { destination: address("[fe80::1%7]:65535") },
             Question::Query { destination: address("[::1]:1") },
-            Question::Confirm { socket: 7, local: address("10.1.2.4:40000"), remote: address("10.1.2.3:80") },
-            Question::Ask { socket: 0xdead_beef, local: address("10.1.2.3:80"), remote: address("[::2]:9") },
+            confirm(7, "10.1.2.4:40000", "10.1.2.3:80", false),
+            confirm(7, "10.1.2.4:40000", "10.1.2.3:80", true),
+            ask(0xdead_beef, "10.1.2.3:80", "[::2]:9", false),
+            ask(0xdead_beef, "10.1.2.3:80", "[::2]:9", true),
             Question::Announce { local: address("0.0.0.0:80") },
             Question::Hail,
         ])
@@ -329,7 +347,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_what_would_be_written(at in 0..QUESTION_BYTES, byte: u8, which in 0..7usize) {
+        fn what_is_read_is_what_would_be_written(at in 0..QUESTION_BYTES, byte: u8, which in 0..9usize) {
             let mut bytes = questions()[which].encode();
             bytes[at] = byte;
             if let Ok(question) = Question::decode(&bytes) {

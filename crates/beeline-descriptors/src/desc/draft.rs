@@ -32,6 +32,37 @@ impl Draft {
         }
     }
 
+    /// Takes over what an accepted socket inherits from its listener. Nobody knows this one yet.
+    pub fn inherit(&self, listener: &Draft) {
+        for (to, from) in
+            [(&self.rcv_timeout_ns, &listener.rcv_timeout_ns), (&self.snd_timeout_ns, &listener.snd_timeout_ns)]
+        {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        for (to, from) in [(&self.rcv_lowat, &listener.rcv_lowat), (&self.linger, &listener.linger)] {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        for (to, from) in self.options.iter().zip(&listener.options) {
+            to.value.store(from.value.load(Relaxed), Relaxed);
+            to.key.store(from.key.load(Relaxed), Relaxed);
+        }
+        for (level, name) in [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)] {
+            let key = crate::side::option_key(level, name);
+            self.options
+                .iter()
+                .filter(|option| option.key.load(Relaxed) == key)
+                .for_each(|option| option.value.store(0, Relaxed));
+        }
+    }
+
+    /// An integer option, if it was set.
+    #[must_use]
+    pub fn option(&self, level: i32, name: i32) -> Option<i32> {
+        let key = crate::side::option_key(level, name);
+        let found = self.options.iter().find(|option| option.key.load(Relaxed) == key);
+        found.map(|option| option.value.load(Relaxed))
+    }
+
     pub(super) fn clear(&self) {
         self.rcv_timeout_ns.store(0, Relaxed);
         self.snd_timeout_ns.store(0, Relaxed);

@@ -3,7 +3,7 @@
 //! `pread`, `pwrite`, `tee`, `vmsplice` and `copy_file_range` need no hook: the kernel refuses them on an anchor
 //! as it does on a TCP socket.
 
-use beeline_sockets::{Outcome, io, kernel, life};
+use beeline_sockets::{Outcome, io, kernel, life, meet};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, timespec};
 
 use crate::real::hooks;
@@ -143,81 +143,124 @@ unsafe fn send_many_rights(fd: c_int, messages: *mut mmsghdr, count: c_uint, fla
     Outcome::Done(sent)
 }
 
+/// Whether a receive ends with the first bytes that come.
+fn waits_for_some(flags: c_int) -> bool {
+    flags & (libc::MSG_WAITALL | libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0
+}
+
+/// A connection on which a byte is sent out of band stays on TCP: where that stands in the stream would be lost in a move.
+fn stay_if_urgent(fd: c_int, flags: c_int) {
+    if flags & libc::MSG_OOB != 0 {
+        meet::leave_on_tcp(fd);
+    }
+}
+
+/// Whether a send of so many bytes does not wait for room.
+fn may_send(fd: c_int, length: usize, flags: c_int) -> bool {
+    let is_plain = flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) == 0;
+    is_plain && (flags & libc::MSG_DONTWAIT != 0 || may_write(fd, length))
+}
+
+/// The same of a write.
+fn may_write(fd: c_int, length: usize) -> bool {
+    let blocks = || kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as c_int & libc::O_NONBLOCK == 0);
+    length <= SMALL_BYTES && kernel::pending(fd) == Some(0) || !blocks()
+}
+
+/// What a socket takes that has nothing to send, however small its buffer.
+const SMALL_BYTES: usize = 8192;
+
 hooks! {
-    fn read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd, at_once io::recv_at_once(fd, buffer.cast(), length, 0)] =>
+    fn read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd, Reads if true, at_once io::recv_at_once(fd, buffer.cast(), length, 0)] =>
         io::read_in_full(fd, buffer.cast(), length);
 
-    fn write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd, at_once io::send_at_once(fd, buffer.cast(), length, 0)] =>
+    fn write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd, Writes if may_write(fd, length), at_once io::send_at_once(fd, buffer.cast(), length, 0)] =>
         io::send_in_full(fd, buffer.cast(), length, 0);
 
     // Names that few programs call.
-    fn __read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd] => io::read(fd, buffer.cast(), length);
+    fn __read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd, Reads if true] => io::read(fd, buffer.cast(), length);
 
-    fn __write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd] => io::send(fd, buffer.cast(), length, 0);
+    fn __write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd, Writes if may_write(fd, length)] => io::send(fd, buffer.cast(), length, 0);
 
-    fn __send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd] =>
-        io::send(fd, buffer.cast(), length, flags);
+    fn __send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd, Writes if may_write(fd, length)] => {
+        stay_if_urgent(fd, flags);
+        io::send(fd, buffer.cast(), length, flags)
+    };
 
-    fn readv: (fd: c_int, parts: *const iovec, count: c_int) -> isize [fd] => io::readv(fd, parts, count);
+    fn readv: (fd: c_int, parts: *const iovec, count: c_int) -> isize [fd, Reads if true] => io::readv(fd, parts, count);
 
-    fn writev: (fd: c_int, parts: *const iovec, count: c_int) -> isize [fd] => io::writev(fd, parts, count);
+    fn writev: (fd: c_int, parts: *const iovec, count: c_int) -> isize [fd, Writes if false] => io::writev(fd, parts, count);
 
-    fn preadv2 | preadv64v2: (fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> isize [fd] =>
+    fn preadv2 | preadv64v2: (fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> isize [fd, Reads if false] =>
         io::preadv2(fd, parts, count, offset, flags);
 
-    fn pwritev2 | pwritev64v2: (fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> isize [fd] =>
+    fn pwritev2 | pwritev64v2: (fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> isize [fd, Writes if false] =>
         io::pwritev2(fd, parts, count, offset, flags);
 
-    fn recv: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize [fd, at_once io::recv_at_once(fd, buffer.cast(), length, flags)] =>
+    fn recv: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize [fd, Reads if waits_for_some(flags), at_once io::recv_at_once(fd, buffer.cast(), length, flags)] =>
         io::recv_in_full(fd, buffer.cast(), length, flags);
 
-    fn send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd, at_once io::send_at_once(fd, buffer.cast(), length, flags)] =>
-        io::send_in_full(fd, buffer.cast(), length, flags);
+    fn send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd, Writes if may_send(fd, length, flags), at_once io::send_at_once(fd, buffer.cast(), length, flags)] => {
+        stay_if_urgent(fd, flags);
+        io::send_in_full(fd, buffer.cast(), length, flags)
+    };
 
-    fn recvfrom: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> isize [fd] =>
+    fn recvfrom: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> isize [fd, Reads if waits_for_some(flags)] =>
         io::recvfrom(fd, buffer.cast(), length, flags, address, address_length);
 
-    fn sendto: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int, address: *const sockaddr, address_length: socklen_t) -> isize [fd] =>
-        io::sendto(fd, buffer.cast(), length, flags, address, address_length);
+    fn sendto: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int, address: *const sockaddr, address_length: socklen_t) -> isize [fd, Writes if may_send(fd, length, flags)] => {
+        stay_if_urgent(fd, flags);
+        io::sendto(fd, buffer.cast(), length, flags, address, address_length)
+    };
 
-    fn recvmsg: (fd: c_int, message: *mut msghdr, flags: c_int) -> isize [fd] =>
+    fn recvmsg: (fd: c_int, message: *mut msghdr, flags: c_int) -> isize [fd, Reads if waits_for_some(flags)] =>
         match io::recvmsg(fd, message, flags) {
             Outcome::Kernel if has_control(message) => receive_rights(fd, message, flags),
             outcome => outcome,
         };
 
-    fn sendmsg: (fd: c_int, message: *const msghdr, flags: c_int) -> isize [fd] =>
+    fn sendmsg: (fd: c_int, message: *const msghdr, flags: c_int) -> isize [fd, Writes if false] => {
+        stay_if_urgent(fd, flags);
         match io::sendmsg(fd, message, flags) {
             Outcome::Kernel if has_control(message) => send_rights(fd, message, flags),
             outcome => outcome,
-        };
+        }
+    };
 
-    fn recvmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int [fd] =>
+    fn recvmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int [fd, Reads if false] =>
         match io::recvmmsg(fd, messages, count, flags, timeout) {
             Outcome::Kernel if any_message(messages, count, |message| has_control(message)) => receive_many_rights(fd, messages, count, flags, timeout),
             outcome => outcome,
         };
 
-    fn sendmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int [fd] =>
+    fn sendmmsg: (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int [fd, Writes if false] => {
+        stay_if_urgent(fd, flags);
         match io::sendmmsg(fd, messages, count, flags) {
             Outcome::Kernel if any_message(messages, count.min(MESSAGES_MAX), |message| life::passes_sockets(message)) =>
                 send_many_rights(fd, messages, count.min(MESSAGES_MAX), flags),
             outcome => outcome,
-        };
+        }
+    };
 
     // The checked forms that _FORTIFY_SOURCE calls. When the check fails, libc's own ends the program.
-    fn __read_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize) -> isize [fd] =>
+    fn __read_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize) -> isize [fd, Reads if true] =>
         if length > room { Outcome::Kernel } else { io::read(fd, buffer.cast(), length) };
 
-    fn __recv_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize, flags: c_int) -> isize [fd] =>
+    fn __recv_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize, flags: c_int) -> isize [fd, Reads if waits_for_some(flags)] =>
         if length > room { Outcome::Kernel } else { io::recv(fd, buffer.cast(), length, flags) };
 
-    fn __recvfrom_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> isize [fd] =>
+    fn __recvfrom_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> isize [fd, Reads if waits_for_some(flags)] =>
         if length > room { Outcome::Kernel } else { io::recvfrom(fd, buffer.cast(), length, flags, address, address_length) };
 
-    fn sendfile | sendfile64: (to: c_int, from: c_int, offset: *mut off_t, count: usize) -> isize [to] =>
+    fn sendfile | sendfile64: (to: c_int, from: c_int, offset: *mut off_t, count: usize) -> isize [to, Writes if false] =>
         io::sendfile(to, from, offset, count);
 
-    fn splice: (from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize, flags: c_uint) -> isize [from] =>
-        life::refusal(to).map_or_else(|| io::splice(from, from_offset, to, to_offset, count, flags), Outcome::Fail);
+    fn splice: (from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize, flags: c_uint) -> isize [from, Reads if false] =>
+        life::refusal(to).map_or_else(
+            || {
+                meet::leave_on_tcp(to);
+                io::splice(from, from_offset, to, to_offset, count, flags)
+            },
+            Outcome::Fail,
+        );
 }

@@ -9,7 +9,7 @@
 use core::ffi::c_void;
 
 use beeline_sockets::desc::Kind;
-use beeline_sockets::{options, table};
+use beeline_sockets::{meet, options, table};
 use beeline_stats::Reason;
 use libc::{FILE, c_char, c_int, size_t};
 
@@ -111,6 +111,7 @@ const FILENO_OFFSET: usize = 112;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     if let Some(desc) = table::get(fd) {
+        meet::leave_on_tcp(fd);
         match desc.kind() {
             // SAFETY: forwarded.
             Kind::Lane => return unsafe { open(fd, mode) },

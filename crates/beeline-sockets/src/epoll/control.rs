@@ -220,6 +220,10 @@ fn modify(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, entry: &Entry
         if !watch(epfd, set, fd, entry) {
             return Err(Errno(libc::ENOENT));
         }
+        hidden_of(entry, |hidden| {
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+            watch_hidden(epfd, entry, hidden);
+        });
     } else {
         kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event))?;
         set.modify(fd, entry, event.events, event.u64);
@@ -328,6 +332,11 @@ pub fn take_out(fd: i32, desc: &'static Desc) {
         if !entry.dead.load(Relaxed) {
             deregister(epfd, fd, entry);
         }
+        if desc.is_lane() {
+            hidden_of(entry, |hidden| {
+                let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+            });
+        }
     });
 }
 
@@ -339,6 +348,9 @@ pub fn put_back(fd: i32, desc: &'static Desc) {
         entry.seen.refresh();
         if !entry.fired.load(Relaxed) || desc.is_lane() {
             watch(epfd, set, fd, entry);
+        }
+        if desc.is_lane() {
+            hidden_of(entry, |hidden| watch_hidden(epfd, entry, hidden));
         }
         if settle(epfd, set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
             wake_sleeper(epfd, set);

@@ -7,6 +7,7 @@ use beeline_lane::{Armed, Fault, flags};
 use super::events::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDNORM, EPOLLWRNORM};
 use super::faults::{ANSWERS_BEGUN, ANSWERS_OPEN, answer_faults, is_troubled, mark_troubled, note_fault};
 use super::limits::NESTS_MAX;
+use super::listeners::{forget_below, hush, rearm_below};
 use super::readiness::{self, readiness, tail};
 use super::registration::{deregister_dead, expose, watch};
 use super::set::{Entry, Set, open_fd, set_of};
@@ -123,6 +124,11 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
         }
         Kind::Lane if !entry.fired.load(Relaxed) => {}
         _ => return Armed::Sleep,
+    }
+    if entry.below.load(Relaxed) {
+        forget_below(epfd, entry);
+        rearm_below(epfd, entry);
+        hush(epfd, fd, entry, desc);
     }
     let mut since = since(entry, desc);
     if entry.fault.load(Relaxed) != 0 {

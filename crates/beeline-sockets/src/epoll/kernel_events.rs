@@ -149,6 +149,7 @@ impl Call {
         news: &mut News,
     ) {
         news.stamp = Some(desc.lane().stamp(desc.end().peer()));
+        io::crossing::note_edge(desc);
         let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
         let events = match members {
             1 if harmless => event.events,
@@ -250,5 +251,8 @@ impl Call {
 
 /// What the kernel reports of a lane's anchor now.
 fn present_events(fd: i32, desc: &'static Desc) -> u32 {
-    u32::from(kernel::poll_now(open_fd(fd, desc), libc::POLLIN | libc::POLLRDHUP) as u16)
+    let below = desc.glance(|| io::crossing::holder(desc)).flatten();
+    let below = below.is_some_and(|holder| kernel::poll_now(holder, libc::POLLIN | libc::POLLRDHUP) != 0);
+    let events = u32::from(kernel::poll_now(open_fd(fd, desc), libc::POLLIN | libc::POLLRDHUP) as u16);
+    if below { events | EPOLLIN } else { events }
 }

@@ -40,8 +40,9 @@ const EXACT: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | libc::EPOLLWAKEUP a
 /// What the kernel is to watch an entry's fd for.
 fn wanted(entry: &Entry) -> u32 {
     let mut events = entry.events.load(Relaxed);
-    if !entry.desc().is_some_and(Desc::is_lane) {
-        return events;
+    let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) else { return events };
+    if entry.mute.load(Relaxed) && desc.moving.may_cross() {
+        return if entry.kernel_out.load(Relaxed) { events & EPOLLOUT } else { 0 };
     }
     // Urgent bytes ring as others do. Whoever waits for them alone is told of arrivals: the anchor stays readable while
     // other bytes are unread.
@@ -127,7 +128,8 @@ pub(super) fn deregister_dead(epfd: i32, fd: i32, entry: &Entry) {
 
 /// Parks an entry that the app deletes, if it may be.
 pub(super) fn park(set: &Set, fd: i32, entry: &Entry) -> bool {
-    let may = entry.registered.events().is_some_and(|told| told & EXACT == 0)
+    let may = !entry.below.load(Relaxed)
+        && entry.registered.events().is_some_and(|told| told & EXACT == 0)
         && entry.registered.is_under(entry.data.load(Relaxed))
         && entry.desc().is_some_and(Desc::is_lane)
         && set.is_private();

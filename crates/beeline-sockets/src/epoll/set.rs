@@ -238,6 +238,8 @@ impl Set {
         entry.heat.begin();
         entry.dead.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
+        entry.below.store(false, Relaxed);
+        entry.mute.store(false, Relaxed);
         entry.registered.forget();
         entry.fault.store(0, Relaxed);
         entry.place.store(0, Relaxed);

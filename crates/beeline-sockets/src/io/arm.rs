@@ -3,6 +3,7 @@
 use beeline_lane::{Armed, Fault, Since, flags};
 use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM};
 
+use super::crossing;
 use super::low_water::low_water;
 use super::readiness::{ALWAYS, poll_mask};
 use crate::anchor::Anchor;
@@ -34,7 +35,8 @@ pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Result<Arme
     if await_end(fd, desc, events) {
         return Ok(Armed::Ready);
     }
-    if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
+    let rings = crossing::below(desc).is_none_or(|(_, rings)| rings);
+    if rings && events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
         // Below the low-water mark there is data that is no news, and to somebody who asks for urgent bytes any is.
         let by_level = events & (POLLIN | POLLRDNORM) != 0 && low_water(desc, side) <= 1;
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };

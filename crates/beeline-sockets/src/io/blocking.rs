@@ -5,6 +5,7 @@
 
 use beeline_lane::{Armed, Since, flags as lane_flags};
 
+use super::crossing;
 use super::faults::{fault, kernel_said, pace};
 use super::readiness::{receive_over, writable_hint};
 use crate::Outcome;
@@ -191,7 +192,10 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
     let side = desc.side();
     let lane = desc.lane();
     let peer = desc.end().peer();
-    if desc.peer_is_near() {
+    let below = crossing::below(desc);
+    if below.is_some() {
+        // TCP wakes who sleeps.
+    } else if desc.peer_is_near() {
         desc.budget_anew().give_way(patience);
     } else {
         let known = match since {
@@ -215,7 +219,11 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
     let (fd, armed) = match desc.await_rx(|naps| held_up.goes_on(patience, false, naps)) {
         Ok(guard) => {
             let fd = pin.fd(given);
-            (fd, guard.arm(since, &Anchor(fd)))
+            let armed = match below {
+                Some((_, false)) => Ok(Armed::Sleep),
+                _ => guard.arm(since, &Anchor(fd)),
+            };
+            (fd, armed)
         }
         Err(Unlocked::Gone) => return Waited::Kernel,
         Err(Unlocked::Busy(_)) => return held_up.waited().restarted(given, desc),
@@ -231,8 +239,12 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
     if receive_over(side) {
         return Waited::Again;
     }
-    let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
-    let woken = patience.sleep(&mut fds, None);
+    let events = libc::POLLIN | libc::POLLRDHUP;
+    let anchor = if let Some((_, false)) = below { -1 } else { fd };
+    let holder = below.map_or(-1, |(holder, _)| holder);
+    let mut fds = [anchor, holder].map(|fd| libc::pollfd { fd, events, revents: 0 });
+    let asked = if below.is_some() { &mut fds[..] } else { &mut fds[..1] };
+    let woken = patience.sleep(asked, None);
     desc.slept(patience, woken);
     match (woken, Waited::from_sleep(woken, patience)) {
         (_, Some(waited)) => waited.restarted(given, desc),
@@ -240,7 +252,15 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
             side.rx.note_bell();
             Waited::Again
         }
-        (Woken::Ready(_), None) => kernel_said(fd, desc, fds[0].revents).into(),
+        (Woken::Ready(_), None) if fds[0].revents == 0 => Waited::Again,
+        (Woken::Ready(_), None) => {
+            let next = kernel_said(fd, desc, fds[0].revents);
+            if below.is_some() {
+                // An anchor whose peer is gone ends every sleep at once, and TCP is about to tell.
+                pace(desc, fds[0].revents);
+            }
+            next.into()
+        }
         _ => Waited::Again,
     }
 }

@@ -3,6 +3,7 @@
 use beeline_lane::{Fault, flags};
 use beeline_stats::Poison;
 
+use super::crossing;
 use crate::desc::Desc;
 use crate::ending::{Next, hear, observe};
 use crate::kernel;
@@ -29,6 +30,10 @@ pub(crate) fn gone(fd: i32, desc: &'static Desc, just_sent: u32) -> Next {
                 return Next::Again;
             }
         }
+    }
+    if crossing::is_open(desc) {
+        // Killed, while bytes may still come over TCP, which tells of the end behind them.
+        return Next::Again;
     }
     if !side.is(state::PEER_CLOSED) {
         // Closed without a word: killed, or the last of several holders did not know that it was the last. TCP would

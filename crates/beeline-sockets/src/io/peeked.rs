@@ -17,6 +17,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Bells, Fault, Sink};
 use beeline_shm::{STORE_BYTES, SideMemory};
 
+use super::crossing;
 use crate::desc::RxGuard;
 use crate::side::SideState;
 
@@ -26,6 +27,17 @@ const PART_BYTES: usize = 4096;
 /// Copies unread bytes from `offset` on, as [`beeline_lane::Reader::peek`] does: held ones from the store. Returns how
 /// many.
 pub(super) fn glance(guard: &RxGuard, offset: usize, bytes: &mut [u8]) -> Result<usize, Fault> {
+    if !crossing::crosses(guard.side) {
+        return glance_at_ring(guard, offset, bytes);
+    }
+    // SAFETY: a live slice.
+    match unsafe { crossing::peek(guard, offset, bytes.as_mut_ptr(), bytes.len()) } {
+        Ok(found) => Ok(found),
+        Err(offset) => glance_at_ring(guard, offset, bytes),
+    }
+}
+
+fn glance_at_ring(guard: &RxGuard, offset: usize, bytes: &mut [u8]) -> Result<usize, Fault> {
     let first = first(guard, offset);
     let found = guard.reader().peek(offset, Sink::from(&mut *bytes))?;
     let held = held_at(guard.side, first).min(found);
@@ -37,13 +49,20 @@ pub(super) fn glance(guard: &RxGuard, offset: usize, bytes: &mut [u8]) -> Result
 
 /// Peeks: copies unread bytes from `offset` on into `sink`, and holds them. Returns how many.
 #[cold]
-pub(super) fn peek(guard: &RxGuard, offset: usize, mut sink: Sink<'_>) -> Result<usize, Fault> {
+pub(super) fn peek(guard: &RxGuard, mut offset: usize, mut sink: Sink<'_>) -> Result<usize, Fault> {
+    if crossing::crosses(guard.side) {
+        // SAFETY: a sink is writable for its length.
+        match unsafe { crossing::peek(guard, offset, sink.pointer(), sink.len()) } {
+            Ok(found) => return Ok(found),
+            Err(behind) => offset = behind,
+        }
+    }
     let mut part = [0; PART_BYTES];
     let mut shown = 0;
     while !sink.is_empty() {
         let room = PART_BYTES.min(sink.len());
         let offset = offset.saturating_add(shown);
-        let found = glance(guard, offset, part.get_mut(..room).unwrap_or_default())?;
+        let found = glance_at_ring(guard, offset, part.get_mut(..room).unwrap_or_default())?;
         let known = held_at(guard.side, first(guard, offset)).min(found);
         let held = hold(guard, first(guard, offset), part.get(..found).unwrap_or_default(), known);
         sink.split_front(held).fill_from(part.get(..held).unwrap_or_default());
@@ -92,6 +111,12 @@ pub(super) fn read(guard: &RxGuard, mut sink: Sink<'_>, bells: &impl Bells) -> R
 
 /// Drops up to `count` unread bytes, as [`beeline_lane::Reader::skip`] does.
 pub(super) fn skip(guard: &RxGuard, count: usize, bells: &impl Bells) -> Result<usize, Fault> {
+    if crossing::crosses(guard.side) {
+        // SAFETY: with this flag nothing is written.
+        if let Some(found) = unsafe { crossing::receive(guard, core::ptr::null_mut(), count, libc::MSG_TRUNC) } {
+            return Ok(found);
+        }
+    }
     let skipped = guard.reader().skip(count, bells);
     if guard.side.holds_peeked() {
         settle(guard);

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::flags;
 
+use super::crossing;
 use super::low_water::low_water;
 use super::urgent;
 use crate::desc::Desc;
@@ -14,10 +15,11 @@ use crate::side::{SideState, state};
 /// Events that poll(2) reports whether asked or not.
 pub(crate) const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
-/// Whether the receiving half is over, once the ring is empty.
+/// Whether the receiving half is over, once the ring is empty. What the peer says of its end in the lane comes behind all that comes over TCP.
 #[inline]
 pub(crate) fn receive_over(side: &SideState) -> bool {
     side.is(state::PEER_FIN | state::RESET | state::SHUT_RD)
+        && (side.is(state::RESET | state::SHUT_RD) || !crossing::crosses(side))
 }
 
 /// Unread bytes without the lock: a hint, as another reader may be at work. Nonsense counts as some.
@@ -42,8 +44,13 @@ pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
 }
 
 /// Bits of the state that have something else to tell.
-const TELLING_STATE: u32 =
-    state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED | state::COMPLETED;
+const TELLING_STATE: u32 = state::PEER_FIN
+    | state::RESET
+    | state::SHUT_RD
+    | state::SHUT_WR
+    | state::RELAYED
+    | state::COMPLETED
+    | state::CROSSING;
 
 /// Whether there is something to read, if there is nothing else to tell but that and room: the most frequent answers of
 /// [`poll_mask`], from one look at the peer's front.
@@ -84,7 +91,7 @@ pub(crate) fn poll_mask(desc: &Desc) -> i16 {
     if side.error.load(Relaxed) != 0 || side.has_completions() {
         mask |= libc::POLLERR;
     }
-    let receive_shut = side.is(state::PEER_FIN | state::RESET | state::SHUT_RD);
+    let receive_shut = receive_over(side);
     let send_shut = side.is(state::SHUT_WR | state::RESET);
     if receive_shut && send_shut {
         mask |= libc::POLLHUP;
@@ -93,7 +100,12 @@ pub(crate) fn poll_mask(desc: &Desc) -> i16 {
     if urgent {
         mask |= urgent::poll_mask(desc, side);
     }
-    if receive_shut {
+    if crossing::crosses(side)
+        && !receive_shut
+        && let Some(below) = crossing::poll_mask(desc)
+    {
+        mask |= below;
+    } else if receive_shut {
         mask |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
     } else if !urgent && unread_hint(desc, side) >= low_water(desc, side) {
         mask |= libc::POLLIN | libc::POLLRDNORM;

@@ -11,7 +11,7 @@ use super::faults::{fault, kernel_said};
 use super::low_water::{count_arrivals, low_water};
 use super::readiness::receive_over;
 use super::receive::account;
-use super::{peeked, urgent};
+use super::{crossing, peeked, urgent};
 use crate::anchor::Anchor;
 use crate::bulk::BULK_BYTES;
 use crate::desc::{Desc, Pin, RxGuard, Unlocked};
@@ -251,6 +251,13 @@ fn stopped_by_signal(patience: Option<&mut Patience>, guard: &RxGuard) -> Option
 
 #[inline]
 fn read_some(guard: &RxGuard, present: &mut Sink<'_>, anchor: &Anchor) -> Result<usize, beeline_lane::Fault> {
+    if crossing::crosses(guard.side) {
+        // SAFETY: a sink is writable for its length.
+        if let Some(count) = unsafe { crossing::receive(guard, present.pointer(), present.len(), 0) } {
+            let _ = present.split_front(count);
+            return Ok(count);
+        }
+    }
     let count = match guard.side.holds_peeked() {
         false => guard.reader().read(present.again(), anchor)?,
         true => peeked::read(guard, present.again(), anchor)?,

@@ -87,7 +87,11 @@ fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -
 pub unsafe fn send_in_full(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     if !desc.is_lane() {
-        return not_a_lane(desc);
+        if !desc.moving.is_candidate() {
+            return not_a_lane(desc);
+        }
+        // SAFETY: forwarded from the caller.
+        return unsafe { send_by_candidate(fd, desc, buffer, length, flags) };
     }
     let length = length.min(TRANSFER_MAX);
     if bogus(buffer as usize, length) {
@@ -96,6 +100,32 @@ pub unsafe fn send_in_full(fd: i32, buffer: *const u8, length: usize, flags: i32
     // SAFETY: forwarded from the caller.
     let source = unsafe { Source::from_raw(buffer, length) };
     send_parts(fd, desc, flags, length, core::iter::once(source))
+}
+
+/// A send on a connection that may move to a lane now, with the first bytes of this call. The lane takes the rest.
+///
+/// # Safety
+/// As for [`send`].
+#[cold]
+unsafe fn send_by_candidate(fd: i32, desc: &'static Desc, buffer: *const u8, length: usize, flags: i32) -> Outcome {
+    if bogus(buffer as usize, length) {
+        return not_a_lane(desc);
+    }
+    let length = length.min(TRANSFER_MAX);
+    // SAFETY: forwarded from the caller.
+    let gone = unsafe { (desc.operations.get().before_send)(fd, desc, buffer, length, flags) };
+    if gone == 0 {
+        return not_a_lane(desc);
+    }
+    if gone == length {
+        return Outcome::Done(gone as isize);
+    }
+    // A call that has sent something raises no SIGPIPE.
+    // SAFETY: `gone` is less than the length for which the caller vouches.
+    match unsafe { send(fd, buffer.add(gone), length.saturating_sub(gone), flags | libc::MSG_NOSIGNAL) } {
+        Outcome::Done(sent) => Outcome::Done(sent.saturating_add(gone as isize)),
+        _ => Outcome::Done(gone as isize),
+    }
 }
 
 /// A send from an address that cannot be the app's: as in the kernel, what is wrong with the connection comes first.

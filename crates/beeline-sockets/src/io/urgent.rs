@@ -70,6 +70,10 @@ pub(super) fn poll_mask(desc: &Desc, side: &SideState) -> i16 {
 
 /// `FIONREAD`, as tcp_inq(): only what comes before an urgent byte.
 pub(crate) fn unread(desc: &Desc, side: &SideState) -> u32 {
+    match super::crossing::unread(desc) {
+        0 => {}
+        unread => return unread,
+    }
     if desc.lane().flags(desc.end().peer()) & flags::URGENT == 0 {
         return super::readiness::unread_hint(desc, side);
     }

@@ -12,7 +12,7 @@ use beeline_stats::Reason;
 use super::fds::{dup_from, hidden_refusal, note_nonblock};
 use crate::desc::{Desc, Kind};
 use crate::process::raw;
-use crate::{Outcome, epoll, follow, guards, io, kernel, options, table};
+use crate::{Outcome, epoll, follow, guards, io, kernel, meet, options, table};
 
 // linux/fcntl.h
 const F_SETOWN_EX: i32 = 15;
@@ -51,6 +51,9 @@ pub unsafe fn fcntl(fd: i32, command: i32, argument: usize) -> Outcome {
 }
 
 fn set_flags(fd: i32, desc: &'static Desc, flags: usize) -> Outcome {
+    if flags as i32 & libc::O_ASYNC != 0 {
+        meet::leave_on_tcp(fd);
+    }
     let outcome = kernel::fcntl(fd, libc::F_SETFL, flags).into();
     if let Outcome::Done(_) = outcome {
         note_flags(desc, flags as i32 & libc::O_NONBLOCK != 0, flags as i32 & libc::O_ASYNC != 0);
@@ -88,6 +91,9 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
     follow::follow_if_relayed(fd, desc);
     // The kernel looks at 32 bits of the request, and libc's callers sign-extend.
     let request = request & 0xFFFF_FFFF;
+    if request == libc::FIOASYNC {
+        meet::leave_on_tcp(fd);
+    }
     let kind = desc.kind();
     if request == libc::FIONBIO || request == libc::FIOASYNC {
         // SAFETY: forwarded from the caller.
@@ -116,8 +122,11 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
     let value = match request {
         libc::FIONREAD => guards::lane_rx(fd).map(|guard| Ok(io::unread_bytes(desc, guard.side))),
         SIOCATMARK => guards::lane_rx(fd).map(|guard| Ok(u32::from(io::at_mark(desc, guard.side)))),
-        libc::TIOCOUTQ => guards::lane_tx(fd).map(|guard| guard.writer().unread()),
-        SIOCOUTQNSD => Some(Ok(0)),
+        libc::TIOCOUTQ => {
+            let below = || io::crossing::sent(desc, request);
+            guards::lane_tx(fd).map(|guard| guard.writer().unread().map(|bytes| bytes.saturating_add(below())))
+        }
+        SIOCOUTQNSD => guards::lane_tx(fd).map(|_guard| Ok(io::crossing::sent(desc, request))),
         FIOGETOWN | SIOCGPGRP => return Outcome::Kernel,
         // The rest of the socket requests ask about the network, which an AF_UNIX socket does not know.
         0x8900..=0x8BFF => {

@@ -45,6 +45,9 @@ const CALLED: u32 = u32::MAX;
 /// More than one fork has run its handlers since.
 const UNCERTAIN: u32 = u32::MAX - 1;
 
+/// How often connections that have begun to move while a `fork` waited are settled.
+const SETTLINGS_MAX: u32 = 20;
+
 struct Held(UnsafeCell<Option<Changing>>);
 
 // SAFETY: used by the thread that holds `CHANGE` for a fork, and by nobody else.
@@ -97,9 +100,12 @@ pub fn around_fork_prepare() -> u32 {
     meet::before_fork();
     follow::with_all();
     let mut guard = meet::changing_to_share();
-    while super::code::is_being_searched() {
+    // Of a connection that cannot be settled, since a call was left in the middle, both processes have what there is.
+    let mut settlings = 0..SETTLINGS_MAX;
+    while super::code::is_being_searched() || meet::is_any_between() && settlings.next().is_some() {
         drop(guard);
         super::code::before_fork();
+        meet::settle_all();
         guard = meet::changing_to_share();
     }
     // Only now: what was made while we waited is copied, and must not look as if it were made after the fork.

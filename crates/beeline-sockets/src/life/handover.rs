@@ -42,7 +42,8 @@ use crate::changing::changing;
 use crate::desc::Desc;
 use crate::process::{self, is_guest_of_parent};
 use crate::side::{EXPECTED, SideState, stands_no_more};
-use crate::{kernel, meet, stats, table};
+use crate::{kernel, meet, options, stats, table};
+use beeline_stats::Reason;
 
 /// Loans that can be taken back; what goes beyond stays counted.
 const RETURNABLE: usize = 32;
@@ -153,6 +154,7 @@ pub fn before_exec(image: Image) -> Loan {
     pass_listeners_on();
     if !loan.to_another {
         meet::before_end();
+        meet::settle_all();
         stranger::prepare_exec(image);
         if image != Image::Takes {
             stats::before_strange_program();
@@ -215,6 +217,12 @@ pub fn before_spawn(image: Image) -> Loan {
     meet::pass_on(|fd, desc| stays_open(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED);
     let _changing = meet::changing_to_share();
     LENDERS.fetch_add(1, Relaxed);
+    table::for_each(|fd, desc| {
+        if desc.moving.is_candidate() && (stays_open(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED) {
+            // Another process has the socket, and nobody will know when it is gone again.
+            options::block(desc, Reason::SharedBeforeConnect);
+        }
+    });
     if image == Image::Takes {
         table::for_each(|fd, desc| {
             if desc.is_lane() && (stays_open(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED) {

@@ -38,7 +38,7 @@ use crate::desc::{Desc, Kind};
 use crate::follow::{self, follow_if_relayed};
 use crate::io::Anchor;
 use crate::side::{SideState, state};
-use crate::{changing, epoll, kernel, meet, slots, stats, table};
+use crate::{changing, epoll, io, kernel, meet, slots, stats, table};
 
 /// Bytes of a side's page.
 const SIDE_BYTES: usize = 4096;
@@ -53,6 +53,10 @@ pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
     }
     // What another holder has demoted is gone for after, without keeping others from their changes.
     let _ = follow_if_relayed(fd, desc);
+    // A relay knows rings alone.
+    if desc.moving.may_cross() && !io::crossing::is_over_soon(desc) {
+        return Err(Reason::RelayFailed);
+    }
     let _changing = changing::changing();
     if !table::leads_to(fd, desc) || !desc.is_lane() {
         return if desc.kind() == Kind::Tcp { Ok(()) } else { Err(Reason::RelayFailed) };

@@ -27,7 +27,7 @@ use beeline_stats::Reason;
 use super::handover::{NAMED_FOR_STDIO, NOT_NAMED, part_fds, stays_open};
 use super::image::Image;
 use crate::desc::{Desc, Kind};
-use crate::{kernel, options, table};
+use crate::{kernel, meet, options, table};
 
 /// Puts a TCP connection in a lane's place, under all fds of this process. False where that cannot be: no relay serves
 /// the other end.
@@ -104,6 +104,7 @@ pub(super) fn prepare_spawn(image: Image) {
 /// `fd` has just become a connection's, or that of a socket which may become one.
 pub(crate) fn serve_streams(fd: i32) {
     let Some(desc) = table::get(fd).filter(|_| is_standard(fd)) else { return };
+    meet::leave_on_tcp(fd);
     match desc.kind() {
         Kind::Lane => {
             demote(fd, desc);

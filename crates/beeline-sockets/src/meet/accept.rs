@@ -24,7 +24,7 @@ use super::listener::Listener;
 use super::listening;
 use super::lobby::{self, send_away};
 use super::reserve;
-use super::{accept_lock, agent, door, pool, reset, retreat, watched};
+use super::{accept_lock, agent, door, moving, pool, reset, retreat, watched};
 use crate::desc::{Desc, Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken};
@@ -238,7 +238,10 @@ fn take_from_tcp(fd: i32, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno>
 /// the agent has a lane for it.
 fn came_over_tcp(desc: &'static Desc, listener: &'static Listener, accepted: i32, flags: i32) -> i32 {
     crate::close::fd_reborn(accepted);
-    if let Err(reason) = agent::came_over_tcp(desc, listener, accepted, flags) {
+    if moving::is_wanted() {
+        moving::begin_server(desc, listener, accepted);
+        stats::fell_back(Role::Server, Reason::CameOverTcp);
+    } else if let Err(reason) = agent::came_over_tcp(desc, listener, accepted, flags) {
         stats::fell_back(Role::Server, reason);
     }
     accepted

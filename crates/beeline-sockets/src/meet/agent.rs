@@ -24,9 +24,9 @@ use crate::side::state;
 use crate::wait::Mode;
 use crate::{ending, kernel, process};
 
-pub(super) use client::{Unmet, attempt};
+pub(super) use client::{Asked, Prepared, Unmet, answer, attempt, confirm};
 pub(super) use enroll::enroll;
-pub(super) use server::came_over_tcp;
+pub(super) use server::{came_over_tcp, name_of};
 
 /// How an attempt to connect has ended, if it was one.
 pub(super) enum Made {
@@ -37,10 +37,12 @@ pub(super) enum Made {
     },
     /// The kernel was asked to connect, and this is its answer; why there is no lane.
     Answered(Reason, i32),
+    /// The kernel is to connect, and the connection may move to a lane later ([`super::moving`]).
+    Later,
 }
 
 /// Whether clients from other namespaces may have lanes: under the conditions that hold for those at the door.
-fn may_serve(listener: &Listener) -> bool {
+pub(super) fn may_serve(listener: &Listener) -> bool {
     let is_at_door = listener.door.get().is_some() && listener.serving.load(Relaxed) != 0;
     is_at_door && listener.leaving.load(Relaxed) == 0 && crate::config().policy != Policy::Strict
 }
@@ -74,7 +76,7 @@ fn look_at_holder(desc: &'static Desc) {
 }
 
 /// How the calls that make a connection wait: by the rule for it, else as the process does.
-fn mode_of(role: Role, server: SocketAddr) -> Mode {
+pub(super) fn mode_of(role: Role, server: SocketAddr) -> Mode {
     fn said<T: OptionType>(rule: Option<&Body>, key: Key<T>) -> T {
         rule.and_then(|rule| key.read_word(rule.word(key.index()))).unwrap_or_else(|| crate::live(key))
     }
@@ -83,7 +85,7 @@ fn mode_of(role: Role, server: SocketAddr) -> Mode {
 }
 
 /// Asks the kernel to find out when nobody can be reached through a TCP connection any more.
-fn keep_alive(holder: i32) {
+pub(super) fn keep_alive(holder: i32) {
     let tcp = [(libc::TCP_KEEPIDLE, 5), (libc::TCP_KEEPINTVL, 2), (libc::TCP_KEEPCNT, 3)];
     for (name, value) in tcp {
         let _ = kernel::setsockopt(holder, libc::IPPROTO_TCP, name, &value);

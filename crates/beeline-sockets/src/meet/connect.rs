@@ -22,6 +22,7 @@ use super::agent::{self, Made, Unmet};
 use super::client;
 use super::connecting::{Claim, Connecting, claim, leave_to_kernel};
 use super::lookup::{self, Afar, Target};
+use super::moving;
 use super::pool::{self};
 use super::route::{Reserved, Route, Way, reserve_name};
 use super::{bridged, greeting, ports, retry, standing, trust};
@@ -48,6 +49,7 @@ pub(crate) unsafe fn connect(
         unsafe { count_stranger(fd, address, length) };
         return Outcome::Kernel;
     };
+    moving::settle_number(fd);
     match desc.kind() {
         Kind::Tcp => {}
         // SAFETY: forwarded from the caller.
@@ -59,6 +61,7 @@ pub(crate) unsafe fn connect(
     let destination = unsafe { SockAddr::from_app(address, length) }.and_then(|address| address.to_internet());
     let Some(destination) = destination.filter(|destination| suits(desc, destination)) else {
         // Whatever is wrong with it, or AF_UNSPEC: the kernel knows.
+        moving::leave_on_tcp(fd);
         return Outcome::Kernel;
     };
     if !process::accelerates() {
@@ -74,7 +77,11 @@ pub(crate) unsafe fn connect(
         return settle(desc, Reason::Disabled);
     }
     let known_as = Endpoint::new(destination);
+    if fd > 2 && desc.born.load(Relaxed) == crate::forks() && moving::was_afar(known_as.address()) {
+        return begin_later(desc, known_as);
+    }
     if !crate::live(option::bridge_short_lived)
+        && !moving::is_wanted()
         && let Some(reason) = lookup::left_to_tcp(known_as.address())
     {
         return settle(desc, reason);
@@ -89,6 +96,10 @@ pub(crate) unsafe fn connect(
         Ok(Made::Lane { nonblocking }) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
+        }
+        Ok(Made::Later) => {
+            abandon(ours, ticket);
+            begin_later(desc, known_as)
         }
         Ok(Made::Answered(reason, errno)) => {
             abandon(ours, ticket);
@@ -105,6 +116,14 @@ pub(crate) unsafe fn connect(
             settle(desc, reason)
         }
     }
+}
+
+/// The kernel connects, and the connection may move to a lane later.
+fn begin_later(desc: &'static Desc, destination: Endpoint) -> Outcome {
+    moving::note_afar(destination.address());
+    stats::fell_back(Role::Client, Reason::BeginsOnTcp);
+    moving::begin_client(desc);
+    Outcome::Kernel
 }
 
 /// Leaves the socket to the kernel, because that makes short-lived connections faster.
@@ -275,6 +294,9 @@ fn attempt(
 /// Connects to an address that is not this namespace's own: of another one of this host perhaps, else of another host.
 fn attempt_afar(ours: Connecting, route: &Route, nonblocking: bool) -> Result<Made, Reason> {
     let Afar { met, bridged } = lookup::afar(route.destination);
+    if met.is_ok() && moving::is_wanted() {
+        return Ok(Made::Later);
+    }
     let unmet = match met.map_err(Unmet::from).and_then(|()| agent::attempt(ours, route, nonblocking)) {
         Ok(made) => return Ok(made),
         // The kernel was asked to connect, and what became of that is what the app is to see.

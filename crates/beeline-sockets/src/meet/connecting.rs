@@ -16,6 +16,8 @@ use beeline_meeting::paths::Ticket;
 
 /// `draft.blocked_by` while a thread connects the socket, and nothing keeps it on TCP: another thread may put a reason there.
 pub(crate) const BUSY: u16 = u16::MAX;
+/// `draft.blocked_by` of a connection that may move to a lane ([`super::moving`]): another thread may put a reason there.
+pub(crate) const CANDIDATE: u16 = u16::MAX - 1;
 /// `draft.blocked_by` once the kernel has been asked to connect.
 const SETTLED: u16 = Reason::ConnectPending as u16 + 1;
 
@@ -86,7 +88,7 @@ pub(super) fn claim(fd: i32, desc: &'static Desc) -> Claim {
         Err(seen) => seen,
     };
     match seen {
-        BUSY => Claim::Settled,
+        BUSY | CANDIDATE => Claim::Settled,
         // A blocking attempt has failed, and the program tries once more on the same socket.
         SETTLED if !desc.has_lane() && is_closed(fd) => match word.compare_exchange(SETTLED, BUSY, Acquire, Relaxed) {
             Ok(_) => Claim::Ours(ours),

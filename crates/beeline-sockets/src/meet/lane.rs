@@ -38,6 +38,9 @@ static USERS: pool::Users = pool::Users { release_memfds };
 /// Makes a description a lane that is in no pool.
 pub fn begin_bare(desc: &'static Desc, memory: LaneMemory, side: &'static SideState, end: End) {
     desc.operations.set(&LANE);
+    if side.is(state::MOVED) {
+        desc.moving.begin_lane(io::crossing::crosses(side));
+    }
     desc.become_lane(memory, side, end);
 }
 
@@ -230,7 +233,7 @@ fn end_for_all(desc: &'static Desc, lane: &LaneMemory, side: &SideState) {
     let end = desc.end();
     note_end(desc, true);
     observe(desc, side);
-    let unread = io::unread_hint(desc, side) != 0;
+    let unread = io::unread_hint(desc, side) != 0 || io::crossing::unread(desc) != 0;
     // A reset is no FIN: only one that was sent before it is seen before it.
     let resets = (unread || side.linger.load(Relaxed) == 1) && !side.is_finished();
     let last = if resets { flags::RESET } else { flags::FIN };
@@ -265,7 +268,7 @@ fn note_end(desc: &Desc, whole: bool) {
         Some(ticket) => lookup::abandoned(ticket),
         None => {}
     }
-    if whole && comes_from_afar && !crate::live(option::bridge_short_lived) {
+    if whole && comes_from_afar && !side.is(state::MOVED) && !crate::live(option::bridge_short_lived) {
         let left_as = if side.is(state::MET) { Reason::AgentShortLived } else { Reason::BridgeShortLived };
         lookup::note_life(Endpoint::new(side.remote.get()).address(), life, left_as);
     }

@@ -6,20 +6,30 @@
 //! 2. Whoever waits for urgent bytes alone may do so on a connection that has others unread, whose anchor is readable
 //!    all the time. What counts for it are *arrivals*: they come as edges, through an epoll set that lives as long as
 //!    the call. Where none is to be had the call looks every millisecond.
+//! 3. A TCP connection that may move to a lane does not do so while a call is *inside* ([`Moving`]). A call can be so for 64 entries; a connection
+//!    that is polled with more others does not move.
 
 use core::cell::Cell;
 
 use libc::{POLLIN, POLLPRI, POLLRDNORM, epoll_event, pollfd};
 
 use super::scratch::NONE;
-use crate::desc::{Desc, Kind};
+#[cfg(doc)]
+use crate::desc::Moving;
+use crate::desc::{Desc, Kind, Stage, Way};
+use crate::io::crossing;
 use crate::{Errno, cancel, guards, hidden, kernel, table};
+
+/// How often a call tries to come in: a call that was left in the middle, of another thread, may stay in for ever.
+const TRIES_MAX: u32 = 1000;
 
 /// See the module.
 pub(super) struct Held<'a> {
     places: &'a [Cell<Option<&'static Desc>>],
     /// The epoll set of rule 2, hidden; -1 if there is none.
     arrivals: Cell<i32>,
+    /// Rule 3: in which of the first entries the call is inside.
+    inside: Cell<u64>,
 }
 
 /// Whether urgent bytes are asked for and other bytes are not.
@@ -30,24 +40,69 @@ pub(super) fn is_urgent_alone(events: i16) -> bool {
 impl<'a> Held<'a> {
     /// Holds nothing yet; there is one place for each entry.
     pub(super) fn new(places: &'a mut [Option<&'static Desc>]) -> Self {
-        Self { places: Cell::from_mut(places).as_slice_of_cells(), arrivals: Cell::new(-1) }
+        Self { places: Cell::from_mut(places).as_slice_of_cells(), arrivals: Cell::new(-1), inside: Cell::new(0) }
     }
 
     /// Before a sleep: keeps what the entries are about, and forgets the arrivals so far.
     pub(super) fn prepare(&self, fds: &[pollfd]) {
-        for (place, entry) in self.places.iter().zip(fds) {
-            let ours = |desc: &&'static Desc| matches!(desc.kind(), Kind::Lane | Kind::Listener | Kind::Epoll);
+        for (index, (place, entry)) in self.places.iter().zip(fds).enumerate() {
+            let ours = |desc: &&'static Desc| {
+                matches!(desc.kind(), Kind::Lane | Kind::Listener | Kind::Epoll) || desc.moving.is_candidate()
+            };
             let desc = table::get(entry.fd).filter(ours);
             if place.get().map(core::ptr::from_ref) == desc.map(core::ptr::from_ref) {
                 continue;
             }
             if let Some(old) = place.take() {
+                self.go_out(index, old);
                 old.let_go();
             }
             place.set(desc.and_then(|desc| guards::pin(entry.fd, desc)).map(Desc::hold));
+            if let Some(desc) = place.get().filter(|desc| desc.moving.is_candidate()) {
+                self.come_in(index, entry.fd, desc);
+            }
         }
         if fds.iter().any(|entry| is_urgent_alone(entry.events)) {
             self.await_arrivals(fds);
+        }
+    }
+
+    fn come_in(&self, index: usize, fd: i32, desc: &'static Desc) {
+        let moving = &desc.moving;
+        for _ in 0..TRIES_MAX {
+            if desc.kind() != Kind::Tcp || !moving.is_candidate() {
+                return;
+            }
+            if !moving.come_in(Way::Reads, desc.begun()) {
+                return;
+            }
+            let (stage, crowded) = (moving.stage(), moving.inside(Way::Reads) > 1);
+            let beyond = index >= u64::BITS as usize;
+            match stage {
+                Stage::Switching => {}
+                Stage::Joined if crowded || beyond || crossing::is_overdue(fd, desc) => {}
+                _ if desc.kind() != Kind::Tcp => {}
+                _ if beyond => {
+                    moving.go_out(Way::Reads, desc.begun());
+                    (desc.operations.get().settle)(fd, desc);
+                    let _ = moving.step(Stage::Client, Stage::None) || moving.step(Stage::Server, Stage::None);
+                    continue;
+                }
+                _ => return self.inside.set(self.inside.get() | 1 << index),
+            }
+            moving.go_out(Way::Reads, desc.begun());
+            if stage == Stage::Joined {
+                (desc.operations.get().settle)(fd, desc);
+            }
+            kernel::sleep_ns(20_000);
+        }
+    }
+
+    fn go_out(&self, index: usize, desc: &'static Desc) {
+        let bit = 1u64.checked_shl(index as u32).unwrap_or(0);
+        if self.inside.get() & bit != 0 {
+            self.inside.set(self.inside.get() & !bit);
+            desc.moving.go_out(Way::Reads, desc.begun());
         }
     }
 
@@ -115,7 +170,12 @@ impl<'a> Held<'a> {
     }
 
     fn let_go(&self) {
-        self.places.iter().filter_map(Cell::get).for_each(Desc::let_go);
+        for (index, place) in self.places.iter().enumerate() {
+            if let Some(desc) = place.get() {
+                self.go_out(index, desc);
+                desc.let_go();
+            }
+        }
         if self.arrivals.get() >= 0 {
             hidden::close_hidden(self.arrivals.get());
         }

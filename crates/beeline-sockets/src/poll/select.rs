@@ -2,6 +2,7 @@
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM, fd_set, pollfd};
 
+use super::below::may_have_below;
 use super::{deadline, places, scan, scratch};
 use crate::desc::{Desc, Kind};
 use crate::operations::Adopt;
@@ -108,6 +109,7 @@ unsafe fn run(
     for fd in sets.members() {
         members += 1;
         match table::get(fd as i32).map(Desc::kind) {
+            Some(Kind::Lane | Kind::Tcp) if may_have_below(fd as i32) => listeners += 1,
             Some(Kind::Lane | Kind::Epoll | Kind::Orphan) => ours += 1,
             Some(Kind::Listener) => listeners += 1,
             _ => listeners += usize::from(adopt(fd as i32)),

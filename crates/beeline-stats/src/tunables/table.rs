@@ -218,6 +218,8 @@ tunables! {
         "Carry connections over the bridge or the agent even to places where the last ones were short-lived.";
     agent: bool = true, Kind::Switch, Reach::Start,
         "Ask this host's agent about destinations in other network namespaces, if there is one.";
+    namespaces_move: bool = false, Kind::Switch, Reach::Start,
+        "Begin connections to other network namespaces on TCP, and move them to a lane once they have carried some messages; for both ends alike.";
     short_lived_lanes: bool = false, Kind::Switch, Reach::Rule,
         "Use lanes even for connections to loopback addresses where the last ones were short-lived and TCP was faster.";
     follow: bool = true, Kind::Switch, Reach::Start,

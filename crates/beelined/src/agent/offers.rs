@@ -307,7 +307,7 @@ mod tests {
         Client { destination: "10.0.0.2:80".parse().unwrap(), holder: (0, 1), groups: 1 }
     }
 
-    const PAIR: Pair = Pair { client: 1, server: 2 };
+    const PAIR: Pair = Pair { client: 1, server: 2, moves: false };
 
     #[test]
     fn whatever_is_not_as_it_should_be_is_refused() {

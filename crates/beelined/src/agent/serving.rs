@@ -296,26 +296,26 @@ impl Serving {
                     say(carrier, answer, Besides::default(), None);
                 }
             }
-            Question::Confirm { socket, local, remote } => {
+            Question::Confirm { socket, local, remote, moves } => {
                 let may = self.desk().may_confirm(id, now);
                 if may == Err(Answer::Full) {
                     self.rushed(now);
                 }
                 may?;
                 let (local, remote) = (plain(local), plain(remote));
-                let pair = self.pair(carrier, holder, socket, End::Client, (local, remote));
+                let pair = self.pair(carrier, holder, (socket, End::Client, moves), (local, remote));
                 let groups = self.groups_at(carrier, holder, local.ip(), now);
                 let says = self.desk().confirmed(id, pair, groups, now);
                 self.say_all(says);
             }
-            Question::Ask { socket, local, remote } => {
+            Question::Ask { socket, local, remote, moves } => {
                 let (local, remote) = (plain(local), plain(remote));
                 if !self.desk().may_ask(holder, now) {
                     self.rushed(now);
                     say(carrier, Answer::Full, Besides::default(), None);
                     return Ok(());
                 }
-                let Some(pair) = self.pair(carrier, holder, socket, End::Server, (local, remote)) else {
+                let Some(pair) = self.pair(carrier, holder, (socket, End::Server, moves), (local, remote)) else {
                     say(carrier, Answer::Unproved, Besides::default(), None);
                     return Ok(());
                 };
@@ -341,8 +341,7 @@ impl Serving {
         &self,
         carrier: &Strange,
         holder: Holder,
-        socket: u32,
-        end: End,
+        (socket, end, moves): (u32, End, bool),
         (local, remote): (SocketAddr, SocketAddr),
     ) -> Option<Pair> {
         let prover = self.prover.as_ref()?;
@@ -357,7 +356,7 @@ impl Serving {
                 return None;
             }
         };
-        let prove = || prover.pair(taken.fd(), end, local, remote);
+        let prove = || prover.pair(taken.fd(), end, local, remote, moves);
         let pair = self.namespaces.within(carrier.fd(), prove).flatten();
         taken.close_now(&section);
         pair

@@ -134,7 +134,7 @@ mod tests {
     }
 
     fn pair(client: u64) -> Pair {
-        Pair { client, server: 0 }
+        Pair { client, server: 0, moves: false }
     }
 
     #[test]

@@ -6,6 +6,10 @@
 //! received last (`sk_rxhash`). On one host a packet carries its number from socket to socket, whatever lies between, unless that
 //! makes packets of its own. Nobody can choose the number of his socket, and nobody is told it who does not see the packets.
 //!
+//! Of a connection that moves to a lane in mid-stream (`docs/design/0009-moving.md`) the numbers at which its streams began are told
+//! at any time: what was acknowledged less how much that is, and what is expected less how much has come. Both are read without the
+//! socket's lock, so they are read until they are twice the same.
+//!
 //! No system call tells these four; a small BPF program does (`SCHED_CLS`, run with `BPF_PROG_TEST_RUN`, attached to nothing). It looks a
 //! connection up by its addresses in the network namespace of the thread that runs it, so addresses are only where to look:
 //! that what is found is the socket that was shown is proved by a token that was laid into the shown socket's storage
@@ -36,6 +40,8 @@ pub struct Pair {
     pub client: u64,
     /// What the server sends.
     pub server: u64,
+    /// Whether bytes may have gone before.
+    pub moves: bool,
 }
 
 /// Which end of its connection a socket is.
@@ -72,26 +78,42 @@ impl Prover {
         Ok(Prover { storage, program, next_token: AtomicU32::new(1) })
     }
 
-    /// The connection that a socket is an end of, if it is one over which no byte has gone yet. `local` and `remote` are its
+    /// The connection that a socket is an end of, if it is one over which no byte has gone yet, or that `moves`. `local` and `remote` are its
     /// addresses, by somebody's word; the calling thread is in the network namespace that the socket is said to be of.
     #[must_use]
-    pub fn pair(&self, socket: i32, end: End, local: SocketAddr, remote: SocketAddr) -> Option<Pair> {
+    pub fn pair(&self, socket: i32, end: End, local: SocketAddr, remote: SocketAddr, moves: bool) -> Option<Pair> {
+        /// Bytes may come while the numbers are read.
+        const LOOKS: usize = 6;
         let token = self.next_token.fetch_add(1, Relaxed);
-        let mut packet = packet(token, local, remote)?;
+        let asked = packet(token, local, remote)?;
         program::mark(&self.storage, socket, token).ok()?;
-        let ran = program::run(&self.program, &mut packet);
+        let look = || {
+            let mut packet = asked;
+            program::run(&self.program, &mut packet).ok()?;
+            if moves { judge_moving(&packet, end) } else { judge(&packet, end) }
+        };
+        let mut found = look();
+        for _ in 1..if moves { LOOKS } else { 1 } {
+            let again = look();
+            if again == found {
+                break;
+            }
+            found = again;
+        }
         program::unmark(&self.storage, socket);
-        ran.ok()?;
-        judge(&packet, end)
+        found
     }
+}
+
+/// One of the numbers that the program has found.
+fn word(packet: &[u8; PACKET], at: i16, index: usize) -> Option<u32> {
+    let at = (at as usize).checked_add(index.checked_mul(4)?)?;
+    packet.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
 /// What the program has found.
 fn judge(packet: &[u8; PACKET], end: End) -> Option<Pair> {
-    let word = |at: i16, index: usize| {
-        let at = (at as usize).checked_add(index.checked_mul(4)?)?;
-        packet.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_ne_bytes)
-    };
+    let word = |at, index| word(packet, at, index);
     if word(FOUND, 0)? != 1 {
         return None;
     }
@@ -109,11 +131,32 @@ fn judge(packet: &[u8; PACKET], end: End) -> Option<Pair> {
         CLOSE_WAIT => received.wrapping_sub(1),
         _ => return None,
     };
-    let (sent, received) = (direction(sends, sent), direction(receives, received));
-    Some(match end {
-        End::Client => Pair { client: sent, server: received },
-        End::Server => Pair { client: received, server: sent },
-    })
+    Some(pair_of(end, direction(sends, sent), direction(receives, received), false))
+}
+
+/// The same of a connection that has carried bytes.
+fn judge_moving(packet: &[u8; PACKET], end: End) -> Option<Pair> {
+    let word = |at, index| word(packet, at, index);
+    if word(FOUND, 0)? != 1 || word(STATE, 0)? != ESTABLISHED {
+        return None;
+    }
+    let (expected, acknowledged) = (word(NUMBERS, 0)?, word(NUMBERS, 2)?);
+    let (came, went) = (word(NUMBERS, 5)?, word(NUMBERS, 6)?);
+    let (sends, receives) = (word(FLOWS, 0)?, word(FLOWS, 1)?);
+    if sends == 0 || receives == 0 {
+        return None;
+    }
+    // What a client has sent and was acknowledged begins with its SYN; of a server that is not counted.
+    let syn = u32::from(end == End::Client);
+    let (sent, received) = (acknowledged.wrapping_sub(went).wrapping_add(syn), expected.wrapping_sub(came));
+    Some(pair_of(end, direction(sends, sent), direction(receives, received), true))
+}
+
+fn pair_of(end: End, sent: u64, received: u64, moves: bool) -> Pair {
+    match end {
+        End::Client => Pair { client: sent, server: received, moves },
+        End::Server => Pair { client: received, server: sent, moves },
+    }
 }
 
 fn direction(flow: u32, number: u32) -> u64 {
@@ -174,7 +217,7 @@ mod tests {
     fn of(prover: &Prover, socket: &TcpStream, end: End) -> Option<Pair> {
         let plain = beeline_wire::agent::plain;
         let (local, remote) = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
-        prover.pair(socket.as_raw_fd(), end, plain(local), plain(remote))
+        prover.pair(socket.as_raw_fd(), end, plain(local), plain(remote), false)
     }
 
     #[test]
@@ -196,7 +239,7 @@ mod tests {
         let (client, server) = connected("127.0.0.1:0", "127.0.0.1");
         let (other, _its) = connected("127.0.0.1:0", "127.0.0.1");
         let addresses = (client.local_addr().unwrap(), client.peer_addr().unwrap());
-        let shown = |fd| prover.pair(fd, End::Client, addresses.0, addresses.1);
+        let shown = |fd| prover.pair(fd, End::Client, addresses.0, addresses.1, false);
         assert!(shown(client.as_raw_fd()).is_some());
         assert_eq!(shown(other.as_raw_fd()), None);
         assert_eq!(shown(server.as_raw_fd()), None);
@@ -220,5 +263,35 @@ mod tests {
         assert_eq!(server.peek(&mut [0]).unwrap(), 0);
         assert!(pair.is_some());
         assert_eq!(of(&prover, &server, End::Server), pair);
+    }
+
+    #[test]
+    fn a_connection_that_moves_has_one_pair_whatever_has_gone_over_it() {
+        use std::io::Read;
+        let Some(prover) = prover() else { return };
+        let of = |socket: &TcpStream, end| {
+            let plain = beeline_wire::agent::plain;
+            let (local, remote) = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+            prover.pair(socket.as_raw_fd(), end, plain(local), plain(remote), true)
+        };
+        for (listens, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
+            let (mut client, mut server) = connected(listens, to);
+            let first = of(&client, End::Client).unwrap();
+            let mut buffer = std::vec![0; 70_000];
+            for round in 1..200usize {
+                let length = round * round % 70_000 + 1;
+                client.write_all(&buffer[..length]).unwrap();
+                // Unread and under way, too.
+                assert_eq!(of(&client, End::Client), Some(first), "{round}");
+                assert_eq!(of(&server, End::Server), Some(first), "{round}");
+                server.read_exact(&mut buffer[..length]).unwrap();
+                server.write_all(&buffer[..length / 2]).unwrap();
+                client.read_exact(&mut buffer[..length / 2]).unwrap();
+            }
+            assert_eq!(of(&client, End::Client), Some(first));
+            assert_eq!(of(&server, End::Server), Some(first));
+            assert_ne!(of(&server, End::Client), Some(first));
+            assert!(self::of(&prover, &client, End::Client).is_none());
+        }
     }
 }

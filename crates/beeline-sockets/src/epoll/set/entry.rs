@@ -18,6 +18,10 @@ pub struct Entry {
     pub dead: AtomicBool,
     /// Whether the kernel watches the anchor for `EPOLLOUT`.
     pub kernel_out: AtomicBool,
+    /// Whether the kernel watches the TCP socket below a lane, too.
+    pub below: AtomicBool,
+    /// Whether more is to come that way for certain, so that the anchor has nothing to tell of bytes.
+    pub mute: AtomicBool,
     /// A fault of the peer that nobody has dealt with yet, by its number; 0 for none.
     pub fault: AtomicU8,
     /// Whether the app has deleted the entry and the kernel still has it. Then it is not in use.

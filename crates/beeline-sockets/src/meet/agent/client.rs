@@ -75,13 +75,13 @@ pub(in crate::meet) fn attempt(ours: Connecting, route: &Route, nonblocking: boo
     let carrier = Carrier::open()?;
     carrier.say(Question::Query { destination: route.destination })?;
     // The lane is made while the agent is at its answer.
-    let prepared = Prepared::make(desc, route, nonblocking).inspect_err(|reason| {
+    let prepared = Prepared::make(desc, route.destination, nonblocking).inspect_err(|reason| {
         // The answer is not read: a program that cannot make lanes is not to ask again and again.
         if *reason != Reason::DescriptorsShort {
             lookup::note_unmet(route.destination, *reason);
         }
     })?;
-    match answer(&carrier, route, nonblocking) {
+    match answer(&carrier, route.destination, patience_ns(nonblocking)) {
         Ok(Asked::Lane { anchor, cuts }) => {
             let offered = prepared.say_hello(fd, desc, anchor, cuts)?;
             let shaken = shake_hands(&twin, desc, route.destination, nonblocking);
@@ -110,16 +110,16 @@ fn twin_of(ours: Connecting) -> Result<i32, Reason> {
 }
 
 /// What a query has brought.
-enum Asked {
+pub(in crate::meet) enum Asked {
     /// The client's end of a lane, and whether that ends when the TCP connection does.
     Lane { anchor: Passing, cuts: bool },
     /// Nobody is known there; the agent will learn from the connection.
     Probe,
 }
 
-fn answer(carrier: &Carrier, route: &Route, nonblocking: bool) -> Result<Asked, Reason> {
+pub(in crate::meet) fn answer(carrier: &Carrier, destination: SocketAddr, patience_ns: u64) -> Result<Asked, Reason> {
     let Said { answer, besides, descriptor } =
-        carrier.answer_soon(patience_ns(nonblocking), super::mode_of(Role::Client, route.destination))?;
+        carrier.answer_soon(patience_ns, super::mode_of(Role::Client, destination))?;
     match (answer, descriptor) {
         (Answer::Likely, Some(anchor)) => return Ok(Asked::Lane { anchor, cuts: besides.cuts }),
         (Answer::Probe, _) => return Ok(Asked::Probe),
@@ -127,7 +127,7 @@ fn answer(carrier: &Carrier, route: &Route, nonblocking: bool) -> Result<Asked, 
     }
     let reason = reason_of(answer);
     if reason != Reason::AgentFull {
-        lookup::note_unmet(route.destination, reason);
+        lookup::note_unmet(destination, reason);
     }
     Err(reason)
 }
@@ -143,7 +143,7 @@ fn probe(
     match shake_hands(twin, desc, destination, nonblocking) {
         Shaken::Failed(Errno(errno)) => return Ok(Made::Answered(Reason::AgentUnknown, errno)),
         // The first byte must not have gone when the agent looks, so it is waited for.
-        Shaken::Stands => confirm(carrier, twin.fd(), nonblocking),
+        Shaken::Stands => confirm(carrier, twin.fd(), patience_ns(nonblocking), false),
         Shaken::Pending => {}
     }
     left_to_kernel(Reason::AgentUnknown, nonblocking)
@@ -156,21 +156,19 @@ fn left_to_kernel(reason: Reason, nonblocking: bool) -> Result<Made, Unmet> {
 }
 
 /// Tells the agent of the connection that stands, and waits until it knows it (rule 7).
-fn confirm(carrier: &Carrier, socket: Option<i32>, nonblocking: bool) {
+pub(in crate::meet) fn confirm(carrier: &Carrier, socket: Option<i32>, patience_ns: u64, moves: bool) {
     let name = |fd| Some((kernel::getsockname(fd).ok()?.to_internet()?, kernel::getpeername(fd).ok()?.to_internet()?));
     let Some((local, remote)) = socket.and_then(name) else { return };
     let socket = socket.unwrap_or(-1).cast_unsigned();
     // If the agent does not get this, or does not believe it, the offer is one that nobody takes.
-    let _ = carrier
-        .say(Question::Confirm { socket, local, remote })
-        .and_then(|()| carrier.answer(patience_ns(nonblocking)));
+    let _ = carrier.say(Question::Confirm { socket, local, remote, moves }).and_then(|()| carrier.answer(patience_ns));
 }
 
 /// A lane and its anchor, whose other end the agent has.
-struct Offered {
-    anchor: Passing,
-    lane: &'static PooledLane,
-    side: pool::Side,
+pub(in crate::meet) struct Offered {
+    pub anchor: Passing,
+    pub lane: &'static PooledLane,
+    pub side: pool::Side,
     /// As in [`Prepared`].
     born: u32,
 }
@@ -186,7 +184,7 @@ enum Shaken {
 }
 
 /// A lane that nobody has seen, and the client's side of it.
-struct Prepared {
+pub(in crate::meet) struct Prepared {
     offer: pool::Offer,
     side: pool::Side,
     /// The forks of this process when both were made. Who was forked since then has the side, too, whatever becomes of it here.
@@ -194,8 +192,8 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn make(desc: &'static Desc, route: &Route, nonblocking: bool) -> Result<Prepared, Reason> {
-        let there = Endpoint::new(route.destination);
+    pub fn make(desc: &'static Desc, destination: SocketAddr, nonblocking: bool) -> Result<Prepared, Reason> {
+        let there = Endpoint::new(destination);
         // Where it comes from is known when the kernel has connected.
         let name = ConnName { client: there, server: there };
         // No fork comes between the two.
@@ -212,7 +210,7 @@ impl Prepared {
     }
 
     /// There is nobody to offer it to.
-    fn put_aside(self) {
+    pub fn put_aside(self) {
         // A fork neither comes between what the pool sees and what it does.
         let _changing = changing::changing();
         self.offer.withdraw();
@@ -220,7 +218,7 @@ impl Prepared {
     }
 
     /// Says hello to whom the agent will give the other end.
-    fn say_hello(self, fd: i32, desc: &'static Desc, anchor: Passing, cuts: bool) -> Result<Offered, Reason> {
+    pub fn say_hello(self, fd: i32, desc: &'static Desc, anchor: Passing, cuts: bool) -> Result<Offered, Reason> {
         let _changing = changing::changing();
         let number = match anchor.fd() {
             None => Err(Reason::SharedBeforeConnect),
@@ -309,7 +307,7 @@ impl Offered {
                 match placed {
                     Ok(Ok(holder)) => {
                         // A client that dies with bytes in the ring after this does so after the agent knows its connection.
-                        confirm(carrier, Some(holder), nonblocking);
+                        confirm(carrier, Some(holder), patience_ns(nonblocking), false);
                         return Ok(Made::Lane { nonblocking });
                     }
                     Ok(Err(reason)) => return left_to_kernel(reason, nonblocking),
@@ -358,7 +356,7 @@ impl Offered {
     }
 
     /// The connection is left to TCP.
-    fn take_back(self) {
+    pub fn take_back(self) {
         let _changing = changing::changing();
         if self.anchor.fd().is_none() {
             // In the child of a fork: lane and side are the parent's.

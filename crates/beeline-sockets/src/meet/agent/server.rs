@@ -47,7 +47,7 @@ fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<(), Reason> {
     let name = name_of(accepted).ok_or(Reason::Internal)?;
     let (local, remote) = (name.server.address(), name.client.address());
     let carrier = Carrier::open()?;
-    carrier.say(Question::Ask { socket: accepted.cast_unsigned(), local, remote })?;
+    carrier.say(Question::Ask { socket: accepted.cast_unsigned(), local, remote, moves: false })?;
     let Said { answer, besides, descriptor } = carrier.answer_soon(PATIENCE_NS, mode_of(Role::Server, local))?;
     let (Answer::Lane, Some(parcel)) = (answer, descriptor) else { return Err(Reason::CameOverTcp) };
     if !besides.own_user && !trust::may_share_with_anybody() {
@@ -116,7 +116,7 @@ fn broken(poison: Poison) -> Reason {
 }
 
 /// What the kernel calls the ends of an accepted connection.
-fn name_of(accepted: i32) -> Option<ConnName> {
+pub(in crate::meet) fn name_of(accepted: i32) -> Option<ConnName> {
     let client = kernel::getpeername(accepted).ok()?.to_internet()?;
     let server = kernel::getsockname(accepted).ok()?.to_internet()?;
     Some(ConnName { client: Endpoint::new(client), server: Endpoint::new(server) })

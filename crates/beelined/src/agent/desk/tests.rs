@@ -27,7 +27,7 @@ fn there() -> SocketAddr {
 }
 
 fn pair(number: u32) -> Pair {
-    Pair { client: u64::from(number), server: u64::from(!number) }
+    Pair { client: u64::from(number), server: u64::from(!number), moves: false }
 }
 
 fn desk(now: Instant) -> Tried {

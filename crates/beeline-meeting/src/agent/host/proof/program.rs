@@ -18,10 +18,12 @@ pub const TUPLE: i16 = 24;
 pub const FOUND: i16 = 60;
 pub const STATE: i16 = 64;
 pub const NUMBERS: i16 = 68;
-pub const FLOWS: i16 = 88;
-pub const PACKET: usize = 96;
+pub const FLOWS: i16 = 96;
+pub const PACKET: usize = 104;
 /// Of `struct bpf_tcp_sock`: `rcv_nxt`, `snd_nxt`, `snd_una`, `data_segs_in`, `data_segs_out`.
 const FIELDS: [i16; 5] = [16, 20, 24, 60, 68];
+/// Of the same: `bytes_received`, `bytes_acked`, which have 64 bits. The lower half will do.
+const COUNTS: [i16; 2] = [80, 88];
 /// `struct bpf_sock_tuple`, for each family.
 pub const TUPLE_V4: u8 = 12;
 pub const TUPLE_V6: u8 = 36;
@@ -232,8 +234,9 @@ pub fn load(storage: i32, flows: [i16; 2]) -> Result<OwnedFd, Errno> {
 
 /// The program. Registers: 6 what it was called with, 7 the packet, 8 the packet's end, then the tuple's size, 9 the socket.
 fn steps(storage: i32, flows: [i16; 2]) -> std::vec::Vec<Step> {
-    // Names as in `linux/bpf.h`; what is loaded and stored has 32 bits.
+    // Names as in `linux/bpf.h`; what is loaded has 32 bits, or 64 where it says so, and what is stored has 32.
     const LOAD: u8 = 0x61;
+    const LOAD_LONG: u8 = 0x79;
     const STORE: u8 = 0x63;
     const STORE_NUMBER: u8 = 0x62;
     const MOVE: u8 = 0xbf;
@@ -277,6 +280,9 @@ fn steps(storage: i32, flows: [i16; 2]) -> std::vec::Vec<Step> {
     for (index, field) in (0i16..).zip(FIELDS) {
         numbers.extend([load(2, 0, field), store(7, NUMBERS + 4 * index, 2)]);
     }
+    for (index, field) in (FIELDS.len() as i16..).zip(COUNTS) {
+        numbers.extend([Step(LOAD_LONG, two(0, 2), field, 0), store(7, NUMBERS + 4 * index, 2)]);
+    }
     numbers.extend([copy(1, 9), call(WHOLE), go_if_is(0, 0, own.len() as i16)]);
     numbers.extend(own);
     let mut found = std::vec![load(2, 9, SOCK_STATE), store(7, STATE, 2)];
@@ -295,8 +301,7 @@ fn steps(storage: i32, flows: [i16; 2]) -> std::vec::Vec<Step> {
     body.extend([set(4, -1), set(5, 0), call(LOOK_UP)]);
     let mut socket = std::vec![copy(9, 0), Step(WIDE, two(MAP, 1), 0, storage), Step(0, 0, 0, 0)];
     socket.extend([copy(2, 9), set(3, 0), set(4, 0), call(STORED)]);
-    let mut shown = std::vec![load(1, 0, 0), load(2, 7, TOKEN)];
-    shown.push(go_if(GO_IF_OTHER, 1, 2, found.len() as i16));
+    let mut shown = std::vec![load(1, 0, 0), load(2, 7, TOKEN), go_if(GO_IF_OTHER, 1, 2, found.len() as i16)];
     shown.extend(found);
     socket.push(go_if_is(0, 0, shown.len() as i16));
     socket.extend(shown);
