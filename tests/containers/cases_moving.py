@@ -1,10 +1,11 @@
 """Connections that begin on TCP and move to a lane (namespaces_move=on)."""
 
 import os
+import pathlib
 import sys
 
 from pods import Pods
-from world import case, note
+from world import BEELINE, case, note, shell
 
 APP = __file__.replace("cases_moving.py", "moving.py")
 MOVES = ("namespaces_move=on",)
@@ -101,6 +102,35 @@ def streams_after_a_move():
         client = run(a, "upload", b.address, port, messages, 64)
         assert client.facts()["ok"], messages
     assert moved(pods, server) > 0
+
+
+def semantics(messages, *words):
+    """All cases of `semantics`, whose servers are in another namespace than their clients, behind so many messages."""
+    pods = Pods()
+    a, b = pods.pair()
+    for pod, number in ((a, 1), (b, 2)):
+        shell("ip", "-n", pod.name, "addr", "add", f"fd99::{number}/64", "dev", "eth0", "nodad")
+    across = f"/run/netns/{b.name} {b.address} fd99::2 {messages}"
+    program = pathlib.Path(BEELINE).with_name("semantics")
+    asked = a.run(program, "--library", program.with_name("libbeeline.so"), *words, beeline=False,
+                  BEELINE_TEST_ACROSS=across, BEELINE_TEST_OPTIONS="namespaces_move=on")
+    output, _ = asked.process.communicate()
+    wrong = [line for line in output.splitlines() if line and not line.startswith(("pass", "known"))]
+    note(output.splitlines()[-1])
+    assert asked.process.returncode == 0, "\n".join(wrong)[-20000:]
+
+
+@case(900)
+def semantics_after_the_move():
+    """The kernel is the oracle: connections that have moved behave as those of TCP."""
+    semantics(12)
+
+
+@case(900)
+def semantics_while_it_moves():
+    """The same of connections that move while the case runs."""
+    for messages in (7, 8):
+        semantics(messages)
 
 
 @case()

@@ -10,6 +10,7 @@
 //! `semantics random` compares seeded sequences of operations in the same way ([`random`]). `semantics faults` makes very
 //! many connections with a fault each, on one or the other ([`faults`]).
 
+mod across;
 mod case;
 mod cases;
 mod child;

@@ -1,5 +1,6 @@
 //! The settings that one case is run under, and the connections that fit them.
 
+use crate::across::Across;
 use crate::trace;
 use crate::traced::Fd;
 use beeline_testkit::sys::{self, RawAddress};
@@ -40,9 +41,10 @@ impl Default for Variant {
 
 impl Variant {
     fn listener_address(self, port: u16) -> SocketAddr {
+        let (v4, v6) = Across::addresses();
         let ip = match self.family {
-            Family::V4 | Family::Mapped => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            Family::V4 | Family::Mapped => IpAddr::V4(v4),
+            Family::V6 => IpAddr::V6(v6),
             Family::Dual => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             Family::Wildcard => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         };
@@ -52,10 +54,11 @@ impl Variant {
     /// Where a client of this variant connects to.
     #[must_use]
     pub fn target(self, port: u16) -> SocketAddr {
+        let (v4, v6) = Across::addresses();
         let ip = match self.family {
-            Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
-            Family::Mapped => IpAddr::V6(Ipv4Addr::LOCALHOST.to_ipv6_mapped()),
-            Family::V4 | Family::Dual | Family::Wildcard => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Family::V6 => IpAddr::V6(v6),
+            Family::Mapped => IpAddr::V6(v4.to_ipv6_mapped()),
+            Family::V4 | Family::Dual | Family::Wildcard => IpAddr::V4(v4),
         };
         SocketAddr::new(ip, port)
     }
@@ -95,7 +98,7 @@ impl Variant {
     #[must_use]
     pub fn listener_with(self, backlog: i32) -> Fd {
         let bound = self.bound();
-        let ret = sys::listen(bound.raw, backlog);
+        let ret = Across::at_the_server(|| sys::listen(bound.raw, backlog));
         assert!(ret.is_ok(), "listen: {ret}");
         bound
     }
@@ -103,7 +106,7 @@ impl Variant {
     /// A socket that is bound to a free port and does not listen yet.
     #[must_use]
     pub fn bound(self) -> Fd {
-        let ret = sys::socket(self.listener_domain(), libc::SOCK_STREAM, 0);
+        let ret = Across::at_the_server(|| sys::socket(self.listener_domain(), libc::SOCK_STREAM, 0));
         assert!(ret.is_ok(), "socket: {ret}");
         let listener = Fd::new(ret.value as i32, "listener");
         if self.family == Family::Dual {
@@ -147,6 +150,7 @@ impl Variant {
         assert!(ret.is_ok(), "connect: {ret}");
         let ret = sys::accept(listener.raw);
         assert!(ret.is_ok(), "accept: {ret}");
+        Across::talk(client.raw, ret.value as i32);
         trace::write_note(format_args!("pair"));
         (client, Fd::new(ret.value as i32, server_name))
     }
