@@ -22,7 +22,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("listeners/v6only_takes_one", "binds a server's address in the client's namespace"),
     ("listeners/wildcard_and_exact", "binds a server's address in the client's namespace"),
     ("names/client_port_is_not_free", "differs at doors only: here the kernel has bound the port"),
-    ("listeners/closed_with_clients_that_ask", "docs/limits.md: a reset before the accept is told within 80 ms"),
     ("closing/accept", "docs/limits.md: an accept whose listener another thread closes hears of no TCP client"),
     ("fork/holder_of_many_killed", "docs/limits.md: equal data in a set, with members over TCP"),
 ];

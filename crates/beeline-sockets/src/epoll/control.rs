@@ -149,7 +149,7 @@ fn delete(epfd: i32, set: &Set, fd: i32, old: Option<&Entry>) -> Result<bool, Er
     {
         return Ok(false);
     }
-    let dead = old.is_some_and(|entry| entry.dead.load(Relaxed));
+    let absent = old.is_some_and(|entry| entry.dead.load(Relaxed) || is_fired_over_tcp(entry));
     let result = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
     if let Some(entry) = old {
         hidden_of(entry, |hidden| {
@@ -157,7 +157,12 @@ fn delete(epfd: i32, set: &Set, fd: i32, old: Option<&Entry>) -> Result<bool, Er
         });
         set.remove(fd, entry);
     }
-    if dead { Ok(false) } else { result.map(|_| false) }
+    if absent { Ok(false) } else { result.map(|_| false) }
+}
+
+/// Whether a member fired its one shot as a lane, and is none any more: the kernel has had nothing to watch since ([`put_back`]).
+fn is_fired_over_tcp(entry: &Entry) -> bool {
+    entry.fired.load(Relaxed) && entry.desc().is_some_and(|desc| desc.kind() == Kind::Tcp)
 }
 
 /// `EPOLL_CTL_ADD` of a number that has an entry. The set is locked.
@@ -221,7 +226,8 @@ fn modify(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, entry: &Entry
             return Err(Errno(libc::ENOENT));
         }
     } else {
-        kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event))?;
+        let operation = if is_fired_over_tcp(entry) { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
+        kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
         set.modify(fd, entry, event.events, event.u64);
         hidden_of(entry, |hidden| {
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);

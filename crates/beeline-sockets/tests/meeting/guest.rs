@@ -38,6 +38,7 @@ pub fn run() {
         "crowd_client" => crowd_client(),
         "writer" => writer(),
         "watcher" => watcher(),
+        "shot" => shot(),
         "stalled" => stalled(),
         "early" => early(),
         "dropped" => dropped(),
@@ -289,6 +290,41 @@ fn watcher() {
     let ready = unsafe { libc::epoll_wait(outer, &raw mut event, 1, 5_000) };
     let mut bytes = [0; 16];
     let length = if ready == 1 { stream.read(&mut bytes).expect("an answer") } else { 0 };
+    say(String::from_utf8_lossy(&bytes[..length]));
+}
+
+/// Connects, is told once that it may send, and asks for the next shots when it is let go: by a change and, with the member taken out and
+/// put in again, by an addition.
+fn shot() {
+    let mut stream = TcpStream::connect(required("ADDRESS")).expect("connected");
+    let fd = stream.as_raw_fd();
+    let change = |set: RawFd, what: i32, events: i32| {
+        let mut event = libc::epoll_event { events: (events | libc::EPOLLONESHOT) as u32, u64: 1 };
+        // SAFETY: plain numbers, and a live event.
+        let result = unsafe { libc::epoll_ctl(set, what, fd, &raw mut event) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    };
+    let told = |set: RawFd| {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        let count = unsafe { libc::epoll_wait(set, &raw mut event, 1, 5_000) };
+        if count == 1 { event.events as i32 } else { 0 }
+    };
+    // SAFETY: plain numbers.
+    let sets = [(); 2].map(|()| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+    for set in sets {
+        change(set, libc::EPOLL_CTL_ADD, libc::EPOLLOUT);
+        assert_eq!(told(set), libc::EPOLLOUT);
+    }
+    say("told");
+    wait();
+    let _ = stream.write_all(b"a message");
+    let mut bytes = [0; 16];
+    let length = stream.read(&mut bytes).expect("an answer");
+    change(sets[0], libc::EPOLL_CTL_MOD, libc::EPOLLOUT);
+    change(sets[1], libc::EPOLL_CTL_DEL, 0);
+    change(sets[1], libc::EPOLL_CTL_ADD, libc::EPOLLOUT);
+    assert_eq!(sets.map(told), [libc::EPOLLOUT; 2]);
     say(String::from_utf8_lossy(&bytes[..length]));
 }
 

@@ -113,6 +113,25 @@ fn a_set_in_a_set_that_is_waited_on_sees_the_switch() {
     a_set_in_a_set_sees_the_switch(true);
 }
 
+/// A member that has fired its one shot is not watched, over TCP, either, until the app asks for the next.
+#[test]
+fn a_shot_that_was_fired_before_the_switch_is_followed_by_others() {
+    use std::io::{Read, Write};
+    let (listener, address, server, first) = stalled_server();
+    let mut client = Role::new("shot").set("ADDRESS", &address).start();
+    assert_eq!(client.line(), "told");
+    assert_eq!(client.carried().accelerated, 1, "{}", client.carried());
+    server.signal(libc::SIGKILL);
+    drop(server);
+    client.go();
+    let mut stream = listener.accept().unwrap().0;
+    stream.read_exact(&mut [0; 9]).unwrap();
+    stream.write_all(b"over tcp").unwrap();
+    assert_eq!(client.line(), "over tcp");
+    client.end();
+    drop(first);
+}
+
 #[test]
 fn what_tcp_does_not_take_in_time_is_never_taken_for_the_whole() {
     use std::io::Read;
