@@ -4,7 +4,7 @@
     tests/hosts/two_rails.py [RATE RATE]        as tc takes them (default: 800mbit 300mbit)
 
 The rates are those of tc's token buckets on pairs of veth; `tests/hosts/bench.sh` makes the namespaces and the bridges. Prints a table, and
-fails when one stream or several get less than 0.95 of the sum, or when a rail has another share of one stream than its part of the rates. Takes root;
+fails when one stream or several get less than 0.95 of the sum (medians of five rounds), or when a rail has another share of one stream than its part of the rates. Takes root;
 without it, and without the bridge, nothing is run, and that is said.
 """
 
@@ -26,7 +26,7 @@ BIN = Path(os.environ.get("BEELINE_BIN", BENCH.parent.parent.parent / "target/re
 def measure(*rates):
     """The Beeline column of the rows over rails of these rates, and the share of each rail in what was moved."""
     environment = dict(os.environ, RAILS=str(len(rates)), RATES=" ".join(rates))
-    words = [str(BENCH), "--rounds", "2", "--duration", "3000", "--transports", "beeline", "--json"]
+    words = [str(BENCH), "--rounds", "5", "--duration", "1500", "--transports", "beeline", "--json"]
     words += [word for row in ROWS for word in ("--only", row)]
     done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

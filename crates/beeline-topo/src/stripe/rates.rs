@@ -1,12 +1,15 @@
 //! How fast each rail is, and which one would deliver a chunk first.
 //!
 //! 1. A rail's rate is what was measured while it was busy, averaged with weight 1/4 for the newest sample. A sample is
-//!    at least [`SAMPLE_BYTES`] that were acknowledged without the rail running empty in between: what a rail delivers
-//!    that has nothing to do says nothing.
+//!    at least [`SAMPLE_BYTES`], and as much as was in flight when it began, that were acknowledged without the rail running empty in
+//!    between: what a rail delivers that has nothing to do says nothing, nor does what is acknowledged all at once because it waited
+//!    for another rail.
 //!    Acknowledgements come in the order of the stream, so bytes of a rail that was early are acknowledged with those of
 //!    one that was late, and each rail seems to be as fast as its share is large, whatever that is. So it is noted
-//!    which rail an acknowledgement waited for ([`Rates::waited_for`]): a rail that was waited for more than others was
-//!    given too much, and its sample counts up to an eighth less; one that was waited for less than others, as much more.
+//!    which rail each transfer's acknowledgements waited for ([`Rates::waited_for`]): a rail that was waited for more than others was
+//!    given too much, and its sample counts up to an eighth less; one that was waited for less than others, as much more. What the
+//!    latter delivered is what it was given, whatever it could, so what was believed of it before counts, if that is more. (Else its
+//!    share shrinks without end: what it is given is rounded down to whole chunks, which is more than an eighth where these are few.)
 //! 2. Without a sample of the last [`SAMPLE_LIFE_NS`] the nominal speed counts. So a rail that once was slow and was
 //!    therefore given nothing is tried again.
 //! 3. The next chunk goes to the rail on which it would be there first: (bytes in flight + chunk) / rate. Over a long
@@ -27,8 +30,6 @@ pub const SAMPLE_LIFE_NS: u64 = 2_000_000_000;
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     rails: Vec<State>,
-    /// When an acknowledgement of a striped transfer came last, or something was sent while nothing was in flight.
-    advanced_ns: u64,
     /// What all rails together were waited for.
     waited_ns: u64,
 }
@@ -53,8 +54,9 @@ struct State {
 struct Sample {
     /// Since when the rail has been busy.
     since_ns: u64,
-    /// What was acknowledged since then.
+    /// What was acknowledged since then, and what is to be.
     bytes: u64,
+    enough_bytes: u64,
     /// What acknowledgements had waited for then: for this rail, and for all of them.
     waited_ns: u64,
     all_waited_ns: u64,
@@ -140,9 +142,6 @@ impl Rates {
 
     /// A chunk was given to a rail.
     pub fn sent(&mut self, on: RailLife, bytes: u64, now_ns: u64) {
-        if self.rails.iter().all(|state| state.in_flight == 0) {
-            self.advanced_ns = now_ns;
-        }
         let all_waited_ns = self.waited_ns;
         let Some(state) = self.living(on) else { return };
         if state.in_flight == 0 {
@@ -150,14 +149,18 @@ impl Rates {
         }
         state.in_flight = state.in_flight.saturating_add(bytes);
         let waited_ns = state.waited_ns;
-        state.sample.get_or_insert(Sample { since_ns: now_ns, bytes: 0, waited_ns, all_waited_ns });
+        state.sample.get_or_insert(Sample {
+            since_ns: now_ns,
+            bytes: 0,
+            enough_bytes: SAMPLE_BYTES,
+            waited_ns,
+            all_waited_ns,
+        });
     }
 
-    /// An acknowledgement of a transfer over several rails has come, and the first of its bytes were on this one. To be
-    /// followed by [`Rates::acknowledged`].
-    pub fn waited_for(&mut self, on: RailLife, now_ns: u64) {
-        let waited_ns = now_ns.saturating_sub(self.advanced_ns);
-        self.advanced_ns = now_ns;
+    /// An acknowledgement of a transfer over several rails has come, and the first of its bytes were on this one. So long is it
+    /// since that transfer's last one, or its beginning. To be followed by [`Rates::acknowledged`].
+    pub fn waited_for(&mut self, on: RailLife, waited_ns: u64) {
         if let Some(state) = self.living(on) {
             state.waited_ns = state.waited_ns.saturating_add(waited_ns);
             self.waited_ns = self.waited_ns.saturating_add(waited_ns);
@@ -173,9 +176,11 @@ impl Rates {
         state.moved_ns = now_ns;
         if let Some(mut sample) = state.sample {
             sample.bytes = sample.bytes.saturating_add(bytes);
-            if sample.bytes >= SAMPLE_BYTES && now_ns > sample.since_ns {
+            if sample.bytes >= sample.enough_bytes && now_ns > sample.since_ns {
                 state.take_sample(&sample, all_waited_ns.saturating_sub(sample.all_waited_ns), busy, now_ns);
-                sample = Sample { since_ns: now_ns, bytes: 0, waited_ns: state.waited_ns, all_waited_ns };
+                let enough_bytes = SAMPLE_BYTES.max(state.in_flight);
+                let waited_ns = state.waited_ns;
+                sample = Sample { since_ns: now_ns, bytes: 0, enough_bytes, waited_ns, all_waited_ns };
             }
             state.sample = Some(sample);
         }
@@ -270,8 +275,10 @@ impl State {
         let seen = u64::try_from(exact).unwrap_or(u64::MAX);
         let fair_ns = all_waited_ns.checked_div(busy).unwrap_or(0);
         let own_ns = self.waited_ns.saturating_sub(sample.waited_ns);
+        let believed = self.measured_now(now_ns).unwrap_or(0);
         let sample = match all_waited_ns > elapsed_ns / 2 {
             true => {
+                let seen = if own_ns < fair_ns { seen.max(believed.min(seen.saturating_mul(2))) } else { seen };
                 let corrected = u128::from(seen).saturating_mul(fair_ns.into()).checked_div(own_ns.into());
                 let corrected = corrected.and_then(|rate| u64::try_from(rate).ok()).unwrap_or(u64::MAX);
                 corrected.clamp(seen.saturating_sub(seen / 8), seen.saturating_add(seen / 8))
@@ -304,7 +311,7 @@ mod tests {
     /// acknowledged in order, an eighth of the window at a time, and how long a chunk takes varies. Goes on until
     /// `until_ns`; bytes that each rail carried.
     fn transfer(rates: &mut Rates, lines: [u64; 2], window: u64, from_ns: u64, until_ns: u64) -> [u64; 2] {
-        let mut now_ns = from_ns;
+        let (mut now_ns, mut advanced_ns) = (from_ns, from_ns);
         let (mut free_ns, mut carried, mut dice) = ([from_ns; 2], [0; 2], 1_u64);
         let mut under_way = std::collections::VecDeque::new();
         while now_ns < until_ns {
@@ -322,7 +329,8 @@ mod tests {
             let there_ns = under_way.iter().take(batch).map(|&(_, there_ns)| there_ns).max();
             let (Some(there_ns), Some(&(head, _))) = (there_ns, under_way.front()) else { break };
             now_ns = now_ns.max(there_ns);
-            rates.waited_for(head, now_ns);
+            rates.waited_for(head, now_ns - advanced_ns);
+            advanced_ns = now_ns;
             while let Some(&(on, there_ns)) = under_way.front()
                 && there_ns <= now_ns
             {
@@ -428,6 +436,51 @@ mod tests {
         let measured = rates.measured(0, now).unwrap();
         assert!(measured.abs_diff(exact) < exact / 100, "{measured} for {exact}");
         assert_eq!(rates.rate(0, now + SAMPLE_LIFE_NS + 1), 1_000_000_000);
+    }
+
+    /// It delivered what it was given, rounded down to whole chunks.
+    #[test]
+    fn a_rail_that_nobody_waits_for_is_not_believed_to_be_slower_than_before() {
+        let mut rates = two(1_000, 1_000);
+        let [busy, spared] = [0, 1].map(|rail| rates.life(rail).unwrap());
+        let mut now = 0;
+        for on in [busy, busy, spared, spared] {
+            rates.sent(on, SAMPLE_BYTES, now);
+        }
+        let mut round = |rates: &mut Rates, took_ns: u64| {
+            now += took_ns;
+            rates.waited_for(busy, took_ns);
+            for on in [busy, spared] {
+                rates.sent(on, SAMPLE_BYTES, now);
+                rates.acknowledged(on, SAMPLE_BYTES, now);
+            }
+            rates.measured(1, now)
+        };
+        let before = (0..8).filter_map(|_| round(&mut rates, 10_000_000)).next_back().unwrap();
+        let after = (0..8).filter_map(|_| round(&mut rates, 13_000_000)).next_back().unwrap();
+        assert!(after >= before, "{before}, then {after}");
+    }
+
+    /// They waited for another rail's.
+    #[test]
+    fn chunks_that_are_acknowledged_all_at_once_are_no_measure() {
+        let mut rates = two(1_000, 1_000);
+        let on = rates.life(0).unwrap();
+        let mut now = 0;
+        for _ in 0..16 {
+            rates.sent(on, SAMPLE_BYTES, now);
+        }
+        for burst in 0..64 {
+            now += 40_000_000;
+            for _ in 0..4 {
+                now += 1_000;
+                rates.acknowledged(on, SAMPLE_BYTES, now);
+                rates.sent(on, SAMPLE_BYTES, now);
+            }
+            let exact = SAMPLE_BYTES * 100;
+            let measured = rates.measured(0, now).filter(|_| burst > 32).unwrap_or(exact);
+            assert!(measured < exact * 3 / 2, "{measured} for {exact}");
+        }
     }
 
     #[test]

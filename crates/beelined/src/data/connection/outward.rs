@@ -119,6 +119,12 @@ impl Connection {
         self.end_lost = false;
     }
 
+    /// How many bytes were sent of which the other bridge has not said that it has them.
+    #[must_use]
+    pub fn under_way(&self) -> u64 {
+        self.sender.sent().saturating_sub(self.sender.acked())
+    }
+
     /// The other bridge has said how far it is.
     ///
     /// # Errors

@@ -156,6 +156,7 @@ impl Engine {
                 home: None,
                 loads: None,
                 stripe: Vec::new(),
+                advanced_ns: 0,
                 grants: Vec::new(),
                 granted: Vec::new(),
                 regions: Vec::new(),

@@ -174,11 +174,13 @@ impl Engine {
                 Ok(())
             }
             Record::Ack { placed, limit, .. } => {
-                let mut is_striped = entry.stripe.len() > 1;
+                let is_striped = entry.stripe.len() > 1;
+                let advanced_ns = &mut entry.advanced_ns;
                 connection.acked(placed, limit, |(link, bytes)| {
                     let Some(rates) = rates.as_mut() else { return };
-                    if std::mem::take(&mut is_striped) {
-                        rates.waited_for(link, now_ns);
+                    let waited_ns = now_ns.saturating_sub(std::mem::replace(advanced_ns, now_ns));
+                    if is_striped && waited_ns != 0 {
+                        rates.waited_for(link, waited_ns);
                     }
                     rates.acknowledged(link, bytes, now_ns);
                 })

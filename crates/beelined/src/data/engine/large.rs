@@ -12,10 +12,12 @@ use super::{Engine, Regions};
 const OPERATIONS_MAX: u32 = 32;
 
 impl Engine {
-    /// The link for a large piece.
+    /// The link for a large piece. What is left of one, or comes while others are under way, is part of a stream, however short: a sender
+    /// that waits for room fills the ring in small pieces.
     pub(super) fn link_for(&mut self, number: u64, home: usize, bytes: u64) -> usize {
         let Some(entry) = self.connections.get(number) else { return home };
-        if entry.stripe.len() < 2 || bytes < self.tunables.stripe_min {
+        let stream_bytes = entry.connection.under_way().saturating_add(bytes);
+        if entry.stripe.len() < 2 || stream_bytes < self.tunables.stripe_min {
             return home;
         }
         let chunk = bytes.min(self.tunables.chunk);
@@ -122,6 +124,9 @@ impl Engine {
             peer.rates.sent(id, bytes, self.now_ns);
         }
         if let Some(entry) = self.connections.get_mut(number) {
+            if entry.connection.under_way() == 0 {
+                entry.advanced_ns = self.now_ns;
+            }
             entry.connection.sending(offset, bytes, id);
         }
     }

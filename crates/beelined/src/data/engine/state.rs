@@ -115,6 +115,8 @@ pub(super) struct Entry {
     pub(super) loads: Option<usize>,
     /// The links that its large transfers take.
     pub(super) stripe: Vec<usize>,
+    /// When the peer said last that it has more of them, or the first of them was sent.
+    pub(super) advanced_ns: u64,
     pub(super) grants: Vec<Grant>,
     pub(super) granted: Vec<LinkId>,
     pub(super) regions: Vec<Regions>,
