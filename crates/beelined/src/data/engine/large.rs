@@ -124,10 +124,7 @@ impl Engine {
             peer.rates.sent(id, bytes, self.now_ns);
         }
         if let Some(entry) = self.connections.get_mut(number) {
-            if entry.connection.under_way() == 0 {
-                entry.advanced_ns = self.now_ns;
-            }
-            entry.connection.sending(offset, bytes, id);
+            entry.sending(offset, bytes, id, self.now_ns);
         }
     }
 

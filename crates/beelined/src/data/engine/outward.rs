@@ -238,7 +238,7 @@ impl Engine {
         let Some(entry) = self.connections.get_mut(number) else { return Sent::Wait };
         let connection = &mut entry.connection;
         link.push_data(connection.theirs, offset, more, count, |place| connection.copy_out(position, place));
-        connection.sending(offset, count as u64, link.id);
+        entry.sending(offset, count as u64, link.id, self.now_ns);
         self.counts.inlined = self.counts.inlined.saturating_add(count as u64);
         Sent::Bytes(count as u64)
     }
@@ -250,7 +250,7 @@ impl Engine {
             return Sent::Wait;
         }
         if let Some(entry) = self.connections.get_mut(number) {
-            entry.connection.sending(offset, bytes, id);
+            entry.sending(offset, bytes, id, self.now_ns);
         }
         Sent::Bytes(bytes)
     }

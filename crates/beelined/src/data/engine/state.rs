@@ -144,6 +144,16 @@ pub(super) struct Entry {
     pub(super) deadline_ns: u64,
 }
 
+impl Entry {
+    /// Notes that bytes were sent.
+    pub(super) fn sending(&mut self, offset: u64, bytes: u64, link: LinkId, now_ns: u64) {
+        if self.connection.under_way() == 0 {
+            self.advanced_ns = now_ns;
+        }
+        self.connection.sending(offset, bytes, link);
+    }
+}
+
 /// Bytes that are being read from a peer's ring.
 pub(super) struct Pull {
     pub(super) connection: u64,
