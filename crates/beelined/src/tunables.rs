@@ -60,7 +60,7 @@ tunables! {
     chunk = 262_144, 4096..=16_777_216,
         "A large piece is moved in chunks of this many bytes, over all rails there are.";
     stripe_min = 131_072, 4096..=u32::MAX as u64,
-        "Pieces of at least this many bytes go over all rails there are, smaller ones stay on the rail of their connection.";
+        "Once this many bytes of a stream are under way, its pieces go over all rails there are; before, they stay on the rail of their connection.";
     peer_connections_max = 65_536, 1..=1_048_576,
         "How many connections are carried with one peer; what would be more is left to TCP.";
     compare_s = 10, 0..=86_400,

@@ -103,6 +103,18 @@ static inline const char *stranger(void) {
     return strcat(path, "-static");
 }
 
+/* Waits until a thread, or a process of one, sleeps. */
+static inline void await_asleep(pid_t thread) {
+    char path[64], line[256], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", thread);
+    while (state != 'S') {
+        FILE *file = fopen(path, "r");
+        CHECK(file != NULL && fgets(line, sizeof line, file) != NULL);
+        state = strrchr(line, ')')[2];
+        fclose(file);
+    }
+}
+
 static inline int status_of(pid_t child) {
     int status;
     CHECK(waitpid(child, &status, 0) == child);

@@ -237,17 +237,6 @@ static void *hears_a_word(void *fd) {
     return NULL;
 }
 
-static void await_asleep(pid_t thread) {
-    char path[64], line[256], state = 0;
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
-    while (state != 'S') {
-        FILE *file = fopen(path, "r");
-        CHECK(file != NULL && fgets(line, sizeof line, file) != NULL);
-        state = strrchr(line, ')')[2];
-        fclose(file);
-    }
-}
-
 struct sleeper {
     pthread_t thread;
     pid_t id;

@@ -8,7 +8,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use super::table::{Class, Fact, class};
 use super::{loopback, stored_name, stored_rate, with_template};
 use beeline_lane::End;
-use beeline_meeting::pool::PooledLane;
 
 use crate::desc::{Desc, Kind};
 use crate::ending::Next;
@@ -109,8 +108,8 @@ fn error_of(fd: i32, desc: &'static Desc) -> Option<i32> {
     // Nobody has written into the lane of a client that was not taken: only the kernel knows that its door died, or that the TCP
     // connection below it was reset.
     if !side.is(state::TAKEN | state::PEER_CLOSED | state::RESET) && desc.end() == End::Client {
-        let below = desc.pooled().filter(|_| side.is(state::MET)).and_then(PooledLane::holder);
-        let revents = kernel::poll_now(fd, 0) | below.map_or(0, |holder| kernel::poll_now(holder, 0) & libc::POLLHUP);
+        let below = loopback::socket_below(desc, side).map_or(0, |socket| kernel::poll_now(socket, 0) & libc::POLLHUP);
+        let revents = kernel::poll_now(fd, 0) | below;
         if crate::io::kernel_said(fd, desc, revents) == Next::Kernel {
             return None;
         }

@@ -41,10 +41,14 @@ fn over_v4(side: &SideState) -> bool {
     }
 }
 
-/// What the TCP connection below a lane says of itself, if there is one.
+/// The TCP connection below a lane between network namespaces.
+pub(super) fn socket_below(desc: &Desc, side: &SideState) -> Option<i32> {
+    desc.pooled().filter(|_| side.is(state::MET)).and_then(PooledLane::holder)
+}
+
+/// What it says of itself, if there is one.
 fn below<T: kernel::Plain>(desc: &Desc, side: &SideState, level: i32, name: i32) -> Option<T> {
-    let holder = desc.pooled().filter(|_| side.is(state::MET)).and_then(PooledLane::holder)?;
-    kernel::getsockopt(holder, level, name).ok()
+    kernel::getsockopt(socket_below(desc, side)?, level, name).ok()
 }
 
 /// `IP_MTU` and `IPV6_MTU`.

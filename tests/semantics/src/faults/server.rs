@@ -86,7 +86,7 @@ impl Server {
         } else {
             None
         };
-        let ret = crate::across::accept(self.listener);
+        let ret = sys::accept(self.listener);
         let was_short = shortage.is_some();
         drop(shortage);
         if ret.is_ok() {

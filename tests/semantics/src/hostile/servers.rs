@@ -38,7 +38,7 @@ pub fn serve(kind: &str) {
 
 fn serve_by_threads(listener: i32) {
     loop {
-        let ret = crate::across::accept(listener);
+        let ret = sys::accept(listener);
         if !ret.is_ok() {
             // Descriptors may be short for a while; a server that spins on that would be no better.
             std::thread::sleep(Duration::from_millis(1));
@@ -83,7 +83,7 @@ fn serve_by_epoll(listener: i32) {
         for event in events {
             let fd = { event.u64 } as i32;
             if fd == listener {
-                while let Ok(guest) = u64::try_from(crate::across::accept4(listener, libc::SOCK_NONBLOCK).value) {
+                while let Ok(guest) = u64::try_from(sys::accept4(listener, libc::SOCK_NONBLOCK).value) {
                     sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, guest as i32, libc::EPOLLIN as u32, guest);
                 }
                 continue;

@@ -115,7 +115,7 @@ pub(super) struct Entry {
     pub(super) loads: Option<usize>,
     /// The links that its large transfers take.
     pub(super) stripe: Vec<usize>,
-    /// When the peer said last that it has more of them, or the first of them was sent.
+    /// When the peer last said that it has more of what was sent, or the first byte that it does not have was sent.
     pub(super) advanced_ns: u64,
     pub(super) grants: Vec<Grant>,
     pub(super) granted: Vec<LinkId>,
