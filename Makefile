@@ -3,16 +3,17 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-containers test-deb test-rdma test-iwarp test-report test-rails papers programs compat faults bench bench-hosts bench-rdma site site-quick site-sweep site-programs check loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
+.PHONY: help all demo test test-containers test-services test-deb test-rdma test-iwarp test-report test-rails papers programs compat faults bench bench-hosts bench-rdma site site-quick site-sweep site-programs loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-services deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
 	@echo 'make test     all tests: units, models, semantics against the kernel, real programs'
 	@echo 'make test-containers  lanes between network namespaces of this host, through its agent (takes root, some minutes)'
+	@echo 'make test-services  services of Debian under systemd with the drop-ins of docs/services.md, in a virtual machine (some minutes)'
 	@echo 'make test-deb  the Debian package: lintian, installed, used, removed, purged without a trace (takes root)'
 	@echo 'make test-rdma  the fabric over verbs, in virtual machines with Soft-RoCE (some minutes)'
 	@echo 'make test-rails  two rails of different rates at once between namespaces: at least 0.95 of the sum (two minutes, on quiet CPUs)'
-	@echo 'make test-iwarp the same with soft-iWARP, whose module it builds first (160 MB to download, once)'
+	@echo 'make test-iwarp like test-rdma, with soft-iWARP, whose module it builds first (160 MB to download, once)'
 	@echo 'make test-report  the report of the papers in a real browser: on a phone, on a screen, on paper (installs Chromium)'
 	@echo 'make compat   test suites of others and many real programs, without and with Beeline; writes docs/compatibility.md'
 	@echo 'make faults   100,000 connections with a fault each: killed, stopped, forked, handed over, short of memory (SEED=, CONNECTIONS=)'
@@ -46,6 +47,9 @@ test-containers: deps-containers all
 
 test-rdma: deps-rdma
 	tests/rdma/all.sh
+
+test-services: deps-rdma deps-services all
+	tests/services/run.sh
 
 test-iwarp: deps-rdma
 	tests/rdma/all.sh --iwarp
@@ -127,6 +131,9 @@ deps-demo:
 
 deps-compat:
 	@ci/packages.sh build test compat
+
+deps-services:
+	@ci/packages.sh build services
 
 deps-deb:
 	@ci/packages.sh build deb

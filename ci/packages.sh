@@ -13,6 +13,8 @@ declare -A packages=(
     # Network namespaces joined by an agent, for `make test-containers`.
     [containers]="iproute2 nftables redis-server redis-tools python3 util-linux strace
         podman crun conmon nginx-light postgresql-15 postgresql-client-15"
+    # Services under systemd, for `make test-services`; its virtual machine is that of [rdma].
+    [services]="systemd redis-server redis-tools memcached nginx-light haproxy postgresql-15 postgresql-client-15 curl python3"
     # MPIs and other programs that plans of the papers measure, where they are: `beeline bench mpi`, `beeline bench paper`.
     [papers]="openmpi-bin netpipe-openmpi mpich netpipe-mpich2 lam-runtime netpipe-lam python3 ucx-utils libfabric-bin
         netpipe-tcp iperf3 iperf nuttcp tgt libiscsi-bin pvm netpipe-pvm iproute2 util-linux python3-pip perftest ethtool"

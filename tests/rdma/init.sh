@@ -1,5 +1,6 @@
 #!/bin/sh
-# The first process of a guest. Mounts a copy-on-write view of the host's root, and runs guest.sh in there.
+# The first process of a guest. Mounts a copy-on-write view of the host's root, and runs guest.sh in there: itself, or, with
+# beeline.systemd on the kernel's command line, as a service of systemd.
 /bin/busybox --install -s /bin
 export PATH=/bin
 mount -t proc proc /proc
@@ -20,5 +21,25 @@ mount -t devpts pts /guest/dev/pts
 # What guests and host share and write: verdicts, results, the guests' meeting places.
 mount -t 9p -o "$options,cache=none" share /guest/run/rdma
 
+if grep -q beeline.systemd /proc/cmdline; then
+    mkdir -p /guest/run/systemd/system
+    cat >/guest/run/systemd/system/beeline-guest.service <<'END'
+[Unit]
+SuccessAction=poweroff-force
+FailureAction=poweroff-force
+
+[Service]
+Type=oneshot
+ExecStart=/bin/bash /run/rdma/guest.sh
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/ttyS0
+END
+    # It would take an hour over what this host has in its /tmp.
+    ln -s /dev/null /guest/run/systemd/system/systemd-tmpfiles-setup.service
+    # Where the host is a container this machine is none.
+    rm -f /guest/.dockerenv
+    exec switch_root /guest /lib/systemd/systemd --unit=beeline-guest.service --show-status=no
+fi
 chroot /guest /bin/bash /run/rdma/guest.sh </dev/null
 poweroff -f

@@ -2,8 +2,8 @@
 # Runs a command inside virtual machines that have a real RDMA stack: Debian's kernel with Soft-RoCE (rdma_rxe), or with
 # soft-iWARP (siw).
 #
-#   tests/rdma/run.sh [--guests 1|2] [--rails N] [--iwarp] [--numa] [--timeout SECONDS] [--memory MB] [--keep DIR]
-#       COMMAND [ARG...]
+#   tests/rdma/run.sh [--guests 1|2] [--rails N] [--iwarp] [--numa] [--systemd] [--timeout SECONDS] [--memory MB]
+#       [--keep DIR] COMMAND [ARG...]
 #
 # Each guest sees this machine's root, read-only underneath, with a layer of its own to write to; so what was built
 # here runs there. The command runs as root in the current directory, once in each guest, with
@@ -15,19 +15,20 @@
 # Rail n is network device portn with RDMA device rxe(n-1), with --iwarp siw(n-1), and address 10.9.n.GUEST. One guest has
 # dummy devices, which talk to themselves; two are joined by a cable for each rail. With --numa a guest has two packages
 # with two CPUs and one NUMA node each, and rail n sits at node n-1 (2 rails). Debian's kernels have no siw: --iwarp builds
-# it when it is first asked for (siw.sh).
+# it when it is first asked for (siw.sh). With --systemd the guest's first process is systemd, and the command a service.
 #
 # The result is 0 if the command succeeded in every guest. KVM is not used: it is not everywhere, and the guests are
 # to do the same everywhere. So times in there mean nothing.
 set -euo pipefail
 
-guests=1 rails=2 driver=rxe numa=no limit=600 memory=1024 keep=
+guests=1 rails=2 driver=rxe numa=no systemd= limit=600 memory=1024 keep=
 while [ $# -gt 0 ]; do
     case $1 in
         --guests) guests=$2; shift 2 ;;
         --rails) rails=$2; shift 2 ;;
         --iwarp) driver=siw; shift ;;
         --numa) numa=yes rails=2 memory=2048; shift ;;
+        --systemd) systemd=beeline.systemd; shift ;;
         --timeout) limit=$2; shift 2 ;;
         --memory) memory=$2; shift 2 ;;
         --keep) keep=$2; shift 2 ;;
@@ -103,7 +104,7 @@ boot() {
     timeout --kill-after=5 "$limit" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
         -machine q35 -accel tcg,thread=multi "${cpus[@]}" "${network[@]}" \
         -kernel "$image/vmlinuz" -initrd "$image/initrd.gz" \
-        -append "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off beeline.guest=$guest" \
+        -append "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off beeline.guest=$guest $systemd" \
         -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
         -device virtio-9p-pci,bus=pcie.0,fsdev=host,mount_tag=host \
         -fsdev "local,id=share,path=$shared,security_model=none" -device virtio-9p-pci,bus=pcie.0,fsdev=share,mount_tag=share \

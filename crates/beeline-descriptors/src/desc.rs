@@ -34,6 +34,7 @@ use beeline_meeting::paths::TicketCell;
 use beeline_meeting::pool::PooledLane;
 use beeline_stats::layout::ConnectionSlot;
 
+use crate::fd_cell::FdCell;
 use crate::lock::Lock;
 use crate::operations::{self, Operations};
 use crate::side::{SideState, state};
@@ -140,8 +141,8 @@ pub struct Desc {
     pub set: AtomicPtr<()>,
     /// The lane as the pool knows it, for giving it back.
     pooled: AtomicPtr<PooledLane>,
-    /// The side's memfd, hidden, plus one; 0 when it is not kept.
-    side_memfd: AtomicI32,
+    /// The side's memfd, hidden, if it is kept.
+    side_memfd: FdCell,
     /// Whether a program that is spawned shall have it (`life::named_in_spawn` of beeline-sockets).
     pub named_in_spawn: AtomicU32,
     next_free: AtomicPtr<Desc>,
@@ -279,17 +280,17 @@ impl Desc {
     /// The side's memfd, if it is kept.
     #[must_use]
     pub fn side_memfd(&self) -> Option<i32> {
-        self.side_memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+        self.side_memfd.get()
     }
 
     /// Keeps the side's memfd.
     pub fn keep_side_memfd(&self, fd: Option<i32>) {
-        self.side_memfd.store(fd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+        self.side_memfd.set(fd);
     }
 
     /// Takes the side's memfd out: for closing it.
     pub fn take_side_memfd(&self) -> Option<i32> {
-        self.side_memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+        self.side_memfd.take()
     }
 
     /// The lane as the pool knows it.
@@ -366,7 +367,7 @@ impl Desc {
         self.listener.store(core::ptr::null_mut(), Relaxed);
         self.set.store(core::ptr::null_mut(), Relaxed);
         self.pooled.store(core::ptr::null_mut(), Relaxed);
-        self.side_memfd.store(0, Relaxed);
+        self.side_memfd.set(None);
         self.named_in_spawn.store(0, Relaxed);
         // Last: who knows this number, and then finds the draft unclaimed, claims none of an earlier use.
         self.begun.fetch_add(1, AcqRel);

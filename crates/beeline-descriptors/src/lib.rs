@@ -35,5 +35,7 @@ pub mod turns;
 pub mod watchers;
 
 // What stands below keeps its names here.
-use beeline_guest::{Errno, cancel, changing, control, hidden, kernel, limits, live, lock, process, slab, stats, wait};
+use beeline_guest::{
+    Errno, cancel, changing, control, fd_cell, hidden, kernel, limits, live, lock, process, slab, stats, wait,
+};
 use beeline_meeting::{bells, disarm, side};

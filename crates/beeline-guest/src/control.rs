@@ -1,12 +1,21 @@
 //! Messages with control data (sendmsg(2), recvmsg(2)), above all with descriptors (`SCM_RIGHTS`).
 //!
-//! This is for messages of our own, and for control data that the kernel has filled in: libc's macros walk it. They would
-//! follow any length that a program writes there, so what comes from one is walked by other means.
+//! Control data of our own, and what the kernel has filled in, is walked by libc's macros ([`each`]). They would follow any length that a
+//! program writes there, also out of the buffer or round in circles, so what comes from one is walked by [`each_of_app`].
 
 use core::mem::MaybeUninit;
 
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
 pub const RIGHTS_MAX: usize = 253;
+
+/// Bytes of the header of a control message. A whole number of words, so data behind it is aligned as it is.
+pub const HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
+
+/// Where a control message may begin behind so many bytes: `CMSG_ALIGN`.
+#[must_use]
+pub const fn align(length: usize) -> usize {
+    length.next_multiple_of(size_of::<usize>())
+}
 
 /// Room for control data, aligned as the kernel's headers are.
 #[repr(C, align(8))]
@@ -83,6 +92,44 @@ pub unsafe fn each(message: &libc::msghdr, mut f: impl FnMut(&libc::cmsghdr, *mu
             header = libc::CMSG_NXTHDR(message, header);
         }
     }
+}
+
+/// Calls `f` with each control message that a program sends: its header, where its data is, and how many bytes. Returns where the
+/// last one ends, aligned. `None` where one claims a length that cannot be, for which the kernel refuses the whole (`CMSG_OK`,
+/// Linux include/linux/socket.h).
+///
+/// # Safety
+/// The message must be valid as for sendmsg(2).
+pub unsafe fn each_of_app(
+    message: &libc::msghdr,
+    mut f: impl FnMut(&libc::cmsghdr, *const u8, usize),
+) -> Option<usize> {
+    let (base, room) = (message.msg_control.cast::<u8>().cast_const(), message.msg_controllen);
+    if is_page_zero(base as usize) {
+        return Some(0);
+    }
+    // The kernel takes no more (`ENOBUFS`), and nothing below can overflow.
+    if room > i32::MAX as usize {
+        return None;
+    }
+    let mut at = 0;
+    while room.checked_sub(at).is_some_and(|left| left >= HEADER_BYTES) {
+        // SAFETY: a whole header lies before `room`, up to which the data is readable, as the caller guarantees. The program may
+        // have put it at any address, and another thread of it may write there: it is read once.
+        let header = unsafe { base.add(at).cast::<libc::cmsghdr>().read_unaligned() };
+        if header.cmsg_len < HEADER_BYTES || header.cmsg_len > room - at {
+            return None;
+        }
+        // SAFETY: within this control message, which ends before `room`.
+        f(&header, unsafe { base.add(at + HEADER_BYTES) }, header.cmsg_len - HEADER_BYTES);
+        at += align(header.cmsg_len);
+    }
+    Some(at)
+}
+
+/// Whether nothing can be at an address, as it is in the first page.
+const fn is_page_zero(address: usize) -> bool {
+    address < 4096
 }
 
 /// The one descriptor that came, if it is one and nothing came with it.

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// A descriptor in an atomic; none when zeroed.
 #[derive(Default)]
+#[repr(transparent)]
 pub struct FdCell(AtomicI32);
 
 impl FdCell {

@@ -245,8 +245,9 @@ impl Patience {
             }
             Ok(0) => self.signal().unwrap_or(Woken::TimedOut),
             Ok(count) => Woken::Ready(count),
-            // A handler that was not installed through us ran: the kernel's default holds.
-            Err(Errno(libc::EINTR)) => self.signal().unwrap_or(Woken::Signal { restart: false }),
+            // A handler that was not installed through us ran. Such are the C library's own, as for setuid(2) in a process of threads,
+            // and those of runtimes that make system calls themselves: all of them restart.
+            Err(Errno(libc::EINTR)) => self.signal().unwrap_or(Woken::Signal { restart: true }),
             Err(errno) => Woken::Failed(errno),
         }
     }

@@ -10,7 +10,7 @@ use beeline_shm::memfd::{self, FileId, MemfdFault};
 use beeline_shm::{MapError, sys};
 use beeline_stats::{Poison, Reason};
 use beeline_wire::Hello;
-use beeline_wire::hello::{AGAIN, BELL, HELLO_BYTES};
+use beeline_wire::hello::{AGAIN, BELL, HELLO_BYTES, Unfit};
 
 use crate::bells::AnchorBells;
 use crate::control::{self, Control, RIGHTS_MAX, control_bytes, message, message_with};
@@ -175,7 +175,8 @@ pub(super) fn receive(anchor: i32) -> Result<Received, Refusal> {
     let fault = match (decoded, sole) {
         (Ok(hello), Some(memfd)) if !hello.reuse => return admit(hello, memfd),
         (Ok(_), Some(_)) => Refusal::Poison(Poison::HelloFlags),
-        (Err(poison), _) => Refusal::Poison(poison),
+        (Err(Unfit::Version), _) => Refusal::Reason(Reason::VersionMismatch),
+        (Err(Unfit::Poison(poison)), _) => Refusal::Poison(poison),
         (Ok(_), None) if message.msg_flags & libc::MSG_CTRUNC != 0 => Refusal::Reason(Reason::DescriptorsShort),
         (Ok(_), None) if message.msg_controllen == 0 => Refusal::Poison(Poison::HelloNoLane),
         (Ok(_), None) => Refusal::Poison(Poison::HelloExtraFds),

@@ -49,7 +49,7 @@ mod sides;
 mod standing;
 
 use core::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -59,6 +59,7 @@ use beeline_shm::sys;
 use beeline_stats::Counter;
 use beeline_stats::tunables::option;
 
+use crate::fd_cell::FdCell;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
 use crate::{hidden, limits, stats};
@@ -82,10 +83,10 @@ pub struct PooledLane {
     served: AtomicU32,
     /// 1 when a ring of the lane may have been filled beyond [`SMALL_BYTES`], and keeps that memory.
     large: AtomicU32,
-    /// The lane's memfd, hidden, plus one; 0 when it is not kept.
-    memfd: AtomicI32,
+    /// The lane's memfd, hidden, if it is kept.
+    memfd: FdCell,
     /// Client: the TCP socket that holds the port of an explicit bind, plus one; 0 for none.
-    holder: AtomicI32,
+    holder: FdCell,
     /// Cookie of the listener.
     pub cookie: AtomicU64,
     /// What is known of the ends where they are kept, and the anchor: see [`standing`].
@@ -189,12 +190,12 @@ impl PooledLane {
 
     /// The memory file, if it is kept.
     pub fn memfd(&self) -> Option<i32> {
-        self.memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+        self.memfd.get()
     }
 
     /// The TCP socket that holds the port of an explicit bind.
     pub fn holder(&self) -> Option<i32> {
-        self.holder.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+        self.holder.get()
     }
 
     /// Keeps the memory file's descriptor, or closes it if there is no room, or one that is kept.
@@ -203,12 +204,12 @@ impl PooledLane {
             let _ = sys::close(memfd);
             return;
         }
-        self.memfd.store(hidden::keep(memfd).map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+        self.memfd.set(hidden::keep(memfd));
     }
 
     /// Keeps the socket that holds the port of an explicit bind until the lane's end.
     pub fn hold(&self, socket: i32) {
-        self.holder.store(socket.saturating_add(1), Relaxed);
+        self.holder.set(Some(socket));
     }
 
     /// So many bytes went one way in the connection that now ends.
@@ -264,8 +265,8 @@ impl PooledLane {
         self.spent.store(0, Relaxed);
         self.served.store(0, Relaxed);
         self.large.store(0, Relaxed);
-        self.memfd.store(0, Relaxed);
-        self.holder.store(0, Relaxed);
+        self.memfd.set(None);
+        self.holder.set(None);
         self.cookie.store(0, Relaxed);
         self.spun_in_vain.store(0, Relaxed);
         self.stands.clear();
@@ -277,7 +278,7 @@ impl PooledLane {
 
     /// Closes the memory file's descriptor, if it is kept.
     pub fn close_memfd(&self) {
-        if let Some(fd) = self.memfd.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
+        if let Some(fd) = self.memfd.take() {
             hidden::close_hidden(fd);
         }
     }
@@ -322,7 +323,7 @@ pub fn adopted_lane(
     let lane = LANES.take()?;
     lane.fill(memory, id);
     lane.spoil();
-    lane.memfd.store(memfd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+    lane.memfd.set(memfd);
     if let Some(holder) = holder {
         lane.hold(holder);
     }
@@ -332,7 +333,7 @@ pub fn adopted_lane(
 /// The connection over this lane is over: keeps the lane or unmaps it. `alone` tells whether no other process
 /// ever shared the end.
 pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
-    if let Some(holder) = lane.holder.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
+    if let Some(holder) = lane.holder.take() {
         hidden::close_hidden(holder);
     }
     let keep = alone && lane.is_ours_alone() && lane.spent.load(Relaxed) == 0;
@@ -340,7 +341,7 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
         End::Client => {
             let _guard = LOCK.lock();
             // Without its memfd a lane cannot be offered again.
-            keep_idle(&CLIENT, lane, keep && lane.memfd.load(Relaxed) != 0)
+            keep_idle(&CLIENT, lane, keep && lane.memfd.get().is_some())
         }
         End::Server => {
             let _guard = LOCK.lock();

@@ -232,6 +232,7 @@ cases! { offers:
     who_executes_a_program_is_served
     who_passes_it_on_is_served
     who_sends_much_is_served
+    who_sends_much_at_once_is_served
     a_stopped_server_has_one_client
     a_server_that_comes_in_the_last_moment_has_one_client
     more_clients_than_fit_a_queue_are_served;
@@ -251,8 +252,9 @@ cases! { sandbox:
     limits_announce_a_filter
     a_program_without_room_for_descriptors_waits
     asking_for_filters_leaves_lanes_alone
-    a_program_that_begins_behind_a_filter_has_no_lanes;
-    is_told_nothing
+    a_program_that_begins_behind_a_filter_has_no_lanes
+    a_program_that_begins_behind_filters_that_were_tried_has_lanes;
+    is_told_nothing has_lanes
 }
 
 #[test]

@@ -57,8 +57,10 @@ impl<'a> Source<'a> {
         front
     }
 
+    /// Where they are.
     #[inline]
-    pub(crate) fn pointer(&self) -> *const u8 {
+    #[must_use]
+    pub fn pointer(&self) -> *const u8 {
         self.pointer
     }
 }

@@ -1,10 +1,13 @@
 //! Both ends of a lane in one process, made without meeting: sending, receiving and waiting on their own.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
 use beeline_lane::{End, LaneMemory};
 use beeline_shm::SideMemory;
 use beeline_sockets::desc::{DESCS, Kind};
 use beeline_sockets::side::SideState;
-use beeline_sockets::{Outcome, calls, epoll, io, kernel, life, meet, table};
+use beeline_sockets::{Outcome, calls, epoll, io, kernel, life, meet, options, table};
 
 /// The two fds of a fresh lane: client's and server's.
 fn lane_pair() -> [i32; 2] {
@@ -124,6 +127,33 @@ fn a_blocked_writer_and_a_sleeping_reader_find_each_other() {
     }
     writer.join().unwrap();
     assert_eq!(got, total);
+}
+
+/// A peer that always has some news which is none ends no wait, and keeps no call beyond its time.
+#[test]
+fn a_peer_that_never_rests_does_not_hold_up_a_receive_with_a_timeout() {
+    let [client, server] = lane_pair();
+    let lane = table::get(server).unwrap().lane();
+    let time = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
+    let (value, length) = ((&raw const time).cast(), size_of_val(&time) as u32);
+    // SAFETY: a live value of the length given.
+    let set = unsafe { options::setsockopt(server, libc::SOL_SOCKET, libc::SO_RCVTIMEO, value, length) };
+    assert_eq!(set, Outcome::OK);
+    static OVER: AtomicBool = AtomicBool::new(false);
+    let peer = std::thread::spawn(move || {
+        let mut flags = 0;
+        while !OVER.load(Relaxed) {
+            flags ^= beeline_lane::flags::SIGNALLED;
+            lane.set_flags(End::Client, flags);
+        }
+    });
+    let began = Instant::now();
+    assert_eq!(recv(server, &mut [0; 16], 0), Outcome::fail(libc::EAGAIN));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    OVER.store(true, Relaxed);
+    peer.join().unwrap();
+    assert_eq!(send(client, b"x"), Outcome::Done(1));
+    assert_eq!(recv(server, &mut [0; 16], 0), Outcome::Done(1));
 }
 
 #[test]

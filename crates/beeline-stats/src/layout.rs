@@ -36,7 +36,7 @@ use crate::{Counter, Family, Poison, Reason, Role, Text};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"BEELSTAT");
 
 /// The version of this layout, and of the numbering of the closed lists.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Where a file says that its process locks it.
 pub const IS_LOCKED_OFFSET: usize = core::mem::offset_of!(StatsHeader, is_locked);

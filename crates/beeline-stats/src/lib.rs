@@ -33,6 +33,7 @@ extern crate std;
 #[macro_use]
 mod table;
 mod counter;
+mod filters;
 pub mod layout;
 mod poison;
 mod reason;
@@ -43,6 +44,7 @@ mod text;
 pub mod tunables;
 
 pub use counter::Counter;
+pub use filters::filters_in;
 pub use poison::Poison;
 pub use reason::Reason;
 pub use role::{Family, Role};

@@ -133,6 +133,21 @@ impl Held {
     }
 }
 
+/// Why a message is no hello that could be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// It is that of another version, whose fields mean something else.
+    Version,
+    /// No correct client would have sent it.
+    Poison(Poison),
+}
+
+impl From<Poison> for Unfit {
+    fn from(poison: Poison) -> Self {
+        Self::Poison(poison)
+    }
+}
+
 /// A hello whose every field has been checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -177,38 +192,38 @@ impl Hello {
     /// Checks a message.
     ///
     /// # Errors
-    /// What no correct client would have sent.
-    pub fn decode(message: &[u8]) -> Result<Self, Poison> {
+    /// [`Unfit`].
+    pub fn decode(message: &[u8]) -> Result<Self, Unfit> {
         let message: &[u8; HELLO_BYTES] = message.try_into().map_err(|_| Poison::HelloShort)?;
         if !message.starts_with(&MAGIC) {
-            return Err(Poison::HelloMagic);
+            return Err(Poison::HelloMagic.into());
         }
         // The version decides the meaning of all that follows, so it is looked at first.
         if u16::from_le_bytes(at(message, 8)) != VERSION {
-            return Err(Poison::HelloVersion);
+            return Err(Unfit::Version);
         }
         let (reuse, held) = match u16::from_le_bytes(at(message, 10)) {
             0 => (false, false),
             FLAG_REUSE => (true, false),
             FLAG_HELD => (false, true),
-            _ => return Err(Poison::HelloFlags),
+            _ => return Err(Poison::HelloFlags.into()),
         };
         let ring_bytes = u32::from_le_bytes(at(message, 12));
         if !ring_bytes.is_power_of_two() || !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring_bytes) {
-            return Err(Poison::HelloRingBytes);
+            return Err(Poison::HelloRingBytes.into());
         }
         if u64::from_le_bytes(at(message, 16)) != lane_bytes(ring_bytes) {
-            return Err(Poison::HelloSize);
+            return Err(Poison::HelloSize.into());
         }
         let generation = u32::from_le_bytes(at(message, 24));
         if reuse != (generation != 0) {
-            return Err(Poison::HelloFlags);
+            return Err(Poison::HelloFlags.into());
         }
         let addresses: [u8; ADDRESSES_BYTES] = at(message, 40);
         let held = match held {
             true => Some(Held::decode(addresses).ok_or(Poison::HelloReserved)?),
             false if addresses == [0; ADDRESSES_BYTES] => None,
-            false => return Err(Poison::HelloReserved),
+            false => return Err(Poison::HelloReserved.into()),
         };
         Ok(Self {
             reuse,
@@ -236,7 +251,7 @@ mod tests {
     const NEW: Hello =
         Hello { reuse: false, ring_bytes: 1 << 20, generation: 0, pid_hint: 4242, lane_inode: 99, held: None };
 
-    fn changed(offset: usize, bytes: &[u8]) -> Result<Hello, Poison> {
+    fn changed(offset: usize, bytes: &[u8]) -> Result<Hello, Unfit> {
         let mut message = NEW.encode();
         message[offset..offset + bytes.len()].copy_from_slice(bytes);
         Hello::decode(&message)
@@ -245,22 +260,22 @@ mod tests {
     #[test]
     fn each_field_has_its_poison() {
         assert_eq!(Hello::decode(&NEW.encode()), Ok(NEW));
-        assert_eq!(Hello::decode(&NEW.encode()[..63]), Err(Poison::HelloShort));
-        assert_eq!(Hello::decode(&[]), Err(Poison::HelloShort));
-        assert_eq!(Hello::decode(&[0; 65]), Err(Poison::HelloShort));
-        assert_eq!(changed(0, b"b"), Err(Poison::HelloMagic));
-        assert_eq!(changed(8, &[1]), Err(Poison::HelloVersion));
-        assert_eq!(changed(10, &[2]), Err(Poison::HelloReserved));
-        assert_eq!(changed(10, &[3]), Err(Poison::HelloFlags));
-        assert_eq!(changed(10, &[4]), Err(Poison::HelloFlags));
-        assert_eq!(changed(10, &[1]), Err(Poison::HelloFlags));
-        assert_eq!(changed(24, &[1]), Err(Poison::HelloFlags));
-        assert_eq!(changed(16, &[1]), Err(Poison::HelloSize));
+        assert_eq!(Hello::decode(&NEW.encode()[..63]), Err(Unfit::Poison(Poison::HelloShort)));
+        assert_eq!(Hello::decode(&[]), Err(Unfit::Poison(Poison::HelloShort)));
+        assert_eq!(Hello::decode(&[0; 65]), Err(Unfit::Poison(Poison::HelloShort)));
+        assert_eq!(changed(0, b"b"), Err(Unfit::Poison(Poison::HelloMagic)));
+        assert_eq!(changed(8, &[1]), Err(Unfit::Version));
+        assert_eq!(changed(10, &[2]), Err(Unfit::Poison(Poison::HelloReserved)));
+        assert_eq!(changed(10, &[3]), Err(Unfit::Poison(Poison::HelloFlags)));
+        assert_eq!(changed(10, &[4]), Err(Unfit::Poison(Poison::HelloFlags)));
+        assert_eq!(changed(10, &[1]), Err(Unfit::Poison(Poison::HelloFlags)));
+        assert_eq!(changed(24, &[1]), Err(Unfit::Poison(Poison::HelloFlags)));
+        assert_eq!(changed(16, &[1]), Err(Unfit::Poison(Poison::HelloSize)));
         for ring in [0, 1, RING_BYTES_MIN / 2, RING_BYTES_MIN + 1, RING_BYTES_MAX * 2, u32::MAX] {
-            assert_eq!(changed(12, &ring.to_le_bytes()), Err(Poison::HelloRingBytes));
+            assert_eq!(changed(12, &ring.to_le_bytes()), Err(Unfit::Poison(Poison::HelloRingBytes)));
         }
         for reserved in 40..64 {
-            assert_eq!(changed(reserved, &[1]), Err(Poison::HelloReserved));
+            assert_eq!(changed(reserved, &[1]), Err(Unfit::Poison(Poison::HelloReserved)));
         }
     }
 
@@ -279,11 +294,11 @@ mod tests {
             for changed in [40, 41, 60, 63] {
                 let mut message = hello.encode();
                 message[changed] ^= 1;
-                assert_eq!(Hello::decode(&message), Err(Poison::HelloReserved), "{changed}");
+                assert_eq!(Hello::decode(&message), Err(Unfit::Poison(Poison::HelloReserved)), "{changed}");
             }
             let mut message = hello.encode();
             message[42..44].fill(0);
-            assert_eq!(Hello::decode(&message), Err(Poison::HelloReserved), "port 0");
+            assert_eq!(Hello::decode(&message), Err(Unfit::Poison(Poison::HelloReserved)), "port 0");
         }
         for (client, server) in [
             ("127.0.0.1:40000", "[::1]:80"),
@@ -295,7 +310,7 @@ mod tests {
         }
         let mut mapped = Hello { held: held("[::1]:40000", "[::1]:80"), ..NEW }.encode();
         mapped[44..60].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]);
-        assert_eq!(Hello::decode(&mapped), Err(Poison::HelloReserved));
+        assert_eq!(Hello::decode(&mapped), Err(Unfit::Poison(Poison::HelloReserved)));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod configuration;
 mod doctor;
 mod elf;
 mod failure;
+mod filters;
 mod generate;
 mod inherited;
 mod library;

@@ -90,6 +90,13 @@ impl Chosen {
         let _ = self.set(b"bridge_uid", user.to_string().as_bytes());
     }
 
+    /// Says that so many filters of system calls have been tried, if nobody has said that of more.
+    pub fn add_filters_tried(&mut self, filters: u32) {
+        if u64::from(filters) > self.tunables.filters_tried {
+            let _ = self.set(b"filters_tried", filters.to_string().as_bytes());
+        }
+    }
+
     /// Adds the options of `BEELINE_OPTIONS`.
     pub fn add_environment(&mut self, list: &OsStr) -> anyhow::Result<()> {
         let pairs = list.as_bytes().split(|&byte| byte == b',').filter(|pair| !pair.is_empty());

@@ -9,10 +9,10 @@ use beeline_stats::tunables::ENVIRONMENT;
 
 use crate::cli::RunArgs;
 use crate::failure::Failure;
-use crate::inherited;
 use crate::library::Library;
 use crate::profile::Chosen;
 use crate::program::{self, Loading};
+use crate::{filters, inherited};
 
 const PRELOAD: &str = "LD_PRELOAD";
 
@@ -20,7 +20,6 @@ const PRELOAD: &str = "LD_PRELOAD";
 pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
     let mut chosen = Chosen::usual(!arguments.no_config, arguments.profile.as_deref())?;
     chosen.add_arguments(&arguments.options)?;
-    let list = chosen.list()?;
     let Some(command) = arguments.command.first() else {
         return Err(Failure::error(Failure::OURS, "there is no program to run"));
     };
@@ -33,6 +32,13 @@ pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
     {
         eprintln!("beeline: warning: {why}");
     }
+
+    match filters::tried() {
+        Ok(filters) => chosen.add_filters_tried(filters),
+        Err(error) if !arguments.quiet => eprintln!("beeline: warning: {error:#}, so that all connections go over TCP"),
+        Err(_) => {}
+    }
+    let list = chosen.list()?;
 
     let mut environment: Vec<(OsString, OsString)> =
         std::env::vars_os().filter(|(key, _)| key != ENVIRONMENT).collect();

@@ -14,10 +14,10 @@ pub mod care;
 pub mod desk;
 pub mod namespaces;
 pub mod offers;
+pub mod quotas;
 pub mod rules;
 pub mod served;
 pub mod serving;
-pub mod shares;
 pub mod threads;
 pub mod waiting;
 

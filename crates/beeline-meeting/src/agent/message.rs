@@ -4,37 +4,12 @@
 //! since it would drop, and thereby close, what finds none. Those that were not asked for are given to the caller's care
 //! like the others, since closing one may block for as long as its sender likes.
 
-use core::mem::MaybeUninit;
-
+use crate::control::{self, Control, RIGHTS_MAX, control_bytes};
 use crate::{Errno, kernel};
-
-/// `SCM_MAX_FD`.
-const RIGHTS_MAX: usize = 253;
-
-/// Room for control data, aligned as the kernel's headers are.
-#[repr(C, align(8))]
-struct Control<const N: usize>(MaybeUninit<[u8; N]>);
-
-const fn control_bytes(descriptors: usize) -> usize {
-    // SAFETY: computes a size from a small number.
-    unsafe { libc::CMSG_SPACE((descriptors * size_of::<i32>()) as u32) as usize }
-}
 
 /// Room for who has sent a message.
 // SAFETY: computes a size from a small number.
 const SENDER_BYTES: usize = unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) as usize };
-
-fn header<const N: usize>(part: &mut libc::iovec, control: &mut Control<N>, length: usize) -> libc::msghdr {
-    // SAFETY: all-zero is a valid value of this plain C struct.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = part;
-    message.msg_iovlen = 1;
-    if length != 0 {
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = length as _;
-    }
-    message
-}
 
 /// Sends a message, with a descriptor perhaps, without waiting.
 ///
@@ -42,19 +17,11 @@ fn header<const N: usize>(part: &mut libc::iovec, control: &mut Control<N>, leng
 /// Those of sendmsg(2).
 pub fn send(fd: i32, bytes: &[u8], descriptor: Option<i32>) -> Result<(), Errno> {
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut control = Control::<{ control_bytes(1) }>(MaybeUninit::zeroed());
-    let length = if descriptor.is_some() { control_bytes(1) } else { 0 };
-    let message = header(&mut part, &mut control, length);
-    if let Some(descriptor) = descriptor {
-        // SAFETY: the control space is zeroed and large enough for one header with one descriptor.
-        unsafe {
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(size_of::<i32>() as u32) as _;
-            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(descriptor);
-        }
-    }
+    let mut control = Control::empty();
+    let message = match descriptor {
+        Some(descriptor) => control::message_with(&mut part, &mut control, descriptor),
+        None => libc::msghdr { msg_controllen: 0, ..control::message(&mut part, &mut control) },
+    };
     // SAFETY: iovec, bytes and control data are live and of the lengths given; a send only reads them.
     unsafe { kernel::sendmsg(fd, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }.map(|_| ())
 }
@@ -85,22 +52,19 @@ pub fn name_senders(fd: i32) -> Result<(), Errno> {
 /// Those of recvmsg(2).
 pub fn receive(fd: i32, bytes: &mut [u8], mut surplus: impl FnMut(i32)) -> Result<Came, Errno> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control::<{ control_bytes(RIGHTS_MAX) + SENDER_BYTES }>(MaybeUninit::uninit());
-    let mut message = header(&mut part, &mut control, control_bytes(RIGHTS_MAX) + SENDER_BYTES);
+    let mut control = Control::<{ control_bytes(RIGHTS_MAX) + SENDER_BYTES }>::empty();
+    let mut message = control::message(&mut part, &mut control);
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: iovec, buffer and control space are live and of the lengths given.
     let length = unsafe { kernel::recvmsg(fd, &mut message, flags) }?;
     let strange = message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
     let mut came = Came { length, descriptor: None, strange, sender: None };
-    // SAFETY: the kernel filled in the control data of this message; the walk stays within it.
+    // SAFETY: the kernel filled in the control data; what is read lies within the control message that is at hand.
     unsafe {
-        let mut next = libc::CMSG_FIRSTHDR(&raw const message);
-        while let Some(control) = next.as_ref() {
-            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(next).cast::<i32>();
-                let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+        control::each(&message, |header, data, bytes| {
+            if control::is_rights(header) {
                 for index in 0..bytes / size_of::<i32>() {
-                    let descriptor = data.add(index).read_unaligned();
+                    let descriptor = data.cast::<i32>().add(index).read_unaligned();
                     if came.descriptor.is_none() && !came.strange {
                         came.descriptor = Some(descriptor);
                     } else {
@@ -109,11 +73,10 @@ pub fn receive(fd: i32, bytes: &mut [u8], mut surplus: impl FnMut(i32)) -> Resul
                     }
                 }
             }
-            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_CREDENTIALS {
-                came.sender = Some(libc::CMSG_DATA(next).cast::<libc::ucred>().read_unaligned().pid);
+            if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_CREDENTIALS {
+                came.sender = Some(data.cast::<libc::ucred>().read_unaligned().pid);
             }
-            next = libc::CMSG_NXTHDR(&raw const message, next);
-        }
+        });
     }
     // What comes with no bytes is nobody's question, and ends the connection.
     if (came.strange || length == 0)

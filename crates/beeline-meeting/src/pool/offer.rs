@@ -40,24 +40,24 @@ impl Offer {
     #[must_use]
     pub fn step_aside(self) -> Offer {
         let Offer { lane, memfd, aside, .. } = self;
-        if lane.memfd.load(Relaxed) != 0 {
+        if lane.memfd.get().is_some() {
             return Offer { lane, memfd, aside, is_intact: false };
         }
         let memfd = hidden::hide(memfd);
-        lane.memfd.store(memfd.saturating_add(1), Relaxed);
+        lane.memfd.set(Some(memfd));
         Offer { lane, memfd, aside: true, is_intact: false }
     }
 
     /// The hello was sent: the memfd is kept for the next one, or closed. Returns the lane.
     pub fn sent(self) -> &'static PooledLane {
         let Offer { lane, memfd, aside, .. } = self;
-        let kept = lane.memfd.load(Relaxed) != 0;
+        let kept = lane.memfd.get().is_some();
         let used = lane.served.swap(1, Relaxed) != 0;
         stats::count(if used { Counter::LanesReused } else { Counter::LanesCreated }, 1);
         if !kept {
             lane.keep_memfd(memfd);
         } else if aside && !hidden::keep_hidden(memfd) {
-            lane.memfd.store(0, Relaxed);
+            lane.memfd.set(None);
         }
         lane
     }
@@ -65,8 +65,8 @@ impl Offer {
     /// The hello was not sent: the lane is there for the next connection, if there are numbers to spare for its memfd.
     pub fn withdraw(self) {
         let Offer { lane, memfd, is_intact, .. } = self;
-        if lane.memfd.load(Relaxed) == 0 {
-            lane.memfd.store(hidden::hide(memfd).saturating_add(1), Relaxed);
+        if lane.memfd.get().is_none() {
+            lane.memfd.set(Some(hidden::hide(memfd)));
         }
         let surplus = {
             let _guard = LOCK.lock();
@@ -106,12 +106,14 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
             .or_else(|| SPARE.take(has_memfd))
             .or_else(|| CLIENT.take(fits))
     };
-    if let Some(lane) = used {
+    if let Some(lane) = used
+        && let Some(memfd) = lane.memfd()
+    {
         lane.stands.close_anchor();
         lane.stands.clear();
         lane.memory().reset();
         lane.cookie.store(cookie, Relaxed);
-        return Ok(Offer { lane, memfd: lane.memfd.load(Relaxed).saturating_sub(1), aside: false, is_intact: false });
+        return Ok(Offer { lane, memfd, aside: false, is_intact: false });
     }
     let (memory, memfd) = fresh()?;
     let Some(lane) = LANES.take() else {

@@ -3,13 +3,14 @@
 //! When a page may be used again is rule 3 of the pool. Who shared a side with another process says so when it
 //! retires it, and then it is unmapped.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use beeline_guest::changing;
 use beeline_shm::{Errno, SideMemory};
 use beeline_stats::tunables::option;
 
 use super::LOCK;
+use crate::fd_cell::FdCell;
 use crate::hidden;
 use crate::side::SideState;
 
@@ -55,7 +56,7 @@ impl Side {
             let _guard = LOCK.lock();
             let link = link_of(page);
             link.next.store(FIRST.load(Relaxed), Relaxed);
-            link.memfd.store(self.memfd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
+            link.memfd.set(self.memfd);
             FIRST.store(core::ptr::from_ref(self.state) as usize, Relaxed);
             COUNT.fetch_add(1, Relaxed);
             return;
@@ -87,7 +88,7 @@ fn take() -> Option<(SideMemory, Option<i32>)> {
     let link = link_of(page);
     FIRST.store(link.next.load(Relaxed), Relaxed);
     COUNT.fetch_sub(1, Relaxed);
-    Some((page, link.memfd.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)))
+    Some((page, link.memfd.get()))
 }
 
 /// The start of an idle page.
@@ -95,8 +96,8 @@ fn take() -> Option<(SideMemory, Option<i32>)> {
 struct Link {
     /// The address of the next idle page.
     next: AtomicUsize,
-    /// The page's memfd, plus one; 0 when it is not kept.
-    memfd: AtomicI32,
+    /// The page's memfd, if it is kept.
+    memfd: FdCell,
 }
 
 fn link_of(page: SideMemory) -> &'static Link {

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 use core::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
+    AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed},
 };
 
@@ -10,6 +10,7 @@ use beeline_lane::{End, flags};
 use beeline_wire::{ConnName, Endpoint};
 
 use super::{CLIENT, LOCK, Offer};
+use crate::fd_cell::FdCell;
 use crate::hidden;
 use crate::side::Address;
 use crate::trust::Peer;
@@ -19,8 +20,8 @@ use crate::trust::Peer;
 #[derive(Default)]
 #[repr(C)]
 pub struct Standing {
-    /// The anchor, hidden, plus one; 0 while the lane is in use, or its anchor is not kept.
-    anchor: AtomicI32,
+    /// The anchor, hidden; none while the lane is in use, or its anchor is not kept.
+    anchor: FdCell,
     /// 1 when the lane's connection has begun over an anchor that was kept.
     again: AtomicU32,
     /// The thread that has said the lane's last hello at a door.
@@ -42,7 +43,7 @@ pub struct Standing {
 impl Standing {
     /// Nothing is kept.
     pub(super) fn clear(&self) {
-        self.anchor.store(0, Relaxed);
+        self.anchor.set(None);
         self.again.store(0, Relaxed);
         self.home.store(core::ptr::null_mut(), Relaxed);
     }
@@ -124,19 +125,19 @@ impl Standing {
     /// The anchor that is kept, hidden.
     #[must_use]
     pub fn anchor(&self) -> Option<i32> {
-        self.anchor.load(Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+        self.anchor.get()
     }
 
     /// Keeps the anchor, a hidden descriptor with this `SO_COOKIE`.
     pub fn keep_anchor(&self, anchor: i32, cookie: u64) {
         self.cookie.store(cookie, Relaxed);
-        self.anchor.store(anchor.saturating_add(1), Relaxed);
+        self.anchor.set(Some(anchor));
     }
 
     /// Takes the anchor, which the caller closes.
     #[must_use]
     pub fn take_anchor(&self) -> Option<i32> {
-        self.anchor.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+        self.anchor.take()
     }
 
     /// Closes the anchor, if it is kept.

@@ -296,21 +296,26 @@ static void takes_much(int door, int line) {
     CHECK(write(fd, "whole", 5) == 5);
 }
 
-static void who_sends_much_is_served(void) {
+static void sends_much(size_t at_once) {
     struct place place = opened(takes_much);
     int fd = visit(&place, 0);
     static unsigned char bytes[MUCH];
     for (unsigned at = 0; at < MUCH; at++) bytes[at] = at * 31 >> 3;
     go(place.line);
     for (unsigned at = 0; at < MUCH;) {
-        ssize_t sent = write(fd, bytes + at, MUCH - at < 100000 ? MUCH - at : 100000);
-        CHECK(sent > 0);
-        at += sent;
+        size_t length = MUCH - at < at_once ? MUCH - at : at_once;
+        CHECK(write(fd, bytes + at, length) == (ssize_t)length);
+        at += length;
     }
     hears(fd, "whole");
     CHECK(close(fd) == 0);
     ended(&place);
 }
+
+static void who_sends_much_is_served(void) { sends_much(100000); }
+
+/* One call, of which a part lies in the ring when the connection goes over to TCP: it blocks until all is sent. */
+static void who_sends_much_at_once_is_served(void) { sends_much(MUCH); }
 
 /* ---- servers that come late ---- */
 
@@ -441,6 +446,7 @@ static const struct guest_case CASES[] = {
     CASE(who_executes_a_program_is_served),
     CASE(who_passes_it_on_is_served),
     CASE(who_sends_much_is_served),
+    CASE(who_sends_much_at_once_is_served),
     CASE(a_stopped_server_has_one_client),
     CASE(a_server_that_comes_in_the_last_moment_has_one_client),
     CASE(more_clients_than_fit_a_queue_are_served),

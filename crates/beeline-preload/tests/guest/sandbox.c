@@ -155,6 +155,36 @@ static void is_told_nothing(void) {
     says(ends[0], ends[1], "hello");
 }
 
+/* Where the library is, if this program has it. */
+static const char *library(void) {
+    static char line[4096];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps != NULL);
+    const char *path = NULL;
+    while (path == NULL && fgets(line, sizeof line, maps) != NULL) {
+        line[strcspn(line, "\n")] = 0;
+        if (strstr(line, "libbeeline.so") != NULL) path = strchr(line, '/');
+    }
+    fclose(maps);
+    return path;
+}
+
+/* Runs a case in a program that begins with the library, and behind this filter. */
+static void begin_behind(const struct sock_fprog *filter, const char *name) {
+    const char *preload = library();
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        /* Behind the filter this process is sealed: what it hands on then is what it has. */
+        if (preload != NULL) CHECK(setenv("LD_PRELOAD", preload, 1) == 0);
+        CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+        CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter) == 0);
+        execl("/proc/self/exe", "guest", name, NULL);
+        CHECK(0);
+    }
+    CHECK(status_of(child) == 0);
+}
+
 static void a_program_that_begins_behind_a_filter_has_no_lanes(void) {
     static struct sock_filter begun[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -162,17 +192,29 @@ static void a_program_that_begins_behind_a_filter_has_no_lanes(void) {
         KILLS(SYS_mkdirat), KILLS(SYS_unlinkat), KILLS(SYS_getdents64), KILLS(SYS_fallocate), KILLS(SYS_prctl),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    struct sock_fprog both = {.len = sizeof begun / sizeof *begun, .filter = begun};
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        unsetenv("GUEST_EXPECTS_LANES");
-        CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-        CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &both) == 0);
-        execl("/proc/self/exe", "guest", "is_told_nothing", NULL);
-        CHECK(0);
-    }
-    CHECK(status_of(child) == 0);
+    const struct sock_fprog filter = {.len = sizeof begun / sizeof *begun, .filter = begun};
+    CHECK(unsetenv("BEELINE_OPTIONS") == 0);
+    begin_behind(&filter, "is_told_nothing");
+}
+
+/* The program behind the next case. */
+static void has_lanes(void) {
+    int ends[2];
+    pair(ends);
+    if (getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(ends[0]) && is_lane(ends[1]));
+    says(ends[0], ends[1], "hello");
+}
+
+static void a_program_that_begins_behind_filters_that_were_tried_has_lanes(void) {
+    static struct sock_filter begun[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        KILLS(SYS_reboot),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog filter = {.len = sizeof begun / sizeof *begun, .filter = begun};
+    /* More than the tester's own and this one. */
+    CHECK(setenv("BEELINE_OPTIONS", "filters_tried=64", 1) == 0);
+    begin_behind(&filter, "has_lanes");
 }
 
 static const struct guest_case CASES[] = {
@@ -182,7 +224,9 @@ static const struct guest_case CASES[] = {
     CASE(a_program_without_room_for_descriptors_waits),
     CASE(asking_for_filters_leaves_lanes_alone),
     CASE(a_program_that_begins_behind_a_filter_has_no_lanes),
+    CASE(a_program_that_begins_behind_filters_that_were_tried_has_lanes),
     CASE(is_told_nothing),
+    CASE(has_lanes),
 };
 
 int main(int argc, char **argv) {

@@ -152,7 +152,7 @@ impl Call {
         let harmless = event.events & !(EPOLLIN | libc::EPOLLOUT as u32) == 0;
         let events = match members {
             1 if harmless => event.events,
-            _ => present_events(fd, desc),
+            _ => present_events(fd, desc, entry),
         };
         if events == 0 {
             return;
@@ -248,7 +248,8 @@ impl Call {
     }
 }
 
-/// What the kernel reports of a lane's anchor now.
-fn present_events(fd: i32, desc: &'static Desc) -> u32 {
-    u32::from(kernel::poll_now(open_fd(fd, desc), libc::POLLIN | libc::POLLRDHUP) as u16)
+/// What the kernel reports of a lane's anchor now, of what it was told to watch.
+fn present_events(fd: i32, desc: &'static Desc, entry: &Entry) -> u32 {
+    let room = if entry.kernel_out.load(Relaxed) { libc::POLLOUT } else { 0 };
+    u32::from(kernel::poll_now(open_fd(fd, desc), libc::POLLIN | libc::POLLRDHUP | room) as u16)
 }

@@ -20,6 +20,8 @@ use crate::wait::{Patience, Spun, Woken};
 pub(super) enum Waited {
     /// Look at the connection again.
     Again,
+    /// As [`Waited::Again`], unless some bytes were moved before: a handler ran after which a call of no bytes is restarted.
+    Handled,
     /// The connection is now plain TCP.
     Kernel,
     /// Give this to the app, unless some bytes were moved before.
@@ -33,7 +35,7 @@ impl Waited {
             Woken::Ready(_) => None,
             Woken::TimedOut => Some(Waited::Stop(Outcome::fail(libc::EAGAIN))),
             // signal(7): socket calls with a timeout are never restarted.
-            Woken::Signal { restart: true } if !patience.is_bounded() => Some(Waited::Again),
+            Woken::Signal { restart: true } if !patience.is_bounded() => Some(Waited::Handled),
             Woken::Signal { .. } => Some(Waited::Stop(Outcome::fail(libc::EINTR))),
             Woken::Failed(errno) => Some(Waited::Stop(Outcome::Fail(errno))),
         }
@@ -44,10 +46,15 @@ impl Waited {
         Waited::from_sleep(patience.signal()?, patience)
     }
 
+    /// What ends a call before it waits again: a peer that always has some news must not keep it for good.
+    fn before_wait(patience: &mut Patience) -> Option<Waited> {
+        Waited::from_signal(patience).or_else(|| patience.is_over().then(|| Waited::Stop(Outcome::fail(libc::EAGAIN))))
+    }
+
     /// The kernel restarts a call with its number, which may have been closed meanwhile.
     pub(super) fn restarted(self, given: i32, desc: &'static Desc) -> Waited {
         match self {
-            Waited::Again if !table::leads_to(given, desc) => Waited::Kernel,
+            Waited::Again | Waited::Handled if !table::leads_to(given, desc) => Waited::Kernel,
             waited => waited,
         }
     }
@@ -108,6 +115,9 @@ pub(super) fn wait_writable(given: i32, pin: &Pin, patience: &mut Patience) -> W
 fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
     let desc = pin.desc();
     let side = desc.side();
+    if let Some(waited) = Waited::before_wait(patience) {
+        return waited.restarted(given, desc);
+    }
     if desc.peer_is_near() {
         desc.budget_anew().give_way(patience);
     } else {
@@ -139,15 +149,10 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
         Err(Unlocked::Busy(_)) => return held_up.waited().restarted(given, desc),
     };
     match armed {
-        Ok(Armed::Ready) if writable_hint(desc, side) => return Waited::Again,
-        // The kernel has no memory for bells. It may take long.
-        Ok(Armed::Ready) => {
-            return match Waited::from_signal(patience) {
-                Some(waited) => waited.restarted(given, desc),
-                None if patience.is_over() => Waited::Stop(Outcome::fail(libc::EAGAIN)),
-                None => Waited::Again,
-            };
-        }
+        // There is room, or the kernel has no memory for bells.
+        Ok(Armed::Ready) => return Waited::Again,
+        // Another thread may have shut it, and unplugged the anchor, since this call looked.
+        Ok(Armed::Sleep) if side.is(state::SHUT_WR | state::RESET) => return Waited::Again,
         Ok(Armed::Sleep) => {}
         Err(failure) => {
             return match fault(fd, desc, failure, 0) {
@@ -191,6 +196,9 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
     let side = desc.side();
     let lane = desc.lane();
     let peer = desc.end().peer();
+    if let Some(waited) = Waited::before_wait(patience) {
+        return waited.restarted(given, desc);
+    }
     if desc.peer_is_near() {
         desc.budget_anew().give_way(patience);
     } else {

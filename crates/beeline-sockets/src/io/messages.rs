@@ -12,7 +12,7 @@ use super::{urgent, zerocopy};
 use crate::app_memory::bogus;
 use crate::ending::observe;
 use crate::side::TCP_INQ;
-use crate::{Errno, Outcome, guards, kernel, table};
+use crate::{Errno, Outcome, control, guards, kernel, table};
 
 /// `sendmsg(2)`. Ancillary data has no meaning on TCP; what the kernel knows at the socket's level is ignored, and
 /// anything else there is an error (`sock_cmsg_send`, Linux net/core/sock.c).
@@ -48,21 +48,14 @@ unsafe fn control_is_known(message: &libc::msghdr) -> bool {
     if bogus(message.msg_control as usize, message.msg_controllen) {
         return false;
     }
-    // SAFETY: control data of the length stated; the walk stays within it.
-    unsafe {
-        let mut header = libc::CMSG_FIRSTHDR(message);
-        while let Some(control) = header.as_ref() {
-            let room = message.msg_control as usize + message.msg_controllen - header as usize;
-            if control.cmsg_len < size_of::<libc::cmsghdr>() || control.cmsg_len > room {
-                return false;
-            }
-            if control.cmsg_level == libc::SOL_SOCKET && !KNOWN.contains(&control.cmsg_type) {
-                return false;
-            }
-            header = libc::CMSG_NXTHDR(message, header);
-        }
-    }
-    true
+    let mut known = true;
+    // SAFETY: valid, as the caller guarantees.
+    let walked = unsafe {
+        control::each_of_app(message, |header, _, _| {
+            known &= header.cmsg_level != libc::SOL_SOCKET || KNOWN.contains(&header.cmsg_type);
+        })
+    };
+    known && walked.is_some()
 }
 
 /// `sendmmsg(2)`.

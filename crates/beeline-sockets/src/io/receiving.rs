@@ -226,10 +226,12 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
             Since::Read
         };
         let timeout = side.rcv_timeout_ns.load(Relaxed);
-        drop(guard);
+        // With the lock held: a handler that was put off runs when it is let go, and is one that came during this call.
         let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
+        drop(guard);
         match wait_readable(self.given, self.pin, since, patience) {
-            Waited::Again => Continue(()),
+            Waited::Handled if self.got != 0 => self.done(),
+            Waited::Again | Waited::Handled => Continue(()),
             Waited::Kernel => Break(left(self.given, desc, self.got)),
             Waited::Stop(_) if self.got != 0 => self.done(),
             Waited::Stop(outcome) => Break(outcome),

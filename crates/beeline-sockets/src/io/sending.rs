@@ -21,7 +21,7 @@ use crate::lock::shared::Wait;
 use crate::side::{reset, state};
 use crate::turns::Way;
 use crate::wait::{Patience, ticks};
-use crate::{Outcome, kernel, reclaim, table, upkeep, watchers};
+use crate::{Outcome, cancel, kernel, process, reclaim, table, upkeep, watchers};
 
 /// The most that a send to a peer that is gone takes, as in the kernel: after sixteen parts of 32 KiB it looks at what has
 /// come meanwhile (`sk_flush_backlog` in tcp_sendmsg_locked()), and that is the reset.
@@ -96,7 +96,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         };
         let mut guard = match guard {
             Ok(guard) => guard,
-            Err(Unlocked::Gone) => return Break(left(self.given, desc, self.parts.sent)),
+            Err(Unlocked::Gone) => return Break(self.left()),
             Err(Unlocked::Busy(_)) => return Break(held_up.outcome(self.parts.sent)),
         };
         let fd = self.pin.fd(self.given);
@@ -117,7 +117,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             Quiet::Written(written) => written.err(),
             Quiet::Changed if side.is(state::RELAYED) => {
                 drop(guard);
-                return Break(left(self.given, desc, self.parts.sent));
+                return Break(self.left());
             }
             Quiet::Changed => return Continue(()),
             Quiet::Busy => {
@@ -193,13 +193,24 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
     /// After a fault in [`Sending::write`], which could not say what it had published before it failed; the tail can.
     #[cold]
     fn after_fault(&mut self, fd: i32, failure: Fault, before: usize, published: u32) -> ControlFlow<Outcome> {
+        let (desc, total) = (self.pin.desc(), self.parts.total);
         let sent = before + published as usize;
+        let _ = self.parts.present.split_front(sent.saturating_sub(self.parts.sent));
         self.parts.sent = sent;
-        match after_fault(fd, self.pin.desc(), failure, published, sent, self.parts.total) {
-            Some(Outcome::Kernel) => Break(left(self.given, self.pin.desc(), 0)),
-            Some(outcome) => Break(outcome),
-            None => Continue(()),
+        if fault(fd, desc, failure, published) == Next::Kernel {
+            return Break(self.left());
         }
+        let side = desc.side();
+        if failure == Fault::Gone && !side.is(state::RESET) {
+            // The peer may read what was announced before its bell is rung, and close: then this send was not too late.
+            if sent == total && desc.lane().head(desc.end().peer()) == side.tx.tail() {
+                return Break(Outcome::Done(sent as isize));
+            }
+            // TCP takes the first send after the peer's close, and is reset for it.
+            reset(side, libc::ECONNRESET);
+            return Break(Outcome::Done(sent.max(total.min(LOST_MAX)) as isize));
+        }
+        Continue(())
     }
 
     /// Everything is in the ring.
@@ -244,16 +255,38 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return match Waited::from_signal(patience) {
                 _ if patience.is_over() => self.stopped(Outcome::fail(libc::EAGAIN)),
                 Some(Waited::Stop(outcome)) => self.stopped(outcome),
-                Some(Waited::Kernel) => Break(left(self.given, desc, sent)),
-                Some(Waited::Again) | None => Continue(()),
+                Some(Waited::Kernel) => Break(self.left()),
+                Some(Waited::Handled) if sent != 0 => self.stopped(Outcome::OK),
+                Some(Waited::Again | Waited::Handled) | None => Continue(()),
             };
         }
         drop(guard);
         match wait_writable(self.given, self.pin, patience) {
-            Waited::Again => Continue(()),
-            Waited::Kernel => Break(left(self.given, desc, sent)),
+            Waited::Handled if sent != 0 => self.stopped(Outcome::OK),
+            Waited::Again | Waited::Handled => Continue(()),
+            Waited::Kernel => Break(self.left()),
             Waited::Stop(outcome) => self.stopped(outcome),
         }
+    }
+
+    /// The connection is TCP's by now, or another thread has closed it. A call of which a part was sent goes on with the rest: where
+    /// it may block, programs count on all of it. What goes wrong there shows in the next call.
+    #[cold]
+    fn left(&mut self) -> Outcome {
+        let (fd, desc) = (self.given, self.pin.desc());
+        if self.parts.sent != 0 && !desc.is_lane() && table::leads_to(fd, desc) {
+            let flags = self.flags & !(libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) | libc::MSG_NOSIGNAL;
+            while self.parts.advance() {
+                let part = &mut self.parts.present;
+                let args = [fd as usize, part.pointer() as usize, part.len(), flags as usize, 0, 0];
+                // SAFETY: the part is readable, as the program has promised with its call.
+                let call = || cancel::point(|| unsafe { process::raw(libc::SYS_sendto, args) });
+                let Outcome::Done(sent @ 1..) = self.pin.while_waiting(call) else { break };
+                let _ = part.split_front(sent as usize);
+                self.parts.sent += sent as usize;
+            }
+        }
+        left(fd, desc, self.parts.sent)
     }
 
     /// The wait ended with `outcome`, which the call returns if it has sent nothing.
@@ -284,33 +317,6 @@ pub(super) fn full(fd: i32, desc: &'static Desc, mut guard: TxGuard, sent: usize
         }
     }
     Some(if sent != 0 { Outcome::Done(sent as isize) } else { Outcome::fail(libc::EAGAIN) })
-}
-
-/// After a fault in `write`: decides what the call returns, or that it goes on. `sent` bytes of the call are in
-/// the ring, `published` of them since the lock was taken.
-#[cold]
-fn after_fault(
-    fd: i32,
-    desc: &'static Desc,
-    failure: Fault,
-    published: u32,
-    sent: usize,
-    total: usize,
-) -> Option<Outcome> {
-    if fault(fd, desc, failure, published) == Next::Kernel {
-        return Some(left(fd, desc, sent));
-    }
-    let side = desc.side();
-    if failure == Fault::Gone && !side.is(state::RESET) {
-        // The peer may read what was announced before its bell is rung, and close: then this send was not too late.
-        if sent == total && desc.lane().head(desc.end().peer()) == side.tx.tail() {
-            return Some(Outcome::Done(sent as isize));
-        }
-        // TCP takes the first send after the peer's close, and is reset for it.
-        reset(side, libc::ECONNRESET);
-        return Some(Outcome::Done(sent.max(total.min(LOST_MAX)) as isize));
-    }
-    None
 }
 
 /// Counts a send. Whether the kernel is to be asked after it.

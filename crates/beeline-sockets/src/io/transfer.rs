@@ -24,7 +24,7 @@ use super::receiving;
 use super::send::{self};
 use super::sending;
 use crate::anchor::Anchor;
-use crate::desc::Desc;
+use crate::desc::{Desc, Pin};
 use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Woken};
@@ -61,44 +61,11 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
         Ok(start) => start,
         Err(errno) => return Outcome::Fail(errno),
     };
-    let count = count.min(TRANSFER_MAX);
-    let mut done = 0usize;
-    let mut outcome = Outcome::OK;
-    let mut buffer = [const { MaybeUninit::<u8>::uninit() }; PART_BYTES];
-    while done < count {
-        let want = PART_BYTES.min(count - done);
-        let args = [in_fd as usize, buffer.as_mut_ptr() as usize, want, start as usize + done, 0, 0];
-        // SAFETY: the buffer is live and `want` long.
-        let read = match unsafe { call(libc::SYS_pread64, args) } {
-            Ok(0) => break,
-            Ok(read) => read,
-            Err(errno) => {
-                // A directory has no pages to send, and an epoll set has a position but no bytes.
-                let no_pages = errno == Errno(libc::EISDIR) || errno == Errno(libc::ESPIPE) && given.is_none();
-                let found = if no_pages { Errno(libc::EINVAL) } else { errno };
-                outcome = Outcome::Fail(judged_start(in_fd, given.as_deref().copied(), count).err().unwrap_or(found));
-                break;
-            }
-        };
-        // SAFETY: the buffer holds `read` bytes.
-        match unsafe { send::send(out_fd, buffer.as_ptr().cast(), read, 0) } {
-            Outcome::Done(sent) => {
-                done += sent as usize;
-                if (sent as usize) < read {
-                    break;
-                }
-            }
-            // The lane became TCP in between: the kernel goes on from here.
-            Outcome::Kernel => {
-                outcome = Outcome::Kernel;
-                break;
-            }
-            failed @ Outcome::Fail(_) => {
-                outcome = failed;
-                break;
-            }
-        }
-    }
+    let file = File { fd: in_fd, given: given.as_deref().copied(), start, count: count.min(TRANSFER_MAX) };
+    // As in the kernel, the call is about the connection that it began with, whatever becomes of the number.
+    let Some(desc) = table::get(out_fd) else { return Outcome::Kernel };
+    let Some(pin) = guards::pin(out_fd, desc) else { return left(out_fd, desc, 0) };
+    let (done, outcome) = pin.while_waiting(|| file.send(out_fd, &pin));
     match given {
         Some(offset) => *offset = start + done as i64,
         None => {
@@ -106,6 +73,53 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
         }
     }
     if done != 0 { Outcome::Done(done as isize) } else { outcome }
+}
+
+/// What sendfile(2) is to send.
+struct File {
+    fd: i32,
+    /// The offset that the call was given.
+    given: Option<i64>,
+    start: i64,
+    count: usize,
+}
+
+impl File {
+    /// Sends it part by part: how much was sent, and what the call returns if that is nothing.
+    fn send(&self, given: i32, pin: &Pin) -> (usize, Outcome) {
+        let mut buffer = [const { MaybeUninit::<u8>::uninit() }; PART_BYTES];
+        let mut done = 0usize;
+        while done < self.count {
+            let want = PART_BYTES.min(self.count - done);
+            let args = [self.fd as usize, buffer.as_mut_ptr() as usize, want, self.start as usize + done, 0, 0];
+            // SAFETY: the buffer is live and `want` long.
+            let read = match unsafe { call(libc::SYS_pread64, args) } {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(errno) => return (done, self.unreadable(errno)),
+            };
+            // SAFETY: the buffer holds `read` bytes.
+            let source = unsafe { Source::from_raw(buffer.as_ptr().cast(), read) };
+            match sending::send_pinned(given, pin, 0, read, core::iter::once(source)) {
+                Outcome::Done(sent) => {
+                    done += sent as usize;
+                    if (sent as usize) < read {
+                        break;
+                    }
+                }
+                // Where the lane became TCP in between, the kernel goes on from here.
+                outcome => return (done, outcome),
+            }
+        }
+        (done, Outcome::OK)
+    }
+
+    fn unreadable(&self, errno: Errno) -> Outcome {
+        // A directory has no pages to send, and an epoll set has a position but no bytes.
+        let no_pages = errno == Errno(libc::EISDIR) || errno == Errno(libc::ESPIPE) && self.given.is_none();
+        let found = if no_pages { Errno(libc::EINVAL) } else { errno };
+        Outcome::Fail(judged_start(self.fd, self.given, self.count).err().unwrap_or(found))
+    }
 }
 
 fn seek(fd: i32, to: i64, whence: i32) -> SysResult {
@@ -343,7 +357,7 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
         match wait_readable(given, &pin, Since::Read, patience) {
-            Waited::Again => {}
+            Waited::Again | Waited::Handled => {}
             Waited::Kernel => return Err(left(given, desc, 0)),
             Waited::Stop(outcome) => return Err(outcome),
         }
@@ -415,7 +429,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
         match wait_writable(given, &pin, patience) {
-            Waited::Again => {}
+            Waited::Again | Waited::Handled => {}
             _ if moved != 0 => return Ok(moved),
             Waited::Kernel => return Err(left(given, desc, 0)),
             Waited::Stop(outcome) => return Err(outcome),

@@ -22,7 +22,7 @@ use super::adopt::{Part, adopt_all};
 use super::handover::{end_loan, lend, lend_again, part_fds};
 use super::stranger::give_away;
 use crate::changing::changing;
-use crate::control::{self, RIGHTS_MAX};
+use crate::control::{self, HEADER_BYTES, RIGHTS_MAX, align};
 use crate::desc::{Desc, Kind};
 use crate::process::is_guest_of_parent;
 use crate::{close, epoll, kernel, meet, options, table};
@@ -32,12 +32,7 @@ const ENDS_MAX: usize = 64;
 /// Room for control data of every kind that an `AF_UNIX` socket has.
 const CONTROL_BYTES: usize = 2048;
 type Control = control::Control<CONTROL_BYTES>;
-const HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
 const FD_BYTES: usize = size_of::<i32>();
-
-const fn align(length: usize) -> usize {
-    length.next_multiple_of(size_of::<usize>())
-}
 
 /// Sends a message that may carry ends of connections with `send`. `None` if there is nothing to attach: the message
 /// goes as it is.
@@ -349,8 +344,7 @@ unsafe fn each(message: *const libc::msghdr, f: impl FnMut(i32)) {
 }
 
 /// Calls `f` with each descriptor in a message, and returns where its last control message ends, aligned. `None` where a
-/// control message claims a length that cannot be, for which the kernel refuses the whole (`CMSG_OK`, Linux
-/// include/linux/socket.h). libc's macros would follow such a length, also out of the buffer or round in circles.
+/// control message claims a length that cannot be.
 ///
 /// # Safety
 /// `message` must be null or valid.
@@ -359,29 +353,15 @@ unsafe fn walk(message: *const libc::msghdr, mut f: impl FnMut(i32)) -> Option<u
         return Some(0);
     }
     // SAFETY: valid, as the caller guarantees.
-    let (base, room) = unsafe { ((*message).msg_control.cast::<u8>(), (*message).msg_controllen) };
-    if (base as usize) < 4096 {
-        return Some(0);
-    }
-    // The kernel takes no more (`ENOBUFS`), and nothing below can overflow.
-    if room > i32::MAX as usize {
-        return None;
-    }
-    let mut at = 0;
-    while room.checked_sub(at).is_some_and(|left| left >= HEADER_BYTES) {
-        // SAFETY: a whole header lies before `room`, up to which the data is readable, as the caller guarantees. The app may
-        // have put it at any address, and another thread of it may write there: it is read once.
-        let header = unsafe { base.add(at).cast::<libc::cmsghdr>().read_unaligned() };
-        if header.cmsg_len < HEADER_BYTES || header.cmsg_len > room - at {
-            return None;
-        }
-        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
-            for index in 0..(header.cmsg_len - HEADER_BYTES) / FD_BYTES {
-                // SAFETY: within this control message, which ends before `room`.
-                f(unsafe { base.add(at + HEADER_BYTES).cast::<i32>().add(index).read_unaligned() });
+    let message = unsafe { message.read_unaligned() };
+    // SAFETY: as above; the data has the length stated.
+    unsafe {
+        control::each_of_app(&message, |header, data, bytes| {
+            if control::is_rights(header) {
+                for index in 0..bytes / FD_BYTES {
+                    f(data.cast::<i32>().add(index).read_unaligned());
+                }
             }
-        }
-        at += align(header.cmsg_len);
+        })
     }
-    Some(at)
 }

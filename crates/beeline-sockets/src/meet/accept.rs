@@ -52,51 +52,63 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     // A listener that is closed while this call waits is kept until the end.
     let pin = guards::pin(fd, desc)?;
     let mut peer = SockAddr::empty();
-    let accept = |peer: &mut SockAddr| match kernel::fcntl(fd, libc::F_GETFL, 0) {
+    let attempt = |peer: &mut SockAddr| match kernel::fcntl(fd, libc::F_GETFL, 0) {
         Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => {
             listener.sleeps.store(0, Relaxed);
-            Some(now(fd, desc, listener, flags, peer))
+            Some(accept_nonblocking(fd, desc, listener, flags, peer))
         }
         // Without a door there is one queue, in which the kernel may sleep.
         Ok(_) if listener.door.get().is_none() && !listener.lobby.is_occupied() => None,
         Ok(_) => {
             // Who was told of a client does not come here to sleep.
             listener.sleeps.store(u32::from(!is_told), Relaxed);
-            Some(eventually(fd, &pin, listener, flags, peer))
+            Some(accept_blocking(fd, &pin, listener, flags, peer))
         }
         Err(errno) => Some(Err(errno)),
     };
-    let kept_in_way = || {
-        let _guard = listener.lock.lock();
-        lobby::give_up_kept(&listener.lobby)
-    };
-    let result = if reserve::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { accept(&mut peer) };
-    let result = match result {
-        // What is hidden is in the way of what the program may have.
-        Some(Err(Errno(libc::EMFILE | libc::ENFILE))) if kept_in_way() => accept(&mut peer),
-        result => result,
-    };
-    let result = match result {
-        Some(Err(Errno(libc::EMFILE | libc::ENFILE))) => match last_client(desc, listener, flags, &mut peer) {
-            Some(last) => Some(Ok(last)),
-            None => {
-                give_up_descriptors();
-                accept(&mut peer)
-            }
-        },
-        result => result,
-    };
-    let result = result?;
-    let result = match result {
-        Err(Errno(libc::EAGAIN)) if listener.lobby.is_occupied() && listener.is_shared() => {
-            from_lobby(desc, listener, flags, &mut peer).and_then(|accepted| accepted.ok_or(Errno(libc::EAGAIN)))
-        }
-        result => result,
-    };
+    let mut result = if reserve::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { attempt(&mut peer) };
+    if is_short(&result) {
+        result = with_fewer_descriptors(desc, listener, flags, &mut peer, attempt);
+    }
+    let mut result = result?;
     if listener.lobby.is_occupied() && listener.is_shared() {
+        if result == Err(Errno(libc::EAGAIN)) {
+            result =
+                from_lobby(desc, listener, flags, &mut peer).and_then(|accepted| accepted.ok_or(Errno(libc::EAGAIN)));
+        }
         lobby::dismiss(listener);
     }
     Some(result.map(|accepted| (accepted, peer)))
+}
+
+fn is_short(result: &Option<Result<i32, Errno>>) -> bool {
+    matches!(result, Some(Err(Errno(libc::EMFILE | libc::ENFILE))))
+}
+
+/// Tries again without what is hidden, which is in the way of what the program may have.
+#[cold]
+fn with_fewer_descriptors(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    flags: i32,
+    peer: &mut SockAddr,
+    attempt: impl Fn(&mut SockAddr) -> Option<Result<i32, Errno>>,
+) -> Option<Result<i32, Errno>> {
+    let gave_up_kept = {
+        let _guard = listener.lock.lock();
+        lobby::give_up_kept(&listener.lobby)
+    };
+    if gave_up_kept {
+        let result = attempt(peer);
+        if !is_short(&result) {
+            return result;
+        }
+    }
+    if let Some(last) = last_client(desc, listener, flags, peer) {
+        return Some(Ok(last));
+    }
+    give_up_descriptors();
+    attempt(peer)
 }
 
 fn give_up_descriptors() {
@@ -135,7 +147,7 @@ fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, pee
 }
 
 /// Accepts whoever is there.
-fn now(
+fn accept_nonblocking(
     fd: i32,
     desc: &'static Desc,
     listener: &'static Listener,
@@ -158,7 +170,7 @@ fn now(
 }
 
 /// Accepts whoever comes first.
-fn eventually(
+fn accept_blocking(
     given: i32,
     pin: &Pin,
     listener: &'static Listener,
@@ -167,10 +179,6 @@ fn eventually(
 ) -> Result<i32, Errno> {
     let desc = pin.desc();
     let mut patience = Patience::timeout(desc.draft.rcv_timeout_ns.load(Relaxed));
-    let interrupted = |woken: Option<Woken>, patience: &Patience| {
-        // A call with a timeout is never restarted, signal(7).
-        !matches!(woken, Some(Woken::Signal { restart: true })) || patience.is_bounded()
-    };
     let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     // A door that is being left is closed by whoever finds it empty.
     if listener.leaving.load(Relaxed) != 0
@@ -185,7 +193,8 @@ fn eventually(
             Woken::Ready(_) => {}
             Woken::TimedOut => return Err(Errno(libc::EAGAIN)),
             Woken::Failed(errno) => return Err(errno),
-            woken @ Woken::Signal { .. } if interrupted(Some(woken), &patience) => return Err(Errno(libc::EINTR)),
+            // A call with a timeout is never restarted, signal(7).
+            Woken::Signal { restart } if !restart || patience.is_bounded() => return Err(Errno(libc::EINTR)),
             // The kernel restarts a call with its number.
             Woken::Signal { .. } if !table::leads_to(given, desc) => return Err(Errno(libc::EBADF)),
             Woken::Signal { .. } => continue,

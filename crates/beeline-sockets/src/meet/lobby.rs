@@ -56,7 +56,6 @@ const AWAIT_NS: i64 = 2_000_000;
 const RESPITE_NS: u64 = 2_000_000_000;
 /// The same for one of a crowd.
 const AWAIT_IN_CROWD_NS: i64 = 20_000_000;
-const RESPITE_IN_CROWD_NS: u64 = 2_000_000_000;
 /// How long one of a crowd waits for a user who has had his wait.
 const MOMENT_NS: i64 = 300_000;
 /// How long a client of such a user is waited for where there is no crowd, and how long none is after one such wait in vain.
@@ -235,13 +234,44 @@ impl Lobby {
         now_ns >= self.glances_again_ns.load(Relaxed)
     }
 
-    /// Such a glance took so long, and showed that the client has spoken, or nothing.
-    fn note_glance(&self, spoke: bool, took_ns: u64, now_ns: u64) {
-        let respite_ns = if spoke { charged(took_ns) } else { GLANCE_RESPITE_NS };
+    /// Such a glance took so long, and ended early, or showed nothing.
+    fn note_glance(&self, early: bool, took_ns: u64, now_ns: u64) {
+        let respite_ns = if early { charged(took_ns) } else { GLANCE_RESPITE_NS };
         if respite_ns != 0 {
             self.glances_again_ns.store(now_ns.saturating_add(respite_ns), Relaxed);
         }
     }
+
+    /// How a silent client of this user is waited for, and for how long. `None` if it is not.
+    fn wait_for(&self, user: u32, in_crowd: bool, now_ns: u64) -> Option<(Wait, i64)> {
+        match (self.may_await(user, now_ns), in_crowd) {
+            (true, true) => Some((Wait::Whole, AWAIT_IN_CROWD_NS)),
+            (true, false) => Some((Wait::Whole, AWAIT_NS)),
+            (false, true) => Some((Wait::Moment, MOMENT_NS)),
+            (false, false) => self.may_glance(now_ns).then_some((Wait::Glance, GLANCE_NS)),
+        }
+    }
+
+    /// Such a wait took so long, and ended early: the client spoke, or somebody else came.
+    fn note(&self, user: u32, wait: Wait, early: bool, took_ns: u64, now_ns: u64) {
+        match wait {
+            Wait::Whole if early => self.note_wait(user, took_ns, now_ns),
+            Wait::Whole => self.note_in_vain(user, now_ns, RESPITE_NS),
+            Wait::Moment => {}
+            Wait::Glance => self.note_glance(early, took_ns, now_ns),
+        }
+    }
+}
+
+/// How a client that has not spoken is waited for.
+#[derive(Clone, Copy)]
+enum Wait {
+    /// Its user has a wait.
+    Whole,
+    /// He has had his, and it is one of a crowd.
+    Moment,
+    /// He has had his, and there is no crowd.
+    Glance,
 }
 
 /// What a wait of this length is charged with.
@@ -266,14 +296,7 @@ pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool
     let lobby = &listener.lobby;
     let in_crowd = listener.is_shared();
     let began_ns = kernel::now_ns();
-    let may_await = lobby.may_await(user, began_ns);
-    let (await_ns, respite_ns) = match (may_await, in_crowd) {
-        (true, true) => (AWAIT_IN_CROWD_NS, RESPITE_IN_CROWD_NS),
-        (true, false) => (AWAIT_NS, RESPITE_NS),
-        (false, true) => (MOMENT_NS, 0),
-        (false, false) if lobby.may_glance(began_ns) => (GLANCE_NS, 0),
-        (false, false) => return false,
-    };
+    let Some((wait, await_ns)) = lobby.wait_for(user, in_crowd, began_ns) else { return false };
     let others = |fd: Option<i32>| libc::pollfd {
         // Whom one of a crowd puts aside it loses, so it waits whoever comes.
         fd: fd.filter(|_| !in_crowd).unwrap_or(-1),
@@ -289,15 +312,8 @@ pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool
     let mut timeout = libc::timespec { tv_sec: 0, tv_nsec: await_ns };
     // SAFETY: a live timeout, which the kernel may write to; no mask.
     let woken = unsafe { kernel::ppoll(&mut fds, &raw mut timeout, core::ptr::null()) };
-    let spoke = woken != Ok(0);
     let now_ns = kernel::now_ns();
-    let took_ns = now_ns.saturating_sub(began_ns);
-    match (may_await, in_crowd) {
-        (true, _) if spoke => lobby.note_wait(user, took_ns, now_ns),
-        (true, _) => lobby.note_in_vain(user, now_ns, respite_ns),
-        (false, true) => {}
-        (false, false) => lobby.note_glance(spoke, took_ns, now_ns),
-    }
+    lobby.note(user, wait, woken != Ok(0), now_ns.saturating_sub(began_ns), now_ns);
     fds[0].revents != 0
 }
 
@@ -397,19 +413,11 @@ mod tests {
         let (lobby, begin_ns) = (lobby(), 10 * SECOND_NS);
         let (mut now_ns, mut waited_ns) = (begin_ns, 0);
         while now_ns < begin_ns + SECOND_NS {
-            let (may_await, may_glance) = (lobby.may_await(7, now_ns), lobby.may_glance(now_ns));
-            let patience_ns = match (may_await, may_glance) {
-                (true, _) => AWAIT_NS as u64,
-                (false, true) => GLANCE_NS as u64,
-                (false, false) => 0,
-            };
-            let (spoke, took_ns) = (speaks_ns < patience_ns, speaks_ns.min(patience_ns));
-            (now_ns, waited_ns) = (now_ns + took_ns, waited_ns + took_ns);
-            match (may_await, may_glance) {
-                (true, _) if spoke => lobby.note_wait(7, took_ns, now_ns),
-                (true, _) => lobby.note_in_vain(7, now_ns, RESPITE_NS),
-                (false, true) => lobby.note_glance(spoke, took_ns, now_ns),
-                (false, false) => {}
+            if let Some((wait, await_ns)) = lobby.wait_for(7, false, now_ns) {
+                let await_ns = await_ns as u64;
+                let took_ns = speaks_ns.min(await_ns);
+                (now_ns, waited_ns) = (now_ns + took_ns, waited_ns + took_ns);
+                lobby.note(7, wait, speaks_ns < await_ns, took_ns, now_ns);
             }
             // What a connection costs beside.
             now_ns += 20_000;

@@ -222,6 +222,8 @@ tunables! {
         "Use lanes even for connections to loopback addresses where the last ones were short-lived and TCP was faster.";
     follow: bool = true, Kind::Switch, Reach::Start,
         "Stay in the programs that a program starts, even when it cleans their environment.";
+    filters_tried: u64 = 0, Kind::Number { min: 0, max: 1024 }, Reach::Start,
+        "Have lanes even in a program that begins under filters of system calls (seccomp), if there are no more of them than this; `beeline run` tries those that it is under, and sets it.";
     stats: bool = true, Kind::Switch, Reach::Start,
         "Keep a statistics file that beeline stat reads.";
 }

@@ -13,11 +13,13 @@ pub fn of(name: &str) -> Option<&'static str> {
         Reason::NotLocal => {
             "for another network namespace start the agent (docs/containers.md), for another host the bridge (docs/bridge.md)"
         }
-        Reason::AddressTranslated => "connect to the address itself",
         Reason::NoDoor => "start the server with `beeline run`",
         Reason::CameOverTcp => "start the client with `beeline run`, or ask `beeline doctor` about it",
-        Reason::DoorNotTrusted | Reason::ForeignUser => {
-            "start both as one user, or allow it with a rule or an option (docs/threat-model.md)"
+        Reason::ForeignUser => {
+            "start both as one user, or set `foreign_uid=on` (docs/threat-model.md, *Between users*)"
+        }
+        Reason::DoorNotTrusted => {
+            "let the user who opens the listener serve it, or set `trust_root_listeners=on` where root opens it"
         }
         Reason::HelloNotTaken | Reason::DoorFull => {
             "none, if the server was stopped or busy for a moment; else `beeline doctor` about the server"
@@ -35,8 +37,10 @@ pub fn of(name: &str) -> Option<&'static str> {
         Reason::FileSizeLimited => "raise RLIMIT_FSIZE (ulimit -f)",
         Reason::MemoryLimited => "raise the cgroup's memory limit, or lower `ring_bytes`",
         Reason::MappingsShort => "raise the sysctl vm.max_map_count",
-        Reason::MemoryLocked => "raise RLIMIT_MEMLOCK (ulimit -l)",
-        Reason::SystemCallDenied | Reason::SystemCallFilter => "docs/containers.md tells which system calls lanes need",
+        Reason::MemoryLocked => "keep the program from locking all of its memory, if it has such an option",
+        Reason::SystemCallDenied | Reason::SystemCallFilter => {
+            "docs/services.md tells what a service may forbid itself; where the program sets up the filter, switch that off"
+        }
         Reason::NotLoadable => "a dynamically linked build with glibc, and without set-uid or file capabilities",
         Reason::IoUringDenied | Reason::IoUringCarried => {
             "switch io_uring off in the program, if it has such an option"
@@ -48,6 +52,8 @@ pub fn of(name: &str) -> Option<&'static str> {
         Reason::BridgeSlower => "none: TCP is faster there at the moment",
         Reason::BridgeNoPeer => "name the other host in /etc/beeline/beelined.toml, if it has a bridge",
         Reason::BridgeNoDoor | Reason::AgentUnknown | Reason::AgentNotTaken => "start the server with `beeline run`",
+        Reason::BridgeNotTrusted => "set `bridge_uid` to the user who runs it, or run it as root",
+        Reason::LookupFailed => "a sandbox that forbids AF_NETLINK does this (docs/services.md)",
         Reason::BridgeNoRail => "`beeline bridge rails` tells why each is not used",
         Reason::BridgeSilent | Reason::AgentSilent => "look into the log of `beelined`",
         Reason::AgentRefused => "name both ends in the agent's configuration (docs/containers.md)",
@@ -59,10 +65,62 @@ pub fn of(name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
+    /// Nothing helps against what the program does, the kernel says, or another thread or process had to do with it.
+    const HOPELESS: [Reason; 28] = [
+        Reason::NoListener,
+        Reason::DoorDied,
+        Reason::ListenerOnlyWatched,
+        Reason::PeerRefused,
+        Reason::ListenerUnsupported,
+        Reason::DoorNameTaken,
+        Reason::SharedBeforeConnect,
+        Reason::AsyncIo,
+        Reason::FastOpen,
+        Reason::AddressInUse,
+        Reason::ConnectPending,
+        Reason::SelfConnect,
+        Reason::RightsShort,
+        Reason::MapFailed,
+        Reason::KernelUnsupported,
+        Reason::VforkChild,
+        Reason::Internal,
+        Reason::BridgeFull,
+        Reason::BridgeRejected,
+        Reason::BridgeLeaving,
+        Reason::RelayFailed,
+        Reason::DeeplyBound,
+        Reason::RawSystemCalls,
+        Reason::OtherNamespace,
+        Reason::AgentFull,
+        Reason::AgentNotTrusted,
+        Reason::AgentPending,
+        Reason::AgentUnproved,
+    ];
+
     #[test]
-    fn most_reasons_have_a_remedy_and_others_none() {
-        assert!(Reason::ALL.iter().filter(|reason| of(reason.name()).is_some()).count() > Reason::ALL.len() / 2);
-        assert_eq!(of("internal"), None);
+    fn each_reason_has_a_remedy_or_is_hopeless() {
+        for reason in Reason::ALL {
+            assert_ne!(of(reason.name()).is_some(), HOPELESS.contains(reason), "{}", reason.name());
+        }
         assert_eq!(of("no such reason"), None);
+    }
+
+    /// A document that is named is there, and the name of an option is one.
+    #[test]
+    fn remedies_name_what_there_is() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let keys = beeline_stats::tunables::OptionSpec::all().map(|spec| spec.key);
+        for reason in Reason::ALL {
+            let Some(remedy) = of(reason.name()) else { continue };
+            for word in remedy.split(|c: char| c.is_whitespace() || "(),;:".contains(c)) {
+                if word.starts_with("docs/") {
+                    let text = std::fs::read_to_string(root.join(word)).unwrap();
+                    assert!(text.contains(reason.name()), "{word} says nothing of {}", reason.name());
+                }
+                if let Some((key, _)) = word.trim_matches('`').split_once('=') {
+                    assert!(keys.contains(&key), "there is no option {key}");
+                }
+            }
+        }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use beeline_meeting::agent::host as agent;
 
-use super::shares::{Holder, Limits, Shares};
+use super::quotas::{Holder, Limits, Quotas};
 
 /// Descriptors of a user that may be put aside before no more are taken from him.
 const ASIDE_MAX: usize = 1024;
@@ -30,7 +30,7 @@ pub struct Care(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    sections: Shares,
+    sections: Quotas,
     aside: HashMap<Holder, Vec<i32>>,
 }
 
@@ -52,7 +52,7 @@ pub struct Section<'a> {
 
 impl Default for Care {
     fn default() -> Self {
-        Self(Mutex::new(State { sections: Shares::new(SECTIONS), aside: HashMap::new() }))
+        Self(Mutex::new(State { sections: Quotas::new(SECTIONS), aside: HashMap::new() }))
     }
 }
 

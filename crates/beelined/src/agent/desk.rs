@@ -22,8 +22,8 @@ use beeline_meeting::agent::host::{Page, Pair};
 use beeline_wire::agent::{Answer, Besides};
 
 use super::offers::{Client, Content, Left, Offer, Offers, Server, judge};
+use super::quotas::{Holder, Limits, Quotas, Room};
 use super::served::Served;
-use super::shares::{Holder, Limits, Room, Shares};
 use super::waiting::{Asked, Waiting};
 
 /// A carrier that says nothing.
@@ -74,17 +74,17 @@ struct Lately {
     since: Instant,
     lasts: Duration,
     limits: Limits,
-    counts: Shares,
+    counts: Quotas,
 }
 
 impl Lately {
     fn new(lasts: Duration, limits: Limits, now: Instant) -> Self {
-        Self { since: now, lasts, limits, counts: Shares::new(limits) }
+        Self { since: now, lasts, limits, counts: Quotas::new(limits) }
     }
 
-    fn counts(&mut self, now: Instant) -> &mut Shares {
+    fn counts(&mut self, now: Instant) -> &mut Quotas {
         if now.saturating_duration_since(self.since) >= self.lasts {
-            (self.since, self.counts) = (now, Shares::new(self.limits));
+            (self.since, self.counts) = (now, Quotas::new(self.limits));
         }
         &mut self.counts
     }
@@ -113,7 +113,7 @@ pub struct Desk<C, D> {
     by_time: BTreeMap<(Instant, u64), ()>,
     /// Of each user, in the order in which they came.
     by_user: BTreeMap<(u32, u64), ()>,
-    shares: Shares,
+    quotas: Quotas,
     offers: Offers<D>,
     waiting: Waiting,
     served: Served,
@@ -135,7 +135,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             carriers: HashMap::new(),
             by_time: BTreeMap::new(),
             by_user: BTreeMap::new(),
-            shares: Shares::new(CARRIERS),
+            quotas: Quotas::new(CARRIERS),
             offers: Offers::new(page),
             waiting: Waiting::default(),
             served: Served::default(),
@@ -171,14 +171,14 @@ impl<C: Clone, D: Clone> Desk<C, D> {
 
     /// A new carrier. False if there is no room for it. Carriers come with rising numbers.
     pub fn come(&mut self, id: u64, carrier: C, holder: Holder, now: Instant) -> bool {
-        if let Room::InPlaceOf(user) = self.shares.room(holder) {
+        if let Room::InPlaceOf(user) = self.quotas.room(holder) {
             let oldest = self.by_user.range((user, 0)..=(user, u64::MAX)).next().map(|(&(_, id), ())| id);
             if let Some(oldest) = oldest {
                 // Whoever waits there has its own patience.
                 let _ = self.gone(oldest, now);
             }
         }
-        let taken = self.may_speak(holder, now) && self.shares.take(holder);
+        let taken = self.may_speak(holder, now) && self.quotas.take(holder);
         if taken {
             let until = now + SPEAKS_WITHIN;
             self.by_time.insert((until, id), ());
@@ -223,7 +223,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         let Some(entry) = self.carriers.remove(&id) else { return Vec::new() };
         self.by_time.remove(&(entry.until, id));
         self.by_user.remove(&(entry.holder.0, id));
-        self.shares.give(entry.holder);
+        self.quotas.give(entry.holder);
         entry.offer.map(|offer| self.forget(offer, now)).unwrap_or_default()
     }
 

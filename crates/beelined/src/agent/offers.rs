@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use beeline_meeting::agent::host::{Page, Pair};
 
-use super::shares::{Holder, Limits, Room, Shares};
+use super::quotas::{Holder, Limits, Quotas, Room};
 
 /// How long an offer is kept for a server that is slow to accept.
 pub const KEPT: Duration = Duration::from_secs(30);
@@ -126,7 +126,7 @@ pub struct Offers<D> {
     /// Those whose client is not in place yet, at each place.
     open_at: HashMap<u32, BTreeMap<u64, u32>>,
     probes: u32,
-    shares: Shares,
+    quotas: Quotas,
 }
 
 impl<D> Offers<D> {
@@ -142,7 +142,7 @@ impl<D> Offers<D> {
             made: 0,
             open_at: HashMap::new(),
             probes: 0,
-            shares: Shares::new(OFFERS),
+            quotas: Quotas::new(OFFERS),
         }
     }
 
@@ -158,7 +158,7 @@ impl<D> Offers<D> {
 
     /// Whether there is room for one more.
     pub fn room(&self, holder: Holder) -> Room {
-        self.shares.room(holder)
+        self.quotas.room(holder)
     }
 
     /// A user's oldest offer.
@@ -169,7 +169,7 @@ impl<D> Offers<D> {
 
     /// A new offer, marked at these places; a probe if there are none. None if there is no room.
     pub fn reserve(&mut self, client: Client, places: Vec<u32>, now: Instant) -> Option<u32> {
-        if !self.shares.take(client.holder) {
+        if !self.quotas.take(client.holder) {
             return None;
         }
         self.next = (1..=u32::MAX).map(|step| self.next.wrapping_add(step)).find(|id| !self.by_id.contains_key(id))?;
@@ -283,7 +283,7 @@ impl<D> Offers<D> {
         for place in &offer.places {
             self.page.remove(*place);
         }
-        self.shares.give(offer.client.holder);
+        self.quotas.give(offer.client.holder);
         Some((offer, left))
     }
 
@@ -337,7 +337,7 @@ mod tests {
         assert!(offers.remove(probe).is_some() && !offers.has_probes());
         assert_eq!(offers.expired(begin + PROBED), None);
         assert!(matches!(offers.remove(lane).unwrap().0.content, Content::Confirmed(5, _)));
-        assert!(offers.is_empty() && offers.deadline().is_none() && offers.shares.is_unused());
+        assert!(offers.is_empty() && offers.deadline().is_none() && offers.quotas.is_unused());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use beeline_wire::agent::place_of;
 
 use super::offers::Server;
-use super::shares::{Holder, Limits, Room, Shares};
+use super::quotas::{Holder, Limits, Quotas, Room};
 
 /// How long a disappointment lasts.
 const BARRED: Duration = Duration::from_secs(60);
@@ -69,7 +69,7 @@ pub struct Served {
     by_payer: BTreeMap<(Holder, u64), SocketAddr>,
     by_user: BTreeMap<(u32, u64), SocketAddr>,
     seen: u64,
-    shares: Shares,
+    quotas: Quotas,
     barred: HashMap<(SocketAddr, Holder), Instant>,
     /// The same of destinations at which nothing was learnt.
     fruitless: HashMap<(SocketAddr, Holder), Instant>,
@@ -83,7 +83,7 @@ impl Default for Served {
             by_payer: BTreeMap::new(),
             by_user: BTreeMap::new(),
             seen: 0,
-            shares: Shares::new(PLACES),
+            quotas: Quotas::new(PLACES),
             barred: HashMap::new(),
             fruitless: HashMap::new(),
             sweep_at: Instant::now(),
@@ -196,11 +196,11 @@ impl Served {
             self.note(address, Some(&old), Some(&new));
             return;
         }
-        match self.shares.room(new.payer()) {
+        match self.quotas.room(new.payer()) {
             Room::Yes => {}
             Room::No => {
                 // Whoever has all that one may have in a namespace loses some of that; else it is the user's.
-                let has_all = self.shares.of_holder(new.payer()) >= PLACES.of_holder;
+                let has_all = self.quotas.of_holder(new.payer()) >= PLACES.of_holder;
                 let oldest =
                     if has_all { self.oldest_of_payer(new.payer()) } else { self.oldest_of_user(new.payer().0) };
                 oldest.into_iter().for_each(|oldest| self.forget(oldest));
@@ -208,7 +208,7 @@ impl Served {
             Room::InPlaceOf(user) => self.oldest_of_user(user).into_iter().for_each(|oldest| self.forget(oldest)),
         }
         let places = self.places.entry(address).or_default();
-        if places.len() < SHARERS_MAX && self.shares.take(new.payer()) {
+        if places.len() < SHARERS_MAX && self.quotas.take(new.payer()) {
             places.push(new);
             self.note(address, None, Some(&new));
         } else if places.is_empty() {
@@ -246,7 +246,7 @@ impl Served {
             self.places.remove(&address);
         }
         self.note(address, Some(&old), None);
-        self.shares.give(old.payer());
+        self.quotas.give(old.payer());
     }
 }
 
@@ -338,7 +338,7 @@ mod tests {
         while let Some(oldest) = served.oldest_of_user(2).or_else(|| served.oldest_of_user(3)) {
             served.forget(oldest);
         }
-        assert!(served.places.is_empty() && served.by_payer.is_empty() && served.shares.is_unused());
+        assert!(served.places.is_empty() && served.by_payer.is_empty() && served.quotas.is_unused());
     }
 
     #[test]

@@ -23,8 +23,8 @@ use super::care::{Care, Strange};
 use super::desk::{Desk, Queried, Say};
 use super::namespaces::Namespaces;
 use super::offers::Server;
+use super::quotas::Holder;
 use super::rules::{OnCut, Rules};
-use super::shares::Holder;
 use super::waiting::Asked;
 use crate::log::Seldom;
 

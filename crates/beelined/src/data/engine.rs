@@ -46,7 +46,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::health::Asked;
 use super::link::Link;
-use super::share::{Round, Share};
+use super::own_time::{OwnTime, Round};
 use super::table::Table;
 use crate::control::{self, Control};
 use crate::name::BridgeName;
@@ -103,7 +103,7 @@ pub struct Engine {
     /// have made some.
     waiting: Vec<u64>,
     completions: Vec<Completion>,
-    share: Share,
+    own_time: OwnTime,
     patience_ns: u64,
     now_ns: u64,
     next_link: u64,
@@ -176,7 +176,7 @@ impl Engine {
             owing: Vec::new(),
             waiting: Vec::new(),
             completions: Vec::new(),
-            share: Share::default(),
+            own_time: OwnTime::default(),
             patience_ns: u64::try_from(parts.patience.as_nanos()).unwrap_or(u64::MAX),
             now_ns: 0,
             next_link: u64::from(rand_u32()) << 32,
@@ -286,16 +286,16 @@ impl Engine {
     /// One look at everything that is in memory. Whether something was found.
     fn turn(&mut self, was_busy: bool) -> bool {
         let rang = std::mem::take(&mut self.rang);
-        self.share.set(self.tunables.measure != 0);
-        self.share.begin(monotonic_ns);
+        self.own_time.set(self.tunables.measure != 0);
+        self.own_time.begin(monotonic_ns);
         let came = self.poll_rails(was_busy);
-        let asked_ns = self.share.outside_ns();
-        let mut round = Round { came: self.share.lap(came, monotonic_ns), ..Round::default() };
+        let asked_ns = self.own_time.outside_ns();
+        let mut round = Round { came: self.own_time.lap(came, monotonic_ns), ..Round::default() };
         let moved = self.pump_hot();
-        round.moved = self.share.lap(moved, monotonic_ns);
+        round.moved = self.own_time.lap(moved, monotonic_ns);
         let sent = self.flush_links();
-        round.sent = self.share.lap(sent, monotonic_ns);
-        self.share.end(round, asked_ns);
+        round.sent = self.own_time.lap(sent, monotonic_ns);
+        self.own_time.end(round, asked_ns);
         let busy = came | moved | sent;
         self.rang |= rang && !busy;
         busy

@@ -1,5 +1,7 @@
 //! Signals: EINTR and SA_RESTART for every call that can wait, timers, handlers that leave or use the socket.
 
+mod partial;
+
 use super::waiters::*;
 use crate::case::axes::{FAMILY, ONCE};
 use crate::case::{Case, Group};
@@ -22,7 +24,7 @@ macro_rules! each_waiter {
 
 const INTERRUPTED: [Case; 48] = with_all_waiters!(each_waiter);
 
-const OTHERS: [Case; 23] = [
+const OTHERS: [Case; 26] = [
     Case::new("accept_without_restart", FAMILY, |v| accept_interrupted(v, 0)),
     Case::new("accept_with_restart", FAMILY, |v| accept_interrupted(v, libc::SA_RESTART)),
     Case::new("receive_timeout_never_restarts", ONCE, receive_timeout_never_restarts),
@@ -30,8 +32,13 @@ const OTHERS: [Case; 23] = [
     Case::new("posix_timer_during_recv", ONCE, posix_timer_during_recv),
     Case::new("send_when_full", ONCE, |v| send_interrupted(v, 0)),
     Case::new("send_when_full_with_restart", ONCE, |v| send_interrupted(v, libc::SA_RESTART)),
-    Case::new("partial_send", ONCE, partial_send),
-    Case::new("waitall_returns_what_it_has", ONCE, waitall_returns_what_it_has),
+    Case::new("partial_send", ONCE, |v| partial::partial_send(v, 0)),
+    Case::new("partial_send_with_restart", ONCE, |v| partial::partial_send(v, libc::SA_RESTART)),
+    Case::new("waitall_returns_what_it_has", ONCE, |v| partial::waitall_returns_what_it_has(v, 0)),
+    Case::new("waitall_returns_what_it_has_with_restart", ONCE, |v| {
+        partial::waitall_returns_what_it_has(v, libc::SA_RESTART)
+    }),
+    Case::new("the_c_librarys_own_signal_does_not_interrupt", ONCE, the_c_librarys_own_signal_does_not_interrupt),
     Case::new("handler_sends_on_the_socket", FAMILY, handler_sends_on_the_socket),
     Case::new("handler_receives_on_the_socket", ONCE, handler_receives_on_the_socket),
     Case::new("handler_during_busy_traffic", ONCE, handler_during_busy_traffic),
@@ -48,10 +55,10 @@ const OTHERS: [Case; 23] = [
     Case::new("sigpipe_counts", FAMILY, sigpipe_counts),
 ];
 
-const CASES: [Case; 71] = {
-    let mut cases = [OTHERS[0]; 71];
+const CASES: [Case; 74] = {
+    let mut cases = [OTHERS[0]; 74];
     let mut at = 0;
-    while at < 71 {
+    while at < 74 {
         cases[at] = if at < 48 { INTERRUPTED[at] } else { OTHERS[at - 48] };
         at += 1;
     }
@@ -200,45 +207,22 @@ fn send_interrupted(v: Variant, flags: i32) {
     trace!("handled {}", HANDLED.load(Ordering::SeqCst));
 }
 
-fn partial_send(v: Variant) {
-    // More than any buffer: the call has sent something and sleeps when the signal comes.
+/// setuid(2) and its like are a signal to each thread of the process, with a handler of the C library's.
+fn the_c_librarys_own_signal_does_not_interrupt(v: Variant) {
     let (client, server) = v.pair();
-    sys::sigaction(libc::SIGUSR1, count, 0);
-    let (main, main_thread) = (sys::thread_id(), sys::this_thread());
+    let main = sys::thread_id();
     let thread = std::thread::spawn(move || {
-        await_readable(server);
+        trace::set_actor("thread");
         await_asleep(main);
-        sys::signal_thread(main_thread, libc::SIGUSR1);
+        // SAFETY: -1 leaves each user as it is.
+        let changed = unsafe { libc::setresuid(u32::MAX, u32::MAX, u32::MAX) };
+        until("main returned or sleeps again", || RETURNED.load(Ordering::SeqCst) || sys::is_asleep(main));
+        trace!("changed {changed}");
+        send(server, b"after", 0);
     });
-    let data = vec![7; 64 << 20];
-    let ret = sys::send(client.raw, &data, 0);
-    let partial = ret.value > 0 && ret.size() < data.len();
-    trace!("partial: {partial}, handled {}", HANDLED.load(Ordering::SeqCst));
+    recv(client, 16, 0);
+    RETURNED.store(true, Ordering::SeqCst);
     let _ = thread.join();
-    close(client);
-    let mut got = 0;
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match sys::recv(server.raw, &mut buffer, 0).value {
-            1.. if buffer[0] != 7 => return trace!("wrong data"),
-            count @ 1.. => got += count,
-            _ => break,
-        }
-    }
-    trace!("all that was counted arrived: {}", got == ret.value);
-}
-
-fn waitall_returns_what_it_has(v: Variant) {
-    let (client, server) = v.pair();
-    sys::sigaction(libc::SIGALRM, count, 0);
-    send(server, b"half", 0);
-    await_queued(client, 4);
-    sys::alarm_ms(20, 20);
-    recv(client, 8, libc::MSG_WAITALL);
-    sys::alarm_ms(0, 0);
-    send(server, b"rest", 0);
-    await_queued(client, 4);
-    recv(client, 8, 0);
 }
 
 extern "C" fn send_once(_: i32) {

@@ -2,7 +2,7 @@
 
 use super::{Case, Target};
 use anyhow::{Result, ensure};
-use beeline_testkit::hostile::{LANE_SEALS, Lane, Lingering};
+use beeline_testkit::hostile::{self, LANE_SEALS, Lane, Lingering};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -13,7 +13,7 @@ pub const CASES: &[Case] = &[
     Case { name: "hello_in_two_parts", body: hello_in_two_parts },
     Case { name: "hello_too_long", body: hello_too_long },
     Case { name: "hello_wrong_magic", body: |target| altered(target, 0, b"X", "hello_magic") },
-    Case { name: "hello_wrong_version", body: |target| altered(target, 8, &[77, 0], "hello_version") },
+    Case { name: "hello_of_another_version", body: hello_of_another_version },
     Case { name: "hello_unknown_flags", body: |target| altered(target, 10, &[0x80, 0], "hello_flags") },
     Case { name: "hello_reserved_set", body: |target| altered(target, 63, &[1], "hello_reserved") },
     Case { name: "hello_ring_not_a_power", body: |target| altered(target, 12, &[1, 0, 1, 0], "hello_ring_bytes") },
@@ -48,13 +48,29 @@ pub const CASES: &[Case] = &[
 
 /// A correct hello with some bytes changed.
 fn altered(target: &mut Target, offset: usize, bytes: &[u8], poison: &str) -> Result<()> {
+    let client = altered_client(target, offset, bytes)?;
+    target.expect_poison(poison, 1)?;
+    ensure!(client.is_sent_away(), "it is still connected");
+    Ok(())
+}
+
+fn altered_client(target: &mut Target, offset: usize, bytes: &[u8]) -> Result<hostile::Client> {
     let lane = Lane::correct(RING)?;
     let mut message = lane.hello().encode();
     message[offset..offset + bytes.len()].copy_from_slice(bytes);
     let client = target.client()?;
     client.send(&message, &[lane.fd.as_raw_fd()])?;
     target.visit()?;
-    target.expect_poison(poison, 1)?;
+    Ok(client)
+}
+
+/// No offence, but a program that was started before an upgrade: it is to go on over TCP.
+fn hello_of_another_version(target: &mut Target) -> Result<()> {
+    let client = altered_client(target, 8, &[77, 0])?;
+    target.expect_within("the reason is counted", |target| {
+        Ok(target.carried()?.fallen_back.get("version_mismatch").is_some_and(|count| *count >= 1))
+    })?;
+    ensure!(target.carried()?.poisoned.is_empty(), "it counts as an offence: {}", target.carried()?);
     ensure!(client.is_sent_away(), "it is still connected");
     Ok(())
 }

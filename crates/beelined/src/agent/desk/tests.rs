@@ -348,7 +348,7 @@ fn all_that_is_held_for_anybody_ends() {
     }
     assert!(at <= now + UNCONFIRMED.max(super::super::offers::KEPT));
     assert!(desk.offers.is_empty() && desk.waiting.is_empty() && desk.carriers.is_empty() && desk.by_user.is_empty());
-    assert!(desk.shares.is_unused());
+    assert!(desk.quotas.is_unused());
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::super::link_rates::LinkRates;
 use super::super::quota::Quota;
-use super::super::shares::Shares;
 use super::compared::Compared;
 use super::{Engine, NO_PEER, OfferedRail, Peer};
 use crate::control::message::{self, Leaving, LinkDown, Message};
@@ -19,7 +19,7 @@ impl Engine {
             rails: Vec::new(),
             token_for_us: up.token_for_us,
             links: Vec::new(),
-            rates: Shares::default(),
+            rates: LinkRates::default(),
             quota: Quota::default(),
             lonely_ns: self.now_ns.max(1),
             retry: HashMap::new(),

@@ -145,7 +145,7 @@ impl Engine {
             let mut completions = std::mem::take(&mut self.completions);
             if let Some(rail) = self.rails.get_mut(index) {
                 let poll = || rail.rail.poll(&mut completions, COMPLETIONS_PER_ROUND);
-                match self.share.outside(monotonic_ns, poll) {
+                match self.own_time.outside(monotonic_ns, poll) {
                     Ok(_) => rail.answered(Asked::Completions),
                     Err(error) => self.rail_failed(index, Asked::Completions, &error),
                 }

@@ -8,10 +8,10 @@ use beeline_wire::ConnName;
 
 use super::super::connection::Connection;
 use super::super::health::{Asked, Healths};
+use super::super::link_rates::LinkRates;
 use super::super::losses::Losses;
 use super::super::quota::Quota;
 use super::super::sender::LinkId;
-use super::super::shares::Shares;
 use crate::control::PeerId;
 use crate::control::message::Token;
 use crate::name::BridgeName;
@@ -65,7 +65,7 @@ pub(super) struct Peer {
     pub(super) token_for_us: Token,
     /// Links by index, dead ones left out.
     pub(super) links: Vec<usize>,
-    pub(super) rates: Shares,
+    pub(super) rates: LinkRates,
     pub(super) quota: Quota,
     /// Since when there has been no link; 0 while there is one.
     pub(super) lonely_ns: u64,

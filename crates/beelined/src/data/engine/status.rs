@@ -31,7 +31,7 @@ impl Engine {
             draining: self.draining(),
             refusals: self.refusals_by_reason(),
             totals: self.counts.by_name(),
-            share: self.share.medians(),
+            share: self.own_time.medians(),
         }
     }
 

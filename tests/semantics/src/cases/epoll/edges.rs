@@ -1,6 +1,7 @@
 //! Edges, and members that are told once.
 
 use super::{ET, IN, ONESHOT, OUT, RDHUP, trigger};
+use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
 use beeline_testkit::sys::{self, EpollCall};
@@ -109,6 +110,48 @@ pub fn level_writable_after_full(v: Variant) {
     await_writable(client);
     epoll_wait(set, 4, -1);
     epoll_wait(set, 4, -1);
+}
+
+/// Where members have equal data, nobody can tell by an event whose it is.
+pub fn room_among_members_of_equal_data(v: Variant) {
+    let ((client, server), (other, _peer)) = (v.pair(), v.pair());
+    let set = epoll_create("set");
+    let sent = fill_firmly(client, 3);
+    for (fd, events) in [(client, OUT), (other, IN)] {
+        let ret = sys::epoll_ctl(set.raw, libc::EPOLL_CTL_ADD, fd.raw, (events | trigger(v)) as u32, 7);
+        trace!("add {}: {ret}", fd.name);
+    }
+    await_settled_edges(set);
+    drain(server, 3, sent);
+    await_writable(client);
+    let (ret, events) = sys::epoll_wait(EpollCall::Wait, set.raw, 4, 2_000, None);
+    let masks: Vec<u32> = events.iter().map(|event| event.events).collect();
+    trace!("epoll_wait = {ret} {masks:x?}");
+}
+
+/// A thread sleeps for room, and other members leave meanwhile.
+pub fn room_after_many_members_have_left(v: Variant) {
+    const LEAVE: usize = 40;
+    let (client, server) = v.pair();
+    let set = epoll_create("set");
+    let pairs: Vec<_> = (0..LEAVE).map(|_| v.pair()).collect();
+    for (fd, _) in &pairs {
+        sys::epoll_ctl(set.raw, libc::EPOLL_CTL_ADD, fd.raw, (IN | trigger(v)) as u32, fd.raw as u64);
+    }
+    epoll_add(set, client, IN | OUT | trigger(v));
+    let sent = fill_firmly(client, 3);
+    await_settled_edges(set);
+    let main = sys::thread_id();
+    let thread = std::thread::spawn(move || {
+        trace::set_actor("thread");
+        await_asleep(main);
+        for (fd, _) in &pairs {
+            sys::epoll_ctl(set.raw, libc::EPOLL_CTL_DEL, fd.raw, 0, 0);
+        }
+        drain(server, 3, sent);
+    });
+    epoll_wait(set, 4, 5_000);
+    let _ = thread.join();
 }
 
 pub fn edge_mod_reports_again(v: Variant) {

@@ -1,4 +1,4 @@
-//! Shares of what is scarce.
+//! Quotas of what is scarce.
 //!
 //! A holder is a user within a network namespace, since root of one container is not root of another. But whoever is root of
 //! a container makes namespaces as he likes, so a user has a share as well, however many namespaces it is in. And where many
@@ -33,14 +33,14 @@ pub enum Room {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Shares {
+pub struct Quotas {
     limits: Limits,
     all: usize,
     of_users: HashMap<u32, usize>,
     of_holders: HashMap<Holder, usize>,
 }
 
-impl Shares {
+impl Quotas {
     /// With nothing taken.
     pub fn new(limits: Limits) -> Self {
         Self { limits, all: 0, of_users: HashMap::new(), of_holders: HashMap::new() }
@@ -116,26 +116,26 @@ mod tests {
 
     #[test]
     fn namespaces_do_not_multiply_a_users_share() {
-        let mut shares = Shares::new(LIMITS);
-        assert_eq!((0..10).filter(|_| shares.take((1, 1))).count(), 4);
-        assert_eq!((2..99).filter(|namespace| shares.take((1, *namespace))).count(), 2);
-        assert_eq!(shares.room((1, 1000)), Room::No);
-        assert_eq!(shares.room((2, 1)), Room::Yes);
+        let mut quotas = Quotas::new(LIMITS);
+        assert_eq!((0..10).filter(|_| quotas.take((1, 1))).count(), 4);
+        assert_eq!((2..99).filter(|namespace| quotas.take((1, *namespace))).count(), 2);
+        assert_eq!(quotas.room((1, 1000)), Room::No);
+        assert_eq!(quotas.room((2, 1)), Room::Yes);
     }
 
     #[test]
     fn who_has_the_most_gives_way() {
-        let mut shares = Shares::new(LIMITS);
-        (0..6).for_each(|namespace| assert!(shares.take((1, namespace))));
-        (2..6).for_each(|user| assert!(shares.take((user, 1))));
-        assert_eq!(shares.room((9, 1)), Room::InPlaceOf(1));
-        assert!(!shares.take((9, 1)));
-        shares.give((1, 0));
-        assert!(shares.take((9, 1)));
+        let mut quotas = Quotas::new(LIMITS);
+        (0..6).for_each(|namespace| assert!(quotas.take((1, namespace))));
+        (2..6).for_each(|user| assert!(quotas.take((user, 1))));
+        assert_eq!(quotas.room((9, 1)), Room::InPlaceOf(1));
+        assert!(!quotas.take((9, 1)));
+        quotas.give((1, 0));
+        assert!(quotas.take((9, 1)));
         for holder in [(9, 1), (2, 1), (3, 1), (4, 1), (5, 1)] {
-            shares.give(holder);
+            quotas.give(holder);
         }
-        (1..6).for_each(|namespace| shares.give((1, namespace)));
-        assert!(shares.is_unused());
+        (1..6).for_each(|namespace| quotas.give((1, namespace)));
+        assert!(quotas.is_unused());
     }
 }

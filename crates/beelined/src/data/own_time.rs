@@ -49,7 +49,7 @@ impl Samples {
 
 /// The stop-watch of the engine's rounds.
 #[derive(Debug, Default)]
-pub struct Share {
+pub struct OwnTime {
     on: bool,
     /// When the present part of the round began.
     since_ns: u64,
@@ -70,7 +70,7 @@ pub struct Round {
     pub sent: Option<(bool, u64)>,
 }
 
-impl Share {
+impl OwnTime {
     /// Switches the stop-watch.
     pub fn set(&mut self, on: bool) {
         self.on = on;
@@ -148,30 +148,30 @@ mod tests {
     use std::cell::Cell;
 
     /// A clock that goes on by what it is told.
-    fn round(share: &mut Share, inward: (bool, u64, u64), outward: (bool, u64), send: (bool, u64)) {
+    fn round(own: &mut OwnTime, inward: (bool, u64, u64), outward: (bool, u64), send: (bool, u64)) {
         let time = Cell::new(1_000_000);
         let clock = || time.get();
         let pass = |ns| time.set(time.get() + ns);
-        share.begin(clock);
-        share.outside(clock, || pass(inward.1));
-        let asked_ns = share.outside_ns();
+        own.begin(clock);
+        own.outside(clock, || pass(inward.1));
+        let asked_ns = own.outside_ns();
         pass(inward.2);
-        let came = share.lap(inward.0, clock);
+        let came = own.lap(inward.0, clock);
         pass(outward.1);
-        let moved = share.lap(outward.0, clock);
+        let moved = own.lap(outward.0, clock);
         pass(send.1);
-        let sent = share.lap(send.0, clock);
-        share.end(Round { came, moved, sent }, asked_ns);
+        let sent = own.lap(send.0, clock);
+        own.end(Round { came, moved, sent }, asked_ns);
     }
 
     #[test]
     fn each_part_is_told_apart() {
-        let mut share = Share::default();
-        share.set(true);
-        round(&mut share, (false, 300, 10), (false, 20), (false, 5));
-        round(&mut share, (true, 700, 250), (false, 20), (false, 5));
-        round(&mut share, (false, 300, 10), (true, 180), (true, 900));
-        let medians = share.medians();
+        let mut own = OwnTime::default();
+        own.set(true);
+        round(&mut own, (false, 300, 10), (false, 20), (false, 5));
+        round(&mut own, (true, 700, 250), (false, 20), (false, 5));
+        round(&mut own, (false, 300, 10), (true, 180), (true, 900));
+        let medians = own.medians();
         assert_eq!((medians.look, medians.ask), (Some(35), Some(300)));
         assert_eq!((medians.inward, medians.outward, medians.send), (Some(250), Some(180), Some(900)));
         assert_eq!(medians.own, Some(35 + 250 + 180));
@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn nothing_is_measured_unless_asked_for() {
-        let mut share = Share::default();
-        round(&mut share, (true, 700, 250), (true, 20), (true, 5));
-        assert!(share.medians().own.is_none() && share.medians().send.is_none());
+        let mut own = OwnTime::default();
+        round(&mut own, (true, 700, 250), (true, 20), (true, 5));
+        assert!(own.medians().own.is_none() && own.medians().send.is_none());
     }
 
     #[test]

@@ -11,14 +11,14 @@ const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
 
 /// See the module.
 #[derive(Default)]
-pub struct Shares {
+pub struct LinkRates {
     rates: Rates,
     links: Vec<(LinkId, RailLife)>,
     /// Places of links that are gone.
     free: Vec<usize>,
 }
 
-impl Shares {
+impl LinkRates {
     /// A link is there.
     pub fn join(&mut self, link: LinkId, speed_mbps: u32) {
         let free = self.free.pop();
@@ -91,18 +91,18 @@ mod tests {
 
     #[test]
     fn links_that_are_made_again_take_the_places_of_those_that_are_gone() {
-        let mut shares = Shares::default();
-        shares.join(1, 10_000);
+        let mut rates = LinkRates::default();
+        rates.join(1, 10_000);
         for link in 2..10_000 {
-            shares.join(link, 1_000);
-            shares.sent(link, 7, 0);
-            shares.leave(link);
+            rates.join(link, 1_000);
+            rates.sent(link, 7, 0);
+            rates.leave(link);
             // What comes late of one that is gone is nobody's.
-            shares.acknowledged(link, 7, 0);
+            rates.acknowledged(link, 7, 0);
         }
-        assert_eq!((shares.rates.places(), shares.links.len()), (2, 1));
-        shares.join(10_000, 100_000);
-        assert_eq!((shares.in_flight(10_000), shares.pick(&[(1, 5), (10_000, 6)], 1 << 20, 0)), (0, Some(6)));
-        assert_eq!(shares.in_flight(9_999), 0);
+        assert_eq!((rates.rates.places(), rates.links.len()), (2, 1));
+        rates.join(10_000, 100_000);
+        assert_eq!((rates.in_flight(10_000), rates.pick(&[(1, 5), (10_000, 6)], 1 << 20, 0)), (0, Some(6)));
+        assert_eq!(rates.in_flight(9_999), 0);
     }
 }
