@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """In a machine that systemd has booted: services with the drop-ins of docs/services.md, and Beeline's own units.
 
-    tests/services/check.py DIRECTORY [NAME...]     what run.sh has installed below DIRECTORY; only the services named
+    tests/services/check.py DIRECTORY [NAME...]     what run.sh has installed below DIRECTORY; only the services named, or own-units
 """
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -16,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DROP_IN = re.compile(r"```ini\n# (/etc/systemd/system/(\S+)\.service\.d/beeline\.conf)\n(.*?)```", re.S)
 CONFIGURATION = re.compile(r"```toml\n# /etc/beeline/config\.toml\n(.*?)```", re.S)
 ACCEPTED = "connections_accelerated_server"
+OWN = "own-units"
 
 # Of each service: the unit that is started, the name of the program that accepts, and a client of it.
 SERVICES = {
@@ -106,12 +108,17 @@ def own_units():
     assert pathlib.Path("/run/beeline-agent/agent.sock").exists()
     run("systemctl", "stop", "beeline-agent")
     step("beeline-agent.service says when it is ready, and stops")
+    # As docs/bridge.md has it, with this host's own address, and a peer that is never there.
     run("systemd-sysusers")
-    run("beelined", "keygen", "--name", "alpha", "--address", "192.0.2.1")
-    run("chown", "-R", "beeline:", "/etc/beeline")
+    run("beelined", "keygen", "--name", "beta", "--address", "192.0.2.2")
+    shutil.copy("/etc/beeline/beelined.crt", "/run/beta.crt")
+    run("beelined", "keygen", "--name", "alpha", "--address", os.environ["RDMA_ADDRESSES"], "--force")
+    run("beelined", "trust", "/run/beta.crt")
+    configuration.write_text('user = "beeline"\n\n[[peers]]\nname = "beta"\ncontrol = "192.0.2.2"\n')
     started = subprocess.run(["systemctl", "start", "beelined"], capture_output=True, text=True)
     assert started.returncode == 0, started.stderr + journal("beelined")
     run("systemctl", "reload", "beelined")
+    assert "alpha" in run("beelined", "status")
     run("systemctl", "stop", "beelined")
     step("beelined.service says when it is ready, is told to read its files again, and stops")
 
@@ -131,7 +138,7 @@ def main():
     for path, name, text in drop_ins:
         if not names or name in names:
             serve(name, path, text)
-    if not names:
+    if not names or OWN in names:
         own_units()
 
 

@@ -9,4 +9,4 @@ binaries=$(mktemp -d "${TMPDIR:-/tmp}/beeline-services-XXXXXX")
 trap 'rm -rf "$binaries"' EXIT
 BEELINE_FINAL_PREFIX=/usr CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target} ci/install.sh "$binaries/usr"
 cp packaging/beelined.toml "$binaries/"
-tests/rdma/run.sh --systemd --rails 0 --memory 2048 --timeout 1200 tests/services/check.py "$binaries" "$@"
+tests/rdma/run.sh --systemd --rails 1 --memory 2048 --timeout 1200 tests/services/check.py "$binaries" "$@"
