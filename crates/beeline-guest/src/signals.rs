@@ -18,7 +18,7 @@
 //! the kernel would forget the handler when a delivery is merely put off.
 
 use core::sync::atomic::{
-    AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
@@ -44,7 +44,23 @@ const ADDRESS: u64 = RESETHAND - 1;
 static HANDLERS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
 /// Signals for which siginterrupt(3) asked that calls be interrupted; `signal` heeds it.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
+/// Whether a handler that does not restart calls was installed for `SIGABRT`. Of the signals whose handlers are not wrapped it alone is
+/// sent to programs that wait, by whoever finds that they take too long.
+static UNSEEN_INTERRUPTS: AtomicBool = AtomicBool::new(false);
 static LOCK: Lock = Lock::new();
+
+/// Whether handlers that ran without our seeing it restart calls: the C library's own do, as for setuid(2) in a process of threads, and
+/// those of runtimes that install them by system calls of their own.
+pub(crate) fn unseen_restart() -> bool {
+    !UNSEEN_INTERRUPTS.load(Relaxed)
+}
+
+/// A handler is installed that is not wrapped.
+fn note_unseen(signal: i32, handler: usize, restarts: bool) {
+    if signal == libc::SIGABRT {
+        UNSEEN_INTERRUPTS.store(is_handler(handler) && !restarts, Relaxed);
+    }
+}
 
 /// libc's `sigaction`.
 pub type RealSigaction = unsafe extern "C" fn(i32, *const libc::sigaction, *mut libc::sigaction) -> i32;
@@ -129,7 +145,13 @@ fn unwrap_action(signal: i32, action: &mut libc::sigaction, packed: u64) {
 /// # Safety
 /// `new` and `old` must be null or valid, as for sigaction(2).
 pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> Outcome {
-    let Some(entry) = entry(signal).filter(|_| is_wrapped_kind(signal)) else { return Outcome::Kernel };
+    let Some(entry) = entry(signal).filter(|_| is_wrapped_kind(signal)) else {
+        // SAFETY: null or valid, as the caller guarantees.
+        if let Some(new) = unsafe { new.as_ref() } {
+            note_unseen(signal, new.sa_sigaction, new.sa_flags & libc::SA_RESTART != 0);
+        }
+        return Outcome::Kernel;
+    };
     if REAL.load(Acquire) == 0 {
         return Outcome::Kernel;
     }
@@ -199,6 +221,7 @@ pub fn signal(signal: i32, handler: usize, style: Style) -> Outcome {
         return Outcome::fail(libc::EINVAL);
     }
     if !is_wrapped_kind(signal) {
+        note_unseen(signal, handler, style == Style::Bsd && INTERRUPTING.load(Relaxed) & bit(signal) == 0);
         return Outcome::Kernel;
     }
     // SAFETY: all-zero is a valid value of this plain C struct.

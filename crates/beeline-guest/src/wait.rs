@@ -36,6 +36,7 @@ use beeline_stats::tunables::{Wait, option};
 use crate::Errno;
 use crate::cancel;
 use crate::kernel;
+use crate::signals;
 use crate::stats;
 use crate::thread;
 use crate::upkeep;
@@ -245,9 +246,7 @@ impl Patience {
             }
             Ok(0) => self.signal().unwrap_or(Woken::TimedOut),
             Ok(count) => Woken::Ready(count),
-            // A handler that was not installed through us ran. Such are the C library's own, as for setuid(2) in a process of threads,
-            // and those of runtimes that make system calls themselves: all of them restart.
-            Err(Errno(libc::EINTR)) => self.signal().unwrap_or(Woken::Signal { restart: true }),
+            Err(Errno(libc::EINTR)) => self.signal().unwrap_or(Woken::Signal { restart: signals::unseen_restart() }),
             Err(errno) => Woken::Failed(errno),
         }
     }

@@ -44,7 +44,7 @@ mod text;
 pub mod tunables;
 
 pub use counter::Counter;
-pub use filters::filters_in;
+pub use filters::{UNCOUNTED, filters_in};
 pub use poison::Poison;
 pub use reason::Reason;
 pub use role::{Family, Role};

@@ -9,37 +9,45 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use anyhow::{Context, bail};
-use beeline_stats::filters_in;
+use beeline_stats::{UNCOUNTED, filters_in};
 
 macro_rules! calls {
     ($($number:ident)*) => { [$((stringify!($number), libc::$number),)*] };
 }
 
 /// The system calls that the library makes of its own accord, or that the C library makes for it. A test compares them with
-/// the library's source. `exit_group` is how the child ends.
-const CALLS: [(&str, libc::c_long); 86] = calls! {
-    SYS_accept4 SYS_bind SYS_brk SYS_chdir SYS_clock_gettime SYS_clone SYS_clone3 SYS_close SYS_close_range SYS_connect SYS_dup
-    SYS_dup3 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_epoll_wait SYS_eventfd2 SYS_exit_group
-    SYS_faccessat SYS_fallocate SYS_fcntl SYS_fgetxattr SYS_fstat SYS_fstatfs SYS_ftruncate SYS_futex SYS_get_robust_list
-    SYS_getcpu SYS_getdents64 SYS_geteuid SYS_getgid SYS_getpeername SYS_getpid SYS_getppid SYS_getrandom SYS_getrusage
-    SYS_getsockname SYS_getsockopt SYS_gettid SYS_getuid SYS_ioctl SYS_kill SYS_listen SYS_lseek SYS_madvise SYS_memfd_create
-    SYS_mkdirat SYS_mlock SYS_mlockall SYS_mmap SYS_mprotect SYS_munlock SYS_munmap SYS_newfstatat SYS_openat SYS_pidfd_open
-    SYS_pipe2 SYS_ppoll SYS_prctl SYS_pread64 SYS_preadv2 SYS_prlimit64 SYS_pselect6 SYS_pwrite64 SYS_pwritev2 SYS_read
-    SYS_readlinkat SYS_recvfrom SYS_recvmsg SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_tgsigqueueinfo SYS_sched_getaffinity
-    SYS_sendmsg SYS_sendto SYS_setsid SYS_setsockopt SYS_shutdown SYS_socket SYS_socketpair SYS_splice SYS_tgkill SYS_unlinkat
-    SYS_wait4 SYS_write
+/// the library's source. The last is how the child ends.
+const CALLS: [(&str, libc::c_long); 87] = calls! {
+    SYS_accept4 SYS_bind SYS_brk SYS_chdir SYS_clock_gettime SYS_clone SYS_clone3 SYS_close SYS_close_range SYS_connect
+    SYS_dup SYS_dup3 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_epoll_wait SYS_eventfd2
+    SYS_faccessat SYS_fallocate SYS_fcntl SYS_fgetxattr SYS_fstat SYS_fstatfs SYS_ftruncate SYS_futex
+    SYS_get_robust_list SYS_getcpu SYS_getdents64 SYS_geteuid SYS_getgid SYS_getpeername SYS_getpid SYS_getppid
+    SYS_getrandom SYS_getrusage SYS_getsockname SYS_getsockopt SYS_gettid SYS_getuid SYS_ioctl SYS_kill SYS_listen
+    SYS_lseek SYS_madvise SYS_memfd_create SYS_mkdirat SYS_mlock SYS_mlockall SYS_mmap SYS_mprotect SYS_munlock
+    SYS_munmap SYS_newfstatat SYS_openat SYS_pidfd_open SYS_pipe2 SYS_ppoll SYS_prctl SYS_pread64 SYS_preadv2
+    SYS_prlimit64 SYS_pselect6 SYS_pwrite64 SYS_pwritev2 SYS_read SYS_readlinkat SYS_recvfrom SYS_recvmsg
+    SYS_restart_syscall SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_tgsigqueueinfo SYS_sched_getaffinity SYS_sendmsg
+    SYS_sendto SYS_setsid SYS_setsockopt SYS_shutdown SYS_socket SYS_socketpair SYS_splice SYS_tgkill SYS_unlinkat
+    SYS_wait4 SYS_write SYS_exit_group
 };
 
-/// How many filters of its own this process is under, that is, others than process 1: none of them ends a program for a
-/// call of the library's.
+/// What [`make_all`] has begun: a place in [`CALLS`], nothing yet, or the end.
+const NOTHING: u32 = u32::MAX;
+const DONE: u32 = u32::MAX - 1;
+
+/// How many filters of its own this process is under, that is, others than process 1. They have been tried if they are more than
+/// `known`: none of them ends a program for a call of the library's.
 ///
 /// # Errors
 /// When one does, or that cannot be found out.
-pub fn tried() -> anyhow::Result<u32> {
+pub fn tried(known: u64) -> anyhow::Result<u32> {
     let filters = |status: &str| std::fs::read(status).ok().and_then(|text| filters_in(&text));
     let own = filters("/proc/self/status").unwrap_or(0);
-    if own == 0 || filters("/proc/1/status") == Some(own) {
+    if u64::from(own) <= known || filters("/proc/1/status") == Some(own) {
         return Ok(0);
+    }
+    if own == UNCOUNTED {
+        bail!("there are filters of system calls, and this kernel does not count them (Linux 5.9 does)");
     }
     try_all().map(|()| own)
 }
@@ -50,52 +58,57 @@ fn try_all() -> anyhow::Result<()> {
     // SAFETY: a new mapping of whole pages, at an address of the kernel's choice.
     let page = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<AtomicU32>(), prot, flags, -1, 0) };
     if page == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error()).context("a filter of system calls cannot be tried");
+        return Err(std::io::Error::last_os_error()).context("filters of system calls cannot be tried");
     }
-    // SAFETY: a whole zeroed page that stays mapped; only atomics of this process and its child touch it.
+    // SAFETY: a whole page that stays mapped; only atomics of this process and its child touch it.
     let begun: &AtomicU32 = unsafe { &*page.cast() };
+    begun.store(NOTHING, Relaxed);
     // SAFETY: this process has one thread, so its child may do what it likes.
-    let child = unsafe { libc::fork() };
-    match child {
+    match unsafe { libc::fork() } {
         0 => make_all(begun),
-        -1 => Err(std::io::Error::last_os_error()).context("a filter of system calls cannot be tried"),
+        -1 => return Err(std::io::Error::last_os_error()).context("filters of system calls cannot be tried"),
         child => {
-            let mut status = 0;
-            // SAFETY: a child that nobody else waits for, and a live place for what became of it.
-            while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0 {
-                let error = std::io::Error::last_os_error();
-                if error.kind() != std::io::ErrorKind::Interrupted {
-                    return Err(error).context("a filter of system calls cannot be tried");
-                }
-            }
-            if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
-                return Ok(());
-            }
-            let name = usize::try_from(begun.load(Relaxed)).ok().and_then(|index| CALLS.get(index));
-            match name.and_then(|(name, _)| name.strip_prefix("SYS_")) {
-                Some(name) => bail!("a filter of system calls ends programs for `{name}`, which lanes need"),
-                None => bail!("a filter of system calls cannot be tried: it ends programs for prctl"),
-            }
+            // Where SIGCHLD is ignored it is an error, after the child's end.
+            // SAFETY: a child that nobody else waits for; what became of it stands in the page.
+            while unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) } < 0
+                && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
+            {}
+        }
+    }
+    match begun.load(Relaxed) {
+        DONE => Ok(()),
+        begun => {
+            let name = CALLS.get(begun as usize).map_or("SYS_prctl", |(name, _)| name);
+            bail!("a filter of system calls ends programs for `{}`, which lanes need", name.trim_start_matches("SYS_"))
         }
     }
 }
 
 /// The child: makes each call, with arguments that the kernel refuses, or that change nothing outside of it.
 fn make_all(begun: &AtomicU32) -> ! {
-    begun.store(u32::MAX, Relaxed);
     // It is no news if a filter ends it.
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
-    for (index, (_, number)) in (0..).zip(CALLS).filter(|(_, (_, number))| *number != libc::SYS_exit_group) {
-        begun.store(index, Relaxed);
-        // Everybody is -1 to kill(2).
-        let first: libc::c_long = if number == libc::SYS_kill { libc::c_long::from(i32::MAX) } else { -1 };
+    for (index, (_, number)) in (0..).zip(CALLS) {
+        begun.store(if number == libc::SYS_exit_group { DONE } else { index }, Relaxed);
         // SAFETY: -1 is no address, descriptor, process, length or command; a call without arguments only asks, or concerns
         // this child alone.
-        unsafe { libc::syscall(number, first, -1, -1, -1, -1, -1) };
+        unsafe { libc::syscall(number, first_of(number), -1, -1, -1, -1, -1) };
+        for (domain, kind) in [(libc::AF_UNIX, libc::SOCK_STREAM), (libc::AF_NETLINK, libc::SOCK_DGRAM)] {
+            if number == libc::SYS_socket {
+                // As the library makes it, for filters that look at arguments.
+                // SAFETY: plain numbers.
+                unsafe { libc::syscall(number, domain, kind | libc::SOCK_CLOEXEC, 0) };
+            }
+        }
     }
     // SAFETY: ends the child at once, and nothing else.
     unsafe { libc::_exit(0) }
+}
+
+/// The first argument of a call that changes nothing: to kill(2) -1 is everybody.
+fn first_of(number: libc::c_long) -> libc::c_long {
+    if number == libc::SYS_kill { libc::c_long::from(i32::MAX) } else { -1 }
 }
 
 #[cfg(test)]
@@ -109,8 +122,8 @@ mod tests {
     const CRATES: [&str; 9] = ["shm", "guest", "lane", "meeting", "descriptors", "sockets", "wire", "preload", "stats"];
     /// What names calls without making them, makes those of the program, or is the agent's.
     const OTHERS: [&str; 4] = ["/hooks/syscall", "/life/text", "/tests", "/agent/host"];
-    /// What the C library does for the library: memory, processes, signals.
-    const OF_LIBC: [&str; 3] = ["SYS_brk", "SYS_clone3", "SYS_rt_sigaction"];
+    /// What the C library does for the library, or the kernel for the C library: memory, processes, signals.
+    const OF_LIBC: [&str; 4] = ["SYS_brk", "SYS_clone3", "SYS_restart_syscall", "SYS_rt_sigaction"];
 
     fn sources(directory: &Path, into: &mut Vec<String>) {
         for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
@@ -133,7 +146,7 @@ mod tests {
         for name in CRATES {
             sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../beeline-{name}/src")), &mut texts);
         }
-        let code = texts.iter().map(|text| text.split("#[cfg(test)]").next().unwrap());
+        let code = texts.iter().map(|text| text.split("#[cfg(test)]\nmod ").next().unwrap());
         let code = code.flat_map(str::lines).map(|line| line.split("//").next().unwrap());
         let words = code.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
         let made: BTreeSet<&str> = words.filter(|word| word.starts_with("SYS_")).chain(OF_LIBC).collect();

@@ -90,6 +90,11 @@ impl Chosen {
         let _ = self.set(b"bridge_uid", user.to_string().as_bytes());
     }
 
+    /// How many filters of system calls somebody says have been tried.
+    pub fn filters_tried(&self) -> u64 {
+        self.tunables.filters_tried
+    }
+
     /// Says that so many filters of system calls have been tried, if nobody has said that of more.
     pub fn add_filters_tried(&mut self, filters: u32) {
         if u64::from(filters) > self.tunables.filters_tried {

@@ -33,23 +33,30 @@ pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
         eprintln!("beeline: warning: {why}");
     }
 
-    match filters::tried() {
-        Ok(filters) => chosen.add_filters_tried(filters),
-        Err(error) if !arguments.quiet => eprintln!("beeline: warning: {error:#}, so that all connections go over TCP"),
-        Err(_) => {}
+    let mut loads = !matches!(loading, Loading::Harmful(_));
+    if matches!(loading, Loading::Loads) {
+        match filters::tried(chosen.filters_tried()) {
+            Ok(filters) => chosen.add_filters_tried(filters),
+            Err(error) => {
+                loads = false;
+                if !arguments.quiet {
+                    eprintln!("beeline: warning: {error:#}: it runs without Beeline (docs/services.md)");
+                }
+            }
+        }
     }
     let list = chosen.list()?;
 
     let mut environment: Vec<(OsString, OsString)> =
         std::env::vars_os().filter(|(key, _)| key != ENVIRONMENT).collect();
-    if !matches!(loading, Loading::Harmful(_)) {
+    if loads {
         // The dynamic linker believes the last one, and the library takes it away: an earlier one stays as it is.
         let last = environment.iter().rev().find(|(key, _)| key == PRELOAD).map(|(_, value)| value.clone());
         environment.push((PRELOAD.into(), library.preload(last)));
     }
     if let Some(list) = list {
         environment.push((ENVIRONMENT.into(), list.into()));
-    } else if !matches!(loading, Loading::Harmful(_)) {
+    } else if loads {
         // The library takes two variables away, and fills the place of two.
         environment.push((ENVIRONMENT.into(), OsString::new()));
     }

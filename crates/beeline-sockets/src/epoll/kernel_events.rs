@@ -250,6 +250,6 @@ impl Call {
 
 /// What the kernel reports of a lane's anchor now, of what it was told to watch.
 fn present_events(fd: i32, desc: &'static Desc, entry: &Entry) -> u32 {
-    let room = if entry.kernel_out.load(Relaxed) { libc::POLLOUT } else { 0 };
+    let room = entry.registered.events().unwrap_or(0) as i16 & libc::POLLOUT;
     u32::from(kernel::poll_now(open_fd(fd, desc), libc::POLLIN | libc::POLLRDHUP | room) as u16)
 }

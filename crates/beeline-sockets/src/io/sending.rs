@@ -4,6 +4,7 @@ use core::ops::ControlFlow::{self, Break, Continue};
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Armed, Fault, Source};
+use beeline_shm::sys::call;
 
 use super::blocking::{HeldUp, Waited, wait_writable};
 use super::call::left;
@@ -15,13 +16,13 @@ use super::send::{account, look_is_due};
 use super::{turn, urgent};
 use crate::anchor::Anchor;
 use crate::bulk::BULK_BYTES;
-use crate::desc::{Desc, Pin, TxGuard, Unlocked};
+use crate::desc::{Desc, Kind, Pin, TxGuard, Unlocked};
 use crate::ending::{Next, observe};
 use crate::lock::shared::Wait;
 use crate::side::{reset, state};
 use crate::turns::Way;
 use crate::wait::{Patience, ticks};
-use crate::{Outcome, cancel, kernel, process, reclaim, table, upkeep, watchers};
+use crate::{Outcome, close, follow, kernel, reclaim, table, upkeep, watchers};
 
 /// The most that a send to a peer that is gone takes, as in the kernel: after sixteen parts of 32 KiB it looks at what has
 /// come meanwhile (`sk_flush_backlog` in tcp_sendmsg_locked()), and that is the reset.
@@ -44,6 +45,8 @@ struct Sending<'p, 'a, I> {
     bulk: Option<bool>,
     /// Where the receiver is: how it is to have its turns.
     turns: Option<Way>,
+    /// Whether the program's call has moved bytes before these.
+    has_moved: bool,
 }
 
 /// Sends the sources one after the other as one call, on a lane that the caller has pinned.
@@ -54,6 +57,19 @@ pub(super) fn send_pinned<'a>(
     flags: i32,
     total: usize,
     sources: impl Iterator<Item = Source<'a>>,
+) -> Outcome {
+    send_part(given, pin, flags, total, sources, false)
+}
+
+/// As [`send_pinned`], for a part of a call that `has_moved` others before.
+#[inline]
+pub(super) fn send_part<'a>(
+    given: i32,
+    pin: &Pin,
+    flags: i32,
+    total: usize,
+    sources: impl Iterator<Item = Source<'a>>,
+    has_moved: bool,
 ) -> Outcome {
     let desc = pin.desc();
     if desc.is_lane() && desc.side().is(state::OFFERED) {
@@ -72,6 +88,7 @@ pub(super) fn send_pinned<'a>(
         // On one CPU everything stays in that one's caches.
         bulk: (is_long && turns.is_none()).then(|| desc.bulk.goes_around()),
         turns,
+        has_moved,
     };
     loop {
         if let Break(outcome) = sending.step() {
@@ -245,6 +262,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             }
             return full(fd, desc, guard, sent).map_or(Continue(()), Break);
         }
+        let has_moved = sent != 0 || self.has_moved;
         let timeout = side.snd_timeout_ns.load(Relaxed);
         let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
         if let Some(way) = self.turns.as_mut().filter(|way| way.turn_bytes != 0 && !guard.shares()) {
@@ -256,37 +274,64 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
                 _ if patience.is_over() => self.stopped(Outcome::fail(libc::EAGAIN)),
                 Some(Waited::Stop(outcome)) => self.stopped(outcome),
                 Some(Waited::Kernel) => Break(self.left()),
-                Some(Waited::Handled) if sent != 0 => self.stopped(Outcome::OK),
+                Some(Waited::Handled) if has_moved => self.stopped(Outcome::OK),
                 Some(Waited::Again | Waited::Handled) | None => Continue(()),
             };
         }
         drop(guard);
         match wait_writable(self.given, self.pin, patience) {
-            Waited::Handled if sent != 0 => self.stopped(Outcome::OK),
+            Waited::Handled if has_moved => self.stopped(Outcome::OK),
             Waited::Again | Waited::Handled => Continue(()),
             Waited::Kernel => Break(self.left()),
             Waited::Stop(outcome) => self.stopped(outcome),
         }
     }
 
-    /// The connection is TCP's by now, or another thread has closed it. A call of which a part was sent goes on with the rest: where
-    /// it may block, programs count on all of it. What goes wrong there shows in the next call.
+    /// The connection is TCP's by now, or another thread has closed it. A call of which a part was sent goes on over TCP as it would have
+    /// over the lane: where it may block, programs count on all of it.
     #[cold]
     fn left(&mut self) -> Outcome {
         let (fd, desc) = (self.given, self.pin.desc());
-        if self.parts.sent != 0 && !desc.is_lane() && table::leads_to(fd, desc) {
-            let flags = self.flags & !(libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) | libc::MSG_NOSIGNAL;
-            while self.parts.advance() {
-                let part = &mut self.parts.present;
-                let args = [fd as usize, part.pointer() as usize, part.len(), flags as usize, 0, 0];
-                // SAFETY: the part is readable, as the program has promised with its call.
-                let call = || cancel::point(|| unsafe { process::raw(libc::SYS_sendto, args) });
-                let Outcome::Done(sent @ 1..) = self.pin.while_waiting(call) else { break };
-                let _ = part.split_front(sent as usize);
-                self.parts.sent += sent as usize;
-            }
+        if self.parts.sent != 0 && self.flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) == 0 {
+            follow::follow_if_relayed(fd, desc);
+            while self.parts.advance() && self.goes_on_over_tcp() {}
         }
         left(fd, desc, self.parts.sent)
+    }
+
+    /// Gives TCP what it takes of the present part at once, or waits for room. Whether the call goes on: not after a signal, in time, or
+    /// when something is wrong, which the program's next call is to find.
+    fn goes_on_over_tcp(&mut self) -> bool {
+        let (fd, desc) = (self.given, self.pin.desc());
+        {
+            // Until the kernel has the bytes the number leads nowhere else.
+            let _changing = close::changing_of(fd, desc);
+            if desc.kind() != Kind::Tcp || !table::leads_to(fd, desc) {
+                return false;
+            }
+            match kernel::poll_now(fd, libc::POLLOUT) {
+                0 => {}
+                libc::POLLOUT => {
+                    let part = &mut self.parts.present;
+                    let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
+                    let args = [fd as usize, part.pointer() as usize, part.len(), flags, 0, 0];
+                    // SAFETY: the part is readable, as the program has promised with its call.
+                    let Ok(sent @ 1..) = (unsafe { call(libc::SYS_sendto, args) }) else { return false };
+                    let _ = part.split_front(sent);
+                    self.parts.sent += sent;
+                    return true;
+                }
+                _ => return false,
+            }
+        }
+        let side = desc.side();
+        if self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0 {
+            return false;
+        }
+        let patience = self.patience.get_or_insert_with(|| Patience::timeout(side.snd_timeout_ns.load(Relaxed)));
+        let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+        let woken = self.pin.while_waiting(|| patience.sleep(&mut fds, None));
+        Waited::from_sleep(woken, patience).is_none()
     }
 
     /// The wait ended with `outcome`, which the call returns if it has sent nothing.

@@ -100,7 +100,7 @@ impl File {
             };
             // SAFETY: the buffer holds `read` bytes.
             let source = unsafe { Source::from_raw(buffer.as_ptr().cast(), read) };
-            match sending::send_pinned(given, pin, 0, read, core::iter::once(source)) {
+            match sending::send_part(given, pin, 0, read, core::iter::once(source), done != 0) {
                 Outcome::Done(sent) => {
                     done += sent as usize;
                     if (sent as usize) < read {
@@ -429,8 +429,9 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
         match wait_writable(given, &pin, patience) {
-            Waited::Again | Waited::Handled => {}
+            Waited::Again => {}
             _ if moved != 0 => return Ok(moved),
+            Waited::Handled => {}
             Waited::Kernel => return Err(left(given, desc, 0)),
             Waited::Stop(outcome) => return Err(outcome),
         }

@@ -21,6 +21,11 @@ pub const GROUP: Group = Group {
         Case::new("edge_writable_after_full", FAMILY, edges::edge_writable_after_full),
         Case::new("level_writable_after_full", FAMILY, edges::level_writable_after_full),
         Case::new("room_among_members_of_equal_data", FAMILY | TRIGGER, edges::room_among_members_of_equal_data),
+        Case::new(
+            "room_no_longer_asked_for_keeps_nobody_awake",
+            FAMILY,
+            edges::room_no_longer_asked_for_keeps_nobody_awake,
+        ),
         Case::new("room_after_many_members_have_left", FAMILY | TRIGGER, edges::room_after_many_members_have_left),
         Case::new("edge_mod_reports_again", FAMILY, edges::edge_mod_reports_again),
         Case::new("oneshot_and_rearm", FAMILY | TRIGGER, edges::oneshot_and_rearm),

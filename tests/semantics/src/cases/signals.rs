@@ -24,9 +24,12 @@ macro_rules! each_waiter {
 
 const INTERRUPTED: [Case; 48] = with_all_waiters!(each_waiter);
 
-const OTHERS: [Case; 26] = [
+const OTHERS: [Case; 28] = [
     Case::new("accept_without_restart", FAMILY, |v| accept_interrupted(v, 0)),
     Case::new("accept_with_restart", FAMILY, |v| accept_interrupted(v, libc::SA_RESTART)),
+    // Of a kind that faults raise, too.
+    Case::new("no_restart_after_an_abort", ONCE, |v| interrupted_by(libc::SIGABRT, v, by_recv, 0)),
+    Case::new("restart_after_an_abort", ONCE, |v| interrupted_by(libc::SIGABRT, v, by_recv, libc::SA_RESTART)),
     Case::new("receive_timeout_never_restarts", ONCE, receive_timeout_never_restarts),
     Case::new("alarm_during_recv", ONCE, alarm_during_recv),
     Case::new("posix_timer_during_recv", ONCE, posix_timer_during_recv),
@@ -55,10 +58,10 @@ const OTHERS: [Case; 26] = [
     Case::new("sigpipe_counts", FAMILY, sigpipe_counts),
 ];
 
-const CASES: [Case; 74] = {
-    let mut cases = [OTHERS[0]; 74];
+const CASES: [Case; 76] = {
+    let mut cases = [OTHERS[0]; 76];
     let mut at = 0;
-    while at < 74 {
+    while at < 76 {
         cases[at] = if at < 48 { INTERRUPTED[at] } else { OTHERS[at - 48] };
         at += 1;
     }
@@ -80,16 +83,20 @@ fn handled() -> bool {
     HANDLED.load(Ordering::SeqCst) > 0
 }
 
-/// One signal while the call sleeps; the data comes after that, once main sleeps again or has returned.
 fn interrupted(v: Variant, wait: Waiter, flags: i32) {
+    interrupted_by(libc::SIGUSR1, v, wait, flags);
+}
+
+/// One signal while the call sleeps; the data comes after that, once main sleeps again or has returned.
+fn interrupted_by(signal: i32, v: Variant, wait: Waiter, flags: i32) {
     let (client, server) = v.pair();
-    sys::sigaction(libc::SIGUSR1, count, flags);
+    sys::sigaction(signal, count, flags);
     let (main, main_thread) = (sys::thread_id(), sys::this_thread());
     let thread = std::thread::spawn(move || {
         trace::set_actor("thread");
         until("main is about to wait", || ENTERING.load(Ordering::SeqCst));
         await_asleep(main);
-        sys::signal_thread(main_thread, libc::SIGUSR1);
+        sys::signal_thread(main_thread, signal);
         until("the handler ran", handled);
         until("main returned or sleeps again", || RETURNED.load(Ordering::SeqCst) || sys::is_asleep(main));
         send(server, b"wake", 0);

@@ -129,6 +129,26 @@ pub fn room_among_members_of_equal_data(v: Variant) {
     trace!("epoll_wait = {ret} {masks:x?}");
 }
 
+/// Of members of equal data, one no longer asks for room: there being some is no news.
+pub fn room_no_longer_asked_for_keeps_nobody_awake(v: Variant) {
+    let ((client, server), (other, _peer)) = (v.pair(), v.pair());
+    let set = epoll_create("set");
+    let change = |operation: i32, fd: Fd, events: i32| {
+        let ret = sys::epoll_ctl(set.raw, operation, fd.raw, events as u32, 7);
+        trace!("change {}: {ret}", fd.name);
+    };
+    let sent = fill_firmly(client, 3);
+    change(libc::EPOLL_CTL_ADD, client, IN | OUT);
+    change(libc::EPOLL_CTL_ADD, other, IN);
+    epoll_wait(set, 4, 20);
+    change(libc::EPOLL_CTL_MOD, client, IN);
+    drain(server, 3, sent);
+    await_writable(client);
+    let before = sys::thread_cpu_ms();
+    epoll_wait(set, 4, 300);
+    trace!("busy: {}", sys::thread_cpu_ms() - before > 150);
+}
+
 /// A thread sleeps for room, and other members leave meanwhile.
 pub fn room_after_many_members_have_left(v: Variant) {
     const LEAVE: usize = 40;
