@@ -21,3 +21,5 @@ pub mod sender;
 pub mod share;
 mod shares;
 mod table;
+#[cfg(test)]
+mod tests;
