@@ -11,8 +11,7 @@
 //! 4. [`choice`]: the link of a connection, with the reason for each that was not taken, and the links over which its
 //!    large transfers are striped.
 //! 5. [`report`]: all of this in one JSON object, which the bridge prints and `beeline topo` draws.
-//! 6. [`stripe`]: the striping itself: the next chunk's rail, what is under way on which rail, fairness between
-//!    connections, and the receiver's order.
+//! 6. [`stripe`]: the striping itself: the next chunk's rail, and the receiver's order.
 //! 7. [`fair`]: what flows get that share links, for planning.
 //!
 //! Rules:

@@ -21,3 +21,5 @@ pub mod record;
 mod ring;
 pub mod sender;
 mod table;
+#[cfg(test)]
+mod tests;

@@ -22,9 +22,9 @@
 use super::RailLife;
 
 /// The smallest sample.
-pub const SAMPLE_BYTES: u64 = 1 << 20;
+const SAMPLE_BYTES: u64 = 1 << 20;
 /// How long a sample is believed.
-pub const SAMPLE_LIFE_NS: u64 = 2_000_000_000;
+const SAMPLE_LIFE_NS: u64 = 2_000_000_000;
 
 /// The rails towards one peer.
 #[derive(Clone, Debug, Default)]
@@ -68,15 +68,6 @@ struct Measured {
     at_ns: u64,
 }
 
-/// A rail's part of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// The rail's index.
-    pub rail: usize,
-    /// How many bytes of the transfer it is expected to carry.
-    pub bytes: u64,
-}
-
 impl Rates {
     /// Without rails.
     pub fn new() -> Self {
@@ -103,20 +94,9 @@ impl Rates {
         self.rails.len()
     }
 
-    /// The rail's life, if it is up.
-    pub fn life(&self, rail: usize) -> Option<RailLife> {
-        let state = self.rails.get(rail).filter(|state| state.is_up)?;
-        Some(RailLife { rail, life: state.life })
-    }
-
     /// Bytes in flight on a rail.
     pub fn in_flight(&self, rail: usize) -> u64 {
         self.rails.get(rail).map_or(0, |state| state.in_flight)
-    }
-
-    /// The rate that is believed now, in bytes a second; 0 for a rail that is down or unknown.
-    pub fn rate(&self, rail: usize, now_ns: u64) -> u64 {
-        self.rails.get(rail).filter(|state| state.is_up).map_or(0, |state| state.rate(now_ns))
     }
 
     /// The rate that was measured last, if it is still believed.
@@ -133,11 +113,6 @@ impl Rates {
         let (rail, state) = first?;
         let has_room = state.in_flight == 0 || state.in_flight.saturating_add(chunk_bytes) <= state.in_flight_max;
         has_room.then_some(RailLife { rail, life: state.life })
-    }
-
-    /// Whether any of these rails is up.
-    pub fn any_up(&self, allowed: &[usize]) -> bool {
-        allowed.iter().any(|&rail| self.life(rail).is_some())
     }
 
     /// A chunk was given to a rail.
@@ -194,35 +169,6 @@ impl Rates {
         if let Some(state) = self.rails.get_mut(rail) {
             *state = State { in_flight: 0, is_up: false, measured: None, sample: None, ..state.clone() };
         }
-    }
-
-    /// The rail is back, in a new life. A rail that is up stays in the life it has.
-    pub fn up(&mut self, rail: usize) -> Option<RailLife> {
-        let state = self.rails.get_mut(rail)?;
-        if !state.is_up {
-            state.life = state.life.wrapping_add(1);
-            state.is_up = true;
-        }
-        Some(RailLife { rail, life: state.life })
-    }
-
-    /// How a transfer would be divided between the rails that are up, in proportion to their rates. The parts add up to
-    /// the whole; a rest goes to the fastest.
-    pub fn shares(&self, allowed: &[usize], bytes: u64, now_ns: u64) -> Vec<Share> {
-        let mut rates: Vec<(usize, u64)> =
-            allowed.iter().map(|&rail| (rail, self.rate(rail, now_ns))).filter(|(_, rate)| *rate > 0).collect();
-        rates.sort_by_key(|&(rail, rate)| (std::cmp::Reverse(rate), rail));
-        let sum = rates.iter().fold(0_u128, |sum, (_, rate)| sum.saturating_add((*rate).into()));
-        let part = |rate: u64| {
-            let exact = u128::from(bytes).saturating_mul(rate.into()).checked_div(sum).unwrap_or(0);
-            u64::try_from(exact).unwrap_or(u64::MAX)
-        };
-        let mut shares: Vec<Share> = rates.iter().map(|&(rail, rate)| Share { rail, bytes: part(rate) }).collect();
-        let given = shares.iter().fold(0_u64, |sum, share| sum.saturating_add(share.bytes));
-        if let Some(fastest) = shares.first_mut() {
-            fastest.bytes = fastest.bytes.saturating_add(bytes.saturating_sub(given));
-        }
-        shares
     }
 
     fn living(&mut self, on: RailLife) -> Option<&mut State> {

@@ -76,20 +76,10 @@ impl Reorder {
         if overlaps_next && end <= self.window_end() {
             return Err(Refusal::Overlap);
         }
-        self.insert_repeated(offset, bytes)
-    }
-
-    /// The same for a protocol in which whatever a failed rail may have carried is announced again: what was accepted
-    /// before is accepted again and changes nothing.
-    pub fn insert_repeated(&mut self, offset: u64, bytes: u64) -> Result<u64, Refusal> {
-        let mut end = end_of(offset, bytes)?;
         if end > self.window_end() {
             return Err(Refusal::BeyondWindow);
         }
-        let mut start = offset.max(self.prefix);
-        if end <= start {
-            return Ok(0);
-        }
+        let (mut start, mut end) = (offset, end);
         // The intervals that the range touches become one with it.
         let from = self.intervals.partition_point(|&(_, interval_end)| interval_end < start);
         let to = self.intervals.partition_point(|&(interval_start, _)| interval_start <= end);

@@ -2,6 +2,10 @@ use super::*;
 
 const CHUNK: u64 = 256 << 10;
 
+fn first_of(rail: usize) -> RailLife {
+    RailLife { rail, life: 0 }
+}
+
 fn two(mbps_a: u32, mbps_b: u32) -> Rates {
     let mut rates = Rates::new();
     rates.add(mbps_a, 8 << 20);
@@ -62,14 +66,6 @@ fn shares_come_back_into_proportion_after_a_rail_was_slow() {
 }
 
 #[test]
-fn shares_follow_the_rates_and_add_up() {
-    let rates = two(100_000, 25_000);
-    let shares = rates.shares(&[0, 1], 1_000_001, 0);
-    assert_eq!(shares, [Share { rail: 0, bytes: 800_001 }, Share { rail: 1, bytes: 200_000 }]);
-    assert_eq!(rates.shares(&[], 5, 0), []);
-}
-
-#[test]
 fn the_rail_that_would_be_first_gets_the_chunk() {
     let mut rates = two(100_000, 50_000);
     let mut order = Vec::new();
@@ -96,7 +92,7 @@ fn a_chunk_waits_for_the_fast_rail_rather_than_be_late_on_the_slow_one() {
     rates.down(0);
     assert_eq!(rates.pick(&[0, 1], CHUNK, 0), Some(slow));
     rates.down(1);
-    assert_eq!((rates.pick(&[0, 1], CHUNK, 0), rates.any_up(&[0, 1])), (None, false));
+    assert_eq!(rates.pick(&[0, 1], CHUNK, 0), None);
 }
 
 #[test]
@@ -137,14 +133,14 @@ fn what_a_busy_rail_delivers_is_measured_and_later_forgotten() {
     let exact = CHUNK * 2_000;
     let measured = rates.measured(0, now).unwrap();
     assert!(measured.abs_diff(exact) < exact / 100, "{measured} for {exact}");
-    assert_eq!(rates.rate(0, now + SAMPLE_LIFE_NS + 1), 1_000_000_000);
+    assert_eq!(rates.rails[0].rate(now + SAMPLE_LIFE_NS + 1), 1_000_000_000);
 }
 
 /// It delivered what it was given, rounded down to whole chunks.
 #[test]
 fn a_rail_that_nobody_waits_for_is_not_believed_to_be_slower_than_before() {
     let mut rates = two(1_000, 1_000);
-    let [busy, spared] = [0, 1].map(|rail| rates.life(rail).unwrap());
+    let [busy, spared] = [first_of(0), first_of(1)];
     let mut now = 0;
     for on in [busy, busy, spared, spared] {
         rates.sent(on, SAMPLE_BYTES, now);
@@ -167,7 +163,7 @@ fn a_rail_that_nobody_waits_for_is_not_believed_to_be_slower_than_before() {
 #[test]
 fn chunks_that_are_acknowledged_all_at_once_are_no_measure() {
     let mut rates = two(1_000, 1_000);
-    let on = rates.life(0).unwrap();
+    let on = first_of(0);
     let mut now = 0;
     for _ in 0..16 {
         rates.sent(on, SAMPLE_BYTES, now);
@@ -201,24 +197,24 @@ fn an_idle_rail_is_not_measured() {
 fn a_rail_takes_the_place_of_one_that_is_down() {
     let mut rates = two(1_000, 1_000);
     assert_eq!((rates.replace(0, 8_000, CHUNK), rates.replace(2, 8_000, CHUNK)), (None, None));
-    let old = rates.life(0).unwrap();
+    let old = first_of(0);
     rates.sent(old, CHUNK, 0);
     rates.down(0);
     let new = rates.replace(0, 8_000, 2 * CHUNK).unwrap();
     rates.acknowledged(old, CHUNK, 1);
-    assert_eq!((new.rail, rates.in_flight(0), rates.rate(0, 1), rates.places()), (0, 0, 1_000_000_000, 2));
+    assert_eq!((new.rail, rates.in_flight(0), rates.rails[0].rate(1), rates.places()), (0, 0, 1_000_000_000, 2));
     assert!(new.life != old.life);
 }
 
 #[test]
 fn an_earlier_life_counts_for_nothing() {
     let mut rates = two(1_000, 1_000);
-    let old = rates.life(0).unwrap();
+    let old = first_of(0);
     rates.sent(old, CHUNK, 0);
     rates.down(0);
-    assert_eq!((rates.life(0), rates.in_flight(0), rates.rate(0, 0)), (None, 0, 0));
-    let new = rates.up(0).unwrap();
-    assert!(new.life != old.life && rates.up(0) == Some(new));
+    assert_eq!((rates.pick(&[0], CHUNK, 0), rates.in_flight(0)), (None, 0));
+    let new = rates.replace(0, 1_000, 8 << 20).unwrap();
+    assert!(new.life != old.life);
     rates.sent(new, CHUNK, 0);
     rates.acknowledged(old, CHUNK, 1);
     assert_eq!(rates.in_flight(0), CHUNK);
