@@ -12,7 +12,9 @@
 //! 2. Nothing is sent at or beyond `limit`.
 //! 3. What the receiver says is checked: it cannot have what was never sent, and `limit` cannot be more than one ring
 //!    ahead of what was sent. What it has said before may come again, and changes nothing.
-//! 4. At most [`PIECES_MAX`] pieces are kept, so that the receiver never has more gaps than it can note.
+//! 4. At most [`PIECES_MAX`] pieces are begun, so that the receiver never has more gaps than it can note. What comes over one link in
+//!    the order in which it was sent is one piece, as it leaves one gap; each offer is one of its own, since what is sent behind it may
+//!    come before the receiver has read it.
 
 use std::collections::VecDeque;
 
@@ -35,10 +37,31 @@ enum Place {
     Again,
 }
 
+/// How bytes are sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// In messages, or written before a message that says so: they come in that order.
+    InOrder,
+    /// Offered, to be read when the receiver gets to it.
+    Offered,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Piece {
     end: u64,
     place: Place,
+    how: How,
+}
+
+impl Piece {
+    fn new(end: u64, place: Place) -> Piece {
+        Piece { end, place, how: How::InOrder }
+    }
+
+    /// Whether what follows leaves no other gap than this one.
+    fn goes_on_as(&self, place: Place, how: How) -> bool {
+        self.place == place && self.how == How::InOrder && how == How::InOrder
+    }
 }
 
 /// See the module.
@@ -96,13 +119,13 @@ impl Sender {
     }
 
     /// Notes that `bytes` from the offset that [`Sender::next`] told were sent.
-    pub fn sending(&mut self, offset: u64, bytes: u64, link: LinkId) {
+    pub fn sending(&mut self, offset: u64, bytes: u64, link: LinkId, how: How) {
         let end = offset.saturating_add(bytes);
         if offset == self.sent {
             self.sent = end;
             match self.pieces.back_mut() {
-                Some(last) if last.place == Place::On(link) => last.end = end,
-                _ => self.pieces.push_back(Piece { end, place: Place::On(link) }),
+                Some(last) if last.goes_on_as(Place::On(link), how) => last.end = end,
+                _ => self.pieces.push_back(Piece { end, place: Place::On(link), how }),
             }
             return;
         }
@@ -110,7 +133,7 @@ impl Sender {
         for index in 0..self.pieces.len() {
             let Some(piece) = self.pieces.get(index).copied() else { return };
             if begin == offset && piece.place == Place::Again {
-                self.pieces.insert(index, Piece { end: end.min(piece.end), place: Place::On(link) });
+                self.pieces.insert(index, Piece { end: end.min(piece.end), place: Place::On(link), how });
                 if end >= piece.end {
                     self.pieces.remove(index.saturating_add(1));
                 }
@@ -174,14 +197,14 @@ impl Sender {
                 let (from, to) = (from.clamp(begin, piece.end), to.clamp(begin, piece.end));
                 if from < to {
                     if begin < from {
-                        pieces.push_back(Piece { end: from, place: Place::Again });
+                        pieces.push_back(Piece::new(from, Place::Again));
                     }
-                    pieces.push_back(Piece { end: to, place: Place::Lost(link) });
+                    pieces.push_back(Piece::new(to, Place::Lost(link)));
                     begin = to;
                 }
             }
             if begin < piece.end {
-                pieces.push_back(Piece { end: piece.end, place: Place::Again });
+                pieces.push_back(Piece::new(piece.end, Place::Again));
             }
             begin = piece.end;
         }
@@ -193,7 +216,7 @@ impl Sender {
         let mut merged: VecDeque<Piece> = VecDeque::with_capacity(self.pieces.len());
         for piece in self.pieces.drain(..) {
             match merged.back_mut() {
-                Some(last) if last.place == piece.place => last.end = piece.end,
+                Some(last) if last.goes_on_as(piece.place, piece.how) => last.end = piece.end,
                 _ => merged.push_back(piece),
             }
         }
@@ -214,8 +237,8 @@ mod tests {
         let mut sender = Sender::new(100);
         assert_eq!(sender.next(0), None);
         assert_eq!(sender.next(250), Some((0, 100)));
-        sender.sending(0, 60, 1);
-        sender.sending(60, 40, 2);
+        sender.sending(0, 60, 1, How::InOrder);
+        sender.sending(60, 40, 2, How::InOrder);
         assert_eq!(sender.next(250), None);
         let mut carried = Vec::new();
         sender.ack(70, 150, |credit| carried.push(credit)).unwrap();
@@ -231,19 +254,19 @@ mod tests {
     #[test]
     fn only_what_the_receiver_lacks_is_sent_again() {
         let mut sender = Sender::new(1000);
-        sender.sending(0, 100, 1);
-        sender.sending(100, 100, 2);
-        sender.sending(200, 100, 1);
+        sender.sending(0, 100, 1, How::InOrder);
+        sender.sending(100, 100, 2, How::InOrder);
+        sender.sending(200, 100, 1, How::InOrder);
         sender.link_lost(1);
         assert_eq!(sender.next(300), None);
         sender.resync(1, [(0, 40), (250, 300)].into_iter());
         sender.ack(40, 1000, ignore).unwrap();
         assert_eq!(sender.next(300), Some((40, 60)));
-        sender.sending(40, 20, 3);
+        sender.sending(40, 20, 3, How::InOrder);
         assert_eq!(sender.next(300), Some((60, 40)));
-        sender.sending(60, 40, 3);
+        sender.sending(60, 40, 3, How::InOrder);
         assert_eq!(sender.next(300), Some((200, 50)));
-        sender.sending(200, 50, 3);
+        sender.sending(200, 50, 3, How::InOrder);
         assert_eq!(sender.next(300), None);
         assert_eq!(sender.next(301), Some((300, 1)));
         sender.ack(300, 1000, ignore).unwrap();
@@ -295,7 +318,7 @@ mod tests {
                         if let Some((offset, most)) = sender.next(ALL) {
                             let (id, queue) = &mut links[link];
                             let bytes = bytes.min(most);
-                            sender.sending(offset, bytes, *id);
+                            sender.sending(offset, bytes, *id, How::InOrder);
                             queue.push_back((offset, bytes));
                         }
                     }

@@ -2,7 +2,7 @@
 
 use beeline_meeting::bridge::{Armed, Fault, Readable, flags};
 
-use super::super::sender::{Credit, LinkId};
+use super::super::sender::{Credit, How, LinkId};
 use super::{Broken, Connection, ENDS, OVER, Outward, Stage, absent_is_fine, absent_is_nothing, position_of};
 
 /// Looks at a ring that each only go past an urgent byte: two happen, and more than this is an app that scribbles.
@@ -108,8 +108,8 @@ impl Connection {
     }
 
     /// Notes that bytes from the offset that [`Connection::outward`] told were sent.
-    pub fn sending(&mut self, offset: u64, bytes: u64, link: LinkId) {
-        self.sender.sending(offset, bytes, link);
+    pub fn sending(&mut self, offset: u64, bytes: u64, link: LinkId, how: How) {
+        self.sender.sending(offset, bytes, link, how);
     }
 
     /// Notes that the end was told.

@@ -4,6 +4,7 @@ use beeline_fabric::{Access, Flags, Posted, RegionId, Slice};
 
 use super::super::record::Record;
 use super::super::ring::Ring;
+use super::super::sender::How;
 use super::inward::split;
 use super::outward::Sent;
 use super::{Engine, Regions};
@@ -72,7 +73,7 @@ impl Engine {
                     Err(error) => {
                         // What was written is under way, and may land late: sent again it is only when the other bridge
                         // has closed its end, too.
-                        self.sent_large(number, index, offset, done);
+                        self.sent_large(number, index, (offset, done), How::InOrder);
                         self.link_lost(index, &error.to_string());
                         return Some(Sent::Wait);
                     }
@@ -89,7 +90,7 @@ impl Engine {
             return Some(Sent::Wait);
         }
         let length = u32::try_from(done).ok()?;
-        self.sent_large(number, index, offset, done);
+        self.sent_large(number, index, (offset, done), How::InOrder);
         if !self.push(index, &Record::Placed { to, offset, length }) {
             // There was room for it; so the link is lost, and the other bridge will say what it has.
             return Some(Sent::Wait);
@@ -112,11 +113,11 @@ impl Engine {
         if !self.push(index, &record) {
             return Some(Sent::Wait);
         }
-        self.sent_large(number, index, offset, length.into());
+        self.sent_large(number, index, (offset, length.into()), How::Offered);
         Some(Sent::Bytes(length.into()))
     }
 
-    fn sent_large(&mut self, number: u64, index: usize, offset: u64, bytes: u64) {
+    fn sent_large(&mut self, number: u64, index: usize, (offset, bytes): (u64, u64), how: How) {
         let Some(Some(link)) = self.links.get_mut(index).filter(|_| bytes != 0) else { return };
         link.bytes_sent = link.bytes_sent.saturating_add(bytes);
         let (id, peer) = (link.id, link.peer);
@@ -124,7 +125,7 @@ impl Engine {
             peer.rates.sent(id, bytes, self.now_ns);
         }
         if let Some(entry) = self.connections.get_mut(number) {
-            entry.sending(offset, bytes, id, self.now_ns);
+            entry.sending(offset, bytes, (id, how), self.now_ns);
         }
     }
 

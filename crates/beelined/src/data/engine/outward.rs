@@ -5,6 +5,7 @@ use nix::sys::epoll::EpollFlags;
 use super::super::connection::{Broken, OVER, Outward, Stage};
 use super::super::link::MESSAGE_DATA_BYTES;
 use super::super::record::{Record, encode_ranges, ranges};
+use super::super::sender::How;
 use super::{COLD_AFTER, Engine};
 
 /// Records of one connection in one round, and after how many bytes it is the others' turn.
@@ -238,7 +239,7 @@ impl Engine {
         let Some(entry) = self.connections.get_mut(number) else { return Sent::Wait };
         let connection = &mut entry.connection;
         link.push_data(connection.theirs, offset, more, count, |place| connection.copy_out(position, place));
-        entry.sending(offset, count as u64, link.id, self.now_ns);
+        entry.sending(offset, count as u64, (link.id, How::InOrder), self.now_ns);
         self.counts.inlined = self.counts.inlined.saturating_add(count as u64);
         Sent::Bytes(count as u64)
     }
@@ -250,7 +251,7 @@ impl Engine {
             return Sent::Wait;
         }
         if let Some(entry) = self.connections.get_mut(number) {
-            entry.sending(offset, bytes, id, self.now_ns);
+            entry.sending(offset, bytes, (id, How::InOrder), self.now_ns);
         }
         Sent::Bytes(bytes)
     }

@@ -11,7 +11,7 @@ use super::super::health::{Asked, Healths};
 use super::super::link_rates::LinkRates;
 use super::super::losses::Losses;
 use super::super::quota::Quota;
-use super::super::sender::LinkId;
+use super::super::sender::{How, LinkId};
 use crate::control::PeerId;
 use crate::control::message::Token;
 use crate::name::BridgeName;
@@ -146,11 +146,11 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Notes that bytes were sent.
-    pub(super) fn sending(&mut self, offset: u64, bytes: u64, link: LinkId, now_ns: u64) {
+    pub(super) fn sending(&mut self, offset: u64, bytes: u64, (link, how): (LinkId, How), now_ns: u64) {
         if self.connection.under_way() == 0 {
             self.advanced_ns = now_ns;
         }
-        self.connection.sending(offset, bytes, link);
+        self.connection.sending(offset, bytes, link, how);
     }
 }
 

@@ -8,8 +8,8 @@
 
 mod sending;
 
+use super::super::link_rates::LinkRates;
 use super::super::sender::LinkId;
-use super::super::shares::Shares as LinkRates;
 use super::ends::{Inward, Outward, Stream};
 use super::life::{Back, Forth, Life, Part};
 

@@ -1,7 +1,7 @@
 //! The sender's moves: what is sent next, over which link and how.
 
 use super::super::super::link::MESSAGE_DATA_BYTES;
-use super::super::super::sender::LinkId;
+use super::super::super::sender::{How, LinkId};
 use super::super::life::{Forth, Part};
 use super::World;
 
@@ -89,7 +89,7 @@ impl World {
         }
         let bytes = self.outwards[part.connection].copy_out(part.offset, part.bytes);
         self.put(link, part.bytes, Forth::Data { part, bytes, more });
-        self.note(link, part);
+        self.note(link, part, How::InOrder);
         Some(part.bytes)
     }
 
@@ -115,15 +115,15 @@ impl World {
         let part = Part { bytes: done, ..part };
         self.put(link, 0, if pull { Forth::Offer(part) } else { Forth::Placed(part) });
         self.rates.sent(link, done, self.now_ns);
-        self.note(link, part);
+        self.note(link, part, if pull { How::Offered } else { How::InOrder });
         Some(done)
     }
 
-    fn note(&mut self, link: LinkId, part: Part) {
+    fn note(&mut self, link: LinkId, part: Part, how: How) {
         if self.under_way(part.connection) == 0 {
             self.outwards[part.connection].advanced_ns = self.now_ns;
         }
-        self.outwards[part.connection].sender.sending(part.offset, part.bytes, link);
+        self.outwards[part.connection].sender.sending(part.offset, part.bytes, link, how);
     }
 
     /// When so many bytes more are there.
