@@ -17,7 +17,7 @@
 //! 2. A rail that comes back is another **life** of it. What belongs to an earlier life is not acknowledged by the later.
 //! 3. A receiver's memory does not grow with what a sender does: what lies above a gap is at most as many intervals as there
 //!    are gaps, of which it notes at most [`PIECES_MAX`]. A sender begins no new piece while it keeps as many that are not
-//!    acknowledged. That does not count the parts in which one is sent again: there are few.
+//!    acknowledged, and sends again the first of them only.
 //!
 //! `crates/beelined/src/data/tests.rs` holds the parts together to these rules, on rails that fail and return.
 

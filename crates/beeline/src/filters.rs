@@ -35,21 +35,23 @@ const CALLS: [(&str, libc::c_long); 87] = calls! {
 const NOTHING: u32 = u32::MAX;
 const DONE: u32 = u32::MAX - 1;
 
-/// How many filters of its own this process is under, that is, others than process 1. They have been tried if they are more than
-/// `known`: none of them ends a program for a call of the library's.
+/// Tries the filters that this process is under, if they are more than `known`, and finds that none of them ends a program for a call of
+/// the library's. How many they are, or 0 where the library need not be told: it takes those of process 1 for a container's.
 ///
 /// # Errors
 /// When one does, or that cannot be found out.
 pub fn tried(known: u64) -> anyhow::Result<u32> {
     let filters = |status: &str| std::fs::read(status).ok().and_then(|text| filters_in(&text));
     let own = filters("/proc/self/status").unwrap_or(0);
-    if u64::from(own) <= known || filters("/proc/1/status") == Some(own) {
+    if u64::from(own) <= known {
         return Ok(0);
     }
-    if own == UNCOUNTED {
+    let is_containers = filters("/proc/1/status") == Some(own);
+    if own == UNCOUNTED && !is_containers {
         bail!("there are filters of system calls, and this kernel does not count them (Linux 5.9 does)");
     }
-    try_all().map(|()| own)
+    try_all()?;
+    Ok(if is_containers { 0 } else { own })
 }
 
 /// Makes all calls in a child.
@@ -68,11 +70,16 @@ fn try_all() -> anyhow::Result<()> {
         0 => make_all(begun),
         -1 => return Err(std::io::Error::last_os_error()).context("filters of system calls cannot be tried"),
         child => {
-            // Where SIGCHLD is ignored it is an error, after the child's end.
             // SAFETY: a child that nobody else waits for; what became of it stands in the page.
-            while unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) } < 0
-                && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
-            {}
+            while unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) } < 0 {
+                let error = std::io::Error::last_os_error();
+                match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    // SIGCHLD is ignored; the child has ended.
+                    Some(libc::ECHILD) => break,
+                    _ => return Err(error).context("filters of system calls cannot be tried"),
+                }
+            }
         }
     }
     match begun.load(Relaxed) {

@@ -34,7 +34,7 @@ pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
     }
 
     let mut loads = !matches!(loading, Loading::Harmful(_));
-    if matches!(loading, Loading::Loads) {
+    if loads {
         match filters::tried(chosen.filters_tried()) {
             Ok(filters) => chosen.add_filters_tried(filters),
             Err(error) => {

@@ -13,7 +13,7 @@ use super::faults::{fault, kernel_said};
 use super::quiet::{Parts, Quiet};
 use super::readiness::writable_hint;
 use super::send::{account, look_is_due};
-use super::{turn, urgent};
+use super::{turn, urgent, zerocopy};
 use crate::anchor::Anchor;
 use crate::bulk::BULK_BYTES;
 use crate::desc::{Desc, Kind, Pin, TxGuard, Unlocked};
@@ -22,11 +22,14 @@ use crate::lock::shared::Wait;
 use crate::side::{reset, state};
 use crate::turns::Way;
 use crate::wait::{Patience, ticks};
-use crate::{Outcome, close, follow, kernel, reclaim, table, upkeep, watchers};
+use crate::{Errno, Outcome, close, follow, kernel, reclaim, table, upkeep, watchers};
 
 /// The most that a send to a peer that is gone takes, as in the kernel: after sixteen parts of 32 KiB it looks at what has
 /// come meanwhile (`sk_flush_backlog` in tcp_sendmsg_locked()), and that is the reset.
 const LOST_MAX: usize = 16 * 32 * 1024;
+
+/// The most that one call gives TCP at a time, as the number is kept from changing meanwhile.
+const OVER_TCP_MAX: usize = 64 * 1024;
 
 /// One call.
 struct Sending<'p, 'a, I> {
@@ -292,7 +295,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
     #[cold]
     fn left(&mut self) -> Outcome {
         let (fd, desc) = (self.given, self.pin.desc());
-        if self.parts.sent != 0 && self.flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) == 0 {
+        let is_counted = self.flags & libc::MSG_ZEROCOPY != 0 && zerocopy::tells(desc);
+        if self.parts.sent != 0 && !self.is_urgent() && !is_counted {
             follow::follow_if_relayed(fd, desc);
             while self.parts.advance() && self.goes_on_over_tcp() {}
         }
@@ -303,6 +307,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
     /// when something is wrong, which the program's next call is to find.
     fn goes_on_over_tcp(&mut self) -> bool {
         let (fd, desc) = (self.given, self.pin.desc());
+        let mut is_short = false;
         {
             // Until the kernel has the bytes the number leads nowhere else.
             let _changing = close::changing_of(fd, desc);
@@ -313,13 +318,20 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
                 0 => {}
                 libc::POLLOUT => {
                     let part = &mut self.parts.present;
-                    let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
-                    let args = [fd as usize, part.pointer() as usize, part.len(), flags, 0, 0];
+                    let (length, flags) =
+                        (part.len().min(OVER_TCP_MAX), (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize);
+                    let args = [fd as usize, part.pointer() as usize, length, flags, 0, 0];
                     // SAFETY: the part is readable, as the program has promised with its call.
-                    let Ok(sent @ 1..) = (unsafe { call(libc::SYS_sendto, args) }) else { return false };
-                    let _ = part.split_front(sent);
-                    self.parts.sent += sent;
-                    return true;
+                    match unsafe { call(libc::SYS_sendto, args) } {
+                        Ok(sent @ 1..) => {
+                            let _ = part.split_front(sent);
+                            self.parts.sent += sent;
+                            return true;
+                        }
+                        // Another thread was first, or memory is short.
+                        Err(Errno(libc::EAGAIN)) => is_short = true,
+                        _ => return false,
+                    }
                 }
                 _ => return false,
             }
@@ -327,6 +339,9 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         let side = desc.side();
         if self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0 {
             return false;
+        }
+        if is_short {
+            kernel::sleep_ms();
         }
         let patience = self.patience.get_or_insert_with(|| Patience::timeout(side.snd_timeout_ns.load(Relaxed)));
         let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];

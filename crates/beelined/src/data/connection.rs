@@ -105,6 +105,8 @@ pub struct Connection {
     in_place: bool,
     told_placed: u64,
     told_limit: u64,
+    /// Pieces that were placed since that was told.
+    untold_pieces: usize,
     /// What the other end said of its end.
     heard_end: Option<(u64, u32)>,
     /// The flags that were said to the app.
@@ -137,6 +139,7 @@ impl Connection {
             in_place: false,
             told_placed: 0,
             told_limit: ring_bytes,
+            untold_pieces: 0,
             heard_end: None,
             said_end: 0,
         }

@@ -69,6 +69,7 @@ impl Connection {
         if !self.in_place {
             return Err(Broken::Bridge("bytes were placed in a ring that was not granted"));
         }
+        self.untold_pieces = self.untold_pieces.saturating_add(1);
         let grown = self.reorder.insert(offset, length.into()).map_err(|why| Broken::Bridge(why.sentence()))?;
         if let (Some(lane), Ok(grown @ 1..)) = (&self.lane, u32::try_from(grown)) {
             lane.publish(grown).or_else(absent_is_fine).map_err(|_| Broken::App)?;
@@ -146,8 +147,10 @@ impl Connection {
         let placed = self.reorder.prefix();
         let limit = self.limit_now();
         let (placed_more, room_more) = (placed.saturating_sub(self.told_placed), limit.saturating_sub(self.told_limit));
-        // The other end keeps in its ring what it does not know to have come.
-        let urgent = placed_more >= self.ring_bytes.min(self.their_ring_bytes) / 4 || room_more >= self.ring_bytes / 4;
+        // The other end keeps in its ring what it does not know to have come, and begins no more pieces than it may.
+        let urgent = placed_more >= self.ring_bytes.min(self.their_ring_bytes) / 4
+            || room_more >= self.ring_bytes / 4
+            || self.untold_pieces >= PIECES_MAX / 2;
         (placed_more != 0 || room_more != 0).then_some((urgent, placed, limit))
     }
 
@@ -159,7 +162,7 @@ impl Connection {
 
     /// Notes that this was acknowledged.
     pub fn acknowledged(&mut self, placed: u64, limit: u64) {
-        (self.told_placed, self.told_limit) = (placed, limit);
+        (self.told_placed, self.told_limit, self.untold_pieces) = (placed, limit, 0);
     }
 
     /// Whether the other bridge may soon have to wait for room, so that room must be watched for.
