@@ -1,6 +1,7 @@
 //! The inward direction: from the other bridge to the app's ring (rules 3 and 4 of [`super`]).
 
 use beeline_meeting::bridge::flags;
+use beeline_topo::stripe::PIECES_MAX;
 
 use super::{Broken, Connection, ENDS, absent_is_fine, position_of};
 
