@@ -56,7 +56,7 @@ fn what_lets_lanes_calls_pass_or_denies_them_is_told_to_the_library() {
 
 #[test]
 fn where_programs_are_ended_for_lanes_calls_the_call_is_named_and_the_library_left_out() {
-    for (call, name) in [(libc::SYS_memfd_create, "memfd_create"), (libc::SYS_prctl, "prctl")] {
+    for (call, name) in [(libc::SYS_memfd_create, "memfd_create"), (libc::SYS_socketpair, "socketpair")] {
         let output = under_filter(KILL, call);
         assert_eq!(stdout(&output), ":\n");
         let warning = format!("a filter of system calls ends programs for `{name}`, which lanes need");
