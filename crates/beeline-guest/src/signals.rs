@@ -55,9 +55,9 @@ pub(crate) fn unseen_restart() -> bool {
     !UNSEEN_INTERRUPTS.load(Relaxed)
 }
 
-/// A handler is installed that is not wrapped.
+/// A handler is installed that is not wrapped. The child of a `vfork` has dispositions of its own, and its parent's memory.
 fn note_unseen(signal: i32, handler: usize, restarts: bool) {
-    if signal == libc::SIGABRT {
+    if signal == libc::SIGABRT && !process::is_guest_of_parent() {
         UNSEEN_INTERRUPTS.store(is_handler(handler) && !restarts, Relaxed);
     }
 }
@@ -146,8 +146,9 @@ fn unwrap_action(signal: i32, action: &mut libc::sigaction, packed: u64) {
 /// `new` and `old` must be null or valid, as for sigaction(2).
 pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> Outcome {
     let Some(entry) = entry(signal).filter(|_| is_wrapped_kind(signal)) else {
-        // SAFETY: null or valid, as the caller guarantees.
-        if let Some(new) = unsafe { new.as_ref() } {
+        if signal == libc::SIGABRT && !new.is_null() {
+            // SAFETY: valid, as the caller guarantees.
+            let new = unsafe { new.read() };
             note_unseen(signal, new.sa_sigaction, new.sa_flags & libc::SA_RESTART != 0);
         }
         return Outcome::Kernel;

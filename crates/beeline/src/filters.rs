@@ -101,9 +101,9 @@ fn make_all(begun: &AtomicU32) -> ! {
         // SAFETY: -1 is no address, descriptor, process, length or command; a call without arguments only asks, or concerns
         // this child alone.
         unsafe { libc::syscall(number, first_of(number), -1, -1, -1, -1, -1) };
-        for (domain, kind) in [(libc::AF_UNIX, libc::SOCK_STREAM), (libc::AF_NETLINK, libc::SOCK_DGRAM)] {
-            if number == libc::SYS_socket {
-                // As the library makes it, for filters that look at arguments.
+        if number == libc::SYS_socket {
+            // As the library makes it, for filters that look at arguments.
+            for (domain, kind) in [(libc::AF_UNIX, libc::SOCK_STREAM), (libc::AF_NETLINK, libc::SOCK_DGRAM)] {
                 // SAFETY: plain numbers.
                 unsafe { libc::syscall(number, domain, kind | libc::SOCK_CLOEXEC, 0) };
             }
