@@ -44,6 +44,7 @@ use crate::args::BenchOptions;
 use crate::interrupt::{self, Second};
 use crate::machine;
 use crate::plan::find_library;
+use crate::ticks::Ticks;
 use axis::Hundredths;
 use built_in::BUILT_IN;
 pub use figure::Figure;
@@ -75,8 +76,10 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
     if options.null {
         let own = crate::worker::own_cost_ns()?;
         say!(
-            "{:.1} ns of each sample are the instrument's own: {own:.1} ns of a latency, which is half a trip",
-            crate::worker::SAMPLE_TRIPS * own
+            "{:.1} ns of each sample are the instrument's own ({:.1} of them the reading of the clock): {own:.1} ns of a latency, \
+             which is half a trip",
+            crate::worker::SAMPLE_TRIPS * own,
+            Ticks::new().reading_ns()
         );
         return Ok(ExitCode::SUCCESS);
     }

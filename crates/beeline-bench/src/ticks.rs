@@ -8,6 +8,9 @@ const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current
 /// How long the counter is compared with the kernel's clock.
 const COMPARED: Duration = Duration::from_millis(2);
 
+/// Readings that are timed together.
+const READINGS: u32 = 100_000;
+
 /// A clock that runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticks {
@@ -35,6 +38,15 @@ impl Ticks {
     #[cfg(test)]
     pub fn has_counter(&self) -> bool {
         self.has_counter
+    }
+
+    /// What it takes to read this clock once, of many readings right after each other.
+    pub fn reading_ns(&self) -> f64 {
+        let first = self.now();
+        (0..READINGS).for_each(|_| {
+            std::hint::black_box(self.now());
+        });
+        self.ns(self.now().saturating_sub(first)) / f64::from(READINGS)
     }
 
     /// Ticks since some time.

@@ -89,9 +89,17 @@ fn drive(args: &WorkerArgs) -> Result<Outcome> {
 
 /// A sample is a round trip, a latency half of one.
 pub const SAMPLE_TRIPS: f64 = 2.0;
+/// The instrument's own cost is the median of so many measurements: a CPU that was idle is slow in the first of them.
+const OWN_COST_MEASUREMENTS: usize = 9;
 
 /// What reading the clock adds to each latency that is timed by itself.
 pub fn own_cost_ns() -> Result<f64> {
+    let costs: Vec<f64> = (0..OWN_COST_MEASUREMENTS).map(|_| own_cost_once_ns()).collect::<Result<_>>()?;
+    crate::stats::median(&costs).context("nothing was measured")
+}
+
+/// Times trips of nothing.
+fn own_cost_once_ns() -> Result<f64> {
     let args = WorkerArgs { duration_ms: 20, ..WorkerArgs::new(Program::Pingpong) };
     let outcome = pingpong::measure_each(&args, || Ok(()))?;
     outcome.values.get("mean_ns").copied().context("nothing was measured")
@@ -108,22 +116,25 @@ mod tests {
         assert!(cost > 0.0 && cost.is_finite(), "{cost}");
     }
 
-    /// Where there is no cheap clock, or nothing is optimised, it is what it is, and told below each report's tables.
+    /// What is not the clock's in a sample is less than half of it: a ratio, as one processor's counter takes 8 ns to read and
+    /// another's 17. Where there is no counter, or nothing is optimised, it is what it is, and told below each report's tables.
     #[test]
     #[cfg_attr(debug_assertions, ignore = "a figure of optimised code")]
-    fn a_sample_costs_less_than_twenty_nanoseconds() {
-        /// Measurements of 20 ms each: what others do on the machine is in some of them, never in all.
-        const TRIES: u32 = 1000;
-        if !Ticks::new().has_counter() {
+    fn a_sample_costs_less_than_twice_its_reading_of_the_clock() {
+        /// Pairs of measurements: what others do on the machine is in some of them, never in all.
+        const TRIES: u32 = 200;
+        let ticks = Ticks::new();
+        if !ticks.has_counter() {
             return;
         }
-        let mut least = f64::MAX;
+        let (mut sample, mut reading) = (f64::MAX, f64::MAX);
         for _ in 0..TRIES {
-            least = least.min(SAMPLE_TRIPS * own_cost_ns().unwrap());
-            if least < 20.0 {
+            reading = reading.min(ticks.reading_ns());
+            sample = sample.min(SAMPLE_TRIPS * own_cost_once_ns().unwrap());
+            if sample < 2.0 * reading {
                 return;
             }
         }
-        panic!("{least} ns");
+        panic!("{sample} ns, of which {reading} are the clock's");
     }
 }
