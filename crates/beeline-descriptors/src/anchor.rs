@@ -27,6 +27,11 @@ impl Bells for Anchor {
         self.bells().drain(count)
     }
 
+    #[inline]
+    fn drain_all(&self) -> Result<u32, BellFault> {
+        self.bells().hush()
+    }
+
     fn plug(&self) {
         self.bells().plug();
     }
@@ -92,6 +97,10 @@ impl Bells for Hasty {
 
     fn drain(&self, count: u32) -> Result<(), BellFault> {
         self.anchor.drain(count)
+    }
+
+    fn drain_all(&self) -> Result<u32, BellFault> {
+        self.anchor.drain_all()
     }
 
     fn plug(&self) {

@@ -14,7 +14,7 @@
 //! | front(e): head | e, under its rx lock | both |
 //! | front(e): flags | e, under its tx lock | both |
 //! | urgent(e), passed(e) | e, under its tx lock | peer |
-//! | read_wake(e) | set by e under its rx lock; cleared by the peer | peer |
+//! | read_wake(e) | set by e under its rx lock; cleared by the peer, and by e under that lock | peer |
 //! | write_wake(e) | set by e under a lock for this alone; cleared by the peer | peer |
 //! | turn(e) | set by e without a lock; cleared by both | peer |
 //! | offer | client until the hello; then by compare-and-swap ([`offer`]) | both |
@@ -57,9 +57,10 @@
 //! 6. An end that is closed says so by a flag, fences, and rings a peer that it finds armed; its anchor may stay open. Who arms
 //!    looks at the flag behind the fence, and leaves the last bell to the others that sleep. Who rings such an end looks at the flag
 //!    then, and leaves the word armed.
-//! 7. A bell may lie in the socket of a reader that looks at the ring itself and never arms. It may take all
+//! 7. A bell may lie in the socket of a reader that looks at the ring itself and does not arm, or not yet. It may take all
 //!    bells out ([`Reader::drain_bells`]) if it knows that nobody sleeps on the anchor and that whoever wants to will arm
-//!    first, under the rx lock.
+//!    first, under the rx lock. It clears its word before, and notes that: the arming that follows has no bell to count. A
+//!    writer that found the word armed may ring late; that bell ends one sleep in vain.
 //!
 //! # Waking a writer
 //!

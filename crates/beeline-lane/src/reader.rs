@@ -253,9 +253,8 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
             return Ok(Armed::Ready);
         }
         let last = self.state.read_wake.load(Relaxed);
-        let rung = last & 1 == 1 && self.storage.wake(self.end, Wake::Read) != last;
         let mut queued = 0;
-        if rung || self.state.bells_queued.load(Relaxed) != 0 {
+        if self.state.may_have_bells(&self.storage, self.end) {
             queued = bells.queued()?;
             self.state.bells_queued.store(queued, Relaxed);
         }
@@ -296,7 +295,13 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         if self.writer_must_wait(self.unread()?) {
             return Ok(());
         }
-        self.take_bells(bells.queued()?, bells)?;
+        let last = self.state.read_wake.load(Relaxed);
+        if last & 1 == 1 {
+            self.storage.clear_wake(self.end, Wake::Read, last);
+            self.state.read_wake.store(last & !1, Relaxed);
+        }
+        let taken = bells.drain_all()?;
+        self.state.bells.store(self.state.bells.load(Relaxed).wrapping_add(taken), Relaxed);
         self.state.bells_queued.store(0, Relaxed);
         Ok(())
     }

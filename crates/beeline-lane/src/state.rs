@@ -153,6 +153,15 @@ impl RxState {
         self.bells_queued.store(1, Relaxed);
     }
 
+    /// Whether bells may be queued, as far as this end knows: the peer has answered the last arming, or there were some. A hint
+    /// to who does not hold the lock.
+    #[must_use]
+    pub fn may_have_bells(&self, storage: &impl crate::Storage, end: beeline_shm::End) -> bool {
+        let last = self.read_wake.load(Relaxed);
+        let rung = last & 1 == 1 && storage.wake(end, crate::Wake::Read) != last;
+        rung || self.bells_queued.load(Relaxed) != 0
+    }
+
     /// Bytes read, modulo 2^32: with a cursor's tail, tells whether there is more.
     #[must_use]
     #[inline]

@@ -100,6 +100,16 @@ pub trait Bells {
     /// Any [`BellFault`].
     fn drain(&self, count: u32) -> Result<(), BellFault>;
 
+    /// Takes out all bells that are queued, or as many as one call takes. Returns how many.
+    ///
+    /// # Errors
+    /// Any [`BellFault`].
+    fn drain_all(&self) -> Result<u32, BellFault> {
+        let queued = self.queued()?;
+        self.drain(queued)?;
+        Ok(queued)
+    }
+
     /// Makes the kernel report the anchor writable only while at most three bells are queued for the
     /// peer, by a small send buffer.
     fn plug(&self);

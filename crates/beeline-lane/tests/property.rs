@@ -205,6 +205,17 @@ impl Lane {
         }
     }
 
+    /// The reader of `end` is awake, alone, and takes its bells out: its next arming has none to ask for.
+    fn drain_bells(&mut self, end: End) {
+        self.streams[end.peer() as usize].reader_sleeps = None;
+        self.reader(end).drain_bells(&self.anchor(end)).unwrap();
+        let writer_waits = self.streams[end.peer() as usize].writer_sleeps && !self.anchor(end.peer()).writable();
+        if !writer_waits {
+            assert!(!self.anchor(end).readable(), "the kernel would tell of it again");
+            assert!(!self.rx[end as usize].may_have_bells(&self.memory, end));
+        }
+    }
+
     fn arm_writer(&mut self, end: End) {
         let armed = self.writer(end).arm(&self.anchor(end)).unwrap();
         let ring = self.memory.ring_bytes() as usize;
@@ -247,6 +258,7 @@ enum Call {
     Peek(usize, usize),
     Skip(usize),
     ArmReader { edge_triggered: bool },
+    DrainBells,
     ArmWriter,
 }
 
@@ -265,6 +277,7 @@ fn call() -> impl Strategy<Value = Call> {
         1 => (length(), length()).prop_map(|(offset, length)| Call::Peek(offset, length)),
         1 => length().prop_map(Call::Skip),
         2 => any::<bool>().prop_map(|edge_triggered| Call::ArmReader { edge_triggered }),
+        2 => Just(Call::DrainBells),
         2 => Just(Call::ArmWriter),
     ]
 }
@@ -292,6 +305,7 @@ proptest! {
                 Call::Peek(offset, length) => lane.peek(end, offset, length),
                 Call::Skip(length) => lane.skip(end, length),
                 Call::ArmReader { edge_triggered } => lane.arm_reader(end, edge_triggered),
+                Call::DrainBells => lane.drain_bells(end),
                 Call::ArmWriter => lane.arm_writer(end),
             }
             lane.check();

@@ -86,15 +86,23 @@ impl AnchorBells {
         Ok(())
     }
 
-    /// Takes out what bells there are, of as many as a connection leaves.
+    /// Takes out what bells there are, of as many as a connection leaves. Returns how many.
     ///
     /// # Errors
     /// Those of [`AnchorBells::drain`].
-    pub fn clear(self) -> Result<(), BellFault> {
+    pub fn drain_all(self) -> Result<u32, BellFault> {
         let mut bytes = [0u8; 64];
         let got = receive(self.0, &mut bytes)?;
         let strange = bytes.iter().take(got).any(|byte| *byte != BELL);
-        if strange { Err(BellFault::BadBell) } else { Ok(()) }
+        if strange { Err(BellFault::BadBell) } else { Ok(got as u32) }
+    }
+
+    /// As [`AnchorBells::drain_all`], with its price noted.
+    ///
+    /// # Errors
+    /// Those of [`AnchorBells::drain`].
+    pub fn hush(self) -> Result<u32, BellFault> {
+        wait::priced(|| self.drain_all())
     }
 
     /// Takes one byte out, whatever it is, and nothing that came with it.

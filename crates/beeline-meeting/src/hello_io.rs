@@ -73,7 +73,7 @@ pub fn look_again(anchor: i32) -> Waiting {
 pub fn is_quiet(anchor: i32) -> bool {
     let bells = AnchorBells(anchor);
     // Mostly there is none, and to ask takes a quarter of what taking does.
-    bells.count() == Ok(0) || bells.clear().is_ok()
+    bells.count() == Ok(0) || bells.drain_all().is_ok()
 }
 
 /// Takes what [`look_again`] has seen. Whether it was there.

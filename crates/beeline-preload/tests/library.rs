@@ -12,6 +12,8 @@ use beeline_testkit::preload;
 use beeline_testkit::watch::{Ending, Group};
 use common::{LIMIT, compile, guest, library, output, run_program, static_guest};
 
+#[path = "library/asleep.rs"]
+mod asleep;
 #[path = "library/calls.rs"]
 mod calls;
 #[path = "library/counted.rs"]

@@ -19,7 +19,7 @@ pub(crate) use select::{pselect, select};
 
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
-use crate::io::{self, ALWAYS, Next, Poller, arm_lane};
+use crate::io::{self, ALWAYS, Next, Own, Poller, arm_lane, hush, may_have_bells};
 use crate::operations::{Adopt, FURTHER_FDS};
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
@@ -484,10 +484,15 @@ fn arm(fds: &[pollfd]) -> Armed {
     Armed::Sleep
 }
 
+/// The only one who uses a lane: the call, which keeps it, and its arming.
+const POLLER: Own = Own { pins: 2, entries: 0, pollers: 1 };
+
 /// A lane that is none any more, or whose peer is at fault, counts as news: the next look shows what it means.
 fn arm_pinned(fd: i32, desc: &'static Desc, events: i16) -> Armed {
     let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
-    arm_lane(fd, desc, events).unwrap_or_else(|failure| {
+    let guard = if may_have_bells(desc) { guards::rx_of(fd, desc) } else { None };
+    let hushed = guard.map_or(Ok(()), |guard| hush(fd, desc, &guard, &POLLER));
+    hushed.and_then(|()| arm_lane(fd, desc, events)).unwrap_or_else(|failure| {
         let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
         Armed::Ready
     })

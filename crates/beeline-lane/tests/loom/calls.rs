@@ -72,6 +72,9 @@ impl Holder {
                     Ok(count) => return Some(Ended::Bytes(count)),
                     Err(fault) => panic!("{fault:?}"),
                 }
+                if self.alone {
+                    assert!(matches!(reader.drain_bells(self), Ok(()) | Err(Fault::Gone)));
+                }
                 match reader.arm(Since::Read, self) {
                     Ok(Armed::Sleep) => None,
                     Ok(Armed::Ready) | Err(Fault::Gone) => Some(Ended::Bytes(0)),

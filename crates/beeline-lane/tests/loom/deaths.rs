@@ -30,6 +30,28 @@ fn a_writer_killed_at_any_step_leaves_a_lane_that_its_sibling_can_use() {
     }
 }
 
+/// As above, with a reader that takes its bells out before it arms.
+#[test]
+fn a_writer_killed_at_any_step_leaves_no_lone_reader_asleep() {
+    for step in 0..12 {
+        check(2, move || {
+            let lane = Lane::new();
+            let mortal = Holder::mortal(&lane, End::Client, step);
+            let thread = thread::spawn(move || {
+                mortal.lives_through(|| assert!(mortal.send(&[1, 2])));
+                assert!(Holder::new(&mortal.lane, End::Client).send(&[9]));
+            });
+            let server = Holder::alone(&lane, End::Server);
+            let mut bytes = Vec::new();
+            while bytes.last() != Some(&9) {
+                bytes.extend(server.recv_all(1).0);
+            }
+            assert!(bytes == [9] || bytes == [1, 2, 9], "step {step}: {bytes:?}");
+            thread.join().unwrap();
+        });
+    }
+}
+
 /// A writer is killed while it goes to sleep on a full ring; its sibling sleeps there, too, and the reader
 /// reads twice and never touches the lane again.
 #[test]

@@ -106,6 +106,8 @@ pub struct Holder {
     pub lane: Arc<Lane>,
     pub end: End,
     pub fuse: Fuse,
+    /// Nobody else sleeps on this end: it takes its bells out before it arms.
+    pub alone: bool,
 }
 
 impl Storage for &Holder {
@@ -242,11 +244,15 @@ pub fn send_bell(me: &mut KernelEnd, peer: &mut KernelEnd) {
 
 impl Holder {
     pub fn new(lane: &Arc<Lane>, end: End) -> Holder {
-        Holder { lane: lane.clone(), end, fuse: Fuse::default() }
+        Holder { lane: lane.clone(), end, fuse: Fuse::default(), alone: false }
     }
 
     pub fn mortal(lane: &Arc<Lane>, end: End, steps: u32) -> Holder {
         Holder { fuse: Fuse(Cell::new(Some(steps))), ..Holder::new(lane, end) }
+    }
+
+    pub fn alone(lane: &Arc<Lane>, end: End) -> Holder {
+        Holder { alone: true, ..Holder::new(lane, end) }
     }
 
     pub fn word(&self, end: End, wake: Wake) -> &AtomicU32 {

@@ -24,6 +24,40 @@ fn a_sleeping_reader_is_woken_by_each_message() {
     });
 }
 
+/// As above, by a reader that takes its bells out before it arms, as nobody else sleeps there: none of them is that of the arming.
+#[test]
+fn a_lone_reader_that_takes_its_bells_out_first_is_woken_by_each_message() {
+    check(3, || {
+        let lane = Lane::new();
+        let writer = Holder::new(&lane, End::Client);
+        let thread = thread::spawn(move || {
+            assert!(writer.send(&[1]));
+            assert!(writer.send(&[2, 3]));
+            writer.finish();
+            writer.close();
+        });
+        let (bytes, ended) = Holder::alone(&lane, End::Server).recv_all(9);
+        assert_eq!((bytes, ended), (vec![1, 2, 3], Some(Ended::Eof)));
+        thread.join().unwrap();
+    });
+}
+
+/// Writers that share an end ring at the same time, and in any order.
+#[test]
+fn a_lone_reader_is_woken_by_each_of_two_writers() {
+    check(2, || {
+        let lane = Lane::new();
+        let writers = [1, 2].map(|byte| {
+            let writer = Holder::new(&lane, End::Client);
+            thread::spawn(move || assert!(writer.send(&[byte])))
+        });
+        let (mut bytes, _) = Holder::alone(&lane, End::Server).recv_all(2);
+        bytes.sort_unstable();
+        assert_eq!(bytes, [1, 2]);
+        writers.map(|thread| thread.join().unwrap());
+    });
+}
+
 #[test]
 fn a_sleeping_writer_is_woken_by_room() {
     check(3, || {

@@ -222,9 +222,9 @@ fn modify(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, entry: &Entry
     if entry.desc().is_some_and(Desc::is_lane) {
         set.modify(fd, entry, event.events, event.u64);
         entry.kernel_out.store(false, Relaxed);
-        if !watch(epfd, set, fd, entry) {
-            return Err(Errno(libc::ENOENT));
-        }
+        // Armed first, which takes out the bells of what was told before: the kernel would tell of them again.
+        let ready = settle(epfd, set, fd, entry);
+        return if watch(epfd, set, fd, entry) { Ok(ready) } else { Err(Errno(libc::ENOENT)) };
     } else {
         let operation = if is_fired_over_tcp(entry) { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
         kernel::epoll_ctl(epfd, operation, fd, Some(event))?;

@@ -17,9 +17,8 @@ use super::set::{is_shared, open_fd, set_of};
 use super::wait::Call;
 use super::waker::WAKER_DATA;
 use crate::desc::{Desc, Kind, Pin};
-use crate::io::somebody_polls;
-use crate::io::{self, Anchor, Next};
-use crate::{guards, kernel};
+use crate::io::{self, Next};
+use crate::kernel;
 
 /// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the
 /// set: they become hot. At a depth other than 0 the locks of sets around it may be held.
@@ -190,33 +189,6 @@ impl Call {
         }
         if dead {
             deregister_dead(self.epfd, fd, entry);
-        }
-    }
-
-    /// Takes out the bells of a hot lane that nobody sleeps on.
-    fn drain_bells(&self, fd: i32, desc: &'static Desc) {
-        let number = open_fd(fd, desc);
-        let Some(_pin) = guards::pin(number, desc) else { return };
-        let hushed = {
-            // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If another
-            // thread has made it cold meanwhile, a bell may be all that tells of it.
-            let _set = self.set.lock.lock();
-            let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
-            let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
-            let Some(guard) = guards::rx_of(number, desc).filter(|_| hot) else { return };
-            // Whoever sleeps has said so before it armed the lane, under the lock that we hold. On a set that others watch
-            // sleep those who watch it.
-            let alone = !desc.shared.load(Relaxed)
-                && desc.entries.load(Relaxed) == 1
-                // Ours.
-                && desc.keepers.pins() == 1
-                && self.set.sleepers.load(Relaxed) == 0
-                && !self.set.exposed.load(Relaxed)
-                && !somebody_polls();
-            if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
-        };
-        if let Err(failure) = hushed {
-            let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
         }
     }
 

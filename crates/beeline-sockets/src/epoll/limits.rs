@@ -10,5 +10,7 @@ pub(super) const LOOK_TICKS_MIN: u64 = 50_000;
 pub(super) const LOOK_TICKS_MAX: u64 = 5_000_000;
 /// Time between two looks at the kernel of a spin that finds nothing: some 4 us. Its bells wake lanes that are cold.
 pub(super) const SPIN_LOOK_TICKS: u64 = 10_000;
+/// Hot members that a wait looks at to put off a look at the kernel.
+pub(super) const QUIET_LOOKS: u32 = 64;
 /// Depth to which nested sets are followed; the kernel allows 5 (`EP_MAX_NESTS`).
 pub(super) const NESTS_MAX: u32 = 5;

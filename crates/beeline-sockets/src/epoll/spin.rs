@@ -64,7 +64,7 @@ impl Call {
             // A set with nothing hot spins on the kernel alone: a bell or a client that comes within the budget is
             // spared a sleep.
             let now = ticks();
-            if cold || now.wrapping_sub(looked) > pause {
+            if cold || self.owes_look || now.wrapping_sub(looked) > pause {
                 // What goes wrong here is found again by the look that follows a spin.
                 let news = self.look().is_err() || self.filled != 0;
                 looked = ticks();

@@ -6,10 +6,11 @@ use beeline_lane::Armed;
 use beeline_stats::Counter;
 use libc::epoll_event;
 
+use super::bells::hush_fired;
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
-use super::limits::{BUSY_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN};
+use super::limits::{BUSY_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, QUIET_LOOKS};
 use super::nested::any_ready;
 use super::order::Own;
 use super::readiness::{readiness, reported};
@@ -113,6 +114,8 @@ pub(super) struct Call {
     pub(super) own: Option<Own>,
     /// Whether there was news of lanes, or of a listener's clients.
     pub(super) ours: bool,
+    /// Whether a look at the kernel was due and put off, as nothing was ready: the call's spin or its sleep makes it.
+    pub(super) owes_look: bool,
 }
 
 impl Call {
@@ -128,6 +131,7 @@ impl Call {
             departures: set.departed.count(),
             own: None,
             ours: false,
+            owes_look: false,
         }
     }
 
@@ -143,9 +147,12 @@ impl Call {
     fn at_once(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<Option<usize>, Errno> {
         let _ = answer_faults(self.set);
         upkeep::look_after();
-        let due = self.look_is_due();
         // Where an array became full, the kernel's events and ours begin by turns.
         let crowded = self.set.crowded.load(Relaxed);
+        let mut due = self.look_is_due();
+        if due && crowded == 0 && deadline != Deadline::Now && self.is_quiet() {
+            (due, self.owes_look) = (false, true);
+        }
         let kernel_begins = due && crowded != KERNEL_BEGAN;
         if kernel_begins {
             self.look()?;
@@ -257,6 +264,7 @@ impl Call {
 
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.
     fn sleep(&mut self, patience: &mut Patience, mask: Option<&u64>) -> Option<Woken> {
+        self.hush_hot();
         if cool_for_sleep(self.epfd, self.set) == Armed::Ready {
             return None;
         }
@@ -271,6 +279,21 @@ impl Call {
             // `mask` is null or live.
             unsafe { kernel::epoll_sleep(epfd, events, max, timeout, mask) }
         }))
+    }
+
+    /// Whether no hot member has anything to report, as far as a few looks tell.
+    fn is_quiet(&self) -> bool {
+        let set = self.set;
+        let _guard = set.lock.lock();
+        let mut fd = set.hot_first.load(Relaxed);
+        for _ in 0..QUIET_LOOKS {
+            match set.find(fd) {
+                None => return true,
+                Some(entry) if readiness(set, entry, 0) == 0 => fd = entry.heat.next(),
+                Some(_) => return false,
+            }
+        }
+        false
     }
 
     /// Whether a wait that has something to report should look at the kernel, too.
@@ -290,6 +313,7 @@ impl Call {
 
     /// Asks the kernel without waiting.
     pub(super) fn look(&mut self) -> Result<(), Errno> {
+        self.owes_look = false;
         if self.set.busy_waits.load(Relaxed) >= BUSY_WAITS {
             stats::count(Counter::EpollKernelLooks, 1);
         }
@@ -403,6 +427,9 @@ impl Call {
         }
         entry.call.store(self.number, Relaxed);
         reported(entry, desc, marks, report);
+        if entry.fired.load(Relaxed) {
+            hush_fired(set, fd, entry);
+        }
         self.ours = true;
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
         let by_level = entry.events.load(Relaxed) & (EPOLLET | EPOLLONESHOT) == 0;

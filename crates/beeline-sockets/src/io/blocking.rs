@@ -6,6 +6,7 @@
 use beeline_lane::{Armed, Since, flags as lane_flags};
 
 use super::faults::{fault, kernel_said, pace};
+use super::hush::{Own, hush};
 use super::readiness::{receive_over, writable_hint};
 use crate::Outcome;
 use crate::anchor::Anchor;
@@ -185,6 +186,9 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
     }
 }
 
+/// The only one who uses a lane.
+const RECEIVER: Own = Own { pins: 1, entries: 0, pollers: 0 };
+
 /// Waits until there is something to read, or something else to tell.
 #[cold]
 pub(super) fn wait_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) -> Waited {
@@ -223,7 +227,7 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
     let (fd, armed) = match desc.await_rx(|naps| held_up.goes_on(patience, false, naps)) {
         Ok(guard) => {
             let fd = pin.fd(given);
-            (fd, guard.arm(since, &Anchor(fd)))
+            (fd, hush(fd, desc, &guard, &RECEIVER).and_then(|()| guard.arm(since, &Anchor(fd))))
         }
         Err(Unlocked::Gone) => return Waited::Kernel,
         Err(Unlocked::Busy(_)) => return held_up.waited().restarted(given, desc),

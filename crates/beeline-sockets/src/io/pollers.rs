@@ -5,14 +5,14 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// Threads that sleep here, or arm for it.
 static POLLERS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether some thread sleeps in poll(2) or select(2), on whatever.
-pub(crate) fn somebody_polls() -> bool {
-    POLLERS.load(Relaxed) != 0
+/// How many threads sleep in poll(2) or select(2), on whatever.
+pub(super) fn pollers() -> u32 {
+    POLLERS.load(Relaxed)
 }
 
 /// In the child of a `fork`: the threads that slept are not here.
 pub(crate) fn reset_after_fork() {
-    if somebody_polls() {
+    if pollers() != 0 {
         POLLERS.store(0, Relaxed);
     }
 }

@@ -1,0 +1,89 @@
+/* Messages between two programs that sleep for each, one after the other.
+ *
+ *     asleep serve STYLE COUNT     says its port, and answers COUNT messages of its one client
+ *     asleep ask STYLE PORT COUNT
+ *
+ * STYLE: how each waits for a message: recv, poll, or epoll by level, edge or oneshot. */
+#define _GNU_SOURCE
+#include <sys/epoll.h>
+
+#include "guest.h"
+
+enum { BYTES = 64 };
+
+struct waiter {
+    const char *style;
+    int fd, set;
+    struct epoll_event event;
+};
+
+static int is(const struct waiter *waiter, const char *style) {
+    return !strcmp(waiter->style, style);
+}
+
+static struct waiter waits(const char *style, int fd) {
+    struct waiter waiter = {.style = style, .fd = fd, .set = -1, .event = {.events = EPOLLIN, .data.fd = fd}};
+    if (!is(&waiter, "recv") && !is(&waiter, "poll")) {
+        waiter.event.events |= is(&waiter, "edge") ? EPOLLET : is(&waiter, "oneshot") ? EPOLLONESHOT : 0;
+        waiter.set = epoll_create1(EPOLL_CLOEXEC);
+        CHECK(waiter.set >= 0);
+        CHECK(epoll_ctl(waiter.set, EPOLL_CTL_ADD, fd, &waiter.event) == 0);
+    }
+    return waiter;
+}
+
+/* The next message, after a wait for it. */
+static void receive(struct waiter *waiter, char *message) {
+    if (is(waiter, "poll")) {
+        struct pollfd entry = {waiter->fd, POLLIN, 0};
+        CHECK(poll(&entry, 1, -1) == 1);
+    } else if (waiter->set >= 0) {
+        struct epoll_event event;
+        CHECK(epoll_wait(waiter->set, &event, 1, -1) == 1);
+    }
+    CHECK(recv(waiter->fd, message, BYTES, 0) == BYTES);
+    if (is(waiter, "oneshot")) {
+        CHECK(epoll_ctl(waiter->set, EPOLL_CTL_MOD, waiter->fd, &waiter->event) == 0);
+    }
+}
+
+static void serve(const char *style, int count) {
+    struct sockaddr_in address;
+    int door = listener(&address);
+    printf("%d\n", ntohs(address.sin_port));
+    fflush(stdout);
+    int fd = accept(door, NULL, NULL);
+    CHECK(fd >= 0);
+    struct waiter waiter = waits(style, fd);
+    char message[BYTES];
+    for (int i = 0; i < count; i++) {
+        receive(&waiter, message);
+        CHECK(send(fd, message, BYTES, 0) == BYTES);
+    }
+}
+
+static void ask(const char *style, int port, int count) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+    struct waiter waiter = waits(style, fd);
+    char message[BYTES] = "", answer[BYTES];
+    for (int i = 0; i < count; i++) {
+        memcpy(message, &i, sizeof i);
+        CHECK(send(fd, message, BYTES, 0) == BYTES);
+        receive(&waiter, answer);
+        CHECK(memcmp(message, answer, BYTES) == 0);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc == 4 && !strcmp(argv[1], "serve")) {
+        serve(argv[2], atoi(argv[3]));
+    } else if (argc == 5 && !strcmp(argv[1], "ask")) {
+        ask(argv[2], atoi(argv[3]), atoi(argv[4]));
+    } else {
+        return 2;
+    }
+    return 0;
+}

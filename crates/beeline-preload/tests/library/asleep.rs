@@ -1,0 +1,86 @@
+//! What a message to a sleeper costs in system calls, so that none creeps back in: one that tells it, one by which it sleeps, and
+//! one that takes out what told it. Counted by strace, which makes it a matter of chance who finds its message there and does not
+//! sleep. So what is held is what a sleep costs, not how many there are.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// Messages each way.
+const MESSAGES: u32 = 1000;
+/// Fewer sleeps than that, and a side has shown nothing.
+const SLEEPS_LEAST: u32 = MESSAGES / 20;
+/// What a sleep may cost beside the call that sleeps: one, that of messages that came before it slept, and the beginning.
+const BESIDE_MOST: f64 = 1.6;
+
+fn traced(summary: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-c", "-U", "name,calls", "-o"]).arg(summary);
+    command.arg("-E").arg(format!("LD_PRELOAD={}", library().display()));
+    command.arg("-E").arg("BEELINE_OPTIONS=wait=wait");
+    command.arg(guest("asleep")).args(arguments);
+    command
+}
+
+/// How often each system call was made.
+fn counts(summary: &Path) -> BTreeMap<String, u32> {
+    let text = std::fs::read_to_string(summary).expect("a summary");
+    let row = |line: &str| {
+        let (name, calls) = line.trim().split_once(' ')?;
+        Some((name.to_owned(), calls.trim().parse().ok()?))
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// Has both sides wait by `style`, and sleep by the system call `sleep`.
+fn a_sleep_costs_a_call_or_two(style: &str, sleep: &str) {
+    let count = MESSAGES.to_string();
+    let summaries =
+        ["asked", "asking"].map(|side| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{side}-{style}")));
+    let mut command = traced(&summaries[0], &["serve", style, &count]);
+    let mut server = Group::start(command.stdout(Stdio::piped())).expect("strace runs");
+    let (_, stdout, _) = server.pipes();
+    let mut port = String::new();
+    BufReader::new(stdout.expect("piped")).read_line(&mut port).expect("the server speaks");
+    let client = Group::start(&mut traced(&summaries[1], &["ask", style, port.trim(), &count])).expect("strace runs");
+    assert_eq!(client.finish(LIMIT).expect("the client ends"), Ending::Exit(0));
+    assert_eq!(server.finish(LIMIT).expect("the server ends"), Ending::Exit(0));
+    for summary in summaries {
+        let calls = counts(&summary);
+        let of = |name: &str| calls.get(name).copied().unwrap_or(0);
+        let sleeps = of(sleep);
+        assert!(sleeps > SLEEPS_LEAST, "{style}: {sleeps} sleeps: {calls:?}");
+        let beside = of("recvmsg") + of("ioctl") + of("epoll_ctl") + of("futex");
+        let each = f64::from(beside) / f64::from(sleeps);
+        assert!(each < BESIDE_MOST, "{style}: {each:.2} system calls beside a sleep: {calls:?}");
+        // A wait that sleeps does not look at the kernel before.
+        let looks = of("epoll_wait");
+        assert!(looks + sleeps < MESSAGES + MESSAGES / 10, "{style}: {looks} looks, {sleeps} sleeps: {calls:?}");
+    }
+}
+
+#[test]
+fn a_sleep_in_recv_costs_a_call_or_two() {
+    a_sleep_costs_a_call_or_two("recv", "ppoll");
+}
+
+#[test]
+fn a_sleep_in_poll_costs_a_call_or_two() {
+    a_sleep_costs_a_call_or_two("poll", "ppoll");
+}
+
+#[test]
+fn a_sleep_on_a_set_costs_a_call_or_two_by_level() {
+    a_sleep_costs_a_call_or_two("level", "epoll_pwait2");
+}
+
+#[test]
+fn a_sleep_on_a_set_costs_a_call_or_two_by_edge() {
+    a_sleep_costs_a_call_or_two("edge", "epoll_pwait2");
+}
+
+/// And the kernel is not told of each shot.
+#[test]
+fn a_sleep_on_a_set_costs_a_call_or_two_by_one_shot() {
+    a_sleep_costs_a_call_or_two("oneshot", "epoll_pwait2");
+}

@@ -1,0 +1,87 @@
+//! Bells of members on which nobody sleeps, taken out before the kernel tells of them in vain (rule 8 of [`super`]).
+//!
+//! | when | of whom |
+//! |---|---|
+//! | a look finds a bell | a hot member: who is about to sleep on the set has yet to arm it |
+//! | a wait is about to sleep | hot members whose rings have been read: their arming has no bell to count then |
+//! | a member is told its one shot (`EPOLLONESHOT`) | that one: who asks for the next shot arms it |
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::Fault;
+
+use super::faults::note_fault;
+use super::set::{Entry, Set, open_fd};
+use super::wait::Call;
+use crate::anchor::Anchor;
+use crate::desc::Desc;
+use crate::guards;
+use crate::io::{self, Next, Own, hush, is_alone, may_have_bells};
+
+/// A member that no call uses.
+const MEMBER: Own = Own { pins: 0, entries: 1, pollers: 0 };
+
+/// Whether only `own` threads sleep on a set. On one that others watch sleep those who watch it. The set is locked: whoever
+/// sleeps has said so before it armed the members under that lock.
+fn sleep_only(set: &Set, own: u32) -> bool {
+    set.sleepers.load(Relaxed) == own && !set.exposed.load(Relaxed)
+}
+
+impl Call {
+    /// Takes out the bells of a hot lane that nobody sleeps on.
+    pub(super) fn drain_bells(&self, fd: i32, desc: &'static Desc) {
+        let number = open_fd(fd, desc);
+        let Some(_pin) = guards::pin(number, desc) else { return };
+        let hushed = {
+            // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If another
+            // thread has made it cold meanwhile, a bell may be all that tells of it.
+            let _set = self.set.lock.lock();
+            let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
+            let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
+            let Some(guard) = guards::rx_of(number, desc).filter(|_| hot) else { return };
+            let alone = sleep_only(self.set, 0) && is_alone(desc, &Own { pins: 1, ..MEMBER });
+            if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
+        };
+        if let Err(failure) = hushed {
+            let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
+        }
+    }
+
+    /// Before this call, which is counted among the sleepers, arms the hot members: takes out bells that only it would sleep
+    /// on. The set is not locked.
+    pub(super) fn hush_hot(&self) {
+        let set = self.set;
+        let _guard = set.lock.lock();
+        if !sleep_only(set, 1) {
+            return;
+        }
+        let mut fd = set.hot_first.load(Relaxed);
+        while let Some(entry) = set.find(fd) {
+            let next = entry.heat.next();
+            for_lane(set, fd, entry, |number, desc| {
+                guards::rx_of(number, desc).map_or(Ok(()), |guard| hush(number, desc, &guard, &MEMBER))
+            });
+            fd = next;
+        }
+    }
+}
+
+/// Of a member that has been told its one shot: takes out the bell that told of it, as nobody sleeps for it until the next shot is
+/// asked for, which arms it. The set is locked.
+pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
+    for_lane(set, fd, entry, |number, desc| {
+        let Some(guard) = guards::rx_of(number, desc) else { return Ok(()) };
+        let alone = !set.exposed.load(Relaxed) && is_alone(desc, &MEMBER);
+        if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
+    });
+}
+
+/// Runs `take` for a member that is a lane and may have bells, with its open number, and notes the fault that is found.
+fn for_lane(set: &Set, fd: i32, entry: &Entry, take: impl FnOnce(i32, &'static Desc) -> Result<(), Fault>) {
+    let lane = entry.desc().filter(|desc| desc.is_lane() && !entry.dead.load(Relaxed) && may_have_bells(desc));
+    if let Some(desc) = lane
+        && let Err(fault) = take(open_fd(fd, desc), desc)
+    {
+        note_fault(set, fd, entry, fault);
+    }
+}

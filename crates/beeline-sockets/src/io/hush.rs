@@ -1,0 +1,47 @@
+//! Bells that lie in an anchor on which nobody sleeps are taken out by one call (rule 7 of waking a reader in
+//! [`beeline_lane`]): the arming that follows has none to count.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::Fault;
+
+use super::pollers::pollers;
+use crate::anchor::Anchor;
+use crate::desc::{Desc, RxGuard};
+
+/// Who may sleep on a lane's anchor: as many of them as the one who asks knows to be itself, or awake.
+pub(crate) struct Own {
+    /// Calls that use the lane.
+    pub pins: u32,
+    /// Members of sets that lead to it.
+    pub entries: u32,
+    /// Threads in poll(2) or select(2).
+    pub pollers: u32,
+}
+
+/// Whether nobody else may sleep on a lane's anchor without arming it first. Its rx lock is held; of a member, who sleeps on the
+/// set is asked besides.
+pub(crate) fn is_alone(desc: &Desc, own: &Own) -> bool {
+    !desc.shared.load(Relaxed)
+        && desc.entries.load(Relaxed) == own.entries
+        && desc.keepers.pins() == own.pins
+        && pollers() == own.pollers
+}
+
+/// Whether bells may lie in a lane's anchor. A hint without a lock.
+#[inline]
+pub(crate) fn may_have_bells(desc: &Desc) -> bool {
+    desc.side().rx.may_have_bells(&desc.lane(), desc.end())
+}
+
+/// Before an arming by somebody who may be alone: takes out the bells of a ring that has been read.
+///
+/// # Errors
+/// A fault of the peer.
+#[inline]
+pub(crate) fn hush(fd: i32, desc: &Desc, guard: &RxGuard, own: &Own) -> Result<(), Fault> {
+    match may_have_bells(desc) && !guard.reader().has_news() && is_alone(desc, own) {
+        true => guard.reader().drain_bells(&Anchor(fd)),
+        false => Ok(()),
+    }
+}
