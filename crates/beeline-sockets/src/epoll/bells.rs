@@ -12,7 +12,6 @@ use beeline_lane::Fault;
 
 use super::faults::note_fault;
 use super::set::{Entry, Set, open_fd};
-use super::wait::Call;
 use crate::anchor::Anchor;
 use crate::desc::Desc;
 use crate::guards;
@@ -27,42 +26,39 @@ fn sleep_only(set: &Set, own: u32) -> bool {
     set.sleepers.load(Relaxed) == own && !set.exposed.load(Relaxed)
 }
 
-impl Call {
-    /// Takes out the bells of a hot lane that nobody sleeps on.
-    pub(super) fn drain_bells(&self, fd: i32, desc: &'static Desc) {
-        let number = open_fd(fd, desc);
-        let Some(_pin) = guards::pin(number, desc) else { return };
-        let hushed = {
-            // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If another
-            // thread has made it cold meanwhile, a bell may be all that tells of it.
-            let _set = self.set.lock.lock();
-            let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
-            let hot = self.set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
-            let Some(guard) = guards::rx_of(number, desc).filter(|_| hot) else { return };
-            let alone = sleep_only(self.set, 0) && is_alone(desc, &Own { pins: 1, ..MEMBER });
-            if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
-        };
-        if let Err(failure) = hushed {
-            let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
-        }
+/// Takes out the bells of a hot lane that nobody sleeps on.
+pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
+    let number = open_fd(fd, desc);
+    let Some(_pin) = guards::pin(number, desc) else { return };
+    let hushed = {
+        // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If another
+        // thread has made it cold meanwhile, a bell may be all that tells of it.
+        let _set = set.lock.lock();
+        let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
+        let hot = set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
+        let Some(guard) = guards::rx_of(number, desc).filter(|_| hot) else { return };
+        let alone = sleep_only(set, 0) && is_alone(desc, &Own { pins: 1, ..MEMBER });
+        if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
+    };
+    if let Err(failure) = hushed {
+        let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
     }
+}
 
-    /// Before this call, which is counted among the sleepers, arms the hot members: takes out bells that only it would sleep
-    /// on. The set is not locked.
-    pub(super) fn hush_hot(&self) {
-        let set = self.set;
-        let _guard = set.lock.lock();
-        if !sleep_only(set, 1) {
-            return;
-        }
-        let mut fd = set.hot_first.load(Relaxed);
-        while let Some(entry) = set.find(fd) {
-            let next = entry.heat.next();
-            for_lane(set, fd, entry, |number, desc| {
-                guards::rx_of(number, desc).map_or(Ok(()), |guard| hush(number, desc, &guard, &MEMBER))
-            });
-            fd = next;
-        }
+/// Before a call, which is counted among the sleepers, arms the hot members: takes out bells that only it would sleep on. The
+/// set is not locked.
+pub(super) fn hush_hot(set: &Set) {
+    let _guard = set.lock.lock();
+    if !sleep_only(set, 1) {
+        return;
+    }
+    let mut fd = set.hot_first.load(Relaxed);
+    while let Some(entry) = set.find(fd) {
+        let next = entry.heat.next();
+        for_lane(set, fd, entry, |number, desc| {
+            guards::rx_of(number, desc).map_or(Ok(()), |guard| hush(number, desc, &guard, &MEMBER))
+        });
+        fd = next;
     }
 }
 

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use libc::epoll_event;
 
+use super::bells::drain_bells;
 use super::events::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
 use super::faults::hear;
 use super::limits::LOOK_TICKS_MIN;
@@ -127,7 +128,7 @@ impl Call {
             return false;
         }
         if let Some((fd, desc)) = news.rung {
-            self.drain_bells(fd, desc);
+            drain_bells(self.set, fd, desc);
         }
         if let Some((fd, desc)) = listener {
             let fires = self.listener_fires(fd, desc, event);

@@ -6,7 +6,7 @@ use beeline_lane::Armed;
 use beeline_stats::Counter;
 use libc::epoll_event;
 
-use super::bells::hush_fired;
+use super::bells::{hush_fired, hush_hot};
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
@@ -264,7 +264,7 @@ impl Call {
 
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.
     fn sleep(&mut self, patience: &mut Patience, mask: Option<&u64>) -> Option<Woken> {
-        self.hush_hot();
+        hush_hot(self.set);
         if cool_for_sleep(self.epfd, self.set) == Armed::Ready {
             return None;
         }
