@@ -22,13 +22,14 @@
 mod crowd;
 mod mode;
 mod near;
+mod price;
 mod state;
 mod without;
 
 #[cfg(test)]
 mod tests;
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed, compiler_fence};
+use core::sync::atomic::{Ordering::Relaxed, compiler_fence};
 
 use beeline_stats::Counter;
 use beeline_stats::tunables::{Wait, option};
@@ -43,6 +44,7 @@ use crate::upkeep;
 
 pub use mode::Mode;
 pub use near::{ANY_CPU, is_near, note_near, peers_are_near};
+pub use price::{priced, priced_as};
 pub use state::SpinState;
 
 use state::{DOUBLING, Ended, HEARD_SOON, SPIN_FAILED, SPIN_PAID};
@@ -160,6 +162,14 @@ impl Patience {
         self.deadline_ns.is_some_and(|deadline_ns| kernel::now_ns() >= deadline_ns)
     }
 
+    /// How long the call has waited since its spin ended; 0 if it has not.
+    pub fn waited_ns(&self) -> u64 {
+        match self.since_ns {
+            0 => 0,
+            since_ns => kernel::now_ns().saturating_sub(since_ns),
+        }
+    }
+
     /// Whether a handler ran since the call began or last asked; if so, forgets it and tells whether
     /// the kernel would restart a call that restarts.
     pub fn signal(&mut self) -> Option<Woken> {
@@ -268,7 +278,7 @@ pub struct Budget<'a> {
 impl Budget<'_> {
     /// How much longer a spin is worth while than the budget says.
     fn extra_ns(&self) -> u64 {
-        self.extra_ns + u64::from(CALL_NS.load(Relaxed)) * CALLS_PER_SLEEP
+        self.extra_ns + price::of_sleep_ns()
     }
 
     /// Nanoseconds that the coming wait may spin.
@@ -294,6 +304,11 @@ impl Budget<'_> {
         }
         self.state.skipped.store(doublings * DOUBLING, Relaxed);
         u64::from(mode.spin_ns_max()).saturating_mul(PROBE_FACTOR)
+    }
+
+    /// Whether a wait that begins now would spin, a probe aside.
+    pub fn is_open(&self) -> bool {
+        self.state.mode().wait() == Wait::Poll || self.state.ns.load(Relaxed) >= SPIN_NS_MIN
     }
 
     /// The wait ended with news while a longest spin would still have gone on.
@@ -449,24 +464,6 @@ pub fn spares_cpus() -> bool {
         stats::count(Counter::SpinsSpared, 1);
     }
     spares
-}
-
-/// What a system call that does not block costs this process, in nanoseconds: a moving average.
-#[unsafe(link_section = ".data.fork.written")]
-static CALL_NS: AtomicU32 = AtomicU32::new(0);
-/// No call is thought to be dearer: this thread was kept from running meanwhile.
-const CALL_NS_MAX: u32 = 50_000;
-/// Calls that a sleep and a wake-up take, of both ends together.
-const CALLS_PER_SLEEP: u64 = 8;
-
-/// Makes a system call that does not block, and notes what it costs.
-pub fn priced<T>(call: impl FnOnce() -> T) -> T {
-    let before = kernel::now_ns();
-    let result = call();
-    let took = (kernel::now_ns() - before).min(u64::from(CALL_NS_MAX)) as u32;
-    let known = CALL_NS.load(Relaxed);
-    CALL_NS.store(known - known / 4 + took / 4, Relaxed);
-    result
 }
 
 /// A cheap clock: the time-stamp counter where there is one, nanoseconds elsewhere.

@@ -102,7 +102,9 @@ impl AnchorBells {
     /// # Errors
     /// Those of [`AnchorBells::drain`].
     pub fn hush(self) -> Result<u32, BellFault> {
-        wait::priced(|| self.drain_all())
+        /// With room for all descriptors that may come along.
+        const SHORT_ONES: u32 = 4;
+        wait::priced_as(SHORT_ONES, || self.drain_all())
     }
 
     /// Takes one byte out, whatever it is, and nothing that came with it.

@@ -19,7 +19,7 @@ pub(crate) use select::{pselect, select};
 
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
-use crate::io::{self, ALWAYS, Next, Own, Poller, arm_lane, hush, may_have_bells};
+use crate::io::{self, ALWAYS, Next, Own, Poller, arm_lane};
 use crate::operations::{Adopt, FURTHER_FDS};
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
@@ -156,7 +156,7 @@ fn sleep_until_ready(
             // What the kernel is asked is laid out before the arming, whose last look then covers all that is left out
             // of it.
             let used = fill(fds, shadow, Some(held));
-            (arm(fds) == Armed::Sleep).then(|| match held.any(io::others_complete) {
+            (arm(fds, held) == Armed::Sleep).then(|| match held.any(io::others_complete) {
                 false => patience.sleep(&mut shadow[..used], mask),
                 true => nap(&mut shadow[..used], deadline, mask),
             })
@@ -469,11 +469,11 @@ fn spin(fds: &[pollfd], patience: &mut Patience) -> Spun {
 }
 
 /// Arms all lanes for what is asked of them.
-fn arm(fds: &[pollfd]) -> Armed {
-    for entry in fds {
+fn arm(fds: &[pollfd], held: &Held<'_>) -> Armed {
+    for (index, entry) in fds.iter().enumerate() {
         let Some(desc) = table::get(entry.fd) else { continue };
         let armed = match desc.kind() {
-            Kind::Lane => arm_pinned(entry.fd, desc, entry.events),
+            Kind::Lane => arm_pinned(entry.fd, desc, entry.events, held.holds(index, desc).then_some(&POLLER)),
             Kind::Epoll => epoll::cool(desc),
             _ => Armed::Sleep,
         };
@@ -488,11 +488,9 @@ fn arm(fds: &[pollfd]) -> Armed {
 const POLLER: Own = Own { pins: 2, entries: 0, pollers: 1 };
 
 /// A lane that is none any more, or whose peer is at fault, counts as news: the next look shows what it means.
-fn arm_pinned(fd: i32, desc: &'static Desc, events: i16) -> Armed {
+fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, own: Option<&Own>) -> Armed {
     let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
-    let guard = if may_have_bells(desc) { guards::rx_of(fd, desc) } else { None };
-    let hushed = guard.map_or(Ok(()), |guard| hush(fd, desc, &guard, &POLLER));
-    hushed.and_then(|()| arm_lane(fd, desc, events)).unwrap_or_else(|failure| {
+    arm_lane(fd, desc, events, own).unwrap_or_else(|failure| {
         let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
         Armed::Ready
     })

@@ -26,6 +26,12 @@ fn sleep_only(set: &Set, own: u32) -> bool {
     set.sleepers.load(Relaxed) == own && !set.exposed.load(Relaxed)
 }
 
+/// Whether a set ends with this program. One that outlives it is the kernel's alone in the next one, and of bytes that are unread
+/// then nothing but their bell tells there.
+fn is_for_this_program(set: &Set) -> bool {
+    !set.inheritable.load(Relaxed)
+}
+
 /// Takes out the bells of a hot lane that nobody sleeps on.
 pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
     let number = open_fd(fd, desc);
@@ -37,7 +43,9 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
         let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
         let hot = set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
         let Some(guard) = guards::rx_of(number, desc).filter(|_| hot) else { return };
-        let alone = sleep_only(set, 0) && is_alone(desc, &Own { pins: 1, ..MEMBER });
+        let alone = sleep_only(set, 0)
+            && is_alone(desc, &Own { pins: 1, ..MEMBER })
+            && (is_for_this_program(set) || !guard.reader().has_news());
         if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
     };
     if let Err(failure) = hushed {
@@ -55,6 +63,11 @@ pub(super) fn hush_hot(set: &Set) {
     let mut fd = set.hot_first.load(Relaxed);
     while let Some(entry) = set.find(fd) {
         let next = entry.heat.next();
+        // The fault of one that has fired would not keep the call from sleeping.
+        if entry.fired.load(Relaxed) {
+            fd = next;
+            continue;
+        }
         for_lane(set, fd, entry, |number, desc| {
             guards::rx_of(number, desc).map_or(Ok(()), |guard| hush(number, desc, &guard, &MEMBER))
         });
@@ -65,17 +78,21 @@ pub(super) fn hush_hot(set: &Set) {
 /// Of a member that has been told its one shot: takes out the bell that told of it, as nobody sleeps for it until the next shot is
 /// asked for, which arms it. The set is locked.
 pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
+    if !is_for_this_program(set) {
+        return;
+    }
     for_lane(set, fd, entry, |number, desc| {
         let Some(guard) = guards::rx_of(number, desc) else { return Ok(()) };
-        let alone = !set.exposed.load(Relaxed) && is_alone(desc, &MEMBER);
+        let alone = is_alone(desc, &MEMBER);
         if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
     });
 }
 
-/// Runs `take` for a member that is a lane and may have bells, with its open number, and notes the fault that is found.
+/// Runs `take` for a member that is a lane and may have bells, with its open number, and notes the fault that is found. Where
+/// others are known to use it, its lock, which they may hold, is not waited for.
 fn for_lane(set: &Set, fd: i32, entry: &Entry, take: impl FnOnce(i32, &'static Desc) -> Result<(), Fault>) {
-    let lane = entry.desc().filter(|desc| desc.is_lane() && !entry.dead.load(Relaxed) && may_have_bells(desc));
-    if let Some(desc) = lane
+    let may = |desc: &&Desc| !entry.dead.load(Relaxed) && may_have_bells(desc) && is_alone(desc, &MEMBER);
+    if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()).filter(may)
         && let Err(fault) = take(open_fd(fd, desc), desc)
     {
         note_fault(set, fd, entry, fault);

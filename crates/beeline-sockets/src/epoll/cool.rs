@@ -205,7 +205,7 @@ pub(super) fn awaits_room(entry: &Entry, desc: &Desc, interest: u32) -> bool {
 pub(super) fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, out: bool) -> Result<Armed, Fault> {
     if interest & EPOLLET == 0 {
         let events = interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) | if out { EPOLLOUT } else { 0 };
-        return arm_lane(fd, desc, events as i16);
+        return arm_lane(fd, desc, events as i16, None);
     }
     if io::await_end(fd, desc, interest as i16) {
         return Ok(Armed::Ready);
@@ -217,5 +217,5 @@ pub(super) fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, o
             return Ok(Armed::Ready);
         }
     }
-    if out { arm_lane(fd, desc, libc::POLLOUT) } else { Ok(Armed::Sleep) }
+    if out { arm_lane(fd, desc, libc::POLLOUT, None) } else { Ok(Armed::Sleep) }
 }

@@ -10,6 +10,10 @@ pub(super) const LOOK_TICKS_MIN: u64 = 50_000;
 pub(super) const LOOK_TICKS_MAX: u64 = 5_000_000;
 /// Time between two looks at the kernel of a spin that finds nothing: some 4 us. Its bells wake lanes that are cold.
 pub(super) const SPIN_LOOK_TICKS: u64 = 10_000;
+/// Waits without such news after which a wait that is likely to sleep leaves the question to its sleep.
+pub(super) const FEW_WAITS: u32 = 8;
+/// A sleep that makes up for a look and ends sooner has found what was there before: it says nothing of spins.
+pub(super) const AT_ONCE_NS: u64 = 3_000;
 /// Hot members that a wait looks at to put off a look at the kernel.
 pub(super) const QUIET_LOOKS: u32 = 64;
 /// Depth to which nested sets are followed; the kernel allows 5 (`EP_MAX_NESTS`).

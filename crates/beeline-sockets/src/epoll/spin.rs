@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::events::EPOLLET;
-use super::limits::{LOOK_TICKS_MAX, SPIN_LOOK_TICKS};
+use super::limits::{AT_ONCE_NS, LOOK_TICKS_MAX, SPIN_LOOK_TICKS};
 use super::readiness::readiness;
 use super::set::{Entry, NIL};
 use super::wait::Call;
@@ -33,8 +33,11 @@ impl Call {
         }
     }
 
-    /// A sleep has ended, after a spin or instead of one.
-    pub(super) fn slept(&self, patience: &Patience) {
+    /// A sleep has ended, after a spin or instead of one; in the place of a look that was `owed`.
+    pub(super) fn slept(&self, patience: &Patience, owed: bool) {
+        if owed && patience.waited_ns() < AT_ONCE_NS {
+            return;
+        }
         let guard = self.set.lock.lock();
         let near = self.peer_is_near(false);
         guard.end();

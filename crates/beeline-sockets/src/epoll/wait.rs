@@ -10,7 +10,7 @@ use super::bells::{hush_fired, hush_hot};
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
-use super::limits::{BUSY_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, QUIET_LOOKS};
+use super::limits::{BUSY_WAITS, FEW_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, QUIET_LOOKS};
 use super::nested::any_ready;
 use super::order::Own;
 use super::readiness::{readiness, reported};
@@ -150,7 +150,7 @@ impl Call {
         // Where an array became full, the kernel's events and ours begin by turns.
         let crowded = self.set.crowded.load(Relaxed);
         let mut due = self.look_is_due();
-        if due && crowded == 0 && deadline != Deadline::Now && self.is_quiet() {
+        if due && crowded == 0 && deadline != Deadline::Now && self.will_sleep() {
             (due, self.owes_look) = (false, true);
         }
         let kernel_begins = due && crowded != KERNEL_BEGAN;
@@ -159,6 +159,8 @@ impl Call {
         }
         self.harvest();
         let full = self.filled == self.max;
+        // What was to sleep and finds something makes up for the look that it put off.
+        let due = due || self.owes_look && self.filled != 0;
         if !full && !kernel_begins && (due || self.filled == 0 && deadline == Deadline::Now) {
             self.look()?;
         }
@@ -225,6 +227,7 @@ impl Call {
                 Some(pin) => pin,
                 none => none.insert(self.pin().ok_or(Errno(libc::EBADF))?),
             };
+            let owed = self.owes_look;
             self.set.sleepers.fetch_add(1, Relaxed);
             let slept = pin
                 .while_waiting(|| crate::cancel::undoing(forget_sleeper, self.set, || self.sleep(&mut patience, mask)));
@@ -233,18 +236,19 @@ impl Call {
             match slept {
                 Some(Woken::Ready(count)) => {
                     self.set.last_look.store(ticks(), Relaxed);
+                    self.owes_look = false;
                     self.translate(count);
                     self.harvest();
-                    self.slept(&patience);
+                    self.slept(&patience, owed);
                 }
                 None => {
                     self.harvest();
-                    if self.filled == 0 {
+                    if self.filled == 0 || self.owes_look && self.filled != self.max {
                         self.look()?;
                     }
                 }
                 Some(Woken::TimedOut) => {
-                    self.slept(&patience);
+                    self.slept(&patience, false);
                     return Ok(0);
                 }
                 // epoll_wait(2) is never restarted after a handler (signal(7)).
@@ -281,9 +285,13 @@ impl Call {
         }))
     }
 
-    /// Whether no hot member has anything to report, as far as a few looks tell.
-    fn is_quiet(&self) -> bool {
+    /// Whether this wait is most likely to sleep: the kernel has had nothing of its own to tell for a while, the set does not
+    /// spin, and no hot member has anything to report, as far as a few looks tell.
+    fn will_sleep(&self) -> bool {
         let set = self.set;
+        if set.busy_waits.load(Relaxed) < FEW_WAITS || set.budget().is_open() {
+            return false;
+        }
         let _guard = set.lock.lock();
         let mut fd = set.hot_first.load(Relaxed);
         for _ in 0..QUIET_LOOKS {

@@ -3,6 +3,7 @@
 use beeline_lane::{Armed, Fault, Since, flags};
 use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM};
 
+use super::hush::{Own, hush};
 use super::low_water::low_water;
 use super::readiness::{ALWAYS, poll_mask};
 use crate::anchor::Anchor;
@@ -25,11 +26,12 @@ pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
     hears_of_end(desc, desc.side())
 }
 
-/// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in.
+/// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in. Where it may be the only
+/// one who sleeps on it, `own` says as what.
 ///
 /// # Errors
 /// A fault of the peer, for the caller to handle when it holds no lock.
-pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Result<Armed, Fault> {
+pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16, own: Option<&Own>) -> Result<Armed, Fault> {
     let side = desc.side();
     if await_end(fd, desc, events) {
         return Ok(Armed::Ready);
@@ -38,6 +40,7 @@ pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16) -> Result<Arme
         // Below the low-water mark there is data that is no news, and to somebody who asks for urgent bytes any is.
         let by_level = events & (POLLIN | POLLRDNORM) != 0 && low_water(desc, side) <= 1;
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
+        own.map_or(Ok(()), |own| hush(fd, desc, &guard, own))?;
         let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
         if guard.arm(since, &Anchor(fd))? == Armed::Ready {
             return Ok(Armed::Ready);

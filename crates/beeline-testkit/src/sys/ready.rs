@@ -148,50 +148,71 @@ pub fn epoll_wait_at(set: i32, pointer: usize, room: i32, timeout_ms: i32) -> Re
     call(|| i64::from(unsafe { libc::epoll_wait(set, pointer as *mut _, room, timeout_ms) }))
 }
 
-/// How many of at most `room` events the kernel has to report of a set now, asked in a way that no preloaded library
-/// sees: as a program without it would ask. The call's number is turned round on the way, because the library gives no
-/// lanes to a program whose text tells of such a call.
-#[cfg(target_arch = "x86_64")]
+/// How many of at most `room` events the kernel has to report of a set now, as a program without the library would ask.
 pub fn epoll_wait_unseen(set: i32, room: usize) -> i64 {
     let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; room];
-    let count: i64;
-    // SAFETY: epoll_wait(2) with room for that many events and no wait; the kernel changes rcx and r11 beside the
-    // result.
+    // SAFETY: room for that many events, no wait and no mask.
+    unsafe { unseen(libc::SYS_epoll_pwait, [set as usize, events.as_mut_ptr() as usize, room, 0, 0, 8]) }
+}
+
+/// `EPOLL_CTL_MOD` of a member, as a program without the library would ask for it.
+pub fn epoll_mod_unseen(set: i32, fd: i32, events: i32) -> i64 {
+    let mut event = libc::epoll_event { events: events as u32, u64: 0 };
+    let pointer = (&raw mut event) as usize;
+    // SAFETY: a live event, which the kernel reads.
+    unsafe { unseen(libc::SYS_epoll_ctl, [set as usize, libc::EPOLL_CTL_MOD as usize, fd as usize, pointer, 0, 0]) }
+}
+
+/// The kernel's answer, in a way that no preloaded library sees. The call's number is turned round on the way, because the library
+/// gives no lanes to a program whose text tells of such a call.
+///
+/// # Safety
+/// As for the system call.
+#[cfg(target_arch = "x86_64")]
+unsafe fn unseen(number: libc::c_long, arguments: [usize; 6]) -> i64 {
+    let [a, b, c, d, e, f] = arguments;
+    let answer: i64;
+    // SAFETY: forwarded from the caller; the kernel changes rcx and r11 beside the result.
     unsafe {
         std::arch::asm!(
             "neg rax",
             "syscall",
-            inlateout("rax") -libc::SYS_epoll_wait => count,
-            in("rdi") set,
-            in("rsi") events.as_mut_ptr(),
-            in("rdx") room,
-            in("r10") 0,
+            inlateout("rax") -number => answer,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
+            in("r10") d,
+            in("r8") e,
+            in("r9") f,
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack),
         );
     }
-    count
+    answer
 }
 
-/// As above; the kernel of this architecture has epoll_pwait(2) only.
+/// As above.
+///
+/// # Safety
+/// As for the system call.
 #[cfg(target_arch = "aarch64")]
-pub fn epoll_wait_unseen(set: i32, room: usize) -> i64 {
-    let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; room];
-    let count: i64;
-    // SAFETY: epoll_pwait(2) with room for that many events, no wait and no mask.
+unsafe fn unseen(number: libc::c_long, arguments: [usize; 6]) -> i64 {
+    let [a, b, c, d, e, f] = arguments;
+    let answer: i64;
+    // SAFETY: forwarded from the caller.
     unsafe {
         std::arch::asm!(
             "svc 0",
-            in("x8") libc::SYS_epoll_pwait,
-            inlateout("x0") i64::from(set) => count,
-            in("x1") events.as_mut_ptr(),
-            in("x2") room,
-            in("x3") 0,
-            in("x4") 0,
-            in("x5") 8,
+            in("x8") number,
+            inlateout("x0") a as i64 => answer,
+            in("x1") b,
+            in("x2") c,
+            in("x3") d,
+            in("x4") e,
+            in("x5") f,
             options(nostack),
         );
     }
-    count
+    answer
 }

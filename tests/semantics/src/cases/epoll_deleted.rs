@@ -44,6 +44,7 @@ pub const GROUP: Group = Group {
         Case::new("the_set_is_sent", ONCE, the_set_is_sent),
         Case::new("the_set_is_to_survive_exec", ONCE, the_set_is_to_survive_exec),
         Case::new("the_set_was_to_survive_exec", ONCE, the_set_was_to_survive_exec),
+        Case::new("the_next_program_asks_for_the_next_shot", ONCE, the_next_program_asks_for_the_next_shot),
     ],
 };
 
@@ -452,4 +453,15 @@ fn the_set_was_to_survive_exec(v: Variant) {
         fcntl(set, libc::F_SETFD, "F_SETFD", libc::FD_CLOEXEC);
     }
     epoll_add(set, child::bad_fd(), IN);
+}
+
+/// The bytes are unread when a program without the library, as this one may become, asks again to be told of them.
+fn the_next_program_asks_for_the_next_shot(v: Variant) {
+    let (client, server) = v.pair();
+    let set = Fd::new(sys::epoll_create1(0).value as i32, "set");
+    epoll_add(set, server, IN | libc::EPOLLONESHOT);
+    say(client, server, "x");
+    epoll_wait(set, 4, -1);
+    trace!("modified unseen: {}", sys::epoll_mod_unseen(set.raw, server.raw, IN | libc::EPOLLONESHOT));
+    kernel_says(set);
 }
