@@ -158,7 +158,7 @@ def measure(program, placement, beeline):
             raise Failed(error) from None
         if words := program.check(ports[-1]):
             client(words)
-        client(program.client(ports[-1], 0.3))
+        client(program.client(ports[-1], program.warm_seconds))
         reached = figure(program, client(program.client(ports[-1], 1.5)))
         how = counted(running) if beeline else None
         # That a program's connections are left to TCP has a reason; where there is none, the library had no part in it.

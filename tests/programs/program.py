@@ -27,6 +27,9 @@ class Program:
     """One row. `servers` gives the words and variables of each server for a directory and the program's ports; `client` those
     of the client, which talks to the last port for so many seconds or a number of requests that takes about as long.
 
+    `warm_seconds` is how long the client runs before it is measured: long for servers that compile their own code, which is most of what
+    they do in their first seconds.
+
     The figure counts only if the client ended well, printed all of `expects` and none of `forbids`. Where the client does not look
     into the answers itself, `check` gives the words of one that does, and that runs first."""
 
@@ -44,6 +47,7 @@ class Program:
     check: typing.Callable = nothing
     expects: tuple = ()
     forbids: tuple = ()
+    warm_seconds: float = 0.3
 
     def missing(self):
         """The first program that is not installed, if there is one."""

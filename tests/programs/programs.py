@@ -145,7 +145,7 @@ PROGRAMS = [
     Program("node", "Node HTTP, wrk, 16 kept connections", ["node", "wrk"],
             lambda directory, port: [([*own("server.js", "node"), str(port)], {})], wrk, **WRK),
     Program("java", "Java HTTP, wrk, 16 kept connections", ["java", "wrk"],
-            lambda directory, port: [([*own("Server.java", "java"), str(port)], {})], wrk, **WRK),
+            lambda directory, port: [([*own("Server.java", "java"), str(port)], {})], wrk, warm_seconds=3, **WRK),
     Program("grpc-unary", "gRPC (Python), unary calls", [PYTHON], **grpc("unary")),
     Program("grpc-stream", "gRPC (Python), a stream of messages", [PYTHON], **grpc("stream")),
     *SERVICES,

@@ -6,7 +6,7 @@
 A NAME is part of a program's name. Each program (programs.py, services.py) is measured in several placements: `free`, where the
 scheduler chooses among all CPUs; `one`, where servers and client share one CPU; `busy`, free beside a busy loop on each CPU; and if it
 is asked for `one-busy`, one CPU that a busy loop has, too. Rounds alternate between TCP and Beeline; servers are started anew for
-each, and warmed up by a short run of the client. A figure counts if the answers are right, and over Beeline if connections went over lanes. The table shows the medians of
+each, and warmed up by a run of the client, longer for servers that compile their own code. A figure counts if the answers are right, and over Beeline if connections went over lanes. The table shows the medians of
 both, their ratio (above 1: Beeline is faster), the smallest and the largest ratio of a round, and how many of the servers'
 connections went over lanes. Programs that are not installed are named, not measured.
 

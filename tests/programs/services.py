@@ -57,9 +57,9 @@ def echo(connections):
 
 SERVICES = [
     Program("rabbitmq", "RabbitMQ, a confirmed message at a time to a consumer (Python)", [RABBITMQ, "epmd", PYTHON], rabbitmq,
-            lambda port, seconds: python("messages.py", port, seconds), number(r"messages/s:"), ports=3),
+            lambda port, seconds: python("messages.py", port, seconds), number(r"messages/s:"), ports=3, warm_seconds=3),
     Program("zookeeper", "ZooKeeper, reads of a node (Python)", ["java", PYTHON], zookeeper,
-            lambda port, seconds: python("znode.py", port, seconds), number(r"reads/s:")),
+            lambda port, seconds: python("znode.py", port, seconds), number(r"reads/s:"), warm_seconds=3),
     Program("dask-scatter", "Dask, blocks of 1 MiB to a worker and back", [PYTHON], figure=number(r"megabytes/s:"), unit=" MB/s",
             **gives("scatter")),
     Program("dask-submit", "Dask, tasks in batches of 50 to two workers", [PYTHON], figure=number(r"tasks/s:"), **gives("submit")),
@@ -68,7 +68,7 @@ SERVICES = [
             lambda port, seconds: python("reduce.py", "ask", port, seconds), number(r"all-reduces/s:")),
     Program("spark", "Spark, a shuffle between two executors", ["java", SPARK / "bin/spark-submit", SPARK / "bin/python"],
             lambda directory, port: [(spark("serve", port, directory), {})],
-            lambda port, seconds: spark("ask", port, max(2, seconds)), number(r"rows/s:"), unit=" rows/s"),
+            lambda port, seconds: spark("ask", port, max(2, seconds)), number(r"rows/s:"), unit=" rows/s", warm_seconds=8),
     Program("asio-1", "Boost.Asio echo (C++), 1 connection", [ECHO], **echo(1)),
     Program("asio-50", "Boost.Asio echo (C++), 50 connections", [ECHO], **echo(50)),
 ]
