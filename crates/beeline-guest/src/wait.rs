@@ -44,7 +44,7 @@ use crate::upkeep;
 
 pub use mode::Mode;
 pub use near::{ANY_CPU, is_near, note_near, peers_are_near};
-pub use price::{priced, priced_as};
+pub use price::{priced, priced_without};
 pub use state::SpinState;
 
 use state::{DOUBLING, Ended, HEARD_SOON, SPIN_FAILED, SPIN_PAID};
@@ -92,6 +92,8 @@ pub enum Look {
     News,
     /// There is news that nobody has to spin for: the kernel would have told of it as soon.
     Foreign,
+    /// There is news that was there before the spin, and says nothing of it.
+    Before,
     /// There is none.
     Nothing,
     /// There is none, and that took a system call.
@@ -160,14 +162,6 @@ impl Patience {
     /// Whether the deadline has passed.
     pub fn is_over(&self) -> bool {
         self.deadline_ns.is_some_and(|deadline_ns| kernel::now_ns() >= deadline_ns)
-    }
-
-    /// How long the call has waited since its spin ended; 0 if it has not.
-    pub fn waited_ns(&self) -> u64 {
-        match self.since_ns {
-            0 => 0,
-            since_ns => kernel::now_ns().saturating_sub(since_ns),
-        }
     }
 
     /// Whether a handler ran since the call began or last asked; if so, forgets it and tells whether
@@ -418,6 +412,7 @@ impl Budget<'_> {
                         stats::count(Counter::SpinsFailed, 1);
                         return Spun::News;
                     }
+                    Look::Before => return Spun::News,
                     Look::Nothing => {}
                     Look::Asked => gap = CALL_GAP_NS,
                     Look::Near => {

@@ -102,9 +102,9 @@ impl AnchorBells {
     /// # Errors
     /// Those of [`AnchorBells::drain`].
     pub fn hush(self) -> Result<u32, BellFault> {
-        /// With room for all descriptors that may come along.
-        const SHORT_ONES: u32 = 4;
-        wait::priced_as(SHORT_ONES, || self.drain_all())
+        /// What room for all descriptors that may come along costs beside.
+        const MORE_NS: u64 = 300;
+        wait::priced_without(MORE_NS, || self.drain_all())
     }
 
     /// Takes one byte out, whatever it is, and nothing that came with it.

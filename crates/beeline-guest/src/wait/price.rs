@@ -14,14 +14,14 @@ const CALLS_PER_SLEEP: u64 = 8;
 
 /// Makes a system call that does not block, and notes what it costs.
 pub fn priced<T>(call: impl FnOnce() -> T) -> T {
-    priced_as(1, call)
+    priced_without(0, call)
 }
 
-/// As [`priced`], for a call that takes as long as `short_ones`.
-pub fn priced_as<T>(short_ones: u32, call: impl FnOnce() -> T) -> T {
+/// As [`priced`], for a call that does some nanoseconds more than a short one.
+pub fn priced_without<T>(more_ns: u64, call: impl FnOnce() -> T) -> T {
     let before = kernel::now_ns();
     let result = call();
-    let took = (kernel::now_ns() - before).min(u64::from(CALL_NS_MAX)) as u32 / short_ones.max(1);
+    let took = (kernel::now_ns() - before).saturating_sub(more_ns).min(u64::from(CALL_NS_MAX)) as u32;
     let known = CALL_NS.load(Relaxed);
     CALL_NS.store(known - known / 4 + took / 4, Relaxed);
     result

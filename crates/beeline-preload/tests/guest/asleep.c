@@ -38,8 +38,8 @@ static void receive(struct waiter *waiter, char *message) {
         struct pollfd entry = {waiter->fd, POLLIN, 0};
         CHECK(poll(&entry, 1, -1) == 1);
     } else if (waiter->set >= 0) {
-        struct epoll_event event;
-        CHECK(epoll_wait(waiter->set, &event, 1, -1) == 1);
+        struct epoll_event events[2];
+        CHECK(epoll_wait(waiter->set, events, 2, -1) == 1);
     }
     CHECK(recv(waiter->fd, message, BYTES, 0) == BYTES);
     if (is(waiter, "oneshot")) {

@@ -5,6 +5,9 @@
 //! | a look finds a bell | a hot member: who is about to sleep on the set has yet to arm it |
 //! | a wait is about to sleep | hot members whose rings have been read: their arming has no bell to count then |
 //! | a member is told its one shot (`EPOLLONESHOT`) | that one: who asks for the next shot arms it |
+//!
+//! The bell of bytes that are unread stays where others may see the kernel's side of the set ([`Set::is_private`]): to a program that
+//! this one becomes, whose set is the kernel's alone, nothing else tells of them.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -26,12 +29,6 @@ fn sleep_only(set: &Set, own: u32) -> bool {
     set.sleepers.load(Relaxed) == own && !set.exposed.load(Relaxed)
 }
 
-/// Whether a set ends with this program. One that outlives it is the kernel's alone in the next one, and of bytes that are unread
-/// then nothing but their bell tells there.
-fn is_for_this_program(set: &Set) -> bool {
-    !set.inheritable.load(Relaxed)
-}
-
 /// Takes out the bells of a hot lane that nobody sleeps on.
 pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
     let number = open_fd(fd, desc);
@@ -42,11 +39,11 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
         let _set = set.lock.lock();
         let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
         let hot = set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
-        let Some(guard) = guards::rx_of(number, desc).filter(|_| hot) else { return };
-        let alone = sleep_only(set, 0)
-            && is_alone(desc, &Own { pins: 1, ..MEMBER })
-            && (is_for_this_program(set) || !guard.reader().has_news());
-        if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
+        let alone = || sleep_only(set, 0) && is_alone(desc, &Own { pins: 1, ..MEMBER });
+        // Where others are known to use it, its lock, which they may hold, is not waited for.
+        let Some(guard) = (hot && alone()).then(|| guards::rx_of(number, desc)).flatten() else { return };
+        let drains = alone() && (set.is_private() || !guard.reader().has_news());
+        if drains { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
     };
     if let Err(failure) = hushed {
         let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
@@ -78,7 +75,7 @@ pub(super) fn hush_hot(set: &Set) {
 /// Of a member that has been told its one shot: takes out the bell that told of it, as nobody sleeps for it until the next shot is
 /// asked for, which arms it. The set is locked.
 pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
-    if !is_for_this_program(set) {
+    if !set.is_private() {
         return;
     }
     for_lane(set, fd, entry, |number, desc| {

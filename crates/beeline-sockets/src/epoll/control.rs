@@ -222,7 +222,8 @@ fn modify(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, entry: &Entry
     if entry.desc().is_some_and(Desc::is_lane) {
         set.modify(fd, entry, event.events, event.u64);
         entry.kernel_out.store(false, Relaxed);
-        // Armed first, which takes out the bells of what was told before: the kernel would tell of them again.
+        // For somebody who sleeps it is armed first, which takes out the bells of what was told before: the kernel would tell of
+        // them again.
         let ready = settle(epfd, set, fd, entry);
         return if watch(epfd, set, fd, entry) { Ok(ready) } else { Err(Errno(libc::ENOENT)) };
     } else {

@@ -12,8 +12,8 @@ pub(super) const LOOK_TICKS_MAX: u64 = 5_000_000;
 pub(super) const SPIN_LOOK_TICKS: u64 = 10_000;
 /// Waits without such news after which a wait that is likely to sleep leaves the question to its sleep.
 pub(super) const FEW_WAITS: u32 = 8;
-/// A sleep that makes up for a look and ends sooner has found what was there before: it says nothing of spins.
-pub(super) const AT_ONCE_NS: u64 = 3_000;
+/// A sleep in the place of a look that ends sooner, in ticks, has found what was there before: some 3 us.
+pub(super) const AT_ONCE_TICKS: u64 = 6_000;
 /// Hot members that a wait looks at to put off a look at the kernel.
 pub(super) const QUIET_LOOKS: u32 = 64;
 /// Depth to which nested sets are followed; the kernel allows 5 (`EP_MAX_NESTS`).

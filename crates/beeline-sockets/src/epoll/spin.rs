@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::events::EPOLLET;
-use super::limits::{AT_ONCE_NS, LOOK_TICKS_MAX, SPIN_LOOK_TICKS};
+use super::limits::{LOOK_TICKS_MAX, SPIN_LOOK_TICKS};
 use super::readiness::readiness;
 use super::set::{Entry, NIL};
 use super::wait::Call;
@@ -33,9 +33,10 @@ impl Call {
         }
     }
 
-    /// A sleep has ended, after a spin or instead of one; in the place of a look that was `owed`.
-    pub(super) fn slept(&self, patience: &Patience, owed: bool) {
-        if owed && patience.waited_ns() < AT_ONCE_NS {
+    /// A sleep has ended, after a spin or instead of one.
+    pub(super) fn slept(&self, patience: &Patience) {
+        if self.was_a_look {
+            // It tells nothing of spins.
             return;
         }
         let guard = self.set.lock.lock();
@@ -67,7 +68,8 @@ impl Call {
             // A set with nothing hot spins on the kernel alone: a bell or a client that comes within the budget is
             // spared a sleep.
             let now = ticks();
-            if cold || self.owes_look || now.wrapping_sub(looked) > pause {
+            let owed = self.owes_look;
+            if cold || owed || now.wrapping_sub(looked) > pause {
                 // What goes wrong here is found again by the look that follows a spin.
                 let news = self.look().is_err() || self.filled != 0;
                 looked = ticks();
@@ -75,6 +77,7 @@ impl Call {
                 set.look_price.store(price, Relaxed);
                 pause = spin_pause(price);
                 return match news {
+                    true if owed => Look::Before,
                     true if self.ours => Look::News,
                     true => Look::Foreign,
                     false => Look::Asked,

@@ -10,7 +10,7 @@ use super::bells::{hush_fired, hush_hot};
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
-use super::limits::{BUSY_WAITS, FEW_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, QUIET_LOOKS};
+use super::limits::{AT_ONCE_TICKS, BUSY_WAITS, FEW_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, QUIET_LOOKS};
 use super::nested::any_ready;
 use super::order::Own;
 use super::readiness::{readiness, reported};
@@ -116,6 +116,8 @@ pub(super) struct Call {
     pub(super) ours: bool,
     /// Whether a look at the kernel was due and put off, as nothing was ready: the call's spin or its sleep makes it.
     pub(super) owes_look: bool,
+    /// Whether the last sleep was in the place of that look, and found at once what was there.
+    pub(super) was_a_look: bool,
 }
 
 impl Call {
@@ -132,6 +134,7 @@ impl Call {
             own: None,
             ours: false,
             owes_look: false,
+            was_a_look: false,
         }
     }
 
@@ -227,7 +230,6 @@ impl Call {
                 Some(pin) => pin,
                 none => none.insert(self.pin().ok_or(Errno(libc::EBADF))?),
             };
-            let owed = self.owes_look;
             self.set.sleepers.fetch_add(1, Relaxed);
             let slept = pin
                 .while_waiting(|| crate::cancel::undoing(forget_sleeper, self.set, || self.sleep(&mut patience, mask)));
@@ -236,19 +238,21 @@ impl Call {
             match slept {
                 Some(Woken::Ready(count)) => {
                     self.set.last_look.store(ticks(), Relaxed);
-                    self.owes_look = false;
                     self.translate(count);
                     self.harvest();
-                    self.slept(&patience, owed);
+                    self.slept(&patience);
                 }
                 None => {
                     self.harvest();
-                    if self.filled == 0 || self.owes_look && self.filled != self.max {
+                    if self.owes_look && self.filled == self.max {
+                        // The kernel's turn is next.
+                        self.set.crowded.store(LANES_BEGAN, Relaxed);
+                    } else if self.owes_look || self.filled == 0 {
                         self.look()?;
                     }
                 }
                 Some(Woken::TimedOut) => {
-                    self.slept(&patience, false);
+                    self.slept(&patience);
                     return Ok(0);
                 }
                 // epoll_wait(2) is never restarted after a handler (signal(7)).
@@ -278,11 +282,18 @@ impl Call {
         }
         let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);
         let (epfd, events, max) = (self.epfd, self.events, self.max as i32);
-        Some(patience.sleep_with(|timeout| {
+        let began = ticks();
+        let woken = patience.sleep_with(|timeout| {
             // SAFETY: `events` is writable for `max` events, as the caller guarantees; `timeout` is this thread's own;
             // `mask` is null or live.
             unsafe { kernel::epoll_sleep(epfd, events, max, timeout, mask) }
-        }))
+        });
+        self.was_a_look = core::mem::take(&mut self.owes_look) && ticks().wrapping_sub(began) < AT_ONCE_TICKS;
+        if self.was_a_look {
+            // What comes between waits is better looked for before them: nothing is armed in vain then.
+            self.set.busy_waits.store(0, Relaxed);
+        }
+        Some(woken)
     }
 
     /// Whether this wait is most likely to sleep: the kernel has had nothing of its own to tell for a while, the set does not
@@ -297,7 +308,10 @@ impl Call {
         for _ in 0..QUIET_LOOKS {
             match set.find(fd) {
                 None => return true,
-                Some(entry) if readiness(set, entry, 0) == 0 => fd = entry.heat.next(),
+                // A set inside is asked by a system call, and once is enough.
+                Some(entry) if entry.desc().is_some_and(Desc::is_lane) && readiness(set, entry, 0) == 0 => {
+                    fd = entry.heat.next();
+                }
                 Some(_) => return false,
             }
         }

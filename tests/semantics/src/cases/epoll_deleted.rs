@@ -458,10 +458,14 @@ fn the_set_was_to_survive_exec(v: Variant) {
 /// The bytes are unread when a program without the library, as this one may become, asks again to be told of them.
 fn the_next_program_asks_for_the_next_shot(v: Variant) {
     let (client, server) = v.pair();
-    let set = Fd::new(sys::epoll_create1(0).value as i32, "set");
-    epoll_add(set, server, IN | libc::EPOLLONESHOT);
-    say(client, server, "x");
-    epoll_wait(set, 4, -1);
-    trace!("modified unseen: {}", sys::epoll_mod_unseen(set.raw, server.raw, IN | libc::EPOLLONESHOT));
-    kernel_says(set);
+    for is_duplicated in [false, true] {
+        let set = Fd::new(sys::epoll_create1(if is_duplicated { libc::EPOLL_CLOEXEC } else { 0 }).value as i32, "set");
+        let survives = if is_duplicated { dup(set, "survives") } else { set };
+        epoll_add(set, server, IN | libc::EPOLLONESHOT);
+        say(client, server, "x");
+        epoll_wait(set, 4, -1);
+        trace!("modified unseen: {}", sys::epoll_mod_unseen(survives.raw, server.raw, IN | libc::EPOLLONESHOT));
+        kernel_says(survives);
+        recv(server, 8, 0);
+    }
 }
