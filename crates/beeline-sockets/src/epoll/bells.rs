@@ -6,8 +6,8 @@
 //! | a wait is about to sleep | hot members whose rings have been read: their arming has no bell to count then |
 //! | a member is told its one shot (`EPOLLONESHOT`) | that one: who asks for the next shot arms it |
 //!
-//! The bell of bytes that are unread stays where others may see the kernel's side of the set ([`Set::is_private`]): to a program that
-//! this one becomes, whose set is the kernel's alone, nothing else tells of them.
+//! The bell of bytes that are unread stays where others may see the set: nothing else tells of them there. A program that this one
+//! becomes, with the set and the connection, is not thought of: it is not told by the set of what was told and not read before.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -42,8 +42,7 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
         let alone = || sleep_only(set, 0) && is_alone(desc, &Own { pins: 1, ..MEMBER });
         // Where others are known to use it, its lock, which they may hold, is not waited for.
         let Some(guard) = (hot && alone()).then(|| guards::rx_of(number, desc)).flatten() else { return };
-        let drains = alone() && (set.is_private() || !guard.reader().has_news());
-        if drains { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
+        if alone() { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
     };
     if let Err(failure) = hushed {
         let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
@@ -75,7 +74,7 @@ pub(super) fn hush_hot(set: &Set) {
 /// Of a member that has been told its one shot: takes out the bell that told of it, as nobody sleeps for it until the next shot is
 /// asked for, which arms it. The set is locked.
 pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
-    if !set.is_private() {
+    if set.exposed.load(Relaxed) {
         return;
     }
     for_lane(set, fd, entry, |number, desc| {

@@ -15,7 +15,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{End, LaneMemory};
+use beeline_lane::{End, Fault, LaneMemory, Since};
 use beeline_shm::memfd::FileId;
 use beeline_shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 use beeline_shm::{SideMemory, memfd, sys};
@@ -247,7 +247,14 @@ fn install(
 
 fn bring_up_to_date(fd: i32, desc: &'static Desc) {
     let sound = desc.lock_tx().is_none_or(|guard| guard.writer().recover().is_ok());
-    let sound = sound && desc.lock_rx().is_none_or(|guard| guard.reader().recover(&io::Anchor(fd)).is_ok());
+    let anchor = io::Anchor(fd);
+    let sound = sound
+        && desc.lock_rx().is_none_or(|guard| {
+            let reader = guard.reader();
+            // For what knows nothing of lanes, as an epoll set that the last program kept: the kernel tells of what comes next.
+            let armed = || reader.arm(Since::Tail(reader.tail()), &anchor);
+            matches!(reader.recover(&anchor).and_then(|()| armed()), Ok(_) | Err(Fault::Gone))
+        });
     if !sound {
         io::poison(desc, beeline_stats::Poison::CursorBeyondRing);
     }

@@ -44,7 +44,10 @@ pub const GROUP: Group = Group {
         Case::new("the_set_is_sent", ONCE, the_set_is_sent),
         Case::new("the_set_is_to_survive_exec", ONCE, the_set_is_to_survive_exec),
         Case::new("the_set_was_to_survive_exec", ONCE, the_set_was_to_survive_exec),
-        Case::new("the_next_program_asks_for_the_next_shot", ONCE, the_next_program_asks_for_the_next_shot),
+        Case::new("the_next_shot_by_a_duplicate", ONCE, |v| the_next_shot_unseen(v, true)),
+        Case::new("the_next_shot_in_the_next_program", ONCE, |v| the_next_shot_unseen(v, false)).deviates(
+            "a set that is kept over execve(2) does not tell the next program of bytes that this one was told of and did not read",
+        ),
     ],
 };
 
@@ -456,16 +459,13 @@ fn the_set_was_to_survive_exec(v: Variant) {
 }
 
 /// The bytes are unread when a program without the library, as this one may become, asks again to be told of them.
-fn the_next_program_asks_for_the_next_shot(v: Variant) {
+fn the_next_shot_unseen(v: Variant, is_duplicated: bool) {
     let (client, server) = v.pair();
-    for is_duplicated in [false, true] {
-        let set = Fd::new(sys::epoll_create1(if is_duplicated { libc::EPOLL_CLOEXEC } else { 0 }).value as i32, "set");
-        let survives = if is_duplicated { dup(set, "survives") } else { set };
-        epoll_add(set, server, IN | libc::EPOLLONESHOT);
-        say(client, server, "x");
-        epoll_wait(set, 4, -1);
-        trace!("modified unseen: {}", sys::epoll_mod_unseen(survives.raw, server.raw, IN | libc::EPOLLONESHOT));
-        kernel_says(survives);
-        recv(server, 8, 0);
-    }
+    let set = Fd::new(sys::epoll_create1(if is_duplicated { libc::EPOLL_CLOEXEC } else { 0 }).value as i32, "set");
+    let survives = if is_duplicated { dup(set, "survives") } else { set };
+    epoll_add(set, server, IN | libc::EPOLLONESHOT);
+    say(client, server, "x");
+    epoll_wait(set, 4, -1);
+    trace!("modified unseen: {}", sys::epoll_mod_unseen(survives.raw, server.raw, IN | libc::EPOLLONESHOT));
+    kernel_says(survives);
 }
