@@ -51,6 +51,7 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
 
 /// Before a call, which is counted among the sleepers, arms the hot members: takes out bells that only it would sleep on. The
 /// set is not locked.
+#[inline(never)]
 pub(super) fn hush_hot(set: &Set) {
     let _guard = set.lock.lock();
     if !sleep_only(set, 1) {
@@ -73,6 +74,8 @@ pub(super) fn hush_hot(set: &Set) {
 
 /// Of a member that has been told its one shot: takes out the bell that told of it, as nobody sleeps for it until the next shot is
 /// asked for, which arms it. The set is locked.
+#[cold]
+#[inline(never)]
 pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
     if set.exposed.load(Relaxed) {
         return;

@@ -151,20 +151,15 @@ impl Call {
         let _ = answer_faults(self.set);
         upkeep::look_after();
         // Where an array became full, the kernel's events and ours begin by turns.
+        let due = self.look_is_due();
         let crowded = self.set.crowded.load(Relaxed);
-        let mut due = self.look_is_due();
-        if due && crowded == 0 && deadline != Deadline::Now && self.will_sleep() {
-            (due, self.owes_look) = (false, true);
-        }
-        let kernel_begins = due && crowded != KERNEL_BEGAN;
-        if kernel_begins {
-            self.look()?;
-        }
+        let kernel_begins =
+            due && crowded != KERNEL_BEGAN && self.begins_with_look(crowded == 0 && deadline != Deadline::Now)?;
         self.harvest();
         let full = self.filled == self.max;
         // What was to sleep and finds something makes up for the look that it put off.
-        let due = due || self.owes_look && self.filled != 0;
-        if !full && !kernel_begins && (due || self.filled == 0 && deadline == Deadline::Now) {
+        let now = if due { !self.owes_look || self.filled != 0 } else { self.filled == 0 && deadline == Deadline::Now };
+        if !full && !kernel_begins && now {
             self.look()?;
         }
         if full || crowded != 0 {
@@ -294,6 +289,16 @@ impl Call {
             self.set.busy_waits.store(0, Relaxed);
         }
         Some(woken)
+    }
+
+    /// Asks the kernel, or owes that look if the wait `may_owe` it and will most likely sleep. Whether it has asked.
+    #[inline(never)]
+    fn begins_with_look(&mut self, may_owe: bool) -> Result<bool, Errno> {
+        self.owes_look = may_owe && self.will_sleep();
+        if !self.owes_look {
+            self.look()?;
+        }
+        Ok(!self.owes_look)
     }
 
     /// Whether this wait is most likely to sleep: the kernel has had nothing of its own to tell for a while, the set does not
@@ -449,13 +454,13 @@ impl Call {
         }
         entry.call.store(self.number, Relaxed);
         reported(entry, desc, marks, report);
-        if entry.fired.load(Relaxed) {
-            hush_fired(set, fd, entry);
-        }
         self.ours = true;
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
-        let by_level = entry.events.load(Relaxed) & (EPOLLET | EPOLLONESHOT) == 0;
-        entry.place.store(if by_level { set.next_place() } else { 0 }, Relaxed);
+        let once = entry.events.load(Relaxed) & (EPOLLET | EPOLLONESHOT);
+        entry.place.store(if once == 0 { set.next_place() } else { 0 }, Relaxed);
+        if once & EPOLLONESHOT != 0 {
+            hush_fired(set, fd, entry);
+        }
         if set.hot_last.load(Relaxed) != fd {
             set.make_cold(fd, entry);
             set.make_hot(fd, entry);
