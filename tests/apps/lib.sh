@@ -6,8 +6,19 @@ started=()
 cleanup() {
     local code=$? pid
     for pid in "${started[@]}"; do kill "$pid" 2>/dev/null; done
-    for pid in "${started[@]}"; do wait "$pid" 2>/dev/null; done
+    for pid in "${started[@]}"; do stop "$pid"; done
     exit "$code"
+}
+
+# Waits for the end of what was told to end. It is told again after a second: a shell that has yet to become the program may lose a signal.
+stop() {
+    local pid=$1 looks=0
+    while [ "$(ps -o state= -p "$pid" | tr -d ' ')" != Z ] && [ -e "/proc/$pid" ]; do
+        sleep 0.05
+        looks=$((looks + 1))
+        if [ $((looks % 20)) -eq 0 ]; then kill "$pid" 2>/dev/null; fi
+    done
+    wait "$pid" 2>/dev/null
 }
 trap cleanup EXIT
 
