@@ -31,6 +31,17 @@ mod rawcalls;
 #[path = "library/tuned.rs"]
 mod tuned;
 
+/// Runs a server, which says its port first, and a client of that port to their ends.
+fn converse(mut server: Command, client: impl FnOnce(&str) -> Command) {
+    let mut server = Group::start(server.stdout(Stdio::piped())).expect("the server starts");
+    let (_, stdout, _) = server.pipes();
+    let mut port = String::new();
+    BufReader::new(stdout.expect("piped")).read_line(&mut port).expect("the server speaks");
+    let client = Group::start(&mut client(port.trim())).expect("the client starts");
+    assert_eq!(client.finish(LIMIT).expect("the client ends"), Ending::Exit(0));
+    assert_eq!(server.finish(LIMIT).expect("the server ends"), Ending::Exit(0));
+}
+
 #[test]
 fn the_library_exports_the_listed_calls_and_nothing_else() {
     let path = library().to_str().expect("a plain path");

@@ -39,14 +39,9 @@ fn a_sleep_costs_a_call_or_two(style: &str, sleep: &str) {
     let count = MESSAGES.to_string();
     let summaries =
         ["asked", "asking"].map(|side| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{side}-{style}")));
-    let mut command = traced(&summaries[0], &["serve", style, &count]);
-    let mut server = Group::start(command.stdout(Stdio::piped())).expect("strace runs");
-    let (_, stdout, _) = server.pipes();
-    let mut port = String::new();
-    BufReader::new(stdout.expect("piped")).read_line(&mut port).expect("the server speaks");
-    let client = Group::start(&mut traced(&summaries[1], &["ask", style, port.trim(), &count])).expect("strace runs");
-    assert_eq!(client.finish(LIMIT).expect("the client ends"), Ending::Exit(0));
-    assert_eq!(server.finish(LIMIT).expect("the server ends"), Ending::Exit(0));
+    converse(traced(&summaries[0], &["serve", style, &count]), |port| {
+        traced(&summaries[1], &["ask", style, port, &count])
+    });
     for summary in summaries {
         let calls = counts(&summary);
         let of = |name: &str| calls.get(name).copied().unwrap_or(0);

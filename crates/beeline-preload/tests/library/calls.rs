@@ -43,14 +43,7 @@ fn calls(style: &str) -> [[f64; 2]; 2] {
     let count = CONNECTIONS.to_string();
     let traces =
         ["client", "server"].map(|side| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{side}-{style}")));
-    let mut command = traced(&traces[1], &["serve", style, &count]);
-    let mut server = Group::start(command.stdout(Stdio::piped())).expect("strace runs");
-    let (_, stdout, _) = server.pipes();
-    let mut port = String::new();
-    BufReader::new(stdout.expect("piped")).read_line(&mut port).expect("the server speaks");
-    let client = Group::start(&mut traced(&traces[0], &["connect", port.trim(), &count])).expect("strace runs");
-    assert_eq!(client.finish(LIMIT).expect("the client ends"), Ending::Exit(0));
-    assert_eq!(server.finish(LIMIT).expect("the server ends"), Ending::Exit(0));
+    converse(traced(&traces[1], &["serve", style, &count]), |port| traced(&traces[0], &["connect", port, &count]));
     traces.map(|trace| per_connection(&std::fs::read_to_string(trace).expect("a trace")))
 }
 

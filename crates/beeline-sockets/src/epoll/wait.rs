@@ -150,8 +150,8 @@ impl Call {
     fn at_once(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<Option<usize>, Errno> {
         let _ = answer_faults(self.set);
         upkeep::look_after();
-        // Where an array became full, the kernel's events and ours begin by turns.
         let due = self.look_is_due();
+        // Where an array became full, the kernel's events and ours begin by turns.
         let crowded = self.set.crowded.load(Relaxed);
         let kernel_begins =
             due && crowded != KERNEL_BEGAN && self.begins_with_look(crowded == 0 && deadline != Deadline::Now)?;
