@@ -4,7 +4,7 @@
 //! that share a connection have [`shared`] ones:
 //!
 //! 1. Taking a free lock is one compare-and-swap; giving it back is one store.
-//! 2. A waiter spins briefly and then sleeps on the word with a futex, at most a millisecond at a time.
+//! 2. A waiter spins for a moment ([`Moment`]) and then sleeps on the word with a futex, at most a millisecond at a time.
 //!    The bound lets an owner unlock without a fence: a wake-up that it overlooks costs that long.
 //! 3. After each such millisecond a waiter asks the kernel whether the owner still lives, and takes the
 //!    lock over from a dead one. Sections commit by single stores, so what the dead owner left is
@@ -17,12 +17,13 @@ pub mod shared;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use beeline_shm::sys::{call, futex};
+use beeline_shm::sys::{call, futex, ticks};
 
 use crate::proc;
 use crate::thread::{self, Section};
 
-const SPINS: u32 = 200;
+/// Some 2 us: as long as a system call that is made within a section.
+const MOMENT_TICKS: u64 = 5_000;
 /// Naps after which an owner that exists is looked at more closely.
 const NAPS_TO_DOUBT: u32 = 2;
 const NAP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
@@ -42,6 +43,27 @@ pub enum Taken {
     Free,
     /// Its owner died holding it.
     Inherited,
+}
+
+/// How long it pays to spin for an owner who runs on another CPU. By the clock, as what `PAUSE` takes differs tenfold from
+/// processor to processor: an owner who has been kept from its CPU, perhaps by the waiter, comes no sooner for all that.
+#[derive(Default)]
+struct Moment {
+    /// 0 before the first pause.
+    ends: u64,
+}
+
+impl Moment {
+    /// Pauses, and tells whether that was the last time.
+    #[inline]
+    fn is_over(&mut self) -> bool {
+        let now = ticks();
+        if self.ends == 0 {
+            self.ends = now.wrapping_add(MOMENT_TICKS);
+        }
+        core::hint::spin_loop();
+        now >= self.ends
+    }
 }
 
 /// A held lock, and the critical section that goes with it.
@@ -84,14 +106,14 @@ impl Lock {
         let me = thread::identity();
         let mut naps = 0u32;
         loop {
-            for _ in 0..SPINS {
+            let mut moment = Moment::default();
+            while !moment.is_over() {
                 // Looked at before it is tried: a try takes the line away from the owner, who is about to write it.
                 if self.owner.load(Ordering::Relaxed) == 0
                     && self.owner.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
                 {
                     return Taken::Free;
                 }
-                core::hint::spin_loop();
             }
             let owner = self.owner.load(Ordering::Relaxed);
             if owner == 0 {
@@ -191,11 +213,11 @@ pub(crate) fn await_owner(word: &AtomicU32, waiters: &AtomicU32) -> Result<(), u
     let owner = word.load(Ordering::Acquire);
     let mut naps = 0u32;
     loop {
-        for _ in 0..SPINS {
+        let mut moment = Moment::default();
+        while !moment.is_over() {
             if owner == 0 || word.load(Ordering::Acquire) != owner {
                 return Ok(());
             }
-            core::hint::spin_loop();
         }
         if is_gone(owner, naps) {
             return Err(owner);
@@ -252,6 +274,16 @@ mod tests {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(count.load(Ordering::Relaxed), 80_000);
+    }
+
+    #[test]
+    fn a_moment_ends_by_the_clock_however_long_a_pause_takes() {
+        let (begun, mut moment, mut pauses) = (ticks(), Moment::default(), 1u64);
+        while !moment.is_over() {
+            pauses += 1;
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(pauses == 2 && ticks() - begun >= MOMENT_TICKS, "{pauses}");
     }
 
     #[test]

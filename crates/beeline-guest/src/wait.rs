@@ -31,6 +31,7 @@ mod tests;
 
 use core::sync::atomic::{Ordering::Relaxed, compiler_fence};
 
+pub use beeline_shm::sys::ticks;
 use beeline_stats::Counter;
 use beeline_stats::tunables::{Wait, option};
 
@@ -459,17 +460,6 @@ pub fn spares_cpus() -> bool {
         stats::count(Counter::SpinsSpared, 1);
     }
     spares
-}
-
-/// A cheap clock: the time-stamp counter where there is one, nanoseconds elsewhere.
-pub fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: rdtsc has no preconditions on x86-64 Linux in user mode.
-    unsafe {
-        core::arch::x86_64::_rdtsc()
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    kernel::now_ns()
 }
 
 /// The deadline that a relative timeout means; `Some(0)` for no wait.

@@ -184,6 +184,7 @@ pub unsafe fn is_locked(base: *mut u8) -> bool {
 /// A cheap clock, the same for all processes of the host: the time-stamp counter where there is one, nanoseconds
 /// elsewhere.
 #[must_use]
+#[inline]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: rdtsc has no preconditions on x86-64 Linux in user mode.

@@ -32,7 +32,7 @@ use core::sync::atomic::{
 
 use beeline_shm::sys::call;
 
-use super::{NAP, NAPS_TO_DOUBT, SPINS, Taken, exists, futex, is_zombie};
+use super::{Moment, NAP, NAPS_TO_DOUBT, Taken, exists, futex, is_zombie};
 use crate::thread::{self, Section, Thread};
 
 /// `FUTEX_OWNER_DIED`.
@@ -92,16 +92,18 @@ impl SharedLock {
     pub fn try_lock(&self) -> Option<SharedGuard<'_>> {
         let section = Section::enter();
         let (token, taken) = thread::with(|thread| {
-            for _ in 0..SPINS {
+            let mut moment = Moment::default();
+            loop {
                 let word = self.word.load(Relaxed);
                 if low(word) & HELD == 0
                     && let Some(taken) = self.take(thread, word)
                 {
                     return Some(taken);
                 }
-                core::hint::spin_loop();
+                if moment.is_over() {
+                    return None;
+                }
             }
-            None
         })?;
         Some(SharedGuard { lock: self, token, taken, _section: section })
     }
@@ -112,7 +114,8 @@ impl SharedLock {
     pub fn run<R>(&self, f: impl FnOnce(Taken) -> R) -> Option<R> {
         let section = Section::enter();
         let result = thread::with(|thread| {
-            for _ in 0..SPINS {
+            let mut moment = Moment::default();
+            loop {
                 let word = self.word.load(Relaxed);
                 if low(word) & HELD == 0
                     && let Some((token, taken)) = self.take(thread, word)
@@ -121,9 +124,10 @@ impl SharedLock {
                     self.give_back(thread, token);
                     return Some(result);
                 }
-                core::hint::spin_loop();
+                if moment.is_over() {
+                    return None;
+                }
             }
-            None
         });
         drop(section);
         result

@@ -76,7 +76,9 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     if let Some(listener) = desc.filter(|desc| operation != libc::EPOLL_CTL_DEL && desc.kind() == Kind::Listener) {
         (listener.operations.get().before_watch)(listener);
     }
-    let outcome = {
+    let outcome = if desc.is_none() && operation == libc::EPOLL_CTL_MOD && changes_nothing(set, fd, event) {
+        kernel::epoll_ctl(epfd, operation, fd, event).map(|_| false)
+    } else {
         let _guard = set.lock.lock();
         // What another thread has closed meanwhile is not to come into a table that outlives it.
         let desc = desc.filter(|desc| table::leads_to(fd, desc));
@@ -92,6 +94,19 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
         }
         Err(errno) => Outcome::Fail(errno),
     }
+}
+
+/// Whether `EPOLL_CTL_MOD` of a file that is not ours leaves our table as it is. So do programs that wake a thread by asking
+/// for an edge anew (Boost.Asio): the kernel then makes the call without the set's lock, as the thread that it wakes, perhaps on
+/// the waker's own CPU, takes that first.
+fn changes_nothing(set: &Set, fd: i32, event: Option<libc::epoll_event>) -> bool {
+    let Some(event) = event else { return false };
+    let _guard = set.lock.lock();
+    let is_same = |entry: &Entry| {
+        let (events, data) = (event.events, event.u64);
+        entry.desc().is_none() && entry.events.load(Relaxed) == events && entry.data.load(Relaxed) == data
+    };
+    set.parked_at(fd).is_none() && set.parked_with_data(event.u64).is_none() && set.find(fd).is_none_or(is_same)
 }
 
 /// Applies one change to the kernel's set and to ours. Tells whether the member has something to report.
