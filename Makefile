@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help all demo test test-containers test-services test-deb test-rdma test-iwarp test-report test-rails papers programs compat faults bench bench-hosts bench-rdma site site-quick site-sweep site-programs loom install deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-services deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
+.PHONY: help all demo test test-containers test-services test-deb test-rdma test-iwarp test-report test-rails papers programs compat faults bench bench-hosts bench-rdma site site-quick site-sweep site-programs loom install uninstall deb clean deps-build deps-test deps-demo deps-compat deps-containers deps-services deps-deb deps-hosts deps-rdma deps-site deps-papers deps-programs deps-browser
 
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
@@ -27,6 +27,7 @@ help:
 	@echo 'make site-sweep  the bookstore at a range of loads: where TCP saturates, and where the segment shows (some 25 minutes)'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
 	@echo 'make install  install to $$PREFIX (default /usr/local), with man pages and completions'
+	@echo 'make uninstall  remove it from there again'
 	@echo 'make deb      the same as a Debian package, target/beeline_*.deb'
 
 all: deps-build
@@ -109,6 +110,9 @@ loom:
 PREFIX ?= /usr/local
 install: all
 	BEELINE_FINAL_PREFIX='$(PREFIX)' ci/install.sh '$(DESTDIR)$(PREFIX)'
+
+uninstall:
+	ci/uninstall.sh '$(DESTDIR)$(PREFIX)'
 
 # A Debian package, target/beeline_*.deb, and its test.
 deb: deps-deb all

@@ -23,6 +23,7 @@ step "random sequences: the kernel is the oracle" target/release/semantics rando
     --library target/release/libbeeline.so
 step "a fault for each of some connections" target/release/semantics faults --seed 1 --connections 2000 \
     --library target/release/libbeeline.so
+step "installed, used and removed" tests/install/run.sh
 step "real programs" tests/apps/run.sh
 step "more programs, and tests of others" tests/compat/run.py --fast
 step "the bridge, between network namespaces" tests/bridge/run.py

@@ -38,6 +38,40 @@ def libraries(program):
     return re.findall(r"(/[^ ]+) \(0x", told)
 
 
+def rootfs(root, *programs, trees=(), files=()):
+    """A directory with these programs and all that they and Beeline need, whole directories, and `(path, text)`."""
+    wanted = {"/bin/sh", *programs}
+    for one in list(wanted) + [BEELINE, str(LIBRARY)]:
+        wanted.update(libraries(one))
+    for tree in trees:
+        target = root / tree.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(tree, target, symlinks=True, ignore=shutil.ignore_patterns("test", "__pycache__", "locale", "man"))
+        for module in target.rglob("*.so"):
+            wanted.update(libraries(str(module)))
+    for path in wanted:
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            shutil.copy(pathlib.Path(path).resolve(), target)
+    users = "root:x:0:0::/:/bin/sh\nserver:x:999:999::/tmp:/bin/sh\n"
+    for path, text in [("/etc/passwd", users), ("/etc/group", "root:x:0:\nserver:x:999:\n"), *files]:
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(text if isinstance(text, bytes) else text.encode())
+    for directory in ("tmp", "run", "proc", "sys", "dev", "data", "usr/local/bin"):
+        (root / directory).mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def load(root, importing):
+    """Gives a directory to an engine as an image, and removes it."""
+    with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
+        done = subprocess.run(importing, stdin=tar.stdout, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(root)
+
+
 class Engine:
     def __init__(self):
         needs(*NEEDED)
@@ -58,32 +92,8 @@ class Engine:
 
     def image(self, name, *programs, trees=(), files=()):
         """An image that has these programs with all that they need, whole directories, and `(path, text)`."""
-        root = STORE / "rootfs" / name
-        wanted = {"/bin/sh", *programs}
-        for one in list(wanted) + [BEELINE, str(LIBRARY)]:
-            wanted.update(libraries(one))
-        for tree in trees:
-            target = root / tree.lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(tree, target, symlinks=True, ignore=shutil.ignore_patterns("test", "__pycache__", "locale", "man"))
-            for module in target.rglob("*.so"):
-                wanted.update(libraries(str(module)))
-        for path in wanted:
-            target = root / path.lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.exists():
-                shutil.copy(pathlib.Path(path).resolve(), target)
-        users = "root:x:0:0::/:/bin/sh\nserver:x:999:999::/tmp:/bin/sh\n"
-        for path, text in [("/etc/passwd", users), ("/etc/group", "root:x:0:\nserver:x:999:\n"), *files]:
-            target = root / path.lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(text if isinstance(text, bytes) else text.encode())
-        for directory in ("tmp", "run", "proc", "sys", "dev", "data", "usr/local/bin"):
-            (root / directory).mkdir(parents=True, exist_ok=True)
-        with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
-            done = subprocess.run(self.command("import", "-", f"localhost/{name}"), stdin=tar.stdout, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        shutil.rmtree(root)
+        root = rootfs(STORE / "rootfs" / name, *programs, trees=trees, files=files)
+        load(root, self.command("import", "-", f"localhost/{name}"))
         return f"localhost/{name}"
 
     def python(self):
@@ -95,26 +105,8 @@ class Engine:
         return self.image("python", str(program), trees=[str(home)]), str(program)
 
 
-class Container:
-    """A running container in a pod's network namespace."""
-
-    def __init__(self, engine, pod, image, *command, user=None, beeline=True, subordinate=None, data=False, dropped=False,
-                 options=()):
-        self.engine, self.name, self.log = engine, f"c{len(pod.running)}-{pod.name}", pod.directory / f"c{len(pod.running)}.log"
-        pod.running.append(self)
-        nofile, nproc = resource.getrlimit(resource.RLIMIT_NOFILE)[1], resource.getrlimit(resource.RLIMIT_NPROC)[1]
-        run = ["/opt/beeline/beeline", "run", *(word for option in options for word in ("-o", option)), "--"] if beeline else []
-        words = ["run", "--rm", "--name", self.name, "--read-only", "--cgroups=disabled", f"--network=ns:/run/netns/{pod.name}",
-                 # No more than the tests have: a host where they run may forbid to raise it.
-                 f"--ulimit=nofile={nofile}:{nofile}", f"--ulimit=nproc={nproc}:{nproc}",
-                 "-v", f"{BEELINE}:/opt/beeline/beeline:ro", "-v", f"{LIBRARY}:/opt/beeline/libbeeline.so:ro",
-                 "-v", "/run/beeline-agent:/run/beeline-agent:ro"]
-        words += ["--user", str(user)] if user else []
-        words += ["--cap-drop=ALL", "--security-opt=no-new-privileges"] if dropped else []
-        words += ["--tmpfs", "/data:rw,mode=1777,size=256m"] if data else []
-        words += [f"--uidmap=0:{subordinate}:10000", f"--gidmap=0:{subordinate}:10000"] if subordinate else []
-        self.process = subprocess.Popen(engine.command(*words, image, *run, *command), stdin=subprocess.DEVNULL,
-                                        stdout=open(self.log, "wb"), stderr=subprocess.STDOUT)
+class Contained:
+    """A running container of an engine: `engine`, `name`, `log` and `process` say which."""
 
     @property
     def pid(self):
@@ -168,3 +160,25 @@ class Container:
     def kill(self):
         subprocess.run(self.engine.command("rm", "-f", "-t", "0", self.name), capture_output=True)
         self.process.wait()
+
+
+class Container(Contained):
+    """One of Podman's in a pod's network namespace."""
+
+    def __init__(self, engine, pod, image, *command, user=None, beeline=True, subordinate=None, data=False, dropped=False,
+                 options=()):
+        self.engine, self.name, self.log = engine, f"c{len(pod.running)}-{pod.name}", pod.directory / f"c{len(pod.running)}.log"
+        pod.running.append(self)
+        nofile, nproc = resource.getrlimit(resource.RLIMIT_NOFILE)[1], resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        run = ["/opt/beeline/beeline", "run", *(word for option in options for word in ("-o", option)), "--"] if beeline else []
+        words = ["run", "--rm", "--name", self.name, "--read-only", "--cgroups=disabled", f"--network=ns:/run/netns/{pod.name}",
+                 # No more than the tests have: a host where they run may forbid to raise it.
+                 f"--ulimit=nofile={nofile}:{nofile}", f"--ulimit=nproc={nproc}:{nproc}",
+                 "-v", f"{BEELINE}:/opt/beeline/beeline:ro", "-v", f"{LIBRARY}:/opt/beeline/libbeeline.so:ro",
+                 "-v", "/run/beeline-agent:/run/beeline-agent:ro"]
+        words += ["--user", str(user)] if user else []
+        words += ["--cap-drop=ALL", "--security-opt=no-new-privileges"] if dropped else []
+        words += ["--tmpfs", "/data:rw,mode=1777,size=256m"] if data else []
+        words += [f"--uidmap=0:{subordinate}:10000", f"--gidmap=0:{subordinate}:10000"] if subordinate else []
+        self.process = subprocess.Popen(engine.command(*words, image, *run, *command), stdin=subprocess.DEVNULL,
+                                        stdout=open(self.log, "wb"), stderr=subprocess.STDOUT)

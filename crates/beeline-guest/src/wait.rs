@@ -20,6 +20,7 @@
 //! 7. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
 
 mod crowd;
+pub mod fresh;
 mod mode;
 mod near;
 mod price;

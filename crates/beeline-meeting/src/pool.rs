@@ -24,14 +24,6 @@
 //!
 //! A lane may wait for its next connection with both ends' anchors and names: [`standing`].
 //!
-//! # What a lane remembers
-//!
-//! 5. A connection that says a word each way is over before it has learned whether it pays to spin for its peer. Twenty
-//!    processes that each ask once of a server with one thread, on a CPU of their own, would all spin each time, and keep
-//!    each other from running.
-//! 6. So after [`IN_VAIN_MAX`] connections over a lane whose spins were all in vain, the next ones do not begin with a spin,
-//!    but each [`PROBE_EVERY`]th, until the spins of one have paid.
-//!
 //! A hostile client may change a lane while the server believes it to be idle, or offer it twice. It spoils
 //! its own connections.
 //!
@@ -91,8 +83,6 @@ pub struct PooledLane {
     pub cookie: AtomicU64,
     /// What is known of the ends where they are kept, and the anchor: see [`standing`].
     pub stands: Standing,
-    /// Connections over this lane that have ended one after the other since one of them spun with success.
-    spun_in_vain: AtomicU32,
     /// Identity of the memory file.
     device: AtomicU64,
     inode: AtomicU64,
@@ -107,9 +97,6 @@ unsafe impl Stable for PooledLane {
     }
 }
 
-/// Connections in a row whose spins were in vain, after which the next do not begin with one, and which of those do.
-const IN_VAIN_MAX: u32 = 8;
-const PROBE_EVERY: u32 = 32;
 /// What a ring keeps at most of a connection of short messages.
 const SMALL_BYTES: u64 = 256 * 1024;
 /// Idle lanes beyond which none is kept whose rings keep more: two of the largest would take as much as all small ones.
@@ -224,18 +211,6 @@ impl PooledLane {
         self.large.load(Relaxed) == 0
     }
 
-    /// A connection over this lane begins. Whether it may spin: rule 6 of the module.
-    pub fn may_spin(&self) -> bool {
-        let in_vain = self.spun_in_vain.load(Relaxed);
-        in_vain < IN_VAIN_MAX || in_vain.is_multiple_of(PROBE_EVERY)
-    }
-
-    /// A connection over this lane ends whose spins have paid, or not.
-    pub fn note_spins(&self, have_paid: bool) {
-        let in_vain = if have_paid { 0 } else { self.spun_in_vain.load(Relaxed).wrapping_add(1) };
-        self.spun_in_vain.store(in_vain, Relaxed);
-    }
-
     /// The lane must not be used again.
     pub fn spoil(&self) {
         self.reusable.store(0, Relaxed);
@@ -268,7 +243,6 @@ impl PooledLane {
         self.memfd.set(None);
         self.holder.set(None);
         self.cookie.store(0, Relaxed);
-        self.spun_in_vain.store(0, Relaxed);
         self.stands.clear();
         self.device.store(id.device, Relaxed);
         self.inode.store(id.inode, Relaxed);

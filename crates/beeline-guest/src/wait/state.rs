@@ -10,8 +10,8 @@
 //! 3. A waiter that begins is taken for one whose waits all end soon, and so is one whose probe was won: two who slept only
 //!    because the other did spin from then on.
 //! 4. What all of its waits have shown is known at its end, whatever the last of them was ([`SpinState::have_paid`]): spins have
-//!    paid if one ended with news; if none did, they were in vain if one was made; if none was made, they would have paid if a
-//!    sleep ended soon. One that has not waited tells nothing.
+//!    paid if three of four ended with news; if none was made, they would have paid if a sleep ended soon. One that has not waited
+//!    for longer than a moment tells nothing.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -19,16 +19,16 @@ use beeline_stats::tunables::{Tunables, Wait};
 
 use super::Mode;
 
-/// What waits have shown (rule 4).
+/// What waits have shown (rule 4): how many spins ended with news, how many in vain, and whether a sleep ended soon.
 pub(super) const SPIN_PAID: u32 = 1;
-pub(super) const SPIN_FAILED: u32 = 2;
-pub(super) const HEARD_SOON: u32 = 4;
+pub(super) const SPIN_FAILED: u32 = 1 << 15;
+pub(super) const HEARD_SOON: u32 = 1 << 30;
 /// See [`SpinState`].
 pub(super) const DOUBLING: u32 = 1 << 16;
 /// All of the last waits.
-const ALL: u32 = 255;
+pub(super) const ALL: u32 = 255;
 /// Three of four.
-const MOST: u32 = 192;
+pub(super) const MOST: u32 = 192;
 /// Where the share of waits that ended fairly begins.
 const FAIR: u32 = 1 << 8;
 /// All ended soon.
@@ -109,18 +109,23 @@ impl SpinState {
         self.ns.store(spin_ns, Relaxed);
     }
 
-    /// A wait has shown something.
+    /// A wait has shown something. Of thousands of waits the last ones would tell nothing new.
     pub(super) fn show(&self, what: u32) {
-        self.shown.store(self.shown.load(Relaxed) | what, Relaxed);
+        let shown = self.shown.load(Relaxed);
+        if what == HEARD_SOON {
+            self.shown.store(shown | HEARD_SOON, Relaxed);
+        } else if shown / what % SPIN_FAILED != SPIN_FAILED - 1 {
+            self.shown.store(shown + what, Relaxed);
+        }
     }
 
     /// Whether its spins have paid, or would have; none if that is not known (rule 4).
     #[must_use]
     pub fn have_paid(&self) -> Option<bool> {
-        match self.shown.load(Relaxed) {
-            shown if shown & SPIN_PAID != 0 => Some(true),
-            shown if shown & SPIN_FAILED != 0 => Some(false),
-            shown => (shown & HEARD_SOON != 0).then_some(true),
+        let shown = self.shown.load(Relaxed);
+        match (shown % SPIN_FAILED, shown / SPIN_FAILED % SPIN_FAILED) {
+            (0, 0) => (shown & HEARD_SOON != 0).then_some(true),
+            (paid, failed) => Some(paid >= 3 * failed),
         }
     }
 
@@ -158,6 +163,6 @@ impl SpinState {
 }
 
 /// A share after one more wait, which counts for an eighth.
-fn moved(share: u32, hit: bool) -> u32 {
+pub(super) fn moved(share: u32, hit: bool) -> u32 {
     if hit { share + (ALL - share).div_ceil(8) } else { share - share.div_ceil(8) }
 }

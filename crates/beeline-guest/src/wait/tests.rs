@@ -190,10 +190,18 @@ fn whether_spins_have_paid_is_told_by_all_waits_and_not_by_the_last() {
     begin(longest());
     spin(0);
     assert_eq!(account.0.have_paid(), None, "news was there already");
+    let spin_paid = || {
+        let before = account.0.have_paid();
+        spin(1);
+        account.0.have_paid() != before
+    };
     while account.0.have_paid() != Some(true) {
         begin(longest());
         spin(1);
     }
     account.budget().failed(true);
+    assert_eq!(account.0.have_paid(), Some(false), "one of two is too few");
+    account.0.set_ns(longest());
+    while !spin_paid() {}
     assert_eq!(account.0.have_paid(), Some(true), "the last one waited for the end");
 }

@@ -59,26 +59,6 @@ fn descriptors_are_given_back_when_short() {
 }
 
 #[test]
-fn a_lane_whose_connections_spin_in_vain_begins_without_a_spin_until_one_has_paid() {
-    let _turn = ONE_AT_A_TIME.lock();
-    let lane = client_lane(10).unwrap().sent();
-    let begun_with_one = |connections| {
-        let spun = (0..connections).filter(|_| {
-            let spins = lane.may_spin();
-            lane.note_spins(false);
-            spins
-        });
-        spun.count() as u32
-    };
-    assert_eq!(begun_with_one(IN_VAIN_MAX), IN_VAIN_MAX);
-    assert_eq!(begun_with_one(10 * PROBE_EVERY), 10);
-    lane.note_spins(true);
-    assert_eq!(begun_with_one(IN_VAIN_MAX), IN_VAIN_MAX);
-    lane.spoil();
-    retire(lane, End::Client, true);
-}
-
-#[test]
 fn a_side_that_was_made_before_a_fork_is_not_used_again() {
     let _turn = ONE_AT_A_TIME.lock();
     for forked in [false, true] {

@@ -20,6 +20,7 @@ use crate::ending::observe;
 use crate::linger::end_lingering;
 use crate::operations::Operations;
 use crate::side::{MAGIC, SideState, TCP_INQ, look_here, mark_linger, say_when, stands_no_more, state};
+use crate::wait::fresh::{self, Origin};
 use crate::{follow, hidden, io, kernel, process, table};
 
 /// See [`crate::operations`].
@@ -62,7 +63,7 @@ pub fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, s
     desc.set_pooled(Some(lane));
     desc.keep_side_memfd(side.memfd);
     begin_bare(desc, lane.memory(), side.state, end);
-    if !lane.may_spin() {
+    if !fresh::may_spin(origin_of(end)) {
         desc.spin.set_ns(0);
     }
     if !side.state.is(state::BRIDGED) {
@@ -119,6 +120,13 @@ pub(crate) fn spoil_lane(desc: &'static Desc) {
     }
 }
 
+fn origin_of(end: End) -> Origin {
+    match end {
+        End::Client => Origin::Made,
+        End::Server => Origin::Accepted,
+    }
+}
+
 /// The last user of a lane in this process is gone: pools or unmaps the lane and its side.
 pub(super) fn retire_lane(desc: &'static Desc) {
     let side = desc.side();
@@ -128,10 +136,10 @@ pub(super) fn retire_lane(desc: &'static Desc) {
     // mapped.
     let alone =
         lane.is_some_and(PooledLane::is_ours_alone) && !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
+    if let Some(have_paid) = desc.spin.have_paid() {
+        fresh::note(origin_of(desc.end()), have_paid);
+    }
     if let Some(lane) = lane {
-        if let Some(have_paid) = desc.spin.have_paid() {
-            lane.note_spins(have_paid);
-        }
         lane.note_bytes(side.tx.bytes().max(side.rx.bytes()));
         if side.is(state::POISONED)
             || desc.end() == End::Client && lane.memory().flags(End::Client) & flags::CLOSED == 0

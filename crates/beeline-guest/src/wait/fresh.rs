@@ -1,0 +1,89 @@
+//! What waits of connections that have ended tell those that begin.
+//!
+//! A connection that says a word each way is over before it has learned whether it pays to spin for its peer. Twenty threads that
+//! each ask once of twenty processes, on two CPUs, would all spin each time, and keep each other from running.
+//!
+//! 1. A process remembers what share of its connections that ended of late had spun with success
+//!    ([`super::SpinState::have_paid`]): of those that it made, and of those that it accepted.
+//! 2. While that are fewer than three of four, connections begin without a spin, but each [`PROBE_EVERY`]th. Those that sleep
+//!    find out as ever whether a spin would have won, and tell it at their end.
+//! 3. A child of `fork` begins with what its parent knows.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::state::{ALL, MOST, moved};
+
+const PROBE_EVERY: u32 = 32;
+
+/// Which connections one is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// The process made it.
+    Made,
+    /// The process accepted it.
+    Accepted,
+}
+
+#[unsafe(link_section = ".data.fork.written")]
+static ENDED: [Ended; 2] = [const { Ended::new() }; 2];
+
+/// A connection begins. Whether it may with a spin.
+pub fn may_spin(origin: Origin) -> bool {
+    ENDED[origin as usize].may_spin()
+}
+
+/// A connection ends whose spins have paid, or not.
+pub fn note(origin: Origin, have_paid: bool) {
+    ENDED[origin as usize].note(have_paid);
+}
+
+struct Ended {
+    /// Those whose spins have paid, of [`ALL`].
+    paid: AtomicU32,
+    /// Connections that began while these were too few.
+    begun: AtomicU32,
+}
+
+impl Ended {
+    const fn new() -> Self {
+        Self { paid: AtomicU32::new(ALL), begun: AtomicU32::new(0) }
+    }
+
+    fn may_spin(&self) -> bool {
+        if self.paid.load(Relaxed) >= MOST {
+            return true;
+        }
+        let begun = self.begun.load(Relaxed).wrapping_add(1);
+        self.begun.store(begun, Relaxed);
+        begun.is_multiple_of(PROBE_EVERY)
+    }
+
+    fn note(&self, have_paid: bool) {
+        let paid = self.paid.load(Relaxed);
+        let now = moved(paid, have_paid);
+        // A page that many processes have in common, and a line that many threads have.
+        if now != paid {
+            self.paid.store(now, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_connections_spin_in_vain_the_next_begin_without_one_until_most_have_paid() {
+        let ended = Ended::new();
+        let begun_with_one = |connections| (0..connections).filter(|_| ended.may_spin()).count() as u32;
+        assert_eq!(begun_with_one(100), 100);
+        ended.note(false);
+        assert_eq!(begun_with_one(100), 100, "one is none");
+        (0..8).for_each(|_| ended.note(false));
+        assert_eq!(begun_with_one(10 * PROBE_EVERY), 10);
+        (0..40).for_each(|number| ended.note(number % 2 == 0));
+        assert_eq!(begun_with_one(10 * PROBE_EVERY), 10, "half of them are too few");
+        (0..12).for_each(|_| ended.note(true));
+        assert_eq!(begun_with_one(100), 100);
+    }
+}

@@ -1,0 +1,168 @@
+"""Docker as Debian has it: its own networks, names and published ports, its seccomp profile, and the example for Compose."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from cases_podman import REDIS
+from engine import LIBRARY, Contained, load, needs, rootfs
+from pods import Pods
+from world import APP, BEELINE, BEELINED, ROOT, Skip, case, note, shell, until
+
+HOME = pathlib.Path("/run/docker-of-the-case")
+EXAMPLES = ROOT / "packaging/oci"
+# Where Docker keeps its containers' control groups: named, to be removed.
+GROUP = "beeline-test-docker"
+MOUNTS = ["-v", f"{BEELINE}:/opt/beeline/beeline:ro", "-v", f"{LIBRARY}:/opt/beeline/libbeeline.so:ro",
+          "-v", "/run/beeline-agent:/run/beeline-agent:ro"]
+
+
+class Docker:
+    """A daemon of the case's own; everything of it lies in one directory and ends with it."""
+
+    def __init__(self):
+        needs("dockerd", "docker", "iptables")
+        HOME.mkdir()
+        (HOME / "daemon.json").write_text("{}")
+        os.environ["DOCKER_HOST"], os.environ["DOCKER_CONFIG"] = f"unix://{HOME}/docker.sock", str(HOME / "client")
+        self.log = HOME / "dockerd.log"
+        self.process = subprocess.Popen(
+            ["dockerd", "--config-file", HOME / "daemon.json", "--data-root", HOME / "data", "--exec-root", HOME / "exec",
+             "--pidfile", HOME / "pid", "--host", os.environ["DOCKER_HOST"], "--cgroup-parent", f"/{GROUP}"],
+            stdin=subprocess.DEVNULL, stdout=open(self.log, "wb"), stderr=subprocess.STDOUT)
+        until(lambda: self.process.poll() is not None or self.answers(), 60, "dockerd")
+        if self.process.poll() is not None:
+            raise Skip(f"dockerd does not start here: {self.log.read_text().strip().splitlines()[-1][-300:]}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, failure, *_):
+        if failure:
+            print(f"-- dockerd\n{self.log.read_text()[-3000:]}")
+        names = self("ps", "-aq").split()
+        if names:
+            self("rm", "-f", *names)
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(timeout=30)
+        for group in pathlib.Path("/sys/fs/cgroup").glob(f"*/{GROUP}"):
+            group.rmdir()
+
+    def __call__(self, *words):
+        return shell(*self.command(*words))
+
+    def command(self, *words):
+        return ["docker", *map(str, words)]
+
+    def answers(self):
+        return subprocess.run(self.command("info"), capture_output=True).returncode == 0
+
+    def image(self, name, *programs, trees=(), files=(), entry=None):
+        root = rootfs(HOME / "rootfs", *programs, trees=trees, files=files)
+        change = ["--change", f"ENTRYPOINT {json.dumps(entry)}"] if entry else []
+        load(root, self.command("import", *change, "-", name))
+        return name
+
+
+class Run(Contained):
+    """A container on one of Docker's networks."""
+
+    def __init__(self, docker, network, name, image, *command, options=()):
+        self.engine, self.name, self.log = docker, name, HOME / f"{name}.log"
+        words = ["run", "--rm", "--name", name, "--network", network, "--read-only", *MOUNTS, *options, image, "/opt/beeline/beeline", "run", "--"]
+        self.process = subprocess.Popen(docker.command(*words, *command), stdin=subprocess.DEVNULL, stdout=open(self.log, "wb"),
+                                        stderr=subprocess.STDOUT)
+
+
+def agent():
+    """With the configuration of the examples."""
+    return Pods((EXAMPLES / "beelined.toml").read_text().partition("[namespaces]\n")[2])
+
+
+def lanes(server, wanted, body):
+    """Runs it until so many of a run's connections had lanes: where CPUs are short some are TCP's."""
+    for _ in range(5):
+        before = server.lanes()
+        body()
+        had = server.lanes() - before
+        if had >= wanted:
+            break
+        time.sleep(4)
+    note(f"{had} lanes, by TCP {server.counters()[1]}")
+    assert had >= wanted, server.counters()
+
+
+@case(240)
+def docker_redis():
+    """Redis in one of Docker's containers: clients in another one, by its name, and on the host, by a published port: lanes, and every value right."""
+    [program, benchmark] = needs("redis-server", "redis-benchmark")
+    python = str(pathlib.Path("/usr/bin/python3").resolve())
+    agent()
+    with Docker() as docker:
+        image = docker.image("redis", program, benchmark)
+        clients = docker.image("python", python, trees=[f"/usr/lib/{pathlib.Path(python).name}"])
+        docker("network", "create", "shop")
+        server = Run(docker, "shop", "store", image, program, "--protected-mode", "no", "--save", "", options=["-p", "127.0.0.1:7000:6379", "-p", "7001:6379"])
+        server.says("Ready to accept connections")
+        server.is_confined()
+        turns = iter(range(100))
+
+        def values():
+            client = Run(docker, "shop", f"values{next(turns)}", clients, python, "-c", REDIS, "store")
+            assert "keys are right" in client.finish()
+
+        def twenty():
+            run = Run(docker, "shop", f"bench{next(turns)}", image, benchmark, "-h", "store", "-c", "20", "-n", "20000", "-t", "set,get", "-q")
+            rates = [line.strip() for line in run.finish().replace("\r", "\n").splitlines() if "requests per second" in line and "nan" not in line]
+            assert len(rates) >= 2, rates
+            note("; ".join(rates[-2:]))
+
+        def published():
+            # By Docker's address translation: where it comes out is learnt from the first connection.
+            [gateway] = json.loads(docker("network", "inspect", "shop"))[0]["IPAM"]["Config"]
+            at = ["-h", gateway["Gateway"], "-p", "7001", "-c", "4", "-n", "4000", "-t", "get", "-q"]
+            done = subprocess.run([BEELINE, "run", "--", benchmark, *at], capture_output=True, text=True)
+            assert done.returncode == 0 and "requests per second" in done.stdout, done
+
+        def loopback():
+            # To this host's loopback Docker has a proxy, which makes a connection of its own: TCP, and right.
+            done = subprocess.run([BEELINE, "run", "--", benchmark, "-p", "7000", "-n", "200", "-t", "get", "-q"], capture_output=True, text=True)
+            assert done.returncode == 0 and "requests per second" in done.stdout, done
+
+        lanes(server, 1, values)
+        lanes(server, 20, twenty)
+        lanes(server, 4, published)
+        lanes(server, 0, loopback)
+
+
+@case(240)
+def docker_compose():
+    """The example for Compose to the letter, agent included, with images of this host's own programs."""
+    [program, benchmark, compose] = needs("redis-server", "redis-benchmark", "docker-compose")
+    of_beeline = [("/usr/bin/beeline", pathlib.Path(BEELINE).read_bytes()), ("/usr/lib/beeline/libbeeline.so", LIBRARY.read_bytes()),
+                  ("/usr/bin/beelined", pathlib.Path(BEELINED).read_bytes()),
+                  ("/etc/beeline/beelined.toml", (EXAMPLES / "beelined.toml").read_bytes())]
+    with Docker() as docker:
+        for name in ("localhost/beeline", "localhost/beeline-redis"):
+            docker.image(name, program, benchmark, BEELINED, files=of_beeline, entry=["/usr/bin/beeline", "run", "--"])
+        shutil.copytree(EXAMPLES, HOME / "oci")
+        order = [compose, "--project-directory", HOME / "oci", "-f", HOME / "oci/compose.yaml", "-p", "shop"]
+        try:
+            shell(*order, "up", "--no-build", "-d")
+            [client] = shell(*order, "ps", "-q", "client").split()
+            state = lambda: json.loads(docker("inspect", client))[0]["State"]
+            until(lambda: state()["Status"] == "exited" and state()["ExitCode"] == 0, 90, "the client's end")
+            said = shell(*order, "logs", "--no-color")
+            [store] = shell(*order, "ps", "-q", "store").split()
+            stat = json.loads(docker("exec", store, "beeline", "stat", "--json", "--ended"))
+        finally:
+            print(subprocess.run([*order, "logs", "--no-color", "--tail", "20"], capture_output=True, text=True).stdout[-3000:])
+        assert "requests per second" in said, said
+        accepted = sum(process["counters"]["connections_accelerated_server"] for process in stat["processes"])
+        note(f"{accepted} lanes, by TCP {[process['reasons'] for process in stat['processes']]}")
+        assert accepted, stat

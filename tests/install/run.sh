@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# The release build below a prefix of its own: used from there, removed, and nothing left but what was there before.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+prefix=$(mktemp -d)
+trap 'rm -rf "$prefix"' EXIT
+mkdir -p "$prefix/bin" "$prefix/share/beeline"
+echo neighbour >"$prefix/bin/neighbour"
+echo mine >"$prefix/share/beeline/mine"
+find "$prefix" | sort >"$prefix.before"
+trap 'rm -rf "$prefix" "$prefix".*' EXIT
+
+ci/install.sh "$prefix" >/dev/null
+find "$prefix" ! -type d -newer "$prefix.before" | sort >"$prefix.installed"
+for file in bin/beeline lib/beeline/libbeeline.so share/beeline/profiles/latency.toml share/man/man1/beeline-run.1 \
+    share/bash-completion/completions/beeline; do
+    grep -qx "$prefix/$file" "$prefix.installed" || { echo "not installed: $file" >&2; exit 1; }
+done
+# The command finds the library that was installed with it.
+mapped=$("$prefix/bin/beeline" run --quiet -- cat /proc/self/maps)
+grep -q "$prefix/lib/beeline/libbeeline.so" <<<"$mapped" || { echo 'another library was loaded' >&2; exit 1; }
+
+ci/uninstall.sh "$prefix" >/dev/null
+find "$prefix" | sort >"$prefix.after"
+left=$(comm -13 "$prefix.before" "$prefix.after" | while read -r path; do
+    # Directories that every program shares stay.
+    if [ ! -d "$path" ] || [[ $path == *beeline* && $path != "$prefix"/share/beeline ]]; then echo "$path"; fi
+done)
+gone=$(comm -23 "$prefix.before" "$prefix.after")
+if [ -n "$left$gone" ]; then
+    printf 'left behind:\n%s\nremoved though not installed:\n%s\n' "$left" "$gone" >&2
+    exit 1
+fi
+echo "installed $(wc -l <"$prefix.installed") files, used them, and left none"
