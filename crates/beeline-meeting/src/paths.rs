@@ -28,7 +28,8 @@
 //! 6. Where connections come more often than every [`EVERY_NS`], nothing is compared, and nothing left to TCP. It has some
 //!    14,000 ports that it finds at once, and gives none of them to the same destination again within a second
 //!    (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in each short
-//!    measurement, and then looks through all its ports for each connection.
+//!    measurement, and then looks through all its ports for each connection. It does not where the program has chosen the port
+//!    ([`Port`]): those are compared however often they come, and apart from others.
 //! 7. What lives longer wants a lane. So one connection that was not short-lived ends all of this, as a pause does, and as
 //!    do more open connections over TCP than twice those of the comparison, or of the beginning of its turn.
 //! 8. Where ends are not seen (a socket closed past us, or by another process), more seem to be open than are. That ends in
@@ -78,6 +79,15 @@ const OPEN_MIN: u32 = 16;
 pub enum Path {
     Lane,
     Tcp,
+}
+
+/// Who chooses the port that a connection comes from (rule 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// The kernel, when it connects.
+    Kernels,
+    /// The program, by bind(2).
+    Programs,
 }
 
 /// What a connection belongs to, from its beginning to its end. Valid when zeroed: it belongs to nothing.
@@ -187,7 +197,7 @@ fn shorter(path_ns: u64, other_ns: u64, part: u64) -> bool {
 }
 
 /// Whether TCP wins (rules 4 and 6).
-fn tcp_wins(lane: Turns, tcp: Turns) -> bool {
+fn tcp_wins(port: Port, lane: Turns, tcp: Turns) -> bool {
     if lane.mean.are_slow() && tcp.mean.are_slow() {
         let (lane, tcp) = of_one_kind(lane.mean, tcp.mean);
         return !shorter(lane.first(), tcp.first(), 5) && !shorter(lane.life_ns, tcp.life_ns, 5);
@@ -195,7 +205,12 @@ fn tcp_wins(lane: Turns, tcp: Turns) -> bool {
     let (lane, tcp) = of_one_kind(lane.best, tcp.best);
     let not_longer = tcp.first() <= lane.first().saturating_add(lane.first() / 16);
     let better = shorter(tcp.first(), lane.first(), 10) || not_longer && shorter(tcp.life_ns, lane.life_ns, 5);
-    better && tcp.each_ns >= EVERY_NS
+    better && !comes_too_often(port, tcp.each_ns)
+}
+
+/// Whether connections come too often for TCP to keep up with them (rule 6).
+fn comes_too_often(port: Port, each_ns: u64) -> bool {
+    port == Port::Kernels && each_ns < EVERY_NS
 }
 
 fn of_one_kind(lane: Times, tcp: Times) -> (Times, Times) {
@@ -264,6 +279,8 @@ pub(super) struct Paths {
     /// How long the winner is kept, and who won last.
     kept_ns: u64,
     won: Option<Path>,
+    /// Of the last connection.
+    port: Port,
     /// Connections that have begun and not ended, and the most of them outside of rule 5.
     open: u32,
     open_max: u32,
@@ -279,18 +296,23 @@ impl Paths {
         lane_ns: 0,
         kept_ns: KEPT_NS_MIN,
         won: None,
+        port: Port::Kernels,
         open: 0,
         open_max: 0,
         seen_ns: 0,
     };
 
     /// A connection begins. Which path it takes, and the turn that counts it, or 0.
-    pub(super) fn begin(&mut self, now_ns: u64) -> (Path, u32) {
+    pub(super) fn begin(&mut self, port: Port, now_ns: u64) -> (Path, u32) {
         self.age(now_ns);
+        if self.port != port {
+            self.forget();
+            self.port = port;
+        }
         if let State::Keeping { path, until_ns, paid_ns } = &mut self.state {
             let over_tcp = *path == Path::Tcp;
             *paid_ns = now_ns.max(paid_ns.saturating_add(EVERY_NS));
-            let too_often = *paid_ns > now_ns.saturating_add(BURST_NS);
+            let too_often = port == Port::Kernels && *paid_ns > now_ns.saturating_add(BURST_NS);
             let too_many = self.open > self.open_max.saturating_mul(2).saturating_add(OPEN_MIN);
             if over_tcp && (too_often || too_many) {
                 self.forget();
@@ -351,7 +373,7 @@ impl Paths {
                 *run += u32::from(life.is_some());
                 let every_ns = now_ns.saturating_sub(*since_ns) / u64::from(*run);
                 let slow = every_ns.min(life_ns) >= SLOW_NS;
-                if *run >= RUN && every_ns < EVERY_NS {
+                if *run >= RUN && comes_too_often(self.port, every_ns) {
                     *run = 0;
                 } else if *run >= if slow { RUN_SLOW } else { RUN } {
                     self.compare(slow);
@@ -401,7 +423,7 @@ impl Paths {
             return self.begin_turn(left - 1);
         }
         let [lane, tcp] = self.spent;
-        let path = if tcp_wins(lane, tcp) { Path::Tcp } else { Path::Lane };
+        let path = if tcp_wins(self.port, lane, tcp) { Path::Tcp } else { Path::Lane };
         let same = self.won.replace(path) == Some(path);
         self.kept_ns = if same { self.kept_ns.saturating_mul(2).min(KEPT_NS_MAX) } else { KEPT_NS_MIN };
         self.state = State::Keeping { path, until_ns: now_ns.saturating_add(self.kept_ns), paid_ns: now_ns };
@@ -409,7 +431,7 @@ impl Paths {
 
     /// Lanes from now on, until there is another run. What is open stays counted.
     fn forget(&mut self) {
-        *self = Self { turns: self.turns, open: self.open, seen_ns: self.seen_ns, ..Self::NEW };
+        *self = Self { turns: self.turns, port: self.port, open: self.open, seen_ns: self.seen_ns, ..Self::NEW };
     }
 
     fn age(&mut self, now_ns: u64) {

@@ -20,6 +20,8 @@ pub struct Draft {
     pub blocked_by: AtomicU16,
     /// The socket has an owner (`F_SETOWN`).
     pub owned: AtomicBool,
+    /// `bind` was called, in vain perhaps.
+    pub bound: AtomicBool,
     /// Integer options, as in the side.
     pub options: [OptionValue; 16],
 }
@@ -38,6 +40,7 @@ impl Draft {
         self.rcv_lowat.store(0, Relaxed);
         self.linger.store(0, Relaxed);
         self.owned.store(false, Relaxed);
+        self.bound.store(false, Relaxed);
         self.blocked_by.store(0, Relaxed);
         self.options.iter().for_each(|option| option.key.store(0, Relaxed));
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::paths::Port;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
@@ -41,7 +42,7 @@ fn short_lives_at_a_loopback_address_are_counted_however_it_is_written() {
         let there = Endpoint::new(there.parse().unwrap());
         // As a route of it is looked for.
         assert!(local(there.address()).is_ok());
-        let ticket = tickets::begin(there, false);
+        let ticket = tickets::begin(there, || Port::Kernels);
         assert!(!ticket.is_void(), "{there:?}");
         tickets::abandoned(ticket);
     }

@@ -5,19 +5,19 @@ use beeline_wire::Endpoint;
 use super::{asked_for, remembered};
 use crate::brief::Life;
 use crate::kernel;
-use crate::paths::{Path, Paths, Ticket};
+use crate::paths::{Path, Paths, Port, Ticket};
 
 /// A connection begins. Which path it takes, with its ticket, which says nothing where the destination is not known yet.
-/// None if it is to have a lane `always`.
-pub fn begin(destination: Endpoint, always: bool) -> Ticket {
+pub fn begin(destination: Endpoint, port: impl FnOnce() -> Port) -> Ticket {
     let destination = destination.address();
-    if always || !destination.ip().is_loopback() {
+    if !destination.ip().is_loopback() {
         return Ticket::default();
     }
+    let port = port();
     remembered(|entries| {
         asked_for(entries, destination).map_or_else(Ticket::default, |entry| {
             let begun_ns = kernel::now_ns();
-            let (path, turn) = entry.paths.begin(begun_ns);
+            let (path, turn) = entry.paths.begin(port, begun_ns);
             Ticket { destination: entry.number, turn, tcp: path == Path::Tcp, begun_ns }
         })
     })

@@ -31,7 +31,7 @@ use crate::kernel::{self, SockAddr};
 use crate::operations::Operations;
 use crate::side::state;
 use crate::{Outcome, guards, limits, process, stats, table};
-use beeline_meeting::paths::Ticket;
+use beeline_meeting::paths::{Port, Ticket};
 
 /// `connect(2)`. `allow_lanes` tells whether the program's code may have lanes, and is asked as late as possible.
 ///
@@ -81,7 +81,8 @@ pub(crate) unsafe fn connect(
     }
     let always =
         rule.and_then(|rule| option::short_lived_lanes.read_word(rule.word(option::short_lived_lanes.index())));
-    let ticket = lookup::begin(known_as, always.unwrap_or_else(|| crate::live(option::short_lived_lanes)));
+    let always = always.unwrap_or_else(|| crate::live(option::short_lived_lanes));
+    let ticket = if always { Ticket::default() } else { lookup::begin(known_as, || port_of(fd, desc)) };
     if ticket.tcp {
         return leave_to_tcp(ours, ticket);
     }
@@ -105,6 +106,13 @@ pub(crate) unsafe fn connect(
             settle(desc, reason)
         }
     }
+}
+
+/// Who has chosen the port of a socket that is to be connected.
+fn port_of(fd: i32, desc: &Desc) -> Port {
+    let named = || kernel::getsockname(fd).ok().and_then(|name| name.to_internet());
+    let is_bound = desc.draft.bound.load(Relaxed) && named().is_some_and(|name| name.port() != 0);
+    if is_bound { Port::Programs } else { Port::Kernels }
 }
 
 /// Leaves the socket to the kernel, because that makes short-lived connections faster.

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::release::with_room;
 use crate::app_memory::bogus;
-use crate::desc::{DESCS, Desc, Kind};
+use crate::desc::{DESCS, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
 use crate::{Errno, Outcome, close, ending, follow, guards, table};
@@ -37,10 +37,13 @@ pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> Outcome {
 
 /// `bind(2)`, wherever to.
 pub(crate) fn bind(fd: i32) -> Outcome {
-    match table::get(fd).map(Desc::kind) {
-        Some(Kind::Lane | Kind::Orphan) => Outcome::fail(libc::EINVAL),
-        _ => Outcome::Kernel,
+    let Some(desc) = table::get(fd) else { return Outcome::Kernel };
+    match desc.kind() {
+        Kind::Lane | Kind::Orphan => return Outcome::fail(libc::EINVAL),
+        Kind::Tcp => desc.draft.bound.store(true, Relaxed),
+        _ => {}
     }
+    Outcome::Kernel
 }
 
 /// `getsockname(2)`.
