@@ -25,16 +25,25 @@ pub enum Origin {
 }
 
 #[unsafe(link_section = ".data.fork.written")]
-static ENDED: [Ended; 2] = [const { Ended::new() }; 2];
+static MADE: Ended = Ended::new();
+#[unsafe(link_section = ".data.fork.written")]
+static ACCEPTED: Ended = Ended::new();
+
+fn ended_of(origin: Origin) -> &'static Ended {
+    match origin {
+        Origin::Made => &MADE,
+        Origin::Accepted => &ACCEPTED,
+    }
+}
 
 /// A connection begins. Whether it may with a spin.
 pub fn may_spin(origin: Origin) -> bool {
-    ENDED[origin as usize].may_spin()
+    ended_of(origin).may_spin()
 }
 
 /// A connection ends whose spins have paid, or not.
 pub fn note(origin: Origin, have_paid: bool) {
-    ENDED[origin as usize].note(have_paid);
+    ended_of(origin).note(have_paid);
 }
 
 struct Ended {
