@@ -59,6 +59,7 @@ def rootfs(root, *programs, trees=(), files=()):
         target = root / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(text if isinstance(text, bytes) else text.encode())
+        target.chmod(0o755 if "/bin/" in path else 0o644)
     for directory in ("tmp", "run", "proc", "sys", "dev", "data", "usr/local/bin"):
         (root / directory).mkdir(parents=True, exist_ok=True)
     return root
