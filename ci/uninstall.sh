@@ -8,6 +8,11 @@ if [ ! -d "$prefix" ]; then
     echo "There is no $prefix." >&2
     exit 1
 fi
+# What that puts there is what it puts elsewhere.
+if [ ! -x target/release/beeline ]; then
+    echo "Build it first (make all): what was installed is found by installing it once more, beside." >&2
+    exit 1
+fi
 mould=$(mktemp -d)
 trap 'rm -rf "$mould"' EXIT
 ci/install.sh "$mould" >/dev/null

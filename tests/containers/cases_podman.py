@@ -70,14 +70,19 @@ def redis(subordinate=(None, None)):
     def twenty():
         bench = Container(engine, b, image, benchmark, "-h", a.address, "-c", "20", "-n", "20000", "-t", "set,get", "-q",
                           subordinate=subordinate[1], dropped=True)
-        said = bench.finish().replace("\r", "\n")
-        rates = [line.strip() for line in said.splitlines() if "requests per second" in line and "nan" not in line]
-        assert len(rates) >= 2, said
-        note("; ".join(rates[-2:]))
+        note("; ".join(rates(bench.finish())))
 
     over_lanes(server, 1, values)
     # One connection reads the server's settings, and all twenty of a run are made at once.
     over_lanes(server, 20, twenty)
+
+
+def rates(said):
+    """The last two of redis-benchmark's."""
+    lines = [line.strip() for line in said.replace("\r", "\n").splitlines()]
+    found = [line for line in lines if "requests per second" in line and "nan" not in line]
+    assert len(found) >= 2, said
+    return found[-2:]
 
 
 def over_lanes(server, wanted, body):

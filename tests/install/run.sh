@@ -11,7 +11,7 @@ find "$prefix" | sort >"$prefix.before"
 trap 'rm -rf "$prefix" "$prefix".*' EXIT
 
 ci/install.sh "$prefix" >/dev/null
-find "$prefix" ! -type d -newer "$prefix.before" | sort >"$prefix.installed"
+find "$prefix" ! -type d | sort | comm -13 "$prefix.before" - >"$prefix.installed"
 for file in bin/beeline lib/beeline/libbeeline.so share/beeline/profiles/latency.toml share/man/man1/beeline-run.1 \
     share/bash-completion/completions/beeline; do
     grep -qx "$prefix/$file" "$prefix.installed" || { echo "not installed: $file" >&2; exit 1; }

@@ -22,7 +22,7 @@ use beeline_shm::sys::{call, futex, ticks};
 use crate::proc;
 use crate::thread::{self, Section};
 
-/// Some 2 us: as long as a system call that is made within a section.
+/// Some 2 us where a tick is that of a time-stamp counter: as long as a system call that is made within a section.
 const MOMENT_TICKS: u64 = 5_000;
 /// Naps after which an owner that exists is looked at more closely.
 const NAPS_TO_DOUBT: u32 = 2;
@@ -50,19 +50,19 @@ pub enum Taken {
 #[derive(Default)]
 struct Moment {
     /// 0 before the first pause.
-    ends: u64,
+    began: u64,
 }
 
 impl Moment {
-    /// Pauses, and tells whether that was the last time.
+    /// Pauses, and tells whether that was the last time. A clock that steps back ends it.
     #[inline]
     fn is_over(&mut self) -> bool {
         let now = ticks();
-        if self.ends == 0 {
-            self.ends = now.wrapping_add(MOMENT_TICKS);
+        if self.began == 0 {
+            self.began = now;
         }
         core::hint::spin_loop();
-        now >= self.ends
+        now.wrapping_sub(self.began) >= MOMENT_TICKS
     }
 }
 

@@ -35,7 +35,7 @@ use beeline_wire::diag::{ListenerQuery, LookupError, REPLY_BYTES_MAX};
 use beeline_wire::route::{self, RouteError, RouteKind, RouteQuery};
 
 use super::brief::{Brief, Life};
-use super::paths::Paths;
+use super::paths::{Paths, Port};
 use crate::kernel;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
@@ -43,7 +43,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use untaken::Untaken;
 
-pub use tickets::{abandoned, begin, ended};
+pub use tickets::{abandoned, begin, ended, failed};
 
 pub use afar::{Afar, afar, elsewhere, left_to_tcp, looked_again, note_unmet, source_for};
 
@@ -111,8 +111,9 @@ struct Entry {
     brief: Brief,
     /// Why those that are left to TCP are, by the way that the last of the others took.
     left_as: Reason,
-    /// How those over lanes and over TCP do, and by which number tickets name the destination.
-    paths: Paths,
+    /// How those over lanes and over TCP do, of each kind of [`Port`], and by which number tickets name the destination: an even one
+    /// for those of the first kind, the next for those of the other.
+    paths: [Paths; 2],
     number: u32,
     /// When it was last asked for, in questions.
     asked: u64,
@@ -131,8 +132,8 @@ struct Memory(UnsafeCell<[Option<Entry>; ENTRIES]>);
 unsafe impl Sync for Memory {}
 
 static LOCK: Lock = Lock::new();
-/// Destinations that were ever known.
-static NUMBER: AtomicU32 = AtomicU32::new(1);
+/// Twice the destinations that were ever known.
+static NUMBER: AtomicU32 = AtomicU32::new(2);
 /// Questions for destinations; counted under `LOCK`.
 static QUESTIONS: AtomicU64 = AtomicU64::new(1);
 static MEMORY: Memory = Memory(UnsafeCell::new([None; ENTRIES]));
@@ -187,8 +188,8 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         unmet: None,
         brief: Brief::default(),
         left_as: Reason::BridgeShortLived,
-        paths: Paths::NEW,
-        number: NUMBER.fetch_add(1, Relaxed).max(1),
+        paths: [Paths::of(Port::Kernels), Paths::of(Port::Programs)],
+        number: NUMBER.fetch_add(2, Relaxed).max(2),
         asked: 0,
     };
     remembered(|entries| {

@@ -279,7 +279,7 @@ pub(super) struct Paths {
     /// How long the winner is kept, and who won last.
     kept_ns: u64,
     won: Option<Path>,
-    /// Of the last connection.
+    /// Of the connections that it is about.
     port: Port,
     /// Connections that have begun and not ended, and the most of them outside of rule 5.
     open: u32,
@@ -289,26 +289,26 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    pub(super) const NEW: Self = Self {
-        state: State::Watching { run: 0, since_ns: 0 },
-        turns: 0,
-        spent: [Turns::NONE; 2],
-        lane_ns: 0,
-        kept_ns: KEPT_NS_MIN,
-        won: None,
-        port: Port::Kernels,
-        open: 0,
-        open_max: 0,
-        seen_ns: 0,
-    };
+    /// Nothing is known yet.
+    pub(super) const fn of(port: Port) -> Self {
+        Self {
+            state: State::Watching { run: 0, since_ns: 0 },
+            turns: 0,
+            spent: [Turns::NONE; 2],
+            lane_ns: 0,
+            kept_ns: KEPT_NS_MIN,
+            won: None,
+            port,
+            open: 0,
+            open_max: 0,
+            seen_ns: 0,
+        }
+    }
 
     /// A connection begins. Which path it takes, and the turn that counts it, or 0.
-    pub(super) fn begin(&mut self, port: Port, now_ns: u64) -> (Path, u32) {
+    pub(super) fn begin(&mut self, now_ns: u64) -> (Path, u32) {
         self.age(now_ns);
-        if self.port != port {
-            self.forget();
-            self.port = port;
-        }
+        let port = self.port;
         if let State::Keeping { path, until_ns, paid_ns } = &mut self.state {
             let over_tcp = *path == Path::Tcp;
             *paid_ns = now_ns.max(paid_ns.saturating_add(EVERY_NS));
@@ -350,6 +350,13 @@ impl Paths {
     /// One that had begun came to nothing on its path.
     pub(super) fn abandoned(&mut self) {
         self.open = self.open.saturating_sub(1);
+    }
+
+    /// One that was left to TCP was not connected when it was closed: it was reset, or never was. How soon it was over says nothing, and where
+    /// TCP has no port to give lanes are the better path.
+    pub(super) fn failed(&mut self) {
+        self.abandoned();
+        self.forget();
     }
 
     /// A connection has ended; over a lane it was used so.
@@ -431,7 +438,7 @@ impl Paths {
 
     /// Lanes from now on, until there is another run. What is open stays counted.
     fn forget(&mut self) {
-        *self = Self { turns: self.turns, port: self.port, open: self.open, seen_ns: self.seen_ns, ..Self::NEW };
+        *self = Self { turns: self.turns, open: self.open, seen_ns: self.seen_ns, ..Self::of(self.port) };
     }
 
     fn age(&mut self, now_ns: u64) {

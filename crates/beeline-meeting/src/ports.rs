@@ -52,7 +52,8 @@ pub fn first_unprivileged() -> u16 {
 }
 
 /// Whether the kernel hands this port out to TCP sockets that ask for none.
-pub(super) fn is_handed_out(port: u16) -> bool {
+#[must_use]
+pub fn is_handed_out(port: u16) -> bool {
     let (low, high) = range();
     (low..=high).contains(&u32::from(port))
 }

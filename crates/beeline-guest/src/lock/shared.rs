@@ -92,7 +92,7 @@ impl SharedLock {
     pub fn try_lock(&self) -> Option<SharedGuard<'_>> {
         let section = Section::enter();
         let (token, taken) = thread::with(|thread| {
-            let mut moment = Moment::default();
+            let (mut moment, mut is_over) = (Moment::default(), false);
             loop {
                 let word = self.word.load(Relaxed);
                 if low(word) & HELD == 0
@@ -100,9 +100,11 @@ impl SharedLock {
                 {
                     return Some(taken);
                 }
-                if moment.is_over() {
+                // It is looked at once more after the last pause.
+                if is_over {
                     return None;
                 }
+                is_over = moment.is_over();
             }
         })?;
         Some(SharedGuard { lock: self, token, taken, _section: section })
@@ -114,7 +116,7 @@ impl SharedLock {
     pub fn run<R>(&self, f: impl FnOnce(Taken) -> R) -> Option<R> {
         let section = Section::enter();
         let result = thread::with(|thread| {
-            let mut moment = Moment::default();
+            let (mut moment, mut is_over) = (Moment::default(), false);
             loop {
                 let word = self.word.load(Relaxed);
                 if low(word) & HELD == 0
@@ -124,9 +126,11 @@ impl SharedLock {
                     self.give_back(thread, token);
                     return Some(result);
                 }
-                if moment.is_over() {
+                // It is looked at once more after the last pause.
+                if is_over {
                     return None;
                 }
+                is_over = moment.is_over();
             }
         });
         drop(section);

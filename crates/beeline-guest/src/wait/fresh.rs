@@ -4,9 +4,9 @@
 //! each ask once of twenty processes, on two CPUs, would all spin each time, and keep each other from running.
 //!
 //! 1. A process remembers what share of its connections that ended of late had spun with success
-//!    ([`super::SpinState::have_paid`]): of those that it made, and of those that it accepted.
-//! 2. While that are fewer than three of four, connections begin without a spin, but each [`PROBE_EVERY`]th. Those that sleep
-//!    find out as ever whether a spin would have won, and tell it at their end.
+//!    ([`super::SpinState::have_paid`]), by what they were for ([`Origin`]).
+//! 2. While fewer than three of four have, connections of that origin begin without a spin, but each [`PROBE_EVERY`]th. Those that
+//!    sleep find out as ever whether a spin would have won, and tell it at their end.
 //! 3. A child of `fork` begins with what its parent knows.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -14,46 +14,51 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use super::state::{ALL, MOST, moved};
 
 const PROBE_EVERY: u32 = 32;
+/// Ports that are told apart.
+const PORTS: usize = 16;
 
-/// Which connections one is compared with.
+/// Which connections one is compared with, by the server's port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// The process made it.
-    Made,
+    Made(u16),
     /// The process accepted it.
-    Accepted,
+    Accepted(u16),
 }
 
 #[unsafe(link_section = ".data.fork.written")]
-static MADE: Ended = Ended::new();
+static MADE: [Account; PORTS] = [const { Account::new() }; PORTS];
 #[unsafe(link_section = ".data.fork.written")]
-static ACCEPTED: Ended = Ended::new();
+static ACCEPTED: [Account; PORTS] = [const { Account::new() }; PORTS];
 
-fn ended_of(origin: Origin) -> &'static Ended {
+fn account_of(origin: Origin) -> Option<&'static Account> {
     match origin {
-        Origin::Made => &MADE,
-        Origin::Accepted => &ACCEPTED,
+        Origin::Made(port) => MADE.get(usize::from(port) % PORTS),
+        Origin::Accepted(port) => ACCEPTED.get(usize::from(port) % PORTS),
     }
 }
 
 /// A connection begins. Whether it may with a spin.
 pub fn may_spin(origin: Origin) -> bool {
-    ended_of(origin).may_spin()
+    account_of(origin).is_none_or(Account::may_spin)
 }
 
 /// A connection ends whose spins have paid, or not.
 pub fn note(origin: Origin, have_paid: bool) {
-    ended_of(origin).note(have_paid);
+    if let Some(account) = account_of(origin) {
+        account.note(have_paid);
+    }
 }
 
-struct Ended {
+/// What is known of the connections of one origin.
+struct Account {
     /// Those whose spins have paid, of [`ALL`].
     paid: AtomicU32,
     /// Connections that began while these were too few.
     begun: AtomicU32,
 }
 
-impl Ended {
+impl Account {
     const fn new() -> Self {
         Self { paid: AtomicU32::new(ALL), begun: AtomicU32::new(0) }
     }
@@ -70,7 +75,7 @@ impl Ended {
     fn note(&self, have_paid: bool) {
         let paid = self.paid.load(Relaxed);
         let now = moved(paid, have_paid);
-        // A page that many processes have in common, and a line that many threads have.
+        // It may lie in a page that a child of a fork has in common with others.
         if now != paid {
             self.paid.store(now, Relaxed);
         }
@@ -83,16 +88,16 @@ mod tests {
 
     #[test]
     fn where_connections_spin_in_vain_the_next_begin_without_one_until_most_have_paid() {
-        let ended = Ended::new();
-        let begun_with_one = |connections| (0..connections).filter(|_| ended.may_spin()).count() as u32;
+        let account = Account::new();
+        let begun_with_one = |connections| (0..connections).filter(|_| account.may_spin()).count() as u32;
         assert_eq!(begun_with_one(100), 100);
-        ended.note(false);
+        account.note(false);
         assert_eq!(begun_with_one(100), 100, "one is none");
-        (0..8).for_each(|_| ended.note(false));
+        (0..8).for_each(|_| account.note(false));
         assert_eq!(begun_with_one(10 * PROBE_EVERY), 10);
-        (0..40).for_each(|number| ended.note(number % 2 == 0));
+        (0..40).for_each(|number| account.note(number % 2 == 0));
         assert_eq!(begun_with_one(10 * PROBE_EVERY), 10, "half of them are too few");
-        (0..12).for_each(|_| ended.note(true));
+        (0..12).for_each(|_| account.note(true));
         assert_eq!(begun_with_one(100), 100);
     }
 }

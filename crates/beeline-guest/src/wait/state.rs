@@ -109,12 +109,13 @@ impl SpinState {
         self.ns.store(spin_ns, Relaxed);
     }
 
-    /// A wait has shown something. Of thousands of waits the last ones would tell nothing new.
+    /// A wait has shown something. Of tens of thousands the next one would tell nothing new.
     pub(super) fn show(&self, what: u32) {
         let shown = self.shown.load(Relaxed);
+        let (paid, failed) = spins_in(shown);
         if what == HEARD_SOON {
             self.shown.store(shown | HEARD_SOON, Relaxed);
-        } else if shown / what % SPIN_FAILED != SPIN_FAILED - 1 {
+        } else if paid.max(failed) < SPIN_FAILED - 1 {
             self.shown.store(shown + what, Relaxed);
         }
     }
@@ -123,7 +124,7 @@ impl SpinState {
     #[must_use]
     pub fn have_paid(&self) -> Option<bool> {
         let shown = self.shown.load(Relaxed);
-        match (shown % SPIN_FAILED, shown / SPIN_FAILED % SPIN_FAILED) {
+        match spins_in(shown) {
             (0, 0) => (shown & HEARD_SOON != 0).then_some(true),
             (paid, failed) => Some(paid >= 3 * failed),
         }
@@ -160,6 +161,11 @@ impl SpinState {
     pub(super) fn is_soon_from_now_on(&self) {
         self.shares.store(ALWAYS, Relaxed);
     }
+}
+
+/// How many spins paid, and how many were in vain.
+fn spins_in(shown: u32) -> (u32, u32) {
+    (shown % SPIN_FAILED, shown / SPIN_FAILED % SPIN_FAILED)
 }
 
 /// A share after one more wait, which counts for an eighth.

@@ -17,8 +17,13 @@ pub fn begin(destination: Endpoint, port: impl FnOnce() -> Port) -> Ticket {
     remembered(|entries| {
         asked_for(entries, destination).map_or_else(Ticket::default, |entry| {
             let begun_ns = kernel::now_ns();
-            let (path, turn) = entry.paths.begin(port, begun_ns);
-            Ticket { destination: entry.number, turn, tcp: path == Path::Tcp, begun_ns }
+            let [of_kernels, of_programs] = &mut entry.paths;
+            let (paths, number) = match port {
+                Port::Kernels => (of_kernels, entry.number),
+                Port::Programs => (of_programs, entry.number | 1),
+            };
+            let (path, turn) = paths.begin(begun_ns);
+            Ticket { destination: number, turn, tcp: path == Path::Tcp, begun_ns }
         })
     })
 }
@@ -26,6 +31,11 @@ pub fn begin(destination: Endpoint, port: impl FnOnce() -> Port) -> Ticket {
 /// The connection has ended; over a lane it was used so.
 pub fn ended(ticket: Ticket, life: Option<Life>) {
     with_ticket(ticket, |paths| paths.ended(ticket, life, kernel::now_ns()));
+}
+
+/// It was left to TCP, and is not connected when it is closed.
+pub fn failed(ticket: Ticket) {
+    with_ticket(ticket, Paths::failed);
 }
 
 /// It came to nothing on its path, or nobody sees its end.
@@ -39,8 +49,10 @@ fn with_ticket(ticket: Ticket, f: impl FnOnce(&mut Paths)) {
     }
     remembered(|entries| {
         // One that has had to make room is not found any more.
-        if let Some(entry) = entries.iter_mut().flatten().find(|entry| entry.number == ticket.destination) {
-            f(&mut entry.paths);
+        let number = ticket.destination & !1;
+        if let Some(entry) = entries.iter_mut().flatten().find(|entry| entry.number == number) {
+            let [of_kernels, of_programs] = &mut entry.paths;
+            f(if ticket.destination == number { of_kernels } else { of_programs });
         }
     });
 }

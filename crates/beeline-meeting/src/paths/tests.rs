@@ -8,7 +8,6 @@ const LONG: Life = Life { sends: 1_000, bytes: 2 };
 /// Clients that begin again and again, each connection as long as its path takes.
 struct Clients {
     paths: Paths,
-    port: Port,
     now_ns: u64,
     open: Vec<(u64, Ticket)>,
     lane_ns: u64,
@@ -18,11 +17,15 @@ struct Clients {
 
 impl Clients {
     fn new(lane_ns: u64, tcp_ns: u64) -> Self {
-        Self { paths: Paths::NEW, port: Port::Kernels, now_ns: 1, open: Vec::new(), lane_ns, tcp_ns, tcp: 0 }
+        Self::of(Port::Kernels, lane_ns, tcp_ns)
+    }
+
+    fn of(port: Port, lane_ns: u64, tcp_ns: u64) -> Self {
+        Self { paths: Paths::of(port), now_ns: 1, open: Vec::new(), lane_ns, tcp_ns, tcp: 0 }
     }
 
     fn begin(&mut self) {
-        let (path, turn) = self.paths.begin(self.port, self.now_ns);
+        let (path, turn) = self.paths.begin(self.now_ns);
         let tcp = path == Path::Tcp;
         self.tcp += u32::from(tcp);
         let takes_ns = if tcp { self.tcp_ns } else { self.lane_ns };
@@ -125,10 +128,10 @@ fn what_comes_seldom_is_not_slow() {
 fn a_log_in_and_some_statements_are_short_if_they_take_no_time() {
     const STATEMENTS: Life = Life { sends: SENDS_MAX, bytes: 20_000 };
     for (life_ns, compared) in [(BRIEF_NS, true), (BRIEF_NS + 1, false)] {
-        let mut paths = Paths::NEW;
+        let mut paths = Paths::of(Port::Kernels);
         let mut now_ns = 1;
         for _ in 0..RUN + 1 {
-            let (path, turn) = paths.begin(Port::Kernels, now_ns);
+            let (path, turn) = paths.begin(now_ns);
             let ticket = Ticket { destination: 1, turn, tcp: path == Path::Tcp, begun_ns: now_ns };
             now_ns += life_ns;
             paths.ended(ticket, Some(STATEMENTS), now_ns);
@@ -143,18 +146,23 @@ fn what_comes_too_often_for_tcp_is_never_left_to_it() {
 }
 
 #[test]
-fn whose_ports_the_program_chooses_are_compared_however_often_they_come() {
-    let mut clients = Clients { port: Port::Programs, ..Clients::new(9 * EVERY_NS / 10, 5 * EVERY_NS / 10) };
+fn those_whose_ports_the_program_chooses_are_compared_however_often_they_come() {
+    let mut clients = Clients::of(Port::Programs, 9 * EVERY_NS / 10, 5 * EVERY_NS / 10);
     clients.run(1, 20_000);
     assert!(clients.run(1, 1_000) > 900, "TCP is faster");
     clients.tcp_ns = clients.lane_ns;
     clients.run(1, 200_000);
     assert!(clients.run(1, 10_000) < 1_000, "it is not any more");
-    // One that the kernel is to find a port for, among them.
-    let mut clients = Clients { port: Port::Programs, ..Clients::new(9 * EVERY_NS / 10, 5 * EVERY_NS / 10) };
+}
+
+#[test]
+fn where_tcp_fails_it_is_left() {
+    let mut clients = Clients::of(Port::Programs, 9 * EVERY_NS / 10, 5 * EVERY_NS / 10);
     clients.run(1, 20_000);
-    clients.port = Port::Kernels;
-    assert_eq!(clients.run(1, 20_000), 0);
+    clients.begin();
+    assert!(clients.open.pop().is_some_and(|(_, ticket)| ticket.tcp));
+    clients.paths.failed();
+    assert_eq!(clients.run(1, RUN), 0);
 }
 
 #[test]
@@ -165,7 +173,7 @@ fn what_comes_more_often_than_before_is_taken_back() {
     clients.open.clear();
     let left = (0..4_000).filter(|_| {
         clients.now_ns += EVERY_NS / 2;
-        let tcp = clients.paths.begin(clients.port, clients.now_ns).0 == Path::Tcp;
+        let tcp = clients.paths.begin(clients.now_ns).0 == Path::Tcp;
         clients.paths.abandoned();
         tcp
     });
@@ -195,7 +203,7 @@ fn few_connections_are_never_left_to_tcp() {
 fn one_that_lives_longer_ends_it() {
     let mut clients = compared(1, 20, 15);
     clients.end_next();
-    assert_eq!(clients.paths.begin(clients.port, clients.now_ns).0, Path::Tcp);
+    assert_eq!(clients.paths.begin(clients.now_ns).0, Path::Tcp);
     let ticket = Ticket { destination: 1, turn: 0, tcp: false, begun_ns: clients.now_ns };
     clients.paths.ended(ticket, Some(LONG), clients.now_ns);
     assert_eq!(clients.run(1, RUN), 0);
@@ -215,7 +223,7 @@ fn one_that_is_open_for_long_over_tcp_ends_it() {
 #[test]
 fn those_that_are_opened_and_kept_get_lanes() {
     let mut clients = compared(1, 20, 15);
-    let kept = (0..100).filter(|_| clients.paths.begin(clients.port, clients.now_ns).0 == Path::Tcp).count();
+    let kept = (0..100).filter(|_| clients.paths.begin(clients.now_ns).0 == Path::Tcp).count();
     assert!(kept <= (2 + OPEN_MIN + 1) as usize, "{kept}");
 }
 
@@ -227,7 +235,7 @@ fn those_that_are_opened_and_kept_in_a_turn_of_tcp_get_lanes() {
     }
     let kept = (0..1_000).filter(|_| {
         clients.now_ns += 2 * EVERY_NS;
-        clients.paths.begin(clients.port, clients.now_ns).0 == Path::Tcp
+        clients.paths.begin(clients.now_ns).0 == Path::Tcp
     });
     assert!(kept.count() <= (2 + OPEN_MIN + 1) as usize);
 }

@@ -76,14 +76,12 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     if let Some(listener) = desc.filter(|desc| operation != libc::EPOLL_CTL_DEL && desc.kind() == Kind::Listener) {
         (listener.operations.get().before_watch)(listener);
     }
-    let outcome = if desc.is_none() && operation == libc::EPOLL_CTL_MOD && changes_nothing(set, fd, event) {
-        kernel::epoll_ctl(epfd, operation, fd, event).map(|_| false)
-    } else {
+    let outcome = change_unlocked(epfd, set, operation, fd, event).unwrap_or_else(|| {
         let _guard = set.lock.lock();
-        // What another thread has closed meanwhile is not to come into a table that outlives it.
-        let desc = desc.filter(|desc| table::leads_to(fd, desc));
+        // What another thread has closed meanwhile is not to come into a table that outlives it, and the kernel is not to be told of a lane past it.
+        let desc = table::get(fd).filter(|now| desc.map_or(now.is_lane(), |desc| core::ptr::eq(*now, desc)));
         change(epfd, set, operation, fd, event, desc)
-    };
+    });
     let _ = answer_faults(set);
     match outcome {
         Ok(ready) => {
@@ -96,17 +94,34 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     }
 }
 
-/// Whether `EPOLL_CTL_MOD` of a file that is not ours leaves our table as it is. So do programs that wake a thread by asking
-/// for an edge anew (Boost.Asio): the kernel then makes the call without the set's lock, as the thread that it wakes, perhaps on
-/// the waker's own CPU, takes that first.
-fn changes_nothing(set: &Set, fd: i32, event: Option<libc::epoll_event>) -> bool {
-    let Some(event) = event else { return false };
+/// `EPOLL_CTL_MOD` of a file that is not ours, and that leaves our table as it is: a program wakes a thread by asking for an
+/// edge anew (Boost.Asio does). That thread takes the set's lock first, perhaps on the waker's own CPU, so the kernel is asked without it. `None` if
+/// the change is to be made with it: another one came between, and is followed by this one then.
+fn change_unlocked(
+    epfd: i32,
+    set: &Set,
+    operation: i32,
+    fd: i32,
+    event: Option<libc::epoll_event>,
+) -> Option<Result<bool, Errno>> {
+    let event = event.filter(|_| operation == libc::EPOLL_CTL_MOD)?;
+    if !changes_nothing(set, fd, event) {
+        return None;
+    }
+    let outcome = kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false);
+    (outcome.is_err() || changes_nothing(set, fd, event)).then_some(outcome)
+}
+
+fn changes_nothing(set: &Set, fd: i32, event: libc::epoll_event) -> bool {
     let _guard = set.lock.lock();
     let is_same = |entry: &Entry| {
         let (events, data) = (event.events, event.u64);
         entry.desc().is_none() && entry.events.load(Relaxed) == events && entry.data.load(Relaxed) == data
     };
-    set.parked_at(fd).is_none() && set.parked_with_data(event.u64).is_none() && set.find(fd).is_none_or(is_same)
+    table::get(fd).is_none()
+        && set.parked_at(fd).is_none()
+        && set.parked_with_data(event.u64).is_none()
+        && set.find(fd).is_none_or(is_same)
 }
 
 /// Applies one change to the kernel's set and to ours. Tells whether the member has something to report.

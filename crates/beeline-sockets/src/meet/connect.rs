@@ -108,11 +108,11 @@ pub(crate) unsafe fn connect(
     }
 }
 
-/// Who has chosen the port of a socket that is to be connected.
+/// Who has chosen the port of a socket that is to be connected, as far as its number tells: bind(2) may have had the kernel choose one.
 fn port_of(fd: i32, desc: &Desc) -> Port {
     let named = || kernel::getsockname(fd).ok().and_then(|name| name.to_internet());
-    let is_bound = desc.draft.bound.load(Relaxed) && named().is_some_and(|name| name.port() != 0);
-    if is_bound { Port::Programs } else { Port::Kernels }
+    let is_chosen = |name: SocketAddr| name.port() != 0 && !ports::is_handed_out(name.port());
+    if desc.draft.bound.load(Relaxed) && named().is_some_and(is_chosen) { Port::Programs } else { Port::Kernels }
 }
 
 /// Leaves the socket to the kernel, because that makes short-lived connections faster.
@@ -143,7 +143,10 @@ fn abandon(ours: Connecting, ticket: Ticket) {
 static LEFT_TO_TCP: Operations = Operations { close: note_left, ..Operations::NONE };
 
 fn note_left(desc: &'static Desc) {
-    if let Some(ticket) = desc.ticket.take() {
+    let Some(ticket) = desc.ticket.take() else { return };
+    if kernel::tcp_state(desc.fd.load(Relaxed)) == Some(kernel::TCP_CLOSE) {
+        lookup::failed(ticket);
+    } else {
         lookup::ended(ticket, None);
     }
 }

@@ -63,7 +63,7 @@ pub fn begin_lane(desc: &'static Desc, anchor: i32, lane: &'static PooledLane, s
     desc.set_pooled(Some(lane));
     desc.keep_side_memfd(side.memfd);
     begin_bare(desc, lane.memory(), side.state, end);
-    if !fresh::may_spin(origin_of(end)) {
+    if origin_of(side.state, end).is_some_and(|origin| !fresh::may_spin(origin)) {
         desc.spin.set_ns(0);
     }
     if !side.state.is(state::BRIDGED) {
@@ -120,11 +120,15 @@ pub(crate) fn spoil_lane(desc: &'static Desc) {
     }
 }
 
-fn origin_of(end: End) -> Origin {
-    match end {
-        End::Client => Origin::Made,
-        End::Server => Origin::Accepted,
+/// None where a bridge or another namespace is between the ends: those take their own time.
+fn origin_of(side: &SideState, end: End) -> Option<Origin> {
+    if side.is(state::BRIDGED | state::MET) {
+        return None;
     }
+    Some(match end {
+        End::Client => Origin::Made(side.remote.get().port()),
+        End::Server => Origin::Accepted(side.local.get().port()),
+    })
 }
 
 /// The last user of a lane in this process is gone: pools or unmaps the lane and its side.
@@ -136,8 +140,8 @@ pub(super) fn retire_lane(desc: &'static Desc) {
     // mapped.
     let alone =
         lane.is_some_and(PooledLane::is_ours_alone) && !desc.shared.load(Relaxed) && side.holders.load(Relaxed) <= 1;
-    if let Some(have_paid) = desc.spin.have_paid() {
-        fresh::note(origin_of(desc.end()), have_paid);
+    if let (Some(origin), Some(have_paid)) = (origin_of(side, desc.end()), desc.spin.have_paid()) {
+        fresh::note(origin, have_paid);
     }
     if let Some(lane) = lane {
         lane.note_bytes(side.tx.bytes().max(side.rx.bytes()));
