@@ -1,5 +1,7 @@
 //! How descriptions end: whoever takes the last number away from one gives it back.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use crate::changing::Changing;
 use crate::desc::{Desc, Kind};
 use crate::process::is_guest_of_parent;
@@ -89,6 +91,8 @@ pub fn forget_stale(fd: i32) {
     watchers::forget(fd, desc);
     let last = desc.keepers.has_last_number();
     if last {
+        // The number is a stranger's by now, who is not to be asked, nor shut down.
+        desc.fd.store(-1, Relaxed);
         (desc.operations.get().close)(desc);
     }
     let _ = table::set(fd, None);

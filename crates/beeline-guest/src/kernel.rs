@@ -467,3 +467,17 @@ pub fn tcp_state(fd: i32) -> Option<u8> {
     // The first byte of struct tcp_info.
     getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok().map(|info| info[0])
 }
+
+/// Whether a TCP socket is not connected, nor about to be, and never heard a byte or an end from a peer: of those that are over in good order
+/// the kernel counts the end as a byte.
+#[must_use]
+pub fn never_was_connected(fd: i32) -> bool {
+    /// Where `tcpi_bytes_received` lies in struct tcp_info (linux/tcp.h), and its end.
+    const RECEIVED: usize = 128;
+    const END: usize = RECEIVED + size_of::<u64>();
+    let info = getsockopt::<[u8; END]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
+    info.is_ok_and(|info| info[0] == TCP_CLOSE && info.iter().skip(RECEIVED).all(|byte| *byte == 0))
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,11 +4,12 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::all::{entries_of, every_set, link, sets_with, unlink};
 use super::cool::cool_entry;
+use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
 use super::listeners::{hidden_of, watch_hidden};
 use super::readiness::readiness;
 use super::registration::{
-    EPOLLEXCLUSIVE, deregister, expose, park, unpark, unpark_all, unpark_namesakes, unpark_number, watch,
+    EPOLLEXCLUSIVE, deregister, expose, park, tell_again, unpark, unpark_all, unpark_namesakes, unpark_number, watch,
 };
 use super::set::set_of;
 use super::set::{Entry, SETS, Set};
@@ -76,10 +77,13 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     if let Some(listener) = desc.filter(|desc| operation != libc::EPOLL_CTL_DEL && desc.kind() == Kind::Listener) {
         (listener.operations.get().before_watch)(listener);
     }
-    let outcome = change_unlocked(epfd, set, operation, fd, event).unwrap_or_else(|| {
+    let unlocked = event.filter(|_| operation == libc::EPOLL_CTL_MOD && desc.is_none());
+    let outcome = unlocked.and_then(|event| modify_unlocked(epfd, set, fd, event)).unwrap_or_else(|| {
         let _guard = set.lock.lock();
-        // What another thread has closed meanwhile is not to come into a table that outlives it, and the kernel is not to be told of a lane past it.
-        let desc = table::get(fd).filter(|now| desc.map_or(now.is_lane(), |desc| core::ptr::eq(*now, desc)));
+        // What another thread has closed meanwhile is not to come into a table that outlives it, and what has come under the number
+        // meanwhile is to, but for what is made ready above.
+        let is_plain = |now: &Desc| !matches!(now.kind(), Kind::Listener | Kind::Epoll);
+        let desc = table::get(fd).filter(|now| desc.map_or(is_plain(now), |desc| core::ptr::eq(*now, desc)));
         change(epfd, set, operation, fd, event, desc)
     });
     let _ = answer_faults(set);
@@ -94,22 +98,25 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     }
 }
 
-/// `EPOLL_CTL_MOD` of a file that is not ours, and that leaves our table as it is: a program wakes a thread by asking for an
-/// edge anew (Boost.Asio does). That thread takes the set's lock first, perhaps on the waker's own CPU, so the kernel is asked without it. `None` if
-/// the change is to be made with it: another one came between, and is followed by this one then.
-fn change_unlocked(
-    epfd: i32,
-    set: &Set,
-    operation: i32,
-    fd: i32,
-    event: Option<libc::epoll_event>,
-) -> Option<Result<bool, Errno>> {
-    let event = event.filter(|_| operation == libc::EPOLL_CTL_MOD)?;
-    if !changes_nothing(set, fd, event) {
+/// `EPOLL_CTL_MOD` of a file that is not ours, for an edge, that leaves our table as it is: so a program wakes a thread that waits, by asking for the edge of a
+/// pipe or an eventfd anew (Boost.Asio does). That thread takes the set's lock first, perhaps on the waker's own CPU, so the kernel is asked
+/// without it. `None` if the change is to be made with it.
+///
+/// Another change may have come between. Then the kernel is told what the table says now, as if this one had come before that; an edge may be told twice.
+/// What this call has caused may have happened by then, so it is never made again, nor is a member that is to be told once.
+fn modify_unlocked(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event) -> Option<Result<bool, Errno>> {
+    let is_edge = event.events & (EPOLLET | EPOLLONESHOT) == EPOLLET;
+    if !is_edge || !changes_nothing(set, fd, event) {
         return None;
     }
-    let outcome = kernel::epoll_ctl(epfd, operation, fd, Some(event)).map(|_| false);
-    (outcome.is_err() || changes_nothing(set, fd, event)).then_some(outcome)
+    let outcome = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event)).map(|_| false);
+    if outcome.is_ok() && !changes_nothing(set, fd, event) {
+        let _guard = set.lock.lock();
+        if let Some(entry) = set.find(fd).filter(|entry| entry.events.load(Relaxed) & EPOLLONESHOT == 0) {
+            tell_again(epfd, fd, entry);
+        }
+    }
+    Some(outcome)
 }
 
 fn changes_nothing(set: &Set, fd: i32, event: libc::epoll_event) -> bool {

@@ -96,6 +96,16 @@ pub(super) fn pause(epfd: i32, fd: i32, entry: &Entry) {
     tell(epfd, fd, entry, EPOLLONESHOT);
 }
 
+/// The kernel may have been told something else of an entry than the table says: it is told that again. The set is locked.
+pub(super) fn tell_again(epfd: i32, fd: i32, entry: &Entry) {
+    if !entry.desc().is_some_and(Desc::is_lane) {
+        let event = libc::epoll_event { events: entry.events.load(Relaxed), u64: entry.data.load(Relaxed) };
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event));
+    } else if !entry.dead.load(Relaxed) && entry.registered.events().is_some() {
+        tell(epfd, fd, entry, wanted(entry));
+    }
+}
+
 fn tell(epfd: i32, fd: i32, entry: &Entry, events: u32) -> bool {
     let before = entry.registered.events();
     let mut operation = if before.is_none() { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };

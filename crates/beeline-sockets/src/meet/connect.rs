@@ -144,7 +144,7 @@ static LEFT_TO_TCP: Operations = Operations { close: note_left, ..Operations::NO
 
 fn note_left(desc: &'static Desc) {
     let Some(ticket) = desc.ticket.take() else { return };
-    if kernel::tcp_state(desc.fd.load(Relaxed)) == Some(kernel::TCP_CLOSE) {
+    if kernel::never_was_connected(desc.fd.load(Relaxed)) {
         lookup::failed(ticket);
     } else {
         lookup::ended(ticket, None);

@@ -47,9 +47,12 @@ impl Connecting {
     pub(super) fn note(&self, ticket: Ticket) -> bool {
         let is_there = self.still();
         if is_there {
-            // An attempt before this one has left the same, or one that nobody ends any more.
-            let before = self.desc.ticket.replace(ticket).filter(|before| *before != ticket);
-            before.into_iter().for_each(lookup::abandoned);
+            // An attempt before this one has left the same, or one that nobody ends any more: over TCP it has failed.
+            match self.desc.ticket.replace(ticket).filter(|before| *before != ticket) {
+                Some(before) if before.tcp => lookup::failed(before),
+                Some(before) => lookup::abandoned(before),
+                None => {}
+            }
         }
         is_there
     }
