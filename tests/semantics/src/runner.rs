@@ -231,7 +231,7 @@ impl Runner<'_> {
         let wants_lanes = self.lab.library.is_some() && job.path == ExpectedPath::Lane;
         for _ in 1..PATH_TRIES {
             let other = match self.same_as(&kernel, at, job) {
-                Err(_) if Across::may_follow_numbers(&job.name) => {
+                Err(_) if Across::may_differ_once(&job.name) => {
                     Across::rest();
                     continue;
                 }

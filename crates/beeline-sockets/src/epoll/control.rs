@@ -103,7 +103,7 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
 /// without it. `None` if the change is to be made with it.
 ///
 /// Another change may have come between. Then the kernel is told what the table says now, as if this one had come before that; an edge may be told twice.
-/// What this call has caused may have happened by then, so it is never made again, nor is a member that is to be told once.
+/// What this call has caused may have happened by then, so it is never made again.
 fn modify_unlocked(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event) -> Option<Result<bool, Errno>> {
     let is_edge = event.events & (EPOLLET | EPOLLONESHOT) == EPOLLET;
     if !is_edge || !changes_nothing(set, fd, event) {
@@ -112,7 +112,10 @@ fn modify_unlocked(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event) -> O
     let outcome = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event)).map(|_| false);
     if outcome.is_ok() && !changes_nothing(set, fd, event) {
         let _guard = set.lock.lock();
-        if let Some(entry) = set.find(fd).filter(|entry| entry.events.load(Relaxed) & EPOLLONESHOT == 0) {
+        // Of one shot the kernel may be told once; a lane's is ours.
+        let may_be_told =
+            |entry: &&Entry| entry.desc().is_some_and(Desc::is_lane) || entry.events.load(Relaxed) & EPOLLONESHOT == 0;
+        if let Some(entry) = set.find(fd).filter(may_be_told) {
             tell_again(epfd, fd, entry);
         }
     }

@@ -129,12 +129,9 @@ fn leave_to_tcp(ours: Connecting, ticket: Ticket) -> Outcome {
 
 /// The connection did not come about over a lane.
 fn abandon(ours: Connecting, ticket: Ticket) {
-    if ticket.is_void() {
-        return;
-    }
     let _changing = changing_of(ours.fd, ours.desc);
     if ours.still() {
-        ours.desc.ticket.take();
+        ours.end_before(ours.desc.ticket.take(), ticket);
     }
     lookup::abandoned(ticket);
 }

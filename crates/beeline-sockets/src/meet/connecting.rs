@@ -47,14 +47,18 @@ impl Connecting {
     pub(super) fn note(&self, ticket: Ticket) -> bool {
         let is_there = self.still();
         if is_there {
-            // An attempt before this one has left the same, or one that nobody ends any more: over TCP it has failed.
-            match self.desc.ticket.replace(ticket).filter(|before| *before != ticket) {
-                Some(before) if before.tcp => lookup::failed(before),
-                Some(before) => lookup::abandoned(before),
-                None => {}
-            }
+            self.end_before(self.desc.ticket.replace(ticket), ticket);
         }
         is_there
+    }
+
+    /// What an attempt before that of `ticket` has left, if it is not the same, nobody ends any more: over TCP it has failed.
+    pub(super) fn end_before(&self, left: Option<Ticket>, ticket: Ticket) {
+        match left.filter(|left| *left != ticket) {
+            Some(left) if left.tcp => lookup::failed(left),
+            Some(left) => lookup::abandoned(left),
+            None => {}
+        }
     }
 
     /// What keeps a lane from being put under the number, now that nothing changes any more: the caller holds
