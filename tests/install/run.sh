@@ -3,12 +3,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 prefix=$(mktemp -d)
-trap 'rm -rf "$prefix"' EXIT
+trap 'rm -rf "$prefix" "$prefix".*' EXIT
 mkdir -p "$prefix/bin" "$prefix/share/beeline"
 echo neighbour >"$prefix/bin/neighbour"
 echo mine >"$prefix/share/beeline/mine"
 find "$prefix" | sort >"$prefix.before"
-trap 'rm -rf "$prefix" "$prefix".*' EXIT
 
 ci/install.sh "$prefix" >/dev/null
 find "$prefix" ! -type d | sort | comm -13 "$prefix.before" - >"$prefix.installed"

@@ -132,7 +132,7 @@ struct Memory(UnsafeCell<[Option<Entry>; ENTRIES]>);
 unsafe impl Sync for Memory {}
 
 static LOCK: Lock = Lock::new();
-/// Twice the destinations that were ever known.
+/// The next number, an even one. Some are never used.
 static NUMBER: AtomicU32 = AtomicU32::new(2);
 /// Questions for destinations; counted under `LOCK`.
 static QUESTIONS: AtomicU64 = AtomicU64::new(1);

@@ -130,9 +130,15 @@ impl TicketCell {
         before
     }
 
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.destination.load(Relaxed) == 0
+    }
+
     /// Takes the ticket, if there is one.
     pub fn take(&self) -> Option<Ticket> {
-        if self.destination.load(Relaxed) == 0 {
+        if self.is_empty() {
             return None;
         }
         Some(Ticket {

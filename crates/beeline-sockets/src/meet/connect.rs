@@ -129,6 +129,9 @@ fn leave_to_tcp(ours: Connecting, ticket: Ticket) -> Outcome {
 
 /// The connection did not come about over a lane.
 fn abandon(ours: Connecting, ticket: Ticket) {
+    if ticket.is_void() && ours.desc.ticket.is_empty() {
+        return;
+    }
     let _changing = changing_of(ours.fd, ours.desc);
     if ours.still() {
         ours.end_before(ours.desc.ticket.take(), ticket);
