@@ -1,17 +1,25 @@
 """Filters, equal addresses, translation, and an agent that dies, is stopped, or false."""
 
+import fcntl
+import mmap
+import os
+import queue
 import random
 import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 
 from pods import SOCKET, Pods
 from world import BEELINED, case, note
 
 # Of `crates/beeline-wire/src/agent.rs`.
-MAGIC, VERSION, QUERY, LIKELY, UNKNOWN, OTHER_VERSION = 0x424C6167, 3, 1, 1, 2, 6
+MAGIC, VERSION, QUERY, PAGE = 0x424C6167, 4, 1, 6
+LIKELY, UNKNOWN, OTHER_VERSION, THE_PAGE = 1, 2, 6, 11
+# F_ADD_SEALS; F_SEAL_SEAL, _SHRINK, _GROW, _FUTURE_WRITE.
+ADD_SEALS, SEALS = 1033, 1 | 2 | 4 | 16
 
 
 @case()
@@ -249,36 +257,45 @@ def a_false_agent_does_no_harm():
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(SOCKET))
     listener.listen(50)
-    page = SOCKET.parent / "page"
+    memory = os.memfd_create("page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, 4096)
+    page = mmap.mmap(memory, 4096)
+    fcntl.fcntl(memory, ADD_SEALS, SEALS)
 
     def beat():
-        page.write_bytes(struct.pack("=Q", time.monotonic_ns()).ljust(4096, b"\0"))
+        page[:8] = struct.pack("=Q", time.monotonic_ns())
 
-    beat()
+    queries = queue.Queue()
+
+    def hear(carrier):
+        """Gives the page to who asks for it, and keeps queries. Servers announce themselves, which is not answered."""
+        while message := socket.recv_fds(carrier, 100, 4)[0]:
+            if message[6] == PAGE:
+                beat()
+                socket.send_fds(carrier, [struct.pack("=IHBB", MAGIC, VERSION, THE_PAGE, 0)], [memory])
+            elif message[6] == QUERY:
+                return queries.put(carrier)
+
+    def let_in():
+        while True:
+            threading.Thread(target=hear, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=let_in, daemon=True).start()
     server, port = b.serve()
     null = open("/dev/null", "rb")
     for late, says in ((0.0, None), (0.0, UNKNOWN), (0.4, UNKNOWN), (0.0, LIKELY), (0.4, LIKELY), (0.0, OTHER_VERSION)):
-        beat()
         client = a.app("duplex", b.address, port, 3_000_000, 3_000_000)
-        asked = False
-        # Servers announce themselves, which is not answered.
-        while not asked:
-            carrier, _ = listener.accept()
-            message, _, _, _ = socket.recv_fds(carrier, 100, 4)
-            if message and message[6] == QUERY:
-                time.sleep(late)
-                asked = True
-                answer = struct.pack("=IHBB", MAGIC, VERSION + (says == OTHER_VERSION), says or 0, 0)
-                try:
-                    if says is not None:
-                        socket.send_fds(carrier, [answer], [null.fileno()] if says == LIKELY else [])
-                except BrokenPipeError:
-                    assert late
-            carrier.close()
+        with queries.get(timeout=20) as carrier:
+            time.sleep(late)
+            answer = struct.pack("=IHBB", MAGIC, VERSION + (says == OTHER_VERSION), says or 0, 0)
+            try:
+                if says is not None:
+                    socket.send_fds(carrier, [answer], [null.fileno()] if says == LIKELY else [])
+            except BrokenPipeError:
+                assert late
         client.finish()
         assert pods.lanes(server) == 0
         time.sleep(1.1)
-    listener.close()
 
 
 @case()

@@ -82,9 +82,9 @@ class Docker:
 class Run(Contained):
     """A container on one of Docker's networks."""
 
-    def __init__(self, docker, network, name, image, *command, options=()):
+    def __init__(self, docker, network, name, image, *command, options=(), mounts=MOUNTS):
         self.engine, self.name, self.log = docker, name, HOME / f"{name}.log"
-        words = ["run", "--rm", "--name", name, "--network", network, "--read-only", *MOUNTS, *options, image,
+        words = ["run", "--rm", "--name", name, "--network", network, "--read-only", *mounts, *options, image,
                  "/opt/beeline/beeline", "run", "--"]
         self.process = subprocess.Popen(docker.command(*words, *command), stdin=subprocess.DEVNULL, stdout=open(self.log, "wb"),
                                         stderr=subprocess.STDOUT)

@@ -11,7 +11,7 @@ from pods import SOCKET, Pods
 from world import case, note, until
 
 # Of `crates/beeline-wire/src/agent.rs`.
-MAGIC, VERSION = 0x424C6167, 3
+MAGIC, VERSION = 0x424C6167, 4
 QUERY, CONFIRM, ASK, ANNOUNCE, HAIL = range(1, 6)
 LIKELY, UNKNOWN, PROBE, REFUSED, FULL, OTHER_VERSION, LANE, NONE, DONE, UNPROVED = range(1, 11)
 

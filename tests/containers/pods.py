@@ -182,11 +182,11 @@ class Pods:
     def reasons(self, program):
         return {cause["name"]: cause["count"] for cause in self.about(program)["reasons"]}
 
-    def met(self, pod, address, port, *words):
+    def met(self, pod, address, port, *words, prefix=()):
         """A client of `names` that has a lane, and what it says. One that is kept from its CPU for too long goes by TCP, and another
         one is tried."""
         for last in [False] * 19 + [True]:
-            client = pod.app("names", address, port, *(word() if callable(word) else word for word in words))
+            client = pod.app("names", address, port, *(word() if callable(word) else word for word in words), prefix=prefix)
             facts = client.facts()
             if self.lanes(client) == 1:
                 return client, facts

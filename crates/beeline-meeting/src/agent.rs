@@ -1,11 +1,12 @@
 //! The host's agent, which brings network namespaces together: what both ends of a connection and the agent have in common.
 //!
 //! `docs/design/0008-namespaces.md` has the rules, which the comments here cite by number. Whoever asks the agent begins with
-//! [`is_there`], which looks for a file once a second: without an agent everything is as if this module were not there.
+//! [`is_there`], which looks for one once a second: without an agent everything is as if this module were not there.
 //!
-//! [`message`]: messages with descriptors. [`page`]: where the agent tells of itself and of offers. [`passing`]: descriptors for the
-//! length of a call. [`host`]: what the agent itself needs.
+//! [`finding`]: where it is. [`message`]: messages with descriptors. [`page`]: where the agent tells of itself and of offers.
+//! [`passing`]: descriptors for the length of a call. [`host`]: what the agent itself needs.
 
+mod finding;
 pub mod host;
 pub mod message;
 pub mod page;
@@ -15,15 +16,16 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use beeline_guest::changing;
 use beeline_stats::Reason;
-use beeline_wire::agent::{ANSWER_BYTES, Answer, Besides, Question, SOCKET};
+use beeline_wire::agent::{ANSWER_BYTES, Answer, Besides, Question};
 
 use crate::Errno;
 use crate::disarm::disarm;
-use crate::kernel::{self, SockAddr};
-use crate::trust;
+use crate::kernel;
 use crate::wait::{self, Mode, Woken};
 use passing::Passing;
 
+/// How long the page is waited for.
+const PAGE_PATIENCE_NS: u64 = 10_000_000;
 /// How long it counts that there is no agent (rule 1).
 const KNOWN_NS: u64 = 1_000_000_000;
 /// An agent that has not shown itself for so long does not run. It does so four times as often.
@@ -55,9 +57,10 @@ pub fn is_there() -> bool {
 
 #[cold]
 fn look(now_ns: u64) -> bool {
-    page::find();
+    let has_looked = finding::find();
+    // Since then it may have shown itself.
     let there = page::is_fresh(now_ns, STALE_NS);
-    if !there {
+    if !there && has_looked {
         leave_alone(KNOWN_NS);
     }
     there
@@ -65,7 +68,7 @@ fn look(now_ns: u64) -> bool {
 
 /// Leaves the agent alone for a time.
 fn leave_alone(time_ns: u64) {
-    LEFT_UNTIL_NS.store(kernel::now_ns().saturating_add(time_ns), Relaxed);
+    LEFT_UNTIL_NS.fetch_max(kernel::now_ns().saturating_add(time_ns), Relaxed);
 }
 
 /// The agent has not answered in time.
@@ -103,20 +106,23 @@ impl Carrier {
             Err(Errno(libc::EMFILE | libc::ENFILE)) => return Err(Reason::DescriptorsShort),
             Err(_) => return Err(Reason::SystemCallDenied),
         };
-        let address = SockAddr::unix_file(SOCKET).ok_or(Reason::Internal)?;
-        let fd = carrier.fd()?;
-        match kernel::connect(fd, &address) {
-            Ok(_) if trust::is_the_hosts(fd) => Ok(carrier),
-            Ok(_) => {
+        finding::connect(carrier.fd()?).map(|()| carrier).inspect_err(|reason| {
+            if *reason != Reason::AgentFull {
                 leave_alone(KNOWN_NS);
-                Err(Reason::AgentNotTrusted)
             }
-            Err(Errno(libc::EAGAIN)) => Err(Reason::AgentFull),
-            // A socket file that an agent has left behind.
-            Err(_) => {
-                leave_alone(KNOWN_NS);
-                Err(Reason::AgentSilent)
-            }
+        })
+    }
+
+    /// Asks for the page of the agent that this is a connection to, which may be another one than that whose page is known.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn take_page(&self) -> Result<(), Reason> {
+        self.say(Question::Page)?;
+        let said = self.answer(PAGE_PATIENCE_NS)?;
+        match (said.answer, &said.descriptor) {
+            (Answer::Page, Some(file)) => Ok(page::take(file.fd().ok_or(Reason::SharedBeforeConnect)?)),
+            (answer, _) => Err(reason_of(answer)),
         }
     }
 
@@ -219,6 +225,7 @@ pub fn reason_of(answer: Answer) -> Reason {
 
 /// In the child of a `fork`.
 pub fn reset_after_fork() {
+    finding::reset_after_fork();
     page::reset_after_fork();
     passing::reset_after_fork();
 }

@@ -89,6 +89,13 @@ pub fn is_the_hosts(fd: i32) -> bool {
     })
 }
 
+/// Whether the other end of a connection to the agent's name is root, in this process's user namespace. Anybody may take a name, and whoever is
+/// outside of that namespace is nobody that this process can tell from others.
+#[must_use]
+pub fn is_root(fd: i32) -> bool {
+    peer_uid(fd) == Some(0)
+}
+
 /// Whether to share a lane with a server whose user is not known before it has the lane.
 #[must_use]
 pub fn may_share_with_anybody() -> bool {

@@ -10,6 +10,7 @@ use crate::sys::{self, Errno, call};
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const PUBLISHED: i32 = SEALS | libc::F_SEAL_FUTURE_WRITE;
 
 /// What is wrong with a memfd that somebody sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +39,35 @@ pub struct FileId {
 /// # Errors
 /// Those of memfd_create(2), ftruncate(2) and fcntl(2); `EFBIG` for the limit.
 pub fn create(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
+    let fd = make(name, length)?;
+    seal(fd, SEALS).map(|()| fd).inspect_err(|_| close(fd))
+}
+
+/// The same for what one process writes and others read: once `map` has its mapping, nobody can make another one that writes.
+///
+/// # Errors
+/// As above, and those of `map`.
+pub fn publish<T>(
+    name: &core::ffi::CStr,
+    length: usize,
+    map: impl FnOnce(i32) -> Result<T, Errno>,
+) -> Result<(i32, T), Errno> {
+    let fd = make(name, length)?;
+    let mapped = map(fd).and_then(|mapped| seal(fd, PUBLISHED).map(|()| (fd, mapped)));
+    mapped.inspect_err(|_| close(fd))
+}
+
+fn close(fd: i32) {
+    let _ = sys::close(fd);
+}
+
+fn seal(fd: i32, seals: i32) -> Result<(), Errno> {
+    // SAFETY: plain numbers.
+    unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_ADD_SEALS as usize, seals as usize, 0, 0, 0]) }.map(|_| ())
+}
+
+/// A memfd of this length, without seals.
+fn make(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
     if sys::limit(libc::RLIMIT_FSIZE) < length as u64 {
         return Err(Errno(libc::EFBIG));
     }
@@ -45,18 +75,8 @@ pub fn create(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
     // SAFETY: `name` is a NUL-terminated string that outlives the call.
     let fd = unsafe { call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags, 0, 0, 0, 0]) }? as i32;
     // SAFETY: plain numbers.
-    let sized = unsafe { call(libc::SYS_ftruncate, [fd as usize, length, 0, 0, 0, 0]) }.and_then(|_| {
-        let args = [fd as usize, libc::F_ADD_SEALS as usize, SEALS as usize, 0, 0, 0];
-        // SAFETY: plain numbers.
-        unsafe { call(libc::SYS_fcntl, args) }
-    });
-    match sized {
-        Ok(_) => Ok(fd),
-        Err(errno) => {
-            let _ = sys::close(fd);
-            Err(errno)
-        }
-    }
+    let sized = unsafe { call(libc::SYS_ftruncate, [fd as usize, length, 0, 0, 0, 0]) };
+    sized.map(|_| fd).inspect_err(|_| close(fd))
 }
 
 /// Whether a descriptor that came from another process is a memfd with the right seals. Never blocks.
@@ -64,9 +84,13 @@ pub fn create(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
 /// # Errors
 /// [`MemfdFault::Seals`].
 pub fn check_seals(fd: i32) -> Result<(), MemfdFault> {
+    has_seals(fd, SEALS)
+}
+
+fn has_seals(fd: i32, wanted: i32) -> Result<(), MemfdFault> {
     // SAFETY: plain numbers.
     let seals = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0]) };
-    if seals == Ok(SEALS as usize) { Ok(()) } else { Err(MemfdFault::Seals) }
+    if seals == Ok(wanted as usize) { Ok(()) } else { Err(MemfdFault::Seals) }
 }
 
 /// Checks a memfd that came from another process. `F_GET_SEALS` goes first because it never blocks,
@@ -76,6 +100,19 @@ pub fn check_seals(fd: i32) -> Result<(), MemfdFault> {
 /// The first property that does not hold.
 pub fn check(fd: i32, length: usize) -> Result<FileId, MemfdFault> {
     check_seals(fd)?;
+    check_place_and_size(fd, length)
+}
+
+/// The same for one that another process has made with [`publish`].
+///
+/// # Errors
+/// The first property that does not hold.
+pub fn check_published(fd: i32, length: usize) -> Result<FileId, MemfdFault> {
+    has_seals(fd, PUBLISHED)?;
+    check_place_and_size(fd, length)
+}
+
+fn check_place_and_size(fd: i32, length: usize) -> Result<FileId, MemfdFault> {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut file_system: libc::statfs = unsafe { core::mem::zeroed() };
     // SAFETY: the kernel writes one `struct statfs` into a live local of that type.

@@ -1,7 +1,7 @@
 //! What a program and its host's agent say to each other (`docs/design/0008-namespaces.md`).
 //!
-//! 1. The agent listens at [`SOCKET`], `AF_UNIX` and `SOCK_SEQPACKET`. A connection to it carries one question and its
-//!    answer; after [`Answer`]`::Likely` and [`Answer`]`::Probe`, one [`Question::Confirm`] more.
+//! 1. The agent listens at [`SOCKET`], `AF_UNIX` and `SOCK_SEQPACKET`, and under [`NAME`] in the network namespaces that it finds. A
+//!    connection to it carries one question and its answer; after [`Answer`]`::Likely` and [`Answer`]`::Probe`, one [`Question::Confirm`] more.
 //! 2. Each message has one form. No program sends a descriptor: what it holds it names by its number, and the agent takes it from the
 //!    process that has connected to it. So an agent that is stopped, or lingers, never holds a connection.
 //! 3. Addresses and numbers of descriptors are the program's word, and only where to look: what counts is what the kernel says
@@ -13,21 +13,19 @@ use crate::bytes::{Writer, array_at, u8_at, u16_at, u32_at};
 
 /// Where the agent listens.
 pub const SOCKET: &str = "/run/beeline-agent/agent.sock";
+/// The same in a network namespace that the agent has found: an abstract name, for programs that do not see [`SOCKET`].
+pub const NAME: &[u8] = b"beeline/1/agent";
 
 /// Bytes of a question.
 pub const QUESTION_BYTES: usize = 64;
 /// Bytes of an answer.
 pub const ANSWER_BYTES: usize = 8;
-/// The file that the agent writes, and everybody reads.
-pub const PAGE: &str = "/run/beeline-agent/page";
-/// The same for the kernel.
-pub const PAGE_PATH: &core::ffi::CStr = c"/run/beeline-agent/page";
 /// How many places the map on the agent's page has, to one of which each listener leads.
 pub const PLACES: u32 = 4096;
 
 /// "BLag", as a number.
 const MAGIC: u32 = 0x424c_6167;
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// Bytes of an address in a question.
 const ADDRESS_BYTES: usize = 24;
 
@@ -65,6 +63,8 @@ pub enum Question {
     },
     /// Is there an agent?
     Hail,
+    /// The page, on which the agent tells of itself and of offers.
+    Page,
 }
 
 impl Question {
@@ -77,6 +77,7 @@ impl Question {
             Self::Ask { socket, local, remote } => (3, socket, Some(local), Some(remote)),
             Self::Announce { local } => (4, 0, Some(local), None),
             Self::Hail => (5, 0, None, None),
+            Self::Page => (6, 0, None, None),
         };
         Writer::new()
             .u32(MAGIC)
@@ -114,6 +115,7 @@ impl Question {
             3 => Self::Ask { socket, local: one?, remote: two? },
             4 => Self::Announce { local: one? },
             5 => Self::Hail,
+            6 => Self::Page,
             _ => return None,
         })
     }
@@ -166,6 +168,8 @@ pub enum Answer {
     Done = 9,
     /// The agent cannot tell which connection a socket is an end of: this kernel does not let it, or there is none.
     Unproved = 10,
+    /// To [`Question::Page`]. With its memory, which nobody but the agent can write.
+    Page = 11,
 }
 
 /// What an answer says besides.
@@ -178,7 +182,7 @@ pub struct Besides {
 }
 
 impl Answer {
-    const ALL: [Answer; 10] = [
+    const ALL: [Answer; 11] = [
         Answer::Likely,
         Answer::Unknown,
         Answer::Probe,
@@ -189,12 +193,13 @@ impl Answer {
         Answer::None,
         Answer::Done,
         Answer::Unproved,
+        Answer::Page,
     ];
 
     /// Whether a descriptor comes with it.
     #[must_use]
     pub const fn has_descriptor(self) -> bool {
-        matches!(self, Self::Likely | Self::Lane)
+        matches!(self, Self::Likely | Self::Lane | Self::Page)
     }
 
     /// The bytes of the message.
@@ -257,6 +262,7 @@ mod tests {
             Question::Ask { socket: 0xdead_beef, local: address("10.1.2.3:80"), remote: address("[::2]:9") },
             Question::Announce { local: address("0.0.0.0:80") },
             Question::Hail,
+            Question::Page,
         ])
     }
 
@@ -271,11 +277,6 @@ mod tests {
                 assert_eq!(Answer::decode(&answer.encode(besides)), Some((answer, besides)));
             }
         }
-    }
-
-    #[test]
-    fn the_page_is_one() {
-        assert_eq!(PAGE_PATH.to_str(), Ok(PAGE));
     }
 
     #[test]
@@ -300,12 +301,12 @@ mod tests {
             bytes[40..].copy_from_slice(&written(address.filter(|_| two)));
             bytes
         };
-        for kind in 0..8 {
+        for kind in 0..9 {
             for (one, two) in [(false, false), (false, true), (true, false), (true, true)] {
                 let fits = match kind {
                     1 | 4 => one && !two,
                     2 | 3 => one && two,
-                    5 => !one && !two,
+                    5 | 6 => !one && !two,
                     _ => false,
                 };
                 assert_eq!(Question::decode(&bytes(kind, one, two)).is_ok(), fits, "{kind} {one} {two}");
@@ -329,7 +330,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_what_would_be_written(at in 0..QUESTION_BYTES, byte: u8, which in 0..7usize) {
+        fn what_is_read_is_what_would_be_written(at in 0..QUESTION_BYTES, byte: u8, which in 0..8usize) {
             let mut bytes = questions()[which].encode();
             bytes[at] = byte;
             if let Ok(question) = Question::decode(&bytes) {

@@ -5,13 +5,15 @@
 //! knows nothing of other hosts, holds no connection and copies no byte, and may die at any moment.
 //!
 //! [`rules`]: who may meet. [`desk`]: what is known and decided, with [`offers`], [`waiting`] (servers that ask too early), [`served`]
-//! (where a server is likely) and [`shares`]. [`serving`]: what of it has to do with the kernel, done by [`threads`]. [`namespaces`] and [`care`]: what the
-//! kernel tells of namespaces, and how what strangers send is touched.
+//! (where a server is likely) and [`quotas`]. [`serving`]: what of it has to do with the kernel, done by [`threads`]. [`entrances`] and [`found`]:
+//! where programs come in. [`namespaces`] and [`care`]: what the kernel tells of namespaces, and how what strangers send is touched.
 
 #![forbid(unsafe_code)]
 
 pub mod care;
 pub mod desk;
+pub mod entrances;
+pub mod found;
 pub mod namespaces;
 pub mod offers;
 pub mod quotas;
@@ -30,7 +32,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use beeline_meeting::agent::host::{self as agent, Prover};
-use beeline_wire::agent::{PAGE, Question, SOCKET};
+use beeline_wire::agent::{Question, SOCKET};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::socket::{
@@ -41,6 +43,7 @@ use nix::sys::time::TimeVal;
 
 use crate::config::Config;
 use crate::{log, notify};
+use found::Found;
 use serving::Serving;
 
 const BACKLOG: i32 = 1024;
@@ -75,11 +78,17 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     });
     let listener = open(Path::new(SOCKET))?;
     let ours = identity(SOCKET);
+    let finds = rules.find;
     let serving =
         Arc::new(Serving::new(rules.clone(), Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, listener, prover.ok())?);
     threads::start(Arc::clone(&serving)).context("cannot start a thread")?;
     notify::ready();
     log::line(format_args!("ready at {SOCKET}"));
+    if finds {
+        let (found, serving) = (Found::new()?, Arc::clone(&serving));
+        let thread = std::thread::Builder::new().name("finder".into());
+        thread.spawn(move || found.go_on_looking(&serving))?;
+    }
     let beating = Arc::clone(&serving);
     std::thread::Builder::new().name("beat".into()).spawn(move || {
         loop {
@@ -89,9 +98,8 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     })?;
     mask.wait().context("cannot wait for signals")?;
     notify::stopping();
-    // The files first, while this one is still found to serve them, so that they are not another agent's; nor if it was taken for dead.
+    // The file first, while this one is still found to serve it, so that it is not another agent's; nor if it was taken for dead.
     if ours.is_some() && identity(SOCKET) == ours {
-        let _ = fs::remove_file(PAGE);
         let _ = fs::remove_file(SOCKET);
     }
     // Even if a thread hangs, and keeps this process from ending, another agent can begin.
@@ -114,10 +122,6 @@ fn raise_limit() {
 
 /// Opens the socket file, to which everybody may connect.
 fn open(path: &Path) -> anyhow::Result<OwnedFd> {
-    let new = || {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).context("cannot make a socket")
-    };
     if let Some(directory) = path.parent()
         && !directory.exists()
     {
@@ -135,11 +139,18 @@ fn open(path: &Path) -> anyhow::Result<OwnedFd> {
         }
         _ => {}
     }
-    let listener = new()?;
+    listen_at(&address, |_| Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o666))?))
+        .with_context(|| format!("cannot open {}", path.display()))
+}
+
+/// A listener for carriers. What `bound` does is done before anybody can connect.
+fn listen_at(address: &UnixAddr, bound: impl FnOnce(&OwnedFd) -> anyhow::Result<()>) -> anyhow::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).context("cannot make a socket")?;
     // Where the kernel has an accepted socket begin with what its listener has; others are told when they are accepted.
     agent::name_senders(listener.as_raw_fd()).map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
-    bind(listener.as_raw_fd(), &address).with_context(|| format!("cannot open {}", path.display()))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    bind(listener.as_raw_fd(), address)?;
+    bound(&listener)?;
     listen(&listener, Backlog::new(BACKLOG)?)?;
     Ok(listener)
 }

@@ -1,6 +1,7 @@
 //! What the host's agent needs of this crate (`docs/design/0008-namespaces.md`): messages with descriptors, the page, what strangers
 //! hold, and the proof of which connection that is an end of.
 
+mod found;
 mod process;
 mod proof;
 
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use beeline_shm::sys::call;
 use beeline_wire::DoorName;
 
+pub use self::found::{end_of, owner_of};
 pub use self::proof::{End, Pair, Prover};
 pub use super::message::{Came, name_senders, receive, send};
 pub use super::page::Page;

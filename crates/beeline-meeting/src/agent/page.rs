@@ -1,23 +1,22 @@
-//! The page on which the agent tells of itself and of offers: a file that root writes, and everybody reads. It says when the agent
+//! The page on which the agent tells of itself and of offers: memory that the agent alone writes, and everybody reads. It says when the agent
 //! ran last, and on which places of a map listeners lie that a client is on its way to, so that a server does not ask about
 //! connections that have no offer.
 //!
-//! It is a hint. Whoever could write a wrong one, root of the host or of a container that has put its own file there, holds
-//! up its own readers, and nobody else.
+//! It is a hint. Whoever could send a wrong one, root of the host or of a container that poses as the agent, holds up its own readers,
+//! and nobody else. Its length cannot change.
 
-use beeline_wire::agent::{PAGE_PATH, PLACES};
+use beeline_wire::agent::PLACES;
 use core::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use beeline_shm::sys::{self, call};
+use beeline_shm::memfd;
+use beeline_shm::sys::call;
 
+use super::host;
 use crate::lock::Lock;
 use crate::{Errno, kernel};
 
@@ -48,6 +47,7 @@ struct Words {
 #[derive(Debug)]
 pub struct Page {
     words: &'static Words,
+    file: Arc<OwnedFd>,
     /// How many offers there are at each place.
     at_place: std::vec::Vec<u32>,
     offers: u32,
@@ -55,30 +55,24 @@ pub struct Page {
 }
 
 impl Page {
-    /// Makes the file anew, in one step for who looks for it. Who has mapped an old one, of an agent that was killed, looks.
+    /// A page with nothing on it but that the agent runs.
     ///
     /// # Errors
-    /// Those of the file, and of mmap(2).
-    pub fn create(path: &Path) -> std::io::Result<Page> {
-        let new = path.with_extension("new");
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
-        file.set_len(PAGE_BYTES as u64)?;
-        let mapped = map(file.as_raw_fd(), libc::PROT_READ | libc::PROT_WRITE, 0);
-        let words = mapped.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
-        let page = Page { words, at_place: std::vec![0; PLACES as usize], offers: 0, probes: 0 };
+    /// Those of memfd_create(2) and mmap(2).
+    pub fn create() -> std::io::Result<Page> {
+        let map = |file| map(file, libc::PROT_READ | libc::PROT_WRITE, 0);
+        let published = memfd::publish(c"beeline-agent", PAGE_BYTES, map);
+        let (file, words) = published.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
+        let file = Arc::new(host::own(file));
+        let page = Page { words, file, at_place: std::vec![0; PLACES as usize], offers: 0, probes: 0 };
         page.beat();
-        // Whatever the process's mask is.
-        file.set_permissions(fs::Permissions::from_mode(0o644))?;
-        let old = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(path);
-        fs::rename(&new, path)?;
-        if let Ok(mut old) = old {
-            old.write_all(&[0; size_of::<u64>()])?;
-        }
         Ok(page)
+    }
+
+    /// What to send to those who want to read it.
+    #[must_use]
+    pub fn file(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.file)
     }
 
     /// The agent runs.
@@ -140,7 +134,7 @@ fn map(file: i32, protection: i32, place: usize) -> Result<&'static Words, Errno
 
 /// Where this process has mapped the page that it found last; null for nowhere.
 static SEEN: AtomicPtr<Words> = AtomicPtr::new(core::ptr::null_mut());
-/// The inode of that page's file.
+/// The inode of its memory.
 static INODE: AtomicU64 = AtomicU64::new(0);
 /// Guards both against another thread that takes a page.
 static LOCK: Lock = Lock::new();
@@ -169,24 +163,9 @@ pub fn tells_of(place: u32) -> bool {
     words.probes.load(Relaxed) != 0 || words.map.get(word).is_some_and(|word| word.load(Relaxed) & bit != 0)
 }
 
-/// Looks for the page's file.
-pub fn find() {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let args = [libc::AT_FDCWD as usize, PAGE_PATH.as_ptr() as usize, flags as usize, 0, 0, 0];
-    // SAFETY: a NUL-terminated path and plain numbers.
-    let opened = unsafe { call(libc::SYS_openat, args) };
-    if let Ok(file) = opened {
-        take(file as i32);
-        let _ = sys::close(file as i32);
-    }
-}
-
-/// Takes the page of a file, if it is as long as a page is. The caller closes the descriptor.
-fn take(file: i32) {
-    let Ok((id, size)) = beeline_shm::memfd::identify(file) else { return };
-    if size != PAGE_BYTES as u64 {
-        return;
-    }
+/// Takes a page that the agent has sent, if it is one. The caller closes the descriptor.
+pub(super) fn take(file: i32) {
+    let Ok(id) = memfd::check_published(file, PAGE_BYTES) else { return };
     let _guard = LOCK.lock();
     let old = SEEN.load(Relaxed) as usize;
     if old != 0 && INODE.load(Relaxed) == id.inode {
@@ -206,20 +185,22 @@ pub fn reset_after_fork() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
 
     const SOON_NS: u64 = 3_600_000_000_000;
 
-    fn taken(path: &Path) {
-        take(File::open(path).unwrap().as_raw_fd());
+    fn taken(page: &Page) {
+        take(page.file.as_raw_fd());
     }
 
     #[test]
     fn what_the_agent_tells_is_seen_and_a_new_agents_page_replaces_the_old_one() {
-        let path = std::env::temp_dir().join(std::format!("beeline-page-{}", std::process::id()));
         let fresh = || is_fresh(kernel::now_ns(), SOON_NS);
         assert!(!fresh() && !tells_of(7));
-        let mut first = Page::create(&path).unwrap();
-        taken(&path);
+        let mut first = Page::create().unwrap();
+        taken(&first);
         assert!(fresh() && !tells_of(7));
         first.add(7);
         first.add(7);
@@ -239,22 +220,29 @@ mod tests {
         let address = SEEN.load(Relaxed);
         first.beat();
         assert!(fresh());
-        let mut second = Page::create(&path).unwrap();
-        assert!(!fresh());
-        taken(&path);
+        let mut second = Page::create().unwrap();
+        taken(&second);
         assert_eq!(SEEN.load(Relaxed), address);
         assert!(fresh() && !tells_of(8));
         second.add(1);
         assert!(tells_of(1));
-        // What is no page is not taken.
-        File::options().write(true).open(&path).unwrap().set_len(1).unwrap();
-        let third = path.with_extension("other");
-        std::fs::write(&third, b"x").unwrap();
-        taken(&third);
-        taken(Path::new("/dev/null"));
-        File::options().write(true).open(&path).unwrap().set_len(PAGE_BYTES as u64).unwrap();
-        assert_eq!(SEEN.load(Relaxed), address);
-        std::fs::remove_file(&path).unwrap();
-        std::fs::remove_file(&third).unwrap();
+        // What is no page is not taken: other memory, that of a lane, a device.
+        let other = memfd::create(c"other", PAGE_BYTES).unwrap();
+        take(other);
+        take(host::own(other).as_raw_fd());
+        take(File::open("/dev/null").unwrap().as_raw_fd());
+        take(-1);
+        assert!(tells_of(1));
+    }
+
+    #[test]
+    fn who_reads_the_page_cannot_write_it_nor_make_it_shorter() {
+        let page = Page::create().unwrap();
+        let descriptor = page.file.as_raw_fd();
+        assert!(map(descriptor, libc::PROT_READ | libc::PROT_WRITE, 0).is_err());
+        let opened = File::options().write(true).open(std::format!("/proc/self/fd/{descriptor}"));
+        let mut again = opened.unwrap();
+        assert!(again.write(b"x").is_err() && again.set_len(1).is_err());
+        page.beat();
     }
 }

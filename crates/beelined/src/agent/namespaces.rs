@@ -22,7 +22,8 @@ use nix::sys::time::TimeVal;
 
 use super::rules::HOST;
 
-const NAMED: &str = "/run/netns";
+/// Where named ones are.
+pub const NAMED: &str = "/run/netns";
 /// How long a name is known, and how long addresses are: names come and go.
 const NAME_KNOWN: Duration = Duration::from_secs(2);
 const ADDRESSES_KNOWN: Duration = Duration::from_secs(10);
@@ -55,7 +56,11 @@ impl Namespaces {
 
     /// Does something in the namespace that a carrier was made in. None where that cannot be entered.
     pub fn within<R>(&self, carrier: i32, inside: impl FnOnce() -> R) -> Option<R> {
-        let there = agent::namespace_of(carrier).ok()?;
+        self.inside(&agent::namespace_of(carrier).ok()?, inside)
+    }
+
+    /// Does something in a namespace. None where that cannot be entered.
+    pub fn inside<R>(&self, there: &impl AsFd, inside: impl FnOnce() -> R) -> Option<R> {
         setns(there.as_fd(), CloneFlags::CLONE_NEWNET).ok()?;
         let result = inside();
         if setns(self.home.as_fd(), CloneFlags::CLONE_NEWNET).is_err() {

@@ -32,7 +32,7 @@ pub enum OnCut {
 }
 
 /// `[namespaces]` of the configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
     /// Everybody may meet everybody.
@@ -41,9 +41,16 @@ pub struct Rules {
     /// What becomes of a connection whose TCP connection is cut.
     #[serde(default)]
     pub on_cut: OnCut,
+    /// Whether the agent listens in the network namespaces that it finds, for programs that do not see its socket file.
+    #[serde(default = "yes")]
+    pub find: bool,
     /// Who may meet.
     #[serde(default)]
     pub groups: Vec<Group>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Ends that may meet each other.

@@ -6,14 +6,13 @@
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use beeline_meeting::agent::host::{self as agent, End, Page, Pair, Prover};
-use beeline_wire::agent::{Answer, Besides, PAGE, QUESTION_BYTES, Question, place_of, plain};
+use beeline_wire::agent::{Answer, Besides, QUESTION_BYTES, Question, place_of, plain};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{SockFlag, accept4};
@@ -21,6 +20,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use super::care::{Care, Strange};
 use super::desk::{Desk, Queried, Say};
+use super::entrances::Entrances;
 use super::namespaces::Namespaces;
 use super::offers::Server;
 use super::quotas::Holder;
@@ -37,7 +37,7 @@ const RUSH_MS: u64 = 1000;
 struct Token;
 
 impl Token {
-    const LISTENER: u64 = 1;
+    /// [`Entrances`] have numbers of their own.
     const TIMER: u64 = 2;
     /// From here on carriers; below lanes, by their numbers.
     const CARRIERS: u64 = 1 << 40;
@@ -50,7 +50,8 @@ type Descriptor = Arc<Strange>;
 pub struct Serving {
     rules: Rules,
     epoll: Epoll,
-    listener: OwnedFd,
+    entrances: Entrances,
+    page: Arc<OwnedFd>,
     timer: Mutex<(TimerFd, Option<Instant>)>,
     care: Arc<Care>,
     desk: Mutex<Desk<Descriptor, Descriptor>>,
@@ -67,16 +68,17 @@ pub struct Serving {
 impl Serving {
     /// An agent that serves a listener. Without a prover it says so to all who ask.
     pub fn new(rules: Rules, epoll: Epoll, listener: OwnedFd, prover: Option<Prover>) -> anyhow::Result<Self> {
-        let page = Page::create(Path::new(PAGE));
+        let page = Page::create().context("cannot make the page of offers")?;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
         epoll.add(&timer, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, Token::TIMER))?;
-        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, Token::LISTENER))?;
-        let page = page.context("cannot make the page of offers")?;
+        let entrances = Entrances::new(&epoll, listener)?;
+        let page_file = page.file();
         let desk = Desk::new(page, rules.on_cut == OnCut::Cut, Instant::now());
         Ok(Self {
             rules,
             epoll,
-            listener,
+            entrances,
+            page: page_file,
             timer: Mutex::new((timer, None)),
             care: Arc::default(),
             desk: Mutex::new(desk),
@@ -101,7 +103,22 @@ impl Serving {
     /// Nobody can connect any more.
     pub fn close(&self) {
         self.desk().end();
-        let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
+        self.entrances.close_all(&self.epoll);
+    }
+
+    /// Programs may come in at one more listener. What it is called from now on, if it can be served.
+    pub fn open_entrance(&self, listener: OwnedFd) -> Option<u64> {
+        self.entrances.open(&self.epoll, listener)
+    }
+
+    /// They may do so no more.
+    pub fn close_entrance(&self, entrance: u64) {
+        self.entrances.close(&self.epoll, entrance);
+    }
+
+    /// What is known of network namespaces.
+    pub fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
     }
 
     /// Waits for an event, and tells which; none when the time is over.
@@ -137,8 +154,8 @@ impl Serving {
         let now = Instant::now();
         self.keep_rank(now);
         match event {
-            Token::LISTENER => self.accept(now),
             Token::TIMER => self.time(now),
+            entrance if Entrances::are_meant(entrance) => self.accept(entrance, now),
             id if id >= Token::CARRIERS => self.hear_again(id, now),
             id => self.desk().hung_up(u32::try_from(id - Token::LANES).unwrap_or(0), now),
         }
@@ -160,7 +177,7 @@ impl Serving {
     fn set_timer(&self, rung: bool) {
         let Some(due) = self.desk().deadline() else {
             return if rung {
-                self.again(Token::TIMER)
+                self.watch_timer()
             };
         };
         {
@@ -173,29 +190,28 @@ impl Serving {
             }
         }
         if rung {
-            self.again(Token::TIMER);
+            self.watch_timer();
         }
     }
 
-    /// The listener's, or the timer's, next event is wanted.
-    fn again(&self, token: u64) {
-        let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, token);
-        let _ = match token {
-            Token::LISTENER => self.epoll.modify(&self.listener, &mut event),
-            _ => self.epoll.modify(&self.timer.lock().unwrap_or_else(PoisonError::into_inner).0, &mut event),
-        };
+    /// Has the timer watched again.
+    fn watch_timer(&self) {
+        let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, Token::TIMER);
+        let timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.epoll.modify(&timer.0, &mut event);
     }
 
     /// Takes one carrier, and what it has said already: it mostly has, and who waits for the answer is not kept waiting for another
-    /// event. The listener is watched again before, so whatever hangs over the message holds up no other carrier.
-    fn accept(&self, now: Instant) {
+    /// event. The entrance is watched again before, so whatever hangs over the message holds up no other carrier.
+    fn accept(&self, entrance: u64, now: Instant) {
+        let Some(listener) = self.entrances.get(entrance) else { return };
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let came = accept4(self.listener.as_raw_fd(), flags);
+        let came = accept4(listener.as_raw_fd(), flags);
         if matches!(came, Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS)) {
             // It would be told of the same carrier at once again, and again.
             std::thread::sleep(PAUSE);
         }
-        self.again(Token::LISTENER);
+        self.entrances.watch(&self.epoll, entrance);
         let Ok(fd) = came else { return };
         let Some(holder) = agent::holder_of(fd) else {
             // Not a socket that anybody could have written to.
@@ -332,6 +348,7 @@ impl Serving {
                 }
             }
             Question::Hail => say(carrier, Answer::Done, Besides::default(), None),
+            Question::Page => say(carrier, Answer::Page, Besides::default(), Some(self.page.as_raw_fd())),
         }
         Ok(())
     }

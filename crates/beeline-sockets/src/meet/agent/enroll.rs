@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use beeline_meeting::agent::{Carrier, is_there, page};
+use beeline_meeting::agent::{Carrier, is_there};
 use beeline_stats::Reason;
 use beeline_wire::agent::{Question, place_of};
 
@@ -14,8 +14,7 @@ use crate::kernel;
 /// How long an agent is believed to be the one that a listener was announced to.
 const ANNOUNCED_NS: u64 = 1_000_000_000;
 
-/// The program serves a listener: the agent is told, once a second at most, since an agent may have been started again. Nobody waits
-/// for its answer.
+/// The program serves a listener: the agent is told, once a second at most, since an agent may have been started again.
 #[inline]
 pub(in crate::meet) fn enroll(desc: &'static Desc, listener: &'static Listener) {
     if !is_there() || !may_serve(listener) {
@@ -34,7 +33,8 @@ fn announce(desc: &'static Desc, listener: &'static Listener) -> Result<(), Reas
     let local = listener.local.get();
     let namespace = kernel::namespace(desc.fd.load(Relaxed)).ok_or(Reason::KernelUnsupported)?;
     listener.place.store(place_of(namespace, local.port()).saturating_add(1), Relaxed);
-    // The agent may be another one than that which wrote the page that is known, and which may still run.
-    page::find();
-    Carrier::open()?.say(Question::Announce { local })
+    let carrier = Carrier::open()?;
+    // The agent may be another one than that whose page is known, and which may still run.
+    carrier.take_page()?;
+    carrier.say(Question::Announce { local })
 }

@@ -2,7 +2,6 @@ use super::*;
 use crate::agent::offers::{PROBED, UNCONFIRMED};
 use crate::agent::waiting::ASKED;
 use beeline_wire::agent::place_of;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Carriers and lanes are numbers here.
 type Tried = Desk<&'static str, u32>;
@@ -12,14 +11,9 @@ const B: Holder = (1001, 2);
 const EVERYBODY: u64 = 1;
 const SERVER: Server = Server { holder: B, groups: EVERYBODY };
 
-/// A page in a file that nobody else has.
+/// A page that nobody reads.
 pub fn page() -> Page {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("beeline-desk-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-    let path = std::env::temp_dir().join(name);
-    let page = Page::create(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    page
+    Page::create().unwrap()
 }
 
 fn there() -> SocketAddr {
