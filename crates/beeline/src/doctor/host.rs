@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use beeline_status::{Problem, number};
-use beeline_wire::agent::SOCKET;
+use beeline_wire::agent::{NAME, SOCKET};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
@@ -171,13 +171,18 @@ fn packet_filters(is_strict: bool) -> Finding {
 }
 
 fn agent() -> Finding {
-    match std::fs::metadata(SOCKET) {
-        Ok(_) => {
-            Finding::good("agent", format!("{SOCKET} is there: other network namespaces of this host can be reached"))
-        }
-        Err(_) => Finding::note("agent", "none: connections to other network namespaces of this host are TCP")
-            .with_remedy("docs/containers.md"),
+    let reached =
+        |by: &str| Finding::good("agent", format!("{by}: other network namespaces of this host can be reached"));
+    if std::fs::metadata(SOCKET).is_ok() {
+        return reached(&format!("{SOCKET} is there"));
     }
+    let name = String::from_utf8_lossy(NAME);
+    let names = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    if names.lines().any(|line| line.ends_with(&format!(" @{name}"))) {
+        return reached(&format!("it listens as `{name}` in this network namespace"));
+    }
+    Finding::note("agent", "none: connections to other network namespaces of this host are TCP")
+        .with_remedy("docs/containers.md")
 }
 
 fn bridge() -> Finding {
