@@ -84,8 +84,9 @@
 //!
 //! # Turns
 //!
-//! Two ends on one CPU cannot run at one time. What the writer has put into the ring should still be in the cache when
-//! the reader runs, and a ring is larger than that.
+//! Two ends on one CPU cannot run at one time. So a reader there is woken when a message is written, not for each chunk of it, and an emptied
+//! ring is begun anew ([`Writer::beside_reader`]). What the writer has put into the ring should still be in the cache when
+//! the reader runs, and a ring is larger than that; hence turns:
 //!
 //! 1. A writer whose peer is on its CPU finds the ring full when a *turn* is unread ([`Writer::in_turns`]). Then it sets its
 //!    turn word, fences, looks at the peer's head again, and sleeps on the word for a short time at most.

@@ -36,6 +36,8 @@ pub struct Writer<'a, S> {
     pub(crate) rx: &'a RxState,
     /// Whether long messages are copied around the caches.
     around: bool,
+    /// Whether the reader is on this CPU.
+    beside: bool,
     /// Bytes of the ring that stay free.
     held_back: u32,
 }
@@ -44,7 +46,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// The writer of `end`; `rx` is the same end's reading state, which writes echo to the peer.
     #[inline]
     pub fn new(storage: S, end: End, state: &'a TxState, rx: &'a RxState) -> Self {
-        Self { storage, end, state, rx, around: false, held_back: 0 }
+        Self { storage, end, state, rx, around: false, beside: false, held_back: 0 }
     }
 
     /// The same writer, which copies around the caches if `around`.
@@ -53,12 +55,19 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         Self { around, ..self }
     }
 
+    /// The same writer, whose reader is on this CPU if `beside`: it is woken when all is written, as it would take the CPU for each chunk
+    /// of it; and a ring that it has emptied is begun anew, as its beginning is what both have in their one cache.
+    #[must_use]
+    pub fn beside_reader(self, beside: bool) -> Self {
+        Self { beside, ..self }
+    }
+
     /// The same writer, which finds the ring full when `turn` bytes are unread: the reader is to take its turn then. 0 is
     /// no bound. See the rules of turns ([`crate`]).
     #[must_use]
     pub fn in_turns(self, turn: u32) -> Self {
         let held_back = if turn == 0 { 0 } else { self.storage.ring_bytes().saturating_sub(turn) };
-        Self { held_back, ..self }
+        Self { held_back, beside: self.beside || turn != 0, ..self }
     }
 
     /// Asks to be told when the reader has had its turn. False if it has had it already, and nothing is to be waited for.
@@ -112,14 +121,13 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(base));
             // A holder that dies here has published; `recover` brings the state up to the cursor.
             self.state.tail.store(tail, Relaxed);
-            if self.held_back == 0 {
+            if !self.beside {
                 self.wake_reader(bells)?;
             }
         }
         let taken = total.wrapping_sub(source.len());
         self.state.bytes.store(bytes.wrapping_add(taken as u64), Relaxed);
-        if self.held_back != 0 && taken != 0 {
-            // A reader that shares the CPU would take it for each chunk.
+        if self.beside && taken != 0 {
             self.wake_reader(bells)?;
         }
         Ok(taken)
@@ -277,8 +285,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
                 used = self.used(tail)?;
             }
         }
-        // In turns the ring is empty at the beginning of each, and its beginning is what both have in their one cache.
-        if empty || used == 0 && (wanted < STREAM_BYTES || self.held_back != 0) {
+        if empty || used == 0 && (wanted < STREAM_BYTES || self.beside) {
             // Small messages begin in the front's own cache line, larger ones on the next.
             let position = if wanted <= INLINE_BYTES as usize { 0 } else { INLINE_BYTES };
             *base = tail.wrapping_sub(position);

@@ -98,6 +98,33 @@ fn a_reader_is_rung_once_in_a_turn() {
     });
 }
 
+#[test]
+fn a_reader_on_the_writers_cpu_is_rung_once_and_finds_all_at_the_beginning_of_the_ring() {
+    with_lane(|writer, reader, state| {
+        let bells = Counting::default();
+        let rearming = Rearming { bells: &bells, reader };
+        let (message, mut back) = (vec![7; TURN as usize], vec![0; TURN as usize]);
+        for rung in 1..10 {
+            assert_eq!(reader.arm(Since::Read, &bells), Ok(Armed::Sleep));
+            let written = writer.beside_reader(true).write(Source::from(&message[..]), &bells);
+            assert_eq!((written, bells.0.get()), (Ok(TURN as usize), rung));
+            assert_eq!(reader.read(Sink::from(&mut back[..]), &bells), Ok(TURN as usize));
+        }
+        // Also if it read and armed for each chunk.
+        assert_eq!(reader.arm(Since::Read, &bells), Ok(Armed::Sleep));
+        writer.beside_reader(true).write(Source::from(&message[..]), &rearming).unwrap();
+        assert_eq!(bells.0.get(), 10);
+        assert!(state.reach() <= TURN + INLINE_BYTES, "{}", state.reach());
+        // One on another CPU is rung as soon as there is something to read.
+        assert_eq!(reader.arm(Since::Read, &bells), Ok(Armed::Sleep));
+        writer.write(Source::from(&message[..]), &rearming).unwrap();
+        assert!(bells.0.get() > 11);
+        // A full ring is as full as ever.
+        let more = vec![7; RING_BYTES as usize];
+        assert_eq!(writer.beside_reader(true).write(Source::from(&more[..]), &bells), Ok(RING_BYTES as usize));
+    });
+}
+
 /// The reader reads all, and arms again, as soon as it is rung.
 struct Rearming<'a> {
     bells: &'a Counting,

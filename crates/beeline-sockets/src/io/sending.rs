@@ -202,7 +202,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return Quiet::Written(written.and(told));
         }
         let turn = self.turns.map_or(0, |way| way.turn_bytes);
-        let writer = guard.writer().around_caches(self.bulk.unwrap_or(false)).in_turns(turn);
+        let writer = guard.writer().around_caches(self.bulk.unwrap_or(false));
+        let writer = writer.beside_reader(self.turns.is_some()).in_turns(turn);
         let failed = self.parts.write_all(|part, is_last| match urgently && is_last {
             true => writer.write_urgent(part, &anchor, || urgent::announce(fd, guard)),
             false => writer.write(part, &anchor),
