@@ -12,7 +12,7 @@ declare -A packages=(
     [deb]="dpkg-dev lintian python3-yaml"
     # Network namespaces joined by an agent, for `make test-containers`.
     [containers]="iproute2 nftables redis-server redis-tools python3 util-linux strace
-        podman crun conmon docker.io docker-compose iptables nginx-light postgresql-15 postgresql-client-15"
+        podman crun conmon docker.io docker-compose iptables openssl nginx-light postgresql-15 postgresql-client-15"
     # Services under systemd, for `make test-services`; its virtual machine is that of [rdma].
     [services]="systemd redis-server redis-tools memcached nginx-light haproxy postgresql-15 postgresql-client-15 curl python3"
     # MPIs and other programs that plans of the papers measure, where they are: `beeline bench mpi`, `beeline bench paper`.

@@ -22,8 +22,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "bridge")]
 
 import world  # noqa: E402  (the bridge's: programs, cases, patience)
 
-# 200 namespaces have 400 programs that start at once, and whatever runs beside them waits a minute for its CPUs.
-ALONE = ("many_that_come_and_go",)
+# 200 namespaces have 400 programs that start at once, and whatever runs beside them waits a minute for its CPUs; Kubernetes has them for
+# half a minute.
+ALONE = ("many_that_come_and_go", "kubernetes_example")
 APART = ["unshare", "--net", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"]
 
 
