@@ -9,23 +9,51 @@ import time
 from cases_docker import HOME, LIBRARY, Docker, Run
 from cases_podman import REDIS, over_lanes
 from engine import needs
-from pods import Pods
+from pods import SOCKET, Pods
 from world import BEELINE, case, note, until
 
 NAME = "beeline/1/agent"
 # A program that sees no file of the agent's.
 UNSEEN = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/beeline-agent && exec "$@"', "sh"]
 
-# Takes the agent's name as another user, and never answers.
-SQUAT = """
-import os, socket, sys, time
-os.setuid(65533)
-squatter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-squatter.bind("\\0" + sys.argv[1])
-squatter.listen(50)
+# Takes the agent's name, as root without any power or as another user, and answers as the agent would: with a page on which it runs, and
+# with an end of its own for a lane. Says what it is told of that lane.
+FALSE = """
+import fcntl, mmap, os, socket, struct, sys, threading, time
+PAGE, QUERY, CONFIRM, LIKELY, DONE, THE_PAGE = 6, 1, 2, 1, 9, 11
+memory = os.memfd_create("page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+os.ftruncate(memory, 4096)
+page = mmap.mmap(memory, 4096)
+fcntl.fcntl(memory, 1033, 1 | 2 | 4 | 16)
+os.setresuid(*[int(sys.argv[2])] * 3)
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind("\\0" + sys.argv[1])
+listener.listen(50)
+
+def hear(carrier):
+    while message := carrier.recv(100):
+        answer = lambda kind: struct.pack("=IHBB", 0x424C6167, 4, kind, 0)
+        if message[6] == PAGE:
+            page[:8] = struct.pack("=Q", time.monotonic_ns())
+            socket.send_fds(carrier, [answer(THE_PAGE)], [memory])
+        elif message[6] == QUERY:
+            ours, theirs = socket.socketpair()
+            socket.send_fds(carrier, [answer(LIKELY)], [theirs.fileno()])
+            theirs.close()
+            ours.settimeout(5)
+            hello = ours.recv(4096)
+            print("HELLO" if hello else "nothing", file=sys.stderr, flush=True)
+        elif message[6] == CONFIRM:
+            carrier.send(answer(DONE))
+
+def let_in():
+    while True:
+        threading.Thread(target=hear, args=(listener.accept()[0],), daemon=True).start()
+
 print("{}", flush=True)
-time.sleep(1000)
+let_in()
 """
+POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
 
 
 def is_found(pod):
@@ -114,23 +142,82 @@ def only_the_administrators_namespaces_are_entered():
 
 @case()
 def a_name_that_another_has_taken_is_not_believed():
-    """A user of the namespace who takes the agent's name before the agent: programs are on TCP, at once, and every byte is right."""
+    """Root without power over the host, or another user, takes the agent's name before the agent and answers in its place: programs are on
+    TCP, at once, every byte is right, and nobody is told of a lane."""
     pods = Pods(agent=False)
     a, b = pods.pair()
-    squatters = [pod.run(sys.executable, "-c", SQUAT, NAME, beeline=False) for pod in (a, b)]
-    for squatter in squatters:
-        squatter.facts()
-    pods.start_agent("all = true")
-    server, port = b.serve(prefix=UNSEEN)
-    began = time.monotonic()
-    a.app("duplex", b.address, port, 1_000_000, 1_000_000, 4, prefix=UNSEEN).finish()
-    assert time.monotonic() - began < 5
-    assert pods.lanes(server) == 0
-    until(lambda: "no program is served in the network namespace" in pods.log.read_text(), 5, "the agent's complaint")
-    for squatter in squatters:
-        squatter.kill()
-    found(a, b)
-    pods.met(a, b.address, port, prefix=UNSEEN)
+    for user in (0, 65533):
+        false = [pod.run(sys.executable, "-c", FALSE, NAME, str(user), beeline=False, prefix=POWERLESS if user == 0 else ()) for pod in (a, b)]
+        for agent in false:
+            agent.facts()
+        pods.start_agent("all = true")
+        server, port = b.serve(prefix=UNSEEN)
+        began = time.monotonic()
+        client = a.app("duplex", b.address, port, 1_000_000, 1_000_000, 4, prefix=UNSEEN)
+        client.finish()
+        assert time.monotonic() - began < 5
+        assert pods.lanes(server) == 0 and not any("HELLO" in open(agent.log).read() for agent in false)
+        until(lambda: "no program is served in the network namespace" in pods.log.read_text(), 5, "the agent's complaint")
+        for agent in false:
+            agent.kill()
+        found(a, b)
+        pods.met(a, b.address, port, prefix=UNSEEN)[0].say("end")
+        pods.stop_agent(signal.SIGTERM)
+        pods.log.write_text("")
+    pods.start_agent()
+
+
+@case()
+def strangers_do_not_hide_namespaces():
+    """A user with more namespaces than the agent enters, a root who has used up what the kernel has to tell of names, and a thousand
+    pages that nobody takes: a new namespace is found, and root's programs can send descriptors."""
+    pods = Pods()
+    many = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+os.setuid(65533)
+for _ in range(1100):
+    if os.fork() == 0:
+        libc.unshare(0x10000000 | 0x40000000)
+        time.sleep(1000)
+print("{}", flush=True)
+time.sleep(1000)
+"""
+    greedy = """
+import ctypes, time
+while ctypes.CDLL(None).inotify_init() >= 0:
+    pass
+print("{}", flush=True)
+time.sleep(1000)
+"""
+    takes_none = """
+import socket, struct, sys, time
+question = struct.pack("=IHBBII", 0x424C6167, 4, 6, 0, 0, 0) + bytes(48)
+carriers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(200)]
+for carrier in carriers:
+    carrier.connect(sys.argv[1])
+    for _ in range(20):
+        try:
+            carrier.send(question)
+        except OSError:
+            break
+print("{}", flush=True)
+time.sleep(1000)
+"""
+    [a] = pods.switched(1)
+    found(a)
+    pods.stop_agent(signal.SIGTERM)
+    strangers = [a.run(sys.executable, "-c", program, str(SOCKET), beeline=False, prefix=["prlimit", "--nofile=4096"])
+                 for program in (many, greedy)]
+    for stranger in strangers:
+        stranger.facts()
+    pods.start_agent()
+    found(a)
+    late = pods.pod("late", "10.97.0.1")
+    until(lambda: is_found(late), 15, "the agent in a new namespace")
+    a.run(sys.executable, "-c", takes_none, str(SOCKET), beeline=False).facts()
+    sends = "import socket; one, two = socket.socketpair(); socket.send_fds(one, [b'x'], [0]); print('{}', flush=True)"
+    a.run(sys.executable, "-c", sends, beeline=False, prefix=["prlimit", "--nofile=1024", *POWERLESS]).facts()
 
 
 @case(240)

@@ -72,6 +72,50 @@ pub fn message_with(part: &mut libc::iovec, control: &mut Control<ONE>, fd: i32)
     message
 }
 
+/// A message of one part with the control messages that `fill` adds.
+#[must_use]
+pub fn message_of<const N: usize>(
+    part: &mut libc::iovec,
+    control: &mut Control<N>,
+    fill: impl FnOnce(&mut Filling<'_, N>),
+) -> libc::msghdr {
+    control.0 = MaybeUninit::zeroed();
+    let mut filling = Filling { control, used: 0 };
+    fill(&mut filling);
+    let used = filling.used;
+    let mut message = message(part, control);
+    message.msg_controllen = used as _;
+    message
+}
+
+/// Control data that is being written.
+pub struct Filling<'a, const N: usize> {
+    control: &'a mut Control<N>,
+    used: usize,
+}
+
+impl<const N: usize> Filling<'_, N> {
+    /// One more control message of `SOL_SOCKET`, if there is room for it.
+    pub fn add<T: Copy>(&mut self, kind: i32, data: T) {
+        let (length, next) = (HEADER_BYTES + size_of::<T>(), self.used + align(HEADER_BYTES + size_of::<T>()));
+        if next > N {
+            return;
+        }
+        // SAFETY: all-zero is a valid value of this plain C struct.
+        let mut header: libc::cmsghdr = unsafe { core::mem::zeroed() };
+        header.cmsg_len = length as _;
+        header.cmsg_level = libc::SOL_SOCKET;
+        header.cmsg_type = kind;
+        let place = self.control.address().cast::<u8>();
+        // SAFETY: header and data lie before `next`, which is within the control space.
+        unsafe {
+            place.add(self.used).cast::<libc::cmsghdr>().write_unaligned(header);
+            place.add(self.used + HEADER_BYTES).cast::<T>().write_unaligned(data);
+        }
+        self.used = next;
+    }
+}
+
 /// Whether a control message brings descriptors.
 #[must_use]
 pub fn is_rights(header: &libc::cmsghdr) -> bool {

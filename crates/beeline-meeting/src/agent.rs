@@ -24,8 +24,9 @@ use crate::kernel;
 use crate::wait::{self, Mode, Woken};
 use passing::Passing;
 
-/// How long the page is waited for.
+/// How long the page is waited for, and how long it is not asked for again if it did not come.
 const PAGE_PATIENCE_NS: u64 = 10_000_000;
+const PAGE_PAUSE_NS: u64 = 2_000_000_000;
 /// How long it counts that there is no agent (rule 1).
 const KNOWN_NS: u64 = 1_000_000_000;
 /// An agent that has not shown itself for so long does not run. It does so four times as often.
@@ -80,7 +81,11 @@ fn note_silence() {
 
 /// A connection to the agent.
 #[derive(Debug)]
-pub struct Carrier(Passing);
+pub struct Carrier {
+    socket: Passing,
+    /// Whether who listens there has to prove that it is the agent.
+    by_name: bool,
+}
 
 /// What the agent has said.
 #[derive(Debug)]
@@ -101,25 +106,28 @@ impl Carrier {
     pub fn open() -> Result<Carrier, Reason> {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let made = Passing::make(|| kernel::socket(libc::AF_UNIX, kind, 0).map(|fd| fd as i32));
-        let carrier = match made {
-            Ok(carrier) => Carrier(carrier.ok_or(Reason::AgentFull)?),
+        let socket = match made {
+            Ok(socket) => socket.ok_or(Reason::AgentFull)?,
             Err(Errno(libc::EMFILE | libc::ENFILE)) => return Err(Reason::DescriptorsShort),
             Err(_) => return Err(Reason::SystemCallDenied),
         };
-        finding::connect(carrier.fd()?).map(|()| carrier).inspect_err(|reason| {
-            if *reason != Reason::AgentFull {
-                leave_alone(KNOWN_NS);
+        let connected = finding::connect(socket.fd().ok_or(Reason::SharedBeforeConnect)?);
+        match connected {
+            Ok(by_name) => Ok(Carrier { socket, by_name }),
+            Err(reason) => {
+                if reason != Reason::AgentFull {
+                    leave_alone(KNOWN_NS);
+                }
+                Err(reason)
             }
-        })
+        }
     }
 
-    /// Asks for the page of the agent that this is a connection to, which may be another one than that whose page is known.
-    ///
-    /// # Errors
-    /// Why that cannot be.
-    pub fn take_page(&self) -> Result<(), Reason> {
+    /// Asks for the page. An agent that does not answer that is no silent one: it is looked for again soon.
+    fn take_page(&self) -> Result<(), Reason> {
         self.say(Question::Page)?;
-        let said = self.answer(PAGE_PATIENCE_NS)?;
+        let said =
+            self.await_answer(kernel::now_ns().saturating_add(PAGE_PATIENCE_NS), || leave_alone(PAGE_PAUSE_NS))?;
         match (said.answer, &said.descriptor) {
             (Answer::Page, Some(file)) => Ok(page::take(file.fd().ok_or(Reason::SharedBeforeConnect)?)),
             (answer, _) => Err(reason_of(answer)),
@@ -127,7 +135,7 @@ impl Carrier {
     }
 
     fn fd(&self) -> Result<i32, Reason> {
-        self.0.fd().ok_or(Reason::SharedBeforeConnect)
+        self.socket.fd().ok_or(Reason::SharedBeforeConnect)
     }
 
     /// Asks.
@@ -143,7 +151,7 @@ impl Carrier {
     /// # Errors
     /// [`Reason::AgentSilent`].
     pub fn answer(&self, patience_ns: u64) -> Result<Said, Reason> {
-        self.await_answer(kernel::now_ns().saturating_add(patience_ns))
+        self.await_answer(kernel::now_ns().saturating_add(patience_ns), note_silence)
     }
 
     /// The same for an answer that only the agent has to be awake for. It is looked for before this thread sleeps, if the
@@ -163,10 +171,10 @@ impl Carrier {
             }
             (last, now) = (now, kernel::now_ns());
         }
-        self.await_answer(began.saturating_add(patience_ns))
+        self.await_answer(began.saturating_add(patience_ns), note_silence)
     }
 
-    fn await_answer(&self, deadline: u64) -> Result<Said, Reason> {
+    fn await_answer(&self, deadline: u64, silent: impl FnOnce()) -> Result<Said, Reason> {
         loop {
             match self.take() {
                 Ok(said) => return said,
@@ -178,7 +186,7 @@ impl Carrier {
                 Woken::Ready(_) => {}
                 Woken::Signal { .. } if kernel::now_ns() < deadline => {}
                 _ => {
-                    note_silence();
+                    silent();
                     return Err(Reason::AgentSilent);
                 }
             }
@@ -190,7 +198,11 @@ impl Carrier {
         // No fork comes between the arrival of a descriptor and its slot.
         let _changing = changing::changing();
         let fd = self.fd().map_err(|_| Errno(libc::EBADF))?;
-        let came = message::receive(fd, &mut bytes, disarm)?;
+        let mut came = message::receive(fd, &mut bytes, disarm)?;
+        if self.by_name && !came.sender.is_some_and(finding::is_the_agent) {
+            came.descriptor.take().into_iter().for_each(disarm);
+            return Ok(Err(Reason::AgentNotTrusted));
+        }
         Ok(understood(&came, &bytes))
     }
 }

@@ -11,6 +11,8 @@ use crate::sys::{self, Errno, call};
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 const PUBLISHED: i32 = SEALS | libc::F_SEAL_FUTURE_WRITE;
+/// What the kernel adds where `vm.memfd_noexec` is set: nobody can make the file executable.
+const F_SEAL_EXEC: i32 = 0x20;
 
 /// What is wrong with a memfd that somebody sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +45,8 @@ pub fn create(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
     seal(fd, SEALS).map(|()| fd).inspect_err(|_| close(fd))
 }
 
-/// The same for what one process writes and others read: once `map` has its mapping, nobody can make another one that writes.
+/// The same for what one process writes and others read: once `map` has its mapping, nobody can make another one that writes. Nor, where
+/// the kernel lets us say so, can anybody leave something else at the file, such as attributes.
 ///
 /// # Errors
 /// As above, and those of `map`.
@@ -54,7 +57,18 @@ pub fn publish<T>(
 ) -> Result<(i32, T), Errno> {
     let fd = make(name, length)?;
     let mapped = map(fd).and_then(|mapped| seal(fd, PUBLISHED).map(|()| (fd, mapped)));
+    shut(fd);
     mapped.inspect_err(|_| close(fd))
+}
+
+/// Takes everybody's rights to the file, and those of root, who has them all the same, as far as that may be (`FS_IMMUTABLE_FL`).
+fn shut(fd: i32) {
+    const FS_IOC_SETFLAGS: usize = 0x4008_6602;
+    let immutable: libc::c_long = 0x10;
+    // SAFETY: plain numbers.
+    let _ = unsafe { call(libc::SYS_fchmod, [fd as usize, 0, 0, 0, 0, 0]) };
+    // SAFETY: a live word that the kernel reads.
+    let _ = unsafe { call(libc::SYS_ioctl, [fd as usize, FS_IOC_SETFLAGS, (&raw const immutable) as usize, 0, 0, 0]) };
 }
 
 fn close(fd: i32) {
@@ -90,7 +104,7 @@ pub fn check_seals(fd: i32) -> Result<(), MemfdFault> {
 fn has_seals(fd: i32, wanted: i32) -> Result<(), MemfdFault> {
     // SAFETY: plain numbers.
     let seals = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0]) };
-    if seals == Ok(wanted as usize) { Ok(()) } else { Err(MemfdFault::Seals) }
+    if seals.is_ok_and(|seals| seals as i32 & !F_SEAL_EXEC == wanted) { Ok(()) } else { Err(MemfdFault::Seals) }
 }
 
 /// Checks a memfd that came from another process. `F_GET_SEALS` goes first because it never blocks,

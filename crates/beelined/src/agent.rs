@@ -34,12 +34,13 @@ use anyhow::{Context, bail};
 use beeline_meeting::agent::host::{self as agent, Prover};
 use beeline_wire::agent::{Question, SOCKET};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::socket::{
     AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen, recv, send, setsockopt,
     socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use nix::unistd::getpid;
 
 use crate::config::Config;
 use crate::{log, notify};
@@ -85,15 +86,19 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     notify::ready();
     log::line(format_args!("ready at {SOCKET}"));
     if finds {
-        let (found, serving) = (Found::new()?, Arc::clone(&serving));
-        let thread = std::thread::Builder::new().name("finder".into());
-        thread.spawn(move || found.go_on_looking(&serving))?;
+        find(&serving);
     }
     let beating = Arc::clone(&serving);
     std::thread::Builder::new().name("beat".into()).spawn(move || {
+        beating.begin_beating();
         loop {
             beating.beat();
             std::thread::sleep(BEAT);
+            // Another agent has taken this one, which was stopped or hung, for dead. Nobody may take both for the host's.
+            if ours.is_some() && identity(SOCKET).is_some_and(|now| Some(now) != ours) {
+                log::line("another agent has taken over");
+                let _ = kill(getpid(), Signal::SIGTERM);
+            }
         }
     })?;
     mask.wait().context("cannot wait for signals")?;
@@ -106,6 +111,18 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     serving.close();
     log::line("stopped");
     Ok(())
+}
+
+/// Looks for network namespaces from now on. Whoever sees the socket file is served all the same.
+fn find(serving: &Arc<Serving>) {
+    let its = Arc::clone(serving);
+    let begun = Found::new().and_then(|found| {
+        let thread = std::thread::Builder::new().name("finder".into());
+        Ok(thread.spawn(move || found.go_on_looking(&its))?)
+    });
+    if let Err(error) = begun {
+        log::line(format_args!("no network namespaces are looked for: {error:#}"));
+    }
 }
 
 fn identity(path: &str) -> Option<(u64, u64)> {

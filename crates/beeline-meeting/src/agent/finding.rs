@@ -7,10 +7,11 @@ use core::sync::atomic::{
 };
 
 use beeline_guest::thread::Section;
+use beeline_shm::sys::getpid;
 use beeline_stats::Reason;
 use beeline_wire::agent::{NAME, SOCKET};
 
-use super::Carrier;
+use super::{Carrier, message};
 use crate::kernel::{self, SockAddr};
 use crate::{Errno, trust};
 
@@ -29,16 +30,24 @@ pub(super) fn find() -> bool {
     is_first
 }
 
-/// Connects a socket to the agent, and sees to it that it is the host's.
-pub(super) fn connect(fd: i32) -> Result<(), Reason> {
-    let mut met = by(fd, SockAddr::unix_file(SOCKET), trust::is_the_hosts);
-    if met == Err(Unmet::Unseen) {
-        met = by(fd, SockAddr::abstract_unix(NAME), trust::is_root);
+/// Connects a socket to the agent's file, or to its name. Whether it is the name, under which everybody may listen: then what comes has to
+/// be looked at ([`is_the_agent`]).
+pub(super) fn connect(fd: i32) -> Result<bool, Reason> {
+    match by(fd, SockAddr::unix_file(SOCKET), trust::is_the_hosts) {
+        Ok(()) => return Ok(false),
+        Err(Unmet::Reason(reason)) => return Err(reason),
+        Err(Unmet::Unseen) => {}
     }
-    met.map_err(|unmet| match unmet {
+    message::name_senders(fd).map_err(|_| Reason::SystemCallDenied)?;
+    by(fd, SockAddr::abstract_unix(NAME), trust::is_root).map(|()| true).map_err(|unmet| match unmet {
         Unmet::Unseen => Reason::AgentSilent,
         Unmet::Reason(reason) => reason,
     })
+}
+
+/// Whether a message is of somebody with the host's power: the kernel lets nobody else send it in this very process's name, as root.
+pub(super) fn is_the_agent(sender: libc::ucred) -> bool {
+    sender.uid == 0 && sender.pid.cast_unsigned() == getpid()
 }
 
 /// Why somebody is not met.

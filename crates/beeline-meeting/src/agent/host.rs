@@ -86,9 +86,23 @@ pub fn holder_of(carrier: i32) -> Option<(u32, u64)> {
 
 /// Whether a message that came over a carrier is of the very process that has connected it: others may have a copy of the carrier.
 #[must_use]
-pub fn is_its_own(carrier: i32, sender: Option<i32>) -> bool {
+pub fn is_its_own(carrier: i32, sender: Option<libc::ucred>) -> bool {
     let maker: Result<libc::ucred, Errno> = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED);
-    maker.is_ok_and(|maker| maker.pid != 0 && sender == Some(maker.pid))
+    maker.is_ok_and(|maker| maker.pid != 0 && sender.is_some_and(|sender| sender.pid == maker.pid))
+}
+
+/// Sends an answer to who has connected a carrier, in that process's name: only who has the host's power can ([`super::finding`]).
+///
+/// # Errors
+/// Those of sendmsg(2).
+pub fn answer(carrier: i32, bytes: &[u8], descriptor: Option<i32>) -> Result<(), Errno> {
+    let maker: libc::ucred = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
+    // SAFETY: takes nothing, and cannot fail.
+    let gid = unsafe { call(libc::SYS_getegid, [0; 6]) }? as u32;
+    match maker.pid {
+        0 => send(carrier, bytes, descriptor),
+        pid => super::message::send_as(carrier, bytes, descriptor, libc::ucred { pid, uid: crate::trust::euid(), gid }),
+    }
 }
 
 /// What the process that has connected a carrier has under a number of its own (pidfd_getfd(2)). To be closed with [`close`].

@@ -26,6 +26,27 @@ pub fn send(fd: i32, bytes: &[u8], descriptor: Option<i32>) -> Result<(), Errno>
     unsafe { kernel::sendmsg(fd, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }.map(|_| ())
 }
 
+/// As [`send`], and says that it is `client` who sends, where this process has power (`CAP_SYS_ADMIN`) over a pid namespace that has that process;
+/// else it is as without. Who is told of itself knows that power.
+///
+/// # Errors
+/// Those of sendmsg(2).
+pub fn send_as(fd: i32, bytes: &[u8], descriptor: Option<i32>, client: libc::ucred) -> Result<(), Errno> {
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control = Control::<{ control::ONE + SENDER_BYTES }>::empty();
+    let message = control::message_of(&mut part, &mut control, |filling| {
+        filling.add(libc::SCM_CREDENTIALS, client);
+        if let Some(descriptor) = descriptor {
+            filling.add(libc::SCM_RIGHTS, descriptor);
+        }
+    });
+    // SAFETY: iovec, bytes and control data are live and of the lengths given; a send only reads them.
+    match unsafe { kernel::sendmsg(fd, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
+        Err(Errno(libc::EPERM | libc::ESRCH)) => send(fd, bytes, descriptor),
+        sent => sent.map(|_| ()),
+    }
+}
+
 /// What came with a message.
 pub struct Came {
     /// Bytes of the message; 0 at the end of the connection.
@@ -34,8 +55,8 @@ pub struct Came {
     pub descriptor: Option<i32>,
     /// Whether there were more descriptors, or some that found no room.
     pub strange: bool,
-    /// The process that has sent it, by the kernel's word, where this end has asked for that ([`name_senders`]).
-    pub sender: Option<i32>,
+    /// Who has sent it, by the kernel's word, where this end has asked for that ([`name_senders`]).
+    pub sender: Option<libc::ucred>,
 }
 
 /// Asks the kernel to say of each message that comes who has sent it.
@@ -74,7 +95,7 @@ pub fn receive(fd: i32, bytes: &mut [u8], mut surplus: impl FnMut(i32)) -> Resul
                 }
             }
             if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_CREDENTIALS {
-                came.sender = Some(data.cast::<libc::ucred>().read_unaligned().pid);
+                came.sender = Some(data.cast::<libc::ucred>().read_unaligned());
             }
         });
     }
@@ -135,11 +156,35 @@ mod tests {
         let (one, two) = socketpair();
         let mut bytes = [0; 8];
         send(one.as_raw_fd(), b"x", None).unwrap();
-        assert_eq!(receive(two.as_raw_fd(), &mut bytes, |_| ()).unwrap().sender, None);
+        assert!(receive(two.as_raw_fd(), &mut bytes, |_| ()).unwrap().sender.is_none());
         name_senders(two.as_raw_fd()).unwrap();
         send(one.as_raw_fd(), b"x", Some(one.as_raw_fd())).unwrap();
         let came = receive(two.as_raw_fd(), &mut bytes, |_| ()).unwrap();
-        assert_eq!((came.sender, came.strange), (Some(std::process::id() as i32), false));
+        assert_eq!((came.sender.map(|sender| sender.pid), came.strange), (Some(std::process::id() as i32), false));
         let _ = beeline_shm::sys::close(came.descriptor.unwrap());
+    }
+
+    #[test]
+    fn who_has_power_over_a_process_can_speak_in_its_name() {
+        let (one, two) = socketpair();
+        name_senders(two.as_raw_fd()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        // SAFETY: take nothing, and cannot fail.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let its = libc::ucred { pid: child.id() as i32, uid, gid };
+        send_as(one.as_raw_fd(), b"xy", Some(one.as_raw_fd()), its).unwrap();
+        let mut bytes = [0; 8];
+        let came = receive(two.as_raw_fd(), &mut bytes, |_| ()).unwrap();
+        let sender = came.sender.unwrap().pid;
+        // As whoever runs this test can, or cannot.
+        assert!(sender == its.pid || sender == std::process::id() as i32 && uid != 0, "{sender}");
+        assert_eq!((came.length, came.strange), (2, false));
+        let _ = beeline_shm::sys::close(came.descriptor.unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // One that is not there any more is nobody to speak for.
+        send_as(one.as_raw_fd(), b"z", None, its).unwrap();
+        let sender = receive(two.as_raw_fd(), &mut bytes, |_| ()).unwrap().sender.unwrap().pid;
+        assert_eq!(sender, std::process::id() as i32);
     }
 }

@@ -21,6 +21,8 @@ use crate::lock::Lock;
 use crate::{Errno, kernel};
 
 const PAGE_BYTES: usize = 4096;
+/// `FUTEX_OWNER_DIED`, which the kernel sets.
+const DEAD: u32 = 0x4000_0000;
 const MAP_WORDS: usize = PLACES as usize / 32;
 const _: () = assert!(size_of::<Words>() <= PAGE_BYTES);
 
@@ -35,6 +37,8 @@ fn bit_of(place: u32) -> (usize, u32) {
 struct Words {
     /// When the agent ran last, by the monotonic clock.
     beat_ns: AtomicU64,
+    /// The thread that shows that ([`Page::is_this_threads`]); [`DEAD`] when it has ended.
+    owner: AtomicU32,
     /// Offers, and clients that are on their way.
     offers: AtomicU32,
     /// Clients of whom nobody knows where they will come out.
@@ -78,6 +82,21 @@ impl Page {
     /// The agent runs.
     pub fn beat(&self) {
         self.words.beat_ns.store(kernel::now_ns(), Release);
+    }
+
+    /// This thread shows that the agent runs. When it ends, however it does, the kernel says so on the page, and nobody takes it for the
+    /// page of an agent that runs (set_robust_list(2)).
+    pub fn is_this_threads(&self) {
+        // SAFETY: takes nothing, and cannot fail.
+        let thread = unsafe { call(libc::SYS_gettid, [0; 6]) }.unwrap_or(0);
+        self.words.owner.store(thread as u32, Release);
+        // `struct robust_list_head`, and behind it its only entry, which leads back to it. It lives as long as the process.
+        let list = Box::leak(Box::new([0_usize; 4]));
+        let (head, entry) = ((&raw const list[0]) as usize, (&raw const list[3]) as usize);
+        let word = (&raw const self.words.owner) as usize;
+        *list = [entry, word.wrapping_sub(entry), 0, head];
+        // SAFETY: the list is whole, and nobody changes it. libc's own of this thread is for mutexes that it does not have.
+        let _ = unsafe { call(libc::SYS_set_robust_list, [head, 3 * size_of::<usize>(), 0, 0, 0, 0]) };
     }
 
     /// The agent runs no more.
@@ -147,9 +166,10 @@ fn words() -> Option<&'static Words> {
 /// Whether the agent has shown itself within this time. Without a page it has not.
 #[inline]
 pub fn is_fresh(now_ns: u64, within_ns: u64) -> bool {
+    let Some(words) = words() else { return false };
+    let beat_ns = words.beat_ns.load(Relaxed);
     // A clock that is another one, in a time namespace, tells nothing.
-    let beat_ns = words().map_or(0, |words| words.beat_ns.load(Relaxed));
-    beat_ns != 0 && now_ns.abs_diff(beat_ns) < within_ns
+    beat_ns != 0 && words.owner.load(Relaxed) & DEAD == 0 && now_ns.abs_diff(beat_ns) < within_ns
 }
 
 /// Whether there are offers for a listener with this place, perhaps.
@@ -226,6 +246,15 @@ mod tests {
         assert!(fresh() && !tells_of(8));
         second.add(1);
         assert!(tells_of(1));
+        // The agent's death is told by the kernel.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                second.is_this_threads();
+                assert!(fresh());
+            });
+        });
+        second.beat();
+        assert!(!fresh());
         // What is no page is not taken: other memory, that of a lane, a device.
         let other = memfd::create(c"other", PAGE_BYTES).unwrap();
         take(other);
@@ -240,9 +269,14 @@ mod tests {
         let page = Page::create().unwrap();
         let descriptor = page.file.as_raw_fd();
         assert!(map(descriptor, libc::PROT_READ | libc::PROT_WRITE, 0).is_err());
-        let opened = File::options().write(true).open(std::format!("/proc/self/fd/{descriptor}"));
-        let mut again = opened.unwrap();
-        assert!(again.write(b"x").is_err() && again.set_len(1).is_err());
+        if let Ok(mut again) = File::options().write(true).open(std::format!("/proc/self/fd/{descriptor}")) {
+            assert!(again.write(b"x").is_err() && again.set_len(1).is_err());
+        }
+        let (name, value) = (c"user.x", b"x");
+        let args = [descriptor as usize, name.as_ptr() as usize, value.as_ptr() as usize, value.len(), 0, 0];
+        // SAFETY: a NUL-terminated name, and live bytes.
+        let left = unsafe { call(libc::SYS_fsetxattr, args) };
+        assert!(left.is_err(), "what somebody leaves there stays for as long as the page");
         page.beat();
     }
 }

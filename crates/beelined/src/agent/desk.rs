@@ -12,9 +12,12 @@
 //!    heard any more for the rest of a second ([`Desk::may_ask`]): nobody finds an offer by trying. Nor is a client heard that
 //!    has no offer to confirm, or that shows too often what proves nothing ([`Desk::may_confirm`]): a proof costs more than a message.
 //!
+//! 6. A client whose connection is a probe hears that it is known when its server has asked, or [`HELD`] later: bytes that it sends before the
+//!    server has asked leave nothing to prove.
+//!
 //! `C` is a carrier, `D` the server's end of a lane. Both are closed with care by whoever drops them last.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -28,6 +31,8 @@ use super::waiting::{Asked, Waiting};
 
 /// A carrier that says nothing.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(4);
+/// How long the answer to a client whose connection is a probe is kept for its server, which has to wake up.
+pub const HELD: Duration = Duration::from_millis(1);
 /// An offer whose client left so soon was not left lying: its client has closed it, or has died.
 const HARDLY_OFFERED: Duration = Duration::from_millis(50);
 const CARRIERS: Limits = Limits { all: 4096, of_user: 2048, of_holder: 512 };
@@ -41,6 +46,8 @@ const PROBES: Limits = Limits { all: 16, of_user: 8, of_holder: 4 };
 const MISSED: Limits = Limits { all: 4096, of_user: 2048, of_holder: 1024 };
 /// Connections that a client may show for an offer, and that are none by the kernel's word, in a second.
 const UNPROVED: Limits = MISSED;
+/// Carriers on which the page was sent, at one time: a descriptor that nobody takes counts against all that root sends on this host.
+const PAGES: Limits = Limits { all: 256, of_user: 128, of_holder: 64 };
 /// Servers that a client may let wait in vain, in a minute.
 const VAIN_MAX: Limits = Limits { all: usize::MAX, of_user: 64, of_holder: 16 };
 
@@ -101,6 +108,8 @@ struct Entry<C> {
     holder: Holder,
     /// The client's offer, until that says that it is connected.
     offer: Option<u32>,
+    /// Whether it was sent the page.
+    has_page: bool,
     until: Instant,
 }
 
@@ -116,6 +125,8 @@ pub struct Desk<C, D> {
     quotas: Quotas,
     offers: Offers<D>,
     waiting: Waiting,
+    /// Until when which carriers' answers are kept, for which probes.
+    held: VecDeque<(Instant, u64, u32)>,
     served: Served,
     messages: Lately,
     announced: Lately,
@@ -123,6 +134,7 @@ pub struct Desk<C, D> {
     missed: Lately,
     unproved: Lately,
     vain: Lately,
+    pages: Quotas,
 }
 
 impl<C: Clone, D: Clone> Desk<C, D> {
@@ -138,6 +150,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             quotas: Quotas::new(CARRIERS),
             offers: Offers::new(page),
             waiting: Waiting::default(),
+            held: VecDeque::new(),
             served: Served::default(),
             messages: Lately::new(second, MESSAGES, now),
             announced: Lately::new(second, ANNOUNCED, now),
@@ -145,13 +158,20 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             missed: Lately::new(second, MISSED, now),
             unproved: Lately::new(second, UNPROVED, now),
             vain: Lately::new(Duration::from_secs(60), VAIN_MAX, now),
+            pages: Quotas::new(PAGES),
         }
     }
 
     /// When there is something to do, even if nothing happens.
     pub fn deadline(&self) -> Option<Instant> {
         let carrier = self.by_time.first_key_value().map(|(&(until, _), ())| until);
-        carrier.into_iter().chain(self.offers.deadline()).chain(self.waiting.deadline()).min()
+        let held = self.held.front().map(|&(until, ..)| until);
+        carrier.into_iter().chain(self.offers.deadline()).chain(self.waiting.deadline()).chain(held).min()
+    }
+
+    /// The thread that calls this shows on the page that the agent runs.
+    pub fn begin_beating(&self) {
+        self.offers.page().is_this_threads();
     }
 
     /// Shows on the page that the agent runs, until it ends.
@@ -183,7 +203,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             let until = now + SPEAKS_WITHIN;
             self.by_time.insert((until, id), ());
             self.by_user.insert((holder.0, id), ());
-            self.carriers.insert(id, Entry { carrier, holder, offer: None, until });
+            self.carriers.insert(id, Entry { carrier, holder, offer: None, has_page: false, until });
         }
         taken
     }
@@ -196,6 +216,13 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     /// The same of announcements.
     pub fn may_announce(&mut self, holder: Holder, now: Instant) -> bool {
         self.announced.take(holder, now)
+    }
+
+    /// Whether a carrier may be sent the page: once, and if there is room. It has been, then.
+    pub fn may_have_page(&mut self, id: u64) -> bool {
+        let Some(entry) = self.carriers.get_mut(&id).filter(|entry| !entry.has_page) else { return false };
+        entry.has_page = self.pages.take(entry.holder);
+        entry.has_page
     }
 
     /// Whether a server may ask about a connection: so many that have no offer are proved for it in a second.
@@ -224,6 +251,9 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         self.by_time.remove(&(entry.until, id));
         self.by_user.remove(&(entry.holder.0, id));
         self.quotas.give(entry.holder);
+        if entry.has_page {
+            self.pages.give(entry.holder);
+        }
         entry.offer.map(|offer| self.forget(offer, now)).unwrap_or_default()
     }
 
@@ -326,6 +356,9 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             // The server has gone on over TCP.
             self.learn(offer, &asked, now);
             says.extend(self.forget(offer, now));
+        } else if self.offers.get(offer).is_some_and(|offer| matches!(offer.content, Content::Probed(_))) {
+            self.held.push_back((now + HELD, id, offer));
+            says.clear();
         }
         says.extend(self.nobody_comes(left));
         says
@@ -382,6 +415,9 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             _ => self.plainly(asked.carrier, Answer::None),
         };
         says.extend(self.nobody_comes(left));
+        if let Some(index) = self.held.iter().position(|&(.., held)| held == offer) {
+            says.extend(self.held.remove(index).map(|(_, id, _)| self.plainly(id, Answer::Done)).unwrap_or_default());
+        }
         says
     }
 
@@ -399,6 +435,9 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     /// What is over by now is over.
     pub fn expire(&mut self, now: Instant) -> Vec<Say<C, D>> {
         let mut says = Vec::new();
+        while let Some((_, id, _)) = self.held.pop_front_if(|(until, ..)| *until <= now) {
+            says.extend(self.plainly(id, Answer::Done));
+        }
         while let Some((_, asked)) = self.waiting.expired(now) {
             // Those that were on their way all the time are to blame, each once.
             let slow = self.offers.open_at(asked.place).filter(|offer| offer.made <= asked.newest);

@@ -72,11 +72,10 @@ impl Entrances {
         Some(token)
     }
 
-    /// One less. Nothing of its namespace is left here when the threads that are at it have gone on.
+    /// One less.
     pub fn close(&self, epoll: &Epoll, token: u64) {
-        if let Some(listener) = self.named().open.remove(&token) {
-            let _ = epoll.delete(&*listener);
-        }
+        let listener = self.named().open.remove(&token);
+        listener.iter().for_each(|listener| shut(epoll, listener));
     }
 
     /// Nobody comes in any more.
@@ -84,10 +83,14 @@ impl Entrances {
         let _ = shutdown(self.file.as_raw_fd(), Shutdown::Both);
         let mut named = self.named();
         named.closed = true;
-        for (_, listener) in named.open.drain() {
-            let _ = epoll.delete(&*listener);
-        }
+        named.open.drain().for_each(|(_, listener)| shut(epoll, &listener));
     }
+}
+
+/// Nobody comes in here any more, even if a thread is at it at this moment.
+fn shut(epoll: &Epoll, listener: &OwnedFd) {
+    let _ = epoll.delete(listener);
+    let _ = shutdown(listener.as_raw_fd(), Shutdown::Both);
 }
 
 fn event(token: u64) -> EpollEvent {

@@ -1,10 +1,10 @@
 //! Network namespaces of this host that the agent finds by itself, to listen there for programs that do not see its socket file
-//! (rules 28 to 31 of the design).
+//! (rules 28 to 31 of the design). Nothing is remembered of those that are not entered: numbers of namespaces are used again.
 //!
 //! An entrance keeps its namespace alive. So it is closed as soon as the process ends by which the namespace was found, or its name goes,
 //! unless another one is found in that moment.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -22,10 +22,11 @@ use super::namespaces::NAMED;
 use super::serving::Serving;
 use crate::log;
 
-/// How often new ones are looked for, if nothing tells of them.
+/// How often new ones are looked for, if nothing tells of them; and soon after something has.
 const LOOKS_EVERY: Duration = Duration::from_secs(2);
+const LOOKS_AGAIN: Duration = Duration::from_millis(100);
 /// The share of a CPU that this may take: one in so many, and more while processes end or names change.
-const SHARE: u32 = 200;
+const SHARE: u32 = 100;
 const SHARE_OF_CHANGES: u32 = 20;
 /// Namespaces that are entered at most.
 const FOUND_MAX: usize = 1024;
@@ -40,10 +41,9 @@ struct Sight {
     process: Option<i32>,
 }
 
-/// A namespace that was looked at.
+/// A namespace with an entrance.
 struct Known {
-    /// None: it is not one to listen in.
-    entrance: Option<u64>,
+    entrance: u64,
     /// Readable when the process by which it was seen has ended. None: it has a name.
     end: Option<OwnedFd>,
 }
@@ -51,9 +51,15 @@ struct Known {
 /// See the module.
 pub struct Found {
     known: HashMap<Identity, Known>,
-    /// The agent's own user namespace.
+    /// Processes that were looked at.
+    processes: HashSet<i32>,
+    /// When all processes are to be looked at again: one may have gone to another namespace, or have another's number.
+    all_due: Instant,
+    /// The agent's own user and network namespace.
     users: Identity,
-    names: Inotify,
+    device: u64,
+    /// None: the kernel gives us none at the moment.
+    names: Option<Inotify>,
 }
 
 impl Found {
@@ -63,8 +69,9 @@ impl Found {
     /// The kernel's refusal.
     pub fn new() -> anyhow::Result<Self> {
         let users = identity(Path::new("/proc/self/ns/user")).context("cannot see this user namespace")?;
-        let names = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        Ok(Self { known: HashMap::new(), users, names })
+        let (device, _) = identity(Path::new("/proc/self/ns/net")).context("cannot see this network namespace")?;
+        let (known, processes) = (HashMap::new(), HashSet::new());
+        Ok(Self { known, processes, all_due: Instant::now(), users, device, names: None })
     }
 
     /// Looks for namespaces again and again.
@@ -72,32 +79,52 @@ impl Found {
         // It is nobody's wait.
         agent::give_precedence_up();
         loop {
-            let began = Instant::now();
-            self.look(serving);
-            let took = began.elapsed();
+            let took = self.look(serving);
             std::thread::sleep(took * SHARE_OF_CHANGES);
-            self.wait((took * SHARE).max(LOOKS_EVERY));
+            let pause = (took * SHARE).max(LOOKS_EVERY);
+            if self.wait(pause) {
+                // A name comes before its namespace does.
+                self.look(serving);
+                self.wait(LOOKS_AGAIN);
+            }
         }
     }
 
-    /// Waits until something has changed that is told of, or the time is over.
-    fn wait(&self, time: Duration) {
-        // A directory that is not there yet, or another one by now.
-        let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_ATTRIB;
-        let _ = self.names.add_watch(NAMED, changes);
+    /// Waits until something has changed that is told of, or the time is over. Whether names have.
+    fn wait(&mut self, time: Duration) -> bool {
+        if self.names.is_none() {
+            self.names = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
+        }
+        if let Some(names) = &self.names {
+            // A directory that is not there yet, or another one by now.
+            let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_ATTRIB;
+            let _ = names.add_watch(NAMED, changes);
+        }
         let ends = self.known.values().filter_map(|known| known.end.as_ref()).map(AsFd::as_fd);
         let mut fds: Vec<PollFd<'_>> =
-            ends.chain([self.names.as_fd()]).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+            ends.chain(self.names.as_ref().map(AsFd::as_fd)).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         let _ = poll(&mut fds, PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX));
-        while self.names.read_events().is_ok_and(|events| !events.is_empty()) {}
+        let mut changed = false;
+        while self.names.as_ref().is_some_and(|names| names.read_events().is_ok_and(|events| !events.is_empty())) {
+            changed = true;
+        }
+        changed
     }
 
-    fn look(&mut self, serving: &Serving) {
-        let Some(seen) = seen() else { return };
+    /// Opens and closes entrances by what is there now. How long that took.
+    fn look(&mut self, serving: &Serving) -> Duration {
+        let began = Instant::now();
+        let mut seen = self.names_seen();
+        let is_lost = |(identity, known): (&Identity, &Known)| match &known.end {
+            Some(end) => is_readable(end),
+            None => !seen.contains_key(identity),
+        };
+        let all = began >= self.all_due || self.known.iter().any(is_lost);
+        self.add_processes(&mut seen, all);
         self.known.retain(|identity, known| {
-            let stays = seen.get(identity).is_some_and(|sight| known.is_still(sight));
-            if !stays && let Some(entrance) = known.entrance {
-                serving.close_entrance(entrance);
+            let stays = known.stays(seen.get(identity), all);
+            if !stays {
+                serving.close_entrance(known.entrance);
             }
             stays
         });
@@ -106,9 +133,47 @@ impl Found {
                 self.known.extend(self.enter(&sight, serving));
             }
         }
+        if all {
+            self.all_due = Instant::now() + (began.elapsed() * SHARE).max(LOOKS_EVERY);
+        }
+        began.elapsed()
     }
 
-    /// Opens an entrance in a namespace, if it is one of this host's administrator's. None if it is to be looked at again.
+    /// The network namespaces that have a name.
+    fn names_seen(&self) -> HashMap<Identity, Sight> {
+        let mut seen = HashMap::new();
+        for entry in fs::read_dir(NAMED).into_iter().flatten().flatten() {
+            // One that leads elsewhere, as to a process, is seen there.
+            let leads_elsewhere = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            if !leads_elsewhere && let Some(identity) = self.network_at(&entry.path()) {
+                seen.insert(identity, Sight { path: entry.path(), process: None });
+            }
+        }
+        seen
+    }
+
+    /// Adds those of processes: of all, or of those that are new.
+    fn add_processes(&mut self, seen: &mut HashMap<Identity, Sight>, all: bool) {
+        let mut processes = HashSet::new();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            processes.insert(process);
+            let path = entry.path().join("ns/net");
+            if (all || !self.processes.contains(&process))
+                && let Some(identity) = self.network_at(&path)
+            {
+                seen.entry(identity).or_insert(Sight { path, process: Some(process) });
+            }
+        }
+        self.processes = processes;
+    }
+
+    /// The network namespace that a file stands for. A name whose namespace is not mounted is an ordinary file.
+    fn network_at(&self, path: &Path) -> Option<Identity> {
+        identity(path).filter(|(device, _)| *device == self.device)
+    }
+
+    /// Opens an entrance in a namespace, if it is one of this host's administrator's.
     fn enter(&self, sight: &Sight, serving: &Serving) -> Option<(Identity, Known)> {
         let end = sight.end().ok()?;
         let namespace = File::open(&sight.path).ok()?;
@@ -117,24 +182,26 @@ impl Found {
         if sight.process.is_some() && identity(&sight.path) != Some(its) {
             return None;
         }
-        // Whoever may make user namespaces may make others in them, as many as he likes, and nobody in there would believe us.
-        let owner = agent::owner_of(namespace.as_fd()).ok().and_then(|owner| identity_of(&File::from(owner)));
-        let entrance = if owner == Some(self.users) { Some(open_in(&namespace, sight, serving)?) } else { None };
-        Some((its, Known { entrance, end }))
+        // Whoever may make user namespaces may make others in them, as many as he likes.
+        let owner = agent::owner_of(namespace.as_fd()).ok()?;
+        if identity_of(&File::from(owner)) != Some(self.users) {
+            return None;
+        }
+        Some((its, Known { entrance: open_in(&namespace, sight, serving)?, end }))
     }
 }
 
 impl Known {
-    /// Whether it is there for the same reason as before. One that has lost its name, or its process, is told of by another.
-    fn is_still(&mut self, sight: &Sight) -> bool {
-        let has_ended = self.end.as_ref().is_some_and(is_readable);
-        if has_ended || self.end.is_none() && sight.process.is_some() {
-            match sight.end() {
-                Ok(end) => self.end = end,
-                Err(_) => return false,
-            }
+    /// Whether there is a name or a process left, by what was seen; `all`: nothing was left out.
+    fn stays(&mut self, sight: Option<&Sight>, all: bool) -> bool {
+        let is_held =
+            self.end.as_ref().map_or(sight.is_some_and(|sight| sight.process.is_none()), |end| !is_readable(end));
+        match sight {
+            _ if is_held && !all => true,
+            None => false,
+            Some(_) if is_held => true,
+            Some(sight) => sight.end().map(|end| self.end = end).is_ok(),
         }
-        true
     }
 }
 
@@ -159,27 +226,6 @@ fn open_in(namespace: &File, sight: &Sight, serving: &Serving) -> Option<u64> {
             None
         }
     }
-}
-
-/// The network namespaces that have a name or a process. None if they cannot be seen.
-fn seen() -> Option<HashMap<Identity, Sight>> {
-    let (device, _) = identity(Path::new("/proc/self/ns/net"))?;
-    let mut seen = HashMap::new();
-    let mut note = |path: PathBuf, process: Option<i32>| {
-        // A name whose namespace is not mounted is an ordinary file.
-        if let Some(identity) = identity(&path).filter(|its| its.0 == device) {
-            seen.entry(identity).or_insert(Sight { path, process });
-        }
-    };
-    for entry in fs::read_dir(NAMED).into_iter().flatten().flatten() {
-        note(entry.path(), None);
-    }
-    for entry in fs::read_dir("/proc").ok()?.flatten() {
-        if let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-            note(entry.path().join("ns/net"), Some(process));
-        }
-    }
-    Some(seen)
 }
 
 fn identity(path: &Path) -> Option<Identity> {

@@ -95,7 +95,12 @@ impl Serving {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says to all who read the page that this agent runs.
+    /// Says to all who read the page that this agent runs, for as long as this thread does.
+    pub fn begin_beating(&self) {
+        self.desk().begin_beating();
+    }
+
+    /// Says it again.
     pub fn beat(&self) {
         self.desk().beat();
     }
@@ -212,6 +217,8 @@ impl Serving {
             std::thread::sleep(PAUSE);
         }
         self.entrances.watch(&self.epoll, entrance);
+        // Whatever hangs below does not keep the entrance, and its namespace, open.
+        drop(listener);
         let Ok(fd) = came else { return };
         let Some(holder) = agent::holder_of(fd) else {
             // Not a socket that anybody could have written to.
@@ -348,7 +355,7 @@ impl Serving {
                 }
             }
             Question::Hail => say(carrier, Answer::Done, Besides::default(), None),
-            Question::Page => say(carrier, Answer::Page, Besides::default(), Some(self.page.as_raw_fd())),
+            Question::Page => self.send_page(id, carrier, holder, now),
         }
         Ok(())
     }
@@ -378,6 +385,18 @@ impl Serving {
         let pair = self.namespaces.within(carrier.fd(), prove).flatten();
         taken.close_now(&section);
         pair
+    }
+
+    /// Only to those who may meet somebody: it tells when connections begin.
+    fn send_page(&self, id: u64, carrier: &Strange, holder: Holder, now: Instant) {
+        let (answer, page) = if self.groups(carrier, holder, None, now) == 0 {
+            (Answer::Refused, None)
+        } else if self.desk().may_have_page(id) {
+            (Answer::Page, Some(self.page.as_raw_fd()))
+        } else {
+            (Answer::Full, None)
+        };
+        say(carrier, answer, Besides::default(), page);
     }
 
     // ---- who
@@ -462,7 +481,7 @@ impl Serving {
 }
 
 fn say(carrier: &Strange, answer: Answer, besides: Besides, with: Option<i32>) {
-    let _ = agent::send(carrier.fd(), &answer.encode(besides), with);
+    let _ = agent::answer(carrier.fd(), &answer.encode(besides), with);
 }
 
 /// Whether an address is one that hosts give to their containers and services: only there a number is worth its while.

@@ -14,7 +14,8 @@ use crate::kernel;
 /// How long an agent is believed to be the one that a listener was announced to.
 const ANNOUNCED_NS: u64 = 1_000_000_000;
 
-/// The program serves a listener: the agent is told, once a second at most, since an agent may have been started again.
+/// The program serves a listener: the agent is told, once a second at most, since an agent may have been started again. Nobody waits
+/// for its answer.
 #[inline]
 pub(in crate::meet) fn enroll(desc: &'static Desc, listener: &'static Listener) {
     if !is_there() || !may_serve(listener) {
@@ -33,8 +34,5 @@ fn announce(desc: &'static Desc, listener: &'static Listener) -> Result<(), Reas
     let local = listener.local.get();
     let namespace = kernel::namespace(desc.fd.load(Relaxed)).ok_or(Reason::KernelUnsupported)?;
     listener.place.store(place_of(namespace, local.port()).saturating_add(1), Relaxed);
-    let carrier = Carrier::open()?;
-    // The agent may be another one than that whose page is known, and which may still run.
-    carrier.take_page()?;
-    carrier.say(Question::Announce { local })
+    Carrier::open()?.say(Question::Announce { local })
 }
