@@ -27,7 +27,6 @@ def turn(number):
     assert files[number].read(len(value) + 2) == value + b"\\r\\n", number
 for number in range(8):
     files.append(socket.create_connection((sys.argv[1], 6379)).makefile("rwb"))
-    time.sleep(float(sys.argv[2]))
     # Not among the keys that others count.
     files[number].write(b"SELECT 1\\r\\n")
     files[number].flush()
@@ -63,9 +62,9 @@ class Inside(Contained):
 class Standing:
     """A program in a pod that talks all the time over eight connections."""
 
-    def __init__(self, pod, python, address, pause=0):
+    def __init__(self, pod, python, address):
         self.pod = pod
-        words = pod.engine.command("exec", pod.name, "/opt/beeline/beeline", "run", "--", python, "-c", STANDING, address, pause)
+        words = pod.engine.command("exec", pod.name, "/opt/beeline/beeline", "run", "--", python, "-c", STANDING, address)
         words.insert(words.index("exec") + 1, "-i")
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout.readline() == "standing\n"
@@ -122,8 +121,8 @@ def agent_of(cluster):
 def to_the_service(server, client, python, address):
     """Eight connections one after the other: lanes from the second on, by either end's account."""
     def eight():
-        # The agent learns nothing from a connection whose first bytes come before its server has asked, and tries again some seconds later.
-        standing = Standing(client, python, address, 0.1)
+        # Each sends at once, also the first, from which the agent learns.
+        standing = Standing(client, python, address)
         note(f"{standing.lanes()} of 8 connections to the service's address have lanes, at the client by TCP {client.counters()[1]}")
         standing.end()
 

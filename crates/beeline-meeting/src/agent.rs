@@ -129,7 +129,10 @@ impl Carrier {
         let said =
             self.await_answer(kernel::now_ns().saturating_add(PAGE_PATIENCE_NS), || leave_alone(PAGE_PAUSE_NS))?;
         match (said.answer, &said.descriptor) {
-            (Answer::Page, Some(file)) => Ok(page::take(file.fd().ok_or(Reason::SharedBeforeConnect)?)),
+            (Answer::Page, Some(file)) => {
+                page::take(file.fd().ok_or(Reason::SharedBeforeConnect)?);
+                Ok(())
+            }
             (answer, _) => Err(reason_of(answer)),
         }
     }

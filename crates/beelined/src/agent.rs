@@ -36,8 +36,7 @@ use beeline_wire::agent::{Question, SOCKET};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::socket::{
-    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen, recv, send, setsockopt,
-    socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 use nix::unistd::getpid;
@@ -47,7 +46,6 @@ use crate::{log, notify};
 use found::Found;
 use serving::Serving;
 
-const BACKLOG: i32 = 1024;
 /// How often the agent shows on its page that it runs.
 const BEAT: Duration = Duration::from_secs(1);
 
@@ -156,20 +154,8 @@ fn open(path: &Path) -> anyhow::Result<OwnedFd> {
         }
         _ => {}
     }
-    listen_at(&address, |_| Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o666))?))
+    entrances::listen_at(&address, |_| Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o666))?))
         .with_context(|| format!("cannot open {}", path.display()))
-}
-
-/// A listener for carriers. What `bound` does is done before anybody can connect.
-fn listen_at(address: &UnixAddr, bound: impl FnOnce(&OwnedFd) -> anyhow::Result<()>) -> anyhow::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).context("cannot make a socket")?;
-    // Where the kernel has an accepted socket begin with what its listener has; others are told when they are accepted.
-    agent::name_senders(listener.as_raw_fd()).map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
-    bind(listener.as_raw_fd(), address)?;
-    bound(&listener)?;
-    listen(&listener, Backlog::new(BACKLOG)?)?;
-    Ok(listener)
 }
 
 /// Whether an agent answers there. One that has ended may be connected to for as long as a thread of it hangs, so it is asked.

@@ -435,7 +435,10 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     /// What is over by now is over.
     pub fn expire(&mut self, now: Instant) -> Vec<Say<C, D>> {
         let mut says = Vec::new();
-        while let Some((_, id, _)) = self.held.pop_front_if(|(until, ..)| *until <= now) {
+        while let Some(&(until, id, _)) = self.held.front()
+            && until <= now
+        {
+            self.held.pop_front();
             says.extend(self.plainly(id, Answer::Done));
         }
         while let Some((_, asked)) = self.waiting.expired(now) {

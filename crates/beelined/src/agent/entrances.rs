@@ -6,14 +6,21 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use anyhow::Context;
+use beeline_meeting::agent::host as agent;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
-use nix::sys::socket::{Shutdown, shutdown};
+use nix::sys::socket::{
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, bind, listen, shutdown, socket,
+};
 
 /// What the epoll set calls the socket file.
 const FILE: u64 = 1;
 /// What it calls names: numbers from here on, and so many at most.
 const NAMES: u64 = 1 << 32;
 const NUMBERS: u64 = 1 << 32;
+
+/// Programs that may wait at one of them to be heard.
+const BACKLOG: i32 = 1024;
 
 /// See the module.
 #[derive(Debug)]
@@ -85,6 +92,21 @@ impl Entrances {
         named.closed = true;
         named.open.drain().for_each(|(_, listener)| shut(epoll, &listener));
     }
+}
+
+/// A listener for carriers. What `bound` does is done before anybody can connect.
+///
+/// # Errors
+/// The kernel's refusal, or that of `bound`.
+pub fn listen_at(address: &UnixAddr, bound: impl FnOnce(&OwnedFd) -> anyhow::Result<()>) -> anyhow::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).context("cannot make a socket")?;
+    // Where the kernel has an accepted socket begin with what its listener has; others are told when they are accepted.
+    agent::name_senders(listener.as_raw_fd()).map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
+    bind(listener.as_raw_fd(), address)?;
+    bound(&listener)?;
+    listen(&listener, Backlog::new(BACKLOG)?)?;
+    Ok(listener)
 }
 
 /// Nobody comes in here any more, even if a thread is at it at this moment.

@@ -18,6 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::socket::UnixAddr;
 
+use super::entrances::listen_at;
 use super::namespaces::NAMED;
 use super::serving::Serving;
 use crate::log;
@@ -218,7 +219,7 @@ fn is_readable(end: &OwnedFd) -> bool {
 
 fn open_in(namespace: &File, sight: &Sight, serving: &Serving) -> Option<u64> {
     let address = UnixAddr::new_abstract(NAME).ok()?;
-    match serving.namespaces().inside(namespace, || super::listen_at(&address, |_| Ok(())))? {
+    match serving.namespaces().inside(namespace, || listen_at(&address, |_| Ok(())))? {
         Ok(listener) => serving.open_entrance(listener),
         Err(error) => {
             let place = sight.path.display();
