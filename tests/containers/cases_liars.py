@@ -97,7 +97,8 @@ def asked(pod, accepted, number=None, local=None, remote=None):
 @case()
 def liars_get_nothing():
     """Sockets and messages that are not what they should be: refused, and nobody else notices."""
-    pods = Pods()
+    # The agent has the descriptors that it was asked for, and none that it has found a use for itself.
+    pods = Pods("all = true\nfind = false")
     a, b = pods.pair()
     x, y = pods.pair("x", "y")
     before = pods.agent_descriptors()
@@ -274,7 +275,8 @@ def announcements_hold_nobody_up():
 @case()
 def a_crowd_of_descriptors():
     """Messages full of sockets that linger, and carriers that leave them unread: the agent goes on."""
-    pods = Pods()
+    # The agent has the descriptors that it was asked for, and none that it has found a use for itself.
+    pods = Pods("all = true\nfind = false")
     a, b = pods.pair()
     before = pods.agent_descriptors()
     server, port = b.serve()
