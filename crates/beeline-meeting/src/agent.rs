@@ -15,15 +15,18 @@ pub mod passing;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use beeline_guest::changing;
+use beeline_guest::thread::Section;
 use beeline_stats::Reason;
 use beeline_wire::agent::{ANSWER_BYTES, Answer, Besides, Question};
 
 use crate::Errno;
 use crate::disarm::disarm;
-use crate::kernel;
 use crate::wait::{self, Mode, Woken};
+use crate::{kernel, trust};
 use passing::Passing;
 
+/// How long somebody has to prove that he is the agent.
+const PROOF_PATIENCE_NS: u64 = 10_000_000;
 /// How long the page is waited for, and how long it is not asked for again if it did not come.
 const PAGE_PATIENCE_NS: u64 = 10_000_000;
 const PAGE_PAUSE_NS: u64 = 2_000_000_000;
@@ -83,8 +86,8 @@ fn note_silence() {
 #[derive(Debug)]
 pub struct Carrier {
     socket: Passing,
-    /// Whether who listens there has to prove that it is the agent.
-    by_name: bool,
+    /// Whether who is at the other end is known to be the agent.
+    proven: bool,
 }
 
 /// What the agent has said.
@@ -113,7 +116,7 @@ impl Carrier {
         };
         let connected = finding::connect(socket.fd().ok_or(Reason::SharedBeforeConnect)?);
         match connected {
-            Ok(by_name) => Ok(Carrier { socket, by_name }),
+            Ok(proven) => Carrier { socket, proven }.proven(),
             Err(reason) => {
                 if reason != Reason::AgentFull {
                     leave_alone(KNOWN_NS);
@@ -121,6 +124,24 @@ impl Carrier {
                 Err(reason)
             }
         }
+    }
+
+    /// Under its name anybody may listen: lets the other end prove that it is the agent before anything else is said, and before it may send a
+    /// descriptor.
+    fn proven(mut self) -> Result<Carrier, Reason> {
+        if !self.proven {
+            // A handler that jumped out of here would leave the carrier.
+            let _section = Section::enter();
+            self.say(Question::Hail)?;
+            self.answer(PROOF_PATIENCE_NS).inspect_err(|reason| {
+                if *reason == Reason::AgentNotTrusted {
+                    note_silence();
+                }
+            })?;
+            trust::accept_rights(self.fd()?);
+            self.proven = true;
+        }
+        Ok(self)
     }
 
     /// Asks for the page. An agent that does not answer that is no silent one: it is looked for again soon.
@@ -201,9 +222,8 @@ impl Carrier {
         // No fork comes between the arrival of a descriptor and its slot.
         let _changing = changing::changing();
         let fd = self.fd().map_err(|_| Errno(libc::EBADF))?;
-        let mut came = message::receive(fd, &mut bytes, disarm)?;
-        if self.by_name && !came.sender.is_some_and(finding::is_the_agent) {
-            came.descriptor.take().into_iter().for_each(disarm);
+        let came = message::receive(fd, &mut bytes, disarm)?;
+        if !self.proven && !came.sender.is_some_and(finding::is_the_agent) {
             return Ok(Err(Reason::AgentNotTrusted));
         }
         Ok(understood(&came, &bytes))

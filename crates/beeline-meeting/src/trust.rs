@@ -116,19 +116,25 @@ const YES: u32 = 1;
 const NO: u32 = 2;
 static PASS_RIGHTS: AtomicU32 = AtomicU32::new(UNKNOWN);
 
-/// Refuses descriptors on an anchor from now on, where the kernel can.
-pub fn refuse_rights(anchor: i32) {
+/// Refuses descriptors on an `AF_UNIX` socket from now on, where the kernel can. Whether it can.
+pub fn refuse_rights(socket: i32) -> bool {
     if PASS_RIGHTS.load(Relaxed) != NO {
-        let done = kernel::setsockopt(anchor, libc::SOL_SOCKET, SO_PASSRIGHTS, &0i32).is_ok();
+        let done = kernel::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, &0i32).is_ok();
         PASS_RIGHTS.store(if done { YES } else { NO }, Relaxed);
     }
+    PASS_RIGHTS.load(Relaxed) == YES
+}
+
+/// Accepts descriptors again.
+pub fn accept_rights(socket: i32) {
+    let _ = kernel::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, &1i32);
 }
 
 fn has_pass_rights() -> bool {
     if PASS_RIGHTS.load(Relaxed) == UNKNOWN
         && let Ok(probe) = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
     {
-        refuse_rights(probe as i32);
+        let _ = refuse_rights(probe as i32);
         let _ = beeline_shm::sys::close(probe as i32);
     }
     PASS_RIGHTS.load(Relaxed) == YES

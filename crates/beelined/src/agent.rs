@@ -69,14 +69,16 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     raise_limit();
     // For all threads, too.
     agent::take_precedence();
+    if !agent::sends_as_nobody_else() {
+        log::line("descriptors that programs do not take count against root: CAP_SETUID is missing");
+    }
     // Before anybody can ask.
     let prover = Prover::new().inspect_err(|error| {
         log::line(format_args!(
             "nobody can meet: this kernel does not let the agent see which sockets are one connection: {error}"
         ));
     });
-    let listener = open(Path::new(SOCKET))?;
-    let ours = identity(SOCKET);
+    let (listener, ours) = open(Path::new(SOCKET))?;
     let finds = rules.find;
     let serving =
         Arc::new(Serving::new(rules.clone(), Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, listener, prover.ok())?);
@@ -96,6 +98,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
             if ours.is_some() && identity(SOCKET).is_some_and(|now| Some(now) != ours) {
                 log::line("another agent has taken over");
                 let _ = kill(getpid(), Signal::SIGTERM);
+                return;
             }
         }
     })?;
@@ -135,8 +138,8 @@ fn raise_limit() {
     }
 }
 
-/// Opens the socket file, to which everybody may connect.
-fn open(path: &Path) -> anyhow::Result<OwnedFd> {
+/// Opens the socket file, to which everybody may connect; and which file that is.
+fn open(path: &Path) -> anyhow::Result<(OwnedFd, Option<(u64, u64)>)> {
     if let Some(directory) = path.parent()
         && !directory.exists()
     {
@@ -154,8 +157,12 @@ fn open(path: &Path) -> anyhow::Result<OwnedFd> {
         }
         _ => {}
     }
-    entrances::listen_at(&address, |_| Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o666))?))
-        .with_context(|| format!("cannot open {}", path.display()))
+    let mut ours = None;
+    let listener = entrances::listen_at(&address, |_| {
+        ours = identity(SOCKET);
+        Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o666))?)
+    });
+    Ok((listener.with_context(|| format!("cannot open {}", path.display()))?, ours))
 }
 
 /// Whether an agent answers there. One that has ended may be connected to for as long as a thread of it hangs, so it is asked.

@@ -30,16 +30,20 @@ pub(super) fn find() -> bool {
     is_first
 }
 
-/// Connects a socket to the agent's file, or to its name. Whether it is the name, under which everybody may listen: then what comes has to
-/// be looked at ([`is_the_agent`]).
+/// Connects a socket to the agent's file, or to its name. Whether it is the file: under the name everybody may listen, and has to prove that
+/// he is the agent ([`is_the_agent`]). Until then he cannot send a descriptor, which it might take any time to close; where the kernel
+/// cannot refuse those (before Linux 6.16), nobody is looked for there.
 pub(super) fn connect(fd: i32) -> Result<bool, Reason> {
     match by(fd, SockAddr::unix_file(SOCKET), trust::is_the_hosts) {
-        Ok(()) => return Ok(false),
+        Ok(()) => return Ok(true),
         Err(Unmet::Reason(reason)) => return Err(reason),
         Err(Unmet::Unseen) => {}
     }
+    if !trust::refuse_rights(fd) {
+        return Err(Reason::AgentSilent);
+    }
     message::name_senders(fd).map_err(|_| Reason::SystemCallDenied)?;
-    by(fd, SockAddr::abstract_unix(NAME), trust::is_root).map(|()| true).map_err(|unmet| match unmet {
+    by(fd, SockAddr::abstract_unix(NAME), trust::is_root).map(|()| false).map_err(|unmet| match unmet {
         Unmet::Unseen => Reason::AgentSilent,
         Unmet::Reason(reason) => reason,
     })

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use beeline_shm::sys::call;
 use beeline_wire::DoorName;
 
-pub use self::found::{end_of, owner_of};
+pub use self::found::{end_of, owner_of, sends_as_nobody_else};
 pub use self::proof::{End, Pair, Prover};
 pub use super::message::{Came, name_senders, receive, send};
 pub use super::page::Page;
@@ -72,7 +72,7 @@ pub fn pair() -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd), Errno> {
     let cookie: u64 = kernel::getsockopt(server.as_raw_fd(), libc::SOL_SOCKET, SO_COOKIE)?;
     let name = SockAddr::abstract_unix(DoorName::encode(cookie).as_bytes()).ok_or(Errno(libc::EINVAL))?;
     kernel::bind(server.as_raw_fd(), &name)?;
-    crate::trust::refuse_rights(client.as_raw_fd());
+    let _ = crate::trust::refuse_rights(client.as_raw_fd());
     Ok((client, server))
 }
 

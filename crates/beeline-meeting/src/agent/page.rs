@@ -13,7 +13,7 @@ use core::sync::atomic::{
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use beeline_shm::memfd;
+use beeline_shm::memfd::{self, Published};
 use beeline_shm::sys::call;
 
 use super::host;
@@ -52,6 +52,7 @@ struct Words {
 pub struct Page {
     words: &'static Words,
     file: Arc<OwnedFd>,
+    is_shut: bool,
     /// How many offers there are at each place.
     at_place: std::vec::Vec<u32>,
     offers: u32,
@@ -66,11 +67,18 @@ impl Page {
     pub fn create() -> std::io::Result<Page> {
         let map = |file| map(file, libc::PROT_READ | libc::PROT_WRITE, 0);
         let published = memfd::publish(c"beeline-agent", PAGE_BYTES, map);
-        let (file, words) = published.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
+        let Published { file, mapped: words, is_shut } =
+            published.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
         let file = Arc::new(host::own(file));
-        let page = Page { words, file, at_place: std::vec![0; PLACES as usize], offers: 0, probes: 0 };
+        let page = Page { words, file, is_shut, at_place: std::vec![0; PLACES as usize], offers: 0, probes: 0 };
         page.beat();
         Ok(page)
+    }
+
+    /// Whether nobody can leave anything at it.
+    #[must_use]
+    pub fn is_shut(&self) -> bool {
+        self.is_shut
     }
 
     /// What to send to those who want to read it.
@@ -276,7 +284,7 @@ mod tests {
         let args = [descriptor as usize, name.as_ptr() as usize, value.as_ptr() as usize, value.len(), 0, 0];
         // SAFETY: a NUL-terminated name, and live bytes.
         let left = unsafe { call(libc::SYS_fsetxattr, args) };
-        assert!(left.is_err(), "what somebody leaves there stays for as long as the page");
+        assert!(left.is_err() || !page.is_shut(), "what somebody leaves there stays for as long as the page");
         page.beat();
     }
 }

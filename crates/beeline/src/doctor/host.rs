@@ -171,15 +171,16 @@ fn packet_filters(is_strict: bool) -> Finding {
 }
 
 fn agent() -> Finding {
-    let reached =
-        |by: &str| Finding::good("agent", format!("{by}: other network namespaces of this host can be reached"));
     if std::fs::metadata(SOCKET).is_ok() {
-        return reached(&format!("{SOCKET} is there"));
+        let text = format!("{SOCKET} is there: other network namespaces of this host can be reached");
+        return Finding::good("agent", text);
     }
     let name = String::from_utf8_lossy(NAME);
     let names = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     if names.lines().any(|line| line.ends_with(&format!(" @{name}"))) {
-        return reached(&format!("it listens as `{name}` in this network namespace"));
+        let text =
+            format!("somebody listens as `{name}` in this network namespace: the host's agent, or who poses as it");
+        return Finding::note("agent", text);
     }
     Finding::note("agent", "none: connections to other network namespaces of this host are TCP")
         .with_remedy("docs/containers.md")

@@ -46,8 +46,6 @@ const PROBES: Limits = Limits { all: 16, of_user: 8, of_holder: 4 };
 const MISSED: Limits = Limits { all: 4096, of_user: 2048, of_holder: 1024 };
 /// Connections that a client may show for an offer, and that are none by the kernel's word, in a second.
 const UNPROVED: Limits = MISSED;
-/// Carriers on which the page was sent, at one time: a descriptor that nobody takes counts against all that root sends on this host.
-const PAGES: Limits = Limits { all: 256, of_user: 128, of_holder: 64 };
 /// Servers that a client may let wait in vain, in a minute.
 const VAIN_MAX: Limits = Limits { all: usize::MAX, of_user: 64, of_holder: 16 };
 
@@ -108,8 +106,6 @@ struct Entry<C> {
     holder: Holder,
     /// The client's offer, until that says that it is connected.
     offer: Option<u32>,
-    /// Whether it was sent the page.
-    has_page: bool,
     until: Instant,
 }
 
@@ -134,7 +130,6 @@ pub struct Desk<C, D> {
     missed: Lately,
     unproved: Lately,
     vain: Lately,
-    pages: Quotas,
 }
 
 impl<C: Clone, D: Clone> Desk<C, D> {
@@ -158,7 +153,6 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             missed: Lately::new(second, MISSED, now),
             unproved: Lately::new(second, UNPROVED, now),
             vain: Lately::new(Duration::from_secs(60), VAIN_MAX, now),
-            pages: Quotas::new(PAGES),
         }
     }
 
@@ -203,7 +197,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             let until = now + SPEAKS_WITHIN;
             self.by_time.insert((until, id), ());
             self.by_user.insert((holder.0, id), ());
-            self.carriers.insert(id, Entry { carrier, holder, offer: None, has_page: false, until });
+            self.carriers.insert(id, Entry { carrier, holder, offer: None, until });
         }
         taken
     }
@@ -216,13 +210,6 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     /// The same of announcements.
     pub fn may_announce(&mut self, holder: Holder, now: Instant) -> bool {
         self.announced.take(holder, now)
-    }
-
-    /// Whether a carrier may be sent the page: once, and if there is room. It has been, then.
-    pub fn may_have_page(&mut self, id: u64) -> bool {
-        let Some(entry) = self.carriers.get_mut(&id).filter(|entry| !entry.has_page) else { return false };
-        entry.has_page = self.pages.take(entry.holder);
-        entry.has_page
     }
 
     /// Whether a server may ask about a connection: so many that have no offer are proved for it in a second.
@@ -251,9 +238,6 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         self.by_time.remove(&(entry.until, id));
         self.by_user.remove(&(entry.holder.0, id));
         self.quotas.give(entry.holder);
-        if entry.has_page {
-            self.pages.give(entry.holder);
-        }
         entry.offer.map(|offer| self.forget(offer, now)).unwrap_or_default()
     }
 

@@ -122,8 +122,9 @@ impl Found {
         };
         let all = began >= self.all_due || self.known.iter().any(is_lost);
         self.add_processes(&mut seen, all);
+        let mut again = false;
         self.known.retain(|identity, known| {
-            let stays = known.stays(seen.get(identity), all);
+            let stays = known.stays(seen.get(identity), all, &mut again);
             if !stays {
                 serving.close_entrance(known.entrance);
             }
@@ -134,7 +135,9 @@ impl Found {
                 self.known.extend(self.enter(&sight, serving));
             }
         }
-        if all {
+        if again {
+            self.all_due = Instant::now();
+        } else if all {
             self.all_due = Instant::now() + (began.elapsed() * SHARE).max(LOOKS_EVERY);
         }
         began.elapsed()
@@ -193,15 +196,22 @@ impl Found {
 }
 
 impl Known {
-    /// Whether there is a name or a process left, by what was seen; `all`: nothing was left out.
-    fn stays(&mut self, sight: Option<&Sight>, all: bool) -> bool {
-        let is_held =
-            self.end.as_ref().map_or(sight.is_some_and(|sight| sight.process.is_none()), |end| !is_readable(end));
+    /// Whether there is a name or a process left, by what was seen; `all`: nothing was left out. Where that cannot be told it stays, and
+    /// is looked at `again`.
+    fn stays(&mut self, sight: Option<&Sight>, all: bool, again: &mut bool) -> bool {
+        let has_ended = self.end.as_ref().is_some_and(is_readable);
         match sight {
-            _ if is_held && !all => true,
+            // It is told of before the next look.
+            _ if !all && self.end.is_some() => true,
             None => false,
-            Some(_) if is_held => true,
-            Some(sight) => sight.end().map(|end| self.end = end).is_ok(),
+            Some(sight) if has_ended || self.end.is_none() && sight.process.is_some() => {
+                match sight.end() {
+                    Ok(end) => self.end = end,
+                    Err(_) => *again = true,
+                }
+                true
+            }
+            Some(_) => true,
         }
     }
 }

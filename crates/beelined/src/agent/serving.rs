@@ -26,7 +26,7 @@ use super::offers::Server;
 use super::quotas::Holder;
 use super::rules::{OnCut, Rules};
 use super::waiting::Asked;
-use crate::log::Seldom;
+use crate::log::{self, Seldom};
 
 /// How long no carrier is accepted when there is no room for one.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -73,6 +73,9 @@ impl Serving {
         epoll.add(&timer, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, Token::TIMER))?;
         let entrances = Entrances::new(&epoll, listener)?;
         let page_file = page.file();
+        if !page.is_shut() {
+            log::line("programs can leave attributes at the agent's page: CAP_LINUX_IMMUTABLE is missing");
+        }
         let desk = Desk::new(page, rules.on_cut == OnCut::Cut, Instant::now());
         Ok(Self {
             rules,
@@ -355,7 +358,7 @@ impl Serving {
                 }
             }
             Question::Hail => say(carrier, Answer::Done, Besides::default(), None),
-            Question::Page => self.send_page(id, carrier, holder, now),
+            Question::Page => self.send_page(carrier, holder, now),
         }
         Ok(())
     }
@@ -388,13 +391,10 @@ impl Serving {
     }
 
     /// Only to those who may meet somebody: it tells when connections begin.
-    fn send_page(&self, id: u64, carrier: &Strange, holder: Holder, now: Instant) {
-        let (answer, page) = if self.groups(carrier, holder, None, now) == 0 {
-            (Answer::Refused, None)
-        } else if self.desk().may_have_page(id) {
-            (Answer::Page, Some(self.page.as_raw_fd()))
-        } else {
-            (Answer::Full, None)
+    fn send_page(&self, carrier: &Strange, holder: Holder, now: Instant) {
+        let (answer, page) = match self.groups(carrier, holder, None, now) {
+            0 => (Answer::Refused, None),
+            _ => (Answer::Page, Some(self.page.as_raw_fd())),
         };
         say(carrier, answer, Besides::default(), page);
     }

@@ -366,17 +366,3 @@ fn a_user_who_fills_the_desk_gives_way() {
     assert!(come(&mut desk, (3, 1)) && come(&mut desk, (3, 1)));
     assert!(!come(&mut desk, (1, 1)));
 }
-
-#[test]
-fn the_page_is_sent_once_on_a_carrier_and_not_on_too_many() {
-    let now = Instant::now();
-    let mut desk = desk(now);
-    assert!(desk.may_have_page(1) && !desk.may_have_page(1) && !desk.may_have_page(99));
-    for id in 100..100 + PAGES.of_holder as u64 {
-        assert!(desk.come(id, "client", A, now));
-        assert_eq!(desk.may_have_page(id), id < 99 + PAGES.of_holder as u64);
-    }
-    assert!(desk.may_have_page(2), "another's");
-    let _ = desk.gone(1, now);
-    assert!(desk.may_have_page(99 + PAGES.of_holder as u64));
-}
