@@ -25,11 +25,9 @@ use crate::wait::{self, Mode, Woken};
 use crate::{kernel, trust};
 use passing::Passing;
 
-/// How long somebody has to prove that he is the agent.
-const PROOF_PATIENCE_NS: u64 = 10_000_000;
-/// How long the page is waited for, and how long it is not asked for again if it did not come.
-const PAGE_PATIENCE_NS: u64 = 10_000_000;
-const PAGE_PAUSE_NS: u64 = 2_000_000_000;
+/// How long an answer is waited for that the agent has at once, and how long it is left alone if none came.
+const AT_ONCE_NS: u64 = 10_000_000;
+const AT_ONCE_PAUSE_NS: u64 = 2_000_000_000;
 /// How long it counts that there is no agent (rule 1).
 const KNOWN_NS: u64 = 1_000_000_000;
 /// An agent that has not shown itself for so long does not run. It does so four times as often.
@@ -132,23 +130,19 @@ impl Carrier {
         if !self.proven {
             // A handler that jumped out of here would leave the carrier.
             let _section = Section::enter();
-            self.say(Question::Hail)?;
-            self.answer(PROOF_PATIENCE_NS).inspect_err(|reason| {
-                if *reason == Reason::AgentNotTrusted {
-                    note_silence();
-                }
-            })?;
+            match self.ask_at_once(Question::Hail)?.answer {
+                Answer::Done => {}
+                answer => return Err(reason_of(answer)),
+            }
             trust::accept_rights(self.fd()?);
             self.proven = true;
         }
         Ok(self)
     }
 
-    /// Asks for the page. An agent that does not answer that is no silent one: it is looked for again soon.
+    /// Asks for the page.
     fn take_page(&self) -> Result<(), Reason> {
-        self.say(Question::Page)?;
-        let said =
-            self.await_answer(kernel::now_ns().saturating_add(PAGE_PATIENCE_NS), || leave_alone(PAGE_PAUSE_NS))?;
+        let said = self.ask_at_once(Question::Page)?;
         match (said.answer, &said.descriptor) {
             (Answer::Page, Some(file)) => {
                 page::take(file.fd().ok_or(Reason::SharedBeforeConnect)?);
@@ -156,6 +150,13 @@ impl Carrier {
             }
             (answer, _) => Err(reason_of(answer)),
         }
+    }
+
+    /// Asks what the agent answers at once, whatever it has to do. One that does not, or is none, is looked for again soon.
+    fn ask_at_once(&self, question: Question) -> Result<Said, Reason> {
+        self.say(question)?;
+        let deadline = kernel::now_ns().saturating_add(AT_ONCE_NS);
+        self.await_answer(deadline, || ()).inspect_err(|_| leave_alone(AT_ONCE_PAUSE_NS))
     }
 
     fn fd(&self) -> Result<i32, Reason> {
