@@ -45,19 +45,7 @@ pub fn create(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
     seal(fd, SEALS).map(|()| fd).inspect_err(|_| close(fd))
 }
 
-/// What one process writes and others read.
-#[derive(Debug)]
-pub struct Published<T> {
-    /// The memfd.
-    pub file: i32,
-    /// What the writer has made of it.
-    pub mapped: T,
-    /// Whether nobody can leave anything at the file.
-    pub is_shut: bool,
-}
-
-/// The same for what one process writes and others read: once `map` has its mapping, nobody can make another one that writes. Nor, where
-/// the kernel lets us say so, can anybody leave something else at the file, such as attributes.
+/// The same for what one process writes and others read: once `map` has its mapping, nobody can make another one that writes.
 ///
 /// # Errors
 /// As above, and those of `map`.
@@ -65,20 +53,10 @@ pub fn publish<T>(
     name: &core::ffi::CStr,
     length: usize,
     map: impl FnOnce(i32) -> Result<T, Errno>,
-) -> Result<Published<T>, Errno> {
-    let file = make(name, length)?;
-    let mapped = map(file).and_then(|mapped| seal(file, PUBLISHED).map(|()| mapped));
-    mapped.map(|mapped| Published { file, mapped, is_shut: shut(file) }).inspect_err(|_| close(file))
-}
-
-/// Takes everybody's rights to the file, and those of root, who has them all the same, as far as that may be (`FS_IMMUTABLE_FL`). Whether it may.
-fn shut(fd: i32) -> bool {
-    const FS_IOC_SETFLAGS: usize = 0x4008_6602;
-    let immutable: libc::c_long = 0x10;
-    // SAFETY: plain numbers.
-    let _ = unsafe { call(libc::SYS_fchmod, [fd as usize, 0, 0, 0, 0, 0]) };
-    // SAFETY: a live word that the kernel reads.
-    unsafe { call(libc::SYS_ioctl, [fd as usize, FS_IOC_SETFLAGS, (&raw const immutable) as usize, 0, 0, 0]) }.is_ok()
+) -> Result<(i32, T), Errno> {
+    let fd = make(name, length)?;
+    let mapped = map(fd).and_then(|mapped| seal(fd, PUBLISHED).map(|()| (fd, mapped)));
+    mapped.inspect_err(|_| close(fd))
 }
 
 fn close(fd: i32) {

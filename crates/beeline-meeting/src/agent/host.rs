@@ -2,6 +2,7 @@
 //! hold, and the proof of which connection that is an end of.
 
 mod found;
+mod guard;
 mod process;
 mod proof;
 
@@ -11,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use beeline_shm::sys::call;
 use beeline_wire::DoorName;
 
-pub use self::found::{end_of, owner_of, sends_as_nobody_else};
+pub use self::found::{end_of, owner_of};
+pub use self::guard::{mark_this_threads_end, sends_as_nobody_else, shut};
 pub use self::proof::{End, Pair, Prover};
 pub use super::message::{Came, name_senders, receive, send};
 pub use super::page::Page;

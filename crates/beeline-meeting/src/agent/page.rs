@@ -13,7 +13,7 @@ use core::sync::atomic::{
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use beeline_shm::memfd::{self, Published};
+use beeline_shm::memfd;
 use beeline_shm::sys::call;
 
 use super::host;
@@ -67,9 +67,9 @@ impl Page {
     pub fn create() -> std::io::Result<Page> {
         let map = |file| map(file, libc::PROT_READ | libc::PROT_WRITE, 0);
         let published = memfd::publish(c"beeline-agent", PAGE_BYTES, map);
-        let Published { file, mapped: words, is_shut } =
-            published.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
+        let (file, words) = published.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
         let file = Arc::new(host::own(file));
+        let is_shut = host::shut(&file);
         let page = Page { words, file, is_shut, at_place: std::vec![0; PLACES as usize], offers: 0, probes: 0 };
         page.beat();
         Ok(page)
@@ -93,18 +93,9 @@ impl Page {
     }
 
     /// This thread shows that the agent runs. When it ends, however it does, the kernel says so on the page, and nobody takes it for the
-    /// page of an agent that runs (set_robust_list(2)).
+    /// page of an agent that runs.
     pub fn is_this_threads(&self) {
-        // SAFETY: takes nothing, and cannot fail.
-        let thread = unsafe { call(libc::SYS_gettid, [0; 6]) }.unwrap_or(0);
-        self.words.owner.store(thread as u32, Release);
-        // `struct robust_list_head`, and behind it its only entry, which leads back to it. It lives as long as the process.
-        let list = Box::leak(Box::new([0_usize; 4]));
-        let (head, entry) = ((&raw const list[0]) as usize, (&raw const list[3]) as usize);
-        let word = (&raw const self.words.owner) as usize;
-        *list = [entry, word.wrapping_sub(entry), 0, head];
-        // SAFETY: the list is whole, and nobody changes it. libc's own of this thread is for mutexes that it does not have.
-        let _ = unsafe { call(libc::SYS_set_robust_list, [head, 3 * size_of::<usize>(), 0, 0, 0, 0]) };
+        host::mark_this_threads_end(&self.words.owner);
     }
 
     /// The agent runs no more.
@@ -256,10 +247,12 @@ mod tests {
         assert!(tells_of(1));
         // The agent's death is told by the kernel.
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let shows = scope.spawn(|| {
                 second.is_this_threads();
-                assert!(fresh());
+                fresh()
             });
+            // Its end, and not only that of what it does.
+            assert!(shows.join().unwrap());
         });
         second.beat();
         assert!(!fresh());

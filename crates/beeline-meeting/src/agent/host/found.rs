@@ -26,13 +26,3 @@ pub fn end_of(process: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: plain numbers.
     unsafe { call(libc::SYS_pidfd_open, [process as usize, 0, 0, 0, 0, 0]) }.map(|fd| own(fd as i32))
 }
-
-/// Lets what this thread, and those that it makes, send to others count for a user that nobody is: descriptors that a stranger does not take
-/// count against the real user of who has sent them, and root of every container is root. False without the power to (`CAP_SETUID`).
-#[must_use]
-pub fn sends_as_nobody_else() -> bool {
-    const NOBODY_ELSE: usize = 0xffff_fffd;
-    let same = usize::MAX;
-    // SAFETY: plain numbers. The system call itself, as libc's would change all threads; there are no others yet.
-    unsafe { call(libc::SYS_setresuid, [NOBODY_ELSE, same, same, 0, 0, 0]) }.is_ok()
-}
