@@ -288,11 +288,25 @@ fn workers_that_poll_first(v: Variant) {
     }
 }
 
-/// A program that waits for its non-blocking listener and then accepts once is never told EAGAIN, though clients come at
-/// any moment: many programs are not prepared for it.
+/// A program that waits for its non-blocking listener and then accepts once is not told EAGAIN, though clients come at any moment: many
+/// programs are not prepared for it. A client that loses its CPU between its two calls may cause that (`docs/limits.md`), so it is tried
+/// three times: one that does so always is found.
 fn readable_means_acceptable(v: Variant, by_epoll: bool) {
     let listener = v.listener();
     sys::set_nonblocking(listener.raw, true);
+    let set = epoll_create("set");
+    epoll_add(set, listener, libc::EPOLLIN);
+    let mut in_vain = 1;
+    for _ in 0..3 {
+        if in_vain != 0 {
+            in_vain = accepts_in_vain(v, listener, by_epoll.then_some(set));
+        }
+    }
+    trace!("in vain {in_vain}");
+}
+
+/// Accepts 300 clients. How often that was in vain although the listener was readable.
+fn accepts_in_vain(v: Variant, listener: Fd, set: Option<Fd>) -> u32 {
     let child = sys::fork(|| {
         for _ in 0..300 {
             let client = v.client();
@@ -302,14 +316,11 @@ fn readable_means_acceptable(v: Variant, by_epoll: bool) {
         }
         0
     });
-    let set = epoll_create("set");
-    epoll_add(set, listener, libc::EPOLLIN);
     let (mut accepted, mut in_vain) = (0, 0);
     while accepted < 300 {
-        if by_epoll {
-            sys::epoll_wait(sys::EpollCall::Wait, set.raw, 1, -1, None);
-        } else {
-            sys::poll(&mut [libc::pollfd { fd: listener.raw, events: libc::POLLIN, revents: 0 }], -1);
+        match set {
+            Some(set) => drop(sys::epoll_wait(sys::EpollCall::Wait, set.raw, 1, -1, None)),
+            None => drop(sys::poll(&mut [libc::pollfd { fd: listener.raw, events: libc::POLLIN, revents: 0 }], -1)),
         }
         let ret = crate::across::accept(listener.raw);
         match ret.is_ok() {
@@ -321,7 +332,11 @@ fn readable_means_acceptable(v: Variant, by_epoll: bool) {
             false => in_vain += 1,
         }
     }
-    trace!("accepted {accepted}, in vain {in_vain}, child: {}", sys::wait_for(child));
+    let ended = sys::wait_for(child);
+    if ended != "exit 0" {
+        trace!("child: {ended}");
+    }
+    in_vain
 }
 
 fn accept_after_shutdown(v: Variant) {
