@@ -2,6 +2,7 @@
 //!
 //! 1. The agent listens at [`SOCKET`], `AF_UNIX` and `SOCK_SEQPACKET`, and under [`NAME`] in the network namespaces that it finds. A
 //!    connection to it carries one question and its answer; after [`Answer`]`::Likely` and [`Answer`]`::Probe`, one [`Question::Confirm`] more.
+//!    At its name [`Question::Hail`] comes before, whose answer proves who listens there.
 //! 2. Each message has one form. No program sends a descriptor: what it holds it names by its number, and the agent takes it from the
 //!    process that has connected to it. So an agent that is stopped, or lingers, never holds a connection.
 //! 3. Addresses and numbers of descriptors are the program's word, and only where to look: what counts is what the kernel says

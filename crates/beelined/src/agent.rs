@@ -158,7 +158,7 @@ fn open(path: &Path) -> anyhow::Result<(OwnedFd, Option<(u64, u64)>)> {
         _ => {}
     }
     let mut ours = None;
-    let listener = entrances::listen_at(&address, |_| {
+    let listener = entrances::listen_at(&address, || {
         ours = identity(SOCKET);
         Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o666))?)
     });

@@ -2,8 +2,8 @@
 //! ran last, and on which places of a map listeners lie that a client is on its way to, so that a server does not ask about
 //! connections that have no offer.
 //!
-//! It is a hint. Whoever could send a wrong one, root of the host or of a container that poses as the agent, holds up its own readers,
-//! and nobody else. Its length cannot change.
+//! It is a hint. Whoever could send a wrong one, root of the host or of a container that has put its own socket file where the agent's is to
+//! be, holds up its own readers, and nobody else. Its length cannot change.
 
 use beeline_wire::agent::PLACES;
 use core::sync::atomic::{

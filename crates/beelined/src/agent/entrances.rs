@@ -98,13 +98,13 @@ impl Entrances {
 ///
 /// # Errors
 /// The kernel's refusal, or that of `bound`.
-pub fn listen_at(address: &UnixAddr, bound: impl FnOnce(&OwnedFd) -> anyhow::Result<()>) -> anyhow::Result<OwnedFd> {
+pub fn listen_at(address: &UnixAddr, bound: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).context("cannot make a socket")?;
     // Where the kernel has an accepted socket begin with what its listener has; others are told when they are accepted.
     agent::name_senders(listener.as_raw_fd()).map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
     bind(listener.as_raw_fd(), address)?;
-    bound(&listener)?;
+    bound()?;
     listen(&listener, Backlog::new(BACKLOG)?)?;
     Ok(listener)
 }

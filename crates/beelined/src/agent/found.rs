@@ -229,7 +229,7 @@ fn is_readable(end: &OwnedFd) -> bool {
 
 fn open_in(namespace: &File, sight: &Sight, serving: &Serving) -> Option<u64> {
     let address = UnixAddr::new_abstract(NAME).ok()?;
-    match serving.namespaces().inside(namespace, || listen_at(&address, |_| Ok(())))? {
+    match serving.namespaces().inside(namespace, || listen_at(&address, || Ok(())))? {
         Ok(listener) => serving.open_entrance(listener),
         Err(error) => {
             let place = sight.path.display();
