@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use beeline_stats::Reason;
 
-use super::{Place, REFUSED_NS, change, is_untaken, place, recall, remembered};
+use super::{Place, REFUSED_NS, asked_for, change, is_untaken, place, recall, remembered};
 use crate::kernel;
 
 /// The address from which a destination on another host is reached.
@@ -35,8 +35,7 @@ fn may_be_bridged(destination: SocketAddr) -> Result<(), Reason> {
 /// many, and before anything else: such a connection shall cost nothing.
 pub fn left_to_tcp(destination: SocketAddr) -> Option<Reason> {
     remembered(|entries| {
-        let known = entries.iter_mut().flatten().find(|entry| entry.destination == destination);
-        known
+        asked_for(entries, destination)
             .filter(|entry| entry.brief.is_known())
             .and_then(|entry| entry.brief.leaves(kernel::now_ns()).then_some(entry.left_as))
     })
@@ -91,12 +90,14 @@ pub fn source_for(destination: SocketAddr) -> Result<IpAddr, Reason> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::note_life;
+    use super::super::tests::ONE_AT_A_TIME;
+    use super::super::{ENTRIES, note_life};
     use super::*;
     use crate::brief::Life;
 
     #[test]
     fn one_connection_in_sixty_four_tries_a_place_of_short_lives_again() {
+        let _turn = ONE_AT_A_TIME.lock();
         let there = "192.0.2.1:80".parse().unwrap();
         for _ in 0..8 {
             assert_eq!(left_to_tcp(there), None);
@@ -120,6 +121,7 @@ mod tests {
 
     #[test]
     fn a_place_that_comes_to_be_in_this_namespace_is_not_left() {
+        let _turn = ONE_AT_A_TIME.lock();
         let there = "127.0.0.3:80".parse().unwrap();
         for _ in 0..8 {
             note_life(there, Life { sends: 1, bytes: 2 }, Reason::BridgeShortLived);
@@ -127,5 +129,18 @@ mod tests {
         assert_eq!(left_to_tcp(there), Some(Reason::BridgeShortLived));
         // One of those that are not left looks where it is.
         assert!(matches!(place(there), Ok(Place::Here(_))) && left_to_tcp(there).is_none());
+    }
+
+    #[test]
+    fn a_place_whose_connections_are_left_is_in_use() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let there = "192.0.2.2:80".parse().unwrap();
+        for _ in 0..8 {
+            note_life(there, Life { sends: 1, bytes: 2 }, Reason::AgentShortLived);
+        }
+        for port in 1..=2 * ENTRIES as u16 {
+            assert_eq!(left_to_tcp(there), Some(Reason::AgentShortLived), "after {port}");
+            note_unmet(SocketAddr::new([192, 0, 2, 3].into(), port), Reason::AgentRefused);
+        }
     }
 }

@@ -2,9 +2,14 @@ use super::*;
 use crate::paths::Port;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
+use std::sync::Mutex;
+
+/// What is remembered is the process's, and tests run in threads.
+pub(super) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[test]
 fn a_listener_is_found_by_its_cookie_and_forgotten_when_it_is_gone() {
+    let _turn = ONE_AT_A_TIME.lock();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let destination = tcp.local_addr().unwrap();
     let source = SocketAddr::new(local(destination).unwrap().source, 2000);
@@ -19,6 +24,7 @@ fn a_listener_is_found_by_its_cookie_and_forgotten_when_it_is_gone() {
 
 #[test]
 fn a_destination_that_is_in_use_is_not_forgotten_for_others() {
+    let _turn = ONE_AT_A_TIME.lock();
     let used = "127.0.0.77:7".parse().unwrap();
     note_in_vain(used);
     for port in 1..=3 * ENTRIES as u16 {
@@ -29,6 +35,7 @@ fn a_destination_that_is_in_use_is_not_forgotten_for_others() {
 
 #[test]
 fn other_hosts_are_not_local() {
+    let _turn = ONE_AT_A_TIME.lock();
     assert_eq!(local("127.9.8.7:1".parse().unwrap()), Ok(Local { source: "127.0.0.1".parse().unwrap() }));
     assert!(is_local("::1".parse().unwrap()));
     assert!(!is_local("192.0.2.1".parse().unwrap()));
@@ -37,6 +44,7 @@ fn other_hosts_are_not_local() {
 
 #[test]
 fn short_lives_at_a_loopback_address_are_counted_however_it_is_written() {
+    let _turn = ONE_AT_A_TIME.lock();
     // Java's sockets are all IPv6: they connect to an IPv4 address that is mapped.
     for there in ["127.0.0.1:4711", "[::ffff:127.0.0.1]:4712", "[::1]:4713"] {
         let there = Endpoint::new(there.parse().unwrap());
