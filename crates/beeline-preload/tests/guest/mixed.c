@@ -12,7 +12,7 @@
 static int ends[2], tube[2];
 static const char *how;
 static int members = 2;
-static atomic_int taken;
+static atomic_int taken, finished;
 
 /* Waits for news and tells of which descriptor. */
 static int wait_for_one(int set) {
@@ -39,6 +39,7 @@ static void *proxy(void *unused) {
         CHECK(wait_for_one(set) == tube[0] && read(tube[0], &byte, 1) == 1);
         atomic_store(&taken, round + 1);
         CHECK(members == 1 || (wait_for_one(set) == ends[1] && recv(ends[1], &byte, 1, 0) == 1));
+        atomic_store(&finished, round + 1);
     }
     return unused;
 }
@@ -62,6 +63,9 @@ int main(int arguments, char **argument) {
     for (int round = 0; round < ROUNDS; round++) {
         struct timespec pause = {0, 2000000};
         nanosleep(&pause, NULL);
+        /* A thread that has no CPU for so long still waits for the lane. */
+        while (atomic_load(&finished) < round) {
+        }
         CHECK(write(tube[1], "p", 1) == 1);
         while (atomic_load(&taken) <= round) {
         }
