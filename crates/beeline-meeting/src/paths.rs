@@ -19,12 +19,12 @@
 //!    a tenth in the first time, or not longer in the first and shorter by a fifth in the second.
 //!    Where each takes [`SLOW_NS`] and more, it is the other way round. A lane spares no more than some wake-ups and the
 //!    making of a TCP connection there, little of all that time, and can cost much, as memory that a server's child has to
-//!    copy: TCP wins unless lanes are shorter by a fifth. Nobody wants to wait for many of those: [`RUN_SLOW`] are believed,
-//!    [`TURNS_SLOW`] turns are a comparison, and one is over after [`COUNTED_SLOW`] connections if it has lasted
-//!    [`TURN_SLOW_NS`]. As they differ from each other, the mean of a path's turns stands for it, over the last
+//!    copy: TCP wins unless lanes are shorter by a fifth. Nobody wants to wait for many of those: [`RUN_SLOW`] are believed, and
+//!    are the first turn of lanes; [`TURNS_SLOW`] turns are a comparison, and one is over after [`COUNTED_SLOW`] connections if it
+//!    has lasted [`TURN_SLOW_NS`]. As they differ from each other, the mean of a path's turns stands for it, over the last
 //!    [`MEAN_TURNS`] of this comparison and those before.
-//! 5. The path that won is kept for [`KEPT_NS_MIN`]; then they are compared again. That time doubles with each answer that
-//!    is the same, up to [`KEPT_NS_MAX`].
+//! 5. The path that won is kept for [`KEPT_NS_MIN`], [`KEPT_NS_MIN_SLOW`] where connections are slow; then they are compared again.
+//!    That time doubles with each answer that is the same, up to [`KEPT_NS_MAX`].
 //! 6. Where connections come more often than every [`EVERY_NS`], nothing is compared, and nothing left to TCP. It has some
 //!    14,000 ports that it finds at once, and gives none of them to the same destination again within a second
 //!    (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in each short
@@ -64,6 +64,7 @@ const BRIEF_NS: u64 = 100_000_000;
 const MANY: u32 = 8;
 /// How long the path that won is kept.
 const KEPT_NS_MIN: u64 = 1_000_000_000;
+const KEPT_NS_MIN_SLOW: u64 = 4_000_000_000;
 const KEPT_NS_MAX: u64 = 32_000_000_000;
 /// How much longer than over lanes a short life may be over TCP, and how long it always may be.
 const LONGER: u64 = 16;
@@ -264,8 +265,8 @@ impl Turn {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// So many short lives in a row.
-    Watching { run: u32, since_ns: u64 },
+    /// So many short lives in a row, the first of which ended then; how long those after it were open.
+    Watching { run: u32, since_ns: u64, lives_ns: u64 },
     /// Turns are left.
     Comparing { turn: Turn, left: u32 },
     /// This path won, and is kept until then. What is left to TCP moves `paid_ns` on (rule 6).
@@ -298,7 +299,7 @@ impl Paths {
     /// Nothing is known yet.
     pub(super) const fn of(port: Port) -> Self {
         Self {
-            state: State::Watching { run: 0, since_ns: 0 },
+            state: State::Watching { run: 0, since_ns: 0, lives_ns: 0 },
             turns: 0,
             spent: [Turns::NONE; 2],
             lane_ns: 0,
@@ -379,17 +380,22 @@ impl Paths {
             return self.forget();
         }
         match &mut self.state {
-            State::Watching { run: 0, .. } => {
-                self.state = State::Watching { run: life.is_some().into(), since_ns: now_ns }
+            State::Watching { run: run @ 0, since_ns, lives_ns } => {
+                (*run, *since_ns, *lives_ns) = (life.is_some().into(), now_ns, 0);
             }
-            State::Watching { run, since_ns } => {
-                *run += u32::from(life.is_some());
-                let every_ns = now_ns.saturating_sub(*since_ns) / u64::from(*run);
-                let slow = every_ns.min(life_ns) >= SLOW_NS;
-                if *run >= RUN && comes_too_often(self.port, every_ns) {
+            State::Watching { run, since_ns, lives_ns } if life.is_some() => {
+                let after_first = u64::from(*run);
+                *run += 1;
+                *lives_ns = lives_ns.saturating_add(life_ns);
+                let each_ns = now_ns.saturating_sub(*since_ns) / after_first;
+                // Those that began at once end at once, and the run may begin or end amid them: how long each was open says more.
+                let times = Times { each_ns, life_ns: *lives_ns / after_first, many: true };
+                if *run > RUN_SLOW && times.are_slow() {
+                    self.begin_slow(times);
+                } else if *run >= RUN && comes_too_often(self.port, each_ns) {
                     *run = 0;
-                } else if *run >= if slow { RUN_SLOW } else { RUN } {
-                    self.compare(slow);
+                } else if *run >= RUN {
+                    self.compare(false);
                 }
             }
             State::Comparing { turn, .. } if turn.first_ns != 0 => {
@@ -402,8 +408,18 @@ impl Paths {
                     self.turn_over(now_ns);
                 }
             }
-            State::Comparing { .. } | State::Keeping { .. } => {}
+            State::Watching { .. } | State::Comparing { .. } | State::Keeping { .. } => {}
         }
+    }
+
+    /// A run of slow ones over lanes has ended, which took so long: the next turn is one of TCP.
+    fn begin_slow(&mut self, times: Times) {
+        // A proper turn takes its place later.
+        let [lane, _] = &mut self.spent;
+        *lane = Turns { best: times, mean: times, count: 0 };
+        self.lane_ns = times.life_ns;
+        self.turns = self.turns.wrapping_add(1) | 1;
+        self.begin_turn(TURNS_SLOW - 1);
     }
 
     fn compare(&mut self, slow: bool) {
@@ -438,7 +454,9 @@ impl Paths {
         let [lane, tcp] = self.spent;
         let path = if tcp_wins(self.port, lane, tcp) { Path::Tcp } else { Path::Lane };
         let same = self.won.replace(path) == Some(path);
-        self.kept_ns = if same { self.kept_ns.saturating_mul(2).min(KEPT_NS_MAX) } else { KEPT_NS_MIN };
+        let slow = lane.mean.are_slow() && tcp.mean.are_slow();
+        let kept_ns_min = if slow { KEPT_NS_MIN_SLOW } else { KEPT_NS_MIN };
+        self.kept_ns = if same { self.kept_ns.saturating_mul(2).clamp(kept_ns_min, KEPT_NS_MAX) } else { kept_ns_min };
         self.state = State::Keeping { path, until_ns: now_ns.saturating_add(self.kept_ns), paid_ns: now_ns };
     }
 

@@ -104,6 +104,19 @@ fn slow_ones_are_compared_within_half_a_second() {
         (last_lane_ns, at_once) = if tcp == 0 { (clients.now_ns, 0) } else { (last_lane_ns, at_once + 1) };
     }
     assert!(last_lane_ns < 300_000_000, "{last_lane_ns}");
+    let over_lanes = 2_000 - clients.run(8, 2_000);
+    assert!(over_lanes < 120, "{over_lanes} of 2,000, which take ten seconds");
+}
+
+#[test]
+fn a_run_of_slow_ones_is_a_turn_of_lanes() {
+    let mut clients = Clients::new(5_000_000, 4_400_000);
+    while clients.tcp == 0 {
+        clients.run(1, 1);
+    }
+    assert!(clients.paths.spent[0].mean.are_slow() && clients.paths.spent[1].count == 0);
+    let over_lanes = clients.now_ns / clients.lane_ns;
+    assert!(over_lanes <= u64::from(RUN_SLOW) + 3, "{over_lanes}");
 }
 
 /// One that connects by a clock of its own sees how long a connection takes, however seldom it comes.
@@ -130,7 +143,7 @@ fn a_log_in_and_some_statements_are_short_if_they_take_no_time() {
     for (life_ns, compared) in [(BRIEF_NS, true), (BRIEF_NS + 1, false)] {
         let mut paths = Paths::of(Port::Kernels);
         let mut now_ns = 1;
-        for _ in 0..RUN + 1 {
+        for _ in 0..RUN_SLOW + 2 {
             let (path, turn) = paths.begin(now_ns);
             let ticket = Ticket { destination: 1, turn, tcp: path == Path::Tcp, begun_ns: now_ns };
             now_ns += life_ns;
@@ -192,10 +205,10 @@ fn a_path_that_becomes_slower_is_left() {
 #[test]
 fn few_connections_are_never_left_to_tcp() {
     let mut clients = Clients::new(500_000, 400_000);
-    assert_eq!(clients.run(1, RUN), 0);
+    assert_eq!(clients.run(1, RUN_SLOW), 0);
     for _ in 0..100 {
         clients.now_ns += 2 * PAUSE_NS;
-        assert_eq!(clients.run(1, RUN / 2), 0);
+        assert_eq!(clients.run(1, RUN_SLOW), 0);
     }
 }
 
