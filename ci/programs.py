@@ -8,24 +8,14 @@ TEXT is said of all of them, such as what else the machine did. The table stands
 """
 
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs" / "measurements.md"
-BEGIN, END = "<!-- programs: written by ci/programs.py -->", "<!-- programs end -->"
-sys.path.insert(0, str(ROOT / "tests/programs"))
+import marked
+
+DOCUMENT = marked.MEASUREMENTS
+sys.path.insert(0, str(marked.ROOT / "tests/programs"))
 
 import measure  # noqa: E402
 import table  # noqa: E402
-
-
-def put(text, between):
-    """`text` with what stands between its two comments replaced."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        sys.exit(f"{DOCUMENT} lacks {BEGIN} or {END}")
-    return f"{before}{begin}\n{between}\n{end}{after}"
 
 
 def main():
@@ -34,8 +24,7 @@ def main():
         note, files = f"; {files[1]}", files[2:]
     if not files:
         sys.exit(__doc__.strip())
-    written = table.document([table.read(file) for file in files], measure.PLACEMENTS, note)
-    DOCUMENT.write_text(put(DOCUMENT.read_text(), written))
+    marked.put(DOCUMENT, "programs", table.document([table.read(file) for file in files], measure.PLACEMENTS, note))
 
 
 if __name__ == "__main__":

@@ -311,6 +311,13 @@ pub fn is_doorless(destination: SocketAddr, cookie: u64) -> bool {
     })
 }
 
+/// Whether a client has just found that who listens there has no door: nothing else is to be asked then.
+pub fn is_known_doorless(destination: SocketAddr) -> bool {
+    let Some(Entry { target: Some(target), doorless_until_ns, .. }) = recall(destination) else { return false };
+    let now_ns = kernel::now_ns();
+    now_ns < doorless_until_ns && now_ns.saturating_sub(target.known_ns) < REMEMBERED_NS
+}
+
 /// Notes that a client found no door; or that what was remembered led nowhere.
 pub(super) fn note_doorless(destination: SocketAddr) {
     let until = kernel::now_ns().saturating_add(REMEMBERED_NS);

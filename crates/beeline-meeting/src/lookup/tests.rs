@@ -17,8 +17,17 @@ fn a_listener_is_found_by_its_cookie_and_forgotten_when_it_is_gone() {
     let found = listener_now(destination, source).unwrap();
     assert_eq!((found.cookie, found.uid), (cookie, crate::trust::euid()));
     assert_eq!(listener(destination, source).unwrap().cookie, cookie);
+    assert!(!is_known_doorless(destination));
+    // It counts for milliseconds, in which a busy machine may do nothing.
+    let known = (0..100).any(|_| {
+        listener_now(destination, source).unwrap();
+        note_doorless(destination);
+        is_known_doorless(destination)
+    });
+    assert!(known);
     drop(tcp);
     forget();
+    assert!(!is_known_doorless(destination));
     assert_eq!(listener(destination, source), Err(Reason::NoListener));
 }
 

@@ -104,3 +104,25 @@ fn a_short_connection_costs_a_server_with_a_nonblocking_listener_so_many_calls()
 fn a_short_connection_costs_a_server_with_a_blocking_listener_in_a_set_so_many_calls() {
     a_connection_costs("blocking", 22);
 }
+
+/// To ask all queues each time costs a tenth of such a connection.
+#[test]
+fn a_client_over_tcp_costs_a_server_hardly_a_look_at_its_door() {
+    for style in ["nonblocking", "blocking"] {
+        let trace = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("over-tcp-{style}"));
+        let count = CONNECTIONS.to_string();
+        converse(traced(&trace, &["serve", style, &count]), |port| {
+            let mut client = Command::new(guest("short"));
+            client.args(["connect", port, &count]);
+            client
+        });
+        let trace = std::fs::read_to_string(trace).expect("a trace");
+        let calls = trace.lines().filter_map(|line| line.split_once(' ')).map(|(_, call)| call.trim_start());
+        let is_look = |call: &str| {
+            call.starts_with("ppoll(") && call.contains("}, {fd=")
+                || call.starts_with("accept4(") && call.contains("EAGAIN")
+        };
+        let looks = calls.filter(|call| is_look(call)).count();
+        assert!(looks < CONNECTIONS / 3, "{style}: {looks} looks");
+    }
+}

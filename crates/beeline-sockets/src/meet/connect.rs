@@ -227,9 +227,13 @@ fn attempt(
     allow_lanes: fn() -> bool,
 ) -> Result<Made, Reason> {
     let Connecting { fd, desc, .. } = ours;
+    let known_as = Endpoint::new(destination).address();
+    if lookup::is_known_doorless(known_as) {
+        return Err(Reason::NoDoor);
+    }
     let nonblocking = is_nonblocking(ours, allow_lanes)?;
     // One that could have no lane anyway has not looked for the others.
-    lookup::looked_again(Endpoint::new(destination).address());
+    lookup::looked_again(known_as);
     let route = Route::find(fd, desc.family.load(Relaxed), destination)?;
     match route.way {
         Way::Here => {}

@@ -96,6 +96,8 @@ pub struct Listener {
     pub(super) sleeps: AtomicU32,
     /// Clients taken from the lobby in a row.
     pub(super) from_lobby: AtomicU32,
+    /// Clients taken from TCP's queue in a row.
+    pub(super) from_tcp: AtomicU32,
     /// The address listened on.
     pub(super) local: Address,
     /// A memory file: the accept lock, and the share's memory. Hidden.
