@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""That layers.py, docs.py, papers.py and programs.py do what they are for, in small trees of their own."""
+"""That layers.py, docs.py, papers.py, programs.py and everyday.py do what they are for, in small trees of their own."""
 
 import contextlib
 import io
@@ -12,7 +12,9 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 import docs
+import everyday
 import layers
+import marked
 import papers
 import programs
 
@@ -159,7 +161,7 @@ class Programs(unittest.TestCase):
                               self.sample("x", "free", 200, 250), self.sample("x", "one", 1000, 1), self.sample("y", "one", 10, 8, 0, 4, came_over_tcp=4, why=1))
             second = self.file(directory, "two", self.sample("x", "one", 1000, 1100))
             programs.DOCUMENT = Path(directory) / "measurements.md"
-            programs.DOCUMENT.write_text(f"before\n{programs.BEGIN}\nold\n{programs.END}\nafter\n")
+            programs.DOCUMENT.write_text("before\n{}\nold\n{}\nafter\n".format(*marked.comments("programs")))
             sys.argv = ["programs.py", "--note", "a loud machine", str(first), str(second)]
             programs.main()
             text = programs.DOCUMENT.read_text()
@@ -172,8 +174,12 @@ class Programs(unittest.TestCase):
         self.assertIn("Geometric mean of the 3 ratios: 1.30. Below 0.97: Y, one: 0.80. By placement: free 2.50, one 0.94.", text)
 
     def test_a_document_without_the_comments_is_left_alone(self):
-        with self.assertRaises(SystemExit):
-            programs.put("text", "table")
+        with tempfile.TemporaryDirectory() as directory:
+            document = Path(directory) / "measurements.md"
+            document.write_text("text")
+            with self.assertRaises(SystemExit):
+                marked.put(document, "programs", "table")
+            self.assertEqual(document.read_text(), "text")
 
     def test_rounds_are_kept_and_gone_on_with_for_the_same_library_only(self):
         class Program:
@@ -217,6 +223,44 @@ class Programs(unittest.TestCase):
             running.stop()
             stat = Path(f"/proc/{told}/stat")
             self.assertTrue(not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+class Everyday(unittest.TestCase):
+    @staticmethod
+    def cell(style, placement, work, rate, no_slower=True, mean_ns=100.0):
+        return {"style": style, "placement": placement, "work": work, "no_slower": no_slower, "ratios": rate and {"rate": {"median": rate}},
+                "figures": {"mean_ns": {"beeline": {"median": mean_ns}}}}
+
+    def test_the_tables_have_all_cells_and_floors(self):
+        cells = [self.cell("poll", "one", "short1", 1.3), self.cell("fork", "one", "short1", 0.8, False), self.cell("fork", "free", "short1", 1.25, False),
+                 self.cell("poll", "pinned", "pingpong", 123.4), self.cell("poll", "free", "pingpong", 45.6, mean_ns=150.0),
+                 self.cell("poll", "one", "fifty", None)]
+        machine = {"cpu_model": "C", "cpus": 2, "kernel": "6", "date": "2026-01-02T03:04:05Z"}
+        with tempfile.TemporaryDirectory() as directory:
+            run, everyday.DOCUMENT = Path(directory) / "run.json", Path(directory) / "measurements.md"
+            run.write_text(json.dumps({"schema": everyday.SCHEMA, "machine": machine, "rounds": 5, "sample_ms": 150, "cells": cells}))
+            everyday.DOCUMENT.write_text("before\n{}\nold\n{}\nafter\n".format(*marked.comments("everyday")))
+            sys.argv = ["everyday.py", "--note", "a loud machine", str(run)]
+            everyday.main()
+            text = everyday.DOCUMENT.read_text()
+        self.assertTrue(text.startswith("before\n") and text.endswith("after\n") and "old" not in text, text)
+        self.assertIn("Measured: C, 2 CPUs, Linux 6, 2026-01-02; 5 alternating rounds of 150 ms; a loud machine. ", text)
+        for row in ("| style of server | two CPUs, free | one CPU |", "| poll |  | 1.30 |", "| a fork for each connection | 1.25\\* | **0.80** |",
+                    "| poll | 123 | 45.6 |", "| poll | failed |",
+                    "| every cell | 1 | 4 of 5 | 1.30 (0.80 to 123.40) |",
+                    "| a connection for each request, one client: one CPU | 1.2 | 1 of 2 | 1.05 (0.80 to 1.30) |"):
+            self.assertIn(row, text)
+        self.assertIn("3 of 5 cells are no slower in rate and mean", text)
+        self.assertIn("takes 1.50 times the pinned one's mean over Beeline (1.50 to 1.50; at most 2 was aimed at, 1 of 1 styles reach it)", text)
+
+    def test_a_file_of_something_else_is_told(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "run.json"
+            for text in ("{}", "[", '{"schema": "beeline-everyday/0"}'):
+                path.write_text(text)
+                with self.assertRaises(SystemExit) as said:
+                    everyday.read(path)
+                self.assertIn("has no everyday matrix", str(said.exception))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def shown(cell):
 
 
 def table(matrix, work):
-    there = [name for name in PLACEMENTS if matrix.those(placement=name, work=work)]
+    there = [name for name in PLACEMENTS if any((style, name, work) in matrix.cells for style in STYLES)]
     if not there:
         return []
     lines = ["", f"{WORKS[work][0].upper()}{WORKS[work][1:]}:", "", f"| style of server | {' | '.join(PLACEMENTS[name] for name in there)} |",
