@@ -271,3 +271,15 @@ fn a_ticket_is_taken_once() {
     assert_eq!(cell.take().map(|ticket| ticket.turn), Some(4));
     assert_eq!(cell.take(), None);
 }
+
+/// The first connections of a server, or of a client, may cost what later ones do not.
+#[test]
+fn a_run_that_was_slow_at_first_is_no_turn_of_lanes() {
+    let mut clients = Clients::new(5_000_000, 400_000);
+    while clients.tcp == 0 {
+        clients.run(1, 1);
+    }
+    clients.lane_ns = 200_000;
+    clients.run(1, 400);
+    assert!(matches!(clients.paths.state, State::Keeping { path: Path::Lane, .. }), "{:?}", clients.paths.state);
+}

@@ -4,8 +4,8 @@
 //!
 //! A non-blocking listener is looked at ([`super::arrivals`]), and where both queues have somebody each is asked first every other
 //! time, so that neither starves. A blocking one sleeps on both, with no lock held, and never in the TCP `accept` itself: whoever finds the
-//! TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with nobody in between. After a client from TCP's
-//! queue the next is looked for there alone, [`TCP_RUN`] times in a row: to look at all queues costs a tenth of a short connection.
+//! TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with nobody in between. To look at all queues costs a
+//! tenth of a short connection: where TCP's alone had somebody, the next [`TCP_RUN`] clients are looked for there first.
 //!
 //! # Clients that break the rules, or say nothing
 //!
@@ -37,8 +37,8 @@ pub(super) const CLIENTS_MAX: usize = 64;
 /// Clients taken from the lobby in a row, at most, before the door's queue is looked at.
 const LOBBY_RUN: u32 = 8;
 
-/// Clients taken from TCP's queue in a row, at most, before the door's is looked at.
-const TCP_RUN: u32 = 8;
+/// Clients taken from TCP's queue in a row, at most, before the door's is looked at again, where nobody was.
+const TCP_RUN: u32 = 4;
 
 /// `accept4(2)`; `accept` is the same with no flags. The connection's number, and its peer. `None` if the kernel is to be asked.
 pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errno>> {
@@ -160,8 +160,13 @@ fn accept_nonblocking(
 ) -> Result<i32, Errno> {
     if likely_over_tcp(listener) {
         match take_from_tcp(fd, flags, peer) {
-            Err(Errno(libc::EAGAIN)) => listener.from_tcp.store(0, Relaxed),
-            result => return result.map(|accepted| came_over_tcp(desc, listener, accepted, flags)),
+            Ok(accepted) => return Ok(came_over_tcp(desc, listener, accepted, flags)),
+            Err(errno) => {
+                listener.tcp_run.store(0, Relaxed);
+                if errno != Errno(libc::EAGAIN) {
+                    return Err(errno);
+                }
+            }
         }
         let (_, at_door) = look(fd, listener);
         let accepted = if at_door { from_door(desc, listener, flags, peer)? } else { None };
@@ -169,6 +174,7 @@ fn accept_nonblocking(
     }
     let is_doors_turn = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     let (over_tcp, at_door) = look(fd, listener);
+    has_looked(listener, over_tcp, at_door);
     let door_first = at_door && (is_doors_turn || !over_tcp);
     if door_first && let Some(accepted) = from_door(desc, listener, flags, peer)? {
         return Ok(accepted);
@@ -184,8 +190,14 @@ fn accept_nonblocking(
 
 /// Whether the next client is looked for in TCP's queue before any other.
 fn likely_over_tcp(listener: &Listener) -> bool {
+    let take_one = |left: u32| left.checked_sub(1);
     // A door that is being left is closed by whoever finds it empty.
-    !listener.from_tcp.load(Relaxed).is_multiple_of(TCP_RUN) && listener.leaving.load(Relaxed) == 0
+    listener.leaving.load(Relaxed) == 0 && listener.tcp_run.fetch_update(Relaxed, Relaxed, take_one).is_ok()
+}
+
+/// All queues were looked at, and these had somebody.
+fn has_looked(listener: &Listener, over_tcp: bool, at_door: bool) {
+    listener.tcp_run.store(if over_tcp && !at_door { TCP_RUN } else { 0 }, Relaxed);
 }
 
 /// Accepts whoever comes first.
@@ -206,7 +218,7 @@ fn accept_blocking(
         if let Some(taken) = taken {
             return taken.map(|accepted| came_over_tcp(desc, listener, accepted, flags));
         }
-        listener.from_tcp.store(0, Relaxed);
+        listener.tcp_run.store(0, Relaxed);
     }
     let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     // A door that is being left is closed by whoever finds it empty.
@@ -228,6 +240,7 @@ fn accept_blocking(
             Woken::Signal { .. } if !table::leads_to(given, desc) => return Err(Errno(libc::EBADF)),
             Woken::Signal { .. } => continue,
         }
+        has_looked(listener, over_tcp, at_door);
         // Another thread may have closed it meanwhile, where it could not be kept.
         let fd = pin.fd(given);
         if !table::leads_to(fd, desc) || Listener::of(desc).is_none_or(|now| !core::ptr::eq(now, listener)) {
@@ -281,7 +294,6 @@ fn take_from_tcp(fd: i32, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno>
 /// the agent has a lane for it.
 fn came_over_tcp(desc: &'static Desc, listener: &'static Listener, accepted: i32, flags: i32) -> i32 {
     crate::close::fd_reborn(accepted);
-    listener.from_tcp.fetch_add(1, Relaxed);
     if let Err(reason) = agent::came_over_tcp(desc, listener, accepted, flags) {
         stats::fell_back(Role::Server, reason);
     }
@@ -296,7 +308,6 @@ fn from_door(
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<Option<i32>, Errno> {
-    listener.from_tcp.store(0, Relaxed);
     let lobby_first = listener.from_lobby.load(Relaxed) < LOBBY_RUN;
     let from_lobby = |peer: &mut SockAddr| match listener.lobby.may_speak() {
         true => from_lobby(desc, listener, flags, peer),

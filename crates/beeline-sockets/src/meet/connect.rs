@@ -86,7 +86,7 @@ pub(crate) unsafe fn connect(
     if ticket.tcp {
         return leave_to_tcp(ours, ticket);
     }
-    match retry::patiently(fd, destination, || attempt(ours, destination, ticket, allow_lanes)) {
+    match retry::patiently(fd, known_as.address(), || attempt(ours, destination, ticket, allow_lanes)) {
         Ok(Made::Lane { nonblocking }) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
             if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
@@ -227,11 +227,11 @@ fn attempt(
     allow_lanes: fn() -> bool,
 ) -> Result<Made, Reason> {
     let Connecting { fd, desc, .. } = ours;
+    let nonblocking = is_nonblocking(ours, allow_lanes)?;
     let known_as = Endpoint::new(destination).address();
     if lookup::is_known_doorless(known_as) {
         return Err(Reason::NoDoor);
     }
-    let nonblocking = is_nonblocking(ours, allow_lanes)?;
     // One that could have no lane anyway has not looked for the others.
     lookup::looked_again(known_as);
     let route = Route::find(fd, desc.family.load(Relaxed), destination)?;

@@ -96,8 +96,8 @@ pub struct Listener {
     pub(super) sleeps: AtomicU32,
     /// Clients taken from the lobby in a row.
     pub(super) from_lobby: AtomicU32,
-    /// Clients taken from TCP's queue in a row.
-    pub(super) from_tcp: AtomicU32,
+    /// How many clients may be taken from TCP's queue before the others are looked at again.
+    pub(super) tcp_run: AtomicU32,
     /// The address listened on.
     pub(super) local: Address,
     /// A memory file: the accept lock, and the share's memory. Hidden.
@@ -150,6 +150,7 @@ impl Listener {
         self.told.store(0, Relaxed);
         self.leaving.store(0, Relaxed);
         self.from_lobby.store(0, Relaxed);
+        self.tcp_run.store(0, Relaxed);
         self.sleeps.store(0, Relaxed);
         self.narrow.store(0, Relaxed);
         self.place.store(0, Relaxed);
@@ -251,11 +252,13 @@ mod tests {
 
     /// What a slot of the slab was before must not matter to the listener that gets it.
     #[test]
-    fn a_listener_that_begins_again_knows_no_agent() {
+    fn a_listener_that_begins_again_knows_no_agent_and_no_clients() {
         let listener = blank();
         listener.place.store(2, Relaxed);
         listener.announced_ns.store(7, Relaxed);
+        listener.tcp_run.store(3, Relaxed);
         listener.begin(1, "127.0.0.1:80".parse().unwrap());
         assert_eq!((listener.place.load(Relaxed), listener.announced_ns.load(Relaxed)), (0, 0));
+        assert_eq!(listener.tcp_run.load(Relaxed), 0);
     }
 }

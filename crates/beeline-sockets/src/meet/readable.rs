@@ -14,8 +14,8 @@ use crate::{Errno, changing, kernel};
 ///
 /// A non-blocking `accept` waits a moment for the hello itself, and a client that stays silent costs the app one
 /// `EAGAIN`; taking clients from the door here would cost each connection some ten system calls. A blocking `accept` would
-/// sleep on, so a listener that blocks is only called ready when a client has spoken. Where the last one came over TCP that queue is
-/// looked at before, as to take nobody from a door costs more.
+/// sleep on, so a listener that blocks is only called ready when a client has spoken. Where TCP's queue alone had somebody, that
+/// is looked at before, as to take nobody from a door costs more.
 #[must_use]
 pub fn door_ready(desc: &'static Desc) -> bool {
     let Some(listener) = Listener::of(desc) else { return false };
@@ -27,7 +27,8 @@ pub fn door_ready(desc: &'static Desc) -> bool {
     let ready = match blocks {
         true => {
             let spoken = lobby::any_spoken(listener);
-            if !spoken && listener.from_tcp.load(Relaxed) != 0 && kernel::poll_now(fd, libc::POLLIN) != 0 {
+            if !spoken && listener.tcp_run.load(Relaxed) != 0 && kernel::poll_now(fd, libc::POLLIN) != 0 {
+                watched::is_told(listener);
                 return true;
             }
             spoken || let_in(desc, listener)
