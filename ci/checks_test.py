@@ -238,7 +238,7 @@ class Everyday(unittest.TestCase):
         machine = {"cpu_model": "C", "cpus": 2, "kernel": "6", "date": "2026-01-02T03:04:05Z"}
         with tempfile.TemporaryDirectory() as directory:
             run, everyday.DOCUMENT = Path(directory) / "run.json", Path(directory) / "measurements.md"
-            run.write_text(json.dumps({"schema": everyday.SCHEMA, "machine": machine, "rounds": 5, "sample_ms": 150, "cells": cells}))
+            run.write_text(json.dumps({"schema": everyday.SCHEMA, "machine": machine, "rounds": 5, "sample_ms": 150, "ended_early": None, "cells": cells}))
             everyday.DOCUMENT.write_text("before\n{}\nold\n{}\nafter\n".format(*marked.comments("everyday")))
             sys.argv = ["everyday.py", "--note", "a loud machine", str(run)]
             everyday.main()
@@ -251,6 +251,7 @@ class Everyday(unittest.TestCase):
                     "| a connection for each request, one client: one CPU | 1.2 | 1 of 2 | 1.05 (0.80 to 1.30) |"):
             self.assertIn(row, text)
         self.assertIn("3 of 5 cells are no slower in rate and mean", text)
+        self.assertIn("\n1 cells failed, and are counted nowhere.\n", text)
         self.assertIn("takes 1.50 times the pinned one's mean over Beeline (1.50 to 1.50; at most 2 was aimed at, 1 of 1 styles reach it)", text)
 
     def test_a_file_of_something_else_is_told(self):

@@ -108,15 +108,19 @@ def document(run, note=""):
     measured = matrix.those()
     if not measured:
         sys.exit("no cell of this file was measured")
+    if run["ended_early"]:
+        sys.exit(f"the run ended early: {run['ended_early']}")
     mean = math.exp(statistics.fmean(math.log(rate(cell)) for cell in measured))
     lines = [f"Measured: {machine['cpu_model']}, {machine['cpus']} CPUs, Linux {machine['kernel']}, {machine['date'][:10]}; {run['rounds']} alternating rounds of "
-             f"{run['sample_ms']} ms{note}. Rate over TCP's, medians of pairs; fat where TCP is faster, with a star where only the mean or p99 is worse than TCP's "
-             "(p99 by more than a tenth)."]
+             f"{run['sample_ms']} ms{note}. Rate over TCP's, medians of pairs; fat where TCP is faster, with a star where only the mean, the stream beside it or p99 "
+             "is worse than TCP's (p99 by more than a tenth)."]
     for work in WORKS:
         lines += table(matrix, work)
     fine = sum(cell["no_slower"] for cell in measured)
     lines += ["", f"{fine} of {len(measured)} cells are no slower in rate and mean, with p99 within a tenth; in {sum(rate(cell) >= 0.95 for cell in measured)} "
               f"the rate is at least 0.95 of TCP's. Geometric mean of the rates' ratios: {mean:.2f}.{moved(matrix)}"]
+    failed = len(matrix.cells) - len(measured)
+    lines += [f"{failed} cells failed, and are counted nowhere."] if failed else []
     return "\n".join(lines + floors(matrix))
 
 

@@ -20,8 +20,8 @@
 //!    Where each takes [`SLOW_NS`] and more, it is the other way round. A lane spares no more than some wake-ups and the
 //!    making of a TCP connection there, little of all that time, and can cost much, as memory that a server's child has to
 //!    copy: TCP wins unless lanes are shorter by a fifth. Nobody wants to wait for many of those: [`RUN_SLOW`] are believed, and
-//!    are the first turn of lanes, unless TCP is shorter by a fifth; [`TURNS_SLOW`] turns are a comparison, and one is over after
-//!    [`COUNTED_SLOW`] connections if it has lasted [`TURN_SLOW_NS`]. As they differ from each other, the mean of a path's turns stands for it, over the last
+//!    are the first turn of lanes, but where TCP is shorter by a third another one follows; [`TURNS_SLOW`] turns are a comparison,
+//!    and one is over after [`COUNTED_SLOW`] connections if it has lasted [`TURN_SLOW_NS`]. As they differ from each other, the mean of a path's turns stands for it, over the last
 //!    [`MEAN_TURNS`] of this comparison and those before.
 //! 5. The path that won is kept for [`KEPT_NS_MIN`], [`KEPT_NS_MIN_SLOW`] where connections are slow; then they are compared again.
 //!    That time doubles with each answer that is the same, up to [`KEPT_NS_MAX`].
@@ -449,9 +449,12 @@ impl Paths {
             Path::Tcp => tcp.add(times),
         }
         // A run may have been slow because it was the first, of server and client.
-        let only_run = lane.count == 0 && shorter(tcp.mean.life_ns, lane.mean.life_ns, 5);
-        if left > 1 || only_run {
-            return self.begin_turn((left - 1).max(1));
+        if lane.count == 0 && shorter(tcp.mean.life_ns, lane.mean.life_ns, 3) {
+            *lane = Turns::NONE;
+            return self.begin_turn(1);
+        }
+        if left > 1 {
+            return self.begin_turn(left - 1);
         }
         let [lane, tcp] = self.spent;
         let path = if tcp_wins(self.port, lane, tcp) { Path::Tcp } else { Path::Lane };

@@ -37,7 +37,7 @@ pub(super) const CLIENTS_MAX: usize = 64;
 /// Clients taken from the lobby in a row, at most, before the door's queue is looked at.
 const LOBBY_RUN: u32 = 8;
 
-/// Clients taken from TCP's queue in a row, at most, before the door's is looked at again, where nobody was.
+/// Clients taken from TCP's queue, at most, before the door's is looked at again, where a look found nobody.
 const TCP_RUN: u32 = 4;
 
 /// `accept4(2)`; `accept` is the same with no flags. The connection's number, and its peer. `None` if the kernel is to be asked.

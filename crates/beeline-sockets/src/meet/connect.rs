@@ -33,7 +33,7 @@ use crate::side::state;
 use crate::{Outcome, guards, limits, process, stats, table};
 use beeline_meeting::paths::{Port, Ticket};
 
-/// `connect(2)`. `allow_lanes` tells whether the program's code may have lanes, and is asked as late as possible.
+/// `connect(2)`. `allow_lanes` tells whether the program's code may have lanes, and is asked only for a socket that might.
 ///
 /// # Safety
 /// `address` and `length` as for connect(2).

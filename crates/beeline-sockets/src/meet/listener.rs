@@ -90,7 +90,7 @@ pub struct Listener {
     pub(super) announced_ns: AtomicU64,
     /// Why nobody is let in at the door any more, as `Reason as u16 + 1`; 0 mostly. See [`super::retreat`].
     pub(super) leaving: AtomicU32,
-    /// Counts accepts: door and TCP queue take turns in being looked at first.
+    /// Counts accepts that look at both queues: door and TCP's take turns in being asked first.
     pub(super) turn: AtomicU32,
     /// Whether the last who accepted would have slept for a client.
     pub(super) sleeps: AtomicU32,
