@@ -231,18 +231,29 @@ class Everyday(unittest.TestCase):
         return {"style": style, "placement": placement, "work": work, "no_slower": no_slower, "ratios": rate and {"rate": {"median": rate}},
                 "figures": {"mean_ns": {"beeline": {"median": mean_ns}}}}
 
+    @staticmethod
+    def file(directory, machine, sample_ms, cells):
+        path = Path(directory) / f"{sample_ms}.json"
+        path.write_text(json.dumps({"schema": everyday.SCHEMA, "machine": machine, "rounds": 5, "sample_ms": sample_ms, "ended_early": None, "cells": cells}))
+        return path
+
     def test_the_tables_have_all_cells_and_floors(self):
         cells = [self.cell("poll", "one", "short1", 1.3), self.cell("fork", "one", "short1", 0.8, False), self.cell("fork", "free", "short1", 1.25, False),
                  self.cell("poll", "pinned", "pingpong", 123.4), self.cell("poll", "free", "pingpong", 45.6, mean_ns=150.0),
                  self.cell("poll", "one", "fifty", None)]
         machine = {"cpu_model": "C", "cpus": 2, "kernel": "6", "date": "2026-01-02T03:04:05Z"}
         with tempfile.TemporaryDirectory() as directory:
-            run, everyday.DOCUMENT = Path(directory) / "run.json", Path(directory) / "measurements.md"
-            run.write_text(json.dumps({"schema": everyday.SCHEMA, "machine": machine, "rounds": 5, "sample_ms": 150, "ended_early": None, "cells": cells}))
+            everyday.DOCUMENT = Path(directory) / "measurements.md"
+            run = self.file(directory, machine, 150, cells)
             everyday.DOCUMENT.write_text("before\n{}\nold\n{}\nafter\n".format(*marked.comments("everyday")))
             sys.argv = ["everyday.py", "--note", "a loud machine", str(run)]
             everyday.main()
             text = everyday.DOCUMENT.read_text()
+            sys.argv = ["everyday.py", str(run), str(self.file(directory, machine, 600, [self.cell("fork", "one", "short1", 0.9, False)]))]
+            everyday.main()
+            both = everyday.DOCUMENT.read_text()
+        self.assertIn("; 5 alternating rounds of 150 ms (pingpong, fifty, short1); 5 alternating rounds of 600 ms (short1). ", both)
+        self.assertIn("| a fork for each connection | 1.25\\* | **0.90** |", both)
         self.assertTrue(text.startswith("before\n") and text.endswith("after\n") and "old" not in text, text)
         self.assertIn("Measured: C, 2 CPUs, Linux 6, 2026-01-02; 5 alternating rounds of 150 ms; a loud machine. ", text)
         for row in ("| style of server | two CPUs, free | one CPU |", "| poll |  | 1.30 |", "| a fork for each connection | 1.25\\* | **0.80** |",

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes an everyday matrix into docs/measurements.md.
 
-    ci/everyday.py [--note TEXT] FILE
+    ci/everyday.py [--note TEXT] FILE...
 
-FILE is what `beeline bench --everyday --save FILE` left. TEXT is said of the run, such as what else the machine did. The tables stand
-between two comments, and what was there before goes.
+A FILE is what `beeline bench --everyday --save FILE` left; of several that have the same cell the last one counts. TEXT is said of all of
+them, such as what else the machine did. The tables stand between two comments, and what was there before goes.
 """
 
 import json
@@ -34,8 +34,8 @@ WORKS = {
 
 
 class Matrix:
-    def __init__(self, run):
-        self.cells = {(cell["style"], cell["placement"], cell["work"]): cell for cell in run["cells"]}
+    def __init__(self, runs):
+        self.cells = {(cell["style"], cell["placement"], cell["work"]): cell for run in runs for cell in run["cells"]}
 
     def those(self, style=None, placement=None, work=None):
         wanted = (style, placement, work)
@@ -103,16 +103,29 @@ def moved(matrix):
             f"({min(ratios):.2f} to {max(ratios):.2f}; at most 2 was aimed at, {sum(ratio <= 2 for ratio in ratios)} of {len(ratios)} styles reach it).")
 
 
-def document(run, note=""):
-    machine, matrix = run["machine"], Matrix(run)
+def how(runs):
+    """The machine, and how long samples were of which work."""
+    machines = sorted({f"{run['machine']['cpu_model']}, {run['machine']['cpus']} CPUs, Linux {run['machine']['kernel']}, {run['machine']['date'][:10]}"
+                       for run in runs})
+    turns = {}
+    for run in runs:
+        works = {cell["work"] for cell in run["cells"]}
+        turns.setdefault(f"{run['rounds']} alternating rounds of {run['sample_ms']} ms", []).extend(work for work in WORKS if work in works)
+    if len(turns) == 1:
+        return f"{'; '.join(machines)}; {''.join(turns)}"
+    return "; ".join(machines + [f"{turn} ({', '.join(works)})" for turn, works in turns.items()])
+
+
+def document(runs, note=""):
+    matrix = Matrix(runs)
     measured = matrix.those()
     if not measured:
         sys.exit("no cell of this file was measured")
-    if run["ended_early"]:
-        sys.exit(f"the run ended early: {run['ended_early']}")
+    for run in runs:
+        if run["ended_early"]:
+            sys.exit(f"a run ended early: {run['ended_early']}")
     mean = math.exp(statistics.fmean(math.log(rate(cell)) for cell in measured))
-    lines = [f"Measured: {machine['cpu_model']}, {machine['cpus']} CPUs, Linux {machine['kernel']}, {machine['date'][:10]}; {run['rounds']} alternating rounds of "
-             f"{run['sample_ms']} ms{note}. Rate over TCP's, medians of pairs; fat where TCP is faster, with a star where only the mean, the stream beside it or p99 "
+    lines = [f"Measured: {how(runs)}{note}. Rate over TCP's, medians of pairs; fat where TCP is faster, with a star where only the mean, the stream beside it or p99 "
              "is worse than TCP's (p99 by more than a tenth)."]
     for work in WORKS:
         lines += table(matrix, work)
@@ -139,9 +152,9 @@ def main():
     note, files = "", sys.argv[1:]
     if files[:1] == ["--note"] and len(files) > 1:
         note, files = f"; {files[1]}", files[2:]
-    if len(files) != 1:
+    if not files:
         sys.exit(__doc__.strip())
-    marked.put(DOCUMENT, "everyday", document(read(files[0]), note))
+    marked.put(DOCUMENT, "everyday", document(list(map(read, files)), note))
 
 
 if __name__ == "__main__":
