@@ -56,19 +56,24 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     // A listener that is closed while this call waits is kept until the end.
     let pin = guards::pin(fd, desc)?;
     let mut peer = SockAddr::empty();
-    let attempt = |peer: &mut SockAddr| match kernel::fcntl(fd, libc::F_GETFL, 0) {
-        Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => {
-            listener.sleeps.store(0, Relaxed);
-            Some(accept_nonblocking(fd, desc, listener, flags, peer))
+    let attempt = |peer: &mut SockAddr| {
+        if let Some(accepted) = put_aside(desc, listener, flags, peer).transpose() {
+            return Some(accepted);
         }
-        // Without a door there is one queue, in which the kernel may sleep.
-        Ok(_) if listener.door.get().is_none() && !listener.lobby.is_occupied() => None,
-        Ok(_) => {
-            // Who was told of a client does not come here to sleep.
-            listener.sleeps.store(u32::from(!is_told), Relaxed);
-            Some(accept_blocking(fd, &pin, listener, flags, peer))
+        match kernel::fcntl(fd, libc::F_GETFL, 0) {
+            Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => {
+                listener.sleeps.store(0, Relaxed);
+                Some(accept_nonblocking(fd, desc, listener, flags, peer))
+            }
+            // Without a door there is one queue, in which the kernel may sleep.
+            Ok(_) if listener.door.get().is_none() && !listener.lobby.is_occupied() => None,
+            Ok(_) => {
+                // Who was told of a client does not come here to sleep.
+                listener.sleeps.store(u32::from(!is_told), Relaxed);
+                Some(accept_blocking(fd, &pin, listener, flags, peer))
+            }
+            Err(errno) => Some(Err(errno)),
         }
-        Err(errno) => Some(Err(errno)),
     };
     let mut result = if reserve::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { attempt(&mut peer) };
     if is_short(&result) {
@@ -80,9 +85,22 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
             result =
                 from_lobby(desc, listener, flags, &mut peer).and_then(|accepted| accepted.ok_or(Errno(libc::EAGAIN)));
         }
-        lobby::dismiss(listener);
+        lobby::dismiss_silent(listener);
     }
     Some(result.map(|accepted| (accepted, peer)))
+}
+
+/// Takes a client that one of a crowd has put aside, and that has spoken: nobody else finds it.
+fn put_aside(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<Option<i32>, Errno> {
+    match listener.lobby.is_occupied() && listener.is_shared() {
+        true => from_lobby(desc, listener, flags, peer),
+        false => Ok(None),
+    }
 }
 
 fn is_short(result: &Option<Result<i32, Errno>>) -> bool {

@@ -19,9 +19,10 @@
 //! 4. The lobby has room for [`PENDING_MAX`]. When it is full, the oldest client of the user who has most there goes.
 //! 5. The lobby is this process's, while in TCP's queue anybody who shares the listener could serve a client. One of a
 //!    crowd may leave `accept` with another client to serve, or to wait for its turn at a lock of the app's, and not come
-//!    back for long. So it first sends those away that it has put aside ([`dismiss`]): they begin again over TCP. As
-//!    that costs them something, one of a crowd waits longer before, and a moment, [`MOMENT_NS`], for whoever it is: on a
-//!    busy CPU the server's waking up is what keeps the client from its next call.
+//!    back for long. So it first sends those away that it has put aside and that are silent still ([`dismiss_silent`]): they
+//!    begin again over TCP. As that costs them something, one of a crowd waits longer before, and a moment, [`MOMENT_NS`], for
+//!    whoever it is: on a busy CPU the server's waking up is what keeps the client from its next call. Who has spoken by then is
+//!    the first whom the next `accept` here takes: it may never call anything again, and so never hear that it was sent away.
 //!
 //! Ends that wait for their client's next connection are here, too, in places of their own ([`kept`]).
 //!
@@ -40,7 +41,7 @@ use beeline_stats::{Poison, Role};
 
 pub(super) use spoken::{Spoken, any_spoken, spoken};
 
-use super::hello_io::Refusal;
+use super::hello_io::{self, Refusal, Waiting};
 use super::listener::Listener;
 use super::pool::PooledLane;
 use super::trust;
@@ -169,9 +170,14 @@ impl Lobby {
 
     fn dismiss(&self) {
         self.kept.drop_all(self.set.get());
-        for place in &self.places {
-            self.drop_client(place);
-        }
+        self.places.iter().for_each(|place| self.drop_client(place));
+    }
+
+    fn dismiss_silent(&self) {
+        self.kept.drop_all(self.set.get());
+        let has_spoken = |anchor: i32| hello_io::look_closely(anchor) == Waiting::Message;
+        let silent = self.places.iter().filter(|place| !place.anchor.get().is_some_and(has_spoken));
+        silent.for_each(|place| self.drop_client(place));
     }
 
     /// Empties a place.
@@ -363,6 +369,12 @@ fn park_for(listener: &Listener, anchor: i32, user: u32) -> Option<i32> {
 pub(super) fn dismiss(listener: &Listener) {
     let _guard = listener.lock.lock();
     listener.lobby.dismiss();
+}
+
+/// Sends those away that were put aside and have said nothing.
+pub(super) fn dismiss_silent(listener: &Listener) {
+    let _guard = listener.lock.lock();
+    listener.lobby.dismiss_silent();
 }
 
 /// Keeps an end for its client's next connection. Whether there is room. The caller holds the listener's lock.
