@@ -85,7 +85,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
             result =
                 from_lobby(desc, listener, flags, &mut peer).and_then(|accepted| accepted.ok_or(Errno(libc::EAGAIN)));
         }
-        lobby::dismiss_silent(listener);
+        lobby::leave_to_crowd(listener);
     }
     Some(result.map(|accepted| (accepted, peer)))
 }

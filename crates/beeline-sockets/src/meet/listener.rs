@@ -184,6 +184,11 @@ impl Listener {
         }
     }
 
+    /// Whether no other process takes clients from the door.
+    pub(super) fn serves_alone(&self) -> bool {
+        self.shared_state().is_none_or(|share| share.servers.load(Relaxed) <= 1)
+    }
+
     /// Whether only processes of our user accept on the listener: they may read each other's memory anyway, so a
     /// lane may go from one to the next.
     pub(super) fn is_of_one_user(&self) -> bool {

@@ -19,10 +19,11 @@
 //! 4. The lobby has room for [`PENDING_MAX`]. When it is full, the oldest client of the user who has most there goes.
 //! 5. The lobby is this process's, while in TCP's queue anybody who shares the listener could serve a client. One of a
 //!    crowd may leave `accept` with another client to serve, or to wait for its turn at a lock of the app's, and not come
-//!    back for long. So it first sends those away that it has put aside and that are silent still ([`dismiss_silent`]): they
-//!    begin again over TCP. As that costs them something, one of a crowd waits longer before, and a moment, [`MOMENT_NS`], for
-//!    whoever it is: on a busy CPU the server's waking up is what keeps the client from its next call. Who has spoken by then is
-//!    the first whom the next `accept` here takes: it may never call anything again, and so never hear that it was sent away.
+//!    back for long. So it first takes one that it has put aside, if any has spoken, and then sends the others away
+//!    ([`leave_to_crowd`]): they begin again over TCP. As that costs them something, one of a crowd waits longer before, and a
+//!    moment, [`MOMENT_NS`], for whoever it is: on a busy CPU the server's waking up is what keeps the client from its next call.
+//!    Where no other process takes clients from the door, those that have spoken stay, for the next `accept`: a client that never
+//!    calls anything again would never hear that it was sent away.
 //!
 //! Ends that wait for their client's next connection are here, too, in places of their own ([`kept`]).
 //!
@@ -371,10 +372,13 @@ pub(super) fn dismiss(listener: &Listener) {
     listener.lobby.dismiss();
 }
 
-/// Sends those away that were put aside and have said nothing.
-pub(super) fn dismiss_silent(listener: &Listener) {
+/// One of a crowd leaves `accept`: rule 5.
+pub(super) fn leave_to_crowd(listener: &Listener) {
     let _guard = listener.lock.lock();
-    listener.lobby.dismiss_silent();
+    match listener.serves_alone() {
+        true => listener.lobby.dismiss_silent(),
+        false => listener.lobby.dismiss(),
+    }
 }
 
 /// Keeps an end for its client's next connection. Whether there is room. The caller holds the listener's lock.
