@@ -79,7 +79,7 @@ def floor(what, least, values):
 
 
 def floors(matrix):
-    """What issue 15 asks of the matrix."""
+    """What was aimed at, and how many cells reach it."""
     lines = ["", "| rate over TCP's | aimed at | cells that reach it | median (least to most) |", "|---|---|---|---|"]
     lines += floor("every cell", 1, [rate(cell) for cell in matrix.those()])
     for placement, least in (("pinned", 4), ("awake", 2.5), ("one", 1.2)):
@@ -149,11 +149,7 @@ def read(path):
 
 
 def main():
-    note, files = "", sys.argv[1:]
-    if files[:1] == ["--note"] and len(files) > 1:
-        note, files = f"; {files[1]}", files[2:]
-    if not files:
-        sys.exit(__doc__.strip())
+    note, files = marked.arguments(__doc__)
     marked.put(DOCUMENT, "everyday", document(list(map(read, files)), note))
 
 

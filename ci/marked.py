@@ -7,6 +7,16 @@ ROOT = Path(__file__).resolve().parent.parent
 MEASUREMENTS = ROOT / "docs" / "measurements.md"
 
 
+def arguments(usage):
+    """The note, ready to be put behind what it is said of, and the files that a script was given."""
+    note, files = "", sys.argv[1:]
+    if files[:1] == ["--note"] and len(files) > 1:
+        note, files = f"; {files[1]}", files[2:]
+    if not files:
+        sys.exit(usage.strip())
+    return note, files
+
+
 def comments(name):
     """The comments of ci/NAME.py."""
     return f"<!-- {name}: written by ci/{name}.py -->", f"<!-- {name} end -->"

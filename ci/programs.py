@@ -19,11 +19,7 @@ import table  # noqa: E402
 
 
 def main():
-    note, files = "", sys.argv[1:]
-    if files[:1] == ["--note"] and len(files) > 1:
-        note, files = f"; {files[1]}", files[2:]
-    if not files:
-        sys.exit(__doc__.strip())
+    note, files = marked.arguments(__doc__)
     marked.put(DOCUMENT, "programs", table.document([table.read(file) for file in files], measure.PLACEMENTS, note))
 
 

@@ -21,8 +21,8 @@
 //!    making of a TCP connection there, little of all that time, and can cost much, as memory that a server's child has to
 //!    copy: TCP wins unless lanes are shorter by a fifth. Nobody wants to wait for many of those: [`RUN_SLOW`] are believed, and
 //!    are the first turn of lanes, but where TCP is shorter by a third another one follows; [`TURNS_SLOW`] turns are a comparison,
-//!    and one is over after [`COUNTED_SLOW`] connections if it has lasted [`TURN_SLOW_NS`]. As they differ from each other, the mean of a path's turns stands for it, over the last
-//!    [`MEAN_TURNS`] of this comparison and those before.
+//!    and one is over after [`COUNTED_SLOW`] connections if it has lasted [`TURN_SLOW_NS`]. As they differ from each other,
+//!    the mean of a path's turns stands for it, over the last [`MEAN_TURNS`] of this comparison and those before.
 //! 5. The path that won is kept for [`KEPT_NS_MIN`], [`KEPT_NS_MIN_SLOW`] where connections are slow; then they are compared again.
 //!    That time doubles with each answer that is the same, up to [`KEPT_NS_MAX`].
 //! 6. Where connections come more often than every [`EVERY_NS`], nothing is compared, and nothing left to TCP. It has some
