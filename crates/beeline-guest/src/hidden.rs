@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use beeline_shm::sys::{self, call};
 use beeline_stats::Counter;
 
-use crate::kernel::{descriptor_limit, fcntl, now_ns};
+use crate::kernel::{descriptor_limit, fcntl, now_ns, recent_descriptor_limit};
 use crate::stats;
 
 /// The numbers of descriptors that can be ours, hidden, or members of a set, here and in all other tables: those below the
@@ -110,7 +110,7 @@ pub fn hidden_twin(fd: i32) -> Option<i32> {
 
 /// A hidden duplicate of `fd` that is good to have, but not needed; none when there is little room.
 pub fn twin_to_keep(fd: i32) -> Option<i32> {
-    let limit = descriptor_limit();
+    let limit = recent_descriptor_limit();
     let twin =
         if may_keep_below(limit) { fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok()? } else { return None };
     hidden_add(twin as i32);

@@ -133,6 +133,14 @@ impl RxState {
         self.read_wake.store(BEGIN_ARMED, Relaxed);
     }
 
+    /// Nobody has slept on this end since the connection began armed, and the caller is about to look again and again: takes the
+    /// arming back, so that the first bytes do not ring. May be called without the lock, where no other process holds the end.
+    pub fn begin_awake(&self, storage: &impl crate::Storage, end: beeline_shm::End) {
+        if self.read_wake.load(Relaxed) == BEGIN_ARMED && storage.wake(end, crate::Wake::Read) == BEGIN_ARMED {
+            storage.clear_wake(end, crate::Wake::Read, BEGIN_ARMED);
+        }
+    }
+
     /// Whether urgent bytes are read in their turn, like others, from the beginning of the connection on. Later, see
     /// [`crate::Reader::set_inline`].
     pub fn set_urgent_inline(&self, inline: bool) {

@@ -20,10 +20,16 @@ static IS_SCARCE: AtomicBool = AtomicBool::new(false);
 /// When fewer numbers than this are left below the limit, descriptors count as scarce.
 const SCARCE: u64 = 256;
 
+/// Whether numbers were plenty when the last descriptor was given this one.
+#[must_use]
+pub fn is_roomy(number: i32) -> bool {
+    // As many as a door's queue has places count as plenty, and as many more: those may come before the next look.
+    number < ROOMY_BELOW.load(Relaxed).saturating_sub(2 * SCARCE as i32)
+}
+
 /// How many clients may wait at a door when the last one was accepted as `number`; `None` while numbers are plenty.
 pub fn places_left(number: i32) -> Option<i32> {
-    // As many as a door's queue has places count as plenty, and as many more: those may come before the next look.
-    if number < ROOMY_BELOW.load(Relaxed).saturating_sub(2 * SCARCE as i32) {
+    if is_roomy(number) {
         pool::FREED.store(0, Relaxed);
         return None;
     }
@@ -45,6 +51,7 @@ pub fn places_left(number: i32) -> Option<i32> {
 /// would be none, and is moved. Returns whether anything that is hidden lies beyond it.
 pub fn change_descriptor_limit(limit: u64) -> bool {
     ROOMY_BELOW.store(0, Relaxed);
+    kernel::forget_descriptor_limit();
     let beyond = hidden::next_hidden(u32::try_from(limit).unwrap_or(u32::MAX), u32::MAX).is_some();
     if beyond && RESERVE.get().is_some_and(|reserve| reserve.cast_unsigned() as u64 >= limit) {
         let moved = RESERVE.take().and_then(|reserve| hidden::move_below(reserve, limit as usize));

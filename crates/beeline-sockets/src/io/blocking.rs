@@ -3,6 +3,8 @@
 //! Called without a lock, and only when the call has found nothing to do; so nothing in here is on the short way.
 //! Arming for room is system calls, which are made when other processes that share the end may go on.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use beeline_lane::{Armed, Since, flags as lane_flags};
 
 use super::faults::{fault, kernel_said, pace};
@@ -211,6 +213,9 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
             Since::Tail(tail) => tail,
         };
         let flags = lane.flags(peer);
+        if !desc.shared.load(Relaxed) {
+            side.rx.begin_awake(&lane, desc.end());
+        }
         let news = || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags;
         let spun = desc.budget_anew().spin(patience, news);
         match spun {

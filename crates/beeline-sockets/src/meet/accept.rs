@@ -5,7 +5,8 @@
 //! A non-blocking listener is looked at ([`super::arrivals`]), and where both queues have somebody each is asked first every other
 //! time, so that neither starves. A blocking one sleeps on both, with no lock held, and never in the TCP `accept` itself: whoever finds the
 //! TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with nobody in between. To look at all queues costs a
-//! tenth of a short connection: where TCP's alone had somebody, the next [`TCP_RUN`] clients are looked for there first.
+//! tenth of a short connection: where TCP's alone had somebody, the next [`TCP_RUN`] clients are looked for there first, and a client
+//! that the app was told of is taken before any look, [`LOBBY_RUN`] in a row at most.
 //!
 //! # Clients that break the rules, or say nothing
 //!
@@ -14,11 +15,15 @@
 //! ([`super::reset`]). So an `accept` on a listener that blocks, made because the listener was called readable, always
 //! returns: whoever made it readable is there, in whichever state.
 
+mod spoken;
+
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_stats::{Reason, Role};
 
-use super::admit::{take, take_again};
+use spoken::{from_lobby, put_aside, told_of};
+
+use super::admit::take;
 use super::arrivals::{Came, look, wait_for_client};
 use super::hello_io::Refusal;
 use super::listener::Listener;
@@ -57,7 +62,11 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     let pin = guards::pin(fd, desc)?;
     let mut peer = SockAddr::empty();
     let attempt = |peer: &mut SockAddr| {
-        if let Some(accepted) = put_aside(desc, listener, flags, peer).transpose() {
+        let expected = match put_aside(desc, listener, flags, peer) {
+            Ok(None) => told_of(desc, listener, flags, peer),
+            expected => expected,
+        };
+        if let Some(accepted) = expected.transpose() {
             return Some(accepted);
         }
         match kernel::fcntl(fd, libc::F_GETFL, 0) {
@@ -87,20 +96,10 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         }
         lobby::leave_to_crowd(listener);
     }
-    Some(result.map(|accepted| (accepted, peer)))
-}
-
-/// Takes a client that one of a crowd has put aside, and that has spoken: nobody else finds it.
-fn put_aside(
-    desc: &'static Desc,
-    listener: &'static Listener,
-    flags: i32,
-    peer: &mut SockAddr,
-) -> Result<Option<i32>, Errno> {
-    match listener.lobby.is_occupied() && listener.is_shared() {
-        true => from_lobby(desc, listener, flags, peer),
-        false => Ok(None),
+    if let Ok(accepted) = result {
+        listener.last.store(accepted, Relaxed);
     }
+    Some(result.map(|accepted| (accepted, peer)))
 }
 
 fn is_short(result: &Option<Result<i32, Errno>>) -> bool {
@@ -197,7 +196,10 @@ fn accept_nonblocking(
     if door_first && let Some(accepted) = from_door(desc, listener, flags, peer)? {
         return Ok(accepted);
     }
-    // Also where nobody was seen: somebody may have come since, and the kernel knows what else to say.
+    if !over_tcp && !at_door && reserve::is_roomy(listener.last.load(Relaxed)) {
+        // The kernel would make a socket before it says so. Where it may have no number for one, that is what it says.
+        return Err(Errno(libc::EAGAIN));
+    }
     match take_from_tcp(fd, flags, peer) {
         Err(Errno(libc::EAGAIN)) if at_door && !door_first => {
             from_door(desc, listener, flags, peer)?.ok_or(Errno(libc::EAGAIN))
@@ -425,34 +427,5 @@ pub(super) fn next(listener: &'static Listener, flags: i32) -> Result<Option<i32
         Err(errno @ Errno(libc::EINVAL)) => Err(errno),
         // EAGAIN mostly.
         Err(_) => Ok(None),
-    }
-}
-
-/// Takes one of the clients that were silent when they came and have spoken since.
-fn from_lobby(
-    desc: &'static Desc,
-    listener: &'static Listener,
-    flags: i32,
-    peer: &mut SockAddr,
-) -> Result<Option<i32>, Errno> {
-    loop {
-        let (anchor, taken) = {
-            let _changing = changing::changing();
-            let Some(lobby::Spoken { anchor, again }) = lobby::spoken(listener, flags)? else { return Ok(None) };
-            let taken = match again {
-                Some(lane) => take_again(desc, listener, anchor, lane, flags, peer),
-                None => take(desc, listener, anchor, flags, peer),
-            };
-            (anchor, taken)
-        };
-        let told = listener.told.swap(0, Relaxed) != 0;
-        match taken {
-            Ok(()) => return Ok(Some(anchor)),
-            // Its anchor is readable, and yet holds nothing: whatever made it so was taken back.
-            Err(refusal) if told || matches!(refusal, Refusal::Poison(_)) => {
-                return refuse(desc, anchor, refusal, flags, peer).map(Some);
-            }
-            Err(refusal) => send_away(anchor, refusal),
-        }
     }
 }

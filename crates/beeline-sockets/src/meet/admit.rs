@@ -15,7 +15,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_guest::may_begin;
-use beeline_lane::{End, flags, offer};
+use beeline_lane::{End, Since, flags, offer};
 use beeline_shm::sys;
 use beeline_stats::tunables::rules::Path;
 use beeline_stats::{Counter, Poison, Reason, Role};
@@ -28,10 +28,11 @@ use super::pool::{self, PooledLane};
 use super::route::OwnedAnchor;
 use super::taking::{self, give_back, name_of, refused};
 use super::{lookup, retreat, standing, trust};
+use crate::anchor::Anchor;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{hidden, io, limits, process, slots, stats, table};
+use crate::{guards, hidden, io, limits, process, slots, stats, table};
 
 /// Makes a connection of a client's anchor. The caller holds `changing::changing`, and closes the anchor if this
 /// fails.
@@ -212,6 +213,7 @@ pub(super) fn establish(
     fill_side(side.state, desc, flags, family, name);
     if path != 0 {
         side.state.mark(path);
+        side.state.rx.begin_armed();
     }
     connection.begin(Kind::Tcp, anchor, family, crate::forks());
     crate::close::forget_stale(anchor);
@@ -229,6 +231,12 @@ pub(super) fn establish(
         return Err(Reason::HelloNotTaken);
     }
     super::lane::begin_lane(connection, anchor, lane, side, End::Server);
+    if path == 0
+        && let Some(guard) = guards::rx_of(anchor, connection)
+    {
+        // A fault is found again by whoever reads.
+        let _ = guard.arm(Since::Read, &Anchor(anchor));
+    }
     // Last, for clients that look at nothing else.
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN | standing::flag_of(lane));
     slots::open_slot(connection, peer_pid);
@@ -246,7 +254,6 @@ fn fill_side(side: &SideState, listener: &Desc, flags: i32, family: u32, name: &
     side.family.store(family, Relaxed);
     side.local.set(name.server.address());
     side.remote.set(name.client.address());
-    side.rx.begin_armed();
 }
 
 /// Takes back what an accepted socket does not inherit.

@@ -97,6 +97,7 @@ fn say_hello(
     let side = pool::side().map_err(limits::memory_reason)?;
     side.state.mark(state::BRIDGED);
     let lane = client::prepare(side.state, desc, name, BRIDGE_COOKIE, nonblocking).and_then(|offer| {
+        client::arm_server(offer.lane.memory());
         // The bridge takes the network port that is nearest to it.
         offer.lane.memory().cpu(End::Client).store(kernel::cpu().wrapping_add(1), Relaxed);
         greeting::say_hello(anchor, offer, held)

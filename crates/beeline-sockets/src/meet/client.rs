@@ -27,12 +27,16 @@ pub(super) fn prepare(
     Ok(offer)
 }
 
-/// Fills the side and the lane, all of whose words are zero.
+/// Fills the side and the lane, all of whose words are zero. A server arms its end itself, when it takes the hello: what is there
+/// by then needs no bell.
 pub(super) fn fill(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool, memory: LaneMemory) {
     fill_side(side, desc, name, nonblocking);
-    for end in [End::Client, End::Server] {
-        memory.read_wake(end).store(BEGIN_ARMED, Relaxed);
-    }
+    memory.read_wake(End::Client).store(BEGIN_ARMED, Relaxed);
+}
+
+/// Has the first bytes ring at a server that is a bridge, or that an agent finds.
+pub(super) fn arm_server(memory: LaneMemory) {
+    memory.read_wake(End::Server).store(BEGIN_ARMED, Relaxed);
 }
 
 /// Hands over what other threads have set on the socket since [`prepare`], where something was waited for. The caller holds

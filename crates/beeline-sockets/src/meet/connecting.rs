@@ -62,7 +62,7 @@ impl Connecting {
     }
 
     /// What keeps a lane from being put under the number, now that nothing changes any more: the caller holds
-    /// [`crate::close::changing_of`]. `given` is a number that the kernel has just given out, or the socket's own.
+    /// [`crate::close::changing_of`]. `given` is a number that the kernel has just given out, or else the limit as far as it is known.
     pub(super) fn hindrance(&self, ticket: Ticket, given: i32) -> Option<Reason> {
         if !self.note(ticket) || !process::accelerates() {
             return Some(process::stopped().unwrap_or(Reason::Internal));

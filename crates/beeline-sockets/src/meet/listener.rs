@@ -18,7 +18,7 @@
 
 use core::net::SocketAddr;
 use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64,
+    AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Relaxed},
 };
 
@@ -96,8 +96,12 @@ pub struct Listener {
     pub(super) sleeps: AtomicU32,
     /// Clients taken from the lobby in a row.
     pub(super) from_lobby: AtomicU32,
+    /// The hidden number, plus one, of a client that says hello again, if the app was told of it and has accepted nobody since; else 0.
+    pub(super) spoken: AtomicI32,
     /// How many clients may be taken from TCP's queue before the others are looked at again.
     pub(super) tcp_run: AtomicU32,
+    /// The number of the last connection that was accepted.
+    pub(super) last: AtomicI32,
     /// The address listened on.
     pub(super) local: Address,
     /// A memory file: the accept lock, and the share's memory. Hidden.
@@ -150,7 +154,9 @@ impl Listener {
         self.told.store(0, Relaxed);
         self.leaving.store(0, Relaxed);
         self.from_lobby.store(0, Relaxed);
+        self.spoken.store(0, Relaxed);
         self.tcp_run.store(0, Relaxed);
+        self.last.store(i32::MAX, Relaxed);
         self.sleeps.store(0, Relaxed);
         self.narrow.store(0, Relaxed);
         self.place.store(0, Relaxed);

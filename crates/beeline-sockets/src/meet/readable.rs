@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use super::accept::{CLIENTS_MAX, next};
 use super::hello_io::{self, Refusal, Waiting};
 use super::listener::Listener;
-use super::lobby::{self, send_away};
+use super::lobby::{self, Who, send_away};
 use super::{retreat, watched};
 use crate::desc::Desc;
 use crate::{Errno, changing, kernel};
@@ -26,7 +26,7 @@ pub fn door_ready(desc: &'static Desc) -> bool {
     let blocks = kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK == 0);
     let ready = match blocks {
         true => {
-            let spoken = lobby::any_spoken(listener);
+            let spoken = has_spoken(listener);
             if !spoken && listener.tcp_run.load(Relaxed) != 0 && kernel::poll_now(fd, libc::POLLIN) != 0 {
                 watched::is_told(listener);
                 return true;
@@ -50,8 +50,17 @@ fn may_have_client(listener: &Listener) -> bool {
     let lobby = &listener.lobby;
     !lobby.keeps_any()
         || lobby.is_occupied()
-        || lobby::any_spoken(listener)
+        || has_spoken(listener)
         || listener.door.get().is_some_and(|door| kernel::poll_now(door, libc::POLLIN) != 0)
+}
+
+/// Whether a client in the lobby has spoken. Whoever accepts takes one first that has said hello again.
+fn has_spoken(listener: &Listener) -> bool {
+    let who = lobby::any_spoken(listener);
+    if let Who::Again(hidden) = who {
+        listener.spoken.store(hidden.saturating_add(1), Relaxed);
+    }
+    who != Who::Nobody
 }
 
 /// Lets clients into the lobby until there is one that has spoken.

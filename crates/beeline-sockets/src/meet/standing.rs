@@ -136,9 +136,11 @@ pub(super) fn may_stand(desc: &Desc, lane: &LaneMemory, side: &SideState) -> boo
 /// locks.
 pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> bool {
     let (end, peer) = (desc.end(), desc.end().peer());
-    let theirs = lane.flags(peer);
     let Some(pooled) = desc.pooled() else { return false };
-    if theirs & flags::STANDS == 0 || lane.write_wake(peer).load(Relaxed) & 1 != 0 || io::unread_hint(desc, side) != 0 {
+    if lane.flags(peer) & flags::STANDS == 0
+        || lane.write_wake(peer).load(Relaxed) & 1 != 0
+        || io::unread_hint(desc, side) != 0
+    {
         return false;
     }
     // The number may be another file's by now: libc closes some of its own without a word. Such a file must not even be closed.
@@ -150,9 +152,10 @@ pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> 
     }
     let Some(anchor) = hidden::twin_to_keep(fd) else { return false };
     let bells = Hasty::new(Anchor(anchor));
-    // A peer that cannot be rung is told by the kernel.
+    // A peer that looks has closed its end by now, perhaps. One that cannot be rung is told by the kernel.
+    let has_closed = || lane.flags(peer) & (flags::CLOSED | flags::STANDS) == flags::CLOSED | flags::STANDS;
     let is_told =
-        theirs & flags::CLOSED != 0 || Writer::new(*lane, end, &side.tx, &side.rx).tell_reader(&bells).is_ok();
+        has_closed() || Writer::new(*lane, end, &side.tx, &side.rx).tell_reader(&bells).is_ok() || has_closed();
     if !is_ours(anchor) || !is_told {
         hidden::close_hidden(anchor);
         return false;
@@ -205,7 +208,9 @@ pub(super) fn connect(
         close(offer);
         return None;
     }
-    if let Some(reason) = ours.hindrance(ticket, fd) {
+    // Nothing is given out by the kernel here, so numbers up to the limit will do.
+    let limit = i32::try_from(kernel::recent_descriptor_limit()).unwrap_or(i32::MAX);
+    if let Some(reason) = ours.hindrance(ticket, limit) {
         offer.withdraw();
         return Some(Err(reason));
     }

@@ -45,7 +45,7 @@ pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> boo
     let events = kernel::poll_now(door, libc::POLLIN);
     let visits = listener.visited.load(Relaxed) != 0 || offers::any_at(listener.cookie.load(Relaxed));
     let waits = !visits
-        && (events & libc::POLLIN != 0 || lobby::any_spoken(listener))
+        && (events & libc::POLLIN != 0 || lobby::any_spoken(listener) != lobby::Who::Nobody)
         && now_ns.saturating_sub(told_ns) >= TOLD_NS;
     if waits || events & libc::POLLHUP != 0 {
         give_up(desc, listener);

@@ -203,7 +203,10 @@ impl Prepared {
         let born = crate::forks();
         let side = pool::side().map_err(limits::memory_reason)?;
         match client::prepare(side.state, desc, &name, AGENT_COOKIE, nonblocking) {
-            Ok(offer) => Ok(Prepared { offer: offer.step_aside(), side, born }),
+            Ok(offer) => {
+                client::arm_server(offer.lane.memory());
+                Ok(Prepared { offer: offer.step_aside(), side, born })
+            }
             Err(reason) => {
                 side.put_back(born);
                 Err(reason)

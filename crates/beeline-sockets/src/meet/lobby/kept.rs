@@ -97,9 +97,17 @@ impl Ends {
     /// Takes an end out whose client says hello again, with its hello. `None` if there is none, after all: then the end is
     /// given up.
     pub(super) fn take(&self, end: &End, set: Option<i32>) -> Option<&'static PooledLane> {
+        let lane = self.take_if_said(end, set);
+        if lane.is_none() {
+            self.drop_end(end, set);
+        }
+        lane
+    }
+
+    /// As [`Ends::take`], but an end whose client says nothing stays.
+    pub(super) fn take_if_said(&self, end: &End, set: Option<i32>) -> Option<&'static PooledLane> {
         let lane = end.lane()?;
         if !lane.stands.anchor().is_some_and(hello_io::take_again) {
-            self.drop_end(end, set);
             return None;
         }
         self.leave(end, set);

@@ -6,6 +6,7 @@ use crate::meet::listener::Listener;
 use crate::meet::pool::PooledLane;
 use crate::meet::trust;
 use crate::{Errno, kernel};
+use beeline_shm::sys;
 
 /// A client taken out of the lobby.
 pub(in crate::meet) struct Spoken {
@@ -13,6 +14,23 @@ pub(in crate::meet) struct Spoken {
     pub anchor: i32,
     /// The lane of one that says hello again.
     pub again: Option<&'static PooledLane>,
+}
+
+/// Takes a client that says hello again, by the number that [`any_spoken`] has told, if nobody has taken it since.
+///
+/// # Errors
+/// `EMFILE`; the client stays.
+pub(in crate::meet) fn spoken_at(listener: &Listener, hidden: i32, flags: i32) -> Result<Option<Spoken>, Errno> {
+    let _guard = listener.lock.lock();
+    let lobby = &listener.lobby;
+    let Some(end) = lobby.kept.of(hidden) else { return Ok(None) };
+    let anchor = as_accepted(hidden, flags)?;
+    // Another end may have got the number meanwhile, whose client is silent.
+    let again = lobby.kept.take_if_said(end, lobby.set.get());
+    if again.is_none() {
+        let _ = sys::close(anchor);
+    }
+    Ok(again.map(|lane| Spoken { anchor, again: Some(lane) }))
 }
 
 /// Takes a client out of the lobby that has spoken.
@@ -34,8 +52,7 @@ pub(in crate::meet) fn spoken(listener: &Listener, flags: i32) -> Result<Option<
         First::Again(end) => end.anchor(),
     };
     let Some(hidden) = hidden else { return Ok(None) };
-    let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    let anchor = kernel::fcntl(hidden, command, 0)? as i32;
+    let anchor = as_accepted(hidden, flags)?;
     let again = match first {
         First::New(place) => {
             lobby.drop_client(place);
@@ -43,19 +60,39 @@ pub(in crate::meet) fn spoken(listener: &Listener, flags: i32) -> Result<Option<
         }
         First::Again(end) => lobby.kept.take(end, lobby.set.get()),
     };
-    let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
-    let _ = kernel::fcntl(anchor, libc::F_SETFL, mode as usize);
     Ok(Some(Spoken { anchor, again }))
 }
 
-/// Whether a client in the lobby has spoken.
-pub(in crate::meet) fn any_spoken(listener: &Listener) -> bool {
+/// A hidden anchor under a number as accept(2) would give it.
+fn as_accepted(hidden: i32, flags: i32) -> Result<i32, Errno> {
+    let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let anchor = kernel::fcntl(hidden, command, 0)? as i32;
+    let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
+    let _ = kernel::fcntl(anchor, libc::F_SETFL, mode as usize);
+    Ok(anchor)
+}
+
+/// Who in the lobby has spoken, if anybody has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::meet) enum Who {
+    Nobody,
+    New,
+    /// One that says hello again, over the anchor of this hidden number.
+    Again(i32),
+}
+
+/// Whether a client in the lobby has spoken, and which.
+pub(in crate::meet) fn any_spoken(listener: &Listener) -> Who {
     if !listener.lobby.may_speak() {
-        return false;
+        return Who::Nobody;
     }
     let _guard = listener.lock.lock();
     // All, or the order in which they came would change: the kernel puts behind the others whom it tells of.
-    matches!(first_spoken::<EVENTS_MAX>(&listener.lobby), Look::Spoken(_))
+    match first_spoken::<EVENTS_MAX>(&listener.lobby) {
+        Look::Spoken(First::New(_)) => Who::New,
+        Look::Spoken(First::Again(end)) => end.anchor().map_or(Who::Nobody, Who::Again),
+        Look::Nobody | Look::Others => Who::Nobody,
+    }
 }
 
 /// A client that has spoken.

@@ -1,0 +1,108 @@
+//! Accepting those who wait in the lobby ([`super::super::lobby`]) and have spoken.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::{LOBBY_RUN, refuse};
+use crate::desc::Desc;
+use crate::kernel::SockAddr;
+use crate::meet::admit::{take, take_again};
+use crate::meet::hello_io::Refusal;
+use crate::meet::listener::Listener;
+use crate::meet::lobby::{self, send_away};
+use crate::meet::pool::PooledLane;
+use crate::{Errno, changing};
+
+/// Takes a client that one of a crowd has put aside, and that has spoken: nobody else finds it.
+pub(super) fn put_aside(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<Option<i32>, Errno> {
+    match listener.lobby.is_occupied() && listener.is_shared() {
+        true => from_lobby(desc, listener, flags, peer),
+        false => Ok(None),
+    }
+}
+
+/// Takes a client that says hello again, and that the app was told of: all queues were looked at then.
+pub(super) fn told_of(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<Option<i32>, Errno> {
+    if listener.spoken.load(Relaxed) == 0 {
+        return Ok(None);
+    }
+    let told = listener.spoken.swap(0, Relaxed).checked_sub(1).filter(|hidden| *hidden >= 0);
+    let Some(hidden) = told.filter(|_| listener.from_lobby.load(Relaxed) < LOBBY_RUN) else { return Ok(None) };
+    let (anchor, taken) = {
+        let _changing = changing::changing();
+        let Some(lobby::Spoken { anchor, again }) = lobby::spoken_at(listener, hidden, flags)? else { return Ok(None) };
+        listener.sleeps.store(0, Relaxed);
+        (anchor, take_spoken(desc, listener, anchor, again, flags, peer))
+    };
+    let accepted = took_spoken(desc, listener, anchor, taken, flags, peer)?;
+    if accepted.is_some() {
+        listener.from_lobby.fetch_add(1, Relaxed);
+    }
+    Ok(accepted)
+}
+
+/// Takes one of the clients that were silent when they came and have spoken since.
+pub(super) fn from_lobby(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<Option<i32>, Errno> {
+    loop {
+        let (anchor, taken) = {
+            let _changing = changing::changing();
+            let Some(lobby::Spoken { anchor, again }) = lobby::spoken(listener, flags)? else { return Ok(None) };
+            (anchor, take_spoken(desc, listener, anchor, again, flags, peer))
+        };
+        if let Some(accepted) = took_spoken(desc, listener, anchor, taken, flags, peer)? {
+            return Ok(Some(accepted));
+        }
+    }
+}
+
+/// Makes a connection of a client out of the lobby. The caller holds `changing::changing`.
+fn take_spoken(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    anchor: i32,
+    again: Option<&'static PooledLane>,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<(), Refusal> {
+    match again {
+        Some(lane) => take_again(desc, listener, anchor, lane, flags, peer),
+        None => take(desc, listener, anchor, flags, peer),
+    }
+}
+
+/// What the app gets for such a client; nothing for one that was sent away.
+fn took_spoken(
+    desc: &Desc,
+    listener: &Listener,
+    anchor: i32,
+    taken: Result<(), Refusal>,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<Option<i32>, Errno> {
+    let told = listener.told.swap(0, Relaxed) != 0;
+    match taken {
+        Ok(()) => Ok(Some(anchor)),
+        // Its anchor is readable, and yet holds nothing: whatever made it so was taken back.
+        Err(refusal) if told || matches!(refusal, Refusal::Poison(_)) => {
+            refuse(desc, anchor, refusal, flags, peer).map(Some)
+        }
+        Err(refusal) => {
+            send_away(anchor, refusal);
+            Ok(None)
+        }
+    }
+}
