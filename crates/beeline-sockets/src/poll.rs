@@ -2,7 +2,7 @@
 //!
 //! 1. Lanes are judged by their rings, everything else by one ppoll(2) with no wait; a call always looks at
 //!    all of them, so that it reports what the kernel would report.
-//! 2. If nothing is ready, a call spins over its lanes as a blocking `recv` would.
+//! 2. If nothing is ready, a call spins over its lanes as a blocking `recv` would, or for a listener's clients ([`spin`]).
 //! 3. Then every lane is armed for what is asked of it, and the call sleeps in ppoll(2) on the anchors, the
 //!    listeners with their doors, and the rest. What wakes it is only a hint; it looks at everything again. What it
 //!    sleeps on is kept open meanwhile ([`held`]).
@@ -10,6 +10,7 @@
 mod held;
 mod scratch;
 mod select;
+mod spin;
 
 use beeline_lane::Armed;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
@@ -143,8 +144,11 @@ fn sleep_until_ready(
         }
         // A call with its own signal mask must have it in force while it waits, which only the kernel can do.
         if mask.is_none() {
-            match spin(fds, &mut patience) {
-                Spun::News => continue,
+            match spin::spin(fds, shadow, &mut patience) {
+                Spun::News => match count_ready(fds) {
+                    0 => continue,
+                    ready => return Outcome::Done(ready),
+                },
                 Spun::Signal => return Outcome::fail(libc::EINTR),
                 Spun::Nothing => {}
             }
@@ -175,7 +179,7 @@ fn sleep_until_ready(
             }
             Some(Woken::TimedOut) if !patience.is_over() => {}
             Some(Woken::TimedOut) => {
-                heard_nothing(fds, &patience);
+                spin::slept(fds, &patience, false);
                 return match look(fds, shadow) {
                     Ok(ready) => Outcome::Done(ready),
                     Err(errno) => Outcome::Fail(errno),
@@ -427,45 +431,8 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
         }
     }
     if !ours {
-        heard_nothing(fds, patience);
+        spin::slept(fds, patience, shadow.get(fds.len()..).is_some_and(|further| count_ready(further) != 0));
     }
-}
-
-/// A sleep ended with no news of lanes: the one for which a wait spins is told.
-fn heard_nothing(fds: &[pollfd], patience: &Patience) {
-    if let Some(best) = best(fds) {
-        // One that is a lane no more has nothing to learn.
-        let _ = best.glance(|| best.slept(patience, Woken::TimedOut));
-    }
-}
-
-fn lane(entry: &pollfd) -> Option<&'static Desc> {
-    table::get(entry.fd).filter(|desc| desc.is_lane())
-}
-
-/// The lane that was heard of last: the next news is most likely to come from there, and from the CPU that its peer runs on.
-fn best(fds: &[pollfd]) -> Option<&'static Desc> {
-    fds.iter().filter_map(lane).max_by_key(|desc| desc.pace.heard())
-}
-
-/// Spins over the lanes among the entries, with the budget of the best.
-fn spin(fds: &[pollfd], patience: &mut Patience) -> Spun {
-    let Some(best) = best(fds) else { return Spun::Nothing };
-    let budget = best.budget_anew();
-    if best.glance(|| best.peer_is_near()) != Some(false) {
-        budget.give_way(patience);
-        return Spun::Nothing;
-    }
-    budget.spin(patience, || {
-        let ready = |entry: &pollfd, desc: &'static Desc| io::poll_mask(desc) & (entry.events | ALWAYS) != 0;
-        // A lane that is none any more is news, too.
-        let mut lanes = fds.iter().filter_map(|entry| Some((entry, lane(entry)?)));
-        let found = lanes.find(|(entry, desc)| desc.glance(|| ready(entry, desc)) != Some(false));
-        found.is_some_and(|(_, desc)| {
-            desc.pace.hear(ticks());
-            true
-        })
-    })
 }
 
 /// Arms all lanes for what is asked of them.
