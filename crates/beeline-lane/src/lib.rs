@@ -14,7 +14,7 @@
 //! | front(e): head | e, under its rx lock | both |
 //! | front(e): flags | e, under its tx lock | both |
 //! | urgent(e), passed(e) | e, under its tx lock | peer |
-//! | read_wake(e) | set by e under its rx lock; cleared by the peer, and by e under that lock | peer |
+//! | read_wake(e) | set by e under its rx lock; cleared by the peer, by e under that lock, and once without it while nobody has set it (`begin_awake`) | peer |
 //! | write_wake(e) | set by e under a lock for this alone; cleared by the peer | peer |
 //! | turn(e) | set by e without a lock; cleared by both | peer |
 //! | offer | client until the hello; then by compare-and-swap ([`offer`]) | both |
@@ -101,8 +101,8 @@
 //! learns it looks at the flags, then at the cursor (the reverse of the order in which the peer stored them),
 //! and reads what is there.
 //!
-//! So the kernel's view of a quiet connection is never less ready than the truth: a bell is queued or the
-//! word is armed whenever somebody may sleep.
+//! So the kernel's view of a quiet connection is never less ready than the truth once somebody has armed it: a bell is queued or the
+//! word is armed whenever somebody may sleep. What came before that, who is about to sleep finds in the ring.
 #![cfg_attr(not(loom), no_std)]
 #![forbid(unsafe_code)]
 

@@ -458,7 +458,10 @@ pub(crate) fn enough_room(ring_bytes: u32, used: u32) -> bool {
     used <= ring_bytes.wrapping_sub(ring_bytes >> 2)
 }
 
-/// The armed wake word of the generation after `wake`. Bit 1 stays what it is.
+/// The armed wake word of the generation after `wake`. Bit 1 stays what it is. None is [`crate::BEGIN_ARMED`] again.
 pub(crate) fn next_generation(wake: u32) -> u32 {
-    (wake | 1).wrapping_add(4)
+    match (wake | 1).wrapping_add(4) {
+        crate::BEGIN_ARMED => crate::BEGIN_ARMED.wrapping_add(4),
+        next => next,
+    }
 }

@@ -11,8 +11,7 @@ use super::readiness::readiness;
 use super::registration::{
     EPOLLEXCLUSIVE, deregister, expose, park, tell_again, unpark, unpark_all, unpark_namesakes, unpark_number, watch,
 };
-use super::set::set_of;
-use super::set::{Entry, SETS, Set};
+use super::set::{Entry, SETS, Set, is_shared, set_of};
 use super::waker::{WAKER, wake_sleeper};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
@@ -89,8 +88,8 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     let _ = answer_faults(set);
     match outcome {
         Ok(ready) => {
-            if ready && set.sleepers.load(Relaxed) != 0 {
-                wake_sleeper(epfd, set);
+            if ready {
+                tell(epfd, set);
             }
             Outcome::OK
         }
@@ -296,6 +295,15 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     ready || awaited && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready
 }
 
+/// A member has something to report: who sleeps on the set hears of it, and so does who watches it from outside, by the kernel alone,
+/// which knows of no bytes that came before the member did.
+fn tell(epfd: i32, set: &Set) {
+    let is_silent = || !is_shared(set) && kernel::poll_now(epfd, libc::POLLIN) == 0;
+    if set.sleepers.load(Relaxed) != 0 || set.exposed.load(Relaxed) && is_silent() {
+        wake_sleeper(epfd, set);
+    }
+}
+
 /// All sets are the kernel's alone from now on: there are no lanes any more, and nobody is to see the waker or what is
 /// parked.
 pub fn leave_sets() {
@@ -362,8 +370,8 @@ pub fn remember(fd: i32, desc: &'static Desc) {
 /// looked at by the next wait, and by one that sleeps already. No lock of the description may be held.
 pub fn notify(fd: i32, desc: &'static Desc) {
     entries_of(fd, desc, |epfd, set, fd, entry| {
-        if settle(epfd, set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
-            wake_sleeper(epfd, set);
+        if settle(epfd, set, fd, entry) {
+            tell(epfd, set);
         }
     });
 }
@@ -387,8 +395,8 @@ pub fn put_back(fd: i32, desc: &'static Desc) {
         if !entry.fired.load(Relaxed) || desc.is_lane() {
             watch(epfd, set, fd, entry);
         }
-        if settle(epfd, set, fd, entry) && set.sleepers.load(Relaxed) != 0 {
-            wake_sleeper(epfd, set);
+        if settle(epfd, set, fd, entry) {
+            tell(epfd, set);
         }
         if !desc.is_lane() {
             set.make_cold(fd, entry);

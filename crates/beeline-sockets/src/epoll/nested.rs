@@ -13,6 +13,7 @@ use super::listeners::hidden_of;
 use super::readiness::readiness;
 use super::registration::{deregister_dead, expose};
 use super::set::{Entry, Set, is_shared, open_fd, set_of};
+use super::waker::take_waker;
 use crate::desc::{Desc, Kind};
 
 /// Whether some hot member of a set has something to report.
@@ -59,6 +60,8 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
         return true;
     }
     if !is_shared(set) {
+        // Who was to hear has heard.
+        take_waker(epfd, set);
         return false;
     }
     // Bells that outlived their bytes are taken out, so that what the kernel says is about the others' members.

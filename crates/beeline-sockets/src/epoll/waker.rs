@@ -25,6 +25,14 @@ pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
     }
 }
 
+/// Takes the waker out of a set again. The set is locked.
+pub(super) fn take_waker(epfd: i32, set: &Set) {
+    if set.has_waker.load(Relaxed) {
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, WAKER.load(Relaxed), None);
+        set.has_waker.store(false, Relaxed);
+    }
+}
+
 /// The always-readable descriptor, made at first use.
 fn waker() -> Option<i32> {
     let present = WAKER.load(Relaxed);

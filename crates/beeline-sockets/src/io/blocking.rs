@@ -213,12 +213,12 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
             Since::Tail(tail) => tail,
         };
         let flags = lane.flags(peer);
-        if !desc.shared.load(Relaxed) {
+        let budget = desc.budget_anew();
+        if budget.is_open() && !desc.shared.load(Relaxed) {
             side.rx.begin_awake(&lane, desc.end());
         }
         let news = || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags;
-        let spun = desc.budget_anew().spin(patience, news);
-        match spun {
+        match budget.spin(patience, news) {
             Spun::News => return Waited::Again,
             Spun::Signal => {
                 if let Some(waited) = Waited::from_signal(patience) {

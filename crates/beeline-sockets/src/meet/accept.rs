@@ -56,7 +56,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     };
     door::open_to_accept(desc);
     let listener = Listener::of(desc)?;
-    let is_told = listener.told_ns.swap(0, Relaxed) != 0;
+    listener.told_ns.store(0, Relaxed);
     agent::enroll(desc, listener);
     // A listener that is closed while this call waits is kept until the end.
     let pin = guards::pin(fd, desc)?;
@@ -71,16 +71,11 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         }
         match kernel::fcntl(fd, libc::F_GETFL, 0) {
             Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => {
-                listener.sleeps.store(0, Relaxed);
                 Some(accept_nonblocking(fd, desc, listener, flags, peer))
             }
             // Without a door there is one queue, in which the kernel may sleep.
             Ok(_) if listener.door.get().is_none() && !listener.lobby.is_occupied() => None,
-            Ok(_) => {
-                // Who was told of a client does not come here to sleep.
-                listener.sleeps.store(u32::from(!is_told), Relaxed);
-                Some(accept_blocking(fd, &pin, listener, flags, peer))
-            }
+            Ok(_) => Some(accept_blocking(fd, &pin, listener, flags, peer)),
             Err(errno) => Some(Err(errno)),
         }
     };

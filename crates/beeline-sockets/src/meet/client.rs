@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{BEGIN_ARMED, End, LaneMemory};
+use beeline_lane::{BEGIN_ARMED, End, LaneMemory, offer};
 use beeline_stats::Reason;
 use beeline_wire::ConnName;
 
@@ -83,7 +83,8 @@ pub(super) fn install(
     if done {
         return Ok(());
     }
-    // The server finds a client that has left.
+    // The server finds a client that has left, unless it has taken it by now.
+    let _ = offer::withdraw(lane.memory().offer());
     lane.spoil();
     pool::retire(lane, End::Client, false);
     side.retire(true);

@@ -92,8 +92,6 @@ pub struct Listener {
     pub(super) leaving: AtomicU32,
     /// Counts accepts that look at both queues: door and TCP's take turns in being asked first.
     pub(super) turn: AtomicU32,
-    /// Whether the last who accepted would have slept for a client.
-    pub(super) sleeps: AtomicU32,
     /// Clients taken from the lobby in a row.
     pub(super) from_lobby: AtomicU32,
     /// The hidden number, plus one, of a client that says hello again, if the app was told of it and has accepted nobody since; else 0.
@@ -157,7 +155,6 @@ impl Listener {
         self.spoken.store(0, Relaxed);
         self.tcp_run.store(0, Relaxed);
         self.last.store(i32::MAX, Relaxed);
-        self.sleeps.store(0, Relaxed);
         self.narrow.store(0, Relaxed);
         self.place.store(0, Relaxed);
         self.announced_ns.store(0, Relaxed);

@@ -11,8 +11,7 @@
 //! 1. [`flags::STANDS`] in an end's flags says that it means to keep its anchor. The client says so before its hello, the server
 //!    when it takes that, if it may ([`offer`], [`welcome`]): neither bound its address, the client's anchor has a plain name, they
 //!    believe each other's user, nobody else has the listener or the lane. By itself a client does from the second connection
-//!    over a lane on: one that connects once would only leave a dead end. And a server does at a listener that does not block, or if it was told of the client before it accepts: one
-//!    thread that sleeps in `accept` and serves its clients one after the other was slower so with twenty of them.
+//!    over a lane on: one that connects once would only leave a dead end.
 //! 2. An end takes the flag back for good, under its lock for sending, when it is shared with another process, shut down, or when
 //!    somebody sleeps on its anchor who would not be rung: who asks for no bytes ([`stands_no_more`]). Then it fences and looks at the
 //!    peer's flags.
@@ -93,11 +92,7 @@ pub(super) fn offer(offer: &Offer, route: &Route, name: &ConnName, peer: Option<
 pub(super) fn welcome(listener: &'static Listener, lane: &PooledLane, name: &ConnName, peer: Option<trust::Peer>) {
     lane.stands.set_home(core::ptr::null_mut());
     let offers = lane.memory().flags(End::Client) & flags::STANDS != 0;
-    let is_wanted = match crate::live(option::standing) {
-        Wanted::Auto => listener.sleeps.load(Relaxed) == 0,
-        Wanted::On => true,
-        Wanted::Off => false,
-    };
+    let is_wanted = crate::live(option::standing) != Wanted::Off;
     if !offers || listener.is_shared() || lane.holder().is_some() || !is_wanted {
         return;
     }

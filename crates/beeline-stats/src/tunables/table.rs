@@ -203,7 +203,7 @@ tunables! {
     pool_lanes_max: u64 = 32, Kind::Number { min: 0, max: 1024 }, Reach::Running,
         "How many closed lanes are kept for the next connection to the same peer.";
     standing: Standing = Standing::Auto, Kind::Choice(Standing::WORDS), Reach::Running,
-        "Keep both ends of a closed connection for the next one between the same two processes; auto does so from the second on, at listeners that do not block, or are watched.";
+        "Keep both ends of a closed connection for the next one between the same two processes; auto does so from the second on.";
     policy: Policy = Policy::Default, Kind::Choice(Policy::WORDS), Reach::Start,
         "Which connections may use lanes; strict keeps those that packet filters or sandboxes could concern on TCP.";
     trust_root_listeners: bool = false, Kind::Switch, Reach::Start,

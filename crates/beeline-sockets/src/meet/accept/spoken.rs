@@ -40,7 +40,6 @@ pub(super) fn told_of(
     let (anchor, taken) = {
         let _changing = changing::changing();
         let Some(lobby::Spoken { anchor, again }) = lobby::spoken_at(listener, hidden, flags)? else { return Ok(None) };
-        listener.sleeps.store(0, Relaxed);
         (anchor, take_spoken(desc, listener, anchor, again, flags, peer))
     };
     let accepted = took_spoken(desc, listener, anchor, taken, flags, peer)?;

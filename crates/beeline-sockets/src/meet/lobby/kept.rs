@@ -38,11 +38,16 @@ impl End {
 
     /// Whether the client has said hello again, and not taken it back.
     pub(super) fn look(&self) -> Waiting {
-        let Some((lane, anchor)) = self.lane().zip(self.anchor()) else { return Waiting::Gone };
+        let Some(anchor) = self.anchor() else { return Waiting::Gone };
         match hello_io::look_again(anchor) {
-            Waiting::Message if lane.memory().offer().load(Acquire) == offer::WITHDRAWN => Waiting::Gone,
+            Waiting::Message if self.is_withdrawn() => Waiting::Gone,
             seen => seen,
         }
+    }
+
+    /// Whether the client has taken its hello back.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        self.lane().is_some_and(|lane| lane.memory().offer().load(Acquire) == offer::WITHDRAWN)
     }
 }
 

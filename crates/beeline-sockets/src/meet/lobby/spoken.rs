@@ -23,7 +23,7 @@ pub(in crate::meet) struct Spoken {
 pub(in crate::meet) fn spoken_at(listener: &Listener, hidden: i32, flags: i32) -> Result<Option<Spoken>, Errno> {
     let _guard = listener.lock.lock();
     let lobby = &listener.lobby;
-    let Some(end) = lobby.kept.of(hidden) else { return Ok(None) };
+    let Some(end) = lobby.kept.of(hidden).filter(|end| !end.is_withdrawn()) else { return Ok(None) };
     let anchor = as_accepted(hidden, flags)?;
     // Another end may have got the number meanwhile, whose client is silent.
     let again = lobby.kept.take_if_said(end, lobby.set.get());
