@@ -2,6 +2,7 @@
  *
  *     short serve STYLE COUNT     says its port, and ends after COUNT connections
  *     short connect PORT COUNT    with a port of its own for each
+ *     short again PORT COUNT      with whatever port
  *
  * STYLE: nonblocking or blocking, the listener in an epoll set; or accept, which sleeps in there. */
 #include <arpa/inet.h>
@@ -82,12 +83,12 @@ static void serve_by_epoll(int kind, int count) {
     }
 }
 
-static void connect_to(int port, int count) {
+static void connect_to(int port, int count, int binds) {
     struct sockaddr_in server = loopback(port), any = loopback(0);
     for (int i = 0; i < count; i++) {
         char byte = 'x';
         int fd = socket(AF_INET, SOCK_STREAM, 0);
-        must(bind(fd, (struct sockaddr *)&any, sizeof any) == 0, "bind");
+        must(!binds || bind(fd, (struct sockaddr *)&any, sizeof any) == 0, "bind");
         must(connect(fd, (struct sockaddr *)&server, sizeof server) == 0, "connect");
         must(write(fd, &byte, 1) == 1 && read(fd, &byte, 1) == 1 && byte == 'x', "echo");
         must(close(fd) == 0, "close");
@@ -100,7 +101,9 @@ int main(int argc, char **argv) {
     }
     int count = atoi(argv[3]);
     if (!strcmp(argv[1], "connect")) {
-        connect_to(atoi(argv[2]), count);
+        connect_to(atoi(argv[2]), count, 1);
+    } else if (!strcmp(argv[1], "again")) {
+        connect_to(atoi(argv[2]), count, 0);
     } else if (!strcmp(argv[2], "accept")) {
         serve_by_accept(count);
     } else {

@@ -58,31 +58,38 @@ fn takes_one(call: &str) -> bool {
     call.starts_with("accept4(") && !call.contains("= -1")
 }
 
-fn traced(trace: &Path, arguments: &[&str]) -> Command {
+/// Whether a server takes its next connection over an end that stands.
+fn takes_one_again(call: &str) -> bool {
+    call.contains("F_DUPFD, 0)") || call.contains("F_DUPFD_CLOEXEC, 0)")
+}
+
+fn traced(trace: &Path, options: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("strace");
     command.arg("-f").arg("-o").arg(trace);
     command.arg("-E").arg(format!("LD_PRELOAD={}", library().display()));
     // Where TCP makes them faster they would be left to it, and slow they are here.
-    command.arg("-E").arg("BEELINE_OPTIONS=short_lived_lanes=on");
+    command.arg("-E").arg(format!("BEELINE_OPTIONS=short_lived_lanes=on,{options}"));
     command.arg(guest("short")).args(arguments);
     command
 }
 
-/// What client and server call for each connection.
-fn calls(style: &str) -> [Calls; 2] {
-    let count = CONNECTIONS.to_string();
-    let traces =
-        ["client", "server"].map(|side| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{side}-{style}")));
-    converse(traced(&traces[1], &["serve", style, &count]), |port| traced(&traces[0], &["connect", port, &count]));
+/// What client and server call for each connection. `extra` are more than those that count, for a beginning that takes another way.
+fn calls(style: &str, options: &str, (client, extra): (&str, usize), takes_one: fn(&str) -> bool) -> [Calls; 2] {
+    let count = (CONNECTIONS + extra).to_string();
+    let traces = ["client", "server"]
+        .map(|side| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{side}-{style}-{options}")));
+    let server = traced(&traces[1], options, &["serve", style, &count]);
+    converse(server, |port| traced(&traces[0], options, &[client, port, &count]));
     let [client, server] = traces.map(|trace| std::fs::read_to_string(trace).expect("a trace"));
     [per_connection(&client, makes_one), per_connection(&server, takes_one)]
 }
 
+/// A connection whose client says hello at the door.
 fn a_connection_costs(style: &str, server_most: usize) {
     const CLIENT_MOST: usize = 23;
     // One question.
     const ASKED_MOST: usize = 5;
-    let [client, server] = calls(style);
+    let [client, server] = calls(style, "standing=off", ("connect", 0), takes_one);
     // Fewer than these took no lane.
     assert!(client.made > 12 && server.made > 6, "{style}: client {}, server {}", client.made, server.made);
     assert!(client.made <= CLIENT_MOST, "{style}: client {} system calls a connection", client.made);
@@ -105,6 +112,18 @@ fn a_short_connection_costs_a_server_with_a_blocking_listener_in_a_set_so_many_c
     a_connection_costs("blocking", 22);
 }
 
+/// A connection over an end that stands: no name, no door, no hello. A server that is told of it looks for it no more.
+#[test]
+fn a_short_connection_over_an_end_that_stands_costs_so_many_calls() {
+    for style in ["accept", "nonblocking", "blocking"] {
+        let [client, server] = calls(style, "standing=on", ("again", 100), takes_one_again);
+        let made = (client.made, server.made);
+        assert!(client.made > 6 && server.made > 5, "{style}: {made:?}");
+        // One more than were counted.
+        assert!(client.made <= 14 && server.made <= 11, "{style}: {made:?} system calls a connection");
+    }
+}
+
 /// To ask all queues each time costs a tenth of such a connection: at least one look in each, and two where the listener blocks. Now it
 /// is one for each five, or two, and some where a client comes late.
 #[test]
@@ -112,7 +131,7 @@ fn a_client_over_tcp_costs_a_server_hardly_a_look_at_its_door() {
     for style in ["nonblocking", "blocking"] {
         let trace = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("over-tcp-{style}"));
         let count = CONNECTIONS.to_string();
-        converse(traced(&trace, &["serve", style, &count]), |port| {
+        converse(traced(&trace, "standing=auto", &["serve", style, &count]), |port| {
             let mut client = Command::new(guest("short"));
             client.args(["connect", port, &count]);
             client
