@@ -1,14 +1,17 @@
 //! The system calls we make, without libc. Each is the manual page's call with Rust types.
 
+mod numbers;
 mod select;
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use beeline_shm::sys::{SysResult, call};
 
 use crate::Errno;
 
+pub(crate) use numbers::descriptor_limit;
+pub use numbers::{forget_descriptor_limit, recent_descriptor_limit};
 pub use select::await_any;
 
 /// Room for any socket address.
@@ -452,34 +455,6 @@ pub fn now_ns() -> u64 {
     // SAFETY: a live timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// `RLIMIT_NOFILE`. Asked each time: apps change it.
-pub(crate) fn descriptor_limit() -> usize {
-    usize::try_from(beeline_shm::sys::limit(libc::RLIMIT_NOFILE)).unwrap_or(usize::MAX)
-}
-
-/// The limit that [`recent_descriptor_limit`] tells, and how often more.
-static RECENT_LIMIT: AtomicUsize = AtomicUsize::new(0);
-static RECENT_LIMIT_USES: AtomicU32 = AtomicU32::new(0);
-
-/// `RLIMIT_NOFILE` as it was a moment ago, for who does without a number that is refused: asked every 64th time, and anew when
-/// this program has changed it. Another process that lowers it is noticed late.
-pub fn recent_descriptor_limit() -> usize {
-    const USES: u32 = 64;
-    let take_one = |left: u32| left.checked_sub(1);
-    if RECENT_LIMIT_USES.fetch_update(Relaxed, Relaxed, take_one).is_ok() {
-        return RECENT_LIMIT.load(Relaxed);
-    }
-    let limit = descriptor_limit();
-    RECENT_LIMIT.store(limit, Relaxed);
-    RECENT_LIMIT_USES.store(USES, Relaxed);
-    limit
-}
-
-/// The program is about to change the limit.
-pub fn forget_descriptor_limit() {
-    RECENT_LIMIT_USES.store(0, Relaxed);
 }
 
 /// The state of a TCP socket that is not connected, nor about to be.
