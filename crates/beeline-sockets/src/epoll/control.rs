@@ -11,7 +11,7 @@ use super::readiness::readiness;
 use super::registration::{
     EPOLLEXCLUSIVE, deregister, expose, park, tell_again, unpark, unpark_all, unpark_namesakes, unpark_number, watch,
 };
-use super::set::{Entry, SETS, Set, is_shared, set_of};
+use super::set::{Entry, SETS, Set, set_of};
 use super::waker::{WAKER, wake_sleeper};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
@@ -298,7 +298,7 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
 /// A member has something to report: who sleeps on the set hears of it, and so does who watches it from outside, by the kernel alone,
 /// which knows of no bytes that came before the member did.
 fn tell(epfd: i32, set: &Set) {
-    let is_silent = || !is_shared(set) && kernel::poll_now(epfd, libc::POLLIN) == 0;
+    let is_silent = || kernel::poll_now(epfd, libc::POLLIN) == 0;
     if set.sleepers.load(Relaxed) != 0 || set.exposed.load(Relaxed) && is_silent() {
         wake_sleeper(epfd, set);
     }

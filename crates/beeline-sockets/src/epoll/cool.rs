@@ -43,6 +43,11 @@ pub(super) fn cool_set(epfd: i32, set: &Set, depth: u32) -> Armed {
         return Armed::Sleep;
     }
     let _guard = set.lock.lock();
+    cool_locked(epfd, set, depth)
+}
+
+/// As [`cool_set`], of a set that is locked.
+pub(super) fn cool_locked(epfd: i32, set: &Set, depth: u32) -> Armed {
     let mut fd = set.hot_first.load(Relaxed);
     let mut armed = Armed::Sleep;
     while let Some(entry) = set.find(fd) {

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::Armed;
 
-use super::cool::{arm_entry, since};
+use super::cool::{arm_entry, cool_locked, since};
 use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT};
 use super::faults::{answer_faults, hear};
 use super::kernel_events;
@@ -38,21 +38,28 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     if depth > NESTS_MAX {
         return false;
     }
-    let kernel_says = crate::kernel::poll_now(epfd, libc::POLLIN) != 0;
+    let kernel_calls_it_ready = || crate::kernel::poll_now(epfd, libc::POLLIN) != 0;
+    let mut kernel_says = kernel_calls_it_ready();
     let mixed = kernel_says && has_kernels_own(set);
     if kernel_says && !mixed && set.sleepers.load(Relaxed) == 0 {
         kernel_events::take_kernel_events(epfd, set, depth);
     }
     // The locks of sets around this one may be held. Nobody takes them in the other order: no set is around itself.
     let _guard = set.lock.lock();
+    let is_ours = |entry: &Entry| matches!(entry.desc().map(Desc::kind), Some(Kind::Lane | Kind::Epoll));
     let mut ready = false;
-    set.for_each_entry(|fd, entry| {
-        ready = ready
-            || match entry.desc().map(Desc::kind) {
-                Some(Kind::Lane | Kind::Epoll) => readiness(set, entry, depth) != 0,
-                _ => kernel_says && kernels_own_is_ready(fd, entry),
-            };
-    });
+    set.for_each_entry(|_, entry| ready |= is_ours(entry) && readiness(set, entry, depth) != 0);
+    if !ready && set.has_waker.load(Relaxed) {
+        // Who was to be told of a member need not be any more, if its next bytes ring.
+        ready = cool_locked(epfd, set, depth) == Armed::Ready;
+        if !ready {
+            take_waker(epfd, set);
+            kernel_says = kernel_calls_it_ready();
+        }
+    }
+    if !ready && kernel_says {
+        set.for_each_entry(|fd, entry| ready = ready || !is_ours(entry) && kernels_own_is_ready(fd, entry));
+    }
     if ready || !kernel_says {
         return ready;
     }
@@ -60,8 +67,6 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
         return true;
     }
     if !is_shared(set) {
-        // Who was to hear has heard.
-        take_waker(epfd, set);
         return false;
     }
     // Bells that outlived their bytes are taken out, so that what the kernel says is about the others' members.
@@ -73,7 +78,7 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
             let (Armed::Sleep | Armed::Ready) = arm_entry(epfd, set, fd, entry, desc, interest, since);
         }
     });
-    ready || crate::kernel::poll_now(epfd, libc::POLLIN) != 0
+    ready || kernel_calls_it_ready()
 }
 
 /// Asks the kernel which lanes of a set have a dead anchor: what it has to say of a set with members of its own cannot be

@@ -19,10 +19,13 @@ pub(super) static WAKER: AtomicI32 = AtomicI32::new(-1);
 pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
     let Some(waker) = waker() else { return };
     let event = libc::epoll_event { events: EPOLLIN | EPOLLONESHOT, u64: WAKER_DATA };
-    let operation = if set.has_waker.swap(true, Relaxed) { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
-    if kernel::epoll_ctl(epfd, operation, waker, Some(event)).is_err() {
-        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, waker, Some(event));
-    }
+    // Another thread may be about to do the same, or to take it out.
+    let operations = match set.has_waker.swap(true, Relaxed) {
+        true => [libc::EPOLL_CTL_MOD, libc::EPOLL_CTL_ADD],
+        false => [libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD],
+    };
+    let _ = operations.iter().any(|operation| kernel::epoll_ctl(epfd, *operation, waker, Some(event)).is_ok());
+    set.has_waker.store(true, Relaxed);
 }
 
 /// Takes the waker out of a set again. The set is locked.
