@@ -70,13 +70,13 @@ fn look_up_function() -> *mut c_void {
 /// # Safety
 /// `handle` must be one of dlopen(3), or `RTLD_NEXT` or `RTLD_DEFAULT`.
 pub unsafe fn look_up(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    type LookUp = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
     let function = look_up_function();
     if function.is_null() {
         return function;
     }
     // SAFETY: dlsym has this type.
-    let function: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
-        unsafe { core::mem::transmute(function) };
+    let function: LookUp = unsafe { core::mem::transmute(function) };
     // SAFETY: the caller guarantees it; the name ends with NUL.
     unsafe { function(handle, name.as_ptr()) }
 }

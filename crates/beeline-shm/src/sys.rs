@@ -209,9 +209,9 @@ pub fn unlock(base: *mut u8, length: usize) {
 /// As [`map_shared`], in a process that locks what it maps: the mapping is not locked, and nothing is made resident.
 pub fn map_shared_unlocked(fd: i32, length: usize) -> Result<*mut u8, Errno> {
     let flags = libc::MAP_SHARED as usize;
+    let arguments = [0, length, libc::PROT_NONE as usize, flags, fd as usize, 0];
     // SAFETY: a fresh mapping at an address the kernel chooses. What may not be touched is not made resident.
-    let base =
-        unsafe { call(libc::SYS_mmap, [0, length, libc::PROT_NONE as usize, flags, fd as usize, 0]) }? as *mut u8;
+    let base = unsafe { call(libc::SYS_mmap, arguments) }? as *mut u8;
     unlock(base, length);
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     // SAFETY: the mapping was made just now and has no user.

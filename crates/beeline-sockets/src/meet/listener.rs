@@ -94,8 +94,8 @@ pub struct Listener {
     pub(super) turn: AtomicU32,
     /// Clients taken from the lobby in a row.
     pub(super) from_lobby: AtomicU32,
-    /// The hidden number, plus one, of a client that says hello again, if the app was told of it and has accepted nobody since; else 0.
-    pub(super) spoken: AtomicI32,
+    /// The anchor, hidden, of a client that says hello again, if the app was told of it and has accepted nobody since.
+    pub(super) spoken: FdCell,
     /// How many clients may be taken from TCP's queue before the others are looked at again.
     pub(super) tcp_run: AtomicU32,
     /// The number of the last connection that was accepted.
@@ -152,7 +152,7 @@ impl Listener {
         self.told.store(0, Relaxed);
         self.leaving.store(0, Relaxed);
         self.from_lobby.store(0, Relaxed);
-        self.spoken.store(0, Relaxed);
+        self.spoken.set(None);
         self.tcp_run.store(0, Relaxed);
         self.last.store(i32::MAX, Relaxed);
         self.narrow.store(0, Relaxed);

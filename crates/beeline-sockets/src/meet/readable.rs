@@ -58,7 +58,7 @@ fn may_have_client(listener: &Listener) -> bool {
 fn has_spoken(listener: &Listener) -> bool {
     let who = lobby::any_spoken(listener);
     if let Who::Again(hidden) = who {
-        listener.spoken.store(hidden.saturating_add(1), Relaxed);
+        listener.spoken.set(Some(hidden));
     }
     who != Who::Nobody
 }

@@ -58,9 +58,9 @@ fn by_status(process: i32, number: i32, user: u32) -> Result<bool, Errno> {
     // It was that process whose number this is, if it has not ended.
     let mut ended = [libc::pollfd { fd: process, events: libc::POLLIN, revents: 0 }];
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let arguments = [ended.as_mut_ptr() as usize, 1, (&raw const at_once) as usize, 0, 0, 0];
     // SAFETY: one live entry, and a time that is none.
-    let any =
-        unsafe { call(libc::SYS_ppoll, [ended.as_mut_ptr() as usize, 1, (&raw const at_once) as usize, 0, 0, 0]) }?;
+    let any = unsafe { call(libc::SYS_ppoll, arguments) }?;
     if any == 0 { Ok(is_his) } else { Err(gone) }
 }
 

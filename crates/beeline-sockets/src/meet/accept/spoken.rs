@@ -32,10 +32,8 @@ pub(super) fn told_of(
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<Option<i32>, Errno> {
-    if listener.spoken.load(Relaxed) == 0 {
-        return Ok(None);
-    }
-    let told = listener.spoken.swap(0, Relaxed).checked_sub(1).filter(|hidden| *hidden >= 0);
+    // Looked at before, as most accepts find none.
+    let told = listener.spoken.get().and_then(|_| listener.spoken.take());
     let Some(hidden) = told.filter(|_| listener.from_lobby.load(Relaxed) < LOBBY_RUN) else { return Ok(None) };
     let (anchor, taken) = {
         let _changing = changing::changing();

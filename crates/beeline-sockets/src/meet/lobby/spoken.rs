@@ -1,12 +1,13 @@
 //! Who in a lobby has spoken, and takes its turn.
 
+use beeline_shm::sys;
+
 use super::{Lobby, PENDING_MAX, Pending, is_welcome, kept};
 use crate::meet::hello_io::{self, Waiting};
 use crate::meet::listener::Listener;
 use crate::meet::pool::PooledLane;
 use crate::meet::trust;
 use crate::{Errno, kernel};
-use beeline_shm::sys;
 
 /// A client taken out of the lobby.
 pub(in crate::meet) struct Spoken {

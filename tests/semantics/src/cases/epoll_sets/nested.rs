@@ -25,32 +25,47 @@ pub(super) fn nested(v: Variant) {
     epoll_wait(inner, 4, -1);
 }
 
-/// A thread waits on a set that watches a set. A connection joins the inner one whose bytes were there before it was accepted.
+/// A thread waits on a set that watches a set. A connection joins the inner one whose bytes were there before it was accepted. The
+/// client is another process: nothing of its own is to wake the thread.
 pub(super) fn nested_with_a_member_that_has_bytes(v: Variant) {
     for mixed in [false, true] {
+        let listener = v.bound();
+        let ((told, tell), (heard, say)) = (crate::cases::ready::pipe(), crate::cases::ready::pipe());
+        let child = sys::fork(|| {
+            trace::set_actor("child");
+            read(told, 1);
+            let client = v.client();
+            connect(client, &v.address_of(listener));
+            send(client, b"early", 0);
+            write(say, b"x");
+            read(told, 1);
+            0
+        });
+        listen(listener, 16);
+        poll(&[(listener, libc::POLLIN)], 0);
         let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
         let (reader, _writer) = crate::cases::ready::pipe();
         if mixed {
             epoll_add(inner, reader, IN);
         }
         epoll_add(outer, inner, IN);
-        let listener = v.listener();
-        let client = v.client();
-        connect(client, &v.address_of(listener));
-        send(client, b"early", 0);
-        let (tell, told) = std::sync::mpsc::channel();
+        write(tell, b"x");
+        read(heard, 1);
+        let (tell_thread, thread) = std::sync::mpsc::channel();
         let waiter = std::thread::spawn(move || {
             trace::set_actor("waiter");
-            let _ = tell.send(sys::thread_id());
+            let _ = tell_thread.send(sys::thread_id());
             epoll_wait(outer, 4, -1);
         });
-        let _ = told.recv().map(await_asleep);
+        let _ = thread.recv().map(await_asleep);
         let server = accept(listener, "server");
         epoll_add(inner, server, IN);
         let _ = waiter.join();
         recv(server, 8, 0);
         epoll_wait(outer, 4, 0);
         epoll_wait(inner, 4, 0);
+        write(tell, b"x");
+        trace!("child: {}", sys::wait_for(child));
     }
 }
 
