@@ -87,12 +87,12 @@ pub fn next_hidden(first: u32, last: u32) -> Option<u32> {
 /// app. The new one is close-on-exec. Keeps the old one if there is no room above. To be closed with
 /// [`close_hidden`] and nothing else.
 pub fn hide(fd: i32) -> i32 {
-    let hidden = match fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(descriptor_limit())) {
-        Ok(high) => {
+    let hidden = match high_twin(fd) {
+        Some(high) => {
             let _ = sys::close(fd);
-            high as i32
+            high
         }
-        Err(_) => {
+        None => {
             let _ = fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
             fd
         }
@@ -103,9 +103,16 @@ pub fn hide(fd: i32) -> i32 {
 
 /// A hidden duplicate of `fd`; none if there is no room.
 pub fn hidden_twin(fd: i32) -> Option<i32> {
-    let hidden = fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(descriptor_limit())).ok()? as i32;
+    let hidden = high_twin(fd)?;
     hidden_add(hidden);
     Some(hidden)
+}
+
+/// A duplicate of `fd` where ours are; none if there is no room.
+fn high_twin(fd: i32) -> Option<i32> {
+    let below = |limit| fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok().map(|twin| twin as i32);
+    // Another process may have lowered the limit.
+    below(recent_descriptor_limit()).or_else(|| below(descriptor_limit()))
 }
 
 /// A hidden duplicate of `fd` that is good to have, but not needed; none when there is little room.

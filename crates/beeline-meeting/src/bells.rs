@@ -107,11 +107,11 @@ impl AnchorBells {
         wait::priced_without(MORE_NS, || self.drain_all())
     }
 
-    /// Takes one byte out, whatever it is, and nothing that came with it.
+    /// Takes so many bytes out, whatever they are, and nothing that came with them.
     #[must_use]
-    pub fn take_byte(self) -> Option<u8> {
-        let mut byte = [0u8; 1];
-        (receive(self.0, &mut byte) == Ok(1)).then_some(byte[0])
+    pub fn take<const BYTES: usize>(self) -> Option<[u8; BYTES]> {
+        let mut bytes = [0u8; BYTES];
+        (receive(self.0, &mut bytes) == Ok(BYTES)).then_some(bytes)
     }
 
     /// Takes the room for bells away, so that the kernel tells when the peer has taken some out.

@@ -9,8 +9,9 @@ use beeline_lane::{LaneMemory, offer};
 use beeline_shm::memfd::{self, FileId, MemfdFault};
 use beeline_shm::{MapError, sys};
 use beeline_stats::{Poison, Reason};
-use beeline_wire::Hello;
-use beeline_wire::hello::{AGAIN, BELL, HELLO_BYTES, Unfit};
+use beeline_wire::again::{AGAIN, AGAIN_BYTES, Again};
+use beeline_wire::hello::{BELL, HELLO_BYTES, Unfit};
+use beeline_wire::{Endpoint, Hello};
 
 use crate::bells::AnchorBells;
 use crate::control::{self, Control, RIGHTS_MAX, control_bytes, message, message_with};
@@ -35,34 +36,40 @@ pub(super) fn send(anchor: i32, hello: &Hello, memfd: i32) -> Result<(), Errno> 
     }
 }
 
-/// Says hello again, over an anchor that both ends have kept.
+/// Says hello again, from this address, over an anchor that both ends have kept.
 ///
 /// # Errors
 /// Why the server will not hear it.
-pub fn say_again(anchor: i32) -> Result<(), Errno> {
+pub fn say_again(anchor: i32, client: Endpoint) -> Result<(), Errno> {
     // What the last connection has left. A bell too many wakes somebody for nothing, and enough of them fill the socket.
     if !is_quiet(anchor) {
         return Err(Errno(libc::EPIPE));
     }
-    kernel::send(anchor, &[AGAIN], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_| ())
+    match kernel::send(anchor, &Again { client }.encode(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)? {
+        AGAIN_BYTES => Ok(()),
+        // The kernel takes so few bytes as a whole.
+        _ => Err(Errno(libc::EPROTO)),
+    }
 }
 
 /// Bells that a connection may leave in an anchor are fewer.
-const BELLS_LEFT_MAX: u32 = 64;
+const BELLS_LEFT_MAX: usize = 64;
 
 /// Looks whether a client says hello again over an anchor that was kept, taking bells of the last connection only.
 pub fn look_again(anchor: i32) -> Waiting {
-    let mut bytes = [0u8; BELLS_LEFT_MAX as usize];
+    let mut bytes = [0u8; BELLS_LEFT_MAX + AGAIN_BYTES];
     match kernel::recv(anchor, &mut bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
         Ok(0) => Waiting::Gone,
         Ok(length) => {
             let seen = bytes.get(..length).unwrap_or_default();
-            let bells = seen.iter().take_while(|byte| **byte == BELL).count();
-            match seen.get(bells) {
-                Some(&AGAIN) if AnchorBells(anchor).drain(bells as u32).is_ok() => Waiting::Message,
-                None if AnchorBells(anchor).drain(bells as u32).is_ok() => Waiting::Silence,
-                _ => Waiting::Gone,
-            }
+            let bells = seen.iter().take(BELLS_LEFT_MAX).take_while(|byte| **byte == BELL).count();
+            let rest = seen.get(bells..).unwrap_or_default();
+            let found = match rest.first() {
+                Some(&AGAIN) if rest.len() >= AGAIN_BYTES => Waiting::Message,
+                None | Some(&BELL) => Waiting::Silence,
+                Some(_) => Waiting::Gone,
+            };
+            if AnchorBells(anchor).drain(bells as u32).is_ok() { found } else { Waiting::Gone }
         }
         Err(Errno(libc::EAGAIN | libc::EINTR)) => Waiting::Silence,
         Err(_) => Waiting::Gone,
@@ -76,9 +83,9 @@ pub fn is_quiet(anchor: i32) -> bool {
     bells.count() == Ok(0) || bells.drain_all().is_ok()
 }
 
-/// Takes what [`look_again`] has seen. Whether it was there.
-pub fn take_again(anchor: i32) -> bool {
-    AnchorBells(anchor).take_byte() == Some(AGAIN)
+/// Takes what [`look_again`] has seen, if it is there: the client's address.
+pub fn take_again(anchor: i32) -> Option<Endpoint> {
+    AnchorBells(anchor).take().and_then(|message| Again::decode(&message)).map(|again| again.client)
 }
 
 /// What a client's anchor holds.
@@ -315,31 +322,40 @@ mod tests {
     #[test]
     fn a_hello_that_is_said_again_is_found_behind_the_bells_of_the_last_connection() {
         use std::io::{Read, Write};
-        let (mut client, mut server) = UnixStream::pair().unwrap();
-        let (ours, theirs) = (client.as_raw_fd(), server.as_raw_fd());
+        let (mut client_end, mut server) = UnixStream::pair().unwrap();
+        let (ours, theirs) = (client_end.as_raw_fd(), server.as_raw_fd());
         assert_eq!(look_again(theirs), Waiting::Silence);
-        client.write_all(&[BELL, BELL]).unwrap();
+        client_end.write_all(&[BELL, BELL]).unwrap();
         assert_eq!(look_again(theirs), Waiting::Silence, "and they are taken");
         assert_eq!(look(theirs), Waiting::Silence);
         // The client's own are no news to it.
         server.write_all(&[BELL]).unwrap();
-        client.write_all(&[BELL]).unwrap();
-        say_again(ours).unwrap();
-        client.write_all(&[BELL]).unwrap();
+        client_end.write_all(&[BELL]).unwrap();
+        let client = Endpoint::new("127.0.0.1:5000".parse().unwrap());
+        say_again(ours, client).unwrap();
+        client_end.write_all(&[BELL]).unwrap();
         assert_eq!(
             (look(ours), look_again(theirs), look_again(theirs)),
             (Waiting::Silence, Waiting::Message, Waiting::Message)
         );
-        assert!(take_again(theirs));
-        assert!(!take_again(theirs), "a bell");
-        client.write_all(b"B").unwrap();
+        assert_eq!(take_again(theirs), Some(client));
+        assert_eq!(take_again(theirs), None, "a bell");
+        // What the window of a look cuts in two is found once the bells before it are gone.
+        client_end.write_all(&[BELL; BELLS_LEFT_MAX + 6]).unwrap();
+        say_again(ours, client).unwrap();
+        assert_eq!((look_again(theirs), look_again(theirs)), (Waiting::Silence, Waiting::Message));
+        assert_eq!(take_again(theirs), Some(client));
+        client_end.write_all(&[AGAIN, 4]).unwrap();
+        assert_eq!(look_again(theirs), Waiting::Gone, "a part");
+        assert_eq!(take_again(theirs), None);
+        client_end.write_all(b"B").unwrap();
         assert_eq!(look_again(theirs), Waiting::Gone, "anything else");
         assert!(!is_quiet(theirs));
         server.write_all(b"x").unwrap();
-        assert!(say_again(ours).is_err());
+        assert!(say_again(ours, client).is_err());
         let mut rest = Vec::new();
         drop(server);
-        let _ = client.read_to_end(&mut rest);
-        assert!(say_again(ours).is_err());
+        let _ = client_end.read_to_end(&mut rest);
+        assert!(say_again(ours, client).is_err());
     }
 }

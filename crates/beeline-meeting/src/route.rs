@@ -109,11 +109,18 @@ impl Route {
         Ok(Route { destination, source, bound_port, explicit, way, namespace: kernel::namespace(fd) })
     }
 
-    /// Whether a connection that an end was kept of came from the same address in the same network namespace.
+    /// The connection that would come over an end that was kept with the same server, if it may: its anchor is of the same network namespace. What the
+    /// anchor's name reserves is the client's address, unless the program has bound its own.
     #[must_use]
-    pub fn is_that_of(&self, stands: &Standing) -> bool {
-        let client = stands.name().client.address();
-        self.client(client.port()) == client && stands.namespace() == self.namespace
+    pub fn over(&self, stands: &Standing) -> Option<ConnName> {
+        let kept = stands.name();
+        let client = match self.bound_port {
+            Some(port) => Endpoint::new(self.client(port)),
+            None if stands.borrows_port() => return None,
+            None => Endpoint::new(self.client(kept.client.address().port())),
+        };
+        let is_reserved = self.bound_port.is_some() || client == kept.client;
+        (is_reserved && stands.namespace() == self.namespace).then_some(ConnName { client, server: kept.server })
     }
 
     /// The network namespace of the socket.

@@ -8,9 +8,10 @@
 //! 3. Addresses and numbers of descriptors are the program's word, and only where to look: what counts is what the kernel says
 //!    of the socket that is found there.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 
-use crate::bytes::{Writer, array_at, u8_at, u16_at, u32_at};
+use crate::address::{ADDRESS_BYTES, address_at, written};
+use crate::bytes::{Writer, u8_at, u16_at, u32_at};
 
 /// Where the agent listens.
 pub const SOCKET: &str = "/run/beeline-agent/agent.sock";
@@ -27,8 +28,6 @@ pub const PLACES: u32 = 4096;
 /// "BLag", as a number.
 const MAGIC: u32 = 0x424c_6167;
 const VERSION: u16 = 4;
-/// Bytes of an address in a question.
-const ADDRESS_BYTES: usize = 24;
 
 /// A message to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,29 +118,6 @@ impl Question {
             6 => Self::Page,
             _ => return None,
         })
-    }
-}
-
-fn written(address: Option<SocketAddr>) -> [u8; ADDRESS_BYTES] {
-    let (family, port, scope, octets) = match address {
-        None => (0, 0, 0, [0; 16]),
-        Some(SocketAddr::V4(v4)) => (4, v4.port(), 0, v4.ip().to_ipv6_mapped().octets()),
-        Some(SocketAddr::V6(v6)) => (6, v6.port(), v6.scope_id(), v6.ip().octets()),
-    };
-    Writer::new().u8(family).u8(0).u16(port).u32(scope).put(&octets).finish()
-}
-
-/// The address at a place of a message, or that there is none; `None` for what is no address.
-#[allow(clippy::option_option, reason = "none written, and nothing readable, are two things")]
-fn address_at(bytes: &[u8], at: usize) -> Option<Option<SocketAddr>> {
-    let part = array_at::<ADDRESS_BYTES>(bytes, at)?;
-    let (port, scope) = (u16_at(&part, 2)?, u32_at(&part, 4)?);
-    let ip = Ipv6Addr::from(array_at::<16>(&part, 8)?);
-    match u8_at(&part, 0)? {
-        0 => Some(None),
-        4 => Some(Some(SocketAddr::new(IpAddr::V4(ip.to_ipv4_mapped()?), port))),
-        6 => Some(Some(SocketAddrV6::new(ip, port, 0, scope).into())),
-        _ => None,
     }
 }
 

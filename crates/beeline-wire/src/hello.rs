@@ -38,7 +38,7 @@ use beeline_stats::Poison;
 pub const HELLO_BYTES: usize = 64;
 
 /// The version of everything two processes must agree on: hello, lane layout and wake protocol.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// [`Hello::flags`]: no descriptor is attached, the lane is one that the server knows.
 pub const FLAG_REUSE: u16 = 1;
@@ -48,10 +48,6 @@ pub const FLAG_HELD: u16 = 2;
 
 /// The one byte of a doorbell. It says "look again" and nothing else.
 pub const BELL: u8 = 0xBE;
-
-/// The one byte by which a client says hello again, over an anchor that both ends have kept: the lane, and whose it is, are
-/// known.
-pub const AGAIN: u8 = 0xA6;
 
 /// The smallest ring.
 pub const RING_BYTES_MIN: u32 = 64 << 10;

@@ -36,6 +36,8 @@ pub struct Standing {
     namespace: AtomicU64,
     client: Address,
     server: Address,
+    /// Client: 1 where the port in the anchor's name is one that the program has bound, and gives back with its socket.
+    borrows_port: AtomicU32,
     /// Server: where the end is kept, for whoever keeps it; null where it is not to be.
     home: AtomicPtr<()>,
 }
@@ -59,6 +61,17 @@ impl Standing {
         self.namespace.store(namespace.map_or(0, |namespace| namespace.wrapping_add(1)), Relaxed);
     }
 
+    /// Notes whether the program has bound the port in the anchor's name.
+    pub fn set_borrows_port(&self, is_programs: bool) {
+        self.borrows_port.store(u32::from(is_programs), Relaxed);
+    }
+
+    /// Whether the port in the anchor's name may be anybody's while the end is idle.
+    #[must_use]
+    pub fn borrows_port(&self) -> bool {
+        self.borrows_port.load(Relaxed) == 1
+    }
+
     /// Notes where a server keeps the end.
     pub fn set_home(&self, home: *mut ()) {
         self.home.store(home, Relaxed);
@@ -70,7 +83,7 @@ impl Standing {
         self.home.load(Relaxed)
     }
 
-    /// The name of the connection, which its client's anchor holds.
+    /// The name that the client's anchor holds: that of the first connection over it.
     #[must_use]
     pub fn name(&self) -> ConnName {
         ConnName { client: Endpoint::new(self.client.get()), server: Endpoint::new(self.server.get()) }

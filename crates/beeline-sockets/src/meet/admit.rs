@@ -24,6 +24,7 @@ use beeline_wire::{ConnName, Endpoint, Held};
 use super::claims::{self, Naming};
 use super::hello_io::Refusal;
 use super::listener::Listener;
+use super::lobby::Again;
 use super::pool::{self, PooledLane};
 use super::route::OwnedAnchor;
 use super::taking::{self, give_back, name_of, refused};
@@ -116,23 +117,26 @@ pub(super) fn take_again(
     desc: &'static Desc,
     listener: &'static Listener,
     anchor: i32,
-    lane: &'static PooledLane,
+    Again { lane, client }: Again,
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<(), Refusal> {
-    let (name, who) = (lane.stands.name(), lane.stands.peer());
+    let (known, who) = (lane.stands.name(), lane.stands.peer());
+    let name = ConnName { client, ..known };
     let refusal = if !may_begin() || process::rules().path(Role::Server, name.server.address()) == Path::Tcp {
-        Some(Reason::Disabled)
+        Some(refused(Reason::Disabled))
     } else if !trust::may_share(who.uid) {
-        Some(Reason::ForeignUser)
+        Some(refused(Reason::ForeignUser))
+    } else if name != known {
+        check_claim(listener, &name, who.uid, anchor).err()
     } else {
         None
     };
-    if let Some(reason) = refusal {
+    if let Some(refusal) = refusal {
         give_back(lane);
-        return Err(refused(reason));
+        return Err(refusal);
     }
-    standing::welcome(listener, lane, &name, Some(who));
+    standing::welcome(listener, lane, &known, Some(who));
     lane.stands.begin_again();
     match establish(desc, anchor, flags, &name, (lane, 0), Some(who.pid)) {
         Ok(family) => {
@@ -145,6 +149,13 @@ pub(super) fn take_again(
             Err(if reason == Reason::HelloNotTaken { Refusal::Gone } else { refused(reason) })
         }
     }
+}
+
+/// Whether a client of this user may have another address than the name of its anchor has.
+fn check_claim(listener: &Listener, name: &ConnName, uid: u32, anchor: i32) -> Result<(), Refusal> {
+    check_addresses(listener, name, false).map_err(|refusal| in_place(anchor, refusal))?;
+    // Nobody holds it for a client that is to be believed.
+    claims::prove(name, Naming::Plain, Some(uid), anchor).map(|_| ())
 }
 
 /// Whether the name is a connection to this listener that its maker may claim. Returns whether it comes from another

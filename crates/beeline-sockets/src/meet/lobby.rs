@@ -40,6 +40,7 @@ use core::sync::atomic::{
 use beeline_shm::sys;
 use beeline_stats::{Poison, Role};
 
+pub(super) use kept::Again;
 pub(super) use spoken::{Spoken, Who, any_spoken, spoken, spoken_at};
 
 use super::hello_io::{self, Refusal, Waiting};

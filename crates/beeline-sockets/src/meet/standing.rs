@@ -2,14 +2,14 @@
 //!
 //! Making a connection of two sockets, a name, a door and a hello is some twenty system calls at either end, and most of what a
 //! short connection takes. All of it tells both ends again what they know. So when a connection is closed in good order,
-//! either end may keep its anchor, hidden, beside the idle lane: the end *stands*. The next connection between the two is a byte
-//! on that anchor ([`hello_io::say_again`]). It has the addresses of the one before, and everything else anew: side,
-//! descriptor, options, offer.
+//! either end may keep its anchor, hidden, beside the idle lane: the end *stands*. The next connection between the two is a word
+//! or two on that anchor ([`hello_io::say_again`]). It has the addresses of the one before, unless the program has bound its port, and
+//! everything else anew: side, descriptor, options, offer.
 //!
 //! # While a connection lives
 //!
 //! 1. [`flags::STANDS`] in an end's flags says that it means to keep its anchor. The client says so before its hello, the server
-//!    when it takes that, if it may ([`offer`], [`welcome`]): neither bound its address, the client's anchor has a plain name, they
+//!    when it takes that, if it may ([`offer`], [`welcome`]): the client's anchor has a plain name, they
 //!    believe each other's user, nobody else has the listener or the lane. By itself a client does from the second connection
 //!    over a lane on: one that connects once would only leave a dead end.
 //! 2. An end takes the flag back for good, under its lock for sending, when it is shared with another process, shut down, or when
@@ -30,12 +30,15 @@
 //! # Again
 //!
 //! 6. A client takes an idle lane of which both flags are there and its own end is closed ([`connect`]). The listener must be the one that
-//!    a new connection would reach now, the user, namespace and addresses those of before. It resets the lane, offers it,
-//!    and says the byte. From there on everything is as after a hello: offer, late fallback, order at the listener.
+//!    a new connection would reach now, the user, namespace and server's address those of before. Its own address is the one that the
+//!    anchor's name reserves, or that of its socket where the program has bound the port: the socket holds it, hidden, as long as
+//!    the connection lasts. A name with such a port reserves it only as long, so it serves connections with bound ports alone. The client
+//!    resets the lane, offers it, and says hello again. From there on everything is as after a hello: offer, late fallback, order at the
+//!    listener.
 //! 7. While a hello of its own lies at the listener's door a thread does not use what stands: it would overtake that. Connects of
 //!    several threads or processes have no order but what they tell each other, which takes longer.
 //! 8. The server takes what stands in its lobby when the byte is there ([`super::admit::take_again`]), after the same questions
-//!    about options, rules and users as with a hello.
+//!    about options, rules, users and an address that is another than before as with a hello.
 //!
 //! # Giving up
 //!
@@ -78,12 +81,13 @@ fn believes(uid: u32, euid: u32) -> bool {
 /// Before a hello: rule 1, of the client. `peer` is who opened the door, where the anchor has a plain name.
 pub(super) fn offer(offer: &Offer, route: &Route, name: &ConnName, peer: Option<trust::Peer>) {
     offer.lane.stands.says_hello(thread::identity());
-    if route.explicit || !are_wanted(offer.was_served()) {
+    if !are_wanted(offer.was_served()) {
         return;
     }
     let euid = trust::euid();
     if let Some(peer) = peer.filter(|peer| believes(peer.uid, euid)) {
         offer.lane.stands.know(name, peer, euid, route.namespace());
+        offer.lane.stands.set_borrows_port(route.bound_port.is_some());
         offer.lane.memory().set_flags(End::Client, flags::STANDS);
     }
 }
@@ -187,22 +191,22 @@ pub(super) fn connect(
     nonblocking: bool,
     ticket: Ticket,
 ) -> Option<Result<(), Reason>> {
-    if route.explicit || !pool::any_idle() {
+    if !pool::any_idle() {
         return None;
     }
     let Connecting { fd, desc, .. } = ours;
     // Before anything is in nobody's hands: no fork comes between.
     let _changing = changing_of(fd, desc);
-    let mut offer = pool::standing(route.destination, |stands| route.is_that_of(stands))?;
+    let mut offer = pool::standing(route.destination, |stands| route.over(stands).is_some())?;
     if offers::any_at_door(offer.lane.cookie.load(Relaxed)) {
         // Rule 7.
         offer.withdraw();
         return None;
     }
-    if !is_valid(&offer, route) {
+    let Some(name) = route.over(&offer.lane.stands).filter(|name| is_valid(&offer, route, name)) else {
         close(offer);
         return None;
-    }
+    };
     // Nothing is given out by the kernel here, so numbers up to the limit will do.
     let limit = i32::try_from(kernel::recent_descriptor_limit()).unwrap_or(i32::MAX);
     if let Some(reason) = ours.hindrance(ticket, limit) {
@@ -217,11 +221,11 @@ pub(super) fn connect(
         }
     };
     let lane = offer.lane;
-    let (name, peer) = (lane.stands.name(), lane.stands.peer());
+    let peer = lane.stands.peer();
     offer.begin_again();
     client::fill(side.state, desc, &name, nonblocking, lane.memory());
     lane.memory().set_flags(End::Client, flags::STANDS);
-    let Some(anchor) = lane.stands.anchor().filter(|anchor| hello_io::say_again(*anchor).is_ok()) else {
+    let Some(anchor) = lane.stands.anchor().filter(|anchor| hello_io::say_again(*anchor, name.client).is_ok()) else {
         side.retire(true);
         close(offer);
         return None;
@@ -229,6 +233,9 @@ pub(super) fn connect(
     let lane = offer.sent();
     lane.stands.begin_again();
     let _ = lane.stands.take_anchor();
+    if route.explicit {
+        client::hold(fd, lane);
+    }
     let result = client::install(fd, desc, anchor, lane, side, nonblocking, Some(peer.pid));
     // It has the app's number now.
     hidden::close_hidden(anchor);
@@ -237,14 +244,14 @@ pub(super) fn connect(
 }
 
 /// Whether what stands is still what a new connection would be: rule 6.
-fn is_valid(offer: &Offer, route: &Route) -> bool {
+fn is_valid(offer: &Offer, route: &Route, name: &ConnName) -> bool {
     let stands = &offer.lane.stands;
     let euid = trust::euid();
     let uid = stands.peer().uid;
     if stands.user() != euid || !believes(uid, euid) || !trust::may_share(uid) || !are_wanted(true) {
         return false;
     }
-    let target = lookup::listener(route.destination, stands.name().client.address());
+    let target = lookup::listener(route.destination, name.client.address());
     target.is_ok_and(|target| {
         target.cookie == offer.lane.cookie.load(Relaxed)
             && trust::may_serve(uid, target.uid)

@@ -26,6 +26,7 @@ pub const GROUP: Group = Group {
         Case::new("wrong_family", ONCE, wrong_family).on_any_path(),
         Case::new("unspecified_address", FAMILY, unspecified_address).on_any_path(),
         Case::new("bound_client", FAMILY, bound_client).on_any_path(),
+        Case::new("bound_clients_in_turn", FAMILY, bound_clients_in_turn).on_any_path(),
         Case::new("dissolve_by_af_unspec", ONCE, dissolve_by_af_unspec).on_any_path().deviates(
             "after connecting to AF_UNSPEC the first send says EPIPE, not ECONNRESET: the fd is a fresh TCP socket",
         ),
@@ -278,6 +279,40 @@ fn bound_client(v: Variant) {
     send(server, b"hi", 0);
     await_readable(client);
     recv(client, 8, 0);
+}
+
+fn bound_clients_in_turn(v: Variant) {
+    // Each has its own address, whatever the connection before had.
+    let listener = v.listener();
+    for binds in [true, true, false, true, false, false, true] {
+        let client = v.client();
+        if binds {
+            bind(client, &RawAddress::new(v.target(0)));
+        }
+        let bound = port_of(client);
+        connect(client, &v.address_of(listener));
+        let (ret, peer) = crate::across::accept_address(listener.raw, 128);
+        let server = Fd::new(ret.value as i32, "server");
+        let shown = |(_, name): (_, RawAddress)| name.decode();
+        let own = shown(sys::getsockname(client.raw, 128));
+        trace!("kept: {}", bound == 0 || port_of(client) == bound);
+        trace!("accept tells it: {}", peer.decode().map(|address| address.port()) == own.map(|address| address.port()));
+        trace!("so does getpeername: {}", shown(sys::getpeername(server.raw, 128)) == peer.decode());
+        let rival = v.named_client("rival");
+        if binds {
+            bind(rival, &RawAddress::new(v.target(bound)));
+        }
+        send(client, b"there", 0);
+        await_queued(server, 5);
+        recv(server, 8, 0);
+        send(server, b"back", 0);
+        await_queued(client, 4);
+        recv(client, 8, 0);
+        close(rival);
+        close(client);
+        await_hangup(server);
+        close(server);
+    }
 }
 
 fn dissolve_by_af_unspec(v: Variant) {

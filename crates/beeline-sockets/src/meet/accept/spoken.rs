@@ -8,8 +8,7 @@ use crate::kernel::SockAddr;
 use crate::meet::admit::{take, take_again};
 use crate::meet::hello_io::Refusal;
 use crate::meet::listener::Listener;
-use crate::meet::lobby::{self, send_away};
-use crate::meet::pool::PooledLane;
+use crate::meet::lobby::{self, Again, send_away};
 use crate::{Errno, changing};
 
 /// Takes a client that one of a crowd has put aside, and that has spoken: nobody else finds it.
@@ -71,12 +70,12 @@ fn take_spoken(
     desc: &'static Desc,
     listener: &'static Listener,
     anchor: i32,
-    again: Option<&'static PooledLane>,
+    again: Option<Again>,
     flags: i32,
     peer: &mut SockAddr,
 ) -> Result<(), Refusal> {
     match again {
-        Some(lane) => take_again(desc, listener, anchor, lane, flags, peer),
+        Some(again) => take_again(desc, listener, anchor, again, flags, peer),
         None => take(desc, listener, anchor, flags, peer),
     }
 }

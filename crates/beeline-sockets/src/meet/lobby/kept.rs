@@ -6,10 +6,19 @@ use core::sync::atomic::{
 };
 
 use beeline_lane::offer;
+use beeline_wire::Endpoint;
 
 use crate::kernel;
 use crate::meet::hello_io::{self, Waiting};
 use crate::meet::pool::{self, PooledLane};
+
+/// A hello that was said again.
+#[derive(Clone, Copy)]
+pub(in crate::meet) struct Again {
+    pub lane: &'static PooledLane,
+    /// The address that the client has this time.
+    pub client: Endpoint,
+}
 
 /// Ends that a listener keeps.
 pub(super) const ENDS_MAX: usize = 32;
@@ -101,23 +110,21 @@ impl Ends {
 
     /// Takes an end out whose client says hello again, with its hello. `None` if there is none, after all: then the end is
     /// given up.
-    pub(super) fn take(&self, end: &End, set: Option<i32>) -> Option<&'static PooledLane> {
-        let lane = self.take_if_said(end, set);
-        if lane.is_none() {
+    pub(super) fn take(&self, end: &End, set: Option<i32>) -> Option<Again> {
+        let again = self.take_if_said(end, set);
+        if again.is_none() {
             self.drop_end(end, set);
         }
-        lane
+        again
     }
 
     /// As [`Ends::take`], but an end whose client says nothing stays.
-    pub(super) fn take_if_said(&self, end: &End, set: Option<i32>) -> Option<&'static PooledLane> {
+    pub(super) fn take_if_said(&self, end: &End, set: Option<i32>) -> Option<Again> {
         let lane = end.lane()?;
-        if !lane.stands.anchor().is_some_and(hello_io::take_again) {
-            return None;
-        }
+        let client = lane.stands.anchor().and_then(hello_io::take_again)?;
         self.leave(end, set);
         lane.stands.close_anchor();
-        Some(lane)
+        Some(Again { lane, client })
     }
 
     /// Gives an end up.

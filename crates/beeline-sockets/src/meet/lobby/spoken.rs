@@ -2,10 +2,10 @@
 
 use beeline_shm::sys;
 
-use super::{Lobby, PENDING_MAX, Pending, is_welcome, kept};
+use super::kept::{self, Again};
+use super::{Lobby, PENDING_MAX, Pending, is_welcome};
 use crate::meet::hello_io::{self, Waiting};
 use crate::meet::listener::Listener;
-use crate::meet::pool::PooledLane;
 use crate::meet::trust;
 use crate::{Errno, kernel};
 
@@ -13,8 +13,8 @@ use crate::{Errno, kernel};
 pub(in crate::meet) struct Spoken {
     /// Its anchor, under a number as accept(2) would give it.
     pub anchor: i32,
-    /// The lane of one that says hello again.
-    pub again: Option<&'static PooledLane>,
+    /// What one has said that says hello again.
+    pub again: Option<Again>,
 }
 
 /// Takes a client that says hello again, by the number that [`any_spoken`] has told, if nobody has taken it since.
@@ -31,7 +31,7 @@ pub(in crate::meet) fn spoken_at(listener: &Listener, hidden: i32, flags: i32) -
     if again.is_none() {
         let _ = sys::close(anchor);
     }
-    Ok(again.map(|lane| Spoken { anchor, again: Some(lane) }))
+    Ok(again.map(|again| Spoken { anchor, again: Some(again) }))
 }
 
 /// Takes a client out of the lobby that has spoken.
