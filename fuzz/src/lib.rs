@@ -8,10 +8,11 @@ pub mod bridge;
 
 use beeline_stats::layout::{HEADER_BYTES, MAGIC, SLOT_BYTES, VERSION};
 use beeline_stats::{Counter, Poison, Reason, Role, Snapshot, Tunables};
+use beeline_wire::again::AGAIN;
 use beeline_wire::diag::ListenerQuery;
 use beeline_wire::names::{ConnName, DoorName};
 use beeline_wire::route::RouteQuery;
-use beeline_wire::{Endpoint, Hello};
+use beeline_wire::{Again, Endpoint, Hello};
 
 /// A decoder under test.
 pub type Target = fn(&[u8]);
@@ -30,7 +31,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("certificate", bridge::certificate),
 ];
 
-/// What decodes is exactly what would have been sent. The bytes are tried as they are, and behind a
+/// What decodes is exactly what would have been sent, as a hello and as one that is said again. The bytes are tried as they are, and behind a
 /// right magic number and version, which a fuzzer rarely guesses.
 pub fn hello(bytes: &[u8]) {
     const GUESSED: usize = 10;
@@ -39,6 +40,12 @@ pub fn hello(bytes: &[u8]) {
     for bytes in [bytes, &behind] {
         if let Ok(hello) = Hello::decode(bytes) {
             assert_eq!(hello.encode(), bytes);
+        }
+    }
+    let behind = [&[AGAIN], bytes].concat();
+    for message in [bytes, &behind].iter().filter_map(|bytes| bytes.first_chunk()) {
+        if let Some(again) = Again::decode(message) {
+            assert_eq!(again.encode(), *message);
         }
     }
 }

@@ -142,7 +142,7 @@ pub fn move_below(fd: i32, limit: usize) -> Option<i32> {
 
 /// Hides a descriptor that is good to have, but not needed: closes it when there is little room.
 pub fn keep(fd: i32) -> Option<i32> {
-    let limit = descriptor_limit();
+    let limit = recent_descriptor_limit();
     let kept = if may_keep_below(limit) { fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok() } else { None };
     let _ = sys::close(fd);
     let hidden = kept? as i32;

@@ -107,11 +107,9 @@ impl AnchorBells {
         wait::priced_without(MORE_NS, || self.drain_all())
     }
 
-    /// Takes so many bytes out, whatever they are, and nothing that came with them.
-    #[must_use]
-    pub fn take<const BYTES: usize>(self) -> Option<[u8; BYTES]> {
-        let mut bytes = [0u8; BYTES];
-        (receive(self.0, &mut bytes) == Ok(BYTES)).then_some(bytes)
+    /// Takes so many bytes out, whatever they are, and nothing that came with them. Whether there were as many.
+    pub fn take(self, bytes: &mut [u8]) -> bool {
+        receive(self.0, bytes) == Ok(bytes.len())
     }
 
     /// Takes the room for bells away, so that the kernel tells when the peer has taken some out.

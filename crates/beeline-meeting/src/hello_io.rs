@@ -85,7 +85,16 @@ pub fn is_quiet(anchor: i32) -> bool {
 
 /// Takes what [`look_again`] has seen, if it is there: the client's address.
 pub fn take_again(anchor: i32) -> Option<Endpoint> {
-    AnchorBells(anchor).take().and_then(|message| Again::decode(&message)).map(|again| again.client)
+    let (bells, mut message) = (AnchorBells(anchor), [0; AGAIN_BYTES]);
+    if !bells.take(&mut message) {
+        return None;
+    }
+    // Bells of the last connection that have come since then stand before it.
+    let late = message.iter().take_while(|byte| **byte == BELL).count();
+    message.rotate_left(late);
+    let rest = message.get_mut(AGAIN_BYTES - late..)?;
+    let is_whole = rest.is_empty() || bells.take(rest);
+    is_whole.then(|| Again::decode(&message)).flatten().map(|again| again.client)
 }
 
 /// What a client's anchor holds.
@@ -340,6 +349,11 @@ mod tests {
         );
         assert_eq!(take_again(theirs), Some(client));
         assert_eq!(take_again(theirs), None, "a bell");
+        client_end.write_all(&[BELL; 3]).unwrap();
+        say_again(ours, client).unwrap();
+        client_end.write_all(&[BELL]).unwrap();
+        assert_eq!(take_again(theirs), Some(client), "behind bells that came late");
+        assert_eq!(AnchorBells(theirs).drain_all(), Ok(1), "what follows stays");
         // What the window of a look cuts in two is found once the bells before it are gone.
         client_end.write_all(&[BELL; BELLS_LEFT_MAX + 6]).unwrap();
         say_again(ours, client).unwrap();

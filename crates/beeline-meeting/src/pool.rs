@@ -58,6 +58,7 @@ use crate::{hidden, limits, stats};
 
 pub use offer::{Offer, client_lane};
 pub use sides::{Side, side};
+pub(crate) use standing::give_up;
 pub use standing::{Standing, any_idle, standing};
 
 /// A lane that this process has mapped: in use by a connection, or idle.
@@ -103,7 +104,7 @@ const SMALL_BYTES: u64 = 256 * 1024;
 const LARGE_MAX: u32 = 16;
 /// A server's idle lanes that keep their memfds. The last used comes back first, and with its memfd still there a hello
 /// costs three system calls less; those of lanes in use have the better claim to numbers.
-const MEMFDS_IDLE_MAX: u32 = 8;
+const MEMFDS_IDLE_MAX: u32 = 32;
 
 static LANES: Slab<PooledLane> = Slab::new();
 
@@ -146,6 +147,13 @@ impl List {
             link = &lane.next;
         }
         None
+    }
+
+    fn for_each(&self, mut seen: impl FnMut(&'static PooledLane)) {
+        let _ = self.take(|lane| {
+            seen(lane);
+            false
+        });
     }
 
     /// Takes out the last, which is the oldest.

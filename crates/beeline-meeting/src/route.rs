@@ -224,7 +224,7 @@ pub fn reserve_name(
                 note_speed(before_ns);
                 return Ok(Reserved { anchor: socket, name, held: None });
             }
-            Err(Errno(libc::EADDRINUSE)) if route.bound_port.is_none() => anchor = Some(socket),
+            Err(Errno(libc::EADDRINUSE)) if route.bound_port.is_none() || pool::give_up(&name) => anchor = Some(socket),
             Err(Errno(libc::EADDRINUSE)) => return Err(Reason::AddressInUse),
             Err(_) => return Err(Reason::Internal),
         }

@@ -150,6 +150,7 @@ cases! { adversity:
     a_fork_during_a_connect_shares_the_connection
     an_edge_of_a_set_that_is_changed_is_told_once
     a_fork_that_fails_changes_nothing;
+    one_port_each_time_has_lanes
 }
 
 cases! { held:

@@ -167,6 +167,21 @@ pub fn any_idle() -> bool {
     !CLIENT.first.load(Acquire).is_null()
 }
 
+/// Gives up what was kept of a connection of this name whose port the program had bound: it binds it again, and is in nobody's way.
+/// Whether there was any.
+#[cold]
+pub(crate) fn give_up(name: &ConnName) -> bool {
+    let mut any = false;
+    let _guard = LOCK.lock();
+    CLIENT.for_each(|lane| {
+        if lane.stands.borrows_port() && lane.stands.name() == *name {
+            any |= lane.stands.anchor().is_some();
+            lane.stands.close_anchor();
+        }
+    });
+    any
+}
+
 /// Takes a client's lane that stands ready at both ends for a connection to `server`, and that `wanted` accepts.
 pub fn standing(server: SocketAddr, mut wanted: impl FnMut(&Standing) -> bool) -> Option<Offer> {
     const READY: u32 = flags::RELEASED | flags::STANDS;

@@ -437,6 +437,29 @@ static void a_fork_that_fails_changes_nothing(void) {
     ends_after(shared[0], "");
 }
 
+/* A client whose program binds one port each time: an end that is kept has its name in the program's way, where the server has given
+ * up its own. */
+static void one_port_each_time_has_lanes(void) {
+    struct sockaddr_in address, own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof own;
+    int door = listener(&address), one = 1, lanes = 0;
+    for (int i = 0; i < 12; i++) {
+        char byte;
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(setsockopt(client, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0);
+        CHECK(bind(client, (struct sockaddr *)&own, sizeof own) == 0 && getsockname(client, (struct sockaddr *)&own, &length) == 0);
+        CHECK(connect(client, (struct sockaddr *)&address, sizeof address) == 0 && write(client, "x", 1) == 1);
+        int server = accept(door, NULL, NULL);
+        CHECK(server >= 0 && read(server, &byte, 1) == 1 && byte == 'x');
+        lanes += is_lane(client);
+        CHECK(close(client) == 0 && read(server, &byte, 1) == 0);
+        CHECK(i % 2 || shutdown(server, SHUT_WR) == 0);
+        CHECK(close(server) == 0);
+    }
+    /* The first finds a door that is shut, perhaps. */
+    CHECK(lanes >= 11);
+}
+
 static const struct guest_case CASES[] = {
     CASE(epoll_works_where_its_newest_call_is_refused),
     CASE(waits_leave_nothing_behind_when_jumped_out_of),
@@ -447,6 +470,7 @@ static const struct guest_case CASES[] = {
     CASE(a_fork_during_a_connect_shares_the_connection),
     CASE(an_edge_of_a_set_that_is_changed_is_told_once),
     CASE(a_fork_that_fails_changes_nothing),
+    CASE(one_port_each_time_has_lanes),
 };
 
 int main(int argc, char **argv) {

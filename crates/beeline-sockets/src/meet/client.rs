@@ -104,17 +104,21 @@ fn fill_side(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool) 
     }
 }
 
-/// Keeps the TCP socket, which holds the port that the app chose.
+/// Keeps the TCP socket as long as the lane's connection lasts.
 pub(super) fn hold(fd: i32, lane: &PooledLane) {
+    if let Some(holder) = holder(fd) {
+        lane.hold(holder);
+    }
+}
+
+/// The TCP socket once more, hidden, as it holds the address that the app chose.
+pub(super) fn holder(fd: i32) -> Option<i32> {
     // Where there is no room above, any number is better than none.
-    let twin = hidden::hidden_twin(fd).or_else(|| {
+    hidden::hidden_twin(fd).or_else(|| {
         let copy = kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok()? as i32;
         hidden::hidden_add(copy);
         Some(copy)
-    });
-    if let Some(twin) = twin {
-        lane.hold(twin);
-    }
+    })
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@
 //!    listener.
 //! 7. While a hello of its own lies at the listener's door a thread does not use what stands: it would overtake that. Connects of
 //!    several threads or processes have no order but what they tell each other, which takes longer.
-//! 8. The server takes what stands in its lobby when the byte is there ([`super::admit::take_again`]), after the same questions
+//! 8. The server takes what stands in its lobby when the hello is there ([`super::admit::take_again`]), after the same questions
 //!    about options, rules, users and an address that is another than before as with a hello.
 //!
 //! # Giving up
@@ -203,10 +203,19 @@ pub(super) fn connect(
         offer.withdraw();
         return None;
     }
-    let Some(name) = route.over(&offer.lane.stands).filter(|name| is_valid(&offer, route, name)) else {
-        close(offer);
+    let Some(name) = route.over(&offer.lane.stands) else {
+        offer.withdraw();
         return None;
     };
+    if !is_valid(&offer, route, &name) {
+        // To which of several listeners a connection goes its port decides.
+        if name == offer.lane.stands.name() {
+            close(offer)
+        } else {
+            offer.withdraw()
+        }
+        return None;
+    }
     // Nothing is given out by the kernel here, so numbers up to the limit will do.
     let limit = i32::try_from(kernel::recent_descriptor_limit()).unwrap_or(i32::MAX);
     if let Some(reason) = ours.hindrance(ticket, limit) {
@@ -222,19 +231,27 @@ pub(super) fn connect(
     };
     let lane = offer.lane;
     let peer = lane.stands.peer();
+    // Nothing else reserves the address that the app chose.
+    let holder = if route.explicit { client::holder(fd) } else { None };
+    if route.explicit && holder.is_none() {
+        side.retire(true);
+        offer.withdraw();
+        return Some(Err(Reason::DescriptorsShort));
+    }
     offer.begin_again();
     client::fill(side.state, desc, &name, nonblocking, lane.memory());
     lane.memory().set_flags(End::Client, flags::STANDS);
     let Some(anchor) = lane.stands.anchor().filter(|anchor| hello_io::say_again(*anchor, name.client).is_ok()) else {
         side.retire(true);
         close(offer);
+        holder.into_iter().for_each(hidden::close_hidden);
         return None;
     };
     let lane = offer.sent();
     lane.stands.begin_again();
     let _ = lane.stands.take_anchor();
-    if route.explicit {
-        client::hold(fd, lane);
+    if let Some(holder) = holder {
+        lane.hold(holder);
     }
     let result = client::install(fd, desc, anchor, lane, side, nonblocking, Some(peer.pid));
     // It has the app's number now.

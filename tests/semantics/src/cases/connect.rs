@@ -26,7 +26,8 @@ pub const GROUP: Group = Group {
         Case::new("wrong_family", ONCE, wrong_family).on_any_path(),
         Case::new("unspecified_address", FAMILY, unspecified_address).on_any_path(),
         Case::new("bound_client", FAMILY, bound_client).on_any_path(),
-        Case::new("bound_clients_in_turn", FAMILY, bound_clients_in_turn).on_any_path(),
+        Case::new("bound_clients_in_turn", FAMILY, bound_clients_in_turn),
+        Case::new("bound_to_one_port_each_time", FAMILY, bound_to_one_port_each_time),
         Case::new("dissolve_by_af_unspec", ONCE, dissolve_by_af_unspec).on_any_path().deviates(
             "after connecting to AF_UNSPEC the first send says EPIPE, not ECONNRESET: the fd is a fresh TCP socket",
         ),
@@ -311,6 +312,28 @@ fn bound_clients_in_turn(v: Variant) {
         close(rival);
         close(client);
         await_hangup(server);
+        close(server);
+    }
+}
+
+fn bound_to_one_port_each_time(v: Variant) {
+    // What is kept of the connection before is in nobody's way, whoever ends it how.
+    let listener = v.listener();
+    let mut port = 0;
+    for _ in 0..6 {
+        let client = v.client();
+        set_option(client, libc::SOL_SOCKET, libc::SO_REUSEADDR, "REUSEADDR", 1);
+        bind(client, &RawAddress::new(v.target(port)));
+        port = port_of(client);
+        connect(client, &v.address_of(listener));
+        let server = accept(listener, "server");
+        send(client, b"there", 0);
+        await_queued(server, 5);
+        recv(server, 8, 0);
+        close(client);
+        await_hangup(server);
+        recv(server, 8, 0);
+        shutdown(server, libc::SHUT_WR);
         close(server);
     }
 }
