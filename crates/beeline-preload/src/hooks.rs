@@ -16,6 +16,7 @@ mod stdio;
 mod syscall;
 
 pub use exec::note_environment;
+pub use loading::open;
 
 /// Finds libc's functions behind all tables.
 pub fn resolve_all() {

@@ -25,6 +25,7 @@
 
 mod hooks;
 mod real;
+mod unwinder;
 
 use core::ffi::c_int;
 
