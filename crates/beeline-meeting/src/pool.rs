@@ -54,7 +54,7 @@ use beeline_stats::tunables::option;
 use crate::fd_cell::FdCell;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
-use crate::{hidden, limits, stats};
+use crate::{hidden, kernel, limits, stats};
 
 pub use offer::{Offer, client_lane};
 pub use sides::{Side, side};
@@ -105,6 +105,12 @@ const LARGE_MAX: u32 = 16;
 /// A server's idle lanes that keep their memfds. The last used comes back first, and with its memfd still there a hello
 /// costs three system calls less; those of lanes in use have the better claim to numbers.
 const MEMFDS_IDLE_MAX: u32 = 32;
+
+fn memfds_idle_max() -> u32 {
+    /// A sixteenth of what may be hidden below the limit.
+    const SHARE: usize = 128;
+    MEMFDS_IDLE_MAX.min((kernel::recent_descriptor_limit() / SHARE) as u32)
+}
 
 static LANES: Slab<PooledLane> = Slab::new();
 
@@ -329,7 +335,7 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
             let _guard = LOCK.lock();
             lane.stands.close_anchor();
             lane.stands.clear();
-            if SERVER.count.load(Relaxed) >= MEMFDS_IDLE_MAX {
+            if SERVER.count.load(Relaxed) >= memfds_idle_max() {
                 // It comes again with the next hello.
                 lane.close_memfd();
             }

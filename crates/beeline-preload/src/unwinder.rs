@@ -66,10 +66,13 @@ macro_rules! unwinder {
             concat!(".hidden ", $symbol),
             concat!(".type ", $symbol, ", %function"),
             concat!($symbol, ":"),
+            ".cfi_startproc",
             #[cfg(target_arch = "x86_64")]
             "jmp {}",
             #[cfg(target_arch = "aarch64")]
             "b {}",
+            ".cfi_endproc",
+            concat!(".size ", $symbol, ", . - ", $symbol),
             sym $name,
         );
     )*};
@@ -85,5 +88,7 @@ unwinder! {
     fn language_data(context: Context) -> usize = "_Unwind_GetLanguageSpecificData", else 0;
     fn region(context: Context) -> usize = "_Unwind_GetRegionStart", else 0;
     fn data_base(context: Context) -> usize = "_Unwind_GetDataRelBase", else 0;
+    fn frame(context: Context) -> usize = "_Unwind_GetCFA", else 0;
+    fn function_of(address: *mut c_void) -> *mut c_void = "_Unwind_FindEnclosingFunction", else core::ptr::null_mut();
     fn text_base(context: Context) -> usize = "_Unwind_GetTextRelBase", else 0;
 }

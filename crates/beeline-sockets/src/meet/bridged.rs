@@ -14,7 +14,7 @@ use beeline_lane::{End, offer};
 use beeline_stats::{Counter, Reason};
 use beeline_wire::{ConnName, Held, Verdict, bridge};
 
-use super::client;
+use super::client::{self, Holder};
 use super::connecting::Connecting;
 use super::pool::{self, PooledLane};
 use super::route::{OwnedAnchor, Reserved, Route, reserve_name};
@@ -67,9 +67,13 @@ pub(super) fn attempt(ours: Connecting, route: &Route, nonblocking: bool) -> Res
     if let Err(reason) = client::catch_up(desc, offered.side.state) {
         return give_up(&anchor, offered, reason);
     }
+    let holder = match Holder::of(fd, route.explicit) {
+        Ok(holder) => holder,
+        Err(reason) => return give_up(&anchor, offered, reason),
+    };
     let Offered { lane, side, .. } = offered;
-    if route.explicit {
-        client::hold(fd, lane);
+    if let Some(holder) = holder {
+        holder.keep_with(lane);
     }
     client::install(fd, desc, anchor.0, lane, side, nonblocking, None)?;
     stats::count(Counter::ConnectionsBridgedClient, 1);

@@ -104,21 +104,38 @@ fn fill_side(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool) 
     }
 }
 
-/// Keeps the TCP socket as long as the lane's connection lasts.
-pub(super) fn hold(fd: i32, lane: &PooledLane) {
-    if let Some(holder) = holder(fd) {
-        lane.hold(holder);
+/// A TCP socket once more, hidden, as it holds the address that the app chose. Closed unless a lane keeps it.
+pub(super) struct Holder(i32);
+
+impl Holder {
+    /// That of an app which chose address or port; none for others.
+    ///
+    /// # Errors
+    /// There is no number for it.
+    pub(super) fn of(fd: i32, is_chosen: bool) -> Result<Option<Self>, Reason> {
+        if !is_chosen {
+            return Ok(None);
+        }
+        // Where there is no room above, any number is better than none.
+        let twin = hidden::hidden_twin(fd).or_else(|| {
+            let copy = kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok()? as i32;
+            hidden::hidden_add(copy);
+            Some(copy)
+        });
+        twin.map(|twin| Some(Self(twin))).ok_or(Reason::DescriptorsShort)
+    }
+
+    /// Keeps it as long as the lane's connection lasts.
+    pub(super) fn keep_with(self, lane: &PooledLane) {
+        lane.hold(self.0);
+        core::mem::forget(self);
     }
 }
 
-/// The TCP socket once more, hidden, as it holds the address that the app chose.
-pub(super) fn holder(fd: i32) -> Option<i32> {
-    // Where there is no room above, any number is better than none.
-    hidden::hidden_twin(fd).or_else(|| {
-        let copy = kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok()? as i32;
-        hidden::hidden_add(copy);
-        Some(copy)
-    })
+impl Drop for Holder {
+    fn drop(&mut self) {
+        hidden::close_hidden(self.0);
+    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use beeline_stats::{Counter, Reason, Role};
 use beeline_wire::Endpoint;
 
 use super::agent::{self, Made, Unmet};
-use super::client;
+use super::client::{self, Holder};
 use super::connecting::{Claim, Connecting, claim, leave_to_kernel};
 use super::lookup::{self, Afar, Target};
 use super::pool::{self};
@@ -258,6 +258,7 @@ fn attempt(
     if let Some(reason) = ours.hindrance(ticket, anchor.0) {
         return Err(reason);
     }
+    let holder = Holder::of(fd, route.explicit)?;
     // Everything is at hand before the server learns of us: between connecting to its door and saying hello
     // there is as little as can be.
     let side = pool::side().map_err(limits::memory_reason)?;
@@ -281,8 +282,8 @@ fn attempt(
             return Err(reason);
         }
     };
-    if route.explicit {
-        client::hold(fd, lane);
+    if let Some(holder) = holder {
+        holder.keep_with(lane);
     }
     client::install(fd, desc, anchor.0, lane, side, nonblocking, Some(peer.pid)).map(|()| Made::Lane { nonblocking })
 }

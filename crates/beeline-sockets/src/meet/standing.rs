@@ -52,6 +52,7 @@ use beeline_stats::tunables::{Standing as Wanted, option};
 use beeline_stats::{Counter, Reason};
 use beeline_wire::ConnName;
 
+use super::client::Holder;
 use super::connecting::Connecting;
 use super::listener::Listener;
 use super::pool::{self, Offer, PooledLane};
@@ -203,55 +204,45 @@ pub(super) fn connect(
         offer.withdraw();
         return None;
     }
-    let Some(name) = route.over(&offer.lane.stands) else {
-        offer.withdraw();
-        return None;
-    };
-    if !is_valid(&offer, route, &name) {
-        // To which of several listeners a connection goes its port decides.
-        if name == offer.lane.stands.name() {
-            close(offer)
-        } else {
-            offer.withdraw()
+    let name = match judge(&offer, route) {
+        Judged::Valid(name) => name,
+        Judged::Elsewhere => {
+            offer.withdraw();
+            return None;
         }
-        return None;
-    }
+        Judged::Dead => {
+            close(offer);
+            return None;
+        }
+    };
     // Nothing is given out by the kernel here, so numbers up to the limit will do.
     let limit = i32::try_from(kernel::recent_descriptor_limit()).unwrap_or(i32::MAX);
-    if let Some(reason) = ours.hindrance(ticket, limit) {
-        offer.withdraw();
-        return Some(Err(reason));
-    }
-    let side = match pool::side() {
-        Ok(side) => side,
-        Err(errno) => {
+    let ready = ours.hindrance(ticket, limit).map_or(Ok(()), Err);
+    // Nothing else reserves the address that the app chose.
+    let ready = ready.and_then(|()| Holder::of(fd, route.explicit));
+    let ready = ready.and_then(|holder| pool::side().map(|side| (holder, side)).map_err(limits::memory_reason));
+    let (holder, side) = match ready {
+        Ok(ready) => ready,
+        Err(reason) => {
             offer.withdraw();
-            return Some(Err(limits::memory_reason(errno)));
+            return Some(Err(reason));
         }
     };
     let lane = offer.lane;
     let peer = lane.stands.peer();
-    // Nothing else reserves the address that the app chose.
-    let holder = if route.explicit { client::holder(fd) } else { None };
-    if route.explicit && holder.is_none() {
-        side.retire(true);
-        offer.withdraw();
-        return Some(Err(Reason::DescriptorsShort));
-    }
     offer.begin_again();
     client::fill(side.state, desc, &name, nonblocking, lane.memory());
     lane.memory().set_flags(End::Client, flags::STANDS);
     let Some(anchor) = lane.stands.anchor().filter(|anchor| hello_io::say_again(*anchor, name.client).is_ok()) else {
         side.retire(true);
         close(offer);
-        holder.into_iter().for_each(hidden::close_hidden);
         return None;
     };
     let lane = offer.sent();
     lane.stands.begin_again();
     let _ = lane.stands.take_anchor();
     if let Some(holder) = holder {
-        lane.hold(holder);
+        holder.keep_with(lane);
     }
     let result = client::install(fd, desc, anchor, lane, side, nonblocking, Some(peer.pid));
     // It has the app's number now.
@@ -260,22 +251,35 @@ pub(super) fn connect(
     Some(result)
 }
 
-/// Whether what stands is still what a new connection would be: rule 6.
-fn is_valid(offer: &Offer, route: &Route, name: &ConnName) -> bool {
+/// What an end that stands is to a new connection.
+enum Judged {
+    /// What a new one would be, which is this connection: rule 6.
+    Valid(ConnName),
+    /// Somebody else's: of several listeners that share a port each has some clients' ports.
+    Elsewhere,
+    /// Of no use to any.
+    Dead,
+}
+
+fn judge(offer: &Offer, route: &Route) -> Judged {
     let stands = &offer.lane.stands;
+    let Some(name) = route.over(stands) else { return Judged::Elsewhere };
     let euid = trust::euid();
     let uid = stands.peer().uid;
     if stands.user() != euid || !believes(uid, euid) || !trust::may_share(uid) || !are_wanted(true) {
-        return false;
+        return Judged::Dead;
     }
     let target = lookup::listener(route.destination, name.client.address());
-    target.is_ok_and(|target| {
-        target.cookie == offer.lane.cookie.load(Relaxed)
-            && trust::may_serve(uid, target.uid)
-            && !lookup::is_doorless(route.destination, target.cookie)
-            // Last: who is told that it is not may be the one that tries.
-            && !lookup::is_untaken(route.destination)
-    })
+    let cookie = offer.lane.cookie.load(Relaxed);
+    let Some(target) = target.ok().filter(|target| target.cookie == cookie) else {
+        let is_cut = || stands.anchor().is_none_or(|anchor| kernel::poll_now(anchor, 0) & libc::POLLHUP != 0);
+        return if name == stands.name() || is_cut() { Judged::Dead } else { Judged::Elsewhere };
+    };
+    let may = trust::may_serve(uid, target.uid)
+        && !lookup::is_doorless(route.destination, cookie)
+        // Last: who is told that it is not may be the one that tries.
+        && !lookup::is_untaken(route.destination);
+    if may { Judged::Valid(name) } else { Judged::Dead }
 }
 
 /// The anchor is of no use any more; the lane may be.
