@@ -12,7 +12,7 @@ use super::registration::{
     EPOLLEXCLUSIVE, deregister, expose, park, tell_again, unpark, unpark_all, unpark_namesakes, unpark_number, watch,
 };
 use super::set::{Entry, SETS, Set, set_of};
-use super::waker::{WAKER, wake_sleeper};
+use super::waker::{WAKER, call_off, wake_sleeper};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::linger::end_lingering;
@@ -195,6 +195,7 @@ fn delete(epfd: i32, set: &Set, fd: i32, old: Option<&Entry>) -> Result<bool, Er
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
         });
         set.remove(fd, entry);
+        call_off(epfd, set);
     }
     if absent { Ok(false) } else { result.map(|_| false) }
 }
@@ -330,6 +331,7 @@ pub fn forget(fd: i32, desc: &'static Desc) {
                 deregister(epfd, fd, entry);
             }
             set.remove(fd, entry);
+            call_off(epfd, set);
         });
         return;
     }

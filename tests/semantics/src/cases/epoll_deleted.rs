@@ -39,6 +39,7 @@ pub const GROUP: Group = Group {
         Case::new("closed_after_a_fork", TRIGGER, closed::closed_after_a_fork),
         Case::new("a_child_waits_on_the_set", TRIGGER, closed::a_child_waits_on_the_set),
         Case::new("the_set_is_duplicated", TRIGGER, the_set_is_duplicated),
+        Case::new("the_set_is_duplicated_and_bytes_were_there", TRIGGER, the_set_is_duplicated_and_bytes_were_there),
         Case::new("the_set_is_polled", TRIGGER, the_set_is_polled),
         Case::new("the_set_is_a_member", TRIGGER, the_set_is_a_member),
         Case::new("the_set_is_sent", ONCE, the_set_is_sent),
@@ -362,6 +363,29 @@ fn the_set_is_duplicated(v: Variant) {
     epoll_add(twin, server, IN | trigger(v));
     epoll_del(set, server);
     kernel_says(set);
+}
+
+fn the_set_is_duplicated_and_bytes_were_there(v: Variant) {
+    let listener = v.listener();
+    for asked in [false, true] {
+        let client = v.client();
+        connect(client, &v.address_of(listener));
+        send(client, b"x", 0);
+        let server = accept(listener, "server");
+        await_queued(server, 1);
+        let set = epoll_create("set");
+        let twin = dup(set, "twin");
+        epoll_add(twin, server, IN | trigger(v));
+        if asked {
+            kernel_says(twin);
+        }
+        epoll_del(set, server);
+        kernel_says(set);
+        epoll_add(set, server, IN | trigger(v));
+        close(server);
+        kernel_says(twin);
+        close(client);
+    }
 }
 
 /// A member of which only the kernel knows anything: it has nothing to tell.
