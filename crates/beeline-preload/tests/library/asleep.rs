@@ -34,8 +34,16 @@ fn counts(summary: &Path) -> BTreeMap<String, u32> {
     text.lines().filter_map(row).collect()
 }
 
-/// Has both sides wait by `style`, and sleep by the system call `sleep`.
+/// Has both sides wait by `style`, and sleep by the system call `sleep`. Beside other work both may find that looking pays, for a
+/// while: what costs more each time is none of that.
 fn a_sleep_costs_a_call_or_two(style: &str, sleep: &str) {
+    const TRIES: usize = 3;
+    let dear: Vec<String> = (0..TRIES).map_while(|_| costs(style, sleep).err()).collect();
+    assert!(dear.len() < TRIES, "{dear:#?}");
+}
+
+/// Whether a sleep costs no more than it may.
+fn costs(style: &str, sleep: &str) -> Result<(), String> {
     let count = MESSAGES.to_string();
     let summaries =
         ["asked", "asking"].map(|side| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{side}-{style}")));
@@ -46,14 +54,17 @@ fn a_sleep_costs_a_call_or_two(style: &str, sleep: &str) {
         let calls = counts(&summary);
         let of = |name: &str| calls.get(name).copied().unwrap_or(0);
         let sleeps = of(sleep);
-        assert!(sleeps > SLEEPS_LEAST, "{style}: {sleeps} sleeps: {calls:?}");
         let beside = of("recvmsg") + of("ioctl") + of("epoll_ctl") + of("futex");
         let each = (f64::from(beside) - AT_THE_BEGINNING) / f64::from(sleeps);
-        assert!(each < BESIDE_MOST, "{style}: {each:.2} system calls beside a sleep: {calls:?}");
         // A wait that sleeps does not look at the kernel before.
         let looks = of("epoll_wait");
-        assert!(looks + sleeps < MESSAGES + MESSAGES / 10, "{style}: {looks} looks, {sleeps} sleeps: {calls:?}");
+        if sleeps <= SLEEPS_LEAST || each >= BESIDE_MOST || looks + sleeps >= MESSAGES + MESSAGES / 10 {
+            return Err(format!(
+                "{style}: {each:.2} system calls beside each of {sleeps} sleeps, {looks} looks: {calls:?}"
+            ));
+        }
     }
+    Ok(())
 }
 
 #[test]
