@@ -7,12 +7,13 @@ use super::cool::cool_entry;
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
 use super::listeners::{hidden_of, watch_hidden};
+use super::nested::call_off;
 use super::readiness::readiness;
 use super::registration::{
     EPOLLEXCLUSIVE, deregister, expose, park, tell_again, unpark, unpark_all, unpark_namesakes, unpark_number, watch,
 };
 use super::set::{Entry, SETS, Set, set_of};
-use super::waker::{WAKER, call_off, wake_sleeper};
+use super::waker::{WAKER, wake_sleeper};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::linger::end_lingering;

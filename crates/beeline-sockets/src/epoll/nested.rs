@@ -81,6 +81,16 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     ready || kernel_calls_it_ready()
 }
 
+/// A member has gone. Who watches the set from outside, by the kernel alone, is not to hear of it any more, unless another one has
+/// something to report. The set is locked.
+pub(super) fn call_off(epfd: i32, set: &Set) {
+    let is_shown = set.has_waker.load(Relaxed) && set.exposed.load(Relaxed);
+    // Whoever sleeps on the set looks at its members himself, whatever woke him.
+    if is_shown && cool_locked(epfd, set, 0) == Armed::Sleep {
+        take_waker(epfd, set);
+    }
+}
+
 /// Asks the kernel which lanes of a set have a dead anchor: what it has to say of a set with members of its own cannot be
 /// taken without what it says about those. Whether one of them has something to report now. The set is locked.
 pub(super) fn hear_of_ends(epfd: i32, set: &Set, depth: u32) -> bool {

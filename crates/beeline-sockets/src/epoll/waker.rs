@@ -2,9 +2,6 @@
 
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-use beeline_lane::Armed;
-
-use super::cool::cool_locked;
 use super::events::{EPOLLIN, EPOLLONESHOT};
 use super::set::Set;
 use crate::{hidden, kernel};
@@ -36,16 +33,6 @@ pub(super) fn take_waker(epfd: i32, set: &Set) {
     if set.has_waker.load(Relaxed) {
         let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, WAKER.load(Relaxed), None);
         set.has_waker.store(false, Relaxed);
-    }
-}
-
-/// A member has gone. Who watches the set from outside, by the kernel alone, is not to hear of it any more, unless another one has
-/// something to report. The set is locked.
-pub(super) fn call_off(epfd: i32, set: &Set) {
-    let is_shown = set.has_waker.load(Relaxed) && set.exposed.load(Relaxed);
-    // Whoever sleeps on the set looks at its members himself, whatever woke him.
-    if is_shown && cool_locked(epfd, set, 0) == Armed::Sleep {
-        take_waker(epfd, set);
     }
 }
 
