@@ -81,12 +81,10 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     ready || kernel_calls_it_ready()
 }
 
-/// A member has gone. Who watches the set from outside, by the kernel alone, is not to hear of it any more, unless another one has
-/// something to report. The set is locked.
+/// A member has gone. Who watches the set from outside, by the kernel alone, is not to hear of it any more. While others are hot it is
+/// left to them. The set is locked.
 pub(super) fn call_off(epfd: i32, set: &Set) {
-    let is_shown = set.has_waker.load(Relaxed) && set.exposed.load(Relaxed);
-    // Whoever sleeps on the set looks at its members himself, whatever woke him.
-    if is_shown && cool_locked(epfd, set, 0) == Armed::Sleep {
+    if set.has_waker.load(Relaxed) && set.exposed.load(Relaxed) && set.find(set.hot_first.load(Relaxed)).is_none() {
         take_waker(epfd, set);
     }
 }
