@@ -149,7 +149,7 @@ fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, pee
         // The door's own number is the last one, then.
         retreat::if_empty(desc, listener);
     }
-    let taken = anchor.and_then(|anchor| match take(desc, listener, anchor, flags, peer) {
+    let taken = anchor.and_then(|anchor| match take_in_time(desc, listener, anchor, flags, peer) {
         Ok(()) => Some(anchor),
         Err(refusal) => {
             send_away(anchor, refusal);
@@ -160,6 +160,23 @@ fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, pee
     pool::release_descriptors();
     retreat::if_empty(desc, listener);
     taken
+}
+
+/// As [`take`], but a client that has not spoken yet has a moment to do so: it has no other chance. The caller holds
+/// `changing::changing`.
+fn take_in_time(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    anchor: i32,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<(), Refusal> {
+    match take(desc, listener, anchor, flags, peer) {
+        Err(Refusal::Silence) if lobby::await_hello(desc, listener, anchor) => {
+            take(desc, listener, anchor, flags, peer)
+        }
+        taken => taken,
+    }
 }
 
 /// Accepts whoever is there.
