@@ -293,6 +293,25 @@ pub fn note_siginterrupt(signal: i32, interrupts: bool) {
     }
 }
 
+/// Called before a handler runs on a thread that waits for something, with [`Thread::waits_for`].
+static BEFORE_HANDLERS: AtomicUsize = AtomicUsize::new(0);
+
+/// From now on `told` is called before a handler runs on a thread that [`Thread::waits_for`] something: a handler may take its time,
+/// or never come back.
+pub fn before_handlers(told: fn(usize)) {
+    BEFORE_HANDLERS.store(told as usize, Relaxed);
+}
+
+#[cold]
+fn tell_waiter(waits_for: usize) {
+    let told = BEFORE_HANDLERS.load(Relaxed);
+    if told != 0 {
+        // SAFETY: `before_handlers` alone has stored it.
+        let told: fn(usize) = unsafe { core::mem::transmute(told) };
+        told(waits_for);
+    }
+}
+
 /// What stands before each handler of the app.
 unsafe extern "C" fn trampoline(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let deferred = thread::with(|thread| {
@@ -331,6 +350,11 @@ unsafe extern "C" fn trampoline(signal: i32, info: *mut libc::siginfo_t, context
         }
         thread.interrupt()
     });
+    // Only now: a thread that is cancelled holds no lock.
+    let waits_for = thread::with(|thread| thread.waits_for.load(Relaxed));
+    if waits_for != 0 {
+        tell_waiter(waits_for);
+    }
     // The kernel passes all three arguments to any handler, and one that takes only the first ignores the rest.
     // SAFETY: what the app installed as a handler for this signal.
     unsafe {

@@ -38,6 +38,8 @@ pub struct Thread {
     pub(crate) changes_number: AtomicBool,
     /// Whether the thread is in [`cancel::point`].
     pub(crate) at_cancellation_point: AtomicBool,
+    /// What the thread waits for, if handlers that run meanwhile are to be told of ([`crate::signals::before_handlers`]); else 0.
+    pub waits_for: AtomicUsize,
     /// The fork that the thread has called for (`life` of beeline-sockets).
     pub forking: AtomicU32,
     /// Locks held that processes share ([`crate::lock::shared`]).
@@ -101,6 +103,7 @@ thread_local! {
             at_offers: AtomicBool::new(false),
             changes_number: AtomicBool::new(false),
             at_cancellation_point: AtomicBool::new(false),
+            waits_for: AtomicUsize::new(0),
             forking: AtomicU32::new(0),
             shared_locks: AtomicU32::new(0),
             robust_before: AtomicUsize::new(0),

@@ -18,6 +18,7 @@
 //! | write_wake(e) | set by e under a lock for this alone; cleared by the peer | peer |
 //! | turn(e) | set by e without a lock; cleared by both | peer |
 //! | offer | client until the hello; then by compare-and-swap ([`offer`]) | both |
+//! | seat | server; claimed by the client, by compare-and-swap ([`seat`]) | both |
 //! | `TxState`, `RxState` of e | e, under the lock of that direction | e |
 //!
 //! # Ring
@@ -112,6 +113,7 @@ extern crate std;
 pub mod flags;
 pub mod offer;
 mod reader;
+pub mod seat;
 mod state;
 mod storage;
 pub mod urgent;

@@ -59,7 +59,7 @@ use crate::{hidden, kernel, limits, stats};
 pub use offer::{Offer, client_lane};
 pub use sides::{Side, side};
 pub(crate) use standing::give_up;
-pub use standing::{Standing, any_idle, standing};
+pub use standing::{Standing, any_idle, standing, standing_soon};
 
 /// A lane that this process has mapped: in use by a connection, or idle.
 #[repr(C)]
@@ -160,6 +160,13 @@ impl List {
             seen(lane);
             false
         });
+    }
+
+    /// Takes out the oldest lane that `wanted` accepts.
+    fn take_last(&self, wanted: impl Fn(&'static PooledLane) -> bool) -> Option<&'static PooledLane> {
+        let mut last = None;
+        self.for_each(|lane| last = if wanted(lane) { Some(lane) } else { last });
+        self.take(|lane| last.is_some_and(|last| core::ptr::eq(last, lane)))
     }
 
     /// Takes out the last, which is the oldest.

@@ -28,6 +28,8 @@ mod mixed;
 mod near;
 #[path = "library/rawcalls.rs"]
 mod rawcalls;
+#[path = "library/seats.rs"]
+mod seats;
 #[path = "library/tuned.rs"]
 mod tuned;
 

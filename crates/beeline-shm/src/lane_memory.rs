@@ -9,7 +9,8 @@ use crate::memfd::{self, FileId, MemfdFault};
 use crate::sys::{self, Errno};
 pub use layout::{End, FLAG_URGENT, INLINE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ORDER, lane_bytes};
 use layout::{
-    FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, STAMP, TURN, URGENT, head_line, wake_line,
+    FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, SEAT, STAMP, TURN, URGENT, head_line,
+    wake_line,
 };
 
 /// What [`LaneMemory::discard_ring`] leaves.
@@ -308,6 +309,13 @@ impl LaneMemory {
         self.word32(wake_line(End::Client) + OFFER)
     }
 
+    /// The word that says whether the server of a lane that nobody uses waits for its client: see the lane protocol.
+    #[must_use]
+    #[inline]
+    pub fn seat(&self) -> &AtomicU32 {
+        self.word32(wake_line(End::Server) + SEAT)
+    }
+
     /// Gives the memory of `end`'s ring back to the kernel, but for its beginning. Nothing unread may be in the ring.
     pub fn discard_ring(&self, end: End) {
         let page = match end {
@@ -387,7 +395,8 @@ impl LaneMemory {
         unsafe { [(self.base.add(ring + offset), first), (self.base.add(ring), length - first)] }
     }
 
-    /// Makes the lane as new: all words zero. Only the owner of a lane that nobody uses may do this.
+    /// Makes the lane as new: all words zero but the seat, which is the server's. Only the owner of a lane that nobody uses may do
+    /// this.
     pub fn reset(&self) {
         self.offer().store(0, Ordering::Relaxed);
         for end in [End::Client, End::Server] {

@@ -30,7 +30,7 @@
 //! `watched` and `reset` are the server's part; `connect`, `connecting`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is
 //! what becomes of both in a program that has left lanes. `retreat` and `release` give way where the program needs what is
 //! ours, `sockets` are what is not connected yet, `fork` is what all of this does at one. `agent` is how both ends meet across
-//! network namespaces, `standing` how two that have met are spared all that.
+//! network namespaces, `standing` how two that have met are spared all that, `seats` how one of a crowd is.
 //!
 //! # Locks
 //!
@@ -63,6 +63,7 @@ mod release;
 mod reset;
 mod retreat;
 mod retry;
+mod seats;
 mod sockets;
 mod standing;
 mod watched;

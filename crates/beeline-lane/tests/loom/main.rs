@@ -1,6 +1,5 @@
-//! loom models of rings and wake protocol: who gets a lane that is offered ([`offers`]), what arrives ([`streams`]), who
-//! wakes whom ([`sleepers`]) and what a killed
-//! process leaves behind ([`deaths`]).
+//! loom models of rings and wake protocol: who gets a lane that is offered ([`offers`]) or kept ([`seats`]), what arrives
+//! ([`streams`]), who wakes whom ([`sleepers`]) and what a killed process leaves behind ([`deaths`]).
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p beeline-lane --test loom --release`
 //!
@@ -21,6 +20,7 @@ mod calls;
 mod deaths;
 mod model;
 mod offers;
+mod seats;
 mod sleepers;
 mod streams;
 

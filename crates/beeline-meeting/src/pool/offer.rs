@@ -13,6 +13,9 @@ use super::{CLIENT, LANES, LOCK, PooledLane, SERVER, SPARE, drop_idle, keep_idle
 use crate::limits::{self};
 use crate::{hidden, stats};
 
+/// Idle lanes of a client up to which one whose server has a seat is left to stand.
+const SEATED_MAX: u32 = 16;
+
 /// A client's lane, ready to be offered, with the memfd to send.
 pub struct Offer {
     pub lane: &'static PooledLane,
@@ -100,11 +103,12 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
         let has_memfd = |lane: &PooledLane| lane.memfd().is_some();
         let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
         let fits = |lane: &PooledLane| lane.cookie.load(Relaxed) == cookie && has_memfd(lane) && released(lane);
-        // One that stands is for those whom its anchor serves.
+        // One that stands is for those whom its anchor serves: with a seat maybe for the next connection, if not for this one.
+        let may_stay = |lane: &PooledLane| lane.has_seat() && CLIENT.count.load(Relaxed) < SEATED_MAX;
         CLIENT
             .take(|lane| lane.stands.anchor().is_none() && fits(lane))
             .or_else(|| SPARE.take(has_memfd))
-            .or_else(|| CLIENT.take(fits))
+            .or_else(|| CLIENT.take_last(|lane| fits(lane) && !may_stay(lane)))
     };
     if let Some(lane) = used
         && let Some(memfd) = lane.memfd()

@@ -6,10 +6,10 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed},
 };
 
-use beeline_lane::{End, flags};
+use beeline_lane::{End, flags, seat};
 use beeline_wire::{ConnName, Endpoint};
 
-use super::{CLIENT, LOCK, Offer};
+use super::{CLIENT, LOCK, Offer, PooledLane};
 use crate::fd_cell::FdCell;
 use crate::hidden;
 use crate::side::Address;
@@ -40,6 +40,8 @@ pub struct Standing {
     borrows_port: AtomicU32,
     /// Server: where the end is kept, for whoever keeps it; null where it is not to be.
     home: AtomicPtr<()>,
+    /// Server: the end's seat while it is empty, or none.
+    seat: AtomicU32,
 }
 
 impl Standing {
@@ -81,6 +83,17 @@ impl Standing {
     #[must_use]
     pub fn home(&self) -> *mut () {
         self.home.load(Relaxed)
+    }
+
+    /// Notes the end's seat as it is while it is empty: [`beeline_lane::seat`].
+    pub fn set_seat(&self, empty: u32) {
+        self.seat.store(empty, Relaxed);
+    }
+
+    /// See [`Standing::set_seat`].
+    #[must_use]
+    pub fn seat(&self) -> u32 {
+        self.seat.load(Relaxed)
     }
 
     /// The name that the client's anchor holds: that of the first connection over it.
@@ -183,15 +196,41 @@ pub(crate) fn give_up(name: &ConnName) -> bool {
 }
 
 /// Takes a client's lane that stands ready at both ends for a connection to `server`, and that `wanted` accepts.
-pub fn standing(server: SocketAddr, mut wanted: impl FnMut(&Standing) -> bool) -> Option<Offer> {
-    const READY: u32 = flags::RELEASED | flags::STANDS;
+pub fn standing(server: SocketAddr, wanted: impl FnMut(&Standing) -> bool) -> Option<Offer> {
+    take(server, PooledLane::is_ready, wanted)
+}
+
+/// The same, or one whose server is about to sit down for the next connection.
+pub fn standing_soon(server: SocketAddr, wanted: impl FnMut(&Standing) -> bool) -> Option<Offer> {
+    take(server, |lane| lane.is_ready() || lane.has_seat(), wanted)
+}
+
+fn take(
+    server: SocketAddr,
+    is_fit: impl Fn(&PooledLane) -> bool,
+    mut wanted: impl FnMut(&Standing) -> bool,
+) -> Option<Offer> {
     let _guard = LOCK.lock();
     let lane = CLIENT.take(|lane| {
         lane.stands.anchor().is_some()
             && lane.memfd().is_some()
             && lane.stands.server.get() == server
-            && lane.memory().flags(End::Server) & READY == READY
+            && is_fit(lane)
             && wanted(&lane.stands)
     })?;
     Some(Offer { lane, memfd: lane.memfd()?, aside: false, is_intact: true })
+}
+
+impl PooledLane {
+    /// Whether the server of a client's idle lane that stands may be told of the next connection.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        const READY: u32 = flags::RELEASED | flags::STANDS;
+        self.memory().flags(End::Server) & READY == READY && seat::may_claim(self.memory().seat())
+    }
+
+    /// Whether that has a seat, and means to be there for the next connection, if it is not yet.
+    pub(super) fn has_seat(&self) -> bool {
+        self.memory().flags(End::Server) & flags::STANDS != 0 && self.memory().seat().load(Relaxed) != seat::NONE
+    }
 }

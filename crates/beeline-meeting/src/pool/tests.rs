@@ -1,4 +1,5 @@
 use super::*;
+use beeline_lane::seat;
 
 /// The lists are the process's, and tests run in threads.
 static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -161,6 +162,31 @@ fn a_new_hello_takes_a_lane_that_stands_last_and_closes_its_anchor() {
         lane.spoil();
         retire(lane, End::Client, true);
     }
+    purge();
+}
+
+#[test]
+fn an_end_with_a_seat_is_used_while_its_server_sits_there_and_left_alone_meanwhile() {
+    let _turn = ONE_AT_A_TIME.lock();
+    purge();
+    let (lane, _peer) = kept(24);
+    let to_server = std::net::SocketAddr::from(([127, 0, 0, 1], 2));
+    let empty = seat::empty(28);
+    seat::place(lane.memory().seat(), empty);
+    lane.memory().set_flags(End::Server, flags::STANDS);
+    assert!(standing(to_server, |_| true).is_none());
+    standing_soon(to_server, |_| true).expect("it is about to be closed").withdraw();
+    lane.memory().set_flags(End::Server, flags::RELEASED | flags::STANDS);
+    assert!(standing(to_server, |_| true).is_none(), "nobody sits there");
+    let other = client_lane(24).unwrap();
+    assert!(!core::ptr::eq(other.lane, lane), "a hello has a lane of its own");
+    seat::sit(lane.memory().seat(), empty);
+    let mut offer = standing(to_server, |_| true).unwrap();
+    assert!(seat::claim(lane.memory().seat()));
+    offer.begin_again();
+    assert_eq!(seat::rise(lane.memory().seat(), empty), seat::Rise::Claimed, "the seat is the server's");
+    offer.withdraw();
+    other.withdraw();
     purge();
 }
 

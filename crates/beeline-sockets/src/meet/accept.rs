@@ -21,7 +21,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_stats::{Reason, Role};
 
-use spoken::{from_lobby, put_aside, told_of};
+use spoken::{claimed_by, from_lobby, put_aside, told_of};
 
 use super::admit::take;
 use super::arrivals::{Came, look, wait_for_client};
@@ -201,6 +201,7 @@ fn accept_nonblocking(
         let accepted = if at_door { from_door(desc, listener, flags, peer)? } else { None };
         return accepted.ok_or(Errno(libc::EAGAIN));
     }
+    listener.seats.note_busy();
     let is_doors_turn = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     let (over_tcp, at_door) = look(fd, listener);
     has_looked(listener, over_tcp, at_door);
@@ -261,7 +262,12 @@ fn accept_blocking(
     }
     let mut kept = accept_lock::Kept::default();
     loop {
-        let Came { woken, over_tcp, at_door } = wait_for_client(pin.fd(given), pin, listener, &mut patience);
+        let Came { woken, over_tcp, at_door, claimed } = wait_for_client(pin.fd(given), pin, listener, &mut patience);
+        if let Some(hidden) = claimed.filter(|_| is_still(pin, given, listener))
+            && let Some(accepted) = claimed_by(desc, listener, hidden, flags, peer)?
+        {
+            return Ok(accepted);
+        }
         match woken {
             Woken::Ready(_) => {}
             Woken::TimedOut => return Err(Errno(libc::EAGAIN)),
@@ -273,11 +279,10 @@ fn accept_blocking(
             Woken::Signal { .. } => continue,
         }
         has_looked(listener, over_tcp, at_door);
-        // Another thread may have closed it meanwhile, where it could not be kept.
-        let fd = pin.fd(given);
-        if !table::leads_to(fd, desc) || Listener::of(desc).is_none_or(|now| !core::ptr::eq(now, listener)) {
+        if !is_still(pin, given, listener) {
             return Err(Errno(libc::EBADF));
         }
+        let fd = pin.fd(given);
         if at_door
             && (door_first || !over_tcp)
             && let Some(accepted) = from_door(desc, listener, flags, peer)?
@@ -304,6 +309,12 @@ fn accept_blocking(
             kept.leave(listener);
         }
     }
+}
+
+/// Whether a call that waits for the listener's clients still does. Another thread may have closed it meanwhile, where it could not be kept.
+fn is_still(pin: &Pin, given: i32, listener: &'static Listener) -> bool {
+    let desc = pin.desc();
+    table::leads_to(pin.fd(given), desc) && Listener::of(desc).is_some_and(|now| core::ptr::eq(now, listener))
 }
 
 /// Takes a connection from the TCP queue of a listener that blocks, with the accept lock, if there is one.

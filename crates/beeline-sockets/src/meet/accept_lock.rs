@@ -149,7 +149,7 @@ pub(super) fn make_set(listener: &Listener, fd: i32) {
 pub(super) fn set_of(listener: &Listener) -> Option<i32> {
     let set = listener.set.get()?;
     let same_door = listener.door.get().is_some_and(|door| listener.set_door.get() == Some(door));
-    (listener.is_shared() && same_door && !listener.lobby.is_occupied()).then_some(set)
+    (listener.is_shared() && same_door && !listener.lobby.may_speak()).then_some(set)
 }
 
 /// Sleeps with the crowd. Tells whether the TCP queue and the door have something.

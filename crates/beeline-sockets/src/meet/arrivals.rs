@@ -6,11 +6,11 @@ use beeline_stats::Counter;
 use beeline_stats::tunables::{Wait, option};
 
 use super::listener::{Listener, held};
-use super::{accept_lock, listening};
+use super::{accept_lock, listening, seats};
 use crate::desc::{Desc, Pin};
 use crate::operations::FURTHER_FDS;
 use crate::wait::{Patience, Woken, peers_are_near, spares_cpus};
-use crate::{kernel, stats};
+use crate::{Errno, kernel, stats};
 
 /// Which queue may have somebody: TCP's, and the door's. An accept4(2) makes a socket before it looks, so that one in vain takes several times
 /// as long as this.
@@ -23,13 +23,18 @@ pub(super) fn look(fd: i32, listener: &'static Listener) -> (bool, bool) {
         return (true, leaving);
     }
     let fds = fds.get_mut(..count).unwrap_or_default();
-    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live timeout, no mask.
-    if unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) }.is_err() {
+    if ask(fds).is_err() {
         return (true, true);
     }
     let (over_tcp, at_door) = who_came(fds);
     (over_tcp, at_door || leaving)
+}
+
+/// Asks the kernel who is there.
+fn ask(fds: &mut [libc::pollfd]) -> Result<usize, Errno> {
+    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timeout, no mask.
+    unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) }
 }
 
 /// What a wait for a client ended with, and which queue has one.
@@ -37,26 +42,49 @@ pub(super) struct Came {
     pub woken: Woken,
     pub over_tcp: bool,
     pub at_door: bool,
+    /// The hidden anchor of an end whose client has claimed this process ([`seats`]).
+    pub claimed: Option<i32>,
 }
 
 /// Waits until a queue has a client, with no lock held.
 pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, patience: &mut Patience) -> Came {
-    let desc = pin.desc();
     let mut fds = NOBODY;
-    let count = fill(fd, &mut fds, |hidden| listening::listener_fds(desc, hidden));
+    let count = fill(fd, &mut fds, |hidden| listening::listener_fds(pin.desc(), hidden));
     let fds = fds.get_mut(..count).unwrap_or_default();
+    if !listener.is_shared() {
+        return wait(pin, listener, patience, fds);
+    }
+    // Who sits down has looked: clients that claim this process shall not keep others waiting.
+    if !patience.signalled() && ask(fds).is_ok_and(|count| count != 0) {
+        listener.seats.note_busy();
+        return came(fds);
+    }
+    let (came, claimed) = seats::while_seated(listener, || wait(pin, listener, patience, fds));
+    if claimed.is_none() && (came.over_tcp || came.at_door) {
+        seats::came_otherwise(listener);
+    }
+    Came { claimed, ..came }
+}
+
+/// What [`fill`] has filled in tells of clients.
+fn came(fds: &[libc::pollfd]) -> Came {
+    let (over_tcp, at_door) = who_came(fds);
+    Came { woken: Woken::Ready(1), over_tcp, at_door, claimed: None }
+}
+
+fn wait(pin: &Pin, listener: &'static Listener, patience: &mut Patience, fds: &mut [libc::pollfd]) -> Came {
+    let desc = pin.desc();
     if !spin(desc, listener, patience, fds) {
         if let Some(set) = accept_lock::set_of(listener) {
             let (woken, over_tcp, at_door) = pin.while_waiting(|| accept_lock::sleep(set, patience));
-            return Came { woken, over_tcp, at_door };
+            return Came { woken, over_tcp, at_door, claimed: None };
         }
         let woken = pin.while_waiting(|| patience.sleep(fds, None));
         if !matches!(woken, Woken::Ready(_)) {
-            return Came { woken, over_tcp: false, at_door: false };
+            return Came { woken, over_tcp: false, at_door: false, claimed: None };
         }
     }
-    let (over_tcp, at_door) = who_came(fds);
-    Came { woken: Woken::Ready(1), over_tcp, at_door }
+    came(fds)
 }
 
 /// Of what [`fill`] has filled in: whether TCP's queue has somebody, and whether the door's.

@@ -25,6 +25,7 @@ use core::sync::atomic::{
 use beeline_stats::{Reason, Role};
 
 use super::lobby::Lobby;
+use super::seats::Seats;
 use super::trust;
 use crate::desc::{Desc, Kind};
 use crate::fd_cell::FdCell;
@@ -110,6 +111,7 @@ pub struct Listener {
     pub(super) set_door: FdCell,
     pub(super) share: AtomicPtr<Share>,
     pub(super) lobby: Lobby,
+    pub(super) seats: Seats,
     next_free: AtomicPtr<Listener>,
 }
 
@@ -164,6 +166,7 @@ impl Listener {
         self.set_door.set(None);
         self.share.store(core::ptr::null_mut(), Relaxed);
         self.lobby.begin();
+        self.seats.begin();
     }
 
     /// Whether a `fork` since the listener was made may have given it to another process.

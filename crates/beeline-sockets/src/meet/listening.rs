@@ -244,5 +244,6 @@ pub(super) fn reset_after_fork() {
         listener.lock.reset();
         listener.serving.store(0, Relaxed);
         listener.lobby.close();
+        listener.seats.begin();
     });
 }

@@ -153,6 +153,11 @@ impl Lobby {
         self.kept.any()
     }
 
+    /// Ends that are kept, as [`super::seats`] uses them. The caller holds the listener's lock.
+    pub(super) fn kept(&self) -> (&kept::Ends, Option<i32>) {
+        (&self.kept, self.set.get())
+    }
+
     /// Closes the set and sends everybody away: the door is shut, or this is the child of a `fork`, which has copies of
     /// its parent's descriptors.
     pub(super) fn close(&self) {

@@ -40,14 +40,19 @@
 //! 8. The server takes what stands in its lobby when the hello is there ([`super::admit::take_again`]), after the same questions
 //!    about options, rules, users and an address that is another than before as with a hello.
 //!
+//! # Among several
+//!
+//! 10. Where other processes take the listener's clients, too, an end is used only while its own waits in `accept`
+//!     ([`super::seats`]): the client claims it first. Who finds nobody there says hello at the door.
+//!
 //! # Giving up
 //!
-//! 9. A `fork`, a program that is executed, descriptors that run short, a door that is left, another user: idle ends
-//!    are closed. They are few ([`lobby`], `pool_lanes_max`), the oldest go first, and kept only while there are many numbers.
+//! 11. A `fork`, a program that is executed, descriptors that run short, a door that is left, another user: idle ends
+//!     are closed. They are few ([`lobby`], `pool_lanes_max`), the oldest go first, and kept only while there are many numbers.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{End, LaneMemory, Writer, flags};
+use beeline_lane::{End, LaneMemory, Writer, flags, seat};
 use beeline_stats::tunables::{Standing as Wanted, option};
 use beeline_stats::{Counter, Reason};
 use beeline_wire::ConnName;
@@ -57,7 +62,7 @@ use super::connecting::Connecting;
 use super::listener::Listener;
 use super::pool::{self, Offer, PooledLane};
 use super::route::Route;
-use super::{client, hello_io, lobby, lookup, offers, trust};
+use super::{client, hello_io, lobby, lookup, offers, seats, trust};
 use crate::anchor::{Anchor, Hasty};
 use crate::close::changing_of;
 use crate::desc::Desc;
@@ -98,11 +103,12 @@ pub(super) fn welcome(listener: &'static Listener, lane: &PooledLane, name: &Con
     lane.stands.set_home(core::ptr::null_mut());
     let offers = lane.memory().flags(End::Client) & flags::STANDS != 0;
     let is_wanted = crate::live(option::standing) != Wanted::Off;
-    if !offers || listener.is_shared() || lane.holder().is_some() || !is_wanted {
+    let is_home = || !listener.is_shared() || lane.is_ours_alone() && listener.seats.is_promising();
+    if !offers || lane.holder().is_some() || !is_wanted {
         return;
     }
     let euid = trust::euid();
-    if let Some(peer) = peer.filter(|peer| believes(peer.uid, euid)) {
+    if let Some(peer) = peer.filter(|peer| believes(peer.uid, euid) && is_home()) {
         lane.stands.know(name, peer, euid, None);
         lane.stands.set_home(core::ptr::from_ref(listener).cast_mut().cast());
         lane.cookie.store(listener.cookie.load(Relaxed), Relaxed);
@@ -177,9 +183,15 @@ pub(super) fn park(lane: &'static PooledLane) -> bool {
     // Whoever has it may be about to give all of them up; nothing is waited for here.
     let Some(_guard) = listener.lock.try_lock() else { return false };
     let is_same = listener.cookie.load(Relaxed) == lane.cookie.load(Relaxed) && listener.serving.load(Relaxed) != 0;
-    if !is_same || listener.is_shared() || listener.leaving.load(Relaxed) != 0 || !lobby::keep(&listener.lobby, lane) {
+    let is_home = !listener.is_shared() || listener.seats.is_enough();
+    if !is_same || !is_home || listener.leaving.load(Relaxed) != 0 {
         return false;
     }
+    seats::place(listener, lane);
+    if !lobby::keep(&listener.lobby, lane) {
+        return false;
+    }
+    seats::is_kept(listener);
     let memory = lane.memory();
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::RELEASED);
     true
@@ -198,7 +210,8 @@ pub(super) fn connect(
     let Connecting { fd, desc, .. } = ours;
     // Before anything is in nobody's hands: no fork comes between.
     let _changing = changing_of(fd, desc);
-    let mut offer = pool::standing(route.destination, |stands| route.over(stands).is_some())?;
+    let mut offer = seats::await_server(route)
+        .or_else(|| pool::standing(route.destination, |stands| route.over(stands).is_some()))?;
     if offers::any_at_door(offer.lane.cookie.load(Relaxed)) {
         // Rule 7.
         offer.withdraw();
@@ -230,6 +243,12 @@ pub(super) fn connect(
     };
     let lane = offer.lane;
     let peer = lane.stands.peer();
+    if !seat::claim(lane.memory().seat()) {
+        // It is at something else by now: rule 10.
+        side.retire(true);
+        offer.withdraw();
+        return None;
+    }
     offer.begin_again();
     client::fill(side.state, desc, &name, nonblocking, lane.memory());
     lane.memory().set_flags(End::Client, flags::STANDS);

@@ -9,6 +9,7 @@ use crate::meet::admit::{take, take_again};
 use crate::meet::hello_io::Refusal;
 use crate::meet::listener::Listener;
 use crate::meet::lobby::{self, Again, send_away};
+use crate::meet::seats;
 use crate::{Errno, changing};
 
 /// Takes a client that one of a crowd has put aside, and that has spoken: nobody else finds it.
@@ -34,16 +35,43 @@ pub(super) fn told_of(
     // Looked at before, as most accepts find none.
     let told = listener.spoken.get().and_then(|_| listener.spoken.take());
     let Some(hidden) = told.filter(|_| listener.from_lobby.load(Relaxed) < LOBBY_RUN) else { return Ok(None) };
+    let accepted = from_end(desc, listener, hidden, flags, peer)?;
+    if accepted.is_some() {
+        listener.from_lobby.fetch_add(1, Relaxed);
+    }
+    Ok(accepted)
+}
+
+/// Takes the client that has claimed this process, over an end whose anchor has this hidden number; or gives the end up, if the client has
+/// not said hello yet and no other thread waits for it.
+pub(super) fn claimed_by(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    hidden: i32,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<Option<i32>, Errno> {
+    let accepted = from_end(desc, listener, hidden, flags, peer)?;
+    if accepted.is_none() {
+        seats::give_up(listener, hidden);
+    }
+    Ok(accepted)
+}
+
+/// Takes the client that says hello again over the end whose anchor has this hidden number.
+fn from_end(
+    desc: &'static Desc,
+    listener: &'static Listener,
+    hidden: i32,
+    flags: i32,
+    peer: &mut SockAddr,
+) -> Result<Option<i32>, Errno> {
     let (anchor, taken) = {
         let _changing = changing::changing();
         let Some(lobby::Spoken { anchor, again }) = lobby::spoken_at(listener, hidden, flags)? else { return Ok(None) };
         (anchor, take_spoken(desc, listener, anchor, again, flags, peer))
     };
-    let accepted = took_spoken(desc, listener, anchor, taken, flags, peer)?;
-    if accepted.is_some() {
-        listener.from_lobby.fetch_add(1, Relaxed);
-    }
-    Ok(accepted)
+    took_spoken(desc, listener, anchor, taken, flags, peer)
 }
 
 /// Takes one of the clients that were silent when they came and have spoken since.

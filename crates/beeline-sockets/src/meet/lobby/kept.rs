@@ -6,6 +6,7 @@ use core::sync::atomic::{
 };
 
 use beeline_lane::offer;
+use beeline_lane::seat::{self, Rise};
 use beeline_wire::Endpoint;
 
 use crate::kernel;
@@ -26,7 +27,7 @@ pub(super) const ENDS_MAX: usize = 32;
 /// A place for one. Its lane's memory is the client's, which may be about to use it.
 #[derive(Default)]
 #[repr(C)]
-pub(super) struct End {
+pub(in crate::meet) struct End {
     lane: AtomicPtr<PooledLane>,
 }
 
@@ -62,7 +63,7 @@ impl End {
 
 /// All ends that a listener keeps. Used under its lock, except `count`, which is a hint.
 #[repr(C)]
-pub(super) struct Ends {
+pub(in crate::meet) struct Ends {
     count: AtomicU32,
     /// Which place is given up next where all are taken.
     oldest: AtomicU32,
@@ -80,7 +81,7 @@ impl Ends {
     }
 
     /// The end whose anchor has this hidden number.
-    pub(super) fn of(&self, hidden: i32) -> Option<&End> {
+    pub(in crate::meet) fn of(&self, hidden: i32) -> Option<&End> {
         if !self.any() {
             return None;
         }
@@ -91,6 +92,10 @@ impl Ends {
     pub(super) fn add(&self, lane: &'static PooledLane, set: i32) -> bool {
         // The bells of the connection that has ended would call somebody.
         let Some(anchor) = lane.stands.anchor().filter(|anchor| hello_io::is_quiet(*anchor)) else { return false };
+        // Only one can be claimed at a time.
+        if lane.stands.seat() != seat::NONE && !self.give_up_unclaimed(Some(set)) {
+            return false;
+        }
         let free = self.places.iter().find(|place| place.lane().is_none());
         let place = free.or_else(|| {
             let index = self.oldest.fetch_add(1, Relaxed) as usize % ENDS_MAX;
@@ -128,9 +133,12 @@ impl Ends {
     }
 
     /// Gives an end up.
-    pub(super) fn drop_end(&self, end: &End, set: Option<i32>) {
+    pub(in crate::meet) fn drop_end(&self, end: &End, set: Option<i32>) {
         if let Some(lane) = end.lane() {
             self.leave(end, set);
+            if lane.stands.seat() != seat::NONE {
+                seat::abandon(lane.memory().seat(), lane.stands.seat());
+            }
             pool::stand_no_more(lane);
         }
     }
@@ -140,6 +148,47 @@ impl Ends {
         if self.any() {
             self.places.iter().for_each(|end| self.drop_end(end, set));
         }
+    }
+
+    /// The seat of the end that has one is taken from now on.
+    pub(in crate::meet) fn sit(&self) {
+        if let Some((_, lane)) = self.seated() {
+            seat::sit(lane.memory().seat(), lane.stands.seat());
+        }
+    }
+
+    /// The seat is left. The hidden anchor of the end, if a client has claimed it.
+    pub(in crate::meet) fn rise(&self, set: Option<i32>) -> Option<i32> {
+        let (end, lane) = self.seated()?;
+        match seat::rise(lane.memory().seat(), lane.stands.seat()) {
+            Rise::Unclaimed => None,
+            Rise::Claimed => end.anchor(),
+            Rise::Lost => {
+                self.drop_end(end, set);
+                None
+            }
+        }
+    }
+
+    /// The hidden anchor of the end, if a client has claimed it.
+    pub(in crate::meet) fn claimed(&self) -> Option<i32> {
+        let (end, lane) = self.seated()?;
+        end.anchor().filter(|_| seat::is_claimed(lane.memory().seat(), lane.stands.seat()))
+    }
+
+    /// Gives the end with a seat up, unless a client has claimed it. False if one has.
+    pub(in crate::meet) fn give_up_unclaimed(&self, set: Option<i32>) -> bool {
+        let is_claimed = self.rise(set).is_some();
+        if !is_claimed && let Some((end, _)) = self.seated() {
+            self.drop_end(end, set);
+        }
+        !is_claimed
+    }
+
+    /// The end that has a seat, if one has.
+    fn seated(&self) -> Option<(&End, &'static PooledLane)> {
+        let seated = |end| End::lane(end).filter(|lane| lane.stands.seat() != seat::NONE).map(|lane| (end, lane));
+        self.places.iter().find_map(seated)
     }
 
     /// Their clients find them dead.

@@ -1,0 +1,236 @@
+//! Ends that one of a crowd keeps, while it waits in accept(2): [`beeline_lane::seat`].
+//!
+//! Of several processes that accept from one listener any may take a client from the door or from TCP's queue, but an end that stands
+//! ([`super::standing`]) leads to one of them. So it is used only while that one waits:
+//!
+//! 1. A process of a crowd keeps one end, that of its last client, and only if it mostly has to wait for the next one
+//!    ([`Seats`]): one that is busy finds its clients at the door, and what keeping an end takes would be lost.
+//! 2. A thread that has found no client at the door and in TCP's queue sits down for as long as it waits
+//!    ([`while_seated`]). A handler of the app that runs meanwhile has it stand up first, and so have a cancellation and a handler that jumps out.
+//! 3. Who stands up and finds the end claimed takes its client before any other, or gives the end up: then that client begins again
+//!    over TCP.
+//! 4. Meanwhile the thread sleeps on its own and not with the crowd ([`super::accept_lock`]), which has no such ends.
+//! 5. A client prefers the end that it used last: that server runs, while one that sits there already has to be woken up. So it waits a
+//!    moment for a server that is about to sit down ([`await_server`]), where that has been worth it.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use beeline_lane::seat;
+
+use super::listener::Listener;
+use super::pool::{self, Offer, PooledLane};
+use super::route::Route;
+use crate::wait::peers_are_near;
+use crate::{cancel, kernel, signals, thread};
+
+/// Who sits, and what tells whether ends of a crowd's listener are worth keeping for this process: hints. Valid when zeroed.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct Seats {
+    /// High where its threads mostly wait for their next client.
+    waits: AtomicU32,
+    /// Whether ends that were to be kept are.
+    keeping: Trial,
+    /// Threads that sit. Under the listener's lock.
+    sitting: AtomicU32,
+}
+
+impl Seats {
+    const MOST: u32 = 16;
+    /// From here on they are worth it.
+    const ENOUGH: u32 = 4;
+    /// What a client that was there already takes off, and one that came another way while an end was kept.
+    const BUSY: u32 = 2;
+    const UNUSED: u32 = 3;
+
+    /// Nobody sits, and nothing is known: a new listener, or the child of a `fork`.
+    pub(super) fn begin(&self) {
+        self.waits.store(0, Relaxed);
+        self.keeping.note(true);
+        self.sitting.store(0, Relaxed);
+    }
+
+    /// Whether an end that is closed now is kept.
+    pub(super) fn is_enough(&self) -> bool {
+        self.waits.load(Relaxed) >= Self::ENOUGH
+    }
+
+    /// Whether the end of a client that comes now is to be kept when it is closed.
+    pub(super) fn is_promising(&self) -> bool {
+        let promising = self.is_enough() && self.keeping.is_worth();
+        if promising {
+            // Until it is.
+            self.keeping.note(false);
+        }
+        promising
+    }
+
+    /// A thread has to wait for its next client.
+    fn note_wait(&self) {
+        self.waits.store((self.waits.load(Relaxed) + 1).min(Self::MOST), Relaxed);
+    }
+
+    /// One has found it there, or does not wait.
+    pub(super) fn note_busy(&self) {
+        self.waits.store(self.waits.load(Relaxed).saturating_sub(Self::BUSY), Relaxed);
+    }
+
+    /// One has waited beside an end that nobody claimed.
+    fn note_unused(&self) {
+        self.waits.store(self.waits.load(Relaxed).saturating_sub(Self::UNUSED), Relaxed);
+    }
+}
+
+/// Something that is tried as long as it succeeds, and now and then when it does not.
+#[derive(Default)]
+#[repr(C)]
+struct Trial {
+    /// Failures in a row, and occasions since that were let go.
+    vain: AtomicU32,
+}
+
+impl Trial {
+    const FAILURES: u32 = 4;
+    const AGAIN: u32 = 64;
+
+    fn is_worth(&self) -> bool {
+        let vain = self.vain.load(Relaxed);
+        if vain >= Self::FAILURES {
+            self.vain.store(if vain < Self::AGAIN { vain + 1 } else { Self::FAILURES - 1 }, Relaxed);
+        }
+        vain < Self::FAILURES
+    }
+
+    fn note(&self, succeeded: bool) {
+        self.vain.store(if succeeded { 0 } else { self.vain.load(Relaxed) + 1 }, Relaxed);
+    }
+}
+
+/// Seats that this process has placed.
+static PLACED: AtomicU32 = AtomicU32::new(0);
+
+/// Gives an end that is about to be kept a seat, or none where nobody else takes the listener's clients. The lane is not released yet. The
+/// caller holds the listener's lock.
+pub(super) fn place(listener: &Listener, lane: &PooledLane) {
+    /// Bits of a seat's state, and of the count of seats.
+    const STATE_BITS: u32 = 2;
+    const COUNT_BITS: u32 = 8;
+    let seat = if listener.is_shared() {
+        let number = thread::identity() << COUNT_BITS | PLACED.fetch_add(1, Relaxed) & ((1 << COUNT_BITS) - 1);
+        seat::empty(number << STATE_BITS)
+    } else {
+        seat::NONE
+    };
+    lane.stands.set_seat(seat);
+    seat::place(lane.memory().seat(), seat);
+}
+
+/// The end is kept: other threads may be waiting. The caller holds the listener's lock.
+pub(super) fn is_kept(listener: &Listener) {
+    listener.seats.keeping.note(true);
+    if listener.seats.sitting.load(Relaxed) != 0 {
+        listener.lobby.kept().0.sit();
+    }
+}
+
+/// Waits for clients, in a seat if an end is kept. Returns the hidden anchor of an end that was claimed, too: rule 3.
+pub(super) fn while_seated<R>(listener: &'static Listener, wait: impl FnOnce() -> R) -> (R, Option<i32>) {
+    listener.seats.note_wait();
+    if !listener.lobby.keeps_any() {
+        return (wait(), None);
+    }
+    signals::before_handlers(interrupted);
+    let result = cancel::undoing(left, listener, || {
+        sit_down(listener);
+        wait()
+    });
+    (result, stand_up(listener))
+}
+
+/// A client came another way while an end was kept, or was about to be.
+pub(super) fn came_otherwise(listener: &Listener) {
+    if listener.lobby.keeps_any() {
+        listener.seats.note_unused();
+        if !listener.seats.is_enough() {
+            let _guard = listener.lock.lock();
+            let (kept, set) = listener.lobby.kept();
+            let _ = kept.give_up_unclaimed(set);
+        }
+    }
+}
+
+/// The client that has claimed an end, whose anchor has this hidden number, has not said hello yet: the end is given up, unless another
+/// thread waits for it.
+pub(super) fn give_up(listener: &Listener, hidden: i32) {
+    let _guard = listener.lock.lock();
+    let (kept, set) = listener.lobby.kept();
+    if listener.seats.sitting.load(Relaxed) == 0
+        && let Some(end) = kept.of(hidden)
+    {
+        kept.drop_end(end, set);
+    }
+}
+
+fn sit_down(listener: &'static Listener) {
+    let _guard = listener.lock.lock();
+    thread::with(|thread| thread.waits_for.store(core::ptr::from_ref(listener) as usize, Relaxed));
+    listener.seats.sitting.fetch_add(1, Relaxed);
+    listener.lobby.kept().0.sit();
+}
+
+/// The hidden anchor of the end, if a client has claimed it. The seat is left by the last of the threads that wait.
+fn stand_up(listener: &Listener) -> Option<i32> {
+    let _guard = listener.lock.lock();
+    let sitting = &listener.seats.sitting;
+    if thread::with(|thread| thread.waits_for.swap(0, Relaxed)) != 0 {
+        sitting.store(sitting.load(Relaxed).saturating_sub(1), Relaxed);
+    }
+    let (kept, set) = listener.lobby.kept();
+    if sitting.load(Relaxed) == 0 { kept.rise(set) } else { kept.claimed() }
+}
+
+/// A handler of the app is about to run. Who has claimed the end by now is served when it returns.
+fn interrupted(listener: usize) {
+    // SAFETY: `sit_down` alone stores what a thread waits for: an object of a slab, which is never unmapped.
+    let listener = unsafe { &*(listener as *const Listener) };
+    let _ = stand_up(listener);
+}
+
+/// The thread does not come back.
+unsafe extern "C" fn left(listener: *mut c_void) {
+    // SAFETY: what `while_seated` has said, an object of a slab, which is never unmapped.
+    let listener = unsafe { &*listener.cast::<Listener>() };
+    if let Some(hidden) = stand_up(listener) {
+        give_up(listener, hidden);
+    }
+}
+
+/// How long a client waits for a server that is about to sit down: as long as a hello at the door takes.
+const MOMENT_NS: u64 = 10_000;
+
+/// Whether clients do so.
+static AWAITING: Trial = Trial { vain: AtomicU32::new(0) };
+
+/// The client's part: takes the end that was used last, if its server sits there or does so within a moment. It runs, and whoever sits there
+/// already has to be woken up.
+pub(super) fn await_server(route: &Route) -> Option<Offer> {
+    if peers_are_near() || !AWAITING.is_worth() {
+        return None;
+    }
+    let offer = pool::standing_soon(route.destination, |stands| route.over(stands).is_some())?;
+    if offer.lane.is_ready() {
+        return Some(offer);
+    }
+    let until_ns = kernel::now_ns().saturating_add(MOMENT_NS);
+    while !offer.lane.is_ready() && kernel::now_ns() < until_ns {
+        core::hint::spin_loop();
+    }
+    let is_ready = offer.lane.is_ready();
+    AWAITING.note(is_ready);
+    if is_ready {
+        return Some(offer);
+    }
+    offer.withdraw();
+    None
+}
