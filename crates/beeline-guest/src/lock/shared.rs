@@ -79,6 +79,12 @@ impl Wait {
     pub fn naps(&self) -> u32 {
         self.naps
     }
+
+    /// The same, with one holder that has not given the lock back meanwhile.
+    #[must_use]
+    pub fn naps_for_one(&self) -> u32 {
+        self.same
+    }
 }
 
 #[inline]
@@ -184,6 +190,13 @@ impl SharedLock {
         self.waiters.fetch_add(1, Relaxed);
         futex(self.futex_word(), libc::FUTEX_WAIT, low(word), Some(&NAP));
         self.waiters.fetch_sub(1, Relaxed);
+    }
+
+    /// The thread that holds the lock, if it is of this pid namespace.
+    #[must_use]
+    pub fn holder(&self) -> Option<u32> {
+        let (tid, holder) = (low(self.word.load(Relaxed)) & HELD, self.holder.load(Relaxed));
+        (tid != 0 && thread::tid_of(holder) == tid && thread::is_neighbour(holder)).then_some(tid)
     }
 
     /// Whether the holder that `wait` knows of will never store anything more that matters.

@@ -97,12 +97,12 @@ impl Offer {
 /// # Errors
 /// Why there is none.
 pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
+    // Without its memfd it cannot be offered.
+    let has_memfd = |lane: &PooledLane| lane.memfd().is_some();
+    let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
+    let fits = |lane: &PooledLane| lane.cookie.load(Relaxed) == cookie && has_memfd(lane) && released(lane);
     let used = {
         let _guard = LOCK.lock();
-        // Without its memfd it cannot be offered.
-        let has_memfd = |lane: &PooledLane| lane.memfd().is_some();
-        let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
-        let fits = |lane: &PooledLane| lane.cookie.load(Relaxed) == cookie && has_memfd(lane) && released(lane);
         // One that stands is for those whom its anchor serves: with a seat maybe for the next connection, if not for this one.
         let may_stay = |lane: &PooledLane| lane.has_seat() && CLIENT.count.load(Relaxed) < SEATED_MAX;
         CLIENT
@@ -110,16 +110,19 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
             .or_else(|| SPARE.take(has_memfd))
             .or_else(|| CLIENT.take_last(|lane| fits(lane) && !may_stay(lane)))
     };
-    if let Some(lane) = used
-        && let Some(memfd) = lane.memfd()
-    {
-        lane.stands.close_anchor();
-        lane.stands.clear();
-        lane.memory().reset();
-        lane.cookie.store(cookie, Relaxed);
-        return Ok(Offer { lane, memfd, aside: false, is_intact: false });
+    if let Some(offer) = used.and_then(|lane| anew(lane, cookie)) {
+        return Ok(offer);
     }
-    let (memory, memfd) = fresh()?;
+    let (memory, memfd) = match fresh() {
+        Ok(fresh) => fresh,
+        Err(reason) => {
+            let last = {
+                let _guard = LOCK.lock();
+                CLIENT.take_last(fits)
+            };
+            return last.and_then(|lane| anew(lane, cookie)).ok_or(reason);
+        }
+    };
     let Some(lane) = LANES.take() else {
         drop_fresh(memory, memfd);
         return Err(Reason::MemoryShort);
@@ -127,6 +130,16 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
     lane.fill(memory, memfd::identify(memfd).map(|(id, _)| id).unwrap_or_default());
     lane.cookie.store(cookie, Relaxed);
     Ok(Offer { lane, memfd, aside: false, is_intact: false })
+}
+
+/// An idle lane, which is in no list, for a new connection.
+fn anew(lane: &'static PooledLane, cookie: u64) -> Option<Offer> {
+    let memfd = lane.memfd()?;
+    lane.stands.close_anchor();
+    lane.stands.clear();
+    lane.memory().reset();
+    lane.cookie.store(cookie, Relaxed);
+    Some(Offer { lane, memfd, aside: false, is_intact: false })
 }
 
 /// Makes the memory of a new lane, if the process's limits allow one.

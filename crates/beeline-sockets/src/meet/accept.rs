@@ -143,7 +143,7 @@ fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, pee
     let anchor = next(listener, flags).ok().flatten();
     let gave_up = {
         let _guard = listener.lock.lock();
-        retreat::give_up_accept_lock(listener)
+        retreat::give_up_set(listener)
     };
     if !gave_up {
         // The door's own number is the last one, then.
@@ -292,7 +292,7 @@ fn accept_blocking(
         let mut elsewhere = false;
         if over_tcp {
             if let Some(held) = accept_lock::try_take(listener) {
-                kept.forget();
+                kept = accept_lock::Kept::default();
                 let taken = take_if_there(fd, flags, peer);
                 drop(held);
                 if let Some(taken) = taken {

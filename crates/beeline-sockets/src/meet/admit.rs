@@ -136,6 +136,9 @@ pub(super) fn take_again(
         give_back(lane);
         return Err(refusal);
     }
+    if !listener.is_of_one_user() {
+        lane.spoil();
+    }
     standing::welcome(listener, lane, &known, Some(who));
     lane.stands.begin_again();
     match establish(desc, anchor, flags, &name, (lane, 0), Some(who.pid)) {

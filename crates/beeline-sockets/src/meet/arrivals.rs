@@ -52,30 +52,39 @@ pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, p
     let count = fill(fd, &mut fds, |hidden| listening::listener_fds(pin.desc(), hidden));
     let fds = fds.get_mut(..count).unwrap_or_default();
     if !listener.is_shared() {
-        return wait(pin, listener, patience, fds);
+        return wait(pin, listener, patience, fds, false);
     }
     // Who sits down has looked: clients that claim this process shall not keep others waiting.
-    if !patience.signalled() && ask(fds).is_ok_and(|count| count != 0) {
+    if !patience.signalled()
+        && let Some(came) = who_is_there(fds)
+    {
         listener.seats.note_busy();
-        return came(fds);
+        return came;
     }
-    let (came, claimed) = seats::while_seated(listener, || wait(pin, listener, patience, fds));
+    let (came, claimed) = seats::while_seated(listener, |sits| wait(pin, listener, patience, fds, !sits));
     if claimed.is_none() && (came.over_tcp || came.at_door) {
         seats::came_otherwise(listener);
     }
     Came { claimed, ..came }
 }
 
-/// What [`fill`] has filled in tells of clients.
-fn came(fds: &[libc::pollfd]) -> Came {
-    let (over_tcp, at_door) = who_came(fds);
-    Came { woken: Woken::Ready(1), over_tcp, at_door, claimed: None }
+/// Looks whether a queue has a client. Not through the crowd's set, which would wake another sleeper.
+fn who_is_there(fds: &mut [libc::pollfd]) -> Option<Came> {
+    let (over_tcp, at_door) = ask(fds).map_or((false, false), |_| who_came(fds));
+    (over_tcp || at_door).then_some(Came { woken: Woken::Ready(1), over_tcp, at_door, claimed: None })
 }
 
-fn wait(pin: &Pin, listener: &'static Listener, patience: &mut Patience, fds: &mut [libc::pollfd]) -> Came {
+/// `in_crowd` tells whether it may sleep where nobody hears of ends that this process keeps.
+fn wait(
+    pin: &Pin,
+    listener: &'static Listener,
+    patience: &mut Patience,
+    fds: &mut [libc::pollfd],
+    in_crowd: bool,
+) -> Came {
     let desc = pin.desc();
     if !spin(desc, listener, patience, fds) {
-        if let Some(set) = accept_lock::set_of(listener) {
+        if in_crowd && let Some(set) = accept_lock::set_of(listener) {
             let (woken, over_tcp, at_door) = pin.while_waiting(|| accept_lock::sleep(set, patience));
             return Came { woken, over_tcp, at_door, claimed: None };
         }
@@ -84,7 +93,8 @@ fn wait(pin: &Pin, listener: &'static Listener, patience: &mut Patience, fds: &m
             return Came { woken, over_tcp: false, at_door: false, claimed: None };
         }
     }
-    came(fds)
+    let (over_tcp, at_door) = who_came(fds);
+    Came { woken: Woken::Ready(1), over_tcp, at_door, claimed: None }
 }
 
 /// Of what [`fill`] has filled in: whether TCP's queue has somebody, and whether the door's.

@@ -30,6 +30,7 @@ use super::trust;
 use crate::desc::{Desc, Kind};
 use crate::fd_cell::FdCell;
 use crate::lock::Lock;
+use crate::lock::shared::SharedLock;
 use crate::operations::FURTHER_FDS;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
@@ -46,8 +47,10 @@ pub(super) struct Share {
     pub user: AtomicU32,
     /// Whether servers of another user have come since.
     pub mixed: AtomicU32,
-    /// Which byte of the memory file is the accept lock.
+    /// Which of the accept locks counts.
     pub turn: AtomicU32,
+    /// See [`super::accept_lock`].
+    pub accept_locks: [SharedLock; 64],
     /// Until when one of them looks again and again instead of sleeping, on `CLOCK_MONOTONIC`.
     pub spinning_until_ns: AtomicU64,
 }
@@ -103,8 +106,6 @@ pub struct Listener {
     pub(super) last: AtomicI32,
     /// The address listened on.
     pub(super) local: Address,
-    /// A memory file: the accept lock, and the share's memory. Hidden.
-    pub(super) accept_lock: FdCell,
     /// The epoll set in which the processes of a crowd sleep. Hidden, and shared by all of them.
     pub(super) set: FdCell,
     /// The door that is in it.
@@ -161,7 +162,6 @@ impl Listener {
         self.place.store(0, Relaxed);
         self.announced_ns.store(0, Relaxed);
         self.local.set(local);
-        self.accept_lock.set(None);
         self.set.set(None);
         self.set_door.set(None);
         self.share.store(core::ptr::null_mut(), Relaxed);

@@ -2,10 +2,10 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_shm::{SideMemory, memfd, sys};
+use beeline_shm::{SideMemory, sys};
 use beeline_stats::Reason;
 
-use super::listener::{LISTENERS, Listener, find, held};
+use super::listener::{LISTENERS, Listener, Share, find, held};
 use super::{accept_lock, door, lane, lobby, lookup, readable};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::linger::end_lingering;
@@ -176,10 +176,8 @@ pub fn close_listener(desc: &'static Desc) {
         let _guard = listener.lock.lock();
         desc.listener.store(core::ptr::null_mut(), Relaxed);
         door::close(listener, false);
-        for cell in [&listener.accept_lock, &listener.set] {
-            if let Some(fd) = cell.take() {
-                hidden::close_hidden(fd);
-            }
+        if let Some(set) = listener.set.take() {
+            hidden::close_hidden(set);
         }
         let share = listener.share.swap(core::ptr::null_mut(), Relaxed);
         if !share.is_null() {
@@ -198,7 +196,7 @@ pub(super) fn prepare_fork() {
         if listener.lobby.may_speak() {
             lobby::dismiss(listener);
         }
-        if desc.fd.load(Relaxed) == fd && listener.accept_lock.get().is_none() {
+        if desc.fd.load(Relaxed) == fd && listener.shared_state().is_none() {
             share(fd, listener);
         }
     });
@@ -217,14 +215,9 @@ pub(super) fn give_up_kept() {
 
 fn share(tcp: i32, listener: &'static Listener) {
     // Without the memory the crowd still works: its members only cannot take turns.
-    let Ok(fd) = memfd::create(c"beeline-listener", 4096) else { return };
-    let Ok(base) = sys::map_shared(fd, 4096) else {
-        let _ = sys::close(fd);
-        return;
-    };
+    let Ok(base) = sys::map_shared_anonymous(size_of::<Share>()) else { return };
     let _guard = listener.lock.lock();
     let open = listener.is_open();
-    listener.accept_lock.set(Some(hidden::hide(fd)));
     listener.share.store(base.cast(), Relaxed);
     if let Some(share) = listener.shared_state() {
         if listener.serving.load(Relaxed) != 0 {

@@ -122,17 +122,12 @@ pub(super) fn give_up_descriptors() -> bool {
             listener.set_doorless(Reason::DescriptorsShort);
             any = true;
         }
-        any |= give_up_accept_lock(listener);
+        any |= give_up_set(listener);
     });
     any
 }
 
-/// Without a door there is one queue, and nothing to take turns at, nor to sleep on together. The caller holds the
-/// listener's lock, as does whoever takes the accept lock.
-pub(super) fn give_up_accept_lock(listener: &Listener) -> bool {
-    let mut any = false;
-    for cell in [&listener.accept_lock, &listener.set] {
-        any |= cell.take().map(hidden::close_hidden).is_some();
-    }
-    any
+/// Without a door there is one queue, and no need to sleep on two together. The caller holds the listener's lock.
+pub(super) fn give_up_set(listener: &Listener) -> bool {
+    listener.set.take().map(hidden::close_hidden).is_some()
 }

@@ -134,16 +134,17 @@ pub(super) fn is_kept(listener: &Listener) {
     }
 }
 
-/// Waits for clients, in a seat if an end is kept. Returns the hidden anchor of an end that was claimed, too: rule 3.
-pub(super) fn while_seated<R>(listener: &'static Listener, wait: impl FnOnce() -> R) -> (R, Option<i32>) {
+/// Waits for clients, in a seat if an end is kept, which `wait` is told: who sits must hear of ends that are kept meanwhile. Returns the hidden
+/// anchor of an end that was claimed, too: rule 3.
+pub(super) fn while_seated<R>(listener: &'static Listener, wait: impl FnOnce(bool) -> R) -> (R, Option<i32>) {
     listener.seats.note_wait();
     if !listener.lobby.keeps_any() {
-        return (wait(), None);
+        return (wait(false), None);
     }
     signals::before_handlers(interrupted);
     let result = cancel::undoing(left, listener, || {
         sit_down(listener);
-        wait()
+        wait(true)
     });
     (result, stand_up(listener))
 }
@@ -173,6 +174,11 @@ pub(super) fn give_up(listener: &Listener, hidden: i32) {
 }
 
 fn sit_down(listener: &'static Listener) {
+    let waits_for = thread::with(|thread| thread.waits_for.load(Relaxed));
+    if waits_for != 0 {
+        // In a handler that nobody has told of.
+        interrupted(waits_for);
+    }
     let _guard = listener.lock.lock();
     thread::with(|thread| thread.waits_for.store(core::ptr::from_ref(listener) as usize, Relaxed));
     listener.seats.sitting.fetch_add(1, Relaxed);
@@ -230,6 +236,9 @@ pub(super) fn await_server(route: &Route) -> Option<Offer> {
     AWAITING.note(is_ready);
     if is_ready {
         return Some(offer);
+    }
+    if offer.lane.stands.anchor().is_some_and(|anchor| kernel::poll_now(anchor, 0) & libc::POLLHUP != 0) {
+        offer.lane.stands.close_anchor();
     }
     offer.withdraw();
     None

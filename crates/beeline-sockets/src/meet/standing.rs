@@ -42,12 +42,12 @@
 //!
 //! # Among several
 //!
-//! 10. Where other processes take the listener's clients, too, an end is used only while its own waits in `accept`
-//!     ([`super::seats`]): the client claims it first. Who finds nobody there says hello at the door.
+//! 9. Where other processes take the listener's clients, too, an end is used only while its own waits in `accept`
+//!    ([`super::seats`]): the client claims it first. Who finds nobody there says hello at the door.
 //!
 //! # Giving up
 //!
-//! 11. A `fork`, a program that is executed, descriptors that run short, a door that is left, another user: idle ends
+//! 10. A `fork`, a program that is executed, descriptors that run short, a door that is left, another user: idle ends
 //!     are closed. They are few ([`lobby`], `pool_lanes_max`), the oldest go first, and kept only while there are many numbers.
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -244,7 +244,7 @@ pub(super) fn connect(
     let lane = offer.lane;
     let peer = lane.stands.peer();
     if !seat::claim(lane.memory().seat()) {
-        // It is at something else by now: rule 10.
+        // It is at something else by now: rule 9.
         side.retire(true);
         offer.withdraw();
         return None;

@@ -136,6 +136,8 @@ impl Ends {
     pub(in crate::meet) fn drop_end(&self, end: &End, set: Option<i32>) {
         if let Some(lane) = end.lane() {
             self.leave(end, set);
+            // Before the client is told: it shall find nobody.
+            lane.stands.close_anchor();
             if lane.stands.seat() != seat::NONE {
                 seat::abandon(lane.memory().seat(), lane.stands.seat());
             }
