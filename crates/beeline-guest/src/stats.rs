@@ -10,6 +10,7 @@
 //! 5. What others set in the file, and what this process tells of its options there, is in [`settings`].
 //! 6. What becomes of the file over `execve` is in [`succession`], of files of processes that were killed in [`stale`].
 
+mod inherited;
 pub(crate) mod settings;
 mod stale;
 mod succession;
@@ -27,6 +28,7 @@ use beeline_stats::layout::{
 };
 use beeline_stats::{Counter, Poison, Reason, Role};
 
+pub use self::inherited::unmap as unmap_inherited;
 pub use self::settings::refused;
 pub use self::succession::{before_strange_program, strange_program_failed, succeed};
 use crate::lock::Lock;
@@ -255,6 +257,7 @@ fn open_new(directory: i32, name: &core::ffi::CStr) -> Result<i32, Errno> {
 }
 
 fn map_new(fd: i32) -> Result<(*mut u8, FileId), Errno> {
+    inherited::unmap();
     allocate(fd, 0, HEADER_BYTES + SLOTS_PER_PAGE * SLOT_BYTES)?;
     let (id, _) = memfd::identify(fd)?;
     // Before anybody can see that the file should be locked.
@@ -449,10 +452,8 @@ pub fn reset_after_fork() {
     SLOTS.store(0, Relaxed);
     settings::keep();
     let header = HEADER.swap(core::ptr::null_mut(), Relaxed);
-    if !header.is_null() && !core::ptr::eq(header, nowhere()) {
-        // SAFETY: the mapping made by `map_new`; the child's descriptions have lost their slots, and no other
-        // thread exists.
-        unsafe { sys::unmap(header.cast(), FILE_BYTES_MAX) };
+    if !core::ptr::eq(header, nowhere()) {
+        inherited::keep(header);
     }
 }
 

@@ -148,6 +148,7 @@ pub fn identity() -> u32 {
 /// Out of line, once for each thread.
 #[cold]
 #[inline(never)]
+#[unsafe(link_section = ".text.fork")]
 fn find_identity(thread: &Thread) -> u32 {
     let identity = sys::gettid() | mark() << TID_BITS;
     thread.identity.store(identity, Ordering::Relaxed);
@@ -265,6 +266,12 @@ impl Drop for Section {
 }
 
 impl Section {
+    /// Leaves a section that was entered and whose value is forgotten.
+    #[inline(always)]
+    pub(crate) fn leave_forgotten() {
+        drop(Section(()));
+    }
+
     /// What its end does. At most once, instead of dropping it.
     #[inline(always)]
     pub(crate) fn leave(&self) {

@@ -1,4 +1,4 @@
-//! Locks that processes share: those of a side.
+//! Locks that processes share: those of a side, and of a listener.
 //!
 //! A holder may die, be stopped, or be replaced by `execve` at any instruction, in another pid namespace, and where there
 //! is no /proc.
@@ -18,8 +18,9 @@
 //! 3. A thread without such a list is asked for as ever ([`super::exists`]), if it is of this pid namespace.
 //! 4. What a dead holder leaves is consistent, as sections commit by single stores; the next one is told
 //!    ([`Taken::Inherited`]).
-//! 5. Nobody waits for such a lock with another one held, or in a section: a waiter naps for a millisecond at most
-//!    ([`SharedLock::nap`]), and the app's handlers run meanwhile.
+//! 5. Nobody naps for such a lock with another one held, or in a section: a waiter naps for a millisecond at most
+//!    ([`SharedLock::nap`]), and the app's handlers run meanwhile. One that is killed then stays counted as a waiter, which costs each
+//!    holder after it a system call.
 //! 6. No system call is made with it held on a path that sends. What a stopped process keeps from others is a copy, if it
 //!    was stopped within one: it cannot be replaced then, as the rest of its copy would come late.
 //! 7. Two threads of one id in different pid namespaces share a side rarely, and the kernel takes the one for the other

@@ -93,6 +93,7 @@ pub(super) fn install_handlers() {
 /// Before a `fork`. Returns its number.
 pub fn around_fork_prepare() -> u32 {
     stats::count_if_open(Counter::Forks);
+    stats::unmap_inherited();
     super::code::before_fork();
     meet::before_fork();
     follow::with_all();
@@ -214,7 +215,9 @@ pub fn around_fork_child() {
     });
     // Ends the section, and delivers a signal that was put off in it: its mask must not stay.
     // SAFETY: this thread held the lock in the parent, and no other thread exists.
-    drop(unsafe { (*HELD.0.get()).take() });
+    if let Some(held) = unsafe { (*HELD.0.get()).take() } {
+        changing::end_in_child(held);
+    }
     thread::reset_after_fork();
     signals::reset_after_fork();
     stats::reset_after_fork();

@@ -306,7 +306,7 @@ fn accept_blocking(
             return Ok(accepted);
         }
         if elsewhere {
-            kept.leave(listener);
+            pin.while_waiting(|| kept.leave(listener));
         }
     }
 }

@@ -68,7 +68,8 @@ const NAPS_TO_DOUBT: u32 = 20;
 const NAPS_MAX: u32 = 1_000;
 
 impl Kept {
-    /// Leaves the queue to the holder for a moment; passes one by that is stopped. No lock may be held.
+    /// Leaves the queue to the holder for a moment; passes one by that is stopped. No lock may be held, and the description is pinned by who
+    /// waits: it keeps the memory.
     pub(super) fn leave(&mut self, listener: &'static Listener) {
         let Some(share) = share_of(listener) else { return };
         let turn = share.turn.load(Acquire);

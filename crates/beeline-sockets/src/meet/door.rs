@@ -187,11 +187,14 @@ pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
 #[cold]
 fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
     let Some(reason) = listener.doorless_because() else { return };
+    // One of a crowd that gave up where all sleep stays without a door: others may have, too, and one alone with a door would share TCP's queue with
+    // some that take no turns.
     let had_no_number = reason == Reason::DescriptorsShort;
+    let is_alone = !listener.is_shared() || listener.set.get().is_some();
     let is_wanted = reason == Reason::DoorNameTaken
         || accepts && reason == Reason::ListenerOnlyWatched
         || reason == Reason::Disabled && !is_switched_off(listener);
-    if !(is_wanted || limits::may_pass(reason) || had_no_number) {
+    if !(is_wanted || limits::may_pass(reason) || had_no_number && is_alone) {
         return;
     }
     let pause_ns = listener.retry_ns.load(Relaxed).clamp(RETRY_NS_MIN, RETRY_NS_MAX);

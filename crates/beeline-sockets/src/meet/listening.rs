@@ -180,7 +180,8 @@ pub fn close_listener(desc: &'static Desc) {
             hidden::close_hidden(set);
         }
         let share = listener.share.swap(core::ptr::null_mut(), Relaxed);
-        if !share.is_null() {
+        // Who waits for the accept lock uses it. A page that stays is better than one that is missed.
+        if !share.is_null() && desc.keepers.pins() == 0 {
             // SAFETY: the page was mapped by `prepare_fork` and the listener was its only user here.
             unsafe { SideMemory::from_address(share as usize).unmap() };
         }
@@ -196,8 +197,15 @@ pub(super) fn prepare_fork() {
         if listener.lobby.may_speak() {
             lobby::dismiss(listener);
         }
-        if desc.fd.load(Relaxed) == fd && listener.shared_state().is_none() {
+        if desc.fd.load(Relaxed) != fd {
+            return;
+        }
+        if listener.shared_state().is_none() {
             share(fd, listener);
+        } else if listener.set.get().is_none() {
+            // Descriptors were short once.
+            let _guard = listener.lock.lock();
+            accept_lock::make_set(listener, fd);
         }
     });
 }
@@ -214,6 +222,7 @@ pub(super) fn give_up_kept() {
 }
 
 fn share(tcp: i32, listener: &'static Listener) {
+    const { assert!(size_of::<Share>() <= 4096, "a page of a side") };
     // Without the memory the crowd still works: its members only cannot take turns.
     let Ok(base) = sys::map_shared_anonymous(size_of::<Share>()) else { return };
     let _guard = listener.lock.lock();

@@ -146,10 +146,16 @@ impl Ends {
     }
 
     /// Gives all ends up.
+    #[inline(always)]
     pub(super) fn drop_all(&self, set: Option<i32>) {
         if self.any() {
-            self.places.iter().for_each(|end| self.drop_end(end, set));
+            self.drop_each(set);
         }
+    }
+
+    #[cold]
+    fn drop_each(&self, set: Option<i32>) {
+        self.places.iter().for_each(|end| self.drop_end(end, set));
     }
 
     /// The seat of the end that has one is taken from now on.
