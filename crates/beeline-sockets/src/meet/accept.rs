@@ -201,7 +201,6 @@ fn accept_nonblocking(
         let accepted = if at_door { from_door(desc, listener, flags, peer)? } else { None };
         return accepted.ok_or(Errno(libc::EAGAIN));
     }
-    listener.seats.note_busy();
     let is_doors_turn = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     let (over_tcp, at_door) = look(fd, listener);
     has_looked(listener, over_tcp, at_door);

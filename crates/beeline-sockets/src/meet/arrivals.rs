@@ -58,7 +58,6 @@ pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, p
     if !patience.signalled()
         && let Some(came) = who_is_there(fds)
     {
-        listener.seats.note_busy();
         return came;
     }
     let (came, claimed) = seats::while_seated(listener, |sits| wait(pin, listener, patience, fds, !sits));

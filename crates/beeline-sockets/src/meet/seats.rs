@@ -3,8 +3,8 @@
 //! Of several processes that accept from one listener any may take a client from the door or from TCP's queue, but an end that stands
 //! ([`super::standing`]) leads to one of them. So it is used only while that one waits:
 //!
-//! 1. A process of a crowd keeps one end, that of its last client, and only if it mostly has to wait for the next one
-//!    ([`Seats`]): one that is busy finds its clients at the door, and what keeping an end takes would be lost.
+//! 1. A process of a crowd keeps one end, that of its last client, as long as its clients come back over such ends ([`Seats`]): one that is
+//!    always busy finds its clients at the door, and what keeping an end takes would be lost.
 //! 2. A thread that has found no client at the door and in TCP's queue sits down for as long as it waits
 //!    ([`while_seated`]). A handler of the app that runs meanwhile has it stand up first, and so have a cancellation and a handler that jumps out.
 //! 3. Who stands up and finds the end claimed takes its client before any other, or gives the end up: then that client begins again
@@ -24,61 +24,36 @@ use super::route::Route;
 use crate::wait::peers_are_near;
 use crate::{cancel, kernel, signals, thread};
 
-/// Who sits, and what tells whether ends of a crowd's listener are worth keeping for this process: hints. Valid when zeroed.
+/// Who sits, and whether ends are worth keeping. Valid when zeroed.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct Seats {
-    /// High where its threads mostly wait for their next client.
-    waits: AtomicU32,
-    /// Whether ends that were to be kept are.
+    /// Whether clients come back over ends that are kept.
     keeping: Trial,
     /// Threads that sit. Under the listener's lock.
     sitting: AtomicU32,
 }
 
 impl Seats {
-    const MOST: u32 = 16;
-    /// From here on they are worth it.
-    const ENOUGH: u32 = 4;
-    /// What a client that was there already takes off, and one that came another way while an end was kept.
-    const BUSY: u32 = 2;
-    const UNUSED: u32 = 3;
-
     /// Nobody sits, and nothing is known: a new listener, or the child of a `fork`.
     pub(super) fn begin(&self) {
-        self.waits.store(0, Relaxed);
         self.keeping.note(true);
         self.sitting.store(0, Relaxed);
     }
 
-    /// Whether an end that is closed now is kept.
-    pub(super) fn is_enough(&self) -> bool {
-        self.waits.load(Relaxed) >= Self::ENOUGH
-    }
-
     /// Whether the end of a client that comes now is to be kept when it is closed.
-    pub(super) fn is_promising(&self) -> bool {
-        let promising = self.is_enough() && self.keeping.is_worth();
+    pub(super) fn are_promising(&self) -> bool {
+        let promising = self.keeping.is_worth();
         if promising {
-            // Until it is.
+            // Until somebody comes back over it.
             self.keeping.note(false);
         }
         promising
     }
 
-    /// A thread has to wait for its next client.
-    fn note_wait(&self) {
-        self.waits.store((self.waits.load(Relaxed) + 1).min(Self::MOST), Relaxed);
-    }
-
-    /// One has found it there, or does not wait.
-    pub(super) fn note_busy(&self) {
-        self.waits.store(self.waits.load(Relaxed).saturating_sub(Self::BUSY), Relaxed);
-    }
-
-    /// One has waited beside an end that nobody claimed.
-    fn note_unused(&self) {
-        self.waits.store(self.waits.load(Relaxed).saturating_sub(Self::UNUSED), Relaxed);
+    /// A client has come back over an end that was kept.
+    pub(super) fn note_claimed(&self) {
+        self.keeping.note(true);
     }
 }
 
@@ -100,6 +75,10 @@ impl Trial {
             self.vain.store(if vain < Self::AGAIN { vain + 1 } else { Self::FAILURES - 1 }, Relaxed);
         }
         vain < Self::FAILURES
+    }
+
+    fn has_failed(&self) -> bool {
+        self.vain.load(Relaxed) >= Self::FAILURES
     }
 
     fn note(&self, succeeded: bool) {
@@ -128,7 +107,6 @@ pub(super) fn place(listener: &Listener, lane: &PooledLane) {
 
 /// The end is kept: other threads may be waiting. The caller holds the listener's lock.
 pub(super) fn is_kept(listener: &Listener) {
-    listener.seats.keeping.note(true);
     if listener.seats.sitting.load(Relaxed) != 0 {
         listener.lobby.kept().0.sit();
     }
@@ -137,7 +115,6 @@ pub(super) fn is_kept(listener: &Listener) {
 /// Waits for clients, in a seat if an end is kept, which `wait` is told: who sits must hear of ends that are kept meanwhile. Returns the hidden
 /// anchor of an end that was claimed, too: rule 3.
 pub(super) fn while_seated<R>(listener: &'static Listener, wait: impl FnOnce(bool) -> R) -> (R, Option<i32>) {
-    listener.seats.note_wait();
     if !listener.lobby.keeps_any() {
         return (wait(false), None);
     }
@@ -152,8 +129,8 @@ pub(super) fn while_seated<R>(listener: &'static Listener, wait: impl FnOnce(boo
 /// A client came another way while an end was kept, or was about to be.
 pub(super) fn came_otherwise(listener: &Listener) {
     if listener.lobby.keeps_any() {
-        listener.seats.note_unused();
-        if !listener.seats.is_enough() {
+        listener.seats.keeping.note(false);
+        if listener.seats.keeping.has_failed() {
             let _guard = listener.lock.lock();
             let (kept, set) = listener.lobby.kept();
             let _ = kept.give_up_unclaimed(set);
@@ -242,4 +219,24 @@ pub(super) fn await_server(route: &Route) -> Option<Offer> {
     }
     offer.withdraw();
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_kept_while_clients_come_back_over_them_and_tried_now_and_then() {
+        let seats = Seats::default();
+        for _ in 0..100 {
+            assert!(seats.are_promising());
+            seats.note_claimed();
+        }
+        let tried = (0..640).filter(|_| seats.are_promising()).count();
+        assert!((12..16).contains(&tried), "{tried}");
+        // One that succeeds is enough.
+        while !seats.are_promising() {}
+        seats.note_claimed();
+        assert!((0..Trial::FAILURES).all(|_| seats.are_promising()) && !seats.are_promising());
+    }
 }

@@ -103,7 +103,7 @@ pub(super) fn welcome(listener: &'static Listener, lane: &PooledLane, name: &Con
     lane.stands.set_home(core::ptr::null_mut());
     let offers = lane.memory().flags(End::Client) & flags::STANDS != 0;
     let is_wanted = crate::live(option::standing) != Wanted::Off;
-    let is_home = || !listener.is_shared() || lane.is_ours_alone() && listener.seats.is_promising();
+    let is_home = || !listener.is_shared() || lane.is_ours_alone() && listener.seats.are_promising();
     if !offers || lane.holder().is_some() || !is_wanted {
         return;
     }
@@ -183,8 +183,7 @@ pub(super) fn park(lane: &'static PooledLane) -> bool {
     // Whoever has it may be about to give all of them up; nothing is waited for here.
     let Some(_guard) = listener.lock.try_lock() else { return false };
     let is_same = listener.cookie.load(Relaxed) == lane.cookie.load(Relaxed) && listener.serving.load(Relaxed) != 0;
-    let is_home = !listener.is_shared() || listener.seats.is_enough();
-    if !is_same || !is_home || listener.leaving.load(Relaxed) != 0 {
+    if !is_same || listener.leaving.load(Relaxed) != 0 {
         return false;
     }
     seats::place(listener, lane);
