@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -158,6 +159,10 @@ impl Settings {
     }
 }
 
+/// How long another program that measures into the same run is given to end.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
 impl Writer {
     /// Makes the directory of a new run.
     pub fn create(directory: &Path, plan: &str, settings: &Settings) -> Result<Writer> {
@@ -181,7 +186,14 @@ impl Writer {
         let path = directory.join(SAMPLES);
         let file = OpenOptions::new().create(true).read(true).append(true).open(&path);
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        match file.try_lock() {
+        // A program that was killed just now may have children left, for a moment, that have the file open, too.
+        let until = Instant::now() + LOCK_PATIENCE;
+        let mut locked = file.try_lock();
+        while matches!(locked, Err(TryLockError::WouldBlock)) && Instant::now() < until {
+            std::thread::sleep(LOCK_PAUSE);
+            locked = file.try_lock();
+        }
+        match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => bail!("another program measures into {}", directory.display()),
             Err(TryLockError::Error(error)) => return Err(error).context(format!("cannot lock {}", path.display())),

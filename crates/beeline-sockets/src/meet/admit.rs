@@ -144,6 +144,7 @@ pub(super) fn take_again(
     match establish(desc, anchor, flags, &name, (lane, 0), Some(who.pid)) {
         Ok(family) => {
             stats::count(Counter::LanesReused, 1);
+            listener.seats.note_claimed();
             *peer = SockAddr::internet(name.client.address(), family);
             Ok(())
         }

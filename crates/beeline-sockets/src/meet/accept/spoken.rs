@@ -59,9 +59,8 @@ pub(super) fn claimed_by(
         let _ = (0..LOOKS).any(|_| has_spoken());
     }
     let accepted = from_end(desc, listener, hidden, flags, peer)?;
-    match accepted {
-        Some(_) => listener.seats.note_claimed(),
-        None => seats::give_up(listener, hidden),
+    if accepted.is_none() {
+        seats::give_up(listener, hidden);
     }
     Ok(accepted)
 }
