@@ -6,7 +6,7 @@
 //! 1. A process of a crowd keeps one end, that of its last client, as long as its clients come back over such ends ([`Seats`]): one that is
 //!    always busy finds its clients at the door, and what keeping an end takes would be lost.
 //! 2. A thread that has found no client at the door and in TCP's queue sits down for as long as it waits
-//!    ([`while_seated`]). A handler of the app that runs meanwhile has it stand up first, and so have a cancellation and a handler that jumps out.
+//!    ([`while_seated`]). It stands up before a handler of the app runs, and where it is cancelled or a handler jumps out.
 //! 3. Who stands up and finds the end claimed takes its client before any other, or gives the end up: then that client begins again
 //!    over TCP.
 //! 4. Meanwhile the thread sleeps on its own and not with the crowd ([`super::accept_lock`]), which has no such ends.
