@@ -38,7 +38,7 @@ pub(super) struct Held<'a> {
 pub(super) fn try_take(listener: &'static Listener) -> Option<Held<'static>> {
     let threads = listener.lock.lock();
     let crowd = match share_of(listener) {
-        Some(share) => Some(lock_of(share, share.turn.load(Acquire)).try_lock()?),
+        Some(share) => Some(lock_of(share, share.turn.load(Acquire))?.try_lock()?),
         None => None,
     };
     Some(Held { _crowd: crowd, _threads: threads })
@@ -48,12 +48,8 @@ fn share_of(listener: &'static Listener) -> Option<&'static Share> {
     listener.shared_state().filter(|_| listener.is_shared())
 }
 
-fn lock_of(share: &'static Share, turn: u32) -> &'static SharedLock {
-    let [first, others @ ..] = &share.accept_locks;
-    match turn as usize % share.accept_locks.len() {
-        0 => first,
-        index => others.get(index - 1).unwrap_or(first),
-    }
+fn lock_of(share: &'static Share, turn: u32) -> Option<&'static SharedLock> {
+    share.accept_locks.get(turn as usize % share.accept_locks.len())
 }
 
 /// A process that has found the lock taken, again and again.
@@ -76,7 +72,7 @@ impl Kept {
         if turn != self.turn {
             *self = Self { turn, wait: Wait::default() };
         }
-        let lock = lock_of(share, turn);
+        let Some(lock) = lock_of(share, turn) else { return };
         lock.nap(&mut self.wait);
         let naps = self.wait.naps_for_one();
         if naps == 0 || !naps.is_multiple_of(NAPS_TO_DOUBT) {
