@@ -83,6 +83,8 @@ fn ctrl_c_keeps_what_was_measured_and_writes_the_report() {
 fn a_run_does_not_go_on_with_another_library_or_beside_another() {
     let bench = Bench::new();
     let mut child = bench.begin("run");
+    // Stopped, as it would end while the other one waits for its lock.
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGSTOP).unwrap();
     let output = bench.run(&["paper", "--resume", "run"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("another program"), "{}", text(&output.stderr));
