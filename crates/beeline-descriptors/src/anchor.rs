@@ -4,7 +4,8 @@ use core::cell::Cell;
 
 use beeline_lane::{BellFault, Bells};
 
-use crate::bells::AnchorBells;
+use crate::bells::{AnchorBells, ring_patiently};
+use crate::rung::Rung;
 use crate::{ending, kernel, table};
 
 /// The anchor of a lane, by the fd under which the app called us.
@@ -15,6 +16,18 @@ impl Bells for Anchor {
     #[inline]
     fn ring(&self) -> Result<(), BellFault> {
         self.bells().ring_unless(|| self.peer_is_gone())
+    }
+
+    fn ring_for(&self, sleep: u64) -> Result<bool, BellFault> {
+        let rung = table::get(self.0).and_then(|desc| Rung::of(desc, self.0, sleep));
+        if rung.as_ref().is_some_and(Rung::is_noted) {
+            return Ok(false);
+        }
+        let queued = self.bells().ring_or(|| self.peer_is_gone(), || ring_patiently(self.0))?;
+        if queued && let Some(rung) = rung {
+            rung.note();
+        }
+        Ok(true)
     }
 
     #[inline]
@@ -88,7 +101,8 @@ impl Bells for Hasty {
                 self.short.set(true);
                 Err(BellFault::Gone)
             },
-        )
+        )?;
+        Ok(())
     }
 
     fn queued(&self) -> Result<u32, BellFault> {

@@ -118,6 +118,8 @@ pub struct Desc {
     pub entries: AtomicU32,
     /// Parked entries of epoll sets that lead here.
     pub parked: AtomicU32,
+    /// Which process has the other end of the lane ([`crate::rung`]); 0 as long as nobody has asked.
+    pub peer: AtomicU64,
     /// `forks` of the process when the socket was made: a fork since then may share it.
     pub born: AtomicU32,
     /// How often the description has begun, so that one use of it is told from the next.
@@ -357,6 +359,7 @@ impl Desc {
         self.follows.store(false, Relaxed);
         self.entries.store(0, Relaxed);
         self.parked.store(0, Relaxed);
+        self.peer.store(0, Relaxed);
         self.born.store(born, Relaxed);
         self.counted_by.store(0, Relaxed);
         self.family.store(family, Relaxed);

@@ -28,6 +28,7 @@ pub mod orphan;
 pub mod own;
 pub mod read_pacing;
 pub mod reclaim;
+mod rung;
 pub mod slots;
 pub mod table;
 pub(crate) mod trials;

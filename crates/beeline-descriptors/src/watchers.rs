@@ -17,6 +17,8 @@ pub struct Watchers {
     pub forget_last: fn(i32, &'static Desc),
     /// The description's state has changed in a way that the kernel may not tell. No lock of the description may be held.
     pub notify: fn(i32, &'static Desc),
+    /// A call sleeps on the description by itself from now on, or another process may.
+    pub disturb: fn(i32, &'static Desc),
     /// The file under the number is about to be replaced.
     pub take_out: fn(i32, &'static Desc),
     /// It has been replaced, and the description is what it will be.
@@ -53,6 +55,13 @@ pub(crate) fn forget_last(fd: i32, desc: &'static Desc) {
 pub fn notify(fd: i32, desc: &'static Desc) {
     if let Some(watchers) = all() {
         (watchers.notify)(fd, desc);
+    }
+}
+
+/// See [`Watchers::disturb`]. No lock of the description may be held.
+pub fn disturb(fd: i32, desc: &'static Desc) {
+    if let Some(watchers) = all() {
+        (watchers.disturb)(fd, desc);
     }
 }
 

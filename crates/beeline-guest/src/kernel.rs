@@ -355,6 +355,15 @@ pub fn poll_now(fd: i32, events: i16) -> i16 {
     }
 }
 
+/// Numbers that nobody can guess, getrandom(2). `None` if the call is denied.
+pub fn chance<const COUNT: usize>() -> Option<[u64; COUNT]> {
+    let mut numbers = [0; COUNT];
+    let args = [numbers.as_mut_ptr() as usize, size_of_val(&numbers), 0, 0, 0, 0];
+    // SAFETY: room for as many bytes.
+    let got = unsafe { call(libc::SYS_getrandom, args) };
+    (got == Ok(size_of_val(&numbers))).then_some(numbers)
+}
+
 /// Sleeps for a millisecond, or until a signal comes.
 pub fn sleep_ms() {
     sleep_ns(1_000_000);

@@ -18,6 +18,7 @@
 //! | write_wake(e) | set by e under a lock for this alone; cleared by the peer | peer |
 //! | turn(e) | set by e without a lock; cleared by both | peer |
 //! | offer | client until the hello; then by compare-and-swap ([`offer`]) | both |
+//! | sleep(e) | e, under its rx lock | peer |
 //! | seat | server; claimed by the client, by compare-and-swap ([`seat`]) | both |
 //! | `TxState`, `RxState` of e | e, under the lock of that direction | e |
 //!
@@ -62,6 +63,16 @@
 //!    bells out ([`Reader::drain_bells`]) if it knows that nobody sleeps on the anchor and that whoever wants to will arm
 //!    first, under the rx lock. It clears its word before, and notes that: the arming that follows has no bell to count. A
 //!    writer that found the word armed may ring late; that bell ends one sleep in vain.
+//! 8. Who sleeps on many lanes at once may give that *sleep* a number that no other sleep has, and name it in each of them when it arms.
+//!    A writer that has rung for a sleep on one lane rings for it on no other one, and leaves the word armed there. So
+//!    - the sleeper looks at all lanes that it has named the sleep in, whichever bell has woken it, and names another sleep in them, or none,
+//!      before its next one, and looks at them once more behind a fence;
+//!    - nobody else sleeps on such a lane, or has the kernel watch it: who wants to names no sleep when it arms;
+//!    - nobody takes the bells out of such a lane while somebody sleeps by it, unless it wakes the sleeper another way; so no lane is armed
+//!      twice for one sleep.
+//!
+//!    The writer reads the sleep behind its fence. If that is an old one, the new one's look at the tail finds what it has published. A
+//!    close is told on each lane, and so is what comes when the peer has read nothing for some bells: it may be dead.
 //!
 //! # Waking a writer
 //!

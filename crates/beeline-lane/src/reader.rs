@@ -249,6 +249,14 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
     /// # Errors
     /// A [`Fault`] of the peer. After [`Fault::Gone`], what the peer had published is still to be read.
     pub fn arm(&self, since: Since, bells: &impl Bells) -> Result<Armed, Fault> {
+        self.arm_for(since, 0, bells)
+    }
+
+    /// As [`Reader::arm`], for the sleep of this number, which a bell on any lane that names it ends: see rule 8. 0 is none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn arm_for(&self, since: Since, sleep: u64, bells: &impl Bells) -> Result<Armed, Fault> {
         if self.news(since)?.0 {
             return Ok(Armed::Ready);
         }
@@ -261,6 +269,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         let wake = next_generation(last) | self.state.ordered.load(Relaxed);
         self.state.read_wake.store(wake, Relaxed);
         self.storage.set_wake(self.end, Wake::Read, wake);
+        self.name_sleep(sleep);
         // Pairs with the fence in `Writer::wake_reader`.
         self.storage.full_fence();
         let (news, unread) = self.news(since)?;
@@ -285,6 +294,16 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
             self.storage.end_turn(self.end.peer());
         }
         Ok(Armed::Sleep)
+    }
+
+    /// A lane that is armed belongs to the sleep of this number from now on, or, if that is 0, is rung by itself. To be followed by a full
+    /// fence and a look at the tail.
+    pub fn name_sleep(&self, sleep: u64) {
+        if self.state.sleep.load(Relaxed) != sleep {
+            // In this order: whoever goes on after a holder that died names it again.
+            self.storage.set_sleep(self.end, sleep);
+            self.state.sleep.store(sleep, Relaxed);
+        }
     }
 
     /// Takes out the bells that nobody sleeps for. The caller knows that nobody does.

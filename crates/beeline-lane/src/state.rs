@@ -32,6 +32,8 @@ pub struct TxState {
     pub(crate) urgent_at: AtomicU64,
     /// Its number; 0 before the first.
     pub(crate) urgent_number: AtomicU32,
+    /// How many bells were not sent as the peer's sleep was rung for, and, four times that, what the peer had read then.
+    pub(crate) spared: AtomicU32,
 }
 
 /// What an end knows as a reader. Valid when zeroed.
@@ -58,6 +60,8 @@ pub struct RxState {
     pub(crate) urgent_kept: AtomicU64,
     /// What each armed read wake word holds besides: whether stamps are wanted.
     pub(crate) ordered: AtomicU32,
+    /// The number of the sleep that a bell would end, as the lane says it; 0 for none that has one.
+    pub(crate) sleep: AtomicU64,
 }
 
 /// The read wake words of a lane at the beginning of a connection: generation 0, armed.
@@ -168,6 +172,13 @@ impl RxState {
         let last = self.read_wake.load(Relaxed);
         let rung = last & 1 == 1 && storage.wake(end, crate::Wake::Read) != last;
         rung || self.bells_queued.load(Relaxed) != 0
+    }
+
+    /// The number of the sleep that it was armed for with others last; 0 if it was armed alone. Changes under the lock.
+    #[must_use]
+    #[inline]
+    pub fn sleep(&self) -> u64 {
+        self.sleep.load(Relaxed)
     }
 
     /// Bytes read, modulo 2^32: with a cursor's tail, tells whether there is more.

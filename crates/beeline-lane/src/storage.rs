@@ -67,6 +67,12 @@ pub trait Storage {
     fn set_awaits_turn(&self, _end: End, _awaits: bool) {}
     /// Wakes the writers of `end` that wait for the reader's turn to be over, and clears the word first.
     fn end_turn(&self, _end: End) {}
+    /// The number of the sleep that a bell for `end` would end; 0 for none that has one.
+    fn sleep(&self, _end: End) -> u64 {
+        0
+    }
+    /// Stores it.
+    fn set_sleep(&self, _end: End, _sleep: u64) {}
     /// Orders earlier stores before later loads.
     fn full_fence(&self);
 }
@@ -87,6 +93,15 @@ pub trait Bells {
     /// # Errors
     /// [`BellFault::Gone`].
     fn ring(&self) -> Result<(), BellFault>;
+
+    /// As [`Bells::ring`], unless this process has rung for that sleep of the peer's process before, on whichever lane. Whether a bell was
+    /// queued, or should have been.
+    ///
+    /// # Errors
+    /// As there.
+    fn ring_for(&self, _sleep: u64) -> Result<bool, BellFault> {
+        self.ring().map(|()| true)
+    }
 
     /// Bells queued for us.
     ///
@@ -209,6 +224,12 @@ impl Storage for LaneMemory {
     }
     fn end_turn(&self, end: End) {
         LaneMemory::end_turn(self, end);
+    }
+    fn sleep(&self, end: End) -> u64 {
+        LaneMemory::sleep(self, end).load(core::sync::atomic::Ordering::Relaxed)
+    }
+    fn set_sleep(&self, end: End, sleep: u64) {
+        LaneMemory::sleep(self, end).store(sleep, core::sync::atomic::Ordering::Relaxed);
     }
     #[inline]
     fn full_fence(&self) {

@@ -27,6 +27,10 @@ const COUNT_MASK: u64 = (1 << 48) - 1;
 /// Bells that make a plugged anchor not writable, whatever else is queued.
 pub(crate) const PLUG_BELLS: u32 = 4;
 
+/// Bells that are spared while the peer reads nothing, at most; a mask.
+const SPARED_MAX: u32 = (1 << SPARED_BITS) - 1;
+const SPARED_BITS: u32 = 2;
+
 /// The writing half of one end. The caller holds the end's tx lock for as long as it has one.
 #[derive(Clone, Copy)]
 pub struct Writer<'a, S> {
@@ -319,7 +323,16 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// Out of line: what is common is a reader that is awake.
     #[inline(never)]
     fn ring_reader(self, wake: u32, bells: &impl Bells) -> Result<(), Fault> {
-        bells.ring()?;
+        let sleep = self.storage.sleep(self.end.peer());
+        match if sleep == 0 { None } else { self.may_spare() } {
+            None => bells.ring()?,
+            Some(spared) => {
+                if !bells.ring_for(sleep)? {
+                    self.state.spared.store(spared, Relaxed);
+                    return Ok(());
+                }
+            }
+        }
         if self.storage.is_closed(self.end.peer()) {
             // It stays armed, so that no write goes the short way any more.
             return Err(Fault::Gone);
@@ -327,6 +340,15 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         self.storage.clear_wake(self.end.peer(), Wake::Read, wake);
         self.state.bells.store(self.state.bells.load(Relaxed).wrapping_add(1), Relaxed);
         Ok(())
+    }
+
+    /// What to note if a bell is spared; `None` if it is to be rung, as the peer has read nothing for some: a bell tells the writer, too, whether
+    /// there is a peer.
+    fn may_spare(&self) -> Option<u32> {
+        let head = self.storage.head(self.end.peer()) << SPARED_BITS;
+        let before = self.state.spared.load(Relaxed);
+        let spared = if before & !SPARED_MAX == head { before & SPARED_MAX } else { 0 };
+        (spared < SPARED_MAX).then_some(head | spared.wrapping_add(1))
     }
 
     /// Gives the ring's memory back if all of it is read. Returns whether it is.

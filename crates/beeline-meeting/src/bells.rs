@@ -38,10 +38,11 @@ impl AnchorBells {
     /// # Errors
     /// [`BellFault::Gone`] if it is.
     pub fn ring_unless(self, gone: impl FnOnce() -> bool) -> Result<(), BellFault> {
-        self.ring_or(gone, || ring_patiently(self.0))
+        self.ring_or(gone, || ring_patiently(self.0)).map(|_| ())
     }
 
-    /// As [`AnchorBells::ring_unless`]; `short` tells what comes of it if the kernel has no memory for a bell.
+    /// As [`AnchorBells::ring_unless`]; `short` tells what comes of it if the kernel has no memory for a bell. Whether one lies there now: a
+    /// peer that does not read takes none.
     ///
     /// # Errors
     /// [`BellFault::Gone`] if the peer's end is closed, and what `short` says.
@@ -49,18 +50,17 @@ impl AnchorBells {
         self,
         gone: impl FnOnce() -> bool,
         short: impl FnOnce() -> Result<(), BellFault>,
-    ) -> Result<(), BellFault> {
+    ) -> Result<bool, BellFault> {
         match send_bell(self.0) {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(true),
             // By the rules a queue is never full. If something else filled it, a large buffer takes one more.
             Err(Errno(libc::EAGAIN)) => {
                 self.unplug();
-                let _ = send_bell(self.0);
-                Ok(())
+                Ok(send_bell(self.0).is_ok())
             }
-            Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => short(),
+            Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => short().map(|()| false),
             // A peer that shut down its reading half takes no bells, and needs none: it does not wait for data.
-            Err(_) if !gone() => Ok(()),
+            Err(_) if !gone() => Ok(false),
             Err(_) => Err(BellFault::Gone),
         }
     }
@@ -138,8 +138,11 @@ fn send_bell(fd: i32) -> SysResult {
 
 /// Tries again for a second while the kernel has no memory for a bell: a peer that is never rung waits for ever, and
 /// one that cannot be rung is as good as gone.
+///
+/// # Errors
+/// [`BellFault::Gone`].
 #[cold]
-fn ring_patiently(fd: i32) -> Result<(), BellFault> {
+pub fn ring_patiently(fd: i32) -> Result<(), BellFault> {
     for _ in 0..1_000 {
         kernel::sleep_ms();
         if !matches!(send_bell(fd), Err(Errno(libc::ENOBUFS | libc::ENOMEM))) {

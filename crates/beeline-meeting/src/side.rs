@@ -24,10 +24,8 @@ pub struct SideState {
     pub tx: TxState,
     /// Keeps `rx` on a line of its own.
     pub apart: AtomicU64,
-    /// The reading direction.
+    /// The reading direction, which fills a line.
     pub rx: RxState,
-    /// As `apart`, for what follows.
-    pub apart_too: AtomicU64,
     /// Processes that hold this end.
     pub holders: AtomicU32,
     /// `O_NONBLOCK` of the description.
@@ -413,6 +411,7 @@ pub fn option_of(key: u32) -> (i32, i32) {
 }
 
 const _: () = assert!(size_of::<SideState>() < 4096);
+const _: () = assert!(core::mem::offset_of!(SideState, rx) == 64 && core::mem::offset_of!(SideState, holders) == 128);
 
 /// Resets the connection: both directions are dead, and `errno` is pending. As in TCP, a reset that follows
 /// the peer's FIN is `EPIPE`.

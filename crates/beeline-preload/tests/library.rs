@@ -16,6 +16,8 @@ use common::{LIMIT, compile, guest, library, output, run_program, static_guest};
 mod asleep;
 #[path = "library/calls.rs"]
 mod calls;
+#[path = "library/company.rs"]
+mod company;
 #[path = "library/counted.rs"]
 mod counted;
 #[path = "library/crowd.rs"]

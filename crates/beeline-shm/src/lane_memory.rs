@@ -9,8 +9,8 @@ use crate::memfd::{self, FileId, MemfdFault};
 use crate::sys::{self, Errno};
 pub use layout::{End, FLAG_URGENT, INLINE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ORDER, lane_bytes};
 use layout::{
-    FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, SEAT, STAMP, TURN, URGENT, head_line,
-    wake_line,
+    FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, SEAT, SLEEP, STAMP, TURN, URGENT,
+    head_line, wake_line,
 };
 
 /// What [`LaneMemory::discard_ring`] leaves.
@@ -251,6 +251,12 @@ impl LaneMemory {
         self.word32(wake_line(end) + TURN)
     }
 
+    /// The number of the sleep that a bell for `end` would end; 0 for none that has one.
+    #[must_use]
+    pub fn sleep(&self, end: End) -> &AtomicU64 {
+        self.word64(wake_line(end) + SLEEP)
+    }
+
     /// Wakes the threads of `end` that wait for the reader's turn to be over, if there may be any.
     #[inline]
     pub fn end_turn(&self, end: End) {
@@ -410,6 +416,7 @@ impl LaneMemory {
             self.set_urgent(end, 0);
             self.set_passed(end, 0);
             self.turn(end).store(0, Ordering::Relaxed);
+            self.sleep(end).store(0, Ordering::Relaxed);
         }
     }
 }

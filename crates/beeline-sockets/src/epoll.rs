@@ -34,9 +34,11 @@
 //! 10. A wait spins ([`crate::wait`]) unless no member is known here (all are pipes, or connections over TCP: no lane's bell
 //!     can come, and no client through a door), or the peer of the lane that was told last is near, or, where no lane is hot, the
 //!     last peer of this process was; or a thread that works for the set needs the CPU ([`set::Hands`]).
+//! 11. A peer that sends on many connections while a thread sleeps on the set rings on one of them ([`company`]).
 
 mod all;
 mod bells;
+mod company;
 mod control;
 mod cool;
 mod events;
@@ -45,6 +47,7 @@ mod fork;
 mod kernel_events;
 mod limits;
 mod listeners;
+mod look;
 mod nested;
 mod order;
 mod readiness;
@@ -54,6 +57,7 @@ mod spin;
 mod wait;
 mod waker;
 
+pub(crate) use company::disturb_over;
 pub(crate) use control::{create, ctl, leave_sets, listener_gained, listener_lost, put_back, remember, take_out};
 pub(crate) use cool::cool;
 pub(crate) use fork::reset_after_fork;

@@ -42,7 +42,7 @@ pub(crate) use crate::calibrate::small_send_buffer;
 pub use crate::ending::poison;
 pub(crate) use crate::ending::{DEAF, Next, hear, observe, tell_linger, tells_of_end};
 pub(crate) use crate::side::{look_here, reset};
-pub(crate) use arm::{arm_lane, await_end};
+pub(crate) use arm::{arm_lane, arm_reader, await_end};
 pub(crate) use faults::{fault, kernel_said, pace};
 pub use flagged::{preadv2, pwritev2};
 pub(crate) use hush::{Own, hush, is_alone, may_have_bells};

@@ -457,7 +457,8 @@ const POLLER: Own = Own { pins: 2, entries: 0, pollers: 1 };
 /// A lane that is none any more, or whose peer is at fault, counts as news: the next look shows what it means.
 fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, own: Option<&Own>) -> Armed {
     let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
-    arm_lane(fd, desc, events, own).unwrap_or_else(|failure| {
+    epoll::disturb_over(fd, desc);
+    arm_lane(fd, desc, events, own, 0).unwrap_or_else(|failure| {
         let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
         Armed::Ready
     })

@@ -273,7 +273,16 @@ impl RxGuard {
     /// Those of [`Reader::arm`].
     #[inline]
     pub fn arm(&self, since: Since, bells: &impl Bells) -> Result<Armed, Fault> {
-        let armed = self.reader().arm(since, bells)?;
+        self.arm_for(since, 0, bells)
+    }
+
+    /// As [`RxGuard::arm`], for the sleep of this number ([`Reader::arm_for`]).
+    ///
+    /// # Errors
+    /// Those of [`Reader::arm`].
+    #[inline]
+    pub fn arm_for(&self, since: Since, sleep: u64, bells: &impl Bells) -> Result<Armed, Fault> {
+        let armed = self.reader().arm_for(since, sleep, bells)?;
         Ok(if ending::hears_of_end(self.desc, self.side) { Armed::Ready } else { armed })
     }
 }

@@ -1,5 +1,5 @@
 //! loom models of rings and wake protocol: who gets a lane that is offered ([`offers`]) or kept ([`seats`]), what arrives
-//! ([`streams`]), who wakes whom ([`sleepers`]) and what a killed process leaves behind ([`deaths`]).
+//! ([`streams`]), who wakes whom ([`sleepers`], [`company`]) and what a killed process leaves behind ([`deaths`]).
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p beeline-lane --test loom --release`
 //!
@@ -17,6 +17,7 @@
 #![allow(unsafe_code)]
 
 mod calls;
+mod company;
 mod deaths;
 mod model;
 mod offers;

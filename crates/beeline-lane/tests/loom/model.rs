@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use beeline_lane::{BellFault, Bells, End, RxState, Sink, Source, Storage, TxState, Wake};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 
 /// Fences go with each eighth of a ring: the smallest ring that has an unfenced read is 16 bytes.
@@ -31,6 +31,7 @@ pub struct Front {
     pub read_wake: AtomicU32,
     pub write_wake: AtomicU32,
     pub turn: AtomicU32,
+    pub sleep: AtomicU64,
 }
 
 #[derive(Default)]
@@ -70,10 +71,53 @@ pub struct Lane {
     pub sides: [Side; 2],
     pub kernel: Mutex<Kernel>,
     pub changed: Condvar,
+    /// Who hears of bells on several lanes.
+    pub set: Option<Arc<Set>>,
+    /// A call uses the server's end by itself.
+    pub visited: AtomicBool,
+}
+
+/// Where a thread sleeps on several lanes.
+pub struct Set {
+    /// Whether it was woken by another thread.
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Set {
+    pub fn new() -> Arc<Set> {
+        Arc::new(Set { woken: Mutex::new(false), changed: Condvar::new() })
+    }
+
+    pub fn wake(&self) {
+        *self.woken.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+
+    fn told(&self) {
+        let _woken = self.woken.lock().unwrap();
+        self.changed.notify_all();
+    }
+
+    /// `epoll_wait(2)`: sleeps until there is a bell for one of these, or somebody wakes it.
+    pub fn sleep_until_rung(&self, ends: &[Holder]) {
+        let mut woken = self.woken.lock().unwrap();
+        while !std::mem::take(&mut *woken) && !ends.iter().any(Holder::has_bells) {
+            woken = self.changed.wait(woken).unwrap();
+        }
+    }
 }
 
 impl Lane {
     pub fn new() -> Arc<Lane> {
+        Self::in_some_set(None)
+    }
+
+    pub fn in_set(set: &Arc<Set>) -> Arc<Lane> {
+        Self::in_some_set(Some(set.clone()))
+    }
+
+    fn in_some_set(set: Option<Arc<Set>>) -> Arc<Lane> {
         let ring = || (0..RING).map(|_| Byte(UnsafeCell::new(0xEE))).collect();
         Arc::new(Lane {
             fronts: Default::default(),
@@ -81,6 +125,8 @@ impl Lane {
             sides: Default::default(),
             kernel: Mutex::new(Kernel::default()),
             changed: Condvar::new(),
+            set,
+            visited: AtomicBool::new(false),
         })
     }
 }
@@ -108,6 +154,8 @@ pub struct Holder {
     pub fuse: Fuse,
     /// Nobody else sleeps on this end: it takes its bells out before it arms.
     pub alone: bool,
+    /// The last sleep that its process has rung for.
+    pub rung: Option<Arc<AtomicU64>>,
 }
 
 impl Storage for &Holder {
@@ -197,6 +245,12 @@ impl Storage for &Holder {
         self.lane.fronts[end as usize].turn.store(0, Relaxed);
         self.change(|_, _| {});
     }
+    fn sleep(&self, end: End) -> u64 {
+        self.lane.fronts[end as usize].sleep.load(Relaxed)
+    }
+    fn set_sleep(&self, end: End, sleep: u64) {
+        self.lane.fronts[end as usize].sleep.store(sleep, Relaxed);
+    }
     fn full_fence(&self) {
         fence(SeqCst);
     }
@@ -212,6 +266,15 @@ impl Bells for Holder {
                 Ok(())
             }
         })
+    }
+    fn ring_for(&self, sleep: u64) -> Result<bool, BellFault> {
+        let Some(rung) = &self.rung else { return self.ring().map(|()| true) };
+        if rung.load(Acquire) == sleep {
+            return Ok(false);
+        }
+        self.ring()?;
+        rung.store(sleep, Release);
+        Ok(true)
     }
     fn queued(&self) -> Result<u32, BellFault> {
         self.fuse.burn();
@@ -248,7 +311,7 @@ pub fn send_bell(me: &mut KernelEnd, peer: &mut KernelEnd) {
 
 impl Holder {
     pub fn new(lane: &Arc<Lane>, end: End) -> Holder {
-        Holder { lane: lane.clone(), end, fuse: Fuse::default(), alone: false }
+        Holder { lane: lane.clone(), end, fuse: Fuse::default(), alone: false, rung: None }
     }
 
     pub fn mortal(lane: &Arc<Lane>, end: End, steps: u32) -> Holder {
@@ -257,6 +320,14 @@ impl Holder {
 
     pub fn alone(lane: &Arc<Lane>, end: End) -> Holder {
         Holder { alone: true, ..Holder::new(lane, end) }
+    }
+
+    pub fn of_process(lane: &Arc<Lane>, end: End, rung: &Arc<AtomicU64>) -> Holder {
+        Holder { rung: Some(rung.clone()), ..Holder::new(lane, end) }
+    }
+
+    pub fn has_bells(&self) -> bool {
+        self.lane.kernel.lock().unwrap().ends[self.end as usize].queued != 0
     }
 
     pub fn word(&self, end: End, wake: Wake) -> &AtomicU32 {
@@ -278,6 +349,8 @@ impl Holder {
         let (me, peer) = if self.end == End::Client { (client, server) } else { (server, client) };
         let result = act(me, peer);
         self.lane.changed.notify_all();
+        drop(kernel);
+        self.lane.set.iter().for_each(|set| set.told());
         result
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! 0x0000  head line of end 0 (client): head u32, -, stamp u64
 //! 0x0080  head line of end 1 (server): the same
-//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, offer u32, urgent u64, passed u64, turn u32
+//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, offer u32, urgent u64, passed u64, turn u32, -, sleep u64
 //! 0x0180  wake line of end 1: the same, with a seat in the offer's place
 //! 0x0200  front of end 0: cursor u64, status u64, then ring 0 (client to server)
 //!   +16   ring 0, ring_bytes long; its first 48 bytes share the front's cache line
@@ -49,6 +49,8 @@ pub(super) const URGENT: usize = 16;
 pub(super) const PASSED: usize = 24;
 /// Of a wake line: where the word stands by which a writer asks to be told when the reader's turn is over.
 pub(super) const TURN: usize = 32;
+/// Of a wake line: where the number of the sleep stands that a bell would end.
+pub(super) const SLEEP: usize = 40;
 /// Of a head line: where the stamp stands.
 pub(super) const STAMP: usize = 8;
 /// In a read wake word: the reader wants to know when the first byte came ([`super::LaneMemory::set_stamp`]).

@@ -20,15 +20,6 @@ use crate::desc::Desc;
 use crate::guards;
 use crate::io::{self, Next, Own, hush, is_alone, may_have_bells};
 
-/// A member that no call uses.
-const MEMBER: Own = Own { pins: 0, entries: 1, pollers: 0 };
-
-/// Whether only `own` threads sleep on a set. On one that others watch sleep those who watch it. The set is locked: whoever
-/// sleeps has said so before it armed the members under that lock.
-fn sleep_only(set: &Set, own: u32) -> bool {
-    set.sleepers.load(Relaxed) == own && !set.exposed.load(Relaxed)
-}
-
 /// Takes out the bells of a hot lane that nobody sleeps on.
 pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
     let number = open_fd(fd, desc);
@@ -39,7 +30,7 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
         let _set = set.lock.lock();
         let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
         let hot = set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
-        let alone = || sleep_only(set, 0) && is_alone(desc, &Own { pins: 1, ..MEMBER });
+        let alone = || set.sleep_only(0) && is_alone(desc, &Own { pins: 1, ..Own::MEMBER });
         // Where others are known to use it, its lock, which they may hold, is not waited for.
         let Some(guard) = (hot && alone()).then(|| guards::rx_of(number, desc)).flatten() else { return };
         if alone() { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
@@ -54,7 +45,7 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
 #[inline(never)]
 pub(super) fn hush_hot(set: &Set) {
     let _guard = set.lock.lock();
-    if !sleep_only(set, 1) {
+    if !set.sleep_only(1) {
         return;
     }
     let mut fd = set.hot_first.load(Relaxed);
@@ -66,7 +57,7 @@ pub(super) fn hush_hot(set: &Set) {
             continue;
         }
         for_lane(set, fd, entry, |number, desc| {
-            guards::rx_of(number, desc).map_or(Ok(()), |guard| hush(number, desc, &guard, &MEMBER))
+            guards::rx_of(number, desc).map_or(Ok(()), |guard| hush(number, desc, &guard, &Own::MEMBER))
         });
         fd = next;
     }
@@ -82,7 +73,7 @@ pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
     }
     for_lane(set, fd, entry, |number, desc| {
         let Some(guard) = guards::rx_of(number, desc) else { return Ok(()) };
-        let alone = is_alone(desc, &MEMBER);
+        let alone = is_alone(desc, &Own::MEMBER);
         if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
     });
 }
@@ -90,7 +81,7 @@ pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
 /// Runs `take` for a member that is a lane and may have bells, with its open number, and notes the fault that is found. Where
 /// others are known to use it, its lock, which they may hold, is not waited for.
 fn for_lane(set: &Set, fd: i32, entry: &Entry, take: impl FnOnce(i32, &'static Desc) -> Result<(), Fault>) {
-    let may = |desc: &&Desc| !entry.dead.load(Relaxed) && may_have_bells(desc) && is_alone(desc, &MEMBER);
+    let may = |desc: &&Desc| !entry.dead.load(Relaxed) && may_have_bells(desc) && is_alone(desc, &Own::MEMBER);
     if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()).filter(may)
         && let Err(fault) = take(open_fd(fd, desc), desc)
     {

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::all::{entries_of, every_set, link, sets_with, unlink};
+use super::company::{disturb, disturb_over};
 use super::cool::cool_entry;
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
@@ -30,7 +31,7 @@ const EXCLUSIVE_ALLOWS: u32 = EPOLLEXCLUSIVE
 /// See [`crate::operations`].
 static SET: Operations = Operations { close: close_set, end_lingering, ..Operations::NONE };
 /// See [`crate::watchers`].
-static WATCHERS: Watchers = Watchers { forget, forget_last, notify, take_out, put_back };
+static WATCHERS: Watchers = Watchers { forget, forget_last, notify, disturb: disturb_over, take_out, put_back };
 
 /// `epoll_create1(2)`.
 pub fn create(flags: i32) -> Outcome {
@@ -76,6 +77,12 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     }
     if let Some(listener) = desc.filter(|desc| operation != libc::EPOLL_CTL_DEL && desc.kind() == Kind::Listener) {
         (listener.operations.get().before_watch)(listener);
+    }
+    // No sleep that it is named in, in another set, may lose its bell to this one, nor is it named in one meanwhile.
+    let lane = desc.filter(|desc| operation == libc::EPOLL_CTL_ADD && desc.is_lane());
+    let _pin = lane.and_then(|lane| guards::pin(fd, lane));
+    if let Some(lane) = lane {
+        disturb_over(fd, lane);
     }
     let unlocked = event.filter(|_| operation == libc::EPOLL_CTL_MOD && desc.is_none());
     let outcome = unlocked.and_then(|event| modify_unlocked(epfd, set, fd, event)).unwrap_or_else(|| {
@@ -144,6 +151,9 @@ fn change(
     desc: Option<&'static Desc>,
 ) -> Result<bool, Errno> {
     let mut old = set.find(fd);
+    if let Some(entry) = old {
+        disturb(epfd, set, entry);
+    }
     if desc.is_none() && operation != libc::EPOLL_CTL_ADD && old.is_some_and(|entry| entry.desc().is_some()) {
         // The fd was closed and a duplicate keeps the registration alive, which the kernel will not touch.
         return kernel::epoll_ctl(epfd, operation, fd, event).map(|_| false);
@@ -331,13 +341,15 @@ pub fn forget(fd: i32, desc: &'static Desc) {
                 // Its file may be kept.
                 deregister(epfd, fd, entry);
             }
+            disturb(epfd, set, entry);
             set.remove(fd, entry);
             call_off(epfd, set);
         });
         return;
     }
     let mut is_ghost = false;
-    sets_with(fd, desc, |_, set, _| {
+    sets_with(fd, desc, |epfd, set, entry| {
+        disturb(epfd, set, entry);
         set.make_ghost(fd);
         is_ghost = true;
     });
@@ -354,7 +366,10 @@ pub fn forget(fd: i32, desc: &'static Desc) {
 pub fn forget_last(fd: i32, desc: &'static Desc) {
     unpark_number(fd, desc);
     if desc.entries.load(Relaxed) != 0 {
-        entries_of(fd, desc, |_, set, fd, entry| set.remove(fd, entry));
+        entries_of(fd, desc, |epfd, set, fd, entry| {
+            disturb(epfd, set, entry);
+            set.remove(fd, entry);
+        });
     }
 }
 
@@ -373,6 +388,7 @@ pub fn remember(fd: i32, desc: &'static Desc) {
 /// looked at by the next wait, and by one that sleeps already. No lock of the description may be held.
 pub fn notify(fd: i32, desc: &'static Desc) {
     entries_of(fd, desc, |epfd, set, fd, entry| {
+        disturb(epfd, set, entry);
         if settle(epfd, set, fd, entry) {
             tell(epfd, set);
         }
@@ -382,7 +398,8 @@ pub fn notify(fd: i32, desc: &'static Desc) {
 /// The file under `fd` is about to be replaced: the kernel's registrations of the old one are taken out.
 pub fn take_out(fd: i32, desc: &'static Desc) {
     unpark_number(fd, desc);
-    sets_with(fd, desc, |epfd, _, entry| {
+    sets_with(fd, desc, |epfd, set, entry| {
+        disturb(epfd, set, entry);
         if !entry.dead.load(Relaxed) {
             deregister(epfd, fd, entry);
         }
@@ -392,6 +409,7 @@ pub fn take_out(fd: i32, desc: &'static Desc) {
 /// The file under `fd` has been replaced, and the description is what it will be: it goes back into its sets.
 pub fn put_back(fd: i32, desc: &'static Desc) {
     sets_with(fd, desc, |epfd, set, entry| {
+        disturb(epfd, set, entry);
         entry.dead.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
         entry.seen.refresh();

@@ -4,12 +4,13 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use beeline_lane::{Armed, Fault, flags};
 
-use super::events::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDNORM, EPOLLWRNORM};
+use super::company;
+use super::events::{ARRIVAL, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDNORM, EPOLLWRNORM};
 use super::faults::{ANSWERS_BEGUN, ANSWERS_OPEN, answer_faults, is_troubled, mark_troubled, note_fault};
 use super::limits::NESTS_MAX;
-use super::readiness::{self, readiness, tail};
+use super::readiness::{self, readiness};
 use super::registration::{deregister_dead, expose, watch};
-use super::set::{Entry, Set, open_fd, set_of};
+use super::set::{Entry, Set, open_fd, set_of, tail};
 use crate::desc::{Desc, Kind};
 use crate::guards;
 use crate::io::{self, arm_lane};
@@ -18,16 +19,27 @@ use crate::io::{self, arm_lane};
 pub(crate) fn cool(desc: &Desc) -> Armed {
     let Some(set) = set_of(desc) else { return Armed::Sleep };
     expose(desc);
-    cool_for_sleep(desc.fd.load(Relaxed), set)
+    let epfd = desc.fd.load(Relaxed);
+    unless_answering(set, || cool_set(epfd, set, 0))
 }
 
-/// As [`cool_set`], for a sleep: ready, too, if a fault was being dealt with meanwhile, which has been taken and may show
-/// only later. No lock may be held.
+/// As [`cool_set`], for a sleep on the set itself, which is named in its members if nobody else sleeps there. No lock may be held.
 pub(super) fn cool_for_sleep(epfd: i32, set: &Set) -> Armed {
+    unless_answering(set, || {
+        let _guard = set.lock.lock();
+        company::begin_arming(epfd, set);
+        let armed = cool_hot(epfd, set, 0);
+        company::end_arming(set);
+        armed
+    })
+}
+
+/// Ready, too, if a fault was being dealt with meanwhile, which has been taken and may show only later.
+fn unless_answering(set: &Set, cool: impl FnOnce() -> Armed) -> Armed {
     // In this order: an answer that is open now is seen here, and one that is begun later there.
     let begun = ANSWERS_BEGUN.load(SeqCst);
     let open = ANSWERS_OPEN.load(SeqCst) != 0;
-    let armed = cool_set(epfd, set, 0);
+    let armed = cool();
     if armed == Armed::Sleep && !open && ANSWERS_BEGUN.load(SeqCst) == begun {
         return Armed::Sleep;
     }
@@ -48,6 +60,11 @@ pub(super) fn cool_set(epfd: i32, set: &Set, depth: u32) -> Armed {
 
 /// As [`cool_set`], of a set that is locked.
 pub(super) fn cool_locked(epfd: i32, set: &Set, depth: u32) -> Armed {
+    company::disband(set);
+    cool_hot(epfd, set, depth)
+}
+
+fn cool_hot(epfd: i32, set: &Set, depth: u32) -> Armed {
     let mut fd = set.hot_first.load(Relaxed);
     let mut armed = Armed::Sleep;
     while let Some(entry) = set.find(fd) {
@@ -86,6 +103,7 @@ pub(super) fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> A
 /// some of that is news to everybody: no part of what `call` has reported.
 pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32) -> (Armed, bool) {
     let _guard = set.lock.lock();
+    company::disband(set);
     let mut fd = set.hot_first.load(Relaxed);
     let (mut armed, mut untold) = (Armed::Sleep, false);
     while let Some(entry) = set.find(fd) {
@@ -134,14 +152,20 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
         mark_troubled(set);
         return Armed::Ready;
     }
+    let now = tail(desc);
     if readiness(set, entry, depth) != 0 {
         return Armed::Ready;
+    }
+    let interest = entry.events.load(Relaxed);
+    if interest & EPOLLET != 0 && interest & ARRIVAL != 0 && now != since && !counts_by_mark(desc) {
+        // What has arrived since the last report was read already.
+        entry.seen.pass(now);
+        since = now;
     }
     if entry.dead.load(Relaxed) || desc.side().is(crate::side::state::PEER_CLOSED | crate::side::state::RESET) {
         deregister_dead(epfd, fd, entry);
         return Armed::Sleep;
     }
-    let interest = entry.events.load(Relaxed);
     desc.show_cpu();
     for _ in 0..ARMINGS {
         if arm_entry(epfd, set, fd, entry, desc, interest, since) == Armed::Sleep {
@@ -150,6 +174,7 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
                 return Armed::Ready;
             }
             set.make_cold(fd, entry);
+            company::armed(set, fd, entry, desc, (interest & EPOLLET != 0).then_some(since));
             return Armed::Sleep;
         }
         // What arrived since the last report may be nothing to tell: it was read already, is too little, or is not what
@@ -192,7 +217,12 @@ pub(super) fn arm_entry(
     if out && !entry.kernel_out.swap(true, Relaxed) {
         watch(epfd, set, fd, entry);
     }
-    arm_for(open_fd(fd, desc), desc, interest, since, out).unwrap_or_else(|fault| {
+    let sleep = company::sleep_for(set, entry, desc);
+    if sleep != 0 && desc.side().rx.sleep() == sleep {
+        // The bell of this sleep may lie there, and to arm the lane again takes it out.
+        return Armed::Ready;
+    }
+    arm_for(open_fd(fd, desc), desc, interest, since, out, sleep).unwrap_or_else(|fault| {
         note_fault(set, fd, entry, fault);
         Armed::Ready
     })
@@ -207,10 +237,11 @@ pub(super) fn awaits_room(entry: &Entry, desc: &Desc, interest: u32) -> bool {
         || !io::writable_hint(desc, desc.side())
 }
 
-pub(super) fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, out: bool) -> Result<Armed, Fault> {
+/// `sleep` is the one that the lane is to be named, if nobody else uses it; 0 for none.
+fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, out: bool, sleep: u64) -> Result<Armed, Fault> {
     if interest & EPOLLET == 0 {
         let events = interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) | if out { EPOLLOUT } else { 0 };
-        return arm_lane(fd, desc, events as i16, None);
+        return arm_lane(fd, desc, events as i16, None, sleep);
     }
     if io::await_end(fd, desc, interest as i16) {
         return Ok(Armed::Ready);
@@ -218,9 +249,9 @@ pub(super) fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, o
     if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
         let since = beeline_lane::Since::Tail(since);
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
-        if guard.arm(since, &io::Anchor(fd))? == Armed::Ready {
+        if io::arm_reader(fd, desc, &guard, since, sleep)? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }
-    if out { arm_lane(fd, desc, libc::POLLOUT, None) } else { Ok(Armed::Sleep) }
+    if out { arm_lane(fd, desc, libc::POLLOUT, None, 0) } else { Ok(Armed::Sleep) }
 }

@@ -81,10 +81,11 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     ready || kernel_calls_it_ready()
 }
 
-/// A member has gone. Who watches the set from outside, by the kernel alone, is not to hear of it any more. While others are hot it is
-/// left to them. The set is locked.
+/// A member has gone. Who watches the set from outside, by the kernel alone, is not to hear of it any more. While others are hot, or
+/// somebody sleeps on the set itself, it is left to them. The set is locked.
 pub(super) fn call_off(epfd: i32, set: &Set) {
-    if set.has_waker.load(Relaxed) && set.exposed.load(Relaxed) && set.find(set.hot_first.load(Relaxed)).is_none() {
+    let is_awaited = set.sleepers.load(Relaxed) != 0 || set.find(set.hot_first.load(Relaxed)).is_some();
+    if set.has_waker.load(Relaxed) && set.exposed.load(Relaxed) && !is_awaited {
         take_waker(epfd, set);
     }
 }

@@ -111,8 +111,3 @@ pub(super) fn arrivals(set: &Set) -> u32 {
     });
     sum
 }
-
-/// The peer's tail.
-pub(super) fn tail(desc: &Desc) -> u32 {
-    (desc.lane().cursor(desc.end().peer()) >> 32) as u32
-}

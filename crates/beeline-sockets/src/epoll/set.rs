@@ -9,6 +9,7 @@
 //! number alone leaves it, unreachable until a duplicate gets that number again. Here such a *ghost* moves to a place
 //! beyond all numbers, so that the number is free for another file, and no system call by number can hit a stranger.
 
+mod company;
 mod departed;
 mod entry;
 mod ghosts;
@@ -31,11 +32,12 @@ use crate::slab::{Slab, Stable};
 use crate::table;
 use crate::wait::{Budget, Mode, SpinState};
 
+pub use company::{COMPANY_MAX, Companion, Company};
 pub use departed::Departed;
 pub use entry::Entry;
 pub use hands::Hands;
 pub use heat::Heat;
-pub use marks::{Marks, Seen};
+pub use marks::{Marks, Seen, tail};
 pub use registered::Registered;
 
 const CHUNK_FDS: usize = 256;
@@ -118,6 +120,8 @@ pub struct Set {
     pub hands: Hands,
     /// Members that have left lately.
     pub departed: Departed,
+    /// Members that are named the same sleep.
+    pub company: Company,
     buckets: [AtomicI32; BUCKETS],
     chunks: [AtomicPtr<Chunk>; CHUNKS],
     /// One more than the last chunk of numbers that was ever made: those who go through the set look no further, but at the
@@ -169,6 +173,7 @@ impl Set {
         self.told_last.store(NIL, Relaxed);
         self.spin.begin(Mode::of_process());
         self.hands.begin();
+        self.company.begin();
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));
     }
 
@@ -197,6 +202,12 @@ impl Set {
         !self.exposed.load(Relaxed)
             && !self.inheritable.load(Relaxed)
             && self.owner().is_some_and(|owner| owner.born.load(Relaxed) == crate::forks())
+    }
+
+    /// Whether only `own` threads sleep on the set. On one that others watch sleep those who watch it. It is locked: whoever
+    /// sleeps has said so before it armed the members under that lock.
+    pub fn sleep_only(&self, own: u32) -> bool {
+        self.sleepers.load(Relaxed) == own && !self.exposed.load(Relaxed)
     }
 
     /// Whether nothing can come from this set that the kernel does not tell by itself.
@@ -236,6 +247,7 @@ impl Set {
         self.take_parked(fd);
         let entry = self.place(fd)?;
         entry.heat.begin();
+        entry.companion.begin();
         entry.dead.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
         entry.registered.forget();
@@ -290,6 +302,7 @@ impl Set {
     /// Removes `fd`.
     pub fn remove(&self, fd: i32, entry: &Entry) {
         self.make_cold(fd, entry);
+        self.leave_company(entry);
         self.chain_out(fd, entry);
         entry.used.store(false, Relaxed);
         self.departed.note(entry.data.load(Relaxed));
@@ -350,12 +363,14 @@ impl Set {
         for count in [&self.ghosts, &self.hot_lanes, &self.known] {
             count.store(0, Relaxed);
         }
+        self.company.begin();
         for head in self.buckets.iter().chain([&self.hot_first, &self.hot_last]) {
             head.store(NIL, Relaxed);
         }
         self.for_each_entry(|fd, entry| {
             self.chain_in(fd, entry);
             entry.heat.begin();
+            entry.companion.begin();
             self.known.fetch_add(entry.desc().is_some().into(), Relaxed);
             if entry.desc().is_some_and(|desc| matches!(desc.kind(), Kind::Lane | Kind::Epoll)) {
                 self.make_hot(fd, entry);

@@ -3,14 +3,13 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::Armed;
-use beeline_stats::Counter;
 use libc::epoll_event;
 
 use super::bells::{hush_fired, hush_hot};
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
-use super::limits::{AT_ONCE_TICKS, BUSY_WAITS, FEW_WAITS, IDLE_LOOKS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, QUIET_LOOKS};
+use super::limits::{AT_ONCE_TICKS, IDLE_LOOKS};
 use super::nested::any_ready;
 use super::order::Own;
 use super::readiness::{readiness, reported};
@@ -21,7 +20,7 @@ use crate::app_memory::is_some;
 use crate::desc::{Desc, Pin};
 use crate::wait::deadline;
 use crate::wait::{Patience, Spun, Woken, ticks};
-use crate::{Errno, Outcome, follow, guards, kernel, stats, table, upkeep};
+use crate::{Errno, Outcome, follow, guards, kernel, table, upkeep};
 
 /// `epoll_wait(2)`.
 ///
@@ -234,6 +233,7 @@ impl Call {
                 Some(Woken::Ready(count)) => {
                     self.set.last_look.store(ticks(), Relaxed);
                     self.translate(count);
+                    self.look_at_company();
                     self.harvest();
                     self.slept(&patience);
                 }
@@ -289,85 +289,6 @@ impl Call {
             self.set.busy_waits.store(0, Relaxed);
         }
         Some(woken)
-    }
-
-    /// Asks the kernel, or owes that look if the wait `may_owe` it and will most likely sleep. Whether it has asked.
-    #[inline(never)]
-    fn begins_with_look(&mut self, may_owe: bool) -> Result<bool, Errno> {
-        self.owes_look = may_owe && self.will_sleep();
-        if !self.owes_look {
-            self.look()?;
-        }
-        Ok(!self.owes_look)
-    }
-
-    /// Whether this wait is most likely to sleep: the kernel has had nothing of its own to tell for a while, the set does not
-    /// spin, and no hot member has anything to report, as far as a few looks tell.
-    fn will_sleep(&self) -> bool {
-        let set = self.set;
-        if set.busy_waits.load(Relaxed) < FEW_WAITS || set.budget().is_open() {
-            return false;
-        }
-        let _guard = set.lock.lock();
-        let mut fd = set.hot_first.load(Relaxed);
-        for _ in 0..QUIET_LOOKS {
-            match set.find(fd) {
-                None => return true,
-                // A set inside is asked by a system call, and once is enough.
-                Some(entry) if entry.desc().is_some_and(Desc::is_lane) && readiness(set, entry, 0) == 0 => {
-                    fd = entry.heat.next();
-                }
-                Some(_) => return false,
-            }
-        }
-        false
-    }
-
-    /// Whether a wait that has something to report should look at the kernel, too.
-    fn look_is_due(&self) -> bool {
-        let waits = self.set.busy_waits.load(Relaxed);
-        if waits < BUSY_WAITS {
-            self.set.busy_waits.store(waits + 1, Relaxed);
-            return true;
-        }
-        self.kernel_is_due()
-    }
-
-    /// Whether the time between two looks of a busy set is over.
-    fn kernel_is_due(&self) -> bool {
-        ticks().wrapping_sub(self.set.last_look.load(Relaxed)) > self.set.look_ticks.load(Relaxed)
-    }
-
-    /// Asks the kernel without waiting.
-    pub(super) fn look(&mut self) -> Result<(), Errno> {
-        self.owes_look = false;
-        if self.set.busy_waits.load(Relaxed) >= BUSY_WAITS {
-            stats::count(Counter::EpollKernelLooks, 1);
-        }
-        self.set.last_look.store(ticks(), Relaxed);
-        loop {
-            let (filled, room) = (self.filled, self.max - self.filled);
-            let parked = self.set.parked.load(Relaxed);
-            self.departures = self.set.departed.count();
-            // SAFETY: filled <= max, so the rest of the app's array is writable for that many events.
-            let count = unsafe { kernel::epoll_now(self.epfd, self.events.add(filled), room as i32) }?;
-            if count == 0 {
-                self.set.looked.store(0, Relaxed);
-                self.rest();
-            } else if self.translate(count) || self.own.is_some() {
-                self.harvest();
-            }
-            // What was parked may have taken the place of what is not.
-            if count < room || self.filled != filled || self.set.parked.load(Relaxed) >= parked {
-                return Ok(());
-            }
-        }
-    }
-
-    /// The kernel had nothing new to tell: it is asked less often.
-    pub(super) fn rest(&self) {
-        let ticks = self.set.look_ticks.load(Relaxed).saturating_mul(2);
-        self.set.look_ticks.store(ticks.clamp(LOOK_TICKS_MIN, LOOK_TICKS_MAX), Relaxed);
     }
 
     /// Reports what hot members have to say, as far as there is room. Each is looked at once; those that are

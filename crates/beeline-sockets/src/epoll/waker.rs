@@ -28,6 +28,17 @@ pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
     set.has_waker.store(true, Relaxed);
 }
 
+/// Makes sure that [`wake_sleeper`] needs no more than to have the waker shown. The set is locked.
+pub(super) fn waker_is_there(epfd: i32, set: &Set) -> bool {
+    if !set.has_waker.load(Relaxed) {
+        let hidden = libc::epoll_event { events: EPOLLONESHOT, u64: WAKER_DATA };
+        let added =
+            waker().is_some_and(|waker| kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, waker, Some(hidden)).is_ok());
+        set.has_waker.store(added, Relaxed);
+    }
+    set.has_waker.load(Relaxed)
+}
+
 /// Takes the waker out of a set again. The set is locked.
 pub(super) fn take_waker(epfd: i32, set: &Set) {
     if set.has_waker.load(Relaxed) {

@@ -3,11 +3,11 @@
 use beeline_lane::{Armed, Fault, Since, flags};
 use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM};
 
-use super::hush::{Own, hush};
+use super::hush::{Own, hush, is_alone};
 use super::low_water::low_water;
 use super::readiness::{ALWAYS, poll_mask};
 use crate::anchor::Anchor;
-use crate::desc::Desc;
+use crate::desc::{Desc, RxGuard};
 use crate::ending::hears_of_end;
 use crate::guards;
 use crate::side::stands_no_more;
@@ -26,12 +26,27 @@ pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
     hears_of_end(desc, desc.side())
 }
 
+/// Arms a lane for bytes; for the `sleep` of a set that it is in, if that is a number and nobody else uses the lane.
+///
+/// # Errors
+/// A fault of the peer.
+pub(crate) fn arm_reader(fd: i32, desc: &Desc, guard: &RxGuard, since: Since, sleep: u64) -> Result<Armed, Fault> {
+    let sleep = if sleep != 0 && is_alone(desc, &Own::MEMBER) { sleep } else { 0 };
+    guard.arm_for(since, sleep, &Anchor(fd))
+}
+
 /// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in. Where it may be the only
-/// one who sleeps on it, `own` says as what.
+/// one who sleeps on it, `own` says as what; a member of a set may be named the `sleep` of that (0 for none).
 ///
 /// # Errors
 /// A fault of the peer, for the caller to handle when it holds no lock.
-pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16, own: Option<&Own>) -> Result<Armed, Fault> {
+pub(crate) fn arm_lane(
+    fd: i32,
+    desc: &'static Desc,
+    events: i16,
+    own: Option<&Own>,
+    sleep: u64,
+) -> Result<Armed, Fault> {
     let side = desc.side();
     if await_end(fd, desc, events) {
         return Ok(Armed::Ready);
@@ -42,7 +57,7 @@ pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16, own: Option<&O
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
         own.map_or(Ok(()), |own| hush(fd, desc, &guard, own))?;
         let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
-        if guard.arm(since, &Anchor(fd))? == Armed::Ready {
+        if arm_reader(fd, desc, &guard, since, sleep)? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }

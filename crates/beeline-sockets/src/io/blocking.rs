@@ -16,8 +16,8 @@ use crate::desc::{Desc, Pin, Unlocked};
 use crate::ending::{Next, observe};
 use crate::side::reset;
 use crate::side::state;
-use crate::table;
 use crate::wait::{Patience, Spun, Woken};
+use crate::{table, watchers};
 
 /// How a wait ended.
 pub(super) enum Waited {
@@ -228,6 +228,7 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
             Spun::Nothing => {}
         }
     }
+    watchers::disturb(pin.fd(given), desc);
     let mut held_up = HeldUp::default();
     let (fd, armed) = match desc.await_rx(|naps| held_up.goes_on(patience, false, naps)) {
         Ok(guard) => {

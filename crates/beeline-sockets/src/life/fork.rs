@@ -112,7 +112,7 @@ pub fn around_fork_prepare() -> u32 {
         if desc.kind() != Kind::Lane || desc.fd.load(Relaxed) != fd || follow::follow_if_relayed(fd, desc) {
             return;
         }
-        let _both = desc.lock_both();
+        let both = desc.lock_both();
         if desc.is_lane() {
             let side = desc.side();
             desc.shared.store(true, Relaxed);
@@ -122,6 +122,8 @@ pub fn around_fork_prepare() -> u32 {
             side.join(EXPECTED);
             desc.counted_by.store(number, Relaxed);
         }
+        drop(both);
+        epoll::disturb_over(fd, desc);
     });
     // SAFETY: this thread holds the lock.
     unsafe { *HELD.0.get() = Some(guard) };

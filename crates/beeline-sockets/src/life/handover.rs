@@ -42,7 +42,7 @@ use crate::changing::changing;
 use crate::desc::Desc;
 use crate::process::{self, is_guest_of_parent};
 use crate::side::{EXPECTED, SideState, stands_no_more};
-use crate::{kernel, meet, stats, table};
+use crate::{kernel, meet, stats, table, watchers};
 
 /// Loans that can be taken back; what goes beyond stays counted.
 const RETURNABLE: usize = 32;
@@ -94,6 +94,14 @@ impl Loan {
 
 /// Makes a loan of a connection to another process, or to the next program of this one. False if a part is missing.
 pub(super) fn lend(desc: &'static Desc, to_another: bool) -> bool {
+    let lent = lend_locked(desc, to_another);
+    if lent && to_another {
+        watchers::disturb(desc.fd.load(Relaxed), desc);
+    }
+    lent
+}
+
+fn lend_locked(desc: &'static Desc, to_another: bool) -> bool {
     let _both = desc.lock_both();
     if !desc.is_lane() || part_fds(desc).is_none() {
         return false;

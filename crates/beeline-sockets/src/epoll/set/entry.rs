@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::super::events::{EPOLLOUT, EPOLLWRNORM};
-use super::{Heat, Registered, Seen};
+use super::{Companion, Heat, Registered, Seen};
 use crate::desc::Desc;
 
 /// One watched fd. Changed only under the set's lock.
@@ -44,6 +44,8 @@ pub struct Entry {
     pub registered: Registered,
     /// Whether it is hot.
     pub heat: Heat,
+    /// Whether it is cold and named a sleep with others.
+    pub companion: Companion,
 }
 
 impl Entry {

@@ -44,7 +44,7 @@ impl Set {
         new.seen.take_over(&old.seen);
         new.fault.store(old.fault.load(Relaxed), Relaxed);
         new.registered.restore(old.registered.saved());
-        if old.heat.is_hot() {
+        if old.heat.is_hot() || old.companion.is_in() {
             self.make_hot(to, new);
         }
         self.remove(from, old);

@@ -61,6 +61,7 @@ impl Set {
         if entry.heat.is_hot() {
             return;
         }
+        self.leave_company(entry);
         entry.heat.hot.store(true, Relaxed);
         self.hot_lanes.store(self.hot_lanes.load(Relaxed).wrapping_add(1), Relaxed);
         let last = self.hot_last.load(Relaxed);

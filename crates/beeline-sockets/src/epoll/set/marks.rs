@@ -12,6 +12,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
+use crate::desc::Desc;
+
 /// What counts edges, at one moment. It is taken before the mask that is reported: what comes in between is an edge
 /// of its own.
 pub struct Marks {
@@ -105,4 +107,9 @@ impl Seen {
             target.store(source.load(Relaxed), Relaxed);
         }
     }
+}
+
+/// The peer's tail.
+pub fn tail(desc: &Desc) -> u32 {
+    (desc.lane().cursor(desc.end().peer()) >> 32) as u32
 }

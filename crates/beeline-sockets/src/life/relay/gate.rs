@@ -16,11 +16,7 @@ const BIRTH_MS: usize = 20;
 
 /// Makes the gate of an end that others share, with fresh secrets. The demoter calls this.
 pub(super) fn make_gate(side: &SideState) -> Result<i32, Reason> {
-    let mut chance = [0u64; 3];
-    let args = [chance.as_mut_ptr() as usize, size_of_val(&chance), 0, 0, 0, 0];
-    // SAFETY: room for as many bytes.
-    unsafe { call(libc::SYS_getrandom, args) }.map_err(|_| Reason::SystemCallDenied)?;
-    let [name_of_gate, question, answer] = chance;
+    let [name_of_gate, question, answer] = kernel::chance().ok_or(Reason::SystemCallDenied)?;
     side.gate.name.store(name_of_gate, Relaxed);
     side.gate.question.store(question, Relaxed);
     side.gate.answer.store(answer, Relaxed);

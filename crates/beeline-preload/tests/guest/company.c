@@ -1,0 +1,181 @@
+/* A set of many connections whose peers all send while its one thread sleeps, on one CPU: a bell on one of them tells of all. Somebody else
+   meddles with the set meanwhile, and with its members. Each message is answered by whoever reads it, and one that is not within 5 s is an
+   error.
+
+       company HOW        says how many messages were answered, closes all, and waits to be looked at
+
+   HOW: alone, edges; or what the other thread does: modifies, moves, second (adds members to a set of its own), polls, peeks (with a timeout),
+   reads, duplicates, waits (on the set itself), watches (the set, by poll), forks, closes (and connects anew). */
+#define _GNU_SOURCE
+#include "guest.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#define MEMBERS 24
+#define TIME_MS 1500
+
+static const char *how;
+static int asks[MEMBERS], answers[MEMBERS];
+static int set;
+static atomic_int over;
+/* Whoever reads a message answers it before anybody else reads another one there, and nobody closes it meanwhile. */
+static pthread_mutex_t serving[MEMBERS];
+/* One connection is closed and made anew while nobody asks. */
+static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
+
+static int does(const char *what) { return strcmp(how, what) == 0; }
+
+static long now_ms(void) {
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static struct epoll_event event_of(int index) {
+    return (struct epoll_event){.events = EPOLLIN | (does("edges") ? EPOLLET : 0), .data.u32 = index};
+}
+
+static void answer(int index) {
+    char bytes[64];
+    CHECK(pthread_mutex_lock(&serving[index]) == 0);
+    ssize_t count = recv(answers[index], bytes, sizeof bytes, MSG_DONTWAIT);
+    CHECK(count > 0 || (count < 0 && errno == EAGAIN));
+    if (count > 0) CHECK(send(answers[index], bytes, count, 0) == count);
+    CHECK(pthread_mutex_unlock(&serving[index]) == 0);
+}
+
+static void *serve(void *unused) {
+    struct epoll_event events[MEMBERS];
+    while (!over) {
+        /* No timeout: a lost wake-up is one that nobody else makes up for. */
+        int count = epoll_wait(set, events, MEMBERS, -1);
+        CHECK(count > 0 || (count < 0 && errno == EINTR));
+        for (int i = 0; i < count; i++) answer(events[i].data.u32);
+    }
+    return unused;
+}
+
+static void once(int index, int second) {
+    int fd = answers[index];
+    struct epoll_event event = event_of(index);
+    struct pollfd look = {fd, POLLIN, 0};
+    char byte;
+    if (does("modifies")) {
+        CHECK(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event) == 0);
+    } else if (does("moves")) {
+        CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == 0);
+        sched_yield();
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    } else if (does("second")) {
+        CHECK(epoll_ctl(second, EPOLL_CTL_ADD, fd, &event) == 0);
+        for (int looks = 0; looks < 3; looks++)
+            if (epoll_wait(second, &event, 1, 1) == 1) answer(event.data.u32);
+        CHECK(epoll_ctl(second, EPOLL_CTL_DEL, fd, NULL) == 0);
+    } else if (does("polls")) {
+        for (int looks = 0; looks < 3; looks++)
+            if (poll(&look, 1, 1) == 1) answer(index);
+    } else if (does("peeks")) {
+        CHECK(recv(fd, &byte, 1, MSG_PEEK) == 1 || errno == EAGAIN);
+    } else if (does("reads")) {
+        CHECK(pthread_mutex_lock(&serving[index]) == 0);
+        ssize_t count = recv(fd, &byte, 1, 0);
+        CHECK(count == 1 || errno == EAGAIN);
+        if (count == 1) CHECK(send(fd, &byte, 1, 0) == 1);
+        CHECK(pthread_mutex_unlock(&serving[index]) == 0);
+    } else if (does("duplicates")) {
+        int copy = dup(fd);
+        CHECK(copy >= 0);
+        sched_yield();
+        CHECK(close(copy) == 0);
+    } else if (does("waits")) {
+        if (epoll_wait(set, &event, 1, index % 2) == 1) answer(event.data.u32);
+    } else if (does("watches")) {
+        look.fd = set;
+        if (poll(&look, 1, 1) == 1 && epoll_wait(set, &event, 1, 0) == 1) answer(event.data.u32);
+    } else if (does("forks")) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) _exit(0);
+        CHECK(status_of(child) == 0);
+    } else if (does("closes")) {
+        int ends[2];
+        CHECK(pthread_mutex_lock(&asking) == 0);
+        CHECK(pthread_mutex_lock(&serving[index]) == 0);
+        CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == 0 && close(fd) == 0 && close(asks[index]) == 0);
+        pair(ends);
+        asks[index] = ends[0];
+        answers[index] = ends[1];
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
+        CHECK(pthread_mutex_unlock(&serving[index]) == 0);
+        CHECK(pthread_mutex_unlock(&asking) == 0);
+    }
+}
+
+static void *meddle(void *unused) {
+    unsigned number = 7;
+    int second = epoll_create1(0);
+    CHECK(second >= 0);
+    while (!over) {
+        once(rand_r(&number) % MEMBERS, second);
+        struct timespec pause = {0, rand_r(&number) % 50000};
+        nanosleep(&pause, NULL);
+    }
+    return unused;
+}
+
+/* Asks all, then awaits all answers. */
+static void ask(int last) {
+    char byte = 'm';
+    CHECK(pthread_mutex_lock(&asking) == 0);
+    for (int i = 0; i < MEMBERS; i++) CHECK(send(asks[i], &byte, 1, 0) == 1);
+    for (int i = 0; i < MEMBERS && !last; i++) {
+        struct pollfd look = {asks[i], POLLIN, 0};
+        if (poll(&look, 1, 5000) != 1) fprintf(stderr, "%s: no answer from %d\n", how, i);
+        CHECK(recv(asks[i], &byte, 1, MSG_DONTWAIT) == 1);
+    }
+    CHECK(pthread_mutex_unlock(&asking) == 0);
+}
+
+int main(int arguments, char **argument) {
+    CHECK(arguments == 2);
+    how = argument[1];
+    cpu_set_t cpus;
+    CHECK(sched_getaffinity(0, sizeof cpus, &cpus) == 0);
+    int first = 0;
+    while (!CPU_ISSET(first, &cpus)) first++;
+    CPU_ZERO(&cpus);
+    CPU_SET(first, &cpus);
+    CHECK(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
+    set = epoll_create1(EPOLL_CLOEXEC);
+    CHECK(set >= 0);
+    for (int i = 0; i < MEMBERS; i++) {
+        int ends[2];
+        pair(ends);
+        asks[i] = ends[0];
+        answers[i] = ends[1];
+        struct timeval soon = {0, 1000};
+        CHECK(setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon) == 0);
+        struct epoll_event event = event_of(i);
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
+        CHECK(pthread_mutex_init(&serving[i], NULL) == 0);
+    }
+    pthread_t server, other;
+    CHECK(pthread_create(&server, NULL, serve, NULL) == 0);
+    if (!does("alone") && !does("edges")) CHECK(pthread_create(&other, NULL, meddle, NULL) == 0);
+    long messages = 0;
+    for (long until = now_ms() + TIME_MS; now_ms() < until; messages += 2 * MEMBERS) ask(0);
+    over = 1;
+    if (!does("alone") && !does("edges")) CHECK(pthread_join(other, NULL) == 0);
+    ask(1);
+    CHECK(pthread_join(server, NULL) == 0);
+    for (int i = 0; i < MEMBERS; i++) CHECK(close(asks[i]) == 0 && close(answers[i]) == 0);
+    printf("%ld\n", messages);
+    fflush(stdout);
+    char byte;
+    CHECK(read(0, &byte, 1) == 1);
+    return 0;
+}

@@ -1,0 +1,37 @@
+//! A set of connections whose peers all send while its thread sleeps.
+
+use super::near::figures;
+use super::*;
+use beeline_stats::Counter;
+
+/// Messages that were answered, and bells that were rung for them. The same was run over TCP.
+fn answered(how: &str) -> (u64, u64) {
+    let mut over_tcp =
+        Group::start(Command::new(guest("company")).arg(how).stdin(Stdio::piped()).stdout(Stdio::null()))
+            .expect("the guest starts");
+    let (stdin, _, _) = over_tcp.pipes();
+    stdin.expect("piped").write_all(b"!").expect("the guest listens");
+    assert_eq!(over_tcp.finish(LIMIT).expect("the guest ends"), Ending::Exit(0), "{how} over TCP");
+    let (messages, [bells]) = figures("company", how, "", [Counter::DoorbellsSent]);
+    println!("{how}: {messages} messages, {bells} bells");
+    (messages, bells)
+}
+
+#[test]
+fn a_bell_for_one_member_of_a_set_tells_of_all() {
+    for how in ["alone", "edges"] {
+        let (messages, bells) = answered(how);
+        // Each answer is waited for by itself, and rings.
+        assert!(bells * 4 < messages * 3, "{how}: {bells} bells for {messages} messages");
+    }
+}
+
+#[test]
+fn no_message_is_missed_while_another_thread_meddles_with_the_set_or_its_members() {
+    for how in
+        ["modifies", "moves", "second", "polls", "peeks", "reads", "duplicates", "waits", "watches", "forks", "closes"]
+    {
+        let (messages, _) = answered(how);
+        assert!(messages != 0, "{how}");
+    }
+}

@@ -1,0 +1,164 @@
+//! Members that are named the same sleep (rule 8 of waking a reader, [`beeline_lane`]): a peer that sends on many connections while the set
+//! sleeps rings once, and takes the others' bells for granted. Where both ends share a CPU, and on a busy machine, most bells are of that kind.
+//!
+//! 1. A thread that sleeps on a set alone ([`Set::sleep_only`]) gives its sleep a number and names it in the members that it arms, and in those
+//!    that it has armed for an earlier sleep and that have had no news since: the *company*. Who is not alone on its lane, or has had
+//!    no news for [`SLEEPS_MAX`] sleeps, leaves and is armed by itself.
+//! 2. Whichever bell ends the sleep, the thread looks at the company, and so does each look at the kernel: news make hot, as a bell does. Ends
+//!    and closes are told by the kernel, or by bells of their own.
+//! 3. Another thread that waits on the set meanwhile may take the one bell. It disbands the company before it sleeps, and before it leaves while
+//!    the other one sleeps; those that have news are hot then.
+//! 4. Who else may take bells out, or the kernel's registration, wakes the sleeper ([`disturb`], [`disturb_over`]): changes of the set,
+//!    closes, a fork, a call that sleeps on a member by itself. It says first that it is there, and looks behind the member's lock whether it
+//!    is named in a sleep. The sleeper finds it there, or has been found. What wakes the sleeper is in the set before the first sleep is named.
+//! 6. No member is armed twice for one sleep: the second arming would take out the bell of that sleep.
+//! 5. A set that others may watch has no company.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::all::entries_of;
+use super::set::{COMPANY_MAX, Entry, Set, is_shared, open_fd, tail};
+use super::waker::{wake_sleeper, waker_is_there};
+use crate::desc::{Desc, Unlocked};
+use crate::io::{Own, is_alone};
+use crate::{guards, kernel};
+
+/// Sleeps without news after which a member is armed by itself: it would be looked at before each further one.
+const SLEEPS_MAX: u32 = 16;
+
+/// The number of the last sleep. The first is random, so that no other process's is the same.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// In the child of a `fork`: its sleeps are others than the parent's.
+pub(super) fn reset_after_fork() {
+    LAST.store(0, Relaxed);
+}
+
+/// The number of a sleep that begins; 0 if there is none to be had.
+fn next_number() -> u64 {
+    if LAST.load(Relaxed) == 0 {
+        let Some([first]) = kernel::chance() else { return 0 };
+        let _ = LAST.compare_exchange(0, first, Relaxed, Relaxed);
+    }
+    LAST.fetch_add(1, Relaxed).wrapping_add(1)
+}
+
+/// A sleep begins: names it in the company, and has those that are armed from now on, until [`end_arming`], be armed for it. Those that have
+/// news are hot. The set is locked.
+pub(super) fn begin_arming(epfd: i32, set: &Set) {
+    let (company, hot) = (set.company.count(), set.hot_lanes.load(Relaxed) as usize);
+    let may = company.saturating_add(hot) > 1 && set.sleep_only(1) && !is_shared(set);
+    let number = if may && waker_is_there(epfd, set) { next_number() } else { 0 };
+    name_in_all(set, number);
+    set.company.number.store(number, Relaxed);
+}
+
+/// What is armed from now on is armed by itself. The set is locked.
+pub(super) fn end_arming(set: &Set) {
+    set.company.number.store(0, Relaxed);
+}
+
+/// All are armed by themselves, and those that have news are hot. The set is locked.
+pub(super) fn disband(set: &Set) {
+    name_in_all(set, 0);
+}
+
+fn name_in_all(set: &Set, number: u64) {
+    if set.company.count() == 0 {
+        return;
+    }
+    set.for_each_companion(|fd, entry| name_in(fd, entry, number));
+    beeline_shm::full_fence();
+    set.for_each_companion(|fd, entry| {
+        let named = |desc: &Desc| number != 0 && desc.is_lane() && desc.side().rx.sleep() == number;
+        heat_if_news(set, fd, entry);
+        if !entry.desc().is_some_and(named) {
+            set.leave_company(entry);
+        }
+    });
+}
+
+/// Names a sleep in a member, or none if that is to be armed by itself. One that somebody has armed by itself meanwhile stays so.
+fn name_in(fd: i32, entry: &Entry, number: u64) {
+    let Some(desc) = entry.desc() else { return };
+    let Some(guard) = guards::rx_of(open_fd(fd, desc), desc) else { return };
+    if guard.side.rx.sleep() == 0 {
+        return;
+    }
+    let sleeps = entry.companion.sleeps.load(Relaxed).saturating_add(1);
+    entry.companion.sleeps.store(sleeps, Relaxed);
+    let stays = sleeps <= SLEEPS_MAX && is_alone(desc, &Own::MEMBER);
+    guard.reader().name_sleep(if stays { number } else { 0 });
+}
+
+/// A member has been armed and is cold: it is in the company if it was named in the sleep. `since` is the tail from which on it was armed, where
+/// edges count. The set is locked.
+pub(super) fn armed(set: &Set, fd: i32, entry: &Entry, desc: &Desc, since: Option<u32>) {
+    let number = set.company.number.load(Relaxed);
+    if number == 0 || desc.side().rx.sleep() != number {
+        return;
+    }
+    // What comes by level is compared with what was read: nothing was left unread.
+    let tail = since.unwrap_or_else(|| desc.side().rx.head());
+    let joined = set.join_company(fd, entry, tail);
+    debug_assert!(joined, "who has no room is not named in a sleep");
+}
+
+/// The sleep that a member is to be armed for; 0 for none.
+pub(super) fn sleep_for(set: &Set, entry: &Entry, desc: &Desc) -> u64 {
+    let has_room = set.company.count() < COMPANY_MAX || entry.companion.is_in();
+    if has_room && desc.side().rcv_lowat() == 0 { set.company.number.load(Relaxed) } else { 0 }
+}
+
+/// Looks at the company: who has news is hot. Whether anybody has.
+#[inline]
+pub(super) fn look(set: &Set) -> bool {
+    set.company.count() != 0 && look_at_all(set)
+}
+
+fn look_at_all(set: &Set) -> bool {
+    let _guard = set.lock.lock();
+    let mut any = false;
+    set.for_each_companion(|fd, entry| any |= heat_if_news(set, fd, entry));
+    any
+}
+
+fn heat_if_news(set: &Set, fd: i32, entry: &Entry) -> bool {
+    let has_news = |desc: &Desc| desc.is_lane() && tail(desc) != entry.companion.tail.load(Relaxed);
+    let news = entry.desc().is_some_and(has_news);
+    if news {
+        set.make_hot(fd, entry);
+    }
+    news
+}
+
+/// A member's bells or its registration may go: who sleeps on the set by them looks at all of the company. The set is locked.
+pub(super) fn disturb(epfd: i32, set: &Set, entry: &Entry) {
+    if entry.companion.is_in() {
+        disturb_all(epfd, set);
+    }
+}
+
+/// As [`disturb`], whichever member it is about.
+pub(super) fn disturb_all(epfd: i32, set: &Set) {
+    if set.company.count() != 0 && set.sleepers.load(Relaxed) != 0 {
+        wake_sleeper(epfd, set);
+    }
+}
+
+/// A call sleeps on a lane by itself from now on, or another process may: who sleeps on a set that names it in its sleep looks at all its
+/// members. The caller has said that it is there.
+pub(crate) fn disturb_over(fd: i32, desc: &'static Desc) {
+    if desc.entries.load(Relaxed) == 0 {
+        return;
+    }
+    // Who named a sleep before is seen behind the lock, and who comes later sees the caller. A lock that another process has is not waited for.
+    let may_be_named = match desc.try_rx() {
+        Ok(guard) => guard.side.rx.sleep() != 0,
+        Err(Unlocked::Busy(_)) => true,
+        Err(Unlocked::Gone) => false,
+    };
+    if may_be_named {
+        entries_of(fd, desc, |epfd, set, _, entry| disturb(epfd, set, entry));
+    }
+}
