@@ -140,6 +140,12 @@ pub fn move_below(fd: i32, limit: usize) -> Option<i32> {
     Some(twin)
 }
 
+/// Whether [`keep`] would keep one more, as far as the limit of a moment ago tells.
+#[must_use]
+pub fn has_room() -> bool {
+    may_keep_below(recent_descriptor_limit())
+}
+
 /// Hides a descriptor that is good to have, but not needed: closes it when there is little room.
 pub fn keep(fd: i32) -> Option<i32> {
     let limit = recent_descriptor_limit();

@@ -328,6 +328,9 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             None => bells.ring()?,
             Some(spared) => {
                 if !bells.ring_for(sleep)? {
+                    if self.storage.is_closed(self.end.peer()) {
+                        return Err(Fault::Gone);
+                    }
                     self.state.spared.store(spared, Relaxed);
                     return Ok(());
                 }

@@ -32,6 +32,7 @@ mod receiving;
 mod send;
 mod sending;
 mod shutdown;
+mod sleeps;
 mod transfer;
 mod turn;
 mod urgent;
@@ -48,11 +49,18 @@ pub use flagged::{preadv2, pwritev2};
 pub(crate) use hush::{Own, hush, is_alone, may_have_bells};
 pub(crate) use low_water::{count_arrivals, set_low_water};
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
-pub(crate) use pollers::{Poller, reset_after_fork};
+pub(crate) use pollers::{Poller, pollers};
 pub(crate) use readiness::{ALWAYS, plainly_readable, poll_mask, rest_at, unread_hint, writable_hint};
 pub use receive::{read, read_in_full, readv, recv, recv_at_once, recv_in_full, recvfrom};
 pub use send::{send, send_at_once, send_in_full, sendto, writev};
 pub(crate) use shutdown::shutdown;
+pub(crate) use sleeps::{PollSleep, alarm_poller, next_number, poller_sleeps};
 pub use transfer::{sendfile, splice};
 pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};
 pub(crate) use zerocopy::others_complete;
+
+/// In the child of a `fork`: the threads that slept are not here.
+pub(crate) fn reset_after_fork() {
+    pollers::reset_after_fork();
+    sleeps::reset_after_fork();
+}

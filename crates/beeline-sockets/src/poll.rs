@@ -5,12 +5,15 @@
 //! 2. If nothing is ready, a call spins over its lanes as a blocking `recv` would, or for a listener's clients ([`spin`]).
 //! 3. Then every lane is armed for what is asked of it, and the call sleeps in ppoll(2) on the anchors, the
 //!    listeners with their doors, and the rest. What wakes it is only a hint; it looks at everything again. What it
-//!    sleeps on is kept open meanwhile ([`held`]).
+//!    sleeps on is kept open meanwhile ([`held`]). A peer that sends on several of the lanes rings on one ([`asleep`]).
 
+mod asleep;
 mod held;
 mod scratch;
 mod select;
 mod spin;
+
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::Armed;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
@@ -64,8 +67,8 @@ pub(crate) unsafe fn ppoll(
 
 /// How many entries the kernel may be asked about for `entries` of the app's.
 fn places(entries: usize, listeners: usize) -> usize {
-    // One for arrivals.
-    entries + listeners * FURTHER_FDS + 1
+    // One for arrivals, and one for the alarm.
+    entries + listeners * FURTHER_FDS + 2
 }
 
 /// # Safety
@@ -155,16 +158,7 @@ fn sleep_until_ready(
         }
         let poller = Poller::enter();
         // A handler that comes during the preparations may jump out as well.
-        let sleep = || {
-            held.prepare(fds);
-            // What the kernel is asked is laid out before the arming, whose last look then covers all that is left out
-            // of it.
-            let used = fill(fds, shadow, Some(held));
-            (arm(fds, held) == Armed::Sleep).then(|| match held.any(io::others_complete) {
-                false => patience.sleep(&mut shadow[..used], mask),
-                true => nap(&mut shadow[..used], deadline, mask),
-            })
-        };
+        let sleep = || asleep::sleep(fds, shadow, held, &mut patience, deadline, mask);
         match held.while_asleep(|| poller.while_asleep(sleep)) {
             None => {}
             Some(Woken::Ready(_)) => {
@@ -209,15 +203,6 @@ fn is_all_told(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>) -> bool {
                 None => held.holds_none(index),
             }
     })
-}
-
-/// How long a call sleeps at most where sends of other processes may complete, of which no anchor tells.
-const NAP_NS: u64 = 5_000_000;
-
-/// A sleep of [`NAP_NS`] at most.
-fn nap(fds: &mut [pollfd], deadline: Option<u64>, mask: Option<&u64>) -> Woken {
-    let until = kernel::now_ns().saturating_add(NAP_NS);
-    Patience::until(Some(deadline.map_or(until, |deadline| deadline.min(until)))).sleep(fds, mask)
 }
 
 /// Ticks between two questions after the same peer: a twentieth of a millisecond or so.
@@ -435,12 +420,12 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
     }
 }
 
-/// Arms all lanes for what is asked of them.
-fn arm(fds: &[pollfd], held: &Held<'_>) -> Armed {
+/// Arms all lanes for what is asked of them, by the sleep of this number where nobody else uses them; 0 is none.
+fn arm(fds: &[pollfd], held: &Held<'_>, sleep: u64) -> Armed {
     for (index, entry) in fds.iter().enumerate() {
         let Some(desc) = table::get(entry.fd) else { continue };
         let armed = match desc.kind() {
-            Kind::Lane => arm_pinned(entry.fd, desc, entry.events, held.holds(index, desc).then_some(&POLLER)),
+            Kind::Lane => arm_pinned(entry.fd, desc, entry.events, held.holds(index, desc).then_some(&POLLER), sleep),
             Kind::Epoll => epoll::cool(desc),
             _ => Armed::Sleep,
         };
@@ -455,10 +440,15 @@ fn arm(fds: &[pollfd], held: &Held<'_>) -> Armed {
 const POLLER: Own = Own { pins: 2, entries: 0, pollers: 1 };
 
 /// A lane that is none any more, or whose peer is at fault, counts as news: the next look shows what it means.
-fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, own: Option<&Own>) -> Armed {
+fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, own: Option<&Own>, sleep: u64) -> Armed {
     let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
-    epoll::disturb_over(fd, desc);
-    arm_lane(fd, desc, events, own, 0).unwrap_or_else(|failure| {
+    if io::pollers() > 1 {
+        epoll::disturb_over(fd, desc);
+    } else if desc.entries.load(Relaxed) != 0 {
+        // What this thread itself has named it keeps nobody.
+        epoll::disturb_sets_over(fd, desc);
+    }
+    arm_lane(fd, desc, events, own, if own.is_some() { sleep } else { 0 }).unwrap_or_else(|failure| {
         let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
         Armed::Ready
     })

@@ -11,46 +11,33 @@
 //! 4. Who else may take bells out, or the kernel's registration, wakes the sleeper ([`disturb`], [`disturb_over`]): changes of the set,
 //!    closes, a fork, a call that sleeps on a member by itself. It says first that it is there, and looks behind the member's lock whether it
 //!    is named in a sleep. The sleeper finds it there, or has been found. What wakes the sleeper is in the set before the first sleep is named.
-//! 6. No member is armed twice for one sleep: the second arming would take out the bell of that sleep.
-//! 5. A set that others may watch has no company.
+//! 5. No member is armed twice for one sleep: the second arming would take out the bell of that sleep.
+//! 6. A set that others may watch has no company.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
+
+use beeline_lane::flags;
 
 use super::all::entries_of;
+use super::events::{EPOLLIN, EPOLLRDNORM};
 use super::set::{COMPANY_MAX, Entry, Set, is_shared, open_fd, tail};
 use super::waker::{wake_sleeper, waker_is_there};
 use crate::desc::{Desc, Unlocked};
-use crate::io::{Own, is_alone};
-use crate::{guards, kernel};
+use crate::guards;
+use crate::io::{self, Own, is_alone};
 
 /// Sleeps without news after which a member is armed by itself: it would be looked at before each further one.
 const SLEEPS_MAX: u32 = 16;
-
-/// The number of the last sleep. The first is random, so that no other process's is the same.
-static LAST: AtomicU64 = AtomicU64::new(0);
-
-/// In the child of a `fork`: its sleeps are others than the parent's.
-pub(super) fn reset_after_fork() {
-    LAST.store(0, Relaxed);
-}
-
-/// The number of a sleep that begins; 0 if there is none to be had.
-fn next_number() -> u64 {
-    if LAST.load(Relaxed) == 0 {
-        let Some([first]) = kernel::chance() else { return 0 };
-        let _ = LAST.compare_exchange(0, first, Relaxed, Relaxed);
-    }
-    LAST.fetch_add(1, Relaxed).wrapping_add(1)
-}
 
 /// A sleep begins: names it in the company, and has those that are armed from now on, until [`end_arming`], be armed for it. Those that have
 /// news are hot. The set is locked.
 pub(super) fn begin_arming(epfd: i32, set: &Set) {
     let (company, hot) = (set.company.count(), set.hot_lanes.load(Relaxed) as usize);
     let may = company.saturating_add(hot) > 1 && set.sleep_only(1) && !is_shared(set);
-    let number = if may && waker_is_there(epfd, set) { next_number() } else { 0 };
+    let number = if may && waker_is_there(epfd, set) { io::next_number().unwrap_or(0) } else { 0 };
     name_in_all(set, number);
     set.company.number.store(number, Relaxed);
+    set.company.in_force.store(number, Relaxed);
 }
 
 /// What is armed from now on is armed by itself. The set is locked.
@@ -61,6 +48,7 @@ pub(super) fn end_arming(set: &Set) {
 /// All are armed by themselves, and those that have news are hot. The set is locked.
 pub(super) fn disband(set: &Set) {
     name_in_all(set, 0);
+    set.company.in_force.store(0, Relaxed);
 }
 
 fn name_in_all(set: &Set, number: u64) {
@@ -70,17 +58,21 @@ fn name_in_all(set: &Set, number: u64) {
     set.for_each_companion(|fd, entry| name_in(fd, entry, number));
     beeline_shm::full_fence();
     set.for_each_companion(|fd, entry| {
-        let named = |desc: &Desc| number != 0 && desc.is_lane() && desc.side().rx.sleep() == number;
         heat_if_news(set, fd, entry);
-        if !entry.desc().is_some_and(named) {
+        let named = entry.desc().filter(|desc| desc.is_lane()).map_or(0, |desc| desc.side().rx.sleep());
+        if named == 0 {
             set.leave_company(entry);
+        } else if named != number {
+            // It was not locked, and may have been rung for the sleep that it is still named in.
+            set.make_hot(fd, entry);
         }
     });
 }
 
 /// Names a sleep in a member, or none if that is to be armed by itself. One that somebody has armed by itself meanwhile stays so.
 fn name_in(fd: i32, entry: &Entry, number: u64) {
-    let Some(desc) = entry.desc() else { return };
+    // One that other processes share may be locked by one of them that is stopped.
+    let Some(desc) = entry.desc().filter(|desc| !desc.shared.load(Relaxed)) else { return };
     let Some(guard) = guards::rx_of(open_fd(fd, desc), desc) else { return };
     if guard.side.rx.sleep() == 0 {
         return;
@@ -104,10 +96,12 @@ pub(super) fn armed(set: &Set, fd: i32, entry: &Entry, desc: &Desc, since: Optio
     debug_assert!(joined, "who has no room is not named in a sleep");
 }
 
-/// The sleep that a member is to be armed for; 0 for none.
+/// The sleep that a member is to be armed for; 0 for none, also where a byte that is there may be none to tell of.
 pub(super) fn sleep_for(set: &Set, entry: &Entry, desc: &Desc) -> u64 {
-    let has_room = set.company.count() < COMPANY_MAX || entry.companion.is_in();
-    if has_room && desc.side().rcv_lowat() == 0 { set.company.number.load(Relaxed) } else { 0 }
+    let plain = entry.events.load(Relaxed) & (EPOLLIN | EPOLLRDNORM) != 0
+        && desc.side().rcv_lowat() == 0
+        && desc.lane().flags(desc.end().peer()) & flags::URGENT == 0;
+    if plain && set.company.count() < COMPANY_MAX { set.company.number.load(Relaxed) } else { 0 }
 }
 
 /// Looks at the company: who has news is hot. Whether anybody has.
@@ -132,33 +126,53 @@ fn heat_if_news(set: &Set, fd: i32, entry: &Entry) -> bool {
     news
 }
 
-/// A member's bells or its registration may go: who sleeps on the set by them looks at all of the company. The set is locked.
+/// The bells of a member, or its registration, may go: who sleeps on the set by them looks at all of the company. The set is locked.
 pub(super) fn disturb(epfd: i32, set: &Set, entry: &Entry) {
-    if entry.companion.is_in() {
+    let in_force = set.company.in_force.load(Relaxed);
+    let is_named = |desc: &Desc| desc.is_lane() && desc.side().rx.sleep() == in_force;
+    // Also one that is hot since: nobody may have heard of its bell.
+    if in_force != 0 && (entry.companion.is_in() || entry.desc().is_some_and(is_named)) {
         disturb_all(epfd, set);
     }
 }
 
 /// As [`disturb`], whichever member it is about.
 pub(super) fn disturb_all(epfd: i32, set: &Set) {
-    if set.company.count() != 0 && set.sleepers.load(Relaxed) != 0 {
+    if set.company.in_force.load(Relaxed) != 0 && set.sleepers.load(Relaxed) != 0 {
         wake_sleeper(epfd, set);
     }
 }
 
-/// A call sleeps on a lane by itself from now on, or another process may: who sleeps on a set that names it in its sleep looks at all its
-/// members. The caller has said that it is there.
+/// Others may see the set from now on: nobody is named a sleep any more, and who sleeps by one looks at all. The set is locked.
+pub(super) fn disband_and_wake(epfd: i32, set: &Set) {
+    disturb_all(epfd, set);
+    disband(set);
+}
+
+/// A call sleeps on a lane by itself from now on, or another process may: who sleeps on a set, or in poll(2), and names it in its sleep looks at
+/// all its lanes. The caller has said that it is there.
 pub(crate) fn disturb_over(fd: i32, desc: &'static Desc) {
-    if desc.entries.load(Relaxed) == 0 {
-        return;
+    let poller_sleeps = io::poller_sleeps();
+    if (desc.entries.load(Relaxed) != 0 || poller_sleeps) && may_be_named(desc) {
+        entries_of(fd, desc, |epfd, set, _, entry| disturb(epfd, set, entry));
+        if poller_sleeps {
+            io::alarm_poller();
+        }
     }
-    // Who named a sleep before is seen behind the lock, and who comes later sees the caller. A lock that another process has is not waited for.
-    let may_be_named = match desc.try_rx() {
+}
+
+/// As [`disturb_over`], of sets alone.
+pub(crate) fn disturb_sets_over(fd: i32, desc: &'static Desc) {
+    if may_be_named(desc) {
+        entries_of(fd, desc, |epfd, set, _, entry| disturb(epfd, set, entry));
+    }
+}
+
+/// Who named a sleep before is seen behind the lock, and who comes later sees the caller. A lock that another process has is not waited for.
+fn may_be_named(desc: &'static Desc) -> bool {
+    match desc.try_rx() {
         Ok(guard) => guard.side.rx.sleep() != 0,
         Err(Unlocked::Busy(_)) => true,
         Err(Unlocked::Gone) => false,
-    };
-    if may_be_named {
-        entries_of(fd, desc, |epfd, set, _, entry| disturb(epfd, set, entry));
     }
 }

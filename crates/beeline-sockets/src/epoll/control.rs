@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::all::{entries_of, every_set, link, sets_with, unlink};
-use super::company::{disturb, disturb_over};
+use super::company::{disturb, disturb_all, disturb_over};
 use super::cool::cool_entry;
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
@@ -33,6 +33,11 @@ static SET: Operations = Operations { close: close_set, end_lingering, ..Operati
 /// See [`crate::watchers`].
 static WATCHERS: Watchers = Watchers { forget, forget_last, notify, disturb: disturb_over, take_out, put_back };
 
+/// From now on sleepers hear of calls that use their lanes ([`crate::watchers`]).
+pub(crate) fn hear_of_calls() {
+    watchers::register(&WATCHERS);
+}
+
 /// `epoll_create1(2)`.
 pub fn create(flags: i32) -> Outcome {
     // SAFETY: plain numbers.
@@ -48,7 +53,7 @@ pub fn create(flags: i32) -> Outcome {
         desc.begin(Kind::Epoll, fd, 0, process::forks());
         desc.operations.set(&SET);
         desc.set.store(core::ptr::from_ref(set).cast_mut().cast(), Relaxed);
-        watchers::register(&WATCHERS);
+        hear_of_calls();
         link(set);
         let _ = table::set(fd, Some(desc));
     }
@@ -80,7 +85,7 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     }
     // No sleep that it is named in, in another set, may lose its bell to this one, nor is it named in one meanwhile.
     let lane = desc.filter(|desc| operation == libc::EPOLL_CTL_ADD && desc.is_lane());
-    let _pin = lane.and_then(|lane| guards::pin(fd, lane));
+    let pin = lane.and_then(|lane| guards::pin(fd, lane));
     if let Some(lane) = lane {
         disturb_over(fd, lane);
     }
@@ -93,6 +98,7 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
         let desc = table::get(fd).filter(|now| desc.map_or(is_plain(now), |desc| core::ptr::eq(*now, desc)));
         change(epfd, set, operation, fd, event, desc)
     });
+    drop(pin);
     let _ = answer_faults(set);
     match outcome {
         Ok(ready) => {
@@ -377,7 +383,9 @@ pub fn forget_last(fd: i32, desc: &'static Desc) {
 pub fn remember(fd: i32, desc: &'static Desc) {
     if desc.entries.load(Relaxed) != 0 {
         every_set(|epfd, set| {
-            if let Some(revived) = set.revive_ghost(fd, desc).filter(|entry| entry.dead.load(Relaxed)) {
+            let Some(revived) = set.revive_ghost(fd, desc) else { return };
+            disturb_all(epfd, set);
+            if revived.dead.load(Relaxed) {
                 deregister(epfd, fd, revived);
             }
         });

@@ -249,7 +249,7 @@ fn arm_for(fd: i32, desc: &'static Desc, interest: u32, since: u32, out: bool, s
     if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
         let since = beeline_lane::Since::Tail(since);
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
-        if io::arm_reader(fd, desc, &guard, since, sleep)? == Armed::Ready {
+        if io::arm_reader(fd, desc, &guard, since, &io::Own::MEMBER, sleep)? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }

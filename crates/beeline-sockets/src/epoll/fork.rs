@@ -1,7 +1,7 @@
 //! What a `fork` means to sets.
 
 use super::set::SETS;
-use super::{all, company, faults};
+use super::{all, faults};
 use crate::io;
 
 /// In the child of a `fork`: no other thread holds any lock or sleeps.
@@ -10,5 +10,4 @@ pub(crate) fn reset_after_fork() {
     faults::reset_after_fork();
     io::reset_after_fork();
     all::reset_after_fork();
-    company::reset_after_fork();
 }

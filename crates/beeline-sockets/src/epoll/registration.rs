@@ -27,7 +27,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::all::{self, every_set};
-use super::company::disturb_all;
+use super::company::disband_and_wake;
 use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use super::set::set_of;
 use super::set::{Entry, Set};
@@ -201,7 +201,7 @@ pub fn expose(desc: &Desc) {
     if !set.exposed.load(Relaxed) {
         let _guard = set.lock.lock();
         set.exposed.store(true, Relaxed);
-        disturb_all(desc.fd.load(Relaxed), set);
+        disband_and_wake(desc.fd.load(Relaxed), set);
         unpark_all(desc.fd.load(Relaxed), set);
     }
 }
@@ -221,7 +221,7 @@ pub fn set_inheritable(desc: &Desc, inheritable: bool) {
 pub fn before_fork() {
     if all::is_any() {
         every_set(|epfd, set| {
-            disturb_all(epfd, set);
+            disband_and_wake(epfd, set);
             unpark_all(epfd, set);
         });
     }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use super::events::{EPOLLIN, EPOLLONESHOT};
 use super::set::Set;
-use crate::{hidden, kernel};
+use crate::{hidden, kernel, process};
 
 /// The data of the waker's events; no app chooses it by accident.
 pub(super) const WAKER_DATA: u64 = 0xBEE1_1E5A_3C96_D2F7;
@@ -17,7 +17,7 @@ pub(super) static WAKER: AtomicI32 = AtomicI32::new(-1);
 
 /// Wakes one thread that sleeps in the kernel on `set`.
 pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
-    let Some(waker) = waker() else { return };
+    let Some(waker) = waker(|fd| Some(hidden::hide(fd))) else { return };
     let event = libc::epoll_event { events: EPOLLIN | EPOLLONESHOT, u64: WAKER_DATA };
     // Another thread may be about to do the same, or to take it out.
     let operations = match set.has_waker.swap(true, Relaxed) {
@@ -30,10 +30,10 @@ pub(super) fn wake_sleeper(epfd: i32, set: &Set) {
 
 /// Makes sure that [`wake_sleeper`] needs no more than to have the waker shown. The set is locked.
 pub(super) fn waker_is_there(epfd: i32, set: &Set) -> bool {
-    if !set.has_waker.load(Relaxed) {
-        let hidden = libc::epoll_event { events: EPOLLONESHOT, u64: WAKER_DATA };
-        let added =
-            waker().is_some_and(|waker| kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, waker, Some(hidden)).is_ok());
+    if !set.has_waker.load(Relaxed) && (WAKER.load(Relaxed) >= 0 || hidden::has_room()) {
+        let unshown = libc::epoll_event { events: EPOLLONESHOT, u64: WAKER_DATA };
+        let added = waker(hidden::keep)
+            .is_some_and(|waker| kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, waker, Some(unshown)).is_ok());
         set.has_waker.store(added, Relaxed);
     }
     set.has_waker.load(Relaxed)
@@ -47,15 +47,19 @@ pub(super) fn take_waker(epfd: i32, set: &Set) {
     }
 }
 
-/// The always-readable descriptor, made at first use.
-fn waker() -> Option<i32> {
+/// The always-readable descriptor, made at first use and hidden so.
+fn waker(hide: impl FnOnce(i32) -> Option<i32>) -> Option<i32> {
     let present = WAKER.load(Relaxed);
     if present >= 0 {
         return Some(present);
     }
+    // What such a guest opens is not open in the process whose memory this is.
+    if process::is_guest_of_parent() {
+        return None;
+    }
     // SAFETY: plain numbers; the counter starts at one, so the descriptor is readable from the start.
     let fd = unsafe { beeline_shm::sys::call(libc::SYS_eventfd2, [1, EVENTFD_FLAGS, 0, 0, 0, 0]) }.ok()? as i32;
-    let fd = hidden::hide(fd);
+    let fd = hide(fd)?;
     match WAKER.compare_exchange(-1, fd, Relaxed, Relaxed) {
         Ok(_) => Some(fd),
         Err(other) => {

@@ -26,17 +26,24 @@ pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
     hears_of_end(desc, desc.side())
 }
 
-/// Arms a lane for bytes; for the `sleep` of a set that it is in, if that is a number and nobody else uses the lane.
+/// Arms a lane for bytes; for this `sleep`, if that is a number and nobody uses the lane but `own`.
 ///
 /// # Errors
 /// A fault of the peer.
-pub(crate) fn arm_reader(fd: i32, desc: &Desc, guard: &RxGuard, since: Since, sleep: u64) -> Result<Armed, Fault> {
-    let sleep = if sleep != 0 && is_alone(desc, &Own::MEMBER) { sleep } else { 0 };
+pub(crate) fn arm_reader(
+    fd: i32,
+    desc: &Desc,
+    guard: &RxGuard,
+    since: Since,
+    own: &Own,
+    sleep: u64,
+) -> Result<Armed, Fault> {
+    let sleep = if sleep != 0 && is_alone(desc, own) { sleep } else { 0 };
     guard.arm_for(since, sleep, &Anchor(fd))
 }
 
 /// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in. Where it may be the only
-/// one who sleeps on it, `own` says as what; a member of a set may be named the `sleep` of that (0 for none).
+/// one who sleeps on it, `own` says as what, or it is a member of a set; then it may be named the `sleep` (0 for none).
 ///
 /// # Errors
 /// A fault of the peer, for the caller to handle when it holds no lock.
@@ -57,7 +64,7 @@ pub(crate) fn arm_lane(
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
         own.map_or(Ok(()), |own| hush(fd, desc, &guard, own))?;
         let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
-        if arm_reader(fd, desc, &guard, since, sleep)? == Armed::Ready {
+        if arm_reader(fd, desc, &guard, since, own.unwrap_or(&Own::MEMBER), sleep)? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }

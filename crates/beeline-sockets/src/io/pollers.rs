@@ -6,12 +6,12 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 static POLLERS: AtomicU32 = AtomicU32::new(0);
 
 /// How many threads sleep in poll(2) or select(2), on whatever.
-pub(super) fn pollers() -> u32 {
+pub(crate) fn pollers() -> u32 {
     POLLERS.load(Relaxed)
 }
 
 /// In the child of a `fork`: the threads that slept are not here.
-pub(crate) fn reset_after_fork() {
+pub(super) fn reset_after_fork() {
     if pollers() != 0 {
         POLLERS.store(0, Relaxed);
     }

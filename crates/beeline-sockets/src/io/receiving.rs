@@ -11,6 +11,7 @@ use super::faults::{fault, kernel_said};
 use super::low_water::{count_arrivals, low_water};
 use super::readiness::receive_over;
 use super::receive::account;
+use super::sleeps::alarm_poller;
 use super::{peeked, urgent};
 use crate::anchor::Anchor;
 use crate::bulk::BULK_BYTES;
@@ -286,8 +287,12 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outc
     if desc.entries.load(Relaxed) != 0 || eagains % EAGAINS_PER_ARM != 1 {
         return Some(Outcome::fail(libc::EAGAIN));
     }
+    let is_named = guard.side.rx.sleep() != 0;
     let armed = guard.arm(Since::Read, &Anchor(fd));
     drop(guard);
+    if is_named {
+        alarm_poller();
+    }
     match armed {
         Ok(Armed::Sleep) => {
             // An anchor that died tells only through the kernel.

@@ -79,6 +79,11 @@ impl<'a> Held<'a> {
         while unsafe { kernel::epoll_now(arrivals, told.as_mut_ptr(), told.len() as i32) } == Ok(told.len()) {}
     }
 
+    /// How many lanes are kept.
+    pub(super) fn lanes(&self) -> usize {
+        self.places.iter().filter_map(Cell::get).filter(|desc| desc.is_lane()).count()
+    }
+
     /// Whether it is so for any of those that are kept.
     pub(super) fn any(&self, is_so: impl Fn(&Desc) -> bool) -> bool {
         self.places.iter().filter_map(Cell::get).any(is_so)

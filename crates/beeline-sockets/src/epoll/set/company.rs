@@ -12,6 +12,8 @@ pub const COMPANY_MAX: usize = 64;
 pub struct Company {
     /// The sleep that members are armed for just now; 0 while they are armed by themselves.
     pub number: AtomicU64,
+    /// The last sleep that was named, if it was.
+    pub in_force: AtomicU64,
     count: AtomicU32,
     members: [AtomicI32; COMPANY_MAX],
 }
@@ -41,6 +43,7 @@ impl Companion {
 impl Company {
     pub(super) fn begin(&self) {
         self.number.store(0, Relaxed);
+        self.in_force.store(0, Relaxed);
         self.count.store(0, Relaxed);
     }
 
