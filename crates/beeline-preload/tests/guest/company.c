@@ -17,7 +17,7 @@
 #include <time.h>
 
 #define MEMBERS 24
-#define TIME_MS 1500
+#define TIME_MS 300
 
 static const char *how;
 static int by_poll;
