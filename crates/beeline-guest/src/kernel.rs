@@ -355,6 +355,16 @@ pub fn poll_now(fd: i32, events: i16) -> i16 {
     }
 }
 
+/// A new eventfd(2) with this count, closed on `exec`, that never blocks.
+///
+/// # Errors
+/// Those of eventfd2(2).
+pub fn eventfd(count: u32) -> SysResult {
+    let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+    // SAFETY: plain numbers.
+    unsafe { call(libc::SYS_eventfd2, [count as usize, flags as usize, 0, 0, 0, 0]) }
+}
+
 /// Numbers that nobody can guess, getrandom(2). `None` if the call is denied.
 pub fn chance<const COUNT: usize>() -> Option<[u64; COUNT]> {
     let mut numbers = [0; COUNT];

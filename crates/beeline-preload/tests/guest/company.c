@@ -154,13 +154,7 @@ int main(int arguments, char **argument) {
     CHECK(arguments == 2);
     by_poll = strncmp(argument[1], "poll-", 5) == 0;
     how = argument[1] + (by_poll ? 5 : 0);
-    cpu_set_t cpus;
-    CHECK(sched_getaffinity(0, sizeof cpus, &cpus) == 0);
-    int first = 0;
-    while (!CPU_ISSET(first, &cpus)) first++;
-    CPU_ZERO(&cpus);
-    CPU_SET(first, &cpus);
-    CHECK(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
+    stay_on_one_cpu();
     if (!by_poll) CHECK((set = epoll_create1(EPOLL_CLOEXEC)) >= 0);
     for (int i = 0; i < MEMBERS; i++) {
         int ends[2];

@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +46,17 @@ static inline void refuse(int number, int error) {
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     /* Past the library, which would leave lanes before. */
     CHECK(raw(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)&program, 0, 0) == 0);
+}
+
+/* The first of the CPUs that this process may use is its only one from now on. */
+static inline void stay_on_one_cpu(void) {
+    cpu_set_t cpus;
+    CHECK(sched_getaffinity(0, sizeof cpus, &cpus) == 0);
+    int first = 0;
+    while (!CPU_ISSET(first, &cpus)) first++;
+    CPU_ZERO(&cpus);
+    CPU_SET(first, &cpus);
+    CHECK(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
 }
 
 static inline int is_lane(int fd) {

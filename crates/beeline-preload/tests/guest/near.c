@@ -4,7 +4,6 @@
 #include "guest.h"
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 
@@ -60,13 +59,7 @@ static void ask(void) {
 int main(int arguments, char **argument) {
     CHECK(arguments == 2);
     how = argument[1];
-    cpu_set_t cpus;
-    CHECK(sched_getaffinity(0, sizeof cpus, &cpus) == 0);
-    int first = 0;
-    while (!CPU_ISSET(first, &cpus)) first++;
-    CPU_ZERO(&cpus);
-    CPU_SET(first, &cpus);
-    CHECK(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
+    stay_on_one_cpu();
     pair(ends);
     CHECK(is_lane(ends[0]));
     pthread_t thread;

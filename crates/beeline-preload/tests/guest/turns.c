@@ -9,7 +9,6 @@
 #include "guest.h"
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 
@@ -100,13 +99,7 @@ int main(int arguments, char **argument) {
     how = argument[1];
     if (is("late")) blocks = BLOCKS_LATE;
     if (is("short")) blocks = BLOCKS_SHORT;
-    cpu_set_t cpus;
-    CHECK(sched_getaffinity(0, sizeof cpus, &cpus) == 0);
-    int first = 0;
-    while (!CPU_ISSET(first, &cpus)) first++;
-    CPU_ZERO(&cpus);
-    CPU_SET(first, &cpus);
-    CHECK(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
+    stay_on_one_cpu();
     pair(ends);
     CHECK(is_lane(ends[0]));
     pthread_t thread;

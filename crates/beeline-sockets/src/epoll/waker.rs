@@ -9,9 +9,6 @@ use crate::{hidden, kernel, process};
 /// The data of the waker's events; no app chooses it by accident.
 pub(super) const WAKER_DATA: u64 = 0xBEE1_1E5A_3C96_D2F7;
 
-/// `EFD_CLOEXEC | EFD_NONBLOCK` of eventfd2(2).
-const EVENTFD_FLAGS: usize = 0o2_004_000;
-
 /// A descriptor that is always readable; -1 until it is needed.
 pub(super) static WAKER: AtomicI32 = AtomicI32::new(-1);
 
@@ -57,9 +54,8 @@ fn waker(hide: impl FnOnce(i32) -> Option<i32>) -> Option<i32> {
     if process::is_guest_of_parent() {
         return None;
     }
-    // SAFETY: plain numbers; the counter starts at one, so the descriptor is readable from the start.
-    let fd = unsafe { beeline_shm::sys::call(libc::SYS_eventfd2, [1, EVENTFD_FLAGS, 0, 0, 0, 0]) }.ok()? as i32;
-    let fd = hide(fd)?;
+    // The counter starts at one, so the descriptor is readable from the start.
+    let fd = hide(kernel::eventfd(1).ok()? as i32)?;
     match WAKER.compare_exchange(-1, fd, Relaxed, Relaxed) {
         Ok(_) => Some(fd),
         Err(other) => {

@@ -23,9 +23,6 @@ static POLLER_SLEEPS: AtomicBool = AtomicBool::new(false);
 /// The eventfd that wakes it, hidden; -1 until it is needed.
 static ALARM: AtomicI32 = AtomicI32::new(-1);
 
-/// `EFD_CLOEXEC | EFD_NONBLOCK` of eventfd2(2).
-const EVENTFD_FLAGS: usize = 0o2_004_000;
-
 /// In the child of a `fork`: its sleeps are others than the parent's, and so is its alarm.
 pub(super) fn reset_after_fork() {
     if LAST.load(Relaxed) != 0 {
@@ -126,9 +123,7 @@ fn alarm() -> Option<i32> {
     if !hidden::has_room() {
         return None;
     }
-    // SAFETY: plain numbers.
-    let fd = unsafe { sys::call(libc::SYS_eventfd2, [0, EVENTFD_FLAGS, 0, 0, 0, 0]) }.ok()? as i32;
-    let fd = hidden::keep(fd)?;
+    let fd = hidden::keep(kernel::eventfd(0).ok()? as i32)?;
     match ALARM.compare_exchange(-1, fd, Relaxed, Relaxed) {
         Ok(_) => Some(fd),
         Err(other) => {
