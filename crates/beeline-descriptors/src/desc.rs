@@ -162,7 +162,7 @@ unsafe impl Stable for Desc {
 }
 
 /// All descriptions of the process.
-#[unsafe(link_section = ".data.fork.written")]
+#[unsafe(link_section = ".fork.written")]
 pub static DESCS: Slab<Desc> = Slab::new();
 
 impl Desc {

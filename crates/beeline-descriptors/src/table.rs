@@ -22,11 +22,11 @@ const CHUNKS: usize = FDS / CHUNK_FDS;
 type Chunk = [AtomicPtr<Desc>; CHUNK_FDS];
 
 static ROOT: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
-#[unsafe(link_section = ".data.fork.written")]
+#[unsafe(link_section = ".fork.written")]
 static LOCK: Lock = Lock::new();
 /// One more than the highest fd that ever led somewhere: those who go through the table, as each fork does on both sides,
 /// look no further.
-#[unsafe(link_section = ".data.fork.written")]
+#[unsafe(link_section = ".fork.written")]
 static REACH: AtomicUsize = AtomicUsize::new(0);
 
 /// The description that `fd` leads to, if it is one of ours.

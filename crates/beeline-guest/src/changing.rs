@@ -43,11 +43,11 @@ const LOCKS: usize = 512;
 /// How often a change of one number waits for whole ones before it becomes one.
 const WAITS: usize = 3;
 
-#[unsafe(link_section = ".data.fork.written")]
+#[unsafe(link_section = ".fork.written")]
 static CHANGE: Lock = Lock::new();
 
 /// The thread that holds [`CHANGE`], 0 if none.
-#[unsafe(link_section = ".data.fork.written")]
+#[unsafe(link_section = ".fork.written")]
 static CHANGER: AtomicU32 = AtomicU32::new(0);
 
 static SEAT: Seats<SEATS> = Seats::new([const { AtomicU32::new(0) }; SEATS], AtomicU32::new(0));

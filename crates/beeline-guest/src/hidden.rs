@@ -25,7 +25,7 @@ const SHORT_NS: u64 = 1_000_000_000;
 /// Until when that is; 0 when it never was, or is over.
 static SHORT_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static BITS: [AtomicU64; FDS / 64] = [const { AtomicU64::new(0) }; FDS / 64];
-#[unsafe(link_section = ".data.fork.written")]
+#[unsafe(link_section = ".fork.written")]
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 fn place(fd: i32) -> Option<(&'static AtomicU64, u64)> {

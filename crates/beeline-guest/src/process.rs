@@ -25,16 +25,17 @@ use crate::lock::Lock;
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 ///
-/// Most of what every fork writes, in parent or child, lies together in this section: each page written is a fault and a copy. All of it
-/// is read far more often than written: what threads write all the time has a section of its own beside it, `.data.fork.written`. What children run
-/// lies together in `.text.fork`, for the same reason.
-#[unsafe(link_section = ".data.fork")]
+/// Most of what every fork writes, in parent or child, lies together in this section: each page written is a fault and a
+/// copy. All of it is read far more often than written: what threads write all the time has a section of its own beside
+/// it, `.fork.written`. Both lie on one page (`fork.ld` of `beeline-preload`). What children run lies together in
+/// `.text.fork`, for the same reason.
+#[unsafe(link_section = ".fork")]
 pub static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// `vfork` and `clone` calls so far, counted likewise.
 pub static VFORKS: AtomicU32 = AtomicU32::new(0);
 
-#[unsafe(link_section = ".data.fork")]
+#[unsafe(link_section = ".fork")]
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Why nothing more may be accelerated, plus one; 0 as long as it may.

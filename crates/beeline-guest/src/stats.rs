@@ -41,24 +41,24 @@ struct Nowhere([AtomicU64; HEADER_BYTES / 8]);
 static NOWHERE: Nowhere = Nowhere([const { AtomicU64::new(0) }; HEADER_BYTES / 8]);
 
 /// The header in use; null until something is counted.
-#[unsafe(link_section = ".data.fork")]
+#[unsafe(link_section = ".fork")]
 static HEADER: AtomicPtr<StatsHeader> = AtomicPtr::new(core::ptr::null_mut());
 /// Serialises making, growing and removing the file.
-#[unsafe(link_section = ".data.fork")]
+#[unsafe(link_section = ".fork")]
 static LOCK: Lock = Lock::new();
 /// Slots whose pages exist.
-#[unsafe(link_section = ".data.fork")]
+#[unsafe(link_section = ".fork")]
 static SLOTS: AtomicU32 = AtomicU32::new(0);
 /// Slots in use.
 static LIVE: AtomicU32 = AtomicU32::new(0);
 /// Where to look for a free slot first.
 static HINT: AtomicU32 = AtomicU32::new(0);
 /// Whether this process came from a `fork` and has executed no program since.
-#[unsafe(link_section = ".data.fork")]
+#[unsafe(link_section = ".fork")]
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// The file's identity, for opening it again.
-#[unsafe(link_section = ".data.fork")]
+#[unsafe(link_section = ".fork")]
 static FILE: FileRecord = FileRecord {
     pid: AtomicU32::new(0),
     uid: AtomicU32::new(0),
@@ -426,6 +426,7 @@ fn grow(wanted: u32) -> bool {
 }
 
 /// Removes the file: the process is about to end.
+#[unsafe(link_section = ".text.fork")]
 pub fn remove_file() {
     let pid = FILE.pid.load(Relaxed);
     // A vfork child that exits is not the process the file is about.

@@ -7,7 +7,7 @@ use beeline_shm::sys;
 
 use super::{FILE_BYTES_MAX, StatsHeader};
 
-#[unsafe(link_section = ".data.fork")]
+#[unsafe(link_section = ".fork")]
 static INHERITED: AtomicPtr<StatsHeader> = AtomicPtr::new(core::ptr::null_mut());
 
 /// This is a child of a `fork`, which does not use what is mapped at `header` any more.

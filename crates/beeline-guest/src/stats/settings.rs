@@ -20,11 +20,11 @@ use crate::process::{self, config};
 type Words = [AtomicU64; SETTINGS_MAX];
 
 /// What was set before there is a file: by whoever set it for the parent.
-#[unsafe(link_section = ".data.fork")]
+#[unsafe(link_section = ".fork")]
 static KEPT: Words = [const { AtomicU64::new(0) }; SETTINGS_MAX];
 
 /// The file's header; null where there is none.
-#[unsafe(link_section = ".data.fork")]
+#[unsafe(link_section = ".fork")]
 static FILE: AtomicPtr<StatsHeader> = AtomicPtr::new(core::ptr::null_mut());
 
 #[inline]

@@ -26,9 +26,9 @@ pub enum Origin {
     Accepted(u16),
 }
 
-#[unsafe(link_section = ".data.fork.written")]
+#[unsafe(link_section = ".fork.written")]
 static MADE: [Account; PORTS] = [const { Account::new() }; PORTS];
-#[unsafe(link_section = ".data.fork.written")]
+#[unsafe(link_section = ".fork.written")]
 static ACCEPTED: [Account; PORTS] = [const { Account::new() }; PORTS];
 
 fn account_of(origin: Origin) -> Option<&'static Account> {

@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub const ANY_CPU: u32 = u32::MAX;
 
 /// Whether the peer that this process looked at last was near.
-#[unsafe(link_section = ".data.fork.written")]
+#[unsafe(link_section = ".fork.written")]
 static LAST_WAS_NEAR: AtomicBool = AtomicBool::new(false);
 
 /// What to think of a peer that has not shown where it runs.

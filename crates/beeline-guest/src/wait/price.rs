@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::kernel;
 
 /// In nanoseconds: a moving average.
-#[unsafe(link_section = ".data.fork.written")]
+#[unsafe(link_section = ".fork.written")]
 static CALL_NS: AtomicU32 = AtomicU32::new(0);
 /// No call is thought to be dearer: this thread was kept from running meanwhile.
 const CALL_NS_MAX: u32 = 50_000;

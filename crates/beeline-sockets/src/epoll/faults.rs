@@ -15,7 +15,7 @@ use crate::io::{self, Next};
 use crate::thread::Section;
 
 /// Whether some set may have a fault to be dealt with: one that is inside another is not waited on itself.
-#[unsafe(link_section = ".data.fork")]
+#[unsafe(link_section = ".fork")]
 pub(super) static TROUBLED: AtomicBool = AtomicBool::new(false);
 
 /// Faults that somebody has begun to deal with, ever; and those that somebody is dealing with.

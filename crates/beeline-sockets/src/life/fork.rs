@@ -50,7 +50,7 @@ struct Held(UnsafeCell<Option<Changing>>);
 // SAFETY: used by the thread that holds `CHANGE` for a fork, and by nobody else.
 unsafe impl Sync for Held {}
 
-#[unsafe(link_section = ".data.fork")]
+#[unsafe(link_section = ".fork")]
 static HELD: Held = Held(UnsafeCell::new(None));
 
 unsafe extern "C" {

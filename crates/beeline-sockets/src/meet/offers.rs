@@ -318,7 +318,7 @@ pub(crate) fn before_fork() {
 }
 
 /// Before the process, or its program, ends. A child of a fork comes by here, and mostly has none.
-#[inline]
+#[inline(always)]
 pub(crate) fn before_end() {
     if !FIRST.load(Relaxed).is_null() {
         settle_all(LEAVE_NS, |_| true);
