@@ -46,7 +46,7 @@ pub(crate) use crate::side::{look_here, reset};
 pub(crate) use arm::{arm_lane, arm_reader, await_end};
 pub(crate) use faults::{fault, kernel_said, pace};
 pub use flagged::{preadv2, pwritev2};
-pub(crate) use hush::{Own, hush, is_alone, may_have_bells};
+pub(crate) use hush::{Own, is_alone, may_have_bells};
 pub(crate) use low_water::{count_arrivals, set_low_water};
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
 pub(crate) use pollers::{Poller, pollers};

@@ -284,7 +284,12 @@ fn count_ready(fds: &[pollfd]) -> isize {
 fn readiness(entry: &pollfd) -> Option<i16> {
     let desc = table::get(entry.fd)?;
     match desc.kind() {
-        Kind::Lane => desc.glance(|| io::poll_mask(desc) & (entry.events | ALWAYS)),
+        Kind::Lane => {
+            if entry.events & (POLLIN | POLLRDNORM) != 0 {
+                desc.pace.poll();
+            }
+            desc.glance(|| io::poll_mask(desc) & (entry.events | ALWAYS))
+        }
         Kind::Orphan => Some((POLLIN | POLLOUT | POLLERR | POLLHUP) & (entry.events | ALWAYS)),
         Kind::Epoll if epoll::is_ready(desc) => Some((POLLIN | POLLRDNORM) & entry.events),
         Kind::Epoll => Some(0),

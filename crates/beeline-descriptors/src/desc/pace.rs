@@ -3,7 +3,7 @@
 //! All of it is figures: threads may lose each other's, which costs a look too many or too few. What a call counts it counts
 //! with the lock of its direction, if it has one; `heard` and `looked` are also stored by waits that have none.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// See the module. Valid when zeroed.
 #[repr(C)]
@@ -18,6 +18,8 @@ pub struct Pace {
     heard: AtomicU64,
     /// Receives in a row that found nothing.
     eagains: AtomicU32,
+    /// Whether poll(2) or select(2) has asked for bytes since the last of these.
+    polled: AtomicBool,
 }
 
 impl Pace {
@@ -28,6 +30,7 @@ impl Pace {
         self.eagains.store(0, Relaxed);
         self.fulls.store(0, Relaxed);
         self.heard.store(0, Relaxed);
+        self.polled.store(false, Relaxed);
     }
 
     /// How many sends were complete at once.
@@ -78,6 +81,19 @@ impl Pace {
         let eagains = self.eagains.load(Relaxed).wrapping_add(1);
         self.eagains.store(eagains, Relaxed);
         eagains
+    }
+
+    /// poll(2) or select(2) asks for bytes.
+    #[inline(always)]
+    pub fn poll(&self) {
+        if !self.polled.load(Relaxed) {
+            self.polled.store(true, Relaxed);
+        }
+    }
+
+    /// Whether they have asked since this was last called.
+    pub fn take_polled(&self) -> bool {
+        self.polled.load(Relaxed) && self.polled.swap(false, Relaxed)
     }
 
     /// A receive has found something.

@@ -3,7 +3,7 @@
 //! | when | of whom |
 //! |---|---|
 //! | a look finds a bell | a hot member: who is about to sleep on the set has yet to arm it |
-//! | a wait is about to sleep | hot members whose rings have been read: their arming has no bell to count then |
+//! | a wait that sleeps alone arms ([`super::company::arms_alone`]) | the member, if its ring has been read: there is no bell to count then |
 //! | a member is told its one shot (`EPOLLONESHOT`) | that one: who asks for the next shot arms it |
 //!
 //! The bell of bytes that are unread stays where others may see the set: nothing else tells of them there. A program that this one
@@ -18,7 +18,7 @@ use super::set::{Entry, Set, open_fd};
 use crate::anchor::Anchor;
 use crate::desc::Desc;
 use crate::guards;
-use crate::io::{self, Next, Own, hush, is_alone, may_have_bells};
+use crate::io::{self, Next, Own, is_alone, may_have_bells};
 
 /// Takes out the bells of a hot lane that nobody sleeps on.
 pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
@@ -37,29 +37,6 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
     };
     if let Err(failure) = hushed {
         let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
-    }
-}
-
-/// Before a call, which is counted among the sleepers, arms the hot members: takes out bells that only it would sleep on. The
-/// set is not locked.
-#[inline(never)]
-pub(super) fn hush_hot(set: &Set) {
-    let _guard = set.lock.lock();
-    if !set.sleep_only(1) {
-        return;
-    }
-    let mut fd = set.hot_first.load(Relaxed);
-    while let Some(entry) = set.find(fd) {
-        let next = entry.heat.next();
-        // The fault of one that has fired would not keep the call from sleeping.
-        if entry.fired.load(Relaxed) {
-            fd = next;
-            continue;
-        }
-        for_lane(set, fd, entry, |number, desc| {
-            guards::rx_of(number, desc).map_or(Ok(()), |guard| hush(number, desc, &guard, &Own::MEMBER))
-        });
-        fd = next;
     }
 }
 

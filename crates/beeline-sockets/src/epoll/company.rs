@@ -33,15 +33,23 @@ const SLEEPS_MAX: u32 = 16;
 /// news are hot. The set is locked.
 pub(super) fn begin_arming(epfd: i32, set: &Set) {
     let (company, hot) = (set.company.count(), set.hot_lanes.load(Relaxed) as usize);
-    let may = company.saturating_add(hot) > 1 && set.sleep_only(1) && !is_shared(set);
+    let alone = set.sleep_only(1);
+    set.company.alone.store(alone, Relaxed);
+    let may = company.saturating_add(hot) > 1 && alone && !is_shared(set);
     let number = if may && waker_is_there(epfd, set) { io::next_number().unwrap_or(0) } else { 0 };
     name_in_all(set, number);
     set.company.number.store(number, Relaxed);
     set.company.in_force.store(number, Relaxed);
 }
 
+/// As what a member may be alone on its lane that is armed just now: if the thread for which it is armed sleeps on the set alone. The set is locked.
+pub(super) fn arms_alone(set: &Set) -> Option<&'static Own> {
+    set.company.alone.load(Relaxed).then_some(&Own::MEMBER)
+}
+
 /// What is armed from now on is armed by itself. The set is locked.
 pub(super) fn end_arming(set: &Set) {
+    set.company.alone.store(false, Relaxed);
     set.company.number.store(0, Relaxed);
 }
 

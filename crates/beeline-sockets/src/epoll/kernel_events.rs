@@ -54,10 +54,11 @@ impl Call {
     pub(super) fn translate(&mut self, count: usize) -> bool {
         let mut heated = false;
         let begin = self.filled;
+        let alone = count == 1 && self.own.is_none();
         for index in begin..begin + count {
             // SAFETY: the kernel has just filled these places; the struct is packed, so it is read whole.
             let event = unsafe { self.events.add(index).read_unaligned() };
-            if self.is_for_app(event, &mut heated) {
+            if self.is_for_app(event, alone, &mut heated) {
                 self.note_own(event);
                 self.push(event);
             }
@@ -74,8 +75,8 @@ impl Call {
         heated
     }
 
-    /// Whether a kernel event goes to the app as it is.
-    fn is_for_app(&mut self, event: epoll_event, heated: &mut bool) -> bool {
+    /// Whether a kernel event goes to the app as it is. One that is told `alone` has none to be put in order with.
+    fn is_for_app(&mut self, event: epoll_event, alone: bool, heated: &mut bool) -> bool {
         if event.u64 == WAKER_DATA {
             *heated = true;
             return false;
@@ -117,7 +118,9 @@ impl Call {
         });
         drop(guard);
         *heated |= news.heated;
-        news.stamp.into_iter().for_each(|stamp| self.own.get_or_insert(Own::NONE).lane_at(stamp));
+        if let Some(stamp) = news.stamp.filter(|_| !alone) {
+            self.own.get_or_insert(Own::NONE).lane_at(stamp);
+        }
         for (_pin, desc, fd, revents) in news.told.into_iter().flatten() {
             if desc.is_lane() {
                 let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);

@@ -24,17 +24,23 @@ impl Call {
     }
 
     /// Whether this wait is most likely to sleep: the kernel has had nothing of its own to tell for a while, the set does not
-    /// spin, and no hot member has anything to report, as far as a few looks tell.
-    fn will_sleep(&self) -> bool {
+    /// spin, or only for a peer that is near, and no hot member has anything to report, as far as a few looks tell.
+    fn will_sleep(&mut self) -> bool {
         let set = self.set;
-        if set.busy_waits.load(Relaxed) < FEW_WAITS || set.budget().is_open() {
+        if set.busy_waits.load(Relaxed) < FEW_WAITS {
             return false;
         }
         let _guard = set.lock.lock();
+        if set.budget().is_open() && !self.peer_is_near(false) {
+            return false;
+        }
         let mut fd = set.hot_first.load(Relaxed);
         for _ in 0..QUIET_LOOKS {
             match set.find(fd) {
-                None => return true,
+                None => {
+                    self.take_number();
+                    return true;
+                }
                 // A set inside is asked by a system call, and once is enough.
                 Some(entry) if entry.desc().is_some_and(Desc::is_lane) && readiness(set, entry, 0) == 0 => {
                     fd = entry.heat.next();

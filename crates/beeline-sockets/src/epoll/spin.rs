@@ -24,7 +24,7 @@ fn spin_pause(price: u64) -> u64 {
 impl Call {
     /// Whether the connection that was told last has a peer that a spin would keep from running: by what both have shown if
     /// the spin `begins`, as most that pay are over within its first looks. The set is locked.
-    fn peer_is_near(&self, begins: bool) -> bool {
+    pub(super) fn peer_is_near(&self, begins: bool) -> bool {
         let last = self.set.find(self.set.hot_last.load(Relaxed)).and_then(|entry| entry.desc());
         match last.filter(|desc| desc.is_lane()) {
             Some(desc) if begins => desc.peer_was_near(),
@@ -56,7 +56,9 @@ impl Call {
         let set = self.set;
         let cold = self.is_cold();
         let budget = set.budget_anew();
-        if set.is_the_kernels() || set.hands.need_cpu() || cold && peers_are_near() {
+        // What put off its look although the set spins did so for a peer that is near.
+        let for_near = self.owes_look && budget.is_open();
+        if set.is_the_kernels() || set.hands.need_cpu() || for_near || cold && peers_are_near() {
             budget.give_way(patience);
             return Spun::Nothing;
         }

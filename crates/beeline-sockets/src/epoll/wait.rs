@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::Armed;
 use libc::epoll_event;
 
-use super::bells::{hush_fired, hush_hot};
+use super::bells::hush_fired;
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
@@ -154,7 +154,9 @@ impl Call {
         let crowded = self.set.crowded.load(Relaxed);
         let kernel_begins =
             due && crowded != KERNEL_BEGAN && self.begins_with_look(crowded == 0 && deadline != Deadline::Now)?;
-        self.harvest();
+        if !self.owes_look {
+            self.harvest();
+        }
         let full = self.filled == self.max;
         // What was to sleep and finds something makes up for the look that it put off.
         let now = if due { !self.owes_look || self.filled != 0 } else { self.filled == 0 && deadline == Deadline::Now };
@@ -267,7 +269,6 @@ impl Call {
 
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.
     fn sleep(&mut self, patience: &mut Patience, mask: Option<&u64>) -> Option<Woken> {
-        hush_hot(self.set);
         if cool_for_sleep(self.epfd, self.set) == Armed::Ready {
             return None;
         }
@@ -302,8 +303,9 @@ impl Call {
     pub(super) fn harvest_locked(&mut self) {
         let set = self.set;
         self.take_number();
-        if self.own.is_some() {
-            return self.harvest_many(set.hot_first.load(Relaxed), None);
+        match self.own {
+            Some(Own { count: 1.., .. }) => return self.harvest_many(set.hot_first.load(Relaxed), None),
+            _ => self.own = None,
         }
         let mut fd = set.hot_first.load(Relaxed);
         let last = set.hot_last.load(Relaxed);

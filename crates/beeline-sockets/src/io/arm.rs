@@ -26,7 +26,7 @@ pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
     hears_of_end(desc, desc.side())
 }
 
-/// Arms a lane for bytes; for this `sleep`, if that is a number and nobody uses the lane but `own`.
+/// Arms a lane for bytes. `own` and `sleep` as for [`arm_lane`].
 ///
 /// # Errors
 /// A fault of the peer.
@@ -35,15 +35,17 @@ pub(crate) fn arm_reader(
     desc: &Desc,
     guard: &RxGuard,
     since: Since,
-    own: &Own,
+    own: Option<&Own>,
     sleep: u64,
 ) -> Result<Armed, Fault> {
-    let sleep = if sleep != 0 && is_alone(desc, own) { sleep } else { 0 };
+    own.map_or(Ok(()), |own| hush(fd, desc, guard, own))?;
+    let sleep = if sleep != 0 && own.is_some_and(|own| is_alone(desc, own)) { sleep } else { 0 };
     guard.arm_for(since, sleep, &Anchor(fd))
 }
 
 /// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in. Where it may be the only
-/// one who sleeps on it, `own` says as what, or it is a member of a set; then it may be named the `sleep` (0 for none).
+/// one who sleeps on it, `own` says as what: then bells that nobody else would hear are taken out first, and the lane may be named the
+/// `sleep` (0 for none).
 ///
 /// # Errors
 /// A fault of the peer, for the caller to handle when it holds no lock.
@@ -62,9 +64,8 @@ pub(crate) fn arm_lane(
         // Below the low-water mark there is data that is no news, and to somebody who asks for urgent bytes any is.
         let by_level = events & (POLLIN | POLLRDNORM) != 0 && low_water(desc, side) <= 1;
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
-        own.map_or(Ok(()), |own| hush(fd, desc, &guard, own))?;
         let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
-        if arm_reader(fd, desc, &guard, since, own.unwrap_or(&Own::MEMBER), sleep)? == Armed::Ready {
+        if arm_reader(fd, desc, &guard, since, own, sleep)? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }

@@ -276,15 +276,15 @@ fn over(side: &SideState, got: usize) -> Outcome {
 
 /// A non-blocking `recv` that found nothing: from now on the kernel's view must tell about new data, as the app
 /// may wait by means that pass no hook of ours. An app that asks again and again without waiting is spared
-/// the bells: it will ask again.
+/// the bells: it will ask again. So is one that waits by our hooks, in a set or as it did before this `recv`: they arm the lane.
 #[inline]
 pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
-    let eagains = desc.pace.count_empty();
     if guard.side.is(state::OFFERED) && upkeep::is_due() {
         drop(guard);
         return if upkeep::look_after() { None } else { Some(Outcome::fail(libc::EAGAIN)) };
     }
-    if desc.entries.load(Relaxed) != 0 || eagains % EAGAINS_PER_ARM != 1 {
+    let is_watched = desc.entries.load(Relaxed) != 0 || desc.pace.take_polled();
+    if is_watched || desc.pace.count_empty() % EAGAINS_PER_ARM != 1 {
         return Some(Outcome::fail(libc::EAGAIN));
     }
     let is_named = guard.side.rx.sleep() != 0;

@@ -1,6 +1,6 @@
 //! Which members are named the same sleep ([`super::super::company`]).
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::{Entry, Set};
 
@@ -14,6 +14,8 @@ pub struct Company {
     pub number: AtomicU64,
     /// The last sleep that was named, if it was.
     pub in_force: AtomicU64,
+    /// Whether the thread for which members are armed just now sleeps alone.
+    pub alone: AtomicBool,
     count: AtomicU32,
     members: [AtomicI32; COMPANY_MAX],
 }
@@ -44,6 +46,7 @@ impl Company {
     pub(super) fn begin(&self) {
         self.number.store(0, Relaxed);
         self.in_force.store(0, Relaxed);
+        self.alone.store(false, Relaxed);
         self.count.store(0, Relaxed);
     }
 
